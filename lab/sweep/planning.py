@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 from lab.command import Syntax
 from lab.config import Experiment, load_experiment
-from lab.config.naming import AUTO
+from lab.config.reading import AUTO
 from lab.errors import ConfigError, LabError
 from lab.settings import parse_yaml
 from lab.sweep.reading import Settings, Sweep

@@ -9,7 +9,6 @@ from dataclasses import replace
 import pytest
 
 from eval.distance import main
-from eval.engine.answers import FinishedTests
 from eval.engine.methods import read_distance
 from eval.engine.records import read_records
 from eval.report import reading
@@ -114,28 +113,6 @@ def test_f_and_recorded_needles_stand_beside_what_is_found(distance, wide_run):
     assert "four-needle tests of training, at the nearest distance: 80: 0.00 of 1, 95: 1.00 of 1" in said.out
 
 
-@pytest.mark.parametrize(
-    ("words", "line"),
-    [
-        ("--distance=strng", "--distance.method=strng: unknown; did you mean string?"),
-        ("--distance=string:shift", "--distance=string:shift: must be NAME or NAME:parameter=value,...;"),
-        ("--distance=string:shift=x", "--distance.shift=x: must be a whole number; "),
-        ("--distance plain plain", "--distance=plain: is given twice; keep one"),
-        (
-            "--distance=plain --position.distance.method=rerope --position.distance.window=9",
-            "--position.distance.method: would be ignored beside --distance; leave one of them out",
-        ),
-        ("--distances=7", "--points=3: would be ignored; leave it or distances out"),
-        ("--threshold=2", "--threshold=2: must be <= 1; Share of numbers"),
-    ],
-)
-def test_wrong_words_are_one_line(distance, words, line):
-    status, folder, said = distance(words)
-    assert status == 2
-    assert said.err.startswith(line)
-    assert not list(folder.glob("*"))
-
-
 def test_methods_as_words():
     assert read_distance("plain", 192, 192) == Plain()
     assert read_distance("string:shift=64,window=32", 192, 192) == String(shift=64, window=32)
@@ -143,21 +120,6 @@ def test_methods_as_words():
     assert read_distance("string", 192, 192) == String(shift=64, window=32)  # a third, and half of that
     with pytest.raises(ConfigError, match="--distance.shift: must be set"):
         read_distance("string:window=3", 192, 192)
-
-
-def test_a_hugging_face_folder_needs_a_haystack_only(hugging_face_folder, text_file, tmp_path, capsys):
-    words = [str(hugging_face_folder), "--tests=2", "--points=2", "-o", str(tmp_path)]
-    assert main(words) == 2
-    assert capsys.readouterr().err.startswith("--haystack: must be set")
-    assert main([*words, f"--haystack={text_file}", "--digits=3"]) == 0
-    assert {row["f"] for row in rows_of(tmp_path) if "distance" in row} == {None}
-
-
-def test_finished_tests_are_kept_by_the_field_asked_for(tmp_path):
-    store = FinishedTests(tmp_path, 1, {"a": 1}, "distance")
-    store.keep(50, {3: {"found": 1}})
-    again = FinishedTests(tmp_path, 1, {"a": 1}, "distance")
-    assert again.known(50) == {3: {"distance": 50, "test": 3, "found": 1}}
 
 
 def test_shorter_prompts_have_rows_of_their_own_and_no_part_in_reach(distance, wide_run, monkeypatch):
@@ -202,13 +164,3 @@ def test_a_window_of_its_own_is_filled_beyond_the_one_of_training(distance):
     found = [row for row in rows_of(folder) if row["metric"] == "found_by_distance"]
     assert status == 0
     assert [(row["distance"], row["prompt_tokens"]) for row in found] == [(70, 192 - budget), (160, 192 - budget)] * 2
-
-
-@pytest.mark.parametrize("length", [129, 60])
-def test_a_prompt_beyond_the_window_or_without_room_is_one_line(distance, length):
-    status, folder, said = distance(f"--prompt=100,{length}", "--distances=70 --tests=2")
-    assert status == 2
-    assert said.err.startswith(
-        f"--prompt={length}: must be 128 or less, the window, and have room for a distance of 70"
-    )
-    assert not list(folder.glob("*"))

@@ -8,7 +8,6 @@ from safetensors.torch import load_file, save_file
 
 import eval.engine.run
 from eval import distance as command
-from eval.engine.methods import expand
 from eval.engine.over_models import chart, rows_of, step_of, table
 from eval.engine.rows import Found
 from lab.source import hub_folder
@@ -104,13 +103,6 @@ def test_a_folder_of_checkpoints_is_measured_in_the_order_of_its_steps(checkpoin
     ]
     assert command.main([str(checkpoints / "step_3"), *words, "--tokens_per_step=9"]) == 2
     assert capsys.readouterr().err.startswith("--tokens_per_step: would be ignored with one model")
-
-
-@pytest.mark.usefixtures("hub")
-def test_a_pattern_of_revisions_that_the_cache_lacks_is_one_line(capsys):
-    assert command.main(["hf:owner/small@none*", *WORDS]) == 2
-    assert capsys.readouterr().err == "hf:owner/small@none*: matches nothing; give revisions that exist\n"
-    assert expand(["hf:owner/small@step?"]) != expand(["hf:owner/small@step*"])
 
 
 def test_steps_tokens_and_the_picture_by_hand():

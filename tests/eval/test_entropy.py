@@ -1,14 +1,13 @@
 """Attention entropy against definitions, against transformers, and through the command."""
 
 import math
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
 from eval.engine.texts import draw_texts
-from eval.entropy import EntropyOptions, attention_entropy, entropy, main, smoothed
+from eval.entropy import attention_entropy, entropy, main, smoothed
 from lab.loading import open_model
 from lab.positions import distance, frequencies
 from tests.eval.commands import rows_in, runner
@@ -18,7 +17,6 @@ from tests.model.equations import METHODS
 TOL = 1e-11  # some dozens of float64 terms of order one, through three layers
 FLOAT32_TOL = 2e-5  # the same in float32, logits up to 20
 WIDTH = TINY.head_dim
-LAYERS = range(TINY.n_layers)
 
 
 def speeds(theta):
@@ -127,27 +125,6 @@ def test_a_line_averages_over_the_tokens_around():
 run = runner(main)
 
 
-def test_the_command_measures_a_run(run_folder, capsys):
-    status, out, _ = run([run_folder, "--texts=3", "--tokens=100", "--seed=5"], capsys)
-    assert status == 0
-    rows = rows_in(Path(out.splitlines()[-1].removeprefix("written to ")))
-    assert Path(out.splitlines()[-1].removeprefix("written to ")).parent == run_folder / "eval"
-    assert [(row["layer"], row["visible"]) for row in rows] == [
-        (layer, n) for layer in LAYERS for n in (2, 4, 8, 16, 32, 64, 100)
-    ]
-    for row in rows:
-        assert (row["model"], row["consumed_tokens"], row["method"]) == ("tiny", 4096, "rope+plain")
-        assert (row["metric"], row["seed"], row["texts"], row["n"]) == ("attention_entropy", 5, 3, 12)
-        assert len(row["commit"]) in (40, len("unknown"))
-        assert row["hardware"]
-        assert 0 < row["entropy"] < row["uniform"] == pytest.approx(math.log(row["visible"]))
-    shown = [line.split() for line in out.splitlines()[:-1]]
-    assert shown[0] == ["visible", "tokens", "2", "4", "8", "16", "32", "64", "100"]
-    for layer in LAYERS:
-        assert shown[1 + layer] == ["layer", str(layer), *(f"{r['entropy']:.3f}" for r in rows if r["layer"] == layer)]
-    assert shown[4] == ["uniform,", "ln", "n", *(f"{math.log(n):.3f}" for n in (2, 4, 8, 16, 32, 64, 100))]
-
-
 def test_a_result_is_the_mean_over_texts_and_heads(run_folder, text_file, capsys):
     words = [run_folder, "--texts=4", "--lengths=5,30", f"--text={text_file}", "-o", text_file.parent / "out"]
     assert run(words, capsys)[0] == 0
@@ -159,20 +136,3 @@ def test_a_result_is_the_mean_over_texts_and_heads(run_folder, text_file, capsys
         mean = math.fsum(values) / 4
         assert row["entropy"] == pytest.approx(mean, rel=1e-12)
         assert row["std"] == pytest.approx(math.sqrt(math.fsum((x - mean) ** 2 for x in values) / 3), rel=1e-9)
-
-
-def test_more_visible_tokens_than_a_text_has_are_refused(run_folder, capsys):
-    status, _, err = run([run_folder, "--tokens=63", "--lengths=64"], capsys)
-    assert (status, err.startswith("--lengths=64: must be <= tokens=63;")) == (2, True)
-
-
-def test_texts_are_two_windows_long_unless_said_otherwise():
-    for options, train_len, expected in (
-        ({}, 192, 384),
-        ({}, 131_072, 8192),
-        ({}, None, 8192),
-        ({"lengths": (5, 900, 64)}, 192, 900),
-        ({"tokens": 10}, 192, 10),
-        ({"tokens": 1000, "lengths": (5, 900)}, 192, 1000),
-    ):
-        assert EntropyOptions(**options).text_tokens(train_len) == expected

@@ -74,11 +74,3 @@ def test_a_folder_that_cannot_be_written_is_one_line(tmp_path):
     assert str(caught.value) == (
         f"-o {tmp_path / 'file' / 'eval'}: cannot be written (Not a directory); name another folder"
     )
-
-
-def test_somebody_hears_of_what_is_kept(tmp_path):
-    finished, heard = opened(tmp_path), []
-    finished.report = heard.append
-    finished.keep(128, {0: ROW, 1: ROW})
-    finished.keep(128, {2: ROW})
-    assert heard == [2, 1]

@@ -243,28 +243,3 @@ def test_tests_that_training_recorded_are_taken_up(recorded, tmp_path, capsys, m
     assert ran("--position.distance.method=rerope", "--position.distance.window=9") == (3, 0)
     (recorded / "environment.json").write_text(json.dumps({"hardware": {"gpus": ["one"]}}))
     assert ran("--seed=0") == (3, 0)
-
-
-def test_a_hugging_face_folder_needs_a_text(hugging_face_folder, text_file, tmp_path, capsys):
-    words = [hugging_face_folder, "--by=depth", "--lengths=300", "--tests=1", "-o", tmp_path]
-    assert run(words, capsys)[0] == 2
-    assert run([*words, f"--haystack={text_file}"], capsys)[0] == 0
-    assert {(row["model"], row["digits"], row["needles"]) for row in rows_in(tmp_path)} == {("small-llama", 6, 4)}
-
-
-MISTAKES = {
-    "--depths=10": "--depths=10: must be a multiple of the 4 needles, each of which has depths of its own; use 8",
-    "--lengths=300,300": "--lengths=300: is given twice; keep one",
-    "--answer_budget=3": "--answer_budget=3: an answer of 4 numbers takes ",
-    "--protocol=released --digits=3": "--digits=3: must be 6 in the released protocol; leave it out or ",
-    "--required=5": "--required=5: must be <= needles=4; lower required",
-    "--haystack=none.txt": "--haystack=none.txt: no such file; give a .txt, .json or .jsonl file",
-    "--lengths=20": "--lengths=20: too short for the needle test, whose fixed parts and answer take ",
-}
-
-
-@pytest.mark.parametrize(("words", "line"), MISTAKES.items(), ids=MISTAKES)
-def test_a_mistake_is_one_line(run_folder, tmp_path, capsys, words, line):
-    status, out, err = run([run_folder, "--by=depth", *words.split(), "-o", tmp_path], capsys)
-    assert (status, out, err.count("\n")) == (2, "", 1)
-    assert err.startswith(line)

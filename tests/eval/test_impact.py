@@ -161,55 +161,8 @@ def test_the_result_says_what_it_is_of(prepared, base, tuned, analysed):
     assert read_token_types(place.parent, tokenizer).sum() == len(result["token_ids"])
 
 
-def test_a_text_file_and_two_hugging_face_folders(hugging_face_folder, text_file, tmp_path, capsys):
-    words = [str(hugging_face_folder)] * 2 + ["-o", str(tmp_path / "impact"), "--length=20", "--windows=5"]
-    assert main([*words, f"--text={text_file}", "--min_count=1"]) == 0
-    result = json.loads((tmp_path / "impact" / "impact.json").read_text())
-    assert result["targets"] == 100
-    assert {row["mean_change"] for row in result["types"]} == {0.0}, "a model against itself"
-    capsys.readouterr()
-    assert main(words) == 2
-    assert capsys.readouterr().err == (
-        "--text: must be set, a Hugging Face folder has no corpus of its own; give a text file\n"
-    )
-
-
 def test_models_of_other_tokenizers_are_refused(base, hugging_face_folder, tmp_path, capsys):
     assert main([str(hugging_face_folder), str(base), "-o", str(tmp_path / "x")]) == 2
     assert capsys.readouterr().err == (
         f"BASE={hugging_face_folder}: its tokenizer is not that of TUNED; give the model that was tuned\n"
     )
-
-
-MISTAKES = {
-    "BASE": ("BASE TUNED=BASE: must be two models, the first arguments; see --help", "-o: must be given, the folder "),
-    "BASE TUNED": ("-o: must be given, the folder to write; for instance -o runs/impact",),
-    "BASE TUNED -o": ("-o: has no value; write it after a space",),
-    "BASE TUNED -o F word": ("BASE TUNED=BASE TUNED word: must be two models, the first arguments; see --help",),
-    "BASE TUNED -o F --top=0 --coverage=1.5": ("--top=0: must be > 0; ", "--coverage=1.5: must be <= 1; "),
-    "BASE TUNED -o F --by=words": ("--by=words: must be one of 'token', 'class' or 'pos'; ",),
-    "BASE TUNED -o F --by=pos": ("--by=pos: needs tagger, a spaCy pipeline such as en_core_web_sm; ",),
-    "BASE TUNED -o F --tagger=x": ("--tagger=x: would be ignored, by=token; set by=pos or leave it out",),
-    "BASE TUNED -o F --window=3": ("--window=3: unknown setting; did you mean windows?",),
-    "BASE TUNED -o F --min_count=9999 --windows=3": ("--min_count=9999: no token is so frequent; ",),
-    "BASE TUNED -o F --windows=9999": ("--windows=9999: the held-out documents in ",),
-    "BASE TUNED -o /dev/null/F --windows=3": (
-        "-o /dev/null/F: cannot be written (Not a directory); name another folder",
-    ),
-    "BASE /nowhere -o F": ("/nowhere: no such folder; ",),
-}
-
-
-@pytest.mark.parametrize(("words", "lines"), MISTAKES.items(), ids=MISTAKES)
-def test_a_mistake_is_one_line_per_fault(words, lines, base, tuned, tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    named = {"BASE": str(base), "TUNED": str(tuned)}
-    assert main([named.get(word, word) for word in words.split()]) == 2
-    told = capsys.readouterr()
-    said = [line for line in told.err.splitlines() if line and not line.startswith(("base: ", "tuned: "))]
-    for path, name in ((str(base), "BASE"), (str(tuned), "TUNED")):
-        said = [line.replace(path, name) for line in said]
-    assert told.out == ""
-    assert len(said) == len(lines)
-    assert all(line.startswith(start) for line, start in zip(said, lines)), said
-    assert not (tmp_path / "F" / "impact.json").exists()

@@ -6,7 +6,7 @@ import pytest
 
 from eval.engine.answers import summed
 from eval.engine.cases import Writer
-from eval.lines import LEAST_LINES, draw_case, fitting, main
+from eval.lines import draw_case, fitting, main
 from tests.eval.answering import Reader, answered
 from tests.eval.commands import rows_named, runner, words_of
 
@@ -100,25 +100,3 @@ def test_a_hugging_face_folder_by_number_of_lines(hugging_face_folder, tmp_path,
         ("lines", n, {"least": n, "most": n}) for n in (3, 5)
     ]
     assert ["3", str(rows[0]["length"]), "short", "0.0", "0.0", "to", "84.2"] in words_of(out)
-
-
-MISTAKES = {
-    "RUN --lines=5 --lengths=900": "--lines: cannot be set together with lengths; leave one of them out",
-    "RUN --lines=1": "--lines=1: must be from 2 to 50000; change it",
-    "RUN --answer_budget=3": "--answer_budget=3: a number of 5 digits takes 6 tokens; raise it",
-}
-
-
-@pytest.mark.parametrize(("words", "line"), MISTAKES.items(), ids=MISTAKES)
-def test_a_mistake_is_one_line(run_folder, capsys, words, line):
-    assert run(words.replace("RUN", str(run_folder)).split(), capsys) == (2, "", line + "\n")
-
-
-def test_a_length_without_room_for_two_lines_is_one_line(run_folder, capsys):
-    status, _, err = run([run_folder, "--lengths=100,2000", "--tests=2"], capsys)
-    match = re.fullmatch(r"--lengths=100: too short for line retrieval, .* 32; use (\d+) or more\n", err)
-    assert status == 2
-    least = int(match[1])
-    assert run([run_folder, f"--lengths={least - 1}", "--tests=2"], capsys)[0] == 2
-    assert run([run_folder, f"--lengths={least}", "--tests=2"], capsys)[0] == 0
-    assert LEAST_LINES == 2

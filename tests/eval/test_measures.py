@@ -240,3 +240,22 @@ def test_rows_of_text_have_a_field_of_any_name(name, run, tmp_path):
     assert (status, err.count("\n")) == (2, 1)
     assert "must hold JSON with `text` (no text there, its fields: id, body); name its field with --text" in err
     assert run(name, [*words, "--text_field=body"])[0] == 0
+
+
+REFUSED = [  # a command, its words, and the beginning of its one line
+    ("probe", "--error=0.1", "--error=0.1: would be ignored; leave it out, or set sequential to true"),
+    ("probe", "--lengths=320", "--lengths=320: would be ignored with --by=length; leave it out"),
+    ("probe", "--by=depth --depths=10", "--depths=10: must be a multiple of the 4 needles, each of which has depths"),
+    ("probe", "--by=depth --lengths=20", "--lengths=20: too short for the needle test, whose fixed parts and answer "),
+    ("probe", "--distance=rope,dca --by=depth", "--distance=rope,dca: --by=depth takes one method; leave --by out"),
+    ("probe", "--distance=rope,strng", "--distance=strng: unknown method; did you mean string?"),
+    ("probe", "--haystack=none.txt", "--haystack=none.txt: no such file; give a .txt, .json or .jsonl file"),
+    ("distance", "--window=96 --prompt=128", "--prompt=128: must be 96 or less, the window, and have room for "),
+    ("passkey", "--lengths=20", "--lengths=20: too short for "),
+]
+
+
+@pytest.mark.parametrize(("name", "words", "line"), REFUSED, ids=[words for _, words, _ in REFUSED])
+def test_a_mistake_is_one_line(name, words, line, run):
+    status, out, err = run(name, ["RUN", *words.split()])
+    assert (status, out, err.count("\n"), err[: len(line)]) == (2, "", 1, line)

@@ -140,12 +140,6 @@ def test_holm_by_hand_and_by_its_definition():
         assert (adjusted >= false_discovery_control(values) - 1e-12).all()
 
 
-def row(name, passed, versus=None, seconds=None):
-    known = {"compared_as": name, "n": 20, "passed": passed, "score": passed / 20, "low": 0.0, "high": 1.0}
-    known |= {"numbers_found": 0.5, "seconds": seconds, "method": f"{name}+x"}
-    return known | {"versus_rope": versus}
-
-
 run = runner(main, "methods")
 rows_of = rows_named("methods.jsonl")
 
@@ -262,33 +256,3 @@ def test_a_stopped_call_goes_on_and_keeps_seconds(words, run_folder, tmp_path, c
     assert status == 0
     assert rows_of(tmp_path) == rows
     assert "+1.000*" in out
-
-
-def test_a_hugging_face_folder_is_compared_at_its_own_length(hugging_face_folder, text_file, tmp_path, capsys):
-    words = [hugging_face_folder, "--tests=1", f"--haystack={text_file}", "--distance=rope,yarn", "-o", tmp_path]
-    status, _, err = run(words, capsys)
-    if status:
-        assert err.startswith("--lengths: must be set, a test takes ")
-        assert run([*words, "--lengths=300", "--train_len=300"], capsys)[0] == 0
-    assert rows_of(tmp_path)[-1]["model"] == "small-llama"
-
-
-MISTAKES = {
-    "--distance=rope,strng": "--distance=strng: unknown method; did you mean string?",
-    "--distance=dca,rope,dca": "--distance=dca: is given twice; keep one",
-    "--lengths=200 --distance=rope,string:shif=9": "--distance=string:shif=9: shif=9: unknown parameter; String takes ",
-    "--lengths=200 --distance=rope,string:shift=9.5": "--distance=string:shift=9.5: shift=9.5: must be a whole number",
-    "--lengths=200 --distance=rope,string:shift": "--distance=string:shift: must be NAME or NAME:parameter=value,...; ",
-    "--distance=rope,dca --position.frequency.method=pi": "--position.frequency.method=pi: several methods are set by ",
-    "--distance=rope,dca --by=depth": "--distance=rope,dca: --by=depth takes one method; leave --by out",
-    "--distance=rope,dca --step=9": "--step=9: would be ignored with --by=method; leave it out",
-    "--distance=rope,dca --lengths=40": "--lengths=40: too short for the needle test, whose fixed parts ",
-    "--distance=rope,dca": "--lengths: must be set, a test takes ",
-}
-
-
-@pytest.mark.parametrize(("words", "line"), MISTAKES.items(), ids=MISTAKES)
-def test_a_mistake_is_one_line(run_folder, tmp_path, capsys, words, line):
-    status, out, err = run([run_folder, *words.split(), "-o", tmp_path], capsys)
-    assert (status, out, err.count("\n")) == (2, "", 1)
-    assert err.startswith(line)

@@ -1,9 +1,6 @@
 """The worked matrices are those of the methods' files, laid out by hand; the frequencies are counted pair by pair."""
 
 import itertools
-import subprocess
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,23 +9,17 @@ from eval.engine.command import requests_of
 from eval.engine.matrix import (
     Training,
     cells,
-    number,
     run_training,
     segment_lengths,
     shaped_training,
-    stretches_text,
     values,
 )
 from eval.positions import CELLS, FORM, main, parse, training_of
 from lab.counts import PositionCounts
-from lab.errors import CheckpointError, LabError
 from lab.positions import distance
 from lab.positions.dca import Dca
 from lab.train.folder import RunFolder
-from tests.eval.commands import check_faults, runner
-from tests.runs.test_picture import size_of
-
-ROOT = Path(__file__).resolve().parents[2]
+from tests.eval.commands import runner
 
 MATRICES = {
     "plain --length=3": """
@@ -171,31 +162,6 @@ def test_a_factor_on_the_logits_is_named(capsys):
     assert out.endswith("logits                     scaled, which moves no position\n")
 
 
-@pytest.mark.parametrize(
-    ("row", "text"),
-    [
-        ([3.0], "3"),
-        ([2.0, 2.0], "2"),
-        ([4.0, 4.0, 3.0], "4 .. 3"),
-        ([9.0, 8.0, 1.0, 0.0], "9 .. 8, 1 .. 0"),
-        ([1.0, 0.0, 1.0, 0.0, 1.0, 0.0, 1.0, 0.0], "1 .. 0, 1 .. 0, 1 .. 0, 1 .. 0"),
-        ([1.0, 0.0] * 5, "1 .. 0, 1 .. 0, ..., 1 .. 0 (5 stretches)"),
-        ([1.5, 1.25, 1.0], "1.5 .. 1"),
-    ],
-    ids=["one", "constant", "falling", "jump", "four", "five", "fractions"],
-)
-def test_a_row_is_named_by_its_falling_stretches(row, text):
-    assert stretches_text(np.array(row)) == text
-
-
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [(0.0, "0"), (10.0, "10"), (100.0, "100"), (4.25, "4.25"), (2 / 3, "0.667"), (2 + 1e-9, "2")],
-)
-def test_a_position_has_the_fewest_decimals(value, text):
-    assert number(value) == text
-
-
 PARAMETERS = {
     "plain": [{}],
     "string": [{"shift": s, "window": w} for s, w in ((1, 0), (1, 1), (3, 0), (5, 2), (13, 13))],
@@ -244,60 +210,6 @@ def test_no_whole_matrix_of_a_long_text_is_computed(monkeypatch, capsys, tmp_pat
     assert run(words, capsys)[0] == 0
     assert max(sizes) == max(CELLS * CELLS, 131072)  # a row or a column
     assert sum(sizes) < 20 * 131072
-
-
-MISTAKES = {  # words: every fault's field, value and rule
-    "": (),
-    "strng --length 9": ("METHOD=strng: unknown method;",),
-    "--length 9 string": ("METHOD: must be the first argument;",),
-    "plain": ("--length: must be set;",),
-    "plain --length": ("--length: has no value;",),
-    "plain --length=0": ("--length=0: must be >= 1;",),
-    "plain --length 9.5": ("--length=9.5: must be a whole number;",),
-    "plain --length=4194305": ("--length=4194305: must be <= 4194304;",),
-    "plain --length=4 --length=5": ("--length: is given twice;",),
-    "plain --lenght=4 --length=4": ("--lenght: unknown option;",),
-    "plain --shift=3 --length=4": ("--shift: unknown option;",),
-    "plain --method=string --length=4": ("--method: unknown option;",),
-    "self_extend --grup=2 --window=4 --length=9": ("--grup: unknown option;", "--group: must be set;"),
-    "string --shift=3 --window=4 --length=9": ("--window=4: must be <= shift=3 (the paper has W << S, W = 128);",),
-    "string --shift=9 --window=4 --length=9": ("--shift=9: must be < the length 9",),
-    "string --shift=3 --window=0 --length=9 --released_scaling=7": ("--released_scaling=7: must be true or false;",),
-    "rerope --window=9 --length=9": ("--window=9: must be < 8, the longest distance in 9 tokens",),
-    "dca --length=9": ("--train_len: must be set;",),
-    "dca --train_len=4194305 --length=9": ("--train_len=4194305: must be <= 4194304;",),
-    "plain --length=9 -o p.png": ("-o p.png: must be a folder,",),
-    "string:shift=300 --shift=300 --length=900": ("--shift: is given in METHOD too;",),
-    "plain --length=9 --plot -o": ("-o: has no value;",),
-    "plain --length=9 --plot=yes": ("--plot: takes no value;",),
-    "plain --length=9 --train=natural --train_len=9": (
-        "--train=natural: would be ignored, nothing is drawn;",
-        "--train_len=9: would be ignored, nothing is drawn;",
-    ),
-    "plain --length=9 --counts=runs/x": ("--counts=runs/x: would be ignored, nothing is drawn;",),
-    "plain --length=9 --plot --train=even": ("--train=even: must be one of 'natural', 'concatenated' or 'uniform';",),
-    "plain --length=9 --plot --train=natural --counts=x": ("--train=natural: would be ignored, --counts=x is given;",),
-    "plain --length=9 --plot --counts=/nowhere/run": ("--counts=/nowhere/run: holds no counts.npz;",),
-    "plain --length=9 --plot -o /dev/null/p": ("/dev/null/p/positions-plain-9.png: cannot be written",),
-}
-
-
-@pytest.mark.parametrize(("words", "lines"), MISTAKES.items(), ids=MISTAKES)
-def test_a_mistake_is_one_line_per_fault(capsys, words, lines):
-    if "/dev/null/" in words:
-        pytest.importorskip("altair")
-    status, out, err = run(words, capsys)
-    assert status == 2
-    check_faults(err.splitlines(), lines)
-    assert (out == "") == bool(words)  # without any word the help is printed
-
-
-def test_a_wrong_option_is_answered_and_skips_are_measured_without_torch():
-    words = ["string", "--shift=0", "--length=9"], ["pose", "--n_tokens=9", "--target_len=20"]
-    statuses = f"from eval.positions import main; statuses = [main(words) for words in {[*words]}]"
-    code = f"import sys; {statuses}; print(statuses, 'torch' in sys.modules, 'altair' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert done.stdout.endswith("\n[2, 0] False False\n")
 
 
 SEGMENTS = [9, 4, 4, 1, 7, 9, 2]  # tokens, at a training length of 9
@@ -383,17 +295,6 @@ def test_the_counts_of_a_run_are_read(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "content", [b"", b"no archive", b"PK\x03\x04 broken"], ids=["empty", "not_an_archive", "cut_short"]
-)
-def test_counts_that_cannot_be_read_are_one_line(tmp_path, content):
-    (tmp_path / "counts.npz").write_bytes(content)
-    with pytest.raises(CheckpointError) as caught:
-        run_training(tmp_path)
-    assert str(caught.value).startswith(f"{tmp_path / 'counts.npz'}: cannot be read (")
-    assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize(
     ("words", "train_len", "first"),
     [
         ("string --shift=4 --window=0 --length=9", 9, None),
@@ -414,34 +315,3 @@ def test_training_is_what_is_asked_for_or_follows(tmp_path, words, train_len, fi
 
 def asked(*words):
     return parse(next(requests_of(FORM.syntax.read([*words, "--plot"]), FORM)))
-
-
-@pytest.mark.parametrize("method", ["plain", "dca"])
-def test_another_training_length_than_that_of_the_counts_is_refused(tmp_path, method):
-    demo = write_run(tmp_path / "demo")
-    request = asked(method, "--length=9", "--train_len=7", f"--counts={demo}")
-    with pytest.raises(LabError) as caught:
-        training_of(request[1])
-    line = f"--train_len=7: must be 8, the window of --counts={demo}; leave it out or change it"
-    assert str(caught.value) == line
-
-
-@pytest.mark.parametrize(
-    "words",
-    [
-        "string --shift=3 --window=0 --length=9",
-        "leaky_rerope --window=16 --leak=3 --length=100 --train=concatenated --train_len=20",
-        "plain --length=1",
-        "string --shift=4 --window=0 --length=20 --counts={run}",
-    ],
-    ids=["figure_5", "never_trained", "one_token", "counts"],
-)
-@pytest.mark.filterwarnings("error")
-def test_a_picture_is_drawn(tmp_path, capsys, words):
-    pytest.importorskip("altair")
-    words = words.format(run=write_run(tmp_path / "demo"))
-    status, out, err = run([*words.split(), "--plot", "-o", str(tmp_path / "new folder")], capsys)
-    assert (status, err) == (0, "")
-    (output,) = (tmp_path / "new folder").glob("*.png")
-    assert out.endswith(f"\npicture: {output}\n")
-    assert min(size_of(output)) > 300

@@ -8,8 +8,7 @@ from eval.positions import main
 from lab.skip.longrecipe import LongRecipe
 from lab.skip.pose import Pose
 from lab.skip.rpes import Rpes
-from tests.eval.commands import check_faults, runner, words_of
-from tests.runs.test_picture import size_of
+from tests.eval.commands import runner, words_of
 
 SHARE_TOL = 0.01  # f(i) / f(0) of one sample deviates by 0.03, that of the mean of 200 by 0.002
 
@@ -104,63 +103,3 @@ def test_sentences_fill_the_sample_and_are_geometric():
     # 1/5, 4/5 of it, ... : some 20,000 lengths, so that shares deviate by 0.003
     np.testing.assert_allclose(share[1:], 0.2 * 0.8 ** np.arange(7), atol=0.012)
     assert share[0] == 0
-
-
-def test_the_seed_decides(capsys):
-    words = "longrecipe --n_tokens=64 --target_len=256 --samples=3 --sentence_tokens=5"
-    first = run(f"{words} --seed=1", capsys)
-    assert first[0] == 0
-    assert first == run(f"{words} --seed=1", capsys)
-    table, other = (text.split("\n\n")[1] for text in (first[1], run(f"{words} --seed=2", capsys)[1]))
-    assert table != other
-
-
-N_TOKENS = "Tokens n of every sample, two or more, or there is no pair of them"
-OWN = "--target_len, --n_tokens, --samples, --seed, --plot"
-MISTAKES = {  # words: every fault's field, value and rule
-    "pose": (
-        "--target_len: must be set; Target window T in tokens, which all ids stay below; the paper trains on samples "
-        "of 30% of it",
-        f"--n_tokens: must be set; {N_TOKENS}",
-    ),
-    "pose --n_tokens=1 --target_len=4": (f"--n_tokens=1: must be >= 2; {N_TOKENS}",),
-    "rpes --n_tokens=9 --target_len=4": ("--target_len=4: must be >= n_tokens=9",),
-    "pose --n_tokens=9 --target_len=4194305": ("--target_len=4194305: must be <= 4194304, as f is held in memory;",),
-    "pose --n_tokens=9 --target_len=20 --samples=0": ("--samples=0: must be >= 1;",),
-    "rpes --n_tokens=9 --target_len=20 --seed=-1": ("--seed=-1: must be >= 0;",),
-    "longrecipe --n_tokens=9 --target_len=20 --sentence_tokens=0.5": ("--sentence_tokens=0.5: must be >= 1;",),
-    "rpes --n_tokens=9 --target_len=20 --window=5": (f"--window: unknown option; rpes takes {OWN}",),
-    "pose --n_tokns=9 --target_len=20": (
-        "--n_tokns: unknown option; did you mean --n_tokens?",
-        f"--n_tokens: must be set; {N_TOKENS}",
-    ),
-    "pose --n_tokens=9 --target_len=20 --train=natural": (f"--train: unknown option; pose takes {OWN}",),
-    "longrecipe --n_tokens=9 --target_len=20 --selection=x": ("--selection: unknown option;",),
-    "poze --n_tokens=9": ("METHOD=poze: unknown method;",),
-    "rpes --n_tokens=9 --target_len=20 -o p.png": ("-o p.png: must be a folder,",),
-}
-
-
-@pytest.mark.parametrize(("words", "lines"), MISTAKES.items(), ids=MISTAKES)
-def test_a_mistake_is_one_line_per_fault(capsys, words, lines):
-    status, out, err = run(words, capsys)
-    assert (status, out) == (2, "")
-    check_faults(err.splitlines(), lines)
-
-
-@pytest.mark.parametrize(
-    "words",
-    [
-        "rpes --n_tokens=300 --target_len=1000",
-        "longrecipe --n_tokens=2 --target_len=2 --sentence_tokens=1",
-    ],
-    ids=["rpes", "two_tokens"],
-)
-@pytest.mark.filterwarnings("error")
-def test_a_picture_is_drawn(tmp_path, capsys, words):
-    pytest.importorskip("altair")
-    status, out, err = run(f"{words} --plot -o {tmp_path}", capsys)
-    assert (status, err) == (0, "")
-    (output,) = tmp_path.glob("*.png")
-    assert out.endswith(f"\npicture: {output}\n")
-    assert min(size_of(output)) > 300

@@ -21,11 +21,11 @@ from eval.engine.shift_difference import (
     shift_faults,
 )
 from eval.engine.texts import draw_texts
-from eval.precision import PrecisionOptions, main
+from eval.precision import main
 from lab.loading import open_model
 from lab.model.decoder import Decoder, DecoderConfig
 from lab.positions import distance, frequencies
-from tests.eval.commands import check_faults, runner
+from tests.eval.commands import runner
 from tests.model.attention_by_hand import TINY, drawn, logits_of, projections, softmax, tiny
 
 EXACT_TOL = 1e-10  # D of float64, whose angles at positions up to 2,000 are right to 1e-13
@@ -176,31 +176,6 @@ def test_random_weights_are_those_of_a_new_decoder_with_the_seed():
         assert torch.equal(a, b)
 
 
-@pytest.mark.parametrize(
-    ("rotary", "method", "line"),
-    [
-        (
-            {"method": "rope"},
-            {"method": "dca", "chunk": 6, "train_len": 10},
-            "position.distance=dca(train_len=10,chunk=6): ",
-        ),
-        ({"method": "rope"}, {"method": "self_extend", "group": 3, "window": 4}, "position.distance=self_extend("),
-        ({"method": "rope"}, {"method": "plain", "log_n": 8}, "position.distance=plain(log_n=8): depends on the "),
-        (
-            {"method": "entropy_abf", "train_len": 8},
-            {"method": "plain"},
-            "position.frequency=entropy_abf(train_len=8): ",
-        ),
-    ],
-    ids=["dca", "self_extend", "log_n", "entropy_abf"],
-)
-def test_a_method_that_knows_positions_themselves_is_refused(rotary, method, line):
-    decoder = tiny(rotary=frequencies(head_dim=WIDTH, **rotary), method=distance(**method))
-    faults = shift_faults(decoder, 30, SHIFTS)
-    assert len(faults) == 1
-    assert faults[0].startswith(line)
-
-
 def test_a_factor_of_later_layers_is_looked_for_there():
     """entropy_abf leaves the first two layers alone: a decoder of two layers has nothing that a shift changes."""
     rotary = frequencies("entropy_abf", head_dim=WIDTH, train_len=8)
@@ -253,45 +228,3 @@ def test_the_command_measures_a_run(run_folder, tmp_path, capsys):
     assert min(values["trained", "bf16"], values["random", "bf16"]) > 1e-3
     line = next(line.split() for line in out.splitlines() if line.split()[:1] == ["100"])
     assert line[1:] == [f"{r['value']:.3g}" for r in rows if r["metric"] == "D" and r["shift"] == 100]
-
-
-def test_the_command_measures_a_hugging_face_folder_in_whole(hugging_face_folder, text_file, tmp_path, capsys):
-    folder = tmp_path / "out"
-    words = [hugging_face_folder, f"--text={text_file}", "--texts=1", "--shifts=0", "--length=20", "-o", folder]
-    assert run([*words, "--lengths=20", "--whole_model=true"], capsys)[0] == 0
-    (rows,) = folder.iterdir()
-    names = {(row["weights"], row["arithmetic"]) for row in rows_of(rows)}
-    assert names == {(w, a) for w in ("trained", "random") for a in ARITHMETICS}
-    assert {row["std"] for row in rows_of(rows, "D")} == {None}
-
-
-def test_lengths_follow_from_the_training_window():
-    for options, train_len, tokens, lengths in (
-        ({}, 192, 192, (64, 128, 256)),
-        ({}, 4096, 512, (64, 128, 256, 512, 1024, 2048, 4096, 8192)),
-        ({}, 131_072, 512, (64, 128, 256, 512, 1024, 2048, 4096, 8192)),
-        ({}, None, 512, (64, 128, 256, 512, 1024)),
-        ({}, 20, 20, (40,)),
-        ({"length": 7, "lengths": (9, 5, 9)}, 192, 7, (5, 9)),
-    ):
-        parsed = PrecisionOptions(**options)
-        assert (parsed.text_tokens(train_len), parsed.logit_lengths(train_len)) == (tokens, lengths)
-    assert PrecisionOptions(shifts=(5, 3)).all_shifts == (0, 3, 5)
-    assert PrecisionOptions().all_shifts == SHIFTS
-
-
-@pytest.mark.parametrize(
-    ("words", "lines"),
-    [
-        (["--shifts=2,16"], ("--shifts=16: is what the others are compared with, where D is 0;",)),
-        (
-            ["--distance=dca:train_len=40,chunk=30"],
-            ("position.distance=dca(train_len=40,chunk=30): depends on the positions themselves",),
-        ),
-    ],
-    ids=["reference", "dca"],
-)
-def test_what_differs_by_definition_is_refused(run_folder, capsys, words, lines):
-    status, out, err = run([run_folder, *words], capsys)
-    assert (status, out) == (2, "")
-    check_faults(err.splitlines(), lines)

@@ -16,7 +16,6 @@ from lab.data.preparation import end_of_document
 from lab.loading import open_model
 from lab.model.huggingface import save_pretrained
 from lab.probe.needles import shortest
-from lab.settings import format_yaml, parse_yaml
 from lab.train.checkpoints import Checkpoint
 from lab.train.folder import packed_counts
 from tests.opened import CONSUMED
@@ -62,16 +61,6 @@ def test_writes_the_curve_the_summary_every_case_and_a_table(probe):
     assert "effective length <192 at threshold 0.8, within <192 to <192; smooth <192, within <192 to <192" in said.out
     assert f"written to {folder}" in said.out
     assert sorted(path.name.partition("-")[0] for path in folder.iterdir()) == ["cases", "probes.jsonl", "tests"]
-
-
-@pytest.mark.usefixtures("quiet")
-def test_tests_are_the_same_whatever_the_seed_of_the_run(probe, run_folder, tmp_path):
-    run = shutil.copytree(run_folder, tmp_path / "run")
-    settings = parse_yaml((run / "config.yaml").read_text(), "test")
-    (run / "config.yaml").write_text(format_yaml(settings | {"run": settings["run"] | {"seed": 5}}))
-    assert probe(model=run, folder="five")[0] == probe()[0] == 0
-    cases = [(tmp_path / folder / CASES).read_text() for folder in ("five", "out")]
-    assert cases[0] == cases[1]
 
 
 @pytest.mark.usefixtures("quiet")
@@ -147,16 +136,6 @@ def test_a_probe_that_was_stopped_goes_on_and_ends_as_one_that_was_not(probe, mo
     assert (folder / CASES).read_text() == (whole / CASES).read_text()
 
 
-def test_a_crash_loses_no_finished_test(probe, monkeypatch):
-    with monkeypatch.context() as patch:
-        Counted(patch, stop_after=10, by=MemoryError, greedy=silent)
-        with pytest.raises(MemoryError):
-            probe()
-    counted = Counted(monkeypatch, greedy=silent)
-    assert probe()[0] == 0
-    assert counted.prompts == 18 - 10
-
-
 def test_other_settings_take_up_only_tests_that_come_out_the_same(probe, monkeypatch):
     counted = Counted(monkeypatch, greedy=silent)
     assert probe()[0] == 0
@@ -210,40 +189,6 @@ def test_a_text_that_a_test_would_hold_twice_is_refused(probe, bpe, tmp_path):
     assert not folder.exists()
 
 
-@pytest.mark.usefixtures("quiet")
-def test_without_a_folder_results_lie_in_the_run(probe, run_folder):
-    status, _, said = probe("--seed=7", folder=None)
-    assert status == 0
-    written = re.search(r"written to (.*)", said.out).group(1)
-    assert written.startswith(f"{run_folder}/eval/probe-{CONSUMED:015d}-")
-    assert list((run_folder / "eval").glob(f"tests-{CONSUMED:015d}-*.jsonl"))
-
-
-@pytest.mark.parametrize(
-    ("words", "line"),
-    [
-        ("--error=0.1", "--error=0.1: would be ignored; leave it out, or set sequential to true"),
-        ("--protocol=string", "--protocol=string: must be one of 'ours', 'released' or "),
-        (
-            "--protocol=released --digits=3 --answer_budget=128",
-            "--digits=3: must be 6 in the released protocol; leave it out or ",
-        ),
-        ("--digits=9", "--answer_budget=24: an answer of 4 numbers takes "),
-        ("--thresholds=[0.5,1.5]", "--thresholds.1=1.5: must be <= 1; Further"),
-        ("--confidence=1.0", "--confidence=1.0: must be < 1; Probability"),
-        ("--sequential=maybe", "--sequential=maybe: must be true or false; Whether a length stops "),
-        ("--lengths=320", "--lengths=320: would be ignored with --by=length; leave it out"),
-        ("--plots", "--plots: has no value; write --plots=value"),
-    ],
-)
-def test_wrong_settings_are_one_line(probe, words, line):
-    status, folder, said = probe(words)
-    assert status == 2
-    assert said.err.startswith(line)
-    assert said.err.count("\n") == 1
-    assert not folder.exists()
-
-
 @pytest.fixture
 def exported(run_folder, tmp_path):
     """The run's weights as a Hugging Face folder."""
@@ -282,33 +227,3 @@ def test_a_hugging_face_folder_is_probed_in_eighths_of_its_window(probe, exporte
     least = shortest(tokenizer, 40, digits=6, needles=4, seed=0)
     assert row["length"] == -(-least // 17) * 17 != -(-least // 34) * 34
     assert (row["needles"], row["digits"], summary["effective_length"]) == (4, 6, None)
-
-
-FOLDER_MISTAKES = {
-    "": "--haystack: must be set, a Hugging Face folder has no corpus of its own; give a text file",
-    "--haystack=/nowhere.txt": "--haystack=/nowhere.txt: no such file; give a .txt, .json or .jsonl file",
-    "--tests=0": "--tests=0: must be >= 1; Tests at each length",
-    "--tetss=3": "--tetss=3: unknown setting; did you mean tests?",
-    "--seed=-1": "--seed=-1: must be >= 0; Seed of the tests",
-    "--step=64 --max_length=32": "--max_length=32: must be >= step=64; lower step or raise max_length",
-}
-
-
-@pytest.mark.parametrize(("words", "line"), FOLDER_MISTAKES.items(), ids=FOLDER_MISTAKES)
-def test_a_mistake_about_a_hugging_face_folder_is_one_line(exported, capsys, words, line):
-    assert main([str(exported), *words.split()]) == 2
-    err = capsys.readouterr().err
-    assert err.startswith(line)
-    assert err.count("\n") == 1
-
-
-def test_a_folder_without_weights_or_tokenizer_is_one_line(exported, text_file, capsys):
-    words = [str(exported), f"--haystack={text_file}"]
-    (exported / "tokenizer.json").unlink()
-    assert main(words) == 2
-    assert capsys.readouterr().err.startswith("tokenizer.json: missing; put it into the Hugging Face folder")
-    for path in exported.glob("*.safetensors"):
-        path.unlink()
-    assert main(words) == 2
-    err = capsys.readouterr().err
-    assert (err.count("\n"), str(exported) in err) == (1, True)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from lab.config import Experiment, load_experiment
-from lab.config.naming import automatic_name
+from lab.config.reading import automatic_name
 from lab.settings import all_settings, parse_yaml
 from lab.train.arms import flatten
 
