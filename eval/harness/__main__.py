@@ -116,7 +116,9 @@ def measure(request: Request) -> Found:
         batch=options.rows(window or 1),
         chat=options.apply_chat_template,
     )
-    about = describe(subject, options, model.max_length)
+    about = {**subject.row, "protocol": f"lm-eval-{version('lm_eval')}", "length": model.max_length}
+    about |= {"chat": options.apply_chat_template, "num_fewshot": options.num_fewshot, "limit": options.limit}
+    about |= {"truncate": options.truncate, "max_gen_toks": options.max_gen_toks, "seed": options.seed}
     cells = Results(result_folder(KIND, request, subject) / f"{KIND}.jsonl", NAMED_BY)
     cache = cells.path.parent / CASES / f"requests-{shortened(json.dumps([about[key] for key in READ_WITH]))}"
     with writing(f"-o {cells.path.parent}", "folder"):
@@ -128,17 +130,16 @@ def measure(request: Request) -> Found:
     for name, tasks in loaded.items():
         started = time.perf_counter()
         results = evaluate(model, manager, name, tasks, cache, **settings)
-        results["reads"] = {task: reads(model, tests) for task, tests in results["samples"].items()}
+        results["reads"] = {}
+        for task, tests in results["samples"].items():
+            every = [pair for test in tests for pair in zip(test["arguments"], test["resps"], strict=False)]
+            found = {
+                json.dumps(arguments, default=str): read(model, arguments, answers) for arguments, answers in every
+            }
+            results["reads"][task] = list(found.values())  # each request once
         asked_for = {"asked": name, "definition": definition(results)}
         rows += record(results, {**about, **asked_for, "seconds": round(time.perf_counter() - started, 3)}, cells)
     return Found("\n".join([table(rows), *notes(request, subject, rows)]), rows, cells.path)
-
-
-def describe(subject: Subject, options: HarnessOptions, length: int) -> Row:
-    """Collect what all rows share: the model, the harness and the options."""
-    shared = {name: getattr(options, name) for name in ("num_fewshot", "limit", "truncate", "max_gen_toks", "seed")}
-    about = {"protocol": f"lm-eval-{version('lm_eval')}", "length": length, "chat": options.apply_chat_template}
-    return {**subject.row, **about, **shared}
 
 
 def definition(results: Mapping[str, Any]) -> str:
@@ -146,15 +147,6 @@ def definition(results: Mapping[str, Any]) -> str:
     whole = [json.dumps(results["configs"], sort_keys=True, default=str)]
     whole += [test["doc_hash"] + test["target_hash"] for tests in results["samples"].values() for test in tests]
     return hashlib.sha256("\n".join(whole).encode()).hexdigest()[:16]
-
-
-def reads(model: Any, tests: Sequence[Mapping[str, Any]]) -> list[tuple[int, bool]]:
-    """Count, for each request of some tests, the tokens of the longest text read, and tell whether it was cut."""
-    found = {}
-    for test in tests:
-        for arguments, answers in zip(test["arguments"], test["resps"], strict=False):
-            found[json.dumps(arguments, default=str)] = read(model, arguments, answers)
-    return list(found.values())
 
 
 def read(model: Any, arguments: Sequence[Any], answers: Any) -> tuple[int, bool]:

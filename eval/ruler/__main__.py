@@ -33,7 +33,7 @@ from eval.engine.command import Form
 from eval.engine.rows import Found, Row
 from eval.engine.run import Cell, Measure, run_measure
 from eval.engine.subject import open_subject
-from eval.ruler.scores import LLAMA2_7B_AT_4K, Scores, chart, over_checkpoints, summary, summed, table
+from eval.ruler.scores import LLAMA2_7B_AT_4K, Scores, chart, summary, summed, table
 from eval.ruler.sources import STANDIN, Sources
 from eval.ruler.tasks import ALL, TASKS, VERSION, Task, least_budget, least_length, make_case, too_short
 from lab.bars import Bar
@@ -134,14 +134,23 @@ class Ruler(Measure):
     def prepare(self) -> None:
         """Read the sources, choose the lengths, and make sure that all tests can be drawn before any of them runs.
 
-        Raises: LabError; ConfigError with a line for every length that is too short for a task.
+        Raises: LabError; ConfigError with a line for every budget or length that is too short for a task.
         """
         options, self.writer = self.options, Writer(self.subject.tokenizer)
         self.places: list[Path] = []
         if options.last:
             self.places = newest_checkpoints(self.request.model, options.last)
         self.sources = Sources.read(options.haystack, options.squad, options.hotpotqa, options.words)
-        self.budgets = self.answer_budgets()
+        least_budgets = {task: least_budget(self.writer, self.sources, task) for task in options.chosen}
+        wanted = options.answer_budget
+        faults = [
+            f"--answer_budget={wanted}: an answer to {task.name} takes {tokens} tokens; raise it"
+            for task, tokens in least_budgets.items()
+            if wanted is not None and tokens > wanted
+        ]
+        if faults:
+            raise ConfigError(*faults)
+        self.budgets = {task: wanted or max(task.budget, tokens) for task, tokens in least_budgets.items()}
         self.lengths, shortest = sorted(options.lengths or window_lengths(self.subject.model.train_len)), 0
         while shortest < self.lengths[0]:  # again where the first length was raised, as tasks differ by length
             shortest = self.lengths[0]
@@ -154,24 +163,6 @@ class Ruler(Measure):
             for length in self.lengths:
                 check_ids(self.case(task, length, 0).prompt_ids, self.subject.vocab_size)
         self.longest = self.lengths[-1]
-
-    def answer_budgets(self) -> dict[Task, int]:
-        """Choose the answer budgets: as requested, or RULER's; more where an answer takes more.
-
-        Raises: ConfigError with a line for every task whose answers do not fit in the requested budget.
-        """
-        least = {task: least_budget(self.writer, self.sources, task) for task in self.options.chosen}
-        wanted = self.options.answer_budget
-        if wanted is None:
-            return {task: max(task.budget, tokens) for task, tokens in least.items()}
-        faults = [
-            f"--answer_budget={wanted}: an answer to {task.name} takes {tokens} tokens; raise it"
-            for task, tokens in least.items()
-            if tokens > wanted
-        ]
-        if faults:
-            raise ConfigError(*faults)
-        return dict.fromkeys(least, wanted)
 
     def short_tasks(self, length: int) -> tuple[list[str], int]:
         """List the tasks that a length is too short for, and give the least that is not, over all tests."""
@@ -242,7 +233,8 @@ class Ruler(Measure):
                 self.subject = open_subject(self.request._replace(model=place))
             each.append({(row["task"], row["length"]): row["score"] for row in self.rows()})
             names.append(self.subject.checkpoint)
-        scores = over_checkpoints(each)
+        # a mean over checkpoints, as arXiv:2411.13476, section 4, recommends of the last five
+        scores = {cell: sum(one[cell] for one in each) / len(each) for cell in each[0]}
         about = {"model": model.name, "checkpoints": names, "method": model.method, "tests": options.tests}
         write_json(folder / "ruler_summary.json", {**about, "seed": options.seed, **summary(scores, options.threshold)})
         title = f"{model.name}: {model.method}, {options.tests} tests each"

@@ -55,16 +55,6 @@ def summed(outcome: Outcome) -> Row:
     return {**row, "shortest_prompt": min(record["prompt_tokens"] for record in records), **counts}
 
 
-def over_checkpoints(each: Sequence[Scores]) -> dict[Cell, float]:
-    """Average every score over checkpoints (arXiv:2411.13476, section 4, recommends the last five).
-
-    Example:
-        >>> over_checkpoints([{("vt", 4096): 60.0}, {("vt", 4096): 70.0}])
-        {('vt', 4096): 65.0}
-    """
-    return {cell: sum(scores[cell] for scores in each) / len(each) for cell in each[0]}
-
-
 def averages(scores: Scores, length: int) -> dict[str, float]:
     """Average the tasks of each category, and all tasks alike, at one length.
 

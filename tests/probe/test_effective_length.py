@@ -62,19 +62,6 @@ def test_effective_length_is_where_the_oracle_ends(bpe, longest):
     assert effective_lengths(curve, 0.8)["effective_length"] == longest
 
 
-@pytest.mark.parametrize(
-    ("accuracies", "threshold", "expected"),
-    [
-        pytest.param([10, 8, 7, 10], 0.8, 256, id="ends_before_the_first_that_fails"),
-        pytest.param([10, 8, 8, 8], 0.8, 512, id="all_pass"),
-        pytest.param([7, 10, 10, 10], 0.8, None, id="first_fails"),
-    ],
-)
-def test_effective_length_by_hand(accuracies, threshold, expected):
-    curve = [LengthResult(128 * (k + 1), 10, passed, []) for k, passed in enumerate(accuracies)]
-    assert effective_lengths(curve, threshold)["effective_length"] == expected
-
-
 def test_probe_stops_at_the_first_failure_without_max_length(bpe):
     probe = make_probe(bpe, max_length=None)
     assert probe.lengths[-1] == 384  # four windows of 96 at the most
