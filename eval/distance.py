@@ -42,6 +42,7 @@ from annotated_types import Ge, Gt, Le, Lt
 from eval.engine.answers import FinishedTests, stoppable
 from eval.engine.command import Form
 from eval.engine.methods import read_distance
+from eval.engine.needles import shorter_prompts
 from eval.engine.over_models import asked, method_lines, note, over_models, path_on_hub, recorded
 from eval.engine.rows import Row, shortened, write_rows
 from eval.engine.run import Measure, run_measure
@@ -130,22 +131,6 @@ def make_probe(subject: Subject, options: DistanceOptions) -> DistanceProbe:
         raise ConfigError(*(f"--{fault}" for fault in faults)) from error
     check_ids(probe.test.case(probe.distances[0], 0).prompt_ids, subject.vocab_size)
     return probe
-
-
-def shorter_prompts(probe: DistanceProbe, lengths: Sequence[int]) -> list[DistanceProbe]:
-    """Build the tests in shorter prompts, the shortest first; the window itself is what is measured anyway.
-
-    At one distance a test hides the same number in every prompt. Only the text before it differs.
-
-    Raises: ConfigError for a prompt longer than the window, or one that none of the distances fits into.
-    """
-    window = probe.test.window
-    shorter = [probe.in_prompt(length) for length in sorted({*lengths} - {window})]
-    rule = f"must be {window} or less, the window, and have room for a distance of {probe.distances[0]}"
-    wrong = [each.test.window for each in shorter if each.test.window > window or not each.distances]
-    if wrong:
-        raise ConfigError(*(f"--prompt={length}: {rule}; name others" for length in wrong))
-    return shorter
 
 
 class FoundByDistance(Measure):
@@ -278,8 +263,20 @@ class FoundByDistance(Measure):
         reach = [{**row, "distance": row["reach"], "score": threshold} for row in rows if row["metric"] == "reach"]
         names = [*dict.fromkeys(row["method"] for row in (*whole, *others))]
         rules = [Rule("y", threshold, f"threshold {threshold:g}"), Rule("x", window, "window")]
-        points = draw([*whole, *others], "distance", "score", "method", None, "low", "high", "point", names=names,
-                      rules=rules, title=self.title(), **style)  # fmt: skip
+        points = draw(
+            [*whole, *others],
+            "distance",
+            "score",
+            "method",
+            None,
+            "low",
+            "high",
+            "point",
+            names=names,
+            rules=rules,
+            title=self.title(),
+            **style,
+        )
         fits = draw(self.fits, "distance", "score", "method", names=names, marks=False, **style)
         at_reach = draw(reach, "distance", "score", "method", kind="point", names=names, **style)
         above = layer(points, fits, at_reach)

@@ -6,7 +6,6 @@ MODEL is a run folder (its newest checkpoint is taken), a checkpoint in it, or a
 tokenizer.json. Options left out are those of the run's own `probe` section. A Hugging Face folder has the section's
 defaults, steps of an eighth of its window, and needs a haystack:
 
-    python -m eval.probe runs/cpu_demo
     python -m eval.probe runs/cpu_demo --tests=500 --sequential --error=0.01
     python -m eval.probe runs/cpu_demo/checkpoints/tokens-000000004000000 --haystack=essays.txt --seed=1
     python -m eval.probe models/Llama-3.1-8B --haystack=PaulGrahamEssays.json --protocol=released_llama31 --step=8192
@@ -28,15 +27,15 @@ difference to rope, corrected for the number of methods (Holm); an asterisk mark
     python -m eval.probe runs/tiny_2k --distance=rope,string,string:released_scaling=true,string:shift=1024,window=64
 
 Every finished test is kept in tests-TOKENS-KEY.jsonl, in FOLDER or eval/ of the run (runs/probe-NAME for a Hugging Face
-folder). After Ctrl-C (exit status 75) or a crash the same command continues, and a command that asks for more tests,
-lengths, thresholds or another --by reuses the existing ones. Results are beside it: probe-TOKENS-HASH/ (FOLDER itself
-with -o) with probes.jsonl and cases/ as training writes them, heatmap-TOKENS-HASH.jsonl by depth, methods.jsonl.
+folder). After Ctrl-C (exit status 75) or a crash the same command continues, and one for more tests or lengths reuses
+them. Results are beside it: probe-TOKENS-HASH/ (FOLDER itself with -o) with probes.jsonl and cases/ as training writes
+them, heatmap-TOKENS-HASH.jsonl by depth, methods.jsonl.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -45,7 +44,7 @@ from eval.engine.answers import finished_tests, stoppable
 from eval.engine.command import Request
 from eval.engine.depths import ByDepth
 from eval.engine.methods import METHODS, Setting, named
-from eval.engine.needles import FORMS, STYLE, NeedleMeasure, ProbeOptions
+from eval.engine.needles import FORMS, STYLE, NeedleMeasure, ProbeOptions, effective
 from eval.engine.rows import Results, Row, limits, shortened, to_text
 from eval.engine.run import Measure, run_measure
 from eval.engine.statistics import BASE, methods_table, pair, share
@@ -53,7 +52,7 @@ from eval.engine.subject import SUBJECT, checked, counts_of
 from lab.command import start
 from lab.draw import Rule, draw
 from lab.errors import ConfigError
-from lab.probe.curve import LengthResult, monotone_shares, shown_length
+from lab.probe.curve import LengthResult, monotone_shares
 from lab.probe.protocols import PROTOCOLS
 from lab.probe.records import length_record, summary_record
 from lab.schema import look_up
@@ -151,28 +150,20 @@ class Probe(NeedleMeasure):
             for result, score in zip(self.curve, monotone_shares(self.curve), strict=True)
         ]
         shown = [*({**row, "curve": "tests passed"} for row in curve), *fit]
-        return draw(shown, "length", "score", "curve", None, "low", "high", y_limits=(0, 1), rules=rules,
-                    y_title="share of tests passed", title=self.title(), **STYLE)  # fmt: skip
-
-
-def effective(values: Mapping[str, Any]) -> str:
-    """Write one threshold's effective length, by steps and smooth, each with its limits.
-
-    Example:
-        >>> smooth = {"smooth": 290.4, "smooth_low": 0.0, "smooth_high": None, "first_length": 128}
-        >>> effective({"threshold": 0.8, "effective_length": 288, "low": 0, "high": None, **smooth})
-        'effective length 288 at threshold 0.8, within <128 or more; smooth 290.4, within <128 or more'
-    """
-    first = values["first_length"]
-
-    def within(prefix: str, form: str) -> str:
-        low, high = (values[f"{prefix}{end}"] for end in ("low", "high"))
-        end = "or more" if high is None else f"to {shown_length(high, first, form)}"
-        return f"within {shown_length(low, first, form)} {end}"
-
-    steps, smooth = shown_length(values["effective_length"], first), shown_length(values["smooth"], first, ",.1f")
-    by_steps = f"effective length {steps} at threshold {values['threshold']:g}, {within('', ',')}"
-    return f"{by_steps}; smooth {smooth}, {within('smooth_', ',.1f')}"
+        return draw(
+            shown,
+            "length",
+            "score",
+            "curve",
+            None,
+            "low",
+            "high",
+            y_limits=(0, 1),
+            rules=rules,
+            y_title="share of tests passed",
+            title=self.title(),
+            **STYLE,
+        )
 
 
 class ByMethod(NeedleMeasure):
@@ -279,8 +270,21 @@ class ByMethod(NeedleMeasure):
 
     def chart(self, rows: Sequence[Row]) -> Any:
         """Draw each method's share of tests passed, with limits, at every length."""
-        return draw(rows, "length", "score", "compared_as", None, "low", "high", "bar", y_limits=(0, 1),
-                    names=self.words, y_title="share of tests passed", title=self.title(), **STYLE)  # fmt: skip
+        return draw(
+            rows,
+            "length",
+            "score",
+            "compared_as",
+            None,
+            "low",
+            "high",
+            "bar",
+            y_limits=(0, 1),
+            names=self.words,
+            y_title="share of tests passed",
+            title=self.title(),
+            **STYLE,
+        )
 
     def picture(self, rows: Sequence[Row]) -> Path:
         """Name the picture by all but what is compared in it."""

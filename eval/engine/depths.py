@@ -173,13 +173,39 @@ class ByDepth(NeedleMeasure):
     def chart(self, rows: Sequence[Row]) -> Any:
         """Draw the heat map, and below it each third's share of the failures with its limits."""
         cells, thirds = split(rows)
-        grid = draw(cells, "length", "depth", "score", kind="heat", height=22 * self.depths, title=self.title(),
-                    y_title="depth of the number", rules=self.window_between(self.lengths), **STYLE)  # fmt: skip
+        grid = draw(
+            cells,
+            "length",
+            "depth",
+            "score",
+            kind="heat",
+            height=22 * self.depths,
+            title=self.title(),
+            y_title="depth of the number",
+            rules=self.window_between(self.lengths),
+            **STYLE,
+        )
         missed = [row for row in thirds if row["score"] is not None]
         if not missed:
             return grid
-        return below(grid, draw(missed, "length", "score", "third", None, "low", "high", y_limits=(0, 1),
-                                y_title="share of failures", **STYLE))  # fmt: skip
+        return below(
+            grid,
+            draw(
+                missed,
+                "length",
+                "score",
+                "third",
+                None,
+                "low",
+                "high",
+                "bar",
+                names=THIRDS,
+                height=110,
+                y_limits=(0, 1),
+                y_title="share of failures",
+                **STYLE,
+            ),
+        )
 
 
 def split(rows: Sequence[Row]) -> tuple[list[Row], list[Row]]:

@@ -5,6 +5,7 @@ Test k of a length is drawn from (seed, length, k). Results are shown by length,
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Annotated, Any, Literal
 
@@ -19,7 +20,8 @@ from lab.bars import Bar
 from lab.data.tokenizer import check_ids
 from lab.errors import ConfigError
 from lab.probe.config import ProbeConfig, ProtocolName
-from lab.probe.curve import LengthResult
+from lab.probe.curve import LengthResult, shown_length
+from lab.probe.effective_distance import DistanceProbe
 from lab.probe.effective_length import NeedleProbe
 from lab.probe.protocols import shortest_test
 from lab.probe.records import tests_of
@@ -185,3 +187,39 @@ class NeedleMeasure(Measure):
         """Name the model and the tests."""
         what = f"{self.config.protocol} protocol, {self.config.tests} tests a length"
         return f"{self.subject.model.name}: {self.subject.model.method}; {what}"
+
+
+def effective(values: Mapping[str, Any]) -> str:
+    """Write one threshold's effective length, by steps and smooth, each with its limits.
+
+    Example:
+        >>> smooth = {"smooth": 290.4, "smooth_low": 0.0, "smooth_high": None, "first_length": 128}
+        >>> effective({"threshold": 0.8, "effective_length": 288, "low": 0, "high": None, **smooth})
+        'effective length 288 at threshold 0.8, within <128 or more; smooth 290.4, within <128 or more'
+    """
+    first = values["first_length"]
+
+    def within(prefix: str, form: str) -> str:
+        low, high = (values[f"{prefix}{end}"] for end in ("low", "high"))
+        end = "or more" if high is None else f"to {shown_length(high, first, form)}"
+        return f"within {shown_length(low, first, form)} {end}"
+
+    steps, smooth = shown_length(values["effective_length"], first), shown_length(values["smooth"], first, ",.1f")
+    by_steps = f"effective length {steps} at threshold {values['threshold']:g}, {within('', ',')}"
+    return f"{by_steps}; smooth {smooth}, {within('smooth_', ',.1f')}"
+
+
+def shorter_prompts(probe: DistanceProbe, lengths: Sequence[int]) -> list[DistanceProbe]:
+    """Build the tests in shorter prompts, the shortest first; the window itself is what is measured anyway.
+
+    At one distance a test hides the same number in every prompt. Only the text before it differs.
+
+    Raises: ConfigError for a prompt longer than the window, or one that none of the distances fits into.
+    """
+    window = probe.test.window
+    shorter = [probe.in_prompt(length) for length in sorted({*lengths} - {window})]
+    rule = f"must be {window} or less, the window, and have room for a distance of {probe.distances[0]}"
+    wrong = [each.test.window for each in shorter if each.test.window > window or not each.distances]
+    if wrong:
+        raise ConfigError(*(f"--prompt={length}: {rule}; name others" for length in wrong))
+    return shorter
