@@ -7,7 +7,6 @@ tokenizer.json. Options left out are those of the run's own `probe` section. A H
 defaults, steps of an eighth of its window, and needs a haystack:
 
     python -m eval.probe runs/cpu_demo --tests=500 --sequential --error=0.01
-    python -m eval.probe runs/cpu_demo/checkpoints/tokens-000000004000000 --haystack=essays.txt --seed=1
     python -m eval.probe models/Llama-3.1-8B --haystack=PaulGrahamEssays.json --protocol=released_llama31 --step=8192
 
 --sequential stops a length as soon as the verdict that all tests would give is known up to --error. --protocol=released
