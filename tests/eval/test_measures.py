@@ -44,7 +44,7 @@ NEEDS = {"harness": "lm_eval", "report": "altair"}
 
 
 def main_of(name):
-    package = f"eval.{name}.__main__" if (ROOT / "eval" / name).is_dir() else f"eval.{name}"
+    package = f"eval.{name}.__main__" if (ROOT / "eval" / name / "__main__.py").exists() else f"eval.{name}"
     return importlib.import_module(package).main
 
 

@@ -11,6 +11,7 @@ from tests.launching import environment, port, running
 
 run = runner(main)
 rows_of = rows_named("perplexity.jsonl")
+SIZES = dict.fromkeys(("WORLD_SIZE", "LOCAL_WORLD_SIZE"), "2")
 TOLERANCE = 1e-5  # of a float32 decoder, relative
 METHODS = {
     "plain": (),
@@ -60,7 +61,7 @@ def test_processes_that_cannot_divide_the_heads_are_refused(run_folder, tmp_path
 
 
 def test_commands_that_share_no_work_refuse_to_run_as_copies(run_folder, monkeypatch, capsys):
-    for name, value in {"TORCHELASTIC_RUN_ID": "1", "RANK": "0", "WORLD_SIZE": "2"}.items():
+    for name, value in {"TORCHELASTIC_RUN_ID": "1", **dict.fromkeys(("RANK", "LOCAL_RANK"), "0"), **SIZES}.items():
         monkeypatch.setenv(name, value)
     assert passkey([str(run_folder)]) == 2
     check_faults(
