@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 
-from lab.command import start
-
-WRONG = 2
+from lab.command import WRONG, show, start
 
 
 def main(arguments: Sequence[str]) -> int:
     """Name the command to use."""
-    sys.stderr.write("eval.heatmap: is part of eval.probe; use python -m eval.probe MODEL --by=depth\n")
+    show("eval.heatmap: is part of eval.probe; use python -m eval.probe MODEL --by=depth", error=True)
     return WRONG
 
 

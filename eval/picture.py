@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 
-from lab.command import start
-
-WRONG = 2
+from lab.command import WRONG, show, start
 
 
 def main(arguments: Sequence[str]) -> int:
     """Name the command that draws runs."""
-    sys.stderr.write("eval.picture: is part of eval.report; use python -m eval.report RUN [RUN ...] -o picture.png\n")
+    show("eval.picture: is part of eval.report; use python -m eval.report RUN [RUN ...] -o picture.png", error=True)
     return WRONG
 
 
