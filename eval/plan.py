@@ -31,7 +31,7 @@ import numpy as np
 import pandas as pd
 from annotated_types import Ge, Gt, Le, Lt
 
-from eval.engine.command import NO_MODEL, Form, Request, run
+from eval.engine.command import Form, Request, run
 from eval.engine.law import Evidence, Expected, Law, Point, fit_law, frees_slope, measured, published
 from eval.engine.lengths import SLIMPAJAMA, Documents, read_documents
 from eval.engine.records import unpacked
@@ -291,7 +291,7 @@ def main(arguments: Sequence[str]) -> int:
         with unpacked(request.places) as runs:
             return save(report(runs, request.options, picture), request.folder, "plan")
 
-    form = Form(options=PlanOptions, refused=NO_MODEL, each=False, missing="")
+    form = Form(options=PlanOptions, lacks=("--distance", "--frequency"), each=False, missing="")
     return run("eval.plan", __doc__, form, show, arguments)
 
 

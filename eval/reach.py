@@ -29,7 +29,7 @@ import pandas as pd
 from annotated_types import Ge, Gt, Lt
 from scipy.special import ndtri
 
-from eval.engine.command import NO_MODEL, Form, Request, run
+from eval.engine.command import Form, Request, run
 from eval.engine.records import unpacked
 from eval.engine.regression import SPARE, Regression, bootstrap, compare, fit, inflation, measured, separable
 from eval.engine.rows import Found, to_text
@@ -248,7 +248,7 @@ def main(arguments: Sequence[str]) -> int:
             return analyse(runs, request.options, request.folder, plots=request.plots)
 
     missing = "RUN: must come first, the folders of one or more runs; for instance runs/cpu_demo"
-    form = Form(options=ReachOptions, refused=NO_MODEL, each=False, missing=missing)
+    form = Form(options=ReachOptions, lacks=("--distance", "--frequency"), each=False, missing=missing)
     return run("eval.reach", __doc__, form, work, arguments)
 
 
