@@ -135,7 +135,7 @@ def test_settings_given_go_to_every_run_and_those_for_wandb_stay_there(planned):
 
 def test_the_words_of_a_run_read_back_to_the_same_run():
     settings = {"optim.min_lr": 3e-05, "optim": {"beta2": 0.9}, "start": None, "mask": {"method": "causal"}}
-    settings |= {"train.recompute": True, "train.threads": None, "run.name": "7", "track.wandb": "off", "data.folder": "a b\u00e9"}
+    settings |= {"train.recompute": True, "train.threads": None, "run.name": "7", "data.folder": "a b\u00e9"}
     words = ["env", "python", "-m", "lab.fit", "configs/cpu_test.yaml"]
     run = planned_run(words, settings, {})
     assert run.words(1)[:6] == [*words, "--resume"]
