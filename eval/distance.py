@@ -39,7 +39,7 @@ from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Gt, Le, Lt
 
-from eval.engine.answers import FinishedTests, stoppable
+from eval.engine.answers import FinishedTests
 from eval.engine.command import Form
 from eval.engine.methods import read_distance
 from eval.engine.needles import shorter_prompts
@@ -198,10 +198,7 @@ class FoundByDistance(Measure):
         return self.file
 
     def run_all(self, probe: DistanceProbe) -> list[DistanceResult]:
-        """Run the tests of the model's present method that are not finished.
-
-        Raises: KeyboardInterrupt, which says how to go on.
-        """
+        """Run the tests of the model's present method that are not finished."""
         subject, model = self.subject, self.subject.model
         key = {
             "tests": "one number",
@@ -217,8 +214,7 @@ class FoundByDistance(Measure):
         known = [test for distance in probe.distances for test in finished.known(distance)]
         self.bar.known(sum(test < probe.config.distance_tests for test in known))
         finished.report = self.bar.update
-        with stoppable(finished):
-            return list(probe.run(subject, store=finished))
+        return list(probe.run(subject, store=finished))
 
     def four_needles(self) -> dict[str, list[Row]]:
         """Read the four-needle tests that training recorded at this checkpoint, up to the window, by the run's method.

@@ -13,8 +13,7 @@ defaults, steps of an eighth of its window, and needs a haystack:
 and released_llama31 run the tests of the released script of arXiv:2410.18745, prompt for prompt.
 
 --by=depth counts each number at its own depth and length (Figure 4 of the paper), and says in which third of the text
-failures lie (Table 4; eval/engine/depths.py has the definitions). Tests that training recorded in cases/ with the
-same prompts are not run again:
+failures lie (Table 4; eval/engine/depths.py has the definitions):
 
     python -m eval.probe runs/tiny_2k --by=depth --lengths=512,1024,1536,2048 --depths=20 --tests=500 --plot
 
@@ -39,7 +38,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from eval.engine.answers import finished_tests, stoppable
+from eval.engine.answers import finished_tests
 from eval.engine.command import Request
 from eval.engine.depths import ByDepth
 from eval.engine.methods import METHODS, Setting, named
@@ -106,7 +105,7 @@ class Probe(NeedleMeasure):
         """Probe length after length, and write the records that training's probe writes."""
         finished, tests = finished_tests(self.subject, self.probe, self.folder), self.config.tests
         self.curve: list[LengthResult] = []
-        with self.counting() as bar, stoppable(finished):
+        with self.counting() as bar:
             finished.report = bar.update
             for result in self.probe.run(self.subject.generate, store=finished):
                 self.curve.append(result)
