@@ -46,7 +46,7 @@ from eval.engine.needles import FORMS, STYLE, NeedleMeasure, ProbeOptions, effec
 from eval.engine.rows import Results, Row, limits, shortened, to_text
 from eval.engine.run import Measure, run_measure
 from eval.engine.statistics import BASE, methods_table, pair, share
-from eval.engine.subject import SUBJECT, checked, counts_of
+from eval.engine.subject import SUBJECT, note_idle
 from lab.command import start
 from lab.draw import Rule, draw
 from lab.errors import ConfigError
@@ -112,7 +112,7 @@ class Probe(NeedleMeasure):
                 bar.total -= tests - result.tests
                 bar.update(sum(each.tests for each in self.curve) - bar.n)
                 bar.name(f"{result.length} tokens: {result.accuracy:.2f}")
-        about, counts = self.subject.row, counts_of(self.subject)
+        about, counts = self.subject.row, self.subject.counts
         rows = [length_record(self.probe, result, about, counts) for result in self.curve]
         rows.append(summary_record(self.probe, self.curve, about, counts))
         folder = RunFolder(self.path)
@@ -186,10 +186,20 @@ class ByMethod(NeedleMeasure):
         self.words = sorted(words, key=lambda word: word != BASE)
         self.own = self.subject.model.decoder.frequencies
         super().prepare()
-        self.settings = {
-            length: [checked(named(word, self.train_len, length), length, self.own) for word in self.words]
-            for length in self.lengths
-        }
+        self.settings = {length: [self.setting(word, length) for word in self.words] for length in self.lengths}
+
+    def setting(self, word: str, length: int) -> Setting:
+        """Derive a method's settings; a method that changes nothing at the length is noted.
+
+        Raises: ConfigError for one that cannot be built.
+        """
+        found = named(word, self.train_len, length)
+        try:
+            _, distance = found.place(self.own)
+        except ConfigError as error:
+            raise ConfigError(*(f"--distance={word}: {fault}" for fault in error.faults)) from error
+        note_idle(f"--distance={word}", distance, length)
+        return found
 
     def choose_lengths(self) -> list[int]:
         """Return the lengths asked for, or the training length.

@@ -29,7 +29,6 @@ from lab.errors import ConfigError
 from lab.probe.answering import answered
 from lab.probe.effective_length import NeedleProbe, ResultStore
 from lab.probe.intervals import share_limits
-from lab.train.checkpoints import Checkpoint
 
 CONFIDENCE = 0.95
 SAMPLE = 64  # numbers differ in tokens; the longest of this many is the bound
@@ -188,12 +187,9 @@ def finished_tests(subject: Subject, probe: NeedleProbe, folder: Path) -> Finish
 
     Raises: LabError.
     """
-    model, weights = subject.model, subject.weights
-    if model.folder is not None and subject.checkpoint is not None and model.consumed_tokens is not None:
-        weights = Checkpoint(model.folder / "checkpoints" / subject.checkpoint, model.consumed_tokens).digest
     key = {
-        "weights": weights,
-        "method": model.method,
+        "weights": subject.weights if subject.saved is None else subject.saved.digest,
+        "method": subject.model.method,
         "precision": "bf16" if subject.precision == "bfloat16" else "fp32",
         "device": subject.device.type,
         "protocol": probe.config.protocol,
@@ -204,7 +200,7 @@ def finished_tests(subject: Subject, probe: NeedleProbe, folder: Path) -> Finish
         "shortest_prompt": probe.case(probe.shortest(), 0).prompt_hash,  # names the tokenizer and how cases are drawn
         "seed": probe.seed,
     }
-    return FinishedTests(folder, model.consumed_tokens or 0, key)
+    return FinishedTests(folder, subject.model.consumed_tokens or 0, key)
 
 
 def own_lengths(subject: Subject, probe: NeedleProbe) -> list[int]:

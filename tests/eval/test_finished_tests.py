@@ -1,4 +1,3 @@
-
 import pytest
 
 from eval.engine.answers import FinishedTests
