@@ -138,7 +138,7 @@ class FoundByDistance(Measure):
 
     kind = "distance"
     options: DistanceOptions
-    form = Form(options=DistanceOptions, text="haystack", several=True)
+    form = Form(options=DistanceOptions, several=True)
 
     def prepare(self) -> None:
         """Build the tests and the methods.

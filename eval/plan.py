@@ -31,7 +31,7 @@ import numpy as np
 import pandas as pd
 from annotated_types import Ge, Le
 
-from eval.engine.command import NO_MODEL, Form, Request, run
+from eval.engine.command import Form, Request, run
 from eval.engine.law import Evidence, Law, Point, fit_law, measured, published
 from eval.engine.lengths import SLIMPAJAMA, FloatArray, LengthHistogram, read_lengths
 from eval.engine.records import read_runs, unpacked
@@ -264,7 +264,7 @@ def main(arguments: Sequence[str]) -> int:
         with unpacked(request.places) as runs:
             return save(report(runs, request.options, picture), request.folder, "plan")
 
-    form = Form(options=PlanOptions, refused=NO_MODEL, each=False, missing="")
+    form = Form(options=PlanOptions, lacks=("--distance", "--frequency"), each=False, missing="")
     return run("eval.plan", __doc__, form, show, arguments)
 
 

@@ -28,7 +28,7 @@ import numpy as np
 import pandas as pd
 from scipy.special import ndtri
 
-from eval.engine.command import NO_MODEL, Form, Request, run
+from eval.engine.command import Form, Request, run
 from eval.engine.records import ProbedRun, read_runs, unpacked
 from eval.engine.regression import CONFIDENCE, SPARE, Regression, bootstrap, compare, fit, measured, separable
 from eval.engine.rows import Found, save, to_text
@@ -200,7 +200,7 @@ def main(arguments: Sequence[str]) -> int:
             return save(analyse(read_runs(runs), request.options, picture), request.folder, "reach")
 
     missing = "RUN: must come first, the folders of one or more runs; for instance runs/cpu_demo"
-    form = Form(options=ReachOptions, refused=NO_MODEL, each=False, missing=missing)
+    form = Form(options=ReachOptions, lacks=("--distance", "--frequency"), each=False, missing=missing)
     return run("eval.reach", __doc__, form, work, arguments)
 
 

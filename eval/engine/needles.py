@@ -140,7 +140,7 @@ class NeedleMeasure(Measure):
 
     kind = "probe"
     options: ProbeOptions
-    form = Form(options=ProbeOptions, text="haystack", several=True, lone=True, bare=("sequential",))
+    form = Form(options=ProbeOptions, several=True, lone=True, bare=("sequential",))
     own_steps = False  # whether lengths and early stopping are those of the run's own probe
 
     def prepare(self) -> None:

@@ -88,7 +88,7 @@ def over_models(request: Request, found: Sequence[Found]) -> Found:
     """
     names = names_of(request.places)
     rows = rows_of(names, found, request.options.tokens_per_step)
-    folder = Path("runs") if request.named.o is None else Path(request.named.o)
+    folder = request.folder or Path("runs")
     digest = shortened(json.dumps([names, asked(request.options), request.distances, request.overrides]))
     path = folder / f"reach-{digest}.jsonl"
     write_rows(path, rows, f"-o {folder}", "folder")
