@@ -220,7 +220,7 @@ def test_the_command_reads_runs_and_writes_its_tables_and_picture(tmp_path, caps
         ("--at=64", r"RUN: must come first, the folders of one or more runs; for instance runs/cpu_demo"),
         ("{0} {0}", r"160-160-0: must be the name of one folder only; rename the others"),
         ("nowhere", r"nowhere: must be a run folder, with a config.yaml; name run folders"),
-        ("{0} --distance=64", r"--distance=64: this command runs no model under another method; leave it out"),
+        ("{0} --distance=64", r"--distance: is no option of this command; leave it out"),
         ("{0} --at=500", r"RUNS: no probe has reach and f at 500 tokens; name runs that probed and counted"),
     ],
 )
