@@ -128,7 +128,7 @@ class Ruler(Measure):
 
     kind = "ruler"
     options: RulerOptions
-    form = Form(options=RulerOptions, text="haystack")
+    form = Form(options=RulerOptions)
     named_by = IDENTITY
 
     def prepare(self) -> None:
