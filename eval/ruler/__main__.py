@@ -94,7 +94,7 @@ class Ruler(Measure):
 
     kind = "ruler"
     options: RulerOptions
-    form = Form(options=RulerOptions, text="haystack")
+    form = Form(options=RulerOptions)
     named_by = (  # rows that agree in these are results of the same measurement
         *("protocol", "version", "model", "checkpoint", "weights", "method", "precision"),
         *("task", "length", "n", "seed", "answer_budget", "source"),
