@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import dataclass, field, fields
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, TypeVar, Union
 
 from pydantic import Field
+from pydantic_core import ArgsKwargs
 
-from lab.errors import ConfigError
+from lab.errors import brief
 from lab.positions.abf import Abf
 from lab.positions.dca import Dca
-from lab.positions.distance_method import Distance
 from lab.positions.dynamic_ntk import DynamicNtk
 from lab.positions.entropy_abf import EntropyAbf
-from lab.positions.frequency_method import Frequencies, FrequencyMethod
 from lab.positions.leaky_rerope import LeakyRerope
 from lab.positions.llama3 import Llama3
 from lab.positions.longrope import LongRope
+from lab.positions.method import Distance, Frequencies, FrequencyMethod
 from lab.positions.ntk import Ntk
 from lab.positions.ntk_by_parts import NtkByParts
 from lab.positions.pi import Pi
@@ -27,31 +28,18 @@ from lab.positions.rope import Rope
 from lab.positions.self_extend import SelfExtend
 from lab.positions.string import String
 from lab.positions.yarn import Yarn
-from lab.schema import Section, look_up
+from lab.schema import Section, adapter, check, look_up, plain
 
 Method = TypeVar("Method", FrequencyMethod, Distance)
 
 ROPE_THETA = 10000.0  # arXiv:2104.09864, section 3.2.2
 
 FREQUENCY_METHODS: dict[str, type[FrequencyMethod]] = {
-    "rope": Rope,
-    "pi": Pi,
-    "ntk": Ntk,
-    "dynamic_ntk": DynamicNtk,
-    "ntk_by_parts": NtkByParts,
-    "yarn": Yarn,
-    "llama3": Llama3,
-    "longrope": LongRope,
-    "abf": Abf,
-    "entropy_abf": EntropyAbf,
+    str(method.method): method
+    for method in (Rope, Pi, Ntk, DynamicNtk, NtkByParts, Yarn, Llama3, LongRope, Abf, EntropyAbf)
 }
 DISTANCE_METHODS: dict[str, type[Distance]] = {
-    "plain": Plain,
-    "string": String,
-    "dca": Dca,
-    "self_extend": SelfExtend,
-    "rerope": Rerope,
-    "leaky_rerope": LeakyRerope,
+    str(method.method): method for method in (Plain, String, Dca, SelfExtend, Rerope, LeakyRerope)
 }
 
 
@@ -108,17 +96,11 @@ def configure(config_class: type[Method], parameters: Mapping[str, Any]) -> Meth
 
     Raises: ConfigError with a line for every unknown, missing or wrong parameter.
     """
-    own = [f for f in fields(config_class) if f.name != "method"]
-    known = [f.name for f in own]
-    unknown = [name for name in parameters if name not in known]
-    name = config_class.__name__
-    if unknown:
-        rule = f"takes only {', '.join(known)}" if known else "takes no parameters"
-        raise ConfigError(*(f"{key}={parameters[key]}: unknown parameter; {name} {rule}" for key in unknown))
-    missing = [f.name for f in own if f.default is MISSING and f.name not in parameters]
-    if missing:
-        raise ConfigError(*(f"{key}: must be set; {name} takes {', '.join(known)}" for key in missing))
-    return config_class(**parameters)
+    made = config_class.__new__(config_class)
+    given = ArgsKwargs((), {name: plain(value) for name, value in parameters.items()})
+    build = partial(adapter(config_class).validator.validate_python, self_instance=made)
+    check(config_class, parameters, build, given, brief)
+    return made
 
 
 def describe(config: FrequencyMethod | Distance) -> str:

@@ -15,7 +15,7 @@ from lab.errors import ConfigError, MissingPackage
 from lab.files import write_atomic
 from lab.launch import Launch, find_launch, set_threads
 from lab.model import devices
-from lab.positions.base_bound import base_warning
+from lab.positions.rope import base_warning
 from lab.probe.curve import shown_length
 from lab.train.assembly import Run, assemble
 from lab.train.checkpoints import Checkpoint
