@@ -47,8 +47,7 @@ from eval.engine.over_models import asked, method_lines, note, over_models, path
 from eval.engine.rows import Row, shortened, write_rows
 from eval.engine.run import Measure, run_measure
 from eval.engine.subject import Subject, counts_of, haystack_of, note_idle
-from lab.bars import Bar
-from lab.command import start
+from lab.command import Bar, start
 from lab.data.tokenizer import check_ids
 from lab.draw import Rule, below, draw, layer
 from lab.errors import ConfigError, DataError

@@ -11,8 +11,8 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 LAYERS = """
-lab.errors < lab lab.bars lab.files lab.schema
-< lab.lock lab.draw lab.settings < lab.command < lab.launch lab.jobs
+lab.errors < lab lab.files lab.schema
+< lab.lock lab.draw lab.command < lab.launch lab.jobs
 < lab.positions lab.masks lab.skip lab.shape lab.counts
 < lab.data lab.model lab.train < lab.probe lab.source
 < lab.config < lab.train.choices lab.train.module lab.train.starting lab.loading

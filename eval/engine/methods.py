@@ -39,13 +39,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from lab.command import parse_method
 from lab.config import load_experiment
 from lab.errors import ConfigError
 from lab.model.huggingface.config import read_settings
 from lab.positions import Distance, Frequencies, distance, frequencies
 from lab.positions.methods import PositionConfig
 from lab.positions.string import of_length
-from lab.settings import Raw, parse_method, validated
+from lab.schema import validated
 from lab.source import CONFIG, find_place, is_hub_id, revisions
 
 METHODS = ("rope", "ntk", "yarn", "rerope", "self_extend", "dca", "string")
@@ -163,7 +164,7 @@ def read_distance(word: str, train_len: int, length: int) -> Distance:
     if is_named_alone("distance", given):
         given = setting(given["method"], train_len, length).distance
     try:
-        built: Distance = validated(PositionConfig, Raw({"distance": given}, "--distance")).distance
+        built: Distance = validated(PositionConfig, {"distance": given}).distance
     except ConfigError as error:
         raise ConfigError(*(f"--{fault}" for fault in error.faults)) from error
     return built

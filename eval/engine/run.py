@@ -50,8 +50,7 @@ from eval.engine.cases import TextCase
 from eval.engine.command import Form, Request, run
 from eval.engine.rows import Found, Results, Row
 from eval.engine.subject import Subject, device_for, note_idle_distance, open_subject, result_folder
-from lab.bars import Bar
-from lab.command import CONTINUES
+from lab.command import CONTINUES, Bar
 from lab.draw import Rule, save
 from lab.errors import ConfigError
 from lab.launch import Launch, read_launch

@@ -36,8 +36,7 @@ from eval.engine.subject import open_subject
 from eval.ruler.scores import LLAMA2_7B_AT_4K, Scores, chart, summary, summed, table
 from eval.ruler.sources import STANDIN, Sources
 from eval.ruler.tasks import ALL, TASKS, VERSION, Task, least_budget, least_length, make_case, too_short
-from lab.bars import Bar
-from lab.command import start
+from lab.command import Bar, start
 from lab.data.tokenizer import check_ids
 from lab.draw import save
 from lab.errors import ConfigError

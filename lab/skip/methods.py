@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Union
 import numpy as np
 from pydantic import Field
 
-from lab.errors import ConfigError
-from lab.schema import look_up
+from lab.errors import ConfigError, look_up
 from lab.skip.base import IntArray, Skip, sample_faults
 from lab.skip.longrecipe import LongRecipe
 from lab.skip.pose import Pose

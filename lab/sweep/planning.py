@@ -21,9 +21,9 @@ from typing import Any, NamedTuple
 
 from lab.command import Syntax
 from lab.config import Experiment, load_experiment
-from lab.config.reading import AUTO
+from lab.config.experiment import AUTO
 from lab.errors import ConfigError, LabError
-from lab.settings import parse_yaml
+from lab.schema import parse_yaml
 from lab.sweep.reading import Settings, Sweep
 from lab.train.arms import changes, flatten
 from lab.train.checkpoints import newest

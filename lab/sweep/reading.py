@@ -19,8 +19,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from lab.errors import ConfigError
-from lab.schema import NonNegative, Positive, Section
-from lab.settings import Raw, validated
+from lab.schema import NonNegative, Positive, Section, read_yaml, validated
 
 DEFAULT_COMMAND = ("${env}", "${interpreter}", "${program}", "${args}")
 SERVED = ("early_terminate", "controller", "scheduler", "metrics", "job", "image_uri")  # keys for wandb's server
@@ -167,18 +166,18 @@ def read_sweep(path: Path, *, seeds: int | None = None, seed: NonNegative | None
 
     Raises: ConfigError with a line for each fault.
     """
-    raw = Raw.read(path)
-    served = [key for key in SERVED if key in raw.values]
+    values = read_yaml(path)
+    served = [key for key in SERVED if key in values]
     if served:
         raise ConfigError(*(f"{path}: {key}: needs wandb's server; leave it out, or use wandb sweep" for key in served))
-    is_grid = raw.values.get("method") == "grid"
+    is_grid = values.get("method") == "grid"
     if seeds is not None and not is_grid:
         raise ConfigError(f"--seeds={seeds}: goes with method: grid; leave it out")
     if seed is not None and is_grid:
         raise ConfigError(f"--seed={seed}: would be ignored, a grid draws nothing; leave it out")
-    if seeds is not None and isinstance(raw.values.get("parameters"), dict):
-        raw.values["parameters"][SEED] = {"values": list(range(min(seeds, MOST_RUNS + 1)))}
-    file: SweepFile = validated(SweepFile, raw)
+    if seeds is not None and isinstance(values.get("parameters"), dict):
+        values["parameters"][SEED] = {"values": list(range(min(seeds, MOST_RUNS + 1)))}
+    file: SweepFile = validated(SweepFile, values)
     parameters = dict(sorted(file.parameters.items()))
     if is_grid:
         rows = list(itertools.islice(itertools.product(*(one.listed() for one in parameters.values())), file.run_cap))

@@ -9,7 +9,7 @@ import pytest
 from scipy import stats
 
 from lab.errors import ConfigError
-from lab.settings import format_yaml
+from lab.schema import format_yaml
 from lab.sweep.planning import expand, plan, read_command, setting
 from lab.sweep.reading import Sweep, read_sweep
 

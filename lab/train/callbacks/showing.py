@@ -17,8 +17,7 @@ import lightning
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.loggers import WandbLogger
 
-from lab.bars import Bar
-from lab.command import show
+from lab.command import Bar, show
 from lab.config import Experiment
 from lab.errors import first_line
 from lab.train.callbacks.probing import Probing
