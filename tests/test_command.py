@@ -40,7 +40,7 @@ SOME = {  # settings that the others must list
     "distance": ("distances", "position.distance.method"),
     "fit": ("optim.lr", "start.path", "skip.target_len", "memory_gib"),
     "harness": ("tasks", "limit"),
-    "plan": ("corpus", "measure"),
+    "plan": ("corpus",),
     "positions": ("leak", "counts", "sentence_tokens", "samples"),
     "prepare": ("data.window", "data.upsample.share"),
     "compare": ("by",),
