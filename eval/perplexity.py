@@ -31,26 +31,29 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Annotated, Any
+
+from annotated_types import Ge, Le
 
 from eval.engine.command import CellOptions, Form
-from eval.engine.rows import Row, limits, named_series, to_text
+from eval.engine.rows import Row, limits, to_text
 from eval.engine.run import Cell, Measure, run_measure
 from eval.engine.sliding import CONFIDENCE, text_losses, windows
 from eval.engine.subject import MOST_TOKENS, SUBJECT, doublings
 from eval.engine.texts import draw_documents
 from lab.command import start
-from lab.draw import draw
-from lab.schema import Length, PathText, Positive, Tests
+from lab.schema import LONGEST, Length, PathText, Positive, Tests
 
 STRIDE = 256  # tokens (arXiv:2402.17463, section 4.1)
+PairLength = Annotated[int, Ge(2), Le(LONGEST)]  # a token predicts the next
 
 
 @dataclass(frozen=True, kw_only=True)
 class PerplexityOptions(CellOptions):
     """Options of this command."""
 
-    lengths: tuple[Length, ...] | None = None
+    lengths: tuple[PairLength, ...] | None = None
     """Context lengths in tokens, with commas between them; left out, powers of two from a quarter of the training
     window up to it."""
     stride: Length | None = None
@@ -58,7 +61,7 @@ class PerplexityOptions(CellOptions):
     that is less."""
     documents: Tests = 10
     """Documents, drawn from those that are long enough."""
-    min_tokens: Length | None = None
+    min_tokens: PairLength | None = None
     """Tokens of the shortest document that is taken; left out, the longest of --lengths."""
     tokens: Positive | None = None
     """Tokens of each document that are read, from its beginning; left out, all of them."""
@@ -70,18 +73,13 @@ class PerplexityOptions(CellOptions):
 
     def rules(self) -> list[str]:
         """Refuse strides and cuts that contradict the lengths."""
-        faults = [
-            f"lengths={c}: must be >= 2, a token predicts the next; raise it" for c in self.lengths or () if c < 2
-        ]
-        if self.lengths and self.stride is not None and self.stride > min(self.lengths):
-            rule = f"must be <= {min(self.lengths)}, the shortest length, or tokens are passed over"
+        faults, lengths = [], self.lengths or ()
+        if lengths and self.stride is not None and self.stride > min(lengths):
+            rule = f"must be <= {min(lengths)}, the shortest length, or tokens are passed over"
             faults.append(f"stride={self.stride}: {rule}; lower it")
-        least = max(self.lengths or (1,)) if self.min_tokens is None else self.min_tokens
+        least = self.min_tokens or max(lengths, default=1)
         if self.tokens is not None and self.tokens < least:
-            what = "the longest length" if self.min_tokens is None else "min_tokens"
-            faults.append(f"tokens={self.tokens}: must be >= {least}, {what}; raise it")
-        if self.min_tokens is not None and self.min_tokens < 2:
-            faults.append(f"min_tokens={self.min_tokens}: must be >= 2, a token predicts the next; raise it")
+            faults.append(f"tokens={self.tokens}: must be >= {least}, min_tokens or the longest length; raise it")
         return faults
 
     def contexts(self, train_len: int | None) -> tuple[int, ...]:
@@ -181,31 +179,16 @@ class Perplexity(Measure):
 
     def chart(self, rows: Sequence[Row]) -> Any:
         """Draw perplexity over context length, a line for each model and method."""
-        first, scores = rows[0], [row["score"] for row in rows]
-        far_apart = max(scores) > 10 * min(scores)
-        spread = max(max(scores) - min(scores), 0.02 * max(scores))  # intervals may be far wider than what differs
+        first, least, most = rows[0], min(row["score"] for row in rows), max(row["score"] for row in rows)
+        spread = max(most - least, 0.02 * most)  # intervals may be far wider than what differs
+        far_apart = most > 10 * least
         documents = f"{first['n']} documents ({first['source']}), 95% over documents"
-        return draw(
-            named_series(rows),
-            "length",
-            "score",
-            "series",
-            low="low",
-            high="high",
-            log_x=True,
-            log_y=far_apart,
-            y_limits=None if far_apart else (min(scores) - spread, max(scores) + spread),
-            x_title="context length (tokens)",
-            y_title="perplexity",
-            title=f"sliding window, stride {first['stride']}; {documents}",
-            rules=self.window_between(row["length"] for row in rows),
-        )
+        style: dict[str, Any] = {"x_title": "context length (tokens)", "log_y": far_apart}
+        style["y_limits"] = None if far_apart else (least - spread, most + spread)
+        return self.length_chart(rows, "perplexity", f"sliding window, stride {first['stride']}; {documents}", **style)
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Run the command line and return the exit status."""
-    return run_measure(Perplexity, arguments)
-
+main = partial(run_measure, Perplexity)
 
 if __name__ == "__main__":
     start(main)
