@@ -26,7 +26,7 @@ COMMANDS = {  # words that measure little; of the shared options those that are 
     "precision": (("RUN", "--texts=1", "--length=16", "--lengths=16", "--shifts=0"), MODEL),
     "impact": (("RUN", "RUN", "--windows=2", "--length=16", "--min_count=1", "-o", "OUT"), (PLOT,)),
     "compare": (("ROWS",), ()),
-    "reach": (("RUNS", "--at=64", "--resamples=100"), (PLOT,)),
+    "reach": (("RUNS", "--at=64"), (PLOT,)),
     "report": (("FAKE",), ()),
     "plan": (("--window=64",), (PLOT,)),
     "shape": (("SHAPE",), (PLOT,)),
@@ -52,6 +52,7 @@ def main_of(name):
 def words_for(run_folder, tmp_path, monkeypatch):
     """Make words that name what is there, in a folder of their own."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("eval.reach.RESAMPLES", 100)
     places = {"RUN": run_folder, "OUT": tmp_path / "out", "FAKE": tmp_path / "fake"}
     places |= {"SHAPE": ROOT / "configs" / "shape_demo.yaml", "ROWS": tmp_path / "rows.jsonl", "RUNS": "runs/*"}
 
