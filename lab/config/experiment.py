@@ -24,8 +24,7 @@ from typing import Any
 from lab.config.sections import RunConfig, StartConfig, TrackConfig, TrainConfig, fill_in, fill_in_tags
 from lab.data.config import DataConfig, Synthetic
 from lab.masks import Causal, MaskConfig
-from lab.model.config import DecoderConfig
-from lab.model.optim import OptimConfig
+from lab.model.config import DecoderConfig, OptimConfig
 from lab.positions import Frequencies
 from lab.positions.methods import PositionConfig
 from lab.probe.config import NEEDLES, ProbeConfig, ProbeSection, completed
