@@ -42,7 +42,7 @@ from benchmarks.peers import SIDES, Peer
 from benchmarks.timing import best_device, heading, wait
 from lab.model.config import DecoderConfig, peak_flops
 from lab.model.products import Linear
-from lab.train.choices import GIB, memory_of
+from lab.train.environment import GIB, memory_of
 
 SIZES: dict[str, Callable[[], DecoderConfig]] = {
     "tiny": lambda: DecoderConfig(32, 1, 2, 1, 64, 128, tie_embeddings=False),

@@ -32,7 +32,7 @@ from lab.probe.answering import answered
 from lab.probe.effective_length import NeedleProbe, ResultStore
 from lab.probe.intervals import share_limits
 from lab.train.checkpoints import Checkpoint
-from lab.train.choices import computes_in_bf16, method_name
+from lab.train.environment import computes_in_bf16, method_name
 from lab.train.folder import RunFolder
 
 CONFIDENCE = 0.95
@@ -214,7 +214,7 @@ def finished_tests(subject: Subject, probe: NeedleProbe, folder: Path) -> Finish
     """
     model, weights = subject.model, subject.weights
     if model.folder is not None and subject.checkpoint is not None and model.consumed_tokens is not None:
-        weights = Checkpoint(model.folder / "checkpoints" / subject.checkpoint, model.consumed_tokens).digest
+        weights = Checkpoint(model.folder / "checkpoints" / subject.checkpoint).digest
     key = {
         "weights": weights,
         "method": model.method,

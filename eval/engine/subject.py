@@ -31,8 +31,7 @@ from lab.probe.haystacks import load_haystack, read_text
 from lab.schema import LONGEST
 from lab.source import is_hub_id, named
 from lab.train.checkpoints import COUNTS, Checkpoint, folder_name
-from lab.train.choices import GIB, computes_in_bf16, memory_of
-from lab.train.environment import commit, processor
+from lab.train.environment import GIB, commit, computes_in_bf16, memory_of, processor
 
 MOST_TOKENS = 4096  # of the longest test of a model that does not state its training window
 SUBJECT = ("model", "checkpoint", "weights", "method", "precision")  # the fields that name a model in rows
@@ -149,7 +148,7 @@ def weights_of(model: OpenedModel, place: Path, checkpoint: str | None) -> str:
     sizes and times.
     """
     if model.folder is not None and checkpoint is not None and model.consumed_tokens is not None:
-        return Checkpoint(model.folder / "checkpoints" / checkpoint, model.consumed_tokens).digest[:16]
+        return Checkpoint(model.folder / "checkpoints" / checkpoint).digest[:16]
     if is_hub_id(place):
         return named(place).name[:16]
     files = [(path.name, path.stat()) for path in sorted(named(place).glob("*.safetensors"))]

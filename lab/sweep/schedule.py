@@ -21,8 +21,8 @@ from filelock import FileLock
 from lab.command import FAILED, STOPPED, show
 from lab.data.preparation import is_prepared, prepare
 from lab.errors import InUse, LabError
+from lab.files import LOCK_NAME, acquire, is_held, release
 from lab.jobs import Children, Job
-from lab.lock import NAME, acquire, is_held, release
 from lab.sweep.planning import Run, cores
 from lab.train.folder import RunFolder
 
@@ -114,7 +114,7 @@ def begin(state: State, children: Children, locks: dict[str, FileLock], jobs: in
     except InUse:
         state.name = "elsewhere"
         return
-    if is_held(run.path / NAME) or run.is_finished():
+    if is_held(run.path / LOCK_NAME) or run.is_finished():
         state.name = "finished" if run.is_finished() else "elsewhere"
         release(lock)
         return

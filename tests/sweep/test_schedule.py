@@ -15,7 +15,7 @@ import pytest
 
 from lab import jobs as jobs_module
 from lab.config import load_experiment
-from lab.lock import NAME, acquire, release
+from lab.files import LOCK_NAME, acquire, release
 from lab.sweep import schedule
 from lab.sweep.planning import FitCommand, Run
 
@@ -184,7 +184,7 @@ def test_what_a_killed_sweep_leaves_is_taken_over_by_another(tmp_path):
 
 
 def test_a_run_that_was_started_by_hand_is_waited_for(tmp_path):
-    hand = acquire(tmp_path / "run_0" / NAME)
+    hand = acquire(tmp_path / "run_0" / LOCK_NAME)
     with sweeping(tmp_path, "trains", "trains") as process:
         wait_for((tmp_path / "run_1" / "done").exists, "the other run never ended")
         assert lines(tmp_path, 0, "starts") == []
