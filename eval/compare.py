@@ -30,7 +30,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from eval.engine.command import NO_MODEL, NO_PICTURE, Form, Request, run
+from eval.engine.command import Form, Request, run
 from eval.engine.records import read_records, unpacked
 from eval.engine.rows import Found, file_in
 from eval.engine.statistics import judge
@@ -291,8 +291,8 @@ def join(request: Request) -> Found:
 def main(arguments: Sequence[str]) -> int:
     """Run the command line and return the exit status."""
     missing = "PATH: must be set; give a run folder, a folder of results, or a .jsonl file, before the options"
-    refused = {**NO_MODEL, "--plot": NO_PICTURE}
-    form = Form(options=CompareOptions, refused=refused, each=False, file=True, missing=missing)
+    lacks = ("--distance", "--frequency", "--plot")
+    form = Form(options=CompareOptions, lacks=lacks, each=False, missing=missing)
     return run("eval.compare", __doc__, form, join, arguments)
 
 

@@ -19,8 +19,7 @@ the share crosses the threshold (lab/probe/effective_distance.py):
 All methods of --distance get the same tests. A name alone takes the parameters of eval/engine/methods.py.
 --prompt also tests the distances in shorter prompts, to tell distance from the length of the prompt. Their rows,
 found_by_prompt, have no part in reach. Several models, such as the revisions of a public model or the checkpoints of a
-folder, are measured in turn. A table of their reach follows, and with --plot a picture (eval/engine/over_models.py). A
-revision whose results are in FOLDER is neither downloaded nor measured again.
+folder, are measured in turn. A table of their reach follows, and with --plot a picture (eval/engine/over_models.py).
 
 Prints a table for each method and writes distance-TOKENS-HASH.jsonl, a line for each distance and one for reach, to
 eval/ of the run folder (runs/distance-NAME for a Hugging Face folder) or FOLDER, with the picture beside it. The
@@ -39,14 +38,14 @@ from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Gt, Le, Lt
 
-from eval.engine.answers import FinishedTests, stoppable
+from eval.engine.answers import FinishedTests
 from eval.engine.command import Form
 from eval.engine.methods import read_distance
 from eval.engine.needles import shorter_prompts
-from eval.engine.over_models import asked, method_lines, note, over_models, path_on_hub, recorded
+from eval.engine.over_models import asked, method_lines, over_models
 from eval.engine.rows import Row, shortened, write_rows
 from eval.engine.run import Measure, run_measure
-from eval.engine.subject import Subject, counts_of, haystack_of, note_idle
+from eval.engine.subject import Subject, haystack_of, note_idle
 from lab.bars import Bar
 from lab.command import start
 from lab.data.tokenizer import check_ids
@@ -138,7 +137,7 @@ class FoundByDistance(Measure):
 
     kind = "distance"
     options: DistanceOptions
-    form = Form(options=DistanceOptions, text="haystack", several=True)
+    form = Form(options=DistanceOptions, several=True)
 
     def prepare(self) -> None:
         """Build the tests and the methods.
@@ -158,7 +157,7 @@ class FoundByDistance(Measure):
         for word, method in zip(words, methods, strict=True):
             note_idle(f"--distance={word}", method, window)
         self.methods: list[Distance] = methods or [self.subject.model.decoder.distance]
-        self.counts = counts_of(self.subject)
+        self.counts = self.subject.counts
         self.fits: list[Row] = []
 
     def rows(self) -> list[Row]:
@@ -188,7 +187,7 @@ class FoundByDistance(Measure):
         names = [row["method"] for row in rows if row["metric"] == "reach"]
         digest = shortened(json.dumps([names, self.probe.distances, asked(self.options)]))
         tokens = self.subject.model.consumed_tokens or 0
-        self.file = path_on_hub(self.request, self.folder) or self.folder / f"distance-{tokens:015d}-{digest}.jsonl"
+        self.file = self.folder / f"distance-{tokens:015d}-{digest}.jsonl"
         write_rows(self.file, rows, f"-o {self.folder}", "folder")
         return rows
 
@@ -198,10 +197,7 @@ class FoundByDistance(Measure):
         return self.file
 
     def run_all(self, probe: DistanceProbe) -> list[DistanceResult]:
-        """Run the tests of the model's present method that are not finished.
-
-        Raises: KeyboardInterrupt, which says how to go on.
-        """
+        """Run the tests of the model's present method that are not finished."""
         subject, model = self.subject, self.subject.model
         key = {
             "tests": "one number",
@@ -217,8 +213,7 @@ class FoundByDistance(Measure):
         known = [test for distance in probe.distances for test in finished.known(distance)]
         self.bar.known(sum(test < probe.config.distance_tests for test in known))
         finished.report = self.bar.update
-        with stoppable(finished):
-            return list(probe.run(subject, store=finished))
+        return list(probe.run(subject, store=finished))
 
     def four_needles(self) -> dict[str, list[Row]]:
         """Read the four-needle tests that training recorded at this checkpoint, up to the window, by the run's method.
@@ -256,9 +251,10 @@ class FoundByDistance(Measure):
         style |= {"x_title": "distance of the number (tokens)", "y_title": "share of numbers found"}
         whole = [row for row in rows if row["metric"] == "found_by_distance"]
         others = [
-            {**row, "method": f"{row['method']}, {note(row)}"}
+            {**row, "method": f"{row['method']}, {f'in {context:,} tokens' if context else 'four needles (training)'}"}
             for row in rows
             if row["metric"] in ("found_by_prompt", "needles_by_distance")
+            for context in [row.get("context")]
         ]
         reach = [{**row, "distance": row["reach"], "score": threshold} for row in rows if row["metric"] == "reach"]
         names = [*dict.fromkeys(row["method"] for row in (*whole, *others))]
@@ -289,7 +285,7 @@ class FoundByDistance(Measure):
 
 def main(arguments: Sequence[str]) -> int:
     """Run the command line and return the exit status."""
-    return run_measure(FoundByDistance, arguments, known=recorded, together=over_models)
+    return run_measure(FoundByDistance, arguments, together=over_models)
 
 
 if __name__ == "__main__":

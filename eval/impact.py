@@ -28,7 +28,7 @@ import numpy as np
 import torch
 from tokenizers import Tokenizer
 
-from eval.engine.command import NO_METHOD, Form, Request, run
+from eval.engine.command import Form, Request, run
 from eval.engine.impactful import BoolArray, FloatArray, IntArray, Labels, Tally, mark, shares_by_position, token_texts
 from eval.engine.rows import Found, to_text
 from eval.engine.subject import device_for, source
@@ -43,8 +43,7 @@ from lab.errors import ConfigError, DataError
 from lab.files import write_json, writing
 from lab.loading import OpenedModel, open_model
 from lab.model.attention.inspection import target_logits
-from lab.skip.selection import sentences_with
-from lab.skip.sentences import sentence_ends, split_sentences
+from lab.skip.sentences import sentence_ends, sentences_with, split_sentences
 
 STRETCH = 200  # marked targets, at least, for each point of the picture
 MOST_STRETCHES = 40  # points of a line
@@ -270,8 +269,7 @@ def chart(targets: IntArray, marked: BoolArray, labels: Labels, title: str) -> A
 
 def main(arguments: Sequence[str]) -> int:
     """Run the command line and return the exit status."""
-    refused = {"--distance": NO_METHOD, "--frequency": NO_METHOD}
-    form = Form(options=ImpactConfig, refused=refused, each=False, missing="")
+    form = Form(options=ImpactConfig, lacks=("--distance", "--frequency"), each=False, missing="")
     return run("eval.impact", __doc__, form, analyse, arguments, stopped=NOTHING_WRITTEN)
 
 

@@ -40,7 +40,7 @@ import numpy as np
 
 from eval.engine.answers import answer_budget, choose_lengths, summed
 from eval.engine.cases import Distinct, TextCase, Writer, draw_pair
-from eval.engine.command import OWN_TEXT, CellOptions, Form
+from eval.engine.command import CellOptions, Form
 from eval.engine.rows import Row, limits, named_series, to_text
 from eval.engine.run import Cell, Measure, run_measure
 from eval.engine.subject import MOST_TOKENS, SUBJECT
@@ -144,7 +144,7 @@ class Lines(Measure):
 
     kind = "lines"
     options: LinesOptions
-    form = Form(options=LinesOptions, refused={"--text": OWN_TEXT})
+    form = Form(options=LinesOptions)
     alike = ("protocol", "answer_budget", "n", "seed", "by")
     named_by = (*SUBJECT, *alike, "asked")
 

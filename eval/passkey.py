@@ -175,7 +175,7 @@ class Passkey(Measure):
 
     kind = "passkey"
     options: PasskeyOptions
-    form = Form(options=PasskeyOptions, text="haystack")
+    form = Form(options=PasskeyOptions)
     alike = (*SUBJECT, "protocol", "digits", "filler", "answer_budget", "n", "seed")
     named_by = (*alike, "length", "depth")
 

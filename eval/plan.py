@@ -1,7 +1,7 @@
 """Plan a pretraining run: how often each distance will be seen, and how far the model can be expected to reach.
 
-    python -m eval.plan [RUN ...] [--corpus=SHARDS_OR_CSV] [--window=2048,4096] [--tokens=1e12] [--target=2048]
-        [--plot] [-o FOLDER]
+    python -m eval.plan [RUN ...] [--corpus=SHARDS] [--window=2048,4096] [--tokens=1e12] [--target=2048] [--plot]
+        [-o FOLDER]
 
     python -m eval.plan --window=4096 --tokens=1e12
     python -m eval.plan --corpus=shards/mine --window=2048,4096,8192 --tokens=3e11 --target=2048
@@ -12,8 +12,8 @@ The law is a position frequency F at which a model reaches that far (eval/engine
 of the runs named, or without any to the two models of arXiv:2410.18745. Every group of points (a window; of the paper's
 a point) is left out in turn and predicted from the others. Read the errors that are printed before the plan. Runs that
 reach the longest that was tested are predicted, not fitted: their reach is a lower bound.
-The corpus is a folder of token shards, a CSV file with `length,count` of documents, or the shape of SlimPajama.
-The limits are of one new model of the size and kind of those fitted, no other; another size is flagged.
+The corpus is a folder of token shards, or the shape of SlimPajama.
+The 95% limits are of one new model of the size and kind of those fitted, no other; another size is flagged.
 With --positions the command writes f, and the shares of f and of segments up to and from them (Figures 1 and 3 of
 arXiv:2410.18745), instead of a plan.
 Exit status: 0 done; 2 a mistake in the input, one line each on stderr.
@@ -25,17 +25,17 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import numpy as np
 import pandas as pd
-from annotated_types import Ge, Gt, Le, Lt
+from annotated_types import Ge, Le
 
-from eval.engine.command import NO_MODEL, Form, Request, run
-from eval.engine.law import Evidence, Expected, Law, Point, fit_law, frees_slope, measured, published
-from eval.engine.lengths import SLIMPAJAMA, Documents, read_documents
-from eval.engine.records import unpacked
-from eval.engine.rows import Found, save, to_text
+from eval.engine.command import Form, Request, run
+from eval.engine.law import Evidence, Law, Point, fit_law, measured, published
+from eval.engine.lengths import SLIMPAJAMA, FloatArray, LengthHistogram, read_lengths
+from eval.engine.records import read_runs, unpacked
+from eval.engine.rows import Found, Row, limits, save, to_text
 from lab import draw
 from lab.command import start
 from lab.config import load_experiment
@@ -46,8 +46,8 @@ from lab.schema import Length, PathText, Positive, PositiveFloat, Section
 FRACTIONS = (1 / 8, 1 / 4, 1 / 2, 3 / 4)  # of the window, where f is printed
 SAME_SIZE = 1.5  # models whose sizes differ by more than this factor are not of one size
 POINTS = 1000  # of a curve at most
-FORMS = dict.fromkeys(("f", "share_to", "share_from", "segments_to"), ".4g")
-SHARES = ("position", "window", "mode", *FORMS)
+SHARES = ("f", "share_to", "share_from", "segments_to")
+FORMS = {"window": ",", "reach": ",.0f", "f at the reach": ".3g", "error": "+.0%", **dict.fromkeys(SHARES, ".4g")}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,7 +55,7 @@ class PlanOptions(Section):
     """Options of the planner."""
 
     corpus: PathText = SLIMPAJAMA
-    """Folder of token shards, CSV file with `length,count`, or slimpajama, the shape that the paper reports."""
+    """Folder of token shards, or slimpajama, the shape that the paper reports."""
     window: tuple[Annotated[int, Ge(8), Le(2**24)], ...] = (2048, 4096)
     """Training windows in tokens, with commas between them."""
     mode: tuple[Mode, ...] = ("natural",)
@@ -64,13 +64,8 @@ class PlanOptions(Section):
     """Tokens to train on."""
     target: Positive | None = None
     """Reach to aim for, in tokens: prints the tokens that each window and mode needs."""
-    measure: Literal["reach", "effective_length"] = "reach"
-    """What the runs are read for; the paper's points are effective lengths."""
-    confidence: Annotated[float, Gt(0), Lt(1)] = 0.95
-    """Probability of the prediction intervals."""
     config: PathText | None = None
     """Config of the run that is planned: its rotary base and size are compared with the windows and the law."""
-
     positions: tuple[Length, ...] = ()
     """Positions in tokens, with commas between them, whose shares of f are written in place of a plan."""
 
@@ -79,10 +74,10 @@ class PlanOptions(Section):
         wide = [i for i in self.positions if i >= min(self.window)]
         return [f"positions={i}: must be < {min(self.window)}, the window; lower it" for i in wide]
 
-    @property
-    def arms(self) -> list[tuple[int, Mode]]:
-        """Every window with every mode."""
-        return list(product(self.window, self.mode))
+    def arms(self, lengths: LengthHistogram) -> Iterator[tuple[Row, FloatArray]]:
+        """Name every window with every mode, and compute f(i) / f(0) of it."""
+        for window, mode in product(self.window, self.mode):
+            yield {"window": window, "mode": mode}, lengths.frequency(window, mode)
 
 
 def report(runs: Sequence[Path], options: PlanOptions, picture: Path | None) -> Found:
@@ -90,158 +85,149 @@ def report(runs: Sequence[Path], options: PlanOptions, picture: Path | None) -> 
 
     Raises: LabError.
     """
-    documents = read_documents(options.corpus)
+    lengths = read_lengths(options.corpus)
     if options.positions:
-        shares = list(shares_of(documents, options))
-        return Found(to_text([{name: row[name] for name in SHARES} for row in shares], FORMS), shares)
-    evidence = measured(runs, options.measure) if runs else [published(read_documents(SLIMPAJAMA))]
-    laws = [fit_law(each.points, options.confidence) for each in evidence]
-    parts = [f"corpus: {documents.name}; {options.tokens:.3g} tokens", frequencies(documents, options)]
-    rows = []
-    for law, each in zip(laws, evidence, strict=True):
-        found = expected(documents, options, law, each)
-        parts.append("\n".join([describe(law, each), *(f"left out: {fault}" for fault in each.left_out)]))
-        parts += [held_out(each.points, options.confidence), predictions(found, options.tokens)]
-        rows += found
-    parts += flags(options, evidence)
+        shares = list(shares_of(lengths, options))
+        shown = [{name: row[name] for name in ("position", "window", "mode", *SHARES)} for row in shares]
+        return Found(to_text(shown, FORMS), shares)
+    evidence = measured(read_runs(runs)) if runs else published(read_lengths(SLIMPAJAMA))
+    law = fit_law(evidence.points)
+    rows = expected(lengths, options, law, evidence.source)
+    parts = [
+        f"corpus: {lengths.name}; {options.tokens:.3g} tokens",
+        frequencies(lengths, options),
+        describe(law, evidence),
+        held_out(evidence.points),
+        predictions(rows, options),
+        *flags(options, evidence),
+    ]
     if picture is not None:
-        draw_plan(documents, options, laws, picture)
+        draw.save(chart(lengths, options, law), picture)
     return Found("\n\n".join(parts), rows, picture=picture)
 
 
-def expected(documents: Documents, options: PlanOptions, law: Law, evidence: Evidence) -> list[dict[str, Any]]:
-    """List what a law predicts for each window and mode, in numbers."""
+def frequencies(lengths: LengthHistogram, options: PlanOptions) -> str:
+    """Lay out f at fractions of each window."""
     rows = []
-    for window, mode in options.arms:
-        per_token = documents.frequency(window, mode)
-        row = {"law": evidence.source, "tokens": options.tokens, "window": window, "mode": mode}
-        row |= law.expect(per_token, options.tokens)._asdict()
+    for arm, per_token in options.arms(lengths):
+        f = {f"f({part:g}L)": per_token[int(part * arm["window"])] * options.tokens for part in FRACTIONS}
+        rows.append({**arm, **f})
+    return to_text(rows, {"window": ",", **dict.fromkeys(f, ".3g")})
+
+
+def expected(lengths: LengthHistogram, options: PlanOptions, law: Law, source: str) -> list[Row]:
+    """List what a law predicts for each window and mode."""
+    rows = []
+    for arm, per_token in options.arms(lengths):
+        row = {"law": source, "tokens": options.tokens, **arm, **law.expect(per_token, options.tokens)._asdict()}
         if options.target is not None:
-            needed = law.tokens_for(per_token, options.target)
-            row |= {"target": options.target, "target_tokens": None if needed is None else list(needed)}
+            row |= {"target": options.target, "target_tokens": law.tokens_for(per_token, options.target)}
         rows.append(row)
     return rows
 
 
-def predictions(rows: Sequence[dict[str, Any]], tokens: float) -> str:
-    """Lay out the reach to expect, and the tokens that a target takes."""
+def predictions(rows: Sequence[Row], options: PlanOptions) -> str:
+    """Lay out the reach to expect, and the tokens that a target takes, unknown where it is beyond the window."""
+    names = (f"tokens for {options.target or 0:,}", "from", "to")
     table = []
     for row in rows:
-        found = Expected(row["reach"], row["low"], row["high"], row["whole"])
-        shown = {"window": f"{row['window']:,}", "mode": row["mode"], "expected reach": found.words}
-        shown["limits"] = found.limits
-        if "target" in row:
-            needed = [None if x is None else f"{x:.3g}" for x in row["target_tokens"] or ()]
-            names = (f"tokens for {row['target']:,}", "from", "to")
-            shown |= dict(zip(names, needed or ["beyond the window", None, None], strict=True))
+        shown = {
+            "window": row["window"],
+            "mode": row["mode"],
+            "expected reach": in_words(row),
+            "limits": limits(row, ","),
+        }
+        if options.target is not None:
+            needed = row["target_tokens"] or []
+            shown |= dict(zip(names, [*needed, None, None, None], strict=False))
         table.append(shown)
-    return "\n".join([f"expected after {tokens:.3g} tokens:", to_text(table)])
+    return f"expected after {options.tokens:.3g} tokens:\n{to_text(table, FORMS | dict.fromkeys(names, '.3g'))}"
 
 
-def frequencies(documents: Documents, options: PlanOptions) -> str:
-    """Lay out f at fractions of each window."""
-    rows = []
-    for window, mode in options.arms:
-        f = documents.frequency(window, mode) * options.tokens
-        at = {f"f({fraction:g}L)": f"{f[int(fraction * window)]:.3g}" for fraction in FRACTIONS}
-        rows.append({"window": f"{window:,}", "mode": mode, **at})
-    return to_text(rows)
+def in_words(found: Row) -> str:
+    """Write a reach; the end of the window as >=.
+
+    Example:
+        >>> in_words({"reach": 1023, "whole": True}), in_words({"reach": None})
+        ('>=1,023', 'none')
+    """
+    return "none" if found["reach"] is None else f"{'>=' * found['whole']}{found['reach']:,}"
 
 
 def describe(law: Law, evidence: Evidence) -> str:
-    """Write the law in one line, with its points in a table."""
-    formula = (
-        f"ln F(i) = {law.intercept:.3f} {law.slope:+.3f} ln i"
-        if frees_slope(law.points)
-        else f"F = {law.needed(1):.3g}"
-    )
-    head = (
-        f"law of {evidence.source}, models of {evidence.parameters:,.0f} parameters, n = {len(law.points)}: {formula}"
-    )
-    rows = [{"point": p.group, "reach": p.reach, "f at the reach": p.f} for p in law.points]
-    return "\n".join([head, to_text(rows, {"reach": ",.0f", "f at the reach": ".3g"})])
+    """Write the law in one line, its points in a table, and what it leaves out."""
+    intercept, *slope = law.coefficients
+    formula = f"ln F(i) = {intercept:.3f} {slope[0]:+.3f} ln i" if slope else f"F = {law.needed(1):.3g}"
+    size = f"models of {evidence.parameters:,.0f} parameters, n = {len(law.points)}"
+    rows = [{"point": point.group, "reach": point.reach, "f at the reach": point.f} for point in law.points]
+    left_out = [f"left out: {fault}" for fault in evidence.left_out]
+    return "\n".join([f"law of {evidence.source}, {size}: {formula}", to_text(rows, FORMS), *left_out])
 
 
-def flags(options: PlanOptions, evidence: Sequence[Evidence]) -> list[str]:
+def flags(options: PlanOptions, evidence: Evidence) -> list[str]:
     """Warn of what the law does not cover: rotary bases too small for a window, models of another size."""
     if options.config is None:
         return ["unchecked without --config: whether the rotary base serves the windows, and the size of the model"]
     model = load_experiment(Path(options.config)).model
-    size = model.n_parameters()
     lines = [line for window in options.window if (line := base_warning(model.theta, window))]
-    lines += [
-        f"extrapolated: the law is of models of {each.parameters:,.0f} parameters, {options.config} has {size:,}"
-        for each in evidence
-        if not 1 / SAME_SIZE <= size / each.parameters <= SAME_SIZE
-    ]
+    size, of_law = model.n_parameters(), evidence.parameters
+    if not 1 / SAME_SIZE <= size / of_law <= SAME_SIZE:
+        lines.append(f"extrapolated: the law is of models of {of_law:,.0f} parameters, {options.config} has {size:,}")
     return lines
 
 
-def held_out(points: Sequence[Point], confidence: float) -> str:
+def held_out(points: Sequence[Point]) -> str:
     """Predict every group of points from the others, and lay out the errors."""
     groups = list(dict.fromkeys(point.group for point in points))
-    if len(groups) < 2:
-        return f"held out: nothing, all points are of {groups[0]}"
-    rows, alone = [], []
+    rows: list[Row] = []
     for group in groups:
-        others = [point for point in points if point.group != group]
-        if all(point.open for point in others):
-            alone.append(f"{group} cannot be predicted: the law would be fitted to no other point")
-            continue
-        law = fit_law(others, confidence)
-        rows += [{"left out": group, **prediction(law, point)} for point in points if point.group == group]
-    parts = ["left out in turn and predicted from the others:", *alone]
-    return "\n".join([*parts, *([to_text(rows, {"error": "+.0%"}), overall(rows)] if rows else ())])
+        others = [point for point in points if point.group != group and not point.open]
+        if others:
+            law = fit_law(others)
+            rows += [{"left out": group, **prediction(law, point)} for point in points if point.group == group]
+    if not rows:
+        return f"held out: nothing, no point of {groups[0]} can be predicted from others"
+    known = [row["within"] for row in rows if row["within"]]
+    text = f"mean error, signs aside: {np.mean([abs(row['error']) for row in rows]):.0%} of {len(rows)}"
+    text += f"; {known.count('yes')} of {len(known)} within the limits" if known else ""
+    return "\n".join(["left out in turn and predicted from the others:", to_text(rows, FORMS), text])
 
 
-def prediction(law: Law, point: Point) -> dict[str, Any]:
+def prediction(law: Law, point: Point) -> Row:
     """Predict one point: its reach, or, where its tokens are unknown, its f; None for what is not known.
 
     The error of an open point is how far the prediction falls short of it, 0 where it does not.
     """
-    names = ("measured", "predicted", "limits", "within", "error")
+    unknown: Row = {"limits": None, "within": None}
     if point.tokens is None or point.per_token is None:
         f = law.needed(point.reach)
-        return dict(zip(names, (f"f {point.f:.3g}", f"f {f:.3g}", None, None, f / point.f - 1), strict=True))
-    found = law.expect(point.per_token, point.tokens)
-    error = (found.reach or 0) / point.reach - 1
-    within = None
-    if found.low is not None and not point.open:  # reach has fractions
-        within = "yes" if found.low <= point.reach <= (found.high or 0) + 1 else "no"
-    shown = (f"{'>=' * point.open}{point.reach:,.0f}", found.words, found.limits, within)
-    return dict(zip(names, (*shown, min(error, 0.0) if point.open else error), strict=True))
+        return {"measured": f"f {point.f:.3g}", "predicted": f"f {f:.3g}", **unknown, "error": f / point.f - 1}
+    found = law.expect(point.per_token, point.tokens)._asdict()
+    error = (found["reach"] or 0) / point.reach - 1
+    row = {"measured": f"{'>=' * point.open}{point.reach:,.0f}", "predicted": in_words(found), **unknown}
+    row |= {"limits": limits(found, ","), "error": min(error, 0.0) if point.open else error}
+    if found["low"] is not None and not point.open:  # reach has fractions
+        row["within"] = "yes" if found["low"] <= point.reach <= found["high"] + 1 else "no"
+    return row
 
 
-def overall(rows: Sequence[dict[str, Any]]) -> str:
-    """Sum up the predictions.
-
-    Example:
-        >>> overall([{"error": -0.1, "within": "yes"}, {"error": 0.3, "within": "no"}, {"error": 0.2, "within": None}])
-        'mean error, signs aside: 20% of 3; 1 of 2 within the limits'
-    """
-    known = [row["within"] for row in rows if row["within"]]
-    text = f"mean error, signs aside: {np.mean([abs(row['error']) for row in rows]):.0%} of {len(rows)}"
-    return text + (f"; {known.count('yes')} of {len(known)} within the limits" if known else "")
-
-
-def shares_of(documents: Documents, options: PlanOptions) -> Iterator[dict[str, Any]]:
+def shares_of(lengths: LengthHistogram, options: PlanOptions) -> Iterator[Row]:
     """Make a result for each window, mode and position.
 
     `share_to` is the share of f up to a position, `share_from` from it on, `segments_to` that of segments as long.
 
     Example:
-        >>> documents = Documents("one", np.array([4]), np.array([1.0]))
+        >>> lengths = LengthHistogram("one", np.array([4]), np.array([1.0]))
         >>> full = PlanOptions(window=(8,), positions=(2,), mode=("concatenated",), tokens=8.0)
-        >>> [[round(row[name], 4) for name in SHARES[3:]] for row in shares_of(documents, full)]
+        >>> [[round(row[name], 4) for name in SHARES] for row in shares_of(lengths, full)]
         [[6.0, 0.5833, 0.5833, 0.0]]
     """
-    for window, mode in options.arms:
-        per_token = documents.frequency(window, mode)
-        total, segments = per_token.sum(), np.diff(np.append(per_token, [0, 0]), 2)  # f is their double sum from behind
+    for arm, per_token in options.arms(lengths):
+        total = per_token.sum()
+        segments = np.diff(np.append(per_token, [0, 0]), 2)  # f is their double sum from behind
         for i in options.positions:
             yield {
-                "window": window,
-                "mode": mode,
+                **arm,
                 "corpus": options.corpus,
                 "metric": "position_frequency",
                 "position": i,
@@ -252,35 +238,22 @@ def shares_of(documents: Documents, options: PlanOptions) -> Iterator[dict[str, 
             }
 
 
-def draw_plan(documents: Documents, options: PlanOptions, laws: Sequence[Law], output: Path) -> None:
-    """Draw f by distance for every window and mode, the law, and the reach where they cross.
-
-    Raises: MissingPackage without Altair, ConfigError where the picture cannot be written.
-    """
+def chart(lengths: LengthHistogram, options: PlanOptions, law: Law) -> Any:
+    """Draw f by distance for every window and mode, and the law with its limits."""
     i = np.unique(np.linspace(1, max(options.window) - 1, POINTS).round())
-    titles: dict[str, Any] = {"x_title": "relative position i (tokens)", "log_y": True}
-    titles |= {"y_title": f"f(i) after {options.tokens:.3g} tokens", "title": "grey: f that the law asks for"}
-    titles["y_limits"] = (options.tokens / 3e3, options.tokens * 1.5)
-    charts = []
-    for law in laws:
-        needed, margin = law.log_needed(i), law.margin(i)
-        rows = pd.DataFrame({"i": i, "f": np.exp(needed)})
-        limits: dict[str, Any] = {}
-        if margin is not None:
-            rows = rows.assign(low=np.exp(needed - margin), high=np.exp(needed + margin))
-            limits = {"low": "low", "high": "high"}
-        charts.append(draw.draw(rows, "i", "f", color=draw.GREY, marks=False, **limits, **titles))
-    curves, reached = [], []
-    for window, mode in options.arms:
-        f = documents.frequency(window, mode) * options.tokens
-        reaches = [law.expect(f / f[0], options.tokens) for law in laws]
-        name = f"window {window:,}, {mode}: reach {' or '.join(found.words for found in reaches)}"
-        curves += [{"i": k, "f": f[int(k)], "arm": name} for k in i if k < window]
-        reached += [{"i": found.reach, "f": f[found.reach]} for found in reaches if found.reach is not None]
-    charts.append(draw.draw(curves, "i", "f", "arm", marks=False, **titles))
-    if reached:
-        charts.append(draw.draw(reached, "i", "f", kind="point", color="#222222", **titles))
-    draw.save(draw.layer(*charts), output)
+    style: dict[str, Any] = {"x_title": "relative position i (tokens)", "log_y": True, "marks": False}
+    style |= {"y_title": f"f(i) after {options.tokens:.3g} tokens", "title": "grey: f that the law asks for"}
+    style["y_limits"] = (options.tokens / 3e3, options.tokens * 1.5)
+    needed, margin = law.log_needed(i), law.margin(i)
+    width = 0 if margin is None else margin
+    asked = pd.DataFrame({"i": i, "f": np.exp(needed), "low": np.exp(needed - width), "high": np.exp(needed + width)})
+    curves = []
+    for arm, per_token in options.arms(lengths):
+        reach = in_words(law.expect(per_token, options.tokens)._asdict())
+        name = f"window {arm['window']:,}, {arm['mode']}: reach {reach}"
+        curves += [{"i": k, "f": per_token[int(k)] * options.tokens, "arm": name} for k in i if k < arm["window"]]
+    band = draw.draw(asked, "i", "f", low="low", high="high", color=draw.GREY, **style)
+    return draw.layer(band, draw.draw(curves, "i", "f", "arm", **style))
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -291,7 +264,7 @@ def main(arguments: Sequence[str]) -> int:
         with unpacked(request.places) as runs:
             return save(report(runs, request.options, picture), request.folder, "plan")
 
-    form = Form(options=PlanOptions, refused=NO_MODEL, each=False, missing="")
+    form = Form(options=PlanOptions, lacks=("--distance", "--frequency"), each=False, missing="")
     return run("eval.plan", __doc__, form, show, arguments)
 
 

@@ -40,7 +40,7 @@ from typing import Annotated, Any
 import numpy as np
 from annotated_types import Ge, Le
 
-from eval.engine.command import NO_TEXT, Form, Request, run
+from eval.engine.command import Form, Request, run
 from eval.engine.matrix import (
     LONGEST,
     Training,
@@ -107,9 +107,8 @@ class Options(Section):
 
 
 METHODS: dict[str, type[Section]] = {**DISTANCE_METHODS, **SKIP_METHODS}
-OWN = "the first argument, METHOD, names the method"
 FORM = Form(
-    refused={"--distance": OWN, "--frequency": OWN, "--text": NO_TEXT},
+    lacks=("--distance", "--frequency"),
     missing=f"METHOD: must be the first argument; one of: {', '.join(METHODS)}",
     bare=tuple(name for config in METHODS.values() for name in bare_settings(config)),
 )

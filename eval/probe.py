@@ -13,8 +13,7 @@ defaults, steps of an eighth of its window, and needs a haystack:
 and released_llama31 run the tests of the released script of arXiv:2410.18745, prompt for prompt.
 
 --by=depth counts each number at its own depth and length (Figure 4 of the paper), and says in which third of the text
-failures lie (Table 4; eval/engine/depths.py has the definitions). Tests that training recorded in cases/ with the
-same prompts are not run again:
+failures lie (Table 4; eval/engine/depths.py has the definitions):
 
     python -m eval.probe runs/tiny_2k --by=depth --lengths=512,1024,1536,2048 --depths=20 --tests=500 --plot
 
@@ -39,7 +38,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from eval.engine.answers import finished_tests, stoppable
+from eval.engine.answers import finished_tests
 from eval.engine.command import Request
 from eval.engine.depths import ByDepth
 from eval.engine.methods import METHODS, Setting, named
@@ -47,7 +46,7 @@ from eval.engine.needles import FORMS, STYLE, NeedleMeasure, ProbeOptions, effec
 from eval.engine.rows import Results, Row, limits, shortened, to_text
 from eval.engine.run import Measure, run_measure
 from eval.engine.statistics import BASE, methods_table, pair, share
-from eval.engine.subject import SUBJECT, checked, counts_of
+from eval.engine.subject import SUBJECT, note_idle
 from lab.command import start
 from lab.draw import Rule, draw
 from lab.errors import ConfigError
@@ -106,14 +105,14 @@ class Probe(NeedleMeasure):
         """Probe length after length, and write the records that training's probe writes."""
         finished, tests = finished_tests(self.subject, self.probe, self.folder), self.config.tests
         self.curve: list[LengthResult] = []
-        with self.counting() as bar, stoppable(finished):
+        with self.counting() as bar:
             finished.report = bar.update
             for result in self.probe.run(self.subject.generate, store=finished):
                 self.curve.append(result)
                 bar.total -= tests - result.tests
                 bar.update(sum(each.tests for each in self.curve) - bar.n)
                 bar.name(f"{result.length} tokens: {result.accuracy:.2f}")
-        about, counts = self.subject.row, counts_of(self.subject)
+        about, counts = self.subject.row, self.subject.counts
         rows = [length_record(self.probe, result, about, counts) for result in self.curve]
         rows.append(summary_record(self.probe, self.curve, about, counts))
         folder = RunFolder(self.path)
@@ -187,10 +186,20 @@ class ByMethod(NeedleMeasure):
         self.words = sorted(words, key=lambda word: word != BASE)
         self.own = self.subject.model.decoder.frequencies
         super().prepare()
-        self.settings = {
-            length: [checked(named(word, self.train_len, length), length, self.own) for word in self.words]
-            for length in self.lengths
-        }
+        self.settings = {length: [self.setting(word, length) for word in self.words] for length in self.lengths}
+
+    def setting(self, word: str, length: int) -> Setting:
+        """Derive a method's settings; a method that changes nothing at the length is noted.
+
+        Raises: ConfigError for one that cannot be built.
+        """
+        found = named(word, self.train_len, length)
+        try:
+            _, distance = found.place(self.own)
+        except ConfigError as error:
+            raise ConfigError(*(f"--distance={word}: {fault}" for fault in error.faults)) from error
+        note_idle(f"--distance={word}", distance, length)
+        return found
 
     def choose_lengths(self) -> list[int]:
         """Return the lengths asked for, or the training length.

@@ -7,49 +7,46 @@
 
 Every probe of every run is a point, or with --last each run's last one. ln reach is a linear function of ln f at one
 distance, ln tokens, ln window, ln of the rotary base, and ln of the question's longest distance in the synthetic corpus
-(section). A reach at the end of what was tested counts as that far or farther, and none as below the first distance
-(eval/engine/regression.py). Limits come from resampling whole runs. Columns that do not differ, or that follow from
-others, are named and left out. Models of each column alone, of none and of all are compared by the log likelihood of
-runs, and of arms, that were left out of the fit.
+(section). A reach at the end of what was tested counts as that far or farther. No reach counts as less than the first
+distance (eval/engine/regression.py). Limits are at 95%, from 1,000 resamples of whole runs. Columns that do not differ,
+or that follow from others, are named and left out. Models of each column alone, of none and of all are compared by the
+log likelihood of runs, and of arms, that were left out of the fit.
 
-Prints the tables; -o writes them as coefficients.csv, models-by-run.csv, models-by-arm.csv, arms.csv and points.csv;
---plot adds reach.png, measured against predicted reach.
+Prints the tables; -o writes their rows and the points to reach.jsonl; --plot adds reach.png, measured against predicted
+reach.
 Exit status: 0 done; 2 a mistake in the input, one line each on stderr.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
 import pandas as pd
-from annotated_types import Ge, Gt, Lt
 from scipy.special import ndtri
 
-from eval.engine.command import NO_MODEL, Form, Request, run
-from eval.engine.records import unpacked
-from eval.engine.regression import SPARE, Regression, bootstrap, compare, fit, inflation, measured, separable
-from eval.engine.rows import Found, to_text
+from eval.engine.command import Form, Request, run
+from eval.engine.records import ProbedRun, read_runs, unpacked
+from eval.engine.regression import CONFIDENCE, SPARE, Regression, bootstrap, compare, fit, measured, separable
+from eval.engine.rows import Found, save, to_text
+from lab import draw
 from lab.command import start
 from lab.counts import SavedCounts, f_at
-from lab.draw import GREY, draw, layer, save
-from lab.errors import ConfigError, DataError
-from lab.files import write_atomic, writing
-from lab.schema import NonNegative, Positive, Section
-from lab.train.arms import differing, name_arms, read_settings
+from lab.errors import DataError
+from lab.schema import Positive, Section
+from lab.train.arms import differing, name_arms
 from lab.train.checkpoints import folder_name
-from lab.train.folder import RunFolder
 
 COLUMNS = ("f", "tokens", "window", "theta", "section")  # of two that cannot be told apart, the first is kept
 SETTINGS = {"window": "data.window", "theta": "model.theta", "section": "data.corpus.section_tokens"}
-Settings = Mapping[str, dict[str, Any]]
 REACH = ("reach", "reach_low", "reach_high", "f_at_reach")
-FORMS = {"reach": ",.1f", "log likelihood": ".2f", "R2 of others": ".3f"}
+RESAMPLES = 1000  # of whole runs, from which limits are taken
+FORMS = {"reach": ",.1f", "log likelihood": ".2f"}
 FORMS |= dict.fromkeys(("f at reach", "least f", "most f"), ",.0f")
-FORMS |= dict.fromkeys(("coefficient", "all less it", "from", "to"), "+.2f")
+FORMS |= dict.fromkeys(("coefficient", "low", "high", "all less it", "from", "to"), "+.2f")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,67 +60,53 @@ class ReachOptions(Section):
     reached: bool = False
     """Leave out probes without reach, of models that find nothing at any distance yet: how far reach goes once there is
     one, whenever it began. This selects by what is explained."""
-    resamples: Annotated[int, Ge(100)] = 1000
-    """Resamples of whole runs from which limits are taken."""
-    confidence: Annotated[float, Gt(0), Lt(1)] = 0.95
-    """Probability of the limits."""
-    seed: NonNegative = 0
-    """Seed of the resamples."""
 
 
-def analyse(runs: Sequence[Path], options: ReachOptions, folder: Path | None, *, plots: bool) -> Found:
-    """Fit, compare and write down; the rows are those of all tables.
+def analyse(runs: Mapping[str, ProbedRun], options: ReachOptions, picture: Path | None) -> Found:
+    """Fit and compare; the rows are those of all tables, and the points.
 
     Raises: LabError.
     """
-    settings = read_all(runs)
+    settings = {name: run.settings for name, run in runs.items()}
     distance = options.at or min(int(each["data.window"]) for each in settings.values()) // 2
-    every, without = read_points(runs, settings, distance, last=options.last)
-    points = every[np.isfinite(every["low"])].reset_index(drop=True) if options.reached else every
+    every = read_points(runs, distance, last=options.last)
+    known = every[every["f"] > 0].reset_index(drop=True)
+    points = known[np.isfinite(known["low"])].reset_index(drop=True) if options.reached else known
     if points.empty:
         raise DataError(f"RUNS: no probe has reach and f at {distance} tokens; name runs that probed and counted")
-    tables = {"arms": at_the_reach(every), "points": points.set_index("run")}
     columns, faults = separable(points, COLUMNS)
-    model = fit(points, columns)
-    ends, none = np.isposinf(points["high"]).sum(), np.isneginf(points["low"]).sum()
-    n = f"n = {len(points)} probes of {points['run'].nunique()} runs in {points['arm'].nunique()} arms"
-    kinds = f"reach measured in {measured(points).sum()}, the end of what was tested in {ends}, none in {none}"
-    heads = [f"{n}; {kinds}; f at {distance} tokens, without it {without} more probes"]
-    parts = ["\n".join([*heads, f"arms differ in: {', '.join(differing(settings)) or 'nothing'}"])]
+    model, exact = fit(points, columns), int(measured(points).sum())
+    ends = np.isposinf(points["high"]).sum()
+    kinds = f"reach measured in {exact}, the end of what was tested in {ends}, none in {len(points) - exact - ends}"
+    parts = [
+        f"n = {len(points)} probes of {points['run'].nunique()} runs in {points['arm'].nunique()} arms; {kinds}; "
+        f"f at {distance} tokens, without it {len(every) - len(known)} more probes\n"
+        f"arms differ in: {', '.join(differing(settings)) or 'nothing'}"
+    ]
+    tables = {"points": points.set_index("run"), "arms": at_the_reach(known)}
     if model is None:
         rule = f"a regression on {', '.join(columns) or 'nothing'} takes at least {len(columns) + SPARE}"
-        parts.append(f"no regression: reach was measured in {measured(points).sum()} probes, and {rule}")
+        parts.append(f"no regression: reach was measured in {exact} probes, and {rule}")
     else:
-        limits, fitted = bootstrap(points, model, options.resamples, options.confidence, options.seed)
-        slopes = limits.assign(**{"coefficient": model.reported, "R2 of others": inflation(points, model.columns)})
-        tables["coefficients"] = slopes[["coefficient", "low", "high", "R2 of others"]].rename_axis("column")
-        parts.append(regression_text(tables["coefficients"], model, fitted, faults, options))
+        limits, fitted = bootstrap(points, model, RESAMPLES)
+        tables["coefficients"] = limits
+        parts.append(regression_text(limits, model, fitted, faults))
         models = {"none": (), **{column: (column,) for column in columns}, "all": columns}
         for by in ("run", "arm"):
-            tables[f"models-by-{by}"] = compare(points, models, by)
-            parts.append(to_text(tables[f"models-by-{by}"], FORMS))
-    parts.append("\n".join(["last probes, geometric means:", to_text(tables["arms"], FORMS), one_f(tables["arms"])]))
-    if folder is not None:
-        with writing(f"-o {folder}", "folder"):
-            folder.mkdir(parents=True, exist_ok=True)
-            for name, table in tables.items():
-                write_atomic(folder / f"{name}.csv", table.to_csv().encode())
-        parts.append(f"tables: {', '.join(f'{name}.csv' for name in tables)}")
-    picture = (folder or Path("runs")) / "reach.png" if plots and model is not None else None
-    if picture is not None and model is not None:
-        draw_reach(points, model, options.confidence, picture)
+            tables[f"models by {by}"] = compare(points, models, by)
+            parts.append(to_text(tables[f"models by {by}"], FORMS))
+        if picture is not None:
+            draw.save(chart(points, model), picture)
+    parts.append(f"last probes, geometric means:\n{to_text(tables['arms'], FORMS)}\n{one_f(tables['arms'])}")
     rows = [{"table": name, **row} for name, table in tables.items() for row in table.reset_index().to_dict("records")]
-    return Found("\n\n".join(parts), rows, folder, picture)
+    return Found("\n\n".join(parts), rows, picture=None if model is None else picture)
 
 
-def regression_text(
-    table: pd.DataFrame, model: Regression, fitted: int, faults: dict[str, str], options: ReachOptions
-) -> str:
+def regression_text(table: pd.DataFrame, model: Regression, fitted: int, faults: Mapping[str, str]) -> str:
     """Write the regression with its limits, and name the columns that are not in it."""
     lines = [f"ln reach = {model.intercept:.2f} + sum of coefficient * ln column; residuals of {model.sigma:.2f} nats"]
-    if len(table):
-        lines.append(to_text(table, FORMS | {"low": "+.2f", "high": "+.2f"}))
-    lines.append(f"{options.confidence:g} limits from {fitted:,} of {options.resamples:,} resamples of whole runs")
+    lines += [to_text(table, FORMS)] if len(table) else []
+    lines.append(f"{CONFIDENCE:g} limits from {fitted:,} of {RESAMPLES:,} resamples of whole runs")
     if np.isinf(table.to_numpy()).any():
         lines.append("inf: open on that side, where reach was only bounded")
     return "\n".join([*lines, *(f"not in the regression: {column}, {fault}" for column, fault in faults.items())])
@@ -139,47 +122,25 @@ def one_f(arms: pd.DataFrame) -> str:
     return f"one f for all arms? {ratio}, {spread}; {len(known)} of {len(arms)} arms"
 
 
-def read_all(runs: Sequence[Path]) -> Settings:
-    """Read the settings of runs by name.
-
-    Raises: ConfigError for what is not a run folder, or for two of one name; CheckpointError for broken files.
-    """
-    names = [run.resolve().name for run in runs]
-    rule = "must be a run folder, with a config.yaml; name run folders"
-    faults = [f"{run}: {rule}" for run in runs if not (run / "config.yaml").is_file()]
-    twice = sorted({name for name in names if names.count(name) > 1})
-    faults += [f"{name}: must be the name of one folder only; rename the others" for name in twice]
-    if faults or not runs:
-        raise ConfigError(*(faults or ["RUNS: must be set; name run folders"]))
-    return {name: read_settings(run) for name, run in zip(names, runs, strict=True)}
-
-
-def read_points(runs: Sequence[Path], settings: Settings, distance: int, *, last: bool) -> tuple[pd.DataFrame, int]:
-    """Read a row for each probe of reach, or each run's `last`; and count the probes without f at the distance.
+def read_points(runs: Mapping[str, ProbedRun], distance: int, *, last: bool) -> pd.DataFrame:
+    """Make a row for each probe of reach, or each run's `last`, with f at the distance, nan where it is unknown.
 
     `low` and `high` are the bounds of the log of reach: one value where it was measured, the last distance and infinity
     where it is the end, minus infinity and the first distance where it is none.
     """
-    arms = name_arms(settings)
+    arms = name_arms({name: run.settings for name, run in runs.items()})
     rows: list[dict[str, Any]] = []
-    for place, name in zip(runs, settings, strict=True):
-        about = {"run": name, "arm": arms[name]} | {column: settings[name].get(key) for column, key in SETTINGS.items()}
-        rows += [about | row for row in list(probes_of(place, distance))[-1 if last else None :]]
+    for name, each in runs.items():
+        about = {"run": name, "arm": arms[name], **{column: each.settings.get(key) for column, key in SETTINGS.items()}}
+        probes = [record for record in each.probes if record.get("first_distance") is not None]
+        for record in probes[-1:] if last else probes:
+            tokens = record["consumed_tokens"]
+            path = each.path / f"counts/{folder_name(tokens)}.npz"
+            f = f_at(SavedCounts.read(path), distance) if path.exists() else None
+            found = {column: record.get(column) for column in REACH}
+            rows.append({**about, "tokens": tokens, "f": f, **bounds(record), **found})
     points = pd.DataFrame(rows, columns=["run", "arm", *COLUMNS, "low", "high", *REACH])
-    known = points[points["f"].notna() & (points["f"] > 0)].reset_index(drop=True)
-    return known.astype(dict.fromkeys((*COLUMNS, "low", "high", *REACH), float)), len(points) - len(known)
-
-
-def probes_of(run: Path, distance: int) -> Iterator[dict[str, Any]]:
-    """Go through a run's probes of reach by rising tokens."""
-    folder = RunFolder(run)
-    for record in sorted(folder.probes(), key=lambda record: record["consumed_tokens"]):
-        if record.get("first_distance") is None:
-            continue
-        tokens = record["consumed_tokens"]
-        path = run / f"counts/{folder_name(tokens)}.npz"
-        f = f_at(SavedCounts.read(path), distance) if path.exists() else None
-        yield {"tokens": tokens, "f": f, **bounds(record), **{name: record.get(name) for name in REACH}}
+    return points.astype(dict.fromkeys((*COLUMNS, "low", "high", *REACH), float))
 
 
 def bounds(record: Mapping[str, Any]) -> dict[str, float]:
@@ -191,9 +152,9 @@ def bounds(record: Mapping[str, Any]) -> dict[str, float]:
         >>> bounds({"reach": 1.0, "first_distance": 1, "last_distance": 1})
         {'low': 0.0, 'high': inf}
     """
-    reach, first, end = (record[name] for name in ("reach", "first_distance", "last_distance"))
+    reach, end = record["reach"], record["last_distance"]
     if reach is None:
-        return {"low": -np.inf, "high": float(np.log(first))}
+        return {"low": -np.inf, "high": float(np.log(record["first_distance"]))}
     return {"low": float(np.log(reach)), "high": np.inf if reach >= end else float(np.log(reach))}
 
 
@@ -202,53 +163,44 @@ def at_the_reach(points: pd.DataFrame) -> pd.DataFrame:
 
     f at the end of what was tested bounds the f that a reach takes from above: it is no part of the means.
     """
-    finals = points.groupby("run", sort=False).tail(1)
-    rows = []
-    for arm, group in finals.groupby("arm", sort=False):
-        found = group[measured(group)]
-        of_f = found["f_at_reach"][found["f_at_reach"] > 0]
-        row = {"arm": arm, "runs": len(group), "none": int(np.isneginf(group["low"]).sum())}
-        row |= {"measured": len(found), "the end": int(np.isposinf(group["high"]).sum())}
-        row |= {"reach": geometric(found["reach"]), "f at reach": geometric(of_f)}
-        rows.append(row | {"least f": of_f.min(), "most f": of_f.max()})
-    return pd.DataFrame(rows).set_index("arm")
+    last = points.groupby("run", sort=False).tail(1)
+    exact = measured(last)
+    f = last["f_at_reach"].where(exact & (last["f_at_reach"] > 0))
+    columns = {"none": np.isneginf(last["low"]), "measured": exact, "the end": np.isposinf(last["high"])}
+    logs = {"reach": np.log(last["reach"].where(exact)), "f at reach": np.log(f), "least f": f, "most f": f}
+    arms = last.assign(runs=1, **columns, **logs).groupby("arm", sort=False)
+    table = arms[["runs", *columns]].sum()
+    table[["reach", "f at reach"]] = np.exp(arms[["reach", "f at reach"]].mean())
+    return table.assign(**{"least f": arms["least f"].min(), "most f": arms["most f"].max()})
 
 
-def geometric(values: pd.Series[float]) -> float:
-    """Return the geometric mean; nan of none."""
-    return float(np.exp(np.log(values).mean())) if len(values) else np.nan
-
-
-def draw_reach(points: pd.DataFrame, model: Regression, confidence: float, output: Path) -> None:
-    """Draw measured against predicted reach: every probe, the line of equality and the limits of a new probe.
-
-    Raises: MissingPackage without Altair, ConfigError where the picture cannot be written.
-    """
+def chart(points: pd.DataFrame, model: Regression) -> Any:
+    """Draw measured against predicted reach: every probe, the line of equality and the limits of a new probe."""
     exact = measured(points)
     bound = np.where(np.isfinite(points["low"]), points["low"], points["high"])
     kinds = np.where(exact, "measured", np.where(np.isposinf(points["high"]), "that far or farther", "less"))
     shown = points.assign(predicted=np.exp(model.predict(points)), shown=np.exp(bound), kind=kinds)
-    limits = {side: shown[f"reach_{side}"].fillna(shown["shown"]).where(exact) for side in ("low", "high")}
-    titles: dict[str, Any] = {"x_title": f"reach predicted from {', '.join(model.columns) or 'nothing'} (tokens)"}
-    titles["y_title"] = "reach (tokens)"
-    ends = np.array([shown[["predicted", "shown"]].min().min(), shown[["predicted", "shown"]].max().max()])
-    width = np.exp(model.sigma * ndtri((1 + confidence) / 2))
-    line = pd.DataFrame({"predicted": ends, "equal": ends, "from": ends / width, "to": ends * width})
-    bars: dict[str, Any] = {"low": "low", "high": "high", "kind": "point", "shape": "kind"}
-    marks = draw(shown.drop(columns=["low", "high"]).assign(**limits), "predicted", "shown", "arm", **bars, **titles)
-    equal = draw(line, "predicted", "equal", low="from", high="to", color=GREY, marks=False, **titles)
-    save(layer(equal, marks), output)
+    for side in ("low", "high"):
+        shown[side] = shown[f"reach_{side}"].fillna(shown["shown"]).where(exact)
+    style: dict[str, Any] = {"x_title": f"reach predicted from {', '.join(model.columns) or 'nothing'} (tokens)"}
+    style |= {"y_title": "reach (tokens)", "low": "low", "high": "high"}
+    ends = shown[["predicted", "shown"]].agg(["min", "max"]).agg({"predicted": "min", "shown": "max"})
+    width = np.exp(model.sigma * ndtri((1 + CONFIDENCE) / 2))
+    equal = pd.DataFrame({"predicted": ends, "equal": ends, "low": ends / width, "high": ends * width})
+    line = draw.draw(equal, "predicted", "equal", color=draw.GREY, marks=False, **style)
+    return draw.layer(line, draw.draw(shown, "predicted", "shown", "arm", kind="point", shape="kind", **style))
 
 
 def main(arguments: Sequence[str]) -> int:
     """Run the command line and return the exit status."""
 
     def work(request: Request) -> Found:
+        picture = (request.folder or Path("runs")) / "reach.png" if request.plots else None
         with unpacked(request.places) as runs:
-            return analyse(runs, request.options, request.folder, plots=request.plots)
+            return save(analyse(read_runs(runs), request.options, picture), request.folder, "reach")
 
     missing = "RUN: must come first, the folders of one or more runs; for instance runs/cpu_demo"
-    form = Form(options=ReachOptions, refused=NO_MODEL, each=False, missing=missing)
+    form = Form(options=ReachOptions, lacks=("--distance", "--frequency"), each=False, missing=missing)
     return run("eval.reach", __doc__, form, work, arguments)
 
 

@@ -132,9 +132,7 @@ def main(arguments: Sequence[str]) -> int:
         return save(report(experiment, picture), request.folder, name)
 
     missing = "CONFIG: must be the first argument, a YAML file; for instance configs/shape_demo.yaml"
-    rule = "nothing is trained here; write position.* settings"
-    refused = {"--distance": rule, "--frequency": rule, "--text": "write data.corpus settings"}
-    return run("eval.shape", __doc__, Form(refused=refused, missing=missing), show, arguments)
+    return run("eval.shape", __doc__, Form(lacks=("--distance", "--frequency"), missing=missing), show, arguments)
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ digit. What follows it in the answer does not count.
 
 Runs the cells of a measurement that are not finished, and records each test once it is answered.
 
-Needle tests that are finished are kept on disk. Those that training recorded are not run again.
+Needle tests that are finished are kept on disk.
 """
 
 from __future__ import annotations
@@ -14,8 +14,7 @@ import hashlib
 import json
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,15 +24,11 @@ import numpy as np
 from eval.engine.cases import TextCase, Writer
 from eval.engine.rows import Results, Row, shortened
 from eval.engine.subject import Subject, doublings
-from lab.config import load_experiment
 from lab.data.tokenizer import check_ids
-from lab.errors import CheckpointError, ConfigError
+from lab.errors import ConfigError
 from lab.probe.answering import answered
 from lab.probe.effective_length import NeedleProbe, ResultStore
 from lab.probe.intervals import share_limits
-from lab.train.checkpoints import Checkpoint
-from lab.train.environment import computes_in_bf16, method_name
-from lab.train.folder import RunFolder
 
 CONFIDENCE = 0.95
 SAMPLE = 64  # numbers differ in tokens; the longest of this many is the bound
@@ -160,7 +155,7 @@ def run_tests(
     return Outcome([known[index] for index in range(tests)], seconds)
 
 
-class FinishedTests(ResultStore):
+class FinishedTests(Results, ResultStore):
     """The finished needle tests of one key, in tests-TOKENS-KEY.jsonl; the file's first line holds the key.
 
     The key holds all that decides a test's outcome: checkpoint, position methods, protocol, text, seed. How many tests
@@ -170,41 +165,21 @@ class FinishedTests(ResultStore):
     """
 
     def __init__(self, folder: Path, consumed_tokens: int, key: Mapping[str, Any], by: str = "length") -> None:
+        digest = shortened(json.dumps(key, sort_keys=True))
+        super().__init__(folder / f"tests-{consumed_tokens:015d}-{digest}.jsonl", (by, "test"))
         self.by = by
-        head = {"key": dict(key)}
-        self.path = folder / f"tests-{consumed_tokens:015d}-{shortened(json.dumps(key, sort_keys=True))}.jsonl"
-        self.report: Any = lambda tests: None
-        self.file = Results(self.path, (by, "test"))
-        if not self.file.known:
-            self.file.append([head])
-        first, *rows = self.file
-        if first != head:
-            raise CheckpointError(f"{self.path}: its first line names other settings; move the file away")
-        self.rows: dict[tuple[int, int], Row] = {(row[by], row["test"]): row for row in rows}
+        self.report: Done = lambda tests: None
+        if not self.kept:
+            self.append([{"key": dict(key)}])
 
     def known(self, length: int) -> Mapping[int, Row]:
         """Return the finished tests of a length by number."""
-        return {test: row for (other, test), row in self.rows.items() if other == length}
+        return {row["test"]: row for row in self if row.get(self.by) == length}
 
     def keep(self, length: int, rows: Mapping[int, Row]) -> None:
         """Add finished tests; they are on the disk when this returns."""
-        named = {test: {self.by: length, "test": test, **row} for test, row in rows.items()}
-        self.file.append(named.values())
-        self.rows |= {(length, test): row for test, row in named.items()}
-        self.report(len(named))
-
-
-@contextmanager
-def stoppable(finished: FinishedTests) -> Iterator[None]:
-    """Say after Ctrl-C where the finished tests are.
-
-    Raises: KeyboardInterrupt, with that line.
-    """
-    try:
-        yield
-    except KeyboardInterrupt as signal_:
-        kept = f"{len(finished.rows):,} finished tests are in {finished.path}"
-        raise KeyboardInterrupt(f"stopped; {kept}; the same command continues") from signal_
+        self.append({self.by: length, "test": test, **row} for test, row in rows.items())
+        self.report(len(rows))
 
 
 def finished_tests(subject: Subject, probe: NeedleProbe, folder: Path) -> FinishedTests:
@@ -212,12 +187,9 @@ def finished_tests(subject: Subject, probe: NeedleProbe, folder: Path) -> Finish
 
     Raises: LabError.
     """
-    model, weights = subject.model, subject.weights
-    if model.folder is not None and subject.checkpoint is not None and model.consumed_tokens is not None:
-        weights = Checkpoint(model.folder / "checkpoints" / subject.checkpoint).digest
     key = {
-        "weights": weights,
-        "method": model.method,
+        "weights": subject.weights if subject.saved is None else subject.saved.digest,
+        "method": subject.model.method,
         "precision": "bf16" if subject.precision == "bfloat16" else "fp32",
         "device": subject.device.type,
         "protocol": probe.config.protocol,
@@ -228,7 +200,7 @@ def finished_tests(subject: Subject, probe: NeedleProbe, folder: Path) -> Finish
         "shortest_prompt": probe.case(probe.shortest(), 0).prompt_hash,  # names the tokenizer and how cases are drawn
         "seed": probe.seed,
     }
-    return FinishedTests(folder, model.consumed_tokens or 0, key)
+    return FinishedTests(folder, subject.model.consumed_tokens or 0, key)
 
 
 def own_lengths(subject: Subject, probe: NeedleProbe) -> list[int]:
@@ -243,49 +215,3 @@ def own_lengths(subject: Subject, probe: NeedleProbe) -> list[int]:
         step, longest = experiment.probe.step, experiment.probe.max_length or longest
     first = -(-shortest // step) * step
     return list(range(first, longest + 1, step)) or [first]
-
-
-def reuse_recorded(subject: Subject, probe: NeedleProbe, finished: FinishedTests, lengths: Sequence[int]) -> int:
-    """Reuse the tests that training recorded in cases/ and this command would repeat; return how many.
-
-    These are tests with the same prompt and answer budget, of the same weights, position methods, precision and kind
-    of device.
-    """
-    experiment, folder = subject.model.experiment, subject.model.folder
-    if experiment is None or folder is None or not probed_as_in_training(subject, probe):
-        return 0
-    rows = {}
-    for row in RunFolder(folder).read(f"cases/tokens-{subject.model.consumed_tokens:015d}.jsonl"):
-        if "length" not in row:  # a one-number test
-            continue
-        place = (row["length"], row["test"])
-        wanted = row["length"] in lengths and row["test"] < probe.config.tests
-        if wanted and place not in finished.rows and probe.case(*place).prompt_hash == row["prompt_hash"]:
-            rows[place] = row
-    finished.rows |= rows
-    return len(rows)
-
-
-def probed_as_in_training(subject: Subject, probe: NeedleProbe) -> bool:
-    """Return whether training's probe computed as this command does."""
-    assert subject.model.folder is not None, "asked of runs only"
-    trained = load_experiment(subject.model.folder / "config.yaml")
-    gpus = gpus_of(subject.model.folder)
-    device = "cuda" if gpus and trained.train.accelerator != "cpu" else "cpu"
-    own = trained.probe
-    return (
-        gpus is not None
-        and device == subject.device.type
-        and computes_in_bf16(trained, subject.device) == (subject.precision == "bfloat16")
-        and method_name(trained) == subject.model.method
-        and (own.protocol, own.budget) == (probe.config.protocol, probe.config.budget)
-    )
-
-
-def gpus_of(folder: Path) -> list[str] | None:
-    """Read which GPUs a run's machine had; None if that was not recorded."""
-    try:
-        gpus: list[str] = json.loads((folder / "environment.json").read_text(encoding="utf-8"))["hardware"]["gpus"]
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
-    return gpus

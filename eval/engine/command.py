@@ -1,10 +1,8 @@
 """The command line of every evaluation: the options that all share, those of a command, and how results are shown.
 
-Shared are -o FOLDER, --plot, --json, --distance, --frequency and --text. A command refuses those that make no sense for
-it, each with a reason. MODEL and RUN may be patterns, as "runs/mini-*" or "hf:OWNER/NAME@{main,step1000}"; a command
-that measures one model measures each of several in turn, and may show them together at the end.
-
-Options that several evaluations have.
+Shared are -o FOLDER, --plot, --json, --distance and --frequency. MODEL and RUN may be patterns, as "runs/mini-*" or
+"hf:OWNER/NAME@step*". A command that measures one model measures each of several in turn, and may show them together at
+the end.
 """
 
 from __future__ import annotations
@@ -12,8 +10,8 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -25,21 +23,13 @@ from lab.errors import ConfigError, brief
 from lab.launch import read_launch
 from lab.positions.methods import PositionConfig
 from lab.schema import PathText, Section, Seed, Tests
-from lab.source import find_place, is_hub_id
 
 MODEL = "{word}: MODEL must be the first argument; give a run folder, a checkpoint in it, or a Hugging Face folder"
-OWN_TEXT = "this command writes its own text"
-NO_METHOD = "this command runs no model under another method"
-NO_TEXT = "this command reads no text"
-NO_PICTURE = "this command draws no picture"
-NO_MODEL = {"--distance": NO_METHOD, "--frequency": NO_METHOD, "--text": NO_TEXT}
-ENDINGS = (".png", ".jpg", ".svg", ".pdf", ".jsonl", ".csv", ".md")  # of files, which -o FOLDER does not name
 METHOD = "NAME or NAME:parameter=value,..."
 SHARED = {  # option: default and meaning
     "--distance": "=null\n      Distance method in place of the model's own; a name alone takes derived "
     f"parameters. [{METHOD}]",
     "--frequency": f"=null\n      Frequency method in place of the model's own. [{METHOD}]",
-    "--text": "=null\n      The same as --{text}. [text]",
     "-o": " FOLDER\n      Where results and pictures are written.",
     "--plot": "\n      Draw the picture beside the results.",
     "--json": "\n      Print one JSON object and nothing else: command, rows, files, pictures.",
@@ -50,39 +40,32 @@ SHARED = {  # option: default and meaning
 class Form:
     """What a command takes; without `options` its settings are those of a run, read elsewhere.
 
-    `refused` are the shared options that make no sense for it, with the reason. `text` is the option that --text sets.
-    `several` methods may be named in one --distance; a `lone` one replaces the model's own. -o may name a `file`.
-    `each` is whether several models are measured one by one; `shared`, whether the processes of a torchrun measure
-    together.
+    `lacks` are the shared options that make no sense for it. `several` methods may be named in one --distance; a `lone`
+    one replaces the model's own. `each` is whether several models are measured one by one; `shared`, whether the
+    processes of a torchrun measure together.
     """
 
     options: type[Any] | None = None
-    refused: Mapping[str, str] = field(default_factory=dict)
-    text: str = "text"
+    lacks: tuple[str, ...] = ()
     several: bool = False
     lone: bool = False
     each: bool = True
-    file: bool = False
     shared: bool = False
     missing: str = MODEL
     bare: tuple[str, ...] = ()
-    values: tuple[str, ...] = ()
 
     @property
     def syntax(self) -> Syntax:
         """The grammar of the command line."""
         bare = (*self.bare, *(bare_settings(self.options) if self.options is not None else ()))
-        values = ("-o", "--frequency", "--text", *self.values)
-        return Syntax(None, ("--plot", "--json"), values, ("--distance",), bare, self.missing)
+        return Syntax(None, ("--plot", "--json"), ("-o", "--frequency"), ("--distance",), bare, self.missing)
 
     def lines(self, settings: Sequence[str] = ()) -> list[str]:
         """Describe the options: the command's own, the shared ones, the parameters of position methods."""
         own = settings_lines(self.options) if self.options is not None else list(settings)
-        known = {item.name for item in fields(self.options)} if self.options is not None else set()
-        hidden = {*self.refused, *(f"--{name}" for name in known)}
-        shared = [f"  {name}{SHARED[name].format(text=self.text)}" for name in SHARED if name not in hidden]
+        shared = [f"  {name}{meaning}" for name, meaning in SHARED.items() if name not in self.lacks]
         listed = ["Options (default; meaning):", "", *own, *shared]
-        if "--distance" not in self.refused:
+        if "--distance" not in self.lacks:
             listed += ["", "Position methods:", *settings_lines(PositionConfig, prefix="position.")]
         return listed
 
@@ -91,7 +74,7 @@ class Request(NamedTuple):
     """What a command line asks for; `overrides` are the model's position methods.
 
     `options` are the command's own, or where it has none all settings. `folder` is that of -o, `distances` the methods
-    of a command that takes several, `named` all options that argparse read.
+    of a command that takes several.
     """
 
     model: Path
@@ -101,7 +84,6 @@ class Request(NamedTuple):
     folder: Path | None = None
     distances: tuple[str, ...] = ()
     places: tuple[Path, ...] = ()
-    named: Any = None
 
 
 def run(
@@ -118,7 +100,7 @@ def run(
     """Read the command line, measure, show what was found, and return the exit status.
 
     `measure` returns None in all processes but the first. `together` is given what was found of several models, and the
-    last request.
+    last request with the folder of all.
     """
 
     def work(words: Words) -> int:
@@ -131,7 +113,7 @@ def run(
                     show(one.whole)
                 found += [] if one is None else [one]
             if together is not None and len(found) > 1:
-                found.append(together(request, found))
+                found.append(together(request._replace(folder=folder_of(words)), found))
                 if not words.options.json:
                     show(found[-1].whole)
         if words.options.json and found:
@@ -174,64 +156,42 @@ def requests_of(words: Words, form: Form) -> Iterator[Request]:
 
     Raises: ConfigError with a line for every fault, options named as they are written.
     """
-    named, places = words.options, expand(words.places)
+    named, places, own = words.options, expand(words.places), dict(words.settings)
     faults = [
-        f"{option}{'' if given is True else f'={brief(shown(given))}'}: {reason}; leave it out"
-        for option, reason in form.refused.items()
-        if (given := getattr(named, option.lstrip("-")))
+        f"{option}: is no option of this command; leave it out"
+        for option in form.lacks
+        if getattr(named, option.lstrip("-"))
     ]
-    if named.o is not None and Path(named.o).suffix in ENDINGS and not form.file:
-        faults.append(f"-o {named.o}: must be a folder, results and pictures are written into it; leave the ending out")
-    own = dict(words.settings)
-    overrides = {} if form.options is None else {key: own.pop(key) for key in words.settings if is_method(key)}
-    if "--distance" in form.refused:
-        faults += [f"--{key}: {form.refused['--distance']}; leave it out" for key in overrides]
-    if named.text is not None and "--text" not in form.refused:
-        faults += [f"--{form.text}: is given twice, as --text too; keep one"] if form.text in own else []
-        own[form.text] = named.text
+    moved = () if "--distance" in form.lacks else [key for key in own if key.startswith("position.")]
+    overrides = {key: own.pop(key) for key in moved}
     distances = [word for given in named.distance or () for word in split_words(given)]
     if len(distances) > 1 and not form.several:
         faults.append(f"--distance={brief(','.join(distances))}: this command takes one; eval.probe compares several")
-    replaces = len(distances) == 1 and (form.lone or not form.several)
-    given = {"distance": distances[0] if replaces else None, "frequency": named.frequency}
-    faults += [
-        f"--{key}: would be ignored beside --{kind}; leave one of them out"
-        for kind, word in (("distance", distances), ("frequency", named.frequency))
-        for key in words.settings
-        if word and key.startswith(f"position.{kind}.")
-    ]
+    for kind, word in (("distance", distances), ("frequency", named.frequency)):
+        beside = [key for key in overrides if word and key.startswith(f"position.{kind}.")]
+        faults += [f"--{key}: would be ignored beside --{kind}; leave one of them out" for key in beside]
     if form.options is None and faults:
         raise ConfigError(*faults)
     options = own if form.options is None else read_options(form.options, own, faults)
-    folder, several = None if named.o is None else Path(named.o), len(places) > 1 and form.each
-    for place in places if several and form.missing == MODEL else ():
-        if not is_hub_id(place):  # which would download all of them
-            find_place(place)  # before time is spent on the first
-    measured = places if form.each else places[:1] or [Path()]
+    replaces = len(distances) == 1 and (form.lone or not form.several)
+    given = {"distance": distances[0] if replaces else None, "frequency": named.frequency}
+    folder, measured = folder_of(words), places if form.each else places[:1] or [Path()]
     for place, own_name in zip(measured, names_of(measured), strict=True):
         methods = {**overrides, **method_overrides(place, given, longest(options))}
-        whole = {**options, **methods} if form.options is None else options
-        where = folder / own_name if folder is not None and several else folder
-        yield Request(place, whole, methods, named.plot, where, tuple(distances), tuple(places), named)
+        where = folder / own_name if folder is not None and len(measured) > 1 else folder
+        yield Request(place, options, methods, named.plot, where, tuple(distances), tuple(places))
 
 
-def is_method(key: str) -> bool:
-    """Return whether a setting belongs to a position method."""
-    return key.startswith("position.")
-
-
-def shown(given: Any) -> str:
-    """Write the value of an option as it was given."""
-    return ",".join(given) if isinstance(given, list) else str(given)
+def folder_of(words: Words) -> Path | None:
+    """Return the folder of -o."""
+    return None if words.options.o is None else Path(words.options.o)
 
 
 def longest(options: Any) -> int | None:
     """Find the longest length that options name, in tokens."""
     names = ("lengths", "length", "max_length", "window", "tokens")
-    known = options if isinstance(options, dict) else {name: getattr(options, name, None) for name in names}
-    found = next((known[name] for name in names if known.get(name)), None)
-    longest = max(found) if isinstance(found, tuple) and found else found
-    return longest if isinstance(longest, int) else None
+    found = next((value for name in names if (value := getattr(options, name, None))), None)
+    return max(found) if isinstance(found, tuple) else found
 
 
 @dataclass(frozen=True, kw_only=True)

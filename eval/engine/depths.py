@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from eval.engine.answers import finished_tests, own_lengths, reuse_recorded
+from eval.engine.answers import finished_tests, own_lengths
 from eval.engine.needles import FORMS, STYLE, NeedleMeasure
 from eval.engine.rows import Row, limits, pivot, shortened, to_text, write_rows
 from eval.engine.statistics import share
@@ -140,7 +140,6 @@ class ByDepth(NeedleMeasure):
         """Run the tests, and write a row for each cell and each third."""
         found, rows, confidence = self.probe.protocol.found, [], self.config.confidence
         finished = finished_tests(self.subject, self.probe, self.folder)
-        self.recorded = reuse_recorded(self.subject, self.probe, finished, self.lengths)
         with self.counting() as bar:
             for length in self.lengths:
                 bar.name(f"{length:,} tokens")
@@ -168,7 +167,7 @@ class ByDepth(NeedleMeasure):
         heading = f"share of failures by third of the text, {self.config.confidence:.6g} limits"
         lines = [self.title(), "", "numbers found (%)", to_text(grid.rename(columns="{:,}".format), ".0f"), "", heading]
         lines.append(to_text([*shown.values()], FORMS))
-        return "\n".join([*lines, *[f"tests taken from the run's cases/: {self.recorded:,}"] * (self.recorded > 0)])
+        return "\n".join(lines)
 
     def chart(self, rows: Sequence[Row]) -> Any:
         """Draw the heat map, and below it each third's share of the failures with its limits."""

@@ -5,7 +5,7 @@ A model trained on T tokens, of a corpus whose frequency per token is g(i) = f(i
     r = the last i before the first with  T g(i) < F(i),      ln F(i) = a + b ln i
 
 F is fitted by least squares to points (r_k, f_k): the reach of finished runs and the position frequency there. With
-fewer than FREE_SLOPE distinct reaches, or groups of points, b is 0, as the slope within one window is not the law's.
+fewer than FREE_SLOPE distinct reaches, or groups of points, b is 0. The slope within one window is not the law's.
 Beyond the reaches that it was fitted to, F keeps its value at the nearest of them. Limits are those of one new point:
 
     ln F(i) +- t(n - p) s sqrt(1 + x' (X'X)^-1 x),    x = (1, ln i),  p parameters
@@ -17,19 +17,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 from scipy.special import stdtrit
 
-from eval.engine.lengths import Documents
+from eval.engine.lengths import LengthHistogram
+from eval.engine.records import ProbedRun
 from lab.counts import SavedCounts
 from lab.errors import ConfigError
 from lab.model.config import DecoderConfig
-from lab.train.arms import read_settings
-from lab.train.folder import RunFolder
 
 Floats = npt.NDArray[np.float64]
 SOURCE, PARAMETERS = "arXiv:2410.18745, section 3", 1.3e9  # STRING's two models on SlimPajama
@@ -42,6 +40,7 @@ PUBLISHED = (  # finding, window, tokens or f in pairs, four-needle effective le
     (2, 2048, {"f": 100e9}, 1280),
 )
 FREE_SLOPE = 4  # distinct reaches, and groups of points, from which on the slope b is fitted
+CONFIDENCE = 0.95
 
 
 class Point(NamedTuple):
@@ -70,40 +69,27 @@ class Expected(NamedTuple):
     high: int | None
     whole: bool
 
-    @property
-    def words(self) -> str:
-        """The reach in words; the end of the window as >=.
-
-        Example:
-            >>> Expected(1023, None, None, True).words, Expected(None, 0, 5, False).words
-            ('>=1,023', 'none')
-        """
-        return "none" if self.reach is None else f"{'>=' * self.whole}{self.reach:,}"
-
-    @property
-    def limits(self) -> str | None:
-        """The limits in words."""
-        return None if self.low is None else f"{self.low:,}-{self.high or 0:,}"
-
 
 @dataclass(frozen=True, eq=False)
 class Law:
-    """ln F(i) = intercept + slope ln i, with the points that it was fitted to."""
+    """The law with the points that it was fitted to: ln F(i) = x a, x the powers of ln i, `variance` of the residuals.
 
-    intercept: float
-    slope: float
+    Shapes: coefficients (p,); inverse (p, p), that is (X'X)^-1. The variance is None where no residual is left.
+    """
+
     points: tuple[Point, ...]
-    confidence: float = 0.95
+    coefficients: Floats
+    inverse: Floats
+    variance: float | None
 
     def design(self, i: Floats) -> Floats:
         """Return the rows x of the regression; ln i within the reaches that the law was fitted to."""
         reaches = [point.reach for point in self.points]
-        log_i = np.log(np.clip(np.asarray(i, float), min(reaches), max(reaches)))
-        return np.stack([np.ones_like(log_i), log_i], axis=-1)
+        return np.vander(np.log(np.clip(i, min(reaches), max(reaches))), len(self.coefficients), increasing=True)
 
     def log_needed(self, i: Floats) -> Floats:
         """Return ln F(i)."""
-        needed: Floats = self.intercept + self.slope * self.design(i)[..., 1]
+        needed: Floats = self.design(i) @ self.coefficients
         return needed
 
     def needed(self, i: float) -> float:
@@ -112,16 +98,12 @@ class Law:
 
     def margin(self, i: Floats) -> Floats | None:
         """Return half the width of the prediction interval of ln F(i); None where no residual is left."""
-        columns = slice(None if frees_slope(self.points) else 1)
-        reaches = np.array([point.reach for point in self.points])
-        x, rows = self.design(reaches)[:, columns], self.design(i)[:, columns]
-        free = len(x) - x.shape[1]
-        if free < 1:
+        if self.variance is None:
             return None
-        residuals = np.log([point.f for point in self.points]) - self.log_needed(reaches)
-        leverage = np.einsum("ij,jk,ik->i", rows, np.linalg.inv(x.T @ x), rows)
-        s = np.sqrt(residuals @ residuals / free)
-        width: Floats = stdtrit(free, (1 + self.confidence) / 2) * s * np.sqrt(1 + leverage)
+        rows = self.design(i)
+        leverage = np.sum(rows @ self.inverse * rows, axis=1)
+        t = stdtrit(len(self.points) - len(self.coefficients), (1 + CONFIDENCE) / 2)
+        width: Floats = t * np.sqrt(self.variance * (1 + leverage))
         return width
 
     def expect(self, per_token: Floats, tokens: float) -> Expected:
@@ -132,42 +114,37 @@ class Law:
         reach = last_before(seen >= needed)
         if margin is None:
             return Expected(reach, None, None, reach == len(i))
-        low, high = last_before(seen >= needed + margin), last_before(seen >= needed - margin)
-        return Expected(reach, low or 0, high, reach == len(i))
+        low, high = (last_before(seen >= needed + side) for side in (margin, -margin))
+        return Expected(reach, low or 0, high or 0, reach == len(i))
 
-    def tokens_for(self, per_token: Floats, target: int) -> tuple[float, float | None, float | None] | None:
+    def tokens_for(self, per_token: Floats, target: int) -> list[float] | None:
         """Return the tokens after which the reach is expected to be `target`, with limits; None beyond the window."""
         if not 1 <= target < len(per_token) or per_token[target] <= 0:
             return None
-        i = np.array([float(target)])
-        needed, margin = float(self.log_needed(i)[0]), self.margin(i)
-        once = 1 / float(per_token[target])
-        if margin is None:
-            return float(np.exp(needed)) * once, None, None
-        middle, low, high = np.exp(needed + float(margin[0]) * np.array([0.0, -1.0, 1.0])) * once
-        return float(middle), float(low), float(high)
+        margin = self.margin(np.array([float(target)]))
+        ends = np.zeros(1) if margin is None else np.array([0.0, -1.0, 1.0]) * margin
+        tokens: list[float] = (self.needed(target) * np.exp(ends) / per_token[target]).tolist()
+        return tokens
 
 
-def fit_law(points: Sequence[Point], confidence: float = 0.95) -> Law:
+def fit_law(points: Sequence[Point]) -> Law:
     """Fit the law to points; those that are open are left out.
 
     Example:
         >>> law = fit_law([Point("a", 100, 4e6), Point("b", 400, 1e6)])  # the constant is the geometric mean
-        >>> round(float(np.exp(law.intercept))), law.slope
-        (2000000, 0.0)
+        >>> round(law.needed(1)), len(law.coefficients)
+        (2000000, 1)
     """
     points = [point for point in points if not point.open]
     assert points, "the caller refuses a law without points"
-    x, y = np.log([point.reach for point in points]), np.log([point.f for point in points])
-    if not frees_slope(points):
-        return Law(float(y.mean()), 0.0, tuple(points), confidence)
-    slope, intercept = np.polyfit(x, y, 1)
-    return Law(float(intercept), float(slope), tuple(points), confidence)
-
-
-def frees_slope(points: Sequence[Point]) -> bool:
-    """Return whether points suffice for a slope."""
-    return min(len({point.reach for point in points}), len({point.group for point in points})) >= FREE_SLOPE
+    groups = min(len({point.reach for point in points}), len({point.group for point in points}))
+    columns = 2 if groups >= FREE_SLOPE else 1
+    x = np.vander(np.log([point.reach for point in points]), columns, increasing=True)
+    y = np.log([point.f for point in points])
+    coefficients = np.linalg.solve(x.T @ x, x.T @ y)
+    residuals, free = y - x @ coefficients, len(y) - columns
+    variance = float(residuals @ residuals / free) if free else None
+    return Law(tuple(points), coefficients, np.linalg.inv(x.T @ x), variance)
 
 
 def last_before(passes: npt.NDArray[np.bool_]) -> int | None:
@@ -175,66 +152,52 @@ def last_before(passes: npt.NDArray[np.bool_]) -> int | None:
     return int(np.argmin(passes)) or None if not passes.all() else len(passes)
 
 
-@dataclass(frozen=True)
-class Evidence:
+class Evidence(NamedTuple):
     """Points of models of one size, and what the law leaves out; `parameters` counts the model's."""
 
     source: str
     parameters: float
-    points: tuple[Point, ...]
-    left_out: tuple[str, ...] = ()
+    points: list[Point]
+    left_out: list[str]
 
 
-def published(documents: Documents) -> Evidence:
+def published(lengths: LengthHistogram) -> Evidence:
     """Read the paper's points; f where only tokens are known is that of the documents, as they are."""
     points = []
     for finding, window, given, reach in PUBLISHED:
-        per_token = documents.frequency(window, "natural")
-        tokens = given.get("tokens")
-        f = given["f"] if tokens is None else tokens * float(per_token[reach])
-        what = "f as published" if tokens is None else f"{tokens / 1e9:,.0f}B tokens"
-        known = () if tokens is None else (tokens, per_token)
-        points.append(Point(f"window {window:,}, {what}, finding {finding}", reach, f, *known))
-    return Evidence(SOURCE, PARAMETERS, tuple(points))
+        name = f"window {window:,}, {{}}, finding {finding}"
+        if "f" in given:
+            points.append(Point(name.format("f as published"), reach, given["f"]))
+            continue
+        tokens, per_token = given["tokens"], lengths.frequency(window, "natural")
+        f = tokens * float(per_token[reach])
+        points.append(Point(name.format(f"{tokens / 1e9:,.0f}B tokens"), reach, f, tokens, per_token))
+    return Evidence(SOURCE, PARAMETERS, points, [])
 
 
-def measured(runs: Sequence[Path], measure: str) -> list[Evidence]:
-    """Read the last probe of each run; models of another size are evidence of their own.
+def measured(runs: dict[str, ProbedRun]) -> Evidence:
+    """Read the last probe of each run.
 
-    Raises: ConfigError for a folder that is not a run's, or where no run has a point.
+    Raises: ConfigError for models of several sizes, or where no run has a point.
     """
-    sizes: dict[int, list[tuple[str, Point | None, str]]] = {}
-    for run in runs:
-        if not (run / "config.yaml").exists():
-            raise ConfigError(f"{run}: must be a run folder, with a config.yaml; name run folders")
-        settings = read_settings(run)
-        names = {field.name for field in fields(DecoderConfig)}  # settings of the model that are gone do not matter
-        given = {name: settings[f"model.{name}"] for name in names if f"model.{name}" in settings}
-        size = DecoderConfig(**given).n_parameters()
-        last = max(RunFolder(run).probes(), key=lambda record: record["consumed_tokens"], default={})
-        point, fault = point_of(last, measure, run, settings["data.window"])
-        sizes.setdefault(size, []).append((run.name, point, fault))
-    out = []
-    for size, found in sorted(sizes.items()):
-        points = tuple(point for _, point, _ in found if point is not None)
-        left_out = tuple(f"{run}: {fault}" for run, _, fault in found if fault)
-        if all(point.open for point in points):
-            raise ConfigError(f"RUNS: no point of a model of {size:,} parameters ({'; '.join(left_out)}); name others")
-        out.append(Evidence(f"{len(found)} runs", size, points, left_out))
-    return out
-
-
-def point_of(record: dict[str, Any], measure: str, run: Path, window: int) -> tuple[Point | None, str]:
-    """Turn a probe's summary into a point, and return why it is none, or not one to fit the law to."""
-    reach, f = record.get(measure), record.get(f"f_at_{measure}")
-    high = record.get("reach_high" if measure == "reach" else "high")
-    if not record:
-        return None, "no probe"
-    if reach is None:
-        return None, f"{measure} is below the shortest that was tested, or was not probed"
-    if not f:
-        return None, f"nothing was counted at {reach:g} tokens"
-    counted = SavedCounts.read(run / "counts.npz").frequency()
-    known = (record["consumed_tokens"], counted / counted[0], high is None)
-    fault = f"{measure} {reach:g} may lie beyond the longest that was tested" if high is None else ""
-    return Point(f"window {window:,}", float(reach), float(f), *known), fault
+    sizes, evidence = set(), Evidence(f"{len(runs)} runs", 0, [], [])
+    for name, run in runs.items():
+        known = {field.name for field in fields(DecoderConfig)}  # settings of the model that are gone do not matter
+        given = {key: run.settings[f"model.{key}"] for key in known if f"model.{key}" in run.settings}
+        sizes.add(DecoderConfig(**given).n_parameters())
+        record = run.probes[-1] if run.probes else {}
+        reach, f = record.get("reach"), record.get("f_at_reach")
+        if not reach or not f:
+            evidence.left_out.append(f"{name}: its last probe has no reach, or nothing was counted there")
+            continue
+        is_open = record.get("reach_high") is None
+        if is_open:
+            evidence.left_out.append(f"{name}: reach {reach:g} may lie beyond the longest that was tested")
+        counted = SavedCounts.read(run.path / "counts.npz").frequency()
+        group, tokens = f"window {run.settings['data.window']:,}", record["consumed_tokens"]
+        evidence.points.append(Point(group, float(reach), float(f), tokens, counted / counted[0], is_open))
+    if len(sizes) > 1:
+        raise ConfigError(f"RUNS: models of {sorted(sizes)} parameters; name runs of models of one size")
+    if all(point.open for point in evidence.points):
+        raise ConfigError(f"RUNS: no point to fit a law to ({'; '.join(evidence.left_out)}); name others")
+    return evidence._replace(parameters=sizes.pop())

@@ -7,23 +7,22 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
-from scipy.special import ndtr  # scipy.stats takes half a second more to import
+from scipy.special import ndtr
 
-from lab.data.config import Mode
+from lab.data.config import NATURAL_LOG_STD, NATURAL_MEDIAN, Mode
 from lab.data.shards import TokenStore
-from lab.errors import DataError, first_line
+from lab.errors import DataError
 from lab.shape.profiles import length_frequency
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
 SLIMPAJAMA = "slimpajama"
-MEDIAN, LOG_STD = 0.26 * 2048, 1.2  # tokens, nats: the shape of arXiv:2410.18745, Figure 1a, at 2,048
+OF_WINDOW = 2048  # tokens, at which arXiv:2410.18745, Figure 1a, shows its shape
 LONGEST = 2**20  # tokens; longer documents of that shape count as this long
 
 
 @dataclass(frozen=True, eq=False)
-class Documents:
+class LengthHistogram:
     """A histogram of document lengths.
 
     Shapes: `lengths` (n,) tokens, distinct; `counts` (n,) documents of each.
@@ -39,7 +38,7 @@ class Documents:
         Shapes: (window,).
         Source: arXiv:2410.18745, Eq. 2, with the three modes of its Figure 1.
         Example:
-            >>> three = Documents("three", np.array([2, 5]), np.array([1.0, 1.0]))  # segments of 2, and of 4 and 1
+            >>> three = LengthHistogram("three", np.array([2, 5]), np.array([1.0, 1.0]))  # segments of 2, and of 4, 1
             >>> (7 * three.frequency(4, "natural")).round(6).tolist()
             [7.0, 4.0, 2.0, 1.0]
         """
@@ -57,44 +56,23 @@ class Documents:
         return per_token
 
 
-def read_documents(corpus: str) -> Documents:
-    """Read a corpus's histogram: the name of a shape, a folder of token shards, or a CSV file with `length,count`.
+def read_lengths(corpus: str) -> LengthHistogram:
+    """Read a corpus's histogram: slimpajama, or a folder of token shards.
 
     Raises: DataError.
     """
     if corpus == SLIMPAJAMA:
-        return slimpajama()
+        return natural_lengths(OF_WINDOW)
     path = Path(corpus)
-    if path.is_dir():
-        lengths = np.concatenate([np.diff(shard.ends, prepend=0) for shard in TokenStore.open(path, "train").shards])
-        distinct, counts = np.unique(lengths, return_counts=True)
-        return Documents(path.name, distinct.astype(np.int64), counts.astype(np.float64))
-    return read_histogram(path)
+    if not path.is_dir():
+        raise DataError(f"--corpus={path}: must be slimpajama or a folder of token shards; correct it")
+    lengths = np.concatenate([np.diff(shard.ends, prepend=0) for shard in TokenStore.open(path, "train").shards])
+    distinct, counts = np.unique(lengths, return_counts=True)
+    return LengthHistogram(path.name, distinct.astype(np.int64), counts.astype(np.float64))
 
 
-def slimpajama() -> Documents:
-    """Return documents with the length distribution that the paper reports for SlimPajama; a shape, not the corpus."""
+def natural_lengths(window: int) -> LengthHistogram:
+    """Return the length distribution that the paper reports for SlimPajama, scaled to a window; a shape, no corpus."""
     edges = np.arange(1, LONGEST + 1)
-    counts = np.diff(ndtr(np.log(edges / MEDIAN) / LOG_STD), append=1.0)
-    return Documents("SlimPajama's shape (log-normal)", edges, counts)
-
-
-def read_histogram(path: Path) -> Documents:
-    """Read a CSV file with the columns `length` (tokens) and `count` (documents).
-
-    Raises: DataError.
-    """
-    field = f"--corpus={path}"
-    if path.exists() and not path.is_file():
-        raise DataError(f"{field}: is no file; give slimpajama, a folder of token shards, or a CSV file")
-    try:
-        columns = pd.read_csv(path)
-        lengths, counts = (columns[name].to_numpy(np.float64) for name in ("length", "count"))
-    except (OSError, ValueError, KeyError) as error:
-        rule = "must be slimpajama, a folder of token shards, or a CSV file with the columns length,count"
-        raise DataError(f"{field}: {rule}; correct it ({first_line(error)})") from error
-    if not len(lengths) or not (np.isfinite(counts).all() and (counts >= 0).all() and counts.any()):
-        raise DataError(f"{field}: count must be numbers >= 0, some of them more; correct the file")
-    if not (np.isfinite(lengths).all() and (lengths >= 1).all() and (lengths == lengths.round()).all()):
-        raise DataError(f"{field}: length must be whole numbers of tokens >= 1; correct the file")
-    return Documents(path.name, lengths.astype(np.int64), counts)
+    counts = np.diff(ndtr(np.log(edges / (NATURAL_MEDIAN * window)) / NATURAL_LOG_STD), append=1.0)
+    return LengthHistogram("SlimPajama's shape (log-normal)", edges, counts)

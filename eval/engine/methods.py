@@ -27,7 +27,7 @@ The options --distance and --frequency: NAME, or NAME:parameter=value,parameter=
 
 A name alone takes the parameters above.
 
-Names of models and runs as a command line gives them: patterns, and lists in braces.
+Names of models and runs as a command line gives them: places, or patterns.
 """
 
 from __future__ import annotations
@@ -49,7 +49,6 @@ from lab.settings import Raw, parse_method, validated
 from lab.source import CONFIG, find_place, is_hub_id, revisions
 
 METHODS = ("rope", "ntk", "yarn", "rerope", "self_extend", "dca", "string")
-BRACES = re.compile(r"\{([^{}]*)\}")
 PATTERN = re.compile(r"[*?\[]")
 
 
@@ -220,17 +219,14 @@ def train_len_of(model: Path) -> int:
 
 
 def expand(words: Sequence[str]) -> list[Path]:
-    """List the places that words name: a word with braces once for each part, a pattern's folders, files or revisions.
+    """List the places that words name: themselves, or the folders, files or revisions that match a pattern.
 
     Matches are ordered by name, numbers in it by size.
 
     Raises: ConfigError for a pattern that nothing matches.
-    Example:
-        >>> [str(place) for place in expand(["hf:a/b@{step1,step2}", "runs/x"])]
-        ['hf:a/b@step1', 'hf:a/b@step2', 'runs/x']
     """
     found: list[Path] = []
-    for word in [each for given in words for each in in_braces(given)]:
+    for word in words:
         path = Path(word)
         if not PATTERN.search(word) or path.exists():
             found.append(path)
@@ -262,17 +258,3 @@ def names_of(places: Sequence[Path]) -> list[str]:
     """
     names = [place.name for place in places]
     return names if len({*names}) == len(names) else [str(place).strip("/").replace("/", "-") for place in places]
-
-
-def in_braces(word: str) -> list[str]:
-    """Write a word once for each part of its braces, as a shell does.
-
-    Example:
-        >>> in_braces("x{1,2}{a,b}"), in_braces("x")
-        (['x1a', 'x1b', 'x2a', 'x2b'], ['x'])
-    """
-    found = BRACES.search(word)
-    if found is None:
-        return [word]
-    before, after = word[: found.start()], word[found.end() :]
-    return [each for part in found[1].split(",") for each in in_braces(f"{before}{part}{after}")]

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Gt, Le, Lt
 
-from eval.engine.answers import EIGHTHS, FinishedTests, stoppable
+from eval.engine.answers import EIGHTHS, FinishedTests
 from eval.engine.command import Form
 from eval.engine.rows import Row
 from eval.engine.run import Measure
@@ -140,7 +140,7 @@ class NeedleMeasure(Measure):
 
     kind = "probe"
     options: ProbeOptions
-    form = Form(options=ProbeOptions, text="haystack", several=True, lone=True, bare=("sequential",))
+    form = Form(options=ProbeOptions, several=True, lone=True, bare=("sequential",))
     own_steps = False  # whether lengths and early stopping are those of the run's own probe
 
     def prepare(self) -> None:
@@ -174,14 +174,10 @@ class NeedleMeasure(Measure):
         return bar
 
     def run_length(self, length: int, finished: FinishedTests) -> LengthResult:
-        """Run the tests of a length that are not finished.
-
-        Raises: KeyboardInterrupt, which says how to go on.
-        """
+        """Run the tests of a length that are not finished."""
         self.bar.known(sum(test < self.config.tests for test in finished.known(length)))
         finished.report = self.bar.update
-        with stoppable(finished):
-            return self.probe.run_length(self.subject.generate, length, store=finished)
+        return self.probe.run_length(self.subject.generate, length, store=finished)
 
     def title(self) -> str:
         """Name the model and the tests."""

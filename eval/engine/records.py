@@ -19,13 +19,14 @@ import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 
-from lab.errors import DataError
+from lab.errors import ConfigError, DataError
 from lab.files import write_atomic
 from lab.train.arms import read_settings
 from lab.train.folder import RunFolder
@@ -67,24 +68,21 @@ def unpack(table: Path, folder: Path) -> list[Path]:
 
     Raises: DataError for a broken table.
     """
-    files: dict[Path, list[Row]] = {}
+    folder.mkdir()
     try:
         with lzma.open(table, "rt", encoding="utf-8") as lines:
-            for record in map(json.loads, lines):
-                files.setdefault(folder / record["run"] / record["file"], []).append(record)
+            for record in map(json.loads, lines):  # in the order of the table, which the times of the files keep
+                path = folder / record["run"] / record["file"]
+                path.parent.mkdir(parents=True, exist_ok=True)
+                if "arrays" in record:
+                    arrays: Any = {name: np.array(values) for name, values in record["arrays"].items()}
+                    np.savez(path, **arrays)
+                    continue
+                with path.open("a", encoding="utf-8") as file:
+                    file.write(json.dumps(record["row"]) + "\n" if "row" in record else record["text"])
     except (OSError, EOFError, lzma.LZMAError, ValueError, KeyError, TypeError) as error:
         raise DataError(f"{table}: not a table of runs ({error}); restore it") from error
-    for path, records in files.items():  # in the order of the table, which the times of the files keep
-        path.parent.mkdir(parents=True, exist_ok=True)
-        first = records[0]
-        if "arrays" in first:
-            arrays: Any = {name: np.array(values) for name, values in first["arrays"].items()}
-            np.savez(path, **arrays)
-        elif "row" in first:
-            path.write_text("".join(json.dumps(record["row"]) + "\n" for record in records), "utf-8")
-        else:
-            path.write_text(first["text"], "utf-8")
-    return sorted({folder / record["run"] for records in files.values() for record in records})
+    return sorted(folder.iterdir())
 
 
 @contextmanager
@@ -98,6 +96,34 @@ def unpacked(places: Sequence[Path]) -> Iterator[list[Path]]:
         runs = [run for number, table in enumerate(tables) for run in unpack(table, Path(folder) / str(number))]
         others = [place for place in places if place not in tables]
         yield [*others, *sorted(runs, key=lambda run: run.name)]
+
+
+class ProbedRun(NamedTuple):
+    """A run's folder, its settings by their dotted names, and the summaries of its probes by rising tokens."""
+
+    path: Path
+    settings: Row
+    probes: list[Row]
+
+
+def read_runs(places: Sequence[Path]) -> dict[str, ProbedRun]:
+    """Read runs by their names.
+
+    Raises: ConfigError for what is not a run folder, or for two of one name; CheckpointError for broken files.
+    """
+    names = [place.resolve().name for place in places]
+    rule = "must be a run folder, with a config.yaml; name run folders"
+    faults = [f"{place}: {rule}" for place in places if not (place / "config.yaml").is_file()]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    faults += [f"{name}: must be the name of one folder only; rename the others" for name in twice]
+    if faults or not places:
+        raise ConfigError(*(faults or ["RUNS: must be set; name run folders"]))
+    return {
+        name: ProbedRun(
+            place, read_settings(place), sorted(RunFolder(place).probes(), key=itemgetter("consumed_tokens"))
+        )
+        for name, place in zip(names, places, strict=True)
+    }
 
 
 class Kind(NamedTuple):

@@ -31,6 +31,7 @@ from scipy.special import log_ndtr
 from lab.train.arms import mean_with_limits
 
 Floats = npt.NDArray[np.float64]
+CONFIDENCE = 0.95
 PRIOR = 0.01  # inverse standard deviation of d
 OPEN = 10.0  # standard error of an entry of d from which on it counts as open
 SAME = 0.02  # nats within which a column counts as constant; runs end some tokens apart
@@ -160,29 +161,22 @@ def errors_of(d: Floats, sigma: float, x: Floats, y: Floats, side: Floats) -> Fl
     return errors
 
 
-def bootstrap(
-    points: pd.DataFrame, whole: Regression, resamples: int, confidence: float, seed: int
-) -> tuple[pd.DataFrame, int]:
-    """Compute limits `low` and `high` of each column's coefficient, and count the resamples that could be fitted.
+def bootstrap(points: pd.DataFrame, whole: Regression, resamples: int) -> tuple[pd.DataFrame, int]:
+    """Lay out each column's coefficient with limits, and count the resamples that could be fitted.
 
     A column that a resample cannot separate has none from it. Limits are values found, so open ones stay infinite.
     """
-    generator = np.random.default_rng(seed)
+    generator = np.random.default_rng(0)
     runs = [group for _, group in points.groupby("run", sort=False)]
     found = []
     for _ in range(resamples):
         drawn = pd.concat([runs[k] for k in generator.integers(0, len(runs), len(runs))], ignore_index=True)
         model = fit(drawn, separable(drawn, whole.columns)[0])
         found += [] if model is None else [model.reported]
-    slopes = pd.DataFrame(found, columns=list(whole.columns))
-    shares = {"low": (1 - confidence) / 2, "high": (1 + confidence) / 2}
-    limits = {name: [quantile(slopes[column].dropna(), share) for column in slopes] for name, share in shares.items()}
-    return pd.DataFrame(limits, index=slopes.columns, dtype=float), len(found)
-
-
-def quantile(values: Sequence[float], share: float) -> float:
-    """Return one of the values; nan of none."""
-    return float(np.quantile(values, share, method="nearest")) if len(values) else np.nan
+    slopes = pd.DataFrame(found, columns=list(whole.columns), dtype=float)
+    shares = {"low": (1 - CONFIDENCE) / 2, "high": (1 + CONFIDENCE) / 2}
+    limits = {name: slopes.quantile(share, interpolation="nearest") for name, share in shares.items()}
+    return pd.DataFrame({"coefficient": pd.Series(whole.reported), **limits}).rename_axis("column"), len(found)
 
 
 def held_out(points: pd.DataFrame, columns: Sequence[str], by: str) -> npt.NDArray[np.float64]:
@@ -200,13 +194,11 @@ def compare(points: pd.DataFrame, models: dict[str, tuple[str, ...]], by: str) -
 
     Sums are over the runs, or arms, that every model could be fitted without.
     """
-    scores = np.array([held_out(points, columns, by) for columns in models.values()])
-    scores = scores[:, ~np.isnan(scores).any(0)]
-    rows = []
-    for name, score in zip(models, scores, strict=True):
-        row = {"model": name, f"left out by {by}": scores.shape[1], "log likelihood": score.sum()}
-        if scores.shape[1]:
-            mean, low, high = mean_with_limits((scores[-1] - score).tolist())
-            row |= {"all less it": mean, "from": low, "to": high}
-        rows.append(row)
-    return pd.DataFrame(rows).set_index("model")
+    scores = pd.DataFrame({name: held_out(points, columns, by) for name, columns in models.items()}).dropna()
+    if scores.empty:
+        return pd.DataFrame({f"left out by {by}": 0}, scores.columns).rename_axis("model")
+    less = [mean_with_limits((scores.iloc[:, -1] - scores[name]).tolist()) for name in scores]
+    table = pd.DataFrame(less, scores.columns, ["all less it", "from", "to"])
+    table.insert(0, "log likelihood", scores.sum())
+    table.insert(0, f"left out by {by}", len(scores))
+    return table.rename_axis("model")

@@ -44,11 +44,11 @@ class Results:
             if path.exists():
                 content = path.read_bytes()
                 os.truncate(path, content.rfind(b"\n") + 1)
-            self.known = {self.name(row): row for row in RunFolder(path.parent).read(path.name)}
+            self.kept = {self.name(row): row for row in RunFolder(path.parent).read(path.name)}
 
     def __iter__(self) -> Iterator[Row]:
         """Go through all rows, the newest of each name."""
-        return iter(self.known.values())
+        return iter(self.kept.values())
 
     def name(self, row: Mapping[str, Any]) -> str:
         """Write what a row is named by."""
@@ -60,7 +60,7 @@ class Results:
 
     def find(self, row: Mapping[str, Any]) -> Row | None:
         """Return the finished row of the same name."""
-        return self.known.get(self.name(row))
+        return self.kept.get(self.name(row))
 
     def alike(self, row: Mapping[str, Any], fields: Sequence[str]) -> list[Row]:
         """List the rows that agree with one in some fields."""
@@ -73,7 +73,7 @@ class Results:
             file.write("".join(json.dumps(row) + "\n" for row in new))
             file.flush()
             os.fsync(file.fileno())
-        self.known |= {self.name(row): row for row in new}
+        self.kept |= {self.name(row): row for row in new}
 
     def add(self, row: Mapping[str, Any], tests: tuple[str, Sequence[Row]] | None = None) -> Row:
         """Append the row of a finished cell; `tests`, a file name and records, are written before it.

@@ -48,13 +48,14 @@ from torch import distributed
 from eval.engine.answers import Outcome, judge, run_tests
 from eval.engine.cases import TextCase
 from eval.engine.command import Form, Request, run
+from eval.engine.methods import PREFIX
 from eval.engine.rows import Found, Results, Row
-from eval.engine.subject import Subject, device_for, note_idle_distance, open_subject, result_folder
+from eval.engine.subject import Subject, device_for, note_idle, open_subject, result_folder
 from lab.bars import Bar
 from lab.command import CONTINUES
 from lab.draw import Rule, save
 from lab.errors import ConfigError
-from lab.launch import Launch, read_launch
+from lab.launch import read_launch
 from lab.model.attention.context import ContextGroup
 
 WAIT = timedelta(days=1)  # for the next row, while the first process reads, draws or writes
@@ -88,8 +89,8 @@ class Measure:
         self.request, self.options, self.subject = request, request.options, subject
         self.bar: Any = None
         self.prepare()
-        if self.longest is not None:
-            note_idle_distance(request.overrides, subject.model.decoder.distance, self.longest)
+        if self.longest is not None and any(key.startswith(PREFIX) for key in request.overrides):
+            note_idle("--position.distance", subject.model.decoder.distance, self.longest)
 
     @classmethod
     def chosen(cls, request: Request) -> type[Measure]:
@@ -203,23 +204,16 @@ def run_measure(
     measure: type[Measure],
     arguments: Sequence[str],
     *,
-    known: Callable[[Request], Found | None] = lambda request: None,
     together: Callable[[Request, Sequence[Found]], Found] | None = None,
 ) -> int:
-    """Run a measure as a command and return the exit status.
-
-    `known` may return what was found before, so that a model need not be opened; `together` sums up several models.
-    """
-    description = sys.modules[measure.__module__].__doc__
+    """Run a measure as a command and return the exit status; `together` sums up several models."""
 
     def one(request: Request) -> Found | None:
-        before = known(request)
-        if before is not None:
-            return before
         chosen = measure.chosen(request)
         with opened(request, shared=measure.form.shared) as subject:
             return None if subject is None else chosen(request, subject).found()
 
+    description = sys.modules[measure.__module__].__doc__
     return run(
         f"eval.{measure.kind}", description, measure.form, one, arguments, stopped=measure.stopped, together=together
     )
@@ -235,35 +229,26 @@ def opened(request: Request, *, shared: bool) -> Iterator[Subject | None]:
     if not shared or launch.world_size == 1:
         yield open_subject(request)
         return
-    with joined(launch, device_for(request.options.device)) as context:
-        subject = open_subject(request)
+    on_gpu = device_for(request.options.device).type == "cuda"
+    if on_gpu:
+        torch.cuda.set_device(launch.local_rank)
+    distributed.init_process_group("cpu:gloo,cuda:nccl" if on_gpu else "gloo", timeout=WAIT)
+    try:
+        subject = replace(open_subject(request), context=ContextGroup.of(launch.world_size))
         heads = subject.model.decoder.cfg.n_kv_heads
-        if heads % context.degree:
+        if heads % launch.world_size:
             raise ConfigError(
-                f"--nproc-per-node={context.degree}: processes that share a window must divide the {heads} key-value "
-                f"heads of {request.model}; start fewer"
+                f"--nproc-per-node={launch.world_size}: processes that share a window must divide the {heads} "
+                f"key-value heads of {request.model}; start fewer"
             )
-        subject = replace(subject, context=context)
-        if not launch.is_first:
+        if launch.is_first:
+            try:
+                yield subject
+            finally:
+                distributed.broadcast_object_list([None])
+        else:
             serve(subject)
             yield None
-            return
-        try:
-            yield subject
-        finally:
-            distributed.broadcast_object_list([None])
-
-
-@contextmanager
-def joined(launch: Launch, device: torch.device) -> Iterator[ContextGroup]:
-    """Form one group of all processes, each with a GPU of its own where there are GPUs."""
-    if device.type == "cuda":
-        torch.cuda.set_device(launch.local_rank)
-    distributed.init_process_group("cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo", timeout=WAIT)
-    try:
-        context = ContextGroup.of(launch.world_size)
-        assert context is not None, "there are several processes"
-        yield context
     finally:
         distributed.destroy_process_group()
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -14,7 +13,6 @@ from tokenizers import Tokenizer
 from torch import Tensor, distributed
 
 from eval.engine.command import Request
-from eval.engine.methods import Setting
 from lab.command import show
 from lab.config.faults import MOST_WINDOWS
 from lab.counts import SavedCounts
@@ -26,12 +24,12 @@ from lab.model.attention.context import ContextGroup
 from lab.model.attention.inspection import token_losses
 from lab.model.generate import Ended, greedy
 from lab.model.huggingface.config import read_settings
-from lab.positions import Distance, Frequencies
+from lab.positions import Distance
 from lab.probe.haystacks import load_haystack, read_text
 from lab.schema import LONGEST
 from lab.source import is_hub_id, named
 from lab.train.checkpoints import COUNTS, Checkpoint, folder_name
-from lab.train.environment import GIB, commit, computes_in_bf16, memory_of, processor
+from lab.train.environment import commit, computes_in_bf16, memory_of, processor
 
 MOST_TOKENS = 4096  # of the longest test of a model that does not state its training window
 SUBJECT = ("model", "checkpoint", "weights", "method", "precision")  # the fields that name a model in rows
@@ -44,11 +42,22 @@ class Subject:
     model: OpenedModel
     tokenizer: Tokenizer
     stop_id: int | None
-    checkpoint: str | None
+    saved: Checkpoint | None
     weights: str
     precision: str
     device: torch.device
     context: ContextGroup | None = None  # the processes that score rows together
+
+    @property
+    def checkpoint(self) -> str | None:
+        """Name the checkpoint; None for a model that is none of a run."""
+        return None if self.saved is None else self.saved.folder.name
+
+    @property
+    def counts(self) -> SavedCounts | None:
+        """Read the position frequency at the checkpoint, where that was counted."""
+        path = None if self.saved is None else self.saved.folder / COUNTS
+        return None if path is None or not path.exists() else SavedCounts.read(path)
 
     @property
     def row(self) -> dict[str, Any]:
@@ -98,19 +107,12 @@ def refuse_far(options: Any, model: OpenedModel, device: torch.device) -> None:
     Raises: ConfigError with a line for each option.
     """
     cfg = model.decoder.cfg
-    most, memory = MOST_WINDOWS * (model.train_len or LONGEST), memory_of(device)
     token_bytes = 2 * 2 * cfg.n_layers * cfg.n_kv_heads * cfg.head_dim  # keys and values, in bfloat16
-    faults = []
-    for name in (field.name for field in fields(options) if "Length" in str(field.type)):
-        values = getattr(options, name) or 0
-        length = max(values) if isinstance(values, tuple) else values
-        if length > most:
-            faults.append(f"--{name}={length}: must be <= {most:,}, {MOST_WINDOWS:,} of the model's windows; lower it")
-        elif length * token_bytes > memory:
-            faults.append(
-                f"--{name}={length}: the keys and values of so many take {length * token_bytes / GIB:,.0f} GiB at "
-                f"least, the device has {memory / GIB:,.0f}; lower it"
-            )
+    most = min(MOST_WINDOWS * (model.train_len or LONGEST), memory_of(device) // token_bytes)
+    rule = f"must be <= {most:,}, {MOST_WINDOWS:,} windows of the model, or the keys and values that memory holds"
+    named = {field.name: getattr(options, field.name) or 0 for field in fields(options) if "Length" in str(field.type)}
+    longest = {name: max(value) if isinstance(value, tuple) else value for name, value in named.items()}
+    faults = [f"--{name}={length}: {rule}; lower it" for name, length in longest.items() if length > most]
     if faults:
         raise ConfigError(*faults)
 
@@ -121,16 +123,18 @@ def as_subject(model: OpenedModel, place: Path, device: torch.device) -> Subject
     Raises: DataError for a model without a tokenizer.
     """
     tokenizer = needed(model.tokenizer)
-    in_bf16, stop_id = device.type == "cuda", None
+    stop_id: int | None
     if model.experiment is not None:
         in_bf16 = computes_in_bf16(model.experiment, device)
         stop_id = end_of_document(model.experiment.data, tokenizer)
     else:
+        in_bf16 = device.type == "cuda"
         stop_id = first_id(read_settings(named(place).resolve()).get("eos_token_id"))
-    checkpoint = None if model.consumed_tokens is None else folder_name(model.consumed_tokens)
-    weights = weights_of(model, place, checkpoint)
-    precision = "bfloat16" if in_bf16 else "float32"
-    return Subject(model, tokenizer, stop_id, checkpoint, weights, precision, device)
+    saved = None
+    if model.folder is not None and model.consumed_tokens is not None:
+        saved = Checkpoint(model.folder / "checkpoints" / folder_name(model.consumed_tokens))
+    weights = weights_of(place) if saved is None else saved.digest[:16]
+    return Subject(model, tokenizer, stop_id, saved, weights, "bfloat16" if in_bf16 else "float32", device)
 
 
 def first_id(value: Any) -> int | None:
@@ -143,12 +147,8 @@ def first_id(value: Any) -> int | None:
     return first_id(value[0]) if isinstance(value, list) and value else value if isinstance(value, int) else None
 
 
-def weights_of(model: OpenedModel, place: Path, checkpoint: str | None) -> str:
-    """Name weights: a checkpoint's by its manifest, a model of the hub by its commit, a folder's by its files' names,
-    sizes and times.
-    """
-    if model.folder is not None and checkpoint is not None and model.consumed_tokens is not None:
-        return Checkpoint(model.folder / "checkpoints" / checkpoint).digest[:16]
+def weights_of(place: Path) -> str:
+    """Name weights: those of a model of the hub by its commit, of a folder by its files' names, sizes and times."""
     if is_hub_id(place):
         return named(place).name[:16]
     files = [(path.name, path.stat()) for path in sorted(named(place).glob("*.safetensors"))]
@@ -173,29 +173,10 @@ def device_for(name: str) -> torch.device:
     return torch.device("cuda" if available and name != "cpu" else "cpu")
 
 
-def note_idle_distance(overrides: Mapping[str, Any], distance: Distance, n_tokens: int) -> None:
-    """Print a note if a requested distance method changes nothing in texts of this length."""
-    if any(key.startswith("position.distance.") for key in overrides):
-        note_idle("--position.distance", distance, n_tokens)
-
-
 def note_idle(option: str, distance: Distance, n_tokens: int) -> None:
     """Print a note if a distance method changes nothing in texts of this length; its numbers are those of plain."""
     for fault in distance.length_faults(n_tokens):
         show(f"note: {option}: changes nothing in {n_tokens} tokens ({fault})", error=True)
-
-
-def checked(setting: Setting, length: int, own: Frequencies) -> Setting:
-    """Refuse a method that cannot be built; print a note on one that changes nothing at the length.
-
-    Raises: ConfigError.
-    """
-    try:
-        _, distance = setting.place(own)
-    except ConfigError as error:
-        raise ConfigError(*(f"--distance={setting.method}: {fault}" for fault in error.faults)) from error
-    note_idle(f"--distance={setting.method}", distance, length)
-    return setting
 
 
 def doublings(first: int, last: int) -> tuple[int, ...]:
@@ -217,14 +198,6 @@ def source(model: OpenedModel, device: torch.device) -> dict[str, Any]:
         "hardware": processor(device),
         "method": model.method,
     }
-
-
-def counts_of(subject: Subject) -> SavedCounts | None:
-    """Read the position frequency at a run's checkpoint; None for a Hugging Face folder."""
-    if subject.model.folder is None or subject.checkpoint is None:
-        return None
-    path = subject.model.folder / "checkpoints" / subject.checkpoint / COUNTS
-    return SavedCounts.read(path) if path.exists() else None
 
 
 def haystack_of(subject: Subject, path: str | None, own: str | None) -> tuple[str, str | None]:

@@ -286,8 +286,7 @@ def notes(request: Request, subject: Subject, rows: Sequence[Row]) -> Iterator[s
 
 def main(arguments: Sequence[str]) -> int:
     """Run the command line and return the exit status."""
-    refused = {"--text": "tasks bring their own texts", "--plot": "scores have no picture, eval.compare makes a table"}
-    return run("eval.harness", __doc__, Form(options=HarnessOptions, refused=refused), measure, arguments)
+    return run("eval.harness", __doc__, Form(options=HarnessOptions, lacks=("--plot",)), measure, arguments)
 
 
 if __name__ == "__main__":

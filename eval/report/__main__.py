@@ -25,7 +25,7 @@ from typing import Any
 import pandas as pd
 from markupsafe import Markup
 
-from eval.engine.command import NO_MODEL, Form, Request, run
+from eval.engine.command import Form, Request, run
 from eval.engine.records import unpacked
 from eval.engine.rows import Found, file_in
 from eval.report.data import Runs, read_runs, shares
@@ -35,7 +35,7 @@ from lab.command import start
 from lab.draw import altair, below, beside, save, themed, words
 from lab.errors import DataError
 from lab.files import write_atomic, writing
-from lab.schema import Section
+from lab.schema import PathText, Section
 from lab.train.arms import differing
 
 CHOSEN = "!isArray(pick) || !(datum.run || datum.arm) || indexof(pick, datum.run || datum.arm) >= 0"
@@ -47,9 +47,11 @@ class ReportOptions(Section):
 
     title: str | None = None
     """Heading of the page; left out, the names of the runs."""
+    figures: PathText | None = None
+    """Folder to write the figures into, as PNG and SVG."""
 
 
-def make_report(places: Sequence[Path], options: ReportOptions, output: Path, images: Path | None) -> Found:
+def make_report(places: Sequence[Path], options: ReportOptions, output: Path) -> Found:
     """Read runs, write the page or the picture, and the images, and return what was written, a row for each run.
 
     Raises: LabError.
@@ -71,7 +73,8 @@ def make_report(places: Sequence[Path], options: ReportOptions, output: Path, im
         output.parent.mkdir(parents=True, exist_ok=True)
         write_atomic(output, data)
     lines = [f"{output}: {counts}, {len(data) / 1e6:.1f} MB"]
-    if images is not None:
+    if options.figures is not None:
+        images = Path(options.figures)
         with writing(f"--figures {images}", "folder"):
             for figure in Bar(drawn, desc="figures", unit="figure"):
                 for suffix in (".png", ".svg"):
@@ -157,13 +160,12 @@ def main(arguments: Sequence[str]) -> int:
     """Run the command line and return the exit status."""
 
     def write(request: Request) -> Found:
-        images = None if request.named.figures is None else Path(request.named.figures)
         with unpacked(request.places) as runs:
-            return make_report(runs, request.options, file_in(request.folder, "report.html"), images)
+            return make_report(runs, request.options, file_in(request.folder, "report.html"))
 
     missing = "RUN: must come first, the folders of one or more runs; for instance runs/cpu_demo"
-    refused = {**NO_MODEL, "--plot": "the page has its figures, --figures writes them as images"}
-    form = Form(options=ReportOptions, refused=refused, each=False, file=True, missing=missing, values=("--figures",))
+    lacks = ("--distance", "--frequency", "--plot")
+    form = Form(options=ReportOptions, lacks=lacks, each=False, missing=missing)
     return run("eval.report", __doc__, form, write, arguments)
 
 

@@ -15,10 +15,10 @@ import torch
 
 from lab.config import Experiment
 from lab.errors import ConfigError, first_line
-from lab.model.attention import backends, devices
+from lab.model import devices
+from lab.model.attention import backends
 from lab.positions.methods import describe
 
-GIB = 2**30
 PACKAGES = ("torch", "lightning", "numpy", "tokenizers", "flash-attn", "xformers")
 ROOT = Path(__file__).resolve().parents[2]
 

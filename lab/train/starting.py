@@ -32,7 +32,7 @@ from lab.files import (
     writing,
 )
 from lab.launch import Launch
-from lab.model import products
+from lab.model import devices
 from lab.positions import frequencies
 from lab.positions.base_bound import base_warning
 from lab.positions.methods import describe
@@ -274,7 +274,7 @@ def announce(experiment: Experiment, checkpoint: Checkpoint | None) -> str:
         f"{train.batch_tokens:,} tokens on {device.type}{shared}{start}",
         f"attention: {backend} ({reason})",
         f"compiled blocks: {'yes' if compiled else 'no'} ({why})",
-        products.describe(dtype) if device.type == "cpu" else None,
+        devices.describe(dtype) if device.type == "cpu" else None,
         *reductions(experiment),
         base_warning(experiment.model.theta, experiment.data.window),
     ]

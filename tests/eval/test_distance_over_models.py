@@ -6,10 +6,9 @@ import shutil
 import pytest
 from safetensors.torch import load_file, save_file
 
-import eval.engine.run
 from eval import distance as command
-from eval.engine.over_models import chart, rows_of, step_of, table
-from eval.engine.rows import Found
+from eval.engine.over_models import chart, step_of, table
+from eval.engine.subject import Subject
 from lab.source import hub_folder
 from tests.eval.commands import rows_in, words_of
 
@@ -50,24 +49,10 @@ def hub(checkpoints, tmp_path, monkeypatch):
     hub_folder.cache_clear()
 
 
-@pytest.fixture
-def opened(monkeypatch):
-    """The models that were opened."""
-    names, true = [], eval.engine.run.open_subject
-
-    def open_subject(request):
-        names.append(request.model.name)
-        return true(request)
-
-    monkeypatch.setattr(eval.engine.run, "open_subject", open_subject)
-    return names
-
-
-def test_one_command_draws_reach_over_the_revisions_of_a_model(hub, opened, text_file, tmp_path, capsys):
+def test_one_command_draws_reach_over_the_revisions_of_a_model(hub, text_file, tmp_path, capsys, monkeypatch):
     words = [*WORDS, f"--haystack={text_file}", "-o", str(tmp_path / "out"), "--tokens_per_step=1000"]
     assert command.main(["hf:owner/small@step*", *words]) == 0
     names = [f"small@step{step}" for step in STEPS]
-    assert opened == names
     printed = words_of(capsys.readouterr().out)
     assert [line[:4] for line in printed if line[0] in names] == [
         [f"small@step{step}", str(step), f"{step * 1000:,}", "rope+plain"] for step in STEPS
@@ -78,19 +63,13 @@ def test_one_command_draws_reach_over_the_revisions_of_a_model(hub, opened, text
     assert [(row["model"], row["tokens"]) for row in rows] == [(f"small@step{s}", s * 1000) for s in STEPS]
     assert [row["weights"] for row in rows] == [f"{step:0<40}"[:16] for step in STEPS]
     assert all(row["reach_high"] == own[row["model"]]["reach_high"] for row in rows)
-    # one revision is not measured yet, and nothing else is opened or downloaded
-    shutil.rmtree(tmp_path / "out" / names[1])
-    shutil.rmtree(hub / "snapshots" / f"{STEPS[0]:0<40}")
-    hub_folder.cache_clear()
-    opened.clear()
-    assert command.main(["hf:owner/small@{step3,step20,step100}", *words, "--json"]) == 0
-    assert opened == [names[1]]
+    # nothing is measured again
+    with monkeypatch.context() as patch:
+        patch.setattr(Subject, "generate", None)
+        assert command.main([*(f"hf:owner/small@step{step}" for step in STEPS), *words, "--json"]) == 0
+    assert rows_in(together) == rows
     found = json.loads(capsys.readouterr().out)
     assert {row["model"] for row in found["rows"]} == {*names}
-    assert rows_in(together) == rows
-    opened.clear()
-    assert command.main(["hf:owner/small@{step20,step100}", *words, "--threshold=0.5"]) == 0
-    assert opened == names[1:], "other options are another measurement"
 
 
 def test_a_folder_of_checkpoints_is_measured_in_the_order_of_its_steps(checkpoints, text_file, tmp_path, capsys):
@@ -105,12 +84,12 @@ def test_a_folder_of_checkpoints_is_measured_in_the_order_of_its_steps(checkpoin
     assert capsys.readouterr().err.startswith("--tokens_per_step: would be ignored with one model")
 
 
-def test_steps_tokens_and_the_picture_by_hand():
+def test_the_table_and_the_picture_by_hand():
     row = {"metric": "reach", "method": "m", "reach": 1234.5, "reach_low": None, "reach_high": None, "n": 4}
     row |= {"first_distance": 64, "last_distance": 2000, "f_at_reach": None, "consumed_tokens": None, "threshold": 0.8}
-    found = [Found("", [row]), Found("", [{**row, "reach": None}]), Found("", [{**row, "consumed_tokens": 7}])]
-    rows = rows_of(["a@step-2k", "main", "run"], found, 5.0)
-    assert [(each["step"], each["tokens"]) for each in rows] == [(2000, 10_000), (None, None), (None, 7)]
+    places = {"a@step-2k": (2000, 10_000), "main": (None, None), "run": (None, 7)}
+    rows = [{**row, "model": name, "step": step, "tokens": tokens} for name, (step, tokens) in places.items()]
+    rows[1]["reach"] = None
     assert words_of(table(rows)) == [
         ["model", "step", "tokens", "method", "reach", "limits", "f"],
         ["a@step-2k", "2,000", "10,000", "m", "1,234.5", "<64", "to", "the", "end", "-"],
@@ -122,8 +101,5 @@ def test_steps_tokens_and_the_picture_by_hand():
     far = {**rows[0], "reach": 2000}
     steps = [{**far, "model": f"m{k}", "step": k, "tokens": None, "reach": k and 100 * k} for k in (3, 1, 2)]
     steps.append({**steps[0], "model": "m4", "step": 4, "reach": None})
-    tables = chart(steps).to_dict()["datasets"].values()
-    assert [[(row["step"], row["shown"]) for row in table] for table in tables if len(table) == 4] == [
-        [(1, 100), (2, 200), (3, 300), (4, 64)]
-    ]
-    assert [[row["bound"]] for table in tables for row in table if row.get("step") == 4] == [["less far"]] * 2
+    (table_drawn,) = [rows for rows in chart(steps).to_dict()["datasets"].values() if len(rows) == 4]
+    assert [(row["step"], row["shown"]) for row in table_drawn] == [(3, 300), (1, 100), (2, 200), (4, 64)]

@@ -2,7 +2,6 @@
 
 import json
 import re
-import shutil
 from pathlib import Path
 
 import pytest
@@ -10,10 +9,7 @@ import torch
 from scipy.stats import beta
 
 import eval.engine.subject
-from eval.engine.command import Request
-from eval.engine.depths import ByDepth, cell_of, depth_rows, peak, third_of, third_rows, was_found
-from eval.engine.needles import ProbeOptions
-from eval.engine.subject import open_subject
+from eval.engine.depths import cell_of, depth_rows, peak, third_of, third_rows, was_found
 from eval.probe import main
 from lab.probe.config import ProbeConfig
 from lab.probe.effective_length import NeedleProbe, Worker
@@ -21,7 +17,6 @@ from lab.probe.needles import found
 from lab.probe.released_needles import found as found_anywhere
 from tests.eval.answering import Reader
 from tests.eval.commands import runner
-from tests.opened import CONSUMED
 from tests.runs.test_picture import size_of
 
 HAYSTACK = " ".join(f"bake{'.' if k % 7 == 6 else ''}" for k in range(4000))
@@ -201,45 +196,3 @@ def test_a_stopped_call_goes_on_and_tests_of_the_probe_are_shared(run_folder, tm
     assert counted.prompts == 2
     assert run([*words, "--seed=1"], capsys)[0] == 0
     assert counted.prompts == 8
-
-
-@pytest.fixture
-def recorded(run_folder, tmp_path):
-    """A run folder whose training has probed: its own tests, with answers no model gives."""
-    folder = shutil.copytree(run_folder, tmp_path / "tiny", ignore=shutil.ignore_patterns("eval"))
-    options = ProbeOptions(by="depth", lengths=(320,), tests=3)
-    request = Request(folder, options, {}, False, None)
-    probe = ByDepth(request, open_subject(request)).probe
-    rows = []
-    for test in range(3):
-        case = probe.case(320, test)
-        judged = probe.judge(case, " ".join(case.numbers))
-        rows.append({"length": 320, "test": test, **judged})
-    rows[2]["prompt_hash"] = "0" * 16  # another test than this one
-    (folder / "cases").mkdir()
-    (folder / "cases" / f"tokens-{CONSUMED:015d}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    (folder / "environment.json").write_text(json.dumps({"hardware": {"gpus": []}}))
-    return folder
-
-
-def test_tests_that_training_recorded_are_taken_up(recorded, tmp_path, capsys, monkeypatch):
-    counted = Counted(monkeypatch)
-    words = [recorded, "--by=depth", "--lengths=320", "--device=cpu"]
-
-    def ran(*more, tests=3):
-        before = counted.prompts
-        status, out, _ = run(
-            [*words, f"--tests={tests}", *more, "-o", tmp_path / "-".join((str(tests), *more))], capsys
-        )
-        assert status == 0
-        taken = re.search(r"taken from the run's cases/: (\d+)", out)
-        return counted.prompts - before, int(taken[1]) if taken else 0
-
-    assert ran() == (1, 2)
-    assert sum(row["found"] for row in rows_in(tmp_path / "3") if row["metric"] == "found_by_depth") == 8
-    assert ran(tests=1) == (0, 1)
-    for other in ("--seed=1", "--answer_budget=63"):
-        assert ran(other) == (3, 0)
-    assert ran("--position.distance.method=rerope", "--position.distance.window=9") == (3, 0)
-    (recorded / "environment.json").write_text(json.dumps({"hardware": {"gpus": ["one"]}}))
-    assert ran("--seed=0") == (3, 0)

@@ -1,5 +1,6 @@
 """The regression of reach: against values by hand, peers of scipy, and simulated runs whose coefficients are known."""
 
+import json
 import re
 
 import numpy as np
@@ -8,7 +9,7 @@ import pytest
 from scipy.optimize import minimize
 from scipy.stats import CensoredData, norm
 
-from eval.engine.regression import bootstrap, compare, fit, held_out, inflation, measured, quantile, separable
+from eval.engine.regression import bootstrap, compare, fit, held_out, inflation, measured, separable
 from eval.reach import at_the_reach, bounds, main
 from lab.counts import PositionCounts
 from lab.settings import format_yaml
@@ -87,13 +88,13 @@ def test_known_coefficients_are_within_the_limits_and_dropping_the_bounds_is_not
     bounded = ~measured(points)
     assert 0.2 < bounded.mean() < 0.6
     model = fit(points, COLUMNS)
-    limits, fitted = bootstrap(points, model, 80, 0.95, seed=0)
+    limits, fitted = bootstrap(points, model, 80)
     assert fitted == 80
     for column, slope in TRUE.items():
         assert limits.low[column] < slope < limits.high[column]
         assert limits.high[column] - limits.low[column] < 0.6
     dropped = points[~bounded].reset_index(drop=True)
-    biased, _ = bootstrap(dropped, fit(dropped, COLUMNS), 80, 0.95, seed=0)
+    biased, _ = bootstrap(dropped, fit(dropped, COLUMNS), 80)
     assert biased.high["f"] < TRUE["f"], "reach that is cut off grows less with f"
 
 
@@ -124,7 +125,6 @@ def test_a_coefficient_that_bounds_leave_open_is_infinite():
     model = fit(points, ["x"])
     assert model.reported == {"x": np.inf}
     assert np.isfinite(model.slopes).all()
-    assert quantile([1.0, 2.0, np.inf], 0.975) == np.inf
     assert fit(points[:4], ["x"][:0]) is not None
     assert fit(points[:2], []) is None, "two reaches do not give a mean and a deviation"
 
@@ -185,25 +185,26 @@ def write_runs(folder):
 def test_the_command_reads_runs_and_writes_its_tables_and_picture(tmp_path, capsys, monkeypatch):
     pytest.importorskip("altair")
     drawn = []
-    monkeypatch.setattr("eval.reach.save", lambda chart, path: drawn.append(chart.to_dict()))
+    monkeypatch.setattr("eval.reach.draw.save", lambda chart, path: drawn.append(chart.to_dict()))
+    monkeypatch.setattr("eval.reach.RESAMPLES", 100)
     runs = write_runs(tmp_path / "runs")
-    words = ["--at=64", "--resamples=100", "-o", str(tmp_path / "out"), "--plot"]
-    assert main([*runs, *words]) == 0
+    assert main([*runs, "--at=64", "-o", str(tmp_path / "out"), "--plot"]) == 0
     text = capsys.readouterr().out
     assert text.startswith("n = 24 probes of 8 runs in 4 arms; reach measured in ")
     assert "f at 64 tokens, without it 0 more probes\narms differ in: data.corpus.median_tokens, data.window" in text
     assert "not in the regression: section, unknown in some points" in text
     assert "not in the regression: theta, the same in all points" in text
     assert "one f for all arms? the largest mean is 1 times the smallest" in text
-    found = pd.read_csv(tmp_path / "out" / "coefficients.csv", index_col="column")
+    rows = pd.DataFrame(map(json.loads, (tmp_path / "out" / "reach.jsonl").read_text().splitlines()))
+    found = rows[rows["table"] == "coefficients"].set_index("column")
     assert list(found.index) == ["f", "tokens", "window"]
     assert found.loc["f", "low"] < 0.5 < found.loc["f", "high"]
     assert found.loc["tokens", "low"] < 0 < found.loc["tokens", "high"]
-    models = pd.read_csv(tmp_path / "out" / "models-by-arm.csv", index_col="model")
+    models = rows[rows["table"] == "models by arm"].set_index("model")
     assert models["log likelihood"].drop("all").idxmax() == "f"
-    points = pd.read_csv(tmp_path / "out" / "points.csv")
+    points = rows[rows["table"] == "points"]
     saved = np.load(f"{runs[0]}/counts/tokens-{120_000:015d}.npz")["f"]
-    assert points["f"][0] == saved[64]
+    assert points["f"].iloc[0] == saved[64]
     assert sorted(map(len, drawn[0]["datasets"].values())) == [2, 24]  # the line of equality, and every probe
     monkeypatch.setattr("eval.reach.fit", lambda *_: None)  # what follows asks which points are taken
     assert main([*runs, "--last", "--at=64"]) == 0
@@ -219,8 +220,7 @@ def test_the_command_reads_runs_and_writes_its_tables_and_picture(tmp_path, caps
         ("--at=64", r"RUN: must come first, the folders of one or more runs; for instance runs/cpu_demo"),
         ("{0} {0}", r"160-160-0: must be the name of one folder only; rename the others"),
         ("nowhere", r"nowhere: must be a run folder, with a config.yaml; name run folders"),
-        ("{0} --distance=64", r"--distance=64: this command runs no model under another method; leave it out"),
-        ("{0} --resamples=5", r"--resamples=5: must be >= 100; "),
+        ("{0} --distance=64", r"--distance: is no option of this command; leave it out"),
         ("{0} --at=500", r"RUNS: no probe has reach and f at 500 tokens; name runs that probed and counted"),
     ],
 )
