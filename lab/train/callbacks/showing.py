@@ -14,14 +14,14 @@ from pathlib import Path
 from typing import Any
 
 import lightning
+from lab.train.callbacks.probing import Probing
+from lab.train.callbacks.recording import Recording
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.loggers import WandbLogger
 
 from lab.command import Bar, show
 from lab.config import Experiment
 from lab.errors import first_line
-from lab.train.callbacks.probing import Probing
-from lab.train.callbacks.recording import Recording
 
 CONNECT_S, FINISH_S = 7.0, 10.0
 EXIT_CODES = {"finished": 0, "unfinished": 1}
