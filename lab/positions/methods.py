@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, TypeVar, Union
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, Union
 
 from pydantic import Field
-from pydantic_core import ArgsKwargs
 
-from lab.errors import brief
+from lab.errors import look_up
 from lab.positions.abf import Abf
 from lab.positions.dca import Dca
 from lab.positions.dynamic_ntk import DynamicNtk
@@ -28,9 +25,7 @@ from lab.positions.rope import Rope
 from lab.positions.self_extend import SelfExtend
 from lab.positions.string import String
 from lab.positions.yarn import Yarn
-from lab.schema import Section, adapter, check, look_up, plain
-
-Method = TypeVar("Method", FrequencyMethod, Distance)
+from lab.schema import Section, validated
 
 ROPE_THETA = 10000.0  # arXiv:2104.09864, section 3.2.2
 
@@ -79,8 +74,7 @@ def frequencies(method: str, *, head_dim: int, theta: float | None = None, **par
     config_class = look_up(FREQUENCY_METHODS, method, "frequency.method")
     if theta is not None and "theta" in (f.name for f in fields(config_class)):  # the method sets the base
         parameters["theta"] = theta
-    config = configure(config_class, parameters)
-    return Frequencies.of(config, head_dim, ROPE_THETA if theta is None else theta)
+    return Frequencies.of(validated(config_class, parameters), head_dim, ROPE_THETA if theta is None else theta)
 
 
 def distance(method: str, **parameters: Any) -> Distance:
@@ -88,19 +82,7 @@ def distance(method: str, **parameters: Any) -> Distance:
 
     Raises: ConfigError for an unknown method or a parameter out of the paper's range.
     """
-    return configure(look_up(DISTANCE_METHODS, method, "distance.method"), parameters)
-
-
-def configure(config_class: type[Method], parameters: Mapping[str, Any]) -> Method:
-    """Build a method from named parameters.
-
-    Raises: ConfigError with a line for every unknown, missing or wrong parameter.
-    """
-    made = config_class.__new__(config_class)
-    given = ArgsKwargs((), {name: plain(value) for name, value in parameters.items()})
-    build = partial(adapter(config_class).validator.validate_python, self_instance=made)
-    check(config_class, parameters, build, given, brief)
-    return made
+    return validated(look_up(DISTANCE_METHODS, method, "distance.method"), parameters)
 
 
 def describe(config: FrequencyMethod | Distance) -> str:
