@@ -139,7 +139,7 @@ def inputs_of(experiment: Experiment) -> dict[str, Any]:
 
 def compute_properties(segments: Segments) -> None:
     """Compute cached properties on real tensors: fake tensors cannot have shapes that depend on data."""
-    for name in ("doc_ids", "position_ids", "spans", *(("anchor_of", "key_places") if segments.anchors else ())):
+    for name in ("doc_ids", "position_ids", "spans", *(("key_places",) if segments.anchors else ())):
         getattr(segments, name)
 
 

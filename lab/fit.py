@@ -19,7 +19,7 @@ trace.json and profile.txt to FOLDER, or to RUN/profile. With train.devices > 1 
 starts a process for each device.
 
 Exit status: 0 done; 1 a loss or gradient is not finite, or a rank has died; 2 invalid input, a full disk or a run
-folder in use, at most three lines on stderr; 75 stopped by a signal after saving.
+folder in use, a line for each fault on stderr; 75 stopped by a signal after saving.
 """
 
 from __future__ import annotations
@@ -48,18 +48,14 @@ def parse(words: Words) -> Experiment:
     Raises: ConfigError, also for options that contradict each other or would be ignored.
     """
     options = words.options
-    faults = []
-    for name, flag in (("o", "profile"), ("memory_gib", "dry_run")):
-        if getattr(options, name) is not None and not getattr(options, flag):
-            faults.append(f"{name}={getattr(options, name)}: would be ignored without --{flag}; leave it out")
-    for flag in ("dry_run", "profile"):
-        others = [name for name in ("resume", "restart", "print_config", "dry_run") if name != flag]
-        given = [name for name in others if getattr(options, flag) and getattr(options, name)]
-        faults += [f"--{name}: contradicts --{flag}; leave one of them out" for name in given]
-    if options.resume and options.restart:
-        faults.append("--restart: contradicts --resume; leave one of them out")
-    if faults:
-        raise ConfigError(*faults)
+    for name, flag in (("-o", "profile"), ("--memory_gib", "dry_run")):
+        value = getattr(options, name.lstrip("-"))
+        if value is not None and not getattr(options, flag):
+            raise ConfigError(f"{name}={value}: would be ignored without --{flag}; leave it out")
+    flags = ("restart", "resume", "print_config", "profile", "dry_run")
+    given = [f"--{name}" for name in flags if getattr(options, name)]
+    if len(given) > 1:
+        raise ConfigError(*(f"{name}: contradicts {given[-1]}; leave one of them out" for name in given[:-1]))
     return load_experiment(Path(words.places[0]), words.settings)
 
 

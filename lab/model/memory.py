@@ -28,12 +28,13 @@ from torch.distributed._tools.mem_tracker import MemTracker
 from torch.distributed.device_mesh import init_device_mesh
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from lab.model.attention.attend import KERNELS, runs_whole
+from lab.model.attention.attend import KERNELS
+from lab.model.attention.backends import runs_whole
 from lab.model.attention.cache import KeyCache
 from lab.model.attention.layout import Layout
 from lab.model.block import Attention
 from lab.model.decoder import Decoder, Head
-from lab.model.loss import ChunkedCrossEntropy
+from lab.model.loss import ChunkedCrossEntropy, chunk_tokens
 from lab.model.sharding import Sharding, accumulating, arranged, shard
 
 KERNEL = "varlen"  # flash-attn's kernel returns and keeps tensors of the same sizes
@@ -87,7 +88,7 @@ class FusedCrossEntropy(torch.autograd.Function):
     """The tensors of the loss with its compiled body and sums inside products, without their values."""
 
     @staticmethod
-    def forward(ctx: Any, hidden: Tensor, weight: Tensor, chunk: int) -> Tensor:
+    def forward(ctx: Any, hidden: Tensor, weight: Tensor) -> Tensor:
         """Allocate both gradients, and a chunk's logits and their gradient."""
         device = hidden.device.type
         compute = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else hidden.dtype
@@ -95,14 +96,14 @@ class FusedCrossEntropy(torch.autograd.Function):
         head = weight.to(compute)
         ctx.save_for_backward(torch.empty_like(hidden), torch.zeros_like(weight, dtype=wide))
         ctx.dtypes = hidden.dtype, weight.dtype
-        logits = head.new_empty(min(chunk, len(hidden)), len(head))
+        logits = head.new_empty(min(chunk_tokens(len(head)), len(hidden)), len(head))
         grad = torch.empty_like(logits)
         return grad.new_zeros((), dtype=wide)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         """Scale the gradients."""
-        return *ChunkedCrossEntropy.backward(ctx, grads[0], grads[0])[:2], None
+        return ChunkedCrossEntropy.backward(ctx, grads[0], grads[0])[:2]
 
 
 class FusedHead(Head):
@@ -110,7 +111,7 @@ class FusedHead(Head):
 
     def forward(self, x: Tensor, *_: Any, **__: Any) -> Tensor:  # type: ignore[override]
         """Compute the loss; shapes and tensors only."""
-        loss: Tensor = FusedCrossEntropy.apply(x.flatten(0, 1), self.weight, self.chunk)  # type: ignore[no-untyped-call]
+        loss: Tensor = FusedCrossEntropy.apply(x.flatten(0, 1), self.weight)  # type: ignore[no-untyped-call]
         return loss
 
 

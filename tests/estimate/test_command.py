@@ -19,7 +19,7 @@ from lab.estimate import (
     shard_tokens,
 )
 from lab.model.memory import Memory
-from lab.settings import format_yaml
+from lab.schema import format_yaml
 from lab.train.folder import RunFolder
 from tests.estimate.small import small
 from tests.forked import ROOT, python
@@ -121,7 +121,7 @@ def test_the_command_refuses_with_status_2_and_one_line(written):
     done = python("-m", "lab.fit", written(RUN), "--dry_run", "--memory_gib=1", cwd=Path.cwd())
     assert (done.returncode, done.stdout, len(done.stderr.splitlines())) == (2, "", 1), done.stderr
     assert "--memory_gib=1" in done.stderr
-    with refused("memory_gib=1: would be ignored without --dry_run{}"):
+    with refused("--memory_gib=1: would be ignored without --dry_run{}"):
         fit.parse(fit.SYNTAX.read(["run.yaml", "--memory_gib=1"]))
 
 
