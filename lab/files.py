@@ -151,16 +151,23 @@ def entries_of(manifest: dict[str, Any]) -> dict[str, FileEntry] | None:
 
 def manifest_of(folder: Path) -> dict[str, FileEntry]:
     """Return the size and SHA-256 of each file of a folder, by name."""
-    return {p.name: {"bytes": p.stat().st_size, "sha256": sha256(p)} for p in sorted(folder.iterdir())}
+    return {path.name: manifest_entry(path) for path in sorted(folder.iterdir())}
 
 
-def check_sizes(folder: Path, files: Mapping[str, FileEntry], error: type[LabError], remedy: str) -> None:
-    """Refuse a folder that lacks a file of its manifest, or holds one of another size.
+def manifest_entry(path: Path) -> FileEntry:
+    """Return a file's size and SHA-256."""
+    return {"bytes": path.stat().st_size, "sha256": sha256(path)}
+
+
+def check_sizes(
+    folder: Path, files: Mapping[str, FileEntry], error: type[LabError], remedy: str, *, hashes: bool = False
+) -> None:
+    """Refuse a folder that lacks a file of its manifest, or holds one of another size or, with `hashes`, SHA-256.
 
     Raises: `error`.
     """
     for name, entry in files.items():
-        if fault := file_fault(folder / name, entry):
+        if fault := file_fault(folder / name, entry, hashes=hashes):
             raise error(f"{folder / name}: {fault}; {remedy}")
 
 
