@@ -46,8 +46,7 @@ from eval.engine.over_models import asked, method_lines, over_models
 from eval.engine.rows import Row, shortened, write_rows
 from eval.engine.run import Measure, run_measure
 from eval.engine.subject import Subject, haystack_of, note_idle
-from lab.bars import Bar
-from lab.command import start
+from lab.command import Bar, start
 from lab.data.tokenizer import check_ids
 from lab.draw import Rule, below, draw, layer
 from lab.errors import ConfigError, DataError
@@ -57,7 +56,7 @@ from lab.probe.curve import monotone_shares
 from lab.probe.effective_distance import DistanceProbe, DistanceResult
 from lab.probe.records import distance_record, found_by_distance, one_number_tests, reach_record
 from lab.schema import Length, PathText, Section, Seed, Share, Tests
-from lab.train.choices import method_name
+from lab.train.environment import method_name
 from lab.train.folder import RunFolder
 
 OF_PROBE = {"distances": "distances", "points": "distance_points", "tests": "distance_tests"}  # the section's names

@@ -40,7 +40,7 @@ from lab.errors import CheckpointError, ConfigError
 from lab.files import read_object, write_atomic, write_json, writing
 from lab.jobs import Job, run_jobs
 from lab.recipes import SYNTAX, TRAINING, Recipe, Resolved, Stage, read_recipe, resolve, stages_of
-from lab.settings import format_yaml, parse_yaml
+from lab.schema import format_yaml, parse_yaml
 from lab.train.arms import changes
 
 RECORDS = "stages.json"  # whether each started stage is done, and its seconds
@@ -130,10 +130,7 @@ def run_stages(recipe: Recipe, jobs: Sequence[Job], records: Records) -> int:
         write_json(Path(recipe.folder) / RECORDS, records)
         began = time.monotonic()
 
-    try:
-        return run_jobs(jobs, on_end=note)
-    except OSError as error:
-        raise ConfigError(f"--launcher={error.filename}: cannot be started ({error.strerror}); name another") from error
+    return run_jobs(jobs, on_end=note)
 
 
 def carry_out(words: Words, arguments: Sequence[str]) -> int:

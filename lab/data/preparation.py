@@ -18,7 +18,7 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
-from lab.bars import Bar
+from lab.command import Bar
 from lab.data.config import Bpe, DataConfig
 from lab.data.corpora import open_corpus
 from lab.data.derivation import RECORD, derive_task, inputs_of, plan
@@ -38,7 +38,9 @@ from lab.data.shards import (
 from lab.data.tokenizer import EOS, TOKENIZER, no_text, obtain_tokenizer, run_task
 from lab.errors import DataError
 from lab.files import (
+    LOCK_NAME,
     check_sizes,
+    locked,
     manifest_entry,
     on_disk,
     read_object,
@@ -48,7 +50,6 @@ from lab.files import (
     write_json,
     writing,
 )
-from lab.lock import NAME, locked
 
 INPUTS = "inputs.json"
 PREPARE_AGAIN = "delete the folder and prepare again"
@@ -122,7 +123,7 @@ def prepare(
     with writing(f"data.folder={config.folder}", "folder"):
         folder.mkdir(parents=True, exist_ok=True)
     try:
-        with locked(folder / NAME, wait=True):
+        with locked(folder / LOCK_NAME, wait=True):
             run, jobs = begin(config, folder)
     except DataError:
         if not any(folder.glob("task-*")) and not any(folder.glob(".task-*")):
@@ -139,7 +140,7 @@ def prepare(
     if not prepared.tokens["train"]:
         shutil.rmtree(folder)
         raise DataError(no_text(Counter(prepared.skips) + Counter({"held out": prepared.documents["held_out"]})))
-    with locked(folder / NAME, wait=True):
+    with locked(folder / LOCK_NAME, wait=True):
         close_folder(config, folder)
     index_documents(folder, config.window)
     return prepared

@@ -12,7 +12,7 @@ from scipy.stats import CensoredData, norm
 from eval.engine.regression import bootstrap, compare, fit, held_out, inflation, measured, separable
 from eval.reach import at_the_reach, bounds, main
 from lab.counts import PositionCounts
-from lab.settings import format_yaml
+from lab.schema import format_yaml
 from lab.train.folder import RunFolder
 
 TRUE = {"f": 0.5, "tokens": 0.2, "window": 0.7}
@@ -172,7 +172,7 @@ def write_runs(folder):
             counts, records = PositionCounts(window), []
             for tokens in (120_000, 360_000, 960_000):
                 counts.add_segments([documents] * ((tokens - counts.tokens) // documents))
-                run.write_counts_at(tokens, counts)
+                run.write_counts(counts, tokens)
                 reach = round(float(np.sqrt(counts.frequency()[64]) / 6 * np.exp(generator.normal(0, 0.05))), 1)
                 found = {"reach": reach, "reach_low": reach - 5, "reach_high": reach + 5, "f_at_reach": 5000}
                 found |= {"reach": None, "reach_low": None, "f_at_reach": None} if reach < 30 else {}

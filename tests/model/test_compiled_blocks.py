@@ -17,7 +17,7 @@ from lab.errors import ConfigError
 from lab.model.config import DecoderConfig
 from lab.positions import distance, frequencies
 from lab.train import choices
-from lab.train.choices import choose_compile
+from lab.train.environment import choose_compile
 from tests.fits import load
 from tests.model import stand_ins
 from tests.model.stand_ins import definition
@@ -25,9 +25,7 @@ from tests.modules import training_of
 from tests.ranks import meet
 from tests.refusals import refused
 
-CFG = DecoderConfig(
-    d_model=16, n_layers=2, n_heads=2, n_kv_heads=1, d_ff=24, vocab_size=31, tie_embeddings=False, head_chunk=20
-)
+CFG = DecoderConfig(d_model=16, n_layers=2, n_heads=2, n_kv_heads=1, d_ff=24, vocab_size=31, tie_embeddings=False)
 TOKENS, WINDOW, N_PACKS = 32, 12, 10
 FLOAT32_TOL = 4e-6  # of the largest entry: float32 sums in two orders, each within 2e-6 of float64 here
 ROPE, PLAIN = frequencies("rope", head_dim=8), distance("plain")

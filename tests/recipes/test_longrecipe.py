@@ -16,13 +16,14 @@ import torch
 import eval.impact
 import lab.merge
 from lab import longrecipe
+from lab.command import parse_overrides
 from lab.config import load_experiment
 from lab.data.config import TokenizerFile
 from lab.data.preparation import shard_folder
 from lab.loading import open_model, read_weights
 from lab.longrecipe import main
 from lab.recipes import read_recipe, resolve
-from lab.settings import format_yaml, parse_overrides, parse_yaml
+from lab.schema import format_yaml, parse_yaml
 from lab.train.session import run_experiment
 from tests.forked import LIMIT_S, Forked
 from tests.opened import write_run
@@ -317,7 +318,7 @@ def test_a_launcher_starts_stages_whose_signals_and_statuses_are_passed_on(recip
     assert (process.returncode, (tmp_path / "signal").read_text()) == (75, str(int(signal.SIGTERM)))
     assert "the recipe was stopped" in errors
     assert main([str(recipe), "--launcher", "torchrunn --nproc_per_node 8"]) == 2
-    line = "--launcher=torchrunn: cannot be started (No such file or directory); name another"
+    line = "torchrunn: cannot be started (No such file or directory); name another command"
     assert line in capsys.readouterr().err.splitlines()
 
 
