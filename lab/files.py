@@ -154,14 +154,9 @@ def entries_of(manifest: dict[str, Any]) -> dict[str, FileEntry] | None:
     return files if all(Path(name).name == name for name in files) else None
 
 
-def manifest_of(folder: Path) -> dict[str, FileEntry]:
-    """Return the size and SHA-256 of each file of a folder, by name."""
-    return {path.name: manifest_entry(path) for path in sorted(folder.iterdir())}
-
-
-def manifest_entry(path: Path) -> FileEntry:
-    """Return a file's size and SHA-256."""
-    return {"bytes": path.stat().st_size, "sha256": sha256(path)}
+def manifest_of(folder: Path, pattern: str = "*") -> dict[str, FileEntry]:
+    """Return the size and SHA-256 of each file of a folder that has a name like `pattern`, by name."""
+    return {p.name: {"bytes": p.stat().st_size, "sha256": sha256(p)} for p in sorted(folder.glob(pattern))}
 
 
 def check_sizes(

@@ -41,7 +41,7 @@ from lab.files import (
     LOCK_NAME,
     check_sizes,
     locked,
-    manifest_entry,
+    manifest_of,
     on_disk,
     read_object,
     remove,
@@ -221,7 +221,8 @@ def close_folder(config: DataConfig, folder: Path) -> None:
     remove_leftovers(folder)
     for lock in folder.glob(".task-*.lock*"):
         remove(lock)
-    files = {path.name: manifest_entry(path) for path in sorted(folder.glob("[!.]*.json")) if path.name != PREPARED}
+    files = manifest_of(folder, "[!.]*.json")
+    files.pop(PREPARED, None)
     record = {"name": config.shard_name, "identity": config.shard_identity(), "tasks": len(shards_in(folder))}
     write_json(folder / PREPARED, {**record, "files": files})
 
