@@ -19,8 +19,8 @@ from lab.config import load_experiment
 from lab.errors import LabError
 from lab.fit import read_arguments
 from lab.settings import format_yaml, parse_overrides, parse_yaml
-from lab.train.folder import RunFolder
 from lab.train.session import assemble
+from lab.train.starting import Start
 from tests.eval.harness.parts import TASKS
 from tests.fits import CONFIG
 
@@ -162,10 +162,10 @@ def mutated(draw):
     return format_yaml(values) + twice
 
 
-def check_accepted(experiment, place):
+def check_accepted(experiment):
     """Build what a run builds before it reads data, or find that it is refused."""
     with contextlib.suppress(LabError), unless_it_hangs():
-        run = assemble(experiment, RunFolder(place / "run"))
+        run = assemble(Start(experiment))
         if experiment.model.n_parameters() < 10**6 and experiment.model.n_layers < 9:
             run.module.configure_model()
 
@@ -180,7 +180,7 @@ def check_config(place, text, *words):
             assert load_experiment(place / "again.yaml") == experiment
         except LabError as error:
             return check_refusal(in_short(str(error)).splitlines())
-    return check_accepted(experiment, place)
+    return check_accepted(experiment)
 
 
 def word_of(key, value):
