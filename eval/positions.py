@@ -67,14 +67,13 @@ from eval.engine.skip_ids import (
     table,
     window_faults,
 )
-from lab.command import NOTHING_WRITTEN, bare_settings, read_options, settings_lines, start
+from lab.command import NOTHING_WRITTEN, parse_method, read_options, settings_lines, start
 from lab.data.config import Mode
 from lab.draw import Rule, beside, draw
 from lab.draw import save as save_chart
-from lab.errors import ConfigError
+from lab.errors import ConfigError, look_up
 from lab.positions import DISTANCE_METHODS, Distance
-from lab.schema import PathText, Section, look_up
-from lab.settings import parse_method
+from lab.schema import PathText, Section
 from lab.skip import SKIP_METHODS
 
 PICTURE_ONLY = ("train", "train_len", "counts")
@@ -110,7 +109,6 @@ METHODS: dict[str, type[Section]] = {**DISTANCE_METHODS, **SKIP_METHODS}
 FORM = Form(
     lacks=("--distance", "--frequency"),
     missing=f"METHOD: must be the first argument; one of: {', '.join(METHODS)}",
-    bare=tuple(name for config in METHODS.values() for name in bare_settings(config)),
 )
 
 

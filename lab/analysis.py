@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from lab.command import parse_method
 from lab.counts import SavedCounts
 from lab.data.preparation import end_of_document
 from lab.data.tokenizer import needed
@@ -36,8 +37,7 @@ from lab.probe.effective_length import NeedleProbe
 from lab.probe.haystacks import load_haystack
 from lab.probe.measuring import ModelInTraining
 from lab.probe.records import length_record, summary_record
-from lab.schema import Section
-from lab.settings import Raw, parse_method, validated
+from lab.schema import Section, validated
 from lab.source import find_place
 from lab.train.arms import differing, read_settings
 from lab.train.checkpoints import COUNTS, folder_name
@@ -242,7 +242,7 @@ def probe_run(path: Path, distance: str | None, frequency: str | None, settings:
     experiment = model.experiment
     assert experiment is not None and model.folder is not None, "a run's folder"  # noqa: PT018
     data = experiment.data
-    config = validated(ProbedAlone, Raw({"probe": experiment.probed(settings)}, str(path))).probe
+    config = validated(ProbedAlone, {"probe": experiment.probed(settings)}).probe
     tokenizer = needed(model.tokenizer)
     device = training_device(experiment)
     stop_id = end_of_document(data, tokenizer)

@@ -7,7 +7,7 @@ from safetensors.torch import save_file
 
 from lab.config import load_experiment
 from lab.model.decoder import Decoder
-from lab.settings import format_yaml
+from lab.schema import format_yaml
 from lab.train.checkpoints import publish, temporary_folder
 from lab.train.shards import packed, shared_names, weights_of
 
@@ -23,11 +23,7 @@ def write_run(folder, data, position=None, std=0.4, **model):
         "model": {**SIZES, **model},
         "data": {
             "corpus": dataclasses.asdict(data.corpus),
-            "tokenizer": {
-                "method": "bpe",
-                "vocab_size": tokenizer.vocab_size,
-                "sample_documents": tokenizer.sample_documents,
-            },
+            "tokenizer": {"method": "bpe", "vocab_size": tokenizer.vocab_size},
             "window": data.window,
             "held_out_frac": data.held_out_frac,
             "folder": data.folder,

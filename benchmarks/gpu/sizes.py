@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from lab.command import parse_overrides
 from lab.config import load_experiment
 from lab.model.config import DecoderConfig
-from lab.settings import parse_overrides
 
 ROOT = Path(__file__).resolve().parents[2]
 SMALL, LARGE = ROOT / "configs/h200_small.yaml", ROOT / "configs/tiny_2k.yaml"
@@ -68,7 +68,6 @@ GPU = Size(
     small=(
         *SMALL_RUN,
         "--data.corpus.documents=2500",
-        "--data.tokenizer.sample_documents=500",
         "--train.tokens=2621440",
         "--train.checkpoint_every_tokens=655360",
         "--probe.tests=20",
@@ -126,7 +125,6 @@ TOY = replace(
         *TOY_RUN,
         "--data.corpus.documents=200",
         "--data.tokenizer.vocab_size=600",
-        "--data.tokenizer.sample_documents=100",
     ),
     large=(*LARGE_RUN, *TOY_RUN, "--model.vocab_size=1024", "--data.corpus.documents=200"),
     pack=256,

@@ -23,8 +23,7 @@ import numpy.typing as npt
 import torch
 from lightning.pytorch.callbacks import Callback
 
-from lab.bars import Bar
-from lab.command import show
+from lab.command import Bar, show
 from lab.config import Experiment
 from lab.counts import PositionCounts
 from lab.errors import MissingPackage, first_line
