@@ -14,8 +14,8 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from lab import cli
-from lab.command import parse_overrides
-from lab.config import load_experiment
+from lab.command import parse_overrides, settings_lines
+from lab.config import Experiment, load_experiment
 from lab.errors import LabError
 from lab.fit import read_arguments
 from lab.schema import format_yaml, parse_yaml
@@ -131,7 +131,7 @@ def places(values, prefix=()):
 
 
 PLACES = list(places(parse_yaml(TEXT, "test")))
-KEYS = sorted(re.findall(r"^  --([a-z_.0-9]+)=", "\n".join(importlib.import_module("lab.fit").settings()), re.M))
+KEYS = sorted(re.findall(r"^  --([a-z_.0-9]+)=", "\n".join(settings_lines(Experiment)), re.M))
 
 
 @st.composite
