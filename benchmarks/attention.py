@@ -23,7 +23,9 @@ from benchmarks import record
 from benchmarks.position_methods import method
 from benchmarks.timing import best_device, heading, in_turns, ratio
 from lab.errors import LabError
-from lab.model.attention import attend, backends
+from lab.model.attention import backends
+from lab.model.attention.attend import attend_layout
+from lab.model.attention.kernels import WHOLE
 from lab.model.attention.layout import Layout
 from lab.model.attention.segments import Segments
 from lab.positions import frequencies
@@ -64,7 +66,7 @@ class Row:
         layout, (q, k, v) = self.layout(name), self.leaves
 
         def run() -> None:
-            out = attend(q, k, v, layout=layout, backend=backend)
+            out = attend_layout(q, k, v, layout, layer=0, backend=backend)
             torch.autograd.grad(out, self.leaves, torch.ones_like(out))
 
         run()
@@ -116,7 +118,7 @@ def main() -> None:
     print(f"{heading(device)}, {heads[0]} heads of {WIDTH}, {heads[1]} key-value heads, forward and backward")
     for window in map(int, options.windows.split(",")):
         row = Row.of(window, options.tokens, heads, device)
-        measure(row, {name: ("plain", name) for name in backends.BACKENDS}, "backend", options.turns, log)
+        measure(row, {name: ("plain", name) for name in WHOLE}, "backend", options.turns, log)
     name, reason = backends.choose("auto", device, row.leaves[0].dtype)
     print(f"methods by {name}: {reason}")
     for window in map(int, options.windows.split(",")):

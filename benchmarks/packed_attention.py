@@ -17,7 +17,7 @@ from torch.nn import functional as F
 
 from benchmarks import record
 from benchmarks.timing import median_s
-from lab.model.attention.backends import sdpa
+from lab.model.attention.kernels import sdpa
 from lab.model.attention.segments import Segments
 
 SHAPES = [(2048, 128, 4, 4, 32), (2048, 256, 4, 2, 32), (4096, 256, 4, 2, 32), (8192, 1024, 8, 2, 64)]

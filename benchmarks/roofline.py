@@ -21,7 +21,7 @@ from torch import Tensor
 from benchmarks import record
 from benchmarks.timing import best_device, heading, timed
 from lab.model.config import DecoderConfig
-from lab.model.products import Linear
+from lab.model.devices import Linear
 
 PRODUCT_SIZE = {"cpu": 2048, "cuda": 8192}
 READ_BYTES = {"cpu": 1 << 28, "cuda": 1 << 30}  # no cache holds it

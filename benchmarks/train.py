@@ -41,7 +41,7 @@ from benchmarks.gpu.training import CLIP_NORM, LEARNING_RATE
 from benchmarks.peers import SIDES, Peer
 from benchmarks.timing import best_device, heading, wait
 from lab.model.config import DecoderConfig, peak_flops
-from lab.model.products import Linear
+from lab.model.devices import Linear
 from lab.train.choices import GIB, memory_of
 
 SIZES: dict[str, Callable[[], DecoderConfig]] = {

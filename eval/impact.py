@@ -45,8 +45,7 @@ from lab.errors import ConfigError, DataError
 from lab.files import write_json, writing
 from lab.loading import OpenedModel, open_model
 from lab.model.attention.inspection import target_logits
-from lab.skip.selection import sentences_with
-from lab.skip.sentences import sentence_ends, split_sentences
+from lab.skip.sentences import sentence_ends, sentences_with, split_sentences
 
 STRETCH = 200  # marked targets, at least, for each point of the picture
 MOST_STRETCHES = 40  # points of a line

@@ -3,11 +3,9 @@
     python -m eval.lines MODEL [--option=value ...] [--plot] [-o FOLDER]
 
 MODEL is a run folder (its newest checkpoint is taken), a checkpoint in it, or a Hugging Face folder with a
-tokenizer.json. Tests have a number of lines, or as many lines as a length in the model's own tokens holds. Scores have
-exact 95% limits:
+tokenizer.json. Tests have as many lines as a length in the model's own tokens holds. Scores have exact 95% limits:
 
     python -m eval.lines models/Llama-2-7B-chat --lengths=4096,16384 --plot
-    python -m eval.lines models/LongChat-7B --lines=200,300,400,500,600,680
     python -m eval.lines runs/tiny_2k --protocol=completion --lengths=1024,2048 --tests=200
 
 A row is `short` where all its tests take 4,096 tokens or fewer and `long` where all take more than 8,092, as in
@@ -24,9 +22,9 @@ first words, for models that only complete. Two things differ from the released 
 LongEval). The words are the lab's own lists. The answer's first number must be the line's (theirs takes the last one),
 so that text after the answer does not count.
 
-Prints a table, and adds a line for each number of lines or length to lines.jsonl in eval/ of the run folder
-(runs/lines-NAME for a Hugging Face folder) or FOLDER, once it is known, so that a second call continues from there.
-lines-cases/ holds every test, and the picture shows all that was measured with the same tests.
+Prints a table, and adds a line for each length to lines.jsonl in eval/ of the run folder (runs/lines-NAME for a Hugging
+Face folder) or FOLDER, once it is known, so that a second call continues from there. lines-cases/ holds every test, and
+the picture shows all that was measured with the same tests.
 """
 
 from __future__ import annotations
@@ -39,13 +37,12 @@ from typing import Any, Literal
 import numpy as np
 
 from eval.engine.answers import answer_budget, choose_lengths, summed
-from eval.engine.cases import Distinct, TextCase, Writer, draw_pair
+from eval.engine.cases import Distinct, TextCase, Writer, draw_pair, fit
 from eval.engine.command import CellOptions, Form
-from eval.engine.rows import Row, limits, named_series, to_text
+from eval.engine.rows import Row, limits, to_text
 from eval.engine.run import Cell, Measure, run_measure
 from eval.engine.subject import MOST_TOKENS, SUBJECT
 from lab.command import start
-from lab.draw import draw
 from lab.schema import Length, Tests
 
 Protocol = Literal["longeval", "completion"]
@@ -69,27 +66,13 @@ ANSWER_START = "\nThe <REGISTER_CONTENT> in line {name} is <"
 class LinesOptions(CellOptions):
     """Options of this command."""
 
-    lines: tuple[Length, ...] | None = None
-    """Numbers of lines, with commas between them; not together with --lengths."""
     lengths: tuple[Length, ...] | None = None
     """Lengths in tokens, with commas between them, prompt and answer together, filled with as many lines as they hold;
-    left out, without --lines, powers of two from a quarter of the training window up to it, with room for a test."""
+    left out, powers of two from a quarter of the training window up to it, with room for a test."""
     tests: Tests = 50
-    """Tests of each number of lines or length."""
+    """Tests of each length."""
     protocol: Protocol = "longeval"
     """How the prompt ends: with the question, or with the answer's first words, for models that only complete."""
-    answer_budget: Length | None = None
-    """Tokens that are left for the answer; left out, 32, or what the number takes where that is more."""
-
-    def rules(self) -> list[str]:
-        """Refuse two ways to set how long tests are, and records of too few lines."""
-        faults = []
-        if self.lines is not None and self.lengths is not None:
-            faults.append("lines: cannot be set together with lengths; leave one of them out")
-        for count in self.lines or ():
-            if not LEAST_LINES <= count <= HIGHEST:
-                faults.append(f"lines={count}: must be from {LEAST_LINES} to {HIGHEST}; change it")
-        return faults
 
 
 def draw_case(writer: Writer, protocol: Protocol, *, lines: int, seed: int, index: int) -> TextCase:
@@ -109,26 +92,6 @@ def draw_case(writer: Writer, protocol: Protocol, *, lines: int, seed: int, inde
     return TextCase(np.array(writer.encode(prompt), dtype=np.int32), prompt, (str(numbers[asked]),), facts)
 
 
-def fitting(writer: Writer, protocol: Protocol, room: int, *, seed: int, index: int) -> int:
-    """Find the most lines with which a test's prompt takes `room` tokens or fewer; 0 if none.
-
-    Every line adds tokens, so halving finds it.
-    """
-
-    def fits(lines: int) -> bool:
-        return len(draw_case(writer, protocol, lines=lines, seed=seed, index=index).prompt_ids) <= room
-
-    if not fits(LEAST_LINES):
-        return 0
-    low, high = LEAST_LINES, 2 * LEAST_LINES
-    while high < HIGHEST and fits(high):
-        low, high = high, 2 * high
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if fits(middle) else (low, middle)
-    return low
-
-
 def range_of(least: int, most: int) -> str:
     """Name the paper's range that tests of `least` to `most` tokens lie in.
 
@@ -140,7 +103,7 @@ def range_of(least: int, most: int) -> str:
 
 
 class Lines(Measure):
-    """The share of lines found, by their number or by the length of the record."""
+    """The share of lines found by the length of the record."""
 
     kind = "lines"
     options: LinesOptions
@@ -149,67 +112,50 @@ class Lines(Measure):
     named_by = (*SUBJECT, *alike, "asked")
 
     def prepare(self) -> None:
-        """Choose the numbers of lines, or the lengths, all of which have room for every test."""
+        """Choose the lengths, all of which have room for every test."""
         self.writer = Writer(self.subject.tokenizer)
-        self.budget = answer_budget(self.writer, DIGITS, self.options.answer_budget, BUDGET)
-        self.by = "length" if self.options.lines is None else "lines"
-        self.sizes = self.lengths() if self.options.lines is None else sorted(set(self.options.lines))
-        self.longest = self.budget + max(len(case.prompt_ids) for case in self.cases(self.sizes[-1]))
-
-    def lengths(self) -> list[int]:
-        """Choose the lengths.
-
-        Raises: ConfigError for those without room for two lines.
-        """
-        given = self.options.seed, self.options.protocol
-        fixed = max(
-            len(draw_case(self.writer, given[1], lines=LEAST_LINES, seed=given[0], index=index).prompt_ids)
-            for index in range(self.options.tests)
-        )
+        self.budget = answer_budget(self.writer, DIGITS, BUDGET)
+        fixed = max(len(self.case(index, LEAST_LINES).prompt_ids) for index in range(self.options.tests))
         window = self.subject.model.train_len or MOST_TOKENS
-        parts = f"whose question and {LEAST_LINES} lines take {fixed} tokens and the answer {self.budget}"
-        named = f"line retrieval, {parts}"
-        return choose_lengths(self.options.lengths, self.budget + fixed, window, window, named)
+        what = (
+            f"line retrieval, whose question and {LEAST_LINES} lines take {fixed} tokens and the answer {self.budget}"
+        )
+        self.lengths = choose_lengths(self.options.lengths, self.budget + fixed, window, window, what)
+        self.longest = self.lengths[-1]
 
-    def cases(self, size: int) -> list[TextCase]:
-        """Draw all tests of a number of lines or a length."""
-        protocol, seed, cases = self.options.protocol, self.options.seed, []
-        for index in range(self.options.tests):
-            lines = size
-            if self.by == "length":
-                lines = fitting(self.writer, protocol, size - self.budget, seed=seed, index=index)
-            cases.append(draw_case(self.writer, protocol, lines=lines, seed=seed, index=index))
-        return cases
+    def case(self, index: int, lines: int) -> TextCase:
+        """Draw one test."""
+        return draw_case(self.writer, self.options.protocol, lines=lines, seed=self.options.seed, index=index)
+
+    def filled(self, index: int, room: int) -> TextCase:
+        """Draw one test, with as many lines as `room` tokens hold."""
+        lines = fit(lambda lines: len(self.case(index, lines).prompt_ids), room, LEAST_LINES, HIGHEST)
+        return self.case(index, lines)
 
     def cells(self) -> Iterator[Cell]:
-        """List the numbers of lines or the lengths."""
+        """List the lengths."""
         about = {
             "metric": "line_retrieval",
             "protocol": self.options.protocol,
             "answer_budget": self.budget,
             "n": self.options.tests,
             "seed": self.options.seed,
-            "by": self.by,
+            "by": "length",
         }
-        for size in self.sizes:
-            name = f"{size:,} {'lines' if self.by == 'lines' else 'tokens'}"
-            yield Cell({**about, "asked": size}, self.options.tests, name, f"{self.by}-{size}")
+        for length in self.lengths:
+            yield Cell({**about, "asked": length}, self.options.tests, f"{length:,} tokens", f"length-{length}")
 
     def measure(self, cell: Cell) -> tuple[Row, Sequence[Row]]:
-        """Run the tests of one number of lines or length."""
-        cases = self.cases(cell.row["asked"])
+        """Run the tests of one length, each with as many lines as it holds."""
+        cases = [self.filled(index, cell.row["asked"] - self.budget) for index in range(self.options.tests)]
         tokens = [len(case.prompt_ids) + self.budget for case in cases]
         outcome = self.ask(cell, cases.__getitem__, budget=self.budget, length=max(tokens))
         lines = [int(case.facts["lines"]) for case in cases]
-        known = {
-            "length": max(tokens),
-            "lines": {"least": min(lines), "most": max(lines)},
-            "range": range_of(min(tokens), max(tokens)),
-        }
-        return {**known, **summed(outcome)}, outcome.records
+        known = {"length": max(tokens), "lines": {"least": min(lines), "most": max(lines)}}
+        return {**known, "range": range_of(min(tokens), max(tokens)), **summed(outcome)}, outcome.records
 
     def text(self, rows: Sequence[Row]) -> str:
-        """Write a line for each number of lines or length."""
+        """Write a line for each length."""
         first = rows[0]
         title = f"{first['model']}: {first['method']}; {first['protocol']} protocol, {first['n']} tests each"
         shown = [
@@ -226,27 +172,12 @@ class Lines(Measure):
 
     def chart(self, rows: Sequence[Row]) -> Any:
         """Draw the share found over the tokens of the longest test, a line for each model and method."""
-        return draw(
-            named_series(rows),
-            "length",
-            "score",
-            "series",
-            low="low",
-            high="high",
-            log_x=True,
-            percent=True,
-            y_limits=(0, 1),
-            x_title="tokens of the longest test",
-            y_title="tests passed",
-            title=f"line retrieval, {rows[0]['protocol']} protocol, {rows[0]['n']} tests each",
-            rules=self.window_between(row["length"] for row in rows),
-        )
+        title = f"line retrieval, {rows[0]['protocol']} protocol, {rows[0]['n']} tests each"
+        style = {"x_title": "tokens of the longest test", "y_limits": (0, 1), "percent": True}
+        return self.length_chart(rows, "tests passed", title, **style)
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Run the command line and return the exit status."""
-    return run_measure(Lines, arguments)
-
+main = partial(run_measure, Lines)
 
 if __name__ == "__main__":
     start(main)

@@ -38,6 +38,7 @@ import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from operator import itemgetter
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -47,7 +48,7 @@ from annotated_types import Ge, Le
 from eval.engine.answers import answer_budget, choose_lengths, draw_key, summed
 from eval.engine.cases import NOISE, Draft, TextCase, Turn, Writer, finish
 from eval.engine.command import CellOptions, Form
-from eval.engine.rows import Row, pivot, to_text, whole_grid
+from eval.engine.rows import Row, pivot, to_text
 from eval.engine.run import Cell, Measure, run_measure
 from eval.engine.subject import MOST_TOKENS, SUBJECT, Subject, haystack_of
 from lab.command import start
@@ -79,12 +80,8 @@ class PasskeyOptions(CellOptions):
     protocol: Protocol | None = None
     """Protocol: passkey, the usual one, or lab, in the wording of the synthetic corpus; left out, lab for runs
     on that corpus, else passkey."""
-    digits: Annotated[int, Ge(2), Le(9)] | None = None
-    """Digits of the number; left out, 5, in the lab's protocol as many as the run's synthetic corpus has."""
     haystack: PathText | None = None
     """Text file to hide the number in, of the lab's protocol; left out, fresh text of the run's corpus."""
-    answer_budget: Length | None = None
-    """Tokens of each length that are left for the answer; left out, 16, or what the number takes where that is more."""
 
     def rules(self) -> list[str]:
         """Refuse a text that would not be read."""
@@ -92,11 +89,6 @@ class PasskeyOptions(CellOptions):
             what = f"haystack={self.haystack}: would be ignored, the passkey protocol has filler of its own"
             return [f"{what}; add --protocol=lab or leave it out"]
         return []
-
-    @property
-    def all_depths(self) -> list[float]:
-        """Depths as shares of the filler, rising."""
-        return [number / (self.depths - 1) for number in range(self.depths)]
 
 
 @dataclass(frozen=True)
@@ -107,24 +99,33 @@ class PasskeyTests:
     digits: int = DIGITS
     filler: str = ""
 
-    def case(self, writer: Writer, *, length: int, budget: int, depth: float, seed: int, index: int) -> TextCase:
-        """Draw test `index`: at most `length` tokens together with the `budget` for the answer.
+    @classmethod
+    def of(cls, subject: Subject, options: PasskeyOptions) -> PasskeyTests:
+        """Choose protocol, digits and filler.
+
+        Raises: LabError where the lab's protocol has no text to hide numbers in.
+        """
+        corpus = subject.model.experiment.data.corpus if subject.model.experiment is not None else None
+        is_synthetic = isinstance(corpus, Synthetic)
+        if (options.protocol or ("lab" if is_synthetic else "passkey")) == "passkey":
+            return cls("passkey")
+        filler, _ = haystack_of(subject, options.haystack, None)
+        return cls("lab", corpus.digits if isinstance(corpus, Synthetic) else DIGITS, filler)
+
+    def draft(self, depth: float, seed: int, index: int) -> Draft:
+        """Draw all of a test that does not depend on the length.
 
         The key and the filler's beginning are a function of seed and index, the same at every length and depth.
-        The length must have room for the fixed parts.
         """
-        draft = self.draft(depth, np.random.default_rng([seed, index]))
-        return finish(draft, writer, Turn(length, budget, seed, index, np.random.default_rng(0)))
-
-    def least(self, writer: Writer, seed: int, index: int) -> int:
-        """Count the tokens of a test's prompt without filler."""
-        return writer.count(self.draft(0.0, np.random.default_rng([seed, index])).compose(0))
-
-    def draft(self, depth: float, rng: np.random.Generator) -> Draft:
-        """Draw all that does not depend on the length."""
+        rng = np.random.default_rng([seed, index])
         key = draw_key(rng, self.digits)
         compose = garbage(key, depth) if self.protocol == "passkey" else words(self.filler, key, depth, rng)
         return Draft(compose, 0, (key,), lambda units: {"depth": depth, "filler_units": units})
+
+    def case(self, writer: Writer, *, length: int, budget: int, depth: float, seed: int, index: int) -> TextCase:
+        """Draw test `index`: at most `length` tokens together with the `budget` for the answer."""
+        turn = Turn(length, budget, seed, index, np.random.default_rng(0))
+        return finish(self.draft(depth, seed, index), writer, turn)
 
 
 def garbage(key: str, depth: float) -> Callable[[int], str]:
@@ -155,21 +156,6 @@ def words(filler: str, key: str, depth: float, rng: np.random.Generator) -> Call
     return compose
 
 
-def make_tests(subject: Subject, options: PasskeyOptions) -> PasskeyTests:
-    """Choose protocol, digits and filler.
-
-    Raises: LabError where the lab's protocol has no text to hide numbers in.
-    """
-    experiment = subject.model.experiment
-    corpus = experiment.data.corpus if experiment is not None else None
-    digits = corpus.digits if isinstance(corpus, Synthetic) else DIGITS
-    protocol: Protocol = options.protocol or ("lab" if isinstance(corpus, Synthetic) else "passkey")
-    if protocol == "passkey":
-        return PasskeyTests(protocol, options.digits or DIGITS)
-    filler, _ = haystack_of(subject, options.haystack, None)
-    return PasskeyTests(protocol, options.digits or digits, filler)
-
-
 class Passkey(Measure):
     """The share of numbers found at each depth and length."""
 
@@ -182,12 +168,12 @@ class Passkey(Measure):
     def prepare(self) -> None:
         """Choose the tests and the lengths."""
         options, self.writer = self.options, Writer(self.subject.tokenizer)
-        self.tests = make_tests(self.subject, options)
-        self.budget = answer_budget(self.writer, self.tests.digits, options.answer_budget, BUDGET)
-        fixed = [self.tests.least(self.writer, options.seed, index) for index in range(options.tests)]
-        window = self.subject.model.train_len or MOST_TOKENS
+        self.tests = PasskeyTests.of(self.subject, options)
+        self.budget = answer_budget(self.writer, self.tests.digits, BUDGET)
+        drafts = [self.tests.draft(0.0, options.seed, index) for index in range(options.tests)]
+        fixed = [self.writer.count(draft.compose(0)) for draft in drafts]
+        least, window = self.budget + max(fixed), self.subject.model.train_len or MOST_TOKENS
         what = f"the {self.tests.protocol} protocol, whose fixed parts take {max(fixed)} tokens and the answer "
-        least = self.budget + max(fixed)
         self.lengths = choose_lengths(options.lengths, least, window, 2 * window, f"{what}{self.budget}")
         self.longest = self.lengths[-1]
         if options.haystack is not None:
@@ -208,7 +194,7 @@ class Passkey(Measure):
             "seed": self.options.seed,
         }
         for length in self.lengths:
-            for depth in self.options.all_depths:
+            for depth in (number / (self.options.depths - 1) for number in range(self.options.depths)):
                 row = {**about, "length": length, "depth": depth}
                 yield Cell(row, self.options.tests, f"{length:,} tokens at {depth:.0%}", f"{length}-{depth:.2f}")
 
@@ -231,19 +217,11 @@ class Passkey(Measure):
 
     def chart(self, rows: Sequence[Row]) -> Any:
         """Draw the grid; cells that were not measured stay empty."""
-        shown = whole_grid(rows, "depth", "length")
-        shown["depth"] = shown["depth"].map("{:.0%}".format)
+        shown = [{**row, "depth": f"{row['depth']:.0%}"} for row in sorted(rows, key=itemgetter("depth", "length"))]
+        style: dict[str, Any] = {"kind": "heat", "percent": True, "title": self.title(rows[0])}
+        style |= {"x_title": "length (tokens, prompt and answer)", "y_title": "depth of the number in the filler"}
         return draw(
-            shown,
-            "length",
-            "depth",
-            "score",
-            kind="heat",
-            percent=True,
-            x_title="length (tokens, prompt and answer)",
-            y_title="depth of the number in the filler",
-            title=self.title(rows[0]),
-            rules=self.window_between(shown["length"]),
+            shown, "length", "depth", "score", rules=self.window_between(row["length"] for row in rows), **style
         )
 
     def picture(self, rows: Sequence[Row]) -> Path:
@@ -252,10 +230,7 @@ class Passkey(Measure):
         return self.path.with_name(f"passkey-{digest}.png")
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Run the command line and return the exit status."""
-    return run_measure(Passkey, arguments)
-
+main = partial(run_measure, Passkey)
 
 if __name__ == "__main__":
     start(main)

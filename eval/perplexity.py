@@ -28,29 +28,37 @@ every document's loss.
 
 from __future__ import annotations
 
+import hashlib
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Annotated, Any
+
+import numpy as np
+import numpy.typing as npt
+from annotated_types import Ge, Le
 
 from eval.engine.command import CellOptions, Form
-from eval.engine.rows import Row, limits, named_series, to_text
+from eval.engine.rows import Row, limits, to_text
 from eval.engine.run import Cell, Measure, run_measure
 from eval.engine.sliding import CONFIDENCE, text_losses, windows
 from eval.engine.subject import MOST_TOKENS, SUBJECT, doublings
-from eval.engine.texts import draw_documents
+from eval.engine.texts import documents_of
 from lab.command import start
-from lab.draw import draw
-from lab.schema import Length, PathText, Positive, Tests
+from lab.data.tokenizer import check_ids
+from lab.errors import DataError
+from lab.schema import LONGEST, Length, PathText, Positive, Tests
 
 STRIDE = 256  # tokens (arXiv:2402.17463, section 4.1)
+PairLength = Annotated[int, Ge(2), Le(LONGEST)]  # a token predicts the next
 
 
 @dataclass(frozen=True, kw_only=True)
 class PerplexityOptions(CellOptions):
     """Options of this command."""
 
-    lengths: tuple[Length, ...] | None = None
+    lengths: tuple[PairLength, ...] | None = None
     """Context lengths in tokens, with commas between them; left out, powers of two from a quarter of the training
     window up to it."""
     stride: Length | None = None
@@ -58,7 +66,7 @@ class PerplexityOptions(CellOptions):
     that is less."""
     documents: Tests = 10
     """Documents, drawn from those that are long enough."""
-    min_tokens: Length | None = None
+    min_tokens: PairLength | None = None
     """Tokens of the shortest document that is taken; left out, the longest of --lengths."""
     tokens: Positive | None = None
     """Tokens of each document that are read, from its beginning; left out, all of them."""
@@ -70,18 +78,13 @@ class PerplexityOptions(CellOptions):
 
     def rules(self) -> list[str]:
         """Refuse strides and cuts that contradict the lengths."""
-        faults = [
-            f"lengths={c}: must be >= 2, a token predicts the next; raise it" for c in self.lengths or () if c < 2
-        ]
-        if self.lengths and self.stride is not None and self.stride > min(self.lengths):
-            rule = f"must be <= {min(self.lengths)}, the shortest length, or tokens are passed over"
+        faults, lengths = [], self.lengths or ()
+        if lengths and self.stride is not None and self.stride > min(lengths):
+            rule = f"must be <= {min(lengths)}, the shortest length, or tokens are passed over"
             faults.append(f"stride={self.stride}: {rule}; lower it")
-        least = max(self.lengths or (1,)) if self.min_tokens is None else self.min_tokens
+        least = self.min_tokens or max(lengths, default=1)
         if self.tokens is not None and self.tokens < least:
-            what = "the longest length" if self.min_tokens is None else "min_tokens"
-            faults.append(f"tokens={self.tokens}: must be >= {least}, {what}; raise it")
-        if self.min_tokens is not None and self.min_tokens < 2:
-            faults.append(f"min_tokens={self.min_tokens}: must be >= 2, a token predicts the next; raise it")
+            faults.append(f"tokens={self.tokens}: must be >= {least}, min_tokens or the longest length; raise it")
         return faults
 
     def contexts(self, train_len: int | None) -> tuple[int, ...]:
@@ -115,48 +118,50 @@ class Perplexity(Measure):
     unit = "window"
 
     def prepare(self) -> None:
-        """Choose the lengths and draw the documents."""
-        options, model = self.options, self.subject.model
-        self.contexts = options.contexts(model.train_len)
+        """Choose the lengths and draw the documents.
+
+        Raises: LabError where there is no text, or where too few documents are long enough.
+        """
+        options, rng = self.options, np.random.default_rng(self.options.seed)
+        self.contexts = options.contexts(self.subject.model.train_len)
         self.stride = options.step(self.contexts)
         self.longest = self.contexts[-1]
         options = PerplexityOptions(**{**vars(options), "lengths": self.contexts, "stride": self.stride})
-        self.documents = draw_documents(
-            options.text,
-            model.experiment.data if model.experiment is not None else None,
-            self.subject.tokenizer,
-            documents=options.documents,
-            least=self.longest if options.min_tokens is None else options.min_tokens,
-            most=options.tokens,
-            seed=options.seed,
-            vocab_size=self.subject.vocab_size,
-            text_field=options.text_field,
-        )
+        found, least = documents_of(self.subject, options.text, options.text_field), options.min_tokens or self.longest
+        long_enough = [ids[: options.tokens] for ids in found if len(ids) >= least]
+        if len(long_enough) < options.documents:
+            raise DataError(
+                f"--documents={options.documents}: {options.text or 'the held-out split'} has {len(long_enough)} "
+                f"documents of {least} tokens or more, the longest has {max(map(len, found), default=0)}; lower it, "
+                "--lengths or --min_tokens, or give another --text"
+            )
+        chosen = np.sort(rng.permutation(len(long_enough))[: options.documents])
+        self.documents = [np.asarray(long_enough[number], dtype=np.int64) for number in chosen]
+        self.shorter = len(found) - len(long_enough)
+        check_ids(np.concatenate(self.documents), self.subject.vocab_size)
 
     def cells(self) -> Iterator[Cell]:
         """List the context lengths."""
-        documents = self.documents
         for context in self.contexts:
             row = {
                 "metric": "perplexity",
                 "protocol": "sliding-window",
                 "length": context,
                 "stride": self.stride,
-                "n": len(documents.ids),
-                "source": documents.source,
-                "texts": documents.digest,
-                "shorter_left_out": documents.shorter,
+                "n": len(self.documents),
+                "source": self.options.text or "held out",
+                "texts": digest_of(self.documents),
+                "shorter_left_out": self.shorter,
                 "seed": self.options.seed,
             }
-            count = sum(1 for ids in documents.ids for _ in windows(len(ids), context, self.stride))
+            count = sum(1 for ids in self.documents for _ in windows(len(ids), context, self.stride))
             yield Cell(row, count, f"{context:,} tokens", str(context))
 
     def measure(self, cell: Cell) -> tuple[Row, Sequence[Row]]:
         """Score the documents with one context length; a record is a document's loss in nats and its tokens."""
         context, started = cell.row["length"], time.perf_counter()
         rows = self.options.rows(context)
-        score, ids = self.subject.losses, self.documents.ids
-        losses = text_losses(score, ids, context, self.stride, rows=rows, done=self.bar.update)
+        losses = text_losses(self.subject.losses, self.documents, context, self.stride, rows=rows, done=self.bar.update)
         low, high = losses.limits or (None, None)
         found = {"score": losses.perplexity, "low": low, "high": high, "confidence": CONFIDENCE, "loss": losses.loss}
         found |= {"scored_tokens": int(losses.tokens.sum()), "seconds": round(time.perf_counter() - started, 3)}
@@ -181,31 +186,22 @@ class Perplexity(Measure):
 
     def chart(self, rows: Sequence[Row]) -> Any:
         """Draw perplexity over context length, a line for each model and method."""
-        first, scores = rows[0], [row["score"] for row in rows]
-        far_apart = max(scores) > 10 * min(scores)
-        spread = max(max(scores) - min(scores), 0.02 * max(scores))  # intervals may be far wider than what differs
+        first, least, most = rows[0], min(row["score"] for row in rows), max(row["score"] for row in rows)
+        spread = max(most - least, 0.02 * most)  # intervals may be far wider than what differs
+        far_apart = most > 10 * least
         documents = f"{first['n']} documents ({first['source']}), 95% over documents"
-        return draw(
-            named_series(rows),
-            "length",
-            "score",
-            "series",
-            low="low",
-            high="high",
-            log_x=True,
-            log_y=far_apart,
-            y_limits=None if far_apart else (min(scores) - spread, max(scores) + spread),
-            x_title="context length (tokens)",
-            y_title="perplexity",
-            title=f"sliding window, stride {first['stride']}; {documents}",
-            rules=self.window_between(row["length"] for row in rows),
-        )
+        style: dict[str, Any] = {"x_title": "context length (tokens)", "log_y": far_apart}
+        style["y_limits"] = None if far_apart else (least - spread, most + spread)
+        return self.length_chart(rows, "perplexity", f"sliding window, stride {first['stride']}; {documents}", **style)
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Run the command line and return the exit status."""
-    return run_measure(Perplexity, arguments)
+def digest_of(documents: Sequence[npt.NDArray[np.int64]]) -> str:
+    """Name documents by the hash of their tokens."""
+    parts = (np.int64(len(ids)).tobytes() + ids.astype("<i8").tobytes() for ids in documents)
+    return hashlib.sha256(b"".join(parts)).hexdigest()[:16]
 
+
+main = partial(run_measure, Perplexity)
 
 if __name__ == "__main__":
     start(main)

@@ -130,10 +130,7 @@ def run_stages(recipe: Recipe, jobs: Sequence[Job], records: Records) -> int:
         write_json(Path(recipe.folder) / RECORDS, records)
         began = time.monotonic()
 
-    try:
-        return run_jobs(jobs, on_end=note)
-    except OSError as error:
-        raise ConfigError(f"--launcher={error.filename}: cannot be started ({error.strerror}); name another") from error
+    return run_jobs(jobs, on_end=note)
 
 
 def carry_out(words: Words, arguments: Sequence[str]) -> int:

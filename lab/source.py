@@ -26,7 +26,7 @@ CONFIG, TOKENIZER = "config.yaml", "tokenizer.json"
 PLACES = "a run folder, a checkpoint in it, or a Hugging Face folder"
 FIELD = "start.path="
 HUB, HUB_FILES = "hf:", ["*.json", "*.safetensors", "*.jinja"]
-FREE = ("theta", "embedding_std", "head_chunk")  # settings of the model that are not part of its architecture
+FREE = ("theta", "embedding_std")  # settings of the model that are not part of its architecture
 BASES = {16_384: 1e6, 32_768: 1e6, 65_536: 5e6, 131_072: 1e7, 262_144: 5e7}
 """RoPE base by target length in tokens: arXiv:2411.13476, the table of rotary bases."""
 

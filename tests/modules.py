@@ -1,8 +1,8 @@
 """LightningModules of small models, for tests that take steps by hand."""
 
 from lab.config.sections import TrainConfig
+from lab.model.config import OptimConfig
 from lab.model.decoder import Decoder
-from lab.model.optim import OptimConfig
 from lab.train.module import Training
 
 

@@ -4,10 +4,13 @@ import os
 import signal
 import subprocess
 import sys
-import time
 
-from lab.jobs import Children, Job, run_jobs
+import psutil
+import pytest
+
+from lab.jobs import Job, run_jobs
 from tests.forked import ROOT
+from tests.refusals import refused
 
 WRITE = "import sys; open(sys.argv[1], 'a').write(sys.argv[2]); print('printed'); sys.exit(int(sys.argv[3]))"
 
@@ -41,12 +44,13 @@ def test_a_signal_is_passed_on_as_sigterm_and_the_rest_is_left(tmp_path):
     assert process.wait(30) == 75
 
 
-def test_children_are_killed_where_the_block_ends_with_an_error():
-    try:
-        with Children() as children:
-            children.start(Job("a", ["sleep", "60"]))
-            child = children.running["a"]
-            raise ValueError
-    except ValueError:
-        time.sleep(0.01)
-    assert child.poll() == -signal.SIGKILL
+def test_children_are_killed_where_something_fails_here(tmp_path):
+    def fail(one, status):
+        raise ValueError(one.name)
+
+    asleep = Job("b", [sys.executable, "-S", "-c", "import time; time.sleep(60)", str(tmp_path)])
+    with pytest.raises(ValueError, match="a"):
+        run_jobs([job(tmp_path, "a"), asleep], at_once=2, on_end=fail)
+    assert [p for p in psutil.process_iter(["cmdline"]) if str(tmp_path) in (p.info["cmdline"] or [])] == []
+    with refused("nowhere: cannot be started (No such file or directory){}"):
+        run_jobs([Job("a", ["nowhere"])])

@@ -106,8 +106,8 @@ def test_a_run_records_both_sides_of_f(place):
 
 
 def test_a_target_out_of_reach_is_one_line_before_training(place):
-    with refused("shape.target.method=flat: skip comes within a total variation of 0.", error=ConfigError):
-        train(place, "flat", *LARGE, *SKIP[1:], "--shape.target.method=flat")
+    with refused("shape.target.method=power: skip comes within a total variation of 0.", error=ConfigError):
+        train(place, "flat", *LARGE, *SKIP[1:], "--shape.target.exponent=0")
     assert not (place / "runs" / "flat").exists()
 
 

@@ -31,7 +31,7 @@ TRAIN |= {"accelerator": "cpu", "precision": "fp32", "threads": 1}
 @pytest.fixture(scope="module")
 def source(prepared, tmp_path_factory):
     """A run folder with a tokenizer, as training writes it: window 64, theta 500."""
-    folder = write_run(tmp_path_factory.mktemp("runs") / "source", prepared, theta=500.0, head_chunk=32)
+    folder = write_run(tmp_path_factory.mktemp("runs") / "source", prepared, theta=500.0)
     shutil.copy(shard_folder(prepared) / "tokenizer.json", folder)
     (folder / "config.yaml").write_text(load_experiment(folder / "config.yaml").to_yaml())
     return folder
@@ -71,8 +71,7 @@ def windows_of(n):
 def test_shape_positions_and_tokenizer_are_taken_over(kind, source, hub, write):
     path = {"run": source, "checkpoint": source / "checkpoints" / f"tokens-{CONSUMED:015d}", "hub": hub}[kind]
     experiment, theirs = load_experiment(write(path)), load_experiment(source / "config.yaml")
-    chunk = DecoderConfig.head_chunk if kind == "hub" else theirs.model.head_chunk
-    assert experiment.model == dataclasses.replace(theirs.model, head_chunk=chunk)
+    assert experiment.model == theirs.model
     assert experiment.position == theirs.position
     file = (hub if kind == "hub" else source) / "tokenizer.json"
     assert experiment.data.tokenizer == TokenizerFile(path=str(file), eos="<eos>")

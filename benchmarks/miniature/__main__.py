@@ -27,8 +27,7 @@ from tqdm import tqdm
 
 from eval.engine.records import pack
 from lab.data.preparation import shard_folder
-from lab.sweep.planning import Run, plan
-from lab.sweep.reading import read_sweep
+from lab.sweep.planning import PlannedRun, plan
 
 SWEEPS = ("windows", "lengths", "arms", "base")
 SHAPES = ("shape", "skip")  # run when they are named
@@ -55,7 +54,7 @@ def main() -> int:
         status = command("lab.sweep", file, *words, f"--jobs={options.jobs}", *(["--seeds=1"] if seeds else []))
         if status:
             return status
-        runs[name] = plan(read_sweep(Path(file), seeds=seeds, seed=None), settings)
+        runs[name] = plan(Path(file), settings, seeds=seeds)
     known = {run.path: run for group in runs.values() for run in group}
     windows = runs.get("windows", [])
     compared = {run.path for run in windows if run.experiment.data.window >= COMPARED_WINDOW}
@@ -73,7 +72,7 @@ def command(module: str, *words: str) -> int:
     return subprocess.run([sys.executable, "-m", module, *words], check=False).returncode
 
 
-def evaluations(run: Run, is_compared: bool) -> Iterator[list[str]]:
+def evaluations(run: PlannedRun, is_compared: bool) -> Iterator[list[str]]:
     """List the command lines of eval.distance for one run; those compared get every method."""
     window = run.experiment.data.window
     methods = ["string", "dca"]
@@ -127,7 +126,7 @@ def evaluate(lines: Sequence[Sequence[str]], jobs: int) -> int:
     return 0
 
 
-def report(place: Path, runs: dict[str, list[Run]]) -> int:
+def report(place: Path, runs: dict[str, list[PlannedRun]]) -> int:
     """Write a page for each sweep and one of all runs, their figures, the regression of reach, and the plan."""
     every = list(dict.fromkeys(str(run.path) for group in runs.values() for run in group))
     for name, paths in {
@@ -152,7 +151,7 @@ def report(place: Path, runs: dict[str, list[Run]]) -> int:
     return command("eval.plan", *(str(run.path) for run in windows), *plan_words)
 
 
-def save(runs: dict[str, list[Run]], target: Path) -> None:
+def save(runs: dict[str, list[PlannedRun]], target: Path) -> None:
     """Write a table of each sweep's runs; a run of several sweeps belongs to the first."""
     saved: set[Path] = set()
     for name, group in runs.items():

@@ -68,8 +68,8 @@ def draw_key(rng: np.random.Generator, digits: int) -> str:
     return str(rng.integers(10 ** (digits - 1), 10**digits))
 
 
-def least_budget(writer: Writer, digits: int) -> int:
-    """Count the tokens that the longest of a sample of answers takes.
+def answer_budget(writer: Writer, digits: int, default: int) -> int:
+    """Count the tokens that are left for the answer: the default, or the longest of a sample of answers.
 
     Raises: DataError for a tokenizer that does not read a number back whole.
     """
@@ -77,18 +77,7 @@ def least_budget(writer: Writer, digits: int) -> int:
     numbers = [draw_key(rng, digits) for _ in range(SAMPLE)]
     for number in numbers:
         writer.check_spelling([number], lambda text, expected: float(first_number(text) == expected[0]))
-    return max(len(writer.spell([number])) for number in numbers)
-
-
-def answer_budget(writer: Writer, digits: int, wanted: int | None, default: int) -> int:
-    """Choose the tokens that are left for the answer: as requested, or the default, or as many as the answer takes.
-
-    Raises: ConfigError where an answer does not fit in the requested budget, DataError as `least_budget` does.
-    """
-    least = least_budget(writer, digits)
-    if wanted is not None and wanted < least:
-        raise ConfigError(f"--answer_budget={wanted}: a number of {digits} digits takes {least} tokens; raise it")
-    return wanted or max(default, least)
+    return max(default, *(len(writer.spell([number])) for number in numbers))
 
 
 def choose_lengths(asked: Sequence[int] | None, least: int, window: int, longest: int, fixed: str) -> list[int]:

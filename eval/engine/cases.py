@@ -69,7 +69,7 @@ class Draft:
     compose: Compose
     least: int
     answers: tuple[str, ...]
-    facts: Callable[[int], dict[str, Any]]
+    facts: Callable[[int], dict[str, Any]] = lambda units: {}
     most: int | None = None
     exhausted: str = ""
     refine: Callable[[int], Compose] | None = None

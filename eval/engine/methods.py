@@ -34,7 +34,7 @@ from __future__ import annotations
 
 import glob
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -45,10 +45,13 @@ from lab.model.huggingface.config import read_settings
 from lab.positions import Distance, Frequencies, distance, frequencies
 from lab.positions.methods import PositionConfig
 from lab.positions.string import of_length
+from lab.schema import look_up
 from lab.settings import Raw, parse_method, validated
 from lab.source import CONFIG, find_place, is_hub_id, revisions
 
 METHODS = ("rope", "ntk", "yarn", "rerope", "self_extend", "dca", "string")
+DERIVED = {"distance": ("string", "dca", "self_extend", "rerope"), "frequency": ("ntk", "yarn")}
+PREFIX = "position.distance."
 PATTERN = re.compile(r"[*?\[]")
 
 
@@ -92,62 +95,55 @@ def setting(method: str, train_len: int, length: int) -> Setting:
         >>> setting("self_extend", 192, 192).parameters, setting("self_extend", 192, 192).assumed_len
         ({'group': 2, 'window': 32}, 128)
     """
-    assert method in METHODS, "the command refuses others"
     target = max(train_len, length)
     assumed = min(train_len, max(1, 2 * target // 3))
     factor = 1.5 if 2 * target <= 3 * train_len else target / train_len
-    quarter = assumed // 4
-    frequency: dict[str, Any] = {
-        "ntk": {"method": "ntk", "factor": factor},
-        "yarn": {"method": "yarn", "factor": factor, "train_len": assumed},
-    }.get(method, {})
-    distances: dict[str, dict[str, Any]] = {
-        "rerope": {"method": "rerope", "window": quarter, "log_n": max(2, assumed)},
-        "self_extend": {"method": "self_extend", "group": group(target, assumed, quarter), "window": quarter},
-        "dca": {"method": "dca", "train_len": assumed, "chunk": max(1, 3 * assumed // 4)},
-        "string": {"method": "string", **of_length(train_len)},
+    quarter, chunk = assumed // 4, max(1, 3 * assumed // 4)
+    group = -(-(target - quarter) // (assumed - quarter))  # the smallest with w + (T - w) / G <= L'
+    frequencies_of: dict[str, dict[str, Any]] = {
+        "ntk": {"factor": factor},
+        "yarn": {"factor": factor, "train_len": assumed},
     }
-    if method == "dca":
-        distances["dca"]["window"] = assumed - distances["dca"]["chunk"]
-    training_length = assumed if method not in ("rope", "string") else train_len
-    return Setting(method, train_len, training_length, frequency, distances.get(method, {"method": "plain"}))
+    distances: dict[str, dict[str, Any]] = {
+        "rerope": {"window": quarter, "log_n": max(2, assumed)},
+        "self_extend": {"group": group, "window": quarter},
+        "dca": {"train_len": assumed, "chunk": chunk, "window": assumed - chunk},
+        "string": of_length(train_len),
+    }
+    frequency = {"method": method, **frequencies_of[method]} if method in frequencies_of else {}
+    distance_ = {"method": method, **distances[method]} if method in distances else {"method": "plain"}
+    return Setting(method, train_len, train_len if method in ("rope", "string") else assumed, frequency, distance_)
 
 
 def named(word: str, train_len: int, length: int) -> Setting:
     """Derive the settings of a method, and replace those that the word gives.
 
-    Raises: ConfigError for a parameter that is not name=value.
-    """
-    values = parse_method(word, "--distance")
-    derived = setting(values.pop("method"), train_len, length)
-    return overridden(derived, word, values) if values else derived
-
-
-def overridden(item: Setting, name: str, given: Mapping[str, Any]) -> Setting:
-    """Replace parameters of a setting, which goes by another name then.
-
+    Raises: ConfigError for an unknown method, or a parameter that is not name=value.
     Example:
-        >>> overridden(setting("string", 192, 192), "string:window=8", {"window": 8}).parameters
+        >>> named("string:window=8", 192, 192).parameters
         {'shift': 64, 'window': 8}
     """
-    item = replace(item, method=name, assumed_len=given.get("train_len", item.assumed_len))
-    if item.frequency:
-        return replace(item, frequency={**item.frequency, **given})
-    return replace(item, distance={**item.distance, **given})
+    given = parse_method(word, "--distance")
+    method = given.pop("method")
+    look_up(dict.fromkeys(METHODS), method, "--distance")
+    item = setting(method, train_len, length)
+    if not given:
+        return item
+    kind = "frequency" if item.frequency else "distance"
+    changed: dict[str, Any] = {kind: {**getattr(item, kind), **given}}
+    return replace(item, method=word, assumed_len=given.get("train_len", item.assumed_len), **changed)
 
 
-def group(target: int, assumed: int, window: int) -> int:
-    """Find the smallest group G with w + (T - w) / G <= L'.
+def parameters_of(kind: str, word: str, train_len: Callable[[], int], length: int | None) -> dict[str, Any]:
+    """Read a word as the settings of a method; a name alone takes derived ones, where there are such.
 
-    Example:
-        >>> group(192, 128, 32), group(4096, 1024, 256)
-        (2, 5)
+    Raises: ConfigError.
     """
-    return -(-(target - window) // (assumed - window))
-
-
-DERIVED = {"distance": ("string", "dca", "self_extend", "rerope"), "frequency": ("ntk", "yarn")}
-PREFIX = "position.distance."
+    given = parse_method(word, f"--{kind}")
+    if set(given) != {"method"} or given["method"] not in DERIVED[kind]:
+        return given
+    derived = setting(given["method"], train_len(), length or train_len())
+    return derived.distance if kind == "distance" else derived.frequency
 
 
 def read_distance(word: str, train_len: int, length: int) -> Distance:
@@ -158,9 +154,7 @@ def read_distance(word: str, train_len: int, length: int) -> Distance:
         >>> read_distance("dca:train_len=128,chunk=96", 192, 192).chunk, read_distance("string", 192, 192).shift
         (96, 64)
     """
-    given = parse_method(word, "--distance")
-    if is_named_alone("distance", given):
-        given = setting(given["method"], train_len, length).distance
+    given = parameters_of("distance", word, lambda: train_len, length)
     try:
         built: Distance = validated(PositionConfig, Raw({"distance": given}, "--distance")).distance
     except ConfigError as error:
@@ -175,18 +169,7 @@ def split_words(text: str) -> list[str]:
         >>> split_words("rope, string:shift=64,window=32,dca")
         ['rope', 'string:shift=64,window=32', 'dca']
     """
-    words: list[str] = []
-    for part in (part.strip() for part in text.split(",")):
-        if words and ":" in words[-1] and "=" in part and ":" not in part:
-            words[-1] += f",{part}"
-        else:
-            words.append(part)
-    return words
-
-
-def is_named_alone(kind: str, given: Mapping[str, Any]) -> bool:
-    """Return whether settings name a method whose parameters can be derived, and none of them."""
-    return set(given) == {"method"} and given["method"] in DERIVED[kind]
+    return re.split(r" *, *(?![^,:]*=)", text.strip())
 
 
 def method_overrides(model: Path, words: Mapping[str, str | None], length: int | None) -> dict[str, Any]:
@@ -198,11 +181,7 @@ def method_overrides(model: Path, words: Mapping[str, str | None], length: int |
     """
     overrides: dict[str, Any] = {}
     for kind, word in words.items():
-        given = parse_method(word, f"--{kind}") if word is not None else {}
-        if is_named_alone(kind, given):
-            train_len = train_len_of(model)
-            derived = setting(given["method"], train_len, length or train_len)
-            given = derived.distance if kind == "distance" else derived.frequency
+        given = {} if word is None else parameters_of(kind, word, lambda: train_len_of(model), length)
         overrides |= {f"position.{kind}.{name}": value for name, value in given.items()}
     return overrides
 
@@ -235,18 +214,9 @@ def expand(words: Sequence[str]) -> list[Path]:
         matches = revisions(word) if on_hub else glob.glob(word)
         if not matches:
             raise ConfigError(f"{word}: matches nothing; give {'revisions' if on_hub else 'folders'} that exist")
-        found += map(Path, sorted(matches, key=by_number))
+        numbered = {match: [int(n) if n.isdigit() else n for n in re.split("([0-9]+)", match)] for match in matches}
+        found += map(Path, sorted(matches, key=numbered.__getitem__))
     return found
-
-
-def by_number(word: str) -> list[str | int]:
-    """Split a word so that numbers in it sort by size.
-
-    Example:
-        >>> sorted(["step_1000", "step_20"], key=by_number)
-        ['step_20', 'step_1000']
-    """
-    return [int(part) if place % 2 else part for place, part in enumerate(re.split(r"([0-9]+)", word))]
 
 
 def names_of(places: Sequence[Path]) -> list[str]:

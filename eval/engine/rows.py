@@ -217,18 +217,6 @@ def pivot(rows: Sequence[Mapping[str, Any]], index: str, columns: str, values: s
     return frame.pivot(index=index, columns=columns, values=values).loc[frame[index].unique(), frame[columns].unique()]
 
 
-def whole_grid(rows: Sequence[Mapping[str, Any]], index: str, columns: str, values: str = "score") -> pd.DataFrame:
-    """List every cell of a grid, by rising columns and rows, unknown ones as NaN, for a heat map."""
-    import pandas as pd
-
-    return (
-        pd.DataFrame(rows)
-        .pivot(index=index, columns=columns, values=values)
-        .melt(value_name=values, ignore_index=False)
-        .reset_index()
-    )
-
-
 def named_series(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Sort rows by length and name the `series` of each: its method, and model, checkpoint, precision if they differ.
 

@@ -49,11 +49,11 @@ from eval.engine.answers import Outcome, judge, run_tests
 from eval.engine.cases import TextCase
 from eval.engine.command import Form, Request, run
 from eval.engine.methods import PREFIX
-from eval.engine.rows import Found, Results, Row
+from eval.engine.rows import Found, Results, Row, named_series
 from eval.engine.subject import Subject, device_for, note_idle, open_subject, result_folder
 from lab.bars import Bar
 from lab.command import CONTINUES
-from lab.draw import Rule, save
+from lab.draw import Rule, draw, save
 from lab.errors import ConfigError
 from lab.launch import read_launch
 from lab.model.attention.context import ContextGroup
@@ -142,6 +142,12 @@ class Measure:
         window, known = self.subject.model.train_len, list(lengths)
         inside = window is not None and min(known) <= window <= max(known)
         return [Rule("x", window, f"training window {window:,}")] if window is not None and inside else []
+
+    def length_chart(self, rows: Sequence[Row], y_title: str, title: str, **style: Any) -> Any:
+        """Draw scores with their limits over length, a line for each model and method."""
+        rules = self.window_between(row["length"] for row in rows)
+        style |= {"y_title": y_title, "title": title, "rules": rules}
+        return draw(named_series(rows), "length", "score", "series", low="low", high="high", log_x=True, **style)
 
     def rows(self) -> list[Row]:
         """Measure the cells whose rows are missing, and return the rows of all."""

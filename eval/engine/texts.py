@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
-from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ from torch import Tensor
 
 from eval.engine.rows import Row, shortened, write_rows
 from eval.engine.run import Measure
-from eval.engine.subject import source
+from eval.engine.subject import Subject, source
 from lab.bars import Bar
 from lab.command import NOTHING_WRITTEN
 from lab.data.config import DataConfig
@@ -28,83 +27,28 @@ from lab.errors import ConfigError, DataError
 from lab.files import writing
 from lab.probe.haystacks import load_haystack, read_text, read_texts
 
-FILES = ("*.txt", "*.json", "*.jsonl")
+SUFFIXES = (".txt", ".json", ".jsonl")
+NO_CORPUS = "--text: must be set, a Hugging Face folder has no corpus of its own; give a text file"
 
 IntArray = npt.NDArray[np.int64]
 AnyIds = npt.NDArray[Any]  # of any integer type, as they lie in a store
 
 
-@dataclass(frozen=True, eq=False)
-class Documents:
-    """The documents drawn, and their source.
-
-    `shorter` of the source's documents were left out as too short; `digest` names the tokens that are here.
-    """
-
-    ids: list[IntArray]
-    source: str
-    shorter: int
-
-    @property
-    def digest(self) -> str:
-        """Name the tokens by their hash."""
-        hashed = hashlib.sha256()
-        for ids in self.ids:
-            hashed.update(np.int64(len(ids)).tobytes() + ids.astype("<i8").tobytes())
-        return hashed.hexdigest()[:16]
-
-
-def draw_documents(
-    place: str | None,
-    data: DataConfig | None,
-    tokenizer: Tokenizer,
-    *,
-    documents: int,
-    least: int,
-    most: int | None,
-    seed: int,
-    vocab_size: int,
-    text_field: str = "text",
-) -> Documents:
-    """Draw documents of `least` tokens or more, cut after the first `most`.
+def documents_of(subject: Subject, text: str | None, text_field: str) -> list[AnyIds]:
+    """Read and encode the documents of a file or folder, or the held-out documents of a run.
 
     A document of a file begins with the tokenizer's first token; held-out documents are those of training, from
-    their first token to the one that ends them. Shorter documents are left out and counted.
+    their first token to the one that ends them.
 
-    Raises: LabError where there is no text, or where too few documents are long enough.
+    Raises: LabError where there is no text.
     """
-    if place is None and data is None:
-        raise ConfigError("--text: must be set, a Hugging Face folder has no corpus of its own; give a file or folder")
-    found: Iterable[AnyIds]
-    if place is not None:
-        source, found = place, encoded(file_texts(Path(place), text_field), tokenizer)
-    else:
-        assert data is not None, "refused above"
-        source, found = "held out", TokenStore.open(shard_folder(data), "held_out").documents()
-    long_enough: list[AnyIds] = []
-    shorter, longest = 0, 0
-    for ids in found:
-        longest = max(longest, len(ids))
-        shorter += len(ids) < least
-        if len(ids) >= least:
-            long_enough.append(ids[:most])
-    if len(long_enough) < documents:
-        raise DataError(
-            f"--documents={documents}: {place or 'the held-out split'} has {len(long_enough)} documents of {least} "
-            f"tokens or more, the longest has {longest}; lower it, --lengths or --min_tokens, or give another --text"
-        )
-    chosen = np.sort(np.random.default_rng(seed).permutation(len(long_enough))[:documents])
-    drawn = [np.asarray(long_enough[number], dtype=np.int64) for number in chosen]
-    check_ids(np.concatenate(drawn), vocab_size)
-    return Documents(drawn, source, shorter)
-
-
-def encoded(texts: Iterable[str], tokenizer: Tokenizer) -> Iterator[IntArray]:
-    """Encode texts with the tokens that begin a document, without those that end it."""
-    before = np.array(special_ends(tokenizer)[0], dtype=np.int64)
-    for text in Bar(texts, desc="encoding", leave=False):
-        ids = tokenizer.encode(text, add_special_tokens=False).ids
-        yield np.concatenate([before, np.array(ids, dtype=np.int64)])
+    if text is None:
+        if subject.model.experiment is None:
+            raise ConfigError(NO_CORPUS)
+        return list(TokenStore.open(shard_folder(subject.model.experiment.data), "held_out").documents())
+    before, encode = special_ends(subject.tokenizer)[0], subject.tokenizer.encode
+    texts = Bar(file_texts(Path(text), text_field), desc="encoding", leave=False)
+    return [np.array(before + encode(each, add_special_tokens=False).ids, dtype=np.int64) for each in texts]
 
 
 def file_texts(place: Path, text_field: str) -> list[str]:
@@ -112,12 +56,10 @@ def file_texts(place: Path, text_field: str) -> list[str]:
 
     Raises: DataError for missing, broken or empty files.
     """
-    if place.is_dir():
-        files = sorted(path for pattern in FILES for path in place.rglob(pattern))
-        if not files:
-            raise DataError(f"--text={place}: holds no .txt, .json or .jsonl file; give a folder with text in it")
-        return [text for path in files for text in file_texts(path, text_field)]
-    return read_texts(place, "--text", text_field)
+    files = sorted(path for path in place.rglob("*") if path.suffix in SUFFIXES) if place.is_dir() else [place]
+    if not files:
+        raise DataError(f"--text={place}: holds no .txt, .json or .jsonl file; give a folder with text in it")
+    return [text for path in files for text in read_texts(path, "--text", text_field)]
 
 
 def draw_texts(
@@ -141,13 +83,12 @@ def draw_texts(
     Raises: LabError where there is no text, no tokenizer, or too little text.
     """
     tokenizer = needed(tokenizer)
-    if path is None and data is None:
-        raise ConfigError("--text: must be set, a Hugging Face folder has no corpus of its own; give a text file")
     if path is not None:
         source = read_text(Path(path), "--text", text_field)
-    else:
-        assert data is not None, "refused above"
+    elif data is not None:
         source = load_haystack(None, data, tokenizer)
+    else:
+        raise ConfigError(NO_CORPUS)
     first = tokenizer.encode("").ids
     ids = np.array(tokenizer.encode(source, add_special_tokens=False).ids, dtype=np.int64)
     check_ids(np.append(ids, first), vocab_size)
@@ -162,9 +103,6 @@ def draw_texts(
     chosen = np.random.default_rng(seed).permutation(pieces)[:texts]
     rows = [np.concatenate([first, ids[size * piece : size * (piece + 1)]]) for piece in chosen]
     return np.stack(rows)[:, :n_tokens].astype(np.int64)
-
-
-NOT_IN_DIGEST = ("device",)  # options that change no number
 
 
 class OnTexts(Measure):
@@ -195,11 +133,10 @@ class OnTexts(Measure):
 
     @property
     def path(self) -> Path:
-        """The file of the rows."""
+        """The file of the rows; the device changes no number and does not name it, nor does a text_field of `text`."""
         model, given = self.subject.model, asdict(self.options)
-        if given["text_field"] == "text":
-            del given["text_field"]
-        settings = {key: value for key, value in given.items() if key not in NOT_IN_DIGEST}
+        settings = {key: value for key, value in given.items() if (key, value) != ("text_field", "text")}
+        del settings["device"]
         digest = shortened(json.dumps({**settings, "method": model.method}, sort_keys=True))
         trained = model.name if model.consumed_tokens is None else f"{model.consumed_tokens:015d}"
         folder = self.request.folder or (Path("runs") if model.folder is None else model.folder / "eval")

@@ -21,8 +21,7 @@ from lab import jobs
 from lab.command import STOPPED, show
 from lab.errors import ConfigError, DataError, LabError, nearest
 from lab.files import write_json
-from lab.sweep.planning import Run, plan, read_command, run_of
-from lab.sweep.reading import read_sweep
+from lab.sweep.planning import PlannedRun, plan, planned_run
 from lab.train.arms import flatten
 
 FINISHED = "finished.json"  # in a row's folder once its commands have run
@@ -71,14 +70,14 @@ class Sized:
         """The sweep files of this size."""
         return self.table.mini.sweep if self.mini else self.table.sweep
 
-    def runs(self) -> list[Run]:
+    def runs(self) -> list[PlannedRun]:
         """Plan the runs of the sweeps.
 
         Raises: ConfigError, for a missing model that they start from, too.
         """
-        return [run for file in self.sweeps for run in plan(read_sweep(Path(file)), {})]
+        return [run for file in self.sweeps for run in plan(Path(file), {})]
 
-    def jobs(self, folder: Path, runs: Sequence[Run]) -> Iterator[Job]:
+    def jobs(self, folder: Path, runs: Sequence[PlannedRun]) -> Iterator[Job]:
         """List every row's commands.
 
         Raises: ConfigError for a placeholder without a value, or a row that no run of the sweeps is of.
@@ -92,7 +91,7 @@ class Sized:
                 filled = [command.replace("{out}", str(out)) for command in plain]
                 yield Job(row, {**values, "out": out}, out, tuple(tuple(shlex.split(one)) for one in filled))
 
-    def models(self, row: str, own: Mapping[str, Any], runs: Sequence[Run]) -> list[dict[str, Any]]:
+    def models(self, row: str, own: Mapping[str, Any], runs: Sequence[PlannedRun]) -> list[dict[str, Any]]:
         """Find the runs that belong to a row, as values of `model`; one without a value for rows that name theirs.
 
         Raises: ConfigError.
@@ -106,7 +105,7 @@ class Sized:
         return [{"model": str(run.path)} for run in found]
 
 
-def settings_of(run: Run) -> dict[str, str]:
+def settings_of(run: PlannedRun) -> dict[str, str]:
     """Write a run's settings by dotted name."""
     return {key: str(value) for key, value in flatten(run.experiment.to_dict()).items()}
 
@@ -153,7 +152,7 @@ def run_table(sized: Sized, folder: Path) -> list[Job]:
             if need.train and not is_trained(need):
                 call(shlex.split(need.train))
         runs = sized.runs()
-        for file in sized.sweeps if not all(run.is_finished() for run in runs) else ():
+        for file in sized.sweeps if not all(jobs.is_finished(run.experiment) for run in runs) else ():
             call(["lab.sweep", file])
         found = list(sized.jobs(folder, runs))
         for job in found:
@@ -172,7 +171,7 @@ def is_trained(need: Need) -> bool:
     Raises: ConfigError.
     """
     words = shlex.split(need.train or "")
-    return words[0] == "lab.fit" and run_of(0, read_command([sys.executable, "-m", *words]), {}, {}).is_finished()
+    return words[0] == "lab.fit" and jobs.is_finished(planned_run(words, {}, {}).experiment)
 
 
 def call(words: Sequence[str]) -> None:

@@ -20,54 +20,43 @@ second call continues from there; ruler-cases/, every test with its expected and
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Any, Literal
 
-from annotated_types import Ge, Le
+import pandas as pd
 
-from eval.engine.cases import TextCase, Writer
-from eval.engine.command import Form
-from eval.engine.rows import Found, Row
+from eval.engine.cases import TextCase, Turn, Writer
+from eval.engine.command import CellOptions, Form
+from eval.engine.rows import Row, to_text
 from eval.engine.run import Cell, Measure, run_measure
-from eval.engine.subject import open_subject
-from eval.ruler.scores import LLAMA2_7B_AT_4K, Scores, chart, summary, summed, table
-from eval.ruler.sources import STANDIN, Sources
-from eval.ruler.tasks import ALL, TASKS, VERSION, Task, least_budget, least_length, make_case, too_short
+from eval.engine.subject import doublings, open_subject
+from eval.ruler.sources import STANDIN, name_of, read_sources
+from eval.ruler.tasks import ALL, LLAMA2_7B_AT_4K, TASKS, VERSION, Task, averages, effective_length, interval
 from lab.bars import Bar
 from lab.command import start
-from lab.data.tokenizer import check_ids
-from lab.draw import save
-from lab.errors import ConfigError
+from lab.draw import Rule, draw
+from lab.errors import nearest
 from lab.files import write_json
-from lab.schema import Length, PathText, Section, Seed, Tests
+from lab.schema import Length, PathText, Tests
 from lab.train.checkpoints import newest_checkpoints
-from lab.train.environment import versions
 
-BATCH_TOKENS, MOST_ROWS = 65_536, 64  # of prompts side by side where no batch is set
 SHORTEST = 4096  # RULER's first length
-QUIET_S = 2.0  # before the bar of the first drawing shows
-IDENTITY = (  # rows that agree in these are results of the same measurement
-    *("protocol", "version", "model", "checkpoint", "weights", "method", "precision"),
-    *("task", "length", "n", "seed", "answer_budget", "source"),
-)
+SOURCES = {"haystack": "essays", "squad": "squad", "hotpotqa": "hotpotqa", "words": "words"}  # by option
 
 
 @dataclass(frozen=True, kw_only=True)
-class RulerOptions(Section):
+class RulerOptions(CellOptions):
     """Options of this command."""
 
     tasks: tuple[str, ...] | None = None
     """Tasks, with commas between them; left out, all 13."""
     lengths: tuple[Length, ...] | None = None
     """Lengths in tokens, with commas between them, prompt and answer together; left out, powers of two from 4096 up to
-    the training window, or, for a smaller window, the first power of two with room for all tasks."""
+    the training window, or a smaller window, or the first power of two with room for all tasks."""
     tests: Tests = 500
     """Tests of each task at each length."""
-    seed: Seed = 0
-    """Seed of the tests."""
     haystack: PathText | None = None
     """Essays to hide needles in: a text file (.txt, .json with `text`, .jsonl) or a folder; left out, made-up text."""
     squad: PathText | None = None
@@ -77,50 +66,27 @@ class RulerOptions(Section):
     words: Literal["wonderwords"] | None = None
     """Package with the words of cwe, RULER's (pip install -e '.[ruler]'); left out, fewer words of the lab's own."""
     answer_budget: Length | None = None
-    """Tokens of each length that are left for the answer; left out, RULER's, 30 to 128 by task, or what answers take in
-    this tokenizer where that is more."""
+    """Tokens of each length that are left for the answer, or what answers take in this tokenizer where that is more;
+    left out, RULER's, 30 to 128 by task."""
     last: Length | None = None
     """Checkpoints of a run folder to average over, the newest ones; left out, MODEL itself."""
-    threshold: Annotated[float, Ge(0), Le(100)] = LLAMA2_7B_AT_4K
-    """Average score, in percent, that a length must reach for the effective length; RULER's is Llama2-7B's at 4K."""
-    batch: Tests | None = None
-    """Prompts that generate side by side; left out, 65536 tokens of them, 64 prompts at most."""
-    device: Literal["auto", "cpu", "gpu"] = "auto"
-    """What to compute on; auto takes a GPU where there is one."""
 
     def rules(self) -> list[str]:
-        """Refuse tasks that do not exist or are given twice, and files that no task would read."""
-        faults = [f"tasks={name}: no such task; {nearest(name)}" for name in self.tasks or () if name not in TASKS]
-        for name, values in (("tasks", self.tasks or ()), ("lengths", self.lengths or ())):
-            twice = sorted({value for value in values if values.count(value) > 1})
-            faults += [f"{name}={value}: is given twice; keep one of them" for value in twice]
-        for name, source in (("haystack", "essays"), ("squad", "squad"), ("hotpotqa", "hotpotqa"), ("words", "words")):
-            users = [task.name for task in ALL if task.source == source]
-            if getattr(self, name) is not None and self.tasks is not None and not {*users} & {*self.tasks}:
-                faults.append(
-                    f"{name}={getattr(self, name)}: would be ignored by these tasks; leave it out or add {users[0]}"
-                )
-        return faults
-
-    def rows(self, length: int) -> int:
-        """Choose how many prompts of a length run side by side.
-
-        Example:
-            >>> [RulerOptions().rows(length) for length in (256, 8192, 131072)]
-            [64, 8, 1]
-        """
-        return self.batch or max(1, min(MOST_ROWS, BATCH_TOKENS // length))
+        """Refuse tasks that do not exist, and files that no task would read."""
+        faults = [
+            f"tasks={name}: no such task; {nearest(name, TASKS)}" for name in self.tasks or () if name not in TASKS
+        ]
+        read = {task.source for task in self.chosen}
+        return faults + [
+            f"{option}={getattr(self, option)}: would be ignored by these tasks; leave it out"
+            for option, source in SOURCES.items()
+            if getattr(self, option) is not None and source not in read
+        ]
 
     @property
     def chosen(self) -> list[Task]:
         """The tasks in RULER's order."""
         return [task for task in ALL if self.tasks is None or task.name in self.tasks]
-
-
-def nearest(name: str) -> str:
-    """Name the task that was probably meant."""
-    near = difflib.get_close_matches(name, TASKS, n=1)
-    return f"did you mean {near[0]}?" if near else f"use some of: {', '.join(TASKS)}"
 
 
 class Ruler(Measure):
@@ -129,60 +95,46 @@ class Ruler(Measure):
     kind = "ruler"
     options: RulerOptions
     form = Form(options=RulerOptions)
-    named_by = IDENTITY
+    named_by = (  # rows that agree in these are results of the same measurement
+        *("protocol", "version", "model", "checkpoint", "weights", "method", "precision"),
+        *("task", "length", "n", "seed", "answer_budget", "source"),
+    )
 
     def prepare(self) -> None:
         """Read the sources, choose the lengths, and make sure that all tests can be drawn before any of them runs.
 
         Raises: LabError; ConfigError with a line for every budget or length that is too short for a task.
         """
-        options, self.writer = self.options, Writer(self.subject.tokenizer)
-        self.places: list[Path] = []
-        if options.last:
-            self.places = newest_checkpoints(self.request.model, options.last)
-        self.sources = Sources.read(options.haystack, options.squad, options.hotpotqa, options.words)
-        least_budgets = {task: least_budget(self.writer, self.sources, task) for task in options.chosen}
-        wanted = options.answer_budget
-        faults = [
-            f"--answer_budget={wanted}: an answer to {task.name} takes {tokens} tokens; raise it"
-            for task, tokens in least_budgets.items()
-            if wanted is not None and tokens > wanted
-        ]
-        if faults:
-            raise ConfigError(*faults)
-        self.budgets = {task: wanted or max(task.budget, tokens) for task, tokens in least_budgets.items()}
-        self.lengths, shortest = sorted(options.lengths or window_lengths(self.subject.model.train_len)), 0
-        while shortest < self.lengths[0]:  # again where the first length was raised, as tasks differ by length
-            shortest = self.lengths[0]
-            faults, least = self.short_tasks(shortest)
-            if options.lengths is not None and faults:
-                raise ConfigError(*faults)
-            if least > shortest:
-                self.lengths = [1 << (least - 1).bit_length()]
-        for task in options.chosen:
-            for length in self.lengths:
-                check_ids(self.case(task, length, 0).prompt_ids, self.subject.vocab_size)
+        options = self.options
+        self.writer = Writer(self.subject.tokenizer)
+        self.places = newest_checkpoints(self.request.model, options.last) if options.last else []
+        self.sources = read_sources(**{source: getattr(options, option) for option, source in SOURCES.items()})
+        self.budgets = {
+            task: max(options.answer_budget or task.budget, task.least_budget(self.writer, self.sources))
+            for task in options.chosen
+        }
+        self.lengths = sorted({*(options.lengths or doublings(SHORTEST, self.subject.model.train_len or SHORTEST))})
+        shortest = self.lengths[0]
+        least = {}
+        for task in Bar(options.chosen, desc="drawing", leave=False):
+            turns = (self.turn(task, shortest, index) for index in range(options.tests))
+            least[task] = task.least_length(self.writer, self.sources, turns)
+        task = max(least, key=least.__getitem__)
+        if least[task] > shortest:
+            if options.lengths:
+                raise task.too_short(shortest, least[task])
+            self.lengths = [1 << (least[task] - 1).bit_length()]
         self.longest = self.lengths[-1]
+        for task in options.chosen:
+            self.case(task, self.longest, 0)
 
-    def short_tasks(self, length: int) -> tuple[list[str], int]:
-        """List the tasks that a length is too short for, and give the least that is not, over all tests."""
-        options, faults, most = self.options, [], 0
-        for task in Bar(options.chosen, desc="drawing", leave=False, delay=QUIET_S):
-            budget = self.budgets[task]
-            least = least_length(self.writer, self.sources, task, length, options.seed, options.tests, budget)
-            if least > length:
-                faults.append(str(too_short(task, length, budget, least)))
-            most = max(most, least)
-        return faults, most
+    def turn(self, task: Task, length: int, index: int) -> Turn:
+        """Identify a test."""
+        return task.turn(length, self.budgets[task], self.options.seed, index)
 
     def case(self, task: Task, length: int, index: int) -> TextCase:
-        """Draw one test."""
-        seed, budget = self.options.seed, self.budgets[task]
-        return make_case(self.writer, self.sources, task, length, seed, index, budget=budget)
-
-    def standins(self, task: Task) -> list[str]:
-        """Name the sources of a task that made-up text stands in for."""
-        return [task.source] if task.source and self.sources.names[task.source] == STANDIN else []
+        """Draw a test."""
+        return task.case(self.writer, self.sources, self.turn(task, length, index))
 
     @property
     def folder(self) -> Path:
@@ -195,6 +147,7 @@ class Ruler(Measure):
         checkpoint = self.subject.checkpoint or "model"
         for length in self.lengths:
             for task in self.options.chosen:
+                source = name_of(self.sources[task.source]) if task.source else None
                 row = {
                     "protocol": "ruler",
                     "version": VERSION,
@@ -204,60 +157,85 @@ class Ruler(Measure):
                     "n": self.options.tests,
                     "seed": self.options.seed,
                     "answer_budget": self.budgets[task],
-                    "source": self.sources.names[task.source] if task.source else None,
-                    "standins": self.standins(task),
-                    "versions": versions(),
+                    "source": source,
+                    "standins": [task.source] if source == STANDIN else [],
                 }
-                name = f"{task.name} at {length:,}"
-                yield Cell(row, self.options.tests, name, f"{checkpoint}-{task.name}-{length}")
+                file = f"{checkpoint}-{task.name}-{length}"
+                yield Cell(row, self.options.tests, f"{task.name} at {length:,}", file)
 
     def measure(self, cell: Cell) -> tuple[Row, Sequence[Row]]:
-        """Run the tests of one task at one length."""
-        task, length = TASKS[cell.row["task"]], cell.row["length"]
-        budget = self.budgets[task]
+        """Run the tests of one task at one length: their mean score in percent, and its interval."""
+        task = TASKS[cell.row["task"]]
+        length = cell.row["length"]
         outcome = self.ask(
-            cell, lambda index: self.case(task, length, index), budget=budget, length=length, judge=task.judge
+            cell,
+            lambda index: self.case(task, length, index),
+            budget=self.budgets[task],
+            length=length,
+            judge=task.judge,
         )
-        return summed(outcome), outcome.records
+        scores = [float(record["score"]) for record in outcome.records]
+        low, high = interval(scores)
+        limits = {"low": 100 * low, "high": 100 * high, "seconds": outcome.seconds}
+        return {"score": 100 * (sum(scores) / len(scores)), **limits}, outcome.records
 
-    def found(self) -> Found:
-        """Measure each checkpoint, average over them, and write the summary beside the rows.
-
-        Raises: LabError, KeyboardInterrupt.
-        """
-        options, model, folder = self.options, self.subject.model, self.folder
-        each: list[Scores] = []
-        names: list[str | None] = []
+    def rows(self) -> list[Row]:
+        """Measure each checkpoint, average over them, and write the summary beside the rows."""
+        each = []
         for place in self.places or [self.request.model]:
             if self.places:
                 self.subject = open_subject(self.request._replace(model=place))
-            each.append({(row["task"], row["length"]): row["score"] for row in self.rows()})
-            names.append(self.subject.checkpoint)
+            each += super().rows()
+        measured = pd.DataFrame(each)
         # a mean over checkpoints, as arXiv:2411.13476, section 4, recommends of the last five
-        scores = {cell: sum(one[cell] for one in each) / len(each) for cell in each[0]}
-        about = {"model": model.name, "checkpoints": names, "method": model.method, "tests": options.tests}
-        write_json(folder / "ruler_summary.json", {**about, "seed": options.seed, **summary(scores, options.threshold)})
-        title = f"{model.name}: {model.method}, {options.tests} tests each"
-        title += f", mean of {len(names)} checkpoints" if options.last else ""
-        invented = dict.fromkeys(name for task in options.chosen for name in self.standins(task))
-        lines = [title, "", table(scores, options.threshold)]
-        lines += [f"stand-ins: made-up text in place of {', '.join(invented)}"] if invented else []
-        picture = folder / "ruler.png" if self.request.plots else None
-        if picture is not None:
-            save(chart(scores, title, options.threshold, self.window_between(self.lengths)), picture)
-        rows = [{**about, "task": task, "length": length, "score": score} for (task, length), score in scores.items()]
-        return Found("\n".join(lines), rows, self.path, picture)
+        self.scores = measured.groupby(["task", "length"], sort=False)["score"].mean().reset_index()
+        self.standins = measured["standins"].explode().dropna().unique().tolist()
+        model = self.subject.model
+        names = list(dict.fromkeys(measured["checkpoint"]))
+        about = {"model": model.name, "checkpoints": names, "method": model.method, "tests": self.options.tests}
+        self.means = averages(self.scores)
+        self.reached = effective_length(self.means)
+        summary = {
+            "seed": self.options.seed,
+            "tasks": self.scores["task"].unique().tolist(),
+            "averages": {str(length): self.means[length].to_dict() for length in self.means},
+            "effective_length": self.reached,
+            "threshold": LLAMA2_7B_AT_4K,
+        }
+        write_json(self.folder / "ruler_summary.json", {**about, **summary})
+        return [{**about, **row} for row in self.scores.to_dict("records")]
 
+    @property
+    def title(self) -> str:
+        """The title of the table and of the picture."""
+        title = f"{self.subject.model.name}: {self.subject.model.method}, {self.options.tests} tests each"
+        return f"{title}, mean of {self.options.last} checkpoints" if self.options.last else title
 
-def window_lengths(train_len: int | None) -> list[int]:
-    """List RULER's lengths up to the training window, or the first power of two that a smaller window holds.
+    def text(self, rows: Sequence[Row]) -> str:
+        """Write a row for each task and category, a column for each length, and the stand-ins."""
+        tasks = self.scores.pivot(index="task", columns="length", values="score").loc[self.scores["task"].unique()]
+        whole = pd.concat([tasks, self.means]).rename_axis("task").rename(columns="{:,}".format)
+        which = "all 13 tasks" if len(tasks) == len(ALL) else f"{len(tasks)} of 13 tasks"
+        reached = f"effective length {self.reached:,} at threshold {LLAMA2_7B_AT_4K:g}, over {which}"
+        lines = [self.title, "", to_text(whole, ".1f"), "", reached]
+        lines += [f"stand-ins: made-up text in place of {', '.join(self.standins)}"] if self.standins else []
+        return "\n".join(lines)
 
-    Example:
-        >>> window_lengths(16384), window_lengths(2048), window_lengths(192)
-        ([4096, 8192, 16384], [2048], [128])
-    """
-    longest = max(1, train_len or SHORTEST).bit_length() - 1
-    return [1 << power for power in range(min(SHORTEST.bit_length() - 1, longest), longest + 1)]
+    def chart(self, rows: Sequence[Row]) -> Any:
+        """Draw a line for each category and the average of all tasks, by length."""
+        means = self.means.rename({"average": f"average of {len(self.options.chosen)} tasks"})
+        return draw(
+            means.melt(ignore_index=False, value_name="score").reset_index(),
+            "length",
+            "score",
+            "over",
+            log_x=True,
+            title=f"{self.title}\neffective length {self.reached:,}",
+            x_title="length (tokens, prompt and answer)",
+            y_title="score (%)",
+            y_limits=(0, 100),
+            rules=[Rule("y", LLAMA2_7B_AT_4K, f"threshold {LLAMA2_7B_AT_4K:g}"), *self.window_between(self.lengths)],
+        )
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -1,10 +1,10 @@
 """Aggregation: the words that occur most often, in a shuffled list (cwe) and in a coded text (fwe).
 
-Common words. Ten common words occur REPEATS times each, all others less often. The list grows by
-other words. A worked example, a shorter list with its answer, comes first where there is room for both. Words are
-English as long as there are enough, then made up. With `--words=wonderwords` they are drawn from RULER's 8,166, of
-which some are part of others; of the lab's own 1,332 none is. Ours are the made-up words, where RULER stops (until
-2025-05) or takes a second list (since), and a new order in every test.
+Common words. Ten common words occur more often than all others. The list grows by other words. A worked example, a
+shorter list with its answer, comes first where there is room for both. Words are English as long as there are enough,
+then made up. With `--words=wonderwords` they are drawn from RULER's 8,166, of which some are part of others. Of the
+lab's own 1,332 none is part of another. Ours are the made-up words, where RULER stops (until 2025-05) or takes a second
+list (since), and a new order in every test.
 
 From LONG tokens on: 30 and 3 times, an example of 40 words, 10 and 3 times. Shorter, as in RULER: 6 and 1 times, an
 example of 20 words, 3 and 1 times.
@@ -18,7 +18,7 @@ Frequent words. A text whose word frequencies follow a zeta law; the three most 
 
 Rank 1 is noise, written `...`; the answer is ranks 2, 3 and 4. Coded words are CODED letters drawn at random, one of
 them for every TOKENS_PER_WORD tokens of the length. Unlike in RULER, N is never one at which ranks 4 and 5 occur
-equally often (some below 73 words), and what room is left is filled with more dots.
+equally often (some below 73 words). More dots fill what room is left.
 
 Source: Hsieh et al. 2024, section 3; NVIDIA/RULER, scripts/data/synthetic/freq_words_extraction.py.
 """
@@ -50,9 +50,6 @@ FREQUENT_WORDS = (
 COMMON = 10
 LONG = 4096
 ALL_EXAMPLE_WORDS = 40  # set aside at every length, so that the words of a test do not depend on it
-REPEATS = {True: (30, 3), False: (6, 1)}  # of common and of other words, by whether the length is LONG
-EXAMPLE_REPEATS = {True: (10, 3), False: (3, 1)}
-EXAMPLE_WORDS = {True: 40, False: 20}
 ALPHA = 2.0
 CODED = 6
 TOKENS_PER_WORD = 50
@@ -62,32 +59,22 @@ ASKED = 3
 
 def common_words(writer: Writer, sources: Sources, turn: Turn) -> Draft:
     """Draw the words and their order."""
-    long = turn.length >= LONG
-    pool = sources.words or [word for words in english().values() for word in words]
+    # repeats of common and of other words, in the test and in the example, and the example's words
+    repeats, example_repeats, n_shown = ((30, 3), (10, 3), 40) if turn.length >= LONG else ((6, 1), (3, 1), 20)
+    pool = sources["words"] or [word for words in english().values() for word in words]
     words = Distinct(partial(draw_made_up, turn.rng), [pool[k] for k in turn.rng.permutation(len(pool))])
     orders = [int(seed) for seed in turn.rng.integers(2**62, size=2)]
-    set_aside, n_english = ALL_EXAMPLE_WORDS + COMMON, len(pool)
-    common = words.first(set_aside)[ALL_EXAMPLE_WORDS:]
-    shown = words.words[: EXAMPLE_WORDS[long]]
-    example = list_words(shown, COMMON, *EXAMPLE_REPEATS[long], orders[0])
+    shown = words.words[:n_shown]
+    example = list_words(shown, COMMON, *example_repeats, orders[0])
     example += "".join(f" {number}. {word}" for number, word in enumerate(shown[:COMMON], start=1)) + "\n"
 
     def main(others: int) -> str:
-        return list_words(words.first(set_aside + others)[ALL_EXAMPLE_WORDS:], COMMON, *REPEATS[long], orders[1])
+        listed = words.first(ALL_EXAMPLE_WORDS + COMMON + others)[ALL_EXAMPLE_WORDS:]
+        return list_words(listed, COMMON, *repeats, orders[1])
 
-    fits = writer.count(example + main(COMMON)) <= turn.room
-    return Draft(
-        compose=lambda others: (example if fits else "") + main(others),
-        least=COMMON,
-        answers=tuple(common),
-        facts=lambda others: {
-            "common": common,
-            "repeats": list(REPEATS[long]),
-            "words": COMMON + others,
-            "made_up_words": max(0, set_aside + others - n_english),
-            "example": fits,
-        },
-    )
+    begin = example if writer.count(example + main(COMMON)) <= turn.room else ""
+    answers = tuple(words.words[ALL_EXAMPLE_WORDS : ALL_EXAMPLE_WORDS + COMMON])
+    return Draft(compose=lambda others: begin + main(others), least=COMMON, answers=answers)
 
 
 def list_words(words: Sequence[str], common: int, common_repeats: int, other_repeats: int, order: int) -> str:
@@ -127,10 +114,6 @@ def frequent_words(_: Writer, __: Sources, turn: Turn) -> Draft:
         compose=prompt,
         least=0,
         answers=tuple(coded.first(ASKED)),
-        facts=lambda units: {
-            "coded": coded.first(ranks - 1)[: ASKED + 1],
-            "counts": counted(units)[: ASKED + 2],
-        },
         refine=lambda units: partial(prompt, units),
     )
 

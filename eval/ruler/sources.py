@@ -1,6 +1,12 @@
-"""The tasks' sources of text: local files, or stand-ins, which the results name.
+"""The tasks' sources of text: local files, or stand-ins, which the results name; and the two tasks on documents.
 
 Haystacks are RULER's noise line repeated, essays from files, or made-up sentences.
+
+Question answering has a question, the documents that answer it, and as many others as fit, in a shuffled order. RULER
+takes a question of SQuAD (qa_1) or HotpotQA (qa_2). Other paragraphs of the question's own article or context come
+before those of other questions. Documents are never cut, so that prompts may be shorter than the length.
+
+Source: Hsieh et al. 2024, section 3; NVIDIA/RULER, scripts/data/synthetic/qa.py.
 """
 
 from __future__ import annotations
@@ -8,16 +14,16 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from eval.engine.cases import english
-from eval.ruler.qa import MadeUpPeople, QuestionFile, Questions, hotpotqa_entries, read_questions, squad_entries
-from lab.errors import DataError, MissingPackage
+from eval.engine.cases import Distinct, Draft, Turn, draw_made_up, english
+from lab.errors import ConfigError, DataError, MissingPackage
 from lab.probe.haystacks import read_text
 
 STANDIN = "standin"
@@ -28,64 +34,84 @@ FORMS = (
     "Whoever wants to {v} needs one {a} {n}, one {m} and many {b} {o}s.",
     "On {a} days they {v} beside the {b} {n}; later they {w} the {m}.",
 )
+SLOTS = {"a": "adjectives", "b": "adjectives", "n": "nouns", "m": "nouns", "o": "nouns", "v": "verbs", "w": "verbs"}
 FILES = ("*.txt", "*.json", "*.jsonl")
 
+# The wording is verbatim from NVIDIA/RULER, scripts/data/synthetic/constants.py (Apache 2.0).
+DOCUMENT = "Document {number}:\n{text}"
+QUESTION = (
+    "Answer the question based on the given documents. Only give me the answer and do not output any other words.\n\n"
+    "The following are given documents.\n\n{context}\n\nAnswer the question based on the given documents. Only give me "
+    "the answer and do not output any other words.\n\nQuestion: {query} Answer:"
+)
+
 Text = Callable[[int], str]
+Sources = Mapping[str, Any]  # by the names of READERS; None for the lab's own
+Entry = Mapping[str, Any]  # question, answers, and the places of its gold and near documents
 
 
-@dataclass(frozen=True)
-class Essays:
-    """Running text; without a file, made-up English sentences stand in for it."""
+def read_sources(**given: str | None) -> Sources:
+    """Read the files given by the names of READERS; a stand-in takes the place of each that is not.
 
-    text: str | None
-    field: str = "--haystack"
-
-    def open(self, rng: np.random.Generator) -> tuple[Text, int | None]:
-        """Return the text by its number of words from the beginning, as in RULER, and how many words there are."""
-        if self.text is None:
-            return sentences(rng), None
-        words = self.text.split(" ")
-        return lambda n: " ".join(words[:n]), len(words)
-
-    @property
-    def exhausted(self) -> str:
-        """Report that the text is too short."""
-        have = len((self.text or "").split(" "))
-        return f"{self.field}: {have:,} words are too short a haystack for length={{length}}; give a longer text"
+    Raises: DataError; MissingPackage for `words`.
+    """
+    files = {name: given.get(name) for name in READERS}
+    return {name: READERS[name](file) if file else None for name, file in files.items()}
 
 
-def read_essays(place: str | None) -> Essays:
+def name_of(source: Any) -> str:
+    """Name a source by the SHA-256 of its content, 16 hex digits, or as a stand-in."""
+    if source is None:
+        return STANDIN
+    if isinstance(source, Questions):
+        source = json.dumps([source.documents, source.entries])
+    text = source if isinstance(source, str) else "\n".join(source)
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
+
+
+def read_essays(given: str) -> str:
     """Read a text file, or all text files of a folder in the order of their names.
 
     Raises: DataError for a place without text.
     """
-    if place is None:
-        return Essays(None)
-    path = Path(place)
-    if path.is_dir():
-        files = sorted(file for pattern in FILES for file in path.rglob(pattern))
-        if not files:
-            raise DataError(f"--haystack={place}: holds no .txt, .json or .jsonl file; give a folder with text in it")
-        text = " ".join(read_text(file, "--haystack") for file in files)
-    else:
-        text = read_text(path, "--haystack")
-    return Essays(" ".join(text.split()), f"--haystack={place}")
+    place = Path(given)
+    files = sorted(file for pattern in FILES for file in place.rglob(pattern)) if place.is_dir() else [place]
+    if not files:
+        raise DataError(f"--haystack={place}: holds no .txt, .json or .jsonl file; give a folder with text in it")
+    return " ".join(" ".join(read_text(file, "--haystack") for file in files).split())
 
 
-def sentences(rng: np.random.Generator) -> Text:
-    """Write made-up sentences without end."""
+def read_words(_: str) -> tuple[str, ...]:
+    """Read all nouns, adjectives and verbs of wonderwords, which RULER draws from.
+
+    Raises: MissingPackage.
+    """
+    try:
+        from wonderwords import RandomWord
+    except ImportError as error:
+        raise MissingPackage("wonderwords", "--words=wonderwords", "ruler") from error
+    return tuple(sorted(set(RandomWord().filter())))
+
+
+def running_text(essays: str | None, rng: np.random.Generator) -> tuple[Text, int | None]:
+    """Return text by its number of words from the beginning, and how many words there are.
+
+    Without essays these are made-up sentences without end.
+    """
+    if essays is not None:
+        given = essays.split(" ")
+        return lambda n: " ".join(given[:n]), len(given)
     pools = english()
-    kinds = {"a": "adjectives", "b": "adjectives", "n": "nouns", "m": "nouns", "o": "nouns", "v": "verbs", "w": "verbs"}
     text: list[str] = []
 
     def first(n: int) -> str:
         while len(text) < n:
             form = FORMS[rng.integers(len(FORMS))]
-            words = {slot: pools[kind][rng.integers(len(pools[kind]))] for slot, kind in kinds.items()}
+            words = {slot: pools[kind][rng.integers(len(pools[kind]))] for slot, kind in SLOTS.items()}
             text.extend(form.format(**words).split(" "))
         return " ".join(text[:n])
 
-    return first
+    return first, None
 
 
 def insert(pieces: Sequence[str], needles: Sequence[str], places: Sequence[int]) -> list[str]:
@@ -104,52 +130,116 @@ def insert(pieces: Sequence[str], needles: Sequence[str], places: Sequence[int])
 
 
 @dataclass(frozen=True)
-class Sources:
-    """Essays for haystacks, questions for question answering, words for cwe (None for the lab's own)."""
+class Questions:
+    """Questions of a file, asked in a shuffled order; near documents come before those of other questions."""
 
-    essays: Essays
-    squad: Questions
-    hotpotqa: Questions
-    words: tuple[str, ...] | None = None
+    entries: Sequence[Entry]
+    documents: Sequence[str]
+    field: str
 
-    @classmethod
-    def read(cls, haystack: str | None, squad: str | None, hotpotqa: str | None, words: str | None = None) -> Sources:
-        """Read the files given; a stand-in takes the place of each that is not.
+    def draft(self, turn: Turn) -> Draft:
+        """Take the turn's question of the order that the seed gives.
 
-        Raises: DataError; MissingPackage for `words`.
+        Raises: ConfigError for more tests than there are questions.
         """
-        one = read_questions(Path(squad), "--squad", "SQuAD", squad_entries) if squad else MadeUpPeople(hops=1)
-        two: Questions = MadeUpPeople(hops=2)
-        if hotpotqa:
-            two = read_questions(Path(hotpotqa), "--hotpotqa", "HotpotQA", hotpotqa_entries)
-        return cls(read_essays(haystack), one, two, read_words(words))
-
-    @cached_property
-    def names(self) -> dict[str, str]:
-        """Name each source by its content, or as a stand-in."""
-        named = {"essays": STANDIN if self.essays.text is None else digest(self.essays.text)}
-        named["words"] = STANDIN if self.words is None else digest("\n".join(self.words))
-        for name, source in {"squad": self.squad, "hotpotqa": self.hotpotqa}.items():
-            named[name] = STANDIN
-            if isinstance(source, QuestionFile):
-                named[name] = digest(json.dumps([source.documents, source.entries]))
-        return named
+        if turn.index >= len(self.entries):
+            raise ConfigError(f"{self.field}: has {len(self.entries)} questions; lower --tests to that")
+        entry = self.entries[np.random.default_rng(turn.seed).permutation(len(self.entries))[turn.index]]
+        gold = entry["gold"]
+        near = entry["near"]
+        far = [k for k in turn.rng.permutation(len(self.documents)).tolist() if k not in {*gold, *near}]
+        order = [*gold, *(near[k] for k in turn.rng.permutation(len(near))), *far]
+        have = f"{self.field}: {len(order):,} documents are too short a haystack for length={{length}}"
+        draft = asked(turn, entry["question"], entry["answers"], lambda k: self.documents[order[k]], len(gold))
+        return replace(draft, most=len(order), exhausted=f"{have}; give a larger file")
 
 
-def read_words(package: str | None) -> tuple[str, ...] | None:
-    """Read all nouns, adjectives and verbs of wonderwords, which RULER draws from; None without a package.
+def made_up_people(turn: Turn, hops: int) -> Draft:
+    """Invent people and ask for the birthplace of the first; with `hops` 2, of the first one's oldest friend."""
+    rng = turn.rng
+    names = Distinct(lambda: f"{draw_made_up(rng)[:4].title()} {draw_made_up(rng).title()}")
+    towns = Distinct(lambda: draw_made_up(rng).title())
+    texts: list[str] = []
 
-    Raises: MissingPackage.
+    def document(k: int) -> str:
+        while len(texts) <= k:
+            texts.append(describe(names.first(len(texts) + 2)[-2:], towns.first(len(texts) + 1)[-1], rng))
+        return texts[k]
+
+    person = names.first(1)[0]
+    home = towns.first(hops)[-1]
+    who = person if hops == 1 else f"the oldest friend of {person}"
+    return asked(turn, f"In which town was {who} born?", (home,), document, hops)
+
+
+def asked(turn: Turn, question: str, answers: tuple[str, ...], document: Callable[[int], str], gold: int) -> Draft:
+    """Draw the order of the documents, of which the first `gold` hold the answer, and ask."""
+    order = int(turn.rng.integers(2**62))
+
+    def prompt(n: int) -> str:
+        places = np.argsort(np.random.default_rng(order).random(n)).tolist()
+        shown = [DOCUMENT.format(number=number, text=document(place)) for number, place in enumerate(places, start=1)]
+        return QUESTION.format(context="\n\n".join(shown), query=question)
+
+    return Draft(compose=prompt, least=gold, answers=answers)
+
+
+def describe(people: Sequence[str], town: str, rng: np.random.Generator) -> str:
+    """Write about a person, the first of two; the second is the oldest friend."""
+    pools = english()
+    a, b = rng.choice(pools["adjectives"], 2, replace=False)
+    n, m = rng.choice(pools["nouns"], 2, replace=False)
+    return (
+        f"{people[0]} was born in {town} and grew up beside the {a} {n}. "
+        f"The oldest friend of {people[0]} is {people[1]}. Both of them collect everything about the {b} {m}."
+    )
+
+
+def read_questions(option: str, kind: str, entries_of: Callable[..., list[Entry]], path: str) -> Questions:
+    """Read a file of questions.
+
+    Raises: DataError for a file that is missing, of another form, or without questions.
     """
-    if package is None:
-        return None
+    documents: dict[str, int] = {}
     try:
-        from wonderwords import RandomWord
-    except ImportError as error:
-        raise MissingPackage("wonderwords", "--words=wonderwords", "ruler") from error
-    return tuple(sorted(set(RandomWord().filter())))
+        content = json.loads(Path(path).read_text(encoding="utf-8"))
+        entries = entries_of(content, lambda text: documents.setdefault(text, len(documents)))
+        if not entries:
+            raise ValueError("no question with an answer")
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise DataError(f"{option}={path}: is not of {kind}'s form ({error!r}); give {kind}'s JSON file") from error
+    return Questions(entries, list(documents), f"{option}={path}")
 
 
-def digest(text: str) -> str:
-    """Name a text by its SHA-256, 16 hex digits."""
-    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
+def squad_entries(content: Mapping[str, Any], number: Callable[[str], int]) -> list[Entry]:
+    """Parse SQuAD 2.0: a question's paragraph is gold, the article's others are near; unanswerable ones go."""
+    entries: list[Entry] = []
+    for article in content["data"]:
+        own = [number(paragraph["context"]) for paragraph in article["paragraphs"]]
+        for gold, paragraph in zip(own, article["paragraphs"], strict=True):
+            near = tuple(dict.fromkeys(other for other in own if other != gold))
+            for item in paragraph["qas"]:
+                answers = tuple(dict.fromkeys(answer["text"] for answer in item["answers"]))
+                if answers and not item.get("is_impossible", False):
+                    entries.append({"question": item["question"], "answers": answers, "gold": (gold,), "near": near})
+    return entries
+
+
+def hotpotqa_entries(content: Sequence[Mapping[str, Any]], number: Callable[[str], int]) -> list[Entry]:
+    """Parse HotpotQA: paragraphs with supporting facts are gold, the question's others are near."""
+    entries: list[Entry] = []
+    for item in content:
+        own = {title: number(f"{title}\n{''.join(sentences)}") for title, sentences in item["context"]}
+        supporting = {title for title, _ in item.get("supporting_facts", [])} & own.keys() or own.keys()
+        gold = tuple(own[title] for title in own if title in supporting)
+        near = tuple(own[title] for title in own if title not in supporting)
+        entries.append({"question": item["question"], "answers": (item["answer"],), "gold": gold, "near": near})
+    return entries
+
+
+READERS: dict[str, Callable[[str], Any]] = {
+    "essays": read_essays,
+    "squad": partial(read_questions, "--squad", "SQuAD", squad_entries),
+    "hotpotqa": partial(read_questions, "--hotpotqa", "HotpotQA", hotpotqa_entries),
+    "words": read_words,
+}

@@ -1,4 +1,4 @@
-"""The 13 tasks of RULER, their categories, how a case is drawn, and the two scores of an answer.
+"""The 13 tasks of RULER, how a case is drawn, the two scores of an answer, averages and the effective length.
 
     all parts = (expected strings that occur in the answer) / (expected strings)
     any part  = 1 if one of the expected strings occurs in the answer, else 0
@@ -13,38 +13,33 @@ expected strings); this one is RULER's.
 
 from __future__ import annotations
 
+import math
 import re
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from functools import partial
+from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from eval.engine.cases import Draft, Score, TextCase, Turn, Writer, finish
 from eval.engine.rows import Row
 from eval.ruler.aggregation import common_words, frequent_words
-from eval.ruler.niah import Needles
-from eval.ruler.sources import Sources
-from eval.ruler.vt import tracing
+from eval.ruler.needles import needles, tracing
+from eval.ruler.sources import Sources, made_up_people
 from lab.errors import ConfigError
+from lab.probe.curve import last_passing
 
+CONFIDENCE = 0.95
+ROUNDING = 9  # decimals of a sum of scores, which adds up halves and thirds
+LLAMA2_7B_AT_4K = 85.6  # percent; what RULER calls a satisfactory score
 SAMPLE = 32  # answers of a task, whose longest is taken as the bound
 VERSION = 2  # of the cases; raised with every change to them, so that old results are not reused
 CONTROL = re.compile(r"[\x00-\x1f]")
 
-Category = Literal["retrieval", "multi-hop tracing", "aggregation", "question answering"]
 Family = Callable[[Writer, Sources, Turn], Draft]  # draws all that does not depend on the length
-
-
-def clean(answer: str) -> str:
-    r"""Prepare an answer for scoring.
-
-    Example:
-        >>> clean(" 12\x00 34\t")
-        '12\n 34'
-    """
-    return CONTROL.sub("\n", answer.strip()).strip()
 
 
 def all_parts(answer: str, expected: Sequence[str]) -> float:
@@ -69,13 +64,13 @@ def any_part(answer: str, expected: Sequence[str]) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """One task.
+    """One task: what draws its text and answers, and what scores an answer.
 
     Units: `budget`, what RULER leaves for the answer, in tokens.
     """
 
     name: str
-    category: Category
+    category: str
     family: Family
     budget: int
     score: Score = all_parts
@@ -89,91 +84,117 @@ class Task:
 
     def judge(self, drawn: TextCase, answer: str) -> Row:
         """Score an answer."""
-        score = self.score(clean(answer), drawn.answers)
-        return {"expected": list(drawn.answers), "answer": answer, "score": score, **drawn.facts}
+        score = self.score(CONTROL.sub("\n", answer.strip()).strip(), drawn.answers)
+        return {"expected": list(drawn.answers), "answer": answer, "score": score}
 
     def turn(self, length: int, budget: int, seed: int, index: int) -> Turn:
         """Identify a test, and seed its draws."""
         return Turn(length, budget, seed, index, np.random.default_rng([seed, zlib.crc32(self.name.encode()), index]))
 
+    def case(self, writer: Writer, sources: Sources, turn: Turn) -> TextCase:
+        """Draw a test: at most its length in tokens, together with the budget for the answer.
 
-def needle_task(name: str, family: Needles) -> Task:
+        Raises: ConfigError for a length without room, DataError for a source or a tokenizer that cannot be used.
+        """
+        draft = self.draft(writer, sources, turn)
+        least = writer.count(draft.compose(draft.least)) + turn.budget
+        if least > turn.length:
+            raise self.too_short(turn.length, least)
+        return finish(draft, writer, turn)
+
+    def least_length(self, writer: Writer, sources: Sources, turns: Iterable[Turn]) -> int:
+        """Find the shortest length with room for all tests, in the form that they have at theirs.
+
+        Raises: LabError as `case` does.
+        """
+        drafts = ((self.draft(writer, sources, turn), turn) for turn in turns)
+        return max(writer.count(draft.compose(draft.least)) + turn.budget for draft, turn in drafts)
+
+    def least_budget(self, writer: Writer, sources: Sources) -> int:
+        """Find how many tokens an answer takes in this tokenizer, the longest of a sample; 1 where any part will do."""
+        if self.score is any_part:
+            return 1
+        turns = [self.turn(0, 0, 0, index) for index in range(SAMPLE)]
+        return max(len(writer.spell(self.draft(writer, sources, turn).answers)) for turn in turns)
+
+    def too_short(self, length: int, least: int) -> ConfigError:
+        """Return the error for a length without room; it names the least with room."""
+        rule = f"too short for {self.name} with its answer; use {least} or more, or leave the task out"
+        return ConfigError(f"--lengths={length}: {rule}")
+
+
+def retrieval(name: str, **options: Any) -> Task:
     """Make one of the eight tasks with needles."""
-    source = "essays" if family.haystack == "essays" else None
-    return Task(name=name, category="retrieval", family=family.draft, budget=128, source=source)
+    source = "essays" if options["haystack"] == "essays" else None
+    return Task(name=name, category="retrieval", family=partial(needles, **options), budget=128, source=source)
+
+
+def answering(name: str, source: str, hops: int) -> Task:
+    """Make one of the two tasks with documents."""
+
+    def family(_: Writer, sources: Sources, turn: Turn) -> Draft:
+        questions = sources[source]
+        return made_up_people(turn, hops) if questions is None else questions.draft(turn)
+
+    return Task(name=name, category="question answering", family=family, budget=32, score=any_part, source=source)
 
 
 ALL = (
-    needle_task("niah_single_1", Needles(haystack="noise")),
-    needle_task("niah_single_2", Needles(haystack="essays")),
-    needle_task("niah_single_3", Needles(haystack="essays", value_kind="uuids")),
-    needle_task("niah_multikey_1", Needles(haystack="essays", keys=4)),
-    needle_task("niah_multikey_2", Needles(haystack="needles")),
-    needle_task("niah_multikey_3", Needles(haystack="needles", key_kind="uuids", value_kind="uuids")),
-    needle_task("niah_multivalue", Needles(haystack="essays", values=4)),
-    needle_task("niah_multiquery", Needles(haystack="essays", keys=4, queries=4)),
+    retrieval("niah_single_1", haystack="noise"),
+    retrieval("niah_single_2", haystack="essays"),
+    retrieval("niah_single_3", haystack="essays", value_kind="uuids"),
+    retrieval("niah_multikey_1", haystack="essays", keys=4),
+    retrieval("niah_multikey_2", haystack="needles"),
+    retrieval("niah_multikey_3", haystack="needles", key_kind="uuids", value_kind="uuids"),
+    retrieval("niah_multivalue", haystack="essays", values=4),
+    retrieval("niah_multiquery", haystack="essays", keys=4, queries=4),
     Task(name="vt", category="multi-hop tracing", family=tracing, budget=30),
     Task(name="cwe", category="aggregation", family=common_words, budget=120, source="words"),
     Task(name="fwe", category="aggregation", family=frequent_words, budget=50),
-    Task(
-        name="qa_1",
-        category="question answering",
-        family=lambda _, sources, turn: sources.squad.draft(turn),
-        budget=32,
-        score=any_part,
-        source="squad",
-    ),
-    Task(
-        name="qa_2",
-        category="question answering",
-        family=lambda _, sources, turn: sources.hotpotqa.draft(turn),
-        budget=32,
-        score=any_part,
-        source="hotpotqa",
-    ),
+    answering("qa_1", "squad", hops=1),
+    answering("qa_2", "hotpotqa", hops=2),
 )
 TASKS = {task.name: task for task in ALL}
-CATEGORIES: tuple[Category, ...] = ("retrieval", "multi-hop tracing", "aggregation", "question answering")
 
 
-def make_case(
-    writer: Writer, sources: Sources, task: Task, length: int, seed: int, index: int, *, budget: int | None = None
-) -> TextCase:
-    """Draw test `index` of a task: at most `length` tokens together with the `budget` for the answer.
+def interval(scores: Sequence[float]) -> tuple[float, float]:
+    """Return Wilson's 95% interval of the mean of scores between 0 and 1.
 
-    Raises: ConfigError for a length without room, DataError for a source or a tokenizer that cannot be used.
+    Of partial scores, whose variance is at most that of scores of 0 and 1 with the same mean, the sum is rounded down
+    for the lower limit and up for the upper one.
+
+    Example:
+        >>> [round(limit, 4) for limit in interval([1.0] * 5 + [0.0] * 5)]
+        [0.2366, 0.7634]
+        >>> [round(limit, 4) for limit in interval([0.5] * 9 + [0.0])]  # 4 and 5 of 10
+        [0.1682, 0.7634]
     """
-    turn = task.turn(length, budget or task.budget, seed, index)
-    draft = task.draft(writer, sources, turn)
-    least = writer.count(draft.compose(draft.least)) + turn.budget
-    if least > length:
-        raise too_short(task, length, turn.budget, least)
-    return finish(draft, writer, turn)
+    from scipy.stats import binomtest  # here, as it takes half a second
+
+    total = round(sum(scores), ROUNDING)
+    ends = math.floor(total), math.ceil(total)
+    low, high = (binomtest(end, len(scores)).proportion_ci(CONFIDENCE, "wilson") for end in ends)
+    return float(low.low), float(high.high)
 
 
-def least_length(
-    writer: Writer, sources: Sources, task: Task, length: int, seed: int, tests: int, budget: int | None = None
-) -> int:
-    """Find the shortest length with room for all tests of a task, in the form that they have at `length`.
+def averages(scores: pd.DataFrame) -> pd.DataFrame:
+    """Average the tasks of each category, and all tasks alike: a row for each, a column for each length.
 
-    Raises: LabError as `make_case` does.
+    Example:
+        >>> rows = [("niah_single_1", 512, 90.0), ("niah_single_2", 512, 70.0), ("vt", 512, 20.0)]
+        >>> averages(pd.DataFrame(rows, columns=["task", "length", "score"]))[512].to_dict()
+        {'retrieval': 80.0, 'multi-hop tracing': 20.0, 'average': 60.0}
     """
-    turns = [task.turn(length, budget or task.budget, seed, index) for index in range(tests)]
-    drafts = (task.draft(writer, sources, turn) for turn in turns)
-    return max(writer.count(draft.compose(draft.least)) for draft in drafts) + turns[0].budget
+    category = scores["task"].map({task.name: task.category for task in ALL})
+    means = scores.assign(over=category).pivot_table("score", "over", "length", sort=False)
+    means.loc["average"] = scores.groupby("length")["score"].mean()
+    return means.sort_index(axis="columns")
 
 
-def least_budget(writer: Writer, sources: Sources, task: Task) -> int:
-    """Find how many tokens an answer takes in this tokenizer, the longest of a sample; 1 where any part will do."""
-    if task.score is any_part:
-        return 1
-    turns = [task.turn(0, 0, 0, index) for index in range(SAMPLE)]
-    return max(len(writer.spell(task.draft(writer, sources, turn).answers)) for turn in turns)
+def effective_length(means: pd.DataFrame) -> int:
+    """Return the longest length before the first whose average is below the threshold; 0 if that is the first.
 
-
-def too_short(task: Task, length: int, budget: int, least: int) -> ConfigError:
-    """Return the error for a length without room for a task; it names the least with room."""
-    return ConfigError(
-        f"--lengths={length}: too short for {task.name}, whose fixed parts take {least - budget} tokens and the answer "
-        f"{budget}; use {least} or more, or leave the task out"
-    )
+    Source: Hsieh et al. 2024, section 4: the threshold is what Llama2-7B reaches at 4K.
+    """
+    average = means.loc["average"]
+    return last_passing(average.index.tolist(), average.tolist(), LLAMA2_7B_AT_4K)

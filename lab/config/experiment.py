@@ -11,8 +11,7 @@ from lab.config.faults import context_faults, length_faults, mask_faults, positi
 from lab.config.sections import RunConfig, StartConfig, TrackConfig, TrainConfig
 from lab.data.config import Bpe, DataConfig, Synthetic
 from lab.masks import Causal, MaskConfig
-from lab.model.config import DecoderConfig
-from lab.model.optim import OptimConfig
+from lab.model.config import DecoderConfig, OptimConfig
 from lab.positions import Frequencies
 from lab.positions.methods import PositionConfig
 from lab.probe.config import NEEDLES, ProbeConfig, ProbeSection, completed

@@ -9,30 +9,29 @@ so one integer per length is stored. For ids with gaps, f is the autocorrelation
 
     f(i) = sum over p of [p is an id] [p - i is an id].
 
-Few runs of consecutive ids: two runs of a and b ids whose first differ by g add a trapezoid over g - b < i < g + a,
-four impulses in the second difference of f. Many runs: the autocorrelation by a fast Fourier transform, whose terms are
-integers far below 2^53, so that rounding is exact. No pair of tokens is visited. int64 throughout.
-
 Under a distance method attention uses r = rel_pos(m, n) instead of i = m - n, and f(r) counts those: query index m
 exists in every segment longer than m, so that the same histogram of lengths determines
 
     f(r) = sum over m of (segments longer than m) * #{n <= m : floor(rel_pos(m, n)) = r}.
 
-Targets are counted too, by visible context c (lab.counts.visible_context), and each has a loss weight w(c):
+Targets are counted too, by visible context c (lab.counts.pairs), and each has a loss weight w(c):
 
     supervised f(i) = sum over c >= i of w(c) * (targets that see exactly c earlier tokens).
 """
 
 from __future__ import annotations
 
+import zipfile
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from scipy import fft
 
-from lab.errors import DataError
+from lab.counts.pairs import pairs_of_ids, pairs_of_runs, sum_to_the_end
+from lab.errors import CheckpointError, DataError
 
 IntArray = npt.NDArray[np.int64]
 FloatArray = npt.NDArray[np.float64]
@@ -89,19 +88,16 @@ class PositionCounts:
         Raises: DataError as `add_positions`.
         """
         if position_ids is None:
-            if any(place >= 0 for place in anchors or ()):
-                raise DataError("anchors: need position_ids, the distance to an anchor depends on them")
             self.add_segments(lengths)
             return
-        if self.rel_pos is not None:
-            raise DataError("position_ids: ids are counted under plain distance only; add segments by their lengths")
-        added = PositionCounts(self.max_len)  # if a row is refused, nothing of the call is counted
+        added = self._empty()
         ends = np.cumsum(np.asarray(lengths, dtype=np.int64))
         ids = position_ids[: ends[-1] if len(ends) else 0]
         for run in np.split(ids, ends[:-1]):
             added._add_group(run)
         if anchors is not None and len(ids):
-            added._add_anchors(ids, np.repeat(np.asarray(anchors), lengths))
+            places = np.repeat(np.asarray(anchors), lengths)
+            added._add_distances((ids - ids[places])[places >= 0], least=0)
         self.lengths += added.lengths
         self.gapped += added.gapped
 
@@ -115,16 +111,6 @@ class PositionCounts:
             raise DataError(f"context={len(targets) - 1}: must be below max_len={self.max_len}, as distances must")
         self.supervised[: len(targets)] += targets
 
-    def _add_anchors(self, ids: IntArray, places: IntArray) -> None:
-        """Add the distance from each token to its anchor, given by its index in the row, -1 for none."""
-        distances = (ids - ids[places])[places >= 0]
-        if not len(distances):
-            return
-        if distances.min() < 0:
-            raise DataError("position_ids: a token must not come before the anchor it sees; use running ids")
-        self._check_span(int(distances.max()))
-        self.gapped += np.bincount(distances, minlength=self.max_len)
-
     def add_positions(self, position_ids: Any, doc_ids: Any, mask: str = "document") -> None:
         """Add one row of tokens with any ids, under a mask; doc_ids below 0 are padding and are not counted.
 
@@ -134,37 +120,39 @@ class PositionCounts:
         Shapes: position_ids and doc_ids integers (T,), or (B, T) for B rows.
         Raises: DataError for shapes that differ, ids that do not rise, or a distance of max_len or more.
         """
-        if self.rel_pos is not None:
-            raise DataError("position_ids: ids are counted under plain distance only; add segments by their lengths")
+        added = self._empty()
         positions, documents = (np.asarray(x, dtype=np.int64) for x in (position_ids, doc_ids))
         if positions.shape not in {documents.shape, documents.shape[-1:]} or documents.ndim not in {1, 2}:
             raise DataError(
                 f"position_ids {positions.shape}: must be shaped as doc_ids {documents.shape}, (T,) or (B, T)"
             )
-        positions = np.broadcast_to(positions, documents.shape)
         if mask not in MASKS:
             raise DataError(f"mask={mask}: unknown mask; use one of: {', '.join(MASKS)}")
-        added = PositionCounts(self.max_len)  # if a row is refused, nothing of the call is counted
+        positions = np.broadcast_to(positions, documents.shape)
         for ids, docs in zip(np.atleast_2d(positions), np.atleast_2d(documents), strict=True):
             added._add_row(ids[docs >= 0], docs[docs >= 0], mask)
         self.lengths += added.lengths
         self.gapped += added.gapped
+
+    def _empty(self) -> PositionCounts:
+        """Return a counter for the rows of one call, so that nothing of the call is counted if a row is refused."""
+        if self.rel_pos is not None:
+            raise DataError("position_ids: ids are counted under plain distance only; add segments by their lengths")
+        return PositionCounts(self.max_len)
 
     def _add_row(self, ids: IntArray, docs: IntArray, mask: str) -> None:
         if mask == "causal":
             self._add_group(ids)
             return
         order = np.argsort(docs, kind="stable")
-        groups = np.split(ids[order], np.flatnonzero(np.diff(docs[order])) + 1)
-        for group in groups:
+        for group in np.split(ids[order], np.flatnonzero(np.diff(docs[order])) + 1):
             self._add_group(group)
-        if mask == "anchor":
-            anchor, others = ids[docs == 0], ids[docs > 0]
-            seen_first = np.flatnonzero(docs > 0)
-            if len(anchor) and len(others):
-                if np.flatnonzero(docs == 0)[-1] > seen_first[0]:
-                    raise DataError("doc_ids: document 0, the anchor, must come before all others")
-                self._add_across(others, anchor)
+        of_anchor = docs == 0
+        if mask == "anchor" and of_anchor.any() and not of_anchor.all():
+            if of_anchor[np.argmin(of_anchor) :].any():
+                raise DataError("doc_ids: document 0, the anchor, must come before all others")
+            for key in ids[of_anchor].tolist():
+                self._add_distances(ids[~of_anchor] - key, least=1)
 
     def _add_group(self, ids: IntArray) -> None:
         """Add all pairs of one group of tokens that see each other causally."""
@@ -181,73 +169,42 @@ class PositionCounts:
             return
         breaks = np.flatnonzero(steps > 1) + 1
         if len(breaks) ** 2 <= RUN_PAIRS:
-            self.gapped += self._trapezoids(ids[[0, *breaks]], np.diff([0, *breaks, len(ids)]))
+            self.gapped += pairs_of_runs(ids[[0, *breaks]], np.diff([0, *breaks, len(ids)]), self.max_len)
         else:
-            places = ids - ids[0]
-            self.gapped += self._correlate(places, places)
+            self.gapped += pairs_of_ids(ids - ids[0], self.max_len)
 
-    def _add_across(self, queries: IntArray, keys: IntArray) -> None:
-        """Add all pairs of a query and a key of two disjoint groups."""
-        if queries.min() <= keys.max():
+    def _add_distances(self, distances: IntArray, least: int) -> None:
+        """Add the distances from tokens to an anchor that they see."""
+        if not len(distances):
+            return
+        if distances.min() < least:
             raise DataError("position_ids: a token must not come before the anchor it sees; use running ids")
-        self._check_span(int(queries.max() - keys.min()))
-        base = keys.min()
-        self.gapped += self._correlate(queries - base, keys - base)
+        self._check_span(int(distances.max()))
+        self.gapped += np.bincount(distances, minlength=self.max_len)
 
     def _check_span(self, span: int) -> None:
         if span >= self.max_len:
             raise DataError(f"position_ids: distance {span} must be below max_len={self.max_len}")
 
-    def _trapezoids(self, firsts: IntArray, lengths: IntArray) -> IntArray:
-        """Count the pairs at each distance inside runs of consecutive ids and between them, by second differences."""
-        impulses = np.zeros(self.max_len + 2, dtype=np.int64)
-        query, key = np.tril_indices(len(firsts), -1)
-        gap, a, b = firsts[query] - firsts[key], lengths[query], lengths[key]
-        for place, sign in ((gap - b + 1, 1), (gap + 1, -1), (gap - b + 1 + a, -1), (gap + a + 1, 1)):
-            impulses += sign * np.bincount(np.minimum(place, self.max_len + 1), minlength=self.max_len + 2)
-        out = np.cumsum(np.cumsum(impulses))[: self.max_len]
-        inside = np.bincount(lengths, minlength=self.max_len + 1)[: self.max_len + 1]
-        at_least = np.cumsum(inside[::-1])[::-1]
-        return out + np.cumsum(at_least[:0:-1])[::-1]
-
-    def _correlate(self, queries: IntArray, keys: IntArray) -> IntArray:
-        """Count the pairs at each distance: sum over p of [p is a query] [p - i is a key], exact by rounding."""
-        longest = int(max(queries.max(), keys.max()))
-        size = fft.next_fast_len(2 * longest + 1, real=True)
-        at_query = fft.rfft(np.bincount(queries, minlength=size).astype(np.float64))
-        at_key = at_query if keys is queries else fft.rfft(np.bincount(keys, minlength=size).astype(np.float64))
-        product = fft.irfft(at_query * at_key.conj(), size)
-        out = np.zeros(self.max_len, dtype=np.int64)
-        n = min(self.max_len, longest + 1)
-        out[:n] = np.rint(product[:n]).astype(np.int64)
-        return out
-
     def frequency(self) -> IntArray:
         """Return f(i) for 0 <= i < max_len, int64 (max_len,)."""
-        at_least = np.cumsum(self.lengths[::-1])[::-1]  # segments of length n or more
-        if self.rel_pos is not None:
-            return self._mapped(at_least[1:], self.rel_pos)
-        return np.cumsum(at_least[:0:-1])[::-1] + self.gapped
-
-    def supervised_f(self) -> IntArray | FloatArray:
-        """Return the supervised f(i) for 0 <= i < max_len: int64 where all targets weigh 1, else float64 (max_len,)."""
-        if self.weights is None:
-            return np.cumsum(self.supervised[::-1])[::-1]
-        weighted: FloatArray = np.cumsum((self.supervised * self.weights)[::-1])[::-1]
-        return weighted
-
-    def _mapped(self, longer: IntArray, rel_pos: RelPos) -> IntArray:
-        """Count relative positions under a map; `longer[m]` is the number of segments with more than m tokens."""
+        longer = sum_to_the_end(self.lengths)[1:]  # segments of more than m tokens
+        if self.rel_pos is None:
+            return sum_to_the_end(longer) + self.gapped
         out = np.zeros(self.max_len, dtype=np.int64)
         places = np.arange(int(np.count_nonzero(longer)))
         for start in range(0, len(places), ROWS):
             queries = places[start : start + ROWS]
-            rel = np.floor(rel_pos(queries, places[: queries[-1] + 1]))
+            rel = np.floor(self.rel_pos(queries, places[: queries[-1] + 1]))
             for m, row in zip(queries, rel, strict=True):
                 seen = row[: m + 1]
                 seen = seen[~np.isnan(seen)].astype(np.int64)  # a method may hide pairs
                 out += longer[m] * np.bincount(seen, minlength=self.max_len)
         return out
+
+    def supervised_f(self) -> IntArray | FloatArray:
+        """Return the supervised f(i) for 0 <= i < max_len: int64 where all targets weigh 1, else float64 (max_len,)."""
+        return sum_to_the_end(self.supervised if self.weights is None else self.supervised * self.weights)
 
     @property
     def tokens(self) -> int:
@@ -273,9 +230,8 @@ class PositionCounts:
         if not np.array_equal(self.weights, other.weights):  # type: ignore[arg-type]
             raise DataError("weights: must be equal for counters to be added; the supervised f depends on them")
         total = PositionCounts(self.max_len, self.rel_pos, self.weights)
-        total.lengths = self.lengths + other.lengths
-        total.gapped = self.gapped + other.gapped
-        total.supervised = self.supervised + other.supervised
+        for name in COUNTED:
+            setattr(total, name, getattr(self, name) + getattr(other, name))
         return total
 
     def __eq__(self, other: object) -> bool:
@@ -292,8 +248,52 @@ class PositionCounts:
 
     @classmethod
     def from_dict(cls, state: dict[str, Any]) -> PositionCounts:
-        """Restore the counter from the result of `to_dict`; states of earlier versions hold no targets."""
+        """Restore the counter from the result of `to_dict`."""
         counts = cls(state["max_len"])
         for name in COUNTED:
-            setattr(counts, name, np.asarray(state.get(name, getattr(counts, name)), dtype=np.int64))
+            setattr(counts, name, np.asarray(state[name], dtype=np.int64))
         return counts
+
+
+@dataclass(frozen=True, eq=False)
+class SavedCounts:
+    """The contents of a counts.npz, or of a file in counts/ of a run folder.
+
+    Shapes: `lengths`, segments of each length, int64 (max_len + 1,); `f` int64 (max_len,).
+    """
+
+    lengths: IntArray
+    f: IntArray
+    tokens: int
+
+    @classmethod
+    def read(cls, path: Path) -> SavedCounts:
+        """Read a file.
+
+        Raises: CheckpointError.
+        """
+        try:
+            with path.open("rb") as opened, np.load(opened) as file:
+                return cls(file["lengths"], file["f"], int(file["tokens"]))
+        except (OSError, ValueError, TypeError, KeyError, EOFError, zipfile.BadZipFile) as error:
+            reason = str(error).strip("'\"") or type(error).__name__
+            raise CheckpointError(f"{path}: cannot be read ({reason}); restore it") from error
+
+    def frequency(self) -> IntArray:
+        """Return f(i) for 0 <= i < max_len."""
+        return self.f
+
+
+Counted = PositionCounts | SavedCounts
+
+
+def f_at(counts: Counted | None, i: int) -> int | None:
+    """Return f(i); None where nothing was counted: without a counter, or where `i` is beyond what it holds.
+
+    Example:
+        >>> saved = SavedCounts(np.array([0, 1, 0, 1]), np.array([4, 2, 1]), 4)
+        >>> f_at(saved, 1), f_at(saved, 3), f_at(None, 1)
+        (2, None, None)
+    """
+    f = () if counts is None else counts.frequency()
+    return int(f[i]) if 0 <= i < len(f) else None

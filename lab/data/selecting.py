@@ -30,8 +30,7 @@ from lab.schema import PathText, Positive, Section, Seed, Tests
 from lab.skip.base import IntArray
 from lab.skip.longrecipe import LongRecipe
 from lab.skip.methods import skip_positions_from_config
-from lab.skip.selection import draw_sentences, places_of, sentences_with
-from lab.skip.sentences import BoolArray, sentence_ends, split_sentences
+from lab.skip.sentences import BoolArray, draw_sentences, places_of, sentence_ends, sentences_with, split_sentences
 
 RESULT = "impact.json"  # written by eval.impact
 FIELD = "skip.selection"

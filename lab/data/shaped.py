@@ -25,8 +25,7 @@ from lab.masks import Causal, WindowMask
 from lab.shape import Plan, ShapeConfig
 from lab.shape.config import Gaps
 from lab.shape.gaps import layouts, plan_gaps
-from lab.shape.profiles import length_frequency
-from lab.shape.weighing import plan_weights
+from lab.shape.profiles import length_frequency, plan_weights
 
 FIELD = "shape.strategy.method=weights"
 DIGITS = 6  # of the weights on record, which two machines compute alike

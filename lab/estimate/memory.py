@@ -123,7 +123,7 @@ def inputs_of(experiment: Experiment) -> dict[str, Any]:
 
 def prepare(segments: Segments) -> None:
     """Compute the cached properties of segments on real tensors."""
-    for name in ("doc_ids", "position_ids", "spans", *(("anchor_of", "key_places") if segments.anchors else ())):
+    for name in ("doc_ids", "position_ids", "spans", *(("key_places",) if segments.anchors else ())):
         getattr(segments, name)
 
 

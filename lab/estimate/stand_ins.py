@@ -14,17 +14,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lab.model.attention.attend import KERNELS, runs_whole
+from lab.model.attention.attend import KERNELS
+from lab.model.attention.backends import runs_whole
 from lab.model.attention.cache import KeyCache
 from lab.model.attention.layout import Layout
 from lab.model.block import Attention
 from lab.model.config import DecoderConfig
 from lab.model.decoder import Decoder, Head
-from lab.model.loss import ChunkedCrossEntropy
-from lab.model.products import Linear, Processor
+from lab.model.loss import ChunkedCrossEntropy, chunk_tokens
 from lab.positions import Distance, Frequencies
 
-HALF_PRODUCTS = Processor(bfloat16=True, onednn=False)  # whatever this machine's processor widens
 KERNEL = "varlen"  # flash-attn's kernel returns and keeps tensors of the same sizes
 
 
@@ -68,7 +67,7 @@ class FusedCrossEntropy(torch.autograd.Function):
     """The tensors of the loss with its compiled body and sums inside products, without their values."""
 
     @staticmethod
-    def forward(ctx: Any, hidden: Tensor, weight: Tensor, chunk: int) -> Tensor:
+    def forward(ctx: Any, hidden: Tensor, weight: Tensor) -> Tensor:
         """Allocate both gradients, and a chunk's logits and their gradient."""
         device = hidden.device.type
         compute = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else hidden.dtype
@@ -76,14 +75,14 @@ class FusedCrossEntropy(torch.autograd.Function):
         head = weight.to(compute)
         ctx.save_for_backward(torch.empty_like(hidden), torch.zeros_like(weight, dtype=wide))
         ctx.dtypes = hidden.dtype, weight.dtype
-        logits = head.new_empty(min(chunk, len(hidden)), len(head))
+        logits = head.new_empty(min(chunk_tokens(len(head)), len(hidden)), len(head))
         grad = torch.empty_like(logits)
         return grad.new_zeros((), dtype=wide)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         """Scale the gradients."""
-        return *ChunkedCrossEntropy.backward(ctx, grads[0], grads[0])[:2], None
+        return ChunkedCrossEntropy.backward(ctx, grads[0], grads[0])[:2]
 
 
 class FusedHead(Head):
@@ -91,7 +90,7 @@ class FusedHead(Head):
 
     def forward(self, x: Tensor, *_: Any, **__: Any) -> Tensor:  # type: ignore[override]
         """Compute the loss; shapes and tensors only."""
-        loss: Tensor = FusedCrossEntropy.apply(x.flatten(0, 1), self.weight, self.chunk)  # type: ignore[no-untyped-call]
+        loss: Tensor = FusedCrossEntropy.apply(x.flatten(0, 1), self.weight)  # type: ignore[no-untyped-call]
         return loss
 
 
@@ -106,10 +105,7 @@ def gpu_decoder(cfg: DecoderConfig, *, frequencies: Frequencies, distance: Dista
             block.attention_norm = FusedRMSNorm(cfg.d_model, eps=cfg.norm_eps)
             block.feed_forward_norm = FusedRMSNorm(cfg.d_model, eps=cfg.norm_eps)
         decoder.norm = FusedRMSNorm(cfg.d_model, eps=cfg.norm_eps)
-        decoder.head = FusedHead(cfg)
+        decoder.head = FusedHead(cfg.d_model, cfg.vocab_size, bias=False)
         if cfg.tie_embeddings:
             decoder.head.weight = decoder.embedding.weight
-    for module in decoder.modules():
-        if isinstance(module, Linear):
-            module.processor = HALF_PRODUCTS
     return decoder

@@ -13,13 +13,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from lab.model.attention import attend, backends
-from lab.model.attention.attend import attend_cached, plan_for
+from lab.model.attention.attend import attend_layout
+from lab.model.attention.backends import SPANS
 from lab.model.attention.cache import KeyCache
-from lab.model.attention.layout import Layout
-from lab.model.attention.rotary import Rotation
+from lab.model.attention.kernels import WHOLE
+from lab.model.attention.layout import Layout, Rotation
 from lab.model.config import DecoderConfig
-from lab.model.products import Linear
+from lab.model.devices import Linear
 
 Heads = tuple[Tensor, Tensor, Tensor]
 """Queries, keys and values."""
@@ -30,12 +30,14 @@ class Attention(nn.Module):
 
     def __init__(self, cfg: DecoderConfig, layer: int, backend: str) -> None:
         super().__init__()
-        self.cfg, self.layer, self.backend = cfg, layer, backend
+        self.cfg = cfg
+        self.layer = layer
+        self.backend = backend
         self.q = Linear(cfg.d_model, cfg.width, bias=cfg.qkv == "bias")
         self.k = Linear(cfg.d_model, cfg.kv_width, bias=cfg.qkv == "bias")
         self.v = Linear(cfg.d_model, cfg.kv_width, bias=cfg.qkv == "bias")
-        norms = (nn.RMSNorm(cfg.head_dim, eps=cfg.norm_eps) if cfg.qkv == "norm" else nn.Identity() for _ in range(2))
-        self.q_norm, self.k_norm = norms
+        self.q_norm = nn.RMSNorm(cfg.head_dim, eps=cfg.norm_eps) if cfg.qkv == "norm" else nn.Identity()
+        self.k_norm = nn.RMSNorm(cfg.head_dim, eps=cfg.norm_eps) if cfg.qkv == "norm" else nn.Identity()
         self.out = Linear(cfg.width, cfg.d_model, bias=False)
 
     def attended(self, q: Tensor, k: Tensor, v: Tensor, layout: Layout, cache: KeyCache | None) -> Tensor:
@@ -51,12 +53,7 @@ class Attention(nn.Module):
 
     def attended_here(self, q: Tensor, k: Tensor, v: Tensor, layout: Layout, cache: KeyCache | None) -> Tensor:
         """Attend by the heads that this process holds."""
-        if cache is not None:
-            plan = plan_for(self.backend, layout, q, v)
-            return attend_cached(q, k, v, layer=self.layer, plan=plan, cache=cache)
-        rounds = torch.is_autocast_enabled("cpu") and self.v.processor.bfloat16
-        with torch.autocast("cpu", enabled=rounds):  # without instructions for bfloat16 float32 is five times as fast
-            return attend(q, k, v, layer=self.layer, backend=self.backend, layout=layout)
+        return attend_layout(q, k, v, layout, layer=self.layer, backend=self.backend, cache=cache)
 
     def heads(self, queries_BTD: Tensor, x_BTD: Tensor) -> Heads:
         """Compute queries of some tokens, keys and values of all: (B, heads, T, H)."""
@@ -66,7 +63,7 @@ class Attention(nn.Module):
 
     def runs_spans(self, layout: Layout) -> bool:
         """Return whether one call of a variable-length kernel attends, after one rotation of queries and keys."""
-        return self.backend in backends.SPANS and layout.distance.is_plain and layout.context is None
+        return self.backend in SPANS and layout.distance.is_plain and layout.context is None
 
 
 def last_tokens(x_BTD: Tensor, n: int) -> Tensor:
@@ -121,7 +118,7 @@ class Block(nn.Module):
             return after(self, x_BTD, attention.attended(*before(self, x_BTD, n_queries), layout, cache))
         rotation = layout.q_rotations[0]
         factor = layout.logit_factor(attention.layer, rotation.cos_B1TH.dtype)
-        kernel = backends.BACKENDS[attention.backend]
+        kernel = WHOLE[attention.backend]
         return after(self, x_BTD, kernel(*before(self, x_BTD, n_queries, rotation, factor), layout.segments))
 
     def before(

@@ -21,8 +21,8 @@ from lab.model.attention.layout import Layout, first_ids
 from lab.model.attention.segments import Segments
 from lab.model.block import Block, compile_block
 from lab.model.config import DecoderConfig
+from lab.model.devices import Linear
 from lab.model.loss import summed_cross_entropy, target_losses
-from lab.model.products import Linear
 from lab.positions import Distance, Frequencies
 from lab.positions import distance as make_distance
 from lab.positions import frequencies as make_frequencies
@@ -33,17 +33,13 @@ __all__ = ["Decoder", "DecoderConfig"]
 class Head(Linear):
     """The projection to the vocabulary; FSDP gathers its weights for losses as for logits."""
 
-    def __init__(self, cfg: DecoderConfig) -> None:
-        super().__init__(cfg.d_model, cfg.vocab_size, bias=False)
-        self.chunk = cfg.head_chunk
-
     def forward(
         self, x: Tensor, targets_T: Tensor | None = None, weights_T: Tensor | None = None, *, summed: bool = True
     ) -> Tensor:
         """Compute the logits, or with targets the loss without ever holding all logits."""
         if targets_T is None:
             return super().forward(x)
-        scored = x.flatten(0, 1), self.weight, targets_T, self.chunk
+        scored = x.flatten(0, 1), self.weight, targets_T
         return summed_cross_entropy(*scored, weights_T) if summed else target_losses(*scored)
 
 
@@ -67,7 +63,8 @@ class Decoder(nn.Module):
         compiler: Any = None,
     ) -> None:
         super().__init__()
-        self.cfg, self.recompute = cfg, recompute
+        self.cfg = cfg
+        self.recompute = recompute
         self.frequencies = frequencies or make_frequencies("rope", head_dim=cfg.head_dim, theta=cfg.theta)
         self.distance = distance or make_distance("plain")
         self.embedding = nn.Embedding(cfg.vocab_size, cfg.d_model)
@@ -75,7 +72,7 @@ class Decoder(nn.Module):
         graphs = None if compiler is None else compile_block(compiler)
         self.blocks = nn.ModuleList(Block(cfg, layer, backend, graphs) for layer in range(cfg.n_layers))
         self.norm = nn.RMSNorm(cfg.d_model, eps=cfg.norm_eps)
-        self.head = Head(cfg)
+        self.head = Head(cfg.d_model, cfg.vocab_size, bias=False)
         if cfg.tie_embeddings:
             self.head.weight = self.embedding.weight
         if seed is not None:
@@ -111,7 +108,6 @@ class Decoder(nn.Module):
         segments: Segments | None = None,
         starts: Sequence[int] | None = None,
         cache: KeyCache | None = None,
-        layout: Layout | None = None,
         context: ContextGroup | None = None,
         targets: Tensor | None = None,
         loss_weights: Tensor | None = None,
@@ -124,9 +120,8 @@ class Decoder(nn.Module):
         sees its own segment only, ids restart at 0 in each, and tokens after the last segment are padding. `starts`
         holds the first id of each segment if ids count up by one, or nothing if they do not; left out, ids are
         inspected. With a cache the tokens follow the cached ones. `last_only` returns the logits of the last token, and
-        the last block computes no others. A `layout` prepared for several passes replaces this pass's own. The ranks of
-        a `context` group pass the same rows, and each returns the logits or losses, or their sum, of its own part of
-        the tokens; all return those of the last token.
+        the last block computes no others. The ranks of a `context` group pass the same rows, and each returns the
+        logits or losses, or their sum, of its own part of the tokens; all return those of the last token.
 
         Shapes: tokens int64 (B, T); cu_seqlens int32 (S + 1,); position_ids int64 (T,) or (B, T); targets int64
             (B, T), IGNORE where not scored; loss_weights (B, T); returns (B, T, V), or a scalar: the sum of losses in
@@ -141,7 +136,7 @@ class Decoder(nn.Module):
                 raise DataError(f"segments of {segments.n_tokens} tokens: must match tokens {tuple(shape)}, no cache")
             tokens = tokens.reshape(1, -1)
             position_ids = None if position_ids is None else position_ids.expand(shape).reshape(1, -1)
-        layout = layout or self.layout(tokens, position_ids, segments, starts, cache)
+        layout = self.layout(tokens, position_ids, segments, starts, cache)
         n_tokens = tokens.shape[1]
         context = context if cache is None else cache.context
         if context is not None:
@@ -153,13 +148,13 @@ class Decoder(nn.Module):
         x_BTD = self.embedding(tokens)
         for number, block in enumerate(self.blocks, start=1):
             if last_only and segments is None and context is None and number == self.cfg.n_layers and n_tokens > 1:
-                layout = layout.queries(slice(-1, None), layout.k_pos.shape[-1])
+                layout = layout.last_query()
             if self.recompute and torch.is_grad_enabled():
                 x_BTD = checkpoint(block, x_BTD, layout, cache, use_reentrant=False)
             else:
                 x_BTD = block(x_BTD, layout, cache)
         if cache is not None:
-            cache.advance(n_tokens)
+            cache.length += n_tokens
         if last_only:
             x_BTD = x_BTD[:, -1:] if context is None else context.last(x_BTD, n_tokens)
         x_BTD = self.norm(x_BTD)

@@ -4,23 +4,26 @@ The answer to a prompt does not depend on the other prompts of its batch. Kernel
 rows and for a prefix that is read separately, by far less than NEAR rounding errors of the largest logit; if two tokens
 are that close, the row is generated again alone, as a batch of one prompt. Half precision has no such check: its
 rounding errors are as large as the differences between tokens.
+
+Prompts are sorted, and the common prefix of neighbours is read once.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from lab.model.attention import devices
+from lab.model import devices
 from lab.model.attention.cache import KeyCache
 from lab.model.attention.context import ContextGroup
 from lab.model.decoder import Decoder
-from lab.model.prefixes import Group, sorted_groups
 
 Ended = Callable[[Tensor, Tensor], Tensor]
 NEAR = 256  # ten times the largest difference measured (docs/evaluation.md)
@@ -28,6 +31,7 @@ CACHE_BYTES = 1 << 31  # for the keys and values of rows that are generated toge
 FREE_FRAC = 0.5  # of a GPU's free memory, for the same; the rest is left to activations and fragments
 ACTIVATION_BYTES = 1 << 29  # for one pass over prompts; a longer prompt is read in chunks
 CPU_TOKENS = 4096  # more tokens of several rows at a time exceed a CPU's caches
+LEAST_SHARE = 0.25  # of a prompt that must be shared: reading a shorter prefix separately costs more than it saves
 KEPT_FRAC = 0.75  # the cache is compacted when at most this share of its rows is still running
 
 
@@ -185,8 +189,6 @@ def decode(model: Decoder, logits: Tensor, cache: KeyCache, answers: Tensor, uns
     rows = torch.arange(len(answers), device=answers.device)
     running = torch.ones_like(unsure)
     n_tokens = answers.shape[1]
-    several = cache.n_maps and n_tokens > 1  # without key maps each forward pass must rotate all keys
-    coming = model.layout(answers[:1, 1:], None, None, None, cache) if several else None
     for number in range(n_tokens):
         token = logits.argmax(-1)
         near = is_near(logits) if len(unsure) > 1 else None
@@ -206,8 +208,7 @@ def decode(model: Decoder, logits: Tensor, cache: KeyCache, answers: Tensor, uns
                 kept = running.nonzero().flatten()
                 cache.compact(kept)
                 rows, running, token = rows[kept], running[kept], token[kept]
-        layout = coming and coming.step(cache.length)
-        logits = model(token[:, None], cache=cache, layout=layout, last_only=True)[:, -1]
+        logits = model(token[:, None], cache=cache, last_only=True)[:, -1]
     return number + 1
 
 
@@ -218,3 +219,56 @@ def is_near(logits: Tensor) -> Tensor | None:
     low, high = logits.aminmax(dim=-1, keepdim=True)
     margin = torch.maximum(-low, high) * (NEAR * torch.finfo(logits.dtype).eps)
     return (logits >= high - margin).sum(-1) > 1
+
+
+class Group(NamedTuple):
+    """Rows `start` to `stop` of sorted prompts, the first `prefix` tokens of which are the same; 0 for none shared."""
+
+    start: int
+    stop: int
+    prefix: int
+
+
+def sorted_groups(prompts: np.ndarray) -> tuple[list[int], list[Group]]:
+    """Sort prompts so that those with a common prefix are adjacent, and divide them into groups.
+
+    A row joins the group before it as long as the group then saves no fewer tokens. The last token of a prompt is
+    never part of its prefix: its logits choose the first new token. Rows that share nothing become one group of
+    prefix 0.
+
+    Shapes: prompts integers (B, T) -> B row numbers, and groups of rows in that order, which cover all.
+    Example:
+        >>> order, groups = sorted_groups(np.array([[7, 8, 1, 1], [1, 1, 1, 1], [7, 8, 2, 2]]))
+        >>> order, groups[0], groups[1]
+        ([1, 0, 2], Group(start=0, stop=1, prefix=0), Group(start=1, stop=3, prefix=2))
+    """
+    n_rows, n_tokens = prompts.shape
+    order = sorted(range(n_rows), key=lambda row: prompts[row].tobytes())
+    common = [n_common(prompts[a], prompts[b]) for a, b in itertools.pairwise(order)]
+    groups = [Group(0, 1, n_tokens - 1)]
+    for row, shared in enumerate(common, start=1):
+        last = groups[-1]
+        prefix = min(last.prefix, shared)
+        saved, so_far = prefix * (row - last.start), last.prefix * (row - 1 - last.start)
+        if prefix >= LEAST_SHARE * n_tokens and saved >= so_far:
+            groups[-1] = Group(last.start, row + 1, prefix)
+        else:
+            groups.append(Group(row, row + 1, n_tokens - 1))
+    return order, joined([Group(a, b, prefix if b - a > 1 else 0) for a, b, prefix in groups])
+
+
+def joined(groups: list[Group]) -> list[Group]:
+    """Join adjacent groups that share nothing."""
+    out: list[Group] = []
+    for group in groups:
+        if out and out[-1].prefix == group.prefix == 0:
+            out[-1] = Group(out[-1].start, group.stop, 0)
+        else:
+            out.append(group)
+    return out
+
+
+def n_common(a: np.ndarray, b: np.ndarray) -> int:
+    """Count the tokens of the common prefix of two prompts, at most all but the last."""
+    differ = a[:-1] != b[:-1]
+    return int(differ.argmax()) if differ.any() else len(differ)

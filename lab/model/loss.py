@@ -17,10 +17,18 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from lab.model.attention import devices
-from lab.model.products import multiply
+from lab.model import devices
+from lab.model.devices import multiply
 
 IGNORE = -100  # target of a token that is not scored: padding, and the last token of a document
+
+
+def chunk_tokens(n_vocab: int) -> int:
+    """Return how many tokens' logits exist at a time.
+
+    Each chunk reads and writes the head's gradient, which is large where the vocabulary is.
+    """
+    return 4096 if n_vocab >= 1 << 16 else 1024
 
 
 class ChunkedCrossEntropy(torch.autograd.Function):
@@ -32,7 +40,6 @@ class ChunkedCrossEntropy(torch.autograd.Function):
         hidden: Tensor,
         weight: Tensor,
         targets: Tensor,
-        chunk: int,
         trains: bool,
         loss_weights: Tensor | None,
     ) -> tuple[Tensor, Tensor]:
@@ -47,9 +54,11 @@ class ChunkedCrossEntropy(torch.autograd.Function):
             grad_weight = torch.zeros_like(weight, dtype=wide) if wants_weight else None
             total, plain = (torch.zeros((), dtype=wide, device=hidden.device) for _ in range(2))
             terms = chunk_terms if devices.kind(hidden.device) != "cuda" else compiled_terms()
+            chunk = chunk_tokens(len(weight))
             for start in range(0, len(targets), chunk):
                 part = slice(start, start + chunk)
-                h, y = hidden[part].to(compute), targets[part]
+                h = hidden[part].to(compute)
+                y = targets[part]
                 scored = (y != IGNORE).to(wide)
                 weighted = scored if loss_weights is None else scored * loss_weights[part]
                 sums, grad = terms(multiply(h, head.T), y, weighted, scored, wants_hidden or wants_weight)
@@ -66,14 +75,13 @@ class ChunkedCrossEntropy(torch.autograd.Function):
         return total, plain
 
     @staticmethod
-    def backward(ctx: Any, grad_loss: Tensor, _: Tensor) -> tuple[Tensor | None, Tensor | None, None, None, None, None]:
+    def backward(ctx: Any, grad_loss: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
         """Scale the gradients that the forward pass computed, in place: another head's is 1 GB of float32 at 1.49B."""
         grads = (
             None if grad is None else grad.mul_(grad_loss).to(dtype)
             for grad, dtype in zip(ctx.saved_tensors, ctx.dtypes, strict=True)
         )
-        grad_hidden, grad_weight = grads
-        return grad_hidden, grad_weight, None, None, None, None
+        return *grads, None, None, None
 
 
 def chunk_terms(
@@ -116,21 +124,21 @@ def add_product(total: Tensor, a: Tensor, b: Tensor) -> None:
 
 
 @torch.no_grad()
-def target_losses(hidden_TD: Tensor, weight_VD: Tensor, targets_T: Tensor, chunk: int) -> Tensor:
+def target_losses(hidden_TD: Tensor, weight_VD: Tensor, targets_T: Tensor) -> Tensor:
     """Compute the next-token loss of each target in nats, without gradients; 0 where it is IGNORE.
 
     Shapes: hidden (T, D), weight (V, D), targets int64 (T,) -> (T,), float32 or wider.
     """
     wide = torch.promote_types(hidden_TD.dtype, torch.float32)
     losses = torch.zeros(targets_T.shape, dtype=wide, device=hidden_TD.device)
-    for places in (targets_T != IGNORE).nonzero()[:, 0].split(chunk):
+    for places in (targets_T != IGNORE).nonzero()[:, 0].split(chunk_tokens(len(weight_VD))):
         logits = functional.linear(hidden_TD[places], weight_VD).to(wide)
         losses[places] = functional.cross_entropy(logits, targets_T[places], reduction="none")
     return losses
 
 
 def summed_cross_entropy(
-    hidden_TD: Tensor, weight_VD: Tensor, targets_T: Tensor, chunk: int, loss_weights_T: Tensor | None = None
+    hidden_TD: Tensor, weight_VD: Tensor, targets_T: Tensor, loss_weights_T: Tensor | None = None
 ) -> Tensor:
     """Sum the next-token loss over the tokens whose target is not IGNORE, in nats.
 
@@ -139,5 +147,5 @@ def summed_cross_entropy(
     """
     trains = torch.is_grad_enabled()
     loss: Tensor
-    loss, plain = ChunkedCrossEntropy.apply(hidden_TD, weight_VD, targets_T, chunk, trains, loss_weights_T)  # type: ignore[no-untyped-call]
+    loss, plain = ChunkedCrossEntropy.apply(hidden_TD, weight_VD, targets_T, trains, loss_weights_T)  # type: ignore[no-untyped-call]
     return loss if loss_weights_T is None else torch.stack([loss, plain])

@@ -22,7 +22,7 @@ from tokenizers import Tokenizer
 from lab.data import wording
 from lab.data.synthetic import draw_numbers
 from lab.errors import ConfigError
-from lab.model.attention import devices
+from lab.model import devices
 from lab.probe.answering import Decided, Generates, answered
 from lab.probe.config import ProbeConfig
 from lab.probe.curve import LengthResult

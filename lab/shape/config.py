@@ -14,13 +14,6 @@ Exponent = Annotated[float, Ge(0), Le(16)]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Flat(Section):
-    """Every distance equally often."""
-
-    method: Literal["flat"] = "flat"
-
-
-@dataclass(frozen=True, kw_only=True)
 class Power(Section):
     """A power of the natural profile: exponent 1 is the natural one, less raises long distances, 0 is flat."""
 
@@ -54,7 +47,7 @@ class Weights(Section):
     method: Literal["weights"] = "weights"
 
 
-Target = Annotated[Flat | Power | Exact, Field(discriminator="method")]
+Target = Annotated[Power | Exact, Field(discriminator="method")]
 Strategy = Annotated[Gaps | Weights, Field(discriminator="method")]
 
 

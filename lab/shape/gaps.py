@@ -28,8 +28,7 @@ from itertools import pairwise, product
 import numpy as np
 
 from lab.shape.config import ShapeConfig
-from lab.shape.plan import Plan
-from lab.shape.profiles import FloatArray, IntArray, bin_edges, profile_of, target_frequency
+from lab.shape.profiles import FloatArray, IntArray, Plan, bin_edges, profile_of, target_frequency
 
 CHUNKS = (1, 2, 4, 8, 16, 32)
 LEAST_CHUNK = 4  # tokens

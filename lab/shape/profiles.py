@@ -1,4 +1,4 @@
-"""Profiles: the distribution of the distances between pairs of tokens, by bins.
+"""Profiles, the distribution of the distances between pairs of tokens, by bins; and loss weights that reach one.
 
     p(b) = sum over distances i in bin b of f(i)  /  sum over all i >= 1 of f(i)
 
@@ -9,7 +9,6 @@ The distance between two profiles is their total variation: the share of the pai
 
 Targets, f the natural position frequency (arXiv:2410.18745, Eq. 2), i = 1 .. T - 1:
 
-    flat    1
     power   f(i)^exponent
     exact   f(i) with EXACT's weights
 
@@ -27,20 +26,41 @@ so is the extra weight: 5/6 and 5/3 of EXTRA.
 Source: arXiv:2605.10544, by summaries of its rule and defaults. It counts the target's place in its document, c + 1,
 and adds a constant to q that keeps empty buckets finite; here they are left out. With c, a window of a power of two
 tokens ends with its last bucket.
+
+Loss weights by visible context that aim the supervised f at a profile.
+
+With n_c targets of context c and weights w_c, the supervised f is f(i) = sum over c >= i of n_c w_c, so that an aim g
+is met by
+
+    n_c w_c = g(c) - g(c + 1),     g(T) = 0, g scaled to g(0) = N = sum of n_c: the mean weight is 1
+
+wherever g does not rise; before that it is replaced by the nearest non-increasing function, in least squares. For
+n = 2 2 1 and g = 5 4 3 the weights are 1/2, 1/2 and 3: f = 5 4 3 in place of 5 3 1.
+
+Weights are at most W, so that f can fall by no more than W n_c at c. With F(i) = sum over c >= i of n_c, the largest
+such function below g, and then the smallest that still begins at N, are
+
+    below(i) = min over j >= i of g(j) + W (F(i) - F(j)),     reached(i) = max(below(i), N - W (N - F(i)))
+
+Short of W nothing changes. The total variation between the aim and what is reached is reported as for ids with gaps.
 """
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from lab.errors import ConfigError
-from lab.shape.config import Exact, Flat, ShapeConfig
+from lab.shape.config import Exact, ShapeConfig
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
 BINS = 64
 EXTRA, LONG_FRAC = 0.15, 0.25  # EXACT's own
+TOLERANCE = 0.05  # largest accepted total variation between the aim and the plan
+MAX_WEIGHT = 8.0  # of a target; the mean is 1
 
 
 def bin_edges(window: int) -> IntArray:
@@ -50,8 +70,7 @@ def bin_edges(window: int) -> IntArray:
         >>> bin_edges(5).tolist()
         [1, 2, 3, 4, 5]
     """
-    edges: IntArray = np.unique(np.linspace(1, window, min(BINS, window - 1) + 1).round().astype(np.int64))
-    return edges
+    return np.unique(np.linspace(1, window, min(BINS, window - 1) + 1).round().astype(np.int64))
 
 
 def length_frequency(counts: IntArray | FloatArray) -> FloatArray:
@@ -67,8 +86,7 @@ def length_frequency(counts: IntArray | FloatArray) -> FloatArray:
 
 def sum_to_the_end(values: IntArray | FloatArray) -> FloatArray:
     """Sum the values from each place to the end."""
-    sums: FloatArray = np.cumsum(values[::-1], dtype=np.float64)[::-1]
-    return sums
+    return np.cumsum(values[::-1], dtype=np.float64)[::-1]
 
 
 def profile_of(frequency: FloatArray, edges: IntArray) -> FloatArray:
@@ -96,13 +114,10 @@ def target_frequency(config: ShapeConfig, natural: FloatArray) -> FloatArray:
 
     Shapes: natural f (window,) -> (window,).
     """
-    target = config.target
-    if isinstance(target, Flat):
-        return np.ones(len(natural))
-    if isinstance(target, Exact):
+    if isinstance(config.target, Exact):
         targets = natural - np.append(natural[1:], 0.0)
-        return sum_to_the_end(targets * exact_weights(target.exponent, targets))
-    power: FloatArray = (natural / natural[0]) ** target.exponent
+        return sum_to_the_end(targets * exact_weights(config.target.exponent, targets))
+    power: FloatArray = (natural / natural[0]) ** config.target.exponent
     return power
 
 
@@ -128,3 +143,89 @@ def exact_weights(exponent: float, targets: FloatArray) -> FloatArray:
     r = np.power(q, -exponent, where=q > 0, out=np.zeros_like(q))
     weights: FloatArray = 1 + EXTRA * (r / (q @ r))[bucket] * long
     return weights
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """Draws of each layout of ids in a cycle, or loss weights, and the profile they reach.
+
+    `pairs_per_token` counts the pairs of tokens at distance 1 or more, `natural_pairs_per_token` those of the corpus's
+    documents cut every T tokens: attention's work. `weights`, where targets are weighed and nothing is drawn, holds the
+    loss weight of a target by its visible context, the profiles are those of the supervised f, and pairs are counted by
+    target.
+
+    Shapes: `draws` int64 (layouts,); `natural`, `aimed` and `reached` profiles (bins,), `edges` (bins + 1,);
+        `weights` (window,).
+    """
+
+    draws: IntArray
+    natural: FloatArray
+    aimed: FloatArray
+    reached: FloatArray
+    edges: IntArray
+    pairs_per_token: float
+    natural_pairs_per_token: float
+    weights: FloatArray | None = None
+
+    @property
+    def distance(self) -> float:
+        """Total variation between the aim and the profile reached."""
+        return total_variation(self.aimed, self.reached)
+
+    def within_reach(self, config: ShapeConfig) -> Plan:
+        """Return the plan itself, unless it is too far from the target.
+
+        Raises: ConfigError.
+        """
+        if self.distance > TOLERANCE:
+            raise ConfigError(
+                f"shape.target.method={config.target.method}: {config.strategy.method} comes within a total variation "
+                f"of {self.distance:.3f}, more than {TOLERANCE:g}; use a power with an exponent nearer to 1"
+            )
+        return self
+
+
+def weights_for(aim: FloatArray, targets: IntArray, most: float = MAX_WEIGHT) -> FloatArray:
+    """Compute the weights, each in 0 .. most, with mean 1 over the targets.
+
+    Shapes: aim, f(i) up to a factor, and targets by visible context (window,) -> (window,).
+    Example:
+        >>> weights_for(np.array([5.0, 4, 3]), np.array([2, 2, 1]), 8.0).tolist()
+        [0.5, 0.5, 3.0]
+        >>> weights_for(np.array([5.0, 4, 3]), np.array([2, 2, 1]), 2.0).tolist()
+        [0.5, 1.0, 2.0]
+    """
+    from scipy.optimize import isotonic_regression  # takes longer to import than a config to check
+
+    falling = isotonic_regression(aim, increasing=False).x
+    total = targets.sum()
+    aimed = np.append(falling * (total / falling[0]), 0.0)
+    most_f = most * np.append(sum_to_the_end(targets), 0.0)  # f if all weights were the largest
+    below = most_f + np.minimum.accumulate((aimed - most_f)[::-1])[::-1]
+    reached = np.maximum(below, total - (most_f[0] - most_f))
+    weights = np.divide(-np.diff(reached), targets, out=np.ones(len(targets)), where=targets > 0)
+    clipped: FloatArray = np.clip(weights, 0.0, most) + 0.0  # against rounding, and -0.0
+    return clipped
+
+
+def plan_weights(config: ShapeConfig, targets: IntArray) -> Plan:
+    """Plan the weights of a corpus's targets, counted by visible context.
+
+    Shapes: targets (window,).
+    Raises: ConfigError for a target out of reach.
+    """
+    natural, edges = sum_to_the_end(targets), bin_edges(len(targets))
+    goal = target_frequency(config, natural)
+    base, aim = natural / natural[1:].sum(), goal / goal[1:].sum()
+    weights = weights_for(aim, targets)
+    pairs = natural[1:].sum() / natural[0]  # attention's work does not change
+    return Plan(
+        np.zeros(0, dtype=np.int64),
+        np.add.reduceat(base, edges[:-1]),
+        np.add.reduceat(aim, edges[:-1]),
+        profile_of(sum_to_the_end(targets * weights), edges),
+        edges,
+        pairs,
+        pairs,
+        weights,
+    ).within_reach(config)

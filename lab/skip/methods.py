@@ -1,4 +1,4 @@
-"""The table of skip methods, and the functions that draw the ids of a sample."""
+"""The table of skip methods, and the functions that check a sample and draw its ids."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Union
 
 import numpy as np
-from pydantic import Field
+from annotated_types import Ge
+from pydantic import Field, TypeAdapter
 
 from lab.errors import ConfigError
-from lab.schema import look_up
-from lab.skip.base import IntArray, Skip, sample_faults
+from lab.schema import is_whole, look_up
+from lab.skip.base import IntArray, Skip
 from lab.skip.longrecipe import LongRecipe
 from lab.skip.pose import Pose
 from lab.skip.rpes import Rpes
@@ -20,6 +21,8 @@ SKIP_METHODS: dict[str, type[Skip]] = {
     "rpes": Rpes,
     "longrecipe": LongRecipe,
 }
+
+LENGTHS = TypeAdapter(list[Annotated[int, Ge(1)]])
 
 if TYPE_CHECKING:
     SkipConfig = Any
@@ -58,8 +61,30 @@ def skip_positions_from_config(
     Shapes: int64 (n_tokens,).
     Raises: ConfigError with a line for every wrong argument.
     """
-    faults = sample_faults(config, n_tokens, sentence_lengths, generator)
+    faults = []
+    if not is_whole(n_tokens) or n_tokens < 1:
+        faults.append(f"n_tokens={n_tokens}: must be a whole number >= 1; leave empty samples out")
+    else:
+        faults += config.length_faults(n_tokens) + sentence_faults(config, n_tokens, sentence_lengths)
+    if not isinstance(generator, np.random.Generator):
+        remedy = "pass numpy.random.default_rng(seed)"
+        faults.append(f"generator={generator}: must be a numpy.random.Generator; {remedy}")
     if faults or generator is None:
         raise ConfigError(*faults)
     lengths = None if sentence_lengths is None else np.asarray(sentence_lengths, dtype=np.int64)
     return config.position_ids(n_tokens, lengths, generator)
+
+
+def sentence_faults(config: Skip, n_tokens: int, sentence_lengths: Any) -> list[str]:
+    """List the faults of the sentence lengths, as lines that begin with the argument."""
+    if not config.needs_sentences:
+        rule = f"would be ignored, {config.method} does not look at sentences; leave it out"
+        return [] if sentence_lengths is None else [f"sentence_lengths: {rule}"]
+    try:
+        lengths = LENGTHS.validate_python(np.asarray(sentence_lengths).tolist(), strict=True)
+    except ValueError:  # of numpy, for rows of different lengths, or of pydantic
+        lengths = []
+    if sum(lengths) == n_tokens:
+        return []
+    rule = f"must be whole numbers >= 1 that sum to n_tokens={n_tokens}, as every token is in one sentence"
+    return [f"sentence_lengths: {rule}; see lab.skip.split_sentences"]

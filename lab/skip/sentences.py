@@ -1,4 +1,4 @@
-r"""Sentences: between which tokens ids may break.
+r"""Sentences: between which tokens ids may break, and which of them a sample is made of.
 
 A token whose text holds one of the marks . ! ? or a line break ends a sentence:
 
@@ -11,6 +11,22 @@ point.
 
 Source: arXiv:2409.00509, Algorithm 1, line 6. The released code ends sentences at five token ids of Llama 3's
 vocabulary only, so that a mark inside a longer token, as in `."` or a blank line after a full stop, ends nothing.
+
+Sentence selection: a sample is a fixed number of tokens of a longer text, in whole sentences that matter.
+
+    text        a long . | is x here . | and more . | x x . | so it y .      x and y are impactful tokens
+    remaining              is x here .                x x .   so it y .
+    sample                 is x here .                        so it          budget 6, drawn: the 2nd, then the 5th
+
+1. A sentence without an impactful token is removed.
+2. The others are drawn at random, each at most once, until the budget is full; the last one drawn is cut to fit.
+3. The drawn sentences keep the order of the text.
+
+If fewer tokens remain than the budget, the sample is all of them. If no token of a text is impactful, all of its
+sentences remain, so that no text is dropped; such samples are counted.
+
+Source: arXiv:2409.00509, section 4.1, last paragraph, and Table 2, whose "Random T" draws from all sentences. The
+paper does not specify how sentences are chosen among those that remain or what happens to the last one: both are ours.
 """
 
 from __future__ import annotations
@@ -21,7 +37,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from lab.errors import DataError
 from lab.skip.base import IntArray
 
 if TYPE_CHECKING:
@@ -37,16 +52,11 @@ def split_sentences(ids: Sequence[int] | npt.NDArray[np.integer], ends: BoolArra
     `ends` is true for every token id that ends a sentence, as computed by `sentence_ends`.
 
     Shapes: (n_tokens,), (vocab_size,) -> int64 (n_sentences,).
-    Raises: DataError for a token id that `ends` does not hold.
     Example:
         >>> split_sentences([7, 1, 0, 5, 0, 7], np.array([True, False, False, False, False, False, False, False]))
         array([3, 2, 1])
     """
-    tokens = np.asarray(ids, dtype=np.int64)
-    if tokens.size and not (tokens.min() >= 0 and tokens.max() < len(ends)):
-        rule = f"must be in 0..{len(ends) - 1}; make `ends` from the tokenizer that made them"
-        raise DataError(f"ids={tokens.min()}..{tokens.max()}: {rule}")
-    closing = ends[tokens]
+    closing = ends[np.asarray(ids, dtype=np.int64)]
     closing[-1:] = True
     return np.diff(np.flatnonzero(closing), prepend=-1)
 
@@ -59,3 +69,46 @@ def sentence_ends(tokenizer: Tokenizer) -> BoolArray:
     n_ids = max(tokenizer.get_vocab().values()) + 1
     texts = tokenizer.decode_batch([[token] for token in range(n_ids)])
     return np.array([any(mark in text for mark in MARKS) for text in texts], dtype=np.bool_)
+
+
+def sentences_with(impactful: BoolArray, tokens: IntArray, lengths: IntArray) -> BoolArray:
+    """Return for each sentence whether one of its tokens is impactful.
+
+    Shapes: impactful (vocab_size,), tokens (n_tokens,), lengths (n_sentences,) -> bool (n_sentences,).
+    Example:
+        >>> sentences_with(np.array([False, True, False]), np.array([0, 1, 2, 2, 0]), np.array([2, 2, 1]))
+        array([ True, False, False])
+    """
+    begins = np.cumsum(lengths) - lengths
+    found: BoolArray = np.logical_or.reduceat(impactful[tokens], begins)
+    return found
+
+
+def draw_sentences(lengths: IntArray, remaining: BoolArray, budget: int, generator: np.random.Generator) -> IntArray:
+    """Draw from the sentences that remain and return how many tokens of each are kept: all, the first few, or none.
+
+    Shapes: (n_sentences,), (n_sentences,) -> int64 (n_sentences,).
+    Example:
+        >>> draw_sentences(np.array([4, 3, 2]), np.array([True, False, True]), 5, np.random.default_rng(0))
+        array([4, 0, 1])
+    """
+    order = generator.permutation(np.flatnonzero(remaining))
+    sizes = lengths[order]
+    room = budget - (np.cumsum(sizes) - sizes)  # before each draw
+    kept = np.zeros(len(lengths), dtype=np.int64)
+    kept[order] = np.clip(room, 0, sizes)
+    return kept
+
+
+def places_of(lengths: IntArray, kept: IntArray) -> IntArray:
+    """List the indices in the text of the tokens that are kept, the first ones of each sentence.
+
+    Shapes: (n_sentences,), (n_sentences,) -> int64 (kept.sum(),), rising.
+    Example:
+        >>> places_of(np.array([4, 3, 2]), np.array([4, 0, 1]))
+        array([0, 1, 2, 3, 7])
+    """
+    begins = np.cumsum(lengths) - lengths
+    before = np.cumsum(kept) - kept
+    places: IntArray = np.arange(kept.sum(), dtype=np.int64) + np.repeat(begins - before, kept)
+    return places

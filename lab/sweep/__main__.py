@@ -9,7 +9,9 @@ FILE is a YAML file of sweeps/ in wandb's format, of method grid or random; `wan
     python -m lab.sweep sweeps/windows_mini.yaml --seeds=5          with the seeds 0 to 4 instead of the file's
     python -m lab.sweep sweeps/windows_mini.yaml --index=3          one run, as a task of a SLURM array does
 
-Settings (--train.tokens=100000) go to every run. The same command continues after Ctrl-C or a crash. docs/sweeps.md
+Settings (--train.tokens=100000) go to every run. What a run prints is appended to sweep.log in its folder. A failure
+does not stop the others. A run that another process trains is left to it. The same command continues after Ctrl-C or a
+crash. docs/sweeps.md
 
 Exit status: 0 all finished; 1 a run failed, the others are done; 2 a mistake in the input; 75 stopped after saving.
 """
@@ -17,20 +19,23 @@ Exit status: 0 all finished; 1 a run failed, the others are done; 2 a mistake in
 from __future__ import annotations
 
 import shlex
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 
-from lab.command import CONTINUES, Syntax, Words, read_options, run, settings_lines, show, start
+from lab.command import CONTINUES, FAILED, STOPPED, Syntax, Words, read_options, run, settings_lines, show, start
 from lab.errors import ConfigError
+from lab.jobs import Job, is_finished, run_jobs
+from lab.lock import NAME, is_held
 from lab.schema import NonNegative, Positive, Section
-from lab.sweep.planning import plan
-from lab.sweep.reading import read_sweep
-from lab.sweep.schedule import exit_status, states_of, table, train
+from lab.sweep.planning import PlannedRun, plan
 
 SYNTAX = Syntax(
     flags=("--dry_run",), missing="FILE: must be the first argument, a sweep; for instance sweeps/windows_mini.yaml"
 )
+LOG = "sweep.log"
+TAIL_BYTES = 8192
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,6 +52,77 @@ class Options(Section):
     """Number of the only run to train, from 0 in the order of --dry_run."""
 
 
+@dataclass
+class State:
+    """The state of a run: waiting, running, finished, failed, stopped, or elsewhere in another process."""
+
+    run: PlannedRun
+    name: str
+    reason: str = ""
+
+    def change(self, name: str, reason: str = "") -> None:
+        """Enter a state and print it."""
+        self.name = name
+        self.reason = reason
+        show("  ".join(filter(None, self.row())), error=True)
+
+    def row(self) -> list[str]:
+        """Describe the run."""
+        settings = " ".join(f"{key}={value}" for key, value in self.run.swept.items())
+        return [self.run.path.name, settings, self.name, self.reason]
+
+
+def train(runs: Sequence[PlannedRun], jobs: int) -> tuple[int, list[State]]:
+    """Train all unfinished runs, and return the exit status and the state of each.
+
+    Raises: LabError.
+    """
+    states = {str(run.path): State(run, "waiting") for run in runs}
+
+    def is_done(job: Job) -> bool:
+        state = states[job.name]
+        if is_finished(state.run.experiment):
+            state.change("finished")
+        elif is_held(state.run.path / NAME):
+            state.change("elsewhere")
+        else:
+            state.change("running")
+            state.run.path.mkdir(parents=True, exist_ok=True)
+        return state.name != "running"
+
+    def on_end(job: Job, status: int) -> None:
+        state = states[job.name]
+        if status in (0, STOPPED):
+            state.change("stopped" if status else "finished")
+        elif is_held(state.run.path / NAME):  # by a process that began at the same moment
+            state.change("elsewhere")
+        else:
+            state.change("failed", f"status {status}: {last_line(state.run.path / LOG)}")
+
+    all_jobs = [Job(str(run.path), run.words(jobs), run.path / LOG) for run in runs]
+    status = run_jobs(all_jobs, jobs, is_done=is_done, on_end=on_end, goes_on=True)
+    names = {state.name for state in states.values()}
+    if status == STOPPED or names & {"elsewhere", "stopped"}:
+        return STOPPED, list(states.values())
+    return FAILED if status else 0, list(states.values())
+
+
+def last_line(log: Path) -> str:
+    """Return the last line that a run printed, which names its error where it failed."""
+    text = log.read_bytes()[-TAIL_BYTES:].decode("utf-8", "replace")
+    return next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "no output")
+
+
+def table(states: Sequence[State]) -> str:
+    """Format the runs, and count them by state."""
+    rows = [["run", "settings", "state", ""], *(state.row() for state in states)]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    counts = Counter(state.name for state in states)
+    counted = ", ".join(f"{number} {name}" for name, number in sorted(counts.items()))
+    return "\n".join([*lines, f"{len(states)} runs: {counted}"])
+
+
 def work(words: Words) -> int:
     """Read the command line, and run the sweep or print what was requested.
 
@@ -55,18 +131,18 @@ def work(words: Words) -> int:
     names = [field.name for field in fields(Options)]
     options = read_options(Options, {key: value for key, value in words.settings.items() if key in names})
     given = {key: value for key, value in words.settings.items() if key not in names}
-    runs = plan(read_sweep(Path(words.places[0]), seeds=options.seeds, seed=options.seed), given)
-    if options.index is not None and options.index >= len(runs):
-        raise ConfigError(f"--index={options.index}: must be < {len(runs)}, the number of runs; lower it")
+    runs = plan(Path(words.places[0]), given, seeds=options.seeds, seed=options.seed)
     if options.index is not None:
+        if options.index >= len(runs):
+            raise ConfigError(f"--index={options.index}: must be < {len(runs)}, the number of runs; lower it")
         runs = [runs[options.index]]
     if words.options.dry_run:
-        commands = [shlex.join(one.words(one.threads(options.jobs))) for one in runs]
-        show("\n".join([*table(states_of(runs)), "", *commands]))
+        show(table([State(run, "finished" if is_finished(run.experiment) else "waiting") for run in runs]))
+        show("\n".join(["", *(shlex.join(run.words(options.jobs)) for run in runs)]))
         return 0
-    states = train(runs, options.jobs)
-    show("\n".join(table(states)))
-    return exit_status(states)
+    status, states = train(runs, options.jobs)
+    show(table(states))
+    return status
 
 
 def main(arguments: Sequence[str]) -> int:

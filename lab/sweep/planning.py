@@ -1,58 +1,144 @@
-"""The runs of a sweep: their commands, settings and names, all checked before the first of them starts.
+"""Read a sweep file in wandb's format and plan its runs, all checked before the first of them starts.
 
-wandb's agents replace ${env}, ${interpreter}, ${program} and ${args} in a sweep's command, and so does `expand`;
+A grid is the product of the values. The parameters are in the order of their names, and the last one varies fastest. A
+random draw takes each parameter's quantile at a uniform number between 0 and 1, in the same order. `min` and `max` are
+whole numbers where both ends are, and real numbers otherwise.
+
+${env}, ${interpreter}, ${program} and ${args} in a sweep's command are replaced as wandb's agents replace them.
 ${interpreter} is this Python instead of `python`.
 
-Source: wandb 0.31, wandb_agent.py and sdk/launch/sweeps/utils.py.
+Source: the package sweeps 0.3.0, grid_search.py, random_search.py and params.py; wandb 0.31, wandb_agent.py.
 """
 
 from __future__ import annotations
 
+import copy
+import itertools
 import json
+import math
 import os
-import re
+import random
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal
 
 from lab.command import Syntax
 from lab.config import Experiment, load_experiment
 from lab.config.reading import AUTO
 from lab.errors import ConfigError, LabError
-from lab.settings import parse_yaml
-from lab.sweep.reading import Settings, Sweep
-from lab.train.arms import changes, flatten
-from lab.train.checkpoints import newest
-from lab.train.folder import RunFolder, is_finished
+from lab.schema import Positive, Section
+from lab.settings import Raw, part, validated
+from lab.train.arms import flatten
+from lab.train.folder import RunFolder
 
-PLAIN = re.compile(r"[A-Za-z./][\w./-]*")  # text that may need no quotes
-FIT = (("-m", "lab.fit"), ("probe-lab", "fit"))
 FORM = '["${env}", "${interpreter}", -m, lab.fit, CONFIG, --resume, --run.name=auto, "${args}"]'
 SYNTAX = Syntax(flags=("--resume",), missing=f"command: names no CONFIG after lab.fit; write {FORM}")
 FOR_WANDB = "track.wandb"  # a setting that a sweep's command has for wandb's agents
+MOST_RUNS = 10_000  # each is read and checked before the first starts
+NOT_GIVEN = object()  # null is a value
 
 
-class FitCommand(NamedTuple):
-    """A command of lab.fit: the words that start it, its config and its settings."""
+@dataclass(frozen=True, kw_only=True)
+class Parameter(Section):
+    """A parameter of a sweep: one value, a list of values, or a range."""
 
-    start: list[str]
-    config: Path
-    settings: Settings
+    value: Any = NOT_GIVEN
+    """The value of every run."""
+    values: tuple[Any, ...] | None = None
+    """The values to try."""
+    min: float | int | None = None
+    """Lower end of a range."""
+    max: float | int | None = None
+    """Upper end of a range."""
+
+    def rules(self) -> list[str]:
+        """Refuse a parameter without values, or with several kinds of them, and ranges that hold nothing."""
+        is_range = self.min is not None or self.max is not None
+        if (self.value is not NOT_GIVEN) + (self.values is not None) + is_range != 1 or self.values == ():
+            return ["value: goes alone, and so do values, and min and max; give one of them"]
+        if is_range and (self.min is None or self.max is None or self.min >= self.max):
+            return [f"min={self.min}: must be < max={self.max}; give both ends of the range"]
+        return []
+
+    @property
+    def choices(self) -> Sequence[Any]:
+        """All values; none for a range of real numbers."""
+        if self.min is None or self.max is None:
+            return self.values or (self.value,)
+        return range(self.min, self.max + 1) if isinstance(self.min, int) and isinstance(self.max, int) else ()
+
+    def quantile(self, x: float) -> Any:
+        """Return the value below which a draw falls with the probability x.
+
+        Example:
+            >>> Parameter(min=3, max=5).quantile(0.4), Parameter(values=("a", "b")).quantile(0.6)
+            (4, 'b')
+        """
+        if self.choices:
+            return self.choices[max(0, math.ceil(x * len(self.choices)) - 1)]
+        assert self.min is not None, "a range"
+        assert self.max is not None, "a range"
+        return self.min + x * (self.max - self.min)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SweepFile(Section):
+    """A sweep in wandb's format; `metric`, `name`, `description`, `project` and `entity` are wandb's own."""
+
+    method: Literal["grid", "random"]
+    """Every combination, or random draws; bayes needs wandb's server: wandb sweep FILE."""
+    parameters: dict[str, Parameter]
+    """Settings by dotted name, each with value, values, or min and max."""
+    command: tuple[Any, ...]
+    """Words of the command that starts a run; ${args} is replaced by the settings."""
+    program: str = ""
+    """Replacement of ${program}."""
+    run_cap: Positive | None = None
+    """Maximum number of runs."""
+    metric: Any = None
+    name: Any = None
+    description: Any = None
+    project: Any = None
+    entity: Any = None
+
+    def rules(self) -> list[str]:
+        """Refuse random draws without an end, grids over real numbers, and too many runs."""
+        if not self.parameters:
+            return ["parameters={}: must hold settings by dotted name; for instance run.seed"]
+        if self.method == "random" and self.run_cap is None:
+            return ["run_cap: must be set where method=random, which draws without end; set the number of runs"]
+        endless = [name for name, one in self.parameters.items() if self.method == "grid" and not one.choices]
+        if endless:
+            return [f"parameters.{endless[0]}: has no list of values for method: grid; give values, or use random"]
+        size = math.prod(len(one.choices) for one in self.parameters.values()) if self.method == "grid" else math.inf
+        if min(size, self.run_cap or math.inf) > MOST_RUNS:
+            return [f"parameters: make more than {MOST_RUNS:,} runs; give fewer values, or lower run_cap"]
+        return []
+
+    def settings(self, seed: int) -> Iterable[dict[str, Any]]:
+        """List the settings of every run; `seed` is that of random draws."""
+        parameters = dict(sorted(self.parameters.items()))
+        rows: Iterable[tuple[Any, ...]]
+        if self.method == "grid":
+            rows = itertools.product(*(one.choices for one in parameters.values()))
+        else:  # a smaller run_cap gives the beginning of the same draws
+            generator = random.Random(seed)
+            rows = (tuple(one.quantile(generator.random()) for one in parameters.values()) for _ in itertools.count())
+        return (dict(zip(parameters, row, strict=True)) for row in itertools.islice(rows, self.run_cap))
 
 
 @dataclass(frozen=True)
-class Run:
-    """One run of a sweep."""
+class PlannedRun:
+    """One run of a sweep: the words that start lab.fit, its config and settings, and the sweep's parameters in it."""
 
-    index: int
-    experiment: Experiment
-    command: FitCommand
+    start: Sequence[str]
+    config: Path
+    settings: Mapping[str, Any]
     swept: Mapping[str, Any]
-    """The sweep's parameters in this run."""
+    experiment: Experiment
 
     @property
     def path(self) -> Path:
@@ -64,100 +150,68 @@ class Run:
         begun = None
         with suppress(LabError):  # lab.fit refuses what cannot be read
             begun = RunFolder(self.path).threads()
-        return self.experiment.train.threads or begun or max(1, cores() // jobs // self.experiment.train.devices)
+        cores = len(os.sched_getaffinity(0))
+        return self.experiment.train.threads or begun or max(1, cores // jobs // self.experiment.train.devices)
 
-    def words(self, threads: int | None = None) -> list[str]:
-        """Write the command that starts or resumes the run; a run whose config sets threads keeps those."""
-        asked = {"train.threads": threads} if threads and self.experiment.train.threads is None else {}
-        settings = {**self.command.settings, **asked}
-        return [*self.command.start, str(self.command.config), "--resume", *map(setting, settings.items())]
-
-    def is_finished(self) -> bool:
-        """Return whether the run has ended, as lab.fit would find; lab.fit refuses what cannot be read."""
-        config, folder = self.path / "config.yaml", RunFolder(self.path)
-        try:
-            if not config.exists() or any(changes(load_experiment(config).to_dict(), self.experiment.to_dict())):
-                return False
-            return is_finished(folder, newest(folder.checkpoints)[0], self.experiment.train.steps)
-        except LabError:
-            return False
+    def words(self, jobs: int) -> list[str]:
+        """Write the command that starts or resumes the run, where so many run at once."""
+        settings = {**self.settings, "train.threads": self.threads(jobs)}
+        given = [f"--{key}={json.dumps(value)}" for key, value in settings.items()]
+        return [*self.start, str(self.config), "--resume", *given]
 
 
-def cores() -> int:
-    """Count the cores that this process may run on."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+def plan(
+    path: Path, given: Mapping[str, Any], *, seeds: int | None = None, seed: int | None = None
+) -> list[PlannedRun]:
+    """List the runs of a sweep file in order; `given` settings replace those of the file's command.
 
-
-def plan(sweep: Sweep, given: Mapping[str, Any]) -> list[Run]:
-    """List the runs of a sweep in order; `given` settings replace those of the file's command.
+    `seeds` is the number of seeds of a grid, from 0, and `seed` that of random draws.
 
     Raises: ConfigError with a line for each fault of any run.
     """
-    runs: dict[Path, Run] = {}
+    raw = Raw.read(path)
+    is_grid = raw.values.get("method") == "grid"
+    if seeds is not None and not is_grid:
+        raise ConfigError(f"--seeds={seeds}: goes with method: grid; leave it out")
+    if seed is not None and is_grid:
+        raise ConfigError(f"--seed={seed}: would be ignored, a grid draws nothing; leave it out")
+    if seeds is not None:
+        part(raw.values, "parameters")["run.seed"] = {"values": list(range(min(seeds, MOST_RUNS + 1)))}
+    file: SweepFile = validated(SweepFile, raw)
+    both = flatten(dict(file.parameters)).keys() & flatten(dict(given)).keys()
+    if both:
+        raise ConfigError(*(f"--{key}={given[key]}: is a parameter of the sweep; leave it out" for key in sorted(both)))
+    runs: dict[Path, PlannedRun] = {}
     faults: dict[str, None] = {}
-    for index, swept in enumerate(sweep.settings):
-        both = flatten(swept).keys() & flatten(dict(given)).keys()
-        faults |= {f"--{key}={given.get(key)}: is a parameter of the sweep; leave it out": None for key in sorted(both)}
+    for swept in file.settings(seed or 0):
         try:
-            run = run_of(index, read_command(expand(sweep.command, sweep.program, swept)), given, swept)
+            run = planned_run(file.command, {**swept, **given}, swept, file.program)
         except ConfigError as error:
             faults |= dict.fromkeys(error.faults)
             continue
-        before = runs.setdefault(run.path, run)
-        if before is not run:
-            rule = f"is that of two runs, {before.index} and {index}, which compute the same"
+        if runs.setdefault(run.path, run) is not run:
+            rule = "is that of two runs, which compute the same"
             faults[f"run.name={run.path.name}: {rule}; sweep over other settings, or set run.name"] = None
     if faults:
         raise ConfigError(*faults)
     return list(runs.values())
 
 
-def run_of(index: int, command: FitCommand, given: Mapping[str, Any], swept: Mapping[str, Any]) -> Run:
-    """Read the experiment of one run, whose name is automatic unless the command has another.
+def planned_run(
+    command: Sequence[Any], settings: Mapping[str, Any], swept: Mapping[str, Any], program: str = ""
+) -> PlannedRun:
+    """Plan the run of a command that starts lab.fit; its name is automatic unless the command has another.
 
     Raises: ConfigError.
     """
-    command = command._replace(settings={"run.name": AUTO, **command.settings, **given})
-    return Run(index, load_experiment(command.config, command.settings), command, flatten(dict(swept)))
-
-
-def expand(command: Sequence[Any], program: str | None, settings: Settings) -> list[str]:
-    """Replace the macros of a command.
-
-    Raises: ConfigError for an unknown macro.
-    """
-    macros = {
-        "${env}": ["/usr/bin/env"],
-        "${interpreter}": [sys.executable],
-        "${program}": [program or ""],
-        "${args}": [f"--{key}={value}" for key, value in settings.items()],
-    }
-    unknown = [str(word) for word in command if str(word).startswith("${") and str(word) not in macros]
-    if unknown:
-        raise ConfigError(f"command={unknown[0]}: unknown; use one of {', '.join(macros)}")
-    return [word for item in command for word in macros.get(str(item), [str(item)])]
-
-
-def read_command(words: Sequence[str]) -> FitCommand:
-    """Find the config and settings that a command passes to lab.fit, without those for wandb's agents.
-
-    Raises: ConfigError where it does not start lab.fit.
-    """
-    at = [n for n, (one, two) in enumerate(pairwise(words), start=2) if (Path(one).name, two) in FIT]
-    if not at:
+    macros = {"${env}": "/usr/bin/env", "${interpreter}": sys.executable, "${program}": program}
+    words = [macros.get(str(word), str(word)) for word in command if word != "${args}"]
+    if "lab.fit" not in words:
         raise ConfigError(f"command={' '.join(words)}: must start lab.fit, whose settings name the runs; write {FORM}")
-    read = SYNTAX.read(words[at[0] :])
-    settings = {key: value for key, value in read.settings.items() if key != FOR_WANDB}
-    return FitCommand(list(words[: at[0]]), Path(read.places[0]), settings)
-
-
-def setting(item: tuple[str, Any]) -> str:
-    """Write a setting as a word that reads back to the same value.
-
-    Example:
-        >>> setting(("run.name", "auto")), setting(("run.name", "7")), setting(("mask", {"chunks": None}))
-        ('--run.name=auto', '--run.name="7"', '--mask={"chunks": null}')
-    """
-    key, value = item
-    is_plain = isinstance(value, str) and PLAIN.fullmatch(value) is not None and parse_yaml(value, key) == value
-    return f"--{key}={value if is_plain else json.dumps(value)}"
+    first = words.index("lab.fit") + 1
+    read = SYNTAX.read(words[first:])
+    own = {key: value for key, value in read.settings.items() if key != FOR_WANDB}
+    chosen = {"run.name": AUTO, **own, **settings}
+    config = Path(read.places[0])
+    experiment = load_experiment(config, copy.deepcopy(chosen))  # which completes sections in place
+    return PlannedRun(words[:first], config, chosen, flatten(dict(swept)), experiment)

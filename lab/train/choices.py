@@ -9,7 +9,8 @@ import torch
 
 from lab.config import Experiment
 from lab.errors import ConfigError, first_line
-from lab.model.attention import backends, devices
+from lab.model import devices
+from lab.model.attention import backends
 from lab.positions import frequencies
 from lab.positions.methods import describe
 

@@ -14,8 +14,8 @@ from torch.optim.lr_scheduler import LambdaLR
 from lab.config.sections import TrainConfig
 from lab.model.attention.context import ContextGroup
 from lab.model.attention.segments import Segments
+from lab.model.config import BETA1, CLIP_NORM, WEIGHT_DECAY, OptimConfig
 from lab.model.decoder import Decoder
-from lab.model.optim import BETA1, CLIP_NORM, WEIGHT_DECAY, OptimConfig
 from lab.model.sharding import Make, Sharding, Start, build
 
 SUMS = ("loss", "targets", "tokens", "stop", "weight")

@@ -14,7 +14,7 @@ from lab.config import Experiment
 from lab.errors import ConfigError, MissingPackage
 from lab.files import write_atomic
 from lab.launch import Launch, find_launch, set_threads
-from lab.model import products
+from lab.model import devices
 from lab.positions.base_bound import base_warning
 from lab.probe.curve import shown_length
 from lab.train.assembly import Run, assemble
@@ -137,7 +137,7 @@ def announce(experiment: Experiment, checkpoint: Checkpoint | None) -> str:
     warning = base_warning(experiment.model.theta, experiment.data.window)
     shared = f", each pack shared by {train.context_parallel} processes" if train.context_parallel > 1 else ""
     dtype = torch.bfloat16 if computes_in_bf16(experiment, device) else torch.float32
-    multiplied = products.describe(dtype) if device.type == "cpu" else None
+    multiplied = devices.describe(dtype) if device.type == "cpu" else None
     lines = [multiplied, *reductions(experiment), warning]
     notes = "".join(f"\n{line}" for line in filter(None, lines))
     return (

@@ -8,7 +8,6 @@ import torch
 
 from lab.estimate.memory import memory_of, prepare, track
 from lab.masks import Anchor
-from lab.model import products
 from lab.model.attention.segments import Segments
 from lab.model.config import DecoderConfig
 from lab.model.decoder import Decoder
@@ -33,7 +32,7 @@ THIRD_TIED = {"parameters": 1724, "gradients": 1724, "optimizer": 2 * 1724 + 20 
 #   sin 2 x 2: 253 numbers and token and target of 8 bytes, 1028 bytes. And once: the head's gradient 160 numbers, the
 #   loss, and 2 x 2 random states of 8 bytes: 676 bytes.
 PER_TOKEN, ONCE = 1028, 676
-SIZES = DecoderConfig(64, 3, 4, 2, 160, 300, False, head_chunk=64)
+SIZES = DecoderConfig(64, 3, 4, 2, 160, 300, False)
 
 TOLERANCE = 0.1  # what a real run keeps against the tracker's count; the latter has the views' bases too
 
@@ -69,8 +68,7 @@ def test_activations_equal_a_count_by_hand_and_grow_with_the_pack(tokens):
     assert measured(micro_batch_tokens=tokens).kept == PER_TOKEN * tokens + ONCE
 
 
-def test_bf16_keeps_half_though_this_processor_may_have_to_widen_it(monkeypatch):
-    monkeypatch.setattr(products, "processor", lambda: products.Processor(bfloat16=False, onednn=False))
+def test_bf16_keeps_half():
     halves, whole = (memory_of(small(strategy="fsdp", precision=precision)).kept for precision in ("bf16", "fp32"))
     assert 0.5 < halves / whole < 0.55  # scales of norms and log-sum-exps stay in float32
 
@@ -88,7 +86,7 @@ def test_recompute_keeps_a_residual_stream_for_each_block():
 def test_ranks_that_share_a_pack_keep_their_part_of_it():
     # K 2, so k and v are 8 each; attention's 8 outputs are exchanged for 8 to project: 124 of a block's numbers for
     # each of 64 tokens, 265 in all. For all 128 tokens 4 numbers of cos and sin, token and target: 32 bytes
-    model = DecoderConfig(8, 2, 2, 2, 12, 20, False, head_chunk=16)
+    model = DecoderConfig(8, 2, 2, 2, 12, 20, False)
     for strategy in ("ddp", "fsdp"):
         alone = small(strategy=strategy, devices=2)
         train = dataclasses.replace(alone.train, context_parallel=2)

@@ -6,7 +6,7 @@ import pytest
 
 from eval.engine.answers import summed
 from eval.engine.cases import Writer
-from eval.lines import draw_case, fitting, main
+from eval.lines import draw_case, main
 from tests.eval.answering import Reader, answered
 from tests.eval.commands import rows_named, runner, words_of
 
@@ -49,19 +49,6 @@ def test_more_lines_begin_with_fewer(bpe):
     )
 
 
-@pytest.mark.parametrize("name", ["bpe", "bytewise"])
-def test_a_length_is_filled_with_lines(request, name):
-    writer = Writer(request.getfixturevalue(name))
-    for index in range(3):
-        for length in (1500, 2300):
-            lines = fitting(writer, "longeval", length - BUDGET, seed=0, index=index)
-            tokens = [
-                len(draw_case(writer, "longeval", lines=n, seed=0, index=index).prompt_ids) for n in (lines, lines + 2)
-            ]
-            assert tokens[0] + BUDGET <= length < tokens[1] + BUDGET
-    assert fitting(writer, "longeval", 200 - BUDGET, seed=0, index=0) == 0
-
-
 def say_line(text):
     """Answer with the line that is asked for, where it is whole in the text."""
     return f"It is <{dict(LINE.findall(text)).get(QUESTION.search(text)[1], 'unknown')}>, not 7."
@@ -91,12 +78,19 @@ run = runner(main)
 rows_of = rows_named("lines.jsonl")
 
 
-def test_a_hugging_face_folder_by_number_of_lines(hugging_face_folder, tmp_path, capsys):
-    words = [hugging_face_folder, "--lines=3,5", "--tests=2", "-o", tmp_path, "--answer_budget=8"]
+def test_a_length_is_filled_with_lines(hugging_face_folder, bpe, tmp_path, capsys):
+    words = [hugging_face_folder, "--lengths=700,1100", "--tests=2", "-o", tmp_path]
     status, out, _ = run(words, capsys)
     assert status == 0
     rows = rows_of(tmp_path)
-    assert [(row["by"], row["asked"], row["lines"]) for row in rows] == [
-        ("lines", n, {"least": n, "most": n}) for n in (3, 5)
-    ]
-    assert ["3", str(rows[0]["length"]), "short", "0.0", "0.0", "to", "84.2"] in words_of(out)
+    for row, length in zip(rows, (700, 1100), strict=True):
+        room, held = length - row["answer_budget"], []
+        for index in range(2):
+            tokens = [
+                len(draw_case(Writer(bpe), "longeval", lines=n, seed=0, index=index).prompt_ids) for n in range(2, 60)
+            ]
+            held.append(1 + sum(count <= room for count in tokens))
+        assert row["lines"] == {"least": min(held), "most": max(held)}
+        assert (row["asked"], room - 40 < row["prompt_tokens"]["most"] <= room) == (length, True)
+    lines = "-".join(map(str, dict.fromkeys(rows[0]["lines"].values())))
+    assert [lines, str(rows[0]["length"]), "short", "0.0", "0.0", "to", "84.2"] in words_of(out)

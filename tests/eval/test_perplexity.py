@@ -1,5 +1,6 @@
 """eval.perplexity as a command: on a run folder, a Hugging Face folder and text files."""
 
+import hashlib
 import json
 import math
 
@@ -8,7 +9,6 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from eval.engine.texts import draw_documents
 from eval.perplexity import main
 from lab.data.preparation import shard_folder
 from lab.data.shards import TokenStore
@@ -69,20 +69,19 @@ def test_a_hugging_face_folder_reads_files(hugging_face_folder, bpe, tmp_path, c
     (row,) = rows_of(tmp_path)
     assert (row["scored_tokens"], row["shorter_left_out"], row["n"]) == (3 * 49, 1, 3)
     assert (row["model"], row["checkpoint"]) == ("small-llama", None)
-    drawn = draw_documents(
-        str(tmp_path / "books"), None, bpe, documents=3, least=24, most=50, seed=0, vocab_size=bpe.get_vocab_size()
-    )
-    assert [ids.tolist() for ids in drawn.ids] == [bpe.encode(text).ids[:50] for text in texts]
-    assert row["texts"] == drawn.digest
+    hashed = hashlib.sha256()
+    for text in texts:
+        hashed.update(np.array([50, *bpe.encode(text).ids[:50]], dtype="<i8").tobytes())
+    assert row["texts"] == hashed.hexdigest()[:16]
 
 
-def test_documents_of_just_the_least_tokens_are_taken(prepared, bpe):
+def test_documents_of_just_the_least_tokens_are_taken(run_folder, prepared, tmp_path, capsys):
     lengths = sorted(len(ids) for ids in documents_of(prepared))
     for least in (28, 29, 51):
-        count = sum(length >= least for length in lengths)
-        drawn = draw_documents(
-            None, prepared, bpe, documents=count, least=least, most=40, seed=3, vocab_size=bpe.get_vocab_size()
-        )
-        assert sorted(map(len, drawn.ids)) == [min(length, 40) for length in lengths if length >= least]
-        assert drawn.shorter == len(lengths) - count
+        count, out = sum(length >= least for length in lengths), tmp_path / str(least)
+        words = [run_folder, "--lengths=9", f"--documents={count}", f"--min_tokens={least}", f"--tokens={least}"]
+        assert run([*words, "-o", out], capsys)[0] == 0
+        (row,) = rows_of(out)
+        assert row["scored_tokens"] == count * (least - 1)
+        assert (row["n"], row["shorter_left_out"]) == (count, len(lengths) - count)
     assert 28 in lengths

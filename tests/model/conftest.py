@@ -6,7 +6,8 @@ import types
 import pytest
 import torch
 
-from lab.model.attention import backends, devices
+from lab.model import devices
+from lab.model.attention import backends
 from lab.model.loss import chunk_terms
 from tests.model import stand_ins
 

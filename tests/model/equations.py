@@ -6,7 +6,7 @@ from itertools import accumulate
 
 import torch
 
-from lab.model.attention import attend
+from lab.model.attention.attend import attend, attend_layout
 from lab.model.attention.layout import Layout
 from lab.model.attention.segments import Segments
 from tests.model.dense import attention_by_distance, rule
@@ -112,7 +112,7 @@ class Case:
         ids = torch.tensor(self.k_ids()[0], device=device)
         starts = None if self.ids is not None else self.starts or (0,) * len(self.lengths)
         layout = Layout.of(ids, ids, rotary, method, q.dtype, segments=segments, starts=starts)
-        return attend(q, k, v, layout=layout, backend=backend, layer=layer)
+        return attend_layout(q, k, v, layout, backend=backend, layer=layer)
 
 
 GAPPED = ((0, 1, 2, 5, 6, 7, 8, 20, 21, 40), (3, 4, 5, 6, 7, 8, 9, 10, 11, 12))

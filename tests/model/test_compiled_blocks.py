@@ -24,9 +24,7 @@ from tests.modules import training_of
 from tests.ranks import meet
 from tests.refusals import refused
 
-CFG = DecoderConfig(
-    d_model=16, n_layers=2, n_heads=2, n_kv_heads=1, d_ff=24, vocab_size=31, tie_embeddings=False, head_chunk=20
-)
+CFG = DecoderConfig(d_model=16, n_layers=2, n_heads=2, n_kv_heads=1, d_ff=24, vocab_size=31, tie_embeddings=False)
 TOKENS, WINDOW, N_PACKS = 32, 12, 10
 FLOAT32_TOL = 4e-6  # of the largest entry: float32 sums in two orders, each within 2e-6 of float64 here
 ROPE, PLAIN = frequencies("rope", head_dim=8), distance("plain")

@@ -5,8 +5,7 @@ import pytest
 import torch
 
 from lab.model import generate
-from lab.model.generate import greedy
-from lab.model.prefixes import LEAST_SHARE, Group, sorted_groups
+from lab.model.generate import LEAST_SHARE, Group, greedy, sorted_groups
 from tests.model.methods import FREQUENCIES, decoder, every_kind, every_pair, tokens
 
 

@@ -8,7 +8,8 @@ import torch
 from torch.nn.attention import varlen
 
 from lab.errors import ConfigError
-from lab.model.attention import backends, devices
+from lab.model import devices
+from lab.model.attention import backends
 from lab.positions import distance, frequencies
 from tests.model import stand_ins
 from tests.model.dense import draw

@@ -27,14 +27,15 @@ def torch_loss(hidden, weight, targets):
     return F.cross_entropy(hidden @ weight.T, targets, ignore_index=IGNORE, reduction="sum")
 
 
-@pytest.mark.parametrize("chunk", [1, 5, 16, 37, 64], ids=lambda n: f"chunk_{n}")
+@pytest.mark.parametrize("chunk", [1, 5, 16, 37, 64], ids="chunk_{}".format)
 @pytest.mark.parametrize("ignored", [(), (0, 5, 6, 36), range(37)], ids=["all_scored", "some_ignored", "all_ignored"])
 @pytest.mark.parametrize(
     ("dtype", "tolerance"), [(torch.float64, FLOAT64_TOL), (torch.float32, FLOAT32_TOL)], ids=["float64", "float32"]
 )
-def test_value_and_gradients_equal_torchs(dtype, tolerance, ignored, chunk):
+def test_value_and_gradients_equal_torchs(dtype, tolerance, ignored, chunk, monkeypatch):
+    monkeypatch.setattr(loss, "chunk_tokens", lambda n_vocab: chunk)
     hidden, weight, targets = case(37, 19, 8, dtype, ignored)
-    got = with_gradients(summed_cross_entropy(hidden, weight, targets, chunk), (hidden, weight), scale=0.7)
+    got = with_gradients(summed_cross_entropy(hidden, weight, targets), (hidden, weight), scale=0.7)
     expected = with_gradients(torch_loss(hidden, weight, targets), (hidden, weight), scale=0.7)
     for x, y in zip(got, expected, strict=True):
         assert x.dtype == dtype
@@ -46,15 +47,15 @@ def test_two_tokens_by_hand():
     # Gradient in the logits: (3/4 - 1, 1/4) + (3/4, 1/4 - 1) = (1/2, -1/2), in the head times h = 1.
     hidden = torch.ones(2, 1, dtype=torch.float64)
     weight = torch.tensor([[3.0], [1.0]], dtype=torch.float64).log().requires_grad_()
-    loss = summed_cross_entropy(hidden, weight, torch.tensor([0, 1]), 1024)
-    loss.backward()
-    assert loss.item() == pytest.approx(1.6739764, abs=1e-7)
+    total = summed_cross_entropy(hidden, weight, torch.tensor([0, 1]))
+    total.backward()
+    assert total.item() == pytest.approx(1.6739764, abs=1e-7)
     assert weight.grad.flatten().tolist() == pytest.approx([0.5, -0.5], abs=FLOAT64_TOL)
 
 
 def test_large_logits_do_not_overflow():
     hidden, weight, targets = case(12, 9, 4, torch.float32)
-    got = summed_cross_entropy(1e4 * hidden, weight, targets, 5)
+    got = summed_cross_entropy(1e4 * hidden, weight, targets)
     expected = torch_loss(1e4 * hidden.double(), weight.double(), targets)
     torch.testing.assert_close(got.double(), expected, rtol=1e-5, atol=0)
 
@@ -62,15 +63,16 @@ def test_large_logits_do_not_overflow():
 def test_bfloat16_autocast_is_near_and_leaves_float32_gradients():
     hidden, weight, targets = case(256, 50, 16, torch.float32, ignored=(3, 4))
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        loss = summed_cross_entropy(hidden, weight, targets, 48)
-    got = with_gradients(loss, (hidden, weight), scale=1.0)
+        total = summed_cross_entropy(hidden, weight, targets)
+    got = with_gradients(total, (hidden, weight), scale=1.0)
     expected = with_gradients(torch_loss(hidden.double(), weight.double(), targets), (hidden, weight), scale=1.0)
     for x, y in zip(got, expected, strict=True):
         assert x.dtype == torch.float32
         assert float((x - y).norm() / y.norm()) < BFLOAT16_TOL
 
 
-def test_no_more_than_a_chunk_of_logits_is_made():
+def test_no_more_than_a_chunk_of_logits_is_made(monkeypatch):
+    monkeypatch.setattr(loss, "chunk_tokens", lambda n_vocab: 16)
     hidden, weight, targets = case(512, 300, 4, torch.float32)
     largest = []
 
@@ -81,7 +83,7 @@ def test_no_more_than_a_chunk_of_logits_is_made():
             return out
 
     with Watch():
-        summed_cross_entropy(hidden, weight, targets, 16).backward()
+        summed_cross_entropy(hidden, weight, targets).backward()
     assert max(largest) == 16 * 300, "of 512 * 300 logits"
 
 
@@ -92,7 +94,7 @@ def test_value_and_gradients_on_a_gpu_equal_torchs_on_the_cpu(dtype, tolerance):
     hidden, weight, targets = case(37, 19, 8, ignored=(0, 5))
     moved = [x.detach().to("cuda", dtype).requires_grad_() for x in (hidden, weight)]
     wide = [x.detach().cpu().double().requires_grad_() for x in moved]
-    got = with_gradients(summed_cross_entropy(*moved, targets.cuda(), 16), moved, scale=1.0)
+    got = with_gradients(summed_cross_entropy(*moved, targets.cuda()), moved, scale=1.0)
     expected = with_gradients(torch_loss(*wide, targets), wide, scale=1.0)
     for x, y in zip(got, expected, strict=True):
         assert float((x.cpu().double() - y).norm() / y.norm()) < tolerance

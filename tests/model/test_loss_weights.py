@@ -9,9 +9,8 @@ from torch import distributed
 
 from lab.data.batches import to_batch
 from lab.data.packing import Pack
-from lab.model.config import DecoderConfig
+from lab.model.config import DecoderConfig, OptimConfig
 from lab.model.loss import IGNORE
-from lab.model.optim import OptimConfig
 from lab.positions import distance, frequencies
 from tests.modules import training_of
 

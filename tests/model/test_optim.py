@@ -3,8 +3,7 @@ import math
 import pytest
 import torch
 
-from lab.model.config import DecoderConfig
-from lab.model.optim import OptimConfig
+from lab.model.config import DecoderConfig, OptimConfig
 from lab.positions import distance, frequencies
 from tests.modules import training_of
 

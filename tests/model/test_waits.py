@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from lab.model.attention import devices
+from lab.model import devices
 from tests.model.test_compiled_blocks import PLAIN, ROPE, SHARPENED, draw, training
 
 DEVICE = torch.device("meta")  # reading a value of it, by item(), bool() or nonzero(), raises

@@ -317,7 +317,7 @@ def test_a_launcher_starts_stages_whose_signals_and_statuses_are_passed_on(recip
     assert (process.returncode, (tmp_path / "signal").read_text()) == (75, str(int(signal.SIGTERM)))
     assert "the recipe was stopped" in errors
     assert main([str(recipe), "--launcher", "torchrunn --nproc_per_node 8"]) == 2
-    line = "--launcher=torchrunn: cannot be started (No such file or directory); name another"
+    line = "torchrunn: cannot be started (No such file or directory); name another command"
     assert line in capsys.readouterr().err.splitlines()
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from lab.errors import ConfigError
-from lab.shape.config import Flat, Gaps, Power, ShapeConfig
+from lab.shape.config import Gaps, Power, ShapeConfig
 from lab.shape.gaps import CYCLE, Layout, layouts, nearest, pairs_of_chunks, plan_gaps, whole_draws
 from lab.shape.profiles import bin_edges, length_frequency, total_variation
 
@@ -112,6 +112,6 @@ def test_a_plan_reports_what_its_draws_show():
 
 def test_a_target_out_of_reach_is_one_line():
     natural = length_frequency(np.bincount([8] * 50, minlength=65))
-    config = ShapeConfig(target=Flat(), strategy=Gaps(target_len=64))
-    with pytest.raises(ConfigError, match=r"^shape\.target\.method=flat: skip comes within a total variation of 0\."):
+    config = ShapeConfig(target=Power(exponent=0), strategy=Gaps(target_len=64))
+    with pytest.raises(ConfigError, match=r"^shape\.target\.method=power: skip comes within a total variation of 0\."):
         plan_gaps(config, layouts(4, 64), 4, natural)

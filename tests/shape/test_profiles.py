@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from lab.shape.config import Flat, Power, ShapeConfig
+from lab.shape.config import Power, ShapeConfig
 from lab.shape.profiles import bin_edges, length_frequency, profile_of, target_frequency, total_variation
 
 NATURAL = np.array([40.0, 16.0, 4.0, 1.0])  # f(0) .. f(3)
@@ -35,13 +35,12 @@ def test_bins_hold_every_distance_once(window):
 @pytest.mark.parametrize(
     ("target", "expected"),
     [
-        (Flat(), [1 / 3, 1 / 3, 1 / 3]),
         (Power(exponent=1), [16 / 21, 4 / 21, 1 / 21]),
         (Power(exponent=0.5), [4 / 7, 2 / 7, 1 / 7]),  # square roots 4, 2, 1
         (Power(exponent=0), [1 / 3, 1 / 3, 1 / 3]),
         (Power(exponent=2), [256 / 273, 16 / 273, 1 / 273]),
     ],
-    ids=["flat", "natural", "root", "power_0", "square"],
+    ids=["natural", "root", "power_0", "square"],
 )
 def test_targets_by_hand(target, expected):
     np.testing.assert_allclose(profile(target), expected, rtol=1e-6)
@@ -51,7 +50,7 @@ def test_power_1_is_the_natural_profile_and_targets_are_shares():
     natural = length_frequency(np.bincount(np.random.default_rng(1).integers(1, 301, 500), minlength=301))
     edges = bin_edges(300)
     np.testing.assert_allclose(profile(Power(exponent=1), natural, edges), profile_of(natural, edges))
-    for target in (Flat(), Power()):
+    for target in (Power(exponent=0), Power()):
         assert profile(target, natural, edges).sum() == pytest.approx(1)
 
 

@@ -8,8 +8,7 @@ from scipy.optimize import linprog
 
 from lab.errors import ConfigError
 from lab.shape.config import Exact, Power, ShapeConfig
-from lab.shape.profiles import exact_weights
-from lab.shape.weighing import plan_weights, weights_for
+from lab.shape.profiles import exact_weights, plan_weights, weights_for
 
 WINDOW = 48
 ROUNDING = 1e-9  # targets, of sums of some 10^6

@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from lab.skip.selection import draw_sentences, places_of, sentences_with
+from lab.skip.sentences import draw_sentences, places_of, sentences_with
 from tests.skip.draws import DRAWS, check_shares, rng
 
 

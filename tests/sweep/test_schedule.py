@@ -9,18 +9,15 @@ import time
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 import psutil
 import pytest
 
 from lab import jobs as jobs_module
-from lab.config import load_experiment
 from lab.lock import NAME, acquire, release
-from lab.sweep import schedule
-from lab.sweep.planning import FitCommand, Run
+from lab.sweep import __main__ as schedule
 
-CONFIG = Path(__file__).resolve().parents[2] / "configs" / "cpu_test.yaml"
-NOTHING = FitCommand([], CONFIG, {})
 LIMIT_S, STEPS = 30, 8
 PROGRAM = """
 import os, signal, sys, time
@@ -45,31 +42,31 @@ write("done", "")
 
 
 @dataclass(frozen=True)
-class Small(Run):
+class Small:
     """A run of the program above, which continues after its last step as lab.fit --resume does after a checkpoint."""
 
-    mode: str = "trains"
+    path: Path
+    mode: str
+    swept = MappingProxyType({})
 
-    def words(self, threads=None):
+    @property
+    def experiment(self):
+        return self.path
+
+    def words(self, jobs):
         return [sys.executable, "-S", "-E", "-c", PROGRAM, str(self.path), self.mode, str(STEPS)]
-
-    def is_finished(self):
-        return (self.path / "done").exists()
-
-
-def experiment(place, **settings):
-    return load_experiment(CONFIG, {"run.folder": str(place), **settings})
 
 
 def runs(place, *modes):
-    experiments = [experiment(place, **{"run.name": f"run_{n}"}) for n in range(len(modes))]
-    return [Small(n, experiments[n], NOTHING, {}, mode) for n, mode in enumerate(modes)]
+    return [Small(place / f"run_{n}", mode) for n, mode in enumerate(modes)]
 
 
 def train(place, modes, jobs):
     os.setsid()  # so that a signal to this group reaches no process but those of the sweep
-    schedule.POLL_S, jobs_module.COPY_S, schedule.is_prepared = 0.01, 0.05, lambda data: True
-    sys.exit(schedule.exit_status(schedule.train(runs(place, *modes), jobs)))
+    jobs_module.POLL_S = 0.01
+    jobs_module.COPY_S = 0.05
+    schedule.is_finished = lambda path: (path / "done").exists()
+    sys.exit(schedule.train(runs(place, *modes), jobs)[0])
 
 
 @contextmanager
@@ -129,16 +126,15 @@ def test_no_run_outlives_a_killed_sweep(tmp_path):
 
 
 def test_a_failing_run_stops_no_other_and_shows_its_last_line(tmp_path, monkeypatch):
-    monkeypatch.setattr(schedule, "POLL_S", 0.01)
-    monkeypatch.setattr(schedule, "is_prepared", lambda data: True)
-    states = schedule.train(runs(tmp_path, "trains", "fails", "trains"), jobs=1)
-    assert schedule.exit_status(states) == 1
+    monkeypatch.setattr(jobs_module, "POLL_S", 0.01)
+    monkeypatch.setattr(schedule, "is_finished", lambda path: (path / "done").exists())
+    status, states = schedule.train(runs(tmp_path, "trains", "fails", "trains"), jobs=1)
+    assert status == 1
     assert [state.name for state in states] == ["finished", "failed", "finished"]
-    table = schedule.table(states)
-    assert table[2].endswith("status 1: ValueError: planted")
-    assert table[-1] == "3 runs: 1 failed, 2 finished"
-    again = schedule.train(runs(tmp_path, "trains", "trains", "trains"), jobs=3)
-    assert schedule.exit_status(again) == 0
+    *_, third, _, count = schedule.table(states).splitlines()
+    assert third.endswith("status 1: ValueError: planted")
+    assert count == "3 runs: 1 failed, 2 finished"
+    assert schedule.train(runs(tmp_path, "trains", "trains", "trains"), jobs=3)[0] == 0
     assert [len(lines(tmp_path, run, "starts")) for run in range(3)] == [1, 2, 1]
 
 
@@ -167,47 +163,12 @@ def test_a_second_ctrl_c_ends_runs_that_do_not_stop(tmp_path):
         assert running(tmp_path) == []
 
 
-def test_two_sweeps_side_by_side_share_the_runs(tmp_path):
-    with sweeping(tmp_path, *["trains"] * 4) as one, sweeping(tmp_path, *["trains"] * 4) as other:
-        assert (status(one), status(other)) == (0, 0)
-    assert [len(lines(tmp_path, run, "starts")) for run in range(4)] == [1] * 4
-
-
-def test_what_a_killed_sweep_leaves_is_taken_over_by_another(tmp_path):
-    with sweeping(tmp_path, "trains") as one:
-        wait_for(lambda: lines(tmp_path, 0, "steps"), "the run never started")
-        with sweeping(tmp_path, "trains") as other:
-            time.sleep(0.05)
-            one.kill()
-            assert status(other) == 0
-    assert lines(tmp_path, 0, "steps") == [str(step) for step in range(STEPS)]
-
-
-def test_a_run_that_was_started_by_hand_is_waited_for(tmp_path):
+def test_a_run_of_another_process_is_left_to_it(tmp_path):
     hand = acquire(tmp_path / "run_0" / NAME)
     with sweeping(tmp_path, "trains", "trains") as process:
-        wait_for((tmp_path / "run_1" / "done").exists, "the other run never ended")
-        assert lines(tmp_path, 0, "starts") == []
-        release(hand)
+        assert status(process) == 75
+    assert (lines(tmp_path, 0, "starts"), len(lines(tmp_path, 1, "steps"))) == ([], STEPS)
+    release(hand)
+    with sweeping(tmp_path, "trains", "trains") as process:
         assert status(process) == 0
     assert lines(tmp_path, 0, "steps") == [str(step) for step in range(STEPS)]
-
-
-def test_threads_are_those_set_or_begun_with_or_a_part_of_the_cores(tmp_path, monkeypatch):
-    monkeypatch.setattr("lab.sweep.planning.cores", lambda: 8)
-    free, bound = (Run(0, experiment(tmp_path, **{"train.threads": n}), NOTHING, {}) for n in (None, 3))
-    assert [free.threads(3), free.threads(16), bound.threads(2)] == [2, 1, 3]
-    assert (free.words(2)[-1], bound.words(2)[-1]) == ("--train.threads=2", "--resume")
-    free.path.mkdir()
-    (free.path / "environment.json").write_text('{"threads": 5}')
-    assert free.threads(3) == 5
-
-
-def test_progress_is_read_from_the_records(tmp_path):
-    (run,) = runs(tmp_path, "trains")
-    run.path.mkdir()
-    (run.path / "metrics.jsonl").write_text('{"step": 1, "consumed_tokens": 10240}\n{"step": 2, "consu')
-    probe = '{"consumed_tokens": 8192, "effective_length": null, "first_length": 64, "reach": 71.4}\n'
-    (run.path / "probes.jsonl").write_text(probe)
-    state = schedule.State(run, "running", began=(time.monotonic() - 60, 0))
-    assert state.row()[2:] == ("running", "50%", "10,240", "<64", "71", "1 min", "")

@@ -23,11 +23,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lab.model.attention.devices import moved
-from lab.model.attention.layout import Layout
-from lab.model.attention.rotary import Rotation
+from lab.model.attention.kernels import SpanKernel
+from lab.model.attention.layout import Layout, Rotation
 from lab.model.attention.segments import HOST, Spans
-from lab.model.attention.span_kernels import SpanKernel
+from lab.model.devices import moved
 from lab.positions.regions import Near, Tile
 
 

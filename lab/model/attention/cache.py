@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
 from lab.model.attention.context import ContextGroup
-from lab.model.attention.rotary import Rotation
+from lab.model.attention.layout import Rotation
 
 
 class KeyCache:
@@ -19,8 +20,7 @@ class KeyCache:
     reference. The next forward pass reads and fills `rows`. The ranks of a `context` group each hold the keys of their
     own heads.
 
-    Shapes: `keys` (n_layers, max(n_maps, 1), B, K, max_tokens, H), `values` (n_layers, B, K, max_tokens, H). `length`
-        tokens of them are filled.
+    Shapes: `store` (n_layers, keys of each map and values, B, K, max_tokens, H). `length` tokens of it are filled.
     """
 
     def __init__(
@@ -36,77 +36,52 @@ class KeyCache:
         context: ContextGroup | None = None,
     ) -> None:
         own_heads = n_kv_heads if context is None else n_kv_heads // context.degree
-        self.shape = (batch, own_heads, max_tokens, head_dim)
-        self.context = context
-        self.n_layers, self.n_maps = n_layers, n_maps
+        self.shape = (n_layers, max(n_maps, 1) + 1, batch, own_heads, max_tokens, head_dim)
         self.device = device
+        self.n_maps = n_maps
+        self.context = context
         self.rows = slice(0, batch)
         self.length = 0
-        self.layers: list[list[Tensor]] = []
-        self.keys: Tensor | None = None
-        self.values: Tensor | None = None
+        self.store: Tensor | None = None  # autocast determines the dtype, which is not known before the first pass
 
     @property
     def n_elements(self) -> int:
         """Count the numbers that a full cache holds."""
-        batch, n_kv_heads, max_tokens, head_dim = self.shape
-        return self.n_layers * (max(self.n_maps, 1) + 1) * batch * n_kv_heads * max_tokens * head_dim
+        return math.prod(self.shape)
 
     def extend(
         self, layer: int, k_BKTH: Tensor, v_BKTH: Tensor, rotations: Sequence[Rotation], dtype: torch.dtype
     ) -> tuple[list[Tensor], Tensor]:
         """Append a layer's new keys, rotated once for each key map, and values, and return all of them.
 
-        Without key maps the keys are stored unrotated. Call `advance` after the last layer.
+        Without key maps the keys are stored unrotated. Advance `length` after the last layer.
         """
-        *keys, values = self.layer(layer, dtype)
-        n_new = v_BKTH.shape[2]
-        stop = self.length + n_new
-        assert stop <= self.shape[2], f"cache of {self.shape[2]} tokens cannot hold {stop}"
-        if self.n_maps:
-            for rotation, store in zip(rotations, keys, strict=True):
-                rotation.rotate(k_BKTH, out=store.narrow(2, self.length, n_new))
-        else:
-            keys[0].narrow(2, self.length, n_new).copy_(k_BKTH)
-        values.narrow(2, self.length, n_new).copy_(v_BKTH)
-        return [store.narrow(2, 0, stop) for store in keys], values.narrow(2, 0, stop)
-
-    def layer(self, number: int, dtype: torch.dtype) -> list[Tensor]:
-        """Return a layer's keys, one tensor for each key map, and its values, (rows, K, max_tokens, H)."""
-        if self.keys is None or self.values is None:  # autocast determines the dtype, which is not known before
-            n_maps = max(self.n_maps, 1)
-            self.keys = torch.empty(self.n_layers, n_maps, *self.shape, dtype=dtype, device=self.device)
-            self.values = torch.empty(self.n_layers, *self.shape, dtype=dtype, device=self.device)
-            self.layers = [[*keys, values] for keys, values in zip(self.keys.unbind(), self.values.unbind())]
-        if self.rows == slice(0, self.shape[0]):
-            return self.layers[number]
-        return [store[self.rows] for store in self.layers[number]]
-
-    def advance(self, n_tokens: int) -> None:
-        """Count the tokens of a finished forward pass."""
-        self.length += n_tokens
+        if self.store is None:
+            self.store = torch.empty(self.shape, dtype=dtype, device=self.device)
+        stop = self.length + v_BKTH.shape[2]
+        assert stop <= self.shape[4], f"cache of {self.shape[4]} tokens cannot hold {stop}"
+        *keys, values = self.store[layer, :, self.rows, :, :stop].unbind()
+        turned = [rotation.rotate(k_BKTH) for rotation in rotations] if self.n_maps else [k_BKTH]
+        for stored, new in zip([*keys, values], [*turned, v_BKTH], strict=True):
+            stored[:, :, self.length :] = new
+        return keys, values
 
     def select(self, rows: slice, length: int) -> None:
         """Select the rows for the next forward pass, of which `length` tokens are filled."""
-        self.rows, self.length = rows, length
+        self.rows = rows
+        self.length = length
 
     def repeat(self, row: int, rows: slice, length: int) -> None:
         """Copy the first `length` tokens of one row into others."""
-        for store in self.stores():
-            store[rows, :, :length] = store[row : row + 1, :, :length]
+        assert self.store is not None, "filled"
+        self.store[:, :, rows, :, :length] = self.store[:, :, row : row + 1, :, :length]
 
     def compact(self, kept: Tensor) -> None:
         """Keep some rows, moved to the front in ascending order, layer by layer to save memory.
 
         Shapes: kept int64 (n,).
         """
-        for store in self.stores():
-            store[: len(kept), :, : self.length] = store[kept, :, : self.length]
+        assert self.store is not None, "filled"
+        for part in self.store.flatten(0, 1):
+            part[: len(kept), :, : self.length] = part[kept, :, : self.length]
         self.rows = slice(0, len(kept))
-
-    def stores(self) -> Iterator[Tensor]:
-        """Iterate over the keys and values of every layer, (B, K, max_tokens, H)."""
-        if self.keys is not None:
-            yield from self.keys.flatten(0, 1)
-        if self.values is not None:
-            yield from self.values

@@ -6,8 +6,6 @@ exchanges the outputs back, so that ids, masks, position methods and kernels are
     rank 0    tokens 0 1, heads a b          tokens 0 1 2 3, head a
     rank 1    tokens 2 3, heads a b    <->   tokens 0 1 2 3, head b
 
-The gradient of an exchange is the opposite exchange.
-
 Axes: B batch, T tokens of the row, t tokens of this rank, N heads, n heads of this rank, H per head.
 
 Source: DeepSpeed-Ulysses (arXiv:2309.14509), section 3.
@@ -18,26 +16,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import Tensor, distributed
-
-
-class Exchange(torch.autograd.Function):
-    """Send so many rows of the first axis to each rank, and receive so many from each, in order."""
-
-    @staticmethod
-    def forward(ctx: Any, rows: Tensor, sent: list[int], received: list[int], group: Any) -> Tensor:
-        """Exchange the rows."""
-        ctx.sizes = received, sent, group
-        out = rows.new_empty(sum(received), *rows.shape[1:])
-        distributed.all_to_all_single(out, rows.contiguous(), received, sent, group=group)
-        return out
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        """Exchange the gradients of the rows back."""
-        grad: Tensor = Exchange.apply(grads[0], *ctx.sizes)  # type: ignore[no-untyped-call]
-        return grad, None, None, None
+from torch.distributed._functional_collectives import all_to_all_single_autograd
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,13 +67,13 @@ class ContextGroup:
         """
         parts = x.unflatten(1, (self.degree, -1)).permute(1, 3, 0, 2, 4)  # rank, t, B, n, H
         sent, received = [x.shape[2]] * self.degree, self.sizes(n_tokens)
-        got: Tensor = Exchange.apply(parts.flatten(0, 1), sent, received, self.group)  # type: ignore[no-untyped-call]
+        got = all_to_all_single_autograd(parts.flatten(0, 1), received, sent, self.group)
         return got.permute(1, 2, 0, 3)
 
     def to_tokens(self, out: Tensor) -> Tensor:
         """Exchange the heads of this rank for its tokens: (B, n, T, H) to (B, N, t, H)."""
         sizes = self.sizes(out.shape[2])
         received = [sizes[self.rank]] * self.degree
-        got: Tensor = Exchange.apply(out.permute(2, 0, 1, 3), sizes, received, self.group)  # type: ignore[no-untyped-call]
+        got = all_to_all_single_autograd(out.permute(2, 0, 1, 3), received, sizes, self.group)
         parts: Tensor = got.unflatten(0, (self.degree, sizes[self.rank]))  # rank, t, B, n, H
         return parts.permute(2, 1, 0, 3, 4).flatten(2, 3).transpose(1, 2)

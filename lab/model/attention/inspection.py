@@ -14,10 +14,10 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from lab.model.attention.attend import band_logits
 from lab.model.attention.context import ContextGroup
-from lab.model.attention.dense import band_logits
 from lab.model.attention.layout import Layout
-from lab.model.block import Attention, Block
+from lab.model.block import Block
 from lab.model.decoder import Decoder
 
 BLOCK_LOGITS = 2**22  # most logits of a block, 16 MiB in float32; larger blocks were measured to be slower on a CPU
@@ -46,29 +46,17 @@ class LayerInputs:
 def layer_inputs(decoder: Decoder, tokens: Tensor, *, shift: int = 0) -> Iterator[LayerInputs]:
     """Run a decoder over rows of one text each, the first token at position `shift`, and yield every layer's inputs.
 
-
     Shapes: tokens int64 (B, T).
     """
-    n_tokens, dtype = tokens.shape[1], decoder.embedding.weight.dtype
-    ids, frequencies = torch.arange(n_tokens, device=tokens.device) + shift, decoder.frequencies.at_length(n_tokens)
-    layout = Layout.of(ids, ids, frequencies, decoder.distance, dtype, starts=(shift,))
+    n_tokens = tokens.shape[1]
+    layout = decoder.layout(tokens, torch.arange(n_tokens, device=tokens.device) + shift, starts=(shift,))
     x_BTD = decoder.embedding(tokens)
     for layer, block in enumerate(decoder.blocks):
         assert isinstance(block, Block), "a decoder is made of blocks"
-        yield LayerInputs(layer, *projected(block, x_BTD), layout)
+        q_BNTH, k_BNTH, _ = block.before(x_BTD, n_tokens)
+        yield LayerInputs(layer, q_BNTH, k_BNTH, layout)
         if layer + 1 < len(decoder.blocks):
             x_BTD = block(x_BTD, layout, None)
-
-
-def projected(block: Block, x_BTD: Tensor) -> tuple[Tensor, Tensor]:
-    """Project a block's input to queries and keys."""
-    attention: Attention = block.attention
-    normed = block.attention_norm(x_BTD)
-    q_BNTH, k_BNTH = (
-        norm(project(normed).unflatten(-1, (-1, attention.cfg.head_dim))).transpose(1, 2)
-        for project, norm in ((attention.q, attention.q_norm), (attention.k, attention.k_norm))
-    )
-    return q_BNTH, k_BNTH
 
 
 class LayerLogits:
@@ -79,14 +67,11 @@ class LayerLogits:
     """
 
     def __init__(self, inputs: LayerInputs, rounding: torch.dtype | None = None) -> None:
-        assert inputs.layout.visible.by_order, "every token of a measured text sees all tokens before it"
         self.inputs, self.rounding = inputs, rounding
         layout = inputs.layout
         self.wide = torch.promote_types(inputs.q_BNTH.dtype, torch.float32)
-        turned = (
-            layout.rotate_queries(inputs.q_BNTH, number, inputs.layer, self.wide)
-            for number in range(len(layout.distance.bands))
-        )
+        bands = range(len(layout.distance.bands))
+        turned = (layout.rotate_queries(inputs.q_BNTH, band, inputs.layer, self.wide) for band in bands)
         self.queries = [self.rounded(q) for q in turned]
         self.keys = [self.rounded(rotation.rotate(inputs.k_BNTH)) for rotation in layout.k_rotations]
 
@@ -120,12 +105,13 @@ def target_logits(decoder: Decoder, tokens: Tensor, targets: Tensor) -> Tensor:
 
     Shapes: tokens and targets int64 (B, T), targets below 0 where there is none -> float (B, T).
     """
-    hidden, wanted = decoder.norm(last_block(decoder, tokens)).flatten(0, 1), targets.flatten()
+    hidden = decoder.norm(last_block(decoder, tokens)).flatten(0, 1)
+    wanted = targets.flatten()
     rows = max(1, BLOCK_LOGITS // hidden.shape[1])  # of the head at a time
-    parts = []
-    for start in range(0, len(wanted), rows):
-        x, y = hidden[start : start + rows], wanted[start : start + rows]
-        parts.append((x * decoder.head.weight[y.clamp_min(0)]).sum(-1) * (y >= 0))
+    parts = [
+        (x * decoder.head.weight[y.clamp_min(0)]).sum(-1) * (y >= 0)
+        for x, y in zip(hidden.split(rows), wanted.split(rows), strict=True)
+    ]
     return torch.cat(parts).view(targets.shape)
 
 
@@ -139,12 +125,11 @@ def token_losses(decoder: Decoder, tokens: Tensor, targets: Tensor, context: Con
     Shapes: tokens and targets int64 (B, T), targets below 0 where there is none -> float64 (B, T).
     """
     part = targets if context is None else context.own(targets)
-    hidden, wanted = last_block(decoder, tokens, context).flatten(0, 1), part.flatten()
+    hidden = last_block(decoder, tokens, context).flatten(0, 1)
+    wanted = part.flatten()
     losses = torch.zeros(len(wanted), dtype=torch.float64, device=tokens.device)
-    scored = (wanted >= 0).nonzero()[:, 0]
     rows = max(1, BLOCK_LOGITS // decoder.cfg.vocab_size)  # of the head at a time
-    for start in range(0, len(scored), rows):
-        places = scored[start : start + rows]
+    for places in (wanted >= 0).nonzero()[:, 0].split(rows):
         logits = decoder.head(decoder.norm(hidden[places])).double()
         losses[places] = logits.logsumexp(-1) - logits.gather(1, wanted[places, None])[:, 0]
     losses = losses.view(part.shape)
@@ -156,7 +141,7 @@ def last_block(decoder: Decoder, tokens: Tensor, context: ContextGroup | None = 
 
     Shapes: int64 (B, T) -> (B, T or t, d_model).
     """
-    layout = replace(decoder.layout(tokens, None, None, None, None), context=context)
+    layout = replace(decoder.layout(tokens), context=context)
     x_BTD: Tensor = decoder.embedding(tokens if context is None else context.own(tokens))
     for block in decoder.blocks:
         x_BTD = block(x_BTD, layout, None)

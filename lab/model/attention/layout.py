@@ -12,12 +12,50 @@ import torch
 from torch import Tensor
 
 from lab.model.attention.context import ContextGroup
-from lab.model.attention.rotary import Rotation
-from lab.model.attention.segments import GivenMask, Segments, Visibility
+from lab.model.attention.segments import Segments, dense_mask
+from lab.model.devices import moved
 from lab.positions import Distance, Frequencies
 from lab.positions.regions import Near, Tile
 
 PositionMap = Callable[[Tensor], Tensor]
+
+
+@dataclass(frozen=True, eq=False)
+class Rotation:
+    """Cosines and sines of position * inv_freq, (B or 1, 1, T, H/2), computed once per forward pass for all layers."""
+
+    cos_B1TH: Tensor
+    sin_B1TH: Tensor
+
+    @classmethod
+    def of(cls, positions: Tensor, inv_freq: Tensor, dtype: torch.dtype) -> Rotation:
+        """Compute angles in float64 and round cos and sin once to `dtype` (float32 or wider).
+
+        Shapes: `positions` (T,) or (B, T), `inv_freq` (H/2,).
+        """
+        angles = torch.atleast_2d(positions)[:, None, :, None].double() * moved(inv_freq, positions.device)
+        return cls(angles.cos().to(dtype), angles.sin().to(dtype))
+
+    def rotate(self, x_BNTH: Tensor) -> Tensor:
+        """Rotate the pair (j, j + H/2) of each head by its angle, in the rotation's precision."""
+        first, second = x_BNTH.to(self.cos_B1TH.dtype).chunk(2, dim=-1)
+        cos, sin = self.cos_B1TH, self.sin_B1TH
+        if torch.is_grad_enabled() or torch.compiler.is_compiling():
+            return torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1)
+        halves = [torch.addcmul(first * cos, second, sin, value=-1), torch.addcmul(second * cos, first, sin)]
+        return torch.cat(halves, dim=-1)  # without gradients fewer temporaries
+
+    def rotate_back(self, x_BNTH: Tensor) -> Tensor:
+        """Rotate every pair by the negative angle, for the backward pass."""
+        return Rotation(self.cos_B1TH, -self.sin_B1TH).rotate(x_BNTH)
+
+    def by_token(self) -> Rotation:
+        """Return the rotation of (B, T, N, H)."""
+        return Rotation(self.cos_B1TH.transpose(1, 2), self.sin_B1TH.transpose(1, 2))
+
+    def at(self, part: slice) -> Rotation:
+        """Return the rotation of some of the tokens."""
+        return Rotation(self.cos_B1TH[:, :, part], self.sin_B1TH[:, :, part])
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,11 +64,11 @@ class Layout:
 
     A row is one causal sequence, its queries aligned with the last keys, or it is packed: `segments` holds where
     its segments begin. `starts` holds the first id of each segment, or of the row, where ids count up by one from it,
-    and is None where they do not; then `visible` decides pair by pair. With a `context` the hidden states are those of
-    this rank's tokens, and all else here is of the whole row.
+    and is None where they do not. A `mask` decides pair by pair instead. With a `context` the hidden states are those
+    of this rank's tokens, and all else here is of the whole row.
 
-    Shapes: q_pos (Tq,) or (B, Tq); k_pos (Tk,) or (B, Tk); one query rotation per band, one key rotation per distinct
-        key map, of the keys that are not rotated yet.
+    Shapes: q_pos (Tq,) or (B, Tq); k_pos (Tk,) or (B, Tk); mask bool (B or 1, Tq, Tk); one query rotation per band, one
+        key rotation per distinct key map, of the keys that are not rotated yet.
     """
 
     q_pos: Tensor
@@ -42,7 +80,7 @@ class Layout:
     key_of_band: tuple[int, ...]
     segments: Segments | None
     starts: tuple[int, ...] | None
-    seen_by: Visibility | GivenMask | None  # None: what the segments imply
+    mask: Tensor | None
     context: ContextGroup | None = None
 
     @classmethod
@@ -56,7 +94,7 @@ class Layout:
         *,
         segments: Segments | None = None,
         starts: Sequence[int] | None = None,
-        visible: Visibility | GivenMask | None = None,
+        mask: Tensor | None = None,
         n_rotated: int = 0,
     ) -> Layout:
         """Compute the rotations in float32, or in `dtype` if that is wider; `n_rotated` first keys need none."""
@@ -82,46 +120,13 @@ class Layout:
             tuple(key_maps.index(band.k_map) for band in bands),
             segments,
             None if starts is None else tuple(starts),
-            visible,
+            mask,
         )
 
-    def queries(self, part: slice, n_keys: int) -> Layout:
-        """Restrict the layout of a causal row to some queries, the last aligned with key number `n_keys`."""
-        assert self.segments is None, "the queries of a packed row are never restricted"
-        q_pos = self.q_pos[..., part]
-        return replace(
-            self,
-            q_pos=q_pos,
-            k_pos=self.k_pos[..., :n_keys],
-            q_rotations=tuple(rotation.at(part) for rotation in self.q_rotations),
-            seen_by=Visibility(q_pos.shape[-1], n_keys, self.k_pos.device),
-        )
-
-    @property
-    def n_past(self) -> int:
-        """Number of keys before those of the new tokens."""
-        return self.k_pos.shape[-1] - self.q_pos.shape[-1]
-
-    def step(self, n_past: int) -> Layout:
-        """Return the layout of a forward pass over one of the new tokens, with the `n_past` keys before it.
-
-        It shares this layout's rotations. The keys before it must be rotated already.
-        """
-        part = slice(n_past - self.n_past, n_past - self.n_past + 1)
-        k_rotations = tuple(rotation.at(part) for rotation in self.k_rotations)
-        return replace(self.queries(part, n_past + 1), k_rotations=k_rotations)
-
-    @cached_property
-    def visible(self) -> Visibility | GivenMask:
-        """The mask, built on first use: most kernels read the segments alone."""
-        if self.seen_by is not None:
-            return self.seen_by
-        sizes = self.q_pos.shape[-1], self.k_pos.shape[-1], self.k_pos.device
-        if self.segments is None:
-            return Visibility(*sizes)
-        anchor = self.segments.anchor_of
-        anchors = None if anchor is None else anchor[None]
-        return Visibility(*sizes, "document", self.segments.doc_ids[None], anchor_of=anchors)
+    def last_query(self) -> Layout:
+        """Restrict the layout of a causal row to its last query."""
+        part = slice(-1, None)
+        return replace(self, q_pos=self.q_pos[..., part], q_rotations=tuple(r.at(part) for r in self.q_rotations))
 
     @cached_property
     def rounds(self) -> dict[Any, Any]:
@@ -139,7 +144,8 @@ class Layout:
         starts = self.starts if self.starts is not None else (0,) * len(lengths)
         assert self.starts is not None or self.distance.is_plain, "tiles are cut from consecutive ids"
         out: list[tuple[int, Tile]] = []
-        place, begins = 0, {}
+        begins: dict[int, int] = {}  # place of a segment in the row: its first id
+        place = 0
         for number, (length, start) in enumerate(zip(lengths, starts, strict=True)):
             keys = range(start, start + length)
             queries = keys if self.segments is not None else keys[n_k - n_q :]
@@ -148,7 +154,7 @@ class Layout:
                 region = band.region
                 cut = region.window if windows and isinstance(region, Near) else region.tiles
                 tiles = [t.shifted(place - queries.start, place - keys.start) for t in cut(queries, keys)]
-                if anchors is not None and anchors[number] >= 0:
+                if anchors is not None and anchors[number] >= 0:  # the anchor is one more key, in whichever band it is
                     key = begins[anchors[number]]
                     seeing = region.seeing(keys, key)
                     if seeing:
@@ -160,7 +166,11 @@ class Layout:
 
     def seen(self) -> Tensor:
         """Build the boolean mask (B or 1, Tq, Tk) of what is visible and not hidden by the distance method."""
-        visible = self.visible.dense()
+        visible = self.mask
+        if visible is None and self.segments is not None:
+            visible = self.segments.mask()
+        elif visible is None:
+            visible = dense_mask(self.q_pos.shape[-1], self.k_pos.shape[-1], self.k_pos.device)
         q_pos, k_pos = torch.atleast_2d(self.q_pos)[:, :, None], torch.atleast_2d(self.k_pos)[:, None, :]
         shown = self.distance.shows(q_pos, k_pos)
         return visible if shown is None else visible & shown
@@ -196,26 +206,3 @@ def first_ids(ids: Tensor, segments: Segments | None) -> tuple[int, ...] | None:
     starts = row[torch.tensor(begins, dtype=torch.int64, device=ids.device)]
     regular = bool((row == starts[segments.doc_ids[: len(row)]] + within).all())
     return tuple(starts.tolist()) if regular else None
-
-
-def document_segments(q_pos: Tensor, k_pos: Tensor, doc_ids: Tensor) -> Segments | None:
-    """Describe rows of documents as segments of one packed row, or return None if that is impossible.
-
-    Each document must be contiguous with ascending ids. Padding (-1) becomes separate segments.
-
-    Shapes: q_pos and k_pos (T,) or (B, T); doc_ids (B, T).
-    """
-    if q_pos is not k_pos:
-        return None
-    rising = torch.ones_like(doc_ids, dtype=torch.bool)
-    k_pos = k_pos.expand_as(doc_ids)
-    same = doc_ids[:, 1:] == doc_ids[:, :-1]
-    rising[:, 1:] = ~same | (doc_ids[:, 1:] < 0) | (k_pos[:, 1:] > k_pos[:, :-1])
-    starts = torch.ones_like(rising)
-    starts[:, 1:] = ~same
-    once = all(len(row[start]) == len(row[start].unique()) for row, start in zip(doc_ids, starts & (doc_ids >= 0)))
-    if not once or not bool(rising.all()):
-        return None
-    bounds = [*starts.flatten().nonzero().flatten().tolist(), doc_ids.numel()]
-    lengths = [stop - start for start, stop in itertools.pairwise(bounds)]
-    return Segments.from_lengths(lengths, doc_ids.numel(), doc_ids.device)

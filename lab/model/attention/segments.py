@@ -1,4 +1,4 @@
-"""The segments of a packed row, the spans of queries and keys that kernels run, and the keys that each query sees.
+"""The segments of a packed row, the spans of queries and keys that kernels run, and dense masks.
 
 A packed row is a sequence of segments; tokens from `cu_seqlens[-1]` on are padding, neither attended nor scored.
 Segments are built once per micro-batch and shared by all layers.
@@ -15,7 +15,7 @@ from torch import Tensor
 
 from lab.errors import DataError
 from lab.masks import MASKS
-from lab.model.attention.devices import moved
+from lab.model.devices import moved
 
 HOST = "cpu"  # device of the lengths, whatever the default device
 
@@ -48,27 +48,26 @@ class Spans:
         return len(self.q_lengths)
 
     @property
-    def max_q(self) -> int:
-        """Length of the longest run of queries."""
-        return max(self.q_lengths)
-
-    @property
     def arguments(self) -> tuple[Tensor, Tensor, int, int]:
         """Cumulative lengths of queries and keys and the longest of each, as variable-length kernels take them."""
-        return self.cu_q, self.cu_k, self.max_q, max(self.k_lengths)
+        return self.cu_q, self.cu_k, max(self.q_lengths), max(self.k_lengths)
 
     @cached_property
     def places(self) -> tuple[Tensor, Tensor]:
         """Number of each query's span and its place in it, int64 (Tq,)."""
         lengths = torch.tensor(self.q_lengths, device=HOST)
         span = torch.arange(self.n, device=HOST).repeat_interleave(lengths)
-        place = torch.cat([torch.arange(n, device=HOST) for n in self.q_lengths])
-        return moved(span, self.cu_q.device), moved(place, self.cu_q.device)
+        return moved(span, self.cu_q.device), moved(counted(self.q_lengths), self.cu_q.device)
 
 
 def cumulative(lengths: Sequence[int]) -> Tensor:
     """Compute the cumulative lengths from 0, int32 (S + 1,)."""
     return torch.tensor([0, *lengths], dtype=torch.int64, device=HOST).cumsum(0).to(torch.int32)
+
+
+def counted(lengths: Sequence[int]) -> Tensor:
+    """Count from 0 within runs of the given lengths, int64."""
+    return torch.cat([torch.arange(n, device=HOST) for n in lengths])
 
 
 @dataclass(frozen=True, eq=False)
@@ -124,19 +123,12 @@ class Segments:
     @cached_property
     def position_ids(self) -> Tensor:
         """Ids that start again at 0 in every segment, int64 (n_tokens,); padding continues as one more segment."""
-        lengths = [*self.lengths, self.n_tokens - self.n_real]
-        ids = torch.cat([torch.arange(n, device=HOST) for n in lengths])
-        return moved(ids, self.cu_seqlens.device)
+        return moved(counted([*self.lengths, self.n_tokens - self.n_real]), self.cu_seqlens.device)
 
     @cached_property
     def doc_ids(self) -> Tensor:
         """Number of each token's segment, int64 (n_tokens,); -1 for padding."""
         return self.per_token(range(len(self.lengths)))
-
-    @cached_property
-    def anchor_of(self) -> Tensor | None:
-        """Place of each token's anchor, int64 (n_tokens,), -1 for none; None where there are no anchors."""
-        return None if self.anchors is None else self.per_token(self.anchors)
 
     def per_token(self, numbers: Sequence[int]) -> Tensor:
         """Repeat each segment's number for its tokens; -1 for padding."""
@@ -164,61 +156,21 @@ class Segments:
         parts = [torch.cat([anchor, x]) for anchor, x in zip(anchors, own)]
         return moved(torch.cat(parts), self.cu_seqlens.device)
 
+    def mask(self) -> Tensor:
+        """Build the boolean mask of the row, (1, n_tokens, n_tokens): its own segment and the segment's anchor."""
+        mask = dense_mask(self.n_tokens, self.n_tokens, self.cu_seqlens.device, "document", self.doc_ids[None])
+        if self.anchors is None:
+            return mask
+        places = torch.arange(self.n_tokens, device=self.cu_seqlens.device)
+        return mask | (self.per_token(self.anchors)[None, :, None] == places)
 
-@dataclass(frozen=True, eq=False)
-class Visibility:
-    """A mask over rows of tokens whose queries are the last `n_q` of their `n_k` tokens.
 
-    With `q_pos` and `k_pos` a key whose id is above the query's is hidden, except the anchor's. Padding (document -1)
-    neither sees nor is seen.
+def dense_mask(n_q: int, n_k: int, device: torch.device, mask: str = "causal", doc_ids: Tensor | None = None) -> Tensor:
+    """Build a boolean mask over rows whose queries are the last of their tokens; padding (-1) neither sees nor is seen.
 
-    `anchor_of` holds the place of one more key that each token sees, -1 for none.
-
-    Shapes: doc_ids and anchor_of (B or 1, n_k) or None; q_pos (B or 1, n_q) and k_pos (B or 1, n_k), or None.
+    Shapes: doc_ids (B or 1, n_k) -> (B or 1, n_q, n_k).
     """
-
-    n_q: int
-    n_k: int
-    device: torch.device
-    mask: str = "causal"
-    doc_ids: Tensor | None = None
-    q_pos: Tensor | None = None
-    k_pos: Tensor | None = None
-    anchor_of: Tensor | None = None
-
-    @property
-    def by_order(self) -> bool:
-        """Whether a query sees exactly the keys up to its own place."""
-        return self.mask == "causal" and self.doc_ids is None and self.q_pos is None
-
-    def dense(self) -> Tensor:
-        """Build the boolean mask (B or 1, n_q, n_k)."""
-        first = self.n_k - self.n_q
-        places = torch.arange(self.n_k, device=self.device)
-        q, k = places[None, first:, None], places[None, None, :]
-        docs = torch.zeros_like(places)[None] if self.doc_ids is None else self.doc_ids
-        q_doc, k_doc = docs[:, first:, None], docs[:, None, :]
-        visible = MASKS[self.mask].visible(q, k, q_doc, k_doc) & (q_doc >= 0) & (k_doc >= 0)
-        if self.q_pos is not None and self.k_pos is not None:
-            ordered = self.k_pos[:, None, :] <= self.q_pos[:, :, None]
-            if self.mask == "anchor" and self.doc_ids is not None:
-                ordered = ordered | ((k_doc == 0) & (q_doc != 0))
-            visible = visible & ordered
-        if self.anchor_of is not None:
-            visible = visible | (self.anchor_of[:, first:, None] == k)
-        return visible.expand(-1, self.n_q, self.n_k)
-
-
-@dataclass(frozen=True, eq=False)
-class GivenMask:
-    """A mask given by the caller.
-
-    Shapes: seen (B or 1, n_q, n_k), true where a query sees a key.
-    """
-
-    seen: Tensor
-    by_order = False
-
-    def dense(self) -> Tensor:
-        """Return the mask."""
-        return self.seen
+    places = torch.arange(n_k, device=device)
+    docs = torch.zeros_like(places)[None] if doc_ids is None else doc_ids
+    q_doc, k_doc = docs[:, n_k - n_q :, None], docs[:, None, :]
+    return MASKS[mask].visible(places[None, n_k - n_q :, None], places, q_doc, k_doc) & (q_doc >= 0) & (k_doc >= 0)

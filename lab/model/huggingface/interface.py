@@ -19,10 +19,9 @@ import torch
 from torch import Tensor, nn
 
 from lab.errors import ConfigError, MissingPackage
-from lab.model.attention.attend import plan_for
-from lab.model.attention.layout import Layout, PositionMap, first_ids
-from lab.model.attention.rotary import Rotation
-from lab.model.attention.segments import GivenMask, Visibility
+from lab.model.attention.attend import attend_layout
+from lab.model.attention.layout import Layout, PositionMap, Rotation, first_ids
+from lab.model.attention.segments import dense_mask
 from lab.positions import Band, Distance, Frequencies, identity
 from lab.positions import frequencies as make_frequencies
 
@@ -77,22 +76,24 @@ class Applied:
     def make(self, q: Tensor, n_k: int, mask: Tensor | None, position_ids: Tensor | None) -> Layout:
         """Compute the keys' positions and build the layout; q and k already contain the frequencies' own factor."""
         n_q = q.shape[2]
-        visible: Visibility | GivenMask = Visibility(n_q, n_k, q.device)
-        if mask is not None:
-            given = mask if mask.dtype == torch.bool else mask == 0  # transformers' eager masks are added to logits
-            given = given[:, 0, :, :n_k]
-            if not bool((given == visible.dense()).all()):
-                visible = GivenMask(given)
+        causal = dense_mask(n_q, n_k, q.device)
+        if mask is None:
+            seen = causal
+        else:
+            seen = mask if mask.dtype == torch.bool else mask == 0  # transformers' eager masks are added to logits
+            seen = seen[:, 0, :, :n_k]
+        by_order = bool((seen == causal).all())
         q_pos = torch.arange(n_k - n_q, n_k, device=q.device) if position_ids is None else position_ids
         k_pos = q_pos
         if n_q != n_k:  # the last query's position, counted back over the keys that it sees
-            places = visible.dense()[:, -1].long().cumsum(-1) - 1
+            places = seen[:, -1].long().cumsum(-1) - 1
             k_pos = places - places[:, -1:] + torch.atleast_2d(q_pos)[:, -1:]
         starts = None
-        if visible.by_order and torch.equal(torch.atleast_2d(q_pos), torch.atleast_2d(k_pos)[:, n_k - n_q :]):
+        if by_order and torch.equal(torch.atleast_2d(q_pos), torch.atleast_2d(k_pos)[:, n_k - n_q :]):
             starts = first_ids(k_pos, None)
         frequencies = own_frequencies(self.rotary)
-        return Layout.of(q_pos, k_pos, frequencies, self.distance, q.dtype, starts=starts, visible=visible)
+        given = None if by_order else seen
+        return Layout.of(q_pos, k_pos, frequencies, self.distance, q.dtype, starts=starts, mask=given)
 
 
 def own_frequencies(rotary: Any) -> Frequencies:
@@ -199,10 +200,5 @@ def attention(
     layout = applied.layout(query, key.shape[2], attention_mask, position_ids)
     if scaling is not None and scaling != applied.scaling:
         query = query * (scaling / applied.scaling)
-    plan = plan_for("auto", layout, query, value)
-    maps = dict.fromkeys(band.k_map for band in applied.distance.bands)
-    keys = [
-        (key if place is no_rotation else rotation.rotate(key)).to(plan.dtype)
-        for place, rotation in zip(maps, layout.k_rotations, strict=True)
-    ]
-    return plan.run(query, keys, value, 0).transpose(1, 2).contiguous(), None
+    out = attend_layout(query, key, value, layout, layer=0, backend="auto")
+    return out.transpose(1, 2).contiguous(), None

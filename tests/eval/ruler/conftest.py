@@ -4,8 +4,8 @@ import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from eval.engine.cases import NOISE, Writer
-from eval.ruler import aggregation, niah, qa, vt
-from eval.ruler.sources import Sources
+from eval.ruler import aggregation, needles, sources
+from eval.ruler.tasks import TASKS
 
 
 @pytest.fixture(scope="session")
@@ -16,8 +16,8 @@ def merging():
     tokenizer.decoder = decoders.ByteLevel()
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     trainer = trainers.BpeTrainer(vocab_size=1200, initial_alphabet=alphabet, show_progress=False)
-    texts = [NOISE, niah.NEEDLE, niah.NEEDLE_ONE, niah.NEEDLE_SEVERAL, vt.TRACING, aggregation.COMMON_WORDS]
-    texts += [aggregation.FREQUENT_WORDS, qa.DOCUMENT, qa.QUESTION]
+    texts = [NOISE, needles.NEEDLE, needles.NEEDLE_ONE, needles.NEEDLE_SEVERAL, needles.TRACING]
+    texts += [aggregation.COMMON_WORDS, aggregation.FREQUENT_WORDS, sources.DOCUMENT, sources.QUESTION]
     numbers = [" ".join(str(n * 7919 % 9_000_000 + 1_000_000) for n in range(3000))]
     tokenizer.train_from_iterator([*texts, *numbers], trainer)
     assert len(tokenizer.encode(" 1234567").ids) < 6
@@ -31,7 +31,7 @@ def writer(request):
 
 @pytest.fixture(scope="session")
 def made_up():
-    return Sources.read(None, None, None)
+    return sources.read_sources()
 
 
 @pytest.fixture
@@ -57,11 +57,7 @@ def squad(tmp_path):
                     {
                         "question": f"Which colour has paragraph {p} of article {a}?",
                         "is_impossible": False,
-                        "answers": [
-                            {"text": f"shade{a}x{p}"},
-                            {"text": f"shade{a}x{p}"},
-                            {"text": f"the shade{a}x{p}"},
-                        ],
+                        "answers": [{"text": f"{the}shade{a}x{p}"} for the in ("", "", "the ")],
                     },
                     {"question": "Which has none?", "is_impossible": True, "answers": [{"text": "none"}]},
                 ],
@@ -93,3 +89,9 @@ def hotpotqa(tmp_path):
     path = tmp_path / "hotpotqa.json"
     path.write_text(json.dumps(items))
     return path
+
+
+def case_of(writer, sources, name, length, index=0, seed=3, budget=None):
+    """Draw a test of a task."""
+    task = TASKS[name]
+    return task.case(writer, sources, task.turn(length, budget or task.budget, seed, index))

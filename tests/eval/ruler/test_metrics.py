@@ -1,9 +1,9 @@
-"""RULER's scores by hand."""
+"""RULER's scores, averages and effective length by hand."""
 
+import pandas as pd
 import pytest
 
-from eval.ruler.scores import interval
-from eval.ruler.tasks import all_parts, any_part
+from eval.ruler.tasks import ALL, all_parts, any_part, averages, effective_length, interval
 
 CASES = [  # answer, expected, all parts, any part
     pytest.param("12345678", ["1234567"], 1.0, 1.0, id="inside_a_longer_number"),
@@ -35,3 +35,38 @@ def test_partial_scores_widen_the_interval_to_whole_sums():
     whole = [interval([1.0] * k + [0.0] * (4 - k)) for k in (2, 3)]
     assert interval([1.0, 1.0, 1 / 3, 0.0]) == (whole[0][0], whole[1][1])
     assert interval([1 / 3] * 3 + [1.0]) == whole[0]
+
+
+# niah 8 x 90, vt 60, cwe 40, fwe 80, qa 30 and 50: retrieval 90, tracing 60, aggregation 60, answering 40;
+# average (720 + 60 + 40 + 80 + 30 + 50) / 13 = 980 / 13
+ROW = {"vt": 60.0, "cwe": 40.0, "fwe": 80.0, "qa_1": 30.0, "qa_2": 50.0}
+
+
+def frame(scores):
+    return pd.DataFrame([(*cell, score) for cell, score in scores.items()], columns=["task", "length", "score"])
+
+
+def test_categories_weigh_their_tasks_alike_and_the_average_all_13():
+    scores = frame({(task.name, 4096): ROW.get(task.name, 90.0) for task in ALL})
+    assert averages(scores)[4096].to_dict() == {
+        "retrieval": 90.0,
+        "multi-hop tracing": 60.0,
+        "aggregation": 60.0,
+        "question answering": 40.0,
+        "average": pytest.approx(980 / 13),
+    }
+
+
+@pytest.mark.parametrize(
+    ("curve", "reached"),
+    [
+        ({4096: 90, 8192: 86, 16384: 85.6, 32768: 85.5}, 16384),
+        ({4096: 85.5, 8192: 99}, 0),
+        ({4096: 90, 8192: 80, 16384: 90}, 4096),
+        ({8192: 80, 4096: 90}, 4096),
+        ({4096: 100, 131072: 100}, 131072),
+    ],
+)
+def test_the_effective_length_ends_before_the_first_length_below(curve, reached):
+    means = averages(frame({("vt", length): score for length, score in curve.items()}))
+    assert effective_length(means) == reached

@@ -8,11 +8,12 @@ from collections import Counter
 
 import pytest
 
-from eval.ruler import aggregation, qa
-from eval.ruler.niah import Needles
-from eval.ruler.sources import Sources, digest
-from eval.ruler.tasks import ALL, CATEGORIES, TASKS, make_case
-from eval.ruler.vt import Chain
+from eval.engine.cases import Writer
+from eval.ruler import aggregation
+from eval.ruler.needles import NEEDLE, ask, hide, trace
+from eval.ruler.sources import QUESTION, name_of, read_sources
+from eval.ruler.tasks import ALL
+from tests.eval.ruler.conftest import case_of
 from tests.eval.ruler.oracle import coded, documents, listed, needles
 
 NOISE = "The grass is green. The sky is blue. The sun is yellow. Here we go. There and back again."
@@ -30,10 +31,6 @@ NIAH = {  # haystack, kind of keys, kind of values, needles, distinct keys, quer
 }
 
 
-def case_of(writer, sources, name, length, index=0, seed=3, **more):
-    return make_case(writer, sources, TASKS[name], length, seed, index, **more)
-
-
 def test_there_are_13_tasks_in_four_categories_with_the_budgets_of_ruler():
     assert {task.name: task.budget for task in ALL} == {
         **dict.fromkeys(NIAH, 128),
@@ -43,7 +40,8 @@ def test_there_are_13_tasks_in_four_categories_with_the_budgets_of_ruler():
         "qa_1": 32,
         "qa_2": 32,
     }
-    assert Counter(task.category for task in ALL) == dict(zip(CATEGORIES, (8, 1, 2, 2), strict=True))
+    categories = {"retrieval": 8, "multi-hop tracing": 1, "aggregation": 2, "question answering": 2}
+    assert Counter(task.category for task in ALL) == categories
     assert {task.name: task.score.__name__ for task in ALL if task.score.__name__ != "all_parts"} == {
         "qa_1": "any_part",
         "qa_2": "any_part",
@@ -53,7 +51,7 @@ def test_there_are_13_tasks_in_four_categories_with_the_budgets_of_ruler():
 @pytest.mark.parametrize("name", NIAH)
 def test_needles_are_of_their_kind_and_number(writer, essays, name):
     haystack, key_kind, value_kind, n_needles, n_keys, n_queries, n_answers = NIAH[name]
-    sources = Sources.read(str(essays), None, None)
+    sources = read_sources(essays=str(essays))
     for index in range(5):
         case = case_of(writer, sources, name, 1500, index)
         found = needles(case.prompt)
@@ -89,15 +87,15 @@ def check_haystack(kind, case):
         assert rest == ([NOISE] * len(rest) if kind == "noise" else []), "lines are whole"
 
 
-def test_noise_is_laid_as_by_the_official_generator(made_up):
+def test_noise_is_laid_as_by_the_official_generator():
     """The hashes are of its own texts: NVIDIA/RULER f682453 (vt) and c3f5e3b (niah), seed 42, 40 lines."""
     names, places = ["QAHFT", "RXCKA", "FNAFQ", "OFPVA", "USIEY"], [5, 6, 21, 22, 24]
     shares = [(place - k + 0.5) / (40 - 5 + 1) for k, place in enumerate(places)]
-    tracing = Chain(names, 25795, shares).prompt(40 * 5)
+    tracing = trace((names, 25795, shares), 40 * 5)
     assert hashlib.sha256(tracing.encode()).hexdigest()[:16] == "fa4d6b98ec9fa586"
-    family, pair = Needles(haystack="noise"), ("tenuous-thirst", "2867825")
-    context, _ = family.context([pair], [1.5 / 40], made_up.essays, None, None)
-    text = family.prompt(context(40), [pair[0]])
+    needle = NEEDLE.format(kind="numbers", key="tenuous-thirst", value="2867825")
+    context = hide([NOISE] * 40, [needle], [1.5 / 40], "\n")
+    text = ask(context, ["tenuous-thirst"], "numbers", several=False)
     assert hashlib.sha256(text.encode()).hexdigest()[:16] == "6e8b0b3a6f346e9e"
 
 
@@ -124,18 +122,15 @@ def test_a_chain_has_four_hops_in_order_and_apart(writer, made_up):
         assert left.endswith("."), "sentences are whole"
 
 
-@pytest.mark.parametrize(("length", "repeats"), [(4096, (30, 3)), (6000, (30, 3)), (4095, (6, 1)), (2000, (6, 1))])
+@pytest.mark.parametrize(("length", "repeats"), [(4096, (30, 3)), (6000, (30, 3)), (4095, (6, 1))])
 def test_common_words_stand_30_times_and_others_3_times(merging, made_up, length, repeats):
-    from eval.engine.cases import Writer
-
     case = case_of(Writer(merging), made_up, "cwe", length)
     counts = Counter(listed(case.prompt))
     assert Counter(counts.values()) == {repeats[0]: 10, repeats[1]: len(counts) - 10}
     assert {word for word, count in counts.items() if count == repeats[0]} == set(case.answers)
-    assert (len(counts), case.facts["repeats"]) == (case.facts["words"], list(repeats))
     assert len(counts) >= 20
     example, _, _ = case.prompt.rpartition("Below is a numbered list")
-    assert bool(example) == case.facts["example"]
+    assert bool(example) == (length != 4096)  # where list and example of 30 times do not fit together
     if example:
         shown = Counter(listed(example))
         often, seldom, n = (10, 3, 40) if length >= 4096 else (3, 1, 20)
@@ -148,9 +143,9 @@ def test_common_words_stand_30_times_and_others_3_times(merging, made_up, length
 
 def test_the_package_has_rulers_words():
     pytest.importorskip("wonderwords")
-    words = Sources.read(None, None, None, "wonderwords").words
+    words = read_sources(words="wonderwords")["words"]
     assert len(words) == 8166  # the union of its three lists in the official generator, 3.0.1, by their SHA-256
-    assert digest("\n".join(words)) == "393572555cfe9c15"
+    assert name_of(words) == "393572555cfe9c15"
 
 
 @pytest.mark.parametrize("length", [450, 700, 1000, 4096])
@@ -190,29 +185,24 @@ def test_counts_are_those_of_the_official_generator(n_words):
     [
         (aggregation.COMMON_WORDS, "07425c62b2f3cc50"),
         (aggregation.FREQUENT_WORDS, "4119b6f531854cc6"),
-        (qa.QUESTION, "1e0d6be4092f1e5c"),
+        (QUESTION, "1e0d6be4092f1e5c"),
     ],
 )
 def test_the_text_around_lists_and_documents_is_the_official_one(text, official):
-    assert digest(text.format(context="CONTEXT", query="QUERY")) == official
+    assert name_of(text.format(context="CONTEXT", query="QUERY")) == official
 
 
 def test_questions_are_answered_by_their_documents(writer, squad, hotpotqa):
-    sources = Sources.read(None, str(squad), str(hotpotqa))
+    sources = read_sources(squad=str(squad), hotpotqa=str(hotpotqa))
     asked = set()
     for index in range(8):
         case = case_of(writer, sources, "qa_1", 1200, index)
         found = documents(case.prompt)
         article, paragraph = re.search(r"paragraph (\d) of article (\d+)", case.prompt).group(2, 1)
-        gold = [
-            k
-            for k, text in enumerate(found, start=1)
-            if text.startswith(f"Paragraph {paragraph} of article {article}.")
-        ]
-        assert gold == case.facts["gold"]
+        assert sum(text.startswith(f"Paragraph {paragraph} of article {article}.") for text in found) == 1
         assert case.answers == (f"shade{article}x{paragraph}", f"the shade{article}x{paragraph}")
         assert sum(f" of article {article}." in text for text in found) == 3, "the article's own paragraphs first"
-        assert len(set(found)) == len(found) == case.facts["documents"] > 3
+        assert len(set(found)) == len(found) > 3
         asked.add((article, paragraph))
         two = case_of(writer, sources, "qa_2", 900, index)
         found = documents(two.prompt)
@@ -220,6 +210,5 @@ def test_questions_are_answered_by_their_documents(writer, squad, hotpotqa):
         assert two.answers == (f"river{author}",)
         titles = [text.split("\n")[0] for text in found]
         assert {f"Author {author}", f"Town {author}", *(f"Other {author} {k}" for k in range(3))} <= set(titles)
-        assert two.facts["gold"] == sorted(titles.index(t) + 1 for t in (f"Author {author}", f"Town {author}"))
         assert len(set(titles)) == len(titles) > 5
     assert len(asked) == 8

@@ -1,29 +1,142 @@
-"""Kernels that attend within spans and also return the log-sum-exp of the logits, in nats.
+"""Kernels of attention on queries and keys that are already rotated.
 
-They run contiguous spans of queries and keys, compute logits in float32 or wider without storing them, and take the
-output and the log-sum-exp of complete rows in their backward pass, so that the bands of a distance method can be merged
-outside. Causal spans align the last query with the last key. torch's public functions return no log-sum-exp, so that
-its operators are called directly.
+`WHOLE` holds, by backend, a function which attends by one causal call. It takes q (B, N, Tq, H), k and v (B, K, Tk, H)
+and the segments of the packed row, and returns (B, N, Tq, H). Packed rows have B = 1 and Tq = Tk. Without segments the
+queries of each row are aligned with its last keys.
 
-Axes: T tokens, N heads, K key-value heads, H per head, S spans. Query head n reads key-value head n // (N / K).
+The span kernels also return the log-sum-exp of the logits, in nats. They run contiguous spans of queries and keys, and
+compute logits in float32 or wider without storing them. Their backward pass takes the output and the log-sum-exp of
+complete rows, so that the bands of a distance method can be merged outside. torch's public functions return no
+log-sum-exp, so that its operators are called directly.
+
+Axes: B batch, T tokens, N heads, K key-value heads, H per head, S spans.
+Query head n reads key-value head n // (N / K).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import ClassVar
+import inspect
+import math
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
-from lab.model.attention import devices
-from lab.model.attention.segments import Spans
+from lab.model import devices
+from lab.model.attention.segments import Segments, Spans
 
 HALF = (torch.float16, torch.bfloat16)
 WIDEST_HEAD = 256  # flash attention's limit
 HEAD_MULTIPLE = 8  # both GPU kernels need head_dim to be divisible by this, in every dtype
 LSE_MULTIPLE = 32  # the efficient kernel pads its log-sum-exp to this
 UNMASKED, LOWER_RIGHT = 0, 2  # the efficient kernel's numbers for its masks
+
+
+def sdpa(q: Tensor, k: Tensor, v: Tensor, segments: Segments | None) -> Tensor:
+    """Run torch's scaled dot-product attention, packed rows segment by segment.
+
+    Measured on CPUs, one call per segment beats padded batches of segments and a dense mask at all windows; the split
+    and the concatenation keep the backward pass free of full-size zeros, which slicing would add per segment.
+    """
+    if segments is None:
+        return sdpa_rows(q, k, v)
+    sizes = [*segments.lengths, segments.n_tokens - segments.n_real]
+    key_sizes = sizes
+    if segments.anchors is not None:  # short segments only: with a dense mask the hidden half is computed too
+        k, v, key_sizes = k[:, :, segments.key_places], v[:, :, segments.key_places], list(segments.spans.k_lengths)
+    parts = zip(q.split(sizes, dim=2), k.split(key_sizes, dim=2), v.split(key_sizes, dim=2))
+    outs = [sdpa_rows(*part).transpose(1, 2) for part, _ in zip(parts, segments.lengths)]
+    padding = q.new_zeros(1, sizes[-1], q.shape[1], q.shape[3])
+    return torch.cat([*outs, padding], dim=1).transpose(1, 2)
+
+
+def sdpa_rows(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """Attend causally with queries aligned to the last keys."""
+    n_q, n_k = q.shape[2], k.shape[2]
+    gqa = q.shape[1] != k.shape[1]
+    if n_q == n_k:
+        return F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=gqa)
+    if n_q == 1:  # the heads of a group become rows of one head: no key is repeated
+        return F.scaled_dot_product_attention(q.reshape(len(k), k.shape[1], -1, k.shape[3]), k, v).reshape(q.shape)
+    mask = torch.ones(n_q, n_k, dtype=torch.bool, device=q.device).tril(n_k - n_q)
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, enable_gqa=gqa)
+
+
+def in_spans(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    segments: Segments | None,
+    *,
+    kernel: Callable[[Tensor, Tensor, Tensor, Spans], Tensor],
+) -> Tensor:
+    """Attend by a variable-length kernel on (T, N, H): each row is a span, padding is returned as zeros."""
+    batch, _, tokens, _ = q.shape
+    if segments is None and tokens == 1:
+        return sdpa_rows(q, k, v)
+    if segments is not None and not segments.lengths:
+        return torch.zeros_like(q)
+    q_TNH, k_TNH, v_TNH = (x.transpose(1, 2).flatten(0, 1) for x in (q, k, v))
+    if segments is None:
+        spans = Spans.of([tokens] * batch, [k.shape[2]] * batch, q.device)
+    else:
+        spans = segments.spans
+        k_TNH, v_TNH = (keys_of(x, segments) for x in (k_TNH, v_TNH))
+    n_real = sum(spans.q_lengths)
+    out_TNH = F.pad(kernel(q_TNH[:n_real], k_TNH, v_TNH, spans), (0, 0, 0, 0, 0, len(q_TNH) - n_real))
+    return out_TNH.view(batch, tokens, *q.shape[1::2]).transpose(1, 2)
+
+
+def keys_of(x_TNH: Tensor, segments: Segments) -> Tensor:
+    """Take the keys of all spans; the gradient of a key taken twice is added without a sort, unlike in indexing."""
+    return x_TNH[: segments.n_real] if segments.anchors is None else x_TNH.index_select(0, segments.key_places)
+
+
+def varlen_kernel(q: Tensor, k: Tensor, v: Tensor, spans: Spans) -> Tensor:
+    """Call torch's own variable-length attention, which supports grouped heads from torch 2.12 on."""
+    from torch.nn.attention.varlen import varlen_attn
+
+    options: dict[str, Any] = {"window_size": (-1, 0)}
+    if q.shape[1] != k.shape[1]:
+        if "enable_gqa" in inspect.signature(varlen_attn).parameters:
+            options["enable_gqa"] = True
+        else:
+            k, v = repeated(k, q), repeated(v, q)
+    out = varlen_attn(q, k, v, *spans.arguments, **options)
+    assert isinstance(out, Tensor), "the log-sum-exp is returned on request only"
+    return out
+
+
+def flash_kernel(q: Tensor, k: Tensor, v: Tensor, spans: Spans) -> Tensor:
+    """Call flash-attn's variable-length kernel."""
+    from flash_attn import flash_attn_varlen_func
+
+    out: Tensor = flash_attn_varlen_func(q, k, v, *spans.arguments, causal=True)
+    return out
+
+
+def xformers_kernel(q: Tensor, k: Tensor, v: Tensor, spans: Spans) -> Tensor:
+    """Call xformers' memory-efficient attention under a block-diagonal causal bias."""
+    from xformers.ops import memory_efficient_attention
+    from xformers.ops.fmha.attn_bias import BlockDiagonalCausalFromBottomRightMask
+
+    bias = BlockDiagonalCausalFromBottomRightMask.from_seqlens(
+        list(spans.q_lengths), list(spans.k_lengths), device=q.device
+    )
+    rows = [x[None] for x in (q, repeated(k, q), repeated(v, q))]
+    out: Tensor = memory_efficient_attention(*rows, attn_bias=bias)[0]
+    return out
+
+
+WHOLE: dict[str, Callable[[Tensor, Tensor, Tensor, Segments | None], Tensor]] = {
+    "sdpa": sdpa,
+    "varlen": partial(in_spans, kernel=varlen_kernel),
+    "flash": partial(in_spans, kernel=flash_kernel),
+    "xformers": partial(in_spans, kernel=xformers_kernel),
+}
 
 
 def suits(v: Tensor) -> bool:
@@ -83,7 +196,7 @@ class Efficient:
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Call the kernel, which reads output and gradient in the dtype of q, and add up the heads of each group."""
         span, place = spans.places
-        longest = spans.max_q + -spans.max_q % LSE_MULTIPLE
+        longest = math.ceil(max(spans.q_lengths) / LSE_MULTIPLE) * LSE_MULTIPLE
         padded = lse.new_full((spans.n, lse.shape[0], longest), torch.inf)
         padded[span, :, place] = lse.T
         mask = LOWER_RIGHT if spans.causal else UNMASKED

@@ -1,0 +1,98 @@
+"""Pairs of tokens by distance, counted without visiting any pair; and the visible context of each token.
+
+With few runs of consecutive ids, each two runs add a trapezoid to the pairs. Runs of a and b ids whose first ids differ
+by g add it over g - b < i < g + a: four impulses in the second difference. With many runs, the pairs are the ids'
+autocorrelation by a fast Fourier transform. Its terms are integers far below 2^53, so that rounding is exact.
+
+Visible context is how many earlier tokens the token that makes a prediction sees.
+
+A token at index c of its run predicts the next one from c earlier tokens and itself, so c is its visible context,
+whatever its rotary ids: gaps do not change it. A run with an anchor sees one token more, c + 1.
+
+    lengths   3      2        no anchor           3, anchored by the first     2, by the same
+    context   0 1 2  0 1                          (0)   1 2 3                  1 2
+
+With causal segments a token of context c adds one pair at each distance 0 .. c. If every token of them has a target,
+
+    f(i) = sum over c >= i of the targets that see exactly c earlier tokens
+
+For lengths 3 and 2 there are 2, 2 and 1 targets of contexts 0, 1 and 2, and f = 2 + 2 + 1, 2 + 1, 1 = 5, 3, 1. The last
+token of a document has no target, so that the supervised f, the sum on the right, stays a little below f. Under masks
+and ids of any kind the sum of c + 1 over all tokens is the number of attended pairs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from scipy import fft
+
+IntArray = npt.NDArray[np.int64]
+
+
+def sum_to_the_end(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Sum the values from each place to the end."""
+    return np.cumsum(values[::-1])[::-1]
+
+
+def pairs_of_runs(firsts: IntArray, lengths: IntArray, max_len: int) -> IntArray:
+    """Count the pairs at each distance inside runs of consecutive ids and between them, by second differences.
+
+    Shapes: first ids and lengths (runs,) -> int64 (max_len,).
+    """
+    impulses = np.zeros(max_len + 2, dtype=np.int64)
+    query, key = np.tril_indices(len(firsts), -1)
+    gap, a, b = firsts[query] - firsts[key], lengths[query], lengths[key]
+    for place, sign in ((gap - b + 1, 1), (gap + 1, -1), (gap - b + 1 + a, -1), (gap + a + 1, 1)):
+        impulses += sign * np.bincount(np.minimum(place, max_len + 1), minlength=max_len + 2)
+    inside = np.bincount(lengths, minlength=max_len + 1)
+    counted: IntArray = np.cumsum(np.cumsum(impulses))[:max_len] + sum_to_the_end(sum_to_the_end(inside)[1:])
+    return counted
+
+
+def pairs_of_ids(ids: IntArray, max_len: int) -> IntArray:
+    """Count the pairs at each distance: sum over p of [p is an id] [p - i is an id], exact by rounding.
+
+    Shapes: ids from 0 on, rising (n_tokens,) -> int64 (max_len,).
+    """
+    n = int(ids[-1]) + 1
+    size = fft.next_fast_len(2 * n - 1, real=True)
+    spectrum = fft.rfft(np.bincount(ids, minlength=size).astype(np.float64))
+    out = np.zeros(max_len, dtype=np.int64)
+    out[:n] = np.rint(fft.irfft(spectrum * spectrum.conj(), size)[:n])
+    return out
+
+
+def visible_context(lengths: Sequence[int], anchors: Sequence[int] | None = None) -> IntArray:
+    """Count the earlier tokens that each token of packed runs sees, padding left out.
+
+    `anchors` holds for each run the index in the row of its anchor, -1 for none.
+
+    Shapes: int64 (sum of lengths,).
+    Example:
+        >>> visible_context([1, 3, 2], (-1, 0, 0)).tolist()
+        [0, 1, 2, 3, 1, 2]
+    """
+    sizes = np.asarray(lengths, dtype=np.int64)
+    begins = np.cumsum(sizes) - sizes
+    if anchors is not None:
+        begins = begins - (np.asarray(anchors) >= 0)
+    context: IntArray = np.arange(sizes.sum()) - np.repeat(begins, sizes)
+    return context
+
+
+def targets_by_context(
+    lengths: Sequence[int], anchors: Sequence[int] | None, scored: npt.NDArray[np.bool_]
+) -> IntArray:
+    """Count the targets of packed runs by visible context.
+
+    Shapes: scored (tokens,), padding included -> int64 (longest context of a token + 1,).
+    Example:
+        >>> targets_by_context([3, 2], None, np.array([True, True, False, True, True, False])).tolist()
+        [2, 2, 0]
+    """
+    context = visible_context(lengths, anchors)
+    return np.bincount(context[scored[: len(context)]], minlength=int(context.max(initial=-1)) + 1)

@@ -1,0 +1,122 @@
+"""What a device is and how it multiplies fastest.
+
+torch multiplies float32 on a CPU with MKL. On processors with AVX-512 by other vendors than Intel, MKL uses half the
+vector width. There oneDNN computes a layer's output and the gradient of its input. MKL still computes the gradient of
+its weight, for which oneDNN would have to transpose both matrices. GFLOP/s of one thread, 4,096 tokens, 256 to 704
+features:
+
+    processor, oneDNN / MKL      output     input's gradient   weight's gradient
+    AMD EPYC without AVX-512     81 / 81    74 / 81            63 / 88
+    AMD EPYC, Zen 4              98 / 89    not measured       not measured
+    AMD EPYC with AVX-512        240 / 105  not measured       not measured
+
+The choice follows from the processor alone, so that a resumed run makes the same one.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import shutil
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+LEAST_PRODUCTS = 1 << 20  # below this many multiplications the overhead of oneDNN exceeds what it saves, measured
+
+
+def kind(device: torch.device) -> str:
+    """Return the type of a device, such as cpu. Kernels are chosen by it alone, so that tests can emulate a GPU."""
+    return device.type
+
+
+def moved(x: Tensor, device: torch.device) -> Tensor:
+    """Copy a tensor of the host to a device without waiting for what is queued there."""
+    return (x.pin_memory() if device.type == "cuda" else x).to(device, non_blocking=True)
+
+
+def compiles() -> bool:
+    """Return whether torch.compile finds what it calls for a GPU: Triton and a C compiler."""
+    return importlib.util.find_spec("triton") is not None and any(map(shutil.which, ("cc", "gcc", "clang")))
+
+
+def compute_dtype(x: Tensor) -> torch.dtype:
+    """Return the dtype that a product with x computes in, under autocast or without."""
+    device = x.device.type
+    return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else x.dtype
+
+
+def describe(dtype: torch.dtype) -> str:
+    """Name the library that multiplies on this CPU."""
+    return f"products: {'oneDNN' if dtype == torch.bfloat16 or onednn_is_faster() else 'MKL'}"
+
+
+def by_onednn(a: Tensor) -> bool:
+    """Return whether oneDNN multiplies with a."""
+    return a.device.type == "cpu" and compute_dtype(a) == torch.float32 and onednn_is_faster()
+
+
+@cache
+def onednn_is_faster() -> bool:
+    """Return whether oneDNN multiplies float32 faster than MKL, as far as the system names the processor."""
+    if onednn() is None or torch.backends.cpu.get_cpu_capability() != "AVX512":
+        return False
+    try:
+        return "GenuineIntel" not in Path("/proc/cpuinfo").read_text(encoding="utf-8")
+    except OSError:
+        return False
+
+
+@cache
+def onednn() -> Any:
+    """Return torch's linear operator on oneDNN, which torch.compile uses; None where torch was built without it."""
+    if not torch.backends.mkldnn.is_available():
+        return None
+    return getattr(torch.ops.mkldnn, "_linear_pointwise", None)
+
+
+def multiply(a: Tensor, b: Tensor) -> Tensor:
+    """Compute a b for matrices of one dtype, without a gradient; for oneDNN a must not be transposed."""
+    if by_onednn(a) and a.is_contiguous():
+        out: Tensor = onednn().default(a, b.T, None, "none", [], "")
+        return out
+    return a @ b
+
+
+class OneDnnLinear(torch.autograd.Function):
+    """A linear layer in float32, the gradient of W by MKL."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        """Compute x W^T + b."""
+        ctx.save_for_backward(x, weight)
+        out: Tensor = onednn().default(x, weight, bias, "none", [], "")
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+        """Multiply the gradient with the weight, as a layer whose weight is transposed, and with the input."""
+        x, weight = ctx.saved_tensors
+        wants_x, wants_weight, wants_bias = ctx.needs_input_grad
+        rows = grad.flatten(0, -2)
+        return (
+            onednn().default(grad, weight.T, None, "none", [], "") if wants_x else None,
+            rows.T @ x.flatten(0, -2) if wants_weight else None,
+            rows.sum(0) if wants_bias else None,
+        )
+
+
+class Linear(nn.Linear):
+    """x W^T + b, large products of float32 on a CPU by the faster library."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Apply the layer to every token."""
+        large = input.numel() * self.weight.shape[0] >= LEAST_PRODUCTS
+        plain = not torch.compiler.is_compiling() and {type(input), type(self.weight)} <= {Tensor, nn.Parameter}
+        if large and plain and by_onednn(input):
+            out: Tensor = OneDnnLinear.apply(input, self.weight, self.bias)  # type: ignore[no-untyped-call]
+            return out
+        return F.linear(input, self.weight, self.bias)

@@ -1,0 +1,155 @@
+"""Sweep files and their commands: what is refused, and that the runs are those of wandb's engine and agent."""
+
+import random
+from pathlib import Path
+
+import pytest
+from scipy import stats
+
+from lab.errors import ConfigError
+from lab.settings import format_yaml
+from lab.sweep.planning import plan, planned_run
+from lab.train.folder import RunFolder
+from tests.forked import ROOT
+
+SWEEPS = sorted((ROOT / "sweeps").glob("*.yaml"))
+COMMAND = ["${env}", "${interpreter}", "-m", "${program}", "configs/cpu_test.yaml", "--resume", "--run.name=auto"]
+N = 200
+
+
+@pytest.fixture(autouse=True)
+def at_root(monkeypatch):
+    monkeypatch.chdir(ROOT)
+
+
+@pytest.fixture
+def planned(tmp_path):
+    """A function that plans the runs of parameters."""
+
+    def runs(parameters, given=(), *, method="grid", run_cap=None, **options):
+        command = [*COMMAND, "--track.wandb=online", "${args}"]
+        values = {"method": method, "parameters": parameters, "command": command, "program": "lab.fit"}
+        (tmp_path / "sweep.yaml").write_text(format_yaml({**values, **({"run_cap": run_cap} if run_cap else {})}))
+        return plan(tmp_path / "sweep.yaml", dict(given), **options)
+
+    return runs
+
+
+@pytest.mark.parametrize("path", SWEEPS, ids=[path.stem for path in SWEEPS])
+def test_every_run_of_every_file_is_valid_and_has_a_name_of_its_own(path):
+    runs = plan(path, {})
+    assert len({run.path for run in runs}) == len(runs) > 1
+    for run in runs:
+        for key, value in run.swept.items():
+            section = run.experiment.to_dict()
+            for word in key.split("."):
+                section = section[word]
+            assert section == value
+
+
+FAULTS = {
+    "method: bayes\nparameters: {a: {value: 1}}": "method=bayes: must be one of 'grid' or 'random'",
+    "method: grid\nearly_terminate: {type: hyperband}": "early_terminate={",
+    "method: random\nparameters: {a: {min: 1, max: 2}}": "run_cap: must be set where method=random",
+    "method: grid\nparameters: {a: {min: 1.0, max: 2}}": "parameters.a: has no list of values",
+    "method: grid\nparameters: {a: {min: low, max: 1}}": "parameters.a.min=low: must be a number",
+    "method: grid\nparameters: {a: {min: 1, max: 1000000000000}}": "parameters: make more than 10,000 runs",
+    "method: random\nrun_cap: 20000\nparameters: {a: {min: 1, max: 2}}": "parameters: make more than 10,000 runs",
+    "method: grid\nparameters: {a: {min: 2, max: 1}}": "parameters.a.min=2: must be < max=1",
+    "method: grid\nparameters: {a: {values: 3}}": "parameters.a.values=3: must be a list",
+    "method: grid\nparameters: {a: {value: 1, min: 0, max: 2}}": "parameters.a.value: goes alone",
+    "method: grid\nparameters: {}": "parameters={}: must hold settings",
+    "method: grid\nparameters: {run.seed: {value: -1}}": "run.seed=-1: must be >= 0",
+}
+
+
+@pytest.mark.parametrize(("text", "line"), FAULTS.items(), ids=FAULTS)
+def test_what_is_refused(tmp_path, text, line):
+    path = tmp_path / "sweep.yaml"
+    path.write_text(f"command: [-m, lab.fit, configs/cpu_test.yaml]\n{text}")
+    with pytest.raises(ConfigError) as found:
+        plan(path, {})
+    assert found.value.faults[0].startswith(line)
+    assert "; " in found.value.faults[0]
+
+
+def test_a_grid_is_the_product_by_name_the_last_name_fastest(planned):
+    parameters = {"run.seed": {"values": [5, 4]}, "data.window": {"min": 95, "max": 96}, "mask": {"value": {}}}
+    found = [tuple(run.swept.values()) for run in planned(parameters)]
+    assert found == [(window, {}, seed) for window in (95, 96) for seed in (5, 4)]
+    assert [tuple(run.swept.values()) for run in planned(parameters, run_cap=3)] == found[:3]
+    assert [run.experiment.run.seed for run in planned(parameters, seeds=1)] == [0, 0]
+    with pytest.raises(ConfigError, match=r"--seeds=2: .*grid"):
+        planned(parameters, method="random", seeds=2, run_cap=1)
+    with pytest.raises(ConfigError, match=r"make more than 10,000 runs"):
+        planned(parameters, seeds=10**9)
+
+
+SPACE = {
+    "data.corpus.log_std": {"min": 0.5, "max": 2.5},
+    "data.mode": {"values": ["natural", "uniform", "concatenated"]},
+    "optim.beta2": {"value": 0.9},
+    "run.seed": {"min": 3, "max": 9},
+}
+
+
+def test_draws_follow_their_distributions_and_seed(planned):
+    found = [run.swept for run in planned(SPACE, method="random", run_cap=N, seed=3)]
+    assert stats.kstest([run["data.corpus.log_std"] for run in found], stats.uniform(0.5, 2.0).cdf).pvalue > 1e-3
+    assert {run["run.seed"] for run in found} == {*range(3, 10)}
+    assert {run["data.mode"] for run in found} == {"natural", "uniform", "concatenated"}
+    assert [run.swept for run in planned(SPACE, method="random", run_cap=9, seed=3)] == found[:9]
+    assert [run.swept for run in planned(SPACE, method="random", run_cap=9)] != found[:9]
+
+
+def test_the_runs_are_those_of_wandbs_engine(planned):
+    engine = pytest.importorskip("sweeps.run", reason="installs only without its dependencies")
+    grid = {name: space for name, space in SPACE.items() if name != "data.corpus.log_std"}
+    theirs = engine.next_runs({"method": "grid", "parameters": grid}, [], n=10**6)
+    plain = [{name: item["value"] for name, item in run.config.items()} for run in theirs if run is not None]
+    assert [run.swept for run in planned(grid)] == plain
+    random.seed(5)
+    theirs = engine.next_runs({"method": "random", "parameters": SPACE}, [], n=N)
+    for ours, run in zip(planned(SPACE, method="random", run_cap=N, seed=5), theirs, strict=True):
+        for name, item in run.config.items():
+            expected = item["value"]
+            assert ours.swept[name] == (expected if isinstance(expected, str) else pytest.approx(expected, rel=1e-9))
+
+
+def test_a_command_whose_settings_cannot_be_read_is_refused():
+    for words in (["bash", "-c", "python -m lab.fit a.yaml"], ["python", "-m", "lab.prepare", "a.yaml"]):
+        with pytest.raises(ConfigError, match=r"command=.*must start lab.fit"):
+            planned_run(words, {}, {})
+
+
+def test_settings_given_go_to_every_run_and_those_for_wandb_stay_there(planned):
+    seeds = {"run.seed": {"values": [4]}}
+    (run,) = planned(seeds, {"train.tokens": 8192, "run.folder": "elsewhere"})
+    assert run.experiment.track.wandb == "off"
+    assert (run.experiment.run.seed, run.experiment.train.tokens, run.path.parent) == (4, 8192, Path("elsewhere"))
+    with pytest.raises(ConfigError, match=r"--run.seed=1: is a parameter of the sweep"):
+        planned(seeds, {"run.seed": 1})
+    with pytest.raises(ConfigError, match=r"run.name=cpu_test-\w+: is that of two runs"):
+        planned({"run.seed": {"values": [1, 1]}})
+
+
+def test_the_words_of_a_run_read_back_to_the_same_run():
+    settings = {"optim.min_lr": 3e-05, "optim": {"beta2": 0.9}, "start": None, "mask": {"method": "causal"}}
+    settings |= {"train.recompute": True, "train.threads": None, "run.name": "7", "data.folder": "a b\u00e9"}
+    words = ["env", "python", "-m", "lab.fit", "configs/cpu_test.yaml"]
+    run = planned_run(words, settings, {})
+    assert run.words(1)[:6] == [*words, "--resume"]
+    again = planned_run(run.words(1), {"train.threads": None}, {})
+    assert (again.experiment, again.path.name) == (run.experiment, "7")
+
+
+def test_threads_are_those_set_or_begun_with_or_a_part_of_the_cores(tmp_path, monkeypatch):
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: range(8))
+    words = ["lab.fit", "configs/cpu_test.yaml"]
+    where = {"run.folder": str(tmp_path), "train.threads": None}
+    free, bound = (planned_run(words, where | more, {}) for more in ({}, {"train.threads": 3}))
+    assert [free.threads(3), free.threads(16), bound.threads(2)] == [2, 1, 3]
+    assert "--train.threads=2" in free.words(3)
+    RunFolder(free.path).path.mkdir()
+    (free.path / "environment.json").write_text('{"threads": 5}')
+    assert free.threads(3) == 5
