@@ -97,7 +97,8 @@ def choose(table: pd.DataFrame, coverage: float, min_count: int) -> list[int]:
     """
     can = table[(table["marked"] > 0) & (table["occurrences"] >= min_count)]
     wanted = coverage * table["marked"].sum() * (1 - TOLERANCE)
-    return can.index[: int(np.searchsorted(can["marked"].cumsum(), wanted)) + 1].tolist()
+    taken: list[int] = can.index[: int(np.searchsorted(can["marked"].cumsum(), wanted)) + 1].tolist()
+    return taken
 
 
 def kinds(text: str) -> set[str]:

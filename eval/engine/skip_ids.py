@@ -22,7 +22,8 @@ from lab.counts import PositionCounts
 from lab.draw import beside, draw
 from lab.errors import ConfigError
 from lab.schema import Section, Seed, Tests
-from lab.skip import Skip, mean_distance, run_lengths, skip_positions_from_config
+from lab.skip import mean_distance, run_lengths, skip_positions_from_config
+from lab.skip.base import Skip
 
 LONGEST = 4_194_304  # tokens of a text or window; f, or a row of the matrix, is held in memory
 POINTS = 512  # of a curve, at most
