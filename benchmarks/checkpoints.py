@@ -28,8 +28,7 @@ from lightning.fabric.plugins.io import TorchCheckpointIO
 from lab.model.decoder import Decoder, DecoderConfig
 from lab.train.checkpoints import STATE, publish, temporary_folder
 from lab.train.environment import hardware, versions
-from lab.train.shards import NO_GROUP, ShardWriter, finish_writing, tensors_to_save, write_shards
-from lab.train.state import packed
+from lab.train.shards import NO_GROUP, ShardWriter, finish_writing, packed, tensors_to_save, write_shards
 
 WAYS = ("whole", "shards", "background")
 HEAD_DIM, VOCAB_SIZE = 64, 32_000

@@ -33,7 +33,7 @@ from lab.loading import open_model
 from lab.model.decoder import Decoder, DecoderConfig
 from lab.model.generate import greedy
 from lab.model.huggingface import save_pretrained
-from lab.train.callbacks.probing import make_needle_probe
+from lab.train.probing import make_needle_probe
 
 SHAPES = {
     "demo": DecoderConfig(128, 2, 4, 4, 344, 600, tie_embeddings=False, theta=1000.0, embedding_std=1.0),

@@ -30,10 +30,10 @@ from benchmarks.timing import heading
 from lab.config import load_experiment
 from lab.data.module import PackedData
 from lab.settings import parse_overrides
-from lab.train.assembly import Run, assemble
 from lab.train.environment import ROOT
 from lab.train.folder import RunFolder
 from lab.train.module import Training
+from lab.train.session import Run, assemble
 
 CONFIG = ROOT / "configs" / "cpu_demo.yaml"
 WARM_UP = 2  # turns that are not counted
@@ -47,7 +47,6 @@ SETTINGS = (
     "--probe.distance_tests=0",
     "--probe.distance_points=null",
     "--probe.loss_tokens=0",
-    "--track.picture=false",
 )
 
 
@@ -146,8 +145,9 @@ def rows(place: Path, options: argparse.Namespace) -> Iterator[tuple[str, record
     first, second, third, fourth = (built(place, name, steps) for name in ("first", "second", "third", "fourth"))
     yield "lightning", measured(first, second, plain_trainer(steps + 1), each)
     counting: list[float] = []
-    for hook in ("on_train_batch_end", "total"):
-        setattr(third.counting, hook, timed(getattr(third.counting, hook), counting))
+    own = third.recording.counting
+    for method in ("add", "total"):
+        setattr(own, method, timed(getattr(own, method), counting))
     whole = measured(third, fourth, third.trainer, each)
     yield "run", whole
     count_s = sum(counting[WARM_UP * each :]) / (steps - WARM_UP * each)

@@ -42,7 +42,7 @@ from benchmarks.peers import SIDES, Peer
 from benchmarks.timing import best_device, heading, wait
 from lab.model.config import DecoderConfig, peak_flops
 from lab.model.devices import Linear
-from lab.train.choices import GIB, memory_of
+from lab.train.environment import memory_of
 
 SIZES: dict[str, Callable[[], DecoderConfig]] = {
     "tiny": lambda: DecoderConfig(32, 1, 2, 1, 64, 128, tie_embeddings=False),
@@ -163,7 +163,7 @@ def compared(ours: Spent, peer: Spent, device: torch.device) -> record.Figures:
 def measure(cell: Cell, options: argparse.Namespace, device: torch.device, log: record.Log) -> None:
     """Measure one cell, print its rows and record them; models that do not fit into memory are skipped."""
     sides = options.sides.split(",")
-    needs, has = BYTES * SIZES[cell.size]().n_parameters() * len(sides) / GIB, memory_of(device) / GIB
+    needs, has = BYTES * SIZES[cell.size]().n_parameters() * len(sides) / 2**30, memory_of(device) / 2**30
     if needs > has:
         reason = f"unmeasured: training takes some {needs:.0f} GiB, this machine has {has:.0f}"
         print(f"{cell}: {reason}", flush=True)

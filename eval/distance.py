@@ -57,7 +57,7 @@ from lab.probe.curve import monotone_shares
 from lab.probe.effective_distance import DistanceProbe, DistanceResult
 from lab.probe.records import distance_record, found_by_distance, one_number_tests, reach_record
 from lab.schema import Length, PathText, Section, Seed, Share, Tests
-from lab.train.choices import method_name
+from lab.train.environment import method_name
 from lab.train.folder import RunFolder
 
 OF_PROBE = {"distances": "distances", "points": "distance_points", "tests": "distance_tests"}  # the section's names

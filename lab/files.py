@@ -1,6 +1,10 @@
-"""Files and folders that are whole or absent: written under a temporary name, synced, renamed; and full disks.
+"""Files and folders that are whole or absent: written under a temporary name, synced, renamed; full disks; and locks.
 
 A manifest lists the files of a folder: `files`, with the size and SHA-256 of each by its name.
+
+One process at a time writes to a folder: a lock by flock(2) on a file in it, which ends with its process, however that
+ends. A second file beside it names the holder, for the message to others. Processes that the holder starts do not
+inherit the lock. A file system without flock is refused, as a file alone would outlast a killed process.
 """
 
 from __future__ import annotations
@@ -9,19 +13,26 @@ import errno
 import hashlib
 import json
 import os
+import platform
 import secrets
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from filelock import FileLock, Timeout
+from pydantic import TypeAdapter, ValidationError
 from typing_extensions import TypedDict  # typing's own is not read by pydantic before Python 3.12
 
-from lab.errors import ConfigError, DiskError, LabError
+from lab.errors import ConfigError, DiskError, InUse, LabError
 
 DISK = (errno.ENOSPC, errno.EDQUOT, errno.EIO)  # full, over a quota, broken
 SHOWN = 12  # hexadecimal digits of a hash in messages
+LOCK_NAME = ".lock"
+POLL_S = 0.1
+GRACE_S = 0.5  # another process may hold a lock for a moment, to see whether it is held
 AGAIN = "run the same command again, lab.fit with --resume"
 
 
@@ -30,6 +41,9 @@ class FileEntry(TypedDict):
 
     bytes: int
     sha256: str
+
+
+FILES = TypeAdapter(dict[str, FileEntry])
 
 
 @contextmanager
@@ -57,17 +71,14 @@ def on_disk(path: Path | None = None, needed: int | None = None) -> Iterator[Non
     except OSError as error:
         if error.errno not in DISK:
             raise
-        named, reason = path or Path(error.filename or "."), error.strerror or ""
-        if error.errno == errno.EIO:
-            raise DiskError(f"{named}: the disk fails ({reason}); check it and {AGAIN}") from error
-        raise DiskError(disk_fault(named, needed, reason)) from error
+        raise DiskError(disk_fault(path or Path(error.filename or "."), needed, error.strerror or "")) from error
 
 
 def disk_fault(path: Path, needed: int | None, reason: str) -> str:
     """Describe what cannot be written, the bytes that it needs, and those that are free."""
-    free = f"{free_bytes(path):,} bytes are free"
-    wants = f"needs {needed:,} bytes, {free}" if needed is not None else f"needs more, {free}"
-    return f"{path}: {wants} ({reason}); make room on this disk and {AGAIN}"
+    wants = "more" if needed is None else f"{needed:,} bytes"
+    remedy = f"make room on this disk, or check it, and {AGAIN}"
+    return f"{path}: needs {wants}, {free_bytes(path):,} bytes are free ({reason}); {remedy}"
 
 
 def free_bytes(path: Path) -> int:
@@ -105,10 +116,8 @@ def write_atomic(path: Path, data: bytes) -> None:
         try:
             write_hashed(temporary, [data], path)
             temporary.replace(path)
-        except BaseException:
-            with suppress(OSError):
-                temporary.unlink()
-            raise
+        finally:
+            temporary.unlink(missing_ok=True)
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -138,15 +147,11 @@ def entries_of(manifest: dict[str, Any]) -> dict[str, FileEntry] | None:
         >>> entries_of({"files": {"a.bin": entry}}), entries_of({"files": {"../a.bin": entry}})
         ({'a.bin': {'bytes': 1, 'sha256': '00'}}, None)
     """
-    files = manifest.get("files")
-    if not isinstance(files, dict):
+    try:
+        files = FILES.validate_python(manifest.get("files"), strict=True)
+    except ValidationError:
         return None
-    kinds = {"bytes": int, "sha256": str}
-    whole = all(
-        isinstance(entry, dict) and all(isinstance(entry.get(key), kind) for key, kind in kinds.items())
-        for entry in files.values()
-    )
-    return files if whole and all(Path(name).name == name for name in files) else None
+    return files if all(Path(name).name == name for name in files) else None
 
 
 def manifest_of(folder: Path) -> dict[str, FileEntry]:
@@ -222,3 +227,70 @@ def publish_folder(temporary: Path, final: Path) -> None:
         remove(final)
         temporary.rename(final)
         sync(final.parent)
+
+
+def acquire(path: Path, *, wait: bool = False) -> FileLock:
+    """Take the lock of a file, whose folder is made where it is missing.
+
+    Raises: InUse where another process holds it, unless it is to be waited for; ConfigError where it cannot be written.
+    """
+    with writing(str(path), "folder"), on_disk(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(path, fallback_to_soft=False)
+        try:
+            lock.acquire(timeout=-1 if wait else GRACE_S, poll_interval=POLL_S)
+        except Timeout:
+            raise InUse(in_use(path)) from None
+        since = datetime.now().astimezone().isoformat(sep=" ", timespec="seconds")
+        holder = {"host": platform.node(), "pid": os.getpid(), "since": since}
+        holder_file(path).write_text(json.dumps(holder), encoding="utf-8")
+    return lock
+
+
+def release(lock: FileLock) -> None:
+    """Give up a lock, and delete its files while it is still held."""
+    path = Path(lock.lock_file)
+    for file in (holder_file(path), path):
+        with suppress(OSError):
+            file.unlink()
+    lock.release()
+
+
+@contextmanager
+def locked(path: Path, *, wait: bool = False) -> Iterator[None]:
+    """Hold the lock of a file during the body.
+
+    Raises: InUse, ConfigError.
+    """
+    lock = acquire(path, wait=wait)
+    try:
+        yield
+    finally:
+        release(lock)
+
+
+def is_held(path: Path) -> bool:
+    """Return whether any process holds the lock of a file."""
+    if not path.exists():
+        return False
+    lock = FileLock(path, fallback_to_soft=False)
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        return True
+    lock.release()
+    return False
+
+
+def in_use(path: Path) -> str:
+    """Describe who holds the lock of a folder, and what to do."""
+    holder: dict[str, Any] = {}
+    with suppress(OSError, ValueError):  # not written yet, or by a process that was killed while writing it
+        holder = json.loads(holder_file(path).read_text(encoding="utf-8"))
+    pid, host, since = (holder.get(name, "unknown") for name in ("pid", "host", "since"))
+    return f"{path.parent}: is in use by process {pid} on {host} since {since}; wait for it, or end it: kill {pid}"
+
+
+def holder_file(path: Path) -> Path:
+    """Return the file that names the holder of a lock."""
+    return path.with_name(f"{path.name}.holder")

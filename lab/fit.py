@@ -56,14 +56,13 @@ def parse(words: Words) -> tuple[Experiment, DryRun | None]:
     path, options = Path(words.places[0]), words.options
     if options.o is not None and not options.profile:
         raise ConfigError(f"-o {options.o}: would be ignored without --profile; leave it out, or set run.folder")
-    given = [name for name in ("resume", "restart", "print_config", "dry_run") if getattr(options, name)]
-    if options.profile and given:
-        raise ConfigError(*(f"--{name}: contradicts --profile; leave one of them out" for name in given))
+    flags = ("restart", "resume", "print_config", "profile", "dry_run")
+    given = [f"--{name}" for name in flags if getattr(options, name)]
+    if len(given) > 1:
+        raise ConfigError(*(f"{name}: contradicts {given[-1]}; leave one of them out" for name in given[:-1]))
     if options.dry_run:
         own, dry_run = separate(words)
         return load_without_weights(path, own), dry_run
-    if options.resume and options.restart:
-        raise ConfigError("--restart: contradicts --resume; leave one of them out")
     return load_experiment(path, words.settings), None
 
 

@@ -10,7 +10,6 @@ import os
 import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from lab.command import FAILED, STOPPED, show
 from lab.errors import ConfigError
@@ -28,7 +27,6 @@ class Launch:
     world_size: int = 1
     local_world_size: int = 1
     by_torchrun: bool = False
-    restarts: int = 0  # how often torchrun has started the ranks again
 
     @property
     def is_first(self) -> bool:
@@ -47,8 +45,7 @@ def read_launch(environment: Mapping[str, str]) -> Launch:
         return Launch()
     names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
     rank, local_rank, world_size, local_world_size = (int(environment[name]) for name in names)
-    restarts = int(environment.get("TORCHELASTIC_RESTART_COUNT", 0))
-    return Launch(rank, local_rank, world_size, local_world_size, True, restarts)
+    return Launch(rank, local_rank, world_size, local_world_size, by_torchrun=True)
 
 
 def find_launch(environment: Mapping[str, str], devices: int, nodes: int) -> Launch:
@@ -57,7 +54,7 @@ def find_launch(environment: Mapping[str, str], devices: int, nodes: int) -> Lau
     Raises: ConfigError if the number of processes started is not that of the config.
     """
     launch = read_launch(environment)
-    if launch.restarts:
+    if environment.get("TORCHELASTIC_RESTART_COUNT", "0") != "0":
         raise ConfigError("--max-restarts: lab.fit continues with --resume only; leave --max-restarts out")
     if (launch.world_size, launch.local_world_size) != (devices * nodes, devices):
         raise ConfigError(
@@ -70,18 +67,12 @@ def find_launch(environment: Mapping[str, str], devices: int, nodes: int) -> Lau
 def needs_torchrun(environment: Mapping[str, str], devices: int, nodes: int) -> bool:
     """Return whether this process has to start the ranks of a run.
 
-    Raises: ConfigError where it cannot, as the run takes several nodes, or as srun has started several such processes.
+    Raises: ConfigError where the run takes several nodes, which it cannot reach.
     """
     if read_launch(environment).by_torchrun:
         return False
     if nodes > 1:
         raise ConfigError(f"train.nodes={nodes}: several nodes need torchrun on each; see docs/training.md")
-    tasks = int(environment.get("SLURM_STEP_NUM_TASKS", 1)) if "SLURM_STEP_ID" in environment else 1
-    if tasks > 1:
-        raise ConfigError(
-            f"train.devices={devices}: srun started {tasks} processes; start one torchrun on each node, as "
-            "configs/slurm_tiny.sh does"
-        )
     return devices > 1
 
 
@@ -104,7 +95,7 @@ def start_ranks(words: Sequence[str], devices: int, again: str) -> int:
     except SignalException:
         return STOPPED
     except ChildFailedError as error:
-        rank, cause = first_cause(error.failures)
+        rank, cause = min(error.failures.items(), key=lambda item: order_of(item[1].exitcode))
         if cause.exitcode >= 0:
             return int(cause.exitcode)
         killed = f"rank {rank} (process {cause.pid}) was killed by {signal.Signals(-cause.exitcode).name}"
@@ -113,18 +104,9 @@ def start_ranks(words: Sequence[str], devices: int, again: str) -> int:
     return 0
 
 
-def first_cause(failures: Mapping[int, Any]) -> tuple[int, Any]:
-    """Find the rank that failed first: one killed by a signal, before those that its death or torchrun's SIGTERM ended.
-
-    Their times are whole seconds.
-    """
-    begin = min(failure.timestamp for failure in failures.values())
-
-    def order(item: tuple[int, Any]) -> tuple[bool, int]:
-        code = item[1].exitcode
-        return item[1].timestamp > begin + 1, 2 if code == -signal.SIGTERM else int(code >= 0)
-
-    return min(failures.items(), key=order)
+def order_of(exitcode: int) -> int:
+    """Order the ends of ranks by their cause: a kill, a rank that failed or lost a killed one, torchrun's SIGTERM."""
+    return 2 if exitcode == -signal.SIGTERM else int(exitcode >= 0)
 
 
 def set_threads(threads: int | None, launch: Launch = Launch()) -> int:

@@ -24,8 +24,7 @@ from lab.positions.methods import Replaced, describe
 from lab.positions.string import of_length
 from lab.settings import Raw, part, validated
 from lab.source import CONFIG, find_place, is_hub_id, tokenizer_of
-from lab.train.checkpoints import open_checkpoint
-from lab.train.state import load_weights, read_weights_of
+from lab.train.checkpoints import load_weights, open_checkpoint, read_weights_of
 
 MOST_FAULTS = 8  # weights named in one error
 

@@ -31,7 +31,7 @@ WRONG = {
     "--run.seed=1.5": "run.seed=1.5: must be a whole number",
     '--train.tokens="5"': 'train.tokens="5": must be a whole number',
     "--train.tokens=true": "train.tokens=True: must be a whole number",
-    "--track.picture=3": "track.picture=3: must be true or false",
+    "--train.recompute=3": "train.recompute=3: must be true or false",
     "--run.name=5": "run.name=5: must be text",
     "--optim=3": "optim=3: must be a section",
     # out of range

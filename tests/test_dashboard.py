@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from lab.train.callbacks.showing import Dashboard
+from lab.train.recording import Dashboard
 from tests.fits import UNPROBED, command, records
 from tests.forked import python
 from tests.launching import environment, patched
@@ -18,10 +18,10 @@ from tests.launching import environment, patched
 pytest.importorskip("wandb")
 STEPS = 6
 SHORT = (*UNPROBED, f"--train.tokens={1024 * STEPS}")
-PATIENCE = "import lab.train.callbacks.showing as d; d.CONNECT_S = d.FINISH_S = 2.0"
+PATIENCE = "import lab.train.recording as d; d.CONNECT_S = d.FINISH_S = 2.0"
 KILL = """
 import psutil
-from lab.train.callbacks.recording import Recording
+from lab.train.recording import Recording
 own = Recording.write_line
 def killing(self, trainer, module):
     if trainer.global_step == 3:

@@ -41,7 +41,7 @@ def fit(*words):
         pytest.param([CONFIG, "--resume", "--restart"], ["--restart: contradicts --resume; "], id="both_flags"),
         pytest.param(
             [CONFIG, "--dry_run", "--resume", "--print_config"],
-            ["--resume: would be ignored, ", "--print_config: would be ignored, "],
+            ["--resume: contradicts --dry_run; ", "--print_config: contradicts --dry_run; "],
             id="dry_run_with_other_flags",
         ),
     ],

@@ -19,8 +19,8 @@ from lab.config import load_experiment
 from lab.errors import LabError
 from lab.fit import read_arguments
 from lab.settings import format_yaml, parse_overrides, parse_yaml
-from lab.train.assembly import assemble
 from lab.train.folder import RunFolder
+from lab.train.session import assemble
 from tests.eval.harness.parts import TASKS
 from tests.fits import CONFIG
 

@@ -12,12 +12,12 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 LAYERS = """
 lab.errors < lab lab.bars lab.files lab.schema
-< lab.lock lab.draw lab.settings < lab.command < lab.launch
+< lab.draw lab.settings < lab.command < lab.launch
 < lab.positions lab.masks lab.skip lab.shape lab.counts
 < lab.data lab.model lab.train < lab.probe lab.source
-< lab.config < lab.train.choices lab.train.module lab.train.starting lab.loading
-< lab.train.callbacks < lab.train.assembly < lab.train.session
-< lab.recipes lab.probing lab.jobs < lab.estimate lab.analysis
+< lab.config < lab.train.environment lab.train.module lab.loading < lab.train.starting lab.train.recording
+< lab.train.saving < lab.train.probing < lab.train.session
+< lab.recipes lab.jobs < lab.estimate lab.analysis
 < lab.fit lab.sweep lab.prepare lab.verify lab.longrecipe lab.merge lab.export lab.cli
 < eval.engine < eval
 """  # a part imports itself and the parts before a "<" that precedes it; the packages of eval are parts of one layer
@@ -26,8 +26,10 @@ HEAVY = {  # package: who may import it at module level; everybody else imports 
     "lightning": (
         "lab.data.module",
         "lab.train.module",
-        "lab.train.callbacks",
-        "lab.train.assembly",
+        "lab.train.recording",
+        "lab.train.saving",
+        "lab.train.probing",
+        "lab.train.session",
     ),
     **dict.fromkeys(("wandb", "datasets", "pyarrow"), ()),
     "pandas": ("eval",),

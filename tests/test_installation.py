@@ -82,7 +82,6 @@ def test_the_training_page_installs_what_its_configs_need(name):
     config = parse_yaml((ROOT / "configs" / f"{name}.yaml").read_text(), "test")
     needed = {"data"} if config["data"]["corpus"]["name"] == "slimpajama" else set()
     needed |= {"wandb"} if config["track"].get("wandb") else set()
-    needed |= {"plot"} if config["track"].get("picture") else set()
     [line, *_] = INSTALL.findall(TRAINING)
     assert needed <= set(asked_for(line))
 
@@ -94,5 +93,5 @@ def test_off_is_a_word_wherever_settings_are_written(tmp_path):
     text = (ROOT / "configs" / "tiny_2k.yaml").read_text().replace("wandb: offline", "wandb: off")
     (tmp_path / "c.yaml").write_text(text)
     assert load_experiment(tmp_path / "c.yaml").track.wandb == "off"
-    overrides = parse_overrides(["--track.wandb=off", "--track.picture=true", "--run.name=no"])
-    assert overrides == {"track.wandb": "off", "track.picture": True, "run.name": "no"}
+    overrides = parse_overrides(["--track.wandb=off", "--train.recompute=true", "--run.name=no"])
+    assert overrides == {"track.wandb": "off", "train.recompute": True, "run.name": "no"}

@@ -76,7 +76,7 @@ SLOW_TO_IMPORT += " torch.distributed.checkpoint torch.distributed.tensor torch.
 def test_a_model_is_opened_without_what_is_slow_to_import(run):
     done = subprocess.run([sys.executable, "-c", LOADED, run], check=True, cwd=ROOT, capture_output=True, text=True)
     loaded = {*done.stdout.split()}
-    assert {"torch", "lab.train.state"} < loaded
+    assert {"torch", "lab.train.checkpoints"} < loaded
     assert loaded & {*SLOW_TO_IMPORT.split()} == set()
 
 

@@ -5,7 +5,7 @@ import pytest
 
 from lab.config import TrainConfig
 from lab.errors import ConfigError
-from lab.train.session import announce
+from lab.train.starting import announce
 from tests.fits import SPEED, UNPROBED, cut_after, fit, load, records, train
 from tests.forked import python
 from tests.replay import assert_same_weights, pairs_of, replayed

@@ -10,9 +10,9 @@ from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from lab.probe.measuring import HeldOutLoss
-from lab.train.callbacks.probing import ModelInTraining, Probing
 from lab.train.checkpoints import candidates
 from lab.train.folder import RunFolder
+from lab.train.probing import ModelInTraining, Probing
 from tests.fits import exact_metrics, folders_of, records
 from tests.ranks import train
 

@@ -9,12 +9,12 @@ from lab.train.starting import warn_of_changes
 from tests.fits import UNPROBED, command, fit, records
 from tests.launching import environment, interpreter, patched, port, running, torchrun, workers
 
-ENDLESS = (*UNPROBED, "--train.tokens=4096000", "--track.picture=false")
-SHORT = (*UNPROBED, "--train.tokens=40960", "--train.checkpoint_every_tokens=4096", "--track.picture=false")
+ENDLESS = (*UNPROBED, "--train.tokens=4096000")
+SHORT = (*UNPROBED, "--train.tokens=40960", "--train.checkpoint_every_tokens=4096")
 TWO = ("--train.devices=2", "--train.strategy=ddp")
 FAILING = """
 import os, time, torch
-from lab.train.callbacks import probing
+from lab.train import probing
 from lab.model.decoder import Decoder
 own, calls = {place}, []
 def failing(*arguments, **options):

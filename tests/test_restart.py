@@ -6,7 +6,7 @@ import signal
 import pytest
 
 from lab.errors import DiskError, InUse, LabError
-from lab.lock import NAME, locked
+from lab.files import LOCK_NAME, locked
 from lab.train.checkpoints import candidates
 from lab.train.session import run_experiment
 from tests.fits import UNPROBED, assert_same_run, command, exact_metrics, load, records, settings_of, train
@@ -14,7 +14,7 @@ from tests.forked import python
 from tests.launching import patched
 from tests.refusals import check_faults, refused
 
-SHORT = (*UNPROBED, "--train.tokens=6144", "--train.checkpoint_every_tokens=2048", "--track.picture=false")
+SHORT = (*UNPROBED, "--train.tokens=6144", "--train.checkpoint_every_tokens=2048")
 KILL_AT = """
 import itertools, os
 calls = itertools.count(1)
@@ -113,14 +113,14 @@ def test_a_folder_with_records_needs_a_flag_and_restart_moves_it_aside(place, wh
 
 
 def test_a_second_process_is_refused_with_the_owner_and_changes_nothing(place, whole):
-    with locked(whole / NAME):
+    with locked(whole / LOCK_NAME):
         before = contents(whole)
         done = python(*command(place, "whole", *SHORT, "--resume")[1:])
         assert contents(whole) == before
     assert done.returncode == 2
     (line,) = done.stderr.splitlines()
     check_faults([line], [f"{whole}: is in use by process "])
-    with locked(whole / NAME), pytest.raises(InUse):
+    with locked(whole / LOCK_NAME), pytest.raises(InUse):
         again(place, "whole")
 
 
@@ -143,7 +143,7 @@ def steps_kept(run, whole):
 
 
 def test_the_final_checkpoints_are_kept_whatever_is_saved_between_them(place):
-    often = (*UNPROBED, "--train.checkpoint_every_tokens=1", "--track.picture=false", *FINAL)
+    often = (*UNPROBED, "--train.checkpoint_every_tokens=1", *FINAL)
     whole = train(place, "final", *often)
     assert steps_kept(whole, whole) == [10, 20, 30, 40, 50]
     code = (  # a kill after the checkpoint of step 25, which goes when the next is saved

@@ -14,8 +14,7 @@ import torch
 from lab.errors import LabError
 from lab.files import sha256
 from lab.train.checkpoints import candidates, newest, publish
-from lab.train.shards import ShardWriter, write_shards
-from lab.train.state import packed
+from lab.train.shards import ShardWriter, packed, write_shards
 from tests.fits import exact_metrics, folders_of, records
 from tests.ranks import train
 

@@ -68,7 +68,7 @@ def test_every_signal_by_every_way(place, launcher, to, number):
 def test_only_a_second_ctrl_c_ends_a_run_at_once():
     code = (
         "import signal; from types import SimpleNamespace; from lab.launch import Launch\n"
-        "from lab.train.callbacks.stopping import COPY_S, Stopping\n"
+        "from lab.train.saving import COPY_S, Stopping\n"
         "stopping, module = Stopping(Launch()), SimpleNamespace(stop_asked=False)\n"
         "stopping.on_train_start(None, module)\n"
         "for name in ('SIGTERM', 'SIGUSR1', 'SIGTERM', 'SIGINT', 'SIGINT'): signal.raise_signal(signal.Signals[name])\n"
@@ -87,7 +87,7 @@ IN_LAST = 2 * (5 + 2) + 2  # a probe has 5 lengths and 2 distances
 PROBES = ("--train.tokens=20480", "--probe.max_length=192", "--probe.loss_tokens=0")
 AT_A_CALL = """
 import os, signal
-from lab.train.callbacks.probing import ModelInTraining
+from lab.train.probing import ModelInTraining
 calls, generate = [], ModelInTraining.generate
 def counted(self, *arguments, **options):
     calls.append(0)

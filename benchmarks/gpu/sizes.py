@@ -15,7 +15,6 @@ SMALL_RUN = (  # a corpus and probes that take seconds
     "--optim.warmup_steps=4",
     "--data.held_out_frac=0.01",
     "--probe.loss_tokens=0",
-    "--track.picture=false",
     "--track.every_steps=1",
 )
 LARGE_RUN = (

@@ -29,8 +29,7 @@ from lab.probe.haystacks import load_haystack, read_text
 from lab.schema import LONGEST
 from lab.source import is_hub_id, named
 from lab.train.checkpoints import COUNTS, Checkpoint, folder_name
-from lab.train.choices import computes_in_bf16, memory_of
-from lab.train.environment import commit, processor
+from lab.train.environment import commit, computes_in_bf16, memory_of, processor
 
 MOST_TOKENS = 4096  # of the longest test of a model that does not state its training window
 SUBJECT = ("model", "checkpoint", "weights", "method", "precision")  # the fields that name a model in rows
@@ -133,7 +132,7 @@ def as_subject(model: OpenedModel, place: Path, device: torch.device) -> Subject
         stop_id = first_id(read_settings(named(place).resolve()).get("eos_token_id"))
     saved = None
     if model.folder is not None and model.consumed_tokens is not None:
-        saved = Checkpoint(model.folder / "checkpoints" / folder_name(model.consumed_tokens), model.consumed_tokens)
+        saved = Checkpoint(model.folder / "checkpoints" / folder_name(model.consumed_tokens))
     weights = weights_of(place) if saved is None else saved.digest[:16]
     return Subject(model, tokenizer, stop_id, saved, weights, "bfloat16" if in_bf16 else "float32", device)
 

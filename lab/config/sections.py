@@ -149,14 +149,12 @@ class StartConfig(Section):
 
 @dataclass(frozen=True, kw_only=True)
 class TrackConfig(Section):
-    """Logging, dashboards, the picture."""
+    """Logging and dashboards."""
 
     every_steps: Positive = 10
     """Optimizer steps between lines of metrics.jsonl."""
     wandb: Literal["off", "online", "offline"] = "off"
     """Whether Weights & Biases mirrors the run folder."""
-    picture: bool = False
-    """Whether the run ends by drawing picture.png (needs altair)."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -37,8 +37,7 @@ from lab.data.segments import index_documents
 from lab.data.tokenizer import EOS
 from lab.data.tokenizing import TOKENIZER, obtain_tokenizer, run_task
 from lab.errors import DataError, InUse
-from lab.files import on_disk, read_object, remove, write_atomic, write_json, writing
-from lab.lock import NAME, locked
+from lab.files import LOCK_NAME, locked, on_disk, read_object, remove, write_atomic, write_json, writing
 
 INPUTS = "inputs.json"
 PREPARE_AGAIN = "delete the folder and prepare again"
@@ -138,7 +137,7 @@ def folder_of_tasks(config: DataConfig, folder: Path) -> Iterator[None]:
     with writing(f"data.folder={config.folder}", "folder"):
         folder.mkdir(parents=True, exist_ok=True)
     try:
-        with locked(folder / NAME, wait=True):
+        with locked(folder / LOCK_NAME, wait=True):
             for name in (TOKENIZER, INPUTS):
                 remove_all(folder, name)
             for mark in folder.glob(".task-*.lock"):  # of processes that were killed

@@ -26,8 +26,8 @@ from pathlib import Path
 
 from lab.command import CONTINUES, FAILED, STOPPED, Syntax, Words, read_options, run, settings_lines, show, start
 from lab.errors import ConfigError
+from lab.files import LOCK_NAME, is_held
 from lab.jobs import Job, is_finished, run_jobs
-from lab.lock import NAME, is_held
 from lab.schema import NonNegative, Positive, Section
 from lab.sweep.planning import PlannedRun, plan
 
@@ -83,7 +83,7 @@ def train(runs: Sequence[PlannedRun], jobs: int) -> tuple[int, list[State]]:
         state = states[job.name]
         if is_finished(state.run.experiment):
             state.change("finished")
-        elif is_held(state.run.path / NAME):
+        elif is_held(state.run.path / LOCK_NAME):
             state.change("elsewhere")
         else:
             state.change("running")
@@ -94,7 +94,7 @@ def train(runs: Sequence[PlannedRun], jobs: int) -> tuple[int, list[State]]:
         state = states[job.name]
         if status in (0, STOPPED):
             state.change("stopped" if status else "finished")
-        elif is_held(state.run.path / NAME):  # by a process that began at the same moment
+        elif is_held(state.run.path / LOCK_NAME):  # by a process that began at the same moment
             state.change("elsewhere")
         else:
             state.change("failed", f"status {status}: {last_line(state.run.path / LOG)}")

@@ -1,4 +1,4 @@
-"""A run's environment: commit, uncommitted changes, versions, hardware."""
+"""What a run computes on: device, precision, attention backend and compiler; commit, versions and hardware."""
 
 from __future__ import annotations
 
@@ -13,8 +13,76 @@ from typing import Any
 
 import torch
 
+from lab.config import Experiment
+from lab.errors import ConfigError, first_line
+from lab.model import devices
+from lab.model.attention import backends
+from lab.positions.methods import describe
+
 PACKAGES = ("torch", "lightning", "numpy", "tokenizers", "flash-attn", "xformers")
 ROOT = Path(__file__).resolve().parents[2]
+
+
+def training_device(experiment: Experiment) -> torch.device:
+    """Return the kind of device to train on; Lightning refuses one that is missing."""
+    return torch.device("cuda" if torch.cuda.is_available() and experiment.train.accelerator != "cpu" else "cpu")
+
+
+def memory_of(device: torch.device) -> int:
+    """Return the bytes of memory of a GPU, or of this machine."""
+    if device.type == "cuda":
+        return int(torch.cuda.get_device_properties(device).total_memory)
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def computes_in_bf16(experiment: Experiment, device: torch.device) -> bool:
+    """Return whether a config computes in bfloat16 on a device."""
+    return experiment.train.computes_in_bf16(device.type == "cuda")
+
+
+def choose_backend(experiment: Experiment, device: torch.device) -> tuple[str, str]:
+    """Choose the attention backend; return its name and the reason."""
+    wanted, width = experiment.train.backend, experiment.model.head_dim
+    if wanted == "reference":
+        return wanted, "set in the config; dense and slow, the reference for the others"
+    dtype = torch.bfloat16 if computes_in_bf16(experiment, device) else torch.float32
+    chosen = backends.choose(wanted, device, dtype)
+    if wanted == "auto" and not backends.runs_heads(chosen[0], width):
+        return "sdpa", f"{chosen[0]} takes no heads of {width}"
+    return chosen
+
+
+def choose_compile(experiment: Experiment, device: torch.device) -> tuple[bool, str]:
+    """Choose whether blocks are compiled; return that and the reason.
+
+    Raises: ConfigError.
+    """
+    wanted = experiment.train.compile
+    if wanted is False:
+        return False, "set in the config"
+    if wanted == "auto" and device.type != "cuda":
+        return False, "on a CPU with train.compile=true only, as it takes some seconds"
+    fault = compiler_fault(device.type)
+    if fault is not None and wanted is True:
+        raise ConfigError(f"train.compile=true: {fault}; use auto or false")
+    return fault is None, fault or "two graphs, before and after attention, for all blocks and packs"
+
+
+@cache
+def compiler_fault(kind: str) -> str | None:
+    """Return in one line what torch.compile lacks, or None; for the CPU compile a trial function, once."""
+    if kind == "cuda":
+        return None if devices.compiles() else "torch.compile needs Triton and a C compiler; install gcc"
+    try:
+        torch.compile(torch.neg)(torch.zeros(8, device="cpu"))
+    except RuntimeError as error:
+        return f"torch cannot compile for this CPU ({first_line(error)}); install g++ and Python's headers"
+    return None
+
+
+def method_name(experiment: Experiment) -> str:
+    """Name the position methods in results, as frequency+distance with the parameters that are not defaults."""
+    return f"{describe(experiment.position.frequency)}+{describe(experiment.position.distance)}"
 
 
 def describe_environment(seed: int, threads: int) -> dict[str, Any]:

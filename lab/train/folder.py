@@ -9,7 +9,6 @@ counts.npz        `lengths`, the histogram of segment lengths, `f`, the position
                   `supervised`, targets by visible context, `supervised_f`, and `weights`, of the loss, where planned
 counts/           the same at every probe, compressed: tokens-000000250000.npz; lab.counts.SavedCounts reads both
 checkpoints/      see lab.train.checkpoints
-probing/          what separate probes have not recorded yet; see lab.train.callbacks.separate
 tokenizer.json    a copy of the shards' own; with it and the haystack, a copy of the folder is probed without the shards
 haystack.txt      the text that probes hide numbers in, where it has 1 MB at most; see lab.probe.haystacks.text_to_keep
 impact.json       the impactful token types that select sentences, copied when the run began
@@ -19,7 +18,6 @@ from __future__ import annotations
 
 import io
 import json
-import re
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -29,11 +27,10 @@ import numpy as np
 from lab.counts import PositionCounts
 from lab.errors import CheckpointError
 from lab.files import on_disk, read_object, write_atomic
-from lab.train.checkpoints import Checkpoint, candidates, folder_name
+from lab.train.checkpoints import NAME, Checkpoint, candidates, folder_name
 
 Record = dict[str, Any]
 RECORDS = ("metrics.jsonl", "probes.jsonl")
-AT_TOKENS = re.compile(r"tokens-(\d{15})")
 REMEDY = "restore it, or begin anew with --restart"
 
 
@@ -119,7 +116,7 @@ class RunFolder:
                     kept = [r for r in kept if r["consumed_tokens"] in whole]
                 self.write_records(name, kept)
         for path in [*self.path.glob("cases/tokens-*.jsonl"), *self.path.glob("counts/tokens-*.npz")]:
-            found = AT_TOKENS.fullmatch(path.stem)
+            found = NAME.fullmatch(path.stem)
             if found and int(found[1]) > consumed_tokens:
                 path.unlink()
 
@@ -134,15 +131,13 @@ class RunFolder:
         failed = [record["consumed_tokens"] for record in records if "failed" in record]
         return max([last.get("consumed_tokens", 0), *failed]), last
 
-    def write_counts(self, counts: PositionCounts) -> None:
-        """Save the position frequency."""
-        write_atomic(self.path / "counts.npz", packed_counts(counts))
-
-    def write_counts_at(self, consumed_tokens: int, counts: PositionCounts) -> None:
-        """Save the position frequency at one probe."""
-        write_atomic(
-            self.path / f"counts/{folder_name(consumed_tokens)}.npz", packed_counts(counts, np.savez_compressed)
-        )
+    def write_counts(self, counts: PositionCounts, consumed_tokens: int | None = None) -> None:
+        """Save the position frequency, or that at one probe."""
+        if consumed_tokens is None:
+            write_atomic(self.path / "counts.npz", packed_counts(counts))
+        else:
+            path = self.path / f"counts/{folder_name(consumed_tokens)}.npz"
+            write_atomic(path, packed_counts(counts, np.savez_compressed))
 
     def write_cases(self, consumed_tokens: int, cases: Iterable[Record]) -> None:
         """Save every test of one probe."""

@@ -11,6 +11,7 @@ FileSystemWriter stores its metadata as a pickle, which runs code when it is rea
 from __future__ import annotations
 
 import dataclasses
+import io
 import json
 import os
 import shutil
@@ -33,10 +34,20 @@ from torch.optim import Optimizer
 
 from lab.errors import CheckpointError, LabError, first_line
 from lab.files import FileEntry, write_hashed
-from lab.train.checkpoints import CONSUMED, OPTIMIZER, TEMPORARY, WEIGHTS, Checkpoint, temporary_folder
-from lab.train.state import DTYPES, SHARDING, shared_names, weights_of
+from lab.train.checkpoints import (
+    CONSUMED,
+    OPTIMIZER,
+    SHARDING,
+    TEMPORARY,
+    WEIGHTS,
+    Checkpoint,
+    shared_names,
+    temporary_folder,
+    weights_of,
+)
 
 Files = dict[str, FileEntry]
+DTYPES = {torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16"}
 NO_GROUP = ".*torch.distributed is disabled.*"  # DCP's warning, irrelevant to a single process
 
 
@@ -180,6 +191,13 @@ def read_shards(tensors: dict[str, Any], folder: Path, group: ProcessGroup | Non
     except checkpoint.CheckpointException as error:
         reason = first_line(first_error(error))
         raise CheckpointError(f"{folder}: cannot be read ({reason}); use another checkpoint") from error
+
+
+def packed(state: dict[str, Any]) -> bytes:
+    """Build the contents of state.ckpt, readable with weights_only."""
+    buffer = io.BytesIO()
+    torch.save(state, buffer)
+    return buffer.getvalue()
 
 
 def optimizer_tensors(state: dict[str, Any]) -> dict[str, Tensor]:

@@ -1,15 +1,13 @@
-"""The callback that counts: packs with gaps and anchors, saved and taken up again."""
+"""Counting of packs with gaps and anchors over ranks, saved and taken up again."""
 
 import os
-from types import SimpleNamespace
 
 import numpy as np
-import pytest
 import torch
 
-from lab.counts import COUNTED, PositionCounts
+from lab.counts import PositionCounts
 from lab.positions import distance
-from lab.train.callbacks.counting import AT_ONCE, WAITING_TARGETS, Counting
+from lab.train.recording import Counting
 from tests.ranks import meet
 
 PACKS = [  # lengths, ids, anchors, targets by visible context
@@ -23,18 +21,18 @@ PACKS = [  # lengths, ids, anchors, targets by visible context
 def batch_of(number):
     lengths, ids, anchors, targets = PACKS[number]
     ids = None if ids is None else np.array(ids)
-    return {"lengths": lengths, "counted": ids, "anchors": anchors, "supervised": np.array(targets), "number": number}
+    return {"lengths": lengths, "counted": ids, "anchors": anchors, "supervised": np.array(targets)}
 
 
-def count(counting, numbers, weights=None):
-    """Let the callback see packs, and return those it told the data module of."""
-    consumed = []
-    data = SimpleNamespace(consumed=lambda batch: consumed.append(batch["number"]), weights=weights)
-    trainer = SimpleNamespace(datamodule=data)
-    counting.setup(trainer, None, "fit")
+def count(numbers, weights=None, before=None):
+    """Count packs, after those of a state if one is given."""
+    counting = Counting(8, distance("plain"))
+    counting.before.weights = counting.here.weights = weights
+    if before is not None:
+        counting.load_state_dict(before)
     for number in numbers:
-        counting.on_train_batch_end(trainer, None, None, batch_of(number), number)
-    return consumed
+        counting.add(batch_of(number))
+    return counting
 
 
 def expected(numbers):
@@ -46,45 +44,22 @@ def expected(numbers):
     return total
 
 
-@pytest.mark.parametrize(("n", "max_len"), [(AT_ONCE, 8), (3 * AT_ONCE + 5, 8), (5, WAITING_TARGETS // 2)])
-def test_packs_wait_to_be_counted_many_at_a_time_and_none_is_left_out(n, max_len):
-    counting = Counting(max_len, distance("plain"))
-    numbers = np.random.default_rng(n).integers(0, 4, n).tolist()
-    assert count(counting, numbers) == numbers
-    assert len(counting.waiting) == n % (AT_ONCE if max_len == 8 else 2)
-    total = counting.total()
-    for name in COUNTED:
-        found, here = getattr(total, name), getattr(expected(numbers), name)
-        assert found[: len(here)].tolist() == here.tolist()
-        assert not found[len(here) :].any()
-
-
 def test_counting_goes_on_from_a_checkpoint(tmp_path):
-    counting = Counting(8, distance("plain"))
-    count(counting, [0, 1, 3])
-    torch.save(counting.state_dict(), tmp_path / "state.ckpt")
+    torch.save(count([0, 1, 3]).state_dict(), tmp_path / "state.ckpt")
+    saved = torch.load(tmp_path / "state.ckpt", weights_only=True)
     weights = np.array([0.5, 1, 2, 4, 1, 1, 1, 1])
-    again = Counting(8, distance("plain"))
-    count(again, [], weights)
-    again.load_state_dict(torch.load(tmp_path / "state.ckpt", weights_only=True))
-    assert again.total() == expected([0, 1, 3])
-    count(again, [2, 3], weights)
+    assert count([], weights, saved).total() == expected([0, 1, 3])
+    again = count([2, 3], weights, saved)
     assert again.total() == expected([0, 1, 3, 2, 3])
     # 4, 7, 2 and 1 targets weigh 2, 7, 4 and 4
     assert again.total().supervised_f().tolist() == [17, 15, 8, 4, 0, 0, 0, 0]
-    twice = Counting(8, distance("plain"))
-    twice.load_state_dict(again.state_dict())
-    assert twice.total() == again.total()
-    assert twice.total().gapped.dtype == np.int64
+    assert count([], before=again.state_dict()).total() == again.total()
 
 
 def totals_of(numbers):
     """Count some packs as one of the ranks, after a checkpoint of one rank, and add all ranks up."""
     meet()
-    counting = Counting(8, distance("plain"))
-    counting.load_state_dict(expected([1]).to_dict())
-    count(counting, numbers[int(os.environ["RANK"])])
-    return counting.total().to_dict()
+    return count(numbers[int(os.environ["RANK"])], before=expected([1]).to_dict()).total().to_dict()
 
 
 def test_ranks_add_up_to_what_one_counts(ranks):

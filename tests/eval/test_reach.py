@@ -172,7 +172,7 @@ def write_runs(folder):
             counts, records = PositionCounts(window), []
             for tokens in (120_000, 360_000, 960_000):
                 counts.add_segments([documents] * ((tokens - counts.tokens) // documents))
-                run.write_counts_at(tokens, counts)
+                run.write_counts(counts, tokens)
                 reach = round(float(np.sqrt(counts.frequency()[64]) / 6 * np.exp(generator.normal(0, 0.05))), 1)
                 found = {"reach": reach, "reach_low": reach - 5, "reach_high": reach + 5, "f_at_reach": 5000}
                 found |= {"reach": None, "reach_low": None, "f_at_reach": None} if reach < 30 else {}

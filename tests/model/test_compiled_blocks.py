@@ -16,7 +16,7 @@ from lab.errors import ConfigError
 from lab.model.config import DecoderConfig
 from lab.positions import distance, frequencies
 from lab.train import choices
-from lab.train.choices import choose_compile
+from lab.train.environment import choose_compile
 from tests.fits import load
 from tests.model import stand_ins
 from tests.model.stand_ins import definition

@@ -49,7 +49,7 @@ def test_rewind_drops_what_came_after_the_checkpoint(tmp_path):
         folder.append("probes.jsonl", {"consumed_tokens": tokens, "length": 64})
         folder.append("probes.jsonl", {"consumed_tokens": tokens, "effective_length": 64})
         folder.write_cases(tokens, [{"test": tokens}])
-        folder.write_counts_at(tokens, PositionCounts(4))
+        folder.write_counts(PositionCounts(4), tokens)
     with (tmp_path / "metrics.jsonl").open("a") as file:
         file.write('{"consumed_tokens": 150, "lo')
     (tmp_path / "cases" / "tokens-notes.jsonl").write_text("")
@@ -113,7 +113,7 @@ def test_a_file_is_whole_or_as_it_was(tmp_path, monkeypatch):
 
 def test_a_record_that_does_not_fit_is_one_line(tmp_path):
     (tmp_path / "metrics.jsonl").symlink_to("/dev/full")
-    remedy = "make room on this disk and run the same command again, lab.fit with --resume"
+    remedy = "make room on this disk, or check it, and run the same command again, lab.fit with --resume"
     with pytest.raises(DiskError, match=rf"^{tmp_path}/metrics.jsonl: needs 14 bytes, .*; {remedy}$"):
         RunFolder(tmp_path).append("metrics.jsonl", {"step": 123})
 

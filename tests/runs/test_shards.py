@@ -17,16 +17,24 @@ from torch.distributed.tensor import Shard, distribute_tensor
 
 from lab.errors import CheckpointError
 from lab.model.decoder import Decoder, DecoderConfig
-from lab.train.checkpoints import Checkpoint, newest, open_checkpoint, publish
+from lab.train.checkpoints import (
+    Checkpoint,
+    load_weights,
+    newest,
+    open_checkpoint,
+    publish,
+    read_state,
+    read_weights_of,
+)
 from lab.train.shards import (
     ShardWriter,
     finish_writing,
+    packed,
     read_shards,
     restore_tensors,
     tensors_to_save,
     write_shards,
 )
-from lab.train.state import load_weights, packed, read_state, read_tensors, read_weights_of
 from tests.ranks import meet
 from tests.refusals import refused
 
@@ -53,16 +61,12 @@ def test_files_are_plain_safetensors_and_hashed_as_they_were_written(tmp_path, m
         assert entry == {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
 
 
-READERS = pytest.mark.parametrize("read", [read_shards, read_tensors], ids=["torch", "own"])
-
-
-@READERS
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16], ids=str)
-def test_every_dtype_and_layout_comes_back(tmp_path, dtype, read):
+def test_every_dtype_and_layout_comes_back(tmp_path, dtype):
     wide = torch.randn(6, 4, generator=torch.Generator().manual_seed(0)).to(dtype)
     save(tmp_path, {"w": wide.T, "part": wide[1:3, 1:], "one": wide[0, :1]})
     found = {"w": torch.zeros(4, 6, dtype=dtype), "part": torch.zeros(2, 3, dtype=dtype)}
-    read(found, newest(tmp_path)[0].folder)
+    read_shards(found, newest(tmp_path)[0].folder)
     assert torch.equal(found["w"], wide.T)
     assert torch.equal(found["part"], wide[1:3, 1:])
     whole = read_weights_of(newest(tmp_path)[0])
@@ -140,28 +144,33 @@ def test_shards_of_two_ranks_are_read_by_one(ranks, tmp_path):
     assert sorted(held)[:2] == [("00000", "five", (3, 4)), ("00000", "one", (1,))]
     assert ("00001", "five", (2, 4)) in held
     assert [name for _, name, _ in held].count("everywhere") == 1, "what all hold is written once"
-    for read in (read_shards, read_tensors):
-        found = {"five": torch.zeros(5, 4), "one": torch.zeros(1)}
-        read(found, saved.folder)
-        assert (found["five"].flatten().tolist(), found["one"].item()) == ([float(n) for n in range(20)], 7.0)
-    assert {name: tuple(tensor.shape) for name, tensor in read_weights_of(saved).items()} == {
-        "everywhere": (3,), "five": (5, 4), "one": (1,)
-    }  # fmt: skip
-    (saved.folder / "weights-00001.safetensors").unlink()
-    with refused(f"{saved.folder}: cannot be read (", error=CheckpointError):
-        read_tensors(found, saved.folder)
+    found = {"five": torch.zeros(5, 4), "one": torch.zeros(1)}
+    read_shards(found, saved.folder)
+    for read in (found, read_weights_of(saved)):
+        assert (read["five"].flatten().tolist(), read["one"].item()) == ([float(n) for n in range(20)], 7.0)
+    assert read["everywhere"].tolist() == [0.0, 1.0, 2.0]
 
 
-@READERS
-def test_tensors_of_other_names_or_shapes_and_broken_files_are_one_line(tmp_path, read):
-    save(tmp_path, TENSORS)
-    folder = newest(tmp_path)[0].folder
-    for wanted in ({"b.weight": torch.zeros(5, 3)}, {"a.weight": torch.zeros(3, 5)}):
-        with refused(f"{folder}: cannot be read (", error=CheckpointError):
-            read(wanted, folder)
-    (folder / "weights-00000.safetensors").write_bytes(b"\xff" * 100)
-    with refused("", error=CheckpointError):
-        read({"a.weight": torch.zeros(5, 3)}, folder)
+def holding(**shapes):
+    """Build a model that has weights of these shapes."""
+    model = torch.nn.Module()
+    for name, shape in shapes.items():
+        model.register_parameter(name, torch.nn.Parameter(torch.zeros(shape)))
+    return model
+
+
+def test_tensors_of_other_names_or_shapes_and_broken_files_are_one_line(tmp_path):
+    save(tmp_path, {"a": torch.zeros(5, 3)})
+    saved = newest(tmp_path)[0]
+    for name, shape in (("b", (5, 3)), ("a", (3, 5))):
+        with refused(f"{saved.folder}: cannot be read (", error=CheckpointError):
+            read_shards({name: torch.zeros(shape)}, saved.folder)
+        with refused(f"{saved.folder}: cannot be read (", error=CheckpointError):
+            load_weights(holding(**{name: shape}), saved)
+    (saved.folder / "weights-00000.safetensors").write_bytes(b"\xff" * 100)
+    for read in (lambda: read_shards({"a": torch.zeros(5, 3)}, saved.folder), lambda: read_weights_of(saved)):
+        with refused(f"{saved.folder}: cannot be read (", error=CheckpointError):
+            read()
 
 
 class Attack:
@@ -196,7 +205,7 @@ def test_what_a_checkpoint_holds_is_not_run(tmp_path):
 def test_a_state_that_is_none_is_one_line(tmp_path, junk):
     (tmp_path / "state.ckpt").write_bytes(junk)
     with refused(f"{tmp_path / 'state.ckpt'}: ", error=CheckpointError):
-        read_state(Checkpoint(tmp_path, 1))
+        read_state(Checkpoint(tmp_path))
 
 
 def test_a_save_in_the_background_writes_what_was_there_when_it_began(tmp_path):

@@ -18,7 +18,6 @@ TINY = (
         "--probe.loss_tokens=256",
         f"--train.checkpoint_every_tokens={128 * PROBES}",
     ),
-    "--track.picture=false",
 )
 WARM = 0.25  # share of the steps after which nothing may grow
 GROWTH = 1.01

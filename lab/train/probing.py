@@ -2,15 +2,19 @@
 
 A probe follows the checkpoint of its step. Where the model is sharded, its weights are gathered once, into a whole
 copy that lasts as long as the probe. Every rank then runs its own tests without waiting for the others. A signal ends
-a probe between two lengths, and nothing of it is recorded; a resumed run finds from the records that a probe is due,
-and runs all of it before its first step. A probe that fails on any rank, for whatever reason, is recorded as failed,
-and training goes on; --resume at its step runs it again.
+a probe between two lengths, and nothing of it is recorded. A resumed run finds from the records that a probe is due,
+and runs all of it before its first step.
+
+A probe that fails on any rank, for whatever reason, is recorded as failed, and training goes on; --resume at its step
+runs it again. Ranks communicate by `exchange` only: a rank that fails joins the next exchange of the others, so that
+all of them fail there, and none waits. Where another collective call fails on one rank, the others wait in it, so that
+the run must end: OutOfStep.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -29,34 +33,24 @@ from lab.model.decoder import Decoder
 from lab.model.sharding import allocate, fill
 from lab.probe.curve import shown_length
 from lab.probe.effective_length import NeedleProbe, Worker
-from lab.probe.haystacks import KEPT, load_haystack, read_text
+from lab.probe.haystacks import load_haystack
 from lab.probe.measuring import Found, HeldOutLoss, Measuring, ModelInTraining
-from lab.train.callbacks.counting import Counting, crossed
-from lab.train.callbacks.recording import Recording, mirror
-from lab.train.callbacks.stopping import Stopping, WorkFailed, describe, exchange, in_step, together
 from lab.train.checkpoints import folder_name
-from lab.train.choices import computes_in_bf16, method_name
-from lab.train.environment import commit, processor
+from lab.train.environment import commit, computes_in_bf16, method_name, processor
 from lab.train.folder import RunFolder
+from lab.train.recording import Recording, mirror
+from lab.train.saving import Checkpointing, OutOfStep, Stopping, WorkFailed, crossed, describe, exchange
 
 
 class Probing(Callback):
-    """Runs the probe between two steps, without torch's random numbers or any change to weights, modes and buffers.
-
-    Raises: DataError for a haystack that cannot be read, before the training rather than by the first probe.
-    """
+    """Runs the probe between two steps, without torch's random numbers or any change to weights, modes and buffers."""
 
     def __init__(
-        self, experiment: Experiment, folder: RunFolder, counting: Counting, recording: Recording, stopping: Stopping
+        self, experiment: Experiment, folder: RunFolder, recording: Recording, stopping: Stopping, saving: Checkpointing
     ) -> None:
-        self.experiment, self.config, self.folder = experiment, experiment.probe, folder
-        self.counting, self.recording, self.stopping = counting, recording, stopping
-        self.trained = False  # whether the run continues after its last step, where only a probe can be left
+        self.experiment, self.folder = experiment, folder
+        self.recording, self.stopping, self.saving = recording, stopping, saving
         self.probed_at = 0
-        self.latest: str | None = None
-        self.report: Callable[[str], None] = lambda line: None
-        if self.config.haystack is not None and not (folder.path / KEPT).is_file():
-            read_text(Path(self.config.haystack))
 
     def on_train_start(self, trainer: lightning.Trainer, module: Any) -> None:
         """Set up the probe before the first step, so that faults are reported early, and run an overdue one."""
@@ -64,29 +58,37 @@ class Probing(Callback):
         self.probed_at, summary = trainer.strategy.broadcast(self.folder.last_probe())
         self.show_latest(summary)
         unprobed = self.probed_at < module.consumed
-        if (self.trained and unprobed) or crossed(self.config.every_tokens, self.probed_at, module.consumed):
+        if (self.saving.trained and unprobed) or self.interval_passed(module):
             self.run(trainer, module)
-        if self.trained:
+        if self.saving.trained:
             trainer.should_stop = True
-
-    def is_due(self, trainer: lightning.Trainer, module: Any) -> bool:
-        """Return, after a step, whether a probe follows: an interval has passed, or the step was the last."""
-        is_last = trainer.global_step >= trainer.max_steps
-        return is_last or crossed(self.config.every_tokens, self.probed_at, module.consumed)
 
     def on_train_batch_end(
         self, trainer: lightning.Trainer, module: Any, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Probe when it is due, unless the run stops here."""
-        if module.finished and not self.stopping.stopped and self.is_due(trainer, module):
+        """Save and probe when an interval has passed and after the last step, unless the run stops here."""
+        if not module.finished or self.stopping.stopped:
+            return
+        if trainer.global_step >= trainer.max_steps or self.interval_passed(module):
+            self.saving.save_now(trainer, module)
             self.run(trainer, module)
+
+    def interval_passed(self, module: Any) -> bool:
+        """Return whether a probe is due since the last one."""
+        return crossed(self.experiment.probe.every_tokens, self.probed_at, module.consumed)
 
     def run(self, trainer: lightning.Trainer, module: Any) -> None:
         """Probe and record, also that it failed; a collective call. A signal ends it with nothing recorded."""
-        counts = self.counting.total()
+        counts = self.recording.counting.total()
         found: Found | str | None
         try:
-            found = together(lambda: self.measure(trainer, module, counts))
+            try:
+                found = self.measure(trainer, module, counts)
+            except (WorkFailed, OutOfStep):
+                raise
+            except Exception as error:  # of any kind: what the probe measures must not end the run
+                exchange(None, describe(error))
+            exchange(None)
         except WorkFailed as error:
             found = str(error)
         if found is None:
@@ -103,7 +105,7 @@ class Probing(Callback):
         worker = Worker(trainer.global_rank, trainer.world_size, gather)
 
         def goes_on(line: str) -> bool:
-            self.report(line)
+            self.recording.report(line)
             return not self.stopping.agree(trainer, module)
 
         return self.measuring.run(model, worker, module.consumed, counts, goes_on)
@@ -111,15 +113,17 @@ class Probing(Callback):
     def whole(self, module: Any) -> Decoder:
         """Return the model, or a whole copy where it is sharded; a collective call.
 
-        Raises: WorkFailed where a rank has no room for the copy, before any of them gathers.
+        Raises: WorkFailed where a rank has no room for the copy, before any of them gathers; OutOfStep.
         """
         decoder: Decoder = module.decoder
         if not module.is_sharded:
             return decoder
         copy = allocate(module.make_decoder, module.sharding.dtype, module.device)
         exchange(None)
-        with in_step():
+        try:
             fill(copy, decoder)
+        except Exception as error:
+            raise OutOfStep(describe(error)) from error
         return copy
 
     def record(self, trainer: lightning.Trainer, consumed: int, found: Found | str, counts: PositionCounts) -> None:
@@ -127,7 +131,7 @@ class Probing(Callback):
         if isinstance(found, Found):
             try:
                 with rolled_back(self.folder.path / "probes.jsonl"):
-                    self.folder.write_counts_at(consumed, counts)
+                    self.folder.write_counts(counts, consumed)
                     self.folder.write_cases(consumed, found.cases)
                     for line in found.lines:
                         self.folder.append("probes.jsonl", line)
@@ -141,9 +145,9 @@ class Probing(Callback):
             self.folder.append("probes.jsonl", {**self.measuring.described(consumed), "failed": found})
 
     def show_latest(self, summary: dict[str, Any]) -> None:
-        """Keep what the last probe found for the progress line; an empty summary means none."""
+        """Show what the last probe found in the progress line; an empty summary means none."""
         if summary:
-            self.latest = shown_length(summary["effective_length"], summary.get("first_length"))
+            self.recording.length = shown_length(summary["effective_length"], summary.get("first_length"))
 
 
 def make_measuring(experiment: Experiment, rank: int, world_size: int, device: torch.device) -> Measuring:

@@ -1,1 +1,0 @@
-"""Lightning callbacks: counting, probing, checkpoints, records and signals."""

@@ -1,0 +1,286 @@
+"""Saves checkpoints by consumed tokens, when stopped and at the end, each whole or absent; restores one at the start.
+
+A background save writes a copy of the tensors while the run trains. There is one at a time: the next save, a stop and
+the end wait for it.
+
+A run stops on a signal, after the death of torchrun, or where a loss or gradient is not finite. On a signal the current
+step or length is finished and a checkpoint saved; the exit status is 75. A step that is not finite updates nothing:
+nothing is saved either, and the exit status is 1. A second Ctrl-C ends the process at once. Other signals do not:
+launchers and clusters repeat them, and a repeated signal must not kill a run that is already saving.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import time
+import traceback
+from collections.abc import Sequence
+from concurrent.futures import Future
+from typing import Any
+
+import lightning
+from lightning.pytorch.callbacks import Callback
+from torch import distributed
+
+from lab.command import FAILED, show
+from lab.config import Experiment
+from lab.errors import LabError
+from lab.launch import Launch
+from lab.model.sharding import reshard
+from lab.train import checkpoints
+from lab.train.folder import RunFolder, packed_counts
+from lab.train.recording import Recording
+from lab.train.shards import Files, ShardWriter, finish_writing, packed, restore_tensors, tensors_to_save, write_shards
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)  # Ctrl-C; kill and preemption; SLURM's warning
+SHOWN = 8  # streams that a fault names
+LOST = re.compile("peer|timed out|remote", re.IGNORECASE)  # in the errors of gloo and NCCL
+COPY_S = 1.0  # a Ctrl-C this soon after another is the same one, forwarded by a launcher
+
+
+def crossed(every_tokens: int | None, before: int, now: int) -> bool:
+    """Return whether a multiple of `every_tokens` lies between two numbers of consumed tokens.
+
+    Example:
+        >>> crossed(100, before=90, now=105), crossed(100, before=105, now=190), crossed(None, before=0, now=500)
+        (True, False, False)
+    """
+    return every_tokens is not None and now // every_tokens > before // every_tokens
+
+
+class WorkFailed(Exception):
+    """The work failed on some rank, as all ranks know."""
+
+
+class OutOfStep(RuntimeError):
+    """This rank failed where the others wait for it in a collective call."""
+
+
+def exchange(value: Any, reason: str | None = None) -> list[Any]:
+    """Collect a value of every rank, in order; a collective call.
+
+    Raises: WorkFailed on every rank where one has a reason.
+    """
+    parts = [(value, reason)]
+    if distributed.is_available() and distributed.is_initialized():
+        parts = parts * distributed.get_world_size()
+        distributed.all_gather_object(parts, (value, reason))
+    reasons = [f"rank {rank}: {reason}" for rank, (_, reason) in enumerate(parts) if reason]
+    if reasons:
+        raise WorkFailed(reasons[0])
+    return [value for value, _ in parts]
+
+
+def describe(error: BaseException) -> str:
+    """Return the kind of an error and the first line of its text."""
+    return ": ".join([type(error).__name__, *str(error).strip().splitlines()[:1]])
+
+
+class Stopping(Callback):
+    """Turns signals into a stop that all ranks agree on, after a step or between two lengths of a probe."""
+
+    def __init__(self, launch: Launch) -> None:
+        self.launch = launch
+        self.stopped = False
+        self.fault: str | None = None  # why the run cannot go on
+        self.asked_at: float | None = None
+        self.parent = os.getppid()
+
+    def on_train_start(self, trainer: lightning.Trainer, module: Any) -> None:
+        """Install the handlers after Lightning has installed its own; it restores the original ones at the end."""
+
+        def ask(number: int, frame: Any) -> None:
+            now = time.monotonic()
+            if number == signal.SIGINT and self.asked_at is not None and now - self.asked_at > COPY_S:
+                signal.signal(number, signal.SIG_DFL)
+                signal.raise_signal(number)
+            self.asked_at = self.asked_at or now
+            module.stop_asked = True
+
+        for number in SIGNALS:
+            signal.signal(number, ask)
+
+    def on_train_batch_start(self, trainer: lightning.Trainer, module: Any, batch: Any, batch_idx: int) -> None:
+        """Stop the ranks of a torchrun that has been killed, as nothing else ends them."""
+        if self.launch.by_torchrun and os.getppid() != self.parent and not module.stop_asked:
+            module.stop_asked = True
+            show(f"torchrun (process {self.parent}) of rank {self.launch.rank} has ended; saving", error=True)
+
+    def on_train_batch_end(
+        self, trainer: lightning.Trainer, module: Any, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """End the loop once all ranks know, which they do from the step's sums."""
+        if not module.finished:
+            return
+        if module.finished.skipped:
+            self.fault = (
+                f"optim.lr={module.optim.lr}: step {trainer.global_step}, which ends at {module.consumed:,} tokens, "
+                f"{not_finite(module.finished.streams)}; start another run with a lower optim.lr, or resume from the "
+                "last checkpoint on another machine"
+            )
+        if self.fault or module.stop_agreed:
+            self.stop(trainer)
+
+    def agree(self, trainer: lightning.Trainer, module: Any) -> bool:
+        """End the loop if any rank received a signal, and return whether one did; a collective call."""
+        if any(exchange(module.stop_asked)):
+            self.stop(trainer)
+        return self.stopped
+
+    def stop(self, trainer: lightning.Trainer) -> None:
+        """End the loop before the next step."""
+        self.stopped = trainer.should_stop = True
+
+    def on_exception(self, trainer: lightning.Trainer, module: Any, exception: BaseException) -> None:
+        """End a rank that fails at once, so that torchrun ends the others: its teardown would wait for them."""
+        if self.launch.world_size > 1 and isinstance(exception, Exception) and not isinstance(exception, LabError):
+            if isinstance(exception, OutOfStep) or LOST.search(str(exception)):
+                show(f"rank {self.launch.rank} (process {os.getpid()}) failed ({describe(exception)})", error=True)
+            else:
+                traceback.print_exception(exception)
+            os._exit(FAILED)
+
+    def ignore(self) -> None:
+        """Ignore signals once all is saved, while the run reports and the process exits."""
+        for number in SIGNALS:
+            signal.signal(number, signal.SIG_IGN)
+
+
+def not_finite(streams: Sequence[int]) -> str:
+    """Describe a step without an update by the streams whose packs have a loss that is not finite.
+
+    Example:
+        >>> not_finite([0, 3]), not_finite([])
+        ('has a loss that is not finite (streams 0, 3)', 'has a gradient that is not finite (all losses are)')
+    """
+    if not streams:
+        return "has a gradient that is not finite (all losses are)"
+    more = f" and {len(streams) - SHOWN} more" if len(streams) > SHOWN else ""
+    return f"has a loss that is not finite (streams {', '.join(map(str, streams[:SHOWN]))}{more})"
+
+
+class Checkpointing(Callback):
+    """Runs after the callbacks whose state it saves, and before the probe, which saves what is not saved yet.
+
+    `start` is the checkpoint to continue at; only the first rank's value is used.
+    """
+
+    def __init__(
+        self,
+        experiment: Experiment,
+        folder: RunFolder,
+        recording: Recording,
+        stopping: Stopping,
+        start: checkpoints.Checkpoint | None,
+    ) -> None:
+        self.config, self.folder, self.start = experiment.train, folder, start
+        self.recording, self.stopping = recording, stopping
+        self.trained = False  # whether the run continues after its last step, where only a probe can be left
+        self.saved_at = 0
+        self.final: dict[int, int] = {}  # consumed tokens of the checkpoints of final_steps
+        self.group: distributed.ProcessGroup | None = None
+        self.writing: Future[Any] | None = None
+
+    def on_fit_start(self, trainer: lightning.Trainer, module: Any) -> None:
+        """Restore the checkpoint that the first rank found.
+
+        Raises: CheckpointError.
+        """
+        if distributed.is_available() and distributed.is_initialized():
+            self.group = distributed.new_group(backend="gloo")  # a save in the background must not meet the training
+        start = trainer.strategy.broadcast(self.start)
+        if start is not None:
+            self.restore(trainer, module, start)
+        self.saved_at = module.consumed
+
+    def on_train_batch_end(
+        self, trainer: lightning.Trainer, module: Any, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """Save when an interval has passed, and on a signal."""
+        if not module.finished or self.stopping.fault:
+            return
+        is_final = trainer.global_step in self.config.final_steps
+        if is_final:
+            self.final[trainer.global_step] = module.consumed
+        due = is_final or crossed(self.config.checkpoint_every_tokens, self.saved_at, module.consumed)
+        if due or self.stopping.stopped:
+            self.save(trainer, module, background=self.config.async_checkpoints and not self.stopping.stopped)
+
+    def on_train_end(self, trainer: lightning.Trainer, module: Any) -> None:
+        """Wait for what is still being written."""
+        self.finish()
+
+    def save_now(self, trainer: lightning.Trainer, module: Any) -> None:
+        """Save this step, or wait for its save in the background; a collective call.
+
+        Raises: CheckpointError.
+        """
+        if self.saved_at == module.consumed:
+            self.finish()
+        else:
+            self.save(trainer, module, background=False)
+
+    def save(self, trainer: lightning.Trainer, module: Any, *, background: bool) -> None:
+        """Save a checkpoint; a collective call.
+
+        Raises: CheckpointError where this one, or the one before, cannot be written.
+        """
+        self.finish()
+        root, consumed, final = self.folder.checkpoints, module.consumed, tuple(self.final.values())
+        counts = self.recording.counting.total()
+        reshard(module.decoder)
+        tensors, rest = tensors_to_save(module.decoder, trainer.optimizers[0])
+        state = rest | {
+            "step": trainer.global_step,
+            "consumed_tokens": consumed,
+            "skipped_steps": module.skipped_steps,
+            "schedule": trainer.lr_scheduler_configs[0].scheduler.state_dict(),
+            "data": trainer.datamodule.state_dict(),  # type: ignore[attr-defined]
+            "recording": self.recording.state_dict(),
+            "final": dict(self.final),
+        }
+
+        def publish(files: Files) -> None:
+            self.folder.write_counts(counts)
+            checkpoints.publish(root, consumed, self.config.keep_checkpoints, files, final)
+
+        small = {checkpoints.STATE: packed(state), checkpoints.COUNTS: packed_counts(counts)}
+        writer = ShardWriter(root, consumed, small, publish)
+        self.writing = write_shards(tensors, writer, self.group, background=background)
+        self.saved_at = consumed
+        self.recording.pause()
+
+    def restore(self, trainer: lightning.Trainer, module: Any, checkpoint: checkpoints.Checkpoint) -> None:
+        """Continue at a checkpoint, under any number of processes; before any batch. A collective call.
+
+        Raises: CheckpointError.
+        """
+        state = checkpoints.read_state(checkpoint)
+        optimizer, schedule = trainer.optimizers[0], trainer.lr_scheduler_configs[0].scheduler
+        restore_tensors(module.decoder, optimizer, checkpoint, state, self.group)
+        module.consumed, module.skipped_steps = state["consumed_tokens"], state["skipped_steps"]
+        schedule.load_state_dict(state["schedule"])
+        for param_group, lr in zip(optimizer.param_groups, schedule.get_last_lr(), strict=True):
+            param_group["lr"] = lr
+        trainer.datamodule.load_state_dict(state["data"])  # type: ignore[attr-defined]
+        self.recording.load_state_dict(state["recording"])
+        self.final = {step: at for step, at in state["final"].items() if step in self.config.final_steps}
+        # Lightning's own counters: batches count from zero again, as a checkpoint is saved between two steps, so that
+        # the next step begins with the next batch whatever the number of batches in a step now.
+        loop = trainer.fit_loop.epoch_loop
+        done = loop.automatic_optimization.optim_progress.optimizer.step.total
+        done.ready = done.completed = state["step"]
+        if trainer.global_step >= trainer.max_steps:
+            self.trained = True
+            loop.max_steps += 1  # Lightning calls no hook where no step is left
+
+    def finish(self) -> None:
+        """Wait for a save in the background.
+
+        Raises: CheckpointError where it could not be written.
+        """
+        writing, self.writing = self.writing, None
+        if writing is not None:
+            finish_writing(writing, self.folder.checkpoints)
