@@ -30,3 +30,10 @@ def words_of(text):
 
 def rows_named(name):
     return lambda folder: rows_in(folder / name)
+
+
+def size_of(path):
+    """Read the width and height of a PNG."""
+    data = path.read_bytes()
+    assert data.startswith(b"\x89PNG")
+    return int.from_bytes(data[16:20], "big"), int.from_bytes(data[20:24], "big")

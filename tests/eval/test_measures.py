@@ -8,10 +8,10 @@ import pytest
 
 from eval.engine.subject import Subject
 from lab import cli
+from tests.eval.commands import size_of
 from tests.eval.report.fakes import write_fake
 from tests.eval.test_reach import write_runs
 from tests.forked import ROOT
-from tests.runs.test_picture import size_of
 
 METHOD, FREQUENCY, PLOT = "--distance=rerope:window=9", "--frequency=ntk:factor=2", "--plot"
 MODEL = (METHOD, FREQUENCY, PLOT)
