@@ -34,8 +34,8 @@ from lab.files import (
 from lab.launch import Launch
 from lab.model import devices
 from lab.positions import frequencies
-from lab.positions.base_bound import base_warning
 from lab.positions.methods import describe
+from lab.positions.rope import base_warning
 from lab.probe.haystacks import KEPT, text_to_keep
 from lab.probe.protocols import window_warning
 from lab.source import tokenizer_of
