@@ -49,7 +49,7 @@ from eval.harness.model import harness_model
 from eval.harness.tasks import evaluate, load_tasks, task_manager
 from lab.command import start
 from lab.files import write_json, writing
-from lab.probe.intervals import share_limits
+from lab.probe.limits import share_limits
 from lab.schema import Length, NonNegative, PathText, Positive
 from lab.source import named
 
