@@ -187,24 +187,8 @@ class ByDepth(NeedleMeasure):
         missed = [row for row in thirds if row["score"] is not None]
         if not missed:
             return grid
-        return below(
-            grid,
-            draw(
-                missed,
-                "length",
-                "score",
-                "third",
-                None,
-                "low",
-                "high",
-                "bar",
-                names=THIRDS,
-                height=110,
-                y_limits=(0, 1),
-                y_title="share of failures",
-                **STYLE,
-            ),
-        )
+        style = {"kind": "bar", "names": THIRDS, "height": 110, "title": "", "y_title": "share of failures"}
+        return below(grid, self.length_shares(missed, "third", **style))
 
 
 def split(rows: Sequence[Row]) -> tuple[list[Row], list[Row]]:

@@ -16,8 +16,7 @@ from lab.probe.effective_length import NeedleProbe, Worker
 from lab.probe.needles import found
 from lab.probe.released_needles import found as found_anywhere
 from tests.eval.answering import Reader
-from tests.eval.commands import runner
-from tests.runs.test_picture import size_of
+from tests.eval.commands import runner, size_of
 
 HAYSTACK = " ".join(f"bake{'.' if k % 7 == 6 else ''}" for k in range(4000))
 STOP, BUDGET = 1, 24

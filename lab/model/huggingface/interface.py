@@ -93,7 +93,7 @@ class Applied:
             starts = first_ids(k_pos, None)
         frequencies = own_frequencies(self.rotary)
         given = None if by_order else seen
-        return Layout.of(q_pos, k_pos, frequencies, self.distance, q.dtype, starts=starts, mask=given)
+        return Layout(q_pos, k_pos, frequencies, self.distance, q.dtype, starts=starts, mask=given)
 
 
 def own_frequencies(rotary: Any) -> Frequencies:
