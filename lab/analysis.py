@@ -34,9 +34,8 @@ from lab.errors import CheckpointError
 from lab.loading import open_model
 from lab.probe.config import ProbeConfig
 from lab.probe.effective_length import NeedleProbe
-from lab.probe.haystacks import load_haystack
-from lab.probe.measuring import ModelInTraining
-from lab.probe.records import length_record, summary_record
+from lab.probe.measuring import ModelInTraining, length_record, summary_record
+from lab.probe.needles import load_haystack
 from lab.schema import Section, validated
 from lab.source import find_place
 from lab.train.arms import differing, read_settings
