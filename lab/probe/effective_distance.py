@@ -188,14 +188,14 @@ class DistanceProbe(Probe):
 
         Raises: ConfigError, DataError.
         """
-        config, tokenizer = self.config, self.tokenizer
+        config, tokenizer, tests = self.config, self.tokenizer, self.config.distance_tests
         self.test = OneNumberTest(tokenizer, self.haystack, self.window, config.digits, config.seed)
+        self.budget, self.required = self.test.budget, 1
+        self.design = sequential_design(tests, (), 0.0, tests)
         (number,) = draw_numbers(np.random.default_rng(config.seed), 1, config.digits)
-        answer = wording.answer([number])
-        check_spelling(tokenizer, answer, [number], lambda text: answers(text, number))
+        check_spelling(tokenizer, wording.answer([number]), [number], lambda text: answers(text, number))
         self.distances = self.choose_distances()
-        if self.source is not None:
-            check_enough(self.haystack, tokenizer, len(self.test.reachable), self.window, self.source)
+        check_enough(self.haystack, tokenizer, len(self.test.reachable), self.window, self.source)
 
     @classmethod
     def beside(cls, probe: Probe) -> DistanceProbe | None:
@@ -203,7 +203,7 @@ class DistanceProbe(Probe):
 
         Raises: ConfigError, DataError.
         """
-        inputs = {field.name: getattr(probe, field.name) for field in fields(Probe)}
+        inputs = {field.name: getattr(probe, field.name) for field in fields(Probe) if field.init}
         return cls(**inputs) if probe.config.distance_tests else None
 
     def in_prompt(self, length: int) -> DistanceProbe:
@@ -213,6 +213,7 @@ class DistanceProbe(Probe):
         """
         shorter = copy(self)
         shorter.test = replace(self.test, window=length)
+        shorter.budget = shorter.test.budget
         shorter.distances = [distance for distance in self.distances if distance in shorter.test.reachable]
         return shorter
 
@@ -221,20 +222,17 @@ class DistanceProbe(Probe):
 
         Raises: ConfigError for a window without room for a test, or a distance outside it.
         """
-        reachable, window = self.test.reachable, self.test.window
-        if not reachable:
-            least = window + reachable.start - reachable.stop + 1
-            rule = f"a one-number test takes {least} tokens, and the window has {window}"
-            raise ConfigError(f"probe.distance_tests={self.config.distance_tests}: {rule}; set it to 0")
-        if self.config.distances is None:
-            first = min(max(reachable[0], window // NEAR), reachable[-1])
-            points = np.linspace(first, reachable[-1], self.config.distance_points or DISTANCES)
-            return [int(point) for point in np.unique(points.round())]
-        room = f"must be {reachable[0]} to {reachable[-1]}, what a window of {window} tokens has room for"
-        faults = [f"probe.distances={d}: {room}; name others" for d in self.config.distances if d not in reachable]
-        if faults:
-            raise ConfigError(*faults)
-        return list(self.config.distances)
+        reachable, window, config = self.test.reachable, self.test.window, self.config
+        outside = [distance for distance in config.distances or () if distance not in reachable]
+        if outside or not reachable:
+            rule = f"must be {reachable.start} to {reachable.stop - 1}, what a window of {window} tokens has room for"
+            remedy = "name others, or set probe.distance_tests to 0"
+            raise ConfigError(f"probe.distances={outside or config.distances}: {rule}; {remedy}")
+        if config.distances is not None:
+            return list(config.distances)
+        first = min(max(reachable[0], window // NEAR), reachable[-1])
+        points = np.linspace(first, reachable[-1], config.distance_points or DISTANCES)
+        return [int(point) for point in np.unique(points.round())]
 
     def case(self, length: int, test: int) -> OneNumberCase:
         """Draw one test of a distance."""
@@ -245,26 +243,16 @@ class DistanceProbe(Probe):
 
         The store keeps the tests of a distance as of a length.
         """
-        judge, tests = partial(self.judged, model), self.config.distance_tests
-        design = sequential_design(tests, (), 0.0, tests)
         for distance in self.distances:
-            where = (model.generate, distance, judge, worker, store, design)
-            yield self.run_at(*where, budget=self.test.budget, required=1)
+            yield self.run_at(model.generate, distance, partial(self.judged, model), worker, store)
 
     def judged(self, model: Any, batch: Sequence[tuple[int, OneNumberCase, str]]) -> Iterator[tuple[int, Row]]:
         """Find the numbers in the answers of a batch, and score the right answers."""
-        scores = log_probs(model, [case for _, case, _ in batch], self.test.budget, self.device)
+        scores = log_probs(model, [case for _, case, _ in batch], self.budget, self.device)
         for (test, case, answer), log_prob in zip(batch, scores, strict=True):
-            yield (
-                test,
-                {
-                    "prompt_hash": case.prompt_hash,
-                    "numbers": case.numbers,
-                    "answer": answer,
-                    "found": int(answers(answer, case.numbers[0])),
-                    "log_prob": round(log_prob, 6),
-                },
-            )
+            found = {"found": int(answers(answer, case.numbers[0])), "log_prob": round(log_prob, 6)}
+            asked = {"prompt_hash": case.prompt_hash, "numbers": case.numbers, "answer": answer}
+            yield test, {**asked, **found}
 
 
 def answers(text: str, number: str) -> bool:

@@ -36,15 +36,15 @@ RESAMPLES = 1000
 
 def tests_of(probe: NeedleProbe) -> Record:
     """Return the properties of a probe's tests beside their lengths."""
-    return {
-        "protocol": probe.config.protocol,
-        "needles": probe.needles,
-        "digits": probe.digits,
-        "required": probe.config.required,
-        "answer_budget": probe.config.budget,
-        "haystack": hashlib.sha256(probe.haystack.encode()).hexdigest()[:16],
-        "seed": probe.seed,
-    }
+    config = probe.config
+    names = ("protocol", "needles", "digits", "required")
+    own = {name: getattr(config, name) for name in names} | {"answer_budget": config.budget}
+    return own | {"haystack": hashed(probe.haystack), "seed": config.seed}
+
+
+def hashed(text: str) -> str:
+    """Name a text by the first digits of its SHA-256."""
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def length_record(probe: NeedleProbe, result: LengthResult, about: Mapping[str, Any], counts: Counted | None) -> Record:
@@ -59,12 +59,7 @@ def length_record(probe: NeedleProbe, result: LengthResult, about: Mapping[str, 
         stops = {"tests": config.tests, "thresholds": thresholds, "error": config.error_rate, "round": size}
     return {
         **about,
-        "length": result.length,
-        "tests": result.tests,
-        "passed": result.passed,
-        "accuracy": result.accuracy,
-        "low": result.low,
-        "high": result.high,
+        **{name: getattr(result, name) for name in ("length", "tests", "passed", "accuracy", "low", "high")},
         "confidence": config.confidence,
         "verdict": "pass" if result.accuracy >= config.threshold else "fail",
         "n": result.tests,
@@ -120,13 +115,8 @@ def distance_record(
 def one_number_tests(probe: DistanceProbe) -> Record:
     """Return the properties of the tests beside their distances."""
     test = probe.test
-    return {
-        "needles": 1,
-        "digits": test.digits,
-        "prompt_tokens": test.prompt_tokens,
-        "haystack": hashlib.sha256(test.haystack.encode()).hexdigest()[:16],
-        "seed": test.seed,
-    }
+    sizes = {"needles": 1, "digits": test.digits, "prompt_tokens": test.prompt_tokens}
+    return {**sizes, "haystack": hashed(test.haystack), "seed": test.seed}
 
 
 def reach_record(results: Sequence[LengthResult], threshold: float, counts: Counted | None) -> Record:
@@ -218,15 +208,14 @@ class Measuring:
         `goes_on` receives a line after every length and distance; where it returns false, the probe ends with None.
         """
         lengths: list[LengthResult] = []
-        for result in self.probe.run(model.generate, worker):
-            lengths.append(result)
-            if not goes_on(f"probing: {result.length} tokens {result.accuracy:.2f}"):
-                return None
         distances: list[LengthResult] = []
-        for result in self.distances.run(model, worker) if self.distances else ():
-            distances.append(result)
-            if not goes_on(f"probing: distance {result.length} {result.accuracy:.2f}"):
-                return None
+        runs = [("length", lengths, self.probe.run(model.generate, worker))]
+        runs += [("distance", distances, self.distances.run(model, worker))] if self.distances else []
+        for by, results, run in runs:
+            for result in run:
+                results.append(result)
+                if not goes_on(f"probing: {by} {result.length} {result.accuracy:.2f}"):
+                    return None
         about = self.described(consumed)
         saved = SavedCounts(counts.lengths, counts.frequency(), counts.tokens)  # f is slow under a method
         lines = [length_record(self.probe, result, about, saved) for result in lengths]

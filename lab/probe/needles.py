@@ -79,12 +79,12 @@ def text_to_keep(path: str | None, data: DataConfig, tokenizer: Tokenizer, longe
     return kept if fills or len(kept) == len(text) else None
 
 
-def check_enough(text: str, tokenizer: Tokenizer, n_tokens: int, length: int, source: str) -> None:
-    """Refuse a text that a test of `length` tokens, `n_tokens` of them from the text, would repeat.
+def check_enough(text: str, tokenizer: Tokenizer, n_tokens: int, length: int, source: str | None) -> None:
+    """Refuse a file's text that a test of `length` tokens, `n_tokens` of them from the text, would repeat.
 
-    Raises: DataError, which begins with `source`, the setting that the text comes from.
+    Raises: DataError, which begins with `source`, the setting that names the file; None for text of the corpus.
     """
-    if len(plain_ids(tokenizer, text[: 2 * CHARS_PER_TOKEN * n_tokens])) >= n_tokens:
+    if source is None or len(plain_ids(tokenizer, text[: 2 * CHARS_PER_TOKEN * n_tokens])) >= n_tokens:
         return
     have = len(plain_ids(tokenizer, text))
     if have < n_tokens:
@@ -141,11 +141,6 @@ class NeedleCase(Case):
     numbers: list[str]
     depths: list[float]
     distances: list[int]
-
-
-def draw(seed: int, length: int, test: int) -> np.random.Generator:
-    """Return what a test is drawn from."""
-    return np.random.default_rng([seed, length, test])
 
 
 def make_case(

@@ -36,7 +36,6 @@ from lab.positions import frequencies
 from lab.positions.methods import describe
 from lab.positions.rope import base_warning
 from lab.probe.needles import KEPT, text_to_keep
-from lab.probe.released_needles import window_warning
 from lab.source import tokenizer_of
 from lab.train import checkpoints
 from lab.train.arms import changes
@@ -133,9 +132,8 @@ def start_folder(
     shards, probe = shard_folder(experiment.data), experiment.probe
     tokenizer = load_tokenizer(shards)
     check_vocabulary(experiment)
-    warning = window_warning(experiment.tests, tokenizer, experiment.reach)
     token_types = choose_token_types(experiment, folder, checkpoint)
-    show("\n".join(filter(None, (f"data: {summarise(shards).summary}", warning))))
+    show(f"data: {summarise(shards).summary}")
     shape = planned_shape(experiment, folder, checkpoint, data)
     if restart and any(not entry.name.startswith(LOCK_NAME) for entry in folder.path.iterdir()):
         show(f"{folder.path}: moved to {move_aside(folder.path)}")
