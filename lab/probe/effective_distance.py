@@ -37,19 +37,11 @@ from lab.data.synthetic import draw_numbers
 from lab.data.tokenizer import special_ends
 from lab.errors import ConfigError
 from lab.model.loss import IGNORE
+from lab.probe import needles
 from lab.probe.config import DISTANCES
 from lab.probe.effective_length import Probe, ResultStore, Row, Worker
 from lab.probe.limits import LengthResult, sequential_design
-from lab.probe.needles import (
-    SAMPLE_NUMBERS,
-    NeedleCase,
-    check_enough,
-    check_spelling,
-    compose,
-    cut_haystack,
-    number_place,
-    plain_ids,
-)
+from lab.probe.needles import NeedleCase, needle_of, plain_ids
 
 SPARE_TOKENS = 64  # of haystack, among which a word begins
 STREAM = 1  # keeps the draws of a distance apart from those of a four-needle length
@@ -103,7 +95,7 @@ class OneNumberTest:
     @cached_property
     def samples(self) -> list[str]:
         """Numbers whose tokens stand for those of all."""
-        return draw_numbers(np.random.default_rng(0), SAMPLE_NUMBERS, self.digits)
+        return draw_numbers(np.random.default_rng(0), needles.SAMPLE_NUMBERS, self.digits)
 
     @cached_property
     def lead(self) -> list[int]:
@@ -137,8 +129,8 @@ class OneNumberTest:
 
     def spell(self, number: str, ids: list[int], digits: list[int]) -> Spelling:
         """Encode a number's needle, beside its whole answer as `answer` encodes it."""
-        needle, n = plain_ids(self.tokenizer, wording.NEEDLE.format(number=number)), len(self.lead)
-        return Spelling(needle, number_place(self.tokenizer, number), ids[n:], [k - n for k in digits])
+        n = len(self.lead)
+        return Spelling(*needle_of(self.tokenizer, number), ids[n:], [k - n for k in digits])
 
     def answer(self, number: str) -> tuple[list[int], list[int]]:
         """Encode a whole answer; return its tokens, and the indices of those that hold the number's digits."""
@@ -159,11 +151,10 @@ class OneNumberTest:
         head, tail = self.ends
         n_hay = self.prompt_tokens - len(head) - len(spelling.needle) - len(tail)
         before = n_hay - (distance - len(tail) - spelling.sizes[1])
-        hay, words = cut_haystack(self.tokenizer, self.haystack, n_hay + SPARE_TOKENS, generator)
+        hay, words = needles.cut_haystack(self.tokenizer, self.haystack, n_hay + SPARE_TOKENS, generator)
         skipped = min((int(word) - before for word in words if 0 <= word - before <= SPARE_TOKENS), default=0)
         hay = hay[skipped : skipped + n_hay]
-        drawn = compose(self.tokenizer, [number], hay, [before], (head, [spelling.needle], tail))
-        assert (len(drawn.prompt_ids), drawn.distances) == (self.prompt_tokens, [distance]), "placed otherwise"
+        drawn = needles.compose([number], hay, [before], (head, [(spelling.needle, spelling.place)], tail))
         return OneNumberCase(drawn.prompt_ids, drawn.numbers, drawn.depths, drawn.distances, spelling)
 
     def draw(self, generator: np.random.Generator) -> tuple[str, Spelling]:
@@ -193,9 +184,9 @@ class DistanceProbe(Probe):
         self.budget, self.required = self.test.budget, 1
         self.design = sequential_design(tests, (), 0.0, tests)
         (number,) = draw_numbers(np.random.default_rng(config.seed), 1, config.digits)
-        check_spelling(tokenizer, wording.answer([number]), [number], lambda text: answers(text, number))
+        needles.check_spelling(tokenizer, wording.answer([number]), [number], lambda text: answers(text, number))
         self.distances = self.choose_distances()
-        check_enough(self.haystack, tokenizer, len(self.test.reachable), self.window, self.source)
+        needles.check_enough(self.haystack, tokenizer, len(self.test.reachable), self.window, self.source)
 
     @classmethod
     def beside(cls, probe: Probe) -> DistanceProbe | None:

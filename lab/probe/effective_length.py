@@ -9,7 +9,6 @@ run in this order, so that a sequential probe runs the first tests of a full one
 from __future__ import annotations
 
 import time
-from abc import ABC, abstractmethod
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
@@ -130,7 +129,7 @@ class ResultStore:
 
 
 @dataclass(eq=False, repr=False)
-class Probe(ABC):
+class Probe:
     """The settings, tokenizer and text that the tests of one model are drawn from, and how they are run.
 
     `by` names what tests differ by, their length or their distance. `source` is the setting that names the haystack's
@@ -148,13 +147,10 @@ class Probe(ABC):
     device: torch.device | str = "cpu"
     source: str | None = None
     by: ClassVar[str]
+    case: ClassVar[Callable[..., NeedleCase]]  # draws a test of a length or distance
     design: Design = field(init=False)  # where the tests of a length or distance stop
     budget: int = field(init=False)  # tokens that are left for the answer
     required: int = field(init=False)  # numbers that must be found for a test to pass
-
-    @abstractmethod
-    def case(self, length: int, test: int) -> NeedleCase:
-        """Draw one test of a length or distance."""
 
     def run_at(
         self, generate: Generate, length: int, judge: Judge, worker: Worker, store: ResultStore, decided: Any = None

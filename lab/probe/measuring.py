@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lab.counts import Counted, PositionCounts, SavedCounts, f_at, visible_context
+from lab.counts import Counted, SavedCounts, f_at, visible_context
 from lab.data.config import DataConfig
 from lab.data.packing import PackSettings, PackStream
 from lab.data.preparation import shard_folder
@@ -134,17 +134,17 @@ def found_by_distance(
     without a number are left out. The limits are quantiles over tests drawn again with replacement.
     """
     known = [case for case in cases if "found_each" in case]
-    tests, numbers = np.zeros((2, len(known), len(distances)))
+    if not known:
+        return []
     middles = (np.array(distances[1:]) + np.array(distances[:-1])) / 2
-    for row, case in enumerate(known):
-        bins = np.searchsorted(middles, case["distances"])
-        np.add.at(tests[row], bins, 1)
-        np.add.at(numbers[row], bins, case["found_each"])
-    rng, shares = np.random.default_rng(seed), np.full((RESAMPLES, len(distances)), np.nan)
-    for number in range(RESAMPLES if known else 0):
-        times = np.bincount(rng.integers(0, len(known), len(known)), minlength=len(known))
-        drawn = times @ tests
-        np.divide(times @ numbers, drawn, out=shares[number], where=drawn > 0)
+    places = [np.searchsorted(middles, case["distances"]) for case in known]
+    tests = np.stack([np.bincount(at, minlength=len(distances)) for at in places])
+    weights = [np.array(case["found_each"], dtype=float) for case in known]
+    numbers = np.stack([np.bincount(*pair, minlength=len(distances)) for pair in zip(places, weights, strict=True)])
+    picks = np.random.default_rng(seed).integers(0, len(known), (RESAMPLES, len(known)))
+    times = np.stack([np.bincount(pick, minlength=len(known)) for pick in picks])
+    with np.errstate(invalid="ignore"):  # a distance that a draw lacks is nan
+        shares = (times @ numbers) / (times @ tests)
     rows = []
     for place, (distance, n, found) in enumerate(zip(distances, tests.sum(0), numbers.sum(0), strict=True)):
         if n:
@@ -196,12 +196,7 @@ class Measuring:
         self.distances = DistanceProbe.beside(probe)
 
     def run(
-        self,
-        model: ModelInTraining,
-        worker: Worker,
-        consumed: int,
-        counts: PositionCounts | SavedCounts,
-        goes_on: Callable[[str], bool],
+        self, model: ModelInTraining, worker: Worker, consumed: int, counts: Any, goes_on: Callable[[str], bool]
     ) -> Found | None:
         """Run this process's tests and measure its part of the loss; a collective call.
 
