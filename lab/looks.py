@@ -52,11 +52,6 @@ def is_numeric(values: pd.Series[Any]) -> bool:
     return values.dtype.kind in "iuf" or not values.notna().any()
 
 
-def outside(values: pd.Series[Any], limits: tuple[float, float] | None) -> bool:
-    """Return whether values lie beyond the limits of an axis, where what is drawn must be cut off."""
-    return limits is not None and is_numeric(values) and not values.dropna().between(*limits).all()
-
-
 def words(name: object) -> str:
     """Write a column's name as words."""
     return str(name).replace("_", " ")

@@ -164,23 +164,24 @@ def cell_of(points: pd.DataFrame) -> Row:
     return {"reach": mean, "runs": int(n) + none, "failed": none, "text": text}
 
 
-def by_method(runs: Runs, *, kind: str, x: str, x_title: str, title: str) -> Figure | None:
-    """Draw a share against distance or length: methods in colour, arms side by side."""
-    rows: pd.DataFrame = getattr(runs, kind)
+def by_distance(runs: Runs) -> Figure | None:
+    """Draw the share of numbers found against distance: methods in colour, arms side by side."""
+    rows = runs.distances
     reach = runs.reaches.assign(reach=runs.reaches["reach"].astype(float)).groupby("method")["reach"].mean()
     chosen = sorted({*rows["method"]}, key=lambda name: -reach.fillna(0).get(name, 0))[:MOST_METHODS]
-    mean = shares(rows[rows["method"].isin(chosen)], x)
+    mean = shares(rows[rows["method"].isin(chosen)])
     if mean.empty:
         return None
     looks: dict[str, Any] = {"names": runs.methods, "legend": [name for name in runs.methods if name in chosen]}
-    looks |= {"low": "low", "high": "high", "x_title": x_title, "y_title": title, "y_limits": (0, 1)}
+    looks |= {"low": "low", "high": "high", "y_limits": (0, 1)}
+    looks |= {"x_title": "distance of the number (tokens)", "y_title": "share of numbers found"}
     looks["rules"] = [] if runs.threshold is None else [Rule("y", runs.threshold)]
-    chart, n, more = by_arm(runs, mean, x, "share", "method", {}, **looks)
+    chart, n, more = by_arm(runs, mean, "distance", "share", "method", {}, **looks)
     caption = LIMITS + ("" if runs.threshold is None else " The dashed level is the threshold.") + more
     settings = rows["method"].nunique()
     if settings > len(chosen):
         caption += f" Of {settings} settings, the {MOST_METHODS} that reach farthest; the tables hold the others."
-    return Figure(f"by_{x}", f"{title.capitalize()} by {x}", caption, chart, arms=n)
+    return Figure("by_distance", "Share of numbers found by distance", caption, chart, arms=n)
 
 
 def frequency(runs: Runs) -> Figure | None:
@@ -195,14 +196,12 @@ def frequency(runs: Runs) -> Figure | None:
     return Figure("frequency", "Position frequency", caption, chart, "y", is_log=True)
 
 
-DISTANCE = "distance of the number (tokens)"
 DRAWN: tuple[Callable[[Runs], Figure | None], ...] = (
     partial(over_tokens, value="reach", what="Reach: one number", name="growth"),
     partial(over_tokens, value="effective_length", what="Effective length: four needles", name="effective_length"),
     at_frequency,
     reach_by_method,
     by_shift_and_window,
-    partial(by_method, kind="distances", x="distance", x_title=DISTANCE, title="share of numbers found"),
-    partial(by_method, kind="lengths", x="length", x_title="length (tokens)", title="share of tests passed"),
+    by_distance,
     frequency,
 )
