@@ -20,8 +20,8 @@ Prints a table. harness.jsonl gets a line for each task, metric and filter; it i
 scores 0 or 1 and the number is their mean. Else it is the harness's standard error times the quantile of Student's t.
 A note counts the contexts that were too long.
 
-harness-cases/ holds every test with its answer and score, and the harness's cache of finished requests: the same command
-never runs them again, and continues after Ctrl-C (exit status 75).
+harness-cases/ holds every test with its answer and score, and the harness's cache of finished requests. The same
+command never runs them again, and continues after Ctrl-C (exit status 75).
 """
 
 from __future__ import annotations

@@ -87,7 +87,10 @@ def harness_model(subject: Subject, folder: Path, options: Any) -> Any:
 
         def _model_generate(self, context: Tensor, max_length: int, stop: Sequence[str], **settings: Any) -> Tensor:
             lengths = settings.pop("attention_mask").sum(1)
-            refuse_sampling(settings)
+            wrong = {k: v for k, v in settings.items() if k not in IDLE and v not in GREEDY.get(k, ())}
+            if wrong:
+                remedy = "answers are greedy; remove it from the task, or set do_sample: false"
+                raise ConfigError(*(f"generation_kwargs.{key}={value}: {remedy}" for key, value in wrong.items()))
             answers = context.new_full((len(context), max_length - context.shape[1]), self.eot_token_id)
             for n in lengths.unique().tolist():
                 rows = (lengths == n).nonzero().flatten()
@@ -100,17 +103,6 @@ def harness_model(subject: Subject, folder: Path, options: Any) -> Any:
     served: Any = SimpleNamespace(device=subject.device, config=SimpleNamespace(model_type="llama"), name_or_path="")
     settings = {"max_length": window, "prefix_token_id": prefix_id, "batch_size": options.rows(window)}
     return LabModel(served, tokenizer=tokenizer, backend="causal", **settings)
-
-
-def refuse_sampling(settings: dict[str, Any]) -> None:
-    """Refuse settings of a task that greedy answers do not follow.
-
-    Raises: ConfigError, with a line for each.
-    """
-    wrong = {key: value for key, value in settings.items() if key not in IDLE and value not in GREEDY.get(key, ())}
-    if wrong:
-        remedy = "answers are greedy; remove it from the task, or set do_sample: false"
-        raise ConfigError(*(f"generation_kwargs.{key}={value}: {remedy}" for key, value in wrong.items()))
 
 
 def answer(

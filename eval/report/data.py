@@ -13,9 +13,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -40,9 +39,12 @@ LENGTH = ["effective_length", "low", "high", "first_length", "f_at_effective_len
 SHARE = ["score", "low", "high", "n", "f", "log_prob"]
 
 
-@dataclass(frozen=True)
-class Runs:
-    """The frames, and the settings of every run by name."""
+class Runs(NamedTuple):
+    """The frames; the settings of every run by name; what all figures share.
+
+    `arms` are in the order of their settings, as the runs are, `methods` plain first, then by name and parameters.
+    `threshold` is that of all probes; None where they differ.
+    """
 
     runs: pd.DataFrame
     probes: pd.DataFrame
@@ -50,23 +52,9 @@ class Runs:
     distances: pd.DataFrame
     frequency: pd.DataFrame
     settings: Mapping[str, Row]
-
-    @property
-    def arms(self) -> list[str]:
-        """The arms, by rising settings, as the runs are."""
-        return list(dict.fromkeys(self.runs["arm"]))
-
-    @property
-    def methods(self) -> list[str]:
-        """The position methods in the order of every figure, plain first, then by name and rising parameters."""
-        names = {*self.distances["method"], *self.reaches["method"]}
-        return sorted(names, key=lambda name: (name != "plain", natural(name)))
-
-    @property
-    def threshold(self) -> float | None:
-        """The threshold that all runs were probed with; None where they differ."""
-        values = {each.get("probe.threshold", 0.8) for each in self.settings.values()}
-        return float(values.pop()) if len(values) == 1 else None
+    arms: list[str]
+    methods: list[str]
+    threshold: float | None
 
 
 def natural(name: str) -> list[str | float]:
@@ -95,16 +83,19 @@ def read_runs(places: Sequence[Path]) -> Runs:
         rows = [{"arm": arms[name], "run": name, **row} for name in runs for row in rows_of(runs[name], last[name])]
         return pd.DataFrame(rows).reindex(columns=["arm", "run", *columns])
 
+    reaches = most_tested(frame(reaches_of, ["method", *REACH, "n"]), ["run", "method"])
+    distances = most_tested(frame(distances_of, ["method", "distance", *SHARE]), ["run", "method", "distance"])
+    thresholds = {each.get("probe.threshold", 0.8) for each in settings.values()}
     return Runs(
         frame(overview, ["seed", "window", "tokens", *REACH, *LENGTH]),
         frame(probes_of, ["probe", "tokens", *REACH, *LENGTH]),
-        most_tested(frame(reaches_of, ["method", *REACH, "n"]), ["run", "method"]),
-        most_tested(
-            frame(distances_of, ["method", "distance", *SHARE]),
-            ["run", "method", "distance"],
-        ),
+        reaches,
+        distances,
         frame(frequency_of, ["i", "f"]),
         settings,
+        list(dict.fromkeys(arms[name] for name in runs)),
+        sorted({*distances["method"], *reaches["method"]}, key=lambda name: (name != "plain", natural(name))),
+        float(thresholds.pop()) if len(thresholds) == 1 else None,
     )
 
 

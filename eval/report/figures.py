@@ -12,7 +12,6 @@ import pandas as pd
 from eval.report.data import BELOW, BEYOND, Row, Runs, farthest, folded, reach_points, shares
 from lab.draw import NAMES, Rule, draw, layer, words
 
-MOST_FACETS = 12  # arms side by side
 FEWEST_SEEDS = 3  # of which limits are drawn over tokens
 MOST_BANDS = 6  # arms whose limits are drawn
 MOST_METHODS = 8  # that are drawn in one panel
@@ -49,15 +48,12 @@ def figures(runs: Runs) -> Iterator[Figure]:
 
 def by_arm(
     runs: Runs, rows: pd.DataFrame, x: str, y: str, series: str, size: dict[str, Any], **options: Any
-) -> tuple[Any, int, str]:
-    """Draw a chart for each of the first arms side by side; return it, their number, and a note if there are more."""
-    present = [arm for arm in runs.arms if arm in set(rows["arm"])]
-    arms = present[:MOST_FACETS]
+) -> tuple[Any, int]:
+    """Draw a chart for each arm side by side, and return it with the number of arms."""
+    arms = [arm for arm in runs.arms if arm in set(rows["arm"])]
     facets = {"facet": "arm", **FACET} if len(arms) > 1 else {}
     shown = rows.set_index("arm").loc[arms].reset_index()
-    more = f" The first {MOST_FACETS} of {len(present)} arms; the tables hold the others."
-    chart = draw(shown, x, y, series, **{**facets, **size}, **options)
-    return chart, len(arms), more if len(present) > len(arms) else ""
+    return draw(shown, x, y, series, **{**facets, **size}, **options), len(arms)
 
 
 def over_tokens(runs: Runs, *, value: str, what: str, name: str) -> Figure | None:
@@ -78,10 +74,7 @@ def over_tokens(runs: Runs, *, value: str, what: str, name: str) -> Figure | Non
     bands = f", with 95% limits of {FEWEST_SEEDS} and more" if has_bands else ""
     means = f"Points are runs; lines are means over seeds{bands}."
     caption = means if len(runs.runs) > 1 else "A point for each probe."
-    first = {"reach": "first_distance", "effective_length": "first_length"}[value]
-    failed = int((runs.probes[value].isna() & runs.probes[first].notna()).sum())
-    if failed:
-        caption += f" {failed:,} of {failed + len(rows):,} probes failed at the shortest {first[6:]} and have no value."
+    caption += " A probe that fails at the shortest distance or length has no point."
     passing = "the threshold of each run" if runs.threshold is None else f"{runs.threshold:.0%} of the tests"
     return Figure(name, f"{what}, {passing}", caption, layer(line, points), "x")
 
@@ -108,10 +101,10 @@ def reach_by_method(runs: Runs) -> Figure | None:
     looks: dict[str, Any] = {"shape": "outcome", "legend": False, "names": runs.methods, "low": "low", "high": "high"}
     looks |= {"x_limits": (0, farthest(runs.reaches) * BEYOND_LAST), "x_title": "reach (tokens)", "y_title": ""}
     size = {"height": ROW * len(methods)}
-    chart, n, more = by_arm(runs, points, "reach", "method", "method", size, kind="point", **looks)
+    chart, n = by_arm(runs, points, "reach", "method", "method", size, kind="point", **looks)
     caption = "At each run's last probe: means over seeds with 95% limits, or one run with the limits of its tests."
     title = "Reach under each position method"
-    return Figure("reach_by_method", title, caption + more, chart, arms=n, left=NAMES)
+    return Figure("reach_by_method", title, caption, chart, arms=n, left=NAMES)
 
 
 def by_shift_and_window(runs: Runs) -> Figure | None:
@@ -122,11 +115,9 @@ def by_shift_and_window(runs: Runs) -> Figure | None:
     cells = cells.sort_values("shift", kind="stable").sort_values("window", ascending=False, kind="stable")
     looks: dict[str, Any] = {"kind": "heat", "text": "text", "x_title": "shift S", "y_title": "window W"}
     size = {"height": CELL * max(3, cells["window"].nunique())}
-    chart, n, more = by_arm(runs, cells, "shift", "window", "reach", size, **looks)
-    caption = (
-        "Means over seeds at the last probe, in tokens. + a run reaches the last distance tested; < all runs fail "
-    )
-    caption += f"at the first; * without the runs that fail there.{more}"
+    chart, n = by_arm(runs, cells, "shift", "window", "reach", size, **looks)
+    caption = "Means over seeds at the last probe, in tokens. + a run reaches the last distance tested;"
+    caption += " < all runs fail at the first; * without the runs that fail there."
     return Figure("shift_and_window", "Reach by STRING's shift and window", caption, chart, arms=n)
 
 
@@ -176,8 +167,8 @@ def by_distance(runs: Runs) -> Figure | None:
     looks |= {"low": "low", "high": "high", "y_limits": (0, 1)}
     looks |= {"x_title": "distance of the number (tokens)", "y_title": "share of numbers found"}
     looks["rules"] = [] if runs.threshold is None else [Rule("y", runs.threshold)]
-    chart, n, more = by_arm(runs, mean, "distance", "share", "method", {}, **looks)
-    caption = LIMITS + ("" if runs.threshold is None else " The dashed level is the threshold.") + more
+    chart, n = by_arm(runs, mean, "distance", "share", "method", {}, **looks)
+    caption = LIMITS + ("" if runs.threshold is None else " The dashed level is the threshold.")
     settings = rows["method"].nunique()
     if settings > len(chosen):
         caption += f" Of {settings} settings, the {MOST_METHODS} that reach farthest; the tables hold the others."
