@@ -33,18 +33,17 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 import torch
 from torch import Tensor
 
 from eval.engine.command import Form, Options
-from eval.engine.rows import Row, to_text
+from eval.engine.rows import Row, pivot, to_text
 from eval.engine.run import run_measure
 from eval.engine.subject import doublings
 from eval.engine.texts import OnTexts
 from lab.bars import Bar
 from lab.command import start
-from lab.draw import GREY, Rule, draw, layer
+from lab.draw import GREY, draw, layer
 from lab.model.attention.inspection import BLOCK_LOGITS, LayerLogits, layer_inputs
 from lab.model.decoder import Decoder
 from lab.schema import Length, Positive
@@ -73,10 +72,6 @@ class EntropyOptions(Options):
             faults.append(f"lengths={max(self.lengths)}: must be <= tokens={self.tokens}; raise --tokens")
         return faults
 
-    def text_tokens(self, train_len: int | None) -> int:
-        """Return the length of the texts."""
-        return self.tokens or max(self.lengths or (min(WINDOWS * (train_len or MOST_TOKENS), MOST_TOKENS),))
-
 
 class Entropy(OnTexts):
     """Attention entropy by layer and number of visible tokens."""
@@ -87,8 +82,10 @@ class Entropy(OnTexts):
 
     def prepare(self) -> None:
         """Choose the length of the texts and the numbers of visible tokens."""
-        self.longest = n_tokens = self.options.text_tokens(self.subject.model.train_len)
-        self.visible = sorted({*(self.options.lengths or (*doublings(2, n_tokens), n_tokens))})
+        asked, lengths = self.options.tokens, self.options.lengths
+        usual = min(WINDOWS * (self.subject.model.train_len or MOST_TOKENS), MOST_TOKENS)
+        self.longest = n_tokens = asked or max(lengths or (usual,))
+        self.visible = sorted({*(lengths or (*doublings(2, n_tokens), n_tokens))})
         self.texts = self.draw_texts(n_tokens)
 
     def records(self) -> Iterator[Row]:
@@ -113,15 +110,12 @@ class Entropy(OnTexts):
 
     def text(self, rows: Sequence[Row]) -> str:
         """Write a row for each layer, a column for each number of visible tokens."""
-        columns = pd.Index([f"{count:,}" for count in self.visible])
-        layers = pd.Index([f"layer {number}" for number in range(len(self.mean))], name="visible tokens")
-        frame = pd.DataFrame(self.mean[:, np.array(self.visible) - 1], layers, columns)
-        frame.loc["uniform, ln n"] = np.log(self.visible)
-        return to_text(frame, ".3f")
+        table = pivot(rows, "layer", "visible", "entropy").rename("layer {}".format).rename(columns="{:,}".format)
+        table.loc["uniform, ln n"] = np.log(self.visible)
+        return to_text(table.rename_axis("visible tokens"), ".3f")
 
     def chart(self, rows: Sequence[Row]) -> Any:
         """Draw a picture like Figure 1 of arXiv:2401.07004: a line for each layer, against ln n."""
-        n_tokens, window = self.mean.shape[1], self.subject.model.train_len
         curves = [smoothed(curve) for curve in self.mean]
         points = np.unique(np.geomspace(1, len(curves[0]), DRAWN).round().astype(int))
         few = len(curves) <= NAMED
@@ -130,14 +124,12 @@ class Entropy(OnTexts):
             for number, curve in enumerate(curves)
             for count in points
         ]
-        uniform = [{"visible": count, "entropy": np.log(count)} for count in (1, n_tokens)]
-        rules = [Rule("x", window, f"training window {window:,}")] if window is not None and window < n_tokens else []
+        uniform = [{"visible": count, "entropy": np.log(count)} for count in (1, self.mean.shape[1])]
         x_title = f"visible tokens n (query position + 1); each point is the mean over n ± {SMOOTH:.0%}"
         line = partial(draw, x="visible", y="entropy", log_x=True, marks=False, x_title=x_title, y_title=Y_TITLE)
-        return layer(
-            line(uniform, color=GREY),
-            line(lines, series="layer", rules=rules),
-        ).properties(title=[self.title, "grey: uniform attention, ln n"])
+        rules = self.window_between(points.tolist())
+        chart = layer(line(uniform, color=GREY), line(lines, series="layer", rules=rules))
+        return chart.properties(title=[self.title, "grey: uniform attention, ln n"])
 
 
 @torch.no_grad()
