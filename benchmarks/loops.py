@@ -27,9 +27,9 @@ from lightning.pytorch.callbacks import Callback
 
 from benchmarks import record
 from benchmarks.timing import heading
+from lab.command import parse_overrides
 from lab.config import load_experiment
 from lab.data.module import PackedData
-from lab.settings import parse_overrides
 from lab.train.environment import ROOT
 from lab.train.folder import RunFolder
 from lab.train.module import Training

@@ -46,8 +46,7 @@ from eval.engine.over_models import asked, method_lines, over_models
 from eval.engine.rows import Row, shortened, write_rows
 from eval.engine.run import Measure, run_measure
 from eval.engine.subject import Subject, haystack_of, note_idle
-from lab.bars import Bar
-from lab.command import start
+from lab.command import Bar, start
 from lab.data.tokenizer import check_ids
 from lab.draw import Rule, below, draw, layer
 from lab.errors import ConfigError, DataError

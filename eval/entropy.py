@@ -41,8 +41,7 @@ from eval.engine.rows import Row, pivot, to_text
 from eval.engine.run import run_measure
 from eval.engine.subject import doublings
 from eval.engine.texts import OnTexts
-from lab.bars import Bar
-from lab.command import start
+from lab.command import Bar, start
 from lab.draw import GREY, draw, layer
 from lab.model.attention.inspection import BLOCK_LOGITS, LayerLogits, layer_inputs
 from lab.model.decoder import Decoder
@@ -67,7 +66,7 @@ class EntropyOptions(Options):
 
     def rules(self) -> list[str]:
         """Refuse more visible tokens than a text has."""
-        faults = super().rules()
+        faults = list(super().rules())
         if self.lengths is not None and self.tokens is not None and max(self.lengths) > self.tokens:
             faults.append(f"lengths={max(self.lengths)}: must be <= tokens={self.tokens}; raise --tokens")
         return faults

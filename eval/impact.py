@@ -35,8 +35,7 @@ from eval.engine.impactful import BoolArray, FloatArray, IntArray, choose, label
 from eval.engine.rows import Found, to_text
 from eval.engine.subject import device_for, source
 from eval.engine.texts import draw_texts
-from lab.bars import Bar
-from lab.command import NOTHING_WRITTEN, start
+from lab.command import NOTHING_WRITTEN, Bar, start
 from lab.data.packing import IGNORE, Windows, held_out_windows
 from lab.data.selecting import RESULT, ImpactConfig, label_types, open_tagger
 from lab.data.tokenizer import check_ids, needed, vocabulary_hash

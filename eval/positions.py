@@ -42,15 +42,14 @@ from eval.engine.command import Form, Request, run
 from eval.engine.lengths import FloatArray, IntArray, natural_lengths
 from eval.engine.rows import Found, Row, percent, save
 from eval.engine.skip_ids import LONGEST, SkipOptions, evenly, show_skip
-from lab.command import NOTHING_WRITTEN, bare_settings, read_options, settings_lines, start
+from lab.command import NOTHING_WRITTEN, parse_method, read_options, settings_lines, start
 from lab.counts import SavedCounts
 from lab.draw import Rule, beside, draw
 from lab.draw import save as save_chart
-from lab.errors import ConfigError
+from lab.errors import ConfigError, look_up
 from lab.positions import DISTANCE_METHODS, Distance
 from lab.positions.dca import Dca
-from lab.schema import PathText, Section, look_up
-from lab.settings import parse_method
+from lab.schema import PathText, Section
 from lab.skip import SKIP_METHODS
 
 WHOLE = 40  # tokens of the longest text whose matrix is printed whole; that of a longer one keeps EDGE rows at each end
@@ -76,7 +75,6 @@ METHODS: dict[str, type[Any]] = {**DISTANCE_METHODS, **SKIP_METHODS}
 FORM = Form(
     lacks=("--distance", "--frequency"),
     missing=f"METHOD: must be the first argument; one of: {', '.join(METHODS)}",
-    bare=tuple(name for config in METHODS.values() for name in bare_settings(config)),
 )
 
 

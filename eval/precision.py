@@ -42,8 +42,7 @@ from eval.engine.shift_difference import (
 )
 from eval.engine.subject import doublings
 from eval.engine.texts import OnTexts
-from lab.bars import Bar
-from lab.command import start
+from lab.command import Bar, start
 from lab.draw import beside, draw
 from lab.errors import ConfigError
 from lab.schema import Length, NonNegative
@@ -70,7 +69,7 @@ class PrecisionOptions(Options):
 
     def rules(self) -> list[str]:
         """Refuse the shift that everything is compared with."""
-        faults = super().rules()
+        faults = list(super().rules())
         if REFERENCE in (self.shifts or ()):
             faults.append(f"shifts={REFERENCE}: is what the others are compared with, where D is 0; leave it out")
         return faults

@@ -49,11 +49,10 @@ from eval.engine.statistics import BASE, methods_table, pair, share
 from eval.engine.subject import SUBJECT, note_idle
 from lab.command import start
 from lab.draw import Rule, draw
-from lab.errors import ConfigError
+from lab.errors import ConfigError, look_up
 from lab.probe.curve import LengthResult, monotone_shares
 from lab.probe.protocols import PROTOCOLS
 from lab.probe.records import length_record, summary_record
-from lab.schema import look_up
 from lab.train.folder import RunFolder
 
 OTHERS = {  # options that --by=... reads

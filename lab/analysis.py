@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from lab.command import parse_method
 from lab.counts import SavedCounts
 from lab.data.preparation import end_of_document
 from lab.data.tokenizer import needed
@@ -35,8 +36,7 @@ from lab.probe.config import ProbeConfig
 from lab.probe.effective_length import NeedleProbe
 from lab.probe.haystacks import load_haystack
 from lab.probe.records import length_record, summary_record
-from lab.schema import Section
-from lab.settings import Raw, parse_method, validated
+from lab.schema import Section, override, validated
 from lab.source import find_place
 from lab.train.arms import differing, read_settings
 from lab.train.checkpoints import COUNTS, folder_name
@@ -252,9 +252,9 @@ def open_probed(
     hugging_face = find_place(path).is_hugging_face
     reach = {f"probe.{key}": given[key] for key in ("max_length", "step") if key in given and not hugging_face}
     model = open_model(path, {**methods, **reach}, device=device)
-    raw = Raw({} if model.experiment is None else {"probe": model.experiment.probed(given)}, str(path))
-    raw.override({f"probe.{key}": value for key, value in given.items()})
-    return model, validated(ProbedAlone, raw).probe
+    values: dict[str, Any] = {} if model.experiment is None else {"probe": model.experiment.probed(given)}
+    override(values, {f"probe.{key}": value for key, value in given.items()})
+    return model, validated(ProbedAlone, values).probe
 
 
 def probe_run(path: Path, distance: str | None, frequency: str | None, settings: Mapping[str, Any]) -> ProbeResult:

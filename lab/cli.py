@@ -64,28 +64,19 @@ def listing() -> str:
 
 
 def page() -> Iterator[str]:
-    """Write docs/settings.md: a table for each section of a run's settings, and for each command's own options."""
+    """Write docs/settings.md: a table for each command, without a run's settings that another one has listed."""
     yield PAGE
-    shared: set[str] = set()
+    shared: set[tuple[str, ...]] = set()
     for name, (_, purpose) in COMMANDS.items():
-        text, part = help_of(name), ""
-        rows = {row_of(*found): found[0] for found in SETTING.findall(text)}
-        rows = {row: setting for row, setting in rows.items() if row not in shared}
+        text = help_of(name)
+        rows = [row for row in dict.fromkeys(SETTING.findall(text)) if row not in shared]
         if rows:
             yield f"\n## probe-lab {name}: {purpose}\n\n`{USAGE.findall(text)[0]}`\n"
-        for row, setting in rows.items():
-            section = setting.partition(".")[0] if "." in setting else name
-            if section != part:
-                yield f"\n| {section} | default | values | meaning |\n|---|---|---|---|\n"
-            yield row
-            part = section
-        shared |= {row for row, setting in rows.items() if "." in setting}
-
-
-def row_of(setting: str, default: str, meaning: str, values: str) -> str:
-    """Write a row of a table."""
-    cells = (f"`{setting}`", f"`{default}`" if default else "", values, meaning)
-    return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |\n"
+            yield "\n| setting | default | values | meaning |\n|---|---|---|---|\n"
+        for setting, default, meaning, values in rows:
+            cells = (f"`{setting}`", f"`{default}`" if default else "", values, meaning)
+            yield f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |\n"
+        shared |= {row for row in rows if "." in row[0]}
 
 
 def help_of(command: str) -> str:

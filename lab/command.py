@@ -1,33 +1,45 @@
-"""Parts that all commands share: parsing the command line, help, printing, one line per fault, exit status.
+"""Parts that all commands share: the command line, help, printing, progress bars, one line per fault, exit status.
 
-argparse reads a command's options, such as -o and --plot. Every other --name=value is a setting, which lab.settings
-reads, checks and documents. --help is short; --help=all lists every setting, --help=SECTION those of a section.
+argparse reads a command's options, such as -o and --plot. Every other --name=value is a setting, checked by lab.schema.
+--help is short; --help=all lists every setting.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
-import re
 import signal
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import MISSING, fields
 from itertools import islice, takewhile
-from typing import Any, NamedTuple, NoReturn
+from types import UnionType
+from typing import Annotated, Any, Literal, NamedTuple, NoReturn, TextIO, Union, get_args, get_origin
 
-from lab.errors import ConfigError, LabError, brief, nearest
+from tqdm import tqdm
+
+from lab.errors import ConfigError, LabError, brief
 from lab.files import on_disk
-from lab.schema import TAGS, Section, is_short, validated_values
-from lab.settings import all_settings, parse_overrides, parse_yaml
+from lab.schema import MOST, TAGS, PathText, Section, docs_of, is_short, parse_yaml, settings_in, validated
 
 FAILED, WRONG, STOPPED = 1, 2, 75  # exit statuses
-MOST_LINES, LONGEST_LINE = 3, 500  # of faults that are printed
 CONTINUES = "stopped; the same command continues"
 NOTHING_WRITTEN = "stopped; nothing was written"
 HELP = ("-h", "--help", "--help=all")
-ABOUT = "--help="  # all, or a section
+TYPES: dict[Any, str] = {
+    int: "whole number",
+    float: "number",
+    bool: "true or false",
+    str: "text",
+    type(None): "null",
+    PathText: "path",
+}
+SIGNS = {"ge": ">=", "gt": ">", "le": "<=", "lt": "<"}
+REFRESH_S = 0.2
+LOG_REFRESH_S = 10.0  # where the output is a file, a line this often is enough
+SHOWN = "{n_fmt}/{total_fmt} [{elapsed}<{remaining}]{postfix}"
 
 
 class Words(NamedTuple):
@@ -42,15 +54,14 @@ class Syntax(NamedTuple):
     """The grammar of a command line apart from its settings.
 
     `places` is the most words before the options, `flags` are options without a value, `values` those with one, and
-    `lists` those with several, which may be repeated. Settings in `bare` may be written without a value, which means
-    true. `missing` is the fault where no word comes before the options, {word} being the first of these.
+    `lists` those with several, which may be repeated. `missing` is the fault where no word comes before the options,
+    {word} being the first of these.
     """
 
     places: int | None = 1
     flags: tuple[str, ...] = ()
     values: tuple[str, ...] = ()
     lists: tuple[str, ...] = ()
-    bare: tuple[str, ...] = ()
     missing: str = ""
 
     def read(self, words: Sequence[str]) -> Words:
@@ -58,7 +69,7 @@ class Syntax(NamedTuple):
 
         Raises: ConfigError.
         Example:
-            >>> Syntax(values=("-o",), bare=("fast",)).read(["run", "--n=3", "-o", "out", "--fast"])
+            >>> Syntax(values=("-o",)).read(["run", "--n=3", "-o", "out", "--fast"])
             Words(places=['run'], options=Namespace(o='out'), settings={'n': 3, 'fast': True})
         """
         parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
@@ -71,115 +82,54 @@ class Syntax(NamedTuple):
         try:
             options, rest = parser.parse_known_args(list(words))
         except argparse.ArgumentError as error:
-            name = str(error.argument_name)
-            fault = "takes no value; leave it out" if name in self.flags else "has no value; write it after a space"
-            raise ConfigError(f"{name}: {fault}") from error
+            raise ConfigError(f"{error.argument_name}: {error.message}; see --help") from error
         places = list(islice(takewhile(lambda word: not word.startswith("-"), rest), self.places))
-        given = [("", place) for place in places]
-        given += [(f"{name}=", getattr(options, name.lstrip("-")) or "") for name in self.values]
-        for name, path in given:
+        given = [(f"{name}=", getattr(options, name.lstrip("-")) or "") for name in self.values]
+        for name, path in [*(("", place) for place in places), *given]:
             if not is_short(path):
                 raise ConfigError(f"{name}{brief(path)}: too long for a path, or not in one line; give a shorter one")
         if not places and self.missing:
             raise ConfigError(self.missing.format(word=words[0]))
-        return Words(places, options, parse_overrides(rest[len(places) :], self.bare))
+        return Words(places, options, parse_overrides(rest[len(places) :]))
 
 
-def show(text: object, *, error: bool = False, end: str = "\n") -> None:
-    """Print to stdout, or to stderr for an error; all of the lab's output goes through here."""
-    stream = sys.stderr if error else sys.stdout
-    try:
-        stream.write(f"{text}{end}")
-        stream.flush()
-    except BrokenPipeError:  # `| head` has exited; stdout must not be flushed again at exit
-        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+def parse_overrides(arguments: Sequence[str]) -> dict[str, Any]:
+    """Read `--a.b=value` and `--a.b value`; values are YAML, and true where there is none.
 
-
-def help_status(description: str | None, arguments: Sequence[str], settings: Callable[[], Iterable[str]]) -> int | None:
-    """Print help if it is requested or there are no arguments, and return the exit status; otherwise return None."""
-    asked = [word for word in arguments if word in HELP or word.startswith(ABOUT)]
-    if arguments and not asked:
-        return None
-    lines = list(settings())
-    about = next((word.removeprefix(ABOUT) for word in asked if word.startswith(ABOUT)), None)
-    sections = dict.fromkeys(re.findall(r"^ +--([a-z_]+)\.", "\n".join(lines), re.M))
-    if about == "all":
-        show("\n".join([str(description), *lines]))
-    elif about in sections:
-        show("\n".join(line for line in lines if line.lstrip(" -\n").startswith(f"{about}.")))
-    elif about is not None:
-        show(f"{ABOUT}{brief(about)}: no such section; {nearest(about, ['all', *sections])}", error=True)
-        return WRONG
-    else:
-        more = ["--help=all lists every setting, its default and meaning."] if lines else []
-        more += [f"--help=SECTION lists those of a section: {', '.join(sections)}."] if sections else []
-        show("\n".join([str(description), *more]))
-    return 0 if asked else WRONG
-
-
-def failed(
-    error: LabError | KeyboardInterrupt, stopped: str = NOTHING_WRITTEN, *, silent: bool = False, whole: bool = False
-) -> int:
-    """Print why a command ended early, in short unless the `whole` is asked for, and return its exit status."""
-    is_signal = isinstance(error, KeyboardInterrupt)
-    if not silent:
-        faults = str(error) if whole else in_short(str(error))
-        show((str(error) or stopped) if is_signal else faults, error=True)
-    return STOPPED if is_signal else WRONG
-
-
-def in_short(faults: str) -> str:
-    r"""Cut faults down to three lines, the third of which names the fields of the others, and lines in the middle.
-
+    Raises: ConfigError.
     Example:
-        >>> print(in_short("a.b=1: no; x\nc: no; x\nd=2: no; x\ne: no; x"))
-        a.b=1: no; x
-        c: no; x
-        2 more: d=2, e
+        >>> parse_overrides(["--optim.lr=1e-3", "--run.name", "x", "--fast"])
+        {'optim.lr': 0.001, 'run.name': 'x', 'fast': True}
     """
-    lines = faults.splitlines()
-    if len(lines) > MOST_LINES:
-        fields = [brief(line.partition(": ")[0]) for line in lines[MOST_LINES - 1 :]]
-        lines = [*lines[: MOST_LINES - 1], f"{len(fields)} more: {', '.join(fields)}"]
-    half = LONGEST_LINE // 2
-    return "\n".join(line if len(line) <= LONGEST_LINE else f"{line[:half]} ... {line[-half:]}" for line in lines)
+    overrides: dict[str, Any] = {}
+    left = list(arguments)
+    while left:
+        word = left.pop(0)
+        key, equals, text = word.removeprefix("--").partition("=")
+        if not word.startswith("--"):
+            raise ConfigError(f"{brief(word)}: not a setting; write --section.key=value")
+        if key in overrides:
+            raise ConfigError(f"--{key}: is given twice; keep one of them")
+        if not equals:
+            text = left.pop(0) if left and not left[0].startswith("--") else "true"
+        overrides[key] = parse_yaml(text, f"--{brief(key)}")
+    return overrides
 
 
-def run(
-    description: str | None,
-    arguments: Sequence[str],
-    work: Callable[[Words], str | int],
-    *,
-    syntax: Syntax = Syntax(),
-    settings: Callable[[], Iterable[str]] = tuple,
-    stopped: str = NOTHING_WRITTEN,
-    whole: bool = False,
-    silent: bool = False,
-) -> int:
-    """Run a command and return the exit status.
+def parse_method(word: str, option: str) -> dict[str, Any]:
+    """Read NAME or NAME:parameter=value,... as the settings of a method; `option` names it in fault lines.
 
-    Text that `work` returns is printed; an exit status that it returns is returned. --help prints the description,
-    --help=all also the lines of `settings`, --help=SECTION those of one section. A LabError
-    is printed in short, or `whole`; a KeyboardInterrupt may hold its own line.
+    Raises: ConfigError.
+    Example:
+        >>> parse_method("string:shift=64,window=32", "--distance")
+        {'method': 'string', 'shift': 64, 'window': 32}
     """
-    status = help_status(description, arguments, settings)
-    if status is not None:
-        return status
-    try:
-        with on_disk():
-            done = work(syntax.read(arguments))
-    except (LabError, KeyboardInterrupt) as error:
-        return failed(error, stopped, silent=silent, whole=whole)
-    if isinstance(done, int):
-        return done
-    show(done)
-    return 0
-
-
-def start(main: Callable[[Sequence[str]], int]) -> NoReturn:
-    """Run a command in this process; SIGTERM stops it as Ctrl-C does."""
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    raise SystemExit(main(sys.argv[1:]))
+    name, colon, text = word.partition(":")
+    parts = text.split(",") if colon else []
+    if not name or not all(key and value for key, _, value in (part.partition("=") for part in parts)):
+        rule = "must be NAME or NAME:parameter=value,..."
+        raise ConfigError(f"{option}={brief(word)}: {rule}; write string:shift=64,window=32")
+    return parse_overrides([f"--{part}" for part in (f"method={name}", *parts)])
 
 
 def read_options(options_class: type[Any], given: Mapping[str, Any], faults: Sequence[str] = ()) -> Any:
@@ -196,7 +146,7 @@ def read_options(options_class: type[Any], given: Mapping[str, Any], faults: Seq
         *(f"--{name}=[]: must hold one or more; leave it out" for name in lists if given.get(name) == []),
     ]
     try:
-        options = validated_values(options_class, values)
+        options = validated(options_class, values)
     except ConfigError as error:
         raise ConfigError(*faults, *(f"--{fault}" for fault in error.faults)) from error
     if faults:
@@ -218,18 +168,125 @@ def as_list(value: Any, name: str) -> Any:
 
 def settings_lines(options_class: type[Section], names: Iterable[str] | None = None, prefix: str = "") -> list[str]:
     """Describe settings, all or those named: default, meaning and values, a method as the heading of its own."""
-    listed = [one for one in all_settings(options_class, prefix) if names is None or one.name in names]
-    times = Counter(one.name for one in listed)
+    listed = [one for one in settings_in(options_class, prefix) if names is None or one[0] in names]
+    times = Counter(name for name, *_ in listed)
     lines, inside = [], "."
-    for one in listed:
-        heads = times[one.name] > 1 and one.name.rpartition(".")[2] in TAGS
-        inside = one.name.rpartition(".")[0] + "." if heads else inside
-        start = "\n  " if heads else "    " if one.name.startswith(inside) else "  "
-        shown = one.default.strip('"') if heads else one.default
-        lines.append(f"{start}--{one.name}={shown}\n      {one.meaning} [{one.values}]")
+    for name, item, section, hint in listed:
+        heads = times[name] > 1 and item.name in TAGS
+        inside = name.removesuffix(item.name) if heads else inside
+        start = "\n  " if heads else "    " if name.startswith(inside) else "  "
+        default = item.default if item.default_factory is MISSING else item.default_factory()
+        shown = "required" if default is MISSING else json.dumps(default, default=str)
+        meaning = docs_of(section).get(item.name) or (str(section.__doc__) if item.name in TAGS else "")
+        text = " ".join(meaning.partition("\n\n")[0].split())
+        lines.append(f"{start}--{name}={shown.strip(chr(34)) if heads else shown}\n      {text} [{values_of(hint)}]")
     return lines
 
 
-def bare_settings(options_class: type[Any]) -> tuple[str, ...]:
-    """List the settings that are true or false, which need no value on a command line."""
-    return tuple(field.name for field in fields(options_class) if str(field.type) == "bool")
+def values_of(hint: Any) -> str:
+    """Describe the values that a field of a type takes.
+
+    Example:
+        >>> values_of(int | None), values_of(tuple[str, ...]), values_of(bool)
+        ('whole number, or null', 'list of: text', 'true or false')
+    """
+    kind, parts = get_origin(hint), get_args(hint)
+    if kind in (Union, UnionType):
+        return ", or ".join(map(values_of, parts))
+    if kind is Literal:
+        return " or ".join(str(part).lower() if isinstance(part, bool) else str(part) for part in parts)
+    if kind is tuple:
+        return f"list of: {values_of(parts[0])}"
+    if kind is not Annotated or hint in TYPES:
+        return TYPES.get(hint, "settings by name")
+    bounds = [(sign, getattr(part, name)) for part in parts[1:] for name, sign in SIGNS.items() if hasattr(part, name)]
+    rules = [f"{sign} {int(bound) if bound == int(bound) else bound:,}" for sign, bound in bounds if bound < MOST]
+    return " ".join([values_of(parts[0]), " and ".join(rules)]).rstrip()
+
+
+def show(text: object, *, error: bool = False, end: str = "\n") -> None:
+    """Print to stdout, or to stderr for an error; all of the lab's output goes through here."""
+    stream = sys.stderr if error else sys.stdout
+    try:
+        stream.write(f"{text}{end}")
+        stream.flush()
+    except BrokenPipeError:  # `| head` has exited; stdout must not be flushed again at exit
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+class Lines:
+    """A stream for a bar that writes each of its states as a line, for files and pipes."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self.stream, self.flush = stream, stream.flush
+
+    def write(self, text: str) -> None:
+        """Write a state without what moves a terminal's cursor; tqdm writes line ends by themselves."""
+        self.stream.write(f"{text.strip()}\n" if text.strip() else "")
+
+
+class Bar(tqdm):  # type: ignore[misc]
+    """Counts what is done on stderr: a bar on a terminal, in a file or pipe a plain line every few seconds.
+
+    What remains follows from the mean rate since the start, which includes probes and saves.
+    """
+
+    def __init__(self, iterable: Any = None, *, desc: str, **settings: Any) -> None:
+        self.on_terminal = sys.stderr.isatty()
+        whole = {
+            "smoothing": 0,
+            "file": sys.stderr if self.on_terminal else Lines(sys.stderr),
+            "mininterval": REFRESH_S if self.on_terminal else LOG_REFRESH_S,
+            "delay": 0 if self.on_terminal or settings.get("leave", True) else LOG_REFRESH_S,  # of short steps
+            "bar_format": "{desc}: {percentage:3.0f}%" + ("|{bar:20}| " if self.on_terminal else " ") + SHOWN,
+        }
+        super().__init__(iterable, desc=desc, **{**whole, **settings})
+
+    def known(self, n: int) -> None:
+        """Count what an earlier call has finished, which tells nothing about the rate."""
+        self.initial += n
+        self.update(n)
+
+    def name(self, text: str) -> None:
+        """Show what is worked on; in a file with the next line."""
+        self.set_postfix_str(text, refresh=self.on_terminal)
+
+
+def run(
+    description: str | None,
+    arguments: Sequence[str],
+    work: Callable[[Words], str | int],
+    *,
+    syntax: Syntax = Syntax(),
+    settings: Callable[[], Iterable[str]] = tuple,
+    stopped: str = NOTHING_WRITTEN,
+    silent: bool = False,
+) -> int:
+    """Run a command and return the exit status.
+
+    Text that `work` returns is printed; an exit status that it returns is returned. --help prints the description,
+    --help=all also the lines of `settings`. A LabError is printed, one line a fault; a KeyboardInterrupt may hold its
+    own line.
+    """
+    if not arguments or {*HELP} & {*arguments}:
+        more = list(settings())
+        hint = ["--help=all lists every setting, its default and meaning."] if more else []
+        show("\n".join([str(description), *(more if "--help=all" in arguments else hint)]))
+        return 0 if arguments else WRONG
+    try:
+        with on_disk():
+            done = work(syntax.read(arguments))
+    except (LabError, KeyboardInterrupt) as error:
+        if not silent:
+            show(str(error) or stopped, error=True)
+        return STOPPED if isinstance(error, KeyboardInterrupt) else WRONG
+    if isinstance(done, int):
+        return done
+    show(done)
+    return 0
+
+
+def start(main: Callable[[Sequence[str]], int]) -> NoReturn:
+    """Run a command in this process; SIGTERM stops it as Ctrl-C does."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    raise SystemExit(main(sys.argv[1:]))

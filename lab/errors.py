@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import difflib
 import json
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
+from typing import TypeVar
+
+T = TypeVar("T")
 
 LONGEST_SHOWN = 80  # characters of a value in an error's line
 IN_NO_EXTRA = {  # built from source against the installed torch, which pip's isolated builds do not see
@@ -86,3 +89,13 @@ def nearest(word: str, names: Collection[str]) -> str:
     """Suggest the nearest of some names in place of an unknown word, or list all."""
     near = difflib.get_close_matches(word, names, n=1)
     return f"did you mean {near[0]}?" if near else f"use one of: {', '.join(names)}"
+
+
+def look_up(methods: Mapping[str, T], method: str, field: str) -> T:
+    """Return the method of a name.
+
+    Raises: ConfigError, with the nearest name or the list of names.
+    """
+    if method not in methods:
+        raise ConfigError(f"{field}={method}: unknown method; {nearest(method, methods)}")
+    return methods[method]

@@ -18,7 +18,7 @@ trace.json and profile.txt to FOLDER, or to RUN/profile. With train.devices > 1 
 starts a process for each device.
 
 Exit status: 0 done; 1 a loss or gradient is not finite, or a rank has died; 2 invalid input, a full disk or a run
-folder in use, at most three lines on stderr; 75 stopped by a signal after saving.
+folder in use, a line for each fault on stderr; 75 stopped by a signal after saving.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ from lab.model.huggingface.config import decoder_config, read_settings
 from lab.positions import Distance, Frequencies, frequencies
 from lab.positions.methods import Replaced, describe
 from lab.positions.string import of_length
-from lab.settings import Raw, part, validated
+from lab.schema import override, part, validated
 from lab.source import CONFIG, find_place, is_hub_id, tokenizer_of
 from lab.train.checkpoints import load_weights, open_checkpoint, read_weights_of
 
@@ -100,12 +100,13 @@ def replaced_methods(folder: Path, overrides: dict[str, Any]) -> tuple[Frequenci
     if others:
         rule = "not a setting of a Hugging Face folder; set position.frequency or position.distance"
         raise ConfigError(*(f"{key}={overrides[key]}: {rule}" for key in others))
-    raw, settings = Raw({}, str(folder)), read_settings(folder)
-    raw.override(overrides)
-    chosen = part(raw.values, "position")
+    values: dict[str, Any] = {}
+    settings = read_settings(folder)
+    override(values, overrides)
+    chosen = part(values, "position")
     if part(chosen, "distance").get("method") == "string" and "shift" not in chosen["distance"]:
         chosen["distance"] = {**of_length(settings["max_position_embeddings"]), **chosen["distance"]}
-    position = validated(Replaced, raw).position
+    position = validated(Replaced, values).position
     if "frequency" not in chosen:
         return None, position.distance
     cfg = decoder_config(settings, own_frequencies=True)

@@ -40,7 +40,7 @@ from lab.errors import CheckpointError, ConfigError
 from lab.files import read_object, write_atomic, write_json, writing
 from lab.jobs import Job, run_jobs
 from lab.recipes import SYNTAX, TRAINING, Recipe, Resolved, Stage, read_recipe, resolve, stages_of
-from lab.settings import format_yaml, parse_yaml
+from lab.schema import format_yaml, parse_yaml
 from lab.train.arms import changes
 
 RECORDS = "stages.json"  # whether each started stage is done, and its seconds

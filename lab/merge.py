@@ -35,8 +35,7 @@ from typing import Any
 
 import torch
 
-from lab.bars import Bar
-from lab.command import Syntax, Words, run, start
+from lab.command import Bar, Syntax, Words, run, start
 from lab.data.tokenizer import load_tokenizer
 from lab.errors import CheckpointError, ConfigError
 from lab.loading import MOST_FAULTS, OpenedModel, open_model, shape, token_ids
@@ -204,7 +203,7 @@ def add_up(decoders: Sequence[Decoder], shares: Sequence[float], into: Decoder) 
 def main(arguments: Sequence[str]) -> int:
     """Run the command line and return the exit status."""
     syntax = Syntax(places=None, values=("-o", "--positions", "--train_len", "--last"), lists=("--weights",))
-    return run(__doc__, arguments, merge, syntax=syntax, stopped=UNFINISHED, whole=True)
+    return run(__doc__, arguments, merge, syntax=syntax, stopped=UNFINISHED)
 
 
 if __name__ == "__main__":

@@ -33,8 +33,7 @@ from lab.config import Experiment, StartConfig, load_experiment
 from lab.data.selecting import ImpactConfig
 from lab.errors import ConfigError, LabError
 from lab.model.huggingface.config import hugging_face_settings
-from lab.schema import TAGS, Positive, Section
-from lab.settings import Raw, format_yaml, part, validated
+from lab.schema import TAGS, Positive, Section, format_yaml, override, part, read_yaml, validated
 from lab.source import Source, read_source
 
 SYNTAX = Syntax(
@@ -165,10 +164,9 @@ def read_recipe(path: Path, overrides: dict[str, Any]) -> Recipe:
 
     Raises: ConfigError.
     """
-    raw = Raw.read(path)
-    raw.override(overrides)
-    recipe: Recipe = validated(Recipe, raw)
-    return recipe
+    values = read_yaml(path)
+    override(values, overrides)
+    return validated(Recipe, values)
 
 
 def resolve(recipe: Recipe) -> Resolved:

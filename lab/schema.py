@@ -1,8 +1,9 @@
-"""The base of all config classes: pydantic checks their fields, and every fault is one line.
+"""The base of all config classes, and the YAML they are read from.
 
-A field carries its rule in its type, `Annotated[int, Ge(1)]`, and its meaning in the docstring below it. A config class
-is checked in the same way where it is read from YAML and where it is built in code. A fault's line is
-`dotted.field=value: rule; remedy`, the remedy being the nearest valid name or the meaning of the field.
+A field carries its rule in its type, `Annotated[int, Ge(1)]`, and its meaning in the docstring below it. pydantic
+checks it, read from YAML or built in code. Every fault is one line, `dotted.field=value: rule; remedy`. The remedy is
+the nearest valid name or the meaning of the field. The YAML is version 1.2: off, yes and 60:60 are words, and 4e-4 and
+1_000 are numbers. Dates are words, too.
 """
 
 from __future__ import annotations
@@ -10,39 +11,50 @@ from __future__ import annotations
 import ast
 import difflib
 import inspect
+import io
+import itertools
 import json
+import os
 import textwrap
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
-from dataclasses import Field, fields
-from functools import cache, partial
-from numbers import Integral, Real
+from dataclasses import MISSING, Field, fields
+from functools import cache
+from importlib.resources import files
+from numbers import Integral
+from operator import attrgetter
+from pathlib import Path
 from typing import Annotated, Any, ClassVar, TypeVar, get_args, get_type_hints
 
 from annotated_types import Ge, Gt, Le
 from pydantic import AfterValidator, ConfigDict, TypeAdapter, ValidationError
-from pydantic_core import ArgsKwargs, PydanticCustomError
+from pydantic_core import PydanticCustomError
+from ruamel.yaml import YAML
+from ruamel.yaml.constructor import SafeConstructor
+from ruamel.yaml.error import YAMLError
 
 from lab.errors import ConfigError, as_written, brief, first_line, nearest
 
 T = TypeVar("T")
 
 MOST = 10**15  # of anything counted; a thousand times the tokens of the longest trainings
-MOST_FAULTS = 20  # looked into; each costs a search for the nearest name
 LONGEST_NAME, LONGEST_PATH = 200, 4000  # bytes; file systems allow 255, of which temporary names take some, and 4095
 TAGS = ("name", "method")  # keys that select a member of a tagged union
 UNKNOWN = ("unexpected_keyword_argument", "extra_forbidden")  # pydantic's errors of a key that is no setting
-SIGNS = {"ge": ">=", "gt": ">", "le": "<=", "lt": "<"}  # of pydantic's errors and of the types' annotations
-KINDS = {  # beginnings of pydantic's error types
-    "int": "a whole number",
-    "float": "a number",
-    "bool": "true or false",
-    "string": "text",
-    "list": "a list",
-    "tuple": "a list",
-    "finite": "finite",
-    "dataclass": "a section",
-    "dict": "a section",
+WORDS = {  # of pydantic's messages, in ours
+    "Input should be '": "must be one of '",
+    "Input should be ": "must be ",
+    "a finite number": "finite",
+    "greater than or equal to": ">=",
+    "less than or equal to": "<=",
+    "greater than": ">",
+    "less than": "<",
+    "a valid integer": "a whole number",
+    "a valid number": "a number",
+    "a valid boolean": "true or false",
+    "a valid string": "text",
+    "a valid array": "a list",
+    "an object": "a section",
 }
 
 
@@ -61,9 +73,9 @@ def path_text(text: str) -> str:
     return text
 
 
+LONGEST = 2**24  # tokens of a window or a text, for which tables and counts are kept
 Positive = Annotated[int, Ge(1), Le(MOST)]
 NonNegative = Annotated[int, Ge(0), Le(MOST)]
-LONGEST = 2**24  # tokens of a window or a text, for which tables and counts are kept
 Length = Annotated[int, Ge(1), Le(LONGEST)]
 Tests = Annotated[int, Ge(1), Le(10**6)]  # texts, documents, or whatever is measured one by one
 Seed = Annotated[int, Ge(0), Le(2**63 - 1)]
@@ -81,190 +93,132 @@ class Section:
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 
     def __post_init__(self) -> None:
-        """Have pydantic check and set the fields of an object built in code, then check the rules between fields.
+        """Have pydantic check an object built in code; it calls this again, and then the rules are checked.
 
         Raises: ConfigError with one line per fault.
         """
-        if IS_CHECKING.get():
-            faults = self.rules()
-            if faults:
-                raise ConfigError(*faults)
-            return
-        values = {item.name: plain(getattr(self, item.name)) for item in fields(self)}  # type: ignore[arg-type]
-        build = partial(adapter(type(self)).validator.validate_python, self_instance=self)
-        check(type(self), values, build, ArgsKwargs((), values), brief)
+        if not IS_CHECKING.get():
+            validated(type(self), given(self), self)
+        elif faults := tuple(self.rules()):
+            raise ConfigError(*faults)
 
-    def rules(self) -> list[str]:
-        """List the faults between fields; each line begins with the field and its value."""
-        return []
+    def rules(self) -> Iterable[str]:
+        """Find the faults between fields; each line begins with the field and its value."""
+        return ()
 
-
-def plain(value: Any) -> Any:
-    """Return NumPy's numbers as Python's, and lists as tuples, which pydantic takes for no others."""
-    if isinstance(value, list):
-        return tuple(value)
-    if isinstance(value, Real) and not isinstance(value, bool | float):
-        return int(value) if isinstance(value, Integral) else float(value)
-    return value
+    def fault(self, field: str, rule: str) -> str:
+        """Write the fault of a field, which may be dotted."""
+        return f"{field}={brief(attrgetter(field)(self))}: {rule}"
 
 
-def validated_values(root: type[T], values: Mapping[str, Any], source: str = "settings") -> T:
-    """Build a config class from settings by name; `source` is where they stand.
+def validated(root: type[T], values: Mapping[str, Any], instance: T | None = None) -> T:
+    """Build a config class from settings by name, or set the fields of an instance.
 
     Raises: ConfigError with one line for every fault found, unknown settings first, as others may be missing for them.
     """
     try:
-        text = json.dumps(values, default=str, ensure_ascii=False).encode()
+        text = json.dumps(values, default=plain, ensure_ascii=False).encode()
     except (TypeError, ValueError, RecursionError) as error:
-        rule = "must be text and numbers by name, not nested within themselves"
-        raise ConfigError(f"{source}: {rule} ({first_line(error)}); write section.key: value") from error
-    found: T = check(root, values, adapter(root).validate_json, text, as_written)
-    return found
-
-
-def check(root: type[Any], values: Mapping[str, Any], build: Any, given: Any, write: Callable[[object], str]) -> Any:
-    """Have pydantic build a config class; `write` writes values for the faults' lines.
-
-    Raises: ConfigError.
-    """
+        rule = f"must be text and numbers by name, not nested within themselves ({first_line(error)})"
+        raise ConfigError(f"settings: {rule}; write section.key: value") from error
     token = IS_CHECKING.set(True)
     try:
-        return build(given)
+        return adapter(root).validator.validate_json(text, self_instance=instance)  # type: ignore[no-any-return]
     except ValidationError as error:
-        found = sorted(error.errors(include_url=False), key=lambda item: item["type"] not in UNKNOWN)[:MOST_FAULTS]
-        lines = [line for item in found for line in fault_lines(root, values, item, write)]
-        raise ConfigError(*dict.fromkeys(lines)) from None
+        items = sorted(error.errors(include_url=False), key=lambda item: item["type"] not in UNKNOWN)
+        raise ConfigError(*dict.fromkeys(line for item in items for line in fault_lines(root, item))) from None
     finally:
         IS_CHECKING.reset(token)
 
 
-def fault_lines(root: type[Any], values: Mapping[str, Any], item: Any, write: Callable[[object], str]) -> Iterator[str]:
+def given(section: Any) -> dict[str, Any]:
+    """Return the fields of a section that differ from their defaults, and the tags of unions."""
+    values = {item.name: getattr(section, item.name) for item in fields(section)}
+    usual = {i.name: i.default if i.default_factory is MISSING else i.default_factory() for i in fields(section)}
+    return {name: value for name, value in values.items() if name in TAGS or value != usual[name]}
+
+
+def plain(value: Any) -> Any:
+    """Return a section as a dict, NumPy's numbers as Python's, and anything else as text."""
+    if isinstance(value, Section):
+        return given(value)
+    return value.item() if hasattr(value, "item") else str(value)
+
+
+def fault_lines(root: Any, item: Any) -> list[str]:
     """Convert one of pydantic's errors to lines for the user."""
-    keys, value = located(item["loc"], values)
-    dotted = ".".join(str(key) for key in keys)
-    kind, context = item["type"], item.get("ctx", {})
+    section, keys, hint = located(root, item["loc"])
+    dotted, kind, context = ".".join(map(str, keys)), item["type"], item.get("ctx", {})
+    value = as_written(item["input"])
     if kind == "value_error":  # a rule of a section, whose lines begin with the field
-        for line in getattr(context["error"], "faults", [str(context["error"])]):
-            yield f"{dotted}.{line}" if dotted else line
-    elif kind in UNKNOWN:
-        yield f"{dotted}={write(value)}: unknown setting; {suggestion(root, values, keys)}"
-    elif kind in ("missing", "missing_argument"):
-        yield f"{dotted}: must be set; {meaning_of(root, values, keys)}"
-    elif kind.startswith("union_tag"):
-        tag, expected = context.get("tag", ""), context.get("expected_tags", "").replace("'", "").split(", ")
-        yield f"{dotted}.{context['discriminator'].strip(chr(39))}={brief(tag)}: unknown; {nearest(str(tag), expected)}"
-    else:
-        yield f"{dotted}={write(value)}: {rule_of(item)}; {meaning_of(root, values, keys)}"
+        return [f"{dotted}.{line}".lstrip(".") for line in getattr(context["error"], "faults", [str(context["error"])])]
+    if kind in UNKNOWN:
+        return [f"{dotted}={value}: unknown setting; {suggestion(root, section, keys)}"]
+    if kind.startswith("union_tag"):
+        tag, key = str(context.get("tag")), context["discriminator"].strip("'")
+        return [f"{dotted}.{key}={brief(tag)}: unknown; {nearest(tag, members_of(hint))}"]
+    meaning = " ".join(docs_of(section).get(str(keys[-1]), "").split()).rstrip(".") if keys else ""
+    if kind in ("missing", "missing_argument"):
+        return [f"{dotted}: must be set; {meaning}"]
+    rule = str(item["msg"])
+    for theirs, ours in WORDS.items():
+        rule = rule.replace(theirs, ours)
+    return [f"{dotted}={value}: {rule}; {meaning or 'see --help=all'}"]
 
 
-def rule_of(item: Any) -> str:
-    """Describe the rule that a value breaks."""
-    context = item.get("ctx", {})
-    for key, sign in SIGNS.items():
-        if key in context:
-            bound = context[key]
-            return f"must be {sign} {int(bound) if bound == int(bound) else bound}"
-    if item["type"] == "literal_error":
-        return f"must be one of {context['expected']}"
-    words = next((words for start, words in KINDS.items() if item["type"].startswith(start)), None)
-    return f"must be {words}" if words else str(item["msg"])
-
-
-def located(location: Sequence[Any], values: Any) -> tuple[list[Any], Any]:
-    """Return the keys of an error's location, without the tags and types that pydantic adds, and the value there."""
-    keys: list[Any] = []
+def located(root: Any, location: Sequence[Any]) -> tuple[Any, list[Any], Any]:
+    """Return the section of an error, its keys without the tags and types that pydantic adds, and the type there."""
+    section, hint, keys = root, root, []
     for key in location:
-        is_list = isinstance(values, list | tuple)
-        if isinstance(key, str) and (
-            not isinstance(values, dict) or (key not in values and key in map(values.get, TAGS))
-        ):
-            continue
-        keys.append(key)
-        known = values.get(key) if isinstance(values, dict) else None
-        values = values[key] if is_list and isinstance(key, int) and key < len(values) else known
-    return keys, values
+        members = members_of(hint)
+        if len(members) > 1 and key in members:
+            hint = members[key]
+        elif members or isinstance(key, int):
+            keys.append(key)
+            section = next(iter(members.values()), section)
+            hint = get_type_hints(section, include_extras=True).get(key, hint)
+    return section, keys, hint
 
 
-def sections_of(hint: Any) -> list[type[Any]]:
-    """List the config classes that a field's type admits: one for a section, several for a tagged union."""
+def members_of(hint: Any) -> dict[Any, Any]:
+    """Return the config classes that a field's type admits, by tag: one for a section, several for a tagged union."""
     if isinstance(hint, type) and issubclass(hint, Section):
-        return [hint]
-    return [found for part in get_args(hint) for found in sections_of(part)]
+        return {getattr(hint, "method", getattr(hint, "name", None)): hint}
+    return {tag: found for part in get_args(hint) for tag, found in members_of(part).items()}
 
 
-def section_at(root: type[Any], values: Any, keys: Sequence[Any]) -> type[Any] | None:
-    """Return the config class that has the last key as a field."""
-    current: type[Any] = root
-    for key in keys[:-1]:
-        hints = get_type_hints(current, include_extras=True)
-        values = values.get(key) if isinstance(values, Mapping) else None
-        if key not in hints:  # of a table of sections, or of a list
-            continue
-        options = sections_of(hints[key])
-        tags = [values.get(name) for name in TAGS] if isinstance(values, Mapping) else []
-        chosen = options if len(options) == 1 else [one for one in options if default_tag(one) in tags]
-        if not chosen:
-            return None
-        current = chosen[0]
-    return current
-
-
-def settings_in(root: type[Any], prefix: str = "") -> Iterator[tuple[str, Field[Any], type[Any], Any]]:
+def settings_in(root: Any, prefix: str = "") -> Iterator[tuple[str, Field[Any], Any, Any]]:
     """Yield every setting under its dotted name, with its field, class and type; the members of unions in turn."""
     hints = get_type_hints(root, include_extras=True)
     for item in sorted(fields(root), key=lambda item: item.name not in TAGS):
-        sections = sections_of(hints[item.name])
-        for section in sections:
+        members = members_of(hints[item.name])
+        for section in members.values():
             yield from settings_in(section, f"{prefix}{item.name}.")
-        if not sections:
+        if not members:
             yield prefix + item.name, item, root, hints[item.name]
 
 
-def default_tag(section: type[Any]) -> Any:
-    """Read the tag of a member of a tagged union."""
-    defaults = {item.name: item.default for item in fields(section)}
-    return defaults.get("method", defaults.get("name"))
-
-
-def suggestion(root: type[Any], values: Any, keys: Sequence[Any]) -> str:
+def suggestion(root: type[Any], section: type[Any], keys: Sequence[Any]) -> str:
     """Suggest a valid setting in place of an unknown one: the nearest, or the list."""
-    section = section_at(root, values, keys)
-    if section is None:
-        return "see --help=all"
-    above = ".".join(str(key) for key in keys[:-1])
-    names = [item.name for item in fields(section)]
-    near = [f"{above}.{name}".lstrip(".") for name in difflib.get_close_matches(str(keys[-1]), names, n=1)]
-    everywhere = {item.name: dotted for dotted, item, *_ in reversed([*settings_in(root)])}
-    far = [everywhere[name] for name in difflib.get_close_matches(str(keys[-1]), everywhere, n=1)]
-    own = ".".join(str(key) for key in keys)  # a setting of another member of a union: list this member's
-    found = near or [name for name in far if name != own]
-    return f"did you mean {found[0]}?" if found else f"{above or 'a config'} has {', '.join(names)}"
+    above, own = ".".join(map(str, keys[:-1])), [item.name for item in fields(section)]
+    others = {item.name: dotted for dotted, item, *_ in reversed([*settings_in(root)])}
+    for names in ({name: f"{above}.{name}".lstrip(".") for name in own}, others):
+        for name in difflib.get_close_matches(str(keys[-1]), names, n=1):
+            if names[name] != ".".join(map(str, keys)):  # else a setting of another member of the union
+                return f"did you mean {names[name]}?"
+    return f"{above or 'a config'} has {', '.join(own)}"
 
 
-def meaning_of(root: type[Any], values: Any, keys: Sequence[Any]) -> str:
-    """Return the meaning of a setting, as the remedy."""
-    names = [key for key in keys if isinstance(key, str)]
-    section = section_at(root, values, names) if names else None
-    text = field_docs(section).get(names[-1], "") if section else ""
-    return " ".join(text.split()).rstrip(".") or "see --help=all"
-
-
-def parsed_docs(section: type[Any]) -> dict[str, str]:
-    """Read the docstring below each field of a config class, and of those it inherits from, from their source.
-
-    pydantic reads them as well (use_attribute_docstrings), but at every start, which takes 0.4 s for a run's config.
-    """
+@cache
+def docs_of(section: Any) -> dict[str, str]:
+    """Read the docstring below each field of a config class; pydantic would, too, but takes 0.4 s at every start."""
     docs = {}
-    for base in (base for base in reversed(section.__mro__) if issubclass(base, Section) and base is not Section):
-        (node,) = ast.parse(textwrap.dedent(inspect.getsource(base))).body
-        assert isinstance(node, ast.ClassDef), "config classes are classes"
-        for field, after in zip(node.body, node.body[1:]):
+    for base in (base for base in reversed(section.__mro__) if issubclass(base, Section)):
+        body = ast.parse(textwrap.dedent(inspect.getsource(base))).body[0].body  # type: ignore[attr-defined]
+        for field, after in itertools.pairwise(body):
             if isinstance(field, ast.AnnAssign) and isinstance(after, ast.Expr):
                 docs[ast.unparse(field.target)] = inspect.cleandoc(str(getattr(after.value, "value", "")))
     return docs
-
-
-field_docs: Any = cache(parsed_docs)
 
 
 def is_whole(value: object) -> bool:
@@ -272,11 +226,74 @@ def is_whole(value: object) -> bool:
     return isinstance(value, Integral) and not isinstance(value, bool)
 
 
-def look_up(methods: Mapping[str, T], method: str, field: str) -> T:
-    """Return the method of a name.
+class Constructor(SafeConstructor):
+    """Builds plain values, and text for dates."""
 
-    Raises: ConfigError, with the nearest name or the list of names.
+
+Constructor.add_constructor("tag:yaml.org,2002:timestamp", SafeConstructor.construct_yaml_str)
+
+
+def parse_yaml(text: str, name: str) -> Any:
+    """Parse YAML; an error names its line.
+
+    Raises: ConfigError.
+    Example:
+        >>> parse_yaml("{lr: 4e-4, name: 2001-01-01, tokens: 1_000}", "a.yaml")
+        {'lr': 0.0004, 'name': '2001-01-01', 'tokens': 1000}
     """
-    if method not in methods:
-        raise ConfigError(f"{field}={method}: unknown method; {nearest(method, methods)}")
-    return methods[method]
+    yaml = YAML(typ="safe", pure=True)
+    yaml.Constructor = Constructor
+    try:
+        return yaml.load(text)
+    except (YAMLError, ValueError, OverflowError, RecursionError) as error:
+        mark, problem = getattr(error, "problem_mark", None), getattr(error, "problem", None)
+        line = f" line {mark.line + 1}:" if mark else ""
+        raise ConfigError(f"{name}:{line} not YAML ({problem or first_line(error)}); correct the line") from error
+
+
+def format_yaml(values: dict[str, Any]) -> str:
+    """Write settings as YAML that `parse_yaml` and readers of YAML 1.1 read back to the same."""
+    yaml, out = YAML(typ="safe", pure=True), io.StringIO()
+    yaml.version = (1, 1)  # quotes words such as off, and writes 1.0e-05
+    yaml.default_flow_style = False
+    yaml.sort_base_mapping_type_on_output = False  # type: ignore[assignment]
+    yaml.dump(values, out)
+    return out.getvalue().removeprefix("%YAML 1.1\n---\n")
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """Read a YAML file of sections, or a config of the lab by its name.
+
+    Raises: ConfigError for a missing file or one that is not a mapping.
+    """
+    packed = Path(f"{files('lab') / 'configs' / str(path)}.yaml")
+    path = packed if os.path.isfile(packed) and not os.path.exists(path) else path
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:  # not UTF-8, or a name with a NUL
+        reason = getattr(error, "strerror", None) or error
+        raise ConfigError(f"{path}: cannot be read ({reason}); use a YAML config, as one of configs/") from error
+    values = parse_yaml(text, str(path))
+    if not isinstance(values, dict):
+        raise ConfigError(f"{path}: must hold sections (model:, data:, train:, ...); see configs/")
+    return values
+
+
+def part(values: dict[str, Any], key: str) -> dict[str, Any]:
+    """Return a section, empty where it is missing or null."""
+    found = values.get(key)
+    return found if isinstance(found, dict) else {}
+
+
+def override(values: dict[str, Any], overrides: Mapping[str, Any]) -> None:
+    """Set dotted keys; changing the tag of a union drops the keys of the member that was there."""
+    for dotted in sorted(overrides, key=lambda key: key.split(".")[-1] not in TAGS):
+        *parents, last = dotted.split(".")
+        node = values
+        for parent in parents:
+            if not isinstance(node.get(parent), dict):
+                node[parent] = {}
+            node = node[parent]
+        if len(parents) > 1 and last in TAGS and node.get(last) != overrides[dotted]:
+            node.clear()
+        node[last] = overrides[dotted]

@@ -18,8 +18,7 @@ from lab.errors import CheckpointError, ConfigError, brief, first_line
 from lab.model.config import DecoderConfig
 from lab.model.huggingface.config import NAME as HUGGING_FACE
 from lab.model.huggingface.config import decoder_config, frequency_settings, read_json, read_settings, token_text
-from lab.schema import is_short
-from lab.settings import Raw, part
+from lab.schema import is_short, part, read_yaml
 from lab.train.checkpoints import NAME as CHECKPOINT_NAME
 
 CONFIG, TOKENIZER = "config.yaml", "tokenizer.json"
@@ -143,7 +142,7 @@ def read_source(path: Path, *, own_frequencies: bool = False) -> Source:
     if place.is_hugging_face:
         return hugging_face_source(place.folder, own_frequencies)
     config = place.home / CONFIG
-    values = Raw.read(config).values if config.is_file() else {}
+    values = read_yaml(config) if config.is_file() else {}
     model, data = part(values, "model"), part(values, "data")
     if not (model and data):
         raise CheckpointError(f"{FIELD}{path}: holds no {CONFIG} of a run; use a run folder or a checkpoint in it")

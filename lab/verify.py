@@ -18,8 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
-from lab.bars import Bar
-from lab.command import Syntax, Words, run, show, start
+from lab.command import Bar, Syntax, Words, run, show, start
 from lab.config import load_experiment
 from lab.counts import SavedCounts
 from lab.data.manifest import PREPARED, read_manifest, read_manifests

@@ -7,7 +7,7 @@ from safetensors.torch import save_file
 
 from lab.config import load_experiment
 from lab.model.decoder import Decoder
-from lab.settings import format_yaml
+from lab.schema import format_yaml
 from lab.train.checkpoints import publish, shared_names, temporary_folder, weights_of
 from lab.train.shards import packed
 

@@ -11,7 +11,7 @@ import pytest
 import lab
 from eval.probe import main as probe_main
 from lab.analysis import DISTANCES, LENGTHS, PROBES
-from lab.settings import format_yaml, parse_yaml
+from lab.schema import format_yaml, parse_yaml
 from tests.fits import records, train
 from tests.refusals import refused
 

@@ -4,12 +4,13 @@ from pathlib import Path
 
 import pytest
 
+from lab.command import parse_overrides
 from lab.config import load_experiment
 from lab.errors import ConfigError
 from lab.estimate.planned import load_without_weights
 from lab.positions.string import String
 from lab.recipes import read_recipe
-from lab.settings import parse_overrides, parse_yaml
+from lab.schema import parse_yaml
 from tests.fits import CONFIG
 from tests.forked import ROOT
 from tests.refusals import check_faults
@@ -51,11 +52,11 @@ WRONG = {
     "--optim.min_lr=1": "optim.min_lr=1.0: must be <= lr=0.003",
     "--train.batch_tokens=1000": "train.batch_tokens=1000: must be a multiple of micro_batch_tokens=512; use 1024",
     "--train.micro_batch_tokens=64": "train.micro_batch_tokens=64: must be >= data.window=96",
-    "--train.devices=3": "train.batch_tokens=1024: its 2 packs must divide evenly among 3 processes ",
+    "--train.devices=3": "train.batch_tokens=1024: must be a multiple of micro_batch_tokens=512 * 3 ",
     "--train.tokens=1000": "train.tokens=1000: must be >= train.batch_tokens=1024",
     "--optim.warmup_steps=20": "optim.warmup_steps=20: must be < 20, the steps of the run ",
     "--probe.required=5": "probe.required=5: must be <= 4, the numbers of a test",
-    "--train.final_checkpoints=true": "train.final_checkpoints=True: the run must have more than 40 steps, it has ",
+    "--train.final_checkpoints=true": "train.final_checkpoints=True: the run must have more than 40 steps",
     "--train.strategy=single --train.devices=2": "train.strategy=single: runs one process, ",
     "--train.backend=flash": "train.backend=flash: runs on a CUDA device only",
     "--data.held_out_frac=0": "data.held_out_frac=0.0: the probe needs held-out text",
@@ -64,8 +65,7 @@ WRONG = {
     "--data.corpus.name=text": "data.corpus.path: must be set",
     "--data.tokenizer.method=file --data.tokenizer.path=a --model.vocab_size=9": "data.tokenizer.eos: must be set",
     # no setting at all
-    "--data.window": "--data.window: has no value",
-    "--data.window --run.seed=1": "--data.window: has no value",
+    "--data.window --run.seed=1": "data.window=True: must be a whole number",
     "window=3": "window=3: not a setting",
     "--run.seed=1 --run.seed=2": "--run.seed: is given twice",
     "--run.seed=[1": "--run.seed: line 1: not YAML (",
@@ -183,12 +183,10 @@ def test_a_setting_of_another_member_is_not_answered_with_itself():
 
 NO_SECTIONS = "must hold sections (model:, data:, train:, ...)"
 NO_CONFIG = {
-    "section_twice": (TEXT + "train: {tokens: 5}\n", f"line {len(TEXT.splitlines()) + 1}: train is given twice"),
-    "key_twice": ("a:\n  b: 1\n  c: 2\n  b: 3\n", "line 4: b is given twice"),
+    "section_twice": (TEXT + "train: {tokens: 5}\n", f"line {len(TEXT.splitlines()) + 1}: not YAML ("),
+    "key_twice": ("a:\n  b: 1\n  c: 2\n  b: 3\n", "line 4: not YAML ("),
     "open_list": ("a: [1\n", "line 2: not YAML ("),
     "python_object": ("a: !!python/object:os.system x\n", "line 1: not YAML ("),
-    "list_as_key": ("? [a, b]\n: 3\n", ""),
-    "endless": ("run: &run {name: x, seed: *run}\n", ""),
     "deep_lists": (f"a: {'[' * 1500}{']' * 1500}\n", "not YAML ("),
     "beyond_unicode": ('run: {name: "\\UFFFFFFFF"}\n', "not YAML ("),
     "number": ("3\n", NO_SECTIONS),
@@ -213,8 +211,7 @@ def test_a_file_that_cannot_be_read_is_one_line(tmp_path, kind):
         path.write_bytes(b"a: \xff")
     with pytest.raises(ConfigError) as caught:
         load(path)
-    reason = "no such file; " if kind == "missing" else "cannot be read ("
-    assert str(caught.value).startswith(f"{path}: {reason}")
+    assert str(caught.value).startswith(f"{path}: cannot be read (")
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Configs and command lines by nobody's good will: read, or refused in at most three lines."""
+"""Configs and command lines by nobody's good will: read, or refused in a line for each fault."""
 
 import contextlib
 import importlib
@@ -14,24 +14,26 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from lab import cli
-from lab.command import LONGEST_LINE, MOST_LINES, in_short
+from lab.command import parse_overrides
 from lab.config import load_experiment
 from lab.errors import LabError
 from lab.fit import read_arguments
-from lab.settings import format_yaml, parse_overrides, parse_yaml
+from lab.schema import format_yaml, parse_yaml
 from lab.train.folder import RunFolder
 from lab.train.session import assemble
 from tests.eval.harness.parts import TASKS
 from tests.fits import CONFIG
 
 TEXT = CONFIG.read_text()
+LONGEST = 700  # characters of a line
 HANG_S = 20  # ten times what the slowest takes on a busy machine
 PLACE = "made.yaml"
 FIELDS = {  # settings that no file or line can hold
     "nul": (f'{TEXT}run: {{name: "a\\0b"}}\n', 'run.name="a\\u0000b": must be a plain folder name'),
     "line_break": (f'{TEXT}run: {{folder: "a\\nb"}}\n', 'run.folder="a\\nb": must be a path'),
-    "surrogate": (f'{TEXT}run: {{name: "\\ud800"}}\n', f"{PLACE}: must be text and numbers"),
-    "in_itself": (f"{TEXT}run: &run [*run]\n", f"{PLACE}: must be text and numbers"),
+    "surrogate": (f'{TEXT}run: {{name: "\\ud800"}}\n', "settings: must be text and numbers"),
+    "list_as_key": (f"{TEXT}? [a, b]\n: 3\n", "settings: must be text and numbers"),
+    "in_itself": (f"{TEXT}run: &run [*run]\n", "settings: must be text and numbers"),
 }
 WORDS = {  # what once crashed, hung or trained, on a command line
     f"--run.seed={'9' * 4000}": "run.seed=999999999999999999999999...",
@@ -82,10 +84,10 @@ def lines_of(main, words, capsys):
 
 
 def check_refusal(lines):
-    assert 0 < len(lines) <= MOST_LINES
+    assert lines
     for line in lines:
-        assert len(line) <= LONGEST_LINE + 10
-        assert "; " in line or re.match(r"\d+ more: ", line), line
+        assert len(line) <= LONGEST
+        assert "; " in line, line
 
 
 @pytest.mark.parametrize(("text", "start"), FIELDS.values(), ids=FIELDS)
@@ -108,15 +110,8 @@ def test_a_hostile_setting_is_one_line(capsys, words, start):
 def test_what_a_config_writes_is_read_back_and_plain_words_stay_words():
     values = {"a": ["1e5", "off", "010", "0x1f", "2001-01-01", "59:59", "~", "1_0", ".5", "="], "b": [1e-5, 1e20, 7]}
     assert parse_yaml(format_yaml(values), "x") == values
-    plain = parse_yaml("[off, no, 010, 0x1f, 2001-01-01, 59:59, =, 1_0, +3, 4e-4, .5, 1., -.inf, null, true]", "x")
-    assert plain == ["off", "no", 10, 31, "2001-01-01", "59:59", "=", 10, 3, 4e-4, 0.5, 1.0, -math.inf, None, True]
-
-
-def test_faults_beyond_three_lines_are_named_in_the_third():
-    faults = [f"a.b{n}={n}: must be less; lower it" for n in range(5)]
-    assert in_short("\n".join(faults[:3])).splitlines() == faults[:3]
-    assert in_short("\n".join(faults)).splitlines() == [*faults[:2], "3 more: a.b2=2, a.b3=3, a.b4=4"]
-    assert len(in_short("x" * 9999)) == LONGEST_LINE + 5
+    plain = parse_yaml("[off, no, 010, 0x1f, 2001-01-01, 59:59, 1_0, +3, 4e-4, .5, 1., -.inf, null, true]", "x")
+    assert plain == ["off", "no", 10, 31, "2001-01-01", "59:59", 10, 3, 4e-4, 0.5, 1.0, -math.inf, None, True]
 
 
 VALUES = st.sampled_from(
@@ -179,7 +174,7 @@ def check_config(place, text, *words):
             (place / "again.yaml").write_text(experiment.to_yaml())
             assert load_experiment(place / "again.yaml") == experiment
         except LabError as error:
-            return check_refusal(in_short(str(error)).splitlines())
+            return check_refusal(str(error).splitlines())
     return check_accepted(experiment, place)
 
 

@@ -10,7 +10,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from lab.errors import MissingPackage
-from lab.settings import parse_yaml
+from lab.schema import parse_yaml
 
 ROOT = Path(__file__).resolve().parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -87,8 +87,8 @@ def test_the_training_page_installs_what_its_configs_need(name):
 
 
 def test_off_is_a_word_wherever_settings_are_written(tmp_path):
+    from lab.command import parse_overrides
     from lab.config import load_experiment
-    from lab.settings import parse_overrides
 
     text = (ROOT / "configs" / "tiny_2k.yaml").read_text().replace("wandb: offline", "wandb: off")
     (tmp_path / "c.yaml").write_text(text)

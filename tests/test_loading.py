@@ -10,11 +10,11 @@ import pytest
 import torch
 
 from eval.engine.subject import as_subject
+from lab.command import parse_overrides
 from lab.config import load_experiment
 from lab.errors import CheckpointError, ConfigError, DataError
 from lab.loading import open_model, read_weights
 from lab.positions import frequencies
-from lab.settings import parse_overrides
 from lab.source import hub_folder
 from tests.forked import ROOT
 from tests.opened import CONSUMED, write_run

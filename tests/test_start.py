@@ -16,7 +16,7 @@ from lab.loading import open_model, read_weights, start_from
 from lab.model.config import DecoderConfig
 from lab.model.decoder import Decoder
 from lab.model.huggingface import save_pretrained
-from lab.settings import format_yaml
+from lab.schema import format_yaml
 from lab.source import base_for
 from lab.train.starting import check_vocabulary
 from tests.fits import records

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from lab.command import parse_overrides
 from lab.config import load_experiment
 from lab.model.config import DecoderConfig
-from lab.settings import parse_overrides
 
 ROOT = Path(__file__).resolve().parents[2]
 SMALL, LARGE = ROOT / "configs/h200_small.yaml", ROOT / "configs/tiny_2k.yaml"

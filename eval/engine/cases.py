@@ -23,7 +23,7 @@ from tokenizers import Tokenizer
 
 from lab.errors import DataError
 from lab.probe.needles import Case, check_spelling
-from lab.settings import parse_yaml
+from lab.schema import parse_yaml
 
 PROBE_UNITS = 16  # first step of the search, which estimates the slope
 MOST_UNITS = 100  # for each token of room; letters are the smallest units

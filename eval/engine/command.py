@@ -18,7 +18,7 @@ from typing import Any, Literal, NamedTuple
 from eval.engine.methods import expand, method_overrides, names_of, split_words
 from eval.engine.rows import Found, document
 from lab import command
-from lab.command import Syntax, Words, bare_settings, read_options, settings_lines, show
+from lab.command import Syntax, Words, read_options, settings_lines, show
 from lab.errors import ConfigError, brief
 from lab.launch import read_launch
 from lab.positions.methods import PositionConfig
@@ -52,13 +52,11 @@ class Form:
     each: bool = True
     shared: bool = False
     missing: str = MODEL
-    bare: tuple[str, ...] = ()
 
     @property
     def syntax(self) -> Syntax:
         """The grammar of the command line."""
-        bare = (*self.bare, *(bare_settings(self.options) if self.options is not None else ()))
-        return Syntax(None, ("--plot", "--json"), ("-o", "--frequency"), ("--distance",), bare, self.missing)
+        return Syntax(None, ("--plot", "--json"), ("-o", "--frequency"), ("--distance",), self.missing)
 
     def lines(self, settings: Sequence[str] = ()) -> list[str]:
         """Describe the options: the command's own, the shared ones, the parameters of position methods."""

@@ -39,14 +39,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from lab.command import parse_method
 from lab.config import load_experiment
-from lab.errors import ConfigError
+from lab.errors import ConfigError, look_up
 from lab.model.huggingface.config import read_settings
 from lab.positions import Distance, Frequencies, distance, frequencies
 from lab.positions.methods import PositionConfig
 from lab.positions.string import of_length
-from lab.schema import look_up
-from lab.settings import Raw, parse_method, validated
+from lab.schema import validated
 from lab.source import CONFIG, find_place, is_hub_id, revisions
 
 METHODS = ("rope", "ntk", "yarn", "rerope", "self_extend", "dca", "string")
@@ -156,7 +156,7 @@ def read_distance(word: str, train_len: int, length: int) -> Distance:
     """
     given = parameters_of("distance", word, lambda: train_len, length)
     try:
-        built: Distance = validated(PositionConfig, Raw({"distance": given}, "--distance")).distance
+        built: Distance = validated(PositionConfig, {"distance": given}).distance
     except ConfigError as error:
         raise ConfigError(*(f"--{fault}" for fault in error.faults)) from error
     return built

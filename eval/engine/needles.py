@@ -16,7 +16,7 @@ from eval.engine.command import Form
 from eval.engine.rows import Row
 from eval.engine.run import Measure
 from eval.engine.subject import MOST_TOKENS, Subject, haystack_of
-from lab.bars import Bar
+from lab.command import Bar
 from lab.data.tokenizer import check_ids
 from lab.errors import ConfigError
 from lab.probe.config import ProbeConfig, ProtocolName
@@ -140,7 +140,7 @@ class NeedleMeasure(Measure):
 
     kind = "probe"
     options: ProbeOptions
-    form = Form(options=ProbeOptions, several=True, lone=True, bare=("sequential",))
+    form = Form(options=ProbeOptions, several=True, lone=True)
     own_steps = False  # whether lengths and early stopping are those of the run's own probe
 
     def prepare(self) -> None:

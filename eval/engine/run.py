@@ -51,8 +51,7 @@ from eval.engine.command import Form, Request, run
 from eval.engine.methods import PREFIX
 from eval.engine.rows import Found, Results, Row, named_series
 from eval.engine.subject import Subject, device_for, note_idle, open_subject, result_folder
-from lab.bars import Bar
-from lab.command import CONTINUES
+from lab.command import CONTINUES, Bar
 from lab.draw import Rule, draw, save
 from lab.errors import ConfigError
 from lab.launch import read_launch

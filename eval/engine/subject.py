@@ -14,7 +14,7 @@ from torch import Tensor, distributed
 
 from eval.engine.command import Request
 from lab.command import show
-from lab.config.faults import MOST_WINDOWS
+from lab.config.experiment import MOST_WINDOWS
 from lab.counts import SavedCounts
 from lab.data.preparation import end_of_document
 from lab.data.tokenizer import needed

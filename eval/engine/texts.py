@@ -17,8 +17,7 @@ from torch import Tensor
 from eval.engine.rows import Row, shortened, write_rows
 from eval.engine.run import Measure
 from eval.engine.subject import Subject, source
-from lab.bars import Bar
-from lab.command import NOTHING_WRITTEN
+from lab.command import NOTHING_WRITTEN, Bar
 from lab.data.config import DataConfig
 from lab.data.preparation import shard_folder
 from lab.data.shards import TokenStore

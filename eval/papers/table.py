@@ -9,9 +9,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
-from lab.errors import ConfigError, nearest
-from lab.schema import PathText, PositiveFloat, Section, look_up
-from lab.settings import Raw, validated
+from lab.errors import ConfigError, look_up, nearest
+from lab.schema import PathText, PositiveFloat, Section, read_yaml, validated
 
 HOME = Path(__file__).parent
 PAPERS = {  # folder: arXiv id and short title
@@ -149,7 +148,7 @@ def needs() -> Needs:
 
     Raises: ConfigError.
     """
-    found: Needs = validated(Needs, Raw.read(HOME / "needs.yaml"))
+    found: Needs = validated(Needs, read_yaml(HOME / "needs.yaml"))
     return found
 
 
@@ -168,7 +167,7 @@ def read_table(name: str) -> Table:
     if name not in names():
         raise ConfigError(f"TABLE={name}: no such table; {nearest(name, names())}")
     try:
-        table: Table = validated(Table, Raw.read(HOME / f"{name}.yaml"))
+        table: Table = validated(Table, read_yaml(HOME / f"{name}.yaml"))
     except ConfigError as error:
         raise ConfigError(*(f"{name}: {fault}" for fault in error.faults)) from error
     return table

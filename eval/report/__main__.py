@@ -30,8 +30,7 @@ from eval.engine.records import unpacked
 from eval.engine.rows import Found, file_in
 from eval.report.data import Runs, read_runs, shares
 from eval.report.figures import Figure, figures
-from lab.bars import Bar
-from lab.command import start
+from lab.command import Bar, start
 from lab.draw import altair, below, beside, save, themed, words
 from lab.errors import DataError
 from lab.files import write_atomic, writing

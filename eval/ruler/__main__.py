@@ -34,8 +34,7 @@ from eval.engine.run import Cell, Measure, run_measure
 from eval.engine.subject import doublings, open_subject
 from eval.ruler.sources import STANDIN, name_of, read_sources
 from eval.ruler.tasks import ALL, LLAMA2_7B_AT_4K, TASKS, VERSION, Task, averages, effective_length, interval
-from lab.bars import Bar
-from lab.command import start
+from lab.command import Bar, start
 from lab.draw import Rule, draw
 from lab.errors import nearest
 from lab.files import write_json

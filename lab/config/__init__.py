@@ -1,7 +1,6 @@
 """The typed experiment that a YAML file describes."""
 
-from lab.config.experiment import Experiment
-from lab.config.reading import load_experiment
+from lab.config.experiment import Experiment, load_experiment
 from lab.config.sections import RunConfig, StartConfig, TrackConfig, TrainConfig
 
 __all__ = [

@@ -1,26 +1,45 @@
-"""The whole experiment as one typed value, composed of the parts' configs; no torch."""
+"""The whole experiment as one typed value, composed of the parts' configs and read from YAML; no torch.
+
+Order: defaults, the YAML file, dotted command-line overrides, then settings derived from others. A key that is unknown,
+of the wrong type, out of range, contradictory or ignored is an error; all errors are reported at once.
+
+The name auto is the config's and 8 hex digits. The digits are the SHA-256 of the settings that differ from their
+defaults, as JSON with sorted keys. Settings that do not change what a run computes are left out
+(lab.train.arms.FREE_TO_CHANGE). So equal settings give equal names on any machine, however they are written. A setting
+that is added to the lab later, at its default, renames nothing.
+"""
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+import copy
+import hashlib
+import json
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from operator import attrgetter
+from pathlib import Path
 from typing import Any
 
-from lab.config.faults import context_faults, length_faults, mask_faults, position_faults, shape_faults
-from lab.config.sections import RunConfig, StartConfig, TrackConfig, TrainConfig
-from lab.data.config import Bpe, DataConfig, Synthetic
+from lab.config.sections import RunConfig, StartConfig, TrackConfig, TrainConfig, fill_in, fill_in_tags
+from lab.data.config import DataConfig, Synthetic
 from lab.masks import Causal, MaskConfig
 from lab.model.config import DecoderConfig, OptimConfig
 from lab.positions import Frequencies
 from lab.positions.methods import PositionConfig
 from lab.probe.config import NEEDLES, ProbeConfig, ProbeSection, completed
-from lab.schema import Section
-from lab.settings import format_yaml
+from lab.schema import LONGEST, Section, format_yaml, given, override, plain, read_yaml, validated
 from lab.shape.config import Gaps, ShapeConfig
 from lab.skip.methods import SkipConfig
+from lab.source import inherit
+from lab.train.arms import FREE_TO_CHANGE, flatten
 
+AUTO = "auto"  # the run.name that is replaced
+DIGITS = 8
+ONCE_DEFAULT = {"probe.answer_budget": 64, "probe.batch": 64}  # defaults when the first runs were named
+ONCE_NAMED = ("probe.batch",)  # free to change only since then
 LOGGED_EIGHTHS = (1, 2, 4, 6)  # of the window, where f is logged
+MOST_WINDOWS = 1024  # of a length beyond the training window; papers extend by at most 64
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,40 +71,84 @@ class Experiment(Section):
     track: TrackConfig = field(default_factory=TrackConfig)
     """Records."""
 
-    def rules(self) -> list[str]:
-        """Collect the faults between sections."""
+    def rules(self) -> Iterator[str]:
+        """Find the faults between sections."""
         data, train, probe = self.data, self.train, self.probe
-        faults = []
-        if isinstance(data.tokenizer, Bpe) and self.model.vocab_size != data.tokenizer.vocab_size:
-            faults.append(
-                f"model.vocab_size={self.model.vocab_size}: contradicts data.tokenizer.vocab_size="
-                f"{data.tokenizer.vocab_size}; leave model.vocab_size out"
-            )
+        vocabulary = getattr(data.tokenizer, "vocab_size", self.model.vocab_size)
+        if self.model.vocab_size != vocabulary:
+            yield self.fault("model.vocab_size", f"contradicts data.tokenizer.vocab_size={vocabulary}; leave it out")
         if train.micro_batch_tokens < data.window:
-            faults.append(
-                f"train.micro_batch_tokens={train.micro_batch_tokens}: must be >= data.window={data.window}; raise it"
-            )
+            yield self.fault("train.micro_batch_tokens", f"must be >= data.window={data.window}; raise it")
         if train.tokens < train.batch_tokens:
-            faults.append(f"train.tokens={train.tokens}: must be >= train.batch_tokens={train.batch_tokens}; raise it")
+            yield self.fault("train.tokens", f"must be >= train.batch_tokens={train.batch_tokens}; raise it")
         elif self.optim.warmup_steps >= train.steps:
-            faults.append(
-                f"optim.warmup_steps={self.optim.warmup_steps}: must be < {train.steps}, the steps of the run "
-                "(train.tokens / train.batch_tokens); lower it or train longer"
-            )
-        faults += context_faults(train, self.model, data)
-        faults += length_faults(self.reach, self.skip, data, probe)
-        faults += position_faults(self.position, self.model, data, train, probe)
-        faults += mask_faults(self.mask, self.skip, data, self.position, has_gaps=self.has_gaps)
-        faults += shape_faults(self.shape, self.skip, data, self.mask, reach=self.reach)
+            rule = f"must be < {train.steps}, the steps of the run (train.tokens / train.batch_tokens)"
+            yield self.fault("optim.warmup_steps", f"{rule}; lower it or train longer")
+        for name in ("model.n_kv_heads", "data.window", "train.micro_batch_tokens"):
+            if attrgetter(name)(self) % train.context_parallel:
+                rule = f"must divide {name}={attrgetter(name)(self)}; change one of them"
+                yield self.fault("train.context_parallel", rule)
+        most = min(MOST_WINDOWS * data.window, LONGEST)
+        for name in (*self.gaps, "probe.max_length", "probe.step", "probe.answer_budget"):
+            if (attrgetter(name)(self) or 0) > most:
+                rule = f"must be <= {most:,}, {most // data.window:,} training windows"
+                yield self.fault(name, f"{rule}; lower it or raise data.window")
         needles = self.probed({}).get("needles", NEEDLES)
         if probe.required > needles:
-            faults.append(f"probe.required={probe.required}: must be <= {needles}, the numbers of a test; lower it")
+            yield self.fault("probe.required", f"must be <= {needles}, the numbers of a test; lower it")
         if data.held_out_frac == 0 and (probe.loss_tokens or (probe.haystack is None and not self.is_synthetic)):
-            faults.append(
-                "data.held_out_frac=0.0: the probe needs held-out text; raise it, or set probe.loss_tokens=0 and "
-                "probe.haystack"
+            rule = "the probe needs held-out text; raise it, or set probe.loss_tokens=0 and probe.haystack"
+            yield self.fault("data.held_out_frac", rule)
+        yield from self.position_rules()
+        yield from self.id_rules()
+
+    def position_rules(self) -> Iterator[str]:
+        """Find the faults between the position methods and the other sections."""
+        frequency, distance, window = self.position.frequency, self.position.distance, self.data.window
+        longest = max(window, self.probe.longest(window)) if distance.beyond_training else window
+        yield from (f"position.distance.{fault}" for fault in distance.length_faults(longest))
+        if (getattr(frequency, "theta", None) or math.inf) <= self.model.theta:
+            rule = f"must be > model.theta={self.model.theta} (the adjusted base is larger)"
+            yield self.fault("position.frequency.theta", f"{rule}; raise it, or set model.theta and method: rope")
+        if (getattr(distance, "train_len", None) or 0) > window:
+            rule = f"must be <= data.window={window}, the longest distance that is counted; lower it"
+            yield self.fault("position.distance.train_len", rule)
+        if distance.method == "plain":
+            return
+        if self.train.backend == "xformers":
+            rule = f"returns no log-sum-exp to merge the bands of {distance.method} by; use auto"
+            yield self.fault("train.backend", rule)
+        running = self.mask.method == "anchor" or getattr(self.mask, "ids", "reset") == "running"
+        if self.gaps or running or self.mask.chunks is not None:
+            rule = "training with it needs ids that count up from 0 in every document"
+            yield self.fault("position.distance.method", f"{rule}; use plain distance, and the method when evaluating")
+
+    def id_rules(self) -> Iterator[str]:
+        """Find the faults between what decides ids and who sees whom (shape, skip, mask), and the windows."""
+        data, shape, mask = self.data, self.shape, self.mask
+        weighs = shape is not None and not isinstance(shape.strategy, Gaps)
+        masked = "mask.method" if mask.method != "causal" else "mask.chunks"
+        is_masked = mask.method != "causal" or mask.chunks is not None
+        counted = weighs and mask.method == "document" and mask.chunks is None  # a mask that weights know
+        used = {"shape.strategy.method": shape, "skip.method": self.skip, masked: is_masked and not counted}
+        names = [name for name, is_used in used.items() if is_used]
+        if len(names) > 1:
+            yield self.fault(names[-1], f"does not go with {names[0]}; leave one of them out")
+        for name in self.gaps:
+            if self.reach <= data.window:
+                yield self.fault(name, f"must be > data.window={data.window}, or there is nothing to skip; raise it")
+        joins = {masked: is_masked, "skip.selection": getattr(self.skip, "selects", False)}
+        joins["shape.strategy.method"] = shape is not None and not weighs
+        for name, is_used in joins.items():
+            if is_used and data.mode != "concatenated":
+                yield self.fault(name, "needs windows of several documents; set data.mode: concatenated")
+        if weighs and data.mode == "uniform":
+            yield self.fault("data.mode", "shape.strategy.method=weights counts no uniform cuts; set another")
+        up_to = None if shape is None else getattr(shape.target, "up_to", None)
+        if up_to is not None and up_to >= self.reach:
+            yield self.fault(
+                "shape.target.up_to", f"must be < {self.reach}, the longest distance plus one; leave it out"
             )
-        return faults
 
     def probed(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """Return all settings of the probe, some of them as given; not checked."""
@@ -109,16 +172,21 @@ class Experiment(Section):
         return getattr(self.skip, "by_types", False)
 
     @property
+    def gaps(self) -> tuple[str, ...]:
+        """The setting of the largest id plus one, where ids have gaps."""
+        if self.shape is not None and isinstance(self.shape.strategy, Gaps):
+            return ("shape.strategy.target_len",)
+        return () if self.skip is None else ("skip.target_len",)
+
+    @property
     def has_gaps(self) -> bool:
         """Whether position ids skip."""
-        return self.skip is not None or (self.shape is not None and isinstance(self.shape.strategy, Gaps))
+        return bool(self.gaps)
 
     @property
     def reach(self) -> int:
         """Longest distance that training can show, plus one: what the counter holds."""
-        if self.shape is not None and isinstance(self.shape.strategy, Gaps):
-            return self.shape.strategy.target_len
-        return self.data.window if self.skip is None else self.skip.target_len
+        return next((attrgetter(name)(self) for name in self.gaps), self.data.window)
 
     @property
     def is_synthetic(self) -> bool:
@@ -134,8 +202,9 @@ class Experiment(Section):
         return {f"f_at_{eighths / 8:g}L": eighths * self.reach // 8 for eighths in LOGGED_EIGHTHS}
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the experiment as nested dicts of plain values."""
-        return dataclasses.asdict(self, dict_factory=lambda items: {k: plain(v) for k, v in items})
+        """Return the experiment as nested dicts of what YAML can hold."""
+        found: dict[str, Any] = json.loads(json.dumps(asdict(self)))
+        return found
 
     def to_yaml(self) -> str:
         """Write the resolved experiment as YAML that reads back to the same."""
@@ -154,6 +223,38 @@ class Experiment(Section):
         )
 
 
-def plain(value: Any) -> Any:
-    """Turn tuples into lists, which YAML can hold."""
-    return list(value) if isinstance(value, tuple) else value
+def load_experiment(path: Path, overrides: dict[str, Any] | None = None) -> Experiment:
+    """Read a YAML file, or a config of the lab by its name, apply overrides, fill in derived settings, check all.
+
+    An override whose value is a section, as wandb passes nested parameters, overrides the settings in it.
+
+    Raises: ConfigError with one line per fault.
+    """
+    values, overrides = read_yaml(path), flatten(overrides or {})
+    whole = copy.deepcopy(values)
+    override(whole, overrides)
+    inherit(values, whole)
+    fill_in_tags(values)  # before the overrides, which drop the keys of a member they replace
+    override(values, overrides)
+    fill_in_tags(values)
+    name = path.stem if path.stem != "config" else path.parent.name
+    fill_in(values, name)
+    experiment = validated(Experiment, values)
+    if experiment.run.name != AUTO:
+        return experiment
+    return replace(experiment, run=replace(experiment.run, name=automatic_name(experiment, name)))
+
+
+def automatic_name(experiment: Experiment, config: str) -> str:
+    """Name a run after its config and what it computes."""
+    tests, chosen = experiment.tests, flatten(json.loads(json.dumps(given(experiment), default=plain)))
+    chosen |= {"probe.needles": tests.needles, "probe.digits": tests.digits, "probe.answer_budget": tests.budget}
+    if experiment.shape is not None:  # named also where it is the default, which was another once
+        chosen["shape.strategy.method"] = experiment.shape.strategy.method
+    named = {
+        key: value
+        for key, value in chosen.items()
+        if (key in ONCE_NAMED or not key.startswith(FREE_TO_CHANGE)) and ONCE_DEFAULT.get(key) != value
+    }
+    text = json.dumps(named, sort_keys=True)
+    return f"{config}-{hashlib.sha256(text.encode()).hexdigest()[:DIGITS]}"

@@ -1,14 +1,17 @@
-"""The sections of a run that no other part owns: start, training, counting, tracking, the run itself; no torch."""
+"""The sections of a run that no other part owns, and the settings that are derived from others; no torch."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Le
 
-from lab.errors import brief
+from lab.data.config import Bpe, DataConfig
+from lab.data.tokenizer import load_tokenizer
+from lab.positions.string import of_length
 from lab.schema import LONGEST_NAME, MOST, Length, PathText, Positive, Section, Seed, is_short
 
 PRECISIONS = Literal["auto", "fp32", "bf16"]
@@ -17,6 +20,14 @@ BACKENDS = Literal["auto", "reference", "sdpa", "varlen", "flash", "xformers"]
 CUDA_BACKENDS = ("varlen", "flash", "xformers")
 HYBRID_FROM = 64  # processes; from there on, a ring over all of them is bound by latency
 WHOLE_BYTES = 10 * 2**30  # of weights and gradients that each process keeps whole; 8.4 GiB for 1.49B parameters
+USUAL = {  # members of tagged unions that need not be named
+    "data.corpus.name": "synthetic",
+    "data.tokenizer.method": "bpe",
+    "position.frequency.method": "rope",
+    "position.distance.method": "plain",
+    "mask.method": "causal",
+}
+USUAL_SHAPE = {"shape.target.method": "power", "shape.strategy.method": "weights"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,33 +69,23 @@ class TrainConfig(Section):
     async_checkpoints: bool = False
     """Whether to train on while a checkpoint is written, from a copy of weights and optimizer in CPU memory."""
 
-    def rules(self) -> list[str]:
-        """Refuse batches that cannot be divided among the processes."""
-        faults = []
+    def rules(self) -> Iterator[str]:
+        """Refuse batches that cannot be divided among the processes, and kernels and strategies that do not fit."""
         if self.world_size % self.context_parallel:
-            rule = f"must divide devices * nodes, {self.world_size} processes"
-            faults.append(f"context_parallel={self.context_parallel}: {rule}; change one of them")
-        divided = "processes (devices * nodes)" + " / context_parallel" * (self.context_parallel > 1)
-        if self.batch_tokens % self.micro_batch_tokens:
-            near = max(1, round(self.batch_tokens / self.micro_batch_tokens)) * self.micro_batch_tokens
-            faults.append(
-                f"batch_tokens={self.batch_tokens}: must be a multiple of "
-                f"micro_batch_tokens={self.micro_batch_tokens}; use {near}"
-            )
-        elif self.n_packs % self.data_parallel:
-            near = -(-self.n_packs // self.data_parallel) * self.data_parallel * self.micro_batch_tokens
-            faults.append(
-                f"batch_tokens={self.batch_tokens}: its {self.n_packs} packs must divide evenly among "
-                f"{self.data_parallel} {divided}; use {near}"
-            )
+            yield self.fault("context_parallel", f"must divide devices * nodes={self.world_size}; change one of them")
+        packs = self.micro_batch_tokens * self.data_parallel
+        if self.batch_tokens % packs:
+            among = f" * {self.data_parallel} processes (devices * nodes / context_parallel)"
+            rule = f"micro_batch_tokens={self.micro_batch_tokens}{among * (self.data_parallel > 1)}"
+            near = -(-self.batch_tokens // packs) * packs
+            yield self.fault("batch_tokens", f"must be a multiple of {rule}; use {near}")
         if self.strategy == "single" and self.world_size > 1:
-            faults.append(f"strategy=single: runs one process, devices * nodes is {self.world_size}; use ddp or fsdp")
+            yield self.fault("strategy", f"runs one process, devices * nodes is {self.world_size}; use ddp or fsdp")
         if self.accelerator == "cpu" and self.backend in CUDA_BACKENDS:
-            faults.append(f"backend={self.backend}: runs on a CUDA device only; use sdpa or auto")
+            yield self.fault("backend", "runs on a CUDA device only; use sdpa or auto")
         if self.final_steps and self.final_steps[0] <= 0:
-            rule = f"the run must have more than {self.steps - self.final_steps[0]} steps, it has {self.steps}"
-            faults.append(f"final_checkpoints=True: {rule}; train longer")
-        return faults
+            least = self.steps - self.final_steps[0]
+            yield self.fault("final_checkpoints", f"the run must have more than {least} steps; train longer")
 
     @property
     def world_size(self) -> int:
@@ -168,14 +169,52 @@ class RunConfig(Section):
     folder: PathText = "runs"
     """Folder that holds the run folders."""
 
-    def rules(self) -> list[str]:
+    def rules(self) -> Iterator[str]:
         """Refuse a name that is not a folder name."""
         if self.name in ("", ".", "..") or Path(self.name).name != self.name or not is_short(self.name):
             rule = f"must be a plain folder name of at most {LONGEST_NAME} bytes"
-            return [f"name={brief(self.name)}: {rule}; set run.folder for its place"]
-        return []
+            yield self.fault("name", f"{rule}; set run.folder for its place")
 
     @property
     def path(self) -> Path:
         """The run folder."""
         return Path(self.folder) / self.name
+
+
+def fill_in(values: dict[str, Any], name: str) -> None:
+    """Fill in omitted settings that are derived from others."""
+    default(values, "run.name", name)
+    data, model = section(values, "data"), section(values, "model")
+    tokenizer = section(data, "tokenizer")
+    path = tokenizer.get("path")
+    if tokenizer.get("method") == "bpe":
+        model.setdefault("vocab_size", tokenizer.get("vocab_size", Bpe.vocab_size))
+    elif "vocab_size" not in model and isinstance(path, str) and is_short(path):  # any other is refused later
+        model["vocab_size"] = load_tokenizer(Path(path)).get_vocab_size()
+    distance, window = section(section(values, "position"), "distance"), data.get("window", DataConfig.window)
+    if distance.get("method") == "string" and "shift" not in distance and isinstance(window, int):
+        distance.update({**of_length(window), **distance})
+
+
+def fill_in_tags(values: dict[str, Any]) -> None:
+    """Fill in the tags of unions that were left out."""
+    if "path" in section(section(values, "data"), "tokenizer"):
+        default(values, "data.tokenizer.method", "file")
+    for dotted, tag in {**USUAL, **(USUAL_SHAPE if isinstance(values.get("shape"), dict) else {})}.items():
+        default(values, dotted, tag)
+
+
+def default(values: dict[str, Any], dotted: str, value: Any) -> None:
+    """Set a setting that was left out."""
+    *parents, last = dotted.split(".")
+    for key in parents:
+        values = section(values, key)
+    values.setdefault(last, value)
+
+
+def section(values: dict[str, Any], key: str) -> dict[str, Any]:
+    """Return a section, made where it is missing; a value of another type is left for the reader to refuse."""
+    if values.get(key) is None:  # or a YAML key with nothing below it
+        values[key] = {}
+    found = values[key]
+    return found if isinstance(found, dict) else {}

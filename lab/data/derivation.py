@@ -31,7 +31,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from lab.bars import Bar
+from lab.command import Bar
 from lab.data.config import Upsample
 from lab.data.manifest import MANIFEST, SPLITS, Manifest, read_manifest, read_manifests, shards_in, task_name
 from lab.data.shards import Shard, ShardWriter

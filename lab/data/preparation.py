@@ -17,7 +17,7 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
-from lab.bars import Bar
+from lab.command import Bar
 from lab.data.config import Bpe, DataConfig
 from lab.data.corpora import open_corpus, why_empty
 from lab.data.derivation import RECORD, derive_task, inputs_of, plan

@@ -22,7 +22,7 @@ import numpy as np
 from annotated_types import Ge, Gt, Le
 from tokenizers import Tokenizer
 
-from lab.bars import Bar
+from lab.command import Bar
 from lab.data.arrangement import IGNORE, TokenRun
 from lab.data.tokenizer import vocabulary_hash
 from lab.errors import ConfigError, MissingPackage, first_line

@@ -18,7 +18,7 @@ from lab.estimate.memory import HELD, Memory, memory_of
 from lab.estimate.planned import DryRun, architecture_of, separate, tokenizer_of
 from lab.model.config import PEAK_FLOPS, DecoderConfig
 from lab.recipes import SYNTAX, Recipe, read_recipe, resolve_training
-from lab.settings import part
+from lab.schema import part
 from lab.shape.config import Weights
 from lab.source import Source, read_source
 from lab.train.folder import packed_counts

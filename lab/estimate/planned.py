@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
@@ -13,8 +12,7 @@ from lab.command import Words, read_options
 from lab.config import Experiment, load_experiment
 from lab.errors import ConfigError
 from lab.model.config import DecoderConfig
-from lab.schema import PositiveFloat, Section
-from lab.settings import Raw, part
+from lab.schema import PositiveFloat, Section, override, part, read_yaml
 
 IGNORED = ("resume", "restart", "print_config", "launcher")
 ARCHITECTURE = {f.name: f.default for f in fields(DecoderConfig)}
@@ -47,16 +45,16 @@ def load_without_weights(path: Path, overrides: dict[str, Any]) -> Experiment:
 
     Raises: ConfigError naming the missing settings of the architecture.
     """
-    raw = Raw(copy.deepcopy(Raw.read(path).values), str(path))
-    raw.override(overrides)
-    start = part(raw.values, "start").get("path")
+    values = read_yaml(path)
+    override(values, overrides)
+    start = part(values, "start").get("path")
     if not isinstance(start, str) or Path(start).is_dir():
         return load_experiment(path, overrides)
-    model = architecture_of(part(raw.values, "model"), "model", start)
+    model = architecture_of(part(values, "model"), "model", start)
     filled = {f"model.{name}": value for name, value in model.items()}
-    if "tokenizer" not in part(raw.values, "data"):
+    if "tokenizer" not in part(values, "data"):
         filled |= {f"data.tokenizer.{key}": value for key, value in tokenizer_of(start).items()}
-    if "frequency" not in part(raw.values, "position"):
+    if "frequency" not in part(values, "position"):
         filled["position.frequency.method"] = "rope"  # with all of them set, the folder is not read
     return load_experiment(path, overrides | filled)
 

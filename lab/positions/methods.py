@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, TypeVar, Union
 
 from pydantic import Field
 
-from lab.errors import ConfigError
+from lab.errors import ConfigError, look_up
 from lab.positions.abf import Abf
 from lab.positions.dca import Dca
 from lab.positions.distance_method import Distance
@@ -27,7 +27,7 @@ from lab.positions.rope import Rope
 from lab.positions.self_extend import SelfExtend
 from lab.positions.string import String
 from lab.positions.yarn import Yarn
-from lab.schema import Section, look_up
+from lab.schema import Section
 
 Method = TypeVar("Method", FrequencyMethod, Distance)
 

@@ -9,8 +9,8 @@ import numpy as np
 from annotated_types import Ge
 from pydantic import Field, TypeAdapter
 
-from lab.errors import ConfigError
-from lab.schema import is_whole, look_up
+from lab.errors import ConfigError, look_up
+from lab.schema import is_whole
 from lab.skip.base import IntArray, Skip
 from lab.skip.longrecipe import LongRecipe
 from lab.skip.pose import Pose

@@ -27,10 +27,9 @@ from typing import Any, Literal
 
 from lab.command import Syntax
 from lab.config import Experiment, load_experiment
-from lab.config.reading import AUTO
+from lab.config.experiment import AUTO
 from lab.errors import ConfigError, LabError
-from lab.schema import Positive, Section
-from lab.settings import Raw, part, validated
+from lab.schema import Positive, Section, part, read_yaml, validated
 from lab.train.arms import flatten
 from lab.train.folder import RunFolder
 
@@ -169,15 +168,15 @@ def plan(
 
     Raises: ConfigError with a line for each fault of any run.
     """
-    raw = Raw.read(path)
-    is_grid = raw.values.get("method") == "grid"
+    values = read_yaml(path)
+    is_grid = values.get("method") == "grid"
     if seeds is not None and not is_grid:
         raise ConfigError(f"--seeds={seeds}: goes with method: grid; leave it out")
     if seed is not None and is_grid:
         raise ConfigError(f"--seed={seed}: would be ignored, a grid draws nothing; leave it out")
     if seeds is not None:
-        part(raw.values, "parameters")["run.seed"] = {"values": list(range(min(seeds, MOST_RUNS + 1)))}
-    file: SweepFile = validated(SweepFile, raw)
+        part(values, "parameters")["run.seed"] = {"values": list(range(min(seeds, MOST_RUNS + 1)))}
+    file: SweepFile = validated(SweepFile, values)
     both = flatten(dict(file.parameters)).keys() & flatten(dict(given)).keys()
     if both:
         raise ConfigError(*(f"--{key}={given[key]}: is a parameter of the sweep; leave it out" for key in sorted(both)))

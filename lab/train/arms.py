@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from lab.errors import CheckpointError, ConfigError
-from lab.settings import parse_yaml
+from lab.schema import parse_yaml
 
 Row = dict[str, Any]
 CONFIDENCE = 0.95

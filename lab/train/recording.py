@@ -24,8 +24,7 @@ from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.loggers import WandbLogger
 from torch import distributed
 
-from lab.bars import Bar
-from lab.command import show
+from lab.command import Bar, show
 from lab.config import Experiment
 from lab.counts import COUNTED, PositionCounts
 from lab.errors import MissingPackage, first_line

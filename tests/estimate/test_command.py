@@ -20,7 +20,7 @@ from lab.estimate.command import (
 )
 from lab.estimate.memory import Memory
 from lab.fit import SYNTAX, parse, read_arguments
-from lab.settings import format_yaml
+from lab.schema import format_yaml
 from lab.train.folder import RunFolder
 from tests.estimate.small import small
 from tests.forked import ROOT, python

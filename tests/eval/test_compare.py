@@ -13,7 +13,7 @@ from eval.compare import WRITERS, arrange, main, spread
 from eval.engine.records import read_records
 from eval.engine.statistics import FISHER, LIMITS, MCNEMAR, PAIRED_T, SEEDS, SEEDS_PAIRED, compare, holm
 from lab.errors import ConfigError
-from lab.settings import format_yaml
+from lab.schema import format_yaml
 from tests.eval.commands import runner
 
 ROOT = Path(__file__).resolve().parents[2]

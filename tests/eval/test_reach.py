@@ -12,7 +12,7 @@ from scipy.stats import CensoredData, norm
 from eval.engine.regression import bootstrap, compare, fit, held_out, inflation, measured, separable
 from eval.reach import at_the_reach, bounds, main
 from lab.counts import PositionCounts
-from lab.settings import format_yaml
+from lab.schema import format_yaml
 from lab.train.folder import RunFolder
 
 TRUE = {"f": 0.5, "tokens": 0.2, "window": 0.7}

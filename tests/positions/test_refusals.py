@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from lab.errors import ConfigError
+from lab.errors import ConfigError, as_written
 from lab.positions import distance, frequencies
 
 FREQUENCIES = {  # parameters that each method accepts
@@ -63,7 +63,7 @@ WRONG = [  # method, changed parameters, the fields' rules
     ("abf", {"theta": -5e5}, "theta=-500000.0: must be > 0"),
     ("abf", {"theta": math.nan}, f"theta=nan: {FINITE}"),
     ("abf", {"theta": math.inf}, f"theta=inf: {FINITE}"),
-    ("abf", {"theta": "5e5"}, f"theta=5e5: {NUMBER}"),
+    ("abf", {"theta": "5e5"}, f'theta="5e5": {NUMBER}'),
     ("abf", {"theta": True}, f"theta=True: {NUMBER}"),
     ("entropy_abf", {"train_len": 1}, "train_len=1: must be >= 2"),  # ln 1 = 0 would divide
     ("entropy_abf", {"train_len": 2.5}, f"train_len=2.5: {WHOLE}"),
@@ -73,7 +73,7 @@ WRONG = [  # method, changed parameters, the fields' rules
     ("string", {"shift": 0}, "shift=0: must be >= 1"),
     ("string", {"shift": -3}, "shift=-3: must be >= 1"),
     ("string", {"shift": 3.0}, f"shift=3.0: {WHOLE}"),
-    ("string", {"shift": "3"}, f"shift=3: {WHOLE}"),
+    ("string", {"shift": "3"}, f'shift="3": {WHOLE}'),
     ("string", {"shift": True}, f"shift=True: {WHOLE}"),
     ("string", {"window": -1}, "window=-1: must be >= 0"),
     ("string", {"released_scaling": 1}, "released_scaling=1: must be true or false"),
@@ -92,14 +92,14 @@ WRONG = [  # method, changed parameters, the fields' rules
     ("self_extend", {"group": 0}, "group=0: must be >= 1"),
     ("self_extend", {"group": 2.0}, f"group=2.0: {WHOLE}"),
     ("self_extend", {"window": -1}, "window=-1: must be >= 0"),
-    ("self_extend", {"window": "4"}, f"window=4: {WHOLE}"),
+    ("self_extend", {"window": "4"}, f'window="4": {WHOLE}'),
     ("rerope", {"window": -1}, "window=-1: must be >= 0"),
     ("rerope", {"window": 4.0}, f"window=4.0: {WHOLE}"),
     ("rerope", {"window": False}, f"window=False: {WHOLE}"),
     ("leaky_rerope", {"leak": 0.5}, "leak=0.5: must be >= 1"),
     ("leaky_rerope", {"leak": math.nan}, f"leak=nan: {FINITE}"),
     ("leaky_rerope", {"leak": math.inf}, f"leak=inf: {FINITE}"),
-    ("leaky_rerope", {"leak": "2"}, f"leak=2: {NUMBER}"),
+    ("leaky_rerope", {"leak": "2"}, f'leak="2": {NUMBER}'),
     ("leaky_rerope", {"window": -1}, "window=-1: must be >= 0"),
     ("leaky_rerope", {"window": 4.5}, f"window=4.5: {WHOLE}"),
 ]
@@ -137,13 +137,15 @@ def test_wrong_parameters_are_refused(case):
 def test_factor_below_one_or_no_number_is_refused(method):
     rules = {0.999: "must be >= 1", -2.0: "must be >= 1", math.nan: FINITE, math.inf: FINITE, "2": NUMBER, True: NUMBER}
     for factor, rule in rules.items():
-        check_refused(method, VALID[method] | {"factor": factor}, f"factor={factor}: {rule}")
+        check_refused(method, VALID[method] | {"factor": factor}, f"factor={as_written(factor)}: {rule}")
 
 
 @pytest.mark.parametrize("method", DISTANCES)
 def test_log_n_that_is_no_length_is_refused(method):
     for log_n, rule in ((1, "must be >= 2"), (-16, "must be >= 2"), (16.0, WHOLE), ("16", WHOLE), (True, WHOLE)):
-        check_refused(method, VALID[method] | {"log_n": log_n}, f"log_n={log_n}: {rule}")  # ln 1 = 0 would divide
+        check_refused(
+            method, VALID[method] | {"log_n": log_n}, f"log_n={as_written(log_n)}: {rule}"
+        )  # ln 1 = 0 would divide
 
 
 @pytest.mark.parametrize("method", VALID)

@@ -16,13 +16,14 @@ import torch
 import eval.impact
 import lab.merge
 from lab import longrecipe
+from lab.command import parse_overrides
 from lab.config import load_experiment
 from lab.data.config import TokenizerFile
 from lab.data.preparation import shard_folder
 from lab.loading import open_model, read_weights
 from lab.longrecipe import main
 from lab.recipes import read_recipe, resolve
-from lab.settings import format_yaml, parse_overrides, parse_yaml
+from lab.schema import format_yaml, parse_yaml
 from lab.train.session import run_experiment
 from tests.forked import LIMIT_S, Forked
 from tests.opened import write_run

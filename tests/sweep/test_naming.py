@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from lab.config import Experiment, load_experiment
-from lab.config.reading import automatic_name
-from lab.settings import all_settings, parse_yaml
+from lab.config.experiment import automatic_name
+from lab.schema import parse_yaml, settings_in
 from lab.train.arms import flatten
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -78,7 +78,7 @@ RECORDS = sorted((ROOT / "benchmarks" / "miniature").glob("**/*.jsonl.xz"))
 
 @pytest.mark.parametrize("table", RECORDS, ids=[path.name for path in RECORDS])
 def test_names_of_runs_that_were_recorded_hold(table, tmp_path):
-    known = {setting.name for setting in all_settings(Experiment)}
+    known = {name for name, *_ in settings_in(Experiment)}
     lines = lzma.decompress(table.read_bytes()).decode().splitlines()
     rows = [json.loads(line) for line in lines if '"config.yaml"' in line]
     for row in rows[::3]:

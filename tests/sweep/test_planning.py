@@ -7,7 +7,7 @@ import pytest
 from scipy import stats
 
 from lab.errors import ConfigError
-from lab.settings import format_yaml
+from lab.schema import format_yaml
 from lab.sweep.planning import plan, planned_run
 from lab.train.folder import RunFolder
 from tests.forked import ROOT

@@ -12,8 +12,9 @@ from eval.papers.__main__ import DOCS, MARK, main, pages
 from eval.papers.comparing import compare, table_text
 from eval.papers.running import Sized, missing
 from eval.papers.table import names, needs, read_table
+from lab.command import parse_overrides
 from lab.positions.methods import PositionConfig
-from lab.settings import Raw, parse_overrides, validated
+from lab.schema import override, validated
 from tests.eval.commands import runner
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -64,9 +65,8 @@ def test_every_command_parses_up_to_the_missing_model(paper, mini, empty_place, 
                     assert main_of(words[0])(["--help"]) == 0, words
                     continue
                 positions = [word.replace("position.", "") for word in words if word.startswith("--position.")]
-                raw = Raw({}, "position")
-                raw.override(parse_overrides(positions))
-                validated(PositionConfig, raw)  # the model's own settings are read later than the others
+                override(values := {}, parse_overrides(positions))
+                validated(PositionConfig, values)  # the model's own settings are read later than the others
                 status = main_of(words[0])(list(words[1:]))
                 faults = capsys.readouterr().err.splitlines()
                 assert status == 2, words

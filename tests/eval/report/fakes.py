@@ -3,7 +3,7 @@
 import json
 
 from lab.counts import PositionCounts
-from lab.settings import format_yaml
+from lab.schema import format_yaml
 from lab.train.folder import RunFolder
 
 PLAIN = {"method": "rope+plain"}
