@@ -35,7 +35,6 @@ from typing import Annotated, Any
 
 import numpy as np
 import pandas as pd
-import torch
 from annotated_types import Ge, Le
 
 from eval.engine.command import Form, Request, run
@@ -151,6 +150,8 @@ def cells(distance: Distance, q_pos: IntArray, k_pos: IntArray) -> FloatArray:
 
     Shapes: (Tq,), (Tk,) -> float64 (Tq, Tk).
     """
+    import torch
+
     rel_pos = distance.rel_pos(torch.from_numpy(q_pos), torch.from_numpy(k_pos)).numpy()
     causal: FloatArray = np.where(k_pos[None, :] <= q_pos[:, None], rel_pos, np.nan)
     return causal
