@@ -28,11 +28,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -49,10 +47,6 @@ from lab.schema import Length, Positive
 
 WINDOWS = 2  # training windows that a text is long, so that both sides of the window are seen
 MOST_TOKENS = 8192  # of a text whose length is not given
-SMOOTH = 0.04  # share of n to either side that a point of a line averages over; single queries of few texts are noise
-DRAWN = 200  # points of a line, at most
-Y_TITLE = "attention entropy (nats)"
-NAMED = 10  # layers at most that a legend names; more have a colour bar
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,7 +86,6 @@ class Entropy(OnTexts):
         decoder = self.subject.model.decoder
         texts = Bar(self.texts, desc="entropy", unit="text")
         curves = torch.cat([attention_entropy(decoder, text[None]) for text in texts]).cpu().numpy()
-        self.mean = curves.mean(0)
         for number in range(curves.shape[1]):
             for count in self.visible:
                 values = curves[:, number, count - 1]
@@ -115,20 +108,11 @@ class Entropy(OnTexts):
 
     def chart(self, rows: Sequence[Row]) -> Any:
         """Draw a picture like Figure 1 of arXiv:2401.07004: a line for each layer, against ln n."""
-        curves = [smoothed(curve) for curve in self.mean]
-        points = np.unique(np.geomspace(1, len(curves[0]), DRAWN).round().astype(int))
-        few = len(curves) <= NAMED
-        lines = [
-            {"visible": count, "entropy": curve[count - 1], "layer": f"layer {number}" if few else number}
-            for number, curve in enumerate(curves)
-            for count in points
-        ]
-        uniform = [{"visible": count, "entropy": np.log(count)} for count in (1, self.mean.shape[1])]
-        x_title = f"visible tokens n (query position + 1); each point is the mean over n ± {SMOOTH:.0%}"
-        line = partial(draw, x="visible", y="entropy", log_x=True, marks=False, x_title=x_title, y_title=Y_TITLE)
-        rules = self.window_between(points.tolist())
-        chart = layer(line(uniform, color=GREY), line(lines, series="layer", rules=rules))
-        return chart.properties(title=[self.title, "grey: uniform attention, ln n"])
+        rules = self.window_between(self.visible)
+        style: dict[str, Any] = {"log_x": True, "x_title": "visible tokens n", "y_title": "attention entropy (nats)"}
+        lines = draw(rows, "visible", "entropy", "layer", rules=rules, **style)
+        uniform = draw(rows, "visible", "uniform", color=GREY, marks=False, **style)
+        return layer(uniform, lines).properties(title=[self.title, "grey: uniform attention, ln n"])
 
 
 @torch.no_grad()
@@ -154,22 +138,6 @@ def entropy(logits: Tensor) -> Tensor:
     """
     terms: Tensor = torch.special.entr(logits.softmax(-1))
     return terms.sum(-1, dtype=torch.float64).clamp(min=0.0)
-
-
-def smoothed(curve: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """Average each point over those up to SMOOTH of it to either side, as far as there are such points.
-
-    Example:
-        >>> smoothed(np.arange(40.0))[[0, 23, 24, 37]].tolist(), len(smoothed(np.arange(40.0)))
-        ([0.0, 23.0, 24.0, 37.0], 39)
-    """
-    visible = np.arange(1, len(curve) + 1)
-    reach = (visible * SMOOTH).astype(int)
-    visible = visible[visible + reach <= len(curve)]
-    reach = reach[: len(visible)]
-    sums = np.concatenate([[0.0], np.cumsum(curve)])
-    mean: npt.NDArray[np.float64] = (sums[visible + reach] - sums[visible - 1 - reach]) / (2 * reach + 1)
-    return mean
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -8,7 +8,7 @@
     python -m eval.plan runs/mini-* --corpus=shards/synthetic-0a1b2c3d --window=128,192,256 --tokens=5e6
     python -m eval.plan --window=4096 --tokens=1e12 --config=configs/tiny_4k.yaml --plot
 
-The law is a position frequency F at which a model reaches that far (eval/engine/law.py). It is fitted to the last probe
+The law is one position frequency F at which models reach that far (eval/engine/law.py). It is fitted to the last probe
 of the runs named, or without any to the two models of arXiv:2410.18745. Every group of points (a window; of the paper's
 a point) is left out in turn and predicted from the others. Read the errors that are printed before the plan. Runs that
 reach the longest that was tested are predicted, not fitted: their reach is a lower bound.
@@ -28,7 +28,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
-import pandas as pd
 from annotated_types import Ge, Le
 
 from eval.engine.command import Form, Request, run
@@ -156,12 +155,11 @@ def in_words(found: Row) -> str:
 
 def describe(law: Law, evidence: Evidence) -> str:
     """Write the law in one line, its points in a table, and what it leaves out."""
-    intercept, *slope = law.coefficients
-    formula = f"ln F(i) = {intercept:.3f} {slope[0]:+.3f} ln i" if slope else f"F = {law.needed(1):.3g}"
-    size = f"models of {evidence.parameters:,.0f} parameters, n = {len(law.points)}"
-    rows = [{"point": point.group, "reach": point.reach, "f at the reach": point.f} for point in law.points]
+    fitted = [point for point in evidence.points if not point.open]
+    rows = [{"point": point.group, "reach": point.reach, "f at the reach": point.f} for point in fitted]
+    size = f"models of {evidence.parameters:,.0f} parameters, n = {len(rows)}"
     left_out = [f"left out: {fault}" for fault in evidence.left_out]
-    return "\n".join([f"law of {evidence.source}, {size}: {formula}", to_text(rows, FORMS), *left_out])
+    return "\n".join([f"law of {evidence.source}, {size}: F = {law.f:.3g}", to_text(rows, FORMS), *left_out])
 
 
 def flags(options: PlanOptions, evidence: Evidence) -> list[str]:
@@ -200,8 +198,8 @@ def prediction(law: Law, point: Point) -> Row:
     """
     unknown: Row = {"limits": None, "within": None}
     if point.tokens is None or point.per_token is None:
-        f = law.needed(point.reach)
-        return {"measured": f"f {point.f:.3g}", "predicted": f"f {f:.3g}", **unknown, "error": f / point.f - 1}
+        named = {"measured": f"f {point.f:.3g}", "predicted": f"f {law.f:.3g}"}
+        return {**named, **unknown, "error": law.f / point.f - 1}
     found = law.expect(point.per_token, point.tokens)._asdict()
     error = (found["reach"] or 0) / point.reach - 1
     row = {"measured": f"{'>=' * point.open}{point.reach:,.0f}", "predicted": in_words(found), **unknown}
@@ -239,21 +237,25 @@ def shares_of(lengths: LengthHistogram, options: PlanOptions) -> Iterator[Row]:
 
 
 def chart(lengths: LengthHistogram, options: PlanOptions, law: Law) -> Any:
-    """Draw f by distance for every window and mode, and the law with its limits."""
-    i = np.unique(np.linspace(1, max(options.window) - 1, POINTS).round())
-    style: dict[str, Any] = {"x_title": "relative position i (tokens)", "log_y": True, "marks": False}
-    style |= {"y_title": f"f(i) after {options.tokens:.3g} tokens", "title": "grey: f that the law asks for"}
-    style["y_limits"] = (options.tokens / 3e3, options.tokens * 1.5)
-    needed, margin = law.log_needed(i), law.margin(i)
-    width = 0 if margin is None else margin
-    asked = pd.DataFrame({"i": i, "f": np.exp(needed), "low": np.exp(needed - width), "high": np.exp(needed + width)})
+    """Draw f by distance for every window and mode, and the law."""
+    i = np.unique(np.linspace(1, max(options.window) - 1, POINTS).round().astype(int))
     curves = []
     for arm, per_token in options.arms(lengths):
         reach = in_words(law.expect(per_token, options.tokens)._asdict())
         name = f"window {arm['window']:,}, {arm['mode']}: reach {reach}"
-        curves += [{"i": k, "f": per_token[int(k)] * options.tokens, "arm": name} for k in i if k < arm["window"]]
-    band = draw.draw(asked, "i", "f", low="low", high="high", color=draw.GREY, **style)
-    return draw.layer(band, draw.draw(curves, "i", "f", "arm", **style))
+        curves += [{"i": k, "f": per_token[k] * options.tokens, "arm": name} for k in i if k < arm["window"]]
+    return draw.draw(
+        curves,
+        "i",
+        "f",
+        "arm",
+        log_y=True,
+        marks=False,
+        rules=[draw.Rule("y", law.f, f"the law, {law.f:.3g}")],
+        y_limits=(options.tokens / 3e3, options.tokens * 1.5),
+        x_title="relative position i (tokens)",
+        y_title=f"f(i) after {options.tokens:.3g} tokens",
+    )
 
 
 def main(arguments: Sequence[str]) -> int:

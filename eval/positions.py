@@ -1,7 +1,7 @@
 """Show the relative positions of a text under a method, and how often training has seen them.
 
     python -m eval.positions METHOD --length=TOKENS [--parameter=value ...] [--plot] [-o FOLDER]
-    python -m eval.positions SKIP --n_tokens=TOKENS --target_len=TOKENS [--option=value ...] [--plot] [-o FOLDER]
+    python -m eval.positions SKIP --n_tokens=TOKENS --target_len=TOKENS [--option=value ...] [-o FOLDER]
 
 Of a distance method it prints the matrix of relative positions, rows queries and columns keys, and what is in it:
 
@@ -16,10 +16,10 @@ is documents of SlimPajama's lengths, cut every --length tokens, or what a finis
     python -m eval.positions string --shift=64 --window=32 --length=192 --plot --counts=runs/cpu_demo
 
 A skip method gives a short sample ids inside a long target window. Of it the command prints how far apart tokens are,
-how long ids go on without a gap, and f at quarters of the window (eval/engine/skip_ids.py); --plot draws them:
+how long ids go on without a gap, and f at quarters of the window (eval/engine/skip_ids.py):
 
     python -m eval.positions pose --n_tokens 2048 --target_len 8192
-    python -m eval.positions longrecipe --n_tokens=24000 --target_len=80000 --sentence_tokens=86 --plot
+    python -m eval.positions longrecipe --n_tokens=24000 --target_len=80000 --sentence_tokens=86
 
 Parameters may follow METHOD after a colon: string:shift=3,window=0. The picture lies in runs/, or in FOLDER of -o.
 """
@@ -84,14 +84,19 @@ def show(request: Request) -> Found:
     """
     config, options = parse(request)
     is_skip = isinstance(options, SkipOptions)
-    faults = config.length_faults(options.n_tokens if is_skip else options.length)
+    length = options.n_tokens if is_skip else options.length
+    faults = [f"--{fault}" for fault in config.length_faults(length)]
+    if is_skip and request.plots:
+        faults.append("--plot: a skip method has no picture; leave it out")
+    if not is_skip and options.counts is not None and not request.plots:
+        faults.append(f"--counts={options.counts}: would be ignored, nothing is drawn; add --plot")
     if faults:
-        raise ConfigError(*(f"--{fault}" for fault in faults))
-    text, rows, chart = (show_skip if is_skip else show_matrix)(config, options, plots=request.plots)
-    name = f"positions-{config.method}-{options.n_tokens if is_skip else options.length}"
+        raise ConfigError(*faults)
+    text, rows = (show_skip if is_skip else show_matrix)(config, options)
+    name = f"positions-{config.method}-{length}"
     picture = (request.folder or Path("runs")) / f"{name}.png" if request.plots else None
     if picture is not None:
-        save_chart(chart, picture)
+        save_chart(matrix_chart(config, options), picture)
     return save(Found(text, rows, picture=picture), request.folder, name)
 
 
@@ -121,13 +126,8 @@ def options_of(config_class: type[Any]) -> type[Any]:
     return SkipOptions if config_class in SKIP_METHODS.values() else MatrixOptions
 
 
-def show_matrix(distance: Distance, options: MatrixOptions, *, plots: bool) -> tuple[str, list[Row], Any]:
-    """Show a distance method's matrix: the text, the row, and the picture if one is wanted.
-
-    Raises: LabError.
-    """
-    if options.counts is not None and not plots:
-        raise ConfigError(f"--counts={options.counts}: would be ignored, nothing is drawn; add --plot")
+def show_matrix(distance: Distance, options: MatrixOptions) -> tuple[str, list[Row]]:
+    """Show a distance method's matrix: the text, and the row."""
     length, held, parameters = options.length, values(distance, options.length), resolved(distance)
     last = last_row(distance, length)
     lines = {
@@ -142,7 +142,7 @@ def show_matrix(distance: Distance, options: MatrixOptions, *, plots: bool) -> t
     facts = "\n".join(f"{name:<27}{text}" for name, text in lines.items())
     row = {"metric": "relative_positions", "method": distance.method, "parameters": parameters, "length": length}
     row |= {"largest": float(held[-1]), "distinct": len(held)}
-    return f"{matrix_text(distance, length)}\n\n{facts}", [row], matrix_chart(distance, options) if plots else None
+    return f"{matrix_text(distance, length)}\n\n{facts}", [row]
 
 
 def cells(distance: Distance, q_pos: IntArray, k_pos: IntArray) -> FloatArray:
