@@ -51,10 +51,9 @@ LINE = ["evaluation", "unit", "task", "length"]
 
 
 class Grid(NamedTuple):
-    """Results by line and column, what all columns have in common, and how many older are left out."""
+    """Results by line and column, and how many older are left out."""
 
     cells: pd.DataFrame
-    common: str
     older: int
 
 
@@ -84,9 +83,8 @@ def arrange(records: pd.DataFrame, by: Sequence[str] = ()) -> Grid:
     differ = [k for k in range(len(columns)) if len({key[k] for key in unique}) > 1]
     cells["number"] = [unique.index(key) for key in keys]
     cells["column"] = [", ".join(spelt(key[k]) for k in differ or [0]) for key in keys]
-    common = ", ".join(filter(None, (spelt(x) for k, x in enumerate(unique[0]) if k not in differ)))
     order = [*(name for name in LINE if name in lines), "line", "number"]
-    return Grid(judge(cells).sort_values(order, ignore_index=True), common, len(frame) - len(kept))
+    return Grid(judge(cells).sort_values(order, ignore_index=True), len(frame) - len(kept))
 
 
 def with_arms(records: pd.DataFrame) -> pd.DataFrame:
@@ -146,8 +144,7 @@ def choose_keys(frame: pd.DataFrame, by: list[str], is_setting: bool) -> tuple[l
     if is_setting:
         of_run = ["haystack", "texts", "seed"]
     known = pd.DataFrame(list(frame.alike), index=frame.index)
-    repeated = ["asked"] if {"length", "task"} & {*by} else []  # in the names of lines of line retrieval
-    alike = [name for name in known if name not in (*by, *repeated)]
+    alike = [name for name in known if name not in by]
     for name in alike:
         frame[name] = known[name].map(json.dumps)
         if name in of_run:
@@ -228,7 +225,6 @@ def legend(grid: Grid) -> list[str]:
     first = cells.column[cells.number == 0].iloc[0]
     named = ", ".join(f"{name} ({count})" for name, count in tests.items())
     lines = {
-        f"All columns: {grid.common}.": grid.common,
         "Shares in percent, with limits where they are known.": True,
         "Of several seeds the mean, with 95% limits by the t distribution.": (cells.seeds > 1).any(),
         f"* differs from {first} at {LEVEL:g}: {named}; p adjusted for {tests.sum()} comparisons (Holm).": len(tests),
@@ -244,7 +240,8 @@ WRITERS: dict[str, Callable[[pd.DataFrame], str]] = {
     ".csv": pd.DataFrame.to_csv,
     ".tex": partial(pd.DataFrame.to_latex, escape=True),
 }
-HIDDEN = ("row", "folder", "settings", "line", "column", "number", "by_seed", "compared", "passed", "run", "arm")
+KNOWN = ["evaluation", "task", "length", *COLUMNS, *WIDER]  # fields of a result's row, with those of --by
+JUDGED = ["alike", "n", "seeds", "score", "low", "high", "below", "unit", "test", "p", "p_adjusted"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -266,8 +263,8 @@ def join(request: Request) -> Found:
         raise ConfigError(f"-o {output}: must end in {', '.join(WRITERS)}, or be a folder; name the file of the table")
     with unpacked(request.places) as places:
         grid = arrange(read_records(places), request.options.by)
-    known = grid.cells.drop(columns=[*HIDDEN]).to_dict("records")
-    rows = [{name: value for name, value in row.items() if pd.notna(value)} for row in known]
+    known = grid.cells[[*dict.fromkeys([*KNOWN, *request.options.by]), *JUDGED]].rename(columns={"alike": "protocol"})
+    rows = [{name: value for name, value in row.items() if pd.notna(value)} for row in known.to_dict("records")]
     notes = legend(grid)
     if output is None:
         return Found("\n".join([spread(grid).to_string(), "", *notes]), rows)

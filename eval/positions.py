@@ -34,7 +34,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
-import pandas as pd
 from annotated_types import Ge, Le
 
 from eval.engine.command import Form, Request, run
@@ -242,7 +241,10 @@ def interpolated(f: FloatArray, rel_pos: FloatArray) -> FloatArray:
 
 def matrix_chart(distance: Distance, options: MatrixOptions) -> Any:
     """Draw the matrix (arXiv:2410.18745, Figures 5 and 8), the same cells by f, and f(i) (Figure 1)."""
-    length, largest = options.length, float(values(distance, options.length)[-1])
+    import pandas as pd
+
+    length = options.length
+    largest = float(values(distance, length)[-1])
     if options.counts is None:
         training, f = "natural lengths", natural_lengths(length).frequency(length, "natural")
     else:

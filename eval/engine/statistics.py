@@ -168,12 +168,13 @@ def outcomes(record: Any) -> dict[Any, float] | None:
     if path is None or not path.is_file():
         return None
     place = "distance" if "distance" in record.row else "length"
-    found = {}
+    found: dict[Any, float] = {}
     for test in tests_in(path, path.stat().st_mtime_ns):
         is_needle = "found" in test  # whose file holds all lengths and distances, and may hold more tests
         if "test" in test and (not is_needle or (test.get(place) == record.row[place] and test["test"] < record.n)):
             score = scored(test, record.row)
-            found |= {} if score is None else {(test["test"], test.get("prompt_hash")): score}
+            if score is not None:
+                found[test["test"], test.get("prompt_hash")] = score
     complete = len(found) == record.n and (np.isnan(record.passed) or sum(found.values()) == record.passed)
     return found if complete else None
 

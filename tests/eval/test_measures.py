@@ -26,7 +26,7 @@ COMMANDS = {  # words that measure little; of the shared options those that are 
     "precision": (("RUN", "--texts=1", "--length=16", "--lengths=16", "--shifts=0"), MODEL),
     "impact": (("RUN", "RUN", "--windows=2", "--length=16", "--min_count=1", "-o", "OUT"), (PLOT,)),
     "compare": (("ROWS",), ()),
-    "reach": (("RUNS", "--at=64"), (PLOT,)),
+    "reach": (("RUNS", "--at=64"), ()),
     "report": (("FAKE",), ()),
     "plan": (("--window=64",), (PLOT,)),
     "shape": (("SHAPE",), (PLOT,)),
