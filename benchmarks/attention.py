@@ -56,7 +56,7 @@ class Row:
         segments = Segments.from_lengths(self.lengths, q.shape[2], q.device)
         ids, rope = segments.position_ids, frequencies("rope", head_dim=WIDTH)
         starts = (0,) * len(self.lengths)
-        return Layout.of(ids, ids, rope, method(name, self.lengths[0]), q.dtype, segments=segments, starts=starts)
+        return Layout(ids, ids, rope, method(name, self.lengths[0]), q.dtype, segments=segments, starts=starts)
 
     def pass_of(self, name: str, backend: str) -> Callable[[], None]:
         """Return a call that attends under a method by a backend, forward and backward.

@@ -33,6 +33,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -41,14 +42,14 @@ from annotated_types import Ge, Gt, Le, Lt
 from eval.engine.answers import FinishedTests
 from eval.engine.command import Form
 from eval.engine.methods import read_distance
-from eval.engine.needles import shorter_prompts
+from eval.engine.needles import built, shorter_prompts
 from eval.engine.over_models import asked, method_lines, over_models
 from eval.engine.rows import Row, shortened, write_rows
 from eval.engine.run import Measure, run_measure
-from eval.engine.subject import Subject, haystack_of, note_idle
+from eval.engine.subject import Subject, note_idle
 from lab.command import Bar, start
 from lab.data.tokenizer import check_ids
-from lab.draw import Rule, below, draw, layer
+from lab.draw import GREY, Rule, below, draw, layer
 from lab.errors import ConfigError, DataError
 from lab.positions import Distance
 from lab.probe.config import ProbeConfig
@@ -105,29 +106,20 @@ def make_probe(subject: Subject, options: DistanceOptions) -> DistanceProbe:
     if window is None:
         raise DataError("config.json: names no max_position_embeddings; add it, or give --window")
     own = ProbeConfig() if experiment is None else experiment.tests
-    haystack, source = haystack_of(subject, options.haystack, own.haystack)
     given: dict[str, Any] = {"distance_tests": own.distance_tests or 100}
     if options.distances is not None or options.points is not None:  # in place of either of the run's own
         given |= {"distances": None, "distance_points": None}
-    for name in (*OF_PROBE, "haystack", "threshold", "confidence", "batch", "digits", "seed"):
+    for name in (*OF_PROBE, "threshold", "confidence", "batch", "digits", "seed"):
         if getattr(options, name) is not None:
             given[OF_PROBE.get(name, name)] = getattr(options, name)
     try:
-        probe = DistanceProbe(
-            replace(own, **given),
-            subject.tokenizer,
-            haystack,
-            window=window,
-            stop_id=subject.stop_id,
-            device=subject.device,
-            source=source,
-        )
+        probe = built(DistanceProbe, subject, replace(own, **given), options.haystack, window)
     except ConfigError as error:
-        faults = [fault.removeprefix("probe.") for fault in error.faults]
+        faults = "\n".join(error.faults)
         for option, name in OF_PROBE.items():
-            faults = [fault.replace(name, option) for fault in faults]
-        raise ConfigError(*(f"--{fault}" for fault in faults)) from error
-    check_ids(probe.test.case(probe.distances[0], 0).prompt_ids, subject.vocab_size)
+            faults = faults.replace(name, option)
+        raise ConfigError(*(f"--{line.removeprefix('--')}" for line in faults.split("\n"))) from error
+    check_ids(probe.case(probe.distances[0], 0).prompt_ids, subject.vocab_size)
     return probe
 
 
@@ -139,49 +131,39 @@ class FoundByDistance(Measure):
     form = Form(options=DistanceOptions, several=True)
 
     def prepare(self) -> None:
-        """Build the tests and the methods.
-
-        Raises: LabError, also for a method that is given twice.
-        """
+        """Build the tests and the methods."""
         if self.options.tokens_per_step is not None and len(self.request.places) < 2:
             raise ConfigError("--tokens_per_step: would be ignored with one model; give several, or leave it out")
         self.probe = make_probe(self.subject, self.options)
         self.shorter = shorter_prompts(self.probe, self.options.prompt or ())
         self.longest = window = self.probe.test.window
-        words, train_len = self.request.distances, min(window, self.subject.model.train_len or window)
-        methods = [read_distance(word, train_len, window) for word in words]
-        twice = [word for place, word in enumerate(words) if methods[place] in methods[:place]]
-        if twice:
-            raise ConfigError(*(f"--distance={word}: is given twice; keep one" for word in twice))
-        for word, method in zip(words, methods, strict=True):
-            note_idle(f"--distance={word}", method, window)
-        self.methods: list[Distance] = methods or [self.subject.model.decoder.distance]
+        self.methods: list[Distance] = []
+        for word in self.request.distances:
+            self.methods.append(read_distance(word, min(window, self.subject.model.train_len or window), window))
+            note_idle(f"--distance={word}", self.methods[-1], window)
+        self.methods = self.methods or [self.subject.model.decoder.distance]
         self.counts = self.subject.counts
         self.fits: list[Row] = []
 
     def rows(self) -> list[Row]:
         """Run the tests that are not finished, and write a row for each distance and one for reach of every method."""
-        probes, rows = [self.probe, *self.shorter], []
-        total = len(self.methods) * sum(len(each.distances) for each in probes) * self.probe.config.distance_tests
-        four = self.four_needles()
+        kinds: list[tuple[DistanceProbe, Row]] = [(self.probe, {"metric": "found_by_distance"})]
+        kinds += [(each, {"metric": "found_by_prompt", "context": each.test.window}) for each in self.shorter]
+        config, four, rows = self.probe.config, self.four_needles(), []
+        total = len(self.methods) * sum(len(each.distances) for each, _ in kinds) * config.distance_tests
         with Bar(total=total, desc=self.kind, unit="test") as self.bar:
             for method in self.methods:
                 self.subject.model.decoder.distance = method
-                about, config = self.subject.row, self.probe.config
-                for each in probes:
-                    found, kind = self.run_all(each), Row(metric="found_by_distance")
-                    if each is self.probe:
-                        results = found
-                    else:
-                        kind = Row(metric="found_by_prompt", context=each.test.window)
-                    rows += [distance_record(each, result, {**about, **kind}, self.counts) for result in found]
+                about, found = self.subject.row, [self.run_all(each) for each, _ in kinds]
+                for (each, kind), results in zip(kinds, found, strict=True):
+                    rows += [distance_record(each, result, {**about, **kind}, self.counts) for result in results]
                 name = {key: about[key] for key in ("model", "consumed_tokens", "method")}
-                name["confidence"] = config.confidence
-                rows += [{**name, "metric": "needles_by_distance", **row} for row in four.get(about["method"], [])]
-                shared = {"threshold": config.threshold, "confidence": config.confidence, "n": config.distance_tests}
-                reach = reach_record(results, config.threshold, self.counts)
-                rows.append({**about, "metric": "reach", **shared, **reach})
-                fit = zip(self.probe.distances, monotone_shares(results), strict=True)
+                name |= {"confidence": config.confidence, "metric": "needles_by_distance"}
+                rows += [{**name, **row} for row in four.get(about["method"], [])]
+                reach = {"threshold": config.threshold, "confidence": config.confidence, "n": config.distance_tests}
+                reach |= reach_record(found[0], config.threshold, self.counts)
+                rows.append({**about, "metric": "reach", **reach})
+                fit = zip(self.probe.distances, monotone_shares(found[0]), strict=True)
                 self.fits += [{"distance": at, "score": share, "method": about["method"]} for at, share in fit]
         names = [row["method"] for row in rows if row["metric"] == "reach"]
         digest = shortened(json.dumps([names, self.probe.distances, asked(self.options)]))
@@ -244,48 +226,29 @@ class FoundByDistance(Measure):
         return "\n".join([*lines, ""])
 
     def chart(self, rows: Sequence[Row]) -> Any:
-        """Draw shares with limits, their fit and reach; dashed lines are shorter prompts; below, f of the training."""
+        """Draw shares with limits and their fit, those of other tests too; below, f of the training."""
         window, threshold = self.probe.test.window, self.probe.config.threshold
-        style: dict[str, Any] = {"x_limits": (0, 1.02 * window), "y_limits": (0, 1), "percent": True}
-        style |= {"x_title": "distance of the number (tokens)", "y_title": "share of numbers found"}
         whole = [row for row in rows if row["metric"] == "found_by_distance"]
-        others = [
-            {**row, "method": f"{row['method']}, {f'in {context:,} tokens' if context else 'four needles (training)'}"}
-            for row in rows
-            if row["metric"] in ("found_by_prompt", "needles_by_distance")
-            for context in [row.get("context")]
-        ]
-        reach = [{**row, "distance": row["reach"], "score": threshold} for row in rows if row["metric"] == "reach"]
-        names = [*dict.fromkeys(row["method"] for row in (*whole, *others))]
+        shown, named = list(whole), {"needles_by_distance": "four needles (training)"}
+        for row in rows:
+            if row["metric"] in ("found_by_prompt", *named):
+                tests = named.get(row["metric"]) or f"in {row['context']:,} tokens"
+                shown.append({**row, "method": f"{row['method']}, {tests}"})
+        x: dict[str, Any] = {"x_limits": (0, 1.02 * window), "x_title": "distance of the number (tokens)"}
+        style = {"y_limits": (0, 1), "percent": True, "y_title": "share of numbers found", **x}
+        style["names"] = [*dict.fromkeys(row["method"] for row in shown)]
         rules = [Rule("y", threshold, f"threshold {threshold:g}"), Rule("x", window, "window")]
-        points = draw(
-            [*whole, *others],
-            "distance",
-            "score",
-            "method",
-            None,
-            "low",
-            "high",
-            "point",
-            names=names,
-            rules=rules,
-            title=self.title(),
-            **style,
-        )
-        fits = draw(self.fits, "distance", "score", "method", names=names, marks=False, **style)
-        at_reach = draw(reach, "distance", "score", "method", kind="point", names=names, **style)
-        above = layer(points, fits, at_reach)
+        ends: dict[str, Any] = {"low": "low", "high": "high", "kind": "point", "rules": rules, "title": self.title()}
+        points = draw(shown, "distance", "score", "method", **ends, **style)
+        above = layer(points, draw(self.fits, "distance", "score", "method", marks=False, **style))
         counted = [row for row in whole if row["f"] and row["method"] == whole[0]["method"]]
         if not counted:
             return above
-        sides = {"x_limits": style["x_limits"], "x_title": style["x_title"], "y_title": "f (pairs trained)"}
-        return below(above, draw(counted, "distance", "f", log_y=True, height=90, color="#444444", **sides))
+        counts = draw(counted, "distance", "f", log_y=True, height=90, color=GREY, y_title="f (pairs trained)", **x)
+        return below(above, counts)
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Run the command line and return the exit status."""
-    return run_measure(FoundByDistance, arguments, together=over_models)
-
+main = partial(run_measure, FoundByDistance, together=over_models)
 
 if __name__ == "__main__":
     start(main)

@@ -39,7 +39,7 @@ from lab import draw
 from lab.command import start
 from lab.config import load_experiment
 from lab.data.config import Mode
-from lab.positions.base_bound import base_warning
+from lab.positions.rope import base_warning
 from lab.schema import Length, PathText, Positive, PositiveFloat, Section
 
 FRACTIONS = (1 / 8, 1 / 4, 1 / 2, 3 / 4)  # of the window, where f is printed

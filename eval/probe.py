@@ -35,6 +35,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -42,14 +43,14 @@ from eval.engine.answers import finished_tests
 from eval.engine.command import Request
 from eval.engine.depths import ByDepth
 from eval.engine.methods import METHODS, Setting, named
-from eval.engine.needles import FORMS, STYLE, NeedleMeasure, ProbeOptions, effective
+from eval.engine.needles import FORMS, NeedleMeasure, ProbeOptions, effective
 from eval.engine.rows import Results, Row, limits, shortened, to_text
 from eval.engine.run import Measure, run_measure
 from eval.engine.statistics import BASE, methods_table, pair, share
 from eval.engine.subject import SUBJECT, note_idle
 from lab.command import start
-from lab.draw import Rule, draw
-from lab.errors import ConfigError, look_up
+from lab.draw import Rule
+from lab.errors import ConfigError
 from lab.probe.curve import LengthResult, monotone_shares
 from lab.probe.protocols import PROTOCOLS
 from lab.probe.records import length_record, summary_record
@@ -73,17 +74,17 @@ class Probe(NeedleMeasure):
         """Choose what tests are shown by, and refuse options that it does not read."""
         options: ProbeOptions = request.options
         by = options.by or ("method" if len(request.distances) > 1 else "length")
-        faults = []
-        for name in sorted({name for names in OTHERS.values() for name in names} - {*OTHERS[by]}):
-            value = getattr(options, name)
-            given = ",".join(map(str, value)) if isinstance(value, tuple) else value
-            if value is not None:
-                faults.append(f"--{name}={given}: would be ignored with --by={by}; leave it out")
-        if by != "method" and len(request.distances) > 1:
-            faults.append(f"--distance={','.join(request.distances)}: --by={by} takes one method; leave --by out")
+        unread = {name: getattr(options, name) for names in OTHERS.values() for name in names if name not in OTHERS[by]}
+        faults = [
+            f"--{name}={json.dumps(value)}: would be ignored with --by={by}; leave it out"
+            for name, value in sorted(unread.items())
+            if value is not None
+        ]
         if by == "method":
             own = "several methods are set by this command itself; leave it out"
             faults += [f"--{key}={value}: {own}" for key, value in request.overrides.items()]
+        elif len(request.distances) > 1:
+            faults.append(f"--distance={','.join(request.distances)}: --by={by} takes one method; leave --by out")
         if faults:
             raise ConfigError(*faults)
         return {"length": Probe, "depth": ByDepth, "method": ByMethod}[by]
@@ -142,25 +143,10 @@ class Probe(NeedleMeasure):
             rules.append(Rule("y", each["threshold"], f"threshold {each['threshold']:g}"))
             if each["smooth"]:
                 rules.append(Rule("x", each["smooth"], f"effective length {each['smooth']:,.0f}"))
-        fit = [
-            {"length": result.length, "score": score, "curve": "monotone fit"}
-            for result, score in zip(self.curve, monotone_shares(self.curve), strict=True)
-        ]
-        shown = [*({**row, "curve": "tests passed"} for row in curve), *fit]
-        return draw(
-            shown,
-            "length",
-            "score",
-            "curve",
-            None,
-            "low",
-            "high",
-            y_limits=(0, 1),
-            rules=rules,
-            y_title="share of tests passed",
-            title=self.title(),
-            **STYLE,
-        )
+        fitted = zip(self.curve, monotone_shares(self.curve), strict=True)
+        shown = [{**row, "curve": "tests passed"} for row in curve]
+        shown += [{"length": result.length, "score": score, "curve": "monotone fit"} for result, score in fitted]
+        return self.length_shares(shown, "curve", rules=rules)
 
 
 class ByMethod(NeedleMeasure):
@@ -170,20 +156,13 @@ class ByMethod(NeedleMeasure):
 
     def prepare(self) -> None:
         """Build the tests and the methods."""
-        words, train_len = list(self.request.distances) or list(METHODS), self.subject.model.train_len
-        faults = [f"--distance={word}: is given twice; keep one" for word in sorted({*words}) if words.count(word) > 1]
-        for word in words:
-            try:
-                look_up(dict.fromkeys(METHODS), word.partition(":")[0], "distance")
-            except ConfigError as error:
-                faults += [f"--{fault}" for fault in error.faults]
-        if self.options.train_len is None and train_len is None:
-            faults.append("--train_len: must be set, the model does not state its training length")
-        if faults:
-            raise ConfigError(*faults)
-        self.train_len = self.options.train_len or train_len or 0
-        self.words = sorted(words, key=lambda word: word != BASE)
-        self.own = self.subject.model.decoder.frequencies
+        train_len = self.options.train_len or self.subject.model.train_len
+        if train_len is None:
+            raise ConfigError("--train_len: must be set, the model does not state its training length")
+        self.train_len, self.own = train_len, self.subject.model.decoder.frequencies
+        self.words = sorted(self.request.distances or METHODS, key=lambda word: word != BASE)
+        for word in self.words:
+            named(word, train_len, train_len)  # refuses what is no method, before tests are built
         super().prepare()
         self.settings = {length: [self.setting(word, length) for word in self.words] for length in self.lengths}
 
@@ -201,14 +180,7 @@ class ByMethod(NeedleMeasure):
         return found
 
     def choose_lengths(self) -> list[int]:
-        """Return the lengths asked for, or the training length.
-
-        Raises: ConfigError where that has no room for a test.
-        """
-        shortest = self.probe.shortest()
-        if self.options.lengths is None and self.train_len < shortest:
-            rule = f"must be set, a test takes {shortest} tokens and the training length is {self.train_len}"
-            raise ConfigError(f"--lengths: {rule}; name lengths with room")
+        """Return the lengths asked for, or the training length."""
         return sorted(self.options.lengths or [self.train_len])
 
     @property
@@ -277,21 +249,7 @@ class ByMethod(NeedleMeasure):
 
     def chart(self, rows: Sequence[Row]) -> Any:
         """Draw each method's share of tests passed, with limits, at every length."""
-        return draw(
-            rows,
-            "length",
-            "score",
-            "compared_as",
-            None,
-            "low",
-            "high",
-            "bar",
-            y_limits=(0, 1),
-            names=self.words,
-            y_title="share of tests passed",
-            title=self.title(),
-            **STYLE,
-        )
+        return self.length_shares(rows, "compared_as", kind="bar", names=self.words)
 
     def picture(self, rows: Sequence[Row]) -> Path:
         """Name the picture by all but what is compared in it."""
@@ -299,10 +257,7 @@ class ByMethod(NeedleMeasure):
         return self.folder / f"methods-{digest}.png"
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Run the command line and return the exit status."""
-    return run_measure(Probe, arguments)
-
+main = partial(run_measure, Probe)
 
 if __name__ == "__main__":
     start(main)

@@ -26,8 +26,9 @@ def example(monkeypatch, tmp_path):
     module = module_from_spec(spec)
     monkeypatch.setitem(sys.modules, NAME, module)  # where the dataclass looks up its types
     spec.loader.exec_module(module)
-    [(name, class_name)] = re.findall(r'`"(\w+)": (\w+),` in `FREQUENCY_METHODS`', PAGE)
-    monkeypatch.setitem(FREQUENCY_METHODS, name, getattr(module, class_name))
+    [class_name] = re.findall(r"`(\w+)` in `FREQUENCY_METHODS`", PAGE)
+    method = getattr(module, class_name)
+    monkeypatch.setitem(FREQUENCY_METHODS, method.method, method)
     return module
 
 

@@ -53,7 +53,7 @@ WORDS = {  # what once crashed, hung or trained, on a command line
     "--position.frequency.method=ntk --position.frequency.factor=1e300": "position.frequency.factor=1e+300: must be ",
 }
 EVAL = [name for name, (module, _) in cli.COMMANDS.items() if module.startswith("eval") and name != "report"]
-HARNESS = ["none", "--tasks=lab_choice", f"--include_path={TASKS}", "--run_own_code"]
+HARNESS = ["none", "--tasks=lab_choice", f"--include_path={TASKS}"]
 FIRST = {
     "positions": ["string", "--shift=8", "--length=24"],
     "plan": ["--window=64"],

@@ -166,9 +166,8 @@ class ByDepth(NeedleMeasure):
         missed = [row for row in thirds if row["n"]]
         if not missed:
             return grid
-        style = {**STYLE, "low": "low", "high": "high", "kind": "bar", "height": 110, "y_limits": (0, 1)}
-        bars = draw(missed, "length", "score", "third", None, names=THIRDS, y_title="share of failures", **style)
-        return below(grid, bars)
+        style = {"kind": "bar", "names": THIRDS, "height": 110, "title": "", "y_title": "share of failures"}
+        return below(grid, self.length_shares(missed, "third", **style))
 
 
 def split(rows: Sequence[Row]) -> tuple[list[Row], list[Row]]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 from annotated_types import Ge, Gt, Le, Lt
 
@@ -18,16 +18,18 @@ from eval.engine.run import Measure
 from eval.engine.subject import MOST_TOKENS, Subject, haystack_of
 from lab.command import Bar
 from lab.data.tokenizer import check_ids
+from lab.draw import draw
 from lab.errors import ConfigError
 from lab.probe.config import ProbeConfig, ProtocolName
 from lab.probe.curve import LengthResult, shown_length
 from lab.probe.effective_distance import DistanceProbe
-from lab.probe.effective_length import NeedleProbe
+from lab.probe.effective_length import NeedleProbe, Probe
 from lab.probe.protocols import shortest_test
 from lab.probe.records import tests_of
 from lab.schema import Length, PathText, Positive, Section, Seed, Share, Tests
 
 UNREAD = ("by", "lengths", "depths", "train_len", "device")  # options that are no settings of a probe
+AnyProbe = TypeVar("AnyProbe", bound=Probe)
 STYLE: dict[str, Any] = {"x_title": "length (tokens)", "percent": True}
 FORMS = {**dict.fromkeys(("length", "tests", "passed", "miss any"), ","), "accuracy": ".3f"}
 
@@ -112,27 +114,18 @@ def probe_config(subject: Subject, options: ProbeOptions, *, own_steps: bool) ->
     return replace(config, max_length=max(shortest_test(config, subject.tokenizer), *(options.lengths or (1,))))
 
 
-def needle_probe(subject: Subject, config: ProbeConfig, haystack: str | None) -> NeedleProbe:
-    """Build the tests of a model.
+def built(kind: type[AnyProbe], subject: Subject, config: ProbeConfig, haystack: str | None, window: int) -> AnyProbe:
+    """Build the tests of a model; `haystack` is the option, in place of the run's own.
 
-    Raises: LabError; DataError for another model's tokenizer.
+    Raises: LabError, whose lines name settings as options.
     """
     experiment = subject.model.experiment
     text, source = haystack_of(subject, haystack, None if experiment is None else experiment.probe.haystack)
+    given: dict[str, Any] = {"stop_id": subject.stop_id, "device": subject.device, "source": source}
     try:
-        probe = NeedleProbe(
-            config,
-            subject.tokenizer,
-            text,
-            window=subject.model.train_len or config.max_length or MOST_TOKENS,
-            stop_id=subject.stop_id,
-            device=subject.device,
-            source=source,
-        )
+        return kind(config, subject.tokenizer, text, window=window, **given)
     except ConfigError as error:
         raise ConfigError(*(fault.replace("probe.", "--") for fault in error.faults)) from error
-    check_ids(probe.case(probe.shortest(), 0).prompt_ids, subject.vocab_size)
-    return probe
 
 
 class NeedleMeasure(Measure):
@@ -149,13 +142,15 @@ class NeedleMeasure(Measure):
         Raises: LabError.
         """
         self.config = probe_config(self.subject, self.options, own_steps=self.own_steps)
-        self.probe = needle_probe(self.subject, self.config, self.options.haystack)
+        window = self.subject.model.train_len or self.config.max_length or MOST_TOKENS
+        self.probe = built(NeedleProbe, self.subject, self.config, self.options.haystack, window)
         shortest = self.probe.shortest()
+        check_ids(self.probe.case(shortest, 0).prompt_ids, self.subject.vocab_size)
+        self.lengths = self.choose_lengths()
         rule = f"too short for the needle test, whose fixed parts and answer take {shortest} tokens"
-        short = [length for length in self.options.lengths or () if length < shortest]
+        short = [length for length in self.lengths if length < shortest]
         if short:
             raise ConfigError(*(f"--lengths={length}: {rule}; use {shortest} or more" for length in short))
-        self.lengths = self.choose_lengths()
         self.longest = self.lengths[-1]
         self.probe.check_haystack(self.longest)
 
@@ -178,6 +173,11 @@ class NeedleMeasure(Measure):
         self.bar.known(sum(test < self.config.tests for test in finished.known(length)))
         finished.report = self.bar.update
         return self.probe.run_length(self.subject.generate, length, store=finished)
+
+    def length_shares(self, rows: Sequence[Row], series: str, **style: Any) -> Any:
+        """Draw shares of tests passed with their limits over length."""
+        style = {**STYLE, "title": self.title(), "y_title": "share of tests passed", "y_limits": (0, 1), **style}
+        return draw(rows, "length", "score", series, low="low", high="high", **style)
 
     def title(self) -> str:
         """Name the model and the tests."""

@@ -1,10 +1,10 @@
 """A decoder of the lab behind lm-evaluation-harness's own class `hf`, which encodes, batches, scores and answers.
 
-The harness calls a model as it calls one of transformers: for logits, and for greedy answers. Beside `hf`:
+The harness asks it for logits, and for greedy answers. Beside `hf`:
 
-- a long context may lose its middle instead of its beginning: the first and the last half of the tokens that fit,
-  rounded down, as in `pred.py` of LongBench (arXiv:2308.14508) and `truncate_input` of STRING's InfiniteBench
-  (arXiv:2410.18745), which leave no room for the answer and encode the decoded halves again;
+- a long context may lose its middle instead of its beginning. The first and the last half of the tokens that fit
+  remain, rounded down, as in `pred.py` of LongBench (arXiv:2308.14508) and `truncate_input` of STRING's InfiniteBench
+  (arXiv:2410.18745). Those leave no room for the answer and encode the decoded halves again;
 - a text that is scored alone begins with one token that begins a document, where `hf` has two (its issue 3333);
 - text that spells a special token, as <eos>, is text, unless a chat template wrote it;
 - prompts are not padded: those of one length are answered side by side, as distance methods need.
@@ -12,138 +12,126 @@ The harness calls a model as it calls one of transformers: for logits, and for g
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from eval.engine.cases import Writer
 from eval.engine.subject import Subject
 from lab.data.tokenizer import check_ids, special_ends
-from lab.errors import ConfigError, DataError
+from lab.errors import ConfigError, DataError, first_line
 from lab.model.generate import greedy
-from lab.model.huggingface.config import read_json, token_text
+from lab.model.huggingface.config import read_json
 
 Ids = list[int]
 Truncate = Literal["left", "middle"]
-FILES = ("config", "generation_config", "tokenizer_config")
+FILES = ("config", "generation_config")
 MOST_TOKENS = 4096  # of a text, where the training window is not known
 SPECIAL = 4  # special tokens, which have no text, within a stop string
 GREEDY = {"do_sample": (None, False), "num_beams": (None, 1)}  # settings of a task that change no greedy answer
-IDLE = ("temperature", "top_p", "top_k", "attention_mask", "stopping_criteria", "pad_token_id", "use_cache")
+IDLE = ("temperature", "top_p", "top_k")
 
 
-class Served:
-    """A decoder with the interface of a transformers model, as far as the harness calls it."""
-
-    name_or_path = ""
-
-    def __init__(self, subject: Subject, tokenizer: Any, stop_ids: Ids) -> None:
-        self.subject, self.tokenizer, self.stop_ids = subject, tokenizer, stop_ids
-        self.device, self.config = subject.device, SimpleNamespace(model_type="llama")
-
-    def __call__(self, tokens: Tensor) -> SimpleNamespace:
-        """Compute the logits: int64 (B, T) to float (B, T, V)."""
-        check_ids([int(tokens.max())], self.subject.vocab_size)
-        with torch.no_grad(), self.subject.computing():
-            return SimpleNamespace(logits=self.subject.model.decoder(tokens).float())
-
-    def generate(
-        self, input_ids: Tensor, max_length: int, attention_mask: Tensor, stopping_criteria: Any, **settings: Any
-    ) -> Tensor:
-        """Answer prompts, padded on the left, greedily: int64 (B, T) to int64 (B, at most max_length).
-
-        Raises: ConfigError, with a line for each setting that is not followed.
-        """
-        wrong = {key: value for key, value in settings.items() if key not in IDLE and value not in GREEDY.get(key, ())}
-        if wrong:
-            remedy = "answers are greedy; remove it from the task, or set do_sample: false"
-            raise ConfigError(*(f"generation_kwargs.{key}={value}: {remedy}" for key, value in wrong.items()))
-        stops = [criterion.sequence for criterion in stopping_criteria]
-        budget, lengths = max_length - input_ids.shape[1], attention_mask.sum(1)
-        answers = input_ids.new_full((len(input_ids), budget), self.stop_ids[0] if self.stop_ids else 0)
-        for length in lengths.unique().tolist():
-            rows = (lengths == length).nonzero().flatten()
-            prompts = input_ids[rows, input_ids.shape[1] - length :]
-            with self.subject.computing():
-                found = greedy(
-                    self.subject.model.decoder,
-                    prompts,
-                    budget,
-                    self.subject.stop_id,
-                    ended=lambda answers, _: self.ended(answers, stops),
-                )
-            answers[rows, : found.shape[1]] = found
-        return torch.cat([input_ids, self.blanked(answers)], 1)
-
-    def ended(self, answers: Tensor, stops: Sequence[str]) -> Tensor:
-        """Find which answers end, with a token that ends a document or a text that holds a stop string.
-
-        A stop string ends in the newest token and has no more tokens of text than bytes, so that a whole answer is
-        decoded only where its last tokens hold one.
-
-        Shapes: answers int64 (rows, n); returns bool (rows,).
-        """
-        reach = max((len(stop.encode()) for stop in stops), default=0) + SPECIAL
-
-        def holds_stop(ids: Ids) -> bool:
-            text = self.tokenizer.decode(ids, skip_special_tokens=True)
-            return any(stop in text for stop in stops)
-
-        rows = answers.tolist()
-        return torch.tensor([r[-1] in self.stop_ids or (holds_stop(r[-reach:]) and holds_stop(r)) for r in rows])
-
-    def blanked(self, answers: Tensor) -> Tensor:
-        """Repeat the token that ends an answer to the end of its row, so that nothing after it is read as text."""
-        over = torch.isin(answers, answers.new_tensor(self.stop_ids)).int().cummax(1).values.bool()
-        return answers.masked_fill(over, self.stop_ids[0]) if self.stop_ids else answers
-
-
-def harness_model(
-    subject: Subject, folder: Path, *, length: int | None, truncate: Truncate, budget: int, batch: int, chat: bool
-) -> Any:
-    """Build a model of the harness from one of the lab that was opened in `folder`.
-
-    Units: `length`, most tokens of a text, and `budget`, most of an answer where a task sets none, in tokens.
+def harness_model(subject: Subject, folder: Path, options: Any) -> Any:
+    """Build a model of the harness from one of the lab that was opened in `folder`; the command has the `options`.
 
     Raises: LabError.
     """
     from lm_eval.models.huggingface import HFLM
 
-    tokenizer, prefix_id, stop_ids = open_tokenizer(subject, folder, chat=chat)
+    tokenizer, prefix_id, stop_ids = open_tokenizer(subject, folder, chat=options.apply_chat_template)
+    window = options.max_length or subject.model.train_len or MOST_TOKENS
+    truncate: Truncate = options.truncate
 
     class LabModel(HFLM):  # type: ignore[misc]
         """The harness's class with the differences that the module's docstring lists."""
 
-        max_gen_toks = budget
+        max_gen_toks = options.max_gen_toks
         eot_token_id = [*stop_ids, prefix_id][0]
 
         def tok_batch_encode(
             self, strings: Sequence[str], left_truncate_len: int | None = None, **_: Any
         ) -> tuple[Tensor, Tensor]:
             rows = [self.tok_encode(string) or [self.prefix_token_id] for string in strings]
-            return padded([kept(ids, left_truncate_len or len(ids), truncate) for ids in rows])
+            tokens = [torch.tensor(kept(ids, left_truncate_len or len(ids), truncate)) for ids in rows]
+            padded = partial(pad_sequence, batch_first=True, padding_side="left")
+            return padded(tokens), padded([torch.ones_like(row) for row in tokens])
 
-        def _loglikelihood_tokens(self, requests: Sequence[Any], **options: Any) -> Any:
+        def _loglikelihood_tokens(self, requests: Sequence[Any], **more: Any) -> Any:
             # The last token of a continuation is only predicted.
             room = self.max_length + 1
             cut = [(key, kept(before, room - len(after), truncate), after) for key, before, after in requests]
-            return super()._loglikelihood_tokens(cut, **options)
+            return super()._loglikelihood_tokens(cut, **more)
 
-        def loglikelihood_rolling(self, requests: Sequence[Any], **options: Any) -> Any:
+        def loglikelihood_rolling(self, requests: Sequence[Any], **more: Any) -> Any:
             self.add_bos_token: bool | None = False  # one token begins the document, and stands before the window
             try:
-                return super().loglikelihood_rolling(requests, **options)
+                return super().loglikelihood_rolling(requests, **more)
             finally:
                 self.add_bos_token = None
 
-    window = length or subject.model.train_len or MOST_TOKENS
-    served: Any = Served(subject, tokenizer, stop_ids)
-    settings = {"max_length": window, "prefix_token_id": prefix_id, "batch_size": batch}
+        def _model_call(self, inps: Tensor, **_: Any) -> Tensor:
+            check_ids([int(inps.max())], subject.vocab_size)
+            with torch.no_grad(), subject.computing():
+                logits: Tensor = subject.model.decoder(inps).float()
+            return logits
+
+        def _model_generate(self, context: Tensor, max_length: int, stop: Sequence[str], **settings: Any) -> Tensor:
+            lengths = settings.pop("attention_mask").sum(1)
+            refuse_sampling(settings)
+            answers = context.new_full((len(context), max_length - context.shape[1]), self.eot_token_id)
+            for n in lengths.unique().tolist():
+                rows = (lengths == n).nonzero().flatten()
+                found = answer(subject, tokenizer, context[rows, -n:], answers.shape[1], stop, stop_ids)
+                answers[rows, : found.shape[1]] = found
+            # what ends an answer is repeated to the end of its row, so that nothing after it is read as text
+            over = torch.isin(answers, answers.new_tensor(stop_ids)).int().cummax(1).values.bool()
+            return torch.cat([context, answers.masked_fill(over, self.eot_token_id)], 1)
+
+    served: Any = SimpleNamespace(device=subject.device, config=SimpleNamespace(model_type="llama"), name_or_path="")
+    settings = {"max_length": window, "prefix_token_id": prefix_id, "batch_size": options.rows(window)}
     return LabModel(served, tokenizer=tokenizer, backend="causal", **settings)
+
+
+def refuse_sampling(settings: dict[str, Any]) -> None:
+    """Refuse settings of a task that greedy answers do not follow.
+
+    Raises: ConfigError, with a line for each.
+    """
+    wrong = {key: value for key, value in settings.items() if key not in IDLE and value not in GREEDY.get(key, ())}
+    if wrong:
+        remedy = "answers are greedy; remove it from the task, or set do_sample: false"
+        raise ConfigError(*(f"generation_kwargs.{key}={value}: {remedy}" for key, value in wrong.items()))
+
+
+def answer(
+    subject: Subject, tokenizer: Any, prompts: Tensor, budget: int, stops: Sequence[str], stop_ids: Ids
+) -> Tensor:
+    """Answer prompts of one length greedily, until a token that ends a document or a text that holds a stop string.
+
+    A stop string ends in the newest token and has no more tokens of text than bytes, so that a whole answer is
+    decoded only where its last tokens hold one.
+
+    Shapes: int64 (B, T) to int64 (B, at most budget).
+    """
+    reach = max((len(stop.encode()) for stop in stops), default=0) + SPECIAL
+
+    def holds_stop(ids: Ids) -> bool:
+        text = tokenizer.decode(ids, skip_special_tokens=True)
+        return any(stop in text for stop in stops)
+
+    def ended(answers: Tensor, _: Tensor) -> Tensor:
+        rows = answers.tolist()
+        return torch.tensor([r[-1] in stop_ids or (holds_stop(r[-reach:]) and holds_stop(r)) for r in rows])
+
+    with subject.computing():
+        return greedy(subject.model.decoder, prompts, budget, subject.stop_id, ended=ended)
 
 
 def kept(ids: Ids, room: int, truncate: Truncate) -> Ids:
@@ -158,11 +146,17 @@ def kept(ids: Ids, room: int, truncate: Truncate) -> Ids:
     return ids[-room:] if truncate == "left" or room == 1 else ids[: room // 2] + ids[-(room // 2) :]
 
 
-def padded(rows: Sequence[Ids]) -> tuple[Tensor, Tensor]:
-    """Pad rows on the left; return the tokens and which of them are not padding, int64 (B, T) both."""
-    longest = max(map(len, rows))
-    tokens = torch.tensor([[0] * (longest - len(ids)) + ids for ids in rows])
-    return tokens, torch.tensor([[0] * (longest - len(ids)) + [1] * len(ids) for ids in rows])
+def is_cut(model: Any, arguments: Sequence[Any]) -> bool:
+    """Return whether the context of a request was too long; a text alone is read in windows."""
+    from lm_eval.models.utils import normalize_gen_kwargs
+
+    if len(arguments) == 1 or not arguments[0]:
+        return False
+    context, asked = arguments
+    if isinstance(asked, str):
+        return bool(sum(map(len, model._encode_pair(context, asked))) - 1 > model.max_length)
+    budget = normalize_gen_kwargs(dict(asked), model.max_gen_toks)["max_gen_toks"]
+    return bool(len(model.tok_encode(context)) > model.max_length - budget)
 
 
 def open_tokenizer(subject: Subject, folder: Path, *, chat: bool) -> tuple[Any, int, Ids]:
@@ -171,32 +165,26 @@ def open_tokenizer(subject: Subject, folder: Path, *, chat: bool) -> tuple[Any, 
     The files of a Hugging Face folder may name more tokens that end a document, as those of a chat's turns; a run
     folder has none.
 
-    Raises: ConfigError for a folder without the chat template asked for; DataError for a tokenizer that neither begins
-    nor ends a document.
+    Raises: ConfigError for a folder without a tokenizer of transformers, which chats need; DataError for a tokenizer
+    that neither begins nor ends a document.
     """
     from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-    config, generation, names = (read_json(folder / f"{name}.json") for name in FILES)
-    find = subject.tokenizer.token_to_id
-    begin, end = (find(token_text(names, key) or "") for key in ("bos_token", "eos_token"))
-    listed = [subject.stop_id, config.get("eos_token_id"), generation.get("eos_token_id"), end]
+    listed = [subject.stop_id, *(read_json(folder / f"{name}.json").get("eos_token_id") for name in FILES)]
     stops = dict.fromkeys(token for each in listed for token in (each if isinstance(each, list) else [each]))
     stop_ids = [token for token in stops if token is not None]
-    prefix = [*special_ends(subject.tokenizer)[0][-1:], *([] if begin is None else [begin]), *stop_ids]
+    prefix = [*special_ends(subject.tokenizer)[0][-1:], *stop_ids]
     if not prefix:
         raise DataError("tokenizer.json: no token begins or ends a document; set eos_token_id in config.json")
     if chat:
         try:
-            tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
-        except (OSError, ValueError, KeyError):  # none that transformers can open
-            tokenizer = None
-        if tokenizer is None or not tokenizer.chat_template:
-            fault = "has no chat template (chat_template.jinja); leave it out, or use a model that was trained on chats"
-            raise ConfigError(f"--apply_chat_template: {folder} {fault}")
-        return tokenizer, prefix[0], stop_ids
-    text: Mapping[str, Any] = {"bos_token": subject.tokenizer.id_to_token(prefix[0])}
+            return AutoTokenizer.from_pretrained(folder, local_files_only=True), prefix[0], stop_ids
+        except (OSError, ValueError, KeyError) as error:
+            fault = f"{folder} has no tokenizer of transformers ({first_line(error)})"
+            raise ConfigError(f"--apply_chat_template: {fault}; use a model that was trained on chats") from error
+    text = {"bos_token": subject.tokenizer.id_to_token(prefix[0])}
     if stop_ids:
-        text = {**text, "eos_token": subject.tokenizer.id_to_token(stop_ids[0])}
-    own = Writer(subject.tokenizer).tokenizer
+        text["eos_token"] = subject.tokenizer.id_to_token(stop_ids[0])
     make: Any = PreTrainedTokenizerFast
+    own = Writer(subject.tokenizer).tokenizer
     return make(tokenizer_object=own, split_special_tokens=True, **text), prefix[0], stop_ids

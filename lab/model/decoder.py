@@ -185,14 +185,14 @@ class Decoder(nn.Module):
                 starts = first_ids(k_pos, segments)
         elif segments is not None:
             k_pos = segments.position_ids
-        return Layout.of(
+        return Layout(
             k_pos[past:] if past else k_pos,
             k_pos,
             self.frequencies.at_length(k_pos.shape[-1]) if segments is None else self.frequencies,
             self.distance,
             self.embedding.weight.dtype,
             segments=segments,
-            starts=starts or None,
+            starts=tuple(starts) if starts else None,
             n_rotated=past if cache is not None and cache.n_maps else 0,
         )
 

@@ -3,8 +3,7 @@
 torch is imported only when a tensor is needed, so that settings are checked before it loads.
 """
 
-from lab.positions.distance_method import Band, Distance, identity
-from lab.positions.frequency_method import Frequencies, FrequencyMethod
+from lab.positions.method import Band, Distance, Frequencies, FrequencyMethod, identity
 from lab.positions.methods import DISTANCE_METHODS, FREQUENCY_METHODS, distance, frequencies
 
 __all__ = [

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from lab.positions.frequency_method import FrequencyMethod
+from lab.positions.method import FrequencyMethod
 from lab.positions.rope import Rope
 from lab.schema import PositiveFloat
 

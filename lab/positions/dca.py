@@ -22,14 +22,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from lab.positions.distance_method import Band, Distance
+from lab.positions.method import Band, Distance
 from lab.positions.regions import ChunksBack, SameChunk
 from lab.schema import NonNegative, Positive
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-PARTS = ("all", "intra_inter", "intra")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,8 +47,6 @@ class Dca(Distance):
     def rules(self) -> list[str]:
         """Require every relative position to stay below the pretraining window."""
         c, s = self.train_len, self.s
-        if self.parts not in PARTS:
-            return [f"parts={self.parts}: must be one of {', '.join(PARTS)}; the ablation has no others"]
         if self.parts != "all" and self.window is not None:
             return [f"window={self.window}: would be ignored, parts={self.parts} has no local window; leave it out"]
         if s > c:

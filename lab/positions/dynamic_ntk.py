@@ -9,11 +9,10 @@ bases. A packed row has no single length and uses L, so that no document depends
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, Self
+from typing import TYPE_CHECKING, Literal
 
-from lab.positions.frequency_method import Factor, FrequencyMethod
+from lab.positions.method import Factor, FrequencyMethod
 from lab.positions.ntk import scaled_theta
 from lab.positions.rope import Rope
 from lab.schema import Positive
@@ -46,12 +45,3 @@ class DynamicNtk(FrequencyMethod):
         length = max(self.length or 0, self.train_len)
         growth = 1 + self.factor * (length - self.train_len) / self.train_len  # exactly 1 up to the trained length
         return Rope().inv_freq(head_dim, scaled_theta(theta, growth, head_dim))
-
-    @property
-    def is_dynamic(self) -> bool:
-        """Whether the length is left to the decoder."""
-        return self.length is None
-
-    def at_length(self, length: int) -> Self:
-        """Return the method with its text length fixed."""
-        return dataclasses.replace(self, length=length)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from annotated_types import Ge, Le
 
-from lab.positions.distance_method import Band, Distance, differences, identity
+from lab.positions.method import Band, Distance, differences, identity, window_faults
 from lab.positions.regions import Far, Near
 from lab.schema import NonNegative
 
@@ -36,12 +36,7 @@ class LeakyRerope(Distance):
 
     def length_faults(self, length: int) -> list[str]:
         """Refuse a window that no distance reaches."""
-        if self.window >= length - 1:
-            return [
-                f"window={self.window}: must be < {length - 1}, the longest distance in {length} tokens, or none is "
-                "changed (w lies inside the training length); lower it"
-            ]
-        return []
+        return window_faults(self.window, length, "changed (w lies inside the training length)")
 
     def rel_pos(self, q_pos: Tensor, k_pos: Tensor) -> Tensor:
         """Divide the part of a distance beyond the window by the leak.

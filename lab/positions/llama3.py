@@ -15,7 +15,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from lab.positions.frequency_method import Factor, FrequencyMethod
+from lab.positions.method import Factor, FrequencyMethod
 from lab.positions.rope import Rope
 from lab.schema import Positive, PositiveFloat
 

@@ -9,15 +9,14 @@ text's length is the number of tokens that the decoder holds, and a packed row c
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from annotated_types import Ge, Le
 
 from lab.errors import ConfigError
-from lab.positions.frequency_method import Factor, FrequencyMethod
+from lab.positions.method import Factor, FrequencyMethod
 from lab.positions.rope import Rope
 from lab.schema import MOST, Positive, PositiveFloat
 
@@ -43,11 +42,6 @@ class LongRope(FrequencyMethod):
     """Factor a on cos and sin, whose square multiplies the logits; left out, sqrt(1 + ln s / ln L)."""
     length: Positive | None = None
     """Tokens of the text; left out, those that the decoder holds, and L for `inv_freq` itself."""
-
-    def rules(self) -> list[str]:
-        """Refuse factors that are not positive."""
-        wrong = [name for name in ("short_factor", "long_factor") if not all(e > 0 for e in getattr(self, name))]
-        return [f"{name}: every factor must be > 0; correct it" for name in wrong]
 
     def inv_freq(self, head_dim: int, theta: float) -> Tensor:
         """Divide RoPE's inverse frequencies by the factors for the length.
@@ -75,12 +69,3 @@ class LongRope(FrequencyMethod):
         """
         a = self.attention_factor or math.sqrt(1 + math.log(self.factor) / math.log(self.train_len))
         return q_pos.double() * 0 + float(a) ** 2
-
-    @property
-    def is_dynamic(self) -> bool:
-        """Whether the length is left to the decoder."""
-        return self.length is None
-
-    def at_length(self, length: int) -> Self:
-        """Return the method with its text length fixed."""
-        return dataclasses.replace(self, length=length)

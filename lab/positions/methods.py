@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import MISSING, dataclass, field, fields
-from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, TypeVar, Union
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, Union
 
 from pydantic import Field
 
-from lab.errors import ConfigError, look_up
+from lab.errors import look_up
 from lab.positions.abf import Abf
 from lab.positions.dca import Dca
-from lab.positions.distance_method import Distance
 from lab.positions.dynamic_ntk import DynamicNtk
 from lab.positions.entropy_abf import EntropyAbf
-from lab.positions.frequency_method import Frequencies, FrequencyMethod
 from lab.positions.leaky_rerope import LeakyRerope
 from lab.positions.llama3 import Llama3
 from lab.positions.longrope import LongRope
+from lab.positions.method import Distance, Frequencies, FrequencyMethod
 from lab.positions.ntk import Ntk
 from lab.positions.ntk_by_parts import NtkByParts
 from lab.positions.pi import Pi
@@ -27,31 +25,16 @@ from lab.positions.rope import Rope
 from lab.positions.self_extend import SelfExtend
 from lab.positions.string import String
 from lab.positions.yarn import Yarn
-from lab.schema import Section
-
-Method = TypeVar("Method", FrequencyMethod, Distance)
+from lab.schema import Section, validated
 
 ROPE_THETA = 10000.0  # arXiv:2104.09864, section 3.2.2
 
 FREQUENCY_METHODS: dict[str, type[FrequencyMethod]] = {
-    "rope": Rope,
-    "pi": Pi,
-    "ntk": Ntk,
-    "dynamic_ntk": DynamicNtk,
-    "ntk_by_parts": NtkByParts,
-    "yarn": Yarn,
-    "llama3": Llama3,
-    "longrope": LongRope,
-    "abf": Abf,
-    "entropy_abf": EntropyAbf,
+    str(method.method): method
+    for method in (Rope, Pi, Ntk, DynamicNtk, NtkByParts, Yarn, Llama3, LongRope, Abf, EntropyAbf)
 }
 DISTANCE_METHODS: dict[str, type[Distance]] = {
-    "plain": Plain,
-    "string": String,
-    "dca": Dca,
-    "self_extend": SelfExtend,
-    "rerope": Rerope,
-    "leaky_rerope": LeakyRerope,
+    str(method.method): method for method in (Plain, String, Dca, SelfExtend, Rerope, LeakyRerope)
 }
 
 
@@ -91,8 +74,7 @@ def frequencies(method: str, *, head_dim: int, theta: float | None = None, **par
     config_class = look_up(FREQUENCY_METHODS, method, "frequency.method")
     if theta is not None and "theta" in (f.name for f in fields(config_class)):  # the method sets the base
         parameters["theta"] = theta
-    config = configure(config_class, parameters)
-    return Frequencies.of(config, head_dim, ROPE_THETA if theta is None else theta)
+    return Frequencies.of(validated(config_class, parameters), head_dim, ROPE_THETA if theta is None else theta)
 
 
 def distance(method: str, **parameters: Any) -> Distance:
@@ -100,25 +82,7 @@ def distance(method: str, **parameters: Any) -> Distance:
 
     Raises: ConfigError for an unknown method or a parameter out of the paper's range.
     """
-    return configure(look_up(DISTANCE_METHODS, method, "distance.method"), parameters)
-
-
-def configure(config_class: type[Method], parameters: Mapping[str, Any]) -> Method:
-    """Build a method from named parameters.
-
-    Raises: ConfigError with a line for every unknown, missing or wrong parameter.
-    """
-    own = [f for f in fields(config_class) if f.name != "method"]
-    known = [f.name for f in own]
-    unknown = [name for name in parameters if name not in known]
-    name = config_class.__name__
-    if unknown:
-        rule = f"takes only {', '.join(known)}" if known else "takes no parameters"
-        raise ConfigError(*(f"{key}={parameters[key]}: unknown parameter; {name} {rule}" for key in unknown))
-    missing = [f.name for f in own if f.default is MISSING and f.name not in parameters]
-    if missing:
-        raise ConfigError(*(f"{key}: must be set; {name} takes {', '.join(known)}" for key in missing))
-    return config_class(**parameters)
+    return validated(look_up(DISTANCE_METHODS, method, "distance.method"), parameters)
 
 
 def describe(config: FrequencyMethod | Distance) -> str:

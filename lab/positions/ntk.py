@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from lab.errors import ConfigError
-from lab.positions.frequency_method import Extension
+from lab.positions.method import Extension
 from lab.positions.rope import Rope
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from lab.errors import ConfigError
-from lab.positions.frequency_method import Factor, FrequencyMethod
+from lab.positions.method import Factor, FrequencyMethod
 from lab.positions.rope import Rope
 from lab.schema import Positive, PositiveFloat
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from lab.positions.frequency_method import Extension
+from lab.positions.method import Extension
 from lab.positions.rope import Rope
 
 if TYPE_CHECKING:

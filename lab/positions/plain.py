@@ -10,8 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from lab.positions.distance_method import Band, Distance, differences, identity
-from lab.positions.regions import All
+from lab.positions.method import Band, Distance, differences, identity
+from lab.positions.regions import Far
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -37,4 +37,4 @@ class Plain(Distance):
     @property
     def bands(self) -> tuple[Band, ...]:
         """The whole causal mask as one band."""
-        return (Band(All(), identity, identity),)
+        return (Band(Far(0), identity, identity),)

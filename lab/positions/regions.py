@@ -69,23 +69,6 @@ def triangle(q: range, k: range, behind: int) -> Iterator[Tile]:
 
 
 @dataclass(frozen=True)
-class All:
-    """Every causal pair."""
-
-    def contains(self, q_pos: Tensor, k_pos: Tensor) -> Tensor:
-        """Accept any pair."""
-        return (q_pos - k_pos).isfinite()
-
-    def tiles(self, q: range, k: range) -> Iterator[Tile]:
-        """Cut the whole causal mask."""
-        return triangle(q, k, 0)
-
-    def seeing(self, q: range, key: int) -> range:
-        """Keep all queries."""
-        return q
-
-
-@dataclass(frozen=True)
 class Near:
     """The sliding window of pairs with i < width."""
 

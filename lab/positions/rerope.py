@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from lab.positions.distance_method import Band, Distance, differences, identity
+from lab.positions.method import Band, Distance, differences, identity, window_faults
 from lab.positions.regions import Far, Near
 from lab.schema import NonNegative
 
@@ -31,12 +31,7 @@ class Rerope(Distance):
 
     def length_faults(self, length: int) -> list[str]:
         """Refuse a window that no distance reaches."""
-        if self.window >= length - 1:
-            return [
-                f"window={self.window}: must be < {length - 1}, the longest distance in {length} tokens, or none is "
-                "cut (min(i, w) with w inside the training length); lower it"
-            ]
-        return []
+        return window_faults(self.window, length, "cut (min(i, w) with w inside the training length)")
 
     def rel_pos(self, q_pos: Tensor, k_pos: Tensor) -> Tensor:
         """Clamp every distance at the window.

@@ -17,7 +17,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from lab.positions.distance_method import Band, Distance, differences, identity
+from lab.positions.method import Band, Distance, differences, identity, window_faults
 from lab.positions.regions import Far, Near
 from lab.schema import NonNegative, Positive
 
@@ -37,12 +37,7 @@ class SelfExtend(Distance):
 
     def length_faults(self, length: int) -> list[str]:
         """Refuse a window that holds the whole text."""
-        if self.window >= length - 1:
-            return [
-                f"window={self.window}: must be < {length - 1}, the longest distance in {length} tokens, or none is "
-                "grouped (the neighbour window is part of the text); lower it"
-            ]
-        return []
+        return window_faults(self.window, length, "grouped (the neighbour window is part of the text)")
 
     def rel_pos(self, q_pos: Tensor, k_pos: Tensor) -> Tensor:
         """Keep distances below the window and count groups beyond it.

@@ -20,7 +20,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from lab.positions.distance_method import Band, Distance, differences, identity
+from lab.positions.method import Band, Distance, differences, identity
 from lab.positions.regions import Far, Near
 from lab.schema import NonNegative, Positive
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from tests.refusals import check_faults
 
-__all__ = ["check_faults", "rows_in", "rows_named", "runner", "words_of"]
+__all__ = ["check_faults", "rows_in", "rows_named", "runner", "size_of", "words_of"]
 
 
 def runner(main, bar=None):
@@ -33,7 +33,7 @@ def rows_named(name):
 
 
 def size_of(path):
-    """Read the width and height of a PNG."""
+    """Read a PNG's width and height."""
     data = path.read_bytes()
-    assert data.startswith(b"\x89PNG")
+    assert data.startswith(b"\x89PNG\r\n\x1a\n")
     return int.from_bytes(data[16:20], "big"), int.from_bytes(data[20:24], "big")

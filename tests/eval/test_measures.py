@@ -240,7 +240,7 @@ def test_rows_of_text_have_a_field_of_any_name(name, run, tmp_path):
 
 REFUSED = [  # a command, its words, and the beginning of its one line
     ("probe", "--error=0.1", "--error=0.1: would be ignored; leave it out, or set sequential to true"),
-    ("probe", "--lengths=320", "--lengths=320: would be ignored with --by=length; leave it out"),
+    ("probe", "--lengths=320", "--lengths=[320]: would be ignored with --by=length; leave it out"),
     ("probe", "--by=depth --depths=10", "--depths=10: must be a multiple of the 4 needles, each of which has depths"),
     ("probe", "--by=depth --lengths=20", "--lengths=20: too short for the needle test, whose fixed parts and answer "),
     ("probe", "--distance=rope,dca --by=depth", "--distance=rope,dca: --by=depth takes one method; leave --by out"),

@@ -12,7 +12,7 @@ from eval.engine.lengths import LengthHistogram, natural_lengths
 from eval.plan import main
 from lab.config import load_experiment
 from lab.counts import PositionCounts
-from lab.positions.base_bound import base_warning, longest_context, smallest_base
+from lab.positions.rope import base_warning, longest_context, smallest_base
 from lab.train.folder import RunFolder
 
 

@@ -111,7 +111,7 @@ class Case:
         segments = Segments.from_lengths(self.lengths, self.n_k, device, self.anchors)
         ids = torch.tensor(self.k_ids()[0], device=device)
         starts = None if self.ids is not None else self.starts or (0,) * len(self.lengths)
-        layout = Layout.of(ids, ids, rotary, method, q.dtype, segments=segments, starts=starts)
+        layout = Layout(ids, ids, rotary, method, q.dtype, segments=segments, starts=starts)
         return attend_layout(q, k, v, layout, backend=backend, layer=layer)
 
 

@@ -107,5 +107,4 @@ def test_keys_with_their_anchor_by_hand():
     assert (spans.cu_k.tolist(), spans.k_lengths) == ([0, 1, 4, 6], (1, 3, 2))
     assert (spans.cu_q.tolist(), spans.q_lengths) == ([0, 1, 3, 4], (1, 2, 1))
     assert spans.arguments[2:] == (2, 3)
-    assert [x.tolist() for x in spans.places] == [[0, 1, 1, 2], [0, 0, 1, 0]]
     assert segments.per_token(segments.anchors).tolist() == [-1, 0, 0, 0, -1]

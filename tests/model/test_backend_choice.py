@@ -123,12 +123,12 @@ IDS = torch.arange(1100)
 PLAIN, STRING = distance("plain"), distance("string", shift=20, window=4)
 ANCHORED = Segments.from_lengths([500, 600], 1100, anchors=(-1, 0))
 LAYOUTS = {
-    "row": Layout.of(IDS, IDS, ROPE, PLAIN, torch.float32, starts=(0,)),
-    "bands": Layout.of(IDS, IDS, ROPE, STRING, torch.float32, starts=(0,)),
-    "chunk": Layout.of(IDS[-9:], IDS, ROPE, PLAIN, torch.float32, starts=(0,)),
-    "decoding": Layout.of(IDS[-1:], IDS, ROPE, PLAIN, torch.float32, starts=(0,)),
-    "anchored": Layout.of(IDS, IDS, ROPE, PLAIN, torch.float32, segments=ANCHORED, starts=(0, 500)),
-    "irregular": Layout.of(
+    "row": Layout(IDS, IDS, ROPE, PLAIN, torch.float32, starts=(0,)),
+    "bands": Layout(IDS, IDS, ROPE, STRING, torch.float32, starts=(0,)),
+    "chunk": Layout(IDS[-9:], IDS, ROPE, PLAIN, torch.float32, starts=(0,)),
+    "decoding": Layout(IDS[-1:], IDS, ROPE, PLAIN, torch.float32, starts=(0,)),
+    "anchored": Layout(IDS, IDS, ROPE, PLAIN, torch.float32, segments=ANCHORED, starts=(0, 500)),
+    "irregular": Layout(
         IDS,
         IDS,
         ROPE,
@@ -137,7 +137,8 @@ LAYOUTS = {
         mask=dense_mask(1100, 1100, IDS.device),
     ),
 }
-HALF, SINGLE, DOUBLE = torch.bfloat16, torch.float32, torch.float64
+HALF = torch.bfloat16
+SINGLE = torch.float32
 CASES = [  # device, dtype, backend, layout, kernel
     ("cpu", SINGLE, "auto", "row", "sdpa"),
     ("cpu", SINGLE, "auto", "bands", "cpu_bands"),
@@ -148,9 +149,10 @@ CASES = [  # device, dtype, backend, layout, kernel
     ("cuda", HALF, "varlen", "row", "varlen"),
     ("cuda", HALF, "varlen", "bands", "flash_bands"),
     ("cuda", HALF, "auto", "irregular", "dense"),
-    ("cuda", SINGLE, "auto", "chunk", "efficient_bands"),
-    ("cuda", SINGLE, "auto", "bands", "efficient_bands"),
-    ("cuda", DOUBLE, "auto", "bands", "dense"),
+    ("cuda", HALF, "sdpa", "bands", "flash_bands"),
+    ("cuda", HALF, "sdpa", "anchored", "flash_bands"),
+    ("cuda", SINGLE, "auto", "chunk", "sdpa"),
+    ("cuda", SINGLE, "auto", "bands", "dense"),
 ]
 
 

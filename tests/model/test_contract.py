@@ -168,12 +168,6 @@ def test_masks_on_a_gpu(device, dtype, tolerance, parameters, rel, case):
     compare_on(device, dtype, tolerance, "auto", case, parameters, rel)
 
 
-def test_double_precision_on_a_gpu_runs_pair_by_pair(stood_in):
-    for name in ("plain", "string"):
-        parameters, rel = ONCE[name]
-        compare_on(torch.device("cpu"), torch.float64, TIGHT_TOL, "auto", GPU_CASES["packed"], parameters, rel)
-
-
 @pytest.mark.parametrize("backend", ["reference", "sdpa", "varlen", "flash", "xformers"])
 def test_a_row_of_nothing_but_padding_comes_back_as_zeros(backend, stood_in):
     q, k, v = (x.bfloat16() for x in draw(4, 1, 4, 2, 8, 8, WIDE))

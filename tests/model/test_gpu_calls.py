@@ -64,7 +64,6 @@ def test_auto_takes_a_variable_length_kernel_for_half_precision_only(device):
 Q = "Tensor query, Tensor key, Tensor value, "
 FLASH = "Tensor cum_seq_q, Tensor cum_seq_k, SymInt max_q, SymInt max_k, float dropout_p, bool is_causal, "
 FLASH_OPTIONS = "*, float? scale=None, SymInt? window_size_left=None, SymInt? window_size_right=None"
-EFFICIENT = "Tensor? cu_seqlens_q, Tensor? cu_seqlens_k, "
 SCHEMAS = {  # what our calls rely on: arguments by place, and what comes back
     "_flash_attention_forward": (
         f"({Q}{FLASH.replace('Tensor cum', 'Tensor? cum')}bool return_debug_mask, {FLASH_OPTIONS}",
@@ -73,18 +72,6 @@ SCHEMAS = {  # what our calls rely on: arguments by place, and what comes back
     "_flash_attention_backward": (
         f"(Tensor grad_out, {Q}Tensor out, Tensor logsumexp, {FLASH}Tensor rng_state, Tensor unused, {FLASH_OPTIONS})",
         "(Tensor, Tensor, Tensor)",
-    ),
-    "_efficient_attention_forward": (
-        f"({Q}Tensor? bias, {EFFICIENT}SymInt? max_seqlen_q, SymInt? max_seqlen_k, float dropout_p, "
-        "int custom_mask_type, bool compute_log_sumexp=False, *, float? scale=None",
-        "(Tensor output, Tensor logsumexp, Tensor philox_seed, Tensor philox_offset, SymInt max_seqlen_batch_q, "
-        "SymInt max_seqlen_batch_k)",
-    ),
-    "_efficient_attention_backward": (
-        f"(Tensor grad_out_, {Q}Tensor? bias, Tensor out, {EFFICIENT}SymInt max_seqlen_q, SymInt max_seqlen_k, "
-        "Tensor logsumexp, float dropout_p, Tensor philox_seed, Tensor philox_offset, int custom_mask_type, "
-        "bool bias_requires_grad, *, float? scale=None",
-        "(Tensor, Tensor, Tensor, Tensor)",
     ),
     "_scaled_dot_product_flash_attention_for_cpu": (
         f"({Q}float dropout_p=0., bool is_causal=False, *, Tensor? attn_mask=None, float? scale=None)",

@@ -159,5 +159,5 @@ def test_every_missing_parameter_is_named(method):
 
 @pytest.mark.parametrize("method", ["rope", *VALID])
 def test_every_parameter_that_would_be_ignored_is_named(method):
-    rule = "unknown parameter"
+    rule = "unknown setting"
     check_refused(method, {**VALID.get(method, {}), "facter": 2.0, "sift": 5}, f"facter=2.0: {rule}", f"sift=5: {rule}")

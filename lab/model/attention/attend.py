@@ -20,7 +20,7 @@ from lab.masks import MASKS
 from lab.model.attention.backends import plan_for
 from lab.model.attention.bands import attend_bands
 from lab.model.attention.cache import KeyCache
-from lab.model.attention.kernels import WHOLE, CpuFlash, Efficient, Flash
+from lab.model.attention.kernels import WHOLE, CpuFlash, Flash
 from lab.model.attention.layout import Layout, first_ids
 from lab.model.attention.segments import dense_mask
 from lab.positions import Distance, Frequencies
@@ -72,7 +72,7 @@ def attend(
             ordered = ordered | ((docs[:, None, :] == 0) & (docs[:, n_k - n_q :, None] != 0))
         seen = ordered & dense_mask(n_q, n_k, q.device, mask, docs)
     frequencies = frequencies or make_frequencies("rope", head_dim=q.shape[-1])
-    layout = Layout.of(q_pos, k_pos, frequencies, distance or make_distance("plain"), q.dtype, starts=starts, mask=seen)
+    layout = Layout(q_pos, k_pos, frequencies, distance or make_distance("plain"), q.dtype, starts=starts, mask=seen)
     return attend_layout(q, k, v, layout, layer=layer, backend=backend)
 
 
@@ -121,7 +121,7 @@ def band_logits(queries: list[Tensor], keys: list[Tensor], layout: Layout, rows:
     q_pos = torch.atleast_2d(layout.q_pos)[:, rows, None]
     k_pos = torch.atleast_2d(layout.k_pos)[:, None, columns]
     out = None
-    for band, query, number in zip(layout.distance.bands, queries, layout.key_of_band, strict=True):
+    for band, query, number in zip(layout.bands, queries, layout.key_of_band, strict=True):
         key = keys[number][:, :, columns]
         grouped = query.reshape(len(key), key.shape[1], -1, key.shape[3])  # heads of a group as rows of one
         own = (grouped @ key.transpose(-1, -2)).reshape(*query.shape[:3], -1)
@@ -137,7 +137,7 @@ def attend_dense(q: Tensor, keys: list[Tensor], v: Tensor, layout: Layout, layer
         (B, N, Tq, H), zeros for a query that sees nothing.
     """
     wide = torch.promote_types(v.dtype, torch.float32)
-    bands = range(len(layout.distance.bands))
+    bands = range(len(layout.bands))
     queries = [layout.rotate_queries(q, number, layer, v.dtype).to(wide) for number in bands]
     keys, v_wide, seen_B1QK = [k.to(wide) for k in keys], v.to(wide), layout.seen()[:, None]
     outs = []
@@ -203,7 +203,6 @@ KERNELS: dict[str, Callable[[Tensor, list[Tensor], Tensor, Layout, int], Tensor]
     "reference": reference,
     **{name: partial(attend_whole, kernel=kernel) for name, kernel in WHOLE.items()},
     "flash_bands": partial(attend_bands, kernel=Flash()),
-    "efficient_bands": partial(attend_bands, kernel=Efficient()),
     "cpu_bands": partial(attend_bands, kernel=CpuFlash()),
     "dense": attend_dense,
 }

@@ -1,9 +1,11 @@
 """Which kernel attends: the backend of a run, and the kernel for a layout and the sizes of its tensors.
 
-reference                                     by definition, from the matrix of relative positions
-sdpa, varlen, flash, xformers                 one causal call per row or segment, for a method of one band
-flash_bands, efficient_bands, cpu_bands       the bands in rounds of tiles, merged by log-sum-exp
-dense                                         pair by pair, for ids and masks that cannot be cut into tiles
+    reference                        by definition, from the matrix of relative positions
+    sdpa, varlen, flash, xformers    one causal call per row or segment, for a method of one band
+    flash_bands, cpu_bands           the bands in rounds of tiles, merged by log-sum-exp
+    dense                            pair by pair, for ids and masks that cannot be cut into tiles, and wider floats
+
+A GPU runs bands in half precision only.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from torch.nn import attention
 
 from lab.errors import ConfigError, MissingPackage
 from lab.model import devices
-from lab.model.attention.kernels import HALF, HEAD_MULTIPLE, WHOLE, WIDEST_HEAD, Flash, suits
+from lab.model.attention.kernels import HALF, HEAD_MULTIPLE, WHOLE, WIDEST_HEAD, Flash
 from lab.model.attention.layout import Layout
 from lab.model.attention.segments import Spans
 
@@ -52,8 +54,8 @@ def plan_for(backend: str, layout: Layout, q: Tensor, v: Tensor) -> tuple[str, t
         name = "sdpa"
     on_cpu = devices.kind(v.device) == "cpu"
     bands = "cpu_bands" if on_cpu else None
-    if suits(v):
-        bands = "efficient_bands" if name == "sdpa" else "flash_bands"
+    if not on_cpu and v.dtype in HALF and runs_heads("flash", v.shape[-1]):
+        bands = "flash_bands"
     if whole and (bands is None or name != "sdpa" or not in_tiles(layout, q)):
         kernel = name
     else:

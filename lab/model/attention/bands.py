@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -93,55 +93,45 @@ class Round:
     spans: Spans
 
 
-@dataclass
-class Draft:
-    """Tiles of a round that is being filled, of one shape but for reversed axes; they cover queries up to `stop`."""
-
-    band: int
-    shape: str
-    stop: int = 0
-    tiles: list[Tile] = field(default_factory=list)
-
-
 def rounds_of(layout: Layout, batch: int, windows: bool) -> list[Round]:
-    """Sort the tiles of a layout into rounds, band by band, once for all layers."""
+    """Sort the tiles of a layout into rounds, band by band, once for all layers.
+
+    A tile belongs to the first round of its band and shape whose queries all precede its own. An upper tile is a causal
+    one in reverse order.
+    """
     key = batch, windows
     if key not in layout.rounds:
+        drafts: list[tuple[tuple[int, str], list[Tile]]] = []
+        for band, tile in layout.cut(windows):
+            kind = (band, "causal" if tile.shape == "upper" else tile.shape)
+            fitting = (tiles for own, tiles in drafts if own == kind and tiles[-1].q.stop <= tile.q.start)
+            tiles = next(fitting, None)
+            if tiles is None:
+                drafts.append((kind, [tile]))
+            else:
+                tiles.append(tile)
         covered = np.zeros(layout.q_pos.shape[-1], dtype=bool)
-        layout.rounds[key] = [round_of(draft, layout, batch, covered) for draft in drafts_of(layout, windows)]
+        drafts.sort(key=lambda draft: draft[0][0])
+        layout.rounds[key] = [round_of(*kind, tiles, layout, batch, covered) for kind, tiles in drafts]
     made: list[Round] = layout.rounds[key]
     return made
 
 
-def drafts_of(layout: Layout, windows: bool) -> list[Draft]:
-    """Assign every tile to the first round of its kind whose queries all precede its own."""
-    drafts: list[Draft] = []
-    for band, tile in layout.cut(windows):
-        kind = (band, "causal" if tile.shape == "upper" else tile.shape)
-        fitting = (d for d in drafts if (d.band, d.shape) == kind and d.stop <= tile.q.start)
-        draft = next(fitting, None)
-        if draft is None:
-            drafts.append(draft := Draft(*kind))
-        draft.tiles.append(tile)
-        draft.stop = tile.q.stop
-    return sorted(drafts, key=lambda draft: draft.band)
-
-
-def round_of(draft: Draft, layout: Layout, batch: int, covered: np.ndarray) -> Round:
-    """Collect the tokens of a round's tiles; an upper tile is a causal one in reverse order.
+def round_of(band: int, shape: str, tiles: list[Tile], layout: Layout, batch: int, covered: np.ndarray) -> Round:
+    """Collect the tokens of a round's tiles.
 
     Shapes: covered bool (Tq,), the queries of rounds before, to which this one's are added.
     """
-    tiles, device = draft.tiles, layout.k_pos.device
+    device = layout.k_pos.device
     queries = Places.of([(tile.q, tile.shape == "upper") for tile in tiles], batch, device)
     keys = Places.of([(tile.k, tile.shape == "upper") for tile in tiles], batch, device)
     spans = Spans.of([len(t.q) for t in tiles] * batch, [len(t.k) for t in tiles] * batch, device)
-    region = layout.distance.bands[draft.band].region
-    window = region.width if draft.shape == "near" and isinstance(region, Near) else None
+    region = layout.bands[band].region
+    window = region.width if shape == "near" and isinstance(region, Near) else None
     first = not any(covered[tile.q.start : tile.q.stop].any() for tile in tiles)
     for tile in tiles:
         covered[tile.q.start : tile.q.stop] = True
-    return Round(draft.band, first, queries, keys, replace(spans, causal=draft.shape != "full", window=window))
+    return Round(band, first, queries, keys, replace(spans, causal=shape != "full", window=window))
 
 
 class Bands(torch.autograd.Function):
@@ -177,7 +167,7 @@ class Bands(torch.autograd.Function):
         dq = torch.zeros_like(q, dtype=lse.dtype)
         dk, dv = [zeros_by_token(k, lse.dtype) for k in keys], zeros_by_token(v, lse.dtype)
         rounds = rounds_of(layout, len(q), kernel.windows)
-        for band in range(len(layout.distance.bands)):
+        for band in range(len(layout.bands)):
             rotation, key = layout.q_rotations[band], layout.key_of_band[band]
             turned, dq_band = turn(q, rotation, factor, v.dtype), zeros_by_token(q, lse.dtype)
             for part in (part for part in rounds if part.band == band):

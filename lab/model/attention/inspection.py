@@ -38,8 +38,7 @@ class LayerInputs:
     def shifted(self, shift: int) -> LayerInputs:
         """Return the same queries and keys at positions larger by `shift` tokens."""
         old = self.layout
-        moved = Layout.of(old.q_pos + shift, old.k_pos + shift, old.frequencies, old.distance, self.q_BNTH.dtype)
-        return replace(self, layout=moved)
+        return replace(self, layout=replace(old, q_pos=old.q_pos + shift, k_pos=old.k_pos + shift, starts=None))
 
 
 @torch.no_grad()
@@ -70,7 +69,7 @@ class LayerLogits:
         self.inputs, self.rounding = inputs, rounding
         layout = inputs.layout
         self.wide = torch.promote_types(inputs.q_BNTH.dtype, torch.float32)
-        bands = range(len(layout.distance.bands))
+        bands = range(len(layout.bands))
         turned = (layout.rotate_queries(inputs.q_BNTH, band, inputs.layer, self.wide) for band in bands)
         self.queries = [self.rounded(q) for q in turned]
         self.keys = [self.rounded(rotation.rotate(inputs.k_BNTH)) for rotation in layout.k_rotations]

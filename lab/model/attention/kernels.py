@@ -16,7 +16,6 @@ Query head n reads key-value head n // (N / K).
 from __future__ import annotations
 
 import inspect
-import math
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, ClassVar
@@ -25,14 +24,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from lab.model import devices
 from lab.model.attention.segments import Segments, Spans
 
 HALF = (torch.float16, torch.bfloat16)
 WIDEST_HEAD = 256  # flash attention's limit
-HEAD_MULTIPLE = 8  # both GPU kernels need head_dim to be divisible by this, in every dtype
-LSE_MULTIPLE = 32  # the efficient kernel pads its log-sum-exp to this
-UNMASKED, LOWER_RIGHT = 0, 2  # the efficient kernel's numbers for its masks
+HEAD_MULTIPLE = 8  # flash attention needs head_dim to be divisible by this
 
 
 def sdpa(q: Tensor, k: Tensor, v: Tensor, segments: Segments | None) -> Tensor:
@@ -139,15 +135,6 @@ WHOLE: dict[str, Callable[[Tensor, Tensor, Tensor, Segments | None], Tensor]] = 
 }
 
 
-def suits(v: Tensor) -> bool:
-    """Return whether the efficient kernel runs such tensors, (..., H), and in half precision flash attention too.
-
-    Flash attention takes no head wider than WIDEST_HEAD.
-    """
-    on_gpu = devices.kind(v.device) == "cuda"
-    return on_gpu and v.dtype in (*HALF, torch.float32) and v.shape[-1] % HEAD_MULTIPLE == 0
-
-
 class Flash:
     """Torch's own flash attention, for float16 and bfloat16."""
 
@@ -175,38 +162,6 @@ class Flash:
 def before(spans: Spans) -> int:
     """Return how many keys before its own a query sees, -1 for all, as flash attention takes it."""
     return -1 if spans.window is None else spans.window - 1
-
-
-class Efficient:
-    """Torch's memory-efficient attention, for float32 too; it has no grouped heads."""
-
-    windows: ClassVar[bool] = False
-
-    def forward(self, q: Tensor, k: Tensor, v: Tensor, spans: Spans) -> tuple[Tensor, Tensor]:
-        """Call the kernel, and read the log-sum-exp (S, N, padded length) token by token."""
-        mask = LOWER_RIGHT if spans.causal else UNMASKED
-        out, lse, *_ = torch.ops.aten._efficient_attention_forward(
-            q[None], repeated(k, q)[None], repeated(v, q)[None], None, *spans.arguments, 0.0, mask, True
-        )
-        span, place = spans.places
-        return out[0], lse[span, :, place].T
-
-    def backward(
-        self, grad: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, spans: Spans
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """Call the kernel, which reads output and gradient in the dtype of q, and add up the heads of each group."""
-        span, place = spans.places
-        longest = math.ceil(max(spans.q_lengths) / LSE_MULTIPLE) * LSE_MULTIPLE
-        padded = lse.new_full((spans.n, lse.shape[0], longest), torch.inf)
-        padded[span, :, place] = lse.T
-        mask = LOWER_RIGHT if spans.causal else UNMASKED
-        unused = torch.zeros((), dtype=torch.int64, device=q.device)  # a random state for dropout
-        rows = [x[None] for x in (grad.to(q.dtype).contiguous(), q, repeated(k, q), repeated(v, q))]
-        out = out.to(q.dtype).contiguous()[None]
-        dq, dk, dv, _ = torch.ops.aten._efficient_attention_backward(
-            *rows, None, out, *spans.arguments, padded, 0.0, unused, unused, mask, False
-        )
-        return dq[0], *(x[0].unflatten(1, (k.shape[1], -1)).sum(2) for x in (dk, dv))
 
 
 def repeated(x: Tensor, q: Tensor) -> Tensor:
@@ -270,7 +225,7 @@ def joined(x: Tensor) -> Tensor:
     return rows
 
 
-SpanKernel = Flash | Efficient | CpuFlash
+SpanKernel = Flash | CpuFlash
 """Attention within spans and its gradient; `windows` holds if the spans may have a window.
 
 `forward` returns the output (T, N, H) and the log-sum-exp (N, T). `backward` takes the gradient, q, k, v, the whole

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -14,7 +14,7 @@ from torch import Tensor
 from lab.model.attention.context import ContextGroup
 from lab.model.attention.segments import Segments, dense_mask
 from lab.model.devices import moved
-from lab.positions import Distance, Frequencies
+from lab.positions import Band, Distance, Frequencies
 from lab.positions.regions import Near, Tile
 
 PositionMap = Callable[[Tensor], Tensor]
@@ -53,10 +53,6 @@ class Rotation:
         """Return the rotation of (B, T, N, H)."""
         return Rotation(self.cos_B1TH.transpose(1, 2), self.sin_B1TH.transpose(1, 2))
 
-    def at(self, part: slice) -> Rotation:
-        """Return the rotation of some of the tokens."""
-        return Rotation(self.cos_B1TH[:, :, part], self.sin_B1TH[:, :, part])
-
 
 @dataclass(frozen=True, eq=False)
 class Layout:
@@ -67,66 +63,57 @@ class Layout:
     and is None where they do not. A `mask` decides pair by pair instead. With a `context` the hidden states are those
     of this rank's tokens, and all else here is of the whole row.
 
-    Shapes: q_pos (Tq,) or (B, Tq); k_pos (Tk,) or (B, Tk); mask bool (B or 1, Tq, Tk); one query rotation per band, one
-        key rotation per distinct key map, of the keys that are not rotated yet.
+    The first `n_rotated` keys are rotated already.
+
+    Shapes: q_pos (Tq,) or (B, Tq); k_pos (Tk,) or (B, Tk); mask bool (B or 1, Tq, Tk).
     """
 
     q_pos: Tensor
     k_pos: Tensor
     frequencies: Frequencies
     distance: Distance
-    q_rotations: tuple[Rotation, ...]
-    k_rotations: tuple[Rotation, ...]
-    key_of_band: tuple[int, ...]
-    segments: Segments | None
-    starts: tuple[int, ...] | None
-    mask: Tensor | None
+    dtype: torch.dtype
+    segments: Segments | None = None
+    starts: tuple[int, ...] | None = None
+    mask: Tensor | None = None
+    n_rotated: int = 0
     context: ContextGroup | None = None
 
-    @classmethod
-    def of(
-        cls,
-        q_pos: Tensor,
-        k_pos: Tensor,
-        frequencies: Frequencies,
-        distance: Distance,
-        dtype: torch.dtype,
-        *,
-        segments: Segments | None = None,
-        starts: Sequence[int] | None = None,
-        mask: Tensor | None = None,
-        n_rotated: int = 0,
-    ) -> Layout:
-        """Compute the rotations in float32, or in `dtype` if that is wider; `n_rotated` first keys need none."""
-        wide = torch.promote_types(dtype, torch.float32)
-        bands = distance.bands
-        key_maps = list(dict.fromkeys(band.k_map for band in bands))
-        made: dict[tuple[PositionMap, int], Rotation] = {}
-        new_k_pos = k_pos[..., n_rotated:] if n_rotated else k_pos
+    @cached_property
+    def bands(self) -> tuple[Band, ...]:
+        """The bands of the distance method, made once, so that bands that share a map share the function."""
+        return self.distance.bands
 
-        def rotation(place: PositionMap, positions: Tensor) -> Rotation:
-            key = (place, id(positions))
-            if key not in made:
-                made[key] = Rotation.of(place(positions), frequencies.inv_freq, wide)
-            return made[key]
+    @cached_property
+    def key_maps(self) -> list[PositionMap]:
+        """The distinct key maps of the bands, by which keys are rotated."""
+        return list(dict.fromkeys(band.k_map for band in self.bands))
 
-        return cls(
-            q_pos,
-            k_pos,
-            frequencies,
-            distance,
-            tuple(rotation(band.q_map, q_pos) for band in bands),
-            tuple(rotation(key_map, new_k_pos) for key_map in key_maps),
-            tuple(key_maps.index(band.k_map) for band in bands),
-            segments,
-            None if starts is None else tuple(starts),
-            mask,
-        )
+    @cached_property
+    def k_rotations(self) -> list[Rotation]:
+        """The rotation by each key map of the keys that are not rotated yet."""
+        positions = self.k_pos[..., self.n_rotated :]
+        return [self.rotation(key_map(positions)) for key_map in self.key_maps]
+
+    @cached_property
+    def q_rotations(self) -> list[Rotation]:
+        """The queries' rotation for each band; one that is also a key map's is computed once."""
+        made = dict(zip(self.key_maps, self.k_rotations, strict=True)) if self.q_pos is self.k_pos else {}
+        maps = [band.q_map for band in self.bands]
+        return [made[q_map] if q_map in made else self.rotation(q_map(self.q_pos)) for q_map in maps]
+
+    def rotation(self, positions: Tensor) -> Rotation:
+        """Compute cosines and sines in float32, or in the layout's dtype if that is wider."""
+        return Rotation.of(positions, self.frequencies.inv_freq, torch.promote_types(self.dtype, torch.float32))
+
+    @cached_property
+    def key_of_band(self) -> list[int]:
+        """The number of each band's key map."""
+        return [self.key_maps.index(band.k_map) for band in self.bands]
 
     def last_query(self) -> Layout:
         """Restrict the layout of a causal row to its last query."""
-        part = slice(-1, None)
-        return replace(self, q_pos=self.q_pos[..., part], q_rotations=tuple(r.at(part) for r in self.q_rotations))
+        return replace(self, q_pos=self.q_pos[..., -1:])
 
     @cached_property
     def rounds(self) -> dict[Any, Any]:
@@ -150,7 +137,7 @@ class Layout:
             keys = range(start, start + length)
             queries = keys if self.segments is not None else keys[n_k - n_q :]
             begins[place] = start
-            for band_number, band in enumerate(self.distance.bands):
+            for band_number, band in enumerate(self.bands):
                 region = band.region
                 cut = region.window if windows and isinstance(region, Near) else region.tiles
                 tiles = [t.shifted(place - queries.start, place - keys.start) for t in cut(queries, keys)]

@@ -52,13 +52,6 @@ class Spans:
         """Cumulative lengths of queries and keys and the longest of each, as variable-length kernels take them."""
         return self.cu_q, self.cu_k, max(self.q_lengths), max(self.k_lengths)
 
-    @cached_property
-    def places(self) -> tuple[Tensor, Tensor]:
-        """Number of each query's span and its place in it, int64 (Tq,)."""
-        lengths = torch.tensor(self.q_lengths, device=HOST)
-        span = torch.arange(self.n, device=HOST).repeat_interleave(lengths)
-        return moved(span, self.cu_q.device), moved(counted(self.q_lengths), self.cu_q.device)
-
 
 def cumulative(lengths: Sequence[int]) -> Tensor:
     """Compute the cumulative lengths from 0, int32 (S + 1,)."""

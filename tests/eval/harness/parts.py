@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from eval.engine.subject import as_subject
+from eval.harness.__main__ import HarnessOptions
 from eval.harness.model import harness_model
 from lab.loading import open_model
 
@@ -21,8 +22,8 @@ def subject_of(folder):
 
 def make_model(subject, folder=Path("none"), **options):
     pytest.importorskip("lm_eval")
-    defaults = {"length": 64, "truncate": "left", "budget": 16, "batch": 3, "chat": False}
-    return harness_model(subject, folder, **{**defaults, **options})
+    defaults = {"tasks": (), "max_length": 64, "max_gen_toks": 16, "batch": 3}
+    return harness_model(subject, folder, HarnessOptions(**{**defaults, **options}))
 
 
 def instances(kind, arguments):

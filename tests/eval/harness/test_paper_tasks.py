@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from eval.harness.tasks import load_tasks, task_manager
+from eval.harness.__main__ import load_tasks
 from tests.eval.harness.parts import ROOT
 
 pytest.importorskip("lm_eval")
@@ -36,9 +36,9 @@ def leval(tmp_path_factory):
     names = ["toefl", "quality", "coursera", "sfiction"]
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
-        loaded = load_tasks(task_manager(names, own, run_own_code=True), names, run_unsafe_code=False)
-    assert [group.name for group in loaded["sfiction"]["groups"].values()] == ["sfiction"]
-    return {name: task for each in loaded.values() for name, task in each["tasks"].items()}
+        *tasks, group = load_tasks(names, own)[1]
+    assert group.name == "sfiction"
+    return {task.task_name: task for task in [*tasks, *group.get_all_tasks()]}
 
 
 @pytest.mark.parametrize("name", ANSWERED)
@@ -72,8 +72,7 @@ def test_few_shot_rows_are_asked_and_scored(name, tmp_path, monkeypatch):
     (tmp_path / f"data/fewshot/{name}.jsonl").write_text("\n".join(lines))
     monkeypatch.chdir(tmp_path)
     task = f"fewshot_{name}"
-    manager = task_manager([task], str(ROOT / "eval/papers/fewshot"), run_own_code=True)
-    (loaded,) = load_tasks(manager, [task], run_unsafe_code=False)[task]["tasks"].values()
+    (loaded,) = load_tasks([task], str(ROOT / "eval/papers/fewshot"))[1]
     (doc,) = loaded.test_docs()
     assert loaded.doc_to_text(doc) == (
         "The Rhine is deep.\n\nQuestion: Is it deep? \nAnswer:yes\n\nQuestion: Which river? \nAnswer:"

@@ -47,7 +47,7 @@ def hugging_face(folder, **options):
 
 @pytest.fixture(scope="module")
 def ours(folder):
-    return make_model(subject_of(folder), folder, length=None, budget=256)
+    return make_model(subject_of(folder), folder, max_length=None, max_gen_toks=256)
 
 
 def test_continuations(ours, peer):
@@ -97,7 +97,7 @@ def test_whole_tasks(folder, peer, tmp_path):
     from lm_eval import simple_evaluate
     from lm_eval.tasks import TaskManager
 
-    words = [str(folder), "--tasks", ",".join(NAMES), f"--include_path={TASKS}", "--run_own_code"]
+    words = [str(folder), "--tasks", ",".join(NAMES), f"--include_path={TASKS}"]
     assert main([*words, "--confirm_run_unsafe_code", "--seed=3", "-o", str(tmp_path)]) == 0
     plain = hugging_face(folder, add_bos_token=False)  # for texts alone, which it would begin twice
     for names, lm in ((tuple(set(NAMES) - {"lab_text"}), peer), (("lab_text",), plain)):

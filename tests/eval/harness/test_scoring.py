@@ -7,7 +7,7 @@ import torch
 from tokenizers import processors
 
 from eval.harness import model as harness
-from eval.harness.model import Served, open_tokenizer
+from eval.harness.model import open_tokenizer
 from tests.eval.harness.parts import ROUNDING, asked, by_loop, encoded, greedy_loop, make_model, split
 
 pytest.importorskip("lm_eval")
@@ -32,17 +32,19 @@ def test_prompts_of_one_length_are_answered_side_by_side_and_none_is_padded(subj
     assert found == [subject.tokenizer.decode(greedy_loop(subject, encoded(subject, c), 5)) for c in CONTEXTS]
 
 
-def test_the_tokens_that_begin_and_end_a_document(subject, tmp_path):
-    bos, eos = (subject.tokenizer.token_to_id(name) for name in ("<bos>", "<eos>"))
-    bare = type(subject.tokenizer).from_str(subject.tokenizer.to_str())
-    bare.post_processor = processors.ByteLevel(trim_offsets=False)
+def test_the_tokens_that_begin_and_end_a_document(subject, tmp_path, monkeypatch):
+    bos = subject.tokenizer.token_to_id("<bos>")
     (tmp_path / "config.json").write_text('{"eos_token_id": 9}')
     (tmp_path / "generation_config.json").write_text('{"eos_token_id": [9, 7, 6]}')
+    assert open_tokenizer(replace(subject, stop_id=9), tmp_path, chat=False)[1:] == (bos, [9, 7, 6])
+    bare = type(subject.tokenizer).from_str(subject.tokenizer.to_str())
+    bare.post_processor = processors.ByteLevel(trim_offsets=False)
     subject = replace(subject, tokenizer=bare, stop_id=9)
     assert open_tokenizer(subject, tmp_path, chat=False)[1:] == (9, [9, 7, 6])
-    (tmp_path / "tokenizer_config.json").write_text('{"eos_token": {"content": "<eos>"}, "bos_token": "<bos>"}')
-    tokenizer, prefix_id, stop_ids = open_tokenizer(subject, tmp_path, chat=False)
-    assert (prefix_id, stop_ids) == (bos, [9, 7, 6, eos])
-    served = Served(subject, tokenizer, stop_ids)
-    assert served.ended(torch.tensor([[5, 7], [7, 5], [5, 6]]), stops=[]).tolist() == [True, False, True]
-    assert served.blanked(torch.tensor([[5, 7, 8], [5, 8, 5]])).tolist() == [[5, 9, 9], [5, 8, 5]]
+    model = make_model(subject, tmp_path)
+    answers, rules = torch.tensor([[5, 7, 8], [5, 8, 5]]), []
+    monkeypatch.setattr(harness, "greedy", lambda *_, ended, **__: rules.append(ended) or answers)
+    mask = torch.ones(2, 1, dtype=torch.long)
+    found = model._model_generate(torch.tensor([[3], [4]]), 4, ["zz"], attention_mask=mask)
+    assert found.tolist() == [[3, 5, 9, 9], [4, 5, 8, 5]]
+    assert rules[0](torch.tensor([[5, 7], [7, 5], [5, 6]]), None).tolist() == [True, False, True]

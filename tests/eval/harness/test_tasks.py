@@ -9,11 +9,10 @@ from scipy.stats import binom
 from scipy.stats import t as student
 
 from eval.harness.__main__ import interval, main
-from eval.harness.tasks import CODE_SWITCH, task_manager
-from lab.errors import LabError
 from tests.eval.harness.parts import TASKS
 
 pytest.importorskip("lm_eval")
+CODE_SWITCH = "HF_ALLOW_CODE_EVAL"
 pytestmark = pytest.mark.usefixtures("harness_files")
 
 
@@ -23,13 +22,14 @@ def test_programs_run_where_that_is_confirmed(run_folder, tmp_path, monkeypatch,
         str(run_folder),
         "--tasks=lab_program",
         f"--include_path={TASKS}",
-        "--run_own_code",
         "--limit=1",
         "-o",
         str(tmp_path),
     ]
     assert main(words) == 2
-    assert "--tasks=lab_program: runs programs that the model writes; " in capsys.readouterr().err
+    assert (
+        "--tasks=lab_program: Attempted to run task: lab_program which is marked as unsafe." in capsys.readouterr().err
+    )
     assert os.environ[CODE_SWITCH] == "0"
     assert main([*words, "--confirm_run_unsafe_code"]) == 0
     assert os.environ[CODE_SWITCH] == "1"
@@ -68,25 +68,3 @@ def test_a_task_whose_documents_or_scores_changed_is_recorded_again(run_folder, 
     assert main(words) == 0
     again = [json.loads(line) for line in file.read_text().splitlines()][len(found) :]
     assert [{**row, "seconds": 0} for row in again] == [{**row, "seconds": 0} for row in found[2:]]
-
-
-CODE = {
-    "function": "process_docs: !function scoring.docs\n",
-    "python": "a: !!python/object/apply:os.mkdir [{ran}]\n",
-    "by_another_name": "%TAG !x! !func\n---\nprocess_docs: !x!tion scoring.docs\n",
-    "included": "include: ../elsewhere.yaml\n",
-    "included_by_an_alias": "x: &x include\n*x : ../elsewhere\n",
-}
-
-
-@pytest.mark.parametrize("text", CODE.values(), ids=CODE)
-def test_code_of_a_task_folder_runs_where_that_is_confirmed_alone(tmp_path, text):
-    folder, ran = tmp_path / "tasks", tmp_path / "ran"
-    folder.mkdir()
-    (folder / "scoring.py").write_text(f"open({str(ran)!r}, 'w')")
-    for name in ("elsewhere", "elsewhere.yaml"):
-        (tmp_path / name).write_text(CODE["function"])
-    (folder / "own.yaml").write_text(text.format(ran=ran))
-    with pytest.raises(LabError, match="^--include_path=.*: .* names Python code .*; .* --run_own_code$"):
-        task_manager(["own"], str(folder), run_own_code=False)
-    assert not ran.exists()

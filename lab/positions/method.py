@@ -1,0 +1,228 @@
+"""The base classes of position methods.
+
+A frequency method has parameters that determine inverse frequencies and a factor on the logits. A distance method has
+parameters and a map from query and key positions to relative positions.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from numbers import Real
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+
+from annotated_types import Ge, Le
+
+from lab.errors import ConfigError
+from lab.positions.regions import Region
+from lab.schema import Positive, Section, is_whole
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Factor = Annotated[float, Ge(1), Le(1e6)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class FrequencyMethod(Section, ABC):
+    """The parameters of a frequency method, and its equation."""
+
+    scales_logits: ClassVar[bool] = False
+    """Whether `logit_factor` can differ from one."""
+
+    @property
+    @abstractmethod
+    def method(self) -> str:
+        """Name of the method in the config."""
+
+    @abstractmethod
+    def inv_freq(self, head_dim: int, theta: float) -> Tensor:
+        """Compute the inverse frequencies at the rotary base `theta`, in radians per token.
+
+        Shapes: float64 (head_dim / 2,).
+        """
+
+    def logit_factor(self, q_pos: Tensor, layer: int) -> Tensor:
+        """Compute the factor on q.k of queries at `q_pos` in layer `layer`; one by default.
+
+        Shapes: float64 like `q_pos`.
+        """
+        return q_pos.double() * 0 + 1
+
+    def base(self, theta: float) -> float:
+        """Return the rotary base in use: the model's `theta` by default."""
+        return theta
+
+    @property
+    def is_dynamic(self) -> bool:
+        """Whether the inverse frequencies depend on the length of the text, a parameter that is left out."""
+        return getattr(self, "length", 0) is None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Extension(FrequencyMethod):
+    """The parameters of methods that depend on the extension factor alone."""
+
+    factor: Factor
+    """Factor s = target_len / train_len, at least 1."""
+    train_len: Positive | None = None
+    """Pretraining length in tokens, which the equation does not use; if set, it must be that of the extended run."""
+
+
+@dataclass(frozen=True, eq=False)
+class Frequencies:
+    """A frequency method applied to heads of one size.
+
+    Shapes: `inv_freq` float64 (head_dim / 2,), in radians per token.
+    """
+
+    config: FrequencyMethod
+    theta: float
+    inv_freq: Tensor
+
+    @classmethod
+    def of(cls, config: FrequencyMethod, head_dim: int, theta: float) -> Frequencies:
+        """Compute the inverse frequencies of a method for a model with the rotary base `theta`.
+
+        Raises: ConfigError.
+        """
+        theta = config.base(theta)
+        if not is_whole(head_dim) or head_dim < 2 or head_dim % 2:
+            raise ConfigError(f"head_dim={head_dim}: must be even and >= 2 (rotary pairs); change d_model or n_heads")
+        number = isinstance(theta, Real) and not isinstance(theta, bool)
+        if not number or not (theta > 0 and math.isfinite(theta)):
+            raise ConfigError(f"theta={theta}: must be > 0 and finite; use 10000 as in RoPE")
+        return cls(config, float(theta), config.inv_freq(head_dim, theta))
+
+    @property
+    def method(self) -> str:
+        """Name of the method."""
+        return self.config.method
+
+    @property
+    def scales_logits(self) -> bool:
+        """Whether `logit_factor` can differ from one."""
+        return self.config.scales_logits
+
+    @property
+    def is_dynamic(self) -> bool:
+        """Whether the inverse frequencies follow the length of the text."""
+        return self.config.is_dynamic
+
+    def at_length(self, length: int) -> Frequencies:
+        """Return the frequencies for a text of `length` tokens, which differ for a dynamic method alone."""
+        if not self.is_dynamic:
+            return self
+        fixed: dict[str, Any] = {"length": length}
+        return Frequencies.of(replace(self.config, **fixed), 2 * len(self.inv_freq), self.theta)
+
+    def logit_factor(self, q_pos: Tensor, layer: int = 0) -> Tensor:
+        """Return the factor on q.k, float64 (Tq,), for queries at `q_pos` in layer `layer`."""
+        return self.config.logit_factor(q_pos, layer)
+
+
+@dataclass(frozen=True)
+class Band:
+    """A region of the causal mask on which the relative position is q_map(q_pos) - k_map(k_pos).
+
+    Bands that share a key map share the function, so that keys are rotated once for both.
+    """
+
+    region: Region
+    q_map: Callable[[Tensor], Tensor]
+    k_map: Callable[[Tensor], Tensor]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Distance(Section, ABC):
+    """The parameters of a distance method, and its equation as one map and as bands."""
+
+    log_n: Annotated[int, Ge(2)] | None = None
+    """Training length L of the log-n factor max(1, ln(q_pos + 1) / ln L) on the logits; left out, no factor."""
+
+    beyond_training: ClassVar[bool] = True
+    """Whether the method is for texts longer than training, and may change nothing in training itself."""
+
+    @property
+    @abstractmethod
+    def method(self) -> str:
+        """Name of the method in the config."""
+
+    @abstractmethod
+    def rel_pos(self, q_pos: Tensor, k_pos: Tensor) -> Tensor:
+        """Compute the relative positions, in tokens; entries with k_pos > q_pos are unspecified.
+
+        Shapes: (Tq,), (Tk,) -> float64 (Tq, Tk).
+        """
+
+    @property
+    @abstractmethod
+    def bands(self) -> tuple[Band, ...]:
+        """The same map as bands, whose regions partition the causal mask except for hidden pairs."""
+
+    @property
+    def constant_factor(self) -> float:
+        """Factor on the logits that depends on neither position nor layer."""
+        return 1.0
+
+    @property
+    def hides_pairs(self) -> bool:
+        """Whether a query may not see some of the keys before it, whose relative positions are then nan."""
+        return False
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether this is plain distance."""
+        return self.method == "plain"
+
+    def length_faults(self, length: int) -> list[str]:
+        """List the parameters' faults at `length` tokens, as lines that begin with the field."""
+        return []
+
+    def shows(self, q_pos: Tensor, k_pos: Tensor) -> Tensor | None:
+        """Return which causal pairs of positions, which broadcast, are not hidden; None where no pair ever is."""
+        if not self.hides_pairs:
+            return None
+        shown, *more = (band.region.contains(q_pos, k_pos) for band in self.bands)
+        for region in more:
+            shown = shown | region
+        return shown
+
+    @property
+    def scales_logits(self) -> bool:
+        """Whether `logit_factor` can differ from one."""
+        return self.log_n is not None or self.constant_factor != 1.0
+
+    def logit_factor(self, q_pos: Tensor) -> Tensor:
+        """Compute the factor on q.k, in addition to the frequency method's, float64 like `q_pos`.
+
+        Source: the log-n factor max(1, ln(q_pos + 1) / ln L) of Su's ReRoPE, docs/sources.md.
+        """
+        factor = q_pos.double() * 0 + 1
+        if self.log_n is not None:
+            factor = ((q_pos.double() + 1).log() / math.log(self.log_n)).clamp(min=1.0)
+        return factor * float(self.constant_factor)
+
+
+def identity(positions: Tensor) -> Tensor:
+    """Return the positions themselves."""
+    return positions
+
+
+def differences(q_pos: Tensor, k_pos: Tensor) -> Tensor:
+    """Subtract every key position from every query position.
+
+    Shapes: (Tq,), (Tk,) -> float64 (Tq, Tk).
+    """
+    return (q_pos[:, None] - k_pos[None, :]).double()
+
+
+def window_faults(window: int, length: int, done: str) -> list[str]:
+    """Refuse a window beyond which a text has no distance, so that none is `done`."""
+    if window < length - 1:
+        return []
+    return [
+        f"window={window}: must be < {length - 1}, the longest distance in {length} tokens, or none is {done}; lower it"
+    ]
