@@ -26,7 +26,7 @@ import numpy as np
 import pandas as pd
 
 from eval.engine.rows import Row, limits, to_text
-from lab.probe.intervals import exact_limits, sequential_design, share_limits
+from lab.probe.limits import exact_limits, sequential_design, share_limits
 from lab.train.folder import RunFolder
 
 Verdict = tuple[str | None, float]  # the name of the test, and p
