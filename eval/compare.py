@@ -186,7 +186,8 @@ def line_names(cells: pd.DataFrame, lines: Sequence[str]) -> pd.Series[str]:
 
 def spelt(value: Any) -> str:
     """Write a value of a heading."""
-    return "" if pd.isna(value) else f"{value:,.0f}" if isinstance(value, int) else str(value)
+    is_whole = isinstance(value, int | float) and value == value // 1
+    return "" if pd.isna(value) else f"{value:,.0f}" if is_whole else str(value)
 
 
 def number(cell: Any) -> str:
