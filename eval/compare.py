@@ -32,21 +32,17 @@ import numpy as np
 import pandas as pd
 
 from eval.engine.command import Form, Request, run
-from eval.engine.records import read_records, unpacked
-from eval.engine.rows import Found, file_in
-from eval.engine.statistics import judge
+from eval.engine.records import COLUMNS, WIDER, read_records, unpacked
+from eval.engine.rows import Found, Row, file_in
+from eval.engine.statistics import LEVEL, judge
 from lab.command import start
 from lab.errors import ConfigError, nearest
 from lab.files import write_atomic, writing
 from lab.schema import Section
 from lab.train.arms import ONLY, differing, mean_with_limits, name_arms
 
-Row = dict[str, Any]
-LEVEL = 0.05
 FORMS = {"share": ".1f", "percent": ".1f", "tokens": ",.1f", "pairs": ",.0f"}  # of units; of all others .4g
 RANGES = {"share": (0, 1), "percent": (0, 100), "tokens": (0, np.inf), "pairs": (0, np.inf)}  # of units
-COLUMNS = ["model", "checkpoint", "method"]  # what a column is, unless --by names it
-WIDER = ["precision", "weights"]  # and where two results of one task would else be in one cell
 LINE = ["evaluation", "unit", "task", "length"]
 
 
@@ -190,9 +186,8 @@ def line_names(cells: pd.DataFrame, lines: Sequence[str]) -> pd.Series[str]:
 
 def spelt(value: Any) -> str:
     """Write a value of a heading."""
-    if isinstance(value, int | float) and not isinstance(value, bool) and value == value // 1:
-        return f"{value:,.0f}"
-    return "" if pd.isna(value) else str(value)
+    is_whole = isinstance(value, int | float) and value == value // 1
+    return "" if pd.isna(value) else f"{value:,.0f}" if is_whole else str(value)
 
 
 def number(cell: Any) -> str:

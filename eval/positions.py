@@ -42,7 +42,7 @@ from eval.engine.rows import Found, Row, percent, save
 from eval.engine.skip_ids import LONGEST, SkipOptions, evenly, show_skip
 from lab.command import NOTHING_WRITTEN, parse_method, read_options, settings_lines, start
 from lab.counts import SavedCounts
-from lab.draw import Rule, beside, draw
+from lab.draw import beside, draw
 from lab.draw import save as save_chart
 from lab.errors import ConfigError, look_up
 from lab.positions import DISTANCE_METHODS, Distance
@@ -55,8 +55,6 @@ EDGE = 6
 STRETCHES = 4  # of the last row that are printed; of more, the first two and the last
 DECIMALS = 3  # at most, of a fractional position
 CELLS = 72  # queries, and keys, of a text that are drawn at most
-POINTS = 512  # of a curve at most
-REACH = 1.25  # end of the curve's axis at most, in lengths that training and the method cover
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -231,6 +229,7 @@ def resolved(config: Any) -> dict[str, Any]:
 def interpolated(f: FloatArray, rel_pos: FloatArray) -> FloatArray:
     """Return f at any relative positions: linear between whole ones, as Eq. 2 is too, 0 beyond them, nan at nan.
 
+    Source: arXiv:2410.18745, Eq. 2.
     Example:
         >>> interpolated(np.array([36.0, 29.0, 23.0]), np.array([0.0, 1.5, 2.5, 3.0, 9.0, np.nan])).tolist()
         [36.0, 26.0, 11.5, 0.0, 0.0, nan]
@@ -240,42 +239,27 @@ def interpolated(f: FloatArray, rel_pos: FloatArray) -> FloatArray:
 
 
 def matrix_chart(distance: Distance, options: MatrixOptions) -> Any:
-    """Draw the matrix (arXiv:2410.18745, Figures 5 and 8), the same cells by f, and f(i) (Figure 1)."""
+    """Draw the matrix (arXiv:2410.18745, Figures 5 and 8), and the same cells by f, a share of its largest value."""
     import pandas as pd
 
-    length = options.length
-    largest = float(values(distance, length)[-1])
     if options.counts is None:
-        training, f = "natural lengths", natural_lengths(length).frequency(length, "natural")
+        training, f = "natural lengths", natural_lengths(options.length).frequency(options.length, "natural")
     else:
         counted = SavedCounts.read(Path(options.counts) / "counts.npz").frequency()
         training, f = options.counts, counted / counted.max()
-    at = evenly(length, CELLS)
+    at = evenly(options.length, CELLS)
     rel_pos = cells(distance, at, at)
     share = interpolated(f, rel_pos)
     grid = pd.DataFrame({"position": rel_pos.ravel(), "share": share.ravel()})
     grid["query"], grid["key"] = np.repeat(at, len(at)), np.tile(at, len(at))
     heat = partial(draw, grid, "key", "query", kind="heat", x_title="key position", y_title="query position")
     never = percent(float((share == 0).sum() / np.isfinite(share).sum()))
-    i = np.linspace(0, min(max(length, len(f)), REACH * max(largest + 1, len(f))), POINTS)
-    curve = draw(
-        pd.DataFrame({"i": i, "f": interpolated(f, i)}),
-        "i",
-        "f",
-        percent=True,
-        marks=False,
-        rules=[Rule("x", largest, f"{distance.method} ends at {largest:,.0f}")],
-        title="position frequency of the training, f(i) / largest f",
-        x_title="relative position i (tokens)",
-        y_title="",
-    )
     parameters = ", ".join(f"{name} {value}" for name, value in resolved(distance).items() if value)
     trained = f"training: {training}, L = {len(f):,} tokens"
     return beside(
         heat("position", title="relative position, tokens"),
         heat("share", percent=True, title=f"f of it, share of the largest; never trained: {never} of the cells"),
-        curve,
-        title=f"{distance.method}: {parameters}; a text of {length:,} tokens; {trained}",
+        title=f"{distance.method}: {parameters}; a text of {options.length:,} tokens; {trained}",
     )
 
 

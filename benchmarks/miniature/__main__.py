@@ -145,7 +145,6 @@ def report(place: Path, runs: dict[str, list[PlannedRun]]) -> int:
         f"--corpus={shard_folder(windows[0].experiment.data)}",
         f"--window={','.join(map(str, sizes))}",
         f"--tokens={windows[0].experiment.train.tokens}",
-        "--plot",
         "-o",
         str(place),
     ]

@@ -117,7 +117,7 @@ def last_before(passes: npt.NDArray[np.bool_]) -> int | None:
 
 
 class Evidence(NamedTuple):
-    """Points of models of one size, and what the law leaves out; `parameters` counts the model's."""
+    """Points of models of one size, `parameters`, and a line for each run that the law leaves out."""
 
     source: str
     parameters: float
@@ -144,24 +144,23 @@ def measured(runs: dict[str, ProbedRun]) -> Evidence:
 
     Raises: ConfigError for models of several sizes, or where no run has a point.
     """
-    sizes, evidence = set(), Evidence(f"{len(runs)} runs", 0, [], [])
+    sizes: set[int] = set()
+    points: list[Point] = []
+    left_out = []
     for name, run in runs.items():
         known = {field.name for field in fields(DecoderConfig)}  # settings of the model that are gone do not matter
         given = {key: run.settings[f"model.{key}"] for key in known if f"model.{key}" in run.settings}
         sizes.add(DecoderConfig(**given).n_parameters())
         record = run.probes[-1] if run.probes else {}
-        reach, f = record.get("reach"), record.get("f_at_reach")
-        if not reach or not f:
-            evidence.left_out.append(f"{name}: its last probe has no reach, or nothing was counted there")
-            continue
-        is_open = record.get("reach_high") is None
-        if is_open:
-            evidence.left_out.append(f"{name}: reach {reach:g} may lie beyond the longest that was tested")
-        counted = SavedCounts.read(run.path / "counts.npz").frequency()
-        group, tokens = f"window {run.settings['data.window']:,}", record["consumed_tokens"]
-        evidence.points.append(Point(group, float(reach), float(f), tokens, counted / counted[0], is_open))
-    if len(sizes) > 1:
-        raise ConfigError(f"RUNS: models of {sorted(sizes)} parameters; name runs of models of one size")
-    if all(point.open for point in evidence.points):
-        raise ConfigError(f"RUNS: no point to fit a law to ({'; '.join(evidence.left_out)}); name others")
-    return evidence._replace(parameters=sizes.pop())
+        reach, f, is_open = record.get("reach"), record.get("f_at_reach"), record.get("reach_high") is None
+        if not reach or not f or is_open:
+            what = f"{reach:g} may lie beyond the longest that was tested" if reach and f else "or f there is unknown"
+            left_out.append(f"left out: {name}: reach {what}")
+        if reach and f:
+            counted = SavedCounts.read(run.path / "counts.npz").frequency()
+            group, tokens = f"window {run.settings['data.window']:,}", record["consumed_tokens"]
+            points.append(Point(group, float(reach), float(f), tokens, counted / counted[0], is_open))
+    if len(sizes) > 1 or all(point.open for point in points):
+        rule = f"{'; '.join(left_out) or 'models of several sizes'}; name runs of one size with a reach"
+        raise ConfigError(f"RUNS: no law for models of {sorted(sizes)} parameters ({rule})")
+    return Evidence(f"{len(runs)} runs", sizes.pop(), points, left_out)

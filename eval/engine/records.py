@@ -34,7 +34,8 @@ from lab.train.folder import RunFolder
 ENDING = ".jsonl.xz"
 FILES = ("config.yaml", "environment.json", "probes.jsonl", "counts.npz")
 Row = dict[str, Any]
-COLUMNS, WIDER = ["model", "checkpoint", "method"], ["precision", "weights"]
+COLUMNS = ["model", "checkpoint", "method"]  # what a column of eval.compare is, unless --by names it
+WIDER = ["precision", "weights"]  # and where two results of one task would else be in one cell
 NEEDLES = ("needles", "digits", "required", "answer_budget", "haystack")
 HARNESS = ("task_version", "definition", "metric", "filter", "fewshot", "limit", "max_gen_toks", "chat", "truncate")
 

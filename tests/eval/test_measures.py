@@ -28,7 +28,7 @@ COMMANDS = {  # words that measure little; of the shared options those that are 
     "compare": (("ROWS",), ()),
     "reach": (("RUNS", "--at=64"), ()),
     "report": (("FAKE",), ()),
-    "plan": (("--window=64",), (PLOT,)),
+    "plan": (("--window=64",), ()),
     "shape": (("SHAPE",), (PLOT,)),
     "positions": (("string:shift=3,window=0", "--length=9"), (PLOT,)),
     "harness": (("RUN", "--tasks=x"), (METHOD, FREQUENCY)),

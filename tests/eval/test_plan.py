@@ -127,9 +127,9 @@ def test_a_window_that_is_held_out_is_predicted_with_limits_and_error(tmp_path, 
     assert main([str(tmp_path / name) for name in ("w32", "w64", "w128", "open")]) == 0
     lines = capsys.readouterr().out.split("left out in turn", 1)[1].splitlines()[2:]
     rows = [re.split(r" {2,}", line.strip()) for line in lines]
-    assert rows[0] == ["window 32", "16", "17", "0 to 31", "yes", "+6%"]
+    assert rows[0] == ["window 32", "3.2e+04", "16", "17", "0 to 31", "yes", "+6%"]
     # residuals +-ln 1.5: s = 0.573, the margin t(.975, 1) s sqrt(1 + 1/2) = 12.71 * 0.573 * 1.22 = 8.9 nats
-    by_name = {row[0]: row[1:] for row in rows}
+    by_name = {row[0]: row[2:] for row in rows}
     assert by_name["window 256"][0] == ">=204"
     assert by_name["window 256"][1] == str(256 - math.ceil(30_652 / 250))
     assert by_name["window 256"][3:] == ["-", "-35%"], "133 instead of 204, and no limits to hold an open reach"
