@@ -61,18 +61,12 @@ class PrecisionOptions(Options):
     length: Length | None = None
     """Tokens of the texts of D; left out, the training window, 512 at most."""
     shifts: tuple[NonNegative, ...] | None = None
-    """Shifts d1 of D in tokens, with commas between them, against d2 = 16; left out, the paper's; 0 is always added."""
+    """Shifts d1 of D in tokens, with commas between them, against d2 = 16, where D is 0; left out, the paper's; 0 is
+    always added."""
     lengths: tuple[Length, ...] | None = None
     """Tokens of the texts of D_logit; left out, powers of two from 64 up to two training windows, 8192 at most."""
     whole_model: bool = False
     """Whether to compute with the whole model in bfloat16 as well, each shift in a forward pass of its own."""
-
-    def rules(self) -> list[str]:
-        """Refuse the shift that everything is compared with."""
-        faults = list(super().rules())
-        if REFERENCE in (self.shifts or ()):
-            faults.append(f"shifts={REFERENCE}: is what the others are compared with, where D is 0; leave it out")
-        return faults
 
 
 class Precision(OnTexts):

@@ -29,13 +29,13 @@ from lab.model.config import DecoderConfig
 
 Floats = npt.NDArray[np.float64]
 SOURCE, PARAMETERS = "arXiv:2410.18745, section 3", 1.3e9  # STRING's two models on SlimPajama
-PUBLISHED = (  # finding, window, tokens or f in pairs, four-needle effective length
-    (1, 4096, {"tokens": 400e9}, 1400),
-    (1, 2048, {"tokens": 1000e9}, 1400),
-    (3, 4096, {"tokens": 300e9}, 1024),
-    (3, 2048, {"tokens": 300e9}, 1024),
-    (2, 4096, {"f": 100e9}, 1280),
-    (2, 2048, {"f": 100e9}, 1280),
+PUBLISHED = (  # finding, window, tokens, f, four-needle effective length
+    (1, 4096, 400e9, None, 1400),
+    (1, 2048, 1000e9, None, 1400),
+    (3, 4096, 300e9, None, 1024),
+    (3, 2048, 300e9, None, 1024),
+    (2, 4096, None, 100e9, 1280),
+    (2, 2048, None, 100e9, 1280),
 )
 CONFIDENCE = 0.95
 
@@ -128,14 +128,11 @@ class Evidence(NamedTuple):
 def published(lengths: LengthHistogram) -> Evidence:
     """Read the paper's points; f where only tokens are known is that of the documents, as they are."""
     points = []
-    for finding, window, given, reach in PUBLISHED:
-        name = f"window {window:,}, {{}}, finding {finding}"
-        if "f" in given:
-            points.append(Point(name.format("f as published"), reach, given["f"]))
-            continue
-        tokens, per_token = given["tokens"], lengths.frequency(window, "natural")
-        f = tokens * float(per_token[reach])
-        points.append(Point(name.format(f"{tokens / 1e9:,.0f}B tokens"), reach, f, tokens, per_token))
+    for finding, window, tokens, f, reach in PUBLISHED:
+        known = "f as published" if tokens is None else f"{tokens / 1e9:,.0f}B tokens"
+        per_token = None if tokens is None else lengths.frequency(window, "natural")
+        at_reach = f if tokens is None or per_token is None else tokens * float(per_token[reach])
+        points.append(Point(f"window {window:,}, {known}, finding {finding}", reach, at_reach or 0, tokens, per_token))
     return Evidence(SOURCE, PARAMETERS, points, [])
 
 
