@@ -13,8 +13,8 @@ ones of the same config:
     python -m eval.precision runs/cpu_demo --shifts=0,2,100 --lengths=64,128,256,512 --plot -o precision
     python -m eval.precision models/Llama-2-7B --text=essays.txt --length=4096 --lengths=64,1024,8192 --whole_model=true
 
-Prints two tables, and writes a line for each of their numbers, and one for each profile by token, to the file that the
-last line names. Where bfloat16 rounds is defined in eval/engine/shift_difference.py.
+Prints two tables. The file that the last line names has a line for each of their numbers, and one for each profile by
+token. Where bfloat16 rounds is defined in eval/engine/shift_difference.py.
 """
 
 from __future__ import annotations

@@ -149,13 +149,15 @@ def measured(runs: dict[str, ProbedRun]) -> Evidence:
         given = {key: run.settings[f"model.{key}"] for key in known if f"model.{key}" in run.settings}
         sizes.add(DecoderConfig(**given).n_parameters())
         record = run.probes[-1] if run.probes else {}
-        reach, f, is_open = record.get("reach"), record.get("f_at_reach"), record.get("reach_high") is None
+        reach, f = record.get("reach"), record.get("f_at_reach")
+        is_open = record.get("reach_high") is None
         if not reach or not f or is_open:
             what = f"{reach:g} may lie beyond the longest that was tested" if reach and f else "or f there is unknown"
             left_out.append(f"left out: {name}: reach {what}")
         if reach and f:
             counted = SavedCounts.read(run.path / "counts.npz").frequency()
-            group, tokens = f"window {run.settings['data.window']:,}", record["consumed_tokens"]
+            group = f"window {run.settings['data.window']:,}"
+            tokens = record["consumed_tokens"]
             points.append(Point(group, float(reach), float(f), tokens, counted / counted[0], is_open))
     if len(sizes) > 1 or all(point.open for point in points):
         rule = f"{'; '.join(left_out) or 'models of several sizes'}; name runs of one size with a reach"
