@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from eval.engine.shift_difference import (
+from eval.engine.texts import draw_texts
+from eval.precision import (
     ARITHMETICS,
     REFERENCE,
     SHIFTS,
@@ -18,10 +19,9 @@ from eval.engine.shift_difference import (
     first_logit_difference,
     in_bfloat16,
     key_differences,
+    main,
     rebuilt,
 )
-from eval.engine.texts import draw_texts
-from eval.precision import main
 from lab.loading import open_model
 from lab.model.decoder import Decoder, DecoderConfig
 from lab.positions import distance, frequencies
