@@ -37,7 +37,7 @@ Row = dict[str, Any]
 COLUMNS = ["model", "checkpoint", "method"]  # what a column of eval.compare is, unless --by names it
 WIDER = ["precision", "weights"]  # and where two results of one task would else be in one cell
 NEEDLES = ("needles", "digits", "required", "answer_budget", "haystack")
-HARNESS = ("task_version", "definition", "metric", "filter", "fewshot", "limit", "max_gen_toks", "chat", "truncate")
+HARNESS = ("task_version", "definition", "metric", "filter", "fewshot", "limit", "chat", "truncate")
 
 
 def pack(runs: Iterable[Path], table: Path) -> None:
