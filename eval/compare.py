@@ -2,8 +2,8 @@
 
     python -m eval.compare PATH [PATH ...] [--by FIELD,FIELD] [-o FOLDER|FILE.txt|.md|.csv|.tex]
 
-PATH is a run folder, a folder of results, or a .jsonl file of rows, of eval.probe (and training's own probes),
-eval.distance, eval.ruler, eval.passkey, eval.lines, eval.perplexity or eval.harness:
+PATH is a run folder, a folder of results, or a .jsonl file of rows. Rows may be of eval.probe, of training's own
+probes, of eval.distance, eval.ruler, eval.passkey, eval.lines, eval.perplexity or eval.harness:
 
     python -m eval.compare runs/tiny_2k/eval --by method -o table.md
     python -m eval.compare runs/windows-* --by window -o windows.tex

@@ -11,9 +11,9 @@ A query at 0-based position m sees n = m + 1 tokens. The mean over heads and tex
 (arXiv:2401.07004, section 3.1, Eq. 4, which leaves out the minus sign, and Figure 1):
 
     python -m eval.entropy runs/cpu_demo
-    python -m eval.entropy runs/cpu_demo --tokens=768 --texts=40 --plot
+    python -m eval.entropy runs/cpu_demo --lengths=192,384,768 --texts=40 --plot
     python -m eval.entropy runs/cpu_demo --lengths=64,128,256 --plot -o entropy
-    python -m eval.entropy models/Llama-2-7B-Chat --text=pile_arxiv.jsonl --texts=128 --tokens=4096
+    python -m eval.entropy models/Llama-2-7B-Chat --text=pile_arxiv.jsonl --texts=128 --lengths=1024,2048,4096
 
 The last has the paper's model, documents, their number and length. Its released code averages the weights of the first
 head over documents before it takes their entropy. The model computes in float32, with its own position methods or with
@@ -43,7 +43,7 @@ from lab.command import Bar, start
 from lab.draw import GREY, draw, layer
 from lab.model.attention.inspection import BLOCK_LOGITS, LayerLogits, layer_inputs
 from lab.model.decoder import Decoder
-from lab.schema import Length, Positive
+from lab.schema import Length
 
 WINDOWS = 2  # training windows that a text is long, so that both sides of the window are seen
 MOST_TOKENS = 8192  # of a text whose length is not given
@@ -53,17 +53,9 @@ MOST_TOKENS = 8192  # of a text whose length is not given
 class EntropyOptions(Options):
     """Options of this command."""
 
-    tokens: Positive | None = None
-    """Tokens of each text; left out, the largest of --lengths, or else two training windows, 8192 at most."""
     lengths: tuple[Length, ...] | None = None
-    """Numbers of visible tokens in the results, with commas between them; left out, powers of two up to --tokens."""
-
-    def rules(self) -> list[str]:
-        """Refuse more visible tokens than a text has."""
-        faults = list(super().rules())
-        if self.lengths is not None and self.tokens is not None and max(self.lengths) > self.tokens:
-            faults.append(f"lengths={max(self.lengths)}: must be <= tokens={self.tokens}; raise --tokens")
-        return faults
+    """Numbers of visible tokens in the results, with commas between them, the largest the length of the texts; left
+    out, powers of two up to two training windows, 8192 at most."""
 
 
 class Entropy(OnTexts):
@@ -75,10 +67,9 @@ class Entropy(OnTexts):
 
     def prepare(self) -> None:
         """Choose the length of the texts and the numbers of visible tokens."""
-        asked, lengths = self.options.tokens, self.options.lengths
         usual = min(WINDOWS * (self.subject.model.train_len or MOST_TOKENS), MOST_TOKENS)
-        self.longest = n_tokens = asked or max(lengths or (usual,))
-        self.visible = sorted({*(lengths or (*doublings(2, n_tokens), n_tokens))})
+        self.visible = sorted({*(self.options.lengths or (*doublings(2, usual), usual))})
+        self.longest = n_tokens = self.visible[-1]
         self.texts = self.draw_texts(n_tokens)
 
     def records(self) -> Iterator[Row]:

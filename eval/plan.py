@@ -14,8 +14,8 @@ a point) is left out in turn and predicted from the others. Read the errors that
 reach the longest that was tested are predicted, not fitted: their reach is a lower bound.
 The corpus is a folder of token shards, or the shape of SlimPajama.
 The 95% limits are of one new model of the size and kind of those fitted, no other; another size is flagged.
-With --positions the command writes f, and the shares of f and of segments up to and from them (Figures 1 and 3 of
-arXiv:2410.18745), instead of a plan.
+With --positions the command writes no plan, but f there and the shares of f and of segments on both sides. These are
+Figures 1 and 3 of arXiv:2410.18745.
 Exit status: 0 done; 2 a mistake in the input, one line each on stderr.
 """
 

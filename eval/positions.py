@@ -15,8 +15,8 @@ is documents of SlimPajama's lengths, cut every --length tokens, or what a finis
     python -m eval.positions string --shift=683 --length=2048 --plot
     python -m eval.positions string --shift=64 --window=32 --length=192 --plot --counts=runs/cpu_demo
 
-A skip method gives a short sample ids inside a long target window. Of it the command prints how far apart tokens are,
-how long ids go on without a gap, and f at quarters of the window (eval/engine/skip_ids.py):
+A skip method gives a short sample ids inside a long target window. The command prints how far apart tokens are, how
+long ids go on without a gap, and f at quarters of the window (eval/engine/skip_ids.py):
 
     python -m eval.positions pose --n_tokens 2048 --target_len 8192
     python -m eval.positions longrecipe --n_tokens=24000 --target_len=80000 --sentence_tokens=86
@@ -105,7 +105,8 @@ def parse(request: Request) -> tuple[Any, Any]:
     named = parse_method(str(request.model), "METHOD")
     config_class = look_up(METHODS, named.pop("method"), "METHOD")
     options_class = options_of(config_class)
-    given, own = {**named, **request.options}, {field.name for field in fields(options_class)}
+    given = {**named, **request.options}
+    own = {field.name for field in fields(options_class)}
     built: list[Any] = []
     faults: list[str] = []
     for one, names in ((config_class, given.keys() - own), (options_class, given.keys() & own)):
@@ -125,7 +126,9 @@ def options_of(config_class: type[Any]) -> type[Any]:
 
 def show_matrix(distance: Distance, options: MatrixOptions) -> tuple[str, list[Row]]:
     """Show a distance method's matrix: the text, and the row."""
-    length, held, parameters = options.length, values(distance, options.length), resolved(distance)
+    length = options.length
+    held = values(distance, length)
+    parameters = resolved(distance)
     last = last_row(distance, length)
     lines = {
         "method": " ".join([distance.method, *(f"--{name}={json.dumps(value)}" for name, value in parameters.items())]),
@@ -243,15 +246,18 @@ def matrix_chart(distance: Distance, options: MatrixOptions) -> Any:
     import pandas as pd
 
     if options.counts is None:
-        training, f = "natural lengths", natural_lengths(options.length).frequency(options.length, "natural")
+        training = "natural lengths"
+        f = natural_lengths(options.length).frequency(options.length, "natural")
     else:
         counted = SavedCounts.read(Path(options.counts) / "counts.npz").frequency()
-        training, f = options.counts, counted / counted.max()
+        training = options.counts
+        f = counted / counted.max()
     at = evenly(options.length, CELLS)
     rel_pos = cells(distance, at, at)
     share = interpolated(f, rel_pos)
     grid = pd.DataFrame({"position": rel_pos.ravel(), "share": share.ravel()})
-    grid["query"], grid["key"] = np.repeat(at, len(at)), np.tile(at, len(at))
+    grid["query"] = np.repeat(at, len(at))
+    grid["key"] = np.tile(at, len(at))
     heat = partial(draw, grid, "key", "query", kind="heat", x_title="key position", y_title="query position")
     never = percent(float((share == 0).sum() / np.isfinite(share).sum()))
     parameters = ", ".join(f"{name} {value}" for name, value in resolved(distance).items() if value)

@@ -5,12 +5,12 @@
     python -m eval.reach runs/mini-*
     python -m eval.reach runs/mini-* --last --at=96 -o results
 
-Every probe of every run is a point, or with --last each run's last one. ln reach is a linear function of ln f at one
-distance, ln tokens, ln window, ln of the rotary base, and ln of the question's longest distance in the synthetic corpus
-(section). A reach at the end of what was tested counts as that far or farther. No reach counts as less than the first
-distance (eval/engine/regression.py). Limits are at 95%, from 1,000 resamples of whole runs. Columns that do not differ,
-or that follow from others, are named and left out. Models of each column alone, of none and of all are compared by the
-log likelihood of runs, and of arms, that were left out of the fit.
+Every probe of every run is a point, or with --last each run's last one. The log of reach is a linear function of five
+logs: of f at one distance, of tokens, of the window, of the rotary base, and of the question's longest distance in the
+synthetic corpus (section). A reach at the end of what was tested counts as that far or farther. No reach counts as less
+than the first distance (eval/engine/regression.py). Limits are at 95%, from 1,000 resamples of whole runs. Columns that
+do not differ, or that follow from others, are named and left out. Models of each column alone, of none and of all are
+compared. What counts is the log likelihood of runs, and of arms, that were left out of the fit.
 
 Prints the tables; -o writes their rows and the points to reach.jsonl.
 Exit status: 0 done; 2 a mistake in the input, one line each on stderr.
@@ -71,7 +71,8 @@ def analyse(runs: Mapping[str, ProbedRun], options: ReachOptions) -> Found:
     if points.empty:
         raise DataError(f"RUNS: no probe has reach and f at {distance} tokens; name runs that probed and counted")
     columns, faults = separable(points, COLUMNS)
-    model, exact = fit(points, columns), int(measured(points).sum())
+    model = fit(points, columns)
+    exact = int(measured(points).sum())
     ends = np.isposinf(points["high"]).sum()
     kinds = f"reach measured in {exact}, the end of what was tested in {ends}, none in {len(points) - exact - ends}"
     parts = [

@@ -29,13 +29,13 @@ from lab.model.config import DecoderConfig
 
 Floats = npt.NDArray[np.float64]
 SOURCE, PARAMETERS = "arXiv:2410.18745, section 3", 1.3e9  # STRING's two models on SlimPajama
-PUBLISHED = (  # finding, window, tokens or f in pairs, four-needle effective length
-    (1, 4096, {"tokens": 400e9}, 1400),
-    (1, 2048, {"tokens": 1000e9}, 1400),
-    (3, 4096, {"tokens": 300e9}, 1024),
-    (3, 2048, {"tokens": 300e9}, 1024),
-    (2, 4096, {"f": 100e9}, 1280),
-    (2, 2048, {"f": 100e9}, 1280),
+PUBLISHED = (  # finding, window, tokens, f, four-needle effective length
+    (1, 4096, 400e9, None, 1400),
+    (1, 2048, 1000e9, None, 1400),
+    (3, 4096, 300e9, None, 1024),
+    (3, 2048, 300e9, None, 1024),
+    (2, 4096, None, 100e9, 1280),
+    (2, 2048, None, 100e9, 1280),
 )
 CONFIDENCE = 0.95
 
@@ -128,14 +128,11 @@ class Evidence(NamedTuple):
 def published(lengths: LengthHistogram) -> Evidence:
     """Read the paper's points; f where only tokens are known is that of the documents, as they are."""
     points = []
-    for finding, window, given, reach in PUBLISHED:
-        name = f"window {window:,}, {{}}, finding {finding}"
-        if "f" in given:
-            points.append(Point(name.format("f as published"), reach, given["f"]))
-            continue
-        tokens, per_token = given["tokens"], lengths.frequency(window, "natural")
-        f = tokens * float(per_token[reach])
-        points.append(Point(name.format(f"{tokens / 1e9:,.0f}B tokens"), reach, f, tokens, per_token))
+    for finding, window, tokens, f, reach in PUBLISHED:
+        known = "f as published" if tokens is None else f"{tokens / 1e9:,.0f}B tokens"
+        per_token = None if tokens is None else lengths.frequency(window, "natural")
+        at_reach = f if tokens is None or per_token is None else tokens * float(per_token[reach])
+        points.append(Point(f"window {window:,}, {known}, finding {finding}", reach, at_reach or 0, tokens, per_token))
     return Evidence(SOURCE, PARAMETERS, points, [])
 
 
@@ -152,13 +149,15 @@ def measured(runs: dict[str, ProbedRun]) -> Evidence:
         given = {key: run.settings[f"model.{key}"] for key in known if f"model.{key}" in run.settings}
         sizes.add(DecoderConfig(**given).n_parameters())
         record = run.probes[-1] if run.probes else {}
-        reach, f, is_open = record.get("reach"), record.get("f_at_reach"), record.get("reach_high") is None
+        reach, f = record.get("reach"), record.get("f_at_reach")
+        is_open = record.get("reach_high") is None
         if not reach or not f or is_open:
             what = f"{reach:g} may lie beyond the longest that was tested" if reach and f else "or f there is unknown"
             left_out.append(f"left out: {name}: reach {what}")
         if reach and f:
             counted = SavedCounts.read(run.path / "counts.npz").frequency()
-            group, tokens = f"window {run.settings['data.window']:,}", record["consumed_tokens"]
+            group = f"window {run.settings['data.window']:,}"
+            tokens = record["consumed_tokens"]
             points.append(Point(group, float(reach), float(f), tokens, counted / counted[0], is_open))
     if len(sizes) > 1 or all(point.open for point in points):
         rule = f"{'; '.join(left_out) or 'models of several sizes'}; name runs of one size with a reach"

@@ -1,7 +1,7 @@
 """Results of any evaluations as records of one form, and runs in one compressed table.
 
-Every evaluation writes one JSON object a line, with names of its own. KINDS lists for each what its rows are called,
-what their score is, and which fields two rows must agree in to be results of the same task.
+Every evaluation writes one JSON object a line, with names of its own. KINDS lists for each what its rows are called
+and what their score is. Its last field names in what two rows must agree to be results of the same task.
 
 A table of runs is a .jsonl.xz file, so that many runs can be kept in a repository. Each line is one JSON object: the
 run, the file in its folder, and a row of that file, its text, or its arrays. Commands that read run folders take such a

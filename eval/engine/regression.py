@@ -3,7 +3,7 @@
     ln r = b_0 + sum over columns c of b_c ln c + s e,     e standard normal
 
 A probe whose reach was measured contributes the density of ln r. One whose reach is the end of what was tested adds the
-probability of more, and one without any reach the probability of less (Tobin 1958). In d = b / s and h = 1 / s,
+probability of more. One without any reach adds the probability of less (Tobin 1958). In d = b / s and h = 1 / s,
 
     z = h ln r - x'd;   measured: ln h - z^2 / 2;   the end: ln Phi(-z);   none: ln Phi(z)
 

@@ -3,8 +3,8 @@
     f(i) = pairs of tokens whose ids are i apart       (arXiv:2410.18745, Eq. 2, over ids instead of places)
 
 f(i) / f(0) is the share of tokens that see one at distance i. Ids without gaps give max(1 - i / n, 0). Figure 3 of
-arXiv:2409.00509 compares methods so. Its numbers are not printed; the text names a mean run of 88 for LongRecipe and
-nearly 0 for RPES, and a mean distance of LongRecipe about twice that of PoSE, at a window of 128K.
+arXiv:2409.00509 compares methods so. Its numbers are not printed. The text names a mean run of 88 for LongRecipe and
+nearly 0 for RPES at a window of 128K. It says that LongRecipe's mean distance is about twice PoSE's.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Shares of tests with limits, tests of two results by the outcomes of their tests, and Holm's correction.
 
-Of the tests that only one of the two passes, b by the first alone and c by the second alone, each is as likely to be
-the one as the other where the methods pass equally often:
+Some tests are passed by only one of the two: b by the first, c by the second. Where the methods pass equally often,
+either is as likely:
 
     p = min(1, 2 P(X <= min(b, c))),   X ~ Binomial(b + c, 1/2)
 
@@ -51,7 +51,8 @@ def pair(first: Sequence[bool], second: Sequence[bool]) -> Row:
     from scipy.stats import binomtest
 
     both = list(zip(first, second, strict=True))
-    b, c = both.count((True, False)), both.count((False, True))
+    b = both.count((True, False))
+    c = both.count((False, True))
     p = float(binomtest(b, b + c).pvalue) if b + c else 1.0
     counts = {"tests": len(both), "only_first": b, "only_second": c}
     return {**counts, "difference": (c - b) / len(both), "p": p, "test": MCNEMAR}
