@@ -116,7 +116,7 @@ def expected(lengths: LengthHistogram, options: PlanOptions, law: Law, source: s
     """List what a law predicts for each window and mode."""
     rows = []
     for arm, per_token in options.arms(lengths):
-        row = {"law": source, "tokens": options.tokens, **arm, **law.expect(per_token, options.tokens)._asdict()}
+        row = {"law": source, "tokens": options.tokens, **arm, **law.expect(per_token, options.tokens)}
         if options.target is not None:
             row |= {"target": options.target, "target_tokens": law.tokens_for(per_token, options.target)}
         rows.append(row)
@@ -189,7 +189,7 @@ def prediction(law: Law, point: Point) -> Row:
     if point.tokens is None or point.per_token is None:
         unknown = {"limits": None, "within": None, "error": law.f / point.f - 1}
         return {**row, "predicted": f"f {law.f:.3g}", **unknown}
-    found = law.expect(point.per_token, point.tokens)._asdict()
+    found = law.expect(point.per_token, point.tokens)
     error = (found["reach"] or 0) / point.reach - 1
     row |= {"predicted": in_words(found), "limits": limits(found, ","), "within": None}
     if found["low"] is not None and not point.open:  # reach has fractions

@@ -63,7 +63,6 @@ from lab.schema import Length, NonNegative
 REFERENCE = 16  # d2 in tokens (section 2.2)
 SHIFTS = (0, 2, 4, 6, 8, 10, 12, 14, 15, 17, 18, 20, 22, 50, 100, 200, 500, 1000, 2000)  # d1 (section 2.2)
 SAMPLED = 256  # positions whose pairs are compared to decide whether a method depends on distances alone
-FIRST_KEY = slice(0, 1)
 MOST_TOKENS = 512  # of the texts of D, when their length is not given
 LENGTHS = (64, 8192)  # tokens of the texts of D_logit, from and to (section 2.2)
 WINDOWS = 2  # training windows that the longest of them is, at most
@@ -237,7 +236,7 @@ def first_logit_difference(decoder: Decoder, tokens: Tensor, shift: int, arithme
     batch, n_tokens = tokens.shape
     total = torch.zeros(batch, dtype=torch.float64, device=tokens.device)
     for inputs in at_shifts(decoder, tokens, [REFERENCE, shift], arithmetic):
-        a, b = (LayerLogits(one, arithmetic.rounding).block(slice(0, n_tokens), FIRST_KEY) for one in inputs)
+        a, b = (LayerLogits(one, arithmetic.rounding).block(slice(0, n_tokens), slice(0, 1)) for one in inputs)
         total += (a - b).abs().sum((1, 2, 3), dtype=torch.float64)
     return total / n_tokens
 

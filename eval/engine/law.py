@@ -23,6 +23,7 @@ from scipy.special import stdtrit
 
 from eval.engine.lengths import LengthHistogram
 from eval.engine.records import ProbedRun
+from eval.engine.rows import Row
 from lab.counts import SavedCounts
 from lab.errors import ConfigError
 from lab.model.config import DecoderConfig
@@ -55,18 +56,6 @@ class Point(NamedTuple):
     open: bool = False
 
 
-class Expected(NamedTuple):
-    """A reach in tokens with its limits; `whole` if it is the end of the window, beyond which nothing is trained.
-
-    None where position 1 itself is too rare; `low` and `high` are None where one point gives no interval.
-    """
-
-    reach: int | None
-    low: int | None
-    high: int | None
-    whole: bool
-
-
 class Law(NamedTuple):
     """ln F, and how far its limits are above and below it; None where one point gives no limits."""
 
@@ -78,14 +67,18 @@ class Law(NamedTuple):
         """The frequency F."""
         return float(np.exp(self.log_f))
 
-    def expect(self, per_token: Floats, tokens: float) -> Expected:
-        """Predict the reach after `tokens` tokens of a corpus with the frequency `per_token`."""
+    def expect(self, per_token: Floats, tokens: float) -> Row:
+        """Predict the reach after `tokens` tokens of a corpus with the frequency `per_token`, with its limits.
+
+        `whole` is whether it is the end of the window, beyond which nothing is trained. `reach` is None where position
+        1 itself is too rare. `low` and `high` are None where one point gives no interval.
+        """
         seen = np.log(np.maximum(per_token[1:] * tokens, np.finfo(float).tiny))
         reach = last_before(seen >= self.log_f)
-        if self.width is None:
-            return Expected(reach, None, None, reach == len(seen))
-        low, high = (last_before(seen >= self.log_f + end) or 0 for end in (self.width, -self.width))
-        return Expected(reach, low, high, reach == len(seen))
+        low = high = None
+        if self.width is not None:
+            low, high = (last_before(seen >= self.log_f + end) or 0 for end in (self.width, -self.width))
+        return {"reach": reach, "low": low, "high": high, "whole": reach == len(seen)}
 
     def tokens_for(self, per_token: Floats, target: int) -> list[float] | None:
         """Return the tokens after which the reach is expected to be `target`, with limits; None beyond the window."""

@@ -55,10 +55,10 @@ def test_the_law_is_a_mean_with_the_limits_of_one_new_point():
 def test_reach_and_tokens_are_where_the_frequency_meets_the_law():
     per_token = np.array([1.0, 0.8, 0.5, 0.3, 0.1])
     law = fit_law([Point("a", 10, 90.0)])
-    assert law.expect(per_token, 200) == (2, None, None, False)  # 160, 100, 60, 20
+    assert list(law.expect(per_token, 200).values()) == [2, None, None, False]  # 160, 100, 60, 20
     law = fit_law([Point("a", 10, 90.0), Point("b", 20, 90.0)])
-    assert law.expect(per_token, 100)[0] is None
-    assert law.expect(per_token, 1000) == (4, 4, 4, True)
+    assert law.expect(per_token, 100)["reach"] is None
+    assert list(law.expect(per_token, 1000).values()) == [4, 4, 4, True]
     assert law.tokens_for(per_token, 3)[0] == pytest.approx(300)
     assert law.tokens_for(per_token, 5) is None
 
