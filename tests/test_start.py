@@ -19,7 +19,7 @@ from lab.model.huggingface import save_pretrained
 from lab.schema import format_yaml
 from lab.source import base_for
 from lab.train.starting import check_vocabulary
-from tests.fits import records
+from tests.fits import SPEED, records
 from tests.forked import python
 from tests.opened import CONSUMED, SIZES, write_run
 from tests.refusals import check_faults, refused
@@ -145,8 +145,8 @@ def test_a_run_begins_with_the_sources_weights_and_resumes_without_the_source(so
     folder = tmp_path / "runs" / "run"
     first, last = sorted((folder / "checkpoints").glob("tokens-*"))
     assert all(torch.equal(tensor, read_weights(source)[name]) for name, tensor in read_weights(first).items())
-    whole = records(folder, without=("tokens_per_s", "mfu", "mfu_pairs"))
+    whole = records(folder, without=SPEED)
     shutil.rmtree(there)
     shutil.rmtree(last)
     assert python("-m", "lab.fit", folder / "config.yaml", "--resume").returncode == 0
-    assert records(folder, without=("tokens_per_s", "mfu", "mfu_pairs")) == whole
+    assert records(folder, without=SPEED) == whole
