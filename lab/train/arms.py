@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from lab.errors import CheckpointError, ConfigError
-from lab.schema import parse_yaml
+from lab.schema import read_yaml
 
 Row = dict[str, Any]
 CONFIDENCE = 0.95
@@ -71,16 +71,23 @@ def flatten(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     return out
 
 
+def read_config(run: Path) -> dict[str, Any]:
+    """Read the sections of a run's config.yaml.
+
+    Raises: CheckpointError.
+    """
+    try:
+        return read_yaml(run / "config.yaml")
+    except ConfigError as error:
+        raise CheckpointError(f"{run / 'config.yaml'}: not a run's config; restore it") from error
+
+
 def read_settings(run: Path) -> Row:
     """Read the settings of a run's config.yaml by their dotted names, lists as text.
 
     Raises: CheckpointError.
     """
-    path = run / "config.yaml"
-    try:
-        found = flatten(dict(parse_yaml(path.read_text(encoding="utf-8"), str(path))))
-    except (OSError, ValueError, TypeError, ConfigError) as error:
-        raise CheckpointError(f"{path}: not a run's config; restore it") from error
+    found = flatten(read_config(run))
     return {key: str(value) if isinstance(value, list) else value for key, value in found.items()}
 
 
