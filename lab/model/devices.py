@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import importlib.util
 import shutil
+import sysconfig
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -38,9 +39,11 @@ def moved(x: Tensor, device: torch.device) -> Tensor:
     return (x.pin_memory() if device.type == "cuda" else x).to(device, non_blocking=True)
 
 
-def compiles() -> bool:
-    """Return whether torch.compile finds what it calls for a GPU: Triton and a C compiler."""
-    return importlib.util.find_spec("triton") is not None and any(map(shutil.which, ("cc", "gcc", "clang")))
+def compiles(device: str = "cuda") -> bool:
+    """Return whether torch.compile finds what it calls: Triton and a C compiler for a GPU, g++ and Python.h for a CPU."""
+    if device == "cuda":
+        return importlib.util.find_spec("triton") is not None and any(map(shutil.which, ("cc", "gcc", "clang")))
+    return any(map(shutil.which, ("g++", "clang++"))) and Path(sysconfig.get_path("include"), "Python.h").is_file()
 
 
 def compute_dtype(x: Tensor) -> torch.dtype:

@@ -63,10 +63,15 @@ def choose_compile(experiment: Experiment, device: torch.device) -> tuple[bool, 
         return False, "set in the config"
     if wanted == "auto" and device.type != "cuda":
         return False, "on a CPU with train.compile=true only, as it takes some seconds"
-    if device.type == "cuda" and not devices.compiles():
-        fault = "torch.compile needs Triton and a C compiler; install gcc"
+    if not devices.compiles(device.type):
+        needs = (
+            "Triton and a C compiler; install gcc"
+            if device.type == "cuda"
+            else "g++ and Python's headers; install them"
+        )
+        fault = f"torch.compile needs {needs}"
         if wanted is True:
-            raise ConfigError(f"train.compile=true: {fault}; use auto or false")
+            raise ConfigError(f"train.compile=true: {fault}, or use auto or false")
         return False, fault
     return True, "two graphs, before and after attention, for all blocks and packs"
 

@@ -147,14 +147,16 @@ CHOICES = {  # settings, device, whether blocks are compiled, and words of the r
 
 @pytest.mark.parametrize(("words", "device", "compiled", "reason"), CHOICES.values(), ids=CHOICES)
 def test_the_choice_and_its_reason(monkeypatch, words, device, compiled, reason):
-    monkeypatch.setattr("lab.model.devices.compiles", lambda: True)
+    monkeypatch.setattr("lab.model.devices.compiles", lambda device: True)
     made = choose_compile(load(*words), device)
     assert made[0] is compiled
     assert reason in made[1]
 
 
 def test_without_a_compiler_blocks_stay_uncompiled_or_the_run_is_refused(monkeypatch):
-    monkeypatch.setattr("lab.model.devices.compiles", lambda: False)
+    monkeypatch.setattr("lab.model.devices.compiles", lambda device: False)
     assert choose_compile(load(), GPU) == (False, "torch.compile needs Triton and a C compiler; install gcc")
     with refused("train.compile=true: torch.compile needs Triton and a C compiler; {}", error=ConfigError):
         choose_compile(load(ON), GPU)
+    with refused("train.compile=true: torch.compile needs g++ and Python's headers; {}", error=ConfigError):
+        choose_compile(load(ON), CPU)
