@@ -40,7 +40,7 @@ def moved(x: Tensor, device: torch.device) -> Tensor:
 
 
 def compiles(device: str = "cuda") -> bool:
-    """Return whether torch.compile finds what it calls: Triton and a C compiler for a GPU, g++ and Python.h for a CPU."""
+    """Return whether torch.compile finds what it calls: Triton and a C compiler on a GPU, g++ and Python.h on a CPU."""
     if device == "cuda":
         return importlib.util.find_spec("triton") is not None and any(map(shutil.which, ("cc", "gcc", "clang")))
     return any(map(shutil.which, ("g++", "clang++"))) and Path(sysconfig.get_path("include"), "Python.h").is_file()
