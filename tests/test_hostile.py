@@ -38,11 +38,10 @@ FIELDS = {  # settings that no file or line can hold
 WORDS = {  # what once crashed, hung or trained, on a command line
     f"--run.seed={'9' * 4000}": "run.seed=999999999999999999999999...",
     f"--run.seed={2**64}": f"run.seed={2**64}: must be <= {2**63 - 1}",
-    "--optim.lr=1e9x": "optim.lr=1e9x: must be a number",
+    "--optim.lr=1e9x": 'optim.lr="1e9x": must be a number',
     "--train.tokens=1e23": "train.tokens=1e+23: must be ",
     f"--train.tokens={10**23}": f"train.tokens={10**23}: must be <= ",
     "--model.d_model=1000000000": "model.d_model=1000000000: must be <= ",
-    "--probe.max_length=10000000": "probe.max_length=10000000: must be <= 98,304, 1,024 training windows",
     "--skip.method=pose --skip.target_len=100000000": "skip.target_len=100000000: must be <= ",
     "--data.corpus.documents=1000000000 --data.corpus.median_tokens=1000": "data.corpus.documents=1000000000: makes ",
     "--model.d_model=262144 --model.d_ff=1048576 --model.n_layers=1024": "model.d_model=262144: makes ",

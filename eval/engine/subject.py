@@ -14,7 +14,6 @@ from torch import Tensor, distributed
 
 from eval.engine.command import Request
 from lab.command import show
-from lab.config.experiment import MOST_WINDOWS
 from lab.counts import SavedCounts
 from lab.data.preparation import end_of_document
 from lab.data.tokenizer import needed
@@ -31,6 +30,7 @@ from lab.source import is_hub_id, named
 from lab.train.checkpoints import COUNTS, Checkpoint, folder_name
 from lab.train.environment import commit, computes_in_bf16, memory_of, processor
 
+MOST_WINDOWS = 1024  # of the longest text in training windows; papers extend by at most 64
 MOST_TOKENS = 4096  # of the longest test of a model that does not state its training window
 SUBJECT = ("model", "checkpoint", "weights", "method", "precision")  # the fields that name a model in rows
 

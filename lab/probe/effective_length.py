@@ -228,7 +228,8 @@ class NeedleProbe(Probe):
         """Draw one test of a length."""
         config, text = self.config, (self.tokenizer, self.haystack, length)
         if config.protocol != "ours":
-            return released_needles.make_case(*text, released_needles.draw(config.seed, test), llama31=config.llama31)
+            draws = released_needles.draw(config.seed, test)
+            return released_needles.make_case(*text, draws, llama31=config.protocol == "released_llama31")
         rng = np.random.default_rng([config.seed, length, test])
         return needles.make_case(*text, config.budget, rng, digits=config.digits, needles=config.needles)
 
@@ -272,6 +273,6 @@ class NeedleProbe(Probe):
 def shortest_test(config: ProbeConfig, tokenizer: Tokenizer) -> int:
     """Count the tokens of the shortest test."""
     if config.protocol != "ours":
-        return released_needles.shortest(tokenizer, seed=config.seed, llama31=config.llama31)
+        return released_needles.shortest(tokenizer, seed=config.seed, llama31=config.protocol == "released_llama31")
     sizes = {"digits": config.digits, "needles": config.needles}
     return needles.shortest(tokenizer, config.budget, **sizes, seed=config.seed)

@@ -16,7 +16,7 @@ from typing import ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from lab.schema import Positive, Section
+from lab.schema import Length, Section
 
 IntArray = npt.NDArray[np.int64]
 
@@ -25,7 +25,7 @@ IntArray = npt.NDArray[np.int64]
 class Skip(Section, ABC):
     """The parameters of a skip method, and its draw of ids."""
 
-    target_len: Positive
+    target_len: Length
     """Target window T in tokens, which all ids stay below; the paper trains on samples of 30% of it."""
 
     needs_sentences: ClassVar[bool] = False
