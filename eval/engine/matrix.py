@@ -33,7 +33,8 @@ import numpy as np
 import numpy.typing as npt
 
 from lab.counts import PositionCounts
-from lab.data.config import NATURAL_LOG_STD, NATURAL_MEDIAN, Mode
+from lab.data.config import Mode
+from lab.data.synthetic import NATURAL_LOG_STD, NATURAL_MEDIAN
 from lab.errors import CheckpointError
 from lab.positions import Distance
 from lab.positions.dca import Dca

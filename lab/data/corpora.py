@@ -70,7 +70,7 @@ def open_corpus(config: DataConfig) -> Reader:
         files = [path for path in root.rglob("*.py") if not outside & set(path.relative_to(root).parts)]
         return reader_of(sorted(files), root, STDLIB_TASKS, lambda path: read_source(path, root))
     if corpus.path is None:
-        return open_hub()
+        return open_hub(HUB_DATASET)
     root = Path(corpus.path)
     if not root.exists():
         raise DataError(f"data.corpus.path={root}: no such file or folder; give one with {', '.join(SUFFIXES)}")
@@ -188,38 +188,32 @@ def document_of(row: Row, corpus: Text | Slimpajama | Conversations, source: str
     return usable(text, source) if isinstance(text, str) else "no text in field 'text'"
 
 
-def open_hub() -> Reader:
-    """Open SlimPajama on the hub, cut into tasks by its files."""
-    stream = open_stream(HUB_DATASET)
+@lru_cache(maxsize=1)
+def open_hub(name: str) -> Reader:
+    """List the files of SlimPajama on the hub, once for all tasks of a process, and cut it into tasks by them.
+
+    Raises: DataError, MissingPackage.
+    """
+    try:
+        import datasets
+
+        stream = datasets.load_dataset(name, split="train", streaming=True)
+    except ImportError as error:
+        raise MissingPackage("datasets", "streaming data.corpus.name=slimpajama", "data") from error
+    except Exception as error:  # the library raises many types for this one fault
+        rule = f"{name} cannot be opened ({first_line(error)})"
+        remedy = "check the network, or give data.corpus.path, a folder of its files"
+        raise DataError(f"data.corpus.name=slimpajama: {rule}; {remedy}") from error
     n_tasks = min(SLIMPAJAMA_TASKS, stream.num_shards)
 
     def read(task: int) -> Iterator[Item]:
         try:
             for row in stream.shard(num_shards=n_tasks, index=task):
                 yield document_of(row, Slimpajama(), "unknown")
-        except Exception as error:  # the library raises many types for a broken or unreachable file
-            raise DataError(f"{HUB_DATASET}: failed while streaming ({first_line(error)}); run it again") from error
+        except Exception as error:  # as many
+            raise DataError(f"{name}: failed while streaming ({first_line(error)}); run it again") from error
 
-    return Reader(n_tasks, {HUB_DATASET: stream.num_shards}, read)
-
-
-@lru_cache(maxsize=1)
-def open_stream(name: str) -> Any:
-    """List a dataset's files, once for all tasks of a process.
-
-    Raises: DataError, MissingPackage.
-    """
-    try:
-        import datasets
-    except ImportError as error:
-        raise MissingPackage("datasets", "streaming data.corpus.name=slimpajama", "data") from error
-    try:
-        return datasets.load_dataset(name, split="train", streaming=True)
-    except Exception as error:  # the library raises many types for this one fault
-        raise DataError(
-            f"data.corpus.name=slimpajama: {name} cannot be opened ({first_line(error)}); check the network, or give "
-            "data.corpus.path, a folder of its files"
-        ) from error
+    return Reader(n_tasks, {name: stream.num_shards}, read)
 
 
 def to_conversation(row: Row, source: str) -> Item:

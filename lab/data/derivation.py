@@ -30,18 +30,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from lab.data import shards
 from lab.data.config import Upsample
-from lab.data.shards import (
-    MANIFEST,
-    SPLITS,
-    Manifest,
-    Shard,
-    ShardWriter,
-    TokenStore,
-    again,
-    read_manifest,
-    shards_in,
-)
+from lab.data.shards import SPLITS, Shard, ShardWriter, TokenStore
 from lab.errors import DataError
 from lab.files import check_sizes, sha256, temporary_of
 
@@ -74,7 +65,7 @@ class Job:
 
 def inputs_of(base: Path) -> dict[str, str]:
     """Return the hash of each base shard's manifest, which holds the hashes of its files."""
-    return {shard.name: sha256(shard / MANIFEST) for shard in shards_in(base)}
+    return {shard.name: sha256(shard / shards.MANIFEST) for shard in shards.shards_in(base)}
 
 
 def classes_of(shard: Shard, sources: list[str]) -> tuple[Ints, Ints]:
@@ -89,8 +80,8 @@ def plan(base: Path, upsample: Upsample) -> tuple[list[Job], dict[str, Any]]:
 
     Raises: DataError for settings that change nothing.
     """
-    shards = TokenStore.open(base, "train").shards
-    sources = sorted({name for path in shards_in(base) for name in read_manifest(path)["sources"]})
+    parts = TokenStore.open(base, "train").shards
+    sources = sorted({name for path in shards.shards_in(base) for name in shards.read_manifest(path)["sources"]})
 
     def counted(shard: Shard, copies: Ints | int = 1) -> Ints:
         """Count documents and tokens by class: int64 (2, n_classes), exact below 2^53."""
@@ -99,22 +90,19 @@ def plan(base: Path, upsample: Upsample) -> tuple[list[Job], dict[str, Any]]:
         counts = [np.bincount(classes, weights=amount, minlength=2 * len(sources)) for amount in amounts]
         return np.stack(counts).astype(np.int64)
 
-    own = {shard.folder: counted(shard) for shard in shards}
+    own = {shard.folder: counted(shard) for shard in parts}
     before: Ints = sum(own.values())  # type: ignore[assignment]
     weights, kept = weigh(before[1].reshape(-1, 2), upsample)
     if None not in kept:
-        counts = ", ".join(f"{kept.count(why)} {why}" for why in KEPT if why in kept)
-        raise DataError(
-            f"data.upsample.share={upsample.share}: changes no source (of {len(kept)}: {counts}; long documents have "
-            f"more than {upsample.longer_than:,} tokens); raise it, or leave upsample out"
-        )
+        why = f"{', '.join(sorted({*map(str, kept)}))}; long ones have more than {upsample.longer_than:,} tokens"
+        raise DataError(f"data.upsample.share={upsample.share}: changes no source ({why}); raise it, or leave it out")
     offsets, earlier = draw_offsets(len(before[0])), np.zeros_like(before)
     jobs = []
-    for path in shards_in(base):
+    for path in shards.shards_in(base):
         jobs.append(Job(path, sources, weights.ravel(), offsets, earlier[0].copy()))
         earlier += own.get(path, 0)
     copied = {job.shard: job for job in jobs}
-    after: Ints = sum(counted(shard, copied[shard.folder].copies(shard)) for shard in shards)  # type: ignore[assignment]
+    after: Ints = sum(counted(shard, copied[shard.folder].copies(shard)) for shard in parts)  # type: ignore[assignment]
     if not after[1].sum():
         raise DataError(f"data.upsample.tokens={upsample.tokens}: leaves no document; raise it or leave it out")
     rows = [
@@ -146,24 +134,22 @@ def table(record: dict[str, Any]) -> str:
     return text
 
 
-def derive_task(folder: Path, name: str, job: Job) -> Manifest:
+def derive_task(folder: Path, name: str, job: Job) -> shards.Manifest:
     """Derive one shard; `name` is that of the upsampled corpus."""
-    manifest, final = read_manifest(job.shard), folder / job.shard.name
-    check_sizes(job.shard, manifest["files"], DataError, again(job.shard))
+    manifest, final = shards.read_manifest(job.shard), folder / job.shard.name
+    check_sizes(job.shard, manifest["files"], DataError, shards.again(job.shard))
     marks = "train.scored.bin" in manifest["files"]
     writer = ShardWriter(temporary_of(final), manifest["dtype"], name=name, marks_scored=marks)
     writer.skips.update(manifest["skips"])
     for split in SPLITS:
-        if not manifest["splits"][split]["tokens"]:
-            continue
-        shard = Shard.open(job.shard, manifest, split)
-        order = np.arange(len(shard.ends))
-        if split == "train":
-            order = spread(job.copies(shard), np.random.default_rng([SEED, int(final.name.partition("-")[2])]))
-        for document in order.tolist():
-            part = shard.part(document)
-            scored = None if shard.scored is None else shard.scored[part]
-            writer.add(split, shard.tokens[part], manifest["sources"][shard.sources[document]], scored)
+        for shard in Shard.all_of({job.shard: manifest}, split):
+            order = np.arange(len(shard.ends))
+            if split == "train":
+                order = spread(job.copies(shard), np.random.default_rng([SEED, int(final.name.partition("-")[2])]))
+            for document in order.tolist():
+                part = shard.part(document)
+                scored = None if shard.scored is None else shard.scored[part]
+                writer.add(split, shard.tokens[part], manifest["sources"][shard.sources[document]], scored)
     return writer.close(final)
 
 

@@ -52,7 +52,7 @@ class Pack:
     selected: tuple[int, int, int] | None = None
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
+@dataclass(eq=False, kw_only=True)
 class PackSettings:
     """What the streams of a run have in common: the text, and how packs are filled and arranged."""
 
@@ -160,35 +160,30 @@ class PackStream:
 
     def _pack(self, chosen: list[int]) -> Pack:
         """Lay out the runs of samples, end to end."""
-        n_tokens, selection = self.settings.pack_tokens, self.settings.selection
-        tokens = np.zeros(n_tokens, dtype=np.int64)
-        targets, ids = np.full_like(tokens, IGNORE), np.zeros_like(tokens)
+        selection, begin = self.settings.selection, 0
         runs: list[TokenRun] = []
         anchors: list[int] = []
-        begin, plain = 0, True
         for sample in chosen:
-            own, first = self._runs(sample), begin
-            for run in own:
-                part = slice(begin, begin + len(run.tokens))
-                tokens[part], targets[part], ids[part] = run.tokens, run.targets, run.ids
-                plain = plain and run.ids[0] == 0 and run.ids[-1] == len(run.ids) - 1
-                anchors.append(first if run.anchored else -1)
-                begin = part.stop
+            own = self._runs(sample)
             runs += own
+            anchors += [begin if run.anchored else -1 for run in own]
+            begin += sum(len(run.tokens) for run in own)
+
+        def row(parts: list[IntArray], padding: int) -> IntArray:
+            out = np.full(self.settings.pack_tokens, padding, dtype=np.int64)
+            np.concatenate(parts, out=out[:begin])
+            return out
+
+        tokens, targets = row([run.tokens for run in runs], 0), row([run.targets for run in runs], IGNORE)
+        plain = all(run.ids[0] == 0 and run.ids[-1] == len(run.ids) - 1 for run in runs)
+        ids = None if plain else row([run.ids for run in runs], 0)
+        anchored = tuple(anchors) if self.settings.arrangement.mask == "anchor" else None
         selected = None
         if selection is not None:
             short = sum(len(run.tokens) < selection.budget for run in runs)
             selected = len(runs), sum(not run.matched for run in runs), short
-        return Pack(
-            tokens,
-            targets,
-            [len(run.tokens) for run in runs],
-            self.stream,
-            self.state(),
-            None if plain else ids,
-            tuple(anchors) if self.settings.arrangement.mask == "anchor" else None,
-            selected,
-        )
+        lengths = [len(run.tokens) for run in runs]
+        return Pack(tokens, targets, lengths, self.stream, self.state(), ids, anchored, selected)
 
 
 @dataclass(frozen=True, eq=False)

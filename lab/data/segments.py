@@ -20,7 +20,7 @@ import io
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -45,19 +45,7 @@ class Segment(NamedTuple):
     continues: bool
 
 
-class SegmentIndex:
-    """The segments of a split, numbered 0 .. n - 1."""
-
-    n: int
-    whole_documents: ClassVar[bool] = False
-    """Whether a segment belongs to one document."""
-
-    def locate(self, numbers: IntArray) -> list[Segment]:
-        """Return segments by their numbers."""
-        raise NotImplementedError
-
-
-def index_segments(store: TokenStore, mode: Mode, window: int) -> SegmentIndex:
+def index_segments(store: TokenStore, mode: Mode, window: int) -> NaturalSegments | CutSegments:
     """Number the segments of a split.
 
     Raises: DataError where the split is shorter than one window of a mode that needs full ones.
@@ -77,10 +65,10 @@ def index_segments(store: TokenStore, mode: Mode, window: int) -> SegmentIndex:
     return CutSegments(store, lengths.astype(np.int64))
 
 
-class NaturalSegments(SegmentIndex):
+class NaturalSegments:
     """Documents cut every `window` tokens; located by each shard's running count of segments by group of documents."""
 
-    whole_documents = True
+    whole_documents = True  # a segment belongs to one document
 
     def __init__(self, store: TokenStore, window: int) -> None:
         self.store, self.window = store, window
@@ -115,11 +103,13 @@ class NaturalSegments(SegmentIndex):
         return segments_of(begins, np.minimum(left, self.window), left > self.window)
 
 
-class CutSegments(SegmentIndex):
+class CutSegments:
     """Blocks of joined documents, each cut to the same lengths in the same order.
 
     The split's last tokens, less than a block, are left out.
     """
+
+    whole_documents = False
 
     def __init__(self, store: TokenStore, lengths: IntArray) -> None:
         self.n_tokens, self.ends = store.n_tokens, np.cumsum([0, *lengths.tolist()])
@@ -130,6 +120,9 @@ class CutSegments(SegmentIndex):
         blocks, places = np.divmod(numbers, len(self.ends) - 1)
         starts, stops = (blocks * self.ends[-1] + self.ends[places + k] for k in (0, 1))
         return segments_of(starts, stops - starts, stops < self.n_tokens)
+
+
+SegmentIndex = NaturalSegments | CutSegments  # segments numbered 0 .. n - 1
 
 
 def segments_of(starts: IntArray, lengths: IntArray, continues: npt.NDArray[np.bool_]) -> list[Segment]:
@@ -176,10 +169,10 @@ def index_documents(folder: Path, window: int) -> None:
 
     Raises: DataError for shards that are not what prepared.json records.
     """
-    for path, manifest in read_manifests(folder).items():
-        for split in SPLITS:
-            if manifest["splits"][split]["tokens"]:
-                group_counts(Shard.open(path, manifest, split), window)
+    manifests = read_manifests(folder)
+    for split in SPLITS:
+        for shard in Shard.all_of(manifests, split):
+            group_counts(shard, window)
 
 
 def shuffled(indices: Numbers, n: int, key: int) -> Numbers:

@@ -17,13 +17,25 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import cache
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
+from annotated_types import Ge, Gt, Le
 
-from lab.data import wording
-from lab.data.config import Synthetic
+from lab.schema import Section, Share
 
+# the wording of the four-needle test (arXiv:2410.18745, Table 5), which the probe shares
+TASK = (
+    "There is an important info hidden inside a lot of irrelevant text. Find it and memorize them. "
+    "I will quiz you about the important information there.\n\n"
+)
+NEEDLE = " One of the magic numbers is {number}."
+QUESTION = "\n\nWhat are the magic numbers mentioned in the provided text?"
+ANSWER_PREFIX = " The numbers are"
+NATURAL_MEDIAN = 0.26  # windows; median document length of SlimPajama's shape
+NATURAL_LOG_STD = 1.2  # of the logarithm of its document lengths
 CONSONANTS = "bdfgklmnprstvz"
 VOWELS = "aeiou"
 PHRASE_WORDS = (3, 7)
@@ -33,6 +45,34 @@ SEED = 0  # of the documents; the run's own seed shuffles them
 NEEDLE_TOKENS = 8  # tokens of a needle beside its number's digits: a word, a stop or a space is one each
 QUESTION_TOKENS = 17  # of the question, the answer's first words and its full stop
 TASK_TOKENS = 31
+
+
+@dataclass(frozen=True, kw_only=True)
+class Synthetic(Section):
+    """The embedded probe corpus: filler, repeated phrases, quoted passages, numbers that are queried later."""
+
+    needles: ClassVar[int] = 4  # most numbers that one document states
+    name: Literal["synthetic"] = "synthetic"
+    documents: Annotated[int, Ge(1), Le(10**9)] = 20_000
+    """Number of documents."""
+    words: Annotated[int, Ge(8), Le(10_000)] = 48
+    """Distinct words of filler."""
+    digits: Annotated[int, Ge(2), Le(9)] = 3
+    """Digits of a magic number; the probe asks for as many."""
+    repeat_prob: Share = 0.7
+    """Probability that a phrase repeats an earlier one of its document."""
+    quote_prob: Share = 0.1
+    """Probability that a sentence quotes an earlier passage of its document word for word."""
+    number_prob: Share = 0.15
+    """Probability that a word of filler is a number; repeats and quotes repeat it too."""
+    question_prob: Share = 0.95
+    """Probability that a long enough section states numbers and ends with the question and answer."""
+    section_tokens: Annotated[float, Ge(1), Le(2**24)] = 192.0
+    """Longest section in tokens; repeats, quotes and questions reach back no further than their section."""
+    median_tokens: Annotated[float, Ge(1), Le(2**20)] = 49.92
+    """Median document length in tokens; SlimPajama's shape at a window of 192, and at any window of 0.26 times it."""
+    log_std: Annotated[float, Gt(0), Le(3)] = NATURAL_LOG_STD
+    """Standard deviation of the logarithm of the document length."""
 
 
 class SyntheticText:
@@ -67,9 +107,9 @@ class SyntheticText:
         distances = np.exp(rng.uniform(0.0, np.log(after[-1] + 1), len(numbers)))
         places = np.sort(len(sentences) - np.searchsorted(after, distances - 1, side="left"))
         for number, place in zip(reversed(numbers), places[::-1], strict=True):
-            sentences.insert(int(place), wording.NEEDLE.format(number=number))
-        ending = wording.QUESTION + wording.ANSWER_PREFIX + wording.answer(numbers)
-        return (wording.TASK if has_task else "") + "".join(sentences).lstrip() + ending
+            sentences.insert(int(place), NEEDLE.format(number=number))
+        ending = QUESTION + ANSWER_PREFIX + answer(numbers)
+        return (TASK if has_task else "") + "".join(sentences).lstrip() + ending
 
     def documents(self, start: int, stop: int) -> Iterator[str]:
         """Generate documents `start` to `stop` - 1."""
@@ -134,3 +174,20 @@ def draw_numbers(rng: np.random.Generator, n: int, digits: int) -> list[str]:
     while len(numbers) < n:
         numbers[str(rng.integers(low, high))] = None
     return list(numbers)
+
+
+def example() -> str:
+    """Spell out a test of three numbers, with every text of this module."""
+    return TASK + NEEDLE.format(number="12") + QUESTION + ANSWER_PREFIX + answer(["12", "34", "56"])
+
+
+def answer(numbers: list[str]) -> str:
+    """Complete the answer prefix with the numbers in order.
+
+    Example:
+        >>> answer(["12", "34", "56"])
+        ' 12, 34 and 56.'
+    """
+    if len(numbers) == 1:
+        return f" {numbers[0]}."
+    return " " + ", ".join(numbers[:-1]) + f" and {numbers[-1]}."

@@ -24,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
-from lab.data import wording
+from lab.data import synthetic
 from lab.data.config import Bpe, Conversations, DataConfig, Synthetic
 from lab.data.corpora import UNSCORED, Document, Item, Parts, open_corpus
 from lab.data.shards import SPLITS, Manifest, ShardWriter, Split, task_name, token_dtype
@@ -42,12 +42,9 @@ PIECES = r" ?[^\s\p{N}\p{P}\p{S}]+|\p{N}| ?[\p{P}\p{S}]+|\s+(?!\S)|\s+"
 def train_bpe(texts: Iterable[str], vocab_size: int) -> Tokenizer:
     """Train a byte-level BPE whose documents begin with <bos>; the caller ends them with <eos>."""
     tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-        [
-            pre_tokenizers.Split(Regex(PIECES), behavior="isolated"),
-            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
-        ]
-    )
+    pieces = pre_tokenizers.Split(Regex(PIECES), behavior="isolated")
+    in_bytes = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([pieces, in_bytes])
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
         vocab_size=vocab_size,
@@ -129,11 +126,11 @@ def obtain_tokenizer(config: DataConfig, folder: Path) -> Tokenizer:
     if path.exists():
         return load_tokenizer(path)
     if isinstance(choice, Bpe):
-        pick, left_out, reader = splitter(config.held_out_frac), Counter[str](), open_corpus(config)
+        left_out, reader = Counter[str](), open_corpus(config)
 
         def texts() -> Iterator[str]:
             for item in chain.from_iterable(map(reader.read, range(reader.n_tasks))):
-                if isinstance(item, Document) and pick(item.text) == SPLITS[0]:
+                if isinstance(item, Document) and split_of(item.text, config.held_out_frac) == "train":
                     yield item.text
                 else:
                     left_out[item if isinstance(item, str) else "held out"] += 1
@@ -142,7 +139,7 @@ def obtain_tokenizer(config: DataConfig, folder: Path) -> Tokenizer:
         if not sample:
             raise DataError(no_text(left_out))
         # with short windows the sample may lack the needle test's words
-        first = [wording.TASK + wording.NEEDLE + wording.QUESTION] if isinstance(config.corpus, Synthetic) else []
+        first = [synthetic.TASK + synthetic.NEEDLE + synthetic.QUESTION] if isinstance(config.corpus, Synthetic) else []
         tokenizer = train_bpe(first + sample, choice.vocab_size)
     else:
         tokenizer = load_tokenizer(Path(choice.path), choice.eos)
@@ -157,15 +154,10 @@ def no_text(left_out: Counter[str]) -> str:
     return f"data.corpus: empty, no document has text to train on ({counts}); {remedy}"
 
 
-def splitter(held_out_frac: float) -> Callable[[str], Split]:
-    """Return the function that assigns a text to a split by its hash, so that duplicates share a split."""
-    bound = int(held_out_frac * 2 ** (8 * HASH_BYTES))
-
-    def split_of(text: str) -> Split:
-        digest = hashlib.blake2b(text.encode("utf-8"), digest_size=HASH_BYTES).digest()
-        return SPLITS[1] if int.from_bytes(digest, "little") < bound else SPLITS[0]
-
-    return split_of
+def split_of(text: str, held_out_frac: float) -> Split:
+    """Assign a text to a split by its hash, so that duplicates share a split."""
+    digest = hashlib.blake2b(text.encode("utf-8"), digest_size=HASH_BYTES).digest()
+    return SPLITS[int.from_bytes(digest, "little") < int(held_out_frac * 2 ** (8 * HASH_BYTES))]
 
 
 def run_task(config: DataConfig, folder: Path, eos: int, task: int) -> Manifest:
@@ -174,7 +166,7 @@ def run_task(config: DataConfig, folder: Path, eos: int, task: int) -> Manifest:
     marks = config.tags or isinstance(config.corpus, Conversations)
     dtype, place = token_dtype(tokenizer.get_vocab_size()), folder / task_name(task)
     writer = ShardWriter(temporary_of(place), dtype, name=config.shard_name, marks_scored=marks)
-    pick, (before, after) = splitter(config.held_out_frac), special_ends(tokenizer)
+    before, after = special_ends(tokenizer)
 
     def encode(text: str) -> list[int]:
         return list(tokenizer.encode(text, add_special_tokens=False).ids)
@@ -201,7 +193,7 @@ def run_task(config: DataConfig, folder: Path, eos: int, task: int) -> Manifest:
                 pieces = [(before, True), (tag_of(document.source), False), *body, ([*after, eos], True)]
                 ids = [i for piece, _ in pieces for i in piece]
                 scored = [own for piece, own in pieces for _ in piece]
-            writer.add(pick(document.text), ids, document.source, scored)
+            writer.add(split_of(document.text, config.held_out_frac), ids, document.source, scored)
     return writer.close(place)
 
 

@@ -22,7 +22,7 @@ from functools import partial
 import numpy as np
 import torch
 
-from lab.data import wording
+from lab.data import synthetic
 from lab.data.synthetic import draw_numbers
 from lab.errors import ConfigError
 from lab.model.loss import IGNORE
@@ -70,7 +70,7 @@ class DistanceProbe(Probe):
         config, tokenizer = self.config, self.tokenizer
         self.test = OneNumberTest(tokenizer, self.haystack, self.window, config.digits, config.seed)
         (number,) = draw_numbers(np.random.default_rng(config.seed), 1, config.digits)
-        answer = wording.answer([number])
+        answer = synthetic.answer([number])
         check_spelling(tokenizer, answer, [number], lambda text: answers(text, number))
         self.distances = self.choose_distances()
         if self.source is not None:

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from tokenizers import Tokenizer
 
-from lab.data import wording
+from lab.data import synthetic
 from lab.data.synthetic import draw_numbers
 from lab.errors import ConfigError
 from lab.model import devices
@@ -164,8 +164,8 @@ class NeedleProbe(Probe):
         numbers = draw_numbers(np.random.default_rng(self.seed), SPELLED, self.digits)
         for k in range(0, SPELLED, self.needles):
             part = numbers[k : k + self.needles]
-            check_spelling(tokenizer, wording.answer(part), part, partial(self.finds_all, part))
-        answer = wording.answer(["8" * self.digits] * self.needles)
+            check_spelling(tokenizer, synthetic.answer(part), part, partial(self.finds_all, part))
+        answer = synthetic.answer(["8" * self.digits] * self.needles)
         tokens = len(tokenizer.encode(answer, add_special_tokens=False).ids)
         if self.budget < tokens:
             rule = f"an answer of {self.needles} numbers takes {tokens} tokens; raise it"

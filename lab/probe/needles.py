@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 from tokenizers import Encoding, Tokenizer
 
-from lab.data import wording
+from lab.data import synthetic
 from lab.data.synthetic import draw_numbers
 from lab.errors import DataError
 
@@ -113,16 +113,16 @@ def compose(
 
 def number_place(tokenizer: Tokenizer, number: str) -> int:
     """Return the index, in the tokens of a needle, of the first one that holds a digit of its number."""
-    encoding = tokenizer.encode(wording.NEEDLE.format(number=number), add_special_tokens=False)
-    start = wording.NEEDLE.index("{number}")
+    encoding = tokenizer.encode(synthetic.NEEDLE.format(number=number), add_special_tokens=False)
+    start = synthetic.NEEDLE.index("{number}")
     return next(k for k, (_, end) in enumerate(encoding.offsets) if end > start)
 
 
 def fixed_parts(tokenizer: Tokenizer, numbers: list[str]) -> tuple[list[int], list[list[int]], list[int]]:
     """Encode the parts of every case beside the haystack: the task line, a needle for each number, the question."""
-    head = tokenizer.encode(wording.TASK).ids
-    planted = [plain_ids(tokenizer, wording.NEEDLE.format(number=number)) for number in numbers]
-    return head, planted, plain_ids(tokenizer, wording.QUESTION + wording.ANSWER_PREFIX)
+    head = tokenizer.encode(synthetic.TASK).ids
+    planted = [plain_ids(tokenizer, synthetic.NEEDLE.format(number=number)) for number in numbers]
+    return head, planted, plain_ids(tokenizer, synthetic.QUESTION + synthetic.ANSWER_PREFIX)
 
 
 def shortest(tokenizer: Tokenizer, answer_budget: int, *, digits: int, needles: int, seed: int) -> int:

@@ -7,7 +7,7 @@ Prompt and answer fill the window, or any shorter length asked for, whatever the
                                 |<------------------ d ----------------->|
     d = last token of the prompt - first token of the needle's number
 
-The wording is that of `lab.data.wording`, in which the synthetic corpus asks about a single number as about several.
+The wording is that of `lab.data.synthetic`, in which the synthetic corpus asks about a single number as about several.
 Tokens that begin every answer, such as a blank, belong to the prompt: what is left to answer is the number, so that a
 model that retrieves but does not keep to the wording is not taken for one that cannot retrieve.
 With four needles two suffice, so that the nearest two decide, and a task line and four answers leave little of a small
@@ -22,7 +22,7 @@ from functools import cached_property
 import numpy as np
 from tokenizers import Tokenizer
 
-from lab.data import wording
+from lab.data import synthetic
 from lab.data.synthetic import draw_numbers
 from lab.data.tokenizer import special_ends
 from lab.probe.needles import SAMPLE_NUMBERS, NeedleCase, compose, cut_haystack, number_place, plain_ids
@@ -76,7 +76,7 @@ class OneNumberTest:
     @cached_property
     def ends(self) -> tuple[list[int], list[int]]:
         """Tokens that begin every prompt, and those that end it: question, first words, what begins every answer."""
-        tail = plain_ids(self.tokenizer, wording.QUESTION + wording.ANSWER_PREFIX)
+        tail = plain_ids(self.tokenizer, synthetic.QUESTION + synthetic.ANSWER_PREFIX)
         return special_ends(self.tokenizer)[0], tail + self.lead
 
     @cached_property
@@ -115,12 +115,12 @@ class OneNumberTest:
 
     def spell(self, number: str, ids: list[int], digits: list[int]) -> Spelling:
         """Encode a number's needle, beside its whole answer as `answer` encodes it."""
-        needle, n = plain_ids(self.tokenizer, wording.NEEDLE.format(number=number)), len(self.lead)
+        needle, n = plain_ids(self.tokenizer, synthetic.NEEDLE.format(number=number)), len(self.lead)
         return Spelling(needle, number_place(self.tokenizer, number), ids[n:], [k - n for k in digits])
 
     def answer(self, number: str) -> tuple[list[int], list[int]]:
         """Encode a whole answer; return its tokens, and the indices of those that hold the number's digits."""
-        text = wording.answer([number])
+        text = synthetic.answer([number])
         encoding = self.tokenizer.encode(text, add_special_tokens=False)
         start = text.index(number)
         return encoding.ids, [k for k, (a, b) in enumerate(encoding.offsets) if b > start and a < start + len(number)]
