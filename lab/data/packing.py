@@ -72,8 +72,6 @@ class PackStream:
 
     def __init__(self, settings: PackSettings, stream: int = 0, state: Sequence[int] | None = None) -> None:
         self.settings, self.stream = settings, stream
-        arrangement = settings.arrangement
-        self.arranges = settings.skip is not None or settings.selection is not None or arrangement.rearranges
         self.next_sample = stream
         self.waiting: list[tuple[int, int]] = []  # (length, -sample) rising: among equal lengths the oldest is last
         self.drawn: dict[int, tuple[Segment, int]] = {}  # each waiting sample and its length, the oldest first
@@ -123,10 +121,8 @@ class PackStream:
         if selection is not None:
             length = selection.length(settings.store.read(segment.start, segment.length).astype(np.int64))
         if length > settings.pack_tokens:
-            raise ConfigError(
-                f"train.micro_batch_tokens={settings.pack_tokens}: must hold the longest segment, {length} tokens; use "
-                "data.window or more"
-            )
+            rule = f"must hold the longest segment, {length} tokens; use data.window or more"
+            raise ConfigError(f"train.micro_batch_tokens={settings.pack_tokens}: {rule}")
         self.drawn[sample] = segment, length
         insort(self.waiting, (length, -sample))
 
@@ -137,8 +133,7 @@ class PackStream:
         read = store.read(start, length + continues).astype(np.int64)
         targets = np.full(length, IGNORE, dtype=np.int64)
         targets[: len(read) - 1] = read[1:]
-        if not self.settings.segments.whole_documents:
-            targets[store.borders(start, len(read)) - 1] = IGNORE
+        targets[store.borders(start, len(read)) - 1] = IGNORE
         if not store.scores_all:
             targets[: len(read) - 1][~store.scored(start, len(read))[1:]] = IGNORE
         return read[:length], targets
@@ -147,8 +142,6 @@ class PackStream:
         """Arrange a sample as the runs that the mask, the skips or the selection make of it."""
         settings, (segment, _) = self.settings, self.drawn.pop(sample)
         tokens, targets = self._read(segment)
-        if not self.arranges:
-            return [TokenRun(tokens, targets, np.arange(len(tokens)))]
         generator = np.random.default_rng([settings.seed, sample])
         if settings.selection is not None:
             return [settings.selection.sample(tokens, targets, generator)]
@@ -209,10 +202,9 @@ def held_out_windows(data: DataConfig, *, length: int, windows: int, seed: int) 
     """
     store = TokenStore.open(shard_folder(data), "held_out")
     if store.n_tokens // length < windows:
-        raise DataError(
-            f"--windows={windows}: the held-out documents in {shard_folder(data)} hold {store.n_tokens // length} "
-            f"windows of {length} tokens; lower it, shorten --length, raise data.held_out_frac, or use --text"
-        )
+        rule = f"the held-out documents hold {store.n_tokens // length} windows of {length} tokens"
+        remedy = "lower it, shorten --length, raise data.held_out_frac, or use --text"
+        raise DataError(f"--windows={windows}: {rule}; {remedy}")
     segments = index_segments(store, "concatenated", length)
     settings = PackSettings(store=store, segments=segments, pack_tokens=length, seed=seed, look_ahead=1)
     packs = list(islice(PackStream(settings), windows))

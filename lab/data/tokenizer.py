@@ -68,20 +68,15 @@ def load_tokenizer(path: Path, eos: str | None = None) -> Tokenizer:
     if not file.is_file():
         raise DataError(f"data.tokenizer.path={path}: no such file; name a tokenizer.json or a folder with one")
     try:
-        tokenizer = Tokenizer.from_str(with_special(file.read_text(encoding="utf-8"), eos))
+        tokenizer = Tokenizer.from_file(str(file))
     except Exception as error:  # the library raises plain Exception for every broken file
         raise DataError(f"data.tokenizer.path={path}: not a tokenizer.json ({error}); save it again") from error
+    for added in tokenizer.get_added_tokens_decoder().values():
+        if added.content == eos:  # the library encodes a text that spells an added token which is not special
+            added.special = True
+            tokenizer.add_special_tokens([added])
     tokenizer.encode_special_tokens = True  # <eos> in a text is plain text and ends nothing
     return tokenizer
-
-
-def with_special(text: str, token: str | None) -> str:
-    """Mark an added token of a tokenizer.json as special, as the library encodes texts that spell one that is not."""
-    settings = json.loads(text)
-    ours = [added for added in settings.get("added_tokens", ()) if added["content"] == token]
-    for added in ours:
-        added["special"] = True
-    return json.dumps(settings, ensure_ascii=False) if ours else text
 
 
 def check_ids(ids: npt.ArrayLike, vocab_size: int) -> None:

@@ -164,13 +164,7 @@ def plan_gaps(config: ShapeConfig, options: list[Layout], n_tokens: int, natural
     offered = np.stack([layout.mean_pairs(n_tokens, edges) for layout in options])
     draws = whole_draws(nearest(offered, aimed), CYCLE)
     pairs = draws @ offered
-    plan = Plan(
-        draws,
-        profile_of(natural, edges),
-        aimed,
-        pairs / pairs.sum(),
-        edges,
-        pairs.sum() / (CYCLE * n_tokens),
-        natural[1:].sum() / natural[0],
-    )
+    per_token, natural_per_token = pairs.sum() / (CYCLE * n_tokens), natural[1:].sum() / natural[0]
+    reached = pairs / pairs.sum()
+    plan = Plan(draws, profile_of(natural, edges), aimed, reached, edges, per_token, natural_per_token)
     return plan.within_reach(config)

@@ -164,7 +164,7 @@ def test_the_record_counts_what_the_shards_hold(config):
 @pytest.mark.parametrize(
     ("settings", "rule"),
     [
-        ({"share": 0.01}, "share=0.01: changes no source (of 4: 1 no long documents, 1 no short doc"),
+        ({"share": 0.01}, "share=0.01: changes no source (long enough already, no long documents, no short doc"),
         ({"tokens": 1}, "tokens=1: leaves no document"),
     ],
 )
