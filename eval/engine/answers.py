@@ -26,9 +26,8 @@ from eval.engine.rows import Results, Row, shortened
 from eval.engine.subject import Subject, doublings
 from lab.data.tokenizer import check_ids
 from lab.errors import ConfigError
-from lab.probe.answering import answered
-from lab.probe.effective_length import NeedleProbe, ResultStore
-from lab.probe.intervals import share_limits
+from lab.probe.effective_length import NeedleProbe, ResultStore, answered
+from lab.probe.limits import share_limits
 
 CONFIDENCE = 0.95
 SAMPLE = 64  # numbers differ in tokens; the longest of this many is the bound

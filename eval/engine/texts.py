@@ -24,7 +24,7 @@ from lab.data.shards import TokenStore
 from lab.data.tokenizer import check_ids, needed, special_ends
 from lab.errors import ConfigError, DataError
 from lab.files import writing
-from lab.probe.haystacks import load_haystack, read_text, read_texts
+from lab.probe.needles import load_haystack, read_texts
 
 SUFFIXES = (".txt", ".json", ".jsonl")
 NO_CORPUS = "--text: must be set, a Hugging Face folder has no corpus of its own; give a text file"
@@ -83,7 +83,7 @@ def draw_texts(
     """
     tokenizer = needed(tokenizer)
     if path is not None:
-        source = read_text(Path(path), "--text", text_field)
+        source = "\n".join(read_texts(Path(path), "--text", text_field or "text"))
     elif data is not None:
         source = load_haystack(None, data, tokenizer)
     else:
