@@ -31,7 +31,7 @@ Row = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Document:
+class TextDocument:
     """A text and the name of its source; a conversation also in parts, each marked as scored or not."""
 
     text: str
@@ -39,7 +39,7 @@ class Document:
     parts: Parts | None = None
 
 
-Item = Document | str  # a document, or why there is none
+Item = TextDocument | str  # a document, or why there is none
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,9 @@ def open_corpus(config: DataConfig) -> Reader:
     if isinstance(corpus, Synthetic):
         generator, indices = SyntheticText(corpus), range(corpus.documents)
         tasks = [indices[start : start + TASK_DOCUMENTS] for start in indices[::TASK_DOCUMENTS]]
-        return Reader(len(tasks), {}, lambda task: (Document(generator.document(k), "synthetic") for k in tasks[task]))
+        return Reader(
+            len(tasks), {}, lambda task: (TextDocument(generator.document(k), "synthetic") for k in tasks[task])
+        )
     if isinstance(corpus, Stdlib):
         root = Path(sysconfig.get_path("stdlib"))
         outside = {"site-packages", "dist-packages", "__pycache__"}
@@ -131,7 +133,7 @@ def usable(text: str, source: str, parts: Parts | None = None) -> Item:
         text.encode("utf-8")
     except UnicodeEncodeError:  # lone surrogates, such as JSON's \\ud800
         return "not UTF-8"
-    return Document(text, sys.intern(source), parts)
+    return TextDocument(text, sys.intern(source), parts)
 
 
 def read_file(path: Path, corpus: Text | Slimpajama | Conversations) -> Iterator[Item]:

@@ -8,10 +8,10 @@ T_s are the tokens of source s, A_s those of them in long documents, r is `share
 them in long documents: every source keeps its share of the tokens and changes in length. A source without long
 documents, with nothing else, or with A_s >= r T_s already has w = g for all its documents.
 
-Copies: the k-th document of its source and class (long or short), shard after shard and sorted by length within a
-shard, is copied floor(k w + u) - floor((k - 1) w + u) times, with one uniform number u for each class. So a document is
-copied w times in expectation, a class is off by less than one copy, and in one shard by at most as many tokens as its
-longest document has (summation by parts, for lengths rise).
+Copies: the k-th document of its source and class (long or short) is copied floor(k w + u) - floor((k - 1) w + u)
+times, with one uniform number u for each class. Documents are counted shard after shard, sorted by length within a
+shard. So a document is copied w times in expectation, and a class is off by less than one copy. In one shard a class is
+off by at most as many tokens as its longest document has (summation by parts, for lengths rise).
 
 Source: Fu et al. 2024, arXiv:2402.10171, as used in AnchorAttention (arXiv:2411.13476, section 4.1 and appendix C) and
 LongRecipe (arXiv:2409.00509, section 5.2). In AnchorAttention's Table 9 the shares of sources change by up to 7 points;
@@ -32,7 +32,7 @@ import numpy.typing as npt
 
 from lab.data import shards
 from lab.data.config import Upsample
-from lab.data.shards import SPLITS, Shard, ShardWriter, TokenStore
+from lab.data.shards import SPLITS, Shard, TokenShardWriter, TokenStore
 from lab.errors import DataError
 from lab.files import check_sizes, sha256, temporary_of
 
@@ -46,7 +46,7 @@ OFFSETS = 2**20  # values of u, few enough that k + u is exact in float64 for ev
 
 
 @dataclass(frozen=True, eq=False)
-class Job:
+class CopyTask:
     """One task: a shard, how documents are copied, and how many documents of each class earlier shards have.
 
     Shapes: `weights`, `offsets` float64 (2 * n_sources,), `before` int64, by class: see `classes_of`.
@@ -75,7 +75,7 @@ def classes_of(shard: Shard, sources: list[str]) -> tuple[Ints, Ints]:
     return lengths, 2 * numbers[shard.sources] + (lengths > Upsample.longer_than)
 
 
-def plan(base: Path, upsample: Upsample) -> tuple[list[Job], dict[str, Any]]:
+def plan(base: Path, upsample: Upsample) -> tuple[list[CopyTask], dict[str, Any]]:
     """Read the lengths of all documents, plan every task, and return a record of the effect as well.
 
     Raises: DataError for settings that change nothing.
@@ -96,10 +96,11 @@ def plan(base: Path, upsample: Upsample) -> tuple[list[Job], dict[str, Any]]:
     if None not in kept:
         why = f"{', '.join(sorted({*map(str, kept)}))}; long ones have more than {upsample.longer_than:,} tokens"
         raise DataError(f"data.upsample.share={upsample.share}: changes no source ({why}); raise it, or leave it out")
-    offsets, earlier = draw_offsets(len(before[0])), np.zeros_like(before)
+    offsets = draw_offsets(len(before[0]))
+    earlier = np.zeros_like(before)
     jobs = []
     for path in shards.shards_in(base):
-        jobs.append(Job(path, sources, weights.ravel(), offsets, earlier[0].copy()))
+        jobs.append(CopyTask(path, sources, weights.ravel(), offsets, earlier[0].copy()))
         earlier += own.get(path, 0)
     copied = {job.shard: job for job in jobs}
     after: Ints = sum(counted(shard, copied[shard.folder].copies(shard)) for shard in parts)  # type: ignore[assignment]
@@ -134,12 +135,13 @@ def table(record: dict[str, Any]) -> str:
     return text
 
 
-def derive_task(folder: Path, name: str, job: Job) -> shards.Manifest:
+def derive_task(folder: Path, name: str, job: CopyTask) -> shards.Manifest:
     """Derive one shard; `name` is that of the upsampled corpus."""
-    manifest, final = shards.read_manifest(job.shard), folder / job.shard.name
+    manifest = shards.read_manifest(job.shard)
+    final = folder / job.shard.name
     check_sizes(job.shard, manifest["files"], DataError, shards.again(job.shard))
     marks = "train.scored.bin" in manifest["files"]
-    writer = ShardWriter(temporary_of(final), manifest["dtype"], name=name, marks_scored=marks)
+    writer = TokenShardWriter(temporary_of(final), manifest["dtype"], name=name, marks_scored=marks)
     writer.skips.update(manifest["skips"])
     for split in SPLITS:
         for shard in Shard.all_of({job.shard: manifest}, split):

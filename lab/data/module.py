@@ -132,7 +132,8 @@ class PackedData(lightning.LightningDataModule):
 
         Raises: ConfigError for token types that cannot be read.
         """
-        experiment, config, skip = self.experiment, self.config, self.experiment.skip
+        experiment = self.experiment
+        config, skip = self.config, experiment.skip
         self.settings = PackSettings(
             store=self.store,
             segments=index_segments(self.store, config.mode, self.segment_window()),
@@ -143,7 +144,8 @@ class PackedData(lightning.LightningDataModule):
             arrangement=arrangement_of(config, experiment.mask),
         )
         if self.shaped is not None:
-            self.settings.skip, self.weights = self.shaped.skip, self.shaped.plan.weights
+            self.settings.skip = self.shaped.skip
+            self.weights = self.shaped.plan.weights
         elif skip is not None and skip.selects:
             path = self.token_types or (Path(skip.selection) if skip.by_types else None)
             self.settings.selection = Selection.of(skip, config.window, load_tokenizer(shard_folder(config)), path)

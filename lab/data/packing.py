@@ -1,7 +1,7 @@
 """Packs: the whole segments of one micro-batch, end to end, chosen by a look-ahead best fit.
 
-A global batch is `n_streams` packs, one from each stream. Stream j reads only the global samples j, j + n_streams, ...,
-so the packs are a function of (seed, step), whatever the number of processes.
+A global batch is `n_streams` packs, one from each stream. Stream j reads only the global samples j, j + n_streams, ...
+So the packs are a function of (seed, step), whatever the number of processes.
 Random choices inside a segment (chunks, sentences, skips) are drawn from (seed, sample).
 A stream holds `look_ahead` segments; a pack takes the oldest one and then, repeatedly, the longest
 that still fits. No segment is cut or dropped. A stream's state is the next sample and the waiting samples.
@@ -153,7 +153,8 @@ class PackStream:
 
     def _pack(self, chosen: list[int]) -> Pack:
         """Lay out the runs of samples, end to end."""
-        selection, begin = self.settings.selection, 0
+        selection = self.settings.selection
+        begin = 0
         runs: list[TokenRun] = []
         anchors: list[int] = []
         for sample in chosen:
@@ -167,7 +168,8 @@ class PackStream:
             np.concatenate(parts, out=out[:begin])
             return out
 
-        tokens, targets = row([run.tokens for run in runs], 0), row([run.targets for run in runs], IGNORE)
+        tokens = row([run.tokens for run in runs], 0)
+        targets = row([run.targets for run in runs], IGNORE)
         plain = all(run.ids[0] == 0 and run.ids[-1] == len(run.ids) - 1 for run in runs)
         ids = None if plain else row([run.ids for run in runs], 0)
         anchored = tuple(anchors) if self.settings.arrangement.mask == "anchor" else None

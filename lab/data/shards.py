@@ -137,7 +137,7 @@ def token_dtype(vocab_size: int) -> Literal["<u2", "<u4"]:
     return "<u2" if vocab_size <= 2**16 else "<u4"
 
 
-class ShardWriter:
+class TokenShardWriter:
     """Collects one task's documents and publishes them as a shard; `name` is that of the corpus and its settings."""
 
     def __init__(

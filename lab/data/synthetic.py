@@ -1,16 +1,15 @@
 """A seeded probe corpus: word-like filler, repeated phrases, quoted passages, and numbers queried later.
 
 To pass a needle test a model must learn to copy by content over a distance. Here such copies are dense enough to be
-learned within minutes: few distinct words, phrases that return inside a document, passages quoted word for word,
-and documents that state magic numbers and end with the question of the needle test and its answer.
+learned within minutes. There are few distinct words. Phrases return inside a document, and passages are quoted word for
+word. Documents state magic numbers and end with the question of the needle test and its answer.
 
-Document lengths, in tokens, are log-normal with median `median_tokens` and log standard deviation `log_std`, whatever
-the training window, so that runs of different windows train on the same documents. A median of NATURAL_MEDIAN windows
-with `log_std` NATURAL_LOG_STD has, at any window L, the distribution of SlimPajama at 2048 (arXiv:2410.18745, section
-2, Figure 1a): over 80% of the position mass at i <= L/2, under 5% at i >= 3L/4, about 20% of the segments between L/8
-and L/4, about 20% of length L. The defaults have it at a window of 192: `median_tokens` 0.26 * 192 = 49.92 and
-`section_tokens` 192. Earlier versions gave both as fractions of the window, 0.26 and 1 by default; the same text at
-another window L has `median_tokens` 0.26 L and `section_tokens` L.
+Document lengths, in tokens, are log-normal with median `median_tokens` and log standard deviation `log_std`. They do
+not depend on the training window, so that runs of different windows train on the same documents. With a median of
+NATURAL_MEDIAN windows and `log_std` NATURAL_LOG_STD they are distributed as SlimPajama's at 2048 (arXiv:2410.18745,
+section 2, Figure 1a). At any window L, over 80% of the position mass is at i <= L/2 and under 5% at i >= 3L/4. About
+20% of the segments have L/8 to L/4 tokens, about 20% have L. The defaults have this shape at a window of 192:
+`median_tokens` is 0.26 * 192 = 49.92, and `section_tokens` 192.
 """
 
 from __future__ import annotations
@@ -136,17 +135,14 @@ class SyntheticText:
                     if phrases and rng.random() < self.corpus.repeat_prob:
                         phrase = phrases[int(rng.integers(0, len(phrases)))]
                     else:
-                        picks = rng.integers(
-                            0, self.corpus.words, int(rng.integers(PHRASE_WORDS[0], PHRASE_WORDS[1] + 1))
-                        )
-                        phrase = self.lexicon[picks].tolist()
+                        n_words = int(rng.integers(*PHRASE_WORDS, endpoint=True))
+                        phrase = self.lexicon[rng.integers(0, self.corpus.words, n_words)].tolist()
                         for place in np.flatnonzero(rng.random(len(phrase)) < self.corpus.number_prob):
                             phrase[place] = draw_numbers(rng, 1, self.corpus.digits)[0]
                         phrases.append(phrase)
                     sentence = sentence + phrase
-            costs = np.cumsum(
-                [1 + self.corpus.digits * word.isdigit() for word in sentence]
-            )  # a number is a space and digits
+            # a number is a space and digits
+            costs = np.cumsum([1 + self.corpus.digits * word.isdigit() for word in sentence])
             sentence = sentence[: max(1, int(np.searchsorted(costs, left - 1, side="right")))]
             text.extend(sentence)
             out.append(" " + " ".join(sentence) + ".")

@@ -26,8 +26,8 @@ from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, proce
 
 from lab.data import synthetic
 from lab.data.config import Bpe, Conversations, DataConfig, Synthetic
-from lab.data.corpora import UNSCORED, Document, Item, Parts, open_corpus
-from lab.data.shards import SPLITS, Manifest, ShardWriter, Split, task_name, token_dtype
+from lab.data.corpora import UNSCORED, Item, Parts, TextDocument, open_corpus
+from lab.data.shards import SPLITS, Manifest, Split, TokenShardWriter, task_name, token_dtype
 from lab.errors import DataError
 from lab.files import temporary_of, write_atomic
 
@@ -125,7 +125,7 @@ def obtain_tokenizer(config: DataConfig, folder: Path) -> Tokenizer:
 
         def texts() -> Iterator[str]:
             for item in chain.from_iterable(map(reader.read, range(reader.n_tasks))):
-                if isinstance(item, Document) and split_of(item.text, config.held_out_frac) == "train":
+                if isinstance(item, TextDocument) and split_of(item.text, config.held_out_frac) == "train":
                     yield item.text
                 else:
                     left_out[item if isinstance(item, str) else "held out"] += 1
@@ -160,7 +160,7 @@ def run_task(config: DataConfig, folder: Path, eos: int, task: int) -> Manifest:
     tokenizer, items = load_tokenizer(folder), open_corpus(config).read(task)
     marks = config.tags or isinstance(config.corpus, Conversations)
     dtype, place = token_dtype(tokenizer.get_vocab_size()), folder / task_name(task)
-    writer = ShardWriter(temporary_of(place), dtype, name=config.shard_name, marks_scored=marks)
+    writer = TokenShardWriter(temporary_of(place), dtype, name=config.shard_name, marks_scored=marks)
     before, after = special_ends(tokenizer)
 
     def encode(text: str) -> list[int]:
@@ -176,7 +176,7 @@ def run_task(config: DataConfig, folder: Path, eos: int, task: int) -> Manifest:
     if isinstance(config.corpus, Conversations):
         items = samples_of(config.corpus, items, count)
     while batch := list(islice(items, BATCH_DOCUMENTS)):
-        documents = [item for item in batch if isinstance(item, Document)]
+        documents = [item for item in batch if isinstance(item, TextDocument)]
         writer.skips.update(item for item in batch if isinstance(item, str))
         encodings = tokenizer.encode_batch_fast([document.text for document in documents])
         for document, encoding in zip(documents, encodings, strict=True):
@@ -208,12 +208,12 @@ def samples_of(corpus: Conversations, items: Iterable[Item], count: Callable[[Pa
                     elif corpus.min_tokens and count(piece) < corpus.min_tokens:
                         yield f"shorter than {corpus.min_tokens} tokens"
                     else:
-                        yield Document("".join(text for text, _ in piece), item.source, piece)
+                        yield TextDocument("".join(text for text, _ in piece), item.source, piece)
 
     taken = 0
     for sample in samples():
         yield sample
-        taken += isinstance(sample, Document)
+        taken += isinstance(sample, TextDocument)
         if taken == corpus.limit:
             return
 

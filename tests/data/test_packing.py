@@ -1,7 +1,6 @@
 import itertools
 from collections import Counter
 
-import numpy as np
 import pytest
 
 from lab.data.segments import index_segments
@@ -71,16 +70,6 @@ def test_what_is_scored_by_hand(tmp_path):
     for pack in take(stream_of(corpus, pack_tokens=4, look_ahead=1), 3):
         seen.update({tuple(tokens): targets for tokens, targets in parts(pack)})
     assert seen == {(1, 2, 3): [2, 3, 4], (4, 5): [5, IGNORE], (9,): [IGNORE]}
-
-
-@pytest.mark.parametrize("mode", ["concatenated", "uniform"])
-def test_no_target_of_joined_documents_crosses_a_document(tmp_path, mode):
-    ends = set(np.cumsum(LENGTHS).tolist())
-    documents = numbered_documents(LENGTHS)
-    store = make_store(tmp_path, [documents[:50], documents[50:]])
-    for pack in take(stream_of((store, index_segments(store, mode, WINDOW))), 60):
-        for tokens, targets in parts(pack):
-            assert targets == [IGNORE if token in ends else token + 1 for token in tokens]
 
 
 @pytest.mark.parametrize("n_streams", [1, 2, 4])
