@@ -181,12 +181,12 @@ def finished_tests(subject: Subject, probe: NeedleProbe, folder: Path) -> Finish
         "precision": "bf16" if subject.precision == "bfloat16" else "fp32",
         "device": subject.device.type,
         "protocol": probe.config.protocol,
-        "needles": probe.needles,
-        "digits": probe.digits,
+        "needles": probe.config.needles,
+        "digits": probe.config.digits,
         "answer_budget": probe.config.budget,
         "haystack": hashlib.sha256(probe.haystack.encode()).hexdigest(),
         "shortest_prompt": probe.case(probe.shortest(), 0).prompt_hash,  # names the tokenizer and how cases are drawn
-        "seed": probe.seed,
+        "seed": probe.config.seed,
     }
     return FinishedTests(folder, subject.model.consumed_tokens or 0, key)
 
