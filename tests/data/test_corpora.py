@@ -96,12 +96,6 @@ def test_a_truncated_zst_file_is_one_line(tmp_path, kept):
         read_all(Text(path=str(tmp_path)))
 
 
-def test_zst_frames_follow_each_other(tmp_path):
-    frames = [zst(json_lines([{"text": text}])) for text in TEXTS]
-    (tmp_path / "part.jsonl.zst").write_bytes(b"".join(frames))
-    assert [item.text for item in read_all(Text(path=str(tmp_path)))] == TEXTS
-
-
 @pytest.mark.parametrize("damage", ["truncated", "page_header", "page"])
 def test_a_broken_parquet_file_is_one_line(tmp_path, damage):
     path = tmp_path / "part.parquet"

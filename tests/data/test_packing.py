@@ -62,16 +62,6 @@ def test_packs_are_whole_segments_with_their_targets(corpus):
             assert (tokens, targets) == pieces[tokens[0]]
 
 
-def test_what_is_scored_by_hand(tmp_path):
-    # a document of 5 tokens, 3 to a segment: 1 2 3 scored with 2 3 4, then 4 5 with 5 and nothing; one of 1: nothing
-    store = make_store(tmp_path, [[[1, 2, 3, 4, 5]], [[9]]])
-    corpus = (store, index_segments(store, "natural", 3))
-    seen = {}
-    for pack in take(stream_of(corpus, pack_tokens=4, look_ahead=1), 3):
-        seen.update({tuple(tokens): targets for tokens, targets in parts(pack)})
-    assert seen == {(1, 2, 3): [2, 3, 4], (4, 5): [5, IGNORE], (9,): [IGNORE]}
-
-
 @pytest.mark.parametrize("n_streams", [1, 2, 4])
 def test_what_is_packed_and_what_waits_is_every_sample_once(corpus, n_streams):
     _, segments = corpus
