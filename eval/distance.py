@@ -39,7 +39,7 @@ from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Gt, Le, Lt
 
-from eval.engine.answers import FinishedTests
+from eval.engine.answers import finished_tests
 from eval.engine.command import Form
 from eval.engine.methods import read_distance
 from eval.engine.needles import built, shorter_prompts
@@ -169,7 +169,7 @@ class FoundByDistance(Measure):
         digest = shortened(json.dumps([names, self.probe.distances, asked(self.options)]))
         tokens = self.subject.model.consumed_tokens or 0
         self.file = self.folder / f"distance-{tokens:015d}-{digest}.jsonl"
-        write_rows(self.file, rows, f"-o {self.folder}", "folder")
+        write_rows(self.file, rows)
         return rows
 
     @property
@@ -179,22 +179,13 @@ class FoundByDistance(Measure):
 
     def run_all(self, probe: DistanceProbe) -> list[DistanceResult]:
         """Run the tests of the model's present method that are not finished."""
-        subject, model = self.subject, self.subject.model
-        key = {
-            "tests": "one number",
-            **one_number_tests(probe),
-            "weights": subject.weights,
-            "method": model.method,
-            "precision": subject.precision,
-            "device": subject.device.type,
-            "prompt": probe.test.case(probe.test.reachable[0], 0).prompt_hash,  # names the tokenizer and the draws
-        }
-        finished = FinishedTests(self.folder, model.consumed_tokens or 0, key, "distance")
-        self.bar.name(model.method)
+        tests, first = {"tests": "one number", **one_number_tests(probe)}, probe.case(probe.test.reachable[0], 0)
+        finished = finished_tests(self.subject, self.folder, tests, first, "distance")
+        self.bar.name(self.subject.model.method)
         known = [test for distance in probe.distances for test in finished.known(distance)]
         self.bar.known(sum(test < probe.config.distance_tests for test in known))
         finished.report = self.bar.update
-        return list(probe.run(subject, store=finished))
+        return list(probe.run(self.subject, store=finished))
 
     def four_needles(self) -> dict[str, list[Row]]:
         """Read the four-needle tests that training recorded at this checkpoint, up to the window, by the run's method.

@@ -39,9 +39,8 @@ from torch import Tensor
 
 from eval.engine.command import Form, Options
 from eval.engine.rows import Row, to_text
-from eval.engine.run import run_measure
+from eval.engine.run import OnTexts, run_measure
 from eval.engine.subject import doublings
-from eval.engine.texts import OnTexts
 from lab.command import Bar, start
 from lab.draw import GREY, Rule, draw, layer
 from lab.model.attention.inspection import BLOCK_LOGITS, LayerLogits, layer_inputs

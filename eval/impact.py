@@ -31,8 +31,7 @@ from tokenizers import Tokenizer
 from eval.engine.command import Form, Request, run
 from eval.engine.impactful import BoolArray, FloatArray, IntArray, Labels, Tally, mark, shares_by_position, token_texts
 from eval.engine.rows import Found, to_text
-from eval.engine.subject import device_for, source
-from eval.engine.texts import draw_texts
+from eval.engine.subject import device_for, draw_texts, source
 from lab.command import NOTHING_WRITTEN, Bar, start
 from lab.data.packing import IGNORE, Windows, held_out_windows
 from lab.data.selecting import RESULT, ImpactConfig, label_types, open_tagger
@@ -42,6 +41,7 @@ from lab.errors import ConfigError, DataError
 from lab.files import write_json, writing
 from lab.loading import OpenedModel, open_model
 from lab.model.attention.inspection import target_logits
+from lab.probe.haystacks import read_text
 from lab.skip.sentences import sentence_ends, sentences_with, split_sentences
 
 STRETCH = 200  # marked targets, at least, for each point of the picture
@@ -151,8 +151,8 @@ def draw_windows(options: ImpactConfig, tuned: OpenedModel, tokenizer: Tokenizer
     asked: dict[str, int] = {"length": length, "windows": options.windows, "seed": options.seed}
     if options.text is not None:
         rows = draw_texts(
-            options.text,
-            None,
+            read_text(Path(options.text), "--text"),
+            f"--text={options.text}",
             tokenizer,
             n_tokens=length + 1,
             texts=options.windows,

@@ -39,7 +39,7 @@ import numpy as np
 from eval.engine.answers import answer_budget, choose_lengths, summed
 from eval.engine.cases import Distinct, TextCase, Writer, draw_pair, fit
 from eval.engine.command import CellOptions, Form
-from eval.engine.rows import Row, limits, to_text
+from eval.engine.rows import Row, limits
 from eval.engine.run import Cell, Measure, run_measure
 from eval.engine.subject import MOST_TOKENS, SUBJECT
 from lab.command import start
@@ -110,6 +110,13 @@ class Lines(Measure):
     form = Form(options=LinesOptions)
     alike = ("protocol", "answer_budget", "n", "seed", "by")
     named_by = (*SUBJECT, *alike, "asked")
+    columns = (
+        ("lines", lambda row: "-".join(f"{number:,}" for number in dict.fromkeys(row["lines"].values())), ""),
+        ("tokens", "length", ","),
+        ("range", "range", ""),
+        ("score (%)", lambda row: 100 * row["score"], ".1f"),
+        ("95% limits", lambda row: limits(row, ".1f", 100), ""),
+    )
 
     def prepare(self) -> None:
         """Choose the lengths, all of which have room for every test."""
@@ -154,21 +161,9 @@ class Lines(Measure):
         known = {"length": max(tokens), "lines": {"least": min(lines), "most": max(lines)}}
         return {**known, "range": range_of(min(tokens), max(tokens)), **summed(outcome)}, outcome.records
 
-    def text(self, rows: Sequence[Row]) -> str:
-        """Write a line for each length."""
-        first = rows[0]
-        title = f"{first['model']}: {first['method']}; {first['protocol']} protocol, {first['n']} tests each"
-        shown = [
-            {
-                "lines": "-".join(f"{number:,}" for number in dict.fromkeys(row["lines"].values())),
-                "tokens": row["length"],
-                "range": row["range"],
-                "score (%)": 100 * row["score"],
-                "95% limits": limits(row, ".1f", 100),
-            }
-            for row in rows
-        ]
-        return f"{title}\n\n{to_text(shown, {'tokens': ',', 'score (%)': '.1f'})}"
+    def heading(self, row: Row) -> str:
+        """Name the model and the tests."""
+        return f"{row['model']}: {row['method']}; {row['protocol']} protocol, {row['n']} tests each"
 
     def chart(self, rows: Sequence[Row]) -> Any:
         """Draw the share found over the tokens of the longest test, a line for each model and method."""

@@ -16,11 +16,6 @@ that were measured on the same documents, so that one call for each compares met
     python -m eval.perplexity runs/tiny_2k --lengths=2048,4096 --plot --position.distance.method=dca \
         --position.distance.train_len=2048
 
-Several processes can score windows together that exceed one GPU's memory. Each has its part of their tokens. Their
-number must divide the model's key-value heads, and the results are those of one process:
-
-    torchrun --standalone --nproc-per-node=8 -m eval.perplexity runs/anchor_128k --lengths=131072
-
 Prints a table, and adds a line for each length to perplexity.jsonl in eval/ of the run folder (runs/perplexity-NAME for
 a Hugging Face folder) or FOLDER, once it is known; a second call continues from there. perplexity-cases/ holds
 every document's loss.
@@ -33,6 +28,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
@@ -40,16 +36,20 @@ import numpy.typing as npt
 from annotated_types import Ge, Le
 
 from eval.engine.command import CellOptions, Form
-from eval.engine.rows import Row, limits, to_text
+from eval.engine.rows import Row, limits
 from eval.engine.run import Cell, Measure, run_measure
 from eval.engine.sliding import CONFIDENCE, text_losses, windows
-from eval.engine.subject import MOST_TOKENS, SUBJECT, doublings
-from eval.engine.texts import documents_of
-from lab.command import start
-from lab.data.tokenizer import check_ids
-from lab.errors import DataError
+from eval.engine.subject import MOST_TOKENS, NO_CORPUS, SUBJECT, Subject, doublings
+from lab.command import Bar, start
+from lab.data.preparation import shard_folder
+from lab.data.shards import TokenStore
+from lab.data.tokenizer import check_ids, special_ends
+from lab.errors import ConfigError, DataError
+from lab.probe.haystacks import read_texts
 from lab.schema import LONGEST, Length, PathText, Positive, Tests
 
+AnyIds = npt.NDArray[Any]  # of any integer type, as they lie in a store
+SUFFIXES = (".txt", ".json", ".jsonl")
 STRIDE = 256  # tokens (arXiv:2402.17463, section 4.1)
 PairLength = Annotated[int, Ge(2), Le(LONGEST)]  # a token predicts the next
 
@@ -112,10 +112,16 @@ class Perplexity(Measure):
 
     kind = "perplexity"
     options: PerplexityOptions
-    form = Form(options=PerplexityOptions, shared=True)
+    form = Form(options=PerplexityOptions)
     alike = ("protocol", "texts", "stride", "n")
     named_by = (*SUBJECT, *alike, "length")
     unit = "window"
+    columns = (
+        ("context", "length", ","),
+        ("perplexity", "score", ".4f"),
+        ("95% interval", limits, ""),
+        ("scored tokens", "scored_tokens", ","),
+    )
 
     def prepare(self) -> None:
         """Choose the lengths and draw the documents.
@@ -168,21 +174,9 @@ class Perplexity(Measure):
         each = zip(losses.nll.tolist(), losses.tokens.tolist(), strict=True)
         return found, [{"test": number, "nll": nll, "tokens": tokens} for number, (nll, tokens) in enumerate(each)]
 
-    def text(self, rows: Sequence[Row]) -> str:
-        """Write a line for each context length."""
-        first = rows[0]
-        what = f"{first['n']} documents, {first['source']}, stride {first['stride']}"
-        shown = [
-            {
-                "context": row["length"],
-                "perplexity": row["score"],
-                "95% interval": limits(row),
-                "scored tokens": row["scored_tokens"],
-            }
-            for row in rows
-        ]
-        table = to_text(shown, {"context": ",", "perplexity": ".4f", "scored tokens": ","})
-        return f"{first['model']}: {first['method']}; {what}\n\n{table}"
+    def heading(self, row: Row) -> str:
+        """Name the model and the documents."""
+        return f"{row['model']}: {row['method']}; {row['n']} documents, {row['source']}, stride {row['stride']}"
 
     def chart(self, rows: Sequence[Row]) -> Any:
         """Draw perplexity over context length, a line for each model and method."""
@@ -193,6 +187,34 @@ class Perplexity(Measure):
         style: dict[str, Any] = {"x_title": "context length (tokens)", "log_y": far_apart}
         style["y_limits"] = None if far_apart else (least - spread, most + spread)
         return self.length_chart(rows, "perplexity", f"sliding window, stride {first['stride']}; {documents}", **style)
+
+
+def documents_of(subject: Subject, text: str | None, text_field: str) -> list[AnyIds]:
+    """Read and encode the documents of a file or folder, or the held-out documents of a run.
+
+    A document of a file begins with the tokenizer's first token; held-out documents are those of training, from
+    their first token to the one that ends them.
+
+    Raises: LabError where there is no text.
+    """
+    if text is None:
+        if subject.model.experiment is None:
+            raise ConfigError(NO_CORPUS)
+        return list(TokenStore.open(shard_folder(subject.model.experiment.data), "held_out").documents())
+    before, encode = special_ends(subject.tokenizer)[0], subject.tokenizer.encode
+    texts = Bar(file_texts(Path(text), text_field), desc="encoding", leave=False)
+    return [np.array(before + encode(each, add_special_tokens=False).ids, dtype=np.int64) for each in texts]
+
+
+def file_texts(place: Path, text_field: str) -> list[str]:
+    """Read the texts of a file or of a folder's files: a .txt or .json is one text, each line of a .jsonl is one.
+
+    Raises: DataError for missing, broken or empty files.
+    """
+    files = sorted(path for path in place.rglob("*") if path.suffix in SUFFIXES) if place.is_dir() else [place]
+    if not files:
+        raise DataError(f"--text={place}: holds no .txt, .json or .jsonl file; give a folder with text in it")
+    return [text for path in files for text in read_texts(path, "--text", text_field)]
 
 
 def digest_of(documents: Sequence[npt.NDArray[np.int64]]) -> str:

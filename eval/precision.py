@@ -30,7 +30,7 @@ import torch
 
 from eval.engine.command import Form, Options
 from eval.engine.rows import Row, to_text
-from eval.engine.run import run_measure
+from eval.engine.run import OnTexts, run_measure
 from eval.engine.shift_difference import (
     ARITHMETICS,
     REFERENCE,
@@ -42,7 +42,6 @@ from eval.engine.shift_difference import (
     shift_faults,
 )
 from eval.engine.subject import doublings
-from eval.engine.texts import OnTexts
 from lab.command import Bar, start
 from lab.draw import beside, draw
 from lab.errors import ConfigError

@@ -39,7 +39,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from eval.engine.answers import finished_tests
 from eval.engine.command import Request
 from eval.engine.depths import ByDepth
 from eval.engine.methods import METHODS, Setting, named
@@ -103,7 +102,7 @@ class Probe(NeedleMeasure):
 
     def rows(self) -> list[Row]:
         """Probe length after length, and write the records that training's probe writes."""
-        finished, tests = finished_tests(self.subject, self.probe, self.folder), self.config.tests
+        finished, tests = self.finished(), self.config.tests
         self.curve: list[LengthResult] = []
         with self.counting() as bar:
             finished.report = bar.update
@@ -208,7 +207,7 @@ class ByMethod(NeedleMeasure):
         """Run one method's tests: its row, and which tests it passes."""
         decoder, config = self.subject.model.decoder, self.config
         decoder.frequencies, decoder.distance = item.place(self.own)
-        result = self.run_length(length, finished_tests(self.subject, self.probe, self.folder))
+        result = self.run_length(length, self.finished())
         passed = [row["found"] >= config.required for row in result.cases]
         row = {
             **self.about,

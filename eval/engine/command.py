@@ -41,8 +41,7 @@ class Form:
     """What a command takes; without `options` its settings are those of a run, read elsewhere.
 
     `lacks` are the shared options that make no sense for it. `several` methods may be named in one --distance; a `lone`
-    one replaces the model's own. `each` is whether several models are measured one by one; `shared`, whether the
-    processes of a torchrun measure together.
+    one replaces the model's own. `each` is whether several models are measured one by one.
     """
 
     options: type[Any] | None = None
@@ -50,7 +49,6 @@ class Form:
     several: bool = False
     lone: bool = False
     each: bool = True
-    shared: bool = False
     missing: str = MODEL
 
     @property
@@ -88,7 +86,7 @@ def run(
     name: str,
     description: str | None,
     form: Form,
-    measure: Callable[[Request], Found | None],
+    measure: Callable[[Request], Found],
     arguments: Sequence[str],
     *,
     settings: Callable[[], Sequence[str]] = tuple,
@@ -97,42 +95,30 @@ def run(
 ) -> int:
     """Read the command line, measure, show what was found, and return the exit status.
 
-    `measure` returns None in all processes but the first. `together` is given what was found of several models, and the
-    last request with the folder of all.
+    `together` is given what was found of several models, and the last request with the folder of all.
     """
 
     def work(words: Words) -> int:
-        refuse_copies(name, form)
-        found = []
+        if read_launch(os.environ).world_size > 1:
+            raise ConfigError(f"torchrun: its processes would measure the same; start one with python -m {name}")
+        found: list[Found] = []
+
+        def add(one: Found) -> None:
+            found.append(one)
+            if not words.options.json:
+                show(one.whole)
+
         with printing_to_stderr() if words.options.json else contextlib.nullcontext():
             for request in requests_of(words, form):
-                one = measure(request)
-                if one is not None and not words.options.json:
-                    show(one.whole)
-                found += [] if one is None else [one]
+                add(measure(request))
             if together is not None and len(found) > 1:
-                found.append(together(request._replace(folder=folder_of(words)), found))
-                if not words.options.json:
-                    show(found[-1].whole)
-        if words.options.json and found:
+                add(together(request._replace(folder=folder_of(words)), found))
+        if words.options.json:
             show(document(name, found))
         return 0
 
     lines = lambda: form.lines(settings())  # noqa: E731
     return command.run(description, arguments, work, syntax=form.syntax, settings=lines, stopped=stopped)
-
-
-def refuse_copies(name: str, form: Form) -> None:
-    """Refuse several processes where each would measure the same and write over the others' results.
-
-    Raises: ConfigError.
-    """
-    launch = read_launch(os.environ)
-    if launch.world_size > 1 and not form.shared:
-        raise ConfigError(
-            f"torchrun: {launch.world_size} processes of {name} would measure the same; start one with python -m "
-            f"{name} (those of eval.perplexity share every window)"
-        )
 
 
 @contextlib.contextmanager

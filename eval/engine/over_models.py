@@ -53,7 +53,7 @@ def over_models(request: Request, found: Sequence[Found]) -> Found:
             rows.append({**row, "model": name, "step": step, "tokens": tokens})
     digest = shortened(json.dumps([names, asked(request.options), request.distances, request.overrides]))
     path = (request.folder or Path("runs")) / f"reach-{digest}.jsonl"
-    write_rows(path, rows, f"-o {path.parent}", "folder")
+    write_rows(path, rows)
     picture = path.with_suffix(".png") if request.plots else None
     if picture is not None:
         save(chart(rows), picture)

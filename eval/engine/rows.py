@@ -15,7 +15,7 @@ import hashlib
 import json
 import math
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 Row = dict[str, Any]
+Column = tuple[str, str | Callable[[Row], Any], str]  # heading, the field or a function of the row, format
 LEAST = 1e-5  # share that is written out
 
 
@@ -82,7 +83,7 @@ class Results:
         """
         whole = dict(row)
         if tests is not None:
-            write_rows(self.path.parent / tests[0], tests[1], f"-o {self.path.parent}", "folder")
+            write_rows(self.path.parent / tests[0], tests[1])
             whole["cases"] = tests[0]
         self.append([whole])
         if tests is not None:
@@ -98,13 +99,13 @@ class Results:
         return self.path.parent / f"{tests}.part"
 
 
-def write_rows(path: Path, rows: Iterable[Mapping[str, Any]], option: str, other: str = "file") -> None:
-    """Write a file of rows, whole or not at all; `option` is its name on the command line.
+def write_rows(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
+    """Write a file of rows, whole or not at all.
 
     Raises: ConfigError where the file cannot be written.
     """
-    with writing(option, other):
-        RunFolder(path.parent).write_records(path.name, [dict(row) for row in rows])
+    with writing(f"-o {path.parent}", "folder"):
+        RunFolder(path.parent).write_records(path.name, [finite(row) for row in rows])
 
 
 def shortened(text: str) -> str:
@@ -154,9 +155,9 @@ def finite(value: Any) -> Any:
         return {str(key): finite(each) for key, each in value.items()}
     if isinstance(value, list | tuple):
         return [finite(each) for each in value]
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    return value if value is None or isinstance(value, bool | int | str) else str(value)
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value if value is None or isinstance(value, bool | int | float | str) else str(value)
 
 
 def save(found: Found, folder: Path | None, name: str) -> Found:
@@ -166,9 +167,7 @@ def save(found: Found, folder: Path | None, name: str) -> Found:
     """
     if folder is None:
         return found
-    with writing(f"-o {folder}", "folder"):
-        folder.mkdir(parents=True, exist_ok=True)
-        RunFolder(folder).write_records(f"{name}.jsonl", [finite(row) for row in found.rows])
+    write_rows(folder / f"{name}.jsonl", found.rows)
     return found._replace(written=folder / f"{name}.jsonl")
 
 
@@ -207,6 +206,12 @@ def to_text(table: pd.DataFrame | Sequence[Mapping[str, Any]], form: str | Mappi
     index = [format(name, forms.get(str(frame.index.name), "")) for name in frame.index]
     text: str = pd.DataFrame(words, index).rename_axis(columns=frame.index.name).to_string()
     return text
+
+
+def columns_text(rows: Sequence[Row], columns: Sequence[Column]) -> str:
+    """Write a table of rows."""
+    shown = [{name: row[of] if isinstance(of, str) else of(row) for name, of, _ in columns} for row in rows]
+    return to_text(shown, {name: form for name, _, form in columns})
 
 
 def pivot(rows: Sequence[Mapping[str, Any]], index: str, columns: str, values: str = "score") -> pd.DataFrame:

@@ -171,7 +171,7 @@ def test_other_weights_take_up_nothing(probe, run_folder, tmp_path):
     assert probe("", model=other)[0] == 0
     (checkpoint,) = (other / "checkpoints").iterdir()
     key = lines(next((tmp_path / "out").glob("tests-*.jsonl")))[0]["key"]
-    assert key["weights"] == Checkpoint(checkpoint).digest
+    assert key["weights"] == Checkpoint(checkpoint).digest[:16]
     assert FinishedTests(tmp_path / "out", CONSUMED, key).known(192)
     assert not FinishedTests(tmp_path / "out", CONSUMED, {**key, "weights": "0" * 64}).known(192)
 
