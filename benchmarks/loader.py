@@ -22,9 +22,8 @@ from types import SimpleNamespace
 import numpy as np
 
 from benchmarks import record
-from lab.data.batches import Batches
 from lab.data.config import DataConfig, Mode, Text
-from lab.data.module import PackedData
+from lab.data.module import PackedData, to_batch
 from lab.data.preparation import shard_folder
 from lab.data.segments import index_documents
 from lab.data.shards import ShardWriter
@@ -94,7 +93,7 @@ def packing(config: DataConfig) -> record.Figures:
     """Time packs of one stream, in CPU seconds: the first, from files just mapped, and those after them."""
     data = module_of(config)
     data.setup("fit")
-    batches, times = iter(Batches([data.stream(0)], 0)), []
+    batches, times = map(to_batch, data.stream(0)), []
     next(batches)
     for _ in range(ROUNDS):
         start = time.process_time()
@@ -108,7 +107,7 @@ def waiting(config: DataConfig) -> record.Figures:
     """Time how long steps wait for their packs."""
     data, waited = module_of(config), 0.0
     data.setup("fit")
-    batches = iter(data.train_dataloader())
+    batches = data.train_dataloader()
     next(batches)
     for _ in range(STEPS):
         time.sleep(STEP_S)

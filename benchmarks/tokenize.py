@@ -19,12 +19,10 @@ from statistics import median
 
 from benchmarks import record
 from benchmarks.timing import ratio
-from lab.data.config import Bpe, DataConfig, Text, TokenizerFile
-from lab.data.corpora import StdlibReader
+from lab.data.config import Bpe, DataConfig, Stdlib, Text, TokenizerFile
+from lab.data.corpora import Document, open_corpus
 from lab.data.preparation import end_of_document, prepare, shard_folder
-from lab.data.text_files import Document
-from lab.data.tokenizer import load_tokenizer
-from lab.data.tokenizing import BATCH_DOCUMENTS, obtain_tokenizer, run_task
+from lab.data.tokenizer import BATCH_DOCUMENTS, load_tokenizer, obtain_tokenizer, run_task
 
 TEXTS, TASKS, VOCABULARY = 4000, 1000, 4096
 
@@ -89,7 +87,7 @@ def main() -> None:
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     path = options.tokenizer
     chosen = Bpe(vocab_size=VOCABULARY) if path is None else TokenizerFile(path=str(path), eos=options.eos)
-    reader = StdlibReader()
+    reader = open_corpus(DataConfig(corpus=Stdlib()))
     items = chain.from_iterable(reader.read(task) for task in range(reader.n_tasks))
     texts = list(islice((item.text for item in items if isinstance(item, Document)), TEXTS))
     with tempfile.TemporaryDirectory() as place:

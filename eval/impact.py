@@ -33,7 +33,8 @@ from eval.engine.impactful import BoolArray, FloatArray, IntArray, Labels, Tally
 from eval.engine.rows import Found, to_text
 from eval.engine.subject import device_for, draw_texts, source
 from lab.command import NOTHING_WRITTEN, Bar, start
-from lab.data.packing import IGNORE, Windows, held_out_windows
+from lab.data.arrangement import IGNORE
+from lab.data.packing import Windows, held_out_windows
 from lab.data.selecting import RESULT, ImpactConfig, label_types, open_tagger
 from lab.data.tokenizer import check_ids, needed, vocabulary_hash
 from lab.draw import draw, save

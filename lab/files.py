@@ -154,18 +154,20 @@ def entries_of(manifest: dict[str, Any]) -> dict[str, FileEntry] | None:
     return files if all(Path(name).name == name for name in files) else None
 
 
-def manifest_of(folder: Path) -> dict[str, FileEntry]:
-    """Return the size and SHA-256 of each file of a folder, by name."""
-    return {p.name: {"bytes": p.stat().st_size, "sha256": sha256(p)} for p in sorted(folder.iterdir())}
+def manifest_of(folder: Path, pattern: str = "*") -> dict[str, FileEntry]:
+    """Return the size and SHA-256 of each file of a folder that has a name like `pattern`, by name."""
+    return {p.name: {"bytes": p.stat().st_size, "sha256": sha256(p)} for p in sorted(folder.glob(pattern))}
 
 
-def check_sizes(folder: Path, files: Mapping[str, FileEntry], error: type[LabError], remedy: str) -> None:
-    """Refuse a folder that lacks a file of its manifest, or holds one of another size.
+def check_sizes(
+    folder: Path, files: Mapping[str, FileEntry], error: type[LabError], remedy: str, *, hashes: bool = False
+) -> None:
+    """Refuse a folder that lacks a file of its manifest, or holds one of another size or, with `hashes`, SHA-256.
 
     Raises: `error`.
     """
     for name, entry in files.items():
-        if fault := file_fault(folder / name, entry):
+        if fault := file_fault(folder / name, entry, hashes=hashes):
             raise error(f"{folder / name}: {fault}; {remedy}")
 
 

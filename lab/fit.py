@@ -13,7 +13,8 @@ CONFIG is a YAML file, or the name of one of configs/, as cpu_demo. Every settin
 
     python -m lab.fit configs/cpu_demo.yaml --profile -o FOLDER            where the time of a few steps goes
 
---dry_run trains nothing and needs no GPU, shards or weights. --profile trains six steps apart from the run, and writes
+--dry_run trains nothing and needs no GPU, shards or weights. --memory_gib refuses a run that GPUs of so many GiB cannot
+hold. --profile trains six steps apart from the run, and writes
 trace.json and profile.txt to FOLDER, or to RUN/profile. With train.devices > 1 the command starts torchrun, which
 starts a process for each device.
 
@@ -32,38 +33,30 @@ from pathlib import Path
 from lab.command import NOTHING_WRITTEN, Syntax, Words, run, settings_lines
 from lab.config import Experiment, load_experiment
 from lab.errors import ConfigError
-from lab.estimate.planned import DryRun, load_without_weights, separate
 from lab.launch import needs_torchrun, read_launch, start_ranks
 
 SYNTAX = Syntax(
     flags=("--resume", "--restart", "--print_config", "--dry_run", "--profile"),
-    values=("-o",),
+    values=("-o", "--memory_gib"),
     missing="CONFIG: must be the first argument, a YAML file; for instance configs/cpu_demo.yaml",
 )
 
 
-def settings() -> list[str]:
-    """Describe every setting of a run, and the options of --dry_run."""
-    own = settings_lines(Experiment)
-    return ["Settings (default; meaning):", "", *own, "", "With --dry_run:", "", *settings_lines(DryRun)]
-
-
-def parse(words: Words) -> tuple[Experiment, DryRun | None]:
-    """Read the config and its overrides; the options of a dry run are None where it is not asked for.
+def parse(words: Words) -> Experiment:
+    """Read the config and its overrides.
 
     Raises: ConfigError, also for options that contradict each other or would be ignored.
     """
-    path, options = Path(words.places[0]), words.options
-    if options.o is not None and not options.profile:
-        raise ConfigError(f"-o {options.o}: would be ignored without --profile; leave it out, or set run.folder")
+    options = words.options
+    for name, flag in (("-o", "profile"), ("--memory_gib", "dry_run")):
+        value = getattr(options, name.lstrip("-"))
+        if value is not None and not getattr(options, flag):
+            raise ConfigError(f"{name}={value}: would be ignored without --{flag}; leave it out")
     flags = ("restart", "resume", "print_config", "profile", "dry_run")
     given = [f"--{name}" for name in flags if getattr(options, name)]
     if len(given) > 1:
         raise ConfigError(*(f"{name}: contradicts {given[-1]}; leave one of them out" for name in given[:-1]))
-    if options.dry_run:
-        own, dry_run = separate(words)
-        return load_without_weights(path, own), dry_run
-    return load_experiment(path, words.settings), None
+    return load_experiment(Path(words.places[0]), words.settings)
 
 
 def resume_command(arguments: Sequence[str]) -> str:
@@ -74,7 +67,7 @@ def resume_command(arguments: Sequence[str]) -> str:
 
 def check(words: Words) -> str | int:
     """Check the command line, and return the config where it is asked for."""
-    experiment, _ = parse(words)
+    experiment = parse(words)
     return (experiment.describe() + experiment.to_yaml()).rstrip("\n") if words.options.print_config else 0
 
 
@@ -83,20 +76,22 @@ def read_arguments(arguments: Sequence[str], work: Callable[[Words], str | int] 
     stopped = f"interrupted before training; continue with:\n  {resume_command(arguments)}"
     stopped = NOTHING_WRITTEN if "--profile" in arguments else stopped
     silent = not read_launch(os.environ).prints_faults
-    return run(__doc__, arguments, work, syntax=SYNTAX, settings=settings, stopped=stopped, silent=silent)
+    lines = lambda: ["Settings (default; meaning):", "", *settings_lines(Experiment)]  # noqa: E731
+    return run(__doc__, arguments, work, syntax=SYNTAX, settings=lines, stopped=stopped, silent=silent)
 
 
 if __name__ == "__main__":
 
     def train(words: Words) -> str | int:
         """Train, or what else the command line asks for; torch is loaded here, after the settings have been checked."""
-        (experiment, dry_run), options = parse(words), words.options
+        experiment = parse(words)
+        options = words.options
         if options.print_config:
             return check(words)
-        if dry_run is not None:
-            from lab.estimate.command import estimate
+        if options.dry_run:
+            from lab.estimate import estimate
 
-            return estimate(experiment, dry_run)
+            return estimate(experiment, options.memory_gib)
         again = resume_command(sys.argv[1:])
         if needs_torchrun(os.environ, experiment.train.devices, experiment.train.nodes):
             return start_ranks(sys.argv[1:], experiment.train.devices, again)

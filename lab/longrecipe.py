@@ -16,7 +16,7 @@ those of the baselines that `methods` names):
 checked before the first one runs, and are written to FOLDER as tune.yaml, analyse.yaml, extend.yaml, replay.yaml and
 merge.yaml (pose.yaml, pose_replay.yaml and pose_merge.yaml for PoSE).
 
---dry_run prints the resources that each training stage needs, and runs none; it takes lab.fit --dry_run's options.
+--dry_run prints the resources that each training stage needs, and runs none; --memory_gib goes with it as in lab.fit.
 
 The same command continues after Ctrl-C, a kill, or a time limit, and skips finished stages. To run a stage again,
 delete its folder and those of the stages after it.
@@ -30,16 +30,17 @@ import shlex
 import shutil
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from lab.command import CONTINUES, HELP, STOPPED, Words, run, settings_lines, show
+from lab.command import CONTINUES, STOPPED, Words, run, settings_lines, show
+from lab.config import Experiment
 from lab.data.preparation import is_prepared, shard_folder
 from lab.errors import CheckpointError, ConfigError
 from lab.files import read_object, write_atomic, write_json, writing
 from lab.jobs import Job, run_jobs
-from lab.recipes import SYNTAX, TRAINING, Recipe, Resolved, Stage, read_recipe, resolve, stages_of
+from lab.recipes import SYNTAX, TRAINING, Recipe, Resolved, Stage, collecting, read_recipe, resolve, stages_of
 from lab.schema import format_yaml, parse_yaml
 from lab.train.arms import changes
 
@@ -159,13 +160,28 @@ def carry_out(words: Words, arguments: Sequence[str]) -> int:
     return status
 
 
-def main(arguments: Sequence[str]) -> int:
+def dry_run(words: Words, estimate: Callable[[Experiment, str | None], str]) -> str:
+    """Estimate the resources of each training stage.
+
+    Raises: LabError, a line for each stage that does not fit.
+    """
+    found = []
+    faults: list[str] = []
+    for name, experiment in resolve(read_recipe(Path(words.places[0]), words.settings)).experiments.items():
+        with collecting(faults, name):
+            found.append(estimate(experiment, words.options.memory_gib))
+    if faults:
+        raise ConfigError(*faults)
+    return "\n\n\n".join(found)
+
+
+def main(arguments: Sequence[str], work: Callable[[Words], str | int] | None = None) -> int:
     """Run the command line and return the exit status."""
     heading = "Settings (default; meaning), those of the training stages as in lab.fit --help=all:"
     return run(
         __doc__,
         arguments,
-        lambda words: carry_out(words, arguments),
+        work or (lambda words: carry_out(words, arguments)),
         syntax=SYNTAX,
         settings=lambda: [heading, "", *settings_lines(Recipe)],
         stopped=CONTINUES,
@@ -173,6 +189,13 @@ def main(arguments: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    if "--dry_run" in sys.argv and not {*HELP} & {*sys.argv}:
-        from lab.estimate.command import main  # torch loads here
-    raise SystemExit(main(sys.argv[1:]))
+
+    def choose(words: Words) -> str | int:
+        """Run the recipe, or estimate its resources, which loads torch."""
+        if not words.options.dry_run:
+            return carry_out(words, sys.argv[1:])
+        from lab.estimate import estimate
+
+        return dry_run(words, estimate)
+
+    raise SystemExit(main(sys.argv[1:], choose))

@@ -37,7 +37,8 @@ from lab.schema import TAGS, Positive, Section, format_yaml, override, part, rea
 from lab.source import Source, read_source
 
 SYNTAX = Syntax(
-    values=("--launcher",),
+    flags=("--dry_run",),
+    values=("--launcher", "--memory_gib"),
     missing="CONFIG: must be the first argument, a file of configs/recipes/; for instance longrecipe_demo.yaml",
 )
 SAMPLE_FRAC = 0.3  # tokens of a sample, of the target length (section 5.3)
@@ -175,9 +176,10 @@ def resolve(recipe: Recipe) -> Resolved:
     Raises: ConfigError with one line for every fault, prefixed by its stage.
     """
     try:
-        source = read_source(Path(recipe.base))
+        source = read_source(Path(recipe.base), part(recipe.common, "model"))
     except LabError as error:
-        raise ConfigError(*(line.replace("start.path=", "base=") for line in str(error).splitlines())) from error
+        lines = str(error).replace("start.path=", "base=").replace("--model.", "--common.model.").splitlines()
+        raise ConfigError(*lines) from error
     experiments, faults = resolve_training(recipe, source)
     if faults:
         raise ConfigError(*faults)

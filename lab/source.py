@@ -10,7 +10,9 @@ from __future__ import annotations
 import dataclasses
 import fnmatch
 import functools
-from dataclasses import dataclass
+import os
+from collections.abc import Mapping
+from dataclasses import MISSING, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +27,8 @@ CONFIG, TOKENIZER = "config.yaml", "tokenizer.json"
 PLACES = "a run folder, a checkpoint in it, or a Hugging Face folder"
 FIELD = "start.path="
 HUB, HUB_FILES = "hf:", ["*.json", "*.safetensors", "*.jinja"]
+ARCHITECTURE = {item.name: item.default for item in dataclasses.fields(DecoderConfig)}
+"""Settings of a model and their defaults; MISSING for those without."""
 FREE = ("theta", "embedding_std")  # settings of the model that are not part of its architecture
 BASES = {16_384: 1e6, 32_768: 1e6, 65_536: 5e6, 131_072: 1e7, 262_144: 5e7}
 """RoPE base by target length in tokens: arXiv:2411.13476, the table of rotary bases."""
@@ -133,11 +137,20 @@ def revisions(word: str) -> list[str]:
     return [f"{HUB}{name}@{revision}" for revision in fnmatch.filter(found, pattern)]
 
 
-def read_source(path: Path, *, own_frequencies: bool = False) -> Source:
+def read_source(path: Path, stated: Mapping[str, Any] = {}, *, own_frequencies: bool = False) -> Source:
     """Read architecture, positions and tokenizer of trained weights; `own_frequencies` replace a Hugging Face folder's.
+
+    An absent model has the architecture that is `stated`, which is enough for a dry run.
 
     Raises: CheckpointError for a folder of another kind, ConfigError for a model of another kind.
     """
+    if not is_hub_id(path) and not os.path.isdir(path):
+        missing = [name for name, default in ARCHITECTURE.items() if default is MISSING and name not in stated]
+        if missing:
+            words = " ".join(f"--model.{name}=..." for name in missing)
+            raise CheckpointError(f"{FIELD}{brief(path)}: no such folder; use {PLACES}, or for --dry_run add {words}")
+        tokenizer = {"method": "file", "path": str(path / TOKENIZER), "eos": "<eos>"}
+        return Source({**ARCHITECTURE, **stated}, {"frequency": {"method": "rope"}}, tokenizer, None)
     place = find_place(path, FIELD)
     if place.is_hugging_face:
         return hugging_face_source(place.folder, own_frequencies)
@@ -170,14 +183,13 @@ def inherit(values: dict[str, Any], given: dict[str, Any]) -> None:
     """
     path = part(given, "start").get("path")
     model, data = part(given, "model"), part(given, "data")
-    names = [f.name for f in dataclasses.fields(DecoderConfig)]
-    resolved = all(name in model for name in names) and "tokenizer" in data and "position" in given
+    resolved = all(name in model for name in ARCHITECTURE) and "tokenizer" in data and "position" in given
     if not isinstance(path, str) or resolved:
         return  # nothing to start from, or a run folder's config, which is complete
-    source = read_source(Path(path), own_frequencies="frequency" in part(given, "position"))
+    source = read_source(Path(path), model, own_frequencies="frequency" in part(given, "position"))
     faults = [
         f"model.{name}={model[name]}: the weights of start.path={path} have {source.model.get(name)}; leave it out"
-        for name in names
+        for name in ARCHITECTURE
         if name in model and name not in FREE and model[name] != source.model.get(name)
     ]
     if faults:

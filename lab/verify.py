@@ -21,7 +21,7 @@ from pathlib import Path
 from lab.command import Bar, Syntax, Words, run, show, start
 from lab.config import load_experiment
 from lab.counts import SavedCounts
-from lab.data.manifest import PREPARED, read_manifest, read_manifests
+from lab.data.shards import PREPARED, read_manifest, read_manifests
 from lab.errors import CheckpointError, ConfigError, LabError
 from lab.files import entries_of, file_fault, read_object
 from lab.train import checkpoints

@@ -75,7 +75,7 @@ def prepared(tmp_path_factory):
     """The config of a small synthetic corpus whose shards are there."""
     config = DataConfig(
         corpus=Synthetic(documents=240, words=16, **LENGTHS),
-        tokenizer=Bpe(vocab_size=400, sample_documents=100),
+        tokenizer=Bpe(vocab_size=400),
         window=64,
         held_out_frac=0.1,
         folder=str(tmp_path_factory.mktemp("shards")),

@@ -23,11 +23,7 @@ def write_run(folder, data, position=None, std=0.4, **model):
         "model": {**SIZES, **model},
         "data": {
             "corpus": dataclasses.asdict(data.corpus),
-            "tokenizer": {
-                "method": "bpe",
-                "vocab_size": tokenizer.vocab_size,
-                "sample_documents": tokenizer.sample_documents,
-            },
+            "tokenizer": {"method": "bpe", "vocab_size": tokenizer.vocab_size},
             "window": data.window,
             "held_out_frac": data.held_out_frac,
             "folder": data.folder,

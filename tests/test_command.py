@@ -38,7 +38,7 @@ OPTIONS = {
 }
 SOME = {  # settings that the others must list
     "distance": ("distances", "position.distance.method"),
-    "fit": ("optim.lr", "start.path", "skip.target_len", "memory_gib"),
+    "fit": ("optim.lr", "start.path", "skip.target_len"),
     "harness": ("tasks", "limit"),
     "plan": ("corpus",),
     "positions": ("leak", "counts", "sentence_tokens", "samples"),

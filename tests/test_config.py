@@ -7,7 +7,6 @@ import pytest
 from lab.command import parse_overrides
 from lab.config import load_experiment
 from lab.errors import ConfigError
-from lab.estimate.planned import load_without_weights
 from lab.positions.string import String
 from lab.recipes import read_recipe
 from lab.schema import parse_yaml
@@ -303,7 +302,7 @@ def test_every_reader_of_a_config_takes_the_name_of_one_of_the_labs(tmp_path, mo
     assert load_experiment(Path("cpu_demo")) == load_experiment(ROOT / "configs" / "cpu_demo.yaml")
     start = "--start.path=absent --model.d_model=8 --model.n_heads=2 --model.n_kv_heads=2 --model.d_ff=8"
     words = f"{start} --model.n_layers=1 --model.vocab_size=300 --model.tie_embeddings=true"
-    assert load_without_weights(Path("extend_pi"), parse_overrides(words.split())).run.name == "extend_pi"
+    assert load_experiment(Path("extend_pi"), parse_overrides(words.split())).run.name == "extend_pi"
     recipe = Path("recipes/longrecipe_demo")
     assert read_recipe(recipe, {}) == read_recipe(ROOT / "configs" / f"{recipe}.yaml", {})
     Path("cpu_demo").write_text("{}")  # a file of that name goes before it

@@ -52,7 +52,7 @@ def test_a_mistake_is_status_2_and_a_line_each(words, lines):
 def test_torch_is_not_loaded_for_an_answer():
     answers = {  # words, and their exit status
         (CONFIG, "--optim.l=1"): "2",
-        (CONFIG, "--dry_run", "--memory_gib=0"): "2",
+        (CONFIG, "--memory_gib=8"): "2",
         (CONFIG, "--print_config"): "0",
         ("--help=all",): "0",
     }

@@ -10,7 +10,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from lab.config import load_experiment
-from lab.data.batches import to_batch
+from lab.data.module import to_batch
 from lab.data.packing import Pack
 from lab.model.config import DecoderConfig
 from lab.model.decoder import Decoder

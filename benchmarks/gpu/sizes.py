@@ -68,7 +68,6 @@ GPU = Size(
     small=(
         *SMALL_RUN,
         "--data.corpus.documents=2500",
-        "--data.tokenizer.sample_documents=500",
         "--train.tokens=2621440",
         "--train.checkpoint_every_tokens=655360",
         "--probe.tests=20",
@@ -126,7 +125,6 @@ TOY = replace(
         *TOY_RUN,
         "--data.corpus.documents=200",
         "--data.tokenizer.vocab_size=600",
-        "--data.tokenizer.sample_documents=100",
     ),
     large=(*LARGE_RUN, *TOY_RUN, "--model.vocab_size=1024", "--data.corpus.documents=200"),
     pack=256,

@@ -116,8 +116,6 @@ class Bpe(Section):
     method: Literal["bpe"] = "bpe"
     vocab_size: Annotated[int, Ge(260), Le(2**22)] = 640
     """Maximum number of tokens, including the 256 bytes and 2 special tokens."""
-    sample_documents: Positive = 3000
-    """Documents that it is trained on."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -172,6 +170,11 @@ class DataConfig(Section):
         return isinstance(self.corpus, Synthetic | Stdlib)
 
     @property
+    def sample_documents(self) -> int:
+        """Documents that a BPE is trained on, the first ones; the standard library's are short."""
+        return 8000 if isinstance(self.corpus, Stdlib) else 3000
+
+    @property
     def base(self) -> DataConfig | None:
         """The corpus that upsampled shards are derived from."""
         return None if self.upsample is None else replace(self, upsample=None)
@@ -183,6 +186,8 @@ class DataConfig(Section):
             return {"base": base, "upsample": asdict(self.upsample), "version": DERIVED_VERSION}
         identity: dict[str, object] = {name: getattr(self, name) for name in ("held_out_frac", "tags")}
         identity |= {"corpus": asdict(self.corpus), "tokenizer": asdict(self.tokenizer)}
+        if isinstance(self.tokenizer, Bpe):
+            identity["tokenizer"] = {**asdict(self.tokenizer), "sample_documents": self.sample_documents}
         if isinstance(self.corpus, Synthetic):
             identity |= {"version": SYNTHETIC_VERSION, "wording": wording.example()}  # which documents spell out
         return identity

@@ -1,95 +1,101 @@
-"""Corpora: each is a number of tasks, and each task yields documents or the reason why one is dropped."""
+"""Corpora: each is a number of tasks, and each task yields documents, or the reason why one is dropped."""
 
 from __future__ import annotations
 
 import ast
 import io
+import json
+import sys
 import sysconfig
-from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from functools import lru_cache
-from itertools import chain, islice
+from itertools import chain, groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
 from lab.data.config import Conversations, DataConfig, Slimpajama, Stdlib, Synthetic, Text
-from lab.data.conversations import to_conversation
 from lab.data.synthetic import SyntheticText
-from lab.data.text_files import Document, DroppedDocument, Row, read_rows, read_txt, to_document
-from lab.errors import DataError, MissingPackage, brief, first_line
+from lab.errors import DataError, MissingPackage, first_line
 
 TASK_DOCUMENTS = 4000  # synthetic documents of one task
 STDLIB_TASKS = 16
 SLIMPAJAMA_TASKS = 512  # at most one for each file
 HUB_DATASET = "cerebras/SlimPajama-627B"
-SHOWN_FIELDS, MOST_EXPLAINED = 20, 100_000  # fields that a message lists, and rows that it is about
 SUFFIXES = (".jsonl", ".jsonl.zst", ".parquet", ".txt")
-Item = Document | DroppedDocument
+ROLES = {"human": "USER", "user": "USER", "gpt": "ASSISTANT", "assistant": "ASSISTANT", "system": "SYSTEM"}
+UNSCORED = "a conversation without a response"
+Parts = tuple[tuple[str, bool], ...]
+Row = dict[str, Any]
 
 
-def open_corpus(config: DataConfig) -> SyntheticReader | StdlibReader | FilesReader | HubReader:
-    """Open the corpus of a config: a reader of `n_tasks`, each read by `read(task)`, the same on every call.
+@dataclass(frozen=True)
+class Document:
+    """A text and the name of its source; a conversation also in parts, each marked as scored or not."""
 
-    `inputs()` names what is read with its size, by which preparation detects a change between two calls.
+    text: str
+    source: str
+    parts: Parts | None = None
+
+
+Item = Document | str  # a document, or why there is none
+
+
+@dataclass(frozen=True)
+class Reader:
+    """A corpus of `n_tasks`, each read by `read(task)`, the same on every call.
+
+    `inputs` names what is read with its size, by which preparation detects a change between two calls.
+    """
+
+    n_tasks: int
+    inputs: dict[str, int]
+    read: Callable[[int], Iterator[Item]]
+
+
+def open_corpus(config: DataConfig) -> Reader:
+    """Open the corpus of a config.
 
     Raises: DataError for a missing path or a folder without text files.
     """
     corpus = config.corpus
     if isinstance(corpus, Synthetic):
-        return SyntheticReader(corpus)
+        generator, indices = SyntheticText(corpus), range(corpus.documents)
+        tasks = [indices[start : start + TASK_DOCUMENTS] for start in indices[::TASK_DOCUMENTS]]
+        return Reader(len(tasks), {}, lambda task: (Document(generator.document(k), "synthetic") for k in tasks[task]))
     if isinstance(corpus, Stdlib):
-        return StdlibReader()
-    if isinstance(corpus, Slimpajama) and corpus.path is None:
-        return HubReader()
-    return FilesReader(corpus)
+        root = Path(sysconfig.get_path("stdlib"))
+        outside = {"site-packages", "dist-packages", "__pycache__"}
+        files = [path for path in root.rglob("*.py") if not outside & set(path.relative_to(root).parts)]
+        return reader_of(sorted(files), root, STDLIB_TASKS, lambda path: read_source(path, root))
+    if corpus.path is None:
+        return open_hub()
+    root = Path(corpus.path)
+    if not root.exists():
+        raise DataError(f"data.corpus.path={root}: no such file or folder; give one with {', '.join(SUFFIXES)}")
+    suffixes = SUFFIXES[:-1] if isinstance(corpus, Conversations) else SUFFIXES  # a .txt holds no turns
+    found = sorted(root.rglob("*")) if root.is_dir() else [root]
+    files = [path for path in found if path.name.endswith(suffixes) and path.is_file()]
+    if not files:
+        raise DataError(f"data.corpus.path={root}: holds no text files; put {', '.join(suffixes)} there")
+    most = SLIMPAJAMA_TASKS if isinstance(corpus, Slimpajama) else len(files)
+    if isinstance(corpus, Conversations) and corpus.limit is not None:
+        most = 1  # which counts
+    return reader_of(files, root, most, lambda path: read_file(path, corpus))
 
 
-class SyntheticReader:
-    """The embedded probe corpus."""
-
-    def __init__(self, corpus: Synthetic) -> None:
-        self.documents, self.generator = corpus.documents, SyntheticText(corpus)
-        self.n_tasks = -(-corpus.documents // TASK_DOCUMENTS)
-
-    def inputs(self) -> dict[str, int]:
-        """Return nothing: the documents depend on the config alone."""
-        return {}
-
-    def read(self, task: int) -> Iterator[Item]:
-        """Generate the task's documents."""
-        start = task * TASK_DOCUMENTS
-        for text in self.generator.documents(start, min(start + TASK_DOCUMENTS, self.documents)):
-            yield Document(text, "synthetic")
+def reader_of(files: list[Path], root: Path, most: int, read: Callable[[Path], Iterable[Item]]) -> Reader:
+    """Divide files among at most so many tasks, every n-th file to each."""
+    n_tasks = min(most, len(files))
+    inputs = {str(path.relative_to(root)): path.stat().st_size for path in files}
+    return Reader(n_tasks, inputs, lambda task: chain.from_iterable(map(read, files[task::n_tasks])))
 
 
-class StdlibReader:
-    """The standard library's source files, cut at top-level definitions; a document's source is its package."""
-
-    def __init__(self) -> None:
-        self.root = Path(sysconfig.get_path("stdlib"))
-        self.files = sorted(
-            path
-            for path in self.root.rglob("*.py")
-            if not {"site-packages", "dist-packages", "__pycache__"} & set(path.relative_to(self.root).parts)
-        )
-        if not self.files:
-            raise DataError(f"data.corpus.name=stdlib: no source files under {self.root}; use the text corpus")
-        self.n_tasks = min(STDLIB_TASKS, len(self.files))
-
-    def inputs(self) -> dict[str, int]:
-        """Return the source files, which differ between Python versions."""
-        return sizes_of(self.files, self.root)
-
-    def read(self, task: int) -> Iterator[Item]:
-        """Split every n-th file into documents."""
-        for path in self.files[task :: self.n_tasks]:
-            try:
-                text = path.read_bytes().decode("utf-8")
-            except UnicodeDecodeError:
-                yield DroppedDocument("not UTF-8")
-                continue
-            for piece in cut_definitions(text):
-                yield Document(piece, path.relative_to(self.root).parts[0].removesuffix(".py"))
+def read_source(path: Path, root: Path) -> Iterator[Item]:
+    """Cut a source file at its top-level definitions; a document's source is its package."""
+    package = path.relative_to(root).parts[0].removesuffix(".py")
+    return (usable(piece, package) for piece in cut_definitions(text_of(path)))
 
 
 def cut_definitions(source: str) -> list[str]:
@@ -107,92 +113,94 @@ def cut_definitions(source: str) -> list[str]:
     for node in tree.body:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             starts.append(min([node.lineno, *(d.lineno for d in node.decorator_list)]) - 1)
-    lines = source.splitlines(keepends=True)
-    if len(lines) != source.count("\n") + (not source.endswith("\n")):  # splitlines also splits at form feeds
-        lines = io.StringIO(source, newline="").readlines()
+    lines = io.StringIO(source, newline="").readlines()  # str.splitlines also splits at form feeds
     pieces = ["".join(lines[a:b]) for a, b in zip(starts, [*starts[1:], len(lines)])]
     return [piece for piece in pieces if piece.strip()]
 
 
-class FilesReader:
-    """A file or a folder of .jsonl, .jsonl.zst, .parquet and .txt files."""
-
-    def __init__(self, corpus: Text | Slimpajama | Conversations) -> None:
-        assert corpus.path is not None, "a files reader needs a path"
-        self.corpus, self.root = corpus, Path(corpus.path)
-        if not self.root.exists():
-            raise DataError(
-                f"data.corpus.path={self.root}: no such file or folder; give one with {', '.join(SUFFIXES)}"
-            )
-        files = sorted(self.root.rglob("*")) if self.root.is_dir() else [self.root]
-        suffixes = SUFFIXES[:-1] if isinstance(corpus, Conversations) else SUFFIXES  # a .txt holds no turns
-        self.files = [path for path in files if path.name.endswith(suffixes) and path.is_file()]
-        if not self.files:
-            raise DataError(f"data.corpus.path={self.root}: holds no text files; put {', '.join(suffixes)} there")
-        limited = isinstance(corpus, Conversations) and corpus.limit is not None  # by one task, which counts
-        most = SLIMPAJAMA_TASKS if isinstance(corpus, Slimpajama) else len(self.files)
-        self.n_tasks = 1 if limited else min(most, len(self.files))
-
-    def inputs(self) -> dict[str, int]:
-        """Return the files."""
-        return sizes_of(self.files, self.root)
-
-    def read(self, task: int) -> Iterator[Item]:
-        """Read every n-th file."""
-        for path in self.files[task :: self.n_tasks]:
-            if path.suffix == ".txt":
-                yield read_txt(path)
-                continue
-            for row in read_rows(path):
-                yield row if isinstance(row, DroppedDocument) else self.document(row, path.stem)
-
-    def document(self, row: Row, default: str) -> Item:
-        """Convert a row to a document or a conversation."""
-        if isinstance(self.corpus, Conversations):
-            return to_conversation(row, default)
-        if isinstance(self.corpus, Slimpajama):
-            return slimpajama_document(row, default)
-        return to_document(row, "text", default)
+def text_of(path: Path) -> str:
+    """Read a file as text; bytes that are not UTF-8 make it unusable."""
+    return path.read_bytes().decode("utf-8", "surrogateescape")
 
 
-def slimpajama_document(row: Row, default: str) -> Item:
-    """Build a document of SlimPajama, whose rows name their source."""
-    meta = row.get("meta")
-    source = meta.get("redpajama_set_name") if isinstance(meta, dict) else None
-    return to_document(row, "text", source if isinstance(source, str) else default)
+def usable(text: str, source: str, parts: Parts | None = None) -> Item:
+    """Build a document, unless its text is empty or cannot be encoded."""
+    if not text.strip():
+        return "empty"
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:  # lone surrogates, such as JSON's \\ud800
+        return "not UTF-8"
+    return Document(text, sys.intern(source), parts)
 
 
-def why_empty(config: DataConfig) -> str:
-    """Explain why a corpus has no document to train on: what its rows lack, and which fields they have."""
-    reader = open_corpus(config)
-    items = list(islice(chain.from_iterable(map(reader.read, range(reader.n_tasks))), MOST_EXPLAINED))
-    dropped = [item for item in items if isinstance(item, DroppedDocument)]
-    if len(dropped) < len(items):
-        return "data.corpus: empty, all documents are held out; lower data.held_out_frac or give more text"
-    counts = ", ".join(f"{n:,} {reason}" for reason, n in Counter(item.reason for item in dropped).most_common())
-    fields = ", ".join(list(dict.fromkeys(brief(name) for item in dropped for name in item.fields))[:SHOWN_FIELDS])
-    remedy = f"rename one of the fields {fields} to text" if fields else "check its path"
-    return f"data.corpus: empty, no document has text ({counts or 'there are no rows'}); {remedy}"
+def read_file(path: Path, corpus: Text | Slimpajama | Conversations) -> Iterator[Item]:
+    """Read a .txt file as one document, and any other row by row.
+
+    Raises: DataError for a truncated or broken file, MissingPackage.
+    """
+    if path.suffix == ".txt":
+        yield usable(text_of(path), path.stem)
+        return
+    try:
+        for row in read_rows(path):
+            yield row if isinstance(row, str) else document_of(row, corpus, path.stem)
+    except (OSError, ValueError, NotImplementedError) as error:  # pyarrow's own are of these
+        raise DataError(f"{path}: is truncated or corrupt ({first_line(error)}); download it again") from error
 
 
-class HubReader:
-    """SlimPajama streamed through the datasets package, cut into tasks by its files."""
+def read_rows(path: Path) -> Iterator[Row | str]:
+    """Read the rows of a .parquet, .jsonl or .jsonl.zst file, or why one is none."""
+    if path.suffix == ".jsonl":
+        with path.open("rb") as file:
+            yield from map(parsed, filter(bytes.strip, file))
+        return
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError as error:
+        raise MissingPackage("pyarrow", f"reading {path.suffix} files", "data") from error
+    if path.suffix == ".zst":
+        stream = pyarrow.input_stream(str(path), compression="zstd")
+        yield from map(parsed, filter(bytes.strip, io.BufferedReader(stream)))
+        return
+    for batch in pyarrow.parquet.ParquetFile(path).iter_batches(batch_size=1024):
+        yield from batch.to_pylist()
 
-    def __init__(self) -> None:
-        self.stream = open_stream(HUB_DATASET)
-        self.n_tasks = min(SLIMPAJAMA_TASKS, self.stream.num_shards)
 
-    def inputs(self) -> dict[str, int]:
-        """Return the dataset with its number of files."""
-        return {HUB_DATASET: self.stream.num_shards}
+def parsed(line: bytes) -> Row | str:
+    """Parse a JSON object."""
+    try:
+        row = json.loads(line.decode("utf-8"))
+    except ValueError as error:
+        return "not UTF-8" if isinstance(error, UnicodeDecodeError) else "not JSON"
+    return row if isinstance(row, dict) else "not a JSON object"
 
-    def read(self, task: int) -> Iterator[Item]:
-        """Stream the task's part."""
+
+def document_of(row: Row, corpus: Text | Slimpajama | Conversations, source: str) -> Item:
+    """Convert a row to a document or a conversation; rows of SlimPajama name their source."""
+    if isinstance(corpus, Conversations):
+        return to_conversation(row, source)
+    if isinstance(corpus, Slimpajama) and isinstance(meta := row.get("meta"), dict):
+        named = meta.get("redpajama_set_name")
+        source = named if isinstance(named, str) else source
+    text = row.get("text")
+    return usable(text, source) if isinstance(text, str) else "no text in field 'text'"
+
+
+def open_hub() -> Reader:
+    """Open SlimPajama on the hub, cut into tasks by its files."""
+    stream = open_stream(HUB_DATASET)
+    n_tasks = min(SLIMPAJAMA_TASKS, stream.num_shards)
+
+    def read(task: int) -> Iterator[Item]:
         try:
-            for row in self.stream.shard(num_shards=self.n_tasks, index=task):
-                yield slimpajama_document(row, "unknown")
+            for row in stream.shard(num_shards=n_tasks, index=task):
+                yield document_of(row, Slimpajama(), "unknown")
         except Exception as error:  # the library raises many types for a broken or unreachable file
             raise DataError(f"{HUB_DATASET}: failed while streaming ({first_line(error)}); run it again") from error
+
+    return Reader(n_tasks, {HUB_DATASET: stream.num_shards}, read)
 
 
 @lru_cache(maxsize=1)
@@ -214,6 +222,30 @@ def open_stream(name: str) -> Any:
         ) from error
 
 
-def sizes_of(files: list[Path], root: Path) -> dict[str, int]:
-    """List the size in bytes of every file, by its path below `root`."""
-    return {str(path.relative_to(root)): path.stat().st_size for path in files}
+def to_conversation(row: Row, source: str) -> Item:
+    """Build a conversation from a row in ShareGPT's format; only the assistant's turns are scored.
+
+    Every turn ends with a line break, which is scored after a response, so that a model learns to stop.
+
+    Example:
+        >>> turns = [{"from": "human", "value": "Hi"}, {"from": "gpt", "value": "Hello."}]
+        >>> [(text.split(), scored) for text, scored in to_conversation({"conversations": turns}, "part").parts]
+        [(['USER:', 'Hi', 'ASSISTANT:'], False), (['Hello.'], True)]
+    """
+    turns = row.get("conversations")
+    if not isinstance(turns, list) or not all(isinstance(turn, dict) for turn in turns):
+        return "no turns in field 'conversations'"
+    parts: list[tuple[str, bool]] = []
+    for turn in turns:
+        role, text = ROLES.get(str(turn.get("from"))), turn.get("value")
+        if role is None or not isinstance(text, str):
+            return "a turn without a known 'from' and a text 'value'"
+        if role == "ASSISTANT" and text.strip():
+            parts += [("ASSISTANT:", False), (f" {text.strip()}\n", True)]
+        else:
+            parts.append((f"{role}: {text.strip()}\n", False))
+    runs = groupby(parts, key=itemgetter(1))  # a response is never next to another
+    merged = tuple(("".join(text for text, _ in run), scored) for scored, run in runs)
+    if not any(scored for _, scored in merged):
+        return UNSCORED
+    return usable("".join(text for text, _ in merged), source, merged)

@@ -23,7 +23,6 @@ counts of dropped documents are carried over. Documents are read by memory map a
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -31,10 +30,18 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from lab.command import Bar
 from lab.data.config import Upsample
-from lab.data.manifest import MANIFEST, SPLITS, Manifest, read_manifest, read_manifests, shards_in, task_name
-from lab.data.shards import Shard, ShardWriter
+from lab.data.shards import (
+    MANIFEST,
+    SPLITS,
+    Manifest,
+    Shard,
+    ShardWriter,
+    TokenStore,
+    again,
+    read_manifest,
+    shards_in,
+)
 from lab.errors import DataError
 from lab.files import check_sizes, sha256, temporary_of
 
@@ -54,17 +61,15 @@ class Job:
     Shapes: `weights`, `offsets` float64 (2 * n_sources,), `before` int64, by class: see `classes_of`.
     """
 
-    task: int
     shard: Path
-    longer_than: int
-    sources: dict[str, int]
+    sources: list[str]
     weights: Floats
     offsets: Floats
     before: Ints
 
     def copies(self, shard: Shard) -> Ints:
         """Count the copies of the shard's documents."""
-        return copies_of(*classes_of(shard, self.sources, self.longer_than), self.before, self.weights, self.offsets)
+        return copies_of(*classes_of(shard, self.sources), self.before, self.weights, self.offsets)
 
 
 def inputs_of(base: Path) -> dict[str, str]:
@@ -72,59 +77,50 @@ def inputs_of(base: Path) -> dict[str, str]:
     return {shard.name: sha256(shard / MANIFEST) for shard in shards_in(base)}
 
 
-def classes_of(shard: Shard, sources: dict[str, int], longer_than: int) -> tuple[Ints, Ints]:
+def classes_of(shard: Shard, sources: list[str]) -> tuple[Ints, Ints]:
     """Return documents' lengths and classes: 2 * source, plus 1 for long ones; both int64 (documents,)."""
     lengths = np.diff(shard.ends, prepend=0).astype(np.int64)
-    numbers = np.array([sources[name] for name in shard.manifest["sources"]], dtype=np.int64)
-    return lengths, 2 * numbers[shard.sources] + (lengths > longer_than)
+    numbers = np.array([sources.index(name) for name in shard.manifest["sources"]], dtype=np.int64)
+    return lengths, 2 * numbers[shard.sources] + (lengths > Upsample.longer_than)
 
 
-def plan(base: Path, upsample: Upsample, *, progress: bool = True) -> tuple[list[Job], dict[str, Any]]:
+def plan(base: Path, upsample: Upsample) -> tuple[list[Job], dict[str, Any]]:
     """Read the lengths of all documents, plan every task, and return a record of the effect as well.
 
     Raises: DataError for settings that change nothing.
     """
-    manifests = read_manifests(base)
-    names = sorted({name for manifest in manifests.values() for name in manifest["sources"]})
-    sources, n_classes = {name: number for number, name in enumerate(names)}, 2 * len(names)
+    shards = TokenStore.open(base, "train").shards
+    sources = sorted({name for path in shards_in(base) for name in read_manifest(path)["sources"]})
 
-    def train_shards(what: str) -> Iterator[tuple[int, Shard]]:
-        for task, (path, manifest) in enumerate(Bar(manifests.items(), desc=what, disable=not progress)):
-            if manifest["splits"]["train"]["tokens"]:
-                yield task, Shard.open(path, manifest, "train")
-
-    def counted(lengths: Ints, classes: Ints, copies: Ints) -> Ints:
+    def counted(shard: Shard, copies: Ints | int = 1) -> Ints:
         """Count documents and tokens by class: int64 (2, n_classes), exact below 2^53."""
-        parts = [np.bincount(classes, weights=amount, minlength=n_classes) for amount in (copies, copies * lengths)]
-        return np.stack(parts).astype(np.int64)
+        lengths, classes = classes_of(shard, sources)
+        amounts = (np.ones_like(lengths) * copies, copies * lengths)
+        counts = [np.bincount(classes, weights=amount, minlength=2 * len(sources)) for amount in amounts]
+        return np.stack(counts).astype(np.int64)
 
-    by_task = np.zeros((len(manifests), 2, n_classes), dtype=np.int64)
-    longest = 0
-    for task, shard in train_shards("measure"):
-        lengths, classes = classes_of(shard, sources, upsample.longer_than)
-        by_task[task], longest = counted(lengths, classes, np.ones_like(lengths)), max(longest, int(lengths.max()))
-    before, earlier = by_task.sum(0), by_task.cumsum(0) - by_task
+    own = {shard.folder: counted(shard) for shard in shards}
+    before: Ints = sum(own.values())  # type: ignore[assignment]
     weights, kept = weigh(before[1].reshape(-1, 2), upsample)
     if None not in kept:
         counts = ", ".join(f"{kept.count(why)} {why}" for why in KEPT if why in kept)
         raise DataError(
-            f"data.upsample.share={upsample.share}: changes no source (of {len(kept)}: {counts}; the longest document "
-            f"has {longest} tokens, long ones more than {upsample.longer_than:,}); raise it, or leave upsample out"
+            f"data.upsample.share={upsample.share}: changes no source (of {len(kept)}: {counts}; long documents have "
+            f"more than {upsample.longer_than:,} tokens); raise it, or leave upsample out"
         )
-    offsets = draw_offsets(n_classes)
-    jobs = [
-        Job(task, path, upsample.longer_than, sources, weights.ravel(), offsets, earlier[task, 0])
-        for task, path in enumerate(manifests)
-    ]
-    after = np.zeros_like(before)
-    for task, shard in train_shards("count copies"):
-        after += counted(*classes_of(shard, sources, upsample.longer_than), jobs[task].copies(shard))
+    offsets, earlier = draw_offsets(len(before[0])), np.zeros_like(before)
+    jobs = []
+    for path in shards_in(base):
+        jobs.append(Job(path, sources, weights.ravel(), offsets, earlier[0].copy()))
+        earlier += own.get(path, 0)
+    copied = {job.shard: job for job in jobs}
+    after: Ints = sum(counted(shard, copied[shard.folder].copies(shard)) for shard in shards)  # type: ignore[assignment]
     if not after[1].sum():
         raise DataError(f"data.upsample.tokens={upsample.tokens}: leaves no document; raise it or leave it out")
     rows = [
-        row_of(name, before[:, part], after[:, part]) | {"copies_of_short": w[0], "copies_of_long": w[1], "kept": why}
-        for number, (name, w, why) in enumerate(zip(names, weights.tolist(), kept, strict=True))
-        for part in [slice(2 * number, 2 * number + 2)]
+        row_of(name, before[:, 2 * k : 2 * k + 2], after[:, 2 * k : 2 * k + 2])
+        | {"copies_of_short": weights[k, 0].item(), "copies_of_long": weights[k, 1].item(), "kept": kept[k]}
+        for k, name in enumerate(sources)
     ]
     rows.sort(key=lambda row: -row["tokens_before"])
     return jobs, {**asdict(upsample), "sources": [*rows, row_of("all", before, after)]}
@@ -152,10 +148,10 @@ def table(record: dict[str, Any]) -> str:
 
 def derive_task(folder: Path, name: str, job: Job) -> Manifest:
     """Derive one shard; `name` is that of the upsampled corpus."""
-    manifest = read_manifest(job.shard)
-    check_sizes(job.shard, manifest["files"], DataError, "prepare the corpus again")
-    temporary, marks = temporary_of(folder / task_name(job.task)), "train.scored.bin" in manifest["files"]
-    writer = ShardWriter(temporary, manifest["dtype"], name=name, marks_scored=marks)
+    manifest, final = read_manifest(job.shard), folder / job.shard.name
+    check_sizes(job.shard, manifest["files"], DataError, again(job.shard))
+    marks = "train.scored.bin" in manifest["files"]
+    writer = ShardWriter(temporary_of(final), manifest["dtype"], name=name, marks_scored=marks)
     writer.skips.update(manifest["skips"])
     for split in SPLITS:
         if not manifest["splits"][split]["tokens"]:
@@ -163,12 +159,12 @@ def derive_task(folder: Path, name: str, job: Job) -> Manifest:
         shard = Shard.open(job.shard, manifest, split)
         order = np.arange(len(shard.ends))
         if split == "train":
-            order = spread(job.copies(shard), np.random.default_rng([SEED, job.task]))
+            order = spread(job.copies(shard), np.random.default_rng([SEED, int(final.name.partition("-")[2])]))
         for document in order.tolist():
             part = shard.part(document)
             scored = None if shard.scored is None else shard.scored[part]
             writer.add(split, shard.tokens[part], manifest["sources"][shard.sources[document]], scored)
-    return writer.close(folder / task_name(job.task))
+    return writer.close(final)
 
 
 def weigh(tokens: Ints, upsample: Upsample) -> tuple[Floats, list[str | None]]:

@@ -1,34 +1,46 @@
-"""The data module: prepares the corpus, divides the streams among ranks, and saves the state of each."""
+"""The data module: prepares the corpus, divides the streams among ranks, and saves the state of each.
+
+A batch is a pack as one row of attention. All that the device needs is a tensor in it: a step that copied host values
+would wait for them. A thread packs while a step computes, which holds Python's lock only to queue its kernels.
+"""
 
 from __future__ import annotations
 
+import itertools
 import os
-from collections.abc import Iterable, Mapping
+import sys
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import lightning
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor, distributed
 
-from lab.data.arrangement import Arrangement
-from lab.data.batches import PREFETCH, Batch, Batches, FloatArray
+from lab.counts import targets_by_context, visible_context
+from lab.data.arrangement import IGNORE, Arrangement
 from lab.data.config import DataConfig
 from lab.data.corpora import open_corpus
-from lab.data.manifest import read_manifests
-from lab.data.packing import AssignIds, PackSettings, PackStream
+from lab.data.packing import AssignIds, Pack, PackSettings, PackStream
 from lab.data.preparation import end_of_document, is_prepared, prepare, shard_folder
 from lab.data.segments import index_documents, index_segments
 from lab.data.selecting import Selection
 from lab.data.shaped import Shaped, shape_corpus
-from lab.data.shards import TokenStore
+from lab.data.shards import TokenStore, read_manifests
 from lab.data.tokenizer import load_tokenizer, special_ends
 from lab.errors import DataError
 from lab.masks import WindowMask
 from lab.skip.methods import skip_positions_from_config
 from lab.skip.sentences import sentence_ends, split_sentences
+
+Batch = dict[str, Any]
+FloatArray = npt.NDArray[np.float64]
+PREFETCH = 4  # packs that a thread makes ahead
 
 
 def arrangement_of(config: DataConfig, mask: WindowMask) -> Arrangement:
@@ -152,12 +164,13 @@ class PackedData(lightning.LightningDataModule):
         path = self.token_types or (Path(skip.selection) if skip.by_types else None)
         return Selection.of(skip, self.config.window, load_tokenizer(shard_folder(self.config)), path)
 
-    def train_dataloader(self) -> Iterable[Batch]:
-        """Load this rank's streams; a thread packs them ahead."""
+    def train_dataloader(self) -> Iterator[Batch]:
+        """Load this rank's streams, one pack of each in turn, endless; a thread packs them ahead."""
         rank, world = (self.trainer.global_rank, self.trainer.world_size) if self.trainer else (0, 1)
         shared = self.experiment.train.context_parallel
         own = range(rank // shared, self.n_streams, world // shared)
-        return Batches([self.stream(j) for j in own], PREFETCH, self.weights)
+        packs = map(next, itertools.cycle([self.stream(j) for j in own]))
+        return ahead((to_batch(pack, self.weights) for pack in packs), PREFETCH)
 
     def stream(self, index: int, states: Mapping[int, np.ndarray] | None = None) -> PackStream:
         """Open a stream at its state, the saved one by default, or at its beginning."""
@@ -186,3 +199,86 @@ class PackedData(lightning.LightningDataModule):
     def load_state_dict(self, state_dict: dict[str, Tensor]) -> None:
         """Restore the state of every stream."""
         self.states = {j: row.numpy() for j, row in enumerate(state_dict["streams"])}
+
+
+def ahead(batches: Iterator[Batch], prefetch: int) -> Iterator[Batch]:
+    """Yield batches that a thread has made ahead, in pinned memory where there is a GPU; it ends with the iterator.
+
+    What making a batch raises is raised where that batch is due.
+    """
+    pins = torch.cuda.is_available()
+
+    def made() -> Batch:
+        batch = next(batches)
+        return {name: x.pin_memory() if isinstance(x, Tensor) else x for name, x in batch.items()} if pins else batch
+
+    pool = ThreadPoolExecutor(1, "packing")
+    try:
+        waiting = deque(pool.submit(made) for _ in range(prefetch))
+        while True:
+            batch = waiting.popleft().result()
+            waiting.append(pool.submit(made))
+            yield batch
+    finally:
+        if not sys.is_finalizing():  # then the thread has ended
+            pool.shutdown(cancel_futures=True)
+
+
+def to_batch(pack: Pack, weights: FloatArray | None = None) -> Batch:
+    """Convert a pack to a training batch: tensors to move to the device, and values that stay on the host.
+
+    `weights` is the loss weight of a target by its visible context; left out, all weigh 1.
+
+    Shapes: weights float64, longer than the longest run.
+    """
+    ids, scored, n_tokens = pack.position_ids, pack.targets != IGNORE, len(pack.tokens)
+    return {
+        "tokens": torch.from_numpy(pack.tokens)[None],
+        "targets": torch.from_numpy(pack.targets)[None],
+        "cu_seqlens": ends(pack.lengths),
+        "lengths": tuple(pack.lengths),
+        "position_ids": ids_from_0(pack.lengths, n_tokens) if ids is None else torch.from_numpy(ids),
+        "starts": starts_of(pack),
+        "anchors": pack.anchors,
+        "counted": ids,
+        "selected": pack.selected,
+        "n_targets": int(np.count_nonzero(scored)),
+        "supervised": targets_by_context(pack.lengths, pack.anchors, scored),
+        "weights": None if weights is None else loss_weights(pack, scored, weights)[None],
+        "stream": pack.stream,
+        "state": pack.state,
+    }
+
+
+def loss_weights(pack: Pack, scored: np.ndarray, weights: FloatArray) -> Tensor:
+    """Look up the loss weight of every target: float32 (pack_tokens,), 0 where nothing is scored."""
+    out = np.zeros(len(scored), dtype=np.float32)
+    context = visible_context(pack.lengths, pack.anchors)
+    out[: len(context)] = weights[context]
+    return torch.from_numpy(out * scored)
+
+
+def starts_of(pack: Pack) -> tuple[int, ...] | None:
+    """Return the first id of each run if ids count up by one from it, else None."""
+    if pack.position_ids is None:
+        return (0,) * len(pack.lengths)
+    ends = np.cumsum(pack.lengths)
+    steps = np.diff(pack.position_ids[: ends[-1]])
+    steps[ends[:-1] - 1] = 1  # ids may jump between runs
+    begins = ends - pack.lengths
+    return tuple(pack.position_ids[begins].tolist()) if (steps == 1).all() else None
+
+
+def ids_from_0(lengths: Sequence[int], n_tokens: int) -> Tensor:
+    """Count from 0 in every run, and in the padding.
+
+    Example:
+        >>> ids_from_0([3, 2], 8).tolist()
+        [0, 1, 2, 0, 1, 0, 1, 2]
+    """
+    return torch.from_numpy(np.concatenate([np.arange(n) for n in (*lengths, n_tokens - sum(lengths))]))
+
+
+def ends(lengths: Sequence[int]) -> Tensor:
+    """Add up lengths from 0, int32 (S + 1,)."""
+    return torch.from_numpy(np.cumsum([0, *lengths], dtype=np.int32))

@@ -20,12 +20,11 @@ import numpy.typing as npt
 from lab.data.arrangement import IGNORE, Arrangement, TokenRun
 from lab.data.config import DataConfig
 from lab.data.preparation import shard_folder
-from lab.data.segments import Segment, SegmentIndex, index_segments
+from lab.data.segments import Segment, SegmentIndex, index_segments, sample_segments
 from lab.data.selecting import Selection
 from lab.data.shards import TokenStore
 from lab.errors import ConfigError, DataError
 
-__all__ = ["IGNORE", "AssignIds", "Pack", "PackSettings", "PackStream", "Windows", "held_out_windows", "refuse_few"]
 AssignIds = Callable[[np.ndarray, np.random.Generator], np.ndarray]  # tokens of a run -> rotary ids
 IntArray = npt.NDArray[np.int64]
 
@@ -82,8 +81,7 @@ class PackStream:
         if state is not None:
             self.next_sample = int(state[0])
             samples = sorted(int(sample) for sample in state[1:] if sample >= 0)
-            numbers = settings.segments.numbers(np.array(samples, dtype=np.int64), settings.seed)
-            for sample, segment in zip(samples, settings.segments.locate(numbers)):
+            for sample, segment in zip(samples, self._located(np.array(samples, dtype=np.int64))):
                 self._wait(sample, segment)
 
     def __iter__(self) -> PackStream:
@@ -96,7 +94,7 @@ class PackStream:
         while len(self.waiting) < settings.look_ahead:
             if not self.ahead:  # numbering and locating many at a time costs little more than one
                 samples = self.next_sample + settings.n_streams * np.arange(settings.look_ahead)
-                self.ahead = settings.segments.locate(settings.segments.numbers(samples, settings.seed))[::-1]
+                self.ahead = self._located(samples)[::-1]
             self._wait(self.next_sample, self.ahead.pop())
             self.next_sample += settings.n_streams
         oldest = next(iter(self.drawn))
@@ -113,6 +111,11 @@ class PackStream:
         """Return the stream's state, int64 (1 + look_ahead,), padded with -1."""
         padding = [-1] * (self.settings.look_ahead - len(self.drawn))
         return np.array([self.next_sample, *self.drawn, *padding], dtype=np.int64)
+
+    def _located(self, samples: IntArray) -> list[Segment]:
+        """Find the segments of global samples."""
+        segments = self.settings.segments
+        return segments.locate(sample_segments(samples, segments.n, self.settings.seed))
 
     def _wait(self, sample: int, segment: Segment) -> None:
         settings, selection = self.settings, self.settings.selection
@@ -209,22 +212,13 @@ def held_out_windows(data: DataConfig, *, length: int, windows: int, seed: int) 
 
     Raises: DataError if there are too few.
     """
-    refuse_few(data, length=length, windows=windows)
     store = TokenStore.open(shard_folder(data), "held_out")
+    if store.n_tokens // length < windows:
+        raise DataError(
+            f"--windows={windows}: the held-out documents in {shard_folder(data)} hold {store.n_tokens // length} "
+            f"windows of {length} tokens; lower it, shorten --length, raise data.held_out_frac, or use --text"
+        )
     segments = index_segments(store, "concatenated", length)
     settings = PackSettings(store=store, segments=segments, pack_tokens=length, seed=seed, look_ahead=1)
     packs = list(islice(PackStream(settings), windows))
     return Windows(np.stack([pack.tokens for pack in packs]), np.stack([pack.targets for pack in packs]))
-
-
-def refuse_few(data: DataConfig, *, length: int, windows: int) -> None:
-    """Refuse held-out documents that are too short for the number of windows.
-
-    Raises: DataError.
-    """
-    room = TokenStore.open(shard_folder(data), "held_out").n_tokens // length
-    if room < windows:
-        raise DataError(
-            f"--windows={windows}: the held-out documents in {shard_folder(data)} hold {room} windows of "
-            f"{length} tokens; lower it, shorten --length, raise data.held_out_frac, or use --text"
-        )

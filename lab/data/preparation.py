@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import multiprocessing
 import os
 import shutil
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from contextlib import contextmanager, suppress
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -19,25 +20,36 @@ from tokenizers import Tokenizer
 
 from lab.command import Bar
 from lab.data.config import Bpe, DataConfig
-from lab.data.corpora import open_corpus, why_empty
+from lab.data.corpora import open_corpus
 from lab.data.derivation import RECORD, derive_task, inputs_of, plan
-from lab.data.manifest import (
+from lab.data.segments import index_documents
+from lab.data.shards import (
+    PREPARED,
     SPLITS,
     Manifest,
     Split,
-    check_hashes,
-    close_folder,
+    again,
     read_manifest,
     read_manifests,
     read_prepared,
     shards_in,
     task_name,
 )
-from lab.data.segments import index_documents
-from lab.data.tokenizer import EOS
-from lab.data.tokenizing import TOKENIZER, obtain_tokenizer, run_task
-from lab.errors import DataError, InUse
-from lab.files import LOCK_NAME, locked, on_disk, read_object, remove, write_atomic, write_json, writing
+from lab.data.tokenizer import EOS, TOKENIZER, no_text, obtain_tokenizer, run_task
+from lab.errors import DataError
+from lab.files import (
+    LOCK_NAME,
+    check_sizes,
+    locked,
+    manifest_of,
+    on_disk,
+    read_object,
+    remove,
+    remove_leftovers,
+    write_atomic,
+    write_json,
+    writing,
+)
 
 INPUTS = "inputs.json"
 PREPARE_AGAIN = "delete the folder and prepare again"
@@ -98,68 +110,52 @@ def prepare(
     `tasks` restricts this call to some of the tasks, for job arrays; the last one to finish writes prepared.json. If
     shards are to be upsampled and some of the base are still missing, the summary is that of the base.
 
-    Raises: DataError for an empty corpus or unreadable input.
+    Raises: DataError for an empty corpus or unreadable input, ConfigError if the folder cannot be written.
     """
     folder = shard_folder(config)
     if config.base is not None:
-        if is_prepared(config):  # the base may have been deleted
-            index_documents(folder, config.window)
-            return summarise(folder)
+        if is_prepared(config):
+            return summarise(folder)  # the base may have been deleted
         if not is_prepared(config.base):
             base = prepare(config.base, workers=workers, tasks=tasks, progress=progress)
             if not is_prepared(config.base):
                 return base
-    with folder_of_tasks(config, folder):
-        run, jobs = begin(config, folder, progress)
+    with writing(f"data.folder={config.folder}", "folder"):
+        folder.mkdir(parents=True, exist_ok=True)
+    try:
+        with locked(folder / LOCK_NAME, wait=True):
+            run, jobs = begin(config, folder)
+    except DataError:
+        if not any(folder.glob("task-*")) and not any(folder.glob(".task-*")):
+            shutil.rmtree(folder)
+        raise
     undone = [(task, jobs[task]) for task in (range(len(jobs)) if tasks is None else tasks)]
+    undone = [(task, job) for task, job in undone if not (folder / task_name(task)).exists()]
     with Bar(total=len(undone), desc=f"prepare {config.shard_name}", disable=not progress) as bar:
-        for wait in (False, True):  # tasks that another process runs come last
-            undone = [(task, job) for task, job in undone if not (folder / task_name(task)).exists()]
-            for done in in_processes(partial(run_owned, run, folder, wait), undone, workers):
-                bar.update(done)
+        for _ in in_processes(partial(run_owned, run, folder), undone, workers):
+            bar.update()
     prepared = summarise(folder)
     if len(shards_in(folder)) < len(jobs):
         return prepared
     if not prepared.tokens["train"]:
         shutil.rmtree(folder)
-        raise DataError(why_empty(config))
-    close_folder(folder, config.shard_name, config.shard_identity())
+        raise DataError(no_text(Counter(prepared.skips) + Counter({"held out": prepared.documents["held_out"]})))
+    with locked(folder / LOCK_NAME, wait=True):
+        close_folder(config, folder)
     index_documents(folder, config.window)
     return prepared
 
 
-@contextmanager
-def folder_of_tasks(config: DataConfig, folder: Path) -> Iterator[None]:
-    """Create the shards' folder and lock it, and remove it if the block fails before any task is done or begun.
-
-    Raises: ConfigError if it cannot be written.
-    """
-    with writing(f"data.folder={config.folder}", "folder"):
-        folder.mkdir(parents=True, exist_ok=True)
-    try:
-        with locked(folder / LOCK_NAME, wait=True):
-            for name in (TOKENIZER, INPUTS):
-                remove_all(folder, name)
-            for mark in folder.glob(".task-*.lock"):  # of processes that were killed
-                with suppress(InUse), locked(mark):
-                    pass
-            yield
-    except DataError:
-        if not any(folder.glob("task-*")) and not any(folder.glob(".task-*")):
-            shutil.rmtree(folder)
-        raise
-
-
-def begin(config: DataConfig, folder: Path, progress: bool) -> tuple[RunTask, Sequence[Any]]:
+def begin(config: DataConfig, folder: Path) -> tuple[RunTask, Sequence[Any]]:
     """Write what all tasks need, and return the function that runs a task, and the tasks."""
     if config.upsample is None or config.base is None:
         reader = open_corpus(config)
         eos = end_of_document(config, obtain_tokenizer(config, folder))
-        refuse_other_inputs(folder, reader.inputs())
+        refuse_other_inputs(folder, reader.inputs)
         return partial(run_task, config, folder, eos), range(reader.n_tasks)
     source = shard_folder(config.base)
     refuse_other_inputs(folder, inputs_of(source))
-    jobs, record = plan(source, config.upsample, progress=progress)
+    jobs, record = plan(source, config.upsample)
     write_atomic(folder / TOKENIZER, (source / TOKENIZER).read_bytes())
     write_json(folder / RECORD, record)
     return partial(derive_task, folder, config.shard_name), jobs
@@ -173,8 +169,7 @@ def refuse_other_inputs(folder: Path, inputs: dict[str, int] | dict[str, str]) -
     path = folder / INPUTS
     if not path.exists():
         write_json(path, inputs)
-        return
-    before: dict[str, Any] = read_object(path, DataError, PREPARE_AGAIN)
+    before = read_object(path, DataError, PREPARE_AGAIN)
     changed = sorted(name for name in before.keys() | inputs.keys() if before.get(name) != inputs.get(name))
     if changed:
         raise DataError(
@@ -183,19 +178,14 @@ def refuse_other_inputs(folder: Path, inputs: dict[str, int] | dict[str, str]) -
         )
 
 
-def in_processes(run: Callable[[Any], bool], todo: Sequence[Any], workers: int) -> Iterator[bool]:
-    """Run tasks in this process or in worker processes, and yield what they return as they finish."""
+def in_processes(run: Callable[[Any], None], todo: Sequence[Any], workers: int) -> Iterator[None]:
+    """Run tasks in this process or in worker processes, and yield as they are done."""
     if workers <= 1 or len(todo) <= 1:
         yield from map(run, todo)
         return
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(min(workers, len(todo)), mp_context=context, initializer=begin_worker) as pool:
-        try:
-            for future in as_completed([pool.submit(run, task) for task in todo]):
-                yield future.result()
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
+        yield from pool.map(run, todo)
 
 
 def begin_worker() -> None:
@@ -211,31 +201,30 @@ def begin_worker() -> None:
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
 
 
-def run_owned(run: RunTask, folder: Path, wait: bool, task: tuple[int, Any]) -> bool:
-    """Run one task under its lock, unless it is done; return False where another process runs it.
-
-    Such a process is waited for with `wait`, and its task taken over if it ends early.
+def run_owned(run: RunTask, folder: Path, task: tuple[int, Any]) -> None:
+    """Run one task under its lock, unless another process has done it meanwhile.
 
     Raises: DiskError.
     """
-    name, job = task_name(task[0]), task[1]
-    try:
-        with locked(folder / f".{name}.lock", wait=wait), on_disk(folder / name):
-            remove_all(folder, name)
-            try:
-                if not (folder / name).exists():
-                    run(job)
-            finally:
-                remove_all(folder, name)
-    except InUse:
-        return False
-    return True
+    path = folder / task_name(task[0])
+    with locked(folder / f".{path.name}.lock", wait=True), on_disk(path):
+        try:
+            if not path.exists():
+                run(task[1])
+        finally:
+            for attempt in folder.glob(f".{path.name}.tmp*"):
+                remove(attempt)
 
 
-def remove_all(folder: Path, name: str) -> None:
-    """Delete what attempts at a file or a shard have left half written."""
-    for leftover in folder.glob(f".{name}.tmp*"):
-        remove(leftover)
+def close_folder(config: DataConfig, folder: Path) -> None:
+    """Write prepared.json, once every shard is there, and delete what killed processes have left."""
+    remove_leftovers(folder)
+    for lock in folder.glob(".task-*.lock*"):
+        remove(lock)
+    files = manifest_of(folder, "[!.]*.json")
+    files.pop(PREPARED, None)
+    record = {"name": config.shard_name, "identity": config.shard_identity(), "tasks": len(shards_in(folder))}
+    write_json(folder / PREPARED, {**record, "files": files})
 
 
 def verify(config: DataConfig) -> None:
@@ -244,7 +233,20 @@ def verify(config: DataConfig) -> None:
     Raises: DataError naming the first file that differs.
     """
     for shard, manifest in Bar(read_manifests(shard_folder(config)).items(), desc="verify"):
-        check_hashes(shard, manifest)
+        check_sizes(shard, manifest["files"], DataError, again(shard), hashes=True)
+
+
+def digest_of_data(folder: Path) -> str | None:
+    """Hash what a run reads, tokenizer and shards in order; None for a folder that is not prepared.
+
+    Raises: DataError.
+    """
+    record = read_prepared(folder)
+    if record is None:
+        return None
+    shards = [read_manifest(folder / task_name(task))["files"] for task in range(record["tasks"])]
+    recorded = [record["files"].get("tokenizer.json"), shards]
+    return hashlib.sha256(json.dumps(recorded, sort_keys=True).encode()).hexdigest()
 
 
 def end_of_document(config: DataConfig, tokenizer: Tokenizer) -> int:

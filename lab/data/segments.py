@@ -17,7 +17,6 @@ again until it falls inside, which keeps the map a permutation.
 from __future__ import annotations
 
 import io
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -27,8 +26,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lab.data.config import Mode
-from lab.data.manifest import SPLITS, read_manifests
-from lab.data.shards import Shard, TokenStore
+from lab.data.shards import SPLITS, Shard, TokenStore, read_manifests
 from lab.errors import DataError, DiskError
 from lab.files import write_atomic
 
@@ -47,24 +45,16 @@ class Segment(NamedTuple):
     continues: bool
 
 
-class SegmentIndex(ABC):
+class SegmentIndex:
     """The segments of a split, numbered 0 .. n - 1."""
 
     n: int
     whole_documents: ClassVar[bool] = False
     """Whether a segment belongs to one document."""
 
-    @abstractmethod
     def locate(self, numbers: IntArray) -> list[Segment]:
         """Return segments by their numbers."""
-
-    def __getitem__(self, number: int) -> Segment:
-        """Return one segment."""
-        return self.locate(np.array([number]))[0]
-
-    def numbers(self, samples: IntArray, seed: int) -> IntArray:
-        """Number the segments of global samples: every segment once in n samples, each epoch in another order."""
-        return sample_segments(samples, self.n, seed)
+        raise NotImplementedError
 
 
 def index_segments(store: TokenStore, mode: Mode, window: int) -> SegmentIndex:

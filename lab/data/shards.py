@@ -1,12 +1,15 @@
-"""Token shards, which preparation writes and training maps into memory.
+"""Token shards, which preparation writes and training maps into memory, and the records by which they are checked.
 
 A shard is a folder, published by one rename:
 
-    manifest.json      see lab/data/manifest.py
+    manifest.json      see `Manifest`
     SPLIT.tokens.bin   token ids, uint16 or uint32, documents end to end, <eos> included
     SPLIT.ends.bin     int64, where each document ends
     SPLIT.sources.bin  uint32, index of each document's source in the manifest
     SPLIT.scored.bin   uint8, 0 for tokens that are not scored; only if there are such tokens
+
+prepared.json is written beside the shards once every one is there, see `PreparedFolder`. Opening compares names and
+sizes. lab.verify and lab.prepare --verify also hash every file.
 """
 
 from __future__ import annotations
@@ -17,15 +20,126 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any, Literal, TypeVar
 
 import numpy as np
+from pydantic import TypeAdapter, ValidationError
+from typing_extensions import TypedDict
 
-from lab.data.manifest import MANIFEST, SPLITS, Manifest, Split, read_manifests
 from lab.errors import DataError
-from lab.files import manifest_of, publish_folder, write_json
+from lab.files import FileEntry, check_sizes, manifest_of, publish_folder, write_json
+
+MANIFEST, PREPARED = "manifest.json", "prepared.json"
+RESTORE = "restore it, or delete the folder and prepare again"
+Record = TypeVar("Record")
+Split = Literal["train", "held_out"]
+SPLITS: tuple[Split, ...] = ("train", "held_out")
 
 
-def token_dtype(vocab_size: int) -> str:
+class Size(TypedDict):
+    """Contents of a split."""
+
+    documents: int
+    tokens: int
+
+
+class Manifest(TypedDict):
+    """A shard's manifest: its corpus and settings, its own name, and size and SHA-256 of every other file.
+
+    Documents refer to `sources` by number; `skips` counts the documents left out, by reason.
+    """
+
+    name: str
+    task: str
+    dtype: Literal["<u2", "<u4"]
+    splits: dict[Split, Size]
+    skips: dict[str, int]
+    sources: list[str]
+    files: dict[str, FileEntry]
+
+
+class PreparedFolder(TypedDict):
+    """The record of a folder of shards: their corpus and settings, their number, and the files beside them."""
+
+    name: str
+    identity: dict[str, Any]
+    tasks: int
+    files: dict[str, FileEntry]
+
+
+READ_MANIFEST, READ_PREPARED = TypeAdapter(Manifest), TypeAdapter(PreparedFolder)
+
+
+def task_name(task: int) -> str:
+    """Return the name of a task's shard."""
+    return f"task-{task:05d}"
+
+
+def shards_in(folder: Path) -> list[Path]:
+    """List the shards that a folder holds, in order."""
+    return sorted(folder.glob("task-*[0-9]"))
+
+
+def again(shard: Path) -> str:
+    """Return the remedy for a shard that is not what was written."""
+    return f"restore it, or delete {shard} and run lab.prepare again"
+
+
+def read(path: Path, reader: TypeAdapter[Record], remedy: str) -> Record:
+    """Read a record.
+
+    Raises: DataError, also for one of another shape.
+    """
+    try:
+        return reader.validate_json(path.read_bytes(), strict=True)
+    except (OSError, ValidationError) as error:
+        fault = error.errors()[0]["msg"] if isinstance(error, ValidationError) else error
+        raise DataError(f"{path}: cannot be read ({fault}); {remedy}") from error
+
+
+def read_manifest(shard: Path) -> Manifest:
+    """Read a shard's manifest.
+
+    Raises: DataError, also where it belongs to another shard.
+    """
+    manifest = read(shard / MANIFEST, READ_MANIFEST, again(shard))
+    if manifest["task"] != shard.name:
+        raise DataError(f"{shard / MANIFEST}: is that of {manifest['task']}; {again(shard)}")
+    return manifest
+
+
+def read_prepared(folder: Path) -> PreparedFolder | None:
+    """Read prepared.json; None where the folder has none.
+
+    Raises: DataError.
+    """
+    path = folder / PREPARED
+    return read(path, READ_PREPARED, RESTORE) if path.exists() else None
+
+
+def read_manifests(folder: Path) -> dict[Path, Manifest]:
+    """Read the manifests of a folder's shards in order, and compare names and sizes with what is there.
+
+    Raises: DataError naming the first shard or file that differs.
+    """
+    record, found = read_prepared(folder), shards_in(folder)
+    tasks = found if record is None else [folder / task_name(task) for task in range(record["tasks"])]
+    if differ := sorted({*tasks} ^ {*found}):
+        rule = f"is not one of the {len(tasks)} shards of {PREPARED}; move it elsewhere"
+        if differ[0] in tasks:
+            rule = f"is missing, {PREPARED} records it; restore it, or run lab.prepare again"
+        raise DataError(f"{differ[0]}: {rule}")
+    manifests = {path: read_manifest(path) for path in tasks}
+    for path, manifest in manifests.items():
+        if record is not None and manifest["name"] != record["name"]:
+            raise DataError(f"{path}: is a shard of {manifest['name']}, not of {record['name']}; {again(path)}")
+        check_sizes(path, manifest["files"], DataError, again(path))
+    if record is not None:
+        check_sizes(folder, record["files"], DataError, RESTORE, hashes=True)
+    return manifests
+
+
+def token_dtype(vocab_size: int) -> Literal["<u2", "<u4"]:
     """Choose the narrowest type that holds every id."""
     return "<u2" if vocab_size <= 2**16 else "<u4"
 
@@ -33,13 +147,15 @@ def token_dtype(vocab_size: int) -> str:
 class ShardWriter:
     """Collects one task's documents and publishes them as a shard; `name` is that of the corpus and its settings."""
 
-    def __init__(self, temporary: Path, dtype: str, *, name: str = "", marks_scored: bool = False) -> None:
+    def __init__(
+        self, temporary: Path, dtype: Literal["<u2", "<u4"], *, name: str = "", marks_scored: bool = False
+    ) -> None:
         self.temporary, self.dtype, self.name = temporary, dtype, name
         temporary.mkdir(parents=True)
         kinds = ("tokens", "scored") if marks_scored else ("tokens",)
         self.files = {(split, k): (temporary / f"{split}.{k}.bin").open("wb") for split in SPLITS for k in kinds}
-        self.ends: dict[str, list[int]] = {split: [] for split in SPLITS}
-        self.owners: dict[str, list[int]] = {split: [] for split in SPLITS}
+        self.ends: dict[Split, list[int]] = {split: [0] for split in SPLITS}  # and where the first document begins
+        self.owners: dict[Split, list[int]] = {split: [] for split in SPLITS}
         self.sources: dict[str, int] = {}
         self.skips: Counter[str] = Counter()
 
@@ -51,8 +167,7 @@ class ShardWriter:
         if (split, "scored") in self.files:
             marks = np.ones(len(ids), np.uint8) if scored is None else np.asarray(scored, dtype=np.uint8)
             self.files[split, "scored"].write(marks.tobytes())
-        ends = self.ends[split]
-        ends.append((ends[-1] if ends else 0) + len(ids))
+        self.ends[split].append(self.ends[split][-1] + len(ids))
         self.owners[split].append(self.sources.setdefault(source, len(self.sources)))
 
     def close(self, final: Path) -> Manifest:
@@ -60,17 +175,13 @@ class ShardWriter:
         for file in self.files.values():
             file.close()
         for split in SPLITS:
-            (self.temporary / f"{split}.ends.bin").write_bytes(np.asarray(self.ends[split], dtype="<i8").tobytes())
-            (self.temporary / f"{split}.sources.bin").write_bytes(np.asarray(self.owners[split], "<u4").tobytes())
+            np.asarray(self.ends[split][1:], dtype="<i8").tofile(self.temporary / f"{split}.ends.bin")
+            np.asarray(self.owners[split], dtype="<u4").tofile(self.temporary / f"{split}.sources.bin")
         manifest: Manifest = {
             "name": self.name,
             "task": final.name,
-            "dtype": "<u2" if self.dtype == "<u2" else "<u4",
-            "splits": {
-                split: {"documents": len(ends), "tokens": ends[-1] if ends else 0}
-                for split in SPLITS
-                for ends in [self.ends[split]]
-            },
+            "dtype": self.dtype,
+            "splits": {split: {"documents": len(ends) - 1, "tokens": ends[-1]} for split, ends in self.ends.items()},
             "skips": dict(self.skips),
             "sources": list(self.sources),
             "files": manifest_of(self.temporary),

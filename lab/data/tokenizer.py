@@ -1,29 +1,46 @@
-"""Tokenizers: any tokenizer.json, or a byte-pair encoding trained on the corpus."""
+"""Tokenizers: any tokenizer.json, or a byte-pair encoding trained on the corpus; and the tokens of one task.
+
+Long conversations are cut between exchanges:
+
+    conversation    U1 A1 | U2 A2 | U3 A3 | U4 A4        at most 5 tokens a sample, each turn one
+    samples         U1 A1 U2 A2,  U3 A3 U4 A4            (a third exchange would make 6)
+
+Source: arXiv:2401.07004, section 4.1 (SFT data), which follows the cleaning of Zheng et al. 2023 (FastChat): English
+alone, none of less than 10,000 tokens, longer ones split to at most 16,384. FastChat names the language by a
+classifier; here it is the share of ASCII among the letters, which Dutch or Italian pass as well.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable
-from itertools import chain
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from functools import cache
+from itertools import chain, islice
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
+from lab.data import wording
+from lab.data.config import Bpe, Conversations, DataConfig, Synthetic
+from lab.data.corpora import UNSCORED, Document, Item, Parts, open_corpus
+from lab.data.shards import SPLITS, Manifest, ShardWriter, Split, task_name, token_dtype
 from lab.errors import DataError
+from lab.files import temporary_of, write_atomic
 
+TOKENIZER = "tokenizer.json"
+BATCH_DOCUMENTS = 256
+HASH_BYTES = 8
 BOS, EOS = "<bos>", "<eos>"
 # words with their leading space, single digits, punctuation, white space: numbers are split into digits
 PIECES = r" ?[^\s\p{N}\p{P}\p{S}]+|\p{N}| ?[\p{P}\p{S}]+|\s+(?!\S)|\s+"
 
 
 def train_bpe(texts: Iterable[str], vocab_size: int) -> Tokenizer:
-    """Train a byte-level BPE whose documents begin with <bos>; the caller ends them with <eos>.
-
-    Raises: DataError when there is no text to learn from.
-    """
+    """Train a byte-level BPE whose documents begin with <bos>; the caller ends them with <eos>."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [
@@ -38,11 +55,7 @@ def train_bpe(texts: Iterable[str], vocab_size: int) -> Tokenizer:
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
-    texts = filter(None, texts)
-    first = next(texts, None)
-    if first is None:
-        raise DataError("data.corpus: empty, there is no text to train a tokenizer on; check its path")
-    tokenizer.train_from_iterator(chain([first], texts), trainer)
+    tokenizer.train_from_iterator(texts, trainer)
     tokenizer.post_processor = processors.TemplateProcessing(
         single=f"{BOS} $A", special_tokens=[(BOS, tokenizer.token_to_id(BOS))]
     )
@@ -105,3 +118,150 @@ def vocabulary_hash(tokenizer: Tokenizer) -> str:
     """Hash the vocabulary, every token with its id, in hexadecimal; equal hashes mean interchangeable ids."""
     entries = sorted(tokenizer.get_vocab().items())
     return hashlib.sha256(json.dumps(entries).encode()).hexdigest()
+
+
+def obtain_tokenizer(config: DataConfig, folder: Path) -> Tokenizer:
+    """Read the folder's tokenizer, or create it: a copy of the given file, or a BPE trained on the training split.
+
+    Raises: DataError where there is no text to train on.
+    """
+    path, choice = folder / TOKENIZER, config.tokenizer
+    if path.exists():
+        return load_tokenizer(path)
+    if isinstance(choice, Bpe):
+        pick, left_out, reader = splitter(config.held_out_frac), Counter[str](), open_corpus(config)
+
+        def texts() -> Iterator[str]:
+            for item in chain.from_iterable(map(reader.read, range(reader.n_tasks))):
+                if isinstance(item, Document) and pick(item.text) == SPLITS[0]:
+                    yield item.text
+                else:
+                    left_out[item if isinstance(item, str) else "held out"] += 1
+
+        sample = list(islice(texts(), config.sample_documents))
+        if not sample:
+            raise DataError(no_text(left_out))
+        # with short windows the sample may lack the needle test's words
+        first = [wording.TASK + wording.NEEDLE + wording.QUESTION] if isinstance(config.corpus, Synthetic) else []
+        tokenizer = train_bpe(first + sample, choice.vocab_size)
+    else:
+        tokenizer = load_tokenizer(Path(choice.path), choice.eos)
+    write_atomic(path, tokenizer.to_str().encode("utf-8"))
+    return tokenizer
+
+
+def no_text(left_out: Counter[str]) -> str:
+    """Describe a corpus without a document to train on, by the reasons why documents were left out."""
+    counts = ", ".join(f"{n:,} {reason}" for reason, n in left_out.most_common()) or "there are no rows"
+    remedy = "name its field `text`, check its path, or lower data.held_out_frac"
+    return f"data.corpus: empty, no document has text to train on ({counts}); {remedy}"
+
+
+def splitter(held_out_frac: float) -> Callable[[str], Split]:
+    """Return the function that assigns a text to a split by its hash, so that duplicates share a split."""
+    bound = int(held_out_frac * 2 ** (8 * HASH_BYTES))
+
+    def split_of(text: str) -> Split:
+        digest = hashlib.blake2b(text.encode("utf-8"), digest_size=HASH_BYTES).digest()
+        return SPLITS[1] if int.from_bytes(digest, "little") < bound else SPLITS[0]
+
+    return split_of
+
+
+def run_task(config: DataConfig, folder: Path, eos: int, task: int) -> Manifest:
+    """Tokenize one task into one shard."""
+    tokenizer, items = load_tokenizer(folder), open_corpus(config).read(task)
+    marks = config.tags or isinstance(config.corpus, Conversations)
+    dtype, place = token_dtype(tokenizer.get_vocab_size()), folder / task_name(task)
+    writer = ShardWriter(temporary_of(place), dtype, name=config.shard_name, marks_scored=marks)
+    pick, (before, after) = splitter(config.held_out_frac), special_ends(tokenizer)
+
+    def encode(text: str) -> list[int]:
+        return list(tokenizer.encode(text, add_special_tokens=False).ids)
+
+    @cache
+    def tag_of(source: str) -> list[int]:
+        return encode(f"{source}\n") if config.tags else []
+
+    def count(parts: Parts) -> int:
+        return sum(len(encode(text)) for text, _ in parts) + len(before) + len(after) + 1  # the end of the document
+
+    if isinstance(config.corpus, Conversations):
+        items = samples_of(config.corpus, items, count)
+    while batch := list(islice(items, BATCH_DOCUMENTS)):
+        documents = [item for item in batch if isinstance(item, Document)]
+        writer.skips.update(item for item in batch if isinstance(item, str))
+        encodings = tokenizer.encode_batch_fast([document.text for document in documents])
+        for document, encoding in zip(documents, encodings, strict=True):
+            ids, scored = [*encoding.ids, eos], None
+            if marks:  # neither a tag is scored nor a prompt (arXiv:2411.13476, section 5.2; 2401.07004, section 4)
+                body = [(encoding.ids[len(before) : len(encoding.ids) - len(after)], True)]
+                if document.parts is not None:
+                    body = [(encode(part), own) for part, own in document.parts]
+                pieces = [(before, True), (tag_of(document.source), False), *body, ([*after, eos], True)]
+                ids = [i for piece, _ in pieces for i in piece]
+                scored = [own for piece, own in pieces for _ in piece]
+            writer.add(pick(document.text), ids, document.source, scored)
+    return writer.close(place)
+
+
+def samples_of(corpus: Conversations, items: Iterable[Item], count: Callable[[Parts], int]) -> Iterator[Item]:
+    """Yield the conversations that a corpus's settings keep, cut; `count` counts the tokens of some parts."""
+
+    def samples() -> Iterator[Item]:
+        for item in items:
+            if isinstance(item, str) or item.parts is None:
+                yield item
+            elif corpus.min_ascii and ascii_share(item.text) < corpus.min_ascii:
+                yield "of other letters than ASCII"
+            else:
+                for piece in cut(item.parts, corpus.max_tokens, count):
+                    if not any(scored for _, scored in piece):
+                        yield UNSCORED
+                    elif corpus.min_tokens and count(piece) < corpus.min_tokens:
+                        yield f"shorter than {corpus.min_tokens} tokens"
+                    else:
+                        yield Document("".join(text for text, _ in piece), item.source, piece)
+
+    taken = 0
+    for sample in samples():
+        yield sample
+        taken += isinstance(sample, Document)
+        if taken == corpus.limit:
+            return
+
+
+def cut(parts: Parts, most: int | None, count: Callable[[Parts], int]) -> Iterator[Parts]:
+    """Cut a conversation into runs of whole exchanges of at most `most` tokens; a longer exchange is a run of its own.
+
+    An exchange is what precedes a response, and the response.
+
+    Example:
+        >>> parts = tuple((text, text.startswith("A")) for text in ["U1", "A1", "U2", "A2", "U3", "A3"])
+        >>> [[text for text, _ in piece] for piece in cut(parts, 4, len)]
+        [['U1', 'A1', 'U2', 'A2'], ['U3', 'A3']]
+    """
+    if most is None or count(parts) <= most:
+        yield parts
+        return
+    ends = [place + 1 for place, (_, scored) in enumerate(parts) if scored or place + 1 == len(parts)]
+    around = count(())  # tokens at either end of a sample
+    start, total = 0, around
+    for before, end in zip([0, *ends], ends):
+        size = count(parts[before:end]) - around
+        if before > start and total + size > most:
+            yield parts[start:before]
+            start, total = before, around
+        total += size
+    yield parts[start:]
+
+
+def ascii_share(text: str) -> float:
+    r"""Return the share of ASCII among a text's letters; 1 for a text without letters.
+
+    Example:
+        >>> ascii_share("ab, c 1"), ascii_share("ab\u0431\u0432")
+        (1.0, 0.5)
+    """
+    letters = [character for character in text if character.isalpha()]
+    return sum(map(str.isascii, letters)) / len(letters) if letters else 1.0

@@ -12,9 +12,8 @@ import torch
 
 from lab.command import show
 from lab.config import Experiment, load_experiment
-from lab.data.manifest import digest_of_data
 from lab.data.module import PackedData
-from lab.data.preparation import shard_folder, summarise
+from lab.data.preparation import digest_of_data, shard_folder, summarise
 from lab.data.selecting import read_token_types, result_file
 from lab.data.shaped import shape_record, summary_of_shape
 from lab.data.tokenizer import load_tokenizer

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from lab.counts import PositionCounts, targets_by_context, visible_context
-from lab.data.batches import to_batch
+from lab.data.module import to_batch
 from lab.data.segments import index_segments
 from tests.data.stores import drawn_lengths, make_store, stream_over
 from tests.data.windows import (

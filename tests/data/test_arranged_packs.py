@@ -12,9 +12,9 @@ from tests.data.windows import (
     MASKS_AND_CHUNKS,
     cut,
     documents_of,
+    located,
     row_of,
     runs_of,
-    sample_segment,
     without_bos,
 )
 
@@ -58,7 +58,7 @@ def same(pack, other):
 
 def expected_row(documents, segments, arrangement, sample):
     """Lay the window of a sample out by definition."""
-    segment = segments[sample_segment(sample, segments.n, SEED)]
+    segment = located(segments, sample, SEED)
     window = cut(documents, segment.start, segment.length)
     if arrangement.bos is not None:
         window = without_bos(window)

@@ -10,8 +10,7 @@ import pytest
 
 from lab.data import wording
 from lab.data.config import DataConfig, Synthetic
-from lab.data.manifest import digest_of_data
-from lab.data.preparation import is_prepared, prepare, shard_folder, verify
+from lab.data.preparation import digest_of_data, is_prepared, prepare, shard_folder, verify
 from lab.data.segments import index_segments
 from lab.data.shards import TokenStore
 from tests.data.stores import folder_bytes, module_of, refused, text_config, write_corpus

@@ -3,9 +3,8 @@
 import pytest
 
 from lab.data.config import Conversations
-from lab.data.conversations import cut, exchanges, select
-from lab.data.text_files import Document, DroppedDocument
-from tests.data.test_scored import config_of, opened, tokenizer, turns, words_of, write_rows  # noqa: F401
+from lab.data.corpora import Document
+from lab.data.tokenizer import cut, samples_of
 
 
 def parts_of(text):
@@ -25,7 +24,7 @@ def kept(items, **settings):
     corpus = Conversations(path="x", **settings)
     return [
         " ".join(text for text, _ in item.parts) if isinstance(item, Document) else item
-        for item in select(corpus, items, count)
+        for item in samples_of(corpus, items, count)
     ]
 
 
@@ -43,23 +42,22 @@ def kept(items, **settings):
 def test_cuts_are_between_exchanges(text, most, expected):
     pieces = list(cut(parts_of(text), most, count))
     assert pieces == [parts_of(piece) for piece in expected]
-    assert sum(pieces, ()) == parts_of(text) == sum(exchanges(parts_of(text)), ())
+    assert sum(pieces, ()) == parts_of(text)
 
 
 def test_short_foreign_and_unanswered_ones_are_left_out_and_counted():
-    short = DroppedDocument("shorter than 3 tokens")
+    short = "shorter than 3 tokens"
     items = [conversation(text) for text in ("a A", "a A b", "a A b B c C d D e", "\u0431 \u0432 A \u0433")]
-    found = kept([*items, DroppedDocument("empty")], min_tokens=3, max_tokens=4, min_ascii=0.5)
-    other = DroppedDocument("of other letters than ASCII")
-    no_answer = DroppedDocument("a conversation without a response")
-    assert found == [short, "a A b", "a A b B", "c C d D", no_answer, other, DroppedDocument("empty")]
+    found = kept([*items, "empty"], min_tokens=3, max_tokens=4, min_ascii=0.5)
+    other, no_answer = "of other letters than ASCII", "a conversation without a response"
+    assert found == [short, "a A b", "a A b B", "c C d D", no_answer, other, "empty"]
     found = kept([conversation("a A b B c C d D e E")], min_tokens=3, max_tokens=4)
     assert found == ["a A b B", "c C d D", short], "what remains of a long one"
 
 
 def test_the_limit_counts_samples_and_what_follows_is_not_read():
     def items():
-        yield from [conversation("a A b B"), DroppedDocument("empty"), conversation("c C")]
+        yield from [conversation("a A b B"), "empty", conversation("c C")]
         pytest.fail("read beyond the limit")
 
-    assert kept(items(), max_tokens=2, limit=3) == ["a A", "b B", DroppedDocument("empty"), "c C"]
+    assert kept(items(), max_tokens=2, limit=3) == ["a A", "b B", "empty", "c C"]

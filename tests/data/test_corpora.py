@@ -5,7 +5,7 @@ import pyarrow.parquet
 import pytest
 
 from lab.data.config import DataConfig, Slimpajama, Text
-from lab.data.corpora import Document, DroppedDocument, open_corpus
+from lab.data.corpora import Document, open_corpus
 from tests.data.stores import refused
 
 TEXTS = ["one\nline", "zwei Wörter", "trois ☕ 三"]
@@ -79,7 +79,7 @@ def test_a_line_that_cannot_be_used_is_skipped_with_its_reason(tmp_path, line, r
     (tmp_path / "part.jsonl").write_bytes(b'{"text": "before"}\n' + line + b'\n{"text": "after"}\n')
     before, dropped, after = read_all(Text(path=str(tmp_path)))
     assert (before, after) == (Document("before", "part"), Document("after", "part"))
-    assert dropped == DroppedDocument(reason)
+    assert dropped == reason
 
 
 def varied(n):

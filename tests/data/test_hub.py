@@ -46,14 +46,15 @@ def hub(monkeypatch):
     monkeypatch.setattr(pytest.importorskip("datasets"), "load_dataset", load_dataset)
     monkeypatch.setattr(corpora, "HUB_DATASET", "owner/name")
     monkeypatch.setattr(corpora, "SLIMPAJAMA_TASKS", TASKS)
+    monkeypatch.setattr(DataConfig, "sample_documents", ROWS)
     corpora.open_stream.cache_clear()
     yield listed, read
     corpora.open_stream.cache_clear()
 
 
-def prepare_from(tmp_path, tasks=None, sample=ROWS):
+def prepare_from(tmp_path, tasks=None):
     corpus = Slimpajama()
-    tokenizer = Bpe(vocab_size=300, sample_documents=sample)
+    tokenizer = Bpe(vocab_size=300)
     config = DataConfig(corpus=corpus, tokenizer=tokenizer, folder=str(tmp_path), held_out_frac=0.0)
     return prepare(config, tasks=tasks, progress=False), shard_folder(config)
 

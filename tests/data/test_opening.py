@@ -25,7 +25,10 @@ def corpus(tmp_path_factory, lengths):
     for number, ends in enumerate(lengths.cumsum(1)):
         writer = ShardWriter(folder / f".task-{number:05d}.tmp", "<u2")
         writer.files["train", "tokens"].write(np.arange(ends[-1], dtype="<u4").astype("<u2").tobytes())
-        writer.ends["train"], writer.owners["train"] = ends.tolist(), [writer.sources.setdefault("made", 0)] * DOCUMENTS
+        writer.ends["train"], writer.owners["train"] = (
+            [0, *ends.tolist()],
+            [writer.sources.setdefault("made", 0)] * DOCUMENTS,
+        )
         writer.close(folder / f"task-{number:05d}")
     index_documents(folder, WINDOW)
     return folder
@@ -56,7 +59,7 @@ def test_segments_are_located_as_by_the_whole_list(corpus, lengths, window):
     edges = [0, 255, 256, 257, DOCUMENTS - 1, DOCUMENTS, DOCUMENTS + 256, 2 * DOCUMENTS - 1]
     for document in [*edges, *np.random.default_rng(window).integers(0, 2 * DOCUMENTS, 200).tolist()]:
         for piece in {0, int(pieces[document]) - 1}:
-            found, left = index[int(firsts[document]) + piece], int(flat[document]) - piece * window
+            (found,), left = index.locate(np.array([firsts[document] + piece])), int(flat[document]) - piece * window
             assert (found.start, found.length) == (starts[document] + piece * window, min(window, left))
             assert found.continues == (left > window)
 

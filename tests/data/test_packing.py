@@ -7,7 +7,7 @@ import pytest
 from lab.data.segments import index_segments
 from lab.errors import ConfigError
 from tests.data.stores import drawn_lengths, make_store, numbered_documents, refused, stream_over
-from tests.data.windows import sample_segment
+from tests.data.windows import located
 
 IGNORE = -100  # torch's own, see torch.nn.CrossEntropyLoss
 WINDOW, PACK, LOOK_AHEAD = 16, 64, 20
@@ -93,9 +93,9 @@ def test_what_is_packed_and_what_waits_is_every_sample_once(corpus, n_streams):
         state = packs[-1].state.tolist()
         samples = [sample for sample in state[1:] if sample >= 0]
         assert all(sample % n_streams == j for sample in [*samples, state[0]])
-        waiting.update(segments[sample_segment(sample, segments.n, 5)].start + 1 for sample in samples)
+        waiting.update(located(segments, sample, 5).start + 1 for sample in samples)
         upto += range(j, state[0], n_streams)
-    drawn = Counter(segments[sample_segment(sample, segments.n, 5)].start + 1 for sample in upto)
+    drawn = Counter(located(segments, sample, 5).start + 1 for sample in upto)
     assert packed + waiting == drawn
 
 

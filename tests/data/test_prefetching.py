@@ -1,11 +1,11 @@
-"""Batches made ahead in a thread: how far, in which order, what it raises, and how it ends."""
+"""Batches made ahead in a thread: how far, in which order, and how it ends."""
 
 import itertools
 import threading
 
 import pytest
 
-from lab.data.batches import Batches
+from lab.data.module import ahead
 
 
 def packing_threads():
@@ -14,20 +14,20 @@ def packing_threads():
 
 @pytest.mark.parametrize("prefetch", [1, 3])
 def test_batches_are_made_ahead_by_another_thread_which_ends_with_its_reader(prefetch):
-    made, makers, before, ahead = [], set(), packing_threads(), threading.Event()
+    made, makers, before, done = [], set(), packing_threads(), threading.Event()
 
     def batches():
         for number in itertools.count():
             made.append(number)
             makers.add(threading.current_thread())
             if number == prefetch + 1:  # while the second batch is in use
-                ahead.set()
+                done.set()
             yield {"number": number}
 
-    reader = Batches([], prefetch).ahead(batches())
+    reader = ahead(batches(), prefetch)
     assert made == []
     assert [next(reader)["number"] for _ in range(2)] == [0, 1]
-    assert ahead.wait(10)
+    assert done.wait(10)
     assert len(made) == prefetch + 2
     assert threading.current_thread() not in makers
     reader.close()

@@ -9,11 +9,10 @@ from tokenizers import Regex, Tokenizer, models, pre_tokenizers, processors
 
 from lab.data.arrangement import Arrangement
 from lab.data.config import Conversations, DataConfig, Slimpajama, TokenizerFile
-from lab.data.conversations import to_conversation
+from lab.data.corpora import to_conversation
 from lab.data.preparation import prepare, shard_folder
 from lab.data.segments import index_segments
 from lab.data.shards import ShardWriter, TokenStore
-from lab.data.text_files import DroppedDocument
 from tests.data.stores import drawn_lengths, numbered_documents, stream_over
 from tests.data.windows import IGNORE, runs_of
 
@@ -142,7 +141,7 @@ NO_RESPONSE = "a conversation without a response"
     ids=itertools.count(),
 )
 def test_what_is_no_conversation_is_dropped(row, reason):
-    assert to_conversation(row, "place") == DroppedDocument(reason)
+    assert to_conversation(row, "place") == reason
 
 
 # tokens and marks

@@ -1,6 +1,7 @@
 import itertools
 from collections import Counter
 
+import numpy as np
 import pytest
 
 from lab.data.segments import index_segments
@@ -25,9 +26,8 @@ def cut(documents, window):
 
 
 def read_segments(store, index):
-    return [index[k] for k in range(index.n)], [
-        store.read(index[k].start, index[k].length).tolist() for k in range(index.n)
-    ]
+    found = index.locate(np.arange(index.n))
+    return found, [store.read(segment.start, segment.length).tolist() for segment in found]
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,8 @@ import json
 import numpy as np
 import pytest
 
-from lab.data.batches import to_batch
 from lab.data.config import DataConfig
+from lab.data.module import to_batch
 from lab.data.preparation import shard_folder
 from lab.data.segments import index_segments
 from lab.data.selecting import Selection

@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 
 from lab.counts import PositionCounts
-from lab.data.batches import to_batch
 from lab.data.config import DataConfig
-from lab.data.module import arrangement_of
+from lab.data.module import arrangement_of, to_batch
 from lab.data.segments import index_segments
 from lab.data.shaped import cut_share, natural_counts, shape_corpus, target_counts
 from lab.errors import ConfigError

@@ -1,8 +1,7 @@
 import numpy as np
 import pytest
 
-from lab.data.tokenizer import load_tokenizer, train_bpe
-from lab.errors import DataError
+from lab.data.tokenizer import load_tokenizer
 from tests.data.stores import refused
 
 ALPHABETS = {
@@ -31,12 +30,6 @@ def test_documents_begin_with_bos_and_nothing_ends_them(bpe):
     assert bpe.token_to_id("<eos>") == 1
     assert not {0, 1} & set(ids[1:])
     assert bpe.encode("some text", add_special_tokens=False).ids == ids[1:]
-
-
-@pytest.mark.parametrize("texts", [[], [""], ["", "", ""]], ids=["none", "one_empty", "many_empty"])
-def test_no_text_to_train_on_is_refused(texts):
-    with pytest.raises(DataError, match=r"^data\.corpus: empty, there is no text to train a tokenizer on"):
-        train_bpe(texts, 300)
 
 
 @pytest.mark.parametrize(

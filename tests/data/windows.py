@@ -28,6 +28,11 @@ def sample_segment(sample, n, seed):
     return shuffled(place, n, key=mix(seed) ^ mix(mix(epoch)))
 
 
+def located(segments, sample, seed):
+    """Where the segment of one global sample lies."""
+    return segments.locate(np.array([sample_segment(sample, segments.n, seed)]))[0]
+
+
 def shuffled(index, n, key):
     """The image of an index under a keyed permutation of 0 .. n - 1: a Feistel network of four rounds, repeated."""
     half = max(1, -(-(n - 1).bit_length() // 2))
@@ -132,7 +137,7 @@ def runs_of(pack):
 
 def drawn_row(documents, segments, sample, arrangement, *, seed, reset):
     """Cut the window of a sample from its documents and lay it out as a row, in the order that it is shuffled to."""
-    segment = segments[sample_segment(sample, segments.n, seed)]
+    segment = located(segments, sample, seed)
     window = cut(documents, segment.start, segment.length)
     window = without_bos(window) if arrangement.mask == "anchor" else window
     order = None

@@ -6,11 +6,12 @@ import functools
 import pytest
 import torch
 
-from lab.estimate.memory import memory_of, prepare, track
+from lab.estimate import compute_properties, memory_of
 from lab.masks import Anchor
 from lab.model.attention.segments import Segments
 from lab.model.config import DecoderConfig
 from lab.model.decoder import Decoder
+from lab.model.memory import track
 from lab.positions.methods import PositionConfig
 from lab.positions.string import String
 from tests.estimate.small import small
@@ -138,14 +139,13 @@ def kept_in_reality(recompute, tokens=256):
 def pack(tokens, generator):
     ids = torch.randint(0, 300, (1, tokens), generator=generator)
     segments = Segments.from_lengths([64] * (tokens // 64), tokens)
-    prepare(segments)
+    compute_properties(segments)
     return {"tokens": ids, "segments": segments, "starts": (0,) * len(segments.lengths), "targets": ids}
 
 
 @pytest.mark.parametrize("recompute", [False, True], ids=["kept", "recomputed"])
 def test_the_tracker_counts_what_a_real_run_keeps(recompute):
-    with torch.device("meta"):
-        decoder = Decoder(SIZES, backend="sdpa", recompute=recompute, seed=None)
+    build = functools.partial(Decoder, SIZES, backend="sdpa", recompute=recompute, seed=None)
     inputs = pack(256, torch.Generator().manual_seed(3))
-    tracked = track(decoder, inputs, mesh=None, bf16=False, keeps_gradients=True).kept
+    tracked = track(build, inputs, bf16=False, keeps_gradients=True).kept
     assert tracked == pytest.approx(kept_in_reality(recompute), rel=TOLERANCE)

@@ -10,8 +10,9 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
-from lab.data.batches import to_batch
-from lab.data.packing import IGNORE, Pack
+from lab.data.arrangement import IGNORE
+from lab.data.module import to_batch
+from lab.data.packing import Pack
 from lab.errors import ConfigError
 from lab.model.config import DecoderConfig
 from lab.positions import distance, frequencies

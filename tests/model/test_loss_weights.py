@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import distributed
 
-from lab.data.batches import to_batch
+from lab.data.module import to_batch
 from lab.data.packing import Pack
 from lab.model.config import DecoderConfig, OptimConfig
 from lab.model.loss import IGNORE

@@ -7,13 +7,13 @@ import pytest
 import torch
 
 from lab.data.arrangement import Arrangement, interleaved
-from lab.data.batches import to_batch
+from lab.data.module import to_batch
 from lab.data.segments import index_segments
 from lab.model.config import DecoderConfig
 from lab.positions import distance, frequencies
 from lab.skip import skip_positions
 from tests.data.stores import make_store, stream_over
-from tests.data.windows import BOS, FIRST, IGNORE, Row, cut, documents_of, row_of, sample_segment, without_bos
+from tests.data.windows import BOS, FIRST, IGNORE, Row, cut, documents_of, located, row_of, without_bos
 from tests.model.dense import attention_by_distance
 from tests.modules import training_of
 
@@ -75,7 +75,7 @@ def arranged(stores, arrangement):
     segments = index_segments(store, "concatenated", WINDOW - arrangement.extra_tokens)
     rows = []
     for sample in range(WINDOWS):
-        segment = segments[sample_segment(sample, segments.n, SEED)]
+        segment = located(segments, sample, SEED)
         window = cut(documents, segment.start, segment.length)
         window = without_bos(window) if arrangement.bos is not None else window
         order = None
@@ -92,7 +92,7 @@ def skipped(stores, method):
     documents, store = stores[False]
     segments = index_segments(store, "natural", WINDOW)
     pack = pack_of(store, segments, skip=skip_by(method))
-    sample_of = {segments[sample_segment(s, segments.n, SEED)].start: s for s in range(segments.n)}
+    sample_of = {located(segments, s, SEED).start: s for s in range(segments.n)}
     rows, at = [], 0
     for length in pack.lengths:
         start = int(pack.tokens[at]) - FIRST

@@ -1,0 +1,211 @@
+"""Estimate memory, FLOPs, hours and disk space of a run before it runs: lab.fit --dry_run.
+
+Hours take the utilisation of arXiv:2410.18745, A.2, in causal FLOPs: 28 days on 16 A100 for 1T tokens in windows of 2K.
+The CUDA context with the libraries' workspaces, and NCCL's buffers, are assumed to take 1 GiB each.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+
+from lab.config import Experiment
+from lab.counts import PositionCounts
+from lab.data.config import DataConfig, Slimpajama
+from lab.data.shards import token_dtype
+from lab.errors import ConfigError
+from lab.model.attention.context import ContextGroup
+from lab.model.attention.segments import Segments
+from lab.model.config import PEAK_FLOPS, DecoderConfig
+from lab.model.decoder import Decoder
+from lab.model.memory import HELD, KERNEL, Memory, fake_ranks, stand_in, track
+from lab.model.sharding import Sharding
+from lab.shape.config import Weights
+from lab.train.folder import packed_counts
+
+GIB = 2**30
+GB = 10**9
+PAPER_FLOPS = DecoderConfig(2048, 22, 32, 4, 5632, 128_256, False).flops_per_token_causal(2048) * 1e12
+UTILISATION = PAPER_FLOPS / (28 * 86_400 * 16 * PEAK_FLOPS["A100"])
+SLIMPAJAMA_TOKENS = 627_000_000_000  # from the name SlimPajama-627B, counted with another tokenizer
+STATE_BYTES = 12  # of a parameter: the weight and AdamW's two moments, float32 each
+INT64 = 8  # bytes
+RECOMPUTED = 4 / 3  # forward once more: 8 instead of 6 operations per weight and token
+NAMES = {
+    "parameters": "parameters (float32)",
+    "gradients": "gradients (float32)",
+    "optimizer": "optimizer (AdamW, float32)",
+    "gathered": "gathered weights and gradients",
+    "activations": "activations (unmeasured)",
+}
+
+
+def estimate(experiment: Experiment, memory_gib: str | None = None) -> str:
+    """Estimate one run's resources and format them; `memory_gib` is the memory of a GPU that it must fit.
+
+    Raises: ConfigError for a run that does not fit.
+    """
+    try:
+        limit = math.inf if memory_gib is None else float(memory_gib)
+    except ValueError:
+        limit = math.nan
+    if not limit > 0:
+        raise ConfigError(f"--memory_gib={memory_gib}: must be a number > 0; for instance 80")
+    train = experiment.train
+    on_gpu = train.accelerator != "cpu"
+    bf16 = train.computes_in_bf16(on_gpu)
+    strategy = train.resolved_strategy(on_gpu)
+    memory = memory_of(experiment)
+    assumed = GIB + GIB * (train.world_size > 1)
+    refuse_too_large(memory, assumed, limit)
+    words = [f"{train.world_size} x {strategy}", "bf16" if bf16 else "fp32", f"window {experiment.data.window:,}"]
+    words.append(f"packs of {train.micro_batch_tokens:,} tokens")
+    if train.context_parallel > 1:
+        words.append(f"each shared by {train.context_parallel}")
+    if train.recompute:
+        words.append("recompute")
+    rows = [(NAMES[kind], memory.held.get(kind), size) for kind, size in memory.peak.items()]
+    rows += [("CUDA and NCCL (assumed)", None, assumed), ("in all", None, memory.total + assumed)]
+    if strategy == "fsdp":  # each process gathers the whole weights for a probe, when training holds no activations
+        copied = experiment.model.n_parameters() * (2 if bf16 else 4)
+        rows.append(("weights of a probe (apart)", copied, copied))
+    lines = [
+        f"{experiment.run.name}: {', '.join(words)}",
+        "",
+        f"{'memory of each GPU':32}{'held, bytes':>18}{'peak, GiB':>12}",
+    ]
+    lines += [f"  {name:30}{'-' if held is None else f'{held:,}':>18}{size / GIB:>12.2f}" for name, held, size in rows]
+    return "\n".join([*lines, "", *(f"{name:20}{value}" for name, value in work_of(experiment, bf16=bf16).items())])
+
+
+def memory_of(experiment: Experiment) -> Memory:
+    """Measure the memory of each process of a run after its first optimizer step.
+
+    Raises: LabError for methods that cannot be built.
+    """
+    model, train = experiment.model, experiment.train
+    on_gpu = train.accelerator != "cpu"
+    bf16 = train.computes_in_bf16(on_gpu)
+    strategy = train.resolved_strategy(on_gpu)
+    packs = min(train.accumulation, 2)  # further ones change nothing
+    sharding = None
+    if strategy == "fsdp":
+        whole = train.keeps_whole(model.n_parameters(), bf16=bf16)
+        sharding = Sharding(torch.bfloat16 if bf16 else None, train.sharded_over, whole)
+    build = partial(
+        Decoder,
+        model,
+        frequencies=experiment.frequencies,
+        distance=experiment.position.distance,
+        backend=KERNEL,
+        seed=None,
+        recompute=train.recompute,
+    )
+    keeps = strategy == "ddp" or packs > 1  # DDP's buckets are the gradients and always there
+    with fake_ranks(train.world_size):
+        inputs = {**inputs_of(experiment), "context": ContextGroup.of(train.context_parallel)}
+        return track(
+            lambda: stand_in(build()), inputs, sharding=sharding, bf16=bf16, keeps_gradients=keeps, packs=packs
+        )
+
+
+def inputs_of(experiment: Experiment) -> dict[str, Any]:
+    """Build the decoder's inputs in a training step for a pack of full windows; under anchors, halves of windows."""
+    window = experiment.data.window
+    tokens = experiment.train.micro_batch_tokens
+    whole, rest = divmod(tokens, window)
+    lengths = [window] * whole + [rest] * (rest > 0)
+    anchors = None
+    if experiment.position.distance.method != "plain":
+        lengths = lengths[:1]  # tiles run one by one and free their memory; tokens after it are padding
+    if experiment.mask.method == "anchor":
+        lengths = [part for length in lengths for part in (length - length // 2, length // 2) if part]
+        anchors = tuple(-1 if n % 2 == 0 else sum(lengths[: n - 1]) for n in range(len(lengths)))
+    segments = Segments.from_lengths(lengths, tokens, anchors=anchors)
+    compute_properties(segments)
+    given = experiment.has_gaps or experiment.mask.method != "causal"
+    return {
+        "tokens": torch.zeros(1, tokens, dtype=torch.int64),
+        "targets": torch.zeros(1, tokens, dtype=torch.int64),
+        "position_ids": torch.arange(tokens) if given else None,
+        "segments": segments,
+        "starts": None if experiment.has_gaps else (0,) * len(lengths),
+    }
+
+
+def compute_properties(segments: Segments) -> None:
+    """Compute cached properties on real tensors: fake tensors cannot have shapes that depend on data."""
+    for name in ("doc_ids", "position_ids", "spans", *(("key_places",) if segments.anchors else ())):
+        getattr(segments, name)
+
+
+def refuse_too_large(memory: Memory, assumed: int, memory_gib: float) -> None:
+    """Refuse a run that does not fit.
+
+    Raises: ConfigError.
+    """
+    needed = memory.total + assumed
+    if needed > memory_gib * GIB:
+        held = sum(memory.peak[kind] for kind in HELD)
+        raise ConfigError(
+            f"--memory_gib={memory_gib:g}: must be >= {needed / GIB:.2f}, the peak of each GPU, with "
+            f"{memory.peak['activations'] / GIB:.2f} of activations and {held / GIB:.2f} of parameters, gradients and "
+            "optimizer; set train.recompute=true or train.strategy=fsdp, lower train.micro_batch_tokens, or take more "
+            "or larger GPUs"
+        )
+
+
+def work_of(experiment: Experiment, *, bf16: bool) -> dict[str, str]:
+    """Format operations, hours and bytes on disk."""
+    model, train = experiment.model, experiment.train
+    checkpoint = checkpoint_bytes(experiment)
+    kept = max(train.keep_checkpoints, len(train.final_steps))
+    shards = shard_tokens(experiment.data, train.steps * train.batch_tokens) * int(token_dtype(model.vocab_size)[-1])
+    hours = "unknown (the peak of float32 is not in the table)"
+    if bf16:
+        each = ", ".join(f"{hours_of(experiment, gpu):,.1f} on {gpu}" for gpu in PEAK_FLOPS)
+        hours = f"{each}, at utilisation {UTILISATION:.2f} (arXiv:2410.18745, A.2)"
+    return {
+        "parameters": f"{model.n_parameters():,}",
+        "FLOPs per token": f"{model.flops_per_token_causal(experiment.data.window):,} (full causal windows)",
+        "steps": f"{train.steps:,} of {train.batch_tokens:,} tokens, {train.steps * train.batch_tokens:,} in all",
+        "micro-batches": f"{train.accumulation} of {train.micro_batch_tokens:,} tokens on each process",
+        "hours": hours,
+        "checkpoint": f"{checkpoint / GB:,.2f} GB (weights and AdamW's moments)",
+        "checkpoints kept": f"{kept * checkpoint / GB:,.2f} GB ({kept}; one more while it is written)",
+        "shards": f"{shards / GB:,.2f} GB (SlimPajama by its name, any other by train.tokens)",
+        "counts.npz": f"{counts_bytes(experiment):,} bytes",
+    }
+
+
+def hours_of(experiment: Experiment, gpu: str) -> float:
+    """Compute the hours of a run on GPUs of a kind, in bfloat16 at the paper's utilisation."""
+    train = experiment.train
+    flops = experiment.model.flops_per_token_causal(experiment.data.window) * train.steps * train.batch_tokens
+    work = flops * (RECOMPUTED if train.recompute else 1)
+    return work / (PEAK_FLOPS[gpu] * UTILISATION * train.world_size) / 3600
+
+
+def checkpoint_bytes(experiment: Experiment) -> int:
+    """Count the bytes of a checkpoint: the parameters' states, a row for each stream of packs, and counts.npz."""
+    streams = experiment.train.n_packs * (1 + experiment.data.look_ahead) * INT64
+    return experiment.model.n_parameters() * STATE_BYTES + streams + counts_bytes(experiment)
+
+
+def counts_bytes(experiment: Experiment) -> int:
+    """Count the bytes of counts.npz, with loss weights if there are any."""
+    weighs = experiment.shape is not None and isinstance(experiment.shape.strategy, Weights)
+    weights = np.ones(experiment.reach) if weighs else None
+    return len(packed_counts(PositionCounts(experiment.reach, weights=weights)))
+
+
+def shard_tokens(data: DataConfig, trained: int) -> int:
+    """Estimate the tokens in the shards: all of SlimPajama, with those derived, or of another those trained on."""
+    drawn = data.upsample.tokens if data.upsample is not None else None
+    if not isinstance(data.corpus, Slimpajama) or data.corpus.path is not None:
+        return drawn or trained
+    return SLIMPAJAMA_TOKENS + (0 if data.base is None else drawn or SLIMPAJAMA_TOKENS)

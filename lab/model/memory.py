@@ -1,0 +1,211 @@
+"""Peak memory of one process in a training step, from the real decoder's forward and backward pass on fake tensors.
+
+Torch's trackers (FSDPMemTracker under FSDP2, MemTracker otherwise) record a micro batch in FakeTensorMode. Every
+operation runs, shapes and lifetimes are the run's, and no memory is allocated. FSDP2 shards over a fake process group.
+The tensors are on the CPU. FSDP2 creates CUDA streams on a CUDA mesh, and builds of torch without CUDA abort in a
+backward pass of fake CUDA tensors. The caching allocator's rounding and fragmentation are not included.
+
+Modules whose CUDA kernels keep other tensors for the backward pass are replaced. Attention uses the variable-length
+flash kernel, which keeps q, k, v, its output and the log-sum-exp of each row, but no logits. RMSNorm is one kernel,
+which keeps its input and one number per token; on a CPU torch composes it of eight operations. The loss holds two
+chunks of logits in the dtype of the logits, and the float32 sum of the head's gradient. Workspaces inside kernels are
+not included. The largest is the float32 gradient of q in flash attention's backward pass. It exists after a block's
+feed-forward activations are freed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, distributed, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.distributed._tools.fsdp2_mem_tracker import FSDPMemTracker
+from torch.distributed._tools.mem_tracker import MemTracker
+from torch.distributed.device_mesh import init_device_mesh
+from torch.testing._internal.distributed.fake_pg import FakeStore
+
+from lab.model.attention.attend import KERNELS
+from lab.model.attention.backends import runs_whole
+from lab.model.attention.cache import KeyCache
+from lab.model.attention.layout import Layout
+from lab.model.block import Attention
+from lab.model.decoder import Decoder, Head
+from lab.model.loss import ChunkedCrossEntropy, chunk_tokens
+from lab.model.sharding import Sharding, accumulating, arranged, shard
+
+KERNEL = "varlen"  # flash-attn's kernel returns and keeps tensors of the same sizes
+KINDS = {  # our kinds of memory, each with the trackers' names for it
+    "parameters": ("Parameter", "Sharded Param"),
+    "gradients": ("Gradient", "Sharded Grad"),
+    "optimizer": ("Optstate", "OptState"),
+    "gathered": ("Unsharded Param", "All Gather", "Unsharded Grad", "Reduce Scatter"),
+    "activations": ("Activation", "Temp", "Buffer", "Inputs", "Other"),
+}
+HELD = ("parameters", "gradients", "optimizer")
+
+
+class FlashAttention(Attention):
+    """`Attention` by the variable-length kernel on any device."""
+
+    def attended_here(self, q: Tensor, k: Tensor, v: Tensor, layout: Layout, cache: KeyCache | None) -> Tensor:
+        """Rotate and attend as on a GPU; shapes as there."""
+        keys = [rotation.rotate(k).to(v.dtype) for rotation in layout.k_rotations]
+        kernel = KERNEL if runs_whole(layout) else "cpu_bands"  # of the same sizes for any head width
+        return KERNELS[kernel](q, keys, v, layout, self.layer)
+
+
+class FusedNorm(torch.autograd.Function):
+    """The tensors of the fused RMSNorm kernel, without its values."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
+        """Keep the input and the inverse root mean square of each token in float32."""
+        scale = x.new_empty(*x.shape[:-1], 1, dtype=torch.promote_types(x.dtype, torch.float32))
+        ctx.save_for_backward(x, weight, scale)
+        return torch.empty_like(x)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor]:
+        """Allocate the gradients of the input and of the weight."""
+        x, weight, _ = ctx.saved_tensors
+        return torch.empty_like(x), torch.empty_like(weight)
+
+
+class FusedRMSNorm(nn.RMSNorm):
+    """`nn.RMSNorm` by one kernel."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Scale every token; shapes and kept tensors only."""
+        out: Tensor = FusedNorm.apply(x, self.weight)  # type: ignore[no-untyped-call]
+        return out
+
+
+class FusedCrossEntropy(torch.autograd.Function):
+    """The tensors of the loss with its compiled body and sums inside products, without their values."""
+
+    @staticmethod
+    def forward(ctx: Any, hidden: Tensor, weight: Tensor) -> Tensor:
+        """Allocate both gradients, and a chunk's logits and their gradient."""
+        device = hidden.device.type
+        compute = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else hidden.dtype
+        wide = torch.promote_types(compute, torch.float32)
+        head = weight.to(compute)
+        ctx.save_for_backward(torch.empty_like(hidden), torch.zeros_like(weight, dtype=wide))
+        ctx.dtypes = hidden.dtype, weight.dtype
+        logits = head.new_empty(min(chunk_tokens(len(head)), len(hidden)), len(head))
+        grad = torch.empty_like(logits)
+        return grad.new_zeros((), dtype=wide)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        """Scale the gradients."""
+        return ChunkedCrossEntropy.backward(ctx, grads[0], grads[0])[:2]
+
+
+class FusedHead(Head):
+    """`Head` with the loss as on a GPU."""
+
+    def forward(self, x: Tensor, *_: Any, **__: Any) -> Tensor:  # type: ignore[override]
+        """Compute the loss; shapes and tensors only."""
+        loss: Tensor = FusedCrossEntropy.apply(x.flatten(0, 1), self.weight)  # type: ignore[no-untyped-call]
+        return loss
+
+
+STAND_INS = {Attention: FlashAttention, nn.RMSNorm: FusedRMSNorm, Head: FusedHead}
+
+
+def stand_in(decoder: Decoder) -> Decoder:
+    """Replace the modules of a decoder whose CUDA kernels keep other tensors."""
+    for module in decoder.modules():
+        module.__class__ = STAND_INS.get(type(module), type(module))
+    return decoder
+
+
+@contextmanager
+def fake_ranks(world_size: int) -> Iterator[None]:
+    """Open a process group of fake ranks, of which only the first exists."""
+    distributed.init_process_group("fake", store=FakeStore(), rank=0, world_size=world_size)
+    try:
+        yield
+    finally:
+        distributed.destroy_process_group()
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Bytes of one process.
+
+    `held` is all that a step needs apart from activations, by kind, `kept` what the forward pass keeps for the backward
+    pass, and `peak` the maximum over both passes, by kind.
+    """
+
+    held: dict[str, int]
+    kept: int
+    peak: dict[str, int]
+
+    @property
+    def total(self) -> int:
+        """Bytes at the peak."""
+        return sum(self.peak.values())
+
+
+def track(
+    build: Callable[[], Decoder],
+    inputs: Mapping[str, Any],
+    *,
+    sharding: Sharding | None = None,
+    bf16: bool,
+    keeps_gradients: bool,
+    packs: int = 1,
+) -> Memory:
+    """Run the micro-batches of a step of a decoder under a tracker; a sharded one needs a process group."""
+    whole = sharding is not None and sharding.whole and packs > 1
+    mesh = None
+    if sharding is not None:
+        mesh = arranged(init_device_mesh("cpu", (distributed.get_world_size(),)), sharding.degree)
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        decoder = build()
+        widened = (
+            4 * sum(p.numel() for p in decoder.parameters()) if whole and bf16 else 0
+        )  # gradients, no kind of torch's
+        if sharding is not None and mesh is not None:
+            shard(decoder, mesh, sharding)
+        optimizer = torch.optim.AdamW(decoder.parameters(), fused=True)
+        for parameter in decoder.parameters():
+            parameter.grad = torch.zeros_like(parameter)
+        optimizer.step()
+        if not keeps_gradients or whole:
+            optimizer.zero_grad()
+        tracker: MemTracker = MemTracker() if sharding is None else FSDPMemTracker(decoder, optimizer)
+        if sharding is None:
+            tracker.track_external(decoder, optimizer)
+        arguments = {name: x.clone() if isinstance(x, Tensor) else x for name, x in inputs.items()}
+        autocast = torch.autocast("cpu", dtype=torch.bfloat16) if bf16 and sharding is None else nullcontext()
+        with tracker:
+            if whole:
+                with accumulating(decoder):
+                    decoder(**arguments).backward()
+                tracker.reset_mod_stats()  # of each module, which it can record once; the peak stays
+            with autocast:
+                loss = decoder(**arguments)
+            kept = by_kind(tracker, "current")["activations"]
+            loss.backward()
+        held = by_kind(tracker, "current")
+        peak = by_kind(tracker, "peak")
+    peak["gathered"] += widened
+    peak["activations"] -= widened
+    return Memory({kind: held[kind] for kind in HELD}, kept - widened, peak)
+
+
+def by_kind(tracker: MemTracker, moment: str) -> dict[str, int]:
+    """Sum a tracker's bytes by our kinds."""
+    (found,) = tracker.get_tracker_snapshot(moment).values()
+    named = {getattr(kind, "value", kind): size for kind, size in found.items()}
+    total = named.pop("Total")
+    kinds = {kind: sum(named.pop(name, 0) for name in names) for kind, names in KINDS.items()}
+    assert sum(kinds.values()) == total, f"the tracker has kinds that are not in KINDS: {named}"
+    return kinds
