@@ -219,6 +219,14 @@ def test_help_has_methods_as_headings(run):
     assert "\n    --position.distance.shift=required\n" in listed
 
 
+def test_copies_of_a_command_are_refused(run, monkeypatch):
+    launched = {"TORCHELASTIC_RUN_ID": 1, "RANK": 0, "LOCAL_RANK": 0, "WORLD_SIZE": 2, "LOCAL_WORLD_SIZE": 2}
+    for name, value in launched.items():
+        monkeypatch.setenv(name, str(value))
+    line = "torchrun: its processes would measure the same; start one with python -m eval.passkey\n"
+    assert run("passkey", COMMANDS["passkey"][0]) == (2, "", line)
+
+
 def test_a_method_without_effect_is_measured_with_a_note(run):
     words = [*COMMANDS["perplexity"][0], "--position.distance.method=dca", "--position.distance.train_len=64"]
     status, out, err = run("perplexity", [*words, "--json"])
