@@ -32,7 +32,7 @@ from benchmarks.timing import best_device, heading
 from lab.loading import open_model
 from lab.model.decoder import Decoder, DecoderConfig
 from lab.model.generate import greedy
-from lab.model.huggingface import save_pretrained
+from lab.model.huggingface.pretrained import save_pretrained
 from lab.train.probing import make_needle_probe
 
 SHAPES = {

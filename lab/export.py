@@ -31,8 +31,8 @@ from lab.data.tokenizer import needed
 from lab.errors import CheckpointError, ConfigError
 from lab.loading import OpenedModel, open_model, token_ids
 from lab.model.decoder import Decoder
-from lab.model.huggingface import save_pretrained
 from lab.model.huggingface.config import WRITTEN_AS, written_length
+from lab.model.huggingface.pretrained import save_pretrained
 from lab.positions import distance, frequencies
 from lab.source import find_place
 

@@ -17,8 +17,8 @@ from lab.data.preparation import end_of_document, shard_folder
 from lab.data.tokenizer import load_tokenizer, needed, special_ends
 from lab.errors import ConfigError
 from lab.model.decoder import Decoder
-from lab.model.huggingface import load_pretrained
 from lab.model.huggingface.config import decoder_config, read_settings
+from lab.model.huggingface.pretrained import load_pretrained
 from lab.positions import Distance, Frequencies, frequencies
 from lab.positions.methods import Replaced, describe
 from lab.positions.string import of_length

@@ -40,8 +40,8 @@ from lab.data.tokenizer import load_tokenizer
 from lab.errors import CheckpointError, ConfigError
 from lab.loading import MOST_FAULTS, OpenedModel, open_model, shape, token_ids
 from lab.model.decoder import Decoder
-from lab.model.huggingface import save_pretrained
 from lab.model.huggingface.config import hugging_face_settings, read_settings
+from lab.model.huggingface.pretrained import save_pretrained
 from lab.source import FREE, TOKENIZER, named, tokenizer_of
 from lab.train.checkpoints import newest_checkpoints
 

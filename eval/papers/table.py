@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
 from lab.errors import ConfigError, look_up, nearest
-from lab.schema import PathText, PositiveFloat, Section, read_yaml, validated
+from lab.schema import PathText, Section, read_yaml, validated
 
 HOME = Path(__file__).parent
-PAPERS = {  # folder: arXiv id and short title
-    "string": ("2410.18745", "STRING"),
-    "dca": ("2402.17463", "Dual Chunk Attention"),
-    "longrecipe": ("2409.00509", "LongRecipe"),
-    "entropy_abf": ("2401.07004", "Entropy-aware ABF"),
-    "anchor": ("2411.13476", "AnchorAttention"),
-}
+PAPERS = ("string", "dca", "longrecipe", "entropy_abf", "anchor")  # folders
+PLACEHOLDER = re.compile(r"\{([a-z][\w.-]*)\}")
+DEEPEST = 3  # values that name values
 Number = float | str | None  # a published number, or words such as OOM
 Words = dict[str, Any]
 
@@ -34,11 +31,9 @@ class Column(Section):
     """Field of a result that holds the number."""
     where: dict[str, Any] = dataclasses.field(default_factory=dict)
     """Values that fields of a result must have; * and ? stand for any characters, a list for any of its values."""
-    under: str | None = None
-    """Field of a .json file that holds the list of results; left out, the file is one result."""
     times: float = 1.0
     """Factor on the number, such as 100 for percent."""
-    pick: Literal["mean", "last", "sum"] = "mean"
+    pick: Literal["mean", "last"] = "mean"
     """What is taken of several results."""
 
 
@@ -54,8 +49,6 @@ class Mini(Section):
     """Rows, in place of the table's."""
     sweep: tuple[PathText, ...] = ()
     """Sweeps whose runs the rows name."""
-    seconds: PositiveFloat | None = None
-    """Seconds that it took on one CPU core, without the training of shared models; left out, it has not been run."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,15 +75,28 @@ class Table(Section):
     """The miniature."""
     needs: tuple[str, ...] = ()
     """Data and models of needs.yaml that the sweeps need; those that are placeholders are found."""
-    gpus: str = "1 x A100 80 GB"
-    """GPUs that the full size needs."""
-    hours: str = "-, -"
-    """GPU-hours of training and of evaluation at full size."""
 
     def rules(self) -> list[str]:
         """Refuse published columns that nothing of ours corresponds to."""
         known = {name for row in self.published.values() for name in row}
         return [f"published.{name}: is no column; use {', '.join(self.columns)}" for name in known - {*self.columns}]
+
+    @property
+    def needed(self) -> dict[str, Need]:
+        """Models, data and shared runs, those that others need first."""
+        texts = [*self.evaluate, *map(str, self.values.values())]
+        texts += [str(value) for row in self.rows.values() for value in row.values()]
+        named = {name for text in texts for name in PLACEHOLDER.findall(text)} & {*needs()}
+        return closure(sorted({*named, *self.needs}))
+
+    @property
+    def missing(self) -> list[str]:
+        """What this machine lacks, a line for each, with where it comes from."""
+        return [
+            f"{name}: {need.path} is missing; get {need.source}"
+            for name, need in self.needed.items()
+            if need.train is None and need.path is not None and not Path(need.path).exists()
+        ]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,51 +111,25 @@ class Need(Section):
     """Command of lab.fit that makes it, resumed where it is unfinished; or of lab.longrecipe."""
     needs: tuple[str, ...] = ()
     """What that command needs."""
-    licence: str = ""
-    """A data set's licence."""
-    size: str = ""
-    """A data set's size."""
-    fields: str = ""
-    """A data set's fields."""
-    read_by: str = ""
-    """The setting or option that reads a data set."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Needs(Section):
-    """The file needs.yaml."""
-
-    data: dict[str, Need]
-    """Data sets."""
-    models: dict[str, Need]
-    """Models with weights that are downloaded."""
-    runs: dict[str, Need]
-    """Runs that several tables share."""
-    left_out: dict[str, str]
-    """Tables and figures without a YAML file, PAPER/TABLE, and why."""
-
-    @property
-    def known(self) -> Mapping[str, Need]:
-        """All by name."""
-        return {**self.data, **self.models, **self.runs}
-
-    def closure(self, names: Iterator[str]) -> dict[str, Need]:
-        """Add what the named ones need in turn; those come first."""
-        out: dict[str, Need] = {}
-        for name in names:
-            need = look_up(self.known, name, "needs")
-            out |= {**self.closure(iter(need.needs)), name: need}
-        return out
 
 
 @cache
-def needs() -> Needs:
-    """Read needs.yaml.
+def needs() -> dict[str, Need]:
+    """Read the data sets, models and shared runs of needs.yaml.
 
     Raises: ConfigError.
     """
-    found: Needs = validated(Needs, read_yaml(HOME / "needs.yaml"))
-    return found
+    sections = read_yaml(HOME / "needs.yaml").values()
+    return {name: validated(Need, values) for section in sections for name, values in section.items()}
+
+
+def closure(names: Iterable[str]) -> dict[str, Need]:
+    """Add what the named ones need in turn; those come first."""
+    out: dict[str, Need] = {}
+    for name in names:
+        need = look_up(needs(), name, "needs")
+        out |= {**closure(need.needs), name: need}
+    return out
 
 
 def names() -> list[str]:
@@ -157,17 +137,35 @@ def names() -> list[str]:
     return [f"{paper}/{path.stem}" for paper in PAPERS for path in sorted((HOME / paper).glob("*.yaml"))]
 
 
-def read_table(name: str) -> Table:
-    """Read a table's file.
+def read_table(name: str, *, mini: bool = False) -> Table:
+    """Read a table's file; in miniature, the miniature replaces the table's own settings.
 
     Raises: ConfigError, each line beginning with the table's name.
     """
-    if name in needs().left_out:
-        raise ConfigError(f"TABLE={name}: has no command: {needs().left_out[name]}")
     if name not in names():
-        raise ConfigError(f"TABLE={name}: no such table; {nearest(name, names())}")
+        raise ConfigError(f"TABLE={name}: no such table with a command; {nearest(name, names())}")
     try:
         table: Table = validated(Table, read_yaml(HOME / f"{name}.yaml"))
     except ConfigError as error:
         raise ConfigError(*(f"{name}: {fault}" for fault in error.faults)) from error
-    return table
+    if not mini:
+        return table
+    values = {**table.values, **table.mini.values}
+    return replace(table, values=values, rows=table.mini.rows, sweep=table.mini.sweep, needs=())
+
+
+def expand(text: str, values: Mapping[str, Any]) -> str:
+    """Replace the placeholders of a text by values, and by the paths of what needs.yaml lists.
+
+    Raises: ConfigError for one without a value.
+    Example:
+        >>> expand("eval.probe {model} --tests={tests}", {"model": "runs/{kind}", "kind": "a", "tests": 5})
+        'eval.probe runs/a --tests=5'
+    """
+    known = {name: str(need.path) for name, need in needs().items()} | {k: str(v) for k, v in values.items()}
+    for _ in range(DEEPEST):
+        unknown = [name for name in PLACEHOLDER.findall(text) if name not in known]
+        if unknown:
+            raise ConfigError(f"{{{unknown[0]}}}: has no value in {text}; {nearest(unknown[0], [*values])}")
+        text = PLACEHOLDER.sub(lambda found: known[found[1]], text)
+    return text

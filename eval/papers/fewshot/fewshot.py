@@ -7,6 +7,7 @@ Source: the few-shot script of arXiv:2402.17463, which gives the prompt; SCROLLS
 
 from __future__ import annotations
 
+import math
 import re
 import string
 from collections import Counter
@@ -60,10 +61,7 @@ def rouge(row: dict[str, Any], answers: list[str]) -> dict[str, float]:
     from rouge_score.rouge_scorer import RougeScorer
 
     found = RougeScorer(ROUGES, use_stemmer=True).score_multi(row["outputs"], answer_of(answers[0]))
-    product = 1.0
-    for name in ROUGES:
-        product *= found[name].fmeasure
-    return {"rouge": product ** (1 / 3)}
+    return {"rouge": math.prod(found[name].fmeasure for name in ROUGES) ** (1 / 3)}
 
 
 def normalized(text: str) -> list[str]:

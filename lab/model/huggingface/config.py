@@ -57,6 +57,8 @@ OF_LENGTH = ("yarn", "llama3", "longrope")  # whose train_len is ORIGINAL
 READ_AS = {"default": "rope", "linear": "pi", "dynamic": "dynamic_ntk", **{name: name for name in OF_LENGTH}}
 WRITTEN_AS = {method: kind for kind, method in READ_AS.items()}
 WRITTEN_AS |= {"abf": "default", "ntk": "default", "ntk_by_parts": "yarn"}
+NOT_SCALING = ("method", "train_len", "length")  # parameters of methods
+QKV = {"qwen2": "bias", "qwen3": "norm"}  # and plain ones
 
 
 def read_settings(folder: Path) -> dict[str, Any]:
@@ -99,33 +101,34 @@ def decoder_config(settings: Mapping[str, Any], *, own_frequencies: bool) -> Dec
     Raises: ConfigError, a line per fault.
     """
     faults = faults_of(settings, own_frequencies)
-    values = {ours: settings.get(theirs) for ours, theirs in SIZES.items()}
+    values: dict[str, Any] = {ours: settings.get(theirs) for ours, theirs in SIZES.items()}
     values["n_kv_heads"] = values["n_kv_heads"] or values["n_heads"]
     width = settings.get("head_dim") and settings["head_dim"] * (values["n_heads"] or 0)
     values["attention_width"] = width if width != values["d_model"] else None
     values["theta"] = rope_of(settings)["rope_theta"]
-    family = settings["model_type"]
+    values["qkv"] = QKV.get(settings["model_type"], "plain")
     try:
-        cfg: Any = DecoderConfig(**values, qkv={"qwen2": "bias", "qwen3": "norm"}.get(family, "plain"))  # type: ignore[arg-type]
+        cfg = DecoderConfig(**values)
     except ConfigError as error:
         named = (line.partition("=") for line in error.faults)
-        faults += [f"{SIZES.get(name, name)}={rest}" for name, _, rest in named]
+        raise ConfigError(*faults, *(f"{SIZES.get(name, name)}={rest}" for name, _, rest in named)) from None
     if faults:
         raise ConfigError(*faults)
-    found: DecoderConfig = cfg
-    return found
+    return cfg
 
 
 def faults_of(settings: Mapping[str, Any], own_frequencies: bool) -> list[str]:
     """List the settings under which the lab's decoder would differ from transformers."""
-    family, reach, window = settings["model_type"], settings["max_position_embeddings"], settings.get("sliding_window")
-    whole, rope = "attention sees all preceding tokens", rope_of(settings)
-    if not is_whole(reach):
-        return [f"max_position_embeddings={reach}: must be a whole number of tokens; use another model"]
-    slides = family == "mistral" and window is not None and window < reach
+    family = settings["model_type"]
+    reach = settings["max_position_embeddings"]
+    window = settings.get("sliding_window")
+    rope = rope_of(settings)
+    whole = "attention sees all preceding tokens"
+    slides = family == "mistral" and window is not None and is_whole(reach) and window < reach
     layers = set(settings.get("layer_types") or ()) - {"full_attention"}
     unknown = rope["rope_type"] not in READ_AS and not own_frequencies
     refused = {  # setting: whether it is refused, the rule
+        "max_position_embeddings": (not is_whole(reach), "must be a whole number of tokens"),
         "hidden_act": (settings["hidden_act"] != "silu", "must be silu, the feed-forward is SwiGLU"),
         "attention_bias": (family != "qwen2" and settings.get("attention_bias"), f"must be false for {family}"),
         "use_sliding_window": (settings["use_sliding_window"], f"must be false, {whole}"),
@@ -150,11 +153,12 @@ def rope_of(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 def frequency_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return the name of the frequency method under `method` and its parameters, theta apart; it checks them itself."""
-    values = {name: value for name, value in rope_of(settings).items() if value is not None}
-    kind, length = values.pop("rope_type"), settings["max_position_embeddings"]
-    original = int(values.pop(ORIGINAL, length))
-    for name in ("rope_theta", "partial_rotary_factor"):
-        values.pop(name, None)
+    rope = rope_of(settings)
+    kind = rope.pop("rope_type")
+    length = settings["max_position_embeddings"]
+    original = int(rope.pop(ORIGINAL) or length)
+    others = ("rope_theta", "partial_rotary_factor")
+    values = {name: value for name, value in rope.items() if value is not None and name not in others}
     if kind in (*OF_LENGTH, "dynamic"):
         values["train_len"] = length if kind == "dynamic" else original
     if kind == "longrope":
@@ -173,14 +177,12 @@ def hugging_face_settings(
 
     Raises: ConfigError for positions that config.json does not support.
     """
-    if not distance.is_plain or distance.scales_logits:
+    if not distance.is_plain or distance.log_n is not None:
         name = f"distance={distance.method}" if not distance.is_plain else f"distance.log_n={distance.log_n}"
-        raise ConfigError(
-            f"{name}: not supported by a Hugging Face folder; save with plain distance and use apply() on the "
-            "loaded model"
-        )
+        remedy = "save with plain distance and use apply() on the loaded model"
+        raise ConfigError(f"{name}: not supported by a Hugging Face folder; {remedy}")
     family = "mistral" if cfg.d_model % cfg.n_heads else "llama"
-    family = {"bias": "qwen2", "norm": "qwen3"}.get(cfg.qkv, family)
+    family = next((name for name, qkv in QKV.items() if qkv == cfg.qkv), family)
     return {
         "architectures": [f"{family.capitalize()}ForCausalLM"],
         "model_type": family,
@@ -210,23 +212,21 @@ def rope_settings(method: Frequencies, train_len: int | None) -> dict[str, Any]:
     """
     config: Any = method.config
     if method.method not in WRITTEN_AS:
-        raise ConfigError(
-            f"frequencies={method.method}: not supported by a Hugging Face folder; save the decoder with abf of the "
-            "same theta and pass frequencies to load_pretrained"
-        )
+        remedy = "save the decoder with abf of the same theta and pass frequencies to load_pretrained"
+        raise ConfigError(f"frequencies={method.method}: not supported by a Hugging Face folder; {remedy}")
     if getattr(config, "length", None) is not None:
         raise ConfigError(f"frequencies.length={config.length}: not supported by a Hugging Face folder; leave it out")
-    kind, theta = WRITTEN_AS[method.method], method.theta
+    kind = WRITTEN_AS[method.method]
+    theta = method.theta
     if method.method == "ntk":
         theta = scaled_theta(theta, config.factor, head_dim=2 * len(method.inv_freq))
-    values = {} if kind == "default" else {item.name: getattr(config, item.name) for item in fields(config)}
-    scaling = {name: value for name, value in values.items() if name not in ("method", "train_len", "length")}
+    values = {item.name: getattr(config, item.name) for item in fields(config)}
+    scaling = {name: value for name, value in values.items() if name not in NOT_SCALING and value is not None}
     if kind in OF_LENGTH:
         scaling[ORIGINAL] = config.train_len
     if method.method == "ntk_by_parts":
         scaling["attention_factor"] = 1.0
-    scaling = {name: value for name, value in scaling.items() if value is not None}
-    written = {"rope_theta": theta, "rope_scaling": {"rope_type": kind, **scaling} if scaling else None}
+    written = {"rope_theta": theta, "rope_scaling": None if kind == "default" else {"rope_type": kind, **scaling}}
     length = written_length(method, train_len)
     return written if length is None else {**written, "max_position_embeddings": length}
 
@@ -236,9 +236,8 @@ def written_length(method: Frequencies, train_len: int | None) -> int | None:
 
     Raises: ConfigError for a length that would change what the method computes.
     """
-    if train_len is not None and train_len < 1:
-        raise ConfigError(f"train_len={train_len}: must be >= 1; leave it out where it is not known")
-    trained, factor = getattr(method.config, "train_len", None), getattr(method.config, "factor", None)
+    trained = getattr(method.config, "train_len", None)
+    factor = getattr(method.config, "factor", None)
     if method.method != "dynamic_ntk":
         return train_len or (int(factor * trained) if factor and trained else None)
     if train_len not in {None, trained}:

@@ -10,7 +10,6 @@ Axes: B batch, T tokens, N heads, K key-value heads, H per head.
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -20,13 +19,13 @@ from torch import Tensor, nn
 
 from lab.errors import ConfigError, MissingPackage
 from lab.model.attention.attend import attend_layout
-from lab.model.attention.layout import Layout, PositionMap, Rotation, first_ids
+from lab.model.attention.layout import Layout, PositionMap, first_ids
 from lab.model.attention.segments import dense_mask
+from lab.model.huggingface.config import FAMILIES
 from lab.positions import Band, Distance, Frequencies, identity
 from lab.positions import frequencies as make_frequencies
 
 NAME = "probe_lab"
-UNSERVED = ("softcap", "s_aux")  # what a model passes to its attention that changes the result: Gemma 2, GPT-OSS
 APPLIED: WeakKeyDictionary[nn.Module, Applied] = WeakKeyDictionary()  # the interface passes the layer alone
 
 
@@ -61,7 +60,6 @@ class Applied:
 
     distance: Any
     rotary: Any
-    scaling: float
     last: tuple[Any, ...] = ()
 
     def layout(self, q: Tensor, n_k: int, mask: Tensor | None, position_ids: Tensor | None) -> Layout:
@@ -76,24 +74,22 @@ class Applied:
     def make(self, q: Tensor, n_k: int, mask: Tensor | None, position_ids: Tensor | None) -> Layout:
         """Compute the keys' positions and build the layout; q and k already contain the frequencies' own factor."""
         n_q = q.shape[2]
-        causal = dense_mask(n_q, n_k, q.device)
-        if mask is None:
-            seen = causal
-        else:
+        seen = None  # by order alone
+        if mask is not None:
             seen = mask if mask.dtype == torch.bool else mask == 0  # transformers' eager masks are added to logits
             seen = seen[:, 0, :, :n_k]
-        by_order = bool((seen == causal).all())
+            if bool((seen == dense_mask(n_q, n_k, q.device)).all()):
+                seen = None
         q_pos = torch.arange(n_k - n_q, n_k, device=q.device) if position_ids is None else position_ids
         k_pos = q_pos
         if n_q != n_k:  # the last query's position, counted back over the keys that it sees
-            places = seen[:, -1].long().cumsum(-1) - 1
+            last = torch.ones(1, n_k, device=q.device) if seen is None else seen[:, -1]
+            places = last.long().cumsum(-1) - 1
             k_pos = places - places[:, -1:] + torch.atleast_2d(q_pos)[:, -1:]
         starts = None
-        if by_order and torch.equal(torch.atleast_2d(q_pos), torch.atleast_2d(k_pos)[:, n_k - n_q :]):
+        if seen is None and torch.equal(torch.atleast_2d(q_pos), torch.atleast_2d(k_pos)[:, n_k - n_q :]):
             starts = first_ids(k_pos, None)
-        frequencies = own_frequencies(self.rotary)
-        given = None if by_order else seen
-        return Layout(q_pos, k_pos, frequencies, self.distance, q.dtype, starts=starts, mask=given)
+        return Layout(q_pos, k_pos, own_frequencies(self.rotary), self.distance, q.dtype, starts=starts, mask=seen)
 
 
 def own_frequencies(rotary: Any) -> Frequencies:
@@ -116,20 +112,14 @@ def apply(model: Any, *, distance: Distance) -> Any:
         from transformers import AttentionInterface, AttentionMaskInterface
     except ModuleNotFoundError as error:
         raise MissingPackage("transformers", "lab.model.huggingface.apply", "hf") from error
-    layers = [module for module in model.modules() if hasattr(module, "q_proj") and hasattr(module, "layer_idx")]
-    rotaries = [module for module in model.modules() if hasattr(module, "inv_freq")]
     kind = type(model).__name__
-    if not layers or len(rotaries) != 1:
+    family = model.config.model_type
+    layers = [module for module in model.modules() if hasattr(module, "q_proj") and hasattr(module, "layer_idx")]
+    rotary: Any = next((module for module in model.modules() if hasattr(module, "inv_freq")), None)
+    if family not in FAMILIES or 2 * len(rotary.inv_freq) != layers[0].head_dim:
         raise ConfigError(
-            f"model={kind}: has {len(layers)} attention layers with q_proj and {len(rotaries)} rotary embeddings; "
-            "apply needs a Llama-family model of transformers, with one rotary embedding for all layers"
-        )
-    head_dim, n_rotated = layers[0].head_dim, 2 * len(rotaries[0].inv_freq)
-    everywhere = n_rotated == head_dim and all(getattr(layer, "use_rope", True) for layer in layers)
-    if not everywhere or not rotates_halves(layers[0], rotaries[0]):
-        raise ConfigError(
-            f"model={kind}: rotates {n_rotated} of {head_dim} dimensions, leaves layers unrotated, or pairs dimensions "
-            f"otherwise than j with j + {head_dim // 2}; apply needs a model that rotates every layer as Llama does"
+            f"model={kind}: is of family {family} or rotates a part of the dimensions; apply needs one of "
+            f"{', '.join(FAMILIES)} that rotates all"
         )
     general = getattr(model.config, "sliding_window", None)
     sliding = [getattr(layer, "sliding_window", general) for layer in layers]
@@ -140,23 +130,11 @@ def apply(model: Any, *, distance: Distance) -> Any:
         )
     AttentionInterface.register(NAME, attention)
     AttentionMaskInterface.register(NAME, stated_mask)
-    applied = Applied(ExtraRotation(distance), rotaries[0], head_dim**-0.5)
+    applied = Applied(ExtraRotation(distance), rotary)
     for layer in layers:
         APPLIED[layer] = applied
     model.set_attn_implementation(NAME)
     return model
-
-
-def rotates_halves(layer: nn.Module, rotary: Any) -> bool:
-    """Try whether a model's own rotation pairs dimension j with j + head_dim / 2, as the extra rotation does."""
-    rotate = getattr(sys.modules[type(layer).__module__], "apply_rotary_pos_emb", None)
-    if rotate is None:
-        return False
-    half = torch.ones_like(rotary.inv_freq, dtype=torch.float32)
-    row, place = torch.cat([half, 2 * half])[None, None, None], torch.ones(1, 1, dtype=torch.long, device=half.device)
-    found, _ = rotate(row, row, *rotary(row, place))
-    own = Rotation.of(place, own_frequencies(rotary).inv_freq, torch.float32).rotate(row)
-    return torch.allclose(found.float(), own * getattr(rotary, "attention_scaling", 1.0), atol=1e-3)
 
 
 def stated_mask(*, q_length: int, kv_length: int, **settings: Any) -> Tensor | None:
@@ -178,7 +156,6 @@ def attention(
     key: Tensor,
     value: Tensor,
     attention_mask: Tensor | None,
-    scaling: float | None = None,
     dropout: float = 0.0,
     position_ids: Tensor | None = None,
     **ignored: Any,
@@ -192,13 +169,6 @@ def attention(
         raise ConfigError(f"attn_implementation={NAME}: set without a method; call lab.model.huggingface.apply")
     if dropout:
         raise ConfigError(f"attention_dropout={dropout}: distance methods have none; set it to 0")
-    unserved = [name for name in UNSERVED if ignored.get(name) is not None]
-    if unserved:
-        raise ConfigError(
-            f"{unserved[0]}: changes the model's attention, distance methods leave it out; use another model"
-        )
     layout = applied.layout(query, key.shape[2], attention_mask, position_ids)
-    if scaling is not None and scaling != applied.scaling:
-        query = query * (scaling / applied.scaling)
     out = attend_layout(query, key, value, layout, layer=0, backend="auto")
     return out.transpose(1, 2).contiguous(), None

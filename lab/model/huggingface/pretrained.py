@@ -1,6 +1,12 @@
 """Llama, Mistral, Qwen2 and Qwen3 folders of Hugging Face as decoders, and decoders as such folders.
 
 Neither needs the transformers library. Positions that config.json does not support are passed to `load_pretrained`.
+
+    model.safetensors                   all weights in one file, or
+    model-00001-of-00003.safetensors    several files, and
+    model.safetensors.index.json        which file holds which tensor
+
+Weights need no permutation: both sides rotate dimensions j and j + head_dim / 2 as a pair.
 """
 
 from __future__ import annotations
@@ -10,8 +16,10 @@ import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 import torch
+from torch import Tensor
 
 from lab.errors import CheckpointError, ConfigError
 from lab.files import publish_folder, write_atomic, write_json, writing
@@ -21,16 +29,31 @@ from lab.model.huggingface.config import (
     decoder_config,
     frequency_settings,
     hugging_face_settings,
+    read_json,
     read_settings,
 )
-from lab.model.huggingface.interface import apply
-from lab.model.huggingface.tensors import hugging_face_name, load_tensors
 from lab.positions import Distance, Frequencies
 from lab.positions import frequencies as make_frequencies
 
-__all__ = ["apply", "load_pretrained", "save_pretrained"]
-
 SHARD_BYTES = 5 * 10**9  # the size of transformers' own files up to version 4
+SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
+HEAD, EMBEDDING = "lm_head.weight", "model.embed_tokens.weight"
+NO_WEIGHT = "rotary_emb.inv_freq"  # a table in folders of early Llamas, computed from config.json here
+FLOATS = ("F64", "F32", "F16", "BF16")
+OUTSIDE = {"embedding": "model.embed_tokens", "norm": "model.norm", "head": "lm_head"}
+IN_BLOCK = {
+    "attention_norm": "input_layernorm",
+    "attention.q": "self_attn.q_proj",
+    "attention.k": "self_attn.k_proj",
+    "attention.v": "self_attn.v_proj",
+    "attention.q_norm": "self_attn.q_norm",
+    "attention.k_norm": "self_attn.k_norm",
+    "attention.out": "self_attn.o_proj",
+    "feed_forward_norm": "post_attention_layernorm",
+    "feed_forward.gate": "mlp.gate_proj",
+    "feed_forward.up": "mlp.up_proj",
+    "feed_forward.out": "mlp.down_proj",
+}
 
 
 def load_pretrained(
@@ -106,3 +129,80 @@ def save_pretrained(
         publish_folder(temporary, final)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+
+
+def hugging_face_name(name: str) -> str:
+    """Translate a parameter's name.
+
+    Example:
+        >>> hugging_face_name("blocks.3.attention.q.bias")
+        'model.layers.3.self_attn.q_proj.bias'
+    """
+    module, _, kind = name.rpartition(".")
+    if module in OUTSIDE:
+        return f"{OUTSIDE[module]}.{kind}"
+    _, layer, part = module.split(".", 2)
+    return f"model.layers.{layer}.{IN_BLOCK[part]}.{kind}"
+
+
+def load_tensors(
+    folder: Path, shapes: Mapping[str, torch.Size], *, tied: bool, dtype: torch.dtype, device: torch.device | str
+) -> dict[str, Tensor]:
+    """Read the tensors of the lab's names in `shapes`, converting one at a time; a tied head is the embedding itself.
+
+    Raises: CheckpointError, a line for every tensor that is missing, left over or of another shape or type.
+    """
+    names = {hugging_face_name(name): name for name in shapes}
+    stored = stored_tensors(folder)
+    if tied and HEAD not in stored:
+        del names[HEAD]
+    faults = tensor_faults({theirs: tuple(shapes[name]) for theirs, name in names.items()}, stored)
+    if faults:
+        raise CheckpointError("\n".join(faults))
+    found = {}
+    for theirs in names:
+        tensor = stored[theirs].get_tensor(theirs)  # maps the file, which may change after loading
+        found[theirs] = tensor.to(device=device, dtype=dtype, copy=True)
+    if tied and not torch.equal(found.get(HEAD, found[EMBEDDING]), found[EMBEDDING]):
+        raise CheckpointError(f"{HEAD}: must equal {EMBEDDING}; set tie_word_embeddings to false in config.json")
+    loaded = {name: found[theirs] for theirs, name in names.items()}
+    return loaded | ({"head.weight": found[EMBEDDING]} if tied else {})
+
+
+def stored_tensors(folder: Path) -> dict[str, Any]:
+    """Return the open file of each tensor of a folder.
+
+    Raises: CheckpointError for a folder without weights, a missing shard or a broken file.
+    """
+    from safetensors import SafetensorError, safe_open
+
+    whole = folder / SINGLE
+    index = folder / INDEX
+    if not whole.is_file() and not index.is_file():
+        raise CheckpointError(f"{folder}: holds no {SINGLE} and no {INDEX}; use a folder with weights, not pickles")
+    names = {SINGLE} if whole.is_file() else {*read_json(index).get("weight_map", {}).values()}
+    stored: dict[str, Any] = {}
+    for path in sorted(folder / name for name in names):
+        try:
+            file = safe_open(path, framework="pt")
+        except (SafetensorError, OSError) as error:
+            raise CheckpointError(f"{path}: cannot be read ({error}); copy the folder again") from error
+        names_in = file.keys()  # type: ignore[no-untyped-call]
+        stored |= {name: file for name in names_in if not name.endswith(NO_WEIGHT)}
+    return stored
+
+
+def tensor_faults(wanted: Mapping[str, tuple[int, ...]], stored: Mapping[str, Any]) -> list[str]:
+    """Compare the tensors that config.json implies with those stored, a line for each difference."""
+    other = "take config.json and weights of one model"
+    faults = []
+    for name, shape in wanted.items():
+        part = stored[name].get_slice(name) if name in stored else None
+        if part is None:
+            faults.append(f"{name}: missing from the weights; copy the folder again, or {other}")
+        elif tuple(part.get_shape()) != shape:
+            faults.append(f"{name}={tuple(part.get_shape())}: must be {shape}; {other}")
+        elif part.get_dtype() not in FLOATS:
+            faults.append(f"{name}={part.get_dtype()}: must be {', '.join(FLOATS)}; use the model's float weights")
+    rule = "not part of the model that config.json describes"
+    return faults + [f"{name}: {rule}; {other}" for name in stored if name not in wanted]

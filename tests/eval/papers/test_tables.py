@@ -2,15 +2,16 @@
 
 import importlib
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from eval.papers.__main__ import DOCS, MARK, main, pages
-from eval.papers.comparing import compare, table_text
-from eval.papers.running import Sized, missing
+from eval.papers import running
+from eval.papers.__main__ import main, table_text
+from eval.papers.running import compare, measured_rows
 from eval.papers.table import names, needs, read_table
 from lab.command import parse_overrides
 from lab.positions.methods import PositionConfig
@@ -30,16 +31,16 @@ def main_of(module):
     return importlib.import_module(f"{module}.__main__" if whole else module).main
 
 
-def sized(name, mini):
-    return Sized(name, read_table(name), mini)
-
-
 def test_every_table_and_figure_has_a_file_or_a_reason():
     wanted = {f"{paper}/table{n + 1}" for paper, (tables, _) in COUNTED.items() for n in range(tables)}
     wanted |= {f"{paper}/figure{n + 1}" for paper, (_, figures) in COUNTED.items() for n in range(figures)}
     whole = {name.rstrip("ab") for name in names()}
-    assert whole | {*needs().left_out} == wanted
-    assert not whole & {*needs().left_out}
+    page = (ROOT / "docs/papers.md").read_text(encoding="utf-8")
+    reasons = page.split("| without a command | why |")[1:]
+    left_out = {name for reason in reasons for name in re.findall(r"\n\| (\w+/\w+) \|", reason.partition("\n## ")[0])}
+    assert whole | left_out == wanted
+    assert not whole & left_out
+    assert [name for name in names() if f"\n| {name} |" not in page] == []
 
 
 @pytest.fixture
@@ -48,19 +49,19 @@ def empty_place(tmp_path, monkeypatch):
     for name in ("tests", "configs", "sweeps"):
         (tmp_path / name).symlink_to(ROOT / name)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("eval.harness.__main__.task_manager", lambda *_, **__: None)  # imports lm_eval for ten seconds
     return tmp_path
 
 
 @pytest.mark.parametrize("mini", SIZES)
 @pytest.mark.parametrize("paper", COUNTED)
 def test_every_command_parses_up_to_the_missing_model(paper, mini, empty_place, monkeypatch, capsys):
-    monkeypatch.setattr(Sized, "models", lambda *_: [{"model": "runs/absent"}] if "run" in _[2] else [{}])
+    monkeypatch.setattr(running, "plan", lambda *_: [])
+    monkeypatch.setattr(running, "models", lambda *_: [{"model": "runs/absent"}] if "run" in _[2] else [{}])
     for name in names():
         if not name.startswith(f"{paper}/"):
             continue
-        for job in sized(name, mini).jobs(empty_place / "out", ()):
-            for words in job.commands:
+        for one in measured_rows(read_table(name, mini=mini), empty_place / "out"):
+            for words in one.commands:
                 if words[0] in NEEDS_NO_MODEL:
                     assert main_of(words[0])(["--help"]) == 0, words
                     continue
@@ -76,33 +77,31 @@ def test_every_command_parses_up_to_the_missing_model(paper, mini, empty_place, 
 
 
 def test_ours_beside_theirs(tmp_path):
-    table = sized("string/table1", mini=True)
-    (job,) = table.jobs(tmp_path, ())
-    job.out.mkdir()
+    table = read_table("string/table1", mini=True)
+    (one,) = measured_rows(table, tmp_path)
+    one.out.mkdir()
     rows = [{"compared_as": "rope", "score": 0.5}, {"compared_as": "rope", "score": 0.75, "seed": 1}]
     rows += [{"compared_as": "string", "score": 0.25, "commit": "old"}, {"compared_as": "string", "score": 0.5}]
-    (job.out / "methods.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    mini = {cell["column"]: cell for cell in compare(table, [job])}
+    (one.out / "methods.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    mini = {cell["column"]: cell for cell in compare(table, [one], mini=True)}
     assert (mini["RoPE"]["ours"], mini["STRING"]["ours"]) == (62.5, 50.0)  # the mean; the newest of one measurement
     assert (mini["RoPE"]["theirs"], mini["RoPE"]["difference"], mini["RoPE"]["scale"]) == (56.6, None, "mini")
-    full = Sized("string/table1", table.table, mini=False)
-    cells = compare(full, [job])
+    cells = compare(table, [one], mini=False)
     (rope,) = (cell for cell in cells if cell["ours"] == 62.5)
     assert rope["difference"] == pytest.approx(62.5 - 56.6)
     assert len(cells) == 7 * 7  # rows of the paper that were not run are shown, too
-    assert "62.5 [56.6] +5.9" in table_text(full, cells)
-    assert "another scale" in table_text(table, list(mini.values()))
+    assert "62.5 [56.6] +5.9" in table_text(table, cells, mini=False)
+    assert "another scale" in table_text(table, list(mini.values()), mini=True)
 
 
 def test_what_is_missing_is_named_in_one_line_each(empty_place, capsys):
-    lines = missing(sized("dca/figure4", mini=False))
-    assert lines == [
+    assert read_table("dca/figure4").missing == [
         "llama-2-7b: models/llama-2-7b is missing; get meta-llama/Llama-2-7b-hf",
         "pg19: data/pg19 is missing; get deepmind/pg19, split validation",
     ]
     assert command("dca/figure4", capsys)[0] == 2
     status, _, fault = command("string/tabel1", capsys)
-    assert (status, fault) == (2, "TABLE=string/tabel1: no such table; did you mean string/table1?\n")
+    assert (status, fault) == (2, "TABLE=string/tabel1: no such table with a command; did you mean string/table1?\n")
     status, out, _ = command("anchor/figure1 --mini --dry_run", capsys)
     assert status == 0
     assert "python -m eval.precision runs/papers_base" in out
@@ -118,11 +117,9 @@ def test_a_wrong_file_is_one_line(monkeypatch, tmp_path):
         read_table("string/table1")
 
 
-@pytest.mark.parametrize("page", pages())
-def test_the_pages_are_those_of_the_files(page, monkeypatch):
-    monkeypatch.chdir(ROOT)
-    written = (DOCS / page).read_text(encoding="utf-8").partition(MARK)[2]
-    assert written == pages()[page](), "run python -m eval.papers --write"
+def test_the_page_of_data_lists_all():
+    page = (ROOT / "docs/data.md").read_text(encoding="utf-8")
+    assert [name for name, need in needs().items() if need.train is None and f"\n| {name} " not in page] == []
 
 
 @pytest.mark.slow
