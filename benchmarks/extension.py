@@ -28,7 +28,7 @@ from eval.probe import main as probe
 from lab.config import load_experiment
 from lab.loading import open_model
 from lab.model.attention.segments import Segments
-from lab.probe.curve import shown_length
+from lab.probe.limits import shown_length
 from lab.probe.measuring import HeldOutLoss
 
 BASE = Path("runs/base_192")

@@ -53,9 +53,9 @@ from lab.draw import GREY, Rule, below, draw, layer
 from lab.errors import ConfigError, DataError
 from lab.positions import Distance
 from lab.probe.config import ProbeConfig
-from lab.probe.curve import monotone_shares
-from lab.probe.effective_distance import DistanceProbe, DistanceResult
-from lab.probe.records import distance_record, found_by_distance, one_number_tests, reach_record
+from lab.probe.effective_distance import DistanceProbe
+from lab.probe.limits import LengthResult, monotone_shares
+from lab.probe.measuring import distance_record, found_by_distance, one_number_tests, reach_record
 from lab.schema import Length, PathText, Section, Seed, Share, Tests
 from lab.train.environment import method_name
 from lab.train.folder import RunFolder
@@ -177,7 +177,7 @@ class FoundByDistance(Measure):
         """The file of the rows, named by methods, distances and options."""
         return self.file
 
-    def run_all(self, probe: DistanceProbe) -> list[DistanceResult]:
+    def run_all(self, probe: DistanceProbe) -> list[LengthResult]:
         """Run the tests of the model's present method that are not finished."""
         tests, first = {"tests": "one number", **one_number_tests(probe)}, probe.case(probe.test.reachable[0], 0)
         finished = finished_tests(self.subject, self.folder, tests, first, "distance")

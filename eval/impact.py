@@ -19,19 +19,21 @@ Exit status: 0 done; 2 a mistake in the input, one line each on stderr; 75 inter
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
+import pandas as pd
 import torch
 from tokenizers import Tokenizer
 
 from eval.engine.command import Form, Request, run
-from eval.engine.impactful import BoolArray, FloatArray, IntArray, Labels, Tally, mark, shares_by_position, token_texts
+from eval.engine.impactful import BoolArray, FloatArray, IntArray, choose, labels_of, mark, tally, token_texts
 from eval.engine.rows import Found, to_text
-from eval.engine.subject import device_for, draw_texts, source
+from eval.engine.subject import NO_CORPUS, device_for, draw_texts, source
 from lab.command import NOTHING_WRITTEN, Bar, start
 from lab.data.arrangement import IGNORE
 from lab.data.packing import Windows, held_out_windows
@@ -42,20 +44,15 @@ from lab.errors import ConfigError, DataError
 from lab.files import write_json, writing
 from lab.loading import OpenedModel, open_model
 from lab.model.attention.inspection import target_logits
-from lab.probe.haystacks import read_text
+from lab.probe.needles import read_texts
 from lab.skip.sentences import sentence_ends, sentences_with, split_sentences
 
 STRETCH = 200  # marked targets, at least, for each point of the picture
 MOST_STRETCHES = 40  # points of a line
-PICTURE = "impact.png"
 SHOWN = 12  # rows of the printed table
 MANY = 0.9  # of all sentences; a selection that holds more removes little
-FORMS = {
-    "occurrences": ",",
-    "marked": ",",
-    **dict.fromkeys(("of marked", "of all", "rate"), ".1%"),
-    "mean change": ".3f",
-}
+FORMS = {"occurrences": ",", "marked": ",", "mean_change": ".3f"}
+FORMS |= dict.fromkeys(("share_of_marked", "share_of_all", "rate"), ".1%")
 NAMED = 8  # labels at most that the picture names
 
 
@@ -65,35 +62,33 @@ def analyse(request: Request) -> Found:
     Raises: LabError.
     """
     models, folder, options = request.places, request.folder, request.options
-    faults = []
-    if len(models) != 2:
+    if len(models) != 2 or folder is None:
         given = " ".join(map(str, models))
-        faults.append(f"BASE TUNED={given}: must be two models, the first arguments; see --help")
-    if folder is None:
-        faults.append("-o: must be given, the folder to write; for instance -o runs/impact")
-    if faults or folder is None:
-        raise ConfigError(*faults)
+        raise ConfigError(f"BASE TUNED={given}: must be two models, the first arguments, and -o FOLDER; see --help")
     device = device_for(options.device)
     tagger = None if options.tagger is None else open_tagger(options.tagger)
     base, tuned = (open_model(place) for place in models)
     tokenizer = shared_tokenizer(base, tuned, models[0])
     texts = token_texts(tokenizer)
     windows = draw_windows(options, tuned, tokenizer)
-    scored = scored_targets(windows, texts)
+    is_special = np.array([text is None for text in texts])
+    scored: BoolArray = windows.targets != IGNORE
+    scored[scored] = ~is_special[windows.targets[scored]]
     tags = {} if tagger is None else label_types(tagger, windows.rows(), texts)
     with writing(f"-o {folder}", "folder"):  # before time is spent on results
         folder.mkdir(parents=True, exist_ok=True)
     changes = np.abs(score(tuned, windows, device, "tuned") - score(base, windows, device, "base"))
     marked = mark(changes, scored, options.top)
-    by_class = Labels.by_class(texts)
-    by = {"token": Labels.by_token(texts), "class": by_class, "pos": Labels.by_tag(tags, len(texts))}[options.by]
-    found = windows.targets[scored], changes[scored], marked[scored]
-    tally = by.tally(*found)
-    chosen = tally.choose(options.coverage, options.min_count)
+    tables = {}
+    for by in dict.fromkeys(("class", options.by)):
+        of_token, names = labels_of(by, texts, tags)
+        tables[by] = tally(of_token[windows.targets[scored]], changes[scored], marked[scored], names)
+    types = tables[options.by]
+    chosen = choose(types, options.coverage, options.min_count)
     if not chosen:
         raise DataError(f"--min_count={options.min_count}: no {options.by} is so frequent; lower it or add --windows")
-    token_ids = np.flatnonzero(np.isin(by.of_token, chosen))
-    types = rows_of(tally, by, chosen)
+    token_ids = np.flatnonzero(np.isin(of_token, chosen))
+    rows = types.assign(chosen=types.index.isin(chosen)).to_dict("records")
     result: dict[str, Any] = {
         "base": {"path": str(models[0]), **source(base, device)},
         "tuned": {"path": str(models[1]), **source(tuned, device)},
@@ -101,33 +96,20 @@ def analyse(request: Request) -> Found:
         "tokenizer": vocabulary_hash(tokenizer),
         "targets": int(scored.sum()),
         "marked": int(marked.sum()),
-        "held_of_marked": float(tally.marked[chosen].sum() / marked.sum()),
+        "held_of_marked": float(types.loc[chosen, "marked"].sum() / marked.sum()),
         "held_of_sentences": sentence_share(windows, token_ids, tokenizer),
-        "types": types,
-        "classes": rows_of(by_class.tally(*found), by_class, None),
+        "types": rows,
+        "classes": tables["class"].to_dict("records"),
         "token_ids": token_ids.tolist(),
     }
     write_json(folder / RESULT, result)
-    found_rows = [{"metric": "impact", **row} for row in types]
-    picture = folder / PICTURE if request.plots else None
+    picture = folder / "impact.png" if request.plots else None
     if picture is not None:
-        names = f"{result['base']['model']} against {result['tuned']['model']}"
-        title = f"{names}: what was marked in {len(windows.targets):,} windows"
-        save(chart(windows.targets, marked, by if options.by == "pos" else by_class, title), picture)
-    return Found(summary(result), found_rows, folder / RESULT, picture)
-
-
-def scored_targets(windows: Windows, texts: Sequence[str | None]) -> BoolArray:
-    """Mark the places whose target is text, not a special token.
-
-    Raises: DataError where there is no such target.
-    """
-    scored: BoolArray = windows.targets != IGNORE
-    special = np.array([text is None for text in texts])
-    scored[scored] = ~special[windows.targets[scored]]
-    if not scored.any():
-        raise DataError("--windows: hold no target to score; give other text")
-    return scored
+        of_token, names = labels_of("pos" if options.by == "pos" else "class", texts, tags)
+        title = f"{base.name} against {tuned.name}: what was marked in {len(windows.targets):,} windows"
+        save(chart(np.array(names)[of_token[windows.targets]], marked, title), picture)
+    tables[options.by] = types.assign(label=types["label"].where(~types.index.isin(chosen), types["label"] + " *"))
+    return Found(summary(result, tables), [{"metric": "impact", **row} for row in rows], folder / RESULT, picture)
 
 
 def shared_tokenizer(base: OpenedModel, tuned: OpenedModel, place: Path) -> Tokenizer:
@@ -149,22 +131,22 @@ def draw_windows(options: ImpactConfig, tuned: OpenedModel, tokenizer: Tokenizer
     length = options.length or tuned.train_len
     if length is None:
         raise ConfigError("--length: must be set, TUNED does not state its training window; give the target length")
-    asked: dict[str, int] = {"length": length, "windows": options.windows, "seed": options.seed}
-    if options.text is not None:
-        rows = draw_texts(
-            read_text(Path(options.text), "--text"),
-            f"--text={options.text}",
-            tokenizer,
-            n_tokens=length + 1,
-            texts=options.windows,
-            seed=options.seed,
-            vocab_size=tuned.decoder.cfg.vocab_size,
-            option="--windows",
-        )
-        return Windows(rows[:, :-1], rows[:, 1:])
-    if tuned.experiment is None:
-        raise ConfigError("--text: must be set, a Hugging Face folder has no corpus of its own; give a text file")
-    return held_out_windows(tuned.experiment.data, **asked)
+    if options.text is None:
+        if tuned.experiment is None:
+            raise ConfigError(NO_CORPUS)
+        data = tuned.experiment.data
+        return held_out_windows(data, length=length, windows=options.windows, seed=options.seed)
+    rows = draw_texts(
+        "\n".join(read_texts(Path(options.text), "--text")),
+        f"--text={options.text}",
+        tokenizer,
+        n_tokens=length + 1,
+        texts=options.windows,
+        seed=options.seed,
+        vocab_size=tuned.decoder.cfg.vocab_size,
+        option="--windows",
+    )
+    return Windows(rows[:, :-1], rows[:, 1:])
 
 
 def score(model: OpenedModel, windows: Windows, device: torch.device, name: str) -> FloatArray:
@@ -193,78 +175,40 @@ def sentence_share(windows: Windows, token_ids: IntArray, tokenizer: Tokenizer) 
     return float(np.concatenate(found).mean())
 
 
-def rows_of(tally: Tally, labels: Labels, chosen: Sequence[int] | None) -> list[dict[str, Any]]:
-    """Describe the labels that occur, in falling order of their rate; `chosen` where types were taken among them."""
-    order = [int(label) for label in np.lexsort((-tally.marked, -tally.rate)) if tally.occurrences[label]]
-    return [
-        {
-            "label": labels.names[label],
-            "occurrences": int(tally.occurrences[label]),
-            "marked": int(tally.marked[label]),
-            "share_of_marked": float(tally.marked[label] / tally.marked.sum()),
-            "share_of_all": float(tally.occurrences[label] / tally.occurrences.sum()),
-            "rate": float(tally.rate[label]),
-            "mean_change": float(tally.change[label] / tally.occurrences[label]),
-            **({} if chosen is None else {"chosen": label in chosen}),
-        }
-        for label in order
-    ]
-
-
-def summary(result: dict[str, Any]) -> str:
+def summary(result: dict[str, Any], tables: dict[str, pd.DataFrame]) -> str:
     """Format the classes and the first types as tables; a star marks types that were taken."""
-    by, types = result["options"]["by"], result["types"]
-    lines = [] if by == "class" else [table("class", result["classes"]), ""]
-    lines += [table(by, types[:SHOWN]), ""]
-    if len(types) > SHOWN:
-        lines[-1:] = [f"... and {len(types) - SHOWN:,} more", ""]
-    n_chosen = sum(row["chosen"] for row in types)
+    lines = []
+    for by, table in tables.items():
+        lines.append(to_text(table.rename(columns={"label": by}).set_index(by)[:SHOWN], FORMS))
+        lines += [f"... and {len(table) - SHOWN:,} more"] * (len(table) > SHOWN) + [""]
+    removes_little = "; with a lower --coverage a selection removes more of them"
+    taken = sum(row["chosen"] for row in result["types"])
     lines.append(
-        f"{n_chosen:,} taken (*), {len(result['token_ids']):,} token ids: {result['held_of_marked']:.0%} of the marked "
+        f"{taken:,} taken (*), {len(result['token_ids']):,} token ids: {result['held_of_marked']:.0%} of the marked "
         f"targets, in {result['held_of_sentences']:.0%} of the sentences"
-        + "; with a lower --coverage a selection removes more of them"
+        + removes_little
         * (result["held_of_sentences"] > MANY)
     )
     return "\n".join(lines)
 
 
-def table(title: str, rows: Iterable[dict[str, Any]]) -> str:
-    """Format labels, a line each."""
-    columns = {"occurrences": "occurrences", "marked": "marked", "share_of_marked": "of marked"}
-    columns |= {"share_of_all": "of all", "rate": "rate", "mean_change": "mean change"}
-    shown = [
-        {title: row["label"] + " *" * row.get("chosen", False)} | {columns[name]: row[name] for name in columns}
-        for row in rows
-    ]
-    return to_text(shown, FORMS)
+def chart(labels: npt.NDArray[np.str_], marked: BoolArray, title: str) -> Any:
+    """Draw a picture like Figure 4 of arXiv:2409.00509: each label's share of the marked targets along the text.
 
-
-def chart(targets: IntArray, marked: BoolArray, labels: Labels, title: str) -> Any:
-    """Draw a picture like Figure 4 of arXiv:2409.00509: each label's share of the marked targets along the text."""
-    length = targets.shape[1]
+    Shapes: (windows, length), both.
+    """
+    length = labels.shape[1]
     stretches = min(max(1, int(marked.sum()) // STRETCH), MOST_STRETCHES, length)
-    edges = np.linspace(0, length, stretches + 1).round().astype(np.int64)
-    shares = shares_by_position(labels.of_token[targets[marked]], np.nonzero(marked)[1], edges, len(labels.names))
-    order = [label for label in np.argsort(-shares.mean(1), kind="stable") if shares[label].any()]
-    lines = {labels.names[label]: shares[label] for label in order[:NAMED]}
+    edges = np.linspace(0, length, stretches + 1).round()
+    at = pd.cut(np.nonzero(marked)[1], edges, right=False, labels=(edges[1:] + edges[:-1]) / 2)
+    shares = pd.crosstab(labels[marked], at, normalize="columns")
+    order = shares.mean(axis=1).sort_values(ascending=False, kind="stable").index
+    lines = shares.loc[order[:NAMED]].T
     if len(order) > NAMED:
-        lines[f"{len(order) - NAMED:,} others"] = shares[order[NAMED:]].sum(0)
-    middles = (edges[1:] + edges[:-1]) / 2
-    rows = [
-        {"position": position, "share": share, "label": name}
-        for name, line in lines.items()
-        for position, share in zip(middles, line, strict=True)
-    ]
-    return draw(
-        rows,
-        "position",
-        "share",
-        "label",
-        percent=True,
-        title=title,
-        x_title="position in the text (tokens)",
-        y_title="share of the marked targets",
-    )
+        lines[f"{len(order) - NAMED:,} others"] = shares.loc[order[NAMED:]].sum()
+    rows = lines.rename_axis("position").melt(var_name="label", value_name="share", ignore_index=False).reset_index()
+    titles: dict[str, Any] = {"x_title": "position in the text (tokens)", "y_title": "share of the marked targets"}
+    return draw(rows, "position", "share", "label", percent=True, title=title, **titles)
 
 
 def main(arguments: Sequence[str]) -> int:

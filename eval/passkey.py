@@ -55,8 +55,7 @@ from lab.command import start
 from lab.data import wording
 from lab.data.config import Synthetic
 from lab.draw import draw
-from lab.probe.haystacks import check_enough
-from lab.probe.needles import next_word
+from lab.probe.needles import check_enough, next_word
 from lab.schema import Length, PathText, Tests
 
 Protocol = Literal["passkey", "lab"]

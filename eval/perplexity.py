@@ -45,7 +45,7 @@ from lab.data.preparation import shard_folder
 from lab.data.shards import TokenStore
 from lab.data.tokenizer import check_ids, special_ends
 from lab.errors import ConfigError, DataError
-from lab.probe.haystacks import read_texts
+from lab.probe.needles import read_texts
 from lab.schema import LONGEST, Length, PathText, Positive, Tests
 
 AnyIds = npt.NDArray[Any]  # of any integer type, as they lie in a store

@@ -10,28 +10,24 @@ Of a distance method it prints the matrix of relative positions, rows queries an
     python -m eval.positions string --shift=43008 --length=131072
 
 --plot also draws it, beside the same matrix coloured by how often training has trained each cell's position. Training
-is documents of a natural, uniform or concatenated length, or what a finished run has counted:
+is documents of SlimPajama's lengths, cut every --length tokens, or what a finished run has counted:
 
     python -m eval.positions string --shift=683 --length=2048 --plot
-    python -m eval.positions string --shift=683 --length=2048 --plot --train=concatenated -o string
-    python -m eval.positions rerope --window=512 --length=4096 --plot --train_len=2048
     python -m eval.positions string --shift=64 --window=32 --length=192 --plot --counts=runs/cpu_demo
 
-Of a skip method, which gives a short sample ids inside a long target window, it prints how far apart tokens are, how
-long ids go on without a gap, and how often they are a quarter, a half and three quarters of the window apart;
---plot draws that, and the ids of one sample:
+A skip method gives a short sample ids inside a long target window. Of it the command prints how far apart tokens are,
+how long ids go on without a gap, and f at quarters of the window (eval/engine/skip_ids.py); --plot draws them:
 
     python -m eval.positions pose --n_tokens 2048 --target_len 8192
     python -m eval.positions longrecipe --n_tokens=24000 --target_len=80000 --sentence_tokens=86 --plot
 
-Parameters may follow METHOD after a colon, as in --distance: string:shift=3,window=0. The picture is
-positions-METHOD-TOKENS.png in runs/, or in FOLDER of -o beside the figures as .jsonl.
+Parameters may follow METHOD after a colon: string:shift=3,window=0. The picture lies in runs/, or in FOLDER of -o.
 """
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
@@ -41,82 +37,43 @@ import numpy as np
 from annotated_types import Ge, Le
 
 from eval.engine.command import Form, Request, run
-from eval.engine.matrix import (
-    LONGEST,
-    Training,
-    cells,
-    evenly,
-    facts,
-    figures,
-    matrix_text,
-    number,
-    resolved,
-    run_training,
-    shaped_training,
-    values,
-)
-from eval.engine.rows import Found, percent, save
-from eval.engine.skip_ids import (
-    SentenceOptions,
-    SkipOptions,
-    compared,
-    heading,
-    records,
-    remarks,
-    skip_chart,
-    table,
-    window_faults,
-)
+from eval.engine.lengths import FloatArray, IntArray, natural_lengths
+from eval.engine.rows import Found, Row, percent, save
+from eval.engine.skip_ids import LONGEST, SkipOptions, evenly, show_skip
 from lab.command import NOTHING_WRITTEN, parse_method, read_options, settings_lines, start
-from lab.data.config import Mode
+from lab.counts import SavedCounts
 from lab.draw import Rule, beside, draw
 from lab.draw import save as save_chart
 from lab.errors import ConfigError, look_up
 from lab.positions import DISTANCE_METHODS, Distance
+from lab.positions.dca import Dca
 from lab.schema import PathText, Section
 from lab.skip import SKIP_METHODS
 
-PICTURE_ONLY = ("train", "train_len", "counts")
+WHOLE = 40  # tokens of the longest text whose matrix is printed whole; that of a longer one keeps EDGE rows at each end
+EDGE = 6
+STRETCHES = 4  # of the last row that are printed; of more, the first two and the last
+DECIMALS = 3  # at most, of a fractional position
 CELLS = 72  # queries, and keys, of a text that are drawn at most
-NUMBERED = 16  # tokens of the longest text whose cells carry their numbers
 POINTS = 512  # of a curve at most
 REACH = 1.25  # end of the curve's axis at most, in lengths that training and the method cover
 
-Length = Annotated[int, Ge(1), Le(LONGEST)]
-
 
 @dataclass(frozen=True, kw_only=True)
-class Options(Section):
+class MatrixOptions(Section):
     """Options of the command beside a distance method's own parameters."""
 
-    length: Length
+    length: Annotated[int, Ge(1), Le(LONGEST)]
     """Length of the text in tokens."""
-    train: Mode | None = None
-    """Document lengths of the training: natural (as in SlimPajama), uniform or concatenated; left out, natural."""
-    train_len: Length | None = None
-    """Training length L in tokens, of the longest segment; left out, that of --counts or else the text's length."""
     counts: PathText | None = None
-    """Run folder whose counts.npz holds the counts of the training."""
-
-    def rules(self) -> list[str]:
-        """Refuse two descriptions of the training."""
-        if self.train is not None and self.counts is not None:
-            return [f"train={self.train}: would be ignored, --counts={self.counts} is given; leave one of them out"]
-        return []
+    """Run folder whose counts.npz holds the counts of the training that --plot draws."""
 
 
-METHODS: dict[str, type[Section]] = {**DISTANCE_METHODS, **SKIP_METHODS}
+METHODS: dict[str, type[Any]] = {**DISTANCE_METHODS, **SKIP_METHODS}
 FORM = Form(
     lacks=("--distance", "--frequency"),
     missing=f"METHOD: must be the first argument; one of: {', '.join(METHODS)}",
 )
-
-
-def options_of(config_class: type[Any]) -> type[Any]:
-    """Return the class of the command's options for a method."""
-    if not hasattr(config_class, "needs_sentences"):
-        return Options
-    return SentenceOptions if config_class.needs_sentences else SkipOptions
 
 
 def show(request: Request) -> Found:
@@ -125,20 +82,13 @@ def show(request: Request) -> Found:
     Raises: LabError.
     """
     config, options = parse(request)
-    faults = config.length_faults(options.length) if isinstance(options, Options) else window_faults(config, options)
+    is_skip = isinstance(options, SkipOptions)
+    faults = config.length_faults(options.n_tokens if is_skip else options.length)
     if faults:
         raise ConfigError(*(f"--{fault}" for fault in faults))
-    if isinstance(options, Options):
-        text = f"{matrix_text(config, options.length)}\n\n{facts(config, options.length)}"
-        rows = [figures(config, options.length)]
-        chart = distance_chart(config, options.length, training_of(options)) if request.plots else None
-    else:
-        measures = compared(config, options)
-        text = f"{heading(config, options)}\n\n{table(measures)}\n\n{remarks(config, options)}"
-        rows = records(measures)
-        chart = skip_chart(config, options, measures) if request.plots else None
-    name = f"positions-{config.method}-{options.length}"
-    picture = None if chart is None else (request.folder or Path("runs")) / f"{name}.png"
+    text, rows, chart = (show_skip if is_skip else show_matrix)(config, options, plots=request.plots)
+    name = f"positions-{config.method}-{options.n_tokens if is_skip else options.length}"
+    picture = (request.folder or Path("runs")) / f"{name}.png" if request.plots else None
     if picture is not None:
         save_chart(chart, picture)
     return save(Found(text, rows, picture=picture), request.folder, name)
@@ -150,117 +100,194 @@ def parse(request: Request) -> tuple[Any, Any]:
     Raises: ConfigError with a line for every fault, options named as they are written.
     """
     named = parse_method(str(request.model), "METHOD")
-    method = named.pop("method")
-    config_class = look_up(METHODS, method, "METHOD")
+    config_class = look_up(METHODS, named.pop("method"), "METHOD")
     options_class = options_of(config_class)
-    given, own, common = {**named, **request.options}, own_names(config_class), own_names(options_class)
-    faults = [f"--{name}: is given in METHOD too; keep one" for name in named if name in request.options]
-    for name in set(given) - {*own, *common}:
-        near = difflib.get_close_matches(name, [*own, *common, "plot"], n=1)
-        everything = ", ".join(f"--{word}" for word in dict.fromkeys([*own, *common, "plot"]))
-        faults.append(
-            f"--{name}: unknown option; " + (f"did you mean --{near[0]}?" if near else f"{method} takes {everything}")
-        )
-    config, wrong = checked(config_class, given)
-    options, other = checked(options_class, given)
-    answered = {fault.partition("=")[0] for fault in wrong}  # train_len may be the method's as well
-    faults += [*wrong, *(fault for fault in other if fault.partition("=")[0] not in answered)]
-    if options is not None and not request.plots:
-        ignored = [name for name in PICTURE_ONLY if name in given and name in common and name not in own]
-        faults += [f"--{name}={given[name]}: would be ignored, nothing is drawn; add --plot" for name in ignored]
+    given, own = {**named, **request.options}, {field.name for field in fields(options_class)}
+    built: list[Any] = []
+    faults: list[str] = []
+    for one, names in ((config_class, given.keys() - own), (options_class, given.keys() & own)):
+        try:
+            built.append(read_options(one, {name: given[name] for name in names}))
+        except ConfigError as error:
+            faults += error.faults
     if faults:
         raise ConfigError(*faults)
-    return config, options
+    return built[0], built[1]
 
 
-def own_names(config_class: type[Any]) -> list[str]:
-    """List a config class's fields but for the tag, which is METHOD, and settings of training alone."""
-    others = ("method", *getattr(config_class, "of_training", ()))
-    return [field.name for field in fields(config_class) if field.name not in others]
+def options_of(config_class: type[Any]) -> type[Any]:
+    """Return the class of the command's options for a method."""
+    return SkipOptions if config_class in SKIP_METHODS.values() else MatrixOptions
 
 
-def checked(config_class: type[Any], given: Mapping[str, Any]) -> tuple[Any, list[str]]:
-    """Build a config class from those options that are its own; nothing, and the fault lines, where they are wrong."""
-    own = {name: value for name, value in given.items() if name in own_names(config_class)}
-    try:
-        return read_options(config_class, own), []
-    except ConfigError as error:
-        return None, list(error.faults)
-
-
-def training_of(options: Options) -> Training:
-    """Count or read how often training has seen each position.
+def show_matrix(distance: Distance, options: MatrixOptions, *, plots: bool) -> tuple[str, list[Row], Any]:
+    """Show a distance method's matrix: the text, the row, and the picture if one is wanted.
 
     Raises: LabError.
     """
-    if options.counts is None:
-        return shaped_training(options.train or "natural", options.train_len or options.length)
-    training = run_training(Path(options.counts))
-    if options.train_len not in (None, training.train_len):
-        rule = f"must be {training.train_len}, the window of --counts={options.counts}"
-        raise ConfigError(f"--train_len={options.train_len}: {rule}; leave it out or change it")
-    return training
+    if options.counts is not None and not plots:
+        raise ConfigError(f"--counts={options.counts}: would be ignored, nothing is drawn; add --plot")
+    length, held, parameters = options.length, values(distance, options.length), resolved(distance)
+    last = last_row(distance, length)
+    lines = {
+        "method": " ".join([distance.method, *(f"--{name}={json.dumps(value)}" for name, value in parameters.items())]),
+        "length": f"{length} tokens",
+        "largest relative position": number(held[-1]),
+        "distinct": str(len(held)),
+        "last row": stretches_text(last[~np.isnan(last)]),
+    }
+    if distance.scales_logits:
+        lines["logits"] = "scaled, which moves no position"
+    facts = "\n".join(f"{name:<27}{text}" for name, text in lines.items())
+    row = {"metric": "relative_positions", "method": distance.method, "parameters": parameters, "length": length}
+    row |= {"largest": float(held[-1]), "distinct": len(held)}
+    return f"{matrix_text(distance, length)}\n\n{facts}", [row], matrix_chart(distance, options) if plots else None
 
 
-def distance_chart(distance: Distance, length: int, training: Training) -> Any:
+def cells(distance: Distance, q_pos: IntArray, k_pos: IntArray) -> FloatArray:
+    """Compute the relative positions of the chosen queries and keys; those above the diagonal and hidden ones are nan.
+
+    Shapes: (Tq,), (Tk,) -> float64 (Tq, Tk).
+    """
+    import torch
+
+    rel_pos = distance.rel_pos(torch.from_numpy(q_pos), torch.from_numpy(k_pos)).numpy()
+    causal: FloatArray = np.where(k_pos[None, :] <= q_pos[:, None], rel_pos, np.nan)
+    return causal
+
+
+def last_row(distance: Distance, length: int) -> FloatArray:
+    """Compute what the last query sees.
+
+    Shapes: float64 (length,).
+    """
+    positions = np.arange(length)
+    return cells(distance, positions[-1:], positions).ravel()
+
+
+def values(distance: Distance, length: int) -> FloatArray:
+    """List the relative positions that the matrix holds, sorted, each once.
+
+    The first column and the last row hold them all: a method that looks at the distance alone has every distance in
+    the last row; Self-Extend and Dual Chunk Attention count from the text's beginning, where the first column does.
+    """
+    positions = np.arange(length)
+    first_column = cells(distance, positions, positions[:1])
+    found = np.unique(np.append(first_column, last_row(distance, length)))
+    return found[~np.isnan(found)]
+
+
+def number(value: float) -> str:
+    """Write a position with the fewest decimals it needs.
+
+    Example:
+        >>> number(6.0), number(5.5), number(1 / 3)
+        ('6', '5.5', '0.333')
+    """
+    return f"{value:.{DECIMALS}f}".rstrip("0").rstrip(".")
+
+
+def matrix_text(distance: Distance, length: int) -> str:
+    """Format the matrix, `.` above the diagonal; of a long text the first and last rows and columns."""
+    is_whole = length <= WHOLE
+    shown = np.arange(length) if is_whole else np.r_[0:EDGE, length - EDGE : length]
+    rows = [["." if np.isnan(cell) else number(cell) for cell in row] for row in cells(distance, shown, shown)]
+    if not is_whole:
+        rows = [[*row[:EDGE], "...", *row[EDGE:]] for row in rows]
+        rows.insert(EDGE, ["..."] * len(rows[0]))
+    width = max(len(word) for row in rows for word in row)
+    return "\n".join(" ".join(word.rjust(width) for word in row) for row in rows)
+
+
+def stretches_text(row: FloatArray) -> str:
+    """Name the stretches of a row that fall by at most one from key to key, from the first key to the last.
+
+    Example:
+        >>> stretches_text(np.array([5.0, 4, 3, 2, 1, 0, 2, 1, 0]))
+        '5 .. 0, 2 .. 0'
+    """
+    steps = np.diff(row)
+    stretches = np.split(row, np.flatnonzero((steps > 0) | (steps < -1)) + 1)
+    words = [" .. ".join(dict.fromkeys((number(part[0]), number(part[-1])))) for part in stretches]
+    if len(words) > STRETCHES:
+        return ", ".join([*words[:2], "...", words[-1]]) + f" ({len(words):,} stretches)"
+    return ", ".join(words)
+
+
+def resolved(config: Any) -> dict[str, Any]:
+    """Return a method's parameters with defaults that follow from others; one left out and off is not named.
+
+    Example:
+        >>> resolved(Dca(train_len=8))
+        {'train_len': 8, 'chunk': 6, 'window': 2}
+    """
+    parameters = {field.name: getattr(config, field.name) for field in fields(config) if field.name != "method"}
+    if isinstance(config, Dca):
+        own = {"window": config.w, "parts": None} if config.parts == "all" else {"parts": config.parts}
+        parameters |= {"chunk": config.s, **own}
+    return {name: value for name, value in parameters.items() if value is not None}
+
+
+def interpolated(f: FloatArray, rel_pos: FloatArray) -> FloatArray:
+    """Return f at any relative positions: linear between whole ones, as Eq. 2 is too, 0 beyond them, nan at nan.
+
+    Example:
+        >>> interpolated(np.array([36.0, 29.0, 23.0]), np.array([0.0, 1.5, 2.5, 3.0, 9.0, np.nan])).tolist()
+        [36.0, 26.0, 11.5, 0.0, 0.0, nan]
+    """
+    found: FloatArray = np.interp(rel_pos, np.arange(len(f) + 1), np.append(f, 0))
+    return found
+
+
+def matrix_chart(distance: Distance, options: MatrixOptions) -> Any:
     """Draw the matrix (arXiv:2410.18745, Figures 5 and 8), the same cells by f, and f(i) (Figure 1)."""
+    import pandas as pd
+
+    length = options.length
+    largest = float(values(distance, length)[-1])
+    if options.counts is None:
+        training, f = "natural lengths", natural_lengths(length).frequency(length, "natural")
+    else:
+        counted = SavedCounts.read(Path(options.counts) / "counts.npz").frequency()
+        training, f = options.counts, counted / counted.max()
     at = evenly(length, CELLS)
     rel_pos = cells(distance, at, at)
-    share = training.share_of(training.frequency_at(rel_pos))
-    rows = [
-        {
-            "key": int(key),
-            "query": int(query),
-            "position": rel_pos[i, j],
-            "share": share[i, j],
-            "text": number(rel_pos[i, j]) if key <= query else "",
-        }
-        for i, query in enumerate(at)
-        for j, key in enumerate(at)
-    ]
-    heat = partial(draw, rows, "key", "query", kind="heat", x_title="key position", y_title="query position")
+    share = interpolated(f, rel_pos)
+    grid = pd.DataFrame({"position": rel_pos.ravel(), "share": share.ravel()})
+    grid["query"], grid["key"] = np.repeat(at, len(at)), np.tile(at, len(at))
+    heat = partial(draw, grid, "key", "query", kind="heat", x_title="key position", y_title="query position")
     never = percent(float((share == 0).sum() / np.isfinite(share).sum()))
-    method = f"{distance.method}: " + ", ".join(
-        f"{name} {value}" for name, value in resolved(distance).items() if value
-    )
-    return beside(
-        heat("position", text="text" if length <= NUMBERED else None, title="relative position, tokens"),
-        heat("share", percent=True, title=f"f of it, share of the largest; never trained: {never} of the cells"),
-        frequency_chart(distance, length, training),
-        title=f"{distance.method}: {method}; a text of {length:,} tokens; training: {training.name}",
-    )
-
-
-def frequency_chart(distance: Distance, length: int, training: Training) -> Any:
-    """Draw f(i), and mark where the method and plain distance end."""
-    largest, plain, known = float(values(distance, length)[-1]), float(length - 1), training.train_len
-    end = min(max(plain + 1, known), REACH * max(largest + 1, known))
-    at = np.linspace(0, end, POINTS)
-    rules = [Rule("x", largest, f"{distance.method} ends at {largest:,.0f}")]
-    if largest < plain <= end:
-        rules.append(Rule("x", plain, f"plain at {plain:,.0f}"))
-    return draw(
-        [{"i": i, "f": f} for i, f in zip(at, training.share_of(training.frequency_at(at)), strict=True)],
+    i = np.linspace(0, min(max(length, len(f)), REACH * max(largest + 1, len(f))), POINTS)
+    curve = draw(
+        pd.DataFrame({"i": i, "f": interpolated(f, i)}),
         "i",
         "f",
         percent=True,
         marks=False,
-        rules=rules,
+        rules=[Rule("x", largest, f"{distance.method} ends at {largest:,.0f}")],
         title="position frequency of the training, f(i) / largest f",
         x_title="relative position i (tokens)",
         y_title="",
+    )
+    parameters = ", ".join(f"{name} {value}" for name, value in resolved(distance).items() if value)
+    trained = f"training: {training}, L = {len(f):,} tokens"
+    return beside(
+        heat("position", title="relative position, tokens"),
+        heat("share", percent=True, title=f"f of it, share of the largest; never trained: {never} of the cells"),
+        curve,
+        title=f"{distance.method}: {parameters}; a text of {length:,} tokens; {trained}",
     )
 
 
 def settings() -> list[str]:
     """Describe the options, and every method's parameters."""
     lines = []
-    for options in (Options, SkipOptions, SentenceOptions):
+    for options in (MatrixOptions, SkipOptions):
         methods = ", ".join(method for method, config in METHODS.items() if options_of(config) is options)
-        lines += [f"Options of {methods} (default; meaning):", "", *settings_lines(options, own_names(options))]
-        lines.append("")
+        lines += [f"Options of {methods} (default; meaning):", "", *settings_lines(options), ""]
     for method, config in METHODS.items():
-        lines += ["", f"{method} (default; meaning):", "", *settings_lines(config, own_names(config))]
+        names = [field.name for field in fields(config) if field.name not in ("method", "selection")]
+        lines += ["", f"{method} (default; meaning):", "", *settings_lines(config, names)]
     return lines
 
 

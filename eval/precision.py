@@ -19,27 +19,26 @@ last line names. Where bfloat16 rounds is defined in eval/engine/shift_differenc
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 import torch
 
 from eval.engine.command import Form, Options
-from eval.engine.rows import Row, to_text
+from eval.engine.rows import Row, pivot, to_text
 from eval.engine.run import OnTexts, run_measure
 from eval.engine.shift_difference import (
     ARITHMETICS,
     REFERENCE,
     SHIFTS,
+    depends_on_positions,
     first_logit_difference,
     in_bfloat16,
     key_differences,
     rebuilt,
-    shift_faults,
 )
 from eval.engine.subject import doublings
 from lab.command import Bar, start
@@ -47,13 +46,11 @@ from lab.draw import beside, draw
 from lab.errors import ConfigError
 from lab.schema import Length, NonNegative
 
-Values = npt.NDArray[np.float64]
-Curves = Mapping[tuple[str, str], Values]  # by weights and arithmetic
-
 MOST_TOKENS = 512  # of the texts of D, when their length is not given
 LENGTHS = (64, 8192)  # tokens of the texts of D_logit, from and to (section 2.2)
 WINDOWS = 2  # training windows that the longest of them is, at most
-MARKED = 40  # points of a line, from which on they are not marked
+PAIR = f"shift 0 against {REFERENCE}"
+Values = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,27 +73,9 @@ class PrecisionOptions(Options):
             faults.append(f"shifts={REFERENCE}: is what the others are compared with, where D is 0; leave it out")
         return faults
 
-    @property
-    def all_shifts(self) -> tuple[int, ...]:
-        """Shifts in rising order, 0 among them."""
-        return tuple(sorted({0, *(self.shifts or SHIFTS)}))
-
-    def text_tokens(self, train_len: int | None) -> int:
-        """Return the length of the texts of D."""
-        return self.length or min(train_len or MOST_TOKENS, MOST_TOKENS)
-
-    def logit_lengths(self, train_len: int | None) -> tuple[int, ...]:
-        """Return the length of the texts of D_logit."""
-        first, last = LENGTHS
-        return tuple(sorted(set(self.lengths or doublings(first, min(WINDOWS * (train_len or MOST_TOKENS), last)))))
-
 
 class Precision(OnTexts):
-    """D and D_logit for each weights and arithmetic.
-
-    Shapes: by_token float64 (texts, len(shifts), n_tokens), the terms of D; by_length float64 (texts, len(lengths)),
-        D_logit.
-    """
+    """D and D_logit for each weights and arithmetic."""
 
     kind = "precision"
     options: PrecisionOptions
@@ -105,21 +84,27 @@ class Precision(OnTexts):
     def prepare(self) -> None:
         """Choose lengths, draw the texts, and refuse methods that a shift changes in exact arithmetic."""
         options, model = self.options, self.subject.model
-        self.n_tokens, self.lengths = options.text_tokens(model.train_len), options.logit_lengths(model.train_len)
-        self.shifts, self.longest = options.all_shifts, max(self.n_tokens, *self.lengths)
-        faults = shift_faults(model.decoder, self.longest, self.shifts)
-        if faults:
-            raise ConfigError(*faults)
+        window = model.train_len or MOST_TOKENS
+        first, last = LENGTHS
+        self.n_tokens = options.length or min(window, MOST_TOKENS)
+        self.lengths = sorted({*(options.lengths or doublings(first, min(WINDOWS * window, last)))})
+        self.shifts = sorted({0, *(options.shifts or SHIFTS)})
+        self.longest = max(self.n_tokens, *self.lengths)
+        if depends_on_positions(model.decoder, self.longest, self.shifts):
+            rule = "depends on the positions themselves, so that a shift changes attention in exact arithmetic too"
+            raise ConfigError(f"position: {model.method} {rule}; measure with another method")
         self.texts = self.draw_texts(self.longest)
 
-    def measure_texts(self) -> None:
-        """Measure every text with the model's weights and with random ones, in every arithmetic."""
-        self.by_token: dict[tuple[str, str], Values] = {}
-        self.by_length: dict[tuple[str, str], Values] = {}
+    def records(self) -> Iterator[Row]:
+        """Measure every text with the model's weights and with random ones, in every arithmetic.
+
+        A result is a D, a D_logit or a profile by token; `std` is over texts, None of a single one.
+        """
         trained = self.subject.model.decoder
         names = [name for name, arithmetic in ARITHMETICS.items() if self.options.whole_model or not arithmetic.whole]
         decoders = {"trained": trained, "random": rebuilt(trained, self.options.seed)}
-        with Bar(total=len(decoders) * len(names) * len(self.texts), desc="precision", unit="text") as bar:
+        bar = Bar(total=len(decoders) * len(names) * len(self.texts), desc="precision", unit="text")
+        with bar:
             for weights, decoder in decoders.items():
                 for name in names:
                     arithmetic, profiles, logits = ARITHMETICS[name], [], []
@@ -128,102 +113,69 @@ class Precision(OnTexts):
                         profiles.append(key_differences(used, text[:, : self.n_tokens], self.shifts, arithmetic))
                         logits.append([first_logit_difference(used, text[:, :n], 0, arithmetic) for n in self.lengths])
                         bar.update()
-                    self.by_token[weights, name] = torch.cat(profiles).cpu().numpy()
-                    self.by_length[weights, name] = np.array([[float(x) for x in row] for row in logits])
+                    about = {"weights": weights, "arithmetic": name, "reference": REFERENCE}
+                    by_token = torch.cat(profiles).cpu().numpy()
+                    yield from self.rows_of(about, by_token, np.array([[float(x) for x in row] for row in logits]))
 
-    def records(self) -> Iterator[Row]:
-        """Make a result for every D, D_logit and profile; `std` is over texts, None of a single one."""
-        self.measure_texts()
-        for (weights, arithmetic), by_text in self.by_token.items():
-            curve = {"weights": weights, "arithmetic": arithmetic, "reference": REFERENCE}
-            for shift, values, profile in zip(self.shifts, by_text.sum(-1).T, by_text.mean(0), strict=True):
-                about = {**curve, "shift": shift, "tokens": self.n_tokens}
-                yield {"metric": "D", **about, **summary(values), "first_token_frac": first_share(profile)}
-            about = {**curve, "shift": 0, "tokens": self.n_tokens, "n": len(by_text)}
-            yield {"metric": "D_by_token", **about, "values": by_text.mean(0)[self.shifts.index(0)].tolist()}
-            for length, values in zip(self.lengths, self.by_length[weights, arithmetic].T, strict=True):
-                yield {"metric": "D_logit", **curve, "shift": 0, "tokens": length, **summary(values)}
+    def rows_of(self, about: Row, by_token: Values, by_length: Values) -> Iterator[Row]:
+        """Make the results of one weights and arithmetic.
+
+        Shapes: by_token float64 (texts, len(shifts), n_tokens), the terms of D; by_length float64 (texts,
+            len(lengths)), D_logit.
+        """
+        for shift, values, profile in zip(self.shifts, by_token.sum(-1).T, by_token.mean(0), strict=True):
+            first = float(profile[0] / profile.sum()) if profile.any() else None
+            row = {**about, "shift": shift, "tokens": self.n_tokens, **summary(values), "first_token_frac": first}
+            yield {"metric": "D", **row}
+        profile = by_token.mean(0)[self.shifts.index(0)]
+        row = {**about, "shift": 0, "tokens": self.n_tokens, "n": len(by_token), "values": profile.tolist()}
+        yield {"metric": "D_by_token", **row}
+        for length, values in zip(self.lengths, by_length.T, strict=True):
+            yield {"metric": "D_logit", **about, "shift": 0, "tokens": length, **summary(values)}
 
     def text(self, rows: Sequence[Row]) -> str:
         """Write D and D_logit as tables, means over texts."""
-        shares = [first_share(terms.mean(0)[self.shifts.index(0)]) for terms in self.by_token.values()]
-        by_shift = means({curve: terms.sum(-1) for curve, terms in self.by_token.items()}, "shift", self.shifts)
-        by_shift.loc["first token"] = ["-" if share is None else f"{share:.1%}" for share in shares]
-        return "\n".join(
-            [
-                f"D (Eq. 4): {self.n_tokens:,} tokens, mean over n = {len(self.texts)}",
-                to_text(by_shift),
-                "",
-                f"D_logit (Eq. 5): shift 0 against {REFERENCE}",
-                to_text(means(self.by_length, "tokens", self.lengths)),
-            ]
-        )
+        by_shift = pivot(of(rows, "D"), "shift", "curve", "value").map("{:.3g}".format).rename("{:,}".format)
+        first = {row["curve"]: row["first_token_frac"] for row in of(rows, "D") if row["shift"] == 0}
+        by_shift.loc["first token"] = {curve: "-" if x is None else f"{x:.1%}" for curve, x in first.items()}
+        by_length = pivot(of(rows, "D_logit"), "tokens", "curve", "value").map("{:.3g}".format).rename("{:,}".format)
+        heads = f"D (Eq. 4): {self.n_tokens:,} tokens, mean over n = {len(self.texts)}", PAIR
+        return f"{heads[0]}\n{to_text(by_shift)}\n\nD_logit (Eq. 5): {heads[1]}\n{to_text(by_length)}"
 
     def chart(self, rows: Sequence[Row]) -> Any:
         """Draw a picture like Figure 1 of arXiv:2411.13476, with logarithmic axes so that fp32 is seen too."""
-        at_0, pair = self.shifts.index(0), f"shift 0 against {REFERENCE}"
-        by_shift = {curve: terms.sum(-1).mean(0) for curve, terms in self.by_token.items()}
-        by_token = {curve: terms.mean(0)[at_0] for curve, terms in self.by_token.items()}
-        by_length = {curve: values.mean(0) for curve, values in self.by_length.items()}
+        by_shift = [{**row, "shift": str(row["shift"])} for row in of(rows, "D")]
+        by_token = [
+            {"token": token, "value": value, "curve": row["curve"]}
+            for row in of(rows, "D_by_token")
+            for token, value in enumerate(row["values"], 1)
+        ]
+        shifts = f"shift of all positions (tokens), against a shift of {REFERENCE}"
         return beside(
-            panel(
-                by_shift,
-                [str(shift) for shift in self.shifts],
-                f"attention difference D, {self.n_tokens:,} tokens",
-                f"shift of all positions (tokens), against a shift of {REFERENCE}",
-                "D (attention weights)",
-                legend=True,
-            ),
-            panel(
-                by_token, range(1, self.n_tokens + 1), f"its terms by token, {pair}", "token (the first is 1)", "term"
-            ),
-            panel(
-                by_length, self.lengths, f"logits of the first token, {pair}", "length of the text (tokens)", "D_logit"
-            ),
+            panel(by_shift, "shift", f"attention difference D, {self.n_tokens:,} tokens", shifts, "D"),
+            panel(by_token, "token", f"its terms by token, {PAIR}", "token (the first is 1)", "term"),
+            panel(of(rows, "D_logit"), "tokens", f"logits of the first token, {PAIR}", "length (tokens)", "D_logit"),
             title=self.title,
         )
 
 
-def panel(curves: Curves, at: Sequence[Any], title: str, x_title: str, y_title: str, legend: bool = False) -> Any:
+def of(rows: Sequence[Row], metric: str) -> list[Row]:
+    """Choose the rows of one metric, and name the curve of each."""
+    return [{**row, "curve": f"{row['weights']} {row['arithmetic']}"} for row in rows if row["metric"] == metric]
+
+
+def panel(rows: Sequence[Row], x: str, title: str, x_title: str, y_title: str) -> Any:
     """Draw a line for each weights and arithmetic; an exact 0 has no place on a logarithmic axis and leaves a gap."""
-    rows = [
-        {"x": x, "value": value if value > 0 else None, "series": f"{weights} weights, {arithmetic}"}
-        for (weights, arithmetic), values in curves.items()
-        for x, value in zip(at, values, strict=True)
-    ]
-    named = isinstance(at[0], str)
-    some = any(row["value"] is not None for row in rows)
-    return draw(
-        rows,
-        "x",
-        "value",
-        "series",
-        log_x=not named,
-        log_y=some,
-        marks=len(at) < MARKED,
-        title=title,
-        x_title=x_title,
-        y_title=y_title,
-        legend=legend,
-        width=380,
-    )
+    shown = [{**row, "value": row["value"] or None} for row in rows]
+    some = any(row["value"] for row in shown)
+    titles: dict[str, Any] = {"title": title, "x_title": x_title, "y_title": y_title}
+    return draw(shown, x, "value", "curve", log_x=x != "shift", log_y=some, marks=x != "token", width=380, **titles)
 
 
 def summary(values: Values) -> Row:
     """Summarize a number over all texts."""
     std = float(values.std(ddof=1)) if len(values) > 1 else None
     return {"value": float(values.mean()), "std": std, "n": len(values)}
-
-
-def first_share(profile: Values) -> float | None:
-    """Return the first token's share of D, None where D is 0."""
-    return float(profile[0] / profile.sum()) if profile.any() else None
-
-
-def means(curves: Curves, name: str, at: Sequence[int]) -> pd.DataFrame:
-    """Write the means over texts, a column for each weights and arithmetic."""
-    columns = {" ".join(curve): values.mean(0) for curve, values in curves.items()}
-    return pd.DataFrame(columns, pd.Index([f"{number:,}" for number in at], name=name)).map("{:.3g}".format)
 
 
 def main(arguments: Sequence[str]) -> int:

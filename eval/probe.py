@@ -50,9 +50,9 @@ from eval.engine.subject import SUBJECT, note_idle
 from lab.command import start
 from lab.draw import Rule
 from lab.errors import ConfigError
-from lab.probe.curve import LengthResult, monotone_shares
-from lab.probe.protocols import PROTOCOLS
-from lab.probe.records import length_record, summary_record
+from lab.probe.limits import LengthResult, monotone_shares
+from lab.probe.measuring import length_record, summary_record
+from lab.probe.released_needles import PROTOCOLS
 from lab.train.folder import RunFolder
 
 OTHERS = {  # options that --by=... reads

@@ -34,8 +34,8 @@ from lab.loading import OpenedModel, open_model
 from lab.model.generate import Ended, greedy
 from lab.probe.config import ProbeConfig
 from lab.probe.effective_length import NeedleProbe
-from lab.probe.haystacks import load_haystack
-from lab.probe.records import length_record, summary_record
+from lab.probe.measuring import length_record, summary_record
+from lab.probe.needles import load_haystack
 from lab.schema import Section, override, validated
 from lab.source import find_place
 from lab.train.arms import differing, read_settings

@@ -9,8 +9,8 @@ from lab.data.config import Bpe, DataConfig, Text
 from lab.data.module import PackedData
 from lab.data.preparation import prepare, shard_folder
 from lab.data.tokenizer import load_tokenizer
-from lab.probe import haystacks
-from lab.probe.haystacks import KEPT, load_haystack, text_to_keep
+from lab.probe import needles
+from lab.probe.needles import KEPT, load_haystack, text_to_keep
 from lab.train.folder import RunFolder
 from lab.train.starting import start_folder
 from tests.data.stores import WORDS, text_config, write_corpus
@@ -48,7 +48,7 @@ def test_a_run_folder_keeps_at_most_1_mb_that_fill_the_longest_test(tmp_path, mo
     tokenizer = load_tokenizer(shard_folder(config))
     whole = load_haystack(None, config, tokenizer)
     assert text_to_keep(None, config, tokenizer, 10**6) == whole  # as much as there is
-    monkeypatch.setattr(haystacks, "KEPT_BYTES", 301)
+    monkeypatch.setattr(needles, "KEPT_BYTES", 301)
     kept = text_to_keep(None, config, tokenizer, 50)
     assert whole.startswith(kept)
     assert 298 <= len(kept.encode()) <= 301

@@ -21,7 +21,7 @@ from eval.engine.rows import Results, Row, shortened
 from eval.engine.subject import Subject, doublings
 from lab.errors import ConfigError
 from lab.probe.effective_length import NeedleProbe, ResultStore
-from lab.probe.intervals import share_limits
+from lab.probe.limits import share_limits
 from lab.probe.needles import Case
 
 CONFIDENCE = 0.95

@@ -38,10 +38,10 @@ from __future__ import annotations
 
 import unicodedata
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+import pandas as pd
 from tokenizers import Tokenizer
 
 IntArray = npt.NDArray[np.int64]
@@ -69,66 +69,36 @@ def mark(changes: FloatArray, scored: BoolArray, top: float) -> BoolArray:
     return marked
 
 
-@dataclass(frozen=True, eq=False)
-class Tally:
-    """Counts of the targets of each label.
+def tally(labels: IntArray, changes: FloatArray, marked: BoolArray, names: Sequence[str]) -> pd.DataFrame:
+    """Count targets by label in falling order of the rate; among equal rates the label with more marked comes first.
 
-    Shapes: `occurrences`, `marked` int64 and `change`, the sum of changes, float64, all (n_labels,).
+    Shapes: labels, numbers of `names`, changes and marked (n_targets,).
     """
-
-    occurrences: IntArray
-    marked: IntArray
-    change: FloatArray
-
-    @classmethod
-    def of(cls, labels: IntArray, changes: FloatArray, marked: BoolArray, n_labels: int) -> Tally:
-        """Count targets by label.
-
-        Shapes: labels, changes and marked (n_targets,).
-        """
-        return cls(
-            np.bincount(labels, minlength=n_labels),
-            np.bincount(labels[marked], minlength=n_labels),
-            np.bincount(labels, weights=changes, minlength=n_labels).astype(np.float64),
-        )
-
-    @property
-    def rate(self) -> FloatArray:
-        """Share of a label's occurrences that are marked; 0 for a label that does not occur."""
-        rate: FloatArray = self.marked / np.maximum(self.occurrences, 1)
-        return rate
-
-    def choose(self, coverage: float, min_count: int) -> list[int]:
-        """Take labels in falling order of their rate until they hold a share of all that is marked.
-
-        Among equal rates the label with more marked comes first. Labels without a mark, or with fewer than `min_count`
-        occurrences, are not taken, so that all that can be taken may hold less.
-
-        Example:
-            >>> tally = Tally(np.array([100, 10, 4, 20]), np.array([10, 5, 4, 9]), np.zeros(4))
-            >>> tally.choose(0.5, 5), tally.choose(0.4, 1), tally.choose(1.0, 11)
-            ([1, 3], [2, 1, 3], [3, 0])
-        """
-        order = np.lexsort((np.arange(len(self.rate)), -self.marked, -self.rate))
-        order = order[(self.marked[order] > 0) & (self.occurrences[order] >= min_count)]
-        held = np.cumsum(self.marked[order])
-        wanted = coverage * self.marked.sum() * (1 - TOLERANCE)
-        return [int(label) for label in order[: int(np.searchsorted(held, wanted)) + 1]]
+    occurrences = np.bincount(labels, minlength=len(names))
+    table = pd.DataFrame({"label": names, "occurrences": occurrences})
+    table["marked"] = np.bincount(labels[marked], minlength=len(names))
+    table["share_of_marked"] = table["marked"] / marked.sum()
+    table["share_of_all"] = occurrences / len(labels)
+    table["rate"] = table["marked"] / np.maximum(occurrences, 1)
+    table["mean_change"] = np.bincount(labels, changes, len(names)) / np.maximum(occurrences, 1)
+    return table[occurrences > 0].sort_values(["rate", "marked"], ascending=False, kind="stable")
 
 
-def shares_by_position(labels: IntArray, positions: IntArray, edges: IntArray, n_labels: int) -> FloatArray:
-    """Compute each label's share among the marked targets, for stretches of positions between `edges`.
+def choose(table: pd.DataFrame, coverage: float, min_count: int) -> list[int]:
+    """Take labels in falling order of their rate until they hold a share of all that is marked.
 
-    Shapes: labels and positions of the marked (n,), edges (n_stretches + 1,) -> float64 (n_labels, n_stretches).
+    Labels without a mark, or with fewer than `min_count` occurrences, are not taken. So all that can be taken may hold
+    less.
+
     Example:
-        >>> shares_by_position(np.array([0, 1, 1]), np.array([0, 1, 5]), np.array([0, 3, 6]), 2).tolist()
-        [[0.5, 0.0], [0.5, 1.0]]
+        >>> table = pd.DataFrame({"occurrences": [4, 10, 20, 100], "marked": [4, 5, 9, 10]}, [2, 1, 3, 0])
+        >>> choose(table, 0.5, 5), choose(table, 0.4, 1), choose(table, 1.0, 11)
+        ([1, 3], [2, 1, 3], [3, 0])
     """
-    stretch = np.searchsorted(edges, positions, side="right") - 1
-    counts = np.zeros((n_labels, len(edges) - 1))
-    np.add.at(counts, (labels, stretch), 1)
-    shares: FloatArray = counts / np.maximum(counts.sum(0), 1)
-    return shares
+    can = table[(table["marked"] > 0) & (table["occurrences"] >= min_count)]
+    wanted = coverage * table["marked"].sum() * (1 - TOLERANCE)
+    taken: list[int] = can.index[: int(np.searchsorted(can["marked"].cumsum(), wanted)) + 1].tolist()
+    return taken
 
 
 def kinds(text: str) -> set[str]:
@@ -173,53 +143,18 @@ def token_texts(tokenizer: Tokenizer) -> list[str | None]:
     return [None if token in special else text[start:] for token, text in enumerate(texts)]
 
 
-def vocabulary_classes(texts: Sequence[str | None]) -> list[str]:
-    """Find the class of every token.
+def labels_of(by: str, texts: Sequence[str | None], tags: Mapping[int, str]) -> tuple[IntArray, list[str]]:
+    """Label every token by its own text, its class, or its part of speech in `tags`; -1 where it has no label.
 
+    Shapes: int64 (vocab_size,), numbers of the names.
     Example:
-        >>> vocabulary_classes([None, " a", "7"])
-        ['special', 'word_start', 'number']
+        >>> labels_of("pos", ["a", None, "b", "c"], {3: "NUM", 0: "ADP"})
+        (array([ 0, -1, -1,  1]), ['ADP', 'NUM'])
     """
-    return ["special" if text is None else token_class(text) for text in texts]
-
-
-@dataclass(frozen=True, eq=False)
-class Labels:
-    """The label of every token id, -1 where it has none, and the labels' names.
-
-    Shapes: `of_token` int64 (vocab_size,).
-    """
-
-    of_token: IntArray
-    names: list[str]
-
-    @classmethod
-    def by_token(cls, texts: Sequence[str | None]) -> Labels:
-        """Label every token by its own text."""
-        return cls(np.arange(len(texts)), [repr(text or "") for text in texts])
-
-    @classmethod
-    def by_class(cls, texts: Sequence[str | None]) -> Labels:
-        """Label tokens by their classes."""
-        return cls(np.array([CLASSES.index(name) for name in vocabulary_classes(texts)]), list(CLASSES))
-
-    @classmethod
-    def by_tag(cls, tags: dict[int, str], n_ids: int) -> Labels:
-        """Label the tokens that were tagged.
-
-        Example:
-            >>> labels = Labels.by_tag({3: "NUM", 0: "ADP"}, 5)
-            >>> labels.of_token.tolist(), labels.names
-            ([0, -1, -1, 1, -1], ['ADP', 'NUM'])
-        """
-        names = sorted(set(tags.values()))
-        of_token = np.full(n_ids, -1)
-        of_token[list(tags)] = [names.index(label) for label in tags.values()]
-        return cls(of_token, names)
-
-    def tally(self, targets: IntArray, changes: FloatArray, marked: BoolArray) -> Tally:
-        """Count targets by label.
-
-        Shapes: (n_targets,), all.
-        """
-        return Tally.of(self.of_token[targets], changes, marked, len(self.names))
+    if by == "token":
+        return np.arange(len(texts)), [repr(text or "") for text in texts]
+    if by == "pos":
+        found = pd.Categorical([tags.get(token) for token in range(len(texts))])
+    else:
+        found = pd.Categorical(["special" if text is None else token_class(text) for text in texts], CLASSES)
+    return found.codes.astype(np.int64), list(found.categories)

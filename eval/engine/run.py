@@ -53,7 +53,7 @@ from eval.engine.subject import Subject, draw_texts, note_idle, open_subject, re
 from lab.command import CONTINUES, NOTHING_WRITTEN, Bar
 from lab.data.tokenizer import check_ids
 from lab.draw import Rule, draw, save
-from lab.probe.answering import answered
+from lab.probe.effective_length import answered
 
 
 class Cell(NamedTuple):

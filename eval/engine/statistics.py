@@ -28,7 +28,7 @@ import numpy as np
 from scipy.special import bdtr  # scipy.stats takes half a second more to import
 
 from eval.engine.rows import Row, limits, to_text
-from lab.probe.intervals import exact_limits, sequential_design, share_limits
+from lab.probe.limits import exact_limits, sequential_design, share_limits
 from lab.train.folder import RunFolder
 
 Verdict = tuple[str | None, float | None]  # the name of the test, and p

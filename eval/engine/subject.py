@@ -26,7 +26,7 @@ from lab.model.attention.inspection import token_losses
 from lab.model.generate import Ended, greedy
 from lab.model.huggingface.config import read_settings
 from lab.positions import Distance
-from lab.probe.haystacks import load_haystack, read_text
+from lab.probe.needles import load_haystack, read_texts
 from lab.schema import LONGEST
 from lab.source import is_hub_id, named
 from lab.train.checkpoints import COUNTS, Checkpoint, folder_name
@@ -205,7 +205,7 @@ def haystack_of(subject: Subject, path: str | None, own: str | None) -> tuple[st
     """
     experiment = subject.model.experiment
     if path is not None:
-        return read_text(Path(path), "--haystack"), f"--haystack={path}"
+        return "\n".join(read_texts(Path(path), "--haystack")), f"--haystack={path}"
     if experiment is None:
         raise ConfigError("--haystack: must be set, a Hugging Face folder has no corpus of its own; give a text file")
     source = None if own is None else f"probe.haystack={own}"
@@ -219,7 +219,7 @@ def source_text(subject: Subject, path: str | None, text_field: str) -> str:
     Raises: LabError, also for a Hugging Face folder without a file.
     """
     if path is not None:
-        return read_text(Path(path), "--text", text_field)
+        return "\n".join(read_texts(Path(path), "--text", text_field))
     if subject.model.experiment is None:
         raise ConfigError(NO_CORPUS)
     return load_haystack(None, subject.model.experiment.data, subject.tokenizer)

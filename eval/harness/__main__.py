@@ -50,7 +50,7 @@ from eval.harness.model import Truncate, harness_model, is_cut
 from lab.command import start
 from lab.errors import ConfigError, MissingPackage, first_line
 from lab.files import writing
-from lab.probe.intervals import share_limits
+from lab.probe.limits import share_limits
 from lab.schema import Length, NonNegative, PathText, Positive
 from lab.source import named
 

@@ -24,7 +24,7 @@ import numpy as np
 
 from eval.engine.cases import Distinct, Draft, Turn, draw_made_up, english
 from lab.errors import ConfigError, DataError, MissingPackage
-from lab.probe.haystacks import read_text
+from lab.probe.needles import read_texts
 
 STANDIN = "standin"
 SENTENCE_END = re.compile(r"(?<=[.!?]) ")
@@ -78,7 +78,7 @@ def read_essays(given: str) -> str:
     files = sorted(file for pattern in FILES for file in place.rglob(pattern)) if place.is_dir() else [place]
     if not files:
         raise DataError(f"--haystack={place}: holds no .txt, .json or .jsonl file; give a folder with text in it")
-    return " ".join(" ".join(read_text(file, "--haystack") for file in files).split())
+    return " ".join(" ".join(text for file in files for text in read_texts(file, "--haystack")).split())
 
 
 def read_words(_: str) -> tuple[str, ...]:

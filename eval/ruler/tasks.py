@@ -30,7 +30,7 @@ from eval.ruler.aggregation import common_words, frequent_words
 from eval.ruler.needles import needles, tracing
 from eval.ruler.sources import Sources, made_up_people
 from lab.errors import ConfigError
-from lab.probe.curve import last_passing
+from lab.probe.limits import crossing
 
 CONFIDENCE = 0.95
 ROUNDING = 9  # decimals of a sum of scores, which adds up halves and thirds
@@ -197,4 +197,4 @@ def effective_length(means: pd.DataFrame) -> int:
     Source: Hsieh et al. 2024, section 4: the threshold is what Llama2-7B reaches at 4K.
     """
     average = means.loc["average"]
-    return last_passing(average.index.tolist(), average.tolist(), LLAMA2_7B_AT_4K)
+    return crossing(average.index.tolist(), average.tolist(), LLAMA2_7B_AT_4K)[0]

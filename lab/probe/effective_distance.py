@@ -1,14 +1,22 @@
 """Effective distance: the share of numbers found against their distance, and how far back it stays above a threshold.
 
-At each distance d one-number tests of lab.probe.one_number are answered greedily; the number is found if the first
-digits answered are its digits (what follows them is a matter of wording, not of retrieval). A graded score, the
-log-probability in nats of the right number's tokens, each after the right ones, tells models apart that find nothing
-yet.
+A one-number test hides a single number an exact number of tokens before the end of the prompt. It is a piece of
+haystack with one needle in it, the question and the answer's first words, without a task line. Prompt and answer fill
+the window, or any shorter length asked for, whatever the distance:
 
-Reach is the distance at which the share found, fitted by the non-increasing curve nearest in squares and joined
-linearly, falls below a threshold; its limits are those of lab.probe.curve. Nothing is known below the first distance:
-a reach that begins below the threshold is None, and so is a lower limit. An upper limit of None lies beyond the last
-distance.
+    place     0 .. | needle ... number . | haystack | question, first words | number .
+                                |<------------------ d ----------------->|
+    d = last token of the prompt - first token of the needle's number
+
+The wording is that of `lab.data.wording`, in which the synthetic corpus asks about a single number as about several.
+Tokens that begin every answer, such as a blank, belong to the prompt: what is left to answer is the number. So a model
+that retrieves but does not keep to the wording is not taken for one that cannot retrieve. With four needles two
+suffice, so that the nearest two decide, and a task line and four answers leave little of a small window to look back
+over; here the distance is the only thing that changes.
+
+The number is found if the first digits answered are its digits: what follows them is a matter of wording. A graded
+score, the log-probability in nats of the right number's tokens, each after the right ones, tells models apart that find
+nothing yet. Reach is the distance at which the share found falls below a threshold (lab.probe.limits).
 """
 
 from __future__ import annotations
@@ -17,43 +25,156 @@ import re
 from collections.abc import Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass, fields, replace
-from functools import partial
+from functools import cached_property, partial
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from tokenizers import Tokenizer
 
 from lab.data import wording
 from lab.data.synthetic import draw_numbers
+from lab.data.tokenizer import special_ends
 from lab.errors import ConfigError
 from lab.model.loss import IGNORE
-from lab.probe.answering import Retrieves
 from lab.probe.config import DISTANCES
-from lab.probe.curve import LengthResult, crossing, lower_curve, monotone_shares, upper_curve
 from lab.probe.effective_length import Probe, ResultStore, Row, Worker
-from lab.probe.haystacks import check_enough
-from lab.probe.intervals import Design, full_design
-from lab.probe.needles import check_spelling
-from lab.probe.one_number import OneNumberCase, OneNumberTest
+from lab.probe.limits import LengthResult, sequential_design
+from lab.probe.needles import (
+    SAMPLE_NUMBERS,
+    NeedleCase,
+    check_enough,
+    check_spelling,
+    compose,
+    cut_haystack,
+    number_place,
+    plain_ids,
+)
 
+SPARE_TOKENS = 64  # of haystack, among which a word begins
+STREAM = 1  # keeps the draws of a distance apart from those of a four-needle length
 NEAR = 4  # the first of equally spaced distances is this part of the window; nearer, other things decide than reach
 TOKENS_AT_ONCE = 16_384  # of one pass that scores answers
 
 
-@dataclass(frozen=True)
-class DistanceResult(LengthResult):
-    """The tests of one distance; `log_prob` is a mean in nats."""
+class Spelling(NamedTuple):
+    """A number in tokens: its needle, the index in it of the number's first token, its answer, the number's part.
 
-    log_prob: float = 0.0
+    `answer` leaves out what begins every answer; `scored` holds the indices of its tokens that hold the digits.
+    """
+
+    needle: list[int]
+    place: int
+    answer: list[int]
+    scored: list[int]
 
     @property
-    def distance(self) -> int:
-        """Distance of the numbers."""
-        return self.length
+    def sizes(self) -> tuple[int, int, int]:
+        """Tokens of the needle before its number's first and after it, and of the answer."""
+        return self.place, len(self.needle) - 1 - self.place, len(self.answer)
+
+
+@dataclass(frozen=True, eq=False)
+class OneNumberCase(NeedleCase):
+    """One test, with the tokens of the right answer and which of them are the number's."""
+
+    spelling: Spelling
+
+
+@dataclass(frozen=True, eq=False)
+class OneNumberTest:
+    """Draws the tests of a window; a test is a function of (seed, distance, number of the test).
+
+    A number that takes more tokens than the longest of SAMPLE_NUMBERS is drawn again.
+    """
+
+    tokenizer: Tokenizer
+    haystack: str
+    window: int
+    digits: int
+    seed: int
+
+    @cached_property
+    def ends(self) -> tuple[list[int], list[int]]:
+        """Tokens that begin every prompt, and those that end it: question, first words, what begins every answer."""
+        tail = plain_ids(self.tokenizer, wording.QUESTION + wording.ANSWER_PREFIX)
+        return special_ends(self.tokenizer)[0], tail + self.lead
+
+    @cached_property
+    def samples(self) -> list[str]:
+        """Numbers whose tokens stand for those of all."""
+        return draw_numbers(np.random.default_rng(0), SAMPLE_NUMBERS, self.digits)
+
+    @cached_property
+    def lead(self) -> list[int]:
+        """Tokens before the number with which every answer begins; none where the number's first token differs."""
+        leads = {tuple(ids[: digits[0]]) for ids, digits in map(self.answer, self.samples)}
+        return list(leads.pop()) if len(leads) == 1 else []
+
+    @cached_property
+    def longest(self) -> tuple[int, int, int]:
+        """Most tokens of a needle before its number's first, of one after it, and of an answer."""
+        sizes = [self.spell(number, *self.answer(number)).sizes for number in self.samples]
+        place, after, answer = map(max, zip(*sizes, strict=True))
+        return place, after, answer
 
     @property
-    def found(self) -> int:
-        """Numbers found."""
-        return self.passed
+    def budget(self) -> int:
+        """Tokens of the window that are left for the answer."""
+        return self.longest[2]
+
+    @property
+    def prompt_tokens(self) -> int:
+        """Tokens of every prompt."""
+        return self.window - self.budget
+
+    @property
+    def reachable(self) -> range:
+        """All distances that the window has room for."""
+        head, tail = self.ends
+        place, after, _ = self.longest
+        return range(len(tail) + after, self.prompt_tokens - len(head) - place)
+
+    def spell(self, number: str, ids: list[int], digits: list[int]) -> Spelling:
+        """Encode a number's needle, beside its whole answer as `answer` encodes it."""
+        needle, n = plain_ids(self.tokenizer, wording.NEEDLE.format(number=number)), len(self.lead)
+        return Spelling(needle, number_place(self.tokenizer, number), ids[n:], [k - n for k in digits])
+
+    def answer(self, number: str) -> tuple[list[int], list[int]]:
+        """Encode a whole answer; return its tokens, and the indices of those that hold the number's digits."""
+        text = wording.answer([number])
+        encoding = self.tokenizer.encode(text, add_special_tokens=False)
+        start = text.index(number)
+        return encoding.ids, [k for k, (a, b) in enumerate(encoding.offsets) if b > start and a < start + len(number)]
+
+    def case(self, distance: int, test: int) -> OneNumberCase:
+        """Draw one test.
+
+        The haystack is read from a random index on, so that the needle is at the beginning of a word.
+
+        Raises: DataError for an empty haystack.
+        """
+        generator = np.random.default_rng([self.seed, distance, test, STREAM])
+        number, spelling = self.draw(generator)
+        head, tail = self.ends
+        n_hay = self.prompt_tokens - len(head) - len(spelling.needle) - len(tail)
+        before = n_hay - (distance - len(tail) - spelling.sizes[1])
+        hay, words = cut_haystack(self.tokenizer, self.haystack, n_hay + SPARE_TOKENS, generator)
+        skipped = min((int(word) - before for word in words if 0 <= word - before <= SPARE_TOKENS), default=0)
+        hay = hay[skipped : skipped + n_hay]
+        drawn = compose(self.tokenizer, [number], hay, [before], (head, [spelling.needle], tail))
+        assert (len(drawn.prompt_ids), drawn.distances) == (self.prompt_tokens, [distance]), "placed otherwise"
+        return OneNumberCase(drawn.prompt_ids, drawn.numbers, drawn.depths, drawn.distances, spelling)
+
+    def draw(self, generator: np.random.Generator) -> tuple[str, Spelling]:
+        """Draw a number that is no longer in tokens than the sample's longest."""
+        while True:
+            (number,) = draw_numbers(generator, 1, self.digits)
+            ids, digits = self.answer(number)
+            spelling = self.spell(number, ids, digits)
+            fits = all(size <= most for size, most in zip(spelling.sizes, self.longest, strict=True))
+            if fits and ids[: len(self.lead)] == self.lead:
+                return number, spelling
 
 
 @dataclass(eq=False, repr=False)
@@ -115,32 +236,24 @@ class DistanceProbe(Probe):
             raise ConfigError(*faults)
         return list(self.config.distances)
 
-    @property
-    def design(self) -> Design:
-        """All tests of a distance are run."""
-        return full_design(self.config.distance_tests, ())
-
-    @property
-    def budget(self) -> int:
-        """Tokens that are left for the answer."""
-        return self.test.budget
-
     def case(self, length: int, test: int) -> OneNumberCase:
         """Draw one test of a distance."""
         return self.test.case(length, test)
 
-    def run(
-        self, model: Retrieves, worker: Worker = Worker(), store: ResultStore = ResultStore()
-    ) -> Iterator[DistanceResult]:
-        """Probe distance after distance; a collective call. The store keeps the tests of a distance as of a length."""
-        for distance in self.distances:
-            result = self.run_at(model.generate, distance, partial(self.judged, model), worker, store, required=1)
-            log_prob = float(np.mean([row["log_prob"] for row in result.cases]))
-            yield DistanceResult(**vars(result), log_prob=log_prob)
+    def run(self, model: Any, worker: Worker = Worker(), store: ResultStore = ResultStore()) -> Iterator[LengthResult]:
+        """Probe distance after distance; a collective call. The model has `generate` and `losses`.
 
-    def judged(self, model: Retrieves, batch: Sequence[tuple[int, OneNumberCase, str]]) -> Iterator[tuple[int, Row]]:
+        The store keeps the tests of a distance as of a length.
+        """
+        judge, tests = partial(self.judged, model), self.config.distance_tests
+        design = sequential_design(tests, (), 0.0, tests)
+        for distance in self.distances:
+            where = (model.generate, distance, judge, worker, store, design)
+            yield self.run_at(*where, budget=self.test.budget, required=1)
+
+    def judged(self, model: Any, batch: Sequence[tuple[int, OneNumberCase, str]]) -> Iterator[tuple[int, Row]]:
         """Find the numbers in the answers of a batch, and score the right answers."""
-        scores = log_probs(model, [case for _, case, _ in batch], self.budget, self.device)
+        scores = log_probs(model, [case for _, case, _ in batch], self.test.budget, self.device)
         for (test, case, answer), log_prob in zip(batch, scores, strict=True):
             yield (
                 test,
@@ -165,7 +278,7 @@ def answers(text: str, number: str) -> bool:
     return digits is not None and digits[0].startswith(number)
 
 
-def log_probs(model: Retrieves, cases: Sequence[OneNumberCase], budget: int, device: torch.device | str) -> list[float]:
+def log_probs(model: Any, cases: Sequence[OneNumberCase], budget: int, device: torch.device | str) -> list[float]:
     """Compute the log-probability of each case's number, summed over its tokens, each after the right ones."""
     n_prompt = len(cases[0].prompt_ids)
     tokens = torch.zeros((len(cases), n_prompt + budget), dtype=torch.int64)
@@ -178,21 +291,3 @@ def log_probs(model: Retrieves, cases: Sequence[OneNumberCase], budget: int, dev
     rows = max(1, TOKENS_AT_ONCE // tokens.shape[1])
     parts = zip(tokens.to(device).split(rows), targets.to(device).split(rows), strict=True)
     return [-float(loss) for part in parts for loss in model.losses(*part).double().sum(1).tolist()]
-
-
-def reach(results: Sequence[DistanceResult], threshold: float) -> dict[str, float | int | None]:
-    """Find where the fit of the share found falls below a threshold, with limits; the module's docstring has the Nones.
-
-    Units: tokens, to a tenth.
-    """
-    first, distances = results[0].distance, [result.distance for result in results]
-    curves = lower_curve(results), monotone_shares(results), upper_curve(results)
-    low, fitted, high = (round(crossing(distances, curve, threshold), 1) for curve in curves)
-    is_open = curves[2][-1] >= threshold
-    return {
-        "reach": fitted or None,
-        "reach_low": low or None,
-        "reach_high": None if is_open else high or first,
-        "first_distance": first,
-        "last_distance": distances[-1],
-    }

@@ -10,31 +10,92 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from functools import cached_property, partial
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 import torch
 from tokenizers import Tokenizer
+from torch import Tensor
 
 from lab.data import wording
 from lab.data.synthetic import draw_numbers
 from lab.errors import ConfigError
 from lab.model import devices
-from lab.probe.answering import Decided, Generates, answered
 from lab.probe.config import ProbeConfig
-from lab.probe.curve import LengthResult
-from lab.probe.haystacks import check_enough
-from lab.probe.intervals import Design, exact_limits, full_design, sequential_design, share_limits
-from lab.probe.needles import NeedleCase, check_spelling
-from lab.probe.protocols import PROTOCOLS, shortest_test
+from lab.probe.limits import Design, LengthResult, exact_limits, sequential_design
+from lab.probe.needles import Case, NeedleCase, check_enough, check_spelling, plain_ids
+from lab.probe.released_needles import PROTOCOLS, shortest_test
 
 SPELLED = 16  # numbers that a tokenizer must decode unchanged
-Gather = Callable[[list[Any]], list[Any]]
+LOOK_EVERY = 8  # new tokens between two looks at what the rows of a batch have answered
+AnyCase = TypeVar("AnyCase", bound=Case)
+Decided = Callable[[AnyCase, str], bool]
+Generate = Callable[..., Tensor]
+"""Continues prompts, int64 (B, T), greedily by at most n_tokens: int64 (B, n); `ended` may end rows early."""
 Row = dict[str, Any]
 Judge = Callable[[list[tuple[int, Any, str]]], Iterable[tuple[int, Row]]]  # of the answers of a batch
+
+
+def answered(
+    model: Generate,
+    tokenizer: Tokenizer,
+    stop_id: int | None,
+    cases: Iterable[tuple[int, AnyCase]],
+    *,
+    budget: int,
+    rows: int,
+    device: torch.device | str = "cpu",
+    decided: Decided[AnyCase] | None = None,
+) -> Iterator[list[tuple[int, AnyCase, str]]]:
+    """Answer numbered cases, up to `rows` at a time, in `budget` tokens each; an answer ends before the stop token.
+
+    With `decided`, an answer ends with the token after which `decided` holds, and the model may end it there. What
+    holds for a text must hold for every text that begins with it. Cases are drawn while the model runs.
+    """
+    for batch in side_by_side(cases, rows):
+        drawn = [case for _, case in batch]
+        prompts = torch.from_numpy(np.stack([np.asarray(case.prompt_ids, dtype=np.int64) for case in drawn]))
+        generate = model if decided is None else partial(model, ended=partial(ended, tokenizer, decided, drawn))
+        answers = generate(prompts.to(device), budget).tolist()
+        ids = [row[: row.index(stop_id)] if stop_id in row else row for row in answers]
+        yield [
+            (number, case, text_of(tokenizer, row, decided and partial(decided, case)))
+            for (number, case), row in zip(batch, ids, strict=True)
+        ]
+
+
+def ended(
+    tokenizer: Tokenizer, decided: Decided[AnyCase], cases: Sequence[AnyCase], answers: Tensor, rows: Tensor
+) -> Tensor:
+    """Find which answers are decided, at every LOOK_EVERY-th token: int64 (rows, n), int64 (rows,) -> bool (rows,)."""
+    if answers.shape[1] % LOOK_EVERY:
+        return torch.zeros(len(rows), dtype=torch.bool)
+    texts = tokenizer.decode_batch(answers.tolist())
+    return torch.tensor([decided(cases[row], text) for row, text in zip(rows.tolist(), texts, strict=True)])
+
+
+def text_of(tokenizer: Tokenizer, ids: list[int], decided: Callable[[str], bool] | None) -> str:
+    """Decode an answer up to the token after which it is decided, if it is; the same wherever generation ended it."""
+    text: str = tokenizer.decode(ids)
+    if decided is not None and decided(text):
+        last = bisect_left(range(len(ids)), True, key=lambda place: decided(tokenizer.decode(ids[: place + 1])))
+        text = tokenizer.decode(ids[: last + 1])
+    return text
+
+
+def side_by_side(cases: Iterable[tuple[int, AnyCase]], rows: int) -> Iterator[list[tuple[int, AnyCase]]]:
+    """Gather cases of one length, as the key cache takes no padding."""
+    waiting: dict[int, list[tuple[int, AnyCase]]] = {}
+    for number, case in cases:
+        length = len(case.prompt_ids)
+        waiting.setdefault(length, []).append((number, case))
+        if len(waiting[length]) == rows:
+            yield waiting.pop(length)
+    yield from waiting.values()
 
 
 @dataclass(frozen=True)
@@ -43,7 +104,7 @@ class Worker:
 
     rank: int = 0
     world_size: int = 1
-    gather: Gather = list
+    gather: Callable[[list[Any]], list[Any]] = list
 
     def dealt(self, cases: Iterable[tuple[int, NeedleCase]]) -> Iterable[tuple[int, NeedleCase]]:
         """Exchange what the processes have drawn, so that each answers prompts of few lengths; a collective call.
@@ -93,44 +154,37 @@ class Probe(ABC):
         """Most tests that generate together."""
         return self.config.rows(devices.kind(torch.device(self.device)))
 
-    @property
-    @abstractmethod
-    def design(self) -> Design:
-        """Where the tests of a length or distance stop."""
-
-    @property
-    @abstractmethod
-    def budget(self) -> int:
-        """Tokens that are left for the answer."""
-
     @abstractmethod
     def case(self, length: int, test: int) -> NeedleCase:
         """Draw one test of a length or distance."""
 
     def run_at(
         self,
-        generate: Generates,
+        generate: Generate,
         length: int,
         judge: Judge,
         worker: Worker,
         store: ResultStore,
+        design: Design,
         *,
+        budget: int,
         required: int,
         decided: Decided[Any] | None = None,
     ) -> LengthResult:
         """Run the tests of a length or distance round after round until the design stops; a collective call.
 
-        A round has the same tests on any number of ranks, and ends with all of them.
+        A round has the same tests on any number of ranks, and ends with all of them. `budget` are the tokens left for
+        the answer.
         """
         known, passed, ran, began = store.known(length), 0, 0, time.perf_counter()
         rows: list[Row] = []
-        for look in self.design.looks:
+        for look in design.looks:
             tests = range(len(rows), look)
             fresh: list[tuple[int, Row]] = []
             todo = [test for test in tests if test not in known][worker.rank :: worker.world_size]
             cases = worker.dealt((test, self.case(length, test)) for test in todo)
             asked = generate, self.tokenizer, self.stop_id, cases
-            for batch in answered(*asked, budget=self.budget, rows=self.rows, device=self.device, decided=decided):
+            for batch in answered(*asked, budget=budget, rows=self.rows, device=self.device, decided=decided):
                 done = list(judge(batch))
                 store.keep(length, dict(done))
                 fresh += done
@@ -138,11 +192,9 @@ class Probe(ABC):
             ran += len(joined)
             rows += [{self.by: length, "test": test, **(known.get(test) or joined[test])} for test in tests]
             passed = sum(row["found"] >= required for row in rows)
-            if self.design.is_over(look, passed):
+            if design.is_over(look, passed):
                 break
-        limits = share_limits(passed, len(rows), self.config.confidence)
-        if len(self.design.looks) > 1:
-            limits = exact_limits(self.design, len(rows), passed, self.config.confidence)
+        limits = exact_limits(design, len(rows), passed, self.config.confidence)
         seconds = round((time.perf_counter() - began) * len(rows) / ran, 3) if ran else None
         return LengthResult(length, len(rows), passed, rows, *limits, seconds)
 
@@ -158,24 +210,21 @@ class NeedleProbe(Probe):
 
         Raises: ConfigError, DataError.
         """
-        config, window, tokenizer = self.config, self.window, self.tokenizer
-        self.needles, self.digits, self.seed = config.needles, config.digits, config.seed
+        config, tokenizer = self.config, self.tokenizer
         self.protocol = PROTOCOLS[config.protocol]
-        numbers = draw_numbers(np.random.default_rng(self.seed), SPELLED, self.digits)
-        for k in range(0, SPELLED, self.needles):
-            part = numbers[k : k + self.needles]
-            check_spelling(tokenizer, wording.answer(part), part, partial(self.finds_all, part))
-        answer = wording.answer(["8" * self.digits] * self.needles)
-        tokens = len(tokenizer.encode(answer, add_special_tokens=False).ids)
-        if self.budget < tokens:
-            rule = f"an answer of {self.needles} numbers takes {tokens} tokens; raise it"
-            raise ConfigError(f"probe.answer_budget={self.budget}: {rule}")
-        self.lengths = config.lengths(self.shortest(), window)
+        self.needles, self.digits, self.seed = config.needles, config.digits, config.seed
+        numbers = draw_numbers(np.random.default_rng(config.seed), SPELLED, config.digits)
+        passes = lambda text: self.protocol.found(text, numbers) == SPELLED  # noqa: E731
+        check_spelling(tokenizer, wording.answer(numbers), numbers, passes)
+        tokens = len(plain_ids(tokenizer, wording.answer(["8" * config.digits] * config.needles)))
+        if config.budget < tokens:
+            rule = f"an answer of {config.needles} numbers takes {tokens} tokens; raise it"
+            raise ConfigError(f"probe.answer_budget={config.budget}: {rule}")
+        self.lengths = config.lengths(self.shortest(), self.window)
         if not self.lengths:
-            raise ConfigError(
-                f"probe.max_length={config.max_length or 4 * window}: no multiple of probe.step={config.step} up to it "
-                f"has room for a test, {self.shortest()} tokens; raise probe.max_length or lower probe.step"
-            )
+            rule = f"no multiple of probe.step={config.step} up to it has room for a test, {self.shortest()} tokens"
+            longest = config.longest(self.window)
+            raise ConfigError(f"probe.max_length={longest}: {rule}; raise probe.max_length or lower probe.step")
 
     def check_haystack(self, length: int) -> None:
         """Refuse a file whose text a test of this length would repeat.
@@ -185,40 +234,25 @@ class NeedleProbe(Probe):
         if self.source is not None:
             check_enough(self.haystack, self.tokenizer, length - self.shortest() + self.needles, length, self.source)
 
-    def finds_all(self, numbers: list[str], text: str) -> bool:
-        """Return whether a text holds all of some numbers."""
-        return self.protocol.found(text, numbers) == len(numbers)
-
     def shortest(self) -> int:
         """Count the tokens of the shortest test."""
         return shortest_test(self.config, self.tokenizer)
-
-    @property
-    def budget(self) -> int:
-        """Tokens that are left for the answer."""
-        return self.config.budget
 
     @cached_property
     def design(self) -> Design:
         """Where the tests of a length stop."""
         config = self.config
-        if not config.sequential:
-            return full_design(config.tests, config.all_thresholds)
-        return sequential_design(config.tests, config.all_thresholds, config.error_rate, config.round_size)
+        size = config.round_size if config.sequential else config.tests
+        return sequential_design(config.tests, config.all_thresholds, config.error_rate, size)
 
     def case(self, length: int, test: int) -> NeedleCase:
         """Draw one test of a length."""
         draws = self.protocol.draw(self.seed, length, test)
-        return self.protocol.make_case(
-            self.tokenizer, self.haystack, length, self.budget, draws, digits=self.digits, needles=self.needles
-        )
-
-    def cases(self, length: int) -> list[NeedleCase]:
-        """Draw all tests of a length."""
-        return [self.case(length, test) for test in range(self.config.tests)]
+        sizes = {"digits": self.digits, "needles": self.needles}
+        return self.protocol.make_case(self.tokenizer, self.haystack, length, self.config.budget, draws, **sizes)
 
     def run(
-        self, model: Generates, worker: Worker = Worker(), store: ResultStore = ResultStore()
+        self, model: Generate, worker: Worker = Worker(), store: ResultStore = ResultStore()
     ) -> Iterator[LengthResult]:
         """Probe length after length: all up to `max_length`, or, without one, until a length fails every threshold."""
         for length in self.lengths:
@@ -228,22 +262,28 @@ class NeedleProbe(Probe):
                 return
 
     def run_length(
-        self, model: Generates, length: int, worker: Worker = Worker(), store: ResultStore = ResultStore()
+        self, model: Generate, length: int, worker: Worker = Worker(), store: ResultStore = ResultStore()
     ) -> LengthResult:
         """Run the tests of one length; a collective call."""
-        required = self.config.required
-        return self.run_at(model, length, self.judged, worker, store, required=required, decided=self.decided)
+        judge: Judge = lambda batch: ((test, self.judge(case, answer)) for test, case, answer in batch)  # noqa: E731
+        return self.run_at(
+            model,
+            length,
+            judge,
+            worker,
+            store,
+            self.design,
+            budget=self.config.budget,
+            required=self.config.required,
+            decided=self.decided,
+        )
 
     def decided(self, case: NeedleCase, text: str) -> bool:
         """Return whether a text holds all numbers, whatever follows it: more digits would make one another number.
 
         A text that lacks a number is never decided, as a later token may complete it, which `found_each` records.
         """
-        return self.finds_all(case.numbers, text.rstrip("0123456789"))
-
-    def judged(self, batch: Sequence[tuple[int, NeedleCase, str]]) -> Iterator[tuple[int, Row]]:
-        """Count the numbers in the answers of a batch."""
-        return ((test, self.judge(case, answer)) for test, case, answer in batch)
+        return self.protocol.found(text.rstrip("0123456789"), case.numbers) == len(case.numbers)
 
     def judge(self, case: NeedleCase, answer: str) -> Row:
         """Count the numbers in an answer."""

@@ -1,4 +1,4 @@
-"""What a probe of a run measures, in the training's process or in one of its own, and the lines that record it.
+"""What a probe of a run measures, and the lines of probes.jsonl that record it: one for each length, then a summary.
 
 The held-out loss is that of text packed as in training, the same packs at every call. It is also summed by visible
 context, the c earlier tokens of its document that a token sees beside itself: the gain in loss from context tells
@@ -7,15 +7,17 @@ models apart that find nothing yet. Bucket 0 is c = 0, bucket b > 0 is 2^(b - 1)
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from lab.counts import PositionCounts, SavedCounts, visible_context
+from lab.counts import Counted, PositionCounts, SavedCounts, f_at, visible_context
 from lab.data.config import DataConfig
 from lab.data.packing import PackSettings, PackStream
 from lab.data.preparation import shard_folder
@@ -24,21 +26,142 @@ from lab.data.shards import TokenStore
 from lab.model.attention.segments import Segments
 from lab.model.decoder import Decoder
 from lab.model.generate import Ended, greedy
-from lab.probe.curve import LengthResult
-from lab.probe.effective_distance import DistanceProbe, DistanceResult
+from lab.probe.effective_distance import DistanceProbe
 from lab.probe.effective_length import NeedleProbe, Row, Worker
-from lab.probe.records import (
-    Record,
-    distance_record,
-    found_by_distance,
-    length_record,
-    reach_record,
-    summary_record,
-    tests_of,
-)
+from lab.probe.limits import LengthResult, effective_lengths, reach
 
-About = Callable[[torch.device, int], Record]
-GoesOn = Callable[[str], bool]
+Record = dict[str, Any]
+RESAMPLES = 1000
+
+
+def tests_of(probe: NeedleProbe) -> Record:
+    """Return the properties of a probe's tests beside their lengths."""
+    return {
+        "protocol": probe.config.protocol,
+        "needles": probe.needles,
+        "digits": probe.digits,
+        "required": probe.config.required,
+        "answer_budget": probe.config.budget,
+        "haystack": hashlib.sha256(probe.haystack.encode()).hexdigest()[:16],
+        "seed": probe.seed,
+    }
+
+
+def length_record(probe: NeedleProbe, result: LengthResult, about: Mapping[str, Any], counts: Counted | None) -> Record:
+    """Build the line of one probed length; `about` holds what was probed, with which code and hardware.
+
+    `f` is how often training had seen the length as a distance when it was probed, null where that was not counted.
+    `n` and `score`, the same as `tests` and `accuracy`, are common to all evaluations.
+    """
+    config, stops = probe.config, None
+    if config.sequential:  # the rule by which a length stops
+        thresholds, size = list(config.all_thresholds), config.round_size
+        stops = {"tests": config.tests, "thresholds": thresholds, "error": config.error_rate, "round": size}
+    return {
+        **about,
+        "length": result.length,
+        "tests": result.tests,
+        "passed": result.passed,
+        "accuracy": result.accuracy,
+        "low": result.low,
+        "high": result.high,
+        "confidence": config.confidence,
+        "verdict": "pass" if result.accuracy >= config.threshold else "fail",
+        "n": result.tests,
+        "score": result.accuracy,
+        "f": f_at(counts, result.length),
+        **tests_of(probe),
+        "stops": stops,
+        "seconds": result.seconds,
+    }
+
+
+def summary_record(
+    probe: NeedleProbe, results: Sequence[LengthResult], about: Mapping[str, Any], counts: Counted | None
+) -> Record:
+    """Build the summary line of a probe; a limit is null if the true value may lie beyond the last length."""
+    config = probe.config
+    seconds = [result.seconds for result in results if result.seconds is not None]
+    values = effective_lengths(results, config.threshold)
+    length = values["effective_length"]
+    return {
+        **about,
+        **values,
+        "f_at_effective_length": None if length is None else f_at(counts, int(length)),
+        "confidence": config.confidence,
+        "thresholds": [effective_lengths(results, threshold) for threshold in config.all_thresholds],
+        "tests": sum(result.tests for result in results),
+        "error": config.error_rate if config.sequential else None,
+        **tests_of(probe),
+        "seconds": round(sum(seconds), 3) if seconds else None,
+    }
+
+
+def distance_record(
+    probe: DistanceProbe, result: LengthResult, about: Mapping[str, Any], counts: Counted | None
+) -> Record:
+    """Build the line of one distance, with the fields of `length_record`; `log_prob` is a mean in nats."""
+    return {
+        **about,
+        "distance": result.length,
+        "n": result.tests,
+        "found": result.passed,
+        "score": result.accuracy,
+        "low": result.low,
+        "high": result.high,
+        "confidence": probe.config.confidence,
+        "f": f_at(counts, result.length),
+        "log_prob": round(float(np.mean([case["log_prob"] for case in result.cases])), 6),
+        **one_number_tests(probe),
+        "seconds": result.seconds,
+    }
+
+
+def one_number_tests(probe: DistanceProbe) -> Record:
+    """Return the properties of the tests beside their distances."""
+    test = probe.test
+    return {
+        "needles": 1,
+        "digits": test.digits,
+        "prompt_tokens": test.prompt_tokens,
+        "haystack": hashlib.sha256(test.haystack.encode()).hexdigest()[:16],
+        "seed": test.seed,
+    }
+
+
+def reach_record(results: Sequence[LengthResult], threshold: float, counts: Counted | None) -> Record:
+    """Build the fields of a summary about reach."""
+    found = reach(results, threshold)
+    return {**found, "f_at_reach": None if found["reach"] is None else f_at(counts, int(found["reach"]))}
+
+
+def found_by_distance(
+    cases: Sequence[Mapping[str, Any]], distances: Sequence[int], *, confidence: float, seed: int
+) -> list[Record]:
+    """Assign each number to the nearest of the distances, rising, and compute each one's share found with limits.
+
+    `cases` are rows with `distances` and `found_each`, one entry a number, or neither, of one-number tests. Distances
+    without a number are left out. The limits are quantiles over tests drawn again with replacement.
+    """
+    known = [case for case in cases if "found_each" in case]
+    tests, numbers = np.zeros((2, len(known), len(distances)))
+    middles = (np.array(distances[1:]) + np.array(distances[:-1])) / 2
+    for row, case in enumerate(known):
+        bins = np.searchsorted(middles, case["distances"])
+        np.add.at(tests[row], bins, 1)
+        np.add.at(numbers[row], bins, case["found_each"])
+    rng, shares = np.random.default_rng(seed), np.full((RESAMPLES, len(distances)), np.nan)
+    for number in range(RESAMPLES if known else 0):
+        times = np.bincount(rng.integers(0, len(known), len(known)), minlength=len(known))
+        drawn = times @ tests
+        np.divide(times @ numbers, drawn, out=shares[number], where=drawn > 0)
+    rows = []
+    for place, (distance, n, found) in enumerate(zip(distances, tests.sum(0), numbers.sum(0), strict=True)):
+        if n:
+            low, high = np.nanquantile(shares[:, place], [(1 - confidence) / 2, (1 + confidence) / 2])
+            share = {"score": float(found / n), "low": float(low), "high": float(high)}
+            rows.append({"distance": int(distance), "n": int(n), "found": int(found), **share})
+    return rows
 
 
 class Found(NamedTuple):
@@ -53,16 +176,13 @@ class Found(NamedTuple):
         return self.lines[-1]
 
 
+@dataclass(frozen=True, eq=False)
 class ModelInTraining:
     """The model between two steps, as evaluation uses models, in the training's own precision."""
 
-    def __init__(
-        self,
-        decoder: Decoder,
-        stop_id: int | None,
-        context: Callable[[], AbstractContextManager[Any]],
-    ) -> None:
-        self.decoder, self.stop_id, self.context = decoder, stop_id, context
+    decoder: Decoder
+    stop_id: int | None
+    context: Callable[[], AbstractContextManager[Any]]
 
     def generate(self, prompts: Tensor, n_tokens: int, ended: Ended | None = None) -> Tensor:
         """Continue prompts greedily."""
@@ -79,7 +199,9 @@ class ModelInTraining:
 class Measuring:
     """The tests of a run and its held-out loss, None where none is asked for; `about` describes what was probed."""
 
-    def __init__(self, probe: NeedleProbe, loss: HeldOutLoss | None, about: About) -> None:
+    def __init__(
+        self, probe: NeedleProbe, loss: HeldOutLoss | None, about: Callable[[torch.device, int], Record]
+    ) -> None:
         self.probe, self.loss, self.about = probe, loss, about
         self.distances = DistanceProbe.beside(probe)
 
@@ -89,7 +211,7 @@ class Measuring:
         worker: Worker,
         consumed: int,
         counts: PositionCounts | SavedCounts,
-        goes_on: GoesOn,
+        goes_on: Callable[[str], bool],
     ) -> Found | None:
         """Run this process's tests and measure its part of the loss; a collective call.
 
@@ -100,19 +222,18 @@ class Measuring:
             lengths.append(result)
             if not goes_on(f"probing: {result.length} tokens {result.accuracy:.2f}"):
                 return None
-        distances: list[DistanceResult] = []
-        for found in self.distances.run(model, worker) if self.distances else ():
-            distances.append(found)
-            if not goes_on(f"probing: distance {found.distance} {found.accuracy:.2f}"):
+        distances: list[LengthResult] = []
+        for result in self.distances.run(model, worker) if self.distances else ():
+            distances.append(result)
+            if not goes_on(f"probing: distance {result.length} {result.accuracy:.2f}"):
                 return None
         about = self.described(consumed)
         saved = SavedCounts(counts.lengths, counts.frequency(), counts.tokens)  # f is slow under a method
         lines = [length_record(self.probe, result, about, saved) for result in lengths]
-        if self.distances is not None:
-            lines += [distance_record(self.distances, result, about, saved) for result in distances]
         summary = summary_record(self.probe, lengths, about, saved)
         if self.distances is not None:  # the four-needle tests that fit the window are read at the same distances
             config, test = self.distances.config, self.distances.test
+            lines += [distance_record(self.distances, result, about, saved) for result in distances]
             fitting = [case for result in lengths if result.length <= test.window for case in result.cases]
             summary |= reach_record(distances, config.threshold, saved)
             summary["needles_by_distance"] = found_by_distance(
@@ -122,8 +243,7 @@ class Measuring:
             sums = torch.stack(worker.gather([self.loss.sums(model.losses).cpu()])).sum(0)
             loss, scored = sums.sum(0).tolist()
             summary |= {"held_out_loss": loss / max(scored, 1), "context_loss": context_loss(sums)}
-        cases = [result.cases for result in lengths] + [result.cases for result in distances]
-        return Found([*lines, summary], [case for part in cases for case in part])
+        return Found([*lines, summary], [case for result in (*lengths, *distances) for case in result.cases])
 
     def described(self, consumed: int) -> Record:
         """Describe the model after so many tokens."""
@@ -131,10 +251,9 @@ class Measuring:
 
     def numbers(self, found: Found) -> Record:
         """Return what dashboards plot: the summary without what is the same in every probe, and the curves."""
-        constants = tests_of(self.probe)
         curve = {f"accuracy_{line['length']}": line["accuracy"] for line in found.lines if "length" in line}
         curve |= {f"found_at_{line['distance']}": line["score"] for line in found.lines if "distance" in line}
-        return {**{key: value for key, value in found.summary.items() if key not in constants}, **curve}
+        return {key: value for key, value in found.summary.items() if key not in tests_of(self.probe)} | curve
 
 
 class HeldOutLoss:
@@ -161,20 +280,11 @@ class HeldOutLoss:
             segments = Segments.from_lengths(pack.lengths, len(pack.tokens), self.device)
             losses = model(tokens, targets, segments)[0].double()
             sums = torch.stack([losses, (targets[0] >= 0).double()], 1)
-            total.index_add_(0, bucket_of(pack.lengths, len(losses)).to(self.device), sums)
+            earlier = np.zeros(len(losses), dtype=np.int64)  # 0 for padding, which is not scored
+            earlier[: sum(pack.lengths)] = visible_context(pack.lengths)
+            bucket = torch.from_numpy(np.frexp(earlier)[1].astype(np.int64))  # the exponent is the bit length
+            total.index_add_(0, bucket.to(self.device), sums)
         return total
-
-
-def bucket_of(lengths: Sequence[int], n_tokens: int) -> Tensor:
-    """Return the bucket of every token of a packed row, int64 (n_tokens,); padding is in bucket 0, and not scored.
-
-    Example:
-        >>> bucket_of([6, 2], 9)
-        tensor([0, 1, 2, 2, 3, 3, 0, 1, 0])
-    """
-    earlier = np.zeros(n_tokens, dtype=np.int64)
-    earlier[: sum(lengths)] = visible_context(lengths)
-    return torch.from_numpy(np.frexp(earlier)[1].astype(np.int64))  # the exponent is the bit length
 
 
 def context_loss(sums: Tensor) -> dict[str, float]:

@@ -3,29 +3,118 @@
 A case is a task line, a piece of haystack with one needle in each quarter, the question and the answer's first
 words. Unlike the released script, every case has fresh numbers, depths and haystack offset and exactly the given
 length, and only whole numbers count. `lab.probe.released_needles` writes the script's own prompts.
+
+The haystack is a file, or text of the corpus that is not in the training documents.
 """
 
 from __future__ import annotations
 
 import hashlib
 import itertools
+import json
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from tokenizers import Encoding, Tokenizer
+from tokenizers import Tokenizer
 
 from lab.data import wording
-from lab.data.synthetic import draw_numbers
+from lab.data.config import DataConfig, Synthetic
+from lab.data.preparation import shard_folder
+from lab.data.shards import TokenStore
+from lab.data.synthetic import SyntheticText, draw_numbers
 from lab.errors import DataError
 
 SUMMARY = "fresh numbers, depths and haystack in every test, exact length with the answer, whole numbers count"
 SAMPLE_NUMBERS = 64  # numbers differ in tokens; the longest of this many is the bound
 DEPTH_RANGE = 0.99  # needles are in the first 99% of the haystack, one in each equal part, as in the released script
 CHARS_PER_TOKEN = 8  # first estimate of the text that fills the haystack; doubled until it does
+FILLER_INDEX = 2**40  # beyond the documents of any synthetic corpus, numbered from 0
+FILLER_TOKENS = 50_000
+HELD_OUT_TOKENS = 2_000_000
+KEPT, KEPT_BYTES = "haystack.txt", 10**6  # in a run folder
+ESSAYS = "niah/data/PaulGrahamEssays.json of github.com/HKUNLP/STRING, the haystack of arXiv:2410.18745"
+
+
+def load_haystack(path: str | None, data: DataConfig, tokenizer: Tokenizer, run: Path | None = None) -> str:
+    """Read the haystack of a run: what its folder `run` keeps of it, if that is given and keeps one.
+
+    Without a path: fresh filler for the synthetic corpus, the held-out documents for any other.
+
+    Raises: DataError for a missing, broken or empty file.
+    """
+    kept = None if run is None else run / KEPT
+    if kept is not None and kept.is_file():
+        try:
+            return kept.read_bytes().decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise DataError(f"{kept}: is damaged ({error}); restore it, or delete it and name a haystack") from error
+    if path is not None:
+        return "\n".join(read_texts(Path(path), "probe.haystack"))
+    if isinstance(data.corpus, Synthetic):
+        return SyntheticText(data.corpus).filler(FILLER_INDEX, FILLER_TOKENS)
+    parts, tokens = [], 0
+    for document in TokenStore.open(shard_folder(data), "held_out").documents():
+        parts.append(tokenizer.decode(document.tolist()))
+        tokens += len(document)
+        if tokens >= HELD_OUT_TOKENS:
+            break
+    return "\n".join(parts)
+
+
+def text_to_keep(path: str | None, data: DataConfig, tokenizer: Tokenizer, longest: int) -> str | None:
+    """Read the haystack that a run folder keeps, so that the run is probed with the same text wherever it is copied.
+
+    It is all of the haystack, or the first 1 MB of a corpus if that fills the longest test; None if it is larger.
+
+    Raises: DataError.
+    """
+    text = load_haystack(path, data, tokenizer)
+    kept = text.encode()[:KEPT_BYTES].decode(errors="ignore")
+    fills = path is None and len(plain_ids(tokenizer, kept)) >= longest
+    return kept if fills or len(kept) == len(text) else None
+
+
+def check_enough(text: str, tokenizer: Tokenizer, n_tokens: int, length: int, source: str) -> None:
+    """Refuse a text that a test of `length` tokens, `n_tokens` of them from the text, would repeat.
+
+    Raises: DataError, which begins with `source`, the setting that the text comes from.
+    """
+    if len(plain_ids(tokenizer, text[: 2 * CHARS_PER_TOKEN * n_tokens])) >= n_tokens:
+        return
+    have = len(plain_ids(tokenizer, text))
+    if have < n_tokens:
+        rule = f"has {have:,} tokens, and a test of {length:,} holds {n_tokens:,} of them, some twice"
+        raise DataError(f"{source}: {rule}; give a longer text, or shorter lengths")
+
+
+def read_texts(path: Path, field: str, text_field: str = "text") -> list[str]:
+    """Read a .txt file, the `text_field` of a .json object, or that of every line of a .jsonl file, each one text.
+
+    Raises: DataError, which names the setting that the path comes from.
+    """
+    kinds = f"give a .txt, .json or .jsonl file with `{text_field}`, such as {ESSAYS}"
+    if not path.is_file():
+        raise DataError(f"{field}={path}: no such file; {kinds}")
+    try:
+        content = path.read_text(encoding="utf-8")
+        texts: list[Any] = (
+            [line for line in content.split("\n") if line.strip()] if path.suffix == ".jsonl" else [content]
+        )
+        if path.suffix in (".json", ".jsonl"):
+            rows = [json.loads(text) for text in texts]
+            texts = [row.get(text_field) if isinstance(row, dict) else None for row in rows]
+    except (OSError, ValueError, RecursionError) as error:
+        raise DataError(f"{field}={path}: cannot be read ({error}); {kinds}") from error
+    wrong = [number for number, text in enumerate(texts, start=1) if not isinstance(text, str)]
+    if wrong or not any(map(str.strip, texts)):
+        rule = f"row {wrong[0]:,} holds no text in `{text_field}`" if wrong else "holds no text"
+        raise DataError(f"{field}={path}: {rule}; {kinds}")
+    return texts
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,6 +141,11 @@ class NeedleCase(Case):
     numbers: list[str]
     depths: list[float]
     distances: list[int]
+
+
+def draw(seed: int, length: int, test: int) -> np.random.Generator:
+    """Return what a test is drawn from."""
+    return np.random.default_rng([seed, length, test])
 
 
 def make_case(
@@ -154,31 +248,22 @@ def cut_haystack(
 ) -> tuple[list[int], np.ndarray]:
     """Return `n_tokens` tokens from a random index on, and the indices at which a word begins.
 
-    Raises: DataError for an empty haystack.
-    """
-    start = next_word(haystack, int(generator.integers(0, max(1, len(haystack)))))
-    text, encoding = fill(tokenizer, haystack, n_tokens, start)
-    spans = encoding.offsets[:n_tokens]
-    begins = [a == 0 or text[a : a + 1].isspace() or text[a - 1].isspace() for a, _ in spans]
-    return encoding.ids[:n_tokens], np.flatnonzero(begins)
-
-
-def fill(tokenizer: Tokenizer, haystack: str, n_tokens: int, start: int) -> tuple[str, Encoding]:
-    """Read more than `n_tokens` tokens from index `start` on; after its end, the haystack begins again.
+    After its end, the haystack begins again.
 
     Raises: DataError for an empty haystack.
     """
     if not haystack.strip():
         raise DataError("haystack: empty; give a text file with words in it")
+    start = next_word(haystack, int(generator.integers(0, len(haystack))))
     size = CHARS_PER_TOKEN * n_tokens
-    while True:
-        repeats = 1 + (start + size) // len(haystack)
-        text = (haystack + " ") * repeats
-        text = text[start : start + size]
+    ids: list[int] = []
+    while len(ids) <= n_tokens:
+        text = ((haystack + " ") * (1 + (start + size) // len(haystack)))[start : start + size]
         encoding = tokenizer.encode(text, add_special_tokens=False)
-        if len(encoding.ids) > n_tokens:
-            return text, encoding
-        size *= 2
+        ids, size = encoding.ids, 2 * size
+    spans = encoding.offsets[:n_tokens]
+    begins = [a == 0 or text[a : a + 1].isspace() or text[a - 1].isspace() for a, _ in spans]
+    return ids[:n_tokens], np.flatnonzero(begins)
 
 
 def next_word(text: str, start: int) -> int:

@@ -8,6 +8,8 @@ a full stop and a blank, all others by a full stop.
 
 The numbers, the same in all tests, and then each test's depths come from one stream of Python's `random` with seed 42.
 Seed 0 of the lab is this stream, and seed s the stream with 42 + s. A number counts also inside a longer one.
+
+PROTOCOLS lists the tests of this script beside those of the lab.
 """
 
 from __future__ import annotations
@@ -15,15 +17,17 @@ from __future__ import annotations
 import itertools
 import random
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
+from typing import Any, NamedTuple
 
 from tokenizers import Tokenizer
 
 from lab.data import wording
 from lab.errors import DataError
-from lab.probe.config import NEEDLES
+from lab.probe import needles
+from lab.probe.config import NEEDLES, ProbeConfig
 from lab.probe.config import RELEASED_BUDGET as BUDGET
 from lab.probe.needles import DEPTH_RANGE, NeedleCase
 
@@ -178,3 +182,42 @@ def found(text: str, numbers: list[str]) -> int:
         3
     """
     return sum(number in text for number in numbers)
+
+
+class Protocol(NamedTuple):
+    """How a test is drawn and written, how short it can be, and how an answer is counted; see lab/probe/needles.py."""
+
+    draw: Callable[[int, int, int], Any]
+    make_case: Callable[..., NeedleCase]
+    shortest: Callable[..., int]
+    found: Callable[[str, list[str]], int]
+    summary: str
+
+
+def released(*, llama31: bool) -> Protocol:
+    """Build the protocol of the released script, for Llama-3.1 or for other models."""
+    write_case, count_shortest = partial(make_case, llama31=llama31), partial(shortest, llama31=llama31)
+    return Protocol(draw, write_case, count_shortest, found, SUMMARY)
+
+
+PROTOCOLS = {
+    "ours": Protocol(needles.draw, needles.make_case, needles.shortest, needles.found, needles.SUMMARY),
+    "released": released(llama31=False),
+    "released_llama31": released(llama31=True),
+}
+
+
+def shortest_test(config: ProbeConfig, tokenizer: Tokenizer) -> int:
+    """Count the tokens of the shortest test."""
+    shortest = PROTOCOLS[config.protocol].shortest
+    return shortest(tokenizer, config.budget, seed=config.seed, digits=config.digits, needles=config.needles)
+
+
+def window_warning(config: ProbeConfig, tokenizer: Tokenizer, window: int) -> str | None:
+    """Write a line about a probe whose first length is beyond the window that training shows; None for any other."""
+    shortest = shortest_test(config, tokenizer)
+    first = next(iter(config.lengths(shortest, window)), window)
+    if first <= window:
+        return None
+    rule = f"no probed length fits the window of {window}, the first is {first} (the shortest test takes {shortest})"
+    return f"probe.step={config.step}: {rule}; raise data.window, or lower probe.step or probe.answer_budget"

@@ -31,10 +31,10 @@ from lab.data.preparation import end_of_document, shard_folder
 from lab.data.tokenizer import load_tokenizer
 from lab.model.decoder import Decoder
 from lab.model.sharding import allocate, fill
-from lab.probe.curve import shown_length
 from lab.probe.effective_length import NeedleProbe, Worker
-from lab.probe.haystacks import load_haystack
+from lab.probe.limits import shown_length
 from lab.probe.measuring import Found, HeldOutLoss, Measuring, ModelInTraining
+from lab.probe.needles import load_haystack
 from lab.train.checkpoints import folder_name
 from lab.train.environment import commit, computes_in_bf16, method_name, processor
 from lab.train.folder import RunFolder

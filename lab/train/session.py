@@ -32,7 +32,7 @@ from lab.launch import Launch, find_launch, read_launch, set_threads
 from lab.loading import start_from
 from lab.model.decoder import Decoder
 from lab.model.sharding import Sharding, accumulating
-from lab.probe.curve import shown_length
+from lab.probe.limits import shown_length
 from lab.train.checkpoints import Checkpoint
 from lab.train.environment import choose_backend, choose_compile, computes_in_bf16, training_device
 from lab.train.folder import RunFolder, is_finished

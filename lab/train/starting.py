@@ -35,8 +35,8 @@ from lab.model import devices
 from lab.positions import frequencies
 from lab.positions.methods import describe
 from lab.positions.rope import base_warning
-from lab.probe.haystacks import KEPT, text_to_keep
-from lab.probe.protocols import window_warning
+from lab.probe.needles import KEPT, text_to_keep
+from lab.probe.released_needles import window_warning
 from lab.source import tokenizer_of
 from lab.train import checkpoints
 from lab.train.arms import changes

@@ -1,9 +1,10 @@
 """Marking, counting and taking, one number at a time."""
 
 import numpy as np
+import pandas as pd
 import pytest
 
-from eval.engine.impactful import Tally, mark, shares_by_position
+from eval.engine.impactful import choose, mark, tally
 
 
 def rng(seed):
@@ -57,13 +58,14 @@ def test_counts_by_hand(seed):
     generator = rng(seed)
     labels, changes = generator.integers(0, 5, 60), generator.random(60)
     marked = generator.random(60) < 0.3
-    tally = Tally.of(labels, changes, marked, 7)
-    for label in range(7):
-        own = [k for k in range(60) if labels[k] == label]
-        assert tally.occurrences[label] == len(own)
-        assert tally.marked[label] == sum(marked[k] for k in own)
-        assert tally.change[label] == pytest.approx(sum(changes[k] for k in own))
-        assert tally.rate[label] == (sum(marked[k] for k in own) / len(own) if own else 0)
+    table = tally(labels, changes, marked, list("abcdefg")).set_index("label")
+    assert set(table.index) == {"abcdefg"[label] for label in labels}
+    assert table["rate"].is_monotonic_decreasing
+    for label, row in table.iterrows():
+        own = [k for k in range(60) if "abcdefg"[labels[k]] == label]
+        hits = sum(marked[k] for k in own)
+        expected = [len(own), hits, hits / sum(marked), len(own) / 60, hits / len(own), np.mean(changes[own])]
+        assert row.tolist() == pytest.approx(expected)
 
 
 def taken_by_hand(occurrences, marked, coverage, min_count):
@@ -85,18 +87,11 @@ def test_what_is_taken_by_hand(coverage, min_count):
         generator = rng(seed)
         occurrences = generator.integers(1, 13, 12)
         marked = np.minimum(occurrences, generator.integers(0, 7, 12))
-        tally = Tally(occurrences, marked, np.zeros(12))
-        assert tally.choose(coverage, min_count) == taken_by_hand(occurrences, marked, coverage, min_count)
+        order = sorted(range(12), key=lambda k: (-marked[k] / occurrences[k], -marked[k]))
+        table = pd.DataFrame({"occurrences": occurrences, "marked": marked}).loc[order]
+        assert choose(table, coverage, min_count) == taken_by_hand(occurrences, marked, coverage, min_count)
 
 
 def test_a_share_is_exact_where_its_product_is_not():
     # 0.1 * 30 is 3.0000000000000004: three of thirty marked are a tenth all the same
-    tally = Tally(np.array([3, 27, 27]), np.array([3, 14, 13]), np.zeros(3))
-    assert tally.choose(0.1, 1) == [0]
-
-
-def test_shares_by_position_by_hand():
-    labels, positions = np.array([0, 0, 2, 2, 2, 0]), np.array([0, 1, 1, 2, 9, 9])
-    shares = shares_by_position(labels, positions, np.array([0, 2, 5, 9, 10]), 3)
-    expected = [[2 / 3, 0, 0, 1 / 2], [0, 0, 0, 0], [1 / 3, 1, 0, 1 / 2]]
-    np.testing.assert_allclose(shares, expected, rtol=0, atol=1e-15)
+    assert choose(pd.DataFrame({"occurrences": [3, 27, 27], "marked": [3, 14, 13]}), 0.1, 1) == [0]

@@ -5,20 +5,9 @@ import itertools
 import numpy as np
 import pytest
 
-from eval.engine.command import requests_of
-from eval.engine.matrix import (
-    Training,
-    cells,
-    run_training,
-    segment_lengths,
-    shaped_training,
-    values,
-)
-from eval.positions import CELLS, FORM, main, parse, training_of
-from lab.counts import PositionCounts
+from eval.positions import CELLS, cells, main, values
 from lab.positions import distance
 from lab.positions.dca import Dca
-from lab.train.folder import RunFolder
 from tests.eval.commands import runner
 
 MATRICES = {
@@ -212,106 +201,19 @@ def test_no_whole_matrix_of_a_long_text_is_computed(monkeypatch, capsys, tmp_pat
     assert sum(sizes) < 20 * 131072
 
 
-SEGMENTS = [9, 4, 4, 1, 7, 9, 2]  # tokens, at a training length of 9
-
-
-def hand_frequency(rel_pos):
-    """Eq. 2 at a position that need not be whole."""
-    return sum(max(length - rel_pos, 0) for length in SEGMENTS)
-
-
-def hand_training():
-    counts = PositionCounts(9)
-    counts.add_segments(SEGMENTS)
-    return Training("by hand", counts.lengths, counts.frequency())
-
-
-HAND_MAPS = {  # method, parameters, the relative position of query m and key n
-    "plain": ({}, lambda m, n: m - n),
-    "string": ({"shift": 4, "window": 1}, lambda m, n: m - n if m - n < 4 else m - n - 3),
-    "self_extend": ({"group": 3, "window": 4}, lambda m, n: m - n if m - n < 4 else m // 3 - n // 3 + 3),
-    "leaky_rerope": ({"window": 3, "leak": 2.0}, lambda m, n: m - n if m - n < 3 else 3 + (m - n - 3) / 2),
-}
-
-
-@pytest.mark.parametrize("method", HAND_MAPS)
-def test_frequencies_of_cells_are_those_of_a_double_loop(method):
-    parameters, rel_pos = HAND_MAPS[method]
-    queries, keys = np.arange(0, 16, 3), np.arange(14)
-    expected = [[hand_frequency(rel_pos(m, n)) if n <= m else np.nan for n in keys] for m in queries]
-    counted = hand_training().frequency_at(cells(distance(method, **parameters), queries, keys))
-    np.testing.assert_allclose(counted, expected, rtol=1e-12)
-    if method == "plain":
-        assert counted[5, 0] == 0  # distance 15, which training has never seen
-
-
-def test_frequency_between_whole_positions_is_that_of_the_equation():
-    # f(1) = 8 + 3 + 3 + 0 + 6 + 8 + 1 = 29, f(2) = 7 + 2 + 2 + 5 + 7 = 23; f(8) = 2 segments of 9, f(9) = 0
-    asked = np.array([0.0, 1.0, 1.5, 2.0, 8.0, 8.25, 9.0, 9.5, 100.0, np.nan])
-    np.testing.assert_allclose(
-        hand_training().frequency_at(asked), [36, 29, 26, 23, 2, 1.5, 0, 0, 0, np.nan], rtol=1e-12
-    )
-
-
-def test_natural_lengths_have_the_shape_the_paper_reports():
-    """arXiv:2410.18745, section 2.2: SlimPajama at 2048."""
-    training = shaped_training("natural", 2048)
-    mass = training.frequency.sum()
-    assert training.frequency[:1025].sum() > 0.8 * mass
-    assert training.frequency[1536:].sum() < 0.05 * mass
-    segments = training.lengths.sum()
-    assert training.lengths[256:513].sum() / segments == pytest.approx(0.2, abs=0.01)
-    assert training.lengths[2048] / segments == pytest.approx(0.2, abs=0.02)
-
-
-def test_uniform_lengths_fall_quadratically_and_full_windows_linearly():
-    i = np.arange(64)
-    uniform, full = shaped_training("uniform", 64), shaped_training("concatenated", 64)
-    assert (uniform.frequency == (64 - i) * (65 - i) // 2).all()
-    assert (full.frequency == 64 - i).all()
-
-
-@pytest.mark.parametrize("mode", ["natural", "uniform", "concatenated"])
-def test_segments_hold_a_token_and_at_most_the_training_length(mode):
-    for train_len in (1, 2, 9, 192):
-        lengths = segment_lengths(mode, train_len)
-        assert (lengths.min() >= 1, lengths.max()) == (True, train_len)
-
-
-def write_run(folder):
-    """Write what a run writes: two windows of 8 tokens and one of 3."""
-    folder.mkdir()
-    counts = PositionCounts(8)
-    counts.add_segments([8, 8, 3])
-    RunFolder(folder).write_counts(counts)
-    return folder
-
-
-def test_the_counts_of_a_run_are_read(tmp_path):
-    training = run_training(write_run(tmp_path / "demo"))
-    assert training.frequency.tolist() == [19, 16, 13, 10, 8, 6, 4, 2]
-    assert training.lengths.tolist() == [0, 0, 0, 1, 0, 0, 0, 0, 2]
-    assert training.name == "demo, L = 8 tokens"
-
-
 @pytest.mark.parametrize(
-    ("words", "train_len", "first"),
+    ("words", "lines"),
     [
-        ("string --shift=4 --window=0 --length=9", 9, None),
-        ("string --shift=4 --window=0 --length=9 --train_len=5 --train=concatenated", 5, 5),
-        ("dca --train_len=4 --length=9 --train=uniform", 4, 10),  # 1 + 2 + 3 + 4 tokens
-        ("plain --length=9 --counts={run}", 8, 19),
-        ("plain --length=9 --train_len=8 --counts={run}", 8, 19),
-        ("dca --train_len=8 --length=9 --counts={run}", 8, 19),
+        ("strng --length=9", ["METHOD=strng: unknown method; did you mean string?"]),
+        (
+            "string --shift=3 --windw=0 --length=0",
+            ["--windw=0: unknown setting; did you mean window?", "--length=0: must"],
+        ),
+        ("plain --length=9 --counts=x", ["--counts=x: would be ignored, nothing is drawn; add --plot"]),
+        ("pose --n_tokens=9 --target_len=8", ["--target_len=8: must be "]),
     ],
-    ids=["length", "train_len", "method", "counts", "counts_and_length", "counts_and_method"],
 )
-def test_training_is_what_is_asked_for_or_follows(tmp_path, words, train_len, first):
-    request = asked(*words.format(run=write_run(tmp_path / "demo")).split())
-    training = training_of(request[1])
-    assert training.train_len == train_len
-    assert first is None or training.frequency[0] == first
-
-
-def asked(*words):
-    return parse(next(requests_of(FORM.syntax.read([*words, "--plot"]), FORM)))
+def test_all_mistakes_are_a_line_each(capsys, words, lines):
+    status, out, err = run(words, capsys)
+    assert (status, out) == (2, "")
+    assert [line[: len(start)] for line, start in zip(err.splitlines(), lines, strict=True)] == lines

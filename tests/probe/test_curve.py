@@ -3,8 +3,13 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from lab.probe.curve import crossing, effective_lengths, last_passing, monotone_shares
-from lab.probe.intervals import exact_limits, full_design, sequential_design
+from lab.probe.limits import (
+    crossing,
+    effective_lengths,
+    exact_limits,
+    monotone_shares,
+    sequential_design,
+)
 
 
 @dataclass
@@ -45,7 +50,7 @@ def test_the_fit_by_hand(shares, tests, fitted):
     ],
 )
 def test_the_crossing_by_hand(shares, threshold, length):
-    assert crossing([128, 256, 384][: len(shares)], shares, threshold) == pytest.approx(length)
+    assert crossing([128, 256, 384], shares, threshold)[1] == pytest.approx(length)
 
 
 def test_effective_lengths_by_hand():
@@ -76,7 +81,7 @@ def test_limits_are_open_where_the_last_length_may_pass():
 def coverage(tests, slope, models, seed, *, sequential=False, stops=False, confidence=0.95):
     """Count how often the limits hold the true effective length, by steps and smooth, for curves of one slope."""
     rng, lengths = np.random.default_rng(seed), np.arange(256, 2305, 128)
-    design = sequential_design(tests, (0.8,), 0.005, tests // 20) if sequential else full_design(tests, (0.8,))
+    design = sequential_design(tests, (0.8,), 0.005, tests // 20 if sequential else tests)
     limits, held = {}, np.zeros(2)
     for _ in range(models):
         shares = rng.uniform(0.9, 1) / (1 + (lengths / rng.uniform(600, 1600)) ** slope)
@@ -91,7 +96,7 @@ def coverage(tests, slope, models, seed, *, sequential=False, stops=False, confi
             if stops and x / t < 0.8:
                 break
         values = effective_lengths(results, 0.8)
-        truths = last_passing(lengths, shares, 0.8), crossing(lengths, shares, 0.8)
+        truths = crossing(lengths, shares, 0.8)
         for k, (truth, begin) in enumerate(zip(truths, ("", "smooth_"), strict=True)):
             top = np.inf if values[f"{begin}high"] is None else values[f"{begin}high"]
             held[k] += values[f"{begin}low"] - 0.05 <= truth <= top + 0.05  # smooth values are rounded to a tenth

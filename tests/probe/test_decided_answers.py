@@ -5,7 +5,7 @@ import random
 import pytest
 import torch
 
-from lab.probe import answering
+from lab.probe import effective_length
 from lab.probe.effective_length import NeedleProbe
 from tests.probe.test_effective_length import make_probe
 
@@ -44,7 +44,7 @@ def test_scores_and_texts_do_not_depend_on_where_generation_stopped(bpe, monkeyp
     def answers(numbers):
         return " " + ", ".join(numbers) + ending + " and so on"
 
-    monkeypatch.setattr(answering, "LOOK_EVERY", 4)  # the budget leaves few tokens after the numbers
+    monkeypatch.setattr(effective_length, "LOOK_EVERY", 4)  # the budget leaves few tokens after the numbers
     stopped, fewer = probed(bpe, answers, obeys=True)
     whole, all_tokens = probed(bpe, answers, obeys=False)
     assert stopped == whole

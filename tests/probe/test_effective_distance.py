@@ -8,10 +8,11 @@ import torch
 
 from lab.counts import PositionCounts
 from lab.model.decoder import Decoder, DecoderConfig
+from lab.probe import measuring
 from lab.probe.config import ProbeConfig
-from lab.probe.effective_distance import DistanceProbe, DistanceResult, log_probs, reach
-from lab.probe.intervals import share_limits
-from lab.probe.records import distance_record, found_by_distance, reach_record
+from lab.probe.effective_distance import DistanceProbe, log_probs
+from lab.probe.limits import LengthResult, reach, share_limits
+from lab.probe.measuring import distance_record, found_by_distance, reach_record
 from tests.probe.test_effective_length import STOP, Ranks
 from tests.probe.test_one_number import HAYSTACK
 
@@ -46,7 +47,7 @@ def make_probe(bpe, **settings):
 def test_a_model_that_sees_50_tokens_reaches_50(bpe):
     probe = make_probe(bpe, distances=(40, 50, 51, 60, 90))
     results = list(probe.run(Sees(bpe, 50)))
-    assert [(r.distance, r.found, r.tests) for r in results] == [(40, 10, 10), (50, 10, 10), (51, 0, 10)] + [
+    assert [(r.length, r.passed, r.tests) for r in results] == [(40, 10, 10), (50, 10, 10), (51, 0, 10)] + [
         (d, 0, 10) for d in (60, 90)
     ]
     assert {(r.low, r.high) for r in results} == {share_limits(10, 10, 0.95), share_limits(0, 10, 0.95)}
@@ -55,12 +56,12 @@ def test_a_model_that_sees_50_tokens_reaches_50(bpe):
     assert found == {"reach": 50.2, "reach_low": None, "reach_high": 50.3, "first_distance": 40, "last_distance": 90}
     assert reach(results, 0.5)["reach_low"] == 50.3  # of the way from 0.69 to 0, 0.28
     assert [row["log_prob"] for r in results for row in r.cases] == [round(-3 * math.log(4), 6)] * 50
-    assert results[0].log_prob == pytest.approx(-3 * math.log(4), abs=1e-6)
+    assert distance_record(probe, results[0], {}, None)["log_prob"] == round(-3 * math.log(4), 6)
 
 
 def curve(*found, tests=10):
     limits = [share_limits(k, tests, 0.95) for k in found]
-    return [DistanceResult(20 * (k + 1), tests, n, [], *limits[k]) for k, n in enumerate(found)]
+    return [LengthResult(20 * (k + 1), tests, n, [], *limits[k]) for k, n in enumerate(found)]
 
 
 @pytest.mark.parametrize(
@@ -129,13 +130,14 @@ def test_the_records_of_distances(bpe):
     assert reach_record(nothing, 0.8, counts)["f_at_reach"] is None
 
 
-def test_limits_of_needles_are_those_of_whole_cases_drawn_again():
+def test_limits_of_needles_are_those_of_whole_cases_drawn_again(monkeypatch):
+    monkeypatch.setattr(measuring, "RESAMPLES", 60)
     rng = np.random.default_rng(1)
     cases = [
         {"distances": rng.integers(20, 120, 4).tolist(), "found_each": (rng.random(4) < rng.random()).tolist()}
         for _ in range(12)
     ]
-    rows = found_by_distance([*cases, {"found": 2}], [30, 60, 110], confidence=0.9, seed=4, resamples=60)
+    rows = found_by_distance([*cases, {"found": 2}], [30, 60, 110], confidence=0.9, seed=4)
     draws, near = np.random.default_rng(4), {30: (0, 45), 60: (45.001, 85), 110: (85.001, 999)}
     samples = [[cases[k] for k in draws.integers(0, 12, 12)] for _ in range(60)]
 

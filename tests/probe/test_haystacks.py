@@ -7,7 +7,7 @@ from lab.data.config import DataConfig
 from lab.data.preparation import prepare, shard_folder
 from lab.data.tokenizer import load_tokenizer
 from lab.errors import DataError
-from lab.probe.haystacks import load_haystack
+from lab.probe.needles import load_haystack
 from tests.data.stores import read_shard, text_config, write_corpus
 
 
@@ -33,13 +33,13 @@ def test_a_file_is_read(tmp_path, bpe, name, content, text):
 @pytest.mark.parametrize(
     ("name", "content", "reason"),
     [
-        pytest.param("a.txt", b"", "empty; give a file with text in it", id="empty"),
+        pytest.param("a.txt", b"", "holds no text; ", id="empty"),
         pytest.param("a.txt", b"\xff\xfe", "cannot be read (", id="not_utf8"),
-        pytest.param("a.json", b"{", "must hold JSON with `text` (", id="broken_json"),
+        pytest.param("a.json", b"{", "cannot be read (", id="broken_json"),
         pytest.param(
             "a.jsonl",
             b'{"text": "a"}\n{"text": 3}',
-            "must hold JSON with `text` (no text there in row 2",
+            "row 2 holds no text in `text`; ",
             id="jsonl_number",
         ),
     ],

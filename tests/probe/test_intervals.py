@@ -2,9 +2,9 @@ import itertools
 
 import numpy as np
 import pytest
-from scipy.stats import beta, binomtest
+from scipy.stats import binomtest
 
-from lab.probe.intervals import exact_limits, full_design, sequential_design
+from lab.probe.limits import exact_limits, sequential_design
 
 SEQUENTIAL = [(100, (0.8,), 0.01, 5), (60, (0.5, 0.9), 0.02, 6), (40, (0.8,), 0.0, 1), (200, (0.8,), 0.005, 40)]
 
@@ -13,7 +13,7 @@ SEQUENTIAL = [(100, (0.8,), 0.01, 5), (60, (0.5, 0.9), 0.02, 6), (40, (0.8,), 0.
 @pytest.mark.parametrize("confidence", [0.8, 0.95, 0.999])
 def test_without_stops_they_are_clopper_and_pearsons(tests, confidence):
     for passed in {0, 1, tests // 2, tests - 1, tests}:
-        limits = exact_limits(full_design(tests, (0.8,)), tests, passed, confidence)
+        limits = exact_limits(sequential_design(tests, (0.8,), 0.0, tests), tests, passed, confidence)
         assert limits == pytest.approx(
             tuple(binomtest(passed, tests).proportion_ci(confidence, method="exact")), abs=1e-9
         )
@@ -21,11 +21,10 @@ def test_without_stops_they_are_clopper_and_pearsons(tests, confidence):
 
 def test_the_limits_of_all_and_of_none_by_hand():
     # none of 10: P(X = 0) = (1 - p)^10 = 0.025 at p = 1 - 0.025^0.1
-    low, high = exact_limits(full_design(10, (0.8,)), 10, 0, 0.95)
+    low, high = exact_limits(sequential_design(10, (0.8,), 0.0, 10), 10, 0, 0.95)
     assert (low, high) == (0.0, pytest.approx(1 - 0.025**0.1, abs=1e-9))
-    low, high = exact_limits(full_design(10, (0.8,)), 10, 10, 0.95)
+    low, high = exact_limits(sequential_design(10, (0.8,), 0.0, 10), 10, 10, 0.95)
     assert (low, high) == (pytest.approx(0.025**0.1, abs=1e-9), 1.0)
-    assert beta.ppf(0.025, 8, 3) == pytest.approx(exact_limits(full_design(10, (0.8,)), 10, 8, 0.95)[0], abs=1e-9)
 
 
 def test_limits_after_early_stops_are_those_of_all_sequences():

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from lab.probe.config import ProbeConfig
-from lab.probe.curve import effective_lengths
 from lab.probe.effective_length import NeedleProbe
+from lab.probe.limits import effective_lengths
 
 SEEN = 700  # tokens
 HAYSTACK = " ".join(f"bake{'.' if k % 7 == 6 else ''}" for k in range(4000))

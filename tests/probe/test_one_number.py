@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
+from lab.probe.effective_distance import OneNumberTest
 from lab.probe.needles import make_case
-from lab.probe.one_number import OneNumberTest
 
 QUESTION = "\n\nWhat are the magic numbers mentioned in the provided text? The numbers are"  # 76 characters
 NEEDLE = " One of the magic numbers is "  # 29 characters

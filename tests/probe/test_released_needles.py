@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from eval.needles import released_prompt
-from lab.probe.protocols import PROTOCOLS
+from lab.probe.released_needles import PROTOCOLS
 
 HAYSTACK = ".".join(
     f" Line {k} of {k % 7 + 1} holds {k / 8:.2f} words" + " and more" * (k % 23) + ".." * (k % 11 == 3)

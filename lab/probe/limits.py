@@ -1,0 +1,290 @@
+"""Shares of tests passed: exact limits, early stopping, and where their curve falls below a threshold.
+
+**Early stopping.** A length stops once the verdict of all its tests is certain, or almost certain. Of n tests at least
+k must pass, the smallest k with k / n >= threshold. After t tests, x of them passed, a uniform prior over the share p
+predicts the verdict of all n by the recursion
+
+    F(n, x) = [x >= k],    F(t, x) = ((x + 1) F(t + 1, x + 1) + (t - x + 1) F(t + 1, x)) / (t + 2)
+
+A length stops at the end of a round of tests when, for every threshold, the less likely verdict has a probability of at
+most `doubt`. The prior only shapes the rule. Its guarantee holds for every share p: with N(t, x), the number of orders
+that reach (t, x) without an earlier stop,
+
+    D(p) = sum over stopping points (t, x) of  N(t, x) p^x (1 - p)^(t - x) P_p(all n have the other verdict | t, x)
+
+is exactly how often it decides differently from all n tests of the same model. `doubt` is the largest value that keeps
+D at or below `error`. With error 0 this is curtailed sampling: a stop only where the rest cannot matter.
+Source: Herson 1979 for predictive stopping; Lan, Simon, Halperin 1982 for stopping against the full sample's verdict.
+
+**Limits of a share.** At confidence 1 - a, the lower limit is the share p at which outcomes at least as good as the one
+seen have probability a/2. The upper limit is the share at which outcomes at most as good have it:
+
+    P_low(X / T >= x / t) = a/2,    P_high(X / T <= x / t) = a/2
+
+where T tests are run and X pass. With T fixed these are the limits of Clopper and Pearson (1934). Where tests may stop
+early, T is random. The two probabilities are then sums over the stopping points, ordered by the share passed (Jennison,
+Turnbull 1983). Either way the limits hold the true share with probability 1 - a or more.
+
+**Where the curve falls.** The step definition (arXiv:2410.18745, section 3) takes the last length before the first
+one whose share is below the threshold. The smooth one takes all lengths into account: the shares are fitted by the
+non-increasing curve nearest in squares, weighted by tests (pool adjacent violators), and joined linearly between
+lengths. Lengths are equally spaced; a logarithmic join differs by less than step^2 / (8 length) tokens. The limits are
+those of two curves,
+
+    low:   min over j <= i of low_j  (the first length that may fail ends it)
+    high:  max over j >= i of high_j  (up to the last length that may pass)
+
+The low limit is too long only if the first length that truly fails has its limit low_i at the threshold or above. The
+high limit is too short only if the true effective length has high_i below it. Each of these is one length, so the two
+hold the true value with probability 1 - a whatever the curve. Nothing is known below the first length and beyond the
+last: there a value is None, a low limit 0, and a high limit None.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cache, cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from scipy.optimize import brentq, isotonic_regression
+from scipy.special import betaincinv  # scipy.stats takes half a second more to import
+
+GRID = 16  # shares p at which D is computed, times sqrt(n): an eighth of the standard deviation apart at any p
+MARGIN = 0.99  # of the error, as D between two grid points is up to 0.2% larger
+EDGE = 1e-12  # the search of limits excludes shares closer to 0 or 1
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Design:
+    """Where the tests of one length stop: at a look (t, x) whose entry in `stops` is true, and always after `tests`.
+
+    Units: `looks` are numbers of tests, rising, the last is `tests`.
+    Shapes: `stops` holds one bool (t + 1,) for each look t, indexed by the number of tests passed.
+    """
+
+    tests: int
+    thresholds: tuple[float, ...]
+    looks: tuple[int, ...]
+    stops: tuple[Bools, ...]
+
+    def is_over(self, tests: int, passed: int) -> bool:
+        """Return whether a length stops after a look at which `passed` of `tests` have passed."""
+        return bool(self.stops[self.looks.index(tests)][passed])
+
+    @cached_property
+    def points(self) -> tuple[Ints, Ints, Floats]:
+        """List the stopping points that can be reached: tests t, passed x, and log N(t, x)."""
+        found = []
+        orders = np.zeros(1)
+        for tests in range(1, self.tests + 1):
+            one_more = np.pad(orders, (1, 0), constant_values=-np.inf)
+            orders = np.logaddexp(one_more, np.pad(orders, (0, 1), constant_values=-np.inf))
+            if tests in self.looks:
+                stops = self.stops[self.looks.index(tests)]
+                passed = np.flatnonzero(stops & np.isfinite(orders))
+                found.append((np.full(len(passed), tests), passed, orders[passed]))
+                orders[stops] = -np.inf
+        counts, passes, logs = (np.concatenate(part) for part in zip(*found, strict=True))
+        return counts, passes, logs
+
+    def stopping_probabilities(self, shares: Floats) -> Floats:
+        """Compute the probability of each stopping point at each true share, (shares, points)."""
+        counts, passed, log_orders = self.points
+        p = np.asarray(shares, dtype=np.float64)[:, None]
+        out: Floats = np.exp(log_orders + passed * np.log(p) + (counts - passed) * np.log1p(-p))
+        return out
+
+    def disagreement(self, shares: Floats) -> Floats:
+        """Compute D(p), how often the verdict is not that of all tests, (thresholds, shares)."""
+        from scipy.stats import binom  # here, because it takes half a second and only early stopping needs it
+
+        counts, passed, _ = self.points
+        reached = self.stopping_probabilities(shares)
+        rows = []
+        for threshold in self.thresholds:
+            needed = fewest(self.tests, threshold) - passed
+            full = binom.sf(needed - 1, self.tests - counts, np.asarray(shares)[:, None])
+            other = np.where(passed / counts >= threshold, 1.0 - full, full)
+            rows.append((reached * other).sum(1))
+        return np.stack(rows)
+
+
+@cache
+def sequential_design(tests: int, thresholds: tuple[float, ...], error: float, round_size: int) -> Design:
+    """Find the design that stops earliest and differs from all tests with probability `error` at most, at every share.
+
+    With one round of all tests there is one look, after the last.
+
+    Example:
+        >>> design = sequential_design(100, (0.8,), error=0.01, round_size=5)
+        >>> design.is_over(10, 2), design.is_over(10, 8)
+        (True, False)
+    """
+    looks = (*range(round_size, tests, round_size), tests)
+    doubts = doubts_at(tests, thresholds, looks)
+    shares = np.sin(np.linspace(0, np.pi / 2, int(GRID * tests**0.5) + 2)[1:-1]) ** 2
+    levels = np.unique(np.concatenate([[0.0], *(doubt[doubt < 0.5] for doubt in doubts)]))
+    low, high = 0, len(levels)  # at level 0 only a certain verdict stops
+    while high - low > 1:
+        middle = (low + high) // 2
+        design = Design(tests, thresholds, looks, tuple(doubt <= levels[middle] for doubt in doubts))
+        fits = design.disagreement(shares).max() <= MARGIN * error
+        low, high = (middle, high) if fits else (low, middle)
+    return Design(tests, thresholds, looks, tuple(doubt <= levels[low] for doubt in doubts))
+
+
+def doubts_at(tests: int, thresholds: Sequence[float], looks: Sequence[int]) -> list[Floats]:
+    """Compute, for each look, the predicted probability of the less likely verdict by tests passed.
+
+    The largest of all thresholds counts, and 1 where the share so far is not on the likely side. No doubt is left
+    after all tests.
+    """
+    out = {look: np.zeros(look + 1) for look in looks}
+    for threshold in thresholds:
+        passes = (np.arange(tests + 1) >= fewest(tests, threshold)).astype(np.float64)  # F(t, .)
+        for t in range(tests - 1, 0, -1):
+            x = np.arange(t + 1)
+            passes = ((x + 1) * passes[1:] + (t - x + 1) * passes[:-1]) / (t + 2)
+            if t in out:
+                astray = (x / t >= threshold) != (passes > 0.5)
+                out[t] = np.maximum(out[t], np.where(astray, 1.0, np.minimum(passes, 1 - passes)))
+    return [out[look] for look in looks]
+
+
+def fewest(tests: int, threshold: float) -> int:
+    """Count the tests that must pass for a length to pass.
+
+    Example:
+        >>> fewest(500, 0.8), fewest(10, 0.75), fewest(10, 0.0)
+        (400, 8, 0)
+    """
+    return int(np.argmax(np.arange(tests + 1) / tests >= threshold))
+
+
+def exact_limits(design: Design, tests: int, passed: int, confidence: float) -> tuple[float, float]:
+    """Compute the limits of the share after a length has stopped with `passed` of `tests`."""
+    if len(design.looks) == 1:
+        return share_limits(passed, tests, confidence)
+    counts, passes, _ = design.points
+    tail = (1 - confidence) / 2
+
+    def share_at(outcomes: Bools) -> float:
+        excess = lambda p: float(design.stopping_probabilities(np.array([p]))[0, outcomes].sum() - tail)  # noqa: E731
+        return float(brentq(excess, EDGE, 1 - EDGE, xtol=EDGE))
+
+    low = share_at(passes * tests >= passed * counts) if passed else 0.0
+    return low, share_at(passes * tests <= passed * counts) if passed < tests else 1.0
+
+
+def share_limits(passed: int, tests: int, confidence: float) -> tuple[float, float]:
+    """Return the lower and upper limit of the share where all tests were run, those of Clopper and Pearson.
+
+    Example:
+        >>> [round(limit, 4) for limit in share_limits(passed=8, tests=10, confidence=0.95)]
+        [0.4439, 0.9748]
+    """
+    tail = (1 - confidence) / 2
+    low = float(betaincinv(passed, tests - passed + 1, tail)) if passed else 0.0
+    return low, float(betaincinv(passed + 1, tests - passed, 1 - tail)) if passed < tests else 1.0
+
+
+@dataclass(frozen=True)
+class LengthResult:
+    """The tests of one length, or of one distance.
+
+    `cases` has every test's numbers, depths and answer, `low` and `high` are limits of the true share passed, and
+    `seconds` the time of all tests, extrapolated from those run now; None if none was run.
+    """
+
+    length: int
+    tests: int
+    passed: int
+    cases: list[dict[str, Any]]
+    low: float = 0.0
+    high: float = 1.0
+    seconds: float | None = field(default=None, compare=False)
+
+    @property
+    def accuracy(self) -> float:
+        """Share of tests that passed."""
+        return self.passed / self.tests
+
+
+def monotone_shares(results: Sequence[LengthResult]) -> Floats:
+    """Fit the shares by a non-increasing curve, weighted by tests; one value for each length."""
+    if not results:
+        return np.zeros(0)
+    shares, weights = [r.accuracy for r in results], [r.tests for r in results]
+    fitted: Floats = isotonic_regression(shares, weights=weights, increasing=False).x
+    return fitted
+
+
+def crossing(lengths: Sequence[int], shares: Sequence[float] | Floats, threshold: float) -> tuple[int, float]:
+    """Find where a curve first falls below a threshold: the last length before, and that length on linear joins.
+
+    Both are 0 where it begins below, and the last length where it never falls.
+
+    Example:
+        >>> crossing([128, 256, 384, 512], [1.0, 0.9, 0.5, 0.9], threshold=0.8)
+        (256, 288.0)
+    """
+    above = [share >= threshold for share in shares]
+    n = [*above, False].index(False)
+    if n in (0, len(above)):
+        last = lengths[n - 1] if n else 0
+        return last, float(last)
+    fall = (shares[n - 1] - threshold) / (shares[n - 1] - shares[n])
+    return lengths[n - 1], float(lengths[n - 1] + fall * (lengths[n] - lengths[n - 1]))
+
+
+def effective_lengths(results: Sequence[LengthResult], threshold: float) -> dict[str, float | int | None]:
+    """Compute the effective length by steps and the smooth one, with limits; the module's docstring has the Nones.
+
+    Units: tokens, the smooth ones to a tenth.
+    """
+    lengths = [r.length for r in results]
+    high_curve = np.maximum.accumulate([r.high for r in reversed(results)] or [0.0])[::-1][: len(results)]
+    step, _ = crossing(lengths, [r.accuracy for r in results], threshold)
+    _, smooth = crossing(lengths, monotone_shares(results), threshold)
+    low_curve = np.minimum.accumulate([r.low for r in results] or [0.0])[: len(results)]
+    low, smooth_low = crossing(lengths, low_curve, threshold)
+    high, smooth_high = crossing(lengths, high_curve, threshold)
+    is_open = not results or bool(high_curve[-1] >= threshold)
+    return {
+        "threshold": threshold,
+        "effective_length": step or None,
+        "first_length": lengths[0] if lengths else None,
+        "low": low,
+        "high": None if is_open else high,
+        "smooth": round(smooth, 1) or None,
+        "smooth_low": round(smooth_low, 1),
+        "smooth_high": None if is_open else round(smooth_high, 1),
+    }
+
+
+def reach(results: Sequence[LengthResult], threshold: float) -> dict[str, float | int | None]:
+    """Find how far back numbers are found, as the smooth effective length; limits below the first distance differ."""
+    found, first = effective_lengths(results, threshold), results[0].length
+    high = found["smooth_high"]
+    ends = {"first_distance": first, "last_distance": results[-1].length}
+    limits = {"reach_low": found["smooth_low"] or None, "reach_high": None if high is None else high or first}
+    return {"reach": found["smooth"], **limits, **ends}
+
+
+def shown_length(length: float | None, first: int | None, form: str = ",") -> str:
+    """Write an effective length or a limit of one.
+
+    Example:
+        >>> shown_length(1280, 128), shown_length(290.44, 128, ",.1f"), shown_length(None, 128), shown_length(0, None)
+        ('1,280', '290.4', '<128', 'none')
+    """
+    if length:
+        return format(length, form)
+    return "none" if first is None else f"<{first:,}"
