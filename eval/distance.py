@@ -14,7 +14,7 @@ the share crosses the threshold (lab/probe/effective_distance.py):
     python -m eval.distance runs/cpu_demo --position.distance.method=rerope --position.distance.window=96
     python -m eval.distance runs/cpu_demo --window=384 --prompt=96,128,160 --plot
     python -m eval.distance models/Llama-3.1-8B --haystack=essays.txt --points=6 --tests=50
-    python -m eval.distance "hf:OWNER/NAME@step*" --haystack=essays.txt --tokens_per_step=2e6 -o series --plot
+    python -m eval.distance "hf:OWNER/NAME@step*" --haystack=essays.txt -o series --plot
 
 All methods of --distance get the same tests. A name alone takes the parameters of eval/engine/methods.py.
 --prompt also tests the distances in shorter prompts, to tell distance from the length of the prompt. Their rows,
@@ -22,10 +22,8 @@ found_by_prompt, have no part in reach. Several models, such as the revisions of
 folder, are measured in turn. A table of their reach follows, and with --plot a picture (eval/engine/over_models.py).
 
 Prints a table for each method and writes distance-TOKENS-HASH.jsonl, a line for each distance and one for reach, to
-eval/ of the run folder (runs/distance-NAME for a Hugging Face folder) or FOLDER, with the picture beside it. The
-four-needle tests that training recorded in cases/, up to the window, are a series of their own under the run's method.
-Every finished test is kept in tests-TOKENS-KEY.jsonl: after Ctrl-C (exit status 75) or a crash the same command
-continues.
+eval/ of the run folder (runs/distance-NAME for a Hugging Face folder) or FOLDER, with the picture beside it. Every
+finished test is kept in tests-TOKENS-KEY.jsonl: after Ctrl-C (exit status 75) or a crash the same command continues.
 """
 
 from __future__ import annotations
@@ -55,10 +53,8 @@ from lab.positions import Distance
 from lab.probe.config import ProbeConfig
 from lab.probe.effective_distance import DistanceProbe
 from lab.probe.limits import LengthResult, monotone_shares
-from lab.probe.measuring import distance_record, found_by_distance, one_number_tests, reach_record
+from lab.probe.measuring import distance_record, one_number_tests, reach_record
 from lab.schema import Length, PathText, Section, Seed, Share, Tests
-from lab.train.environment import method_name
-from lab.train.folder import RunFolder
 
 OF_PROBE = {"distances": "distances", "points": "distance_points", "tests": "distance_tests"}  # the section's names
 
@@ -91,8 +87,6 @@ class DistanceOptions(Section):
     """Seed of the tests; left out, the run's probe.seed, or 0."""
     batch: Tests | None = None
     """Tests that generate side by side; left out, as in the run's own probe, or 64."""
-    tokens_per_step: Annotated[float, Gt(0)] | None = None
-    """Tokens of a training step, to show the reach of several models by tokens; their steps are in their names."""
     device: Literal["auto", "cpu", "gpu"] = "auto"
     """What to compute on; auto takes a GPU where there is one."""
 
@@ -132,8 +126,6 @@ class FoundByDistance(Measure):
 
     def prepare(self) -> None:
         """Build the tests and the methods."""
-        if self.options.tokens_per_step is not None and len(self.request.places) < 2:
-            raise ConfigError("--tokens_per_step: would be ignored with one model; give several, or leave it out")
         self.probe = make_probe(self.subject, self.options)
         self.shorter = shorter_prompts(self.probe, self.options.prompt or ())
         self.longest = window = self.probe.test.window
@@ -149,7 +141,7 @@ class FoundByDistance(Measure):
         """Run the tests that are not finished, and write a row for each distance and one for reach of every method."""
         kinds: list[tuple[DistanceProbe, Row]] = [(self.probe, {"metric": "found_by_distance"})]
         kinds += [(each, {"metric": "found_by_prompt", "context": each.test.window}) for each in self.shorter]
-        config, four, rows = self.probe.config, self.four_needles(), []
+        config, rows = self.probe.config, []
         total = len(self.methods) * sum(len(each.distances) for each, _ in kinds) * config.distance_tests
         with Bar(total=total, desc=self.kind, unit="test") as self.bar:
             for method in self.methods:
@@ -157,9 +149,6 @@ class FoundByDistance(Measure):
                 about, found = self.subject.row, [self.run_all(each) for each, _ in kinds]
                 for (each, kind), results in zip(kinds, found, strict=True):
                     rows += [distance_record(each, result, {**about, **kind}, self.counts) for result in results]
-                name = {key: about[key] for key in ("model", "consumed_tokens", "method")}
-                name |= {"confidence": config.confidence, "metric": "needles_by_distance"}
-                rows += [{**name, **row} for row in four.get(about["method"], [])]
                 reach = {"threshold": config.threshold, "confidence": config.confidence, "n": config.distance_tests}
                 reach |= reach_record(found[0], config.threshold, self.counts)
                 rows.append({**about, "metric": "reach", **reach})
@@ -187,20 +176,6 @@ class FoundByDistance(Measure):
         finished.report = self.bar.update
         return list(probe.run(self.subject, store=finished))
 
-    def four_needles(self) -> dict[str, list[Row]]:
-        """Read the four-needle tests that training recorded at this checkpoint, up to the window, by the run's method.
-
-        Each number counts at the nearest of the probe's distances.
-        """
-        model, probe = self.subject.model, self.probe
-        if model.experiment is None or model.folder is None or model.consumed_tokens is None:
-            return {}
-        recorded = RunFolder(model.folder).read(f"cases/tokens-{model.consumed_tokens:015d}.jsonl")
-        cases = [case for case in recorded if case.get("length", probe.test.window + 1) <= probe.test.window]
-        confidence, seed = probe.config.confidence, probe.test.seed
-        rows = found_by_distance(cases, probe.distances, confidence=confidence, seed=seed)
-        return {method_name(model.experiment): rows}
-
     def title(self) -> str:
         """Name the model and the tests."""
         window, tests = self.probe.test.window, self.probe.config.distance_tests
@@ -220,11 +195,8 @@ class FoundByDistance(Measure):
         """Draw shares with limits and their fit, those of other tests too; below, f of the training."""
         window, threshold = self.probe.test.window, self.probe.config.threshold
         whole = [row for row in rows if row["metric"] == "found_by_distance"]
-        shown, named = list(whole), {"needles_by_distance": "four needles (training)"}
-        for row in rows:
-            if row["metric"] in ("found_by_prompt", *named):
-                tests = named.get(row["metric"]) or f"in {row['context']:,} tokens"
-                shown.append({**row, "method": f"{row['method']}, {tests}"})
+        others = [row for row in rows if row["metric"] == "found_by_prompt"]
+        shown = whole + [{**row, "method": f"{row['method']}, in {row['context']:,} tokens"} for row in others]
         x: dict[str, Any] = {"x_limits": (0, 1.02 * window), "x_title": "distance of the number (tokens)"}
         style = {"y_limits": (0, 1), "percent": True, "y_title": "share of numbers found", **x}
         style["names"] = [*dict.fromkeys(row["method"] for row in shown)]
