@@ -31,9 +31,9 @@ from lab.command import parse_overrides
 from lab.config import load_experiment
 from lab.data.module import PackedData
 from lab.train.environment import ROOT
-from lab.train.folder import RunFolder
 from lab.train.module import Training
 from lab.train.session import Run, assemble
+from lab.train.starting import Start
 
 CONFIG = ROOT / "configs" / "cpu_demo.yaml"
 WARM_UP = 2  # turns that are not counted
@@ -100,7 +100,7 @@ def built(place: Path, name: str, steps: int) -> Run:
     words = [*SETTINGS, *folders, f"--train.tokens={(steps + 1) * 1024}"]  # the last, with the probe, is not measured
     experiment = load_experiment(CONFIG, parse_overrides(words))
     experiment.run.path.mkdir(parents=True)
-    run = assemble(experiment, RunFolder(experiment.run.path))
+    run = assemble(Start(experiment))
     run.data.prepare_data()
     return run
 

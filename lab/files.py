@@ -273,14 +273,11 @@ def locked(path: Path, *, wait: bool = False) -> Iterator[None]:
 
 def is_held(path: Path) -> bool:
     """Return whether any process holds the lock of a file."""
-    if not path.exists():
-        return False
-    lock = FileLock(path, fallback_to_soft=False)
-    try:
-        lock.acquire(timeout=0)
-    except Timeout:
-        return True
-    lock.release()
+    if path.exists():
+        try:
+            release(acquire(path))
+        except InUse:
+            return True
     return False
 
 

@@ -1,4 +1,4 @@
-"""The processes of a run: torchrun starts one for each device, and tells each its rank by variables.
+"""The processes of a run: torchrun starts one for each device and tells each its rank by variables; their exchanges.
 
 Source: torch.distributed.run, "Environment variables"; torch.distributed.elastic.agent.server.api.
 """
@@ -10,6 +10,7 @@ import os
 import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from lab.command import FAILED, STOPPED, show
 from lab.errors import ConfigError
@@ -119,3 +120,28 @@ def set_threads(threads: int | None, launch: Launch = Launch()) -> int:
     if launch.world_size > 1:
         os.environ["OMP_NUM_THREADS"] = str(chosen)  # otherwise Lightning sets its own number
     return chosen
+
+
+class WorkFailed(Exception):
+    """The work failed on some rank, as all ranks know."""
+
+
+class OutOfStep(RuntimeError):
+    """This rank failed where the others wait for it in a collective call."""
+
+
+def exchange(value: Any, reason: str | None = None) -> list[Any]:
+    """Collect a value of every rank, in order; a collective call.
+
+    Raises: WorkFailed on every rank where one has a reason.
+    """
+    from torch import distributed
+
+    parts = [(value, reason)]
+    if distributed.is_available() and distributed.is_initialized():
+        parts = parts * distributed.get_world_size()
+        distributed.all_gather_object(parts, (value, reason))
+    reasons = [f"rank {rank}: {reason}" for rank, (_, reason) in enumerate(parts) if reason]
+    if reasons:
+        raise WorkFailed(reasons[0])
+    return [value for value, _ in parts]

@@ -17,6 +17,5 @@ def training_of(cfg, *, optim=OptimConfig(), seed=1, steps=9, batch_tokens, micr
         context_parallel=context,
         devices=context,
     )
-    compiles = options.get("compiler") is not None
     make = lambda seed: Decoder(cfg, seed=seed, **options)  # noqa: E731
-    return Training(make, optim, train, seed=seed, compiles=compiles, **own)
+    return Training(make, optim, train, seed=seed, **own)

@@ -8,8 +8,8 @@ from safetensors.torch import save_file
 from lab.config import load_experiment
 from lab.model.decoder import Decoder
 from lab.schema import format_yaml
-from lab.train.checkpoints import publish, shared_names, temporary_folder, weights_of
-from lab.train.shards import packed
+from lab.train.checkpoints import publish, temporary_folder
+from lab.train.shards import packed, shared_names, weights_of
 
 SIZES = {"d_model": 16, "n_layers": 3, "n_heads": 4, "n_kv_heads": 2, "d_ff": 24, "tie_embeddings": False}
 CONSUMED = 4096  # tokens

@@ -11,8 +11,7 @@ from lab.data.preparation import prepare, shard_folder
 from lab.data.tokenizer import load_tokenizer
 from lab.probe import needles
 from lab.probe.needles import KEPT, load_haystack, text_to_keep
-from lab.train.folder import RunFolder
-from lab.train.starting import start_folder
+from lab.train.starting import Start, start_folder
 from tests.data.stores import WORDS, text_config, write_corpus
 from tests.fits import records
 from tests.opened import CONSUMED, write_run
@@ -33,8 +32,8 @@ def test_a_copied_run_is_probed_with_the_same_tests(tmp_path, monkeypatch, capsy
     corpus, tokenizer = Text(path="corpus"), Bpe(vocab_size=400)
     data = DataConfig(corpus=corpus, tokenizer=tokenizer, window=512, held_out_frac=0.3, folder="shards")
     prepare(data, progress=False)
-    experiment, folder = load_experiment(write_run(Path("runs/own"), data) / "config.yaml"), RunFolder(Path("runs/own"))
-    start_folder(experiment, folder, None, PackedData(experiment), threads=1)
+    experiment = load_experiment(write_run(Path("runs/own"), data) / "config.yaml")
+    start_folder(Start(experiment), PackedData(experiment), threads=1)
     first = probe(["runs/own", "--step=512"], capsys)
     shutil.copytree("runs/own", "elsewhere/own")
     monkeypatch.chdir("elsewhere")

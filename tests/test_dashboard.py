@@ -116,7 +116,7 @@ def test_the_death_of_wandbs_process_is_one_line(tmp_path):
 
 def test_a_status_of_wandbs_process_is_not_that_of_the_run(tmp_path, monkeypatch, capsys):
     dashboard = Dashboard.__new__(Dashboard)  # wandb itself must not start here, in a process that others fork from
-    dashboard._experiment, dashboard.broken = SimpleNamespace(dir=str(tmp_path / "run" / "files")), False
+    dashboard.run, dashboard.broken = SimpleNamespace(dir=str(tmp_path / "run" / "files")), False
     monkeypatch.setattr("wandb.teardown", sys.exit)  # as wandb.teardown does where its process has failed
-    dashboard.finalize("unfinished")
+    dashboard.close(finished=False)
     assert capsys.readouterr().err.startswith("track.wandb: its process ended with status 1; no longer mirrored")

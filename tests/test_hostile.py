@@ -14,13 +14,13 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from lab import cli
-from lab.command import parse_overrides
-from lab.config import load_experiment
+from lab.command import parse_overrides, settings_lines
+from lab.config import Experiment, load_experiment
 from lab.errors import LabError
 from lab.fit import read_arguments
 from lab.schema import format_yaml, parse_yaml
-from lab.train.folder import RunFolder
 from lab.train.session import assemble
+from lab.train.starting import Start
 from tests.eval.harness.parts import TASKS
 from tests.fits import CONFIG
 
@@ -131,7 +131,7 @@ def places(values, prefix=()):
 
 
 PLACES = list(places(parse_yaml(TEXT, "test")))
-KEYS = sorted(re.findall(r"^  --([a-z_.0-9]+)=", "\n".join(importlib.import_module("lab.fit").settings()), re.M))
+KEYS = sorted(re.findall(r"^  --([a-z_.0-9]+)=", "\n".join(settings_lines(Experiment)), re.M))
 
 
 @st.composite
@@ -157,10 +157,10 @@ def mutated(draw):
     return format_yaml(values) + twice
 
 
-def check_accepted(experiment, place):
+def check_accepted(experiment):
     """Build what a run builds before it reads data, or find that it is refused."""
     with contextlib.suppress(LabError), unless_it_hangs():
-        run = assemble(experiment, RunFolder(place / "run"))
+        run = assemble(Start(experiment))
         if experiment.model.n_parameters() < 10**6 and experiment.model.n_layers < 9:
             run.module.configure_model()
 
@@ -175,7 +175,7 @@ def check_config(place, text, *words):
             assert load_experiment(place / "again.yaml") == experiment
         except LabError as error:
             return check_refusal(str(error).splitlines())
-    return check_accepted(experiment, place)
+    return check_accepted(experiment)
 
 
 def word_of(key, value):

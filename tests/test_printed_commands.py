@@ -13,7 +13,7 @@ from lab.counts import PositionCounts
 from lab.data.module import PackedData
 from lab.data.preparation import prepare
 from lab.train.folder import RunFolder
-from lab.train.starting import start_folder
+from lab.train.starting import Start, start_folder
 from tests.forked import ROOT
 from tests.opened import CONSUMED, write_run
 
@@ -48,7 +48,7 @@ def place(tmp_path_factory):
         experiment = load_experiment(ROOT / "configs" / "cpu_demo.yaml", {"data.corpus.documents": 4000})
         prepare(experiment.data, progress=False)
         folder = write_run(Path("runs/cpu_demo"), experiment.data, **asdict(experiment.model))
-        start_folder(experiment, RunFolder(folder), None, PackedData(experiment), threads=1)
+        start_folder(Start(experiment), PackedData(experiment), threads=1)
         counts = PositionCounts(192)
         counts.add_segments([192, 60])
         RunFolder(folder).write_counts(counts)

@@ -25,7 +25,7 @@ def test_a_profile_has_the_operations_of_three_steps_and_leaves_the_run_alone(tm
 def test_what_contradicts_a_profile_is_refused():
     for words, fault in (
         (["--profile", "--resume"], "--resume: contradicts --profile"),
-        (["-o", "out"], "-o out: would be ignored without --profile"),
+        (["-o", "out"], "-o=out: would be ignored without --profile"),
     ):
         with pytest.raises(ConfigError, match=f"^{fault}; "):
             parse(SYNTAX.read([str(CONFIG), *words]))

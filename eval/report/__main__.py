@@ -55,36 +55,30 @@ def make_report(places: Sequence[Path], options: ReportOptions, output: Path) ->
 
     Raises: LabError.
     """
-    altair()
     runs = read_runs(places)
     drawn = list(figures(runs))
-    found = Found("", runs.runs.to_dict("records"))
-    counts = f"{len(runs.runs)} runs, {len(drawn)} figures"
-    title = options.title or heading(runs)
+    names = list(runs.runs["run"])
+    title = options.title or (names[0] if len(names) == 1 else f"{len(names)} runs: {names[0]} to {names[-1]}")
+    counts = f"{len(names)} runs, {len(drawn)} figures"
+    found = Found(counts, runs.runs.to_dict("records"))
+    titled = {figure.name: figure.chart.properties(title=figure.title) for figure in drawn}
     if output.suffix in (".png", ".svg"):
         if not drawn:
             raise DataError("RUN: no run has counts or probes to draw; name runs that have saved a checkpoint")
-        pairs = [[titled(figure) for figure in drawn[k : k + 2]] for k in range(0, len(drawn), 2)]
+        pairs = [[*titled.values()][k : k + 2] for k in range(0, len(drawn), 2)]
         save(below(*(beside(*pair) for pair in pairs), title=title), output)
-        return found._replace(text=counts, picture=output)
+        return found._replace(picture=output)
     data = render(runs, drawn, title).encode()
     with writing(f"-o {output}", "file"):
         output.parent.mkdir(parents=True, exist_ok=True)
         write_atomic(output, data)
-    lines = [f"{output}: {counts}, {len(data) / 1e6:.1f} MB"]
+    text = f"{output}: {counts}, {len(data) / 1e6:.1f} MB"
     if options.figures is not None:
-        images = Path(options.figures)
-        with writing(f"--figures {images}", "folder"):
-            for figure in Bar(drawn, desc="figures", unit="figure"):
-                for suffix in (".png", ".svg"):
-                    save(titled(figure), images / f"{figure.name}{suffix}")
-        lines.append(f"{images}: {len(drawn)} figures as PNG and SVG")
-    return found._replace(text="\n".join(lines), written=output)
-
-
-def titled(figure: Figure) -> Any:
-    """Put a figure's title above its chart."""
-    return figure.chart.properties(title=figure.title)
+        for name, chart in Bar(titled.items(), desc="figures", unit="figure"):
+            for suffix in (".png", ".svg"):
+                save(chart, Path(options.figures) / f"{name}{suffix}")
+        text += f"\n{options.figures}: {len(drawn)} figures as PNG and SVG"
+    return found._replace(text=text, written=output)
 
 
 def page_spec(figure: Figure) -> dict[str, Any]:
@@ -147,12 +141,6 @@ def as_html(frame: pd.DataFrame) -> Markup:
 def literal(value: Any) -> Markup:
     """Write a value as JSON that is safe inside a script element."""
     return Markup(json.dumps(value, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c"))
-
-
-def heading(runs: Runs) -> str:
-    """Name the runs, the first and how many more."""
-    names = list(runs.runs["run"])
-    return names[0] if len(names) == 1 else f"{len(names)} runs: {names[0]} to {names[-1]}"
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -13,7 +13,7 @@ An arm is a set of runs that differ in nothing but seed and name (lab/train/arms
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,25 +21,22 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from eval.report.reading import Records, Row, read_frequency, read_records
-from lab.errors import ConfigError
-from lab.train.arms import mean_with_limits, name_arms, read_settings
+from eval.engine.records import ProbedRun
+from eval.engine.records import read_runs as read_probed
+from lab.counts import SavedCounts
+from lab.train.arms import mean_with_limits, name_arms
+from lab.train.folder import RunFolder
 
+Row = dict[str, Any]
 POINTS = 96  # of f(i) of a run
-MEASURED, BEYOND, BELOW = (
-    "reach",
-    "at least: last distance passed",
-    "none: first distance failed",
-)  # outcomes of a probe
-REACH = ("reach", "reach_low", "reach_high", "first_distance", "last_distance", "f_at_reach")
-LENGTH = ("effective_length", "low", "high", "first_length", "f_at_effective_length")
-COLUMNS = {
-    "probes": ("arm", "run", "probe", "tokens", *REACH, *LENGTH, "held_out_loss"),
-    "reaches": ("arm", "run", "method", *REACH, "n"),
-    "distances": ("arm", "run", "method", "distance", "score", "low", "high", "n", "f", "log_prob"),
-    "lengths": ("arm", "run", "method", "length", "score", "low", "high", "n", "f"),
-    "frequency": ("arm", "run", "i", "f"),
-}
+ONE = "found_by_distance"  # the metric of one-number tests, which training's rows do not name
+TESTS = ["digits", "prompt_tokens", "haystack", "seed"]  # what one-number tests are beside their distance
+MEASURED = "reach"  # outcomes of a probe
+BEYOND = "at least: last distance passed"
+BELOW = "none: first distance failed"
+REACH = ["reach", "reach_low", "reach_high", "first_distance", "last_distance", "f_at_reach"]
+LENGTH = ["effective_length", "low", "high", "first_length", "f_at_effective_length", "held_out_loss"]
+SHARE = ["score", "low", "high", "n", "f"]
 
 
 @dataclass(frozen=True)
@@ -83,95 +80,111 @@ def natural(name: str) -> list[str | float]:
     return [float(part) if place % 2 else part for place, part in enumerate(parts)]
 
 
-def read_runs(paths: Sequence[Path]) -> Runs:
+def read_runs(places: Sequence[Path]) -> Runs:
     """Read run folders.
 
     Raises: ConfigError for what is not a run folder or has another's name, CheckpointError for broken files.
     """
-    folders = {path.resolve().name: path for path in paths}
-    check_folders(paths)
-    settings = {name: read_settings(path) for name, path in folders.items()}
+    found = read_probed(places)
+    settings = {name: run.settings for name, run in found.items()}
     arms = name_arms(settings)
-    folders = dict(sorted(folders.items(), key=lambda item: natural(arms[item[0]])))
-    records = {name: read_records(path) for name, path in folders.items()}
-    about = {name: {"arm": arms[name], "run": name} for name in folders}
-    found: dict[str, list[Row]] = {
-        kind: [about[name] | row for name, each in records.items() for row in getattr(each, kind)]
-        for kind in ("probes", "reaches", "distances", "lengths")
-    }
-    found["frequency"] = [about[name] | row for name in folders for row in read_frequency(folders[name], POINTS)]
-    frames = framed(found)
-    overviews = [about[name] | overview(settings[name], each) for name, each in records.items()]
-    return Runs(pd.DataFrame(overviews), **frames, settings=settings)
+    runs = {name: found[name] for name in sorted(found, key=lambda name: natural(arms[name]))}
+    last = {name: last_rows(run) for name, run in runs.items()}
+
+    def frame(rows_of: Callable[[ProbedRun, list[Row]], Iterable[Row]], columns: Sequence[str]) -> pd.DataFrame:
+        rows = [{"arm": arms[name], "run": name, **row} for name in runs for row in rows_of(runs[name], last[name])]
+        return pd.DataFrame(rows).reindex(columns=["arm", "run", *columns])
+
+    return Runs(
+        frame(overview, ["seed", "window", "tokens", *REACH, *LENGTH]),
+        frame(probes_of, ["probe", "tokens", *REACH, *LENGTH]),
+        most_tested(frame(reaches_of, ["method", *REACH, "n"]), ["run", "method"]),
+        most_tested(frame(distances_of, ["method", "distance", *SHARE, "log_prob"]), ["run", "method", "distance"]),
+        most_tested(frame(lengths_of, ["method", "length", *SHARE]), ["run", "method", "length"]),
+        frame(frequency_of, ["i", "f"]),
+        settings,
+    )
 
 
-def framed(found: Mapping[str, Sequence[Row]]) -> dict[str, pd.DataFrame]:
-    """Make a frame of each kind of rows, with one row for each thing measured."""
-    frames = {kind: pd.DataFrame(rows).reindex(columns=list(COLUMNS[kind])) for kind, rows in found.items()}
-    for kind, by in (("distances", "distance"), ("lengths", "length")):
-        frames[kind] = most_tested(frames[kind], ["run", "method", by])
-    frames["reaches"] = most_tested(frames["reaches"], ["run", "method"])
-    return frames
+def last_rows(run: ProbedRun) -> list[Row]:
+    """Read the rows at the last probe, of training and of evaluations from the oldest on, but not single tests."""
+    files = sorted((run.path / "eval").rglob("*.jsonl"), key=lambda file: (file.stat().st_mtime, file.name))
+    files = [file for file in files if not file.name.startswith("tests-") and "cases" not in file.parent.name]
+    evaluated = [row for file in files for row in RunFolder(file.parent).read(file.name)]
+    tokens = max((row.get("consumed_tokens") or 0 for row in run.probes or evaluated), default=0)
+    return [
+        {**row, "method": str(row.get("method", "rope+plain")).removeprefix("rope+")}
+        for row in (*RunFolder(run.path).records("probes.jsonl"), *evaluated)
+        if row.get("consumed_tokens") == tokens
+    ]
 
 
-def check_folders(paths: Sequence[Path]) -> None:
-    """Check that all are run folders, and that none has the name of another.
-
-    Raises: ConfigError.
-    """
-    faults, names = [], set()
-    for path in paths:
-        if not path.is_dir():
-            faults.append(f"{path}: no such folder; name run folders")
-        elif not (path / "config.yaml").is_file():
-            faults.append(f"{path}: not a run folder, it has no config.yaml; name run folders")
-        if path.resolve().name in names:
-            faults.append(f"{path}: another folder has the same name; rename one of them")
-        names.add(path.resolve().name)
-    if faults:
-        raise ConfigError(*faults)
-
-
-def overview(settings: Row, records: Records) -> Row:
+def overview(run: ProbedRun, last: list[Row]) -> list[Row]:
     """Describe where a run ended; an evaluation's reach stands in where training did not probe it."""
-    last = records.probes[-1] if records.probes else {}
-    if "reach" not in last:
-        own = [row for row in records.reaches if row["method"] == "plain"]
-        last = {**last, **{name: own[-1].get(name) for name in REACH if own}}
-    about = {"seed": settings.get("run.seed"), "window": settings.get("data.window"), "tokens": records.tokens or None}
-    return {**about, **{name: last.get(name) for name in (*REACH, *LENGTH, "held_out_loss")}}
+    probe = run.probes[-1] if run.probes else {}
+    own = [row for row in reaches_of(run, last) if row["method"] == "plain"]
+    reach = probe if "reach" in probe else [{}, *own][-1]
+    tokens = last[0]["consumed_tokens"] if last else None
+    about = {"seed": run.settings.get("run.seed"), "window": run.settings.get("data.window"), "tokens": tokens}
+    return [{**about, **{key: reach.get(key) for key in REACH}, **{key: probe.get(key) for key in LENGTH}}]
+
+
+def probes_of(run: ProbedRun, _: list[Row]) -> list[Row]:
+    """Number the summaries of training's probes."""
+    return [{**row, "tokens": row["consumed_tokens"], "probe": number} for number, row in enumerate(run.probes)]
+
+
+def reaches_of(_: ProbedRun, last: list[Row]) -> list[Row]:
+    """List the rows with a reach."""
+    return [row for row in last if "reach" in row]
+
+
+def distances_of(_: ProbedRun, last: list[Row]) -> list[Row]:
+    """List shares by distance, of each method those whose tests are those of its last row."""
+    rows = [row for row in last if {"distance", "score"} <= row.keys() and row.get("metric", ONE) == ONE]
+    newest = {row["method"]: [row.get(name) for name in TESTS] for row in rows}
+    return [row for row in rows if [row.get(name) for name in TESTS] == newest[row["method"]]]
+
+
+def lengths_of(run: ProbedRun, last: list[Row]) -> list[Row]:
+    """List shares by length of the protocol of training's last probe."""
+    protocol = run.probes[-1].get("protocol") if run.probes else None
+    return [row for row in last if {"length", "verdict", "score"} <= row.keys() and row.get("protocol") == protocol]
+
+
+def frequency_of(run: ProbedRun, _: list[Row]) -> list[Row]:
+    """Read f(i) at no more than POINTS positions, equally spaced."""
+    if not (run.path / "counts.npz").exists():
+        return []
+    f = SavedCounts.read(run.path / "counts.npz").f
+    places = np.unique(np.linspace(1, len(f) - 1, POINTS).round().astype(int)) if len(f) > 1 else ()
+    return [{"i": int(i), "f": int(f[i])} for i in places]
 
 
 def most_tested(rows: pd.DataFrame, by: list[str]) -> pd.DataFrame:
     """Keep of rows about the same thing the one with most tests, of equals the last."""
-    kept = rows.assign(n=rows["n"].fillna(0)).sort_values("n", kind="stable").drop_duplicates(by, keep="last")
-    return rows.loc[sorted(kept.index)].reset_index(drop=True)
+    order = rows["n"].fillna(0).sort_values(kind="stable").index
+    kept = rows.loc[order].drop_duplicates(by, keep="last").index
+    return rows.loc[sorted(kept)].reset_index(drop=True)
 
 
-def folded(rows: pd.DataFrame, by: Iterable[str], value: str) -> pd.DataFrame:
+def folded(rows: pd.DataFrame, by: Sequence[str], value: str) -> pd.DataFrame:
     """Fold the runs of an arm: the `mean` of a value, limits `low` and `high`, nan for one run, and `count` of runs."""
-    groups = [*by]
-    lists = rows.dropna(subset=[value]).groupby(groups, sort=False)[value].agg(list).reset_index()
+    lists = rows.dropna(subset=[value]).groupby([*by], sort=False)[value].agg(list).reset_index()
     limits = pd.DataFrame([mean_with_limits(each) for each in lists[value]], columns=["mean", "low", "high"])
-    return lists[groups].assign(**limits, count=lists[value].map(len).astype(int))
-
-
-def at_end(rows: pd.DataFrame) -> pd.Series:
-    """Mark the runs whose reach is the farthest distance tested, so that it may be longer."""
-    return pd.to_numeric(rows["reach"]) >= pd.to_numeric(rows["last_distance"])
+    return lists[[*by]].assign(**limits, count=lists[value].map(len).astype(int))
 
 
 def shares(rows: pd.DataFrame, x: str) -> pd.DataFrame:
     """Fold seeds: the mean share with limits over seeds; of one run, the limits of its tests."""
-    by = ("arm", "method", x)
+    by = ["arm", "method", x]
     if rows.empty:
         return pd.DataFrame(columns=[*by, "share", "low", "high", "runs", "f", "tests"])
     mean = folded(rows, by, "score").rename(columns={"mean": "share", "count": "runs"})
     tests: Any = {name: (name, how) for name, how in (("low", "first"), ("high", "first"), ("f", "mean"), ("n", "sum"))}
-    one = rows.dropna(subset=["score"]).groupby(list(by), sort=False).agg(**tests).reset_index()
-    alone = mean["runs"] == 1
+    one = rows.dropna(subset=["score"]).groupby(by, sort=False).agg(**tests).reset_index()
     for limit in ("low", "high"):
-        mean[limit] = mean[limit].where(~alone, one[limit]).clip(0, 1)
+        mean[limit] = mean[limit].where(mean["runs"] > 1, one[limit]).clip(0, 1)
     f = one["f"].astype(float).round()  # of rows without any it is a column of objects, which no page can hold
     return mean.assign(f=f, tests=one["n"])
 
@@ -185,7 +198,7 @@ def reach_points(rows: pd.DataFrame, by: list[str]) -> pd.DataFrame:
     points = [
         dict(zip(by, key, strict=True)) | point
         for key, group in tested.groupby(by, sort=False)
-        for point in points_of(group)
+        for point in points_of(group.astype(dict.fromkeys(REACH[:5], float)))
     ]
     frame = pd.DataFrame(points, columns=[*by, "reach", "low", "high", "runs", "outcome"])
     return frame.assign(outcome=pd.Categorical(frame["outcome"], [MEASURED, BEYOND, BELOW]))
@@ -193,26 +206,23 @@ def reach_points(rows: pd.DataFrame, by: list[str]) -> pd.DataFrame:
 
 def points_of(group: pd.DataFrame) -> Iterator[Row]:
     """Describe the runs of a group that have a reach, and those that have none."""
-    found, failed = group.dropna(subset=["reach"]), group[group["reach"].isna()]
-    if len(found):
-        mean, *over_seeds = mean_with_limits(found["reach"].astype(float).tolist())
-        low, high = over_seeds if len(found) > 1 else limits_of(found.iloc[0])
-        outcome = BEYOND if at_end(found).any() else MEASURED
-        yield {"reach": mean, "low": np.maximum(low, 0), "high": high, "runs": len(found), "outcome": outcome}
+    own = group["reach_low"].fillna(group["first_distance"]), group["reach_high"].fillna(group["last_distance"])
+    has = group["reach"].notna()
+    if has.any():
+        reach = group["reach"][has]
+        mean, low, high = mean_with_limits(reach.tolist())
+        if len(reach) == 1:
+            low, high = (limit[has].iloc[0] for limit in own)
+        outcome = BEYOND if (reach >= group["last_distance"][has]).any() else MEASURED
+        yield {"reach": mean, "low": np.maximum(low, 0), "high": high, "runs": len(reach), "outcome": outcome}
+    failed = group[~has]
     if len(failed):
-        low, high = (np.nan, np.nan) if len(failed) > 1 else limits_of(failed.iloc[0])
+        low, high = (limit[~has].iloc[0] if len(failed) == 1 else np.nan for limit in own)
         first = failed["first_distance"].mean()
         yield {"reach": first, "low": low, "high": high, "runs": len(failed), "outcome": BELOW}
 
 
-def limits_of(run: pd.Series) -> tuple[float, float]:
-    """Return the limits of one run's tests."""
-    low = run["first_distance"] if pd.isna(run["reach_low"]) else run["reach_low"]
-    high = run["last_distance"] if pd.isna(run["reach_high"]) else run["reach_high"]
-    return low, high
-
-
 def farthest(reaches: pd.DataFrame) -> float:
     """Find the last distance tested; the farthest reach or 1, where no record names one, as without training's own."""
-    known = [pd.to_numeric(reaches[name]).max() for name in ("last_distance", "reach_high", "reach") if name in reaches]
+    known = [pd.to_numeric(reaches[name]).max() for name in ("last_distance", "reach_high", "reach")]
     return float(next((value for value in known if not np.isnan(value)), 1.0))

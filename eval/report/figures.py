@@ -9,16 +9,7 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from eval.report.data import (
-    BELOW,
-    BEYOND,
-    Runs,
-    farthest,
-    folded,
-    reach_points,
-    shares,
-)
-from eval.report.reading import Row
+from eval.report.data import BELOW, BEYOND, Row, Runs, farthest, folded, reach_points, shares
 from lab.draw import NAMES, Rule, draw, layer, words
 
 MOST_FACETS = 12  # arms side by side
@@ -29,7 +20,8 @@ STRING = re.compile(r"string\(shift=(\d+)(?:,window=(\d+))?\)")
 DEFAULT_WINDOW = 128  # of STRING, which names of methods leave out
 BEYOND_LAST = 1.05  # of the last distance that was tested, where limits are cut off
 FACET: dict[str, Any] = {"width": 240, "height": 160}
-ROW, CELL = 22, 34  # pixels: heights of a method's row, and of a window's
+ROW = 22  # pixels: height of a method's row
+CELL = 34  # and of a window's
 LIMITS = "At each run's last probe. Bands are 95% limits: over seeds, or of the tests where an arm has one run."
 
 
@@ -52,29 +44,20 @@ class Figure(NamedTuple):
 
 def figures(runs: Runs) -> Iterator[Figure]:
     """Draw every figure that the runs have data for."""
-    for each in DRAWN:
-        figure = each(runs)
-        if figure is not None:
-            yield figure
+    yield from (figure for each in DRAWN if (figure := each(runs)) is not None)
 
 
 def by_arm(
-    runs: Runs, rows: pd.DataFrame, x: str, y: str, series: str, *, height: int | None = None, **options: Any
-) -> tuple[Any, int]:
-    """Draw a chart for each of the first arms side by side, and one of a single arm as wide as others."""
-    present = set(rows["arm"])
-    arms = [arm for arm in runs.arms if arm in present][:MOST_FACETS]
-    size: dict[str, Any] = dict(FACET) if len(arms) > 1 else {}
-    if height is not None:
-        size["height"] = height
+    runs: Runs, rows: pd.DataFrame, x: str, y: str, series: str, size: dict[str, Any], **options: Any
+) -> tuple[Any, int, str]:
+    """Draw a chart for each of the first arms side by side; return it, their number, and a note if there are more."""
+    present = [arm for arm in runs.arms if arm in set(rows["arm"])]
+    arms = present[:MOST_FACETS]
+    facets = {"facet": "arm", **FACET} if len(arms) > 1 else {}
     shown = rows.set_index("arm").loc[arms].reset_index()
-    return draw(shown, x, y, series, facet="arm" if len(arms) > 1 else None, **options, **size), len(arms)
-
-
-def of_arms(rows: pd.DataFrame) -> str:
-    """Note that not all arms are drawn."""
-    arms = rows["arm"].nunique()
-    return f" The first {MOST_FACETS} of {arms} arms; the tables hold the others." if arms > MOST_FACETS else ""
+    more = f" The first {MOST_FACETS} of {len(present)} arms; the tables hold the others."
+    chart = draw(shown, x, y, series, **{**facets, **size}, **options)
+    return chart, len(arms), more if len(present) > len(arms) else ""
 
 
 def over_tokens(runs: Runs, *, value: str, what: str, name: str) -> Figure | None:
@@ -84,7 +67,7 @@ def over_tokens(runs: Runs, *, value: str, what: str, name: str) -> Figure | Non
         return None
     rows = rows[["arm", "run", "probe", "tokens", value, f"f_at_{value}"]]
     at = rows.groupby(["arm", "probe"], sort=False)["tokens"].mean().reset_index()
-    mean = folded(rows, ("arm", "probe"), value).merge(at, on=["arm", "probe"]).rename(columns={"count": "runs"})
+    mean = folded(rows, ["arm", "probe"], value).merge(at, on=["arm", "probe"]).rename(columns={"count": "runs"})
     mean["low"] = mean["low"].clip(0)
     mean.loc[mean["runs"] < FEWEST_SEEDS, ["low", "high"]] = float("nan")  # of two they fill the figure
     has_bands = len(runs.arms) <= MOST_BANDS
@@ -93,15 +76,12 @@ def over_tokens(runs: Runs, *, value: str, what: str, name: str) -> Figure | Non
     line = draw(mean, "tokens", "mean", "arm", marks=False, **limits, **names)
     points = draw(rows, "tokens", value, "arm", kind="point", legend=False, **names)
     bands = f", with 95% limits of {FEWEST_SEEDS} and more" if has_bands else ""
-    caption = (
-        f"Points are runs; lines are means over seeds{bands}." if len(runs.runs) > 1 else "A point for each probe."
-    )
+    means = f"Points are runs; lines are means over seeds{bands}."
+    caption = means if len(runs.runs) > 1 else "A point for each probe."
     first = {"reach": "first_distance", "effective_length": "first_length"}[value]
-    probed = runs.probes[runs.probes[value].notna() | runs.probes[first].notna()]
-    missing = int(probed[value].isna().sum())
-    if missing:
-        verb = "has" if missing == 1 else "have"
-        caption += f" {missing:,} of {len(probed):,} probes {verb} no value: the shortest {first[6:]} tested failed."
+    failed = int((runs.probes[value].isna() & runs.probes[first].notna()).sum())
+    if failed:
+        caption += f" {failed:,} of {failed + len(rows):,} probes failed at the shortest {first[6:]} and have no value."
     passing = "the threshold of each run" if runs.threshold is None else f"{runs.threshold:.0%} of the tests"
     return Figure(name, f"{what}, {passing}", caption, layer(line, points), "x")
 
@@ -121,19 +101,17 @@ def at_frequency(runs: Runs) -> Figure | None:
 def reach_by_method(runs: Runs) -> Figure | None:
     """Draw reach under each position method (arXiv 2410.18745, Table 1)."""
     points = reach_points(runs.reaches, ["arm", "method"])
-    if points["method"].nunique() < 2:
+    methods = [name for name in runs.methods if name in set(points["method"])]
+    if len(methods) < 2:
         return None
-    present = set(points["method"])
-    methods = [name for name in runs.methods if name in present]
     points = points.set_index("method").loc[methods].reset_index()
-    limits: dict[str, Any] = {"low": "low", "high": "high", "x_limits": (0, farthest(runs.reaches) * BEYOND_LAST)}
-    looks: dict[str, Any] = {"shape": "outcome", "legend": False, "names": runs.methods, "height": ROW * len(methods)}
-    titles: dict[str, Any] = {"x_title": "reach (tokens)", "y_title": ""}
-    chart, n = by_arm(runs, points, "reach", "method", "method", kind="point", **looks, **limits, **titles)
+    looks: dict[str, Any] = {"shape": "outcome", "legend": False, "names": runs.methods, "low": "low", "high": "high"}
+    looks |= {"x_limits": (0, farthest(runs.reaches) * BEYOND_LAST), "x_title": "reach (tokens)", "y_title": ""}
+    size = {"height": ROW * len(methods)}
+    chart, n, more = by_arm(runs, points, "reach", "method", "method", size, kind="point", **looks)
     caption = "At each run's last probe: means over seeds with 95% limits, or one run with the limits of its tests."
-    return Figure(
-        "reach_by_method", "Reach under each position method", caption + of_arms(points), chart, arms=n, left=NAMES
-    )
+    title = "Reach under each position method"
+    return Figure("reach_by_method", title, caption + more, chart, arms=n, left=NAMES)
 
 
 def by_shift_and_window(runs: Runs) -> Figure | None:
@@ -142,14 +120,14 @@ def by_shift_and_window(runs: Runs) -> Figure | None:
     if cells.empty:
         return None
     cells = cells.sort_values("shift", kind="stable").sort_values("window", ascending=False, kind="stable")
-    height = CELL * max(3, cells["window"].nunique())
-    titles: dict[str, Any] = {"x_title": "shift S", "y_title": "window W"}
-    chart, n = by_arm(runs, cells, "shift", "window", "reach", kind="heat", text="text", height=height, **titles)
+    looks: dict[str, Any] = {"kind": "heat", "text": "text", "x_title": "shift S", "y_title": "window W"}
+    size = {"height": CELL * max(3, cells["window"].nunique())}
+    chart, n, more = by_arm(runs, cells, "shift", "window", "reach", size, **looks)
     caption = (
         "Means over seeds at the last probe, in tokens. + a run reaches the last distance tested; < all runs fail "
     )
-    caption += "at the first; * without the runs that fail there."
-    return Figure("shift_and_window", "Reach by STRING's shift and window", caption + of_arms(cells), chart, arms=n)
+    caption += f"at the first; * without the runs that fail there.{more}"
+    return Figure("shift_and_window", "Reach by STRING's shift and window", caption, chart, arms=n)
 
 
 def string_cells(reaches: pd.DataFrame) -> pd.DataFrame:
@@ -175,7 +153,8 @@ def string_cells(reaches: pd.DataFrame) -> pd.DataFrame:
 
 def cell_of(points: pd.DataFrame) -> Row:
     """Describe one or both points of a cell: the mean of the runs with a reach, and how many have none."""
-    found, failed = points[points["outcome"] != BELOW], points[points["outcome"] == BELOW]
+    found = points[points["outcome"] != BELOW]
+    failed = points[points["outcome"] == BELOW]
     none = int(failed["runs"].sum())
     if found.empty:
         first = float(failed["reach"].iloc[0])
@@ -194,19 +173,14 @@ def by_method(runs: Runs, *, kind: str, x: str, x_title: str, title: str) -> Fig
     if mean.empty:
         return None
     looks: dict[str, Any] = {"names": runs.methods, "legend": [name for name in runs.methods if name in chosen]}
+    looks |= {"low": "low", "high": "high", "x_title": x_title, "y_title": title, "y_limits": (0, 1)}
     looks["rules"] = [] if runs.threshold is None else [Rule("y", runs.threshold)]
-    titles: dict[str, Any] = {"x_title": x_title, "y_title": title, "y_limits": (0, 1)}
-    chart, n = by_arm(runs, mean, x, "share", "method", low="low", high="high", **looks, **titles)
-    caption = LIMITS + level(runs) + of_arms(mean)
+    chart, n, more = by_arm(runs, mean, x, "share", "method", {}, **looks)
+    caption = LIMITS + ("" if runs.threshold is None else " The dashed level is the threshold.") + more
     settings = rows["method"].nunique()
     if settings > len(chosen):
         caption += f" Of {settings} settings, the {MOST_METHODS} that reach farthest; the tables hold the others."
     return Figure(f"by_{x}", f"{title.capitalize()} by {x}", caption, chart, arms=n)
-
-
-def level(runs: Runs) -> str:
-    """Describe the line of the threshold."""
-    return "" if runs.threshold is None else " The dashed level is the threshold."
 
 
 def frequency(runs: Runs) -> Figure | None:
@@ -221,15 +195,14 @@ def frequency(runs: Runs) -> Figure | None:
     return Figure("frequency", "Position frequency", caption, chart, "y", is_log=True)
 
 
-DISTANCE, FOUND = "distance of the number (tokens)", "share of numbers found"
-PASSED = "share of tests passed"
+DISTANCE = "distance of the number (tokens)"
 DRAWN: tuple[Callable[[Runs], Figure | None], ...] = (
     partial(over_tokens, value="reach", what="Reach: one number", name="growth"),
     partial(over_tokens, value="effective_length", what="Effective length: four needles", name="effective_length"),
     at_frequency,
     reach_by_method,
     by_shift_and_window,
-    partial(by_method, kind="distances", x="distance", x_title=DISTANCE, title=FOUND),
-    partial(by_method, kind="lengths", x="length", x_title="length (tokens)", title=PASSED),
+    partial(by_method, kind="distances", x="distance", x_title=DISTANCE, title="share of numbers found"),
+    partial(by_method, kind="lengths", x="length", x_title="length (tokens)", title="share of tests passed"),
     frequency,
 )

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -23,6 +23,8 @@ from lab.model.devices import Linear
 
 Heads = tuple[Tensor, Tensor, Tensor]
 """Queries, keys and values."""
+Graphs = tuple[Callable[..., Heads], Callable[..., Tensor]]
+"""`Block.before` and `Block.after` compiled, each the same for all blocks and packs."""
 
 
 class Attention(nn.Module):
@@ -61,21 +63,10 @@ class Attention(nn.Module):
         q, k, v = (x.unflatten(2, (-1, self.cfg.head_dim)) for x in made)
         return self.q_norm(q).transpose(1, 2), self.k_norm(k).transpose(1, 2), v.transpose(1, 2)
 
-    def runs_spans(self, layout: Layout) -> bool:
-        """Return whether one call of a variable-length kernel attends, after one rotation of queries and keys."""
-        return self.backend in SPANS and layout.distance.is_plain and layout.context is None
-
 
 def last_tokens(x_BTD: Tensor, n: int) -> Tensor:
     """Return the last n tokens, or all where there are fewer, as on a rank of a context group."""
     return x_BTD if n >= x_BTD.shape[1] else x_BTD[:, -n:]
-
-
-class Graphs(NamedTuple):
-    """Compiled functions of `Block`, each the same for all blocks and packs."""
-
-    before: Callable[..., Heads]
-    after: Callable[..., Tensor]
 
 
 class FeedForward(nn.Module):
@@ -109,14 +100,14 @@ class Block(nn.Module):
 
     def forward(self, x_BTD: Tensor, layout: Layout, cache: KeyCache | None) -> Tensor:
         """Run the block on every token, or on the layout's queries alone where it has fewer."""
-        n_queries, attention = layout.q_pos.shape[-1], self.attention
+        n_queries = layout.q_pos.shape[-1]
+        attention = self.attention
+        graphs = self.graphs if layout.segments is not None and torch.is_grad_enabled() else None
+        before, after = graphs or (Block.before, Block.after)
         # no name holds queries, keys and values, so that they are freed before the other layers
-        if self.graphs is None or layout.segments is None or not torch.is_grad_enabled():
-            return self.after(x_BTD, attention.attended(*self.before(x_BTD, n_queries), layout, cache))
-        before, after = self.graphs
-        if not attention.runs_spans(layout):
+        if graphs is None or not (attention.backend in SPANS and layout.distance.is_plain and layout.context is None):
             return after(self, x_BTD, attention.attended(*before(self, x_BTD, n_queries), layout, cache))
-        rotation = layout.q_rotations[0]
+        rotation = layout.q_rotations[0]  # within the graph, since one call of a kernel attends
         factor = layout.logit_factor(attention.layer, rotation.cos_B1TH.dtype)
         kernel = WHOLE[attention.backend]
         return after(self, x_BTD, kernel(*before(self, x_BTD, n_queries, rotation, factor), layout.segments))
@@ -151,4 +142,4 @@ def compile_block(compiler: Any) -> Graphs:
     """
     torch._dynamo.config.optimize_ddp = False
     one = partial(torch.compile, backend=compiler, fullgraph=True, dynamic=False)
-    return Graphs(one(Block.before), one(Block.after))
+    return one(Block.before), one(Block.after)

@@ -91,13 +91,11 @@ class Decoder(nn.Module):
                 nn.init.zeros_(parameter)
             elif parameter.ndim == 1:
                 nn.init.ones_(parameter)
-            elif name.endswith("out.weight"):
-                residual_std = 1 / (math.sqrt(parameter.shape[1]) * self.cfg.n_layers)
-                nn.init.normal_(parameter, std=residual_std, generator=generator)
-            elif name == "embedding.weight":
-                nn.init.normal_(parameter, std=self.cfg.embedding_std or std, generator=generator)
             else:
-                nn.init.normal_(parameter, std=std, generator=generator)
+                own = self.cfg.embedding_std or std if name == "embedding.weight" else std
+                if name.endswith("out.weight"):  # added to the residual stream
+                    own = 1 / (math.sqrt(parameter.shape[1]) * self.cfg.n_layers)
+                nn.init.normal_(parameter, std=own, generator=generator)
 
     def forward(
         self,

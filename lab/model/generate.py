@@ -26,6 +26,7 @@ from lab.model.attention.context import ContextGroup
 from lab.model.decoder import Decoder
 
 Ended = Callable[[Tensor, Tensor], Tensor]
+GoOn = Callable[[Tensor, Tensor, Tensor], Tensor]
 NEAR = 256  # ten times the largest difference measured (docs/evaluation.md)
 CACHE_BYTES = 1 << 31  # for the keys and values of rows that are generated together on a CPU, or by a group
 FREE_FRAC = 0.5  # of a GPU's free memory, for the same; the rest is left to activations and fragments
@@ -33,42 +34,6 @@ ACTIVATION_BYTES = 1 << 29  # for one pass over prompts; a longer prompt is read
 CPU_TOKENS = 4096  # more tokens of several rows at a time exceed a CPU's caches
 LEAST_SHARE = 0.25  # of a prompt that must be shared: reading a shorter prefix separately costs more than it saves
 KEPT_FRAC = 0.75  # the cache is compacted when at most this share of its rows is still running
-
-
-class Stops(NamedTuple):
-    """The conditions that end a row early; `numbers` are those of the rows' prompts, int64 (B,)."""
-
-    stop_id: int | None
-    ended: Ended | None
-    numbers: Tensor
-
-    @property
-    def filler(self) -> int:
-        """Token that fills a row after its end."""
-        return 0 if self.stop_id is None else self.stop_id
-
-    @property
-    def any(self) -> bool:
-        """Whether a row can end early."""
-        return self.stop_id is not None or self.ended is not None
-
-    def of(self, rows: slice) -> Stops:
-        """Restrict the conditions to some rows, numbered from the first of them."""
-        return self._replace(numbers=self.numbers[rows])
-
-    def still_running(self, running: Tensor, rows: Tensor, answers: Tensor) -> Tensor:
-        """Return which running rows continue after their answers so far, whose last token is new.
-
-        Shapes: running bool (R,); rows int64 (R,); answers int64 (R, n); returns bool (R,).
-        """
-        if self.stop_id is not None:
-            running = running & (answers[:, -1] != self.stop_id)
-        if self.ended is not None:
-            asked = running.nonzero().flatten()
-            if len(asked):
-                over = self.ended(answers[asked], self.numbers[rows[asked]]).to(asked.device)
-                running = running.index_fill(0, asked[over], False)
-        return running
 
 
 @torch.no_grad()
@@ -95,26 +60,27 @@ def greedy(
 
     Shapes: prompts int64 (B, T) -> int64 (B, at most n_tokens). After its end a row holds `stop_id`, or 0 without one.
     """
-    order, groups = torch.arange(len(prompts), device=prompts.device), [Group(0, len(prompts), 0)]
-    if len(prompts) > 1 and model.new_cache(1, 1).n_maps:
-        places, groups = sorted_groups(prompts.cpu().numpy())
-        order = torch.tensor(places, device=prompts.device)
-        prompts = prompts[order]
-    stops = Stops(stop_id, ended, order)
-    answers = prompts.new_full((len(prompts), n_tokens), stops.filler)
+    texts = [row.tobytes() for row in prompts.cpu().numpy()]
+    order = torch.tensor(sorted(range(len(texts)), key=texts.__getitem__), device=prompts.device)
+    prompts = prompts[order]
+    answers = prompts.new_full((len(prompts), n_tokens), stop_id or 0)
     unsure = torch.zeros(len(prompts), dtype=torch.bool, device=prompts.device)
-    width, at_once = 0, rows_at_once(model, len(prompts), prompts.shape[1] + n_tokens, context)
+    width = 0
+    at_once = rows_at_once(model, len(prompts), prompts.shape[1] + n_tokens, context)
     for start in range(0, len(prompts), at_once):
         rows = slice(start, min(start + at_once, len(prompts)))
         cache = model.new_cache(rows.stop - start, prompts.shape[1] + n_tokens, context)
-        logits = prefill(model, prompts[rows], within(groups, rows), cache)
-        width = max(width, decode(model, logits, cache, answers[rows], unsure[rows], stops.of(rows)))
+        alike = len(prompts) > 1 and cache.n_maps > 0
+        groups = groups_of(prompts[rows].cpu().numpy()) if alike else [Group(0, rows.stop - start, 0)]
+        logits = prefill(model, prompts[rows], groups, cache)
+        go_on = partial(still_running, stop_id=stop_id, ended=ended, numbers=order[rows])
+        width = max(width, decode(model, logits, cache, answers[rows], unsure[rows], go_on))
     for row in unsure.nonzero().flatten().tolist():  # again, as a batch of one prompt
         number = order[row : row + 1]
         alone = ended and partial(ended_alone, ended, number)
         answer = greedy(model, prompts[row : row + 1], n_tokens, stop_id, ended=alone, context=context)
         width = max(width, answer.shape[1])
-        answers[row] = stops.filler
+        answers[row] = stop_id or 0
         answers[row, : answer.shape[1]] = answer[0]
     return torch.empty_like(answers).index_copy_(0, order, answers)[:, :width]
 
@@ -124,10 +90,20 @@ def ended_alone(ended: Ended, number: Tensor, answers: Tensor, _: Tensor) -> Ten
     return ended(answers, number)
 
 
-def within(groups: list[Group], rows: slice) -> list[Group]:
-    """Restrict groups to some rows, numbered from the first of them; a single row shares nothing."""
-    own = [(max(a, rows.start) - rows.start, min(b, rows.stop) - rows.start, prefix) for a, b, prefix in groups]
-    return [Group(a, b, prefix if b - a > 1 else 0) for a, b, prefix in own if a < b]
+def still_running(
+    running: Tensor, rows: Tensor, answers: Tensor, *, stop_id: int | None, ended: Ended | None, numbers: Tensor
+) -> Tensor:
+    """Return which running rows continue after their answers so far, whose last token is new.
+
+    Shapes: running bool (R,); rows int64 (R,); answers int64 (R, n); numbers of the prompts int64 (B,); returns (R,).
+    """
+    if stop_id is not None:
+        running = running & (answers[:, -1] != stop_id)
+    asked = running.nonzero().flatten()
+    if ended is not None and len(asked):
+        over = ended(answers[asked], numbers[rows[asked]]).to(asked.device)
+        running = running.index_fill(0, asked[over], False)
+    return running
 
 
 def rows_at_once(model: Decoder, n_rows: int, n_tokens: int, context: ContextGroup | None) -> int:
@@ -181,33 +157,32 @@ def bytes_per_token(model: Decoder) -> int:
     return (4 * cfg.d_model + 4 * cfg.width + 3 * cfg.d_ff) * model.embedding.weight.element_size()
 
 
-def decode(model: Decoder, logits: Tensor, cache: KeyCache, answers: Tensor, unsure: Tensor, stops: Stops) -> int:
+def decode(model: Decoder, logits: Tensor, cache: KeyCache, answers: Tensor, unsure: Tensor, go_on: GoOn) -> int:
     """Generate the answers of the cache's rows and mark those that rounding could have changed; return their width.
 
-    Shapes: logits (B, V) after the prompts; answers int64 (B, n_tokens); unsure bool (B,).
+    Shapes: logits (B, V) after the prompts; answers int64 (B, n_tokens), filled up; unsure bool (B,).
     """
     rows = torch.arange(len(answers), device=answers.device)
     running = torch.ones_like(unsure)
     n_tokens = answers.shape[1]
     for number in range(n_tokens):
-        token = logits.argmax(-1)
+        token = torch.where(running, logits.argmax(-1), answers[rows, number])
         near = is_near(logits) if len(unsure) > 1 else None
         if near is not None:
             unsure[rows] |= near & running
-        if stops.any:
-            token.masked_fill_(~running, stops.filler)
         answers[rows, number] = token
         if number + 1 == n_tokens:
             break
-        if stops.any:
-            running = stops.still_running(running, rows, answers[rows, : number + 1])
-            n_running = int(running.sum())
-            if not n_running:
-                break
-            if n_running <= KEPT_FRAC * len(rows):
-                kept = running.nonzero().flatten()
-                cache.compact(kept)
-                rows, running, token = rows[kept], running[kept], token[kept]
+        running = go_on(running, rows, answers[rows, : number + 1])
+        n_running = int(running.sum())
+        if not n_running:
+            break
+        if n_running <= KEPT_FRAC * len(rows):
+            kept = running.nonzero().flatten()
+            cache.compact(kept)
+            rows = rows[kept]
+            running = running[kept]
+            token = token[kept]
         logits = model(token[:, None], cache=cache, last_only=True)[:, -1]
     return number + 1
 
@@ -229,32 +204,29 @@ class Group(NamedTuple):
     prefix: int
 
 
-def sorted_groups(prompts: np.ndarray) -> tuple[list[int], list[Group]]:
-    """Sort prompts so that those with a common prefix are adjacent, and divide them into groups.
+def groups_of(prompts: np.ndarray) -> list[Group]:
+    """Divide sorted prompts into groups with a common prefix, which cover all rows in order.
 
     A row joins the group before it as long as the group then saves no fewer tokens. The last token of a prompt is
     never part of its prefix: its logits choose the first new token. Rows that share nothing become one group of
     prefix 0.
 
-    Shapes: prompts integers (B, T) -> B row numbers, and groups of rows in that order, which cover all.
+    Shapes: prompts integers (B, T).
     Example:
-        >>> order, groups = sorted_groups(np.array([[7, 8, 1, 1], [1, 1, 1, 1], [7, 8, 2, 2]]))
-        >>> order, groups[0], groups[1]
-        ([1, 0, 2], Group(start=0, stop=1, prefix=0), Group(start=1, stop=3, prefix=2))
+        >>> groups_of(np.array([[1, 1, 1, 1], [7, 8, 1, 1], [7, 8, 2, 2]]))
+        [Group(start=0, stop=1, prefix=0), Group(start=1, stop=3, prefix=2)]
     """
-    n_rows, n_tokens = prompts.shape
-    order = sorted(range(n_rows), key=lambda row: prompts[row].tobytes())
-    common = [n_common(prompts[a], prompts[b]) for a, b in itertools.pairwise(order)]
+    n_tokens = prompts.shape[1]
     groups = [Group(0, 1, n_tokens - 1)]
-    for row, shared in enumerate(common, start=1):
+    for row, pair in enumerate(itertools.pairwise(prompts), start=1):
         last = groups[-1]
-        prefix = min(last.prefix, shared)
-        saved, so_far = prefix * (row - last.start), last.prefix * (row - 1 - last.start)
-        if prefix >= LEAST_SHARE * n_tokens and saved >= so_far:
+        prefix = min(last.prefix, n_common(*pair))
+        saved = prefix * (row - last.start)
+        if prefix >= LEAST_SHARE * n_tokens and saved >= last.prefix * (row - 1 - last.start):
             groups[-1] = Group(last.start, row + 1, prefix)
         else:
             groups.append(Group(row, row + 1, n_tokens - 1))
-    return order, joined([Group(a, b, prefix if b - a > 1 else 0) for a, b, prefix in groups])
+    return joined([Group(a, b, prefix if b - a > 1 else 0) for a, b, prefix in groups])
 
 
 def joined(groups: list[Group]) -> list[Group]:

@@ -208,18 +208,6 @@ def read_state(checkpoint: Checkpoint, needed: Collection[str] = ()) -> dict[str
         return dict(state)
 
 
-def weights_of(model: nn.Module) -> dict[str, Tensor]:
-    """Return a model's weights by name, a shared one once."""
-    return {name: parameter.detach() for name, parameter in model.named_parameters()}
-
-
-def shared_names(model: nn.Module) -> dict[str, str]:
-    """Map every other name of a shared weight to its first."""
-    first = {parameter: name for name, parameter in model.named_parameters()}
-    every = model.named_parameters(remove_duplicate=False)
-    return {name: first[parameter] for name, parameter in every if first[parameter] != name}
-
-
 def read_parameters(checkpoint: Checkpoint) -> dict[str, Tensor]:
     """Read all weights, a shared one once, on the CPU; any number of processes may have written some rows each.
 

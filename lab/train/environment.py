@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from lab.config import Experiment
-from lab.errors import ConfigError, first_line
+from lab.errors import ConfigError
 from lab.model import devices
 from lab.model.attention import backends
 from lab.positions.methods import describe
@@ -42,7 +42,8 @@ def computes_in_bf16(experiment: Experiment, device: torch.device) -> bool:
 
 def choose_backend(experiment: Experiment, device: torch.device) -> tuple[str, str]:
     """Choose the attention backend; return its name and the reason."""
-    wanted, width = experiment.train.backend, experiment.model.head_dim
+    wanted = experiment.train.backend
+    width = experiment.model.head_dim
     if wanted == "reference":
         return wanted, "set in the config; dense and slow, the reference for the others"
     dtype = torch.bfloat16 if computes_in_bf16(experiment, device) else torch.float32
@@ -62,22 +63,12 @@ def choose_compile(experiment: Experiment, device: torch.device) -> tuple[bool, 
         return False, "set in the config"
     if wanted == "auto" and device.type != "cuda":
         return False, "on a CPU with train.compile=true only, as it takes some seconds"
-    fault = compiler_fault(device.type)
-    if fault is not None and wanted is True:
-        raise ConfigError(f"train.compile=true: {fault}; use auto or false")
-    return fault is None, fault or "two graphs, before and after attention, for all blocks and packs"
-
-
-@cache
-def compiler_fault(kind: str) -> str | None:
-    """Return in one line what torch.compile lacks, or None; for the CPU compile a trial function, once."""
-    if kind == "cuda":
-        return None if devices.compiles() else "torch.compile needs Triton and a C compiler; install gcc"
-    try:
-        torch.compile(torch.neg)(torch.zeros(8, device="cpu"))
-    except RuntimeError as error:
-        return f"torch cannot compile for this CPU ({first_line(error)}); install g++ and Python's headers"
-    return None
+    if device.type == "cuda" and not devices.compiles():
+        fault = "torch.compile needs Triton and a C compiler; install gcc"
+        if wanted is True:
+            raise ConfigError(f"train.compile=true: {fault}; use auto or false")
+        return False, fault
+    return True, "two graphs, before and after attention, for all blocks and packs"
 
 
 def method_name(experiment: Experiment) -> str:

@@ -18,7 +18,9 @@ from __future__ import annotations
 
 import io
 import json
+import os
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -66,14 +68,22 @@ class RunFolder:
             raise CheckpointError(f"{self.path / 'environment.json'}: states no threads; {REMEDY}")
         return found.get("threads")
 
-    def append(self, name: str, record: Record) -> None:
-        """Append one complete line to a .jsonl file.
+    def append(self, name: str, *records: Record) -> None:
+        """Append complete lines to a .jsonl file, all or none.
 
         Raises: DiskError.
         """
-        line = json.dumps(record).encode() + b"\n"
-        with on_disk(self.path / name, len(line)), (self.path / name).open("ab") as file:
-            file.write(line)
+        path = self.path / name
+        size = path.stat().st_size if path.is_file() else 0
+        lines = "".join(json.dumps(record) + "\n" for record in records).encode()
+        with on_disk(path, len(lines)):
+            try:
+                with path.open("ab") as file:
+                    file.write(lines)
+            except OSError:
+                with suppress(OSError):
+                    os.truncate(path, size)
+                raise
 
     def read(self, name: str) -> Iterator[Record]:
         """Read a .jsonl file; a last line truncated by a crash is left out.

@@ -56,23 +56,6 @@ class StepStats:
     streams: tuple[int, ...] = ()
 
 
-class HostCopy:
-    """A copy of a vector that is under way to the host; to read it waits for nothing that was queued after it."""
-
-    def __init__(self, values: Tensor) -> None:
-        self.values = values.to("cpu", non_blocking=True)  # from a GPU to pinned memory, at once
-        self.done = torch.cuda.Event() if values.is_cuda else None
-        if self.done is not None:
-            self.done.record()
-
-    def read(self) -> list[float]:
-        """Wait for the copy and return the values."""
-        if self.done is not None:
-            self.done.synchronize()
-        values: list[float] = self.values.tolist()
-        return values
-
-
 class Training(lightning.LightningModule):
     """Trains a decoder on packs; the gradient is the mean over all scored tokens of the global batch.
 
@@ -90,12 +73,15 @@ class Training(lightning.LightningModule):
         *,
         seed: int,
         sharding: Sharding = Sharding(),
-        compiles: bool = False,
         start: Start | None = None,
     ) -> None:
         super().__init__()
-        self.make_decoder, self.optim, self.train_config = make, optim, train
-        self.seed, self.sharding, self.compiles, self.start = seed, sharding, compiles, start
+        self.make_decoder = make
+        self.optim = optim
+        self.train_config = train
+        self.seed = seed
+        self.sharding = sharding
+        self.start = start
         self.context: ContextGroup | None = None
         self.decoder: Decoder | None = None
         self.consumed = 0  # tokens over all ranks and steps
@@ -168,7 +154,11 @@ class Training(lightning.LightningModule):
         norm = norm.full_tensor() if hasattr(norm, "full_tensor") else norm
         bad = ~torch.isfinite(norm + self.sums["loss"]) | (self.sums.not_finite.sum() > 0)
         optimizer.found_inf = bad.float()
-        self.copied = HostCopy(torch.cat([self.sums.vector, norm[None], bad[None]]))
+        found = torch.cat([self.sums.vector, norm[None], bad[None]])
+        self.copied = found.to("cpu", non_blocking=True)  # from a GPU to pinned memory, at once
+        self.copy_done = torch.cuda.Event() if found.is_cuda else None
+        if self.copy_done is not None:
+            self.copy_done.record()
         self.sums.vector.zero_()
 
     def optimizer_step(
@@ -180,7 +170,9 @@ class Training(lightning.LightningModule):
 
     def read_stats(self, lr: float) -> None:
         """Read the statistics of the step that has been queued."""
-        *values, norm, bad = self.copied.read()
+        if self.copy_done is not None:
+            self.copy_done.synchronize()  # waits for nothing that was queued after the copy
+        *values, norm, bad = self.copied.tolist()
         sums = dict(zip(SUMS, values, strict=False))
         streams = tuple(stream for stream, flag in enumerate(values[len(SUMS) :]) if flag)
         self.consumed += int(sums["tokens"])

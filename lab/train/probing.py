@@ -13,11 +13,8 @@ the run must end: OutOfStep.
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import lightning
@@ -29,6 +26,8 @@ from lab.config import Experiment
 from lab.counts import PositionCounts
 from lab.data.preparation import end_of_document, shard_folder
 from lab.data.tokenizer import load_tokenizer
+from lab.errors import DiskError
+from lab.launch import OutOfStep, WorkFailed, exchange
 from lab.model.decoder import Decoder
 from lab.model.sharding import allocate, fill
 from lab.probe.effective_length import NeedleProbe, Worker
@@ -38,23 +37,30 @@ from lab.probe.needles import load_haystack
 from lab.train.checkpoints import folder_name
 from lab.train.environment import commit, computes_in_bf16, method_name, processor
 from lab.train.folder import RunFolder
-from lab.train.recording import Recording, mirror
-from lab.train.saving import Checkpointing, OutOfStep, Stopping, WorkFailed, crossed, describe, exchange
+from lab.train.recording import Recording
+from lab.train.saving import Checkpointing, Stopping, crossed, describe
 
 
 class Probing(Callback):
     """Runs the probe between two steps, without torch's random numbers or any change to weights, modes and buffers."""
 
-    def __init__(
-        self, experiment: Experiment, folder: RunFolder, recording: Recording, stopping: Stopping, saving: Checkpointing
-    ) -> None:
-        self.experiment, self.folder = experiment, folder
-        self.recording, self.stopping, self.saving = recording, stopping, saving
+    def __init__(self, experiment: Experiment, recording: Recording, stopping: Stopping, saving: Checkpointing) -> None:
+        self.experiment = experiment
+        self.folder = RunFolder(experiment.run.path)
+        self.recording = recording
+        self.stopping = stopping
+        self.saving = saving
         self.probed_at = 0
 
     def on_train_start(self, trainer: lightning.Trainer, module: Any) -> None:
         """Set up the probe before the first step, so that faults are reported early, and run an overdue one."""
-        self.measuring = make_measuring(self.experiment, trainer.global_rank, trainer.world_size, module.device)
+        data, tokens = self.experiment.data, self.experiment.probe.loss_tokens
+        loss = None
+        if tokens:
+            part = {"rank": trainer.global_rank, "world_size": trainer.world_size, "device": module.device}
+            loss = HeldOutLoss(data, tokens=tokens, pack_tokens=self.experiment.train.micro_batch_tokens, **part)
+        probe = make_needle_probe(self.experiment, module.device)
+        self.measuring = Measuring(probe, loss, partial(describe_probed, self.experiment))
         self.probed_at, summary = trainer.strategy.broadcast(self.folder.last_probe())
         self.show_latest(summary)
         unprobed = self.probed_at < module.consumed
@@ -63,9 +69,7 @@ class Probing(Callback):
         if self.saving.trained:
             trainer.should_stop = True
 
-    def on_train_batch_end(
-        self, trainer: lightning.Trainer, module: Any, outputs: Any, batch: Any, batch_idx: int
-    ) -> None:
+    def on_train_batch_end(self, trainer: lightning.Trainer, module: Any, *_: Any) -> None:
         """Save and probe when an interval has passed and after the last step, unless the run stops here."""
         if not module.finished or self.stopping.stopped:
             return
@@ -94,14 +98,14 @@ class Probing(Callback):
         if found is None:
             return
         if trainer.is_global_zero:
-            self.record(trainer, module.consumed, found, counts)
+            self.record(module.consumed, found, counts)
         self.probed_at = module.consumed
         self.recording.pause()
 
     def measure(self, trainer: lightning.Trainer, module: Any, counts: PositionCounts) -> Found | None:
         """Run this rank's tests and measure its part of the loss; None where a signal ends it."""
-        stop_id, context = self.measuring.probe.stop_id, trainer.precision_plugin.forward_context
-        model = ModelInTraining(self.whole(module), stop_id, context)
+        context = trainer.precision_plugin.forward_context
+        model = ModelInTraining(self.whole(module), self.measuring.probe.stop_id, context)
         worker = Worker(trainer.global_rank, trainer.world_size, gather)
 
         def goes_on(line: str) -> bool:
@@ -126,43 +130,26 @@ class Probing(Callback):
             raise OutOfStep(describe(error)) from error
         return copy
 
-    def record(self, trainer: lightning.Trainer, consumed: int, found: Found | str, counts: PositionCounts) -> None:
+    def record(self, consumed: int, found: Found | str, counts: PositionCounts) -> None:
         """Write what a probe found, or that it failed and why; also where it cannot be written."""
         if isinstance(found, Found):
             try:
-                with rolled_back(self.folder.path / "probes.jsonl"):
-                    self.folder.write_counts(counts, consumed)
-                    self.folder.write_cases(consumed, found.cases)
-                    for line in found.lines:
-                        self.folder.append("probes.jsonl", line)
-                    self.show_latest(found.summary)
-                    mirror(trainer, self.measuring.numbers(found), consumed)
+                self.folder.write_counts(counts, consumed)
+                self.folder.write_cases(consumed, found.cases)
+                self.folder.append("probes.jsonl", *found.lines)
+                self.show_latest(found.summary)
+                self.recording.mirror(self.measuring.numbers(found))
                 return
             except Exception as error:  # of any kind, such as a full disk
                 found = describe(error)
         show(f"the probe at {consumed:,} tokens failed ({found}); training goes on", error=True)
-        with suppress(OSError), rolled_back(self.folder.path / "probes.jsonl"):
+        with suppress(OSError, DiskError):
             self.folder.append("probes.jsonl", {**self.measuring.described(consumed), "failed": found})
 
     def show_latest(self, summary: dict[str, Any]) -> None:
         """Show what the last probe found in the progress line; an empty summary means none."""
         if summary:
             self.recording.length = shown_length(summary["effective_length"], summary.get("first_length"))
-
-
-def make_measuring(experiment: Experiment, rank: int, world_size: int, device: torch.device) -> Measuring:
-    """Build what a run's probes measure: its tests, and a rank's part of the held-out loss, if any is asked for."""
-    loss = None
-    if experiment.probe.loss_tokens:
-        loss = HeldOutLoss(
-            experiment.data,
-            tokens=experiment.probe.loss_tokens,
-            pack_tokens=experiment.train.micro_batch_tokens,
-            rank=rank,
-            world_size=world_size,
-            device=device,
-        )
-    return Measuring(make_needle_probe(experiment, device), loss, partial(describe_probed, experiment))
 
 
 def make_needle_probe(experiment: Experiment, device: torch.device) -> NeedleProbe:
@@ -199,15 +186,3 @@ def describe_probed(experiment: Experiment, device: torch.device, consumed_token
 def gather(rows: list[Any]) -> list[Any]:
     """Join the rows of all ranks; a collective call."""
     return [row for part in exchange(rows) for row in part]
-
-
-@contextmanager
-def rolled_back(path: Path) -> Iterator[None]:
-    """Cut a file to its former size where appending to it fails."""
-    size = path.stat().st_size if path.exists() else 0
-    try:
-        yield
-    except Exception:
-        if path.exists():
-            os.truncate(path, size)
-        raise

@@ -25,14 +25,14 @@ from lightning.pytorch.callbacks import Callback
 from torch import distributed
 
 from lab.command import FAILED, show
-from lab.config import Experiment
 from lab.errors import LabError
-from lab.launch import Launch
+from lab.launch import Launch, OutOfStep, exchange
 from lab.model.sharding import reshard
 from lab.train import checkpoints
-from lab.train.folder import RunFolder, packed_counts
+from lab.train.folder import packed_counts
 from lab.train.recording import Recording
 from lab.train.shards import Files, ShardWriter, finish_writing, packed, restore_tensors, tensors_to_save, write_shards
+from lab.train.starting import Start
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)  # Ctrl-C; kill and preemption; SLURM's warning
 SHOWN = 8  # streams that a fault names
@@ -48,29 +48,6 @@ def crossed(every_tokens: int | None, before: int, now: int) -> bool:
         (True, False, False)
     """
     return every_tokens is not None and now // every_tokens > before // every_tokens
-
-
-class WorkFailed(Exception):
-    """The work failed on some rank, as all ranks know."""
-
-
-class OutOfStep(RuntimeError):
-    """This rank failed where the others wait for it in a collective call."""
-
-
-def exchange(value: Any, reason: str | None = None) -> list[Any]:
-    """Collect a value of every rank, in order; a collective call.
-
-    Raises: WorkFailed on every rank where one has a reason.
-    """
-    parts = [(value, reason)]
-    if distributed.is_available() and distributed.is_initialized():
-        parts = parts * distributed.get_world_size()
-        distributed.all_gather_object(parts, (value, reason))
-    reasons = [f"rank {rank}: {reason}" for rank, (_, reason) in enumerate(parts) if reason]
-    if reasons:
-        raise WorkFailed(reasons[0])
-    return [value for value, _ in parts]
 
 
 def describe(error: BaseException) -> str:
@@ -102,15 +79,13 @@ class Stopping(Callback):
         for number in SIGNALS:
             signal.signal(number, ask)
 
-    def on_train_batch_start(self, trainer: lightning.Trainer, module: Any, batch: Any, batch_idx: int) -> None:
+    def on_train_batch_start(self, trainer: lightning.Trainer, module: Any, *_: Any) -> None:
         """Stop the ranks of a torchrun that has been killed, as nothing else ends them."""
         if self.launch.by_torchrun and os.getppid() != self.parent and not module.stop_asked:
             module.stop_asked = True
             show(f"torchrun (process {self.parent}) of rank {self.launch.rank} has ended; saving", error=True)
 
-    def on_train_batch_end(
-        self, trainer: lightning.Trainer, module: Any, outputs: Any, batch: Any, batch_idx: int
-    ) -> None:
+    def on_train_batch_end(self, trainer: lightning.Trainer, module: Any, *_: Any) -> None:
         """End the loop once all ranks know, which they do from the step's sums."""
         if not module.finished:
             return
@@ -162,21 +137,14 @@ def not_finite(streams: Sequence[int]) -> str:
 
 
 class Checkpointing(Callback):
-    """Runs after the callbacks whose state it saves, and before the probe, which saves what is not saved yet.
+    """Runs after the callbacks whose state it saves, and before the probe, which saves what is not saved yet."""
 
-    `start` is the checkpoint to continue at; only the first rank's value is used.
-    """
-
-    def __init__(
-        self,
-        experiment: Experiment,
-        folder: RunFolder,
-        recording: Recording,
-        stopping: Stopping,
-        start: checkpoints.Checkpoint | None,
-    ) -> None:
-        self.config, self.folder, self.start = experiment.train, folder, start
-        self.recording, self.stopping = recording, stopping
+    def __init__(self, start: Start, recording: Recording, stopping: Stopping) -> None:
+        self.start = start
+        self.config = start.experiment.train
+        self.folder = start.folder
+        self.recording = recording
+        self.stopping = stopping
         self.trained = False  # whether the run continues after its last step, where only a probe can be left
         self.saved_at = 0
         self.final: dict[int, int] = {}  # consumed tokens of the checkpoints of final_steps
@@ -190,14 +158,12 @@ class Checkpointing(Callback):
         """
         if distributed.is_available() and distributed.is_initialized():
             self.group = distributed.new_group(backend="gloo")  # a save in the background must not meet the training
-        start = trainer.strategy.broadcast(self.start)
-        if start is not None:
-            self.restore(trainer, module, start)
+        checkpoint = trainer.strategy.broadcast(self.start.checkpoint)
+        if checkpoint is not None:
+            self.restore(trainer, module, checkpoint)
         self.saved_at = module.consumed
 
-    def on_train_batch_end(
-        self, trainer: lightning.Trainer, module: Any, outputs: Any, batch: Any, batch_idx: int
-    ) -> None:
+    def on_train_batch_end(self, trainer: lightning.Trainer, module: Any, *_: Any) -> None:
         """Save when an interval has passed, and on a signal."""
         if not module.finished or self.stopping.fault:
             return
@@ -228,10 +194,12 @@ class Checkpointing(Callback):
         Raises: CheckpointError where this one, or the one before, cannot be written.
         """
         self.finish()
-        root, consumed, final = self.folder.checkpoints, module.consumed, tuple(self.final.values())
+        root = self.folder.checkpoints
+        consumed = module.consumed
         counts = self.recording.counting.total()
         reshard(module.decoder)
         tensors, rest = tensors_to_save(module.decoder, trainer.optimizers[0])
+        final = dict(self.final)
         state = rest | {
             "step": trainer.global_step,
             "consumed_tokens": consumed,
@@ -239,12 +207,12 @@ class Checkpointing(Callback):
             "schedule": trainer.lr_scheduler_configs[0].scheduler.state_dict(),
             "data": trainer.datamodule.state_dict(),  # type: ignore[attr-defined]
             "recording": self.recording.state_dict(),
-            "final": dict(self.final),
+            "final": final,
         }
 
         def publish(files: Files) -> None:
             self.folder.write_counts(counts)
-            checkpoints.publish(root, consumed, self.config.keep_checkpoints, files, final)
+            checkpoints.publish(root, consumed, self.config.keep_checkpoints, files, tuple(final.values()))
 
         small = {checkpoints.STATE: packed(state), checkpoints.COUNTS: packed_counts(counts)}
         writer = ShardWriter(root, consumed, small, publish)
@@ -258,9 +226,11 @@ class Checkpointing(Callback):
         Raises: CheckpointError.
         """
         state = checkpoints.read_state(checkpoint)
-        optimizer, schedule = trainer.optimizers[0], trainer.lr_scheduler_configs[0].scheduler
+        optimizer = trainer.optimizers[0]
+        schedule = trainer.lr_scheduler_configs[0].scheduler
         restore_tensors(module.decoder, optimizer, checkpoint, state, self.group)
-        module.consumed, module.skipped_steps = state["consumed_tokens"], state["skipped_steps"]
+        module.consumed = state["consumed_tokens"]
+        module.skipped_steps = state["skipped_steps"]
         schedule.load_state_dict(state["schedule"])
         for param_group, lr in zip(optimizer.param_groups, schedule.get_last_lr(), strict=True):
             param_group["lr"] = lr
@@ -281,6 +251,6 @@ class Checkpointing(Callback):
 
         Raises: CheckpointError where it could not be written.
         """
-        writing, self.writing = self.writing, None
-        if writing is not None:
-            finish_writing(writing, self.folder.checkpoints)
+        if self.writing is not None:
+            finish_writing(self.writing, self.folder.checkpoints)
+            self.writing = None

@@ -28,23 +28,20 @@ from lab.config import Experiment
 from lab.data.module import PackedData
 from lab.errors import ConfigError, first_line
 from lab.files import write_atomic
-from lab.launch import Launch, find_launch, read_launch, set_threads
+from lab.launch import find_launch, set_threads
 from lab.loading import start_from
 from lab.model.decoder import Decoder
-from lab.model.sharding import Sharding, accumulating
+from lab.model.sharding import Make, Sharding, accumulating
 from lab.probe.limits import shown_length
-from lab.train.checkpoints import Checkpoint
 from lab.train.environment import choose_backend, choose_compile, computes_in_bf16, training_device
 from lab.train.folder import RunFolder, is_finished
 from lab.train.module import Training
 from lab.train.probing import Probing
-from lab.train.recording import Recording, make_logger
+from lab.train.recording import Recording
 from lab.train.saving import Checkpointing, Stopping
 from lab.train.shards import NO_GROUP
-from lab.train.starting import find_start, own_run, start_folder
+from lab.train.starting import Start, find_start, own_run, start_folder
 
-DONE = 0
-PROFILED, UNPROFILED = 3, 3  # steps; the first ones compile and let the allocator grow
 HINTS = (  # of libraries, about settings that the lab chooses
     ".*does not have many workers.*",
     ".*isinstance.treespec.*",
@@ -99,23 +96,21 @@ def run_experiment(
     train = experiment.train
     launch = find_launch(os.environ, train.devices, train.nodes)
     with own_run(experiment, launch):
-        folder = RunFolder(experiment.run.path)
-        checkpoint = None if restart else find_start(experiment, folder, resume, launch)
-        finished = is_finished(folder, checkpoint, train.steps)
+        start = Start(experiment, launch, None if restart else find_start(experiment, launch, resume=resume))
+        finished = is_finished(start.folder, start.checkpoint, train.steps)
         if not finished or launch.world_size > 1:  # several processes find together that nothing is left to train
-            threads = set_threads(train.threads or (folder.threads() if resume else None), launch)
-            run = assemble(experiment, folder, launch, start=checkpoint)
+            threads = set_threads(train.threads or (start.folder.threads() if resume else None), launch)
+            run = assemble(start)
             run.data.check_prepared()
             if launch.is_first:
                 run.data.prepare_data()
-                start_folder(experiment, folder, checkpoint, run.data, threads, restart=restart)
+                start_folder(start, run.data, threads, restart=restart)
             try:
                 run.fit()
                 if exits:
                     run.stopping.ignore()
             finally:
-                for logger in run.trainer.loggers:
-                    logger.finalize("unfinished" if sys.exc_info()[0] or run.stopping.stopped else "finished")
+                run.recording.close(finished=not (sys.exc_info()[0] or run.stopping.stopped))
             if run.stopping.stopped:
                 if launch.is_first:
                     saved = f"stopped after {run.module.consumed:,} tokens, all saved; continue with:\n  {command}"
@@ -124,9 +119,9 @@ def run_experiment(
                 return FAILED if run.stopping.fault else STOPPED
         if launch.is_first:
             if finished:
-                show(f"{folder.path}: already finished; choose another --run.name to train again")
-            show(report(folder))
-    return DONE
+                show(f"{experiment.run.path}: already finished; choose another --run.name to train again")
+            show(report(start.folder))
+    return 0
 
 
 def profile_experiment(experiment: Experiment, folder: Path | None) -> int:
@@ -136,44 +131,32 @@ def profile_experiment(experiment: Experiment, folder: Path | None) -> int:
 
     Raises: LabError.
     """
-    train, path = experiment.train, folder or experiment.run.path / "profile"
+    train = experiment.train
+    path = folder or experiment.run.path / "profile"
     launch = find_launch(os.environ, train.devices, train.nodes)
 
     def write(found: Any) -> None:
         path.mkdir(parents=True, exist_ok=True)
         found.export_chrome_trace(str(path / "trace.json"))
 
-    packs = train.accumulation  # the profiler counts these
-    begin = schedule(wait=(UNPROFILED - 1) * packs, warmup=packs, active=PROFILED * packs)
+    packs = train.accumulation  # the profiler counts these; two steps let the compiler and the allocator settle
+    begin = schedule(wait=2 * packs, warmup=packs, active=3 * packs)
     profiler = PyTorchProfiler(schedule=begin, on_trace_ready=write, row_limit=25)
     set_threads(train.threads, launch)
-    run = assemble(
-        experiment,
-        RunFolder(experiment.run.path),
-        launch,
-        profiler=profiler if launch.is_first else PassThroughProfiler(),
-    )
+    run = assemble(Start(experiment, launch), profiler if launch.is_first else PassThroughProfiler())
     run.data.check_prepared()
-    run.trainer.fit_loop.epoch_loop.max_steps = PROFILED + UNPROFILED
+    run.trainer.fit_loop.epoch_loop.max_steps = 6
     run.fit()
     if launch.is_first:
         write_atomic(path / "profile.txt", profiler.summary().encode())
         show(f"profile: {path / 'profile.txt'}; open {path / 'trace.json'} in ui.perfetto.dev")
-    return DONE
+    return 0
 
 
-def assemble(
-    experiment: Experiment,
-    folder: RunFolder,
-    launch: Launch | None = None,
-    *,
-    start: Checkpoint | None = None,
-    profiler: Profiler | None = None,
-) -> Run:
-    """Build everything a run needs, without training; training resumes from the checkpoint `start` if given.
+def assemble(start: Start, profiler: Profiler | None = None) -> Run:
+    """Build everything a run needs, without training; training resumes from the checkpoint of `start` if it has one.
 
-    `launch` describes this process; left out, it is read from the environment. A run with a `profiler` writes nothing,
-    and a signal ends it at once.
+    A run with a `profiler` writes nothing, and a signal ends it at once.
 
     Raises: LabError if this machine cannot run it.
     """
@@ -181,15 +164,17 @@ def assemble(
         logging.getLogger(name).setLevel(logging.WARNING)
     for message in HINTS:
         warnings.filterwarnings("ignore", message=message)
-    launch = launch or read_launch(os.environ)
-    train, device = experiment.train, training_device(experiment)
+    experiment = start.experiment
+    train = experiment.train
+    device = training_device(experiment)
     on_gpu = device.type == "cuda"
     strategy = train.resolved_strategy(on_gpu)
     kept = profiler is None and experiment.reads_token_types  # the run folder keeps what selects sentences
-    data = PackedData(experiment, folder.token_types if kept else None)
-    recording, stopping = Recording(experiment, folder), Stopping(launch)
-    saving = Checkpointing(experiment, folder, recording, stopping, start)
-    probing = Probing(experiment, folder, recording, stopping, saving)
+    data = PackedData(experiment, start.folder.token_types if kept else None)
+    recording = Recording(experiment)
+    stopping = Stopping(start.launch)
+    saving = Checkpointing(start, recording, stopping)
+    probing = Probing(experiment, recording, stopping, saving)
     callbacks: list[Callback] = [recording, stopping, saving, probing] if profiler is None else []
     autocast = computes_in_bf16(experiment, device) and strategy != "fsdp"
     try:
@@ -203,9 +188,9 @@ def assemble(
             max_epochs=-1,
             accumulate_grad_batches=train.accumulation,
             callbacks=callbacks,
-            logger=make_logger(experiment) if profiler is None else False,
+            logger=False,
             profiler=profiler,
-            plugins=[TorchElasticEnvironment() if launch.by_torchrun else LightningEnvironment()],
+            plugins=[TorchElasticEnvironment() if start.launch.by_torchrun else LightningEnvironment()],
             use_distributed_sampler=False,
             enable_checkpointing=False,
             enable_progress_bar=False,
@@ -217,13 +202,15 @@ def assemble(
             f"train.accelerator={train.accelerator}, train.devices={train.devices}: {first_line(error)}; use the "
             "devices of this machine"
         ) from error
-    return Run(trainer, make_module(experiment, device, trained=start is not None), data, recording, stopping)
+    return Run(
+        trainer, make_module(experiment, device, trained=start.checkpoint is not None), data, recording, stopping
+    )
 
 
 def make_module(experiment: Experiment, device: torch.device, *, trained: bool) -> Training:
     """Build the training of a model, which starts from other weights unless it has been `trained`."""
-    train, bf16 = experiment.train, computes_in_bf16(experiment, device)
-    compiles, _ = choose_compile(experiment, device)
+    train = experiment.train
+    bf16 = computes_in_bf16(experiment, device)
     start = None
     if experiment.start is not None and not trained:
         start = partial(start_from, path=Path(experiment.start.path))
@@ -236,20 +223,12 @@ def make_module(experiment: Experiment, device: torch.device, *, trained: bool) 
         distance=experiment.position.distance,
         backend=choose_backend(experiment, device)[0],
         recompute=train.recompute,
-        compiler="inductor" if compiles else None,
+        compiler="inductor" if choose_compile(experiment, device)[0] else None,
     )
     whole = train.keeps_whole(experiment.model.n_parameters(), bf16=bf16)
     sharding = Sharding(torch.bfloat16 if bf16 else None, train.sharded_over, whole=whole)
-    seed = experiment.run.seed
-    return Training(
-        lambda seed: make(seed=seed),
-        experiment.optim,
-        train,
-        seed=seed,
-        sharding=sharding,
-        compiles=compiles,
-        start=start,
-    )
+    seeded: Make = lambda seed: make(seed=seed)  # noqa: E731
+    return Training(seeded, experiment.optim, train, seed=experiment.run.seed, sharding=sharding, start=start)
 
 
 def make_strategy(strategy: str, world_size: int, device: torch.device) -> Strategy | str:
@@ -265,10 +244,10 @@ def report(folder: RunFolder) -> str:
     lines = ["", f"{'consumed tokens':>16} {'effective length':>17} {'f(effective length)':>20} {'held-out loss':>14}"]
     for probe in folder.probes():
         loss = probe.get("held_out_loss")
-        length, f = probe["effective_length"], probe.get("f_at_effective_length")
-        frequency = "-" if not length or f is None else f"{f:,}"
+        f = probe.get("f_at_effective_length") if probe["effective_length"] else None
         lines.append(
-            f"{probe['consumed_tokens']:>16,} {shown_length(length, probe.get('first_length')):>17} {frequency:>20} "
-            f"{'' if loss is None else format(loss, '.3f'):>14}"
+            f"{probe['consumed_tokens']:>16,} "
+            f"{shown_length(probe['effective_length'], probe.get('first_length')):>17} "
+            f"{'-' if f is None else format(f, ','):>20} {'' if loss is None else format(loss, '.3f'):>14}"
         )
     return "\n".join([*lines, f"\neverything is in {folder.path}"])

@@ -14,9 +14,7 @@ import dataclasses
 import io
 import json
 import os
-import shutil
 import struct
-import warnings
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager
@@ -34,17 +32,7 @@ from torch.optim import Optimizer
 
 from lab.errors import CheckpointError, LabError, first_line
 from lab.files import FileEntry, write_hashed
-from lab.train.checkpoints import (
-    CONSUMED,
-    OPTIMIZER,
-    SHARDING,
-    TEMPORARY,
-    WEIGHTS,
-    Checkpoint,
-    shared_names,
-    temporary_folder,
-    weights_of,
-)
+from lab.train.checkpoints import CONSUMED, OPTIMIZER, SHARDING, TEMPORARY, WEIGHTS, Checkpoint, temporary_folder
 
 Files = dict[str, FileEntry]
 DTYPES = {torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16"}
@@ -60,7 +48,10 @@ class ShardWriter(StorageWriter):
     def __init__(
         self, root: Path, consumed_tokens: int, small: Mapping[str, bytes], publish: Callable[[Files], None]
     ) -> None:
-        self.root, self.consumed_tokens, self.small, self.publish = root, consumed_tokens, small, publish
+        self.root = root
+        self.consumed_tokens = consumed_tokens
+        self.small = small
+        self.publish = publish
         self.files: Files = {}
 
     def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
@@ -144,7 +135,7 @@ def write_shards(
         future = checkpoint.async_save(tensors, storage_writer=writer, process_group=group)
         assert isinstance(future, Future), "the stager copies before it returns"
         return future
-    with one_error(writer.root):
+    with one_error(f"{writer.root}: no checkpoint could be written"):
         checkpoint.save(tensors, storage_writer=writer, process_group=group)
     return None
 
@@ -154,26 +145,20 @@ def finish_writing(future: Future[Any], root: Path) -> None:
 
     Raises: CheckpointError.
     """
-    with one_error(root):
+    with one_error(f"{root}: no checkpoint could be written"):
         future.result()
 
 
 @contextmanager
-def one_error(root: Path) -> Iterator[None]:
-    """Report the first error of any process in a save, and delete what no process writes any more."""
+def one_error(rule: str, remedy: str = "") -> Iterator[None]:
+    """Report the first error of any process as one line, the user's own errors as they are."""
     try:
         yield
     except checkpoint.CheckpointException as error:
-        shutil.rmtree(root / TEMPORARY, ignore_errors=True)
-        if isinstance(first_error(error), LabError):
-            raise first_error(error) from error
-        raise CheckpointError(f"{root}: no checkpoint could be written ({first_line(first_error(error))})") from error
-
-
-def first_error(error: BaseException) -> BaseException:
-    """Return the first error of any process."""
-    failures = getattr(error, "failures", None)
-    return next(iter(failures.values()))[0] if failures else error
+        first = next(iter(error.failures.values()))[0]
+        if isinstance(first, LabError):
+            raise first from error
+        raise CheckpointError(f"{rule} ({first_line(first)}){remedy}") from error
 
 
 def read_shards(tensors: dict[str, Any], folder: Path, group: ProcessGroup | None = None) -> None:
@@ -184,13 +169,8 @@ def read_shards(tensors: dict[str, Any], folder: Path, group: ProcessGroup | Non
     Raises: CheckpointError for files that are broken or do not hold the tensors.
     """
     reader = checkpoint.HuggingFaceStorageReader(str(folder))
-    try:
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message=NO_GROUP)
-            checkpoint.load(tensors, storage_reader=reader, process_group=group, no_dist=group is None)
-    except checkpoint.CheckpointException as error:
-        reason = first_line(first_error(error))
-        raise CheckpointError(f"{folder}: cannot be read ({reason}); use another checkpoint") from error
+    with one_error(f"{folder}: cannot be read", "; use another checkpoint"):
+        checkpoint.load(tensors, storage_reader=reader, process_group=group, no_dist=group is None)
 
 
 def packed(state: dict[str, Any]) -> bytes:
@@ -198,6 +178,18 @@ def packed(state: dict[str, Any]) -> bytes:
     buffer = io.BytesIO()
     torch.save(state, buffer)
     return buffer.getvalue()
+
+
+def weights_of(model: nn.Module) -> dict[str, Tensor]:
+    """Return a model's weights by name, a shared one once."""
+    return {name: parameter.detach() for name, parameter in model.named_parameters()}
+
+
+def shared_names(model: nn.Module) -> dict[str, str]:
+    """Map every other name of a shared weight to its first."""
+    first = {parameter: name for name, parameter in model.named_parameters()}
+    every = model.named_parameters(remove_duplicate=False)
+    return {name: first[parameter] for name, parameter in every if first[parameter] != name}
 
 
 def optimizer_tensors(state: dict[str, Any]) -> dict[str, Tensor]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -30,8 +32,7 @@ from lab.files import (
     write_json,
     writing,
 )
-from lab.launch import Launch
-from lab.model import devices
+from lab.launch import Launch, read_launch
 from lab.positions import frequencies
 from lab.positions.methods import describe
 from lab.positions.rope import base_warning
@@ -41,18 +42,29 @@ from lab.source import tokenizer_of
 from lab.train import checkpoints
 from lab.train.arms import changes
 from lab.train.checkpoints import Checkpoint
-from lab.train.environment import (
-    choose_backend,
-    choose_compile,
-    computes_in_bf16,
-    describe_environment,
-    training_device,
-)
+from lab.train.environment import choose_backend, choose_compile, describe_environment, training_device
 from lab.train.folder import RunFolder
 
 WEIGHT_BYTES = 12  # the weight and AdamW's two moments, float32 each
 POSITION_BYTES = 32  # of counts.npz: lengths, f, supervised and its f
 RESTART = "begin anew with --restart, which moves this folder aside and deletes nothing"
+
+
+@dataclass(frozen=True)
+class Start:
+    """A run that is about to train: its settings, this process of it, and the checkpoint to continue at.
+
+    Only the first process verifies checkpoints and holds one; the others receive it when training begins.
+    """
+
+    experiment: Experiment
+    launch: Launch = field(default_factory=lambda: read_launch(os.environ))
+    checkpoint: Checkpoint | None = None
+
+    @property
+    def folder(self) -> RunFolder:
+        """The run folder."""
+        return RunFolder(self.experiment.run.path)
 
 
 @contextmanager
@@ -77,14 +89,13 @@ def own_run(experiment: Experiment, launch: Launch) -> Iterator[None]:
             path.rmdir()  # nothing was written
 
 
-def find_start(experiment: Experiment, folder: RunFolder, resume: bool, launch: Launch) -> Checkpoint | None:
+def find_start(experiment: Experiment, launch: Launch, *, resume: bool) -> Checkpoint | None:
     """Find the checkpoint that the run resumes from; None for a run that has not been trained yet.
-
-    Only the first process verifies checkpoints; the others receive theirs in trainer.fit.
 
     Raises: CheckpointError if a run of that name exists and --resume is missing, its settings differ, or nothing of it
         can be resumed.
     """
+    folder = RunFolder(experiment.run.path)
     if not folder.holds_records():
         return None  # a new run, or one that ended before it trained
     if not resume:
@@ -95,12 +106,9 @@ def find_start(experiment: Experiment, folder: RunFolder, resume: bool, launch: 
     config = folder.path / "config.yaml"
     if not config.is_file():
         raise CheckpointError(f"{config}: is missing, and nothing tells what was trained; restore it, or {RESTART}")
-    before = load_experiment(config)
-    faults = [
-        f"{key}={new}: the run was started with {old}; set it back, or choose another --run.name"
-        for key, old, new in changes(before.to_dict(), experiment.to_dict())
-    ]
-    if faults:
+    differ = changes(load_experiment(config).to_dict(), experiment.to_dict())
+    remedy = "set it back, or choose another --run.name"
+    if faults := [f"{key}={new}: the run was started with {old}; {remedy}" for key, old, new in differ]:
         raise ConfigError(*faults)
     if not launch.is_first:
         return None
@@ -115,50 +123,46 @@ def find_start(experiment: Experiment, folder: RunFolder, resume: bool, launch: 
     return found
 
 
-def start_folder(
-    experiment: Experiment,
-    folder: RunFolder,
-    checkpoint: Checkpoint | None,
-    data: PackedData,
-    threads: int,
-    *,
-    restart: bool = False,
-) -> None:
+def start_folder(start: Start, data: PackedData, threads: int, *, restart: bool = False) -> None:
     """Write the files that describe the run, after the last checks; on a resume, add to them and drop later records.
 
     A new run is marked as untrained before anything else is written; a `restart` first moves the old one aside.
 
     Raises: LabError.
     """
-    shards, probe = shard_folder(experiment.data), experiment.probe
+    experiment = start.experiment
+    checkpoint = start.checkpoint
+    path = start.folder.path
+    shards = shard_folder(experiment.data)
     tokenizer = load_tokenizer(shards)
     check_vocabulary(experiment)
-    warning = window_warning(experiment.tests, tokenizer, experiment.reach)
-    token_types = choose_token_types(experiment, folder, checkpoint)
-    show("\n".join(filter(None, (f"data: {summarise(shards).summary}", warning))))
-    shape = planned_shape(experiment, folder, checkpoint, data)
-    if restart and any(not entry.name.startswith(LOCK_NAME) for entry in folder.path.iterdir()):
-        show(f"{folder.path}: moved to {move_aside(folder.path)}")
+    files: dict[str, Any] = {"tokenizer.json": (shards / "tokenizer.json").read_bytes()}
+    files["config.yaml"] = experiment.to_yaml().encode()
+    show(f"data: {summarise(shards).summary}")
+    if warning := window_warning(experiment.tests, tokenizer, experiment.reach):
+        show(warning)
+    if experiment.skip is not None and experiment.reads_token_types:  # a resumed run keeps those it started with
+        source = result_file(Path(experiment.skip.selection) if checkpoint is None else start.folder.token_types)
+        read_token_types(source, tokenizer)
+        files[start.folder.token_types.name] = source.read_bytes()
+    if (shape := planned_shape(start, data)) is not None:
+        files["shape.json"] = shape
+    if restart and any(not entry.name.startswith(LOCK_NAME) for entry in path.iterdir()):
+        show(f"{path}: moved to {move_aside(path)}")
     weights = experiment.model.n_parameters() * WEIGHT_BYTES  # room for two checkpoints, or for a second one
     needed = (2 if checkpoint is None else 1) * (weights + 2 * experiment.reach * POSITION_BYTES)
-    if free_bytes(folder.path) < needed:
-        raise DiskError(disk_fault(folder.path, needed, "checkpoints until the first is replaced, and counts"))
+    if free_bytes(path) < needed:
+        raise DiskError(disk_fault(path, needed, "checkpoints until the first is replaced, and counts"))
     if checkpoint is None:
-        checkpoints.mark_untrained(folder.checkpoints)
-    environment = describe_start(experiment, folder, checkpoint, threads)
-    folder.rewind(checkpoint.consumed_tokens if checkpoint else -1)
-    write_json(folder.path / "environment.json", environment)
-    write_atomic(folder.path / "tokenizer.json", (shards / "tokenizer.json").read_bytes())
-    if checkpoint is None:
-        (folder.path / KEPT).unlink(missing_ok=True)
+        checkpoints.mark_untrained(start.folder.checkpoints)
+        (path / KEPT).unlink(missing_ok=True)
+        probe = experiment.probe
         text = text_to_keep(probe.haystack, experiment.data, tokenizer, probe.longest(experiment.data.window))
-        if text is not None:
-            write_atomic(folder.path / KEPT, text.encode())
-    write_atomic(folder.path / "config.yaml", experiment.to_yaml().encode("utf-8"))
-    if token_types is not None:
-        write_atomic(folder.token_types, token_types)
-    if shape is not None:
-        write_json(folder.path / "shape.json", shape)
+        files |= {} if text is None else {KEPT: text.encode()}
+    files["environment.json"] = describe_start(start, threads)
+    start.folder.rewind(checkpoint.consumed_tokens if checkpoint else -1)
+    for name, content in files.items():
+        (write_json if isinstance(content, dict) else write_atomic)(path / name, content)
     show(announce(experiment, checkpoint))
 
 
@@ -167,53 +171,35 @@ def check_vocabulary(experiment: Experiment) -> None:
 
     Raises: ConfigError.
     """
-    ours, size, start = load_tokenizer(shard_folder(experiment.data)), experiment.model.vocab_size, experiment.start
-    vocabulary = ours.get_vocab()
-    if len(vocabulary) > size:
-        n = len(vocabulary)
-        raise ConfigError(f"model.vocab_size={size}: the tokenizer has {n} tokens; use {n} or more")
-    own = tokenizer_of(Path(start.path)) if start is not None else None
-    differ = len(load_tokenizer(own).get_vocab().items() ^ vocabulary.items()) if own is not None else 0
-    if start is not None and differ:
+    ours = load_tokenizer(shard_folder(experiment.data)).get_vocab()
+    if len(ours) > (size := experiment.model.vocab_size):
+        raise ConfigError(f"model.vocab_size={size}: the tokenizer has {len(ours)} tokens; use {len(ours)} or more")
+    path = "" if experiment.start is None else experiment.start.path
+    own = tokenizer_of(Path(path)) if path else None
+    if own is not None and (differ := len(load_tokenizer(own).get_vocab().items() ^ ours.items())):
         raise ConfigError(
-            f"data.tokenizer: is not the one that start.path={start.path} was trained with ({differ} entries differ); "
-            "leave data.tokenizer out"
+            f"data.tokenizer: is not the one that start.path={path} was trained with ({differ} entries differ); leave "
+            "data.tokenizer out"
         )
 
 
-def choose_token_types(experiment: Experiment, folder: RunFolder, checkpoint: Checkpoint | None) -> bytes | None:
-    """Read and check the impactful token types that select sentences; a resumed run keeps those it started with.
-
-    Raises: LabError.
-    """
-    if experiment.skip is None or not experiment.reads_token_types:
-        return None
-    path = Path(experiment.skip.selection)
-    found = result_file(path if checkpoint is None else folder.token_types)
-    read_token_types(found, load_tokenizer(shard_folder(experiment.data)))
-    kept = found.read_bytes()
-    if checkpoint is not None and result_file(path).is_file() and result_file(path).read_bytes() != kept:
-        show(f"skip.selection={path}: has changed; the run continues with {found}, as it started", error=True)
-    return kept
-
-
-def planned_shape(
-    experiment: Experiment, folder: RunFolder, checkpoint: Checkpoint | None, data: PackedData
-) -> dict[str, Any] | None:
-    """Print and record the shape of a run that has one; a resumed run must have its first plan.
+def planned_shape(start: Start, data: PackedData) -> dict[str, Any] | None:
+    """Print and return the shape of a run that has one; a resumed run must have its first plan.
 
     Raises: ConfigError for a target out of reach, CheckpointError for another plan.
     """
-    if experiment.shape is None or data.shaped is None:
+    shape, shaped = start.experiment.shape, data.shaped
+    if shape is None or shaped is None:
         return None
-    cost = data.shaped.cost(data.store, experiment.train.tokens)
-    record, path = shape_record(experiment.shape, data.shaped.plan, cost), folder.path / "shape.json"
-    if checkpoint is not None and path.exists():
-        before = read_object(path, CheckpointError, "restore it, or begin anew with --restart")
+    cost = shaped.cost(data.store, start.experiment.train.tokens)
+    record = shape_record(shape, shaped.plan, cost)
+    path = start.folder.path / "shape.json"
+    if start.checkpoint is not None and path.exists():
+        before = read_object(path, CheckpointError, f"restore it, or {RESTART}")
         if any(before.get(name) != record[name] for name in ("draws", "weights")):
             rule = "the plan computed now differs, as the solver or the corpus has changed"
             raise CheckpointError(f"{path}: {rule}; continue on the first machine, or choose another --run.name")
-    show(summary_of_shape(experiment.shape, data.shaped.plan, cost))
+    show(summary_of_shape(shape, shaped.plan, cost))
     return record
 
 
@@ -229,26 +215,25 @@ def move_aside(path: Path) -> Path:
     return aside
 
 
-def describe_start(
-    experiment: Experiment, folder: RunFolder, checkpoint: Checkpoint | None, threads: int
-) -> dict[str, Any]:
+def describe_start(start: Start, threads: int) -> dict[str, Any]:
     """Describe the code, machine and data of this start; a resume is added to what the first one wrote.
 
     Raises: CheckpointError for other data.
     """
-    shards, first = shard_folder(experiment.data), folder.environment()
-    digest = digest_of_data(shards)
-    if checkpoint is not None and None not in (digest, first.get("data")) and digest != first["data"]:
+    shards = shard_folder(start.experiment.data)
+    first = start.folder.environment()
+    data = digest_of_data(shards)
+    if start.checkpoint is not None and None not in (data, first.get("data")) and data != first["data"]:
         raise CheckpointError(
             f"{shards}: holds other shards or another tokenizer than the run was started with "
-            f"(SHA-256 {digest}, expected {first['data']}); restore them, or choose another --run.name"
+            f"(SHA-256 {data}, expected {first['data']}); restore them, or choose another --run.name"
         )
-    now = {"data": digest, **describe_environment(experiment.run.seed, threads)}
-    if checkpoint is None or not first:
+    now = {"data": data, **describe_environment(start.experiment.run.seed, threads)}
+    if start.checkpoint is None or not first:
         return now
     resumes = first.get("resumes", [])
-    warn_of_changes(folder.path / "environment.json", [first, *resumes][-1], now)
-    return {**first, "resumes": [*resumes, {"consumed_tokens": checkpoint.consumed_tokens, **now}]}
+    warn_of_changes(start.folder.path / "environment.json", [first, *resumes][-1], now)
+    return {**first, "resumes": [*resumes, {"consumed_tokens": start.checkpoint.consumed_tokens, **now}]}
 
 
 def warn_of_changes(path: Path, before: dict[str, Any], now: dict[str, Any]) -> None:
@@ -261,34 +246,29 @@ def warn_of_changes(path: Path, before: dict[str, Any], now: dict[str, Any]) -> 
 
 
 def announce(experiment: Experiment, checkpoint: Checkpoint | None) -> str:
-    """Format the run's size, its attention kernel, whether blocks are compiled, and the reasons."""
-    train, device = experiment.train, training_device(experiment)
+    """Format the run's size, its attention kernel, whether blocks are compiled, the reasons, and warnings.
+
+    A position method that changes nothing at its given values is named.
+    """
+    train = experiment.train
+    device = training_device(experiment)
     backend, reason = choose_backend(experiment, device)
     compiled, why = choose_compile(experiment, device)
     start = f"; continues at {checkpoint.consumed_tokens:,} tokens" if checkpoint else ""
-    shared = f", each pack shared by {train.context_parallel} processes" if train.context_parallel > 1 else ""
-    dtype = torch.bfloat16 if computes_in_bf16(experiment, device) else torch.float32
     lines = [
         f"run: {experiment.run.path}: {experiment.model.n_parameters():,} parameters, {train.steps:,} steps of "
-        f"{train.batch_tokens:,} tokens on {device.type}{shared}{start}",
+        f"{train.batch_tokens:,} tokens on {device.type}{start}",
         f"attention: {backend} ({reason})",
         f"compiled blocks: {'yes' if compiled else 'no'} ({why})",
-        devices.describe(dtype) if device.type == "cpu" else None,
-        *reductions(experiment),
-        base_warning(experiment.model.theta, experiment.data.window),
     ]
-    return "\n".join(filter(None, lines))
-
-
-def reductions(experiment: Experiment) -> list[str]:
-    """List the position methods that change nothing at their given values."""
-    frequency, distance, window = experiment.frequencies, experiment.position.distance, experiment.data.window
+    frequency = experiment.frequencies
+    distance = experiment.position.distance
+    window = experiment.data.window
+    keys = torch.arange(window)
     rope = frequencies("rope", head_dim=experiment.model.head_dim, theta=experiment.model.theta)
-    last, keys = torch.tensor([window - 1]), torch.arange(window)
-    lines = []
     same = torch.equal(frequency.at_length(window).inv_freq, rope.inv_freq)
     if frequency.method != "rope" and same and bool((frequency.logit_factor(keys, layer=1 << 30) == 1).all()):
         lines.append(f"position.frequency: {describe(frequency.config)} is plain RoPE at these values")
-    if not distance.is_plain and torch.equal(distance.rel_pos(last, keys), last[:, None] - keys.double()):
+    if not distance.is_plain and torch.equal(distance.rel_pos(keys[-1:], keys), (keys[-1:, None] - keys).double()):
         lines.append(f"position.distance: {describe(distance)} is plain distance at these values")
-    return lines
+    return "\n".join([*lines, *filter(None, [base_warning(experiment.model.theta, window)])])

@@ -94,7 +94,6 @@ def test_ids_and_documents_by_definition(lengths, padding):
     assert segments.doc_ids.tolist() == docs
     assert segments.position_ids.dtype == segments.doc_ids.dtype == torch.int64
     assert (segments.n_real, segments.n_tokens) == (sum(lengths), sum(lengths) + padding)
-    assert segments.max_length == max(lengths, default=0)
     assert segments.cu_seqlens.tolist() == cumulative(lengths).tolist()
     assert segments.cu_seqlens.dtype == torch.int32
 

@@ -16,7 +16,6 @@ from lab.data.packing import Pack
 from lab.errors import ConfigError
 from lab.model.config import DecoderConfig
 from lab.positions import distance, frequencies
-from lab.train import choices
 from lab.train.environment import choose_compile
 from tests.fits import load
 from tests.model import stand_ins
@@ -149,14 +148,14 @@ CHOICES = {  # settings, device, whether blocks are compiled, and words of the r
 
 @pytest.mark.parametrize(("words", "device", "compiled", "reason"), CHOICES.values(), ids=CHOICES)
 def test_the_choice_and_its_reason(monkeypatch, words, device, compiled, reason):
-    monkeypatch.setattr(choices, "compiler_fault", lambda kind: None)
+    monkeypatch.setattr("lab.model.devices.compiles", lambda: True)
     made = choose_compile(load(*words), device)
     assert made[0] is compiled
     assert reason in made[1]
 
 
 def test_without_a_compiler_blocks_stay_uncompiled_or_the_run_is_refused(monkeypatch):
-    monkeypatch.setattr(choices, "compiler_fault", lambda kind: "torch cannot compile; install g++")
-    assert choose_compile(load(), GPU) == (False, "torch cannot compile; install g++")
-    with refused("train.compile=true: torch cannot compile; install g++", error=ConfigError):
-        choose_compile(load(ON), CPU)
+    monkeypatch.setattr("lab.model.devices.compiles", lambda: False)
+    assert choose_compile(load(), GPU) == (False, "torch.compile needs Triton and a C compiler; install gcc")
+    with refused("train.compile=true: torch.compile needs Triton and a C compiler; {}", error=ConfigError):
+        choose_compile(load(ON), GPU)

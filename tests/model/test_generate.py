@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from lab.model import generate
-from lab.model.generate import LEAST_SHARE, Group, greedy, sorted_groups
+from lab.model.generate import LEAST_SHARE, Group, greedy, groups_of
 from tests.model.methods import FREQUENCIES, decoder, every_kind, every_pair, tokens
 
 
@@ -172,11 +172,11 @@ def test_groups_cover_all_rows_and_share_what_they_say(seed):
     generator = np.random.default_rng(seed)
     prompts = generator.integers(0, 2 + seed % 2, (1 + seed % 9, 1 + seed % 7))
     prompts[len(prompts) // 2 :, : generator.integers(0, prompts.shape[1] + 1)] = 0
-    order, groups = sorted_groups(prompts)
-    assert sorted(order) == list(range(len(prompts)))
+    prompts = np.array(sorted(prompts.tolist()))
+    groups = groups_of(prompts)
     assert [a for group in groups for a in range(group.start, group.stop)] == list(range(len(prompts)))
     for start, stop, prefix in groups:
-        rows = prompts[order[start:stop]]
+        rows = prompts[start:stop]
         if prefix:
             assert stop - start > 1
             assert prefix == min(begin_alike(rows), prompts.shape[1] - 1)
@@ -187,7 +187,7 @@ def test_groups_cover_all_rows_and_share_what_they_say(seed):
 def test_a_row_that_would_shorten_the_prefix_too_much_begins_a_group_of_its_own():
     # rows 0 and 1 share 7 of 8 tokens: 7 saved; with row 2, which shares 2, it would be 2 * 2 = 4
     prompts = np.array([[1, 1, 1, 1, 1, 1, 1, 1], [1, 1, 1, 1, 1, 1, 1, 2], [1, 1, 2, 2, 2, 2, 2, 2]])
-    assert sorted_groups(prompts) == ([0, 1, 2], [Group(0, 2, 7), Group(2, 3, 0)])
+    assert groups_of(prompts) == [Group(0, 2, 7), Group(2, 3, 0)]
     # with a row that shares 4 it is 2 * 4 = 8
     prompts[2, 2:4] = 1
-    assert sorted_groups(prompts)[1] == [Group(0, 3, 4)]
+    assert groups_of(prompts) == [Group(0, 3, 4)]

@@ -81,7 +81,7 @@ def in_tiles(layout: Layout, q: Tensor) -> bool:
         return layout.starts is not None and 1 < q.shape[2] < layout.k_pos.shape[-1]
     if devices.kind(q.device) == "cuda":
         return True
-    return segments.anchors is not None and segments.max_length > MASKED_ROWS
+    return segments.anchors is not None and max(segments.lengths, default=0) > MASKED_ROWS
 
 
 def choose(backend: str, device: torch.device, dtype: torch.dtype) -> tuple[str, str]:
@@ -178,8 +178,8 @@ def trial(device: torch.device) -> None:
 
     The trainer has not set this rank's GPU yet; on any other one this process would hold memory.
     """
-    if device.index is None:
-        device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
-    x, spans = torch.zeros(8, 1, 64, dtype=torch.bfloat16, device=device), Spans.of([8], [8], device)
+    own = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0"))) if device.index is None else device
+    x = torch.zeros(8, 1, 64, dtype=torch.bfloat16, device=own)
+    spans = Spans.of([8], [8], own)
     out, lse = Flash().forward(x, x, x, spans)
     Flash().backward(x, x, x, x, out, lse, spans)

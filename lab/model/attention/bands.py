@@ -19,7 +19,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -84,10 +83,9 @@ class Places:
 
 @dataclass(frozen=True, eq=False)
 class Round:
-    """Tiles that one call runs, span after span; `first` if no round before has any of their queries."""
+    """Tiles that one call runs, span after span."""
 
     band: int
-    first: bool
     queries: Places
     keys: Places
     spans: Spans
@@ -110,28 +108,21 @@ def rounds_of(layout: Layout, batch: int, windows: bool) -> list[Round]:
                 drafts.append((kind, [tile]))
             else:
                 tiles.append(tile)
-        covered = np.zeros(layout.q_pos.shape[-1], dtype=bool)
         drafts.sort(key=lambda draft: draft[0][0])
-        layout.rounds[key] = [round_of(*kind, tiles, layout, batch, covered) for kind, tiles in drafts]
+        layout.rounds[key] = [round_of(*kind, tiles, layout, batch) for kind, tiles in drafts]
     made: list[Round] = layout.rounds[key]
     return made
 
 
-def round_of(band: int, shape: str, tiles: list[Tile], layout: Layout, batch: int, covered: np.ndarray) -> Round:
-    """Collect the tokens of a round's tiles.
-
-    Shapes: covered bool (Tq,), the queries of rounds before, to which this one's are added.
-    """
+def round_of(band: int, shape: str, tiles: list[Tile], layout: Layout, batch: int) -> Round:
+    """Collect the tokens of a round's tiles."""
     device = layout.k_pos.device
     queries = Places.of([(tile.q, tile.shape == "upper") for tile in tiles], batch, device)
     keys = Places.of([(tile.k, tile.shape == "upper") for tile in tiles], batch, device)
     spans = Spans.of([len(t.q) for t in tiles] * batch, [len(t.k) for t in tiles] * batch, device)
     region = layout.bands[band].region
     window = region.width if shape == "near" and isinstance(region, Near) else None
-    first = not any(covered[tile.q.start : tile.q.stop].any() for tile in tiles)
-    for tile in tiles:
-        covered[tile.q.start : tile.q.stop] = True
-    return Round(band, first, queries, keys, replace(spans, causal=shape != "full", window=window))
+    return Round(band, queries, keys, replace(spans, causal=shape != "full", window=window))
 
 
 class Bands(torch.autograd.Function):
@@ -199,11 +190,8 @@ def merge(out: Tensor, lse: Tensor, into: Round, part: Tensor, part_lse: Tensor)
 
     Shapes: out (B, T, N, H); lse (B, T, N); part (n, N, H); part_lse (N, n).
     """
-    places, added = into.queries, part_lse.T
-    if into.first:
-        places.put(out, part.to(out.dtype))
-        places.put(lse, added)
-        return
+    places = into.queries
+    added = part_lse.T
     before = places.take(lse)
     total = torch.logaddexp(before, added)
     weights = [(x - total).exp()[..., None] for x in (before, added)]

@@ -206,9 +206,10 @@ class CpuFlash:
 
 def batches(spans: Spans, of_queries: tuple[Tensor, ...], of_keys: tuple[Tensor, ...]) -> Iterator[tuple[Tensor, ...]]:
     """Cut tensors (T, N, ...) into spans (1, N, n, ...), or, all of one length, into a batch of them (S, N, n, ...)."""
-    q_lengths, k_lengths = spans.q_lengths, spans.k_lengths
+    q_lengths = spans.q_lengths
+    k_lengths = spans.k_lengths
     if len({*zip(q_lengths, k_lengths, strict=True)}) == 1:
-        yield tuple(x.unflatten(0, (spans.n, -1)).transpose(1, 2) for x in (*of_queries, *of_keys))
+        yield tuple(x.unflatten(0, (len(q_lengths), -1)).transpose(1, 2) for x in (*of_queries, *of_keys))
         return
     parts = [x.split(q_lengths) for x in of_queries] + [x.split(k_lengths) for x in of_keys]
     yield from (tuple(x[None].transpose(1, 2) for x in span) for span in zip(*parts, strict=True))

@@ -43,11 +43,6 @@ class Spans:
         return cls(cu_q, cu_k, tuple(q_lengths), tuple(k_lengths))
 
     @property
-    def n(self) -> int:
-        """Number of spans."""
-        return len(self.q_lengths)
-
-    @property
     def arguments(self) -> tuple[Tensor, Tensor, int, int]:
         """Cumulative lengths of queries and keys and the longest of each, as variable-length kernels take them."""
         return self.cu_q, self.cu_k, max(self.q_lengths), max(self.k_lengths)
@@ -102,11 +97,6 @@ class Segments:
             )
         lengths = tuple(n for n in lengths if n)  # kernels take no empty segments
         return cls.from_lengths(lengths, n_tokens, cu_seqlens.device)
-
-    @property
-    def max_length(self) -> int:
-        """Length of the longest segment."""
-        return max(self.lengths, default=0)
 
     @property
     def n_real(self) -> int:

@@ -112,21 +112,15 @@ def apply(model: Any, *, distance: Distance) -> Any:
         from transformers import AttentionInterface, AttentionMaskInterface
     except ModuleNotFoundError as error:
         raise MissingPackage("transformers", "lab.model.huggingface.apply", "hf") from error
-    kind = type(model).__name__
     family = model.config.model_type
     layers = [module for module in model.modules() if hasattr(module, "q_proj") and hasattr(module, "layer_idx")]
     rotary: Any = next((module for module in model.modules() if hasattr(module, "inv_freq")), None)
-    if family not in FAMILIES or 2 * len(rotary.inv_freq) != layers[0].head_dim:
-        raise ConfigError(
-            f"model={kind}: is of family {family} or rotates a part of the dimensions; apply needs one of "
-            f"{', '.join(FAMILIES)} that rotates all"
-        )
     general = getattr(model.config, "sliding_window", None)
-    sliding = [getattr(layer, "sliding_window", general) for layer in layers]
-    if any(sliding):
+    slides = any(getattr(layer, "sliding_window", general) for layer in layers)  # hides keys that a method moves
+    if family not in FAMILIES or slides or 2 * len(rotary.inv_freq) != layers[0].head_dim:
         raise ConfigError(
-            f"model={kind}: sliding_window={max(filter(None, sliding))}: a sliding window hides keys that a distance "
-            "method moves; load the model with sliding_window=None"
+            f"model={type(model).__name__}: must be of the family {', '.join(FAMILIES)}, rotate all dimensions of a "
+            "head and have no sliding window; load it with sliding_window=None, or use another model"
         )
     AttentionInterface.register(NAME, attention)
     AttentionMaskInterface.register(NAME, stated_mask)

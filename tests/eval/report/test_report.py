@@ -86,12 +86,10 @@ def test_page_is_whole_and_escaped_and_its_figures_are_valid(two_arms, tmp_path,
 
 def test_faults_are_one_line_each(tmp_path, capsys):
     good, other = write_fake(tmp_path / "a"), write_fake(tmp_path / "more" / "a")
-    (tmp_path / "empty").mkdir()
     broken = write_fake(tmp_path / "broken")
     for words, start in (
-        ([tmp_path / "none"], f"{tmp_path / 'none'}: no such folder"),
-        ([tmp_path / "empty"], f"{tmp_path / 'empty'}: not a run folder"),
-        ([good, other], f"{other}: another folder has the same name"),
+        ([tmp_path / "none"], f"{tmp_path / 'none'}: must be a run folder"),
+        ([good, other], "a: must be the name of one folder only"),
         ([good, "-o", good / "config.yaml" / "x.html"], f"-o {good / 'config.yaml' / 'x.html'}: cannot be written"),
     ):
         status, _, err = run(words, capsys)

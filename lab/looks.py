@@ -12,9 +12,9 @@ from lab.errors import MissingPackage
 if TYPE_CHECKING:
     import pandas as pd
 
-Kind = Literal["line", "point", "bar", "heat"]
-BLUE, ORANGE, GREY = "#0072b2", "#d55e00", "#888888"
-PALETTE = (BLUE, ORANGE, "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#222222", "#aa4499")
+BLUE = "#0072b2"
+GREY = "#888888"
+PALETTE = (BLUE, "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#222222", "#aa4499")
 SHAPES = ("circle", "triangle-right", "square", "triangle-up", "diamond", "cross", "triangle-down")
 DASHES = ((1, 0), (7, 3), (2, 2), (9, 3, 2, 3), (12, 4))
 FEW = 12  # values of x that are all written on a logarithmic axis
@@ -52,16 +52,9 @@ def is_numeric(values: pd.Series[Any]) -> bool:
     return values.dtype.kind in "iuf" or not values.notna().any()
 
 
-def numbers_of(values: pd.Series[Any]) -> pd.Series[float]:
-    """Return the numbers of a column, without gaps."""
-    import pandas as pd
-
-    return pd.to_numeric(values, errors="coerce").dropna()
-
-
 def outside(values: pd.Series[Any], limits: tuple[float, float] | None) -> bool:
     """Return whether values lie beyond the limits of an axis, where what is drawn must be cut off."""
-    return limits is not None and not numbers_of(values).between(*limits).all()
+    return limits is not None and is_numeric(values) and not values.dropna().between(*limits).all()
 
 
 def words(name: object) -> str:
@@ -70,7 +63,7 @@ def words(name: object) -> str:
 
 
 def axis(
-    channel: Any,
+    side: Literal["x", "y"],
     values: pd.Series[Any],
     title: str | None,
     *,
@@ -84,21 +77,20 @@ def axis(
     A logarithmic x axis has powers of two as its ticks, or all values where they are few whole numbers.
     """
     alt = altair()
-    is_x, heading = channel is alt.X, words(values.name) if title is None else title
+    channel = alt.X if side == "x" else alt.Y
+    heading = words(values.name) if title is None else title
     if named:
         look = alt.Axis(labelAngle=0, labelOverlap="greedy", labelLimit=NAMES)
         return channel(f"{values.name}:O", title=heading, sort=list(dict.fromkeys(values)), axis=look)
-    known = numbers_of(values)
-    is_large = len(known) > 0 and float(known.abs().max()) >= MANY
     options: dict[str, Any] = {"labelOverlap": "greedy", "tickCount": 6}
     scale: dict[str, Any] = {"type": "log", "nice": False} if log else {"zero": False}
-    if is_x:
+    if side == "x":
         scale |= {"nice": False, "padding": 6}
-    if percent or is_large:
+    if percent or values.dropna().abs().max() >= MANY:
         options["format"] = ".0%" if percent else ".3~s"
-    elif log and is_x:
+    elif log and side == "x":
         scale["base"] = 2
-        options |= {"values": log_ticks(known.tolist()), "format": ","}
+        options |= {"values": log_ticks(values.dropna().tolist()), "format": ","}
     if limits is not None:
         scale |= {"domain": list(limits), "nice": False}
     return channel(f"{values.name}:Q", title=heading, scale=alt.Scale(**scale), axis=alt.Axis(**options))
@@ -121,13 +113,17 @@ def log_ticks(values: Sequence[float]) -> list[float]:
 def looks_of(
     table: pd.DataFrame,
     series: str,
-    kind: Kind,
+    kind: str,
     names: Sequence[str] | None,
     listed: bool | Sequence[str],
     shape: str | None,
 ) -> dict[str, Any]:
     """Give each series its colour and its dash or shape; numbers go from light to dark."""
     alt = altair()
+
+    def cycled(values: Sequence[str], looks: Sequence[Any]) -> Any:
+        return alt.Scale(domain=list(values), range=[looks[k % len(looks)] for k in range(len(values))])
+
     if is_numeric(table[series]):
         bar = alt.Legend(title=words(series), orient="right", format=".3~s")
         color = alt.Color(f"{series}:Q", scale=alt.Scale(scheme="viridis", reverse=True), legend=bar)
@@ -150,27 +146,22 @@ def looks_of(
     return found
 
 
-def cycled(values: Sequence[str], looks: Sequence[Any]) -> Any:
-    """Assign looks to values, from the first again where there are more values."""
-    return altair().Scale(domain=list(values), range=[looks[k % len(looks)] for k in range(len(values))])
-
-
 def rule_layers(rule: Rule) -> list[Any]:
     """Draw a dashed line across the chart, and its text at the end of it."""
     alt = altair()
     chart = alt.Chart(alt.Data(values=[{"rule": rule.value, "text": rule.text}]))
-    place = alt.X("rule:Q") if rule.axis == "x" else alt.Y("rule:Q")
+    place = {rule.axis: alt.X("rule:Q") if rule.axis == "x" else alt.Y("rule:Q")}
     end = {"y": alt.value(0)} if rule.axis == "x" else {"x": alt.value("width")}
     look = {"align": "center", "dy": -10} if rule.axis == "x" else {"align": "right", "dy": -6}
-    text = chart.mark_text(color="#666666", fontSize=11, **look).encode(**{rule.axis: place}, **end, text="text:N")
-    line = chart.mark_rule(color=GREY, strokeDash=[4, 3], strokeWidth=1).encode(**{rule.axis: place})
+    text = chart.mark_text(color="#666666", fontSize=11, **look).encode(**place, **end, text="text:N")
+    line = chart.mark_rule(color=GREY, strokeDash=[4, 3], strokeWidth=1).encode(**place)
     return [line, text] if rule.text else [line]
 
 
 def heat_layers(table: pd.DataFrame, number: str, text: str | None, percent: bool, tips: list[Any]) -> list[Any]:
     """Draw the cells of a heat map, with their texts, or numbers where there are few cells."""
     alt = altair()
-    end = 1.0 if percent else float(numbers_of(table[number]).max())
+    end = 1.0 if percent else float(table[number].max())
     style = ".0%" if percent else ",.4~g"
     legend = alt.Legend(title=words(number), orient="right", format=style)
     color = alt.Color(f"{number}:Q", scale=alt.Scale(domain=[0, end], scheme="viridis"), legend=legend)
@@ -184,11 +175,11 @@ def heat_layers(table: pd.DataFrame, number: str, text: str | None, percent: boo
     return [cells, texts.encode(text="label:N", color=ink)]
 
 
-def edge_after(columns: pd.Series[Any], rule: Rule) -> list[Any]:
-    """Draw a line behind the last column of a heat map that is no farther than a rule's value, and before the next."""
+def edge_after(columns: pd.Series[Any], value: float) -> list[Any]:
+    """Draw a line behind the last column of a heat map that is no farther than a value, and before the next."""
     alt = altair()
     distinct = list(dict.fromkeys(columns))
-    inside = [column for column in distinct if column <= rule.value]
+    inside = [column for column in distinct if column <= value]
     if not inside or len(inside) == len(distinct):
         return []
     chart = alt.Chart(alt.Data(values=[{columns.name: inside[-1]}]))

@@ -1,35 +1,28 @@
-"""Charts of a table's rows, joined and saved."""
+"""Pictures: one chart from a table's rows, as PNG or SVG; eval.report puts charts on a page.
+
+    chart = draw(rows, "distance", "score", series="method", low="low", high="high", rules=[Rule("x", 2048, "window")])
+    save(below(chart, draw(rows, "distance", "f", log_y=True)), Path("curve.png"))
+
+Colours are safe for the colour-blind (Okabe, Ito 2008), and series also differ in dash or shape. A series of numbers,
+such as layers, is drawn from light to dark instead.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from lab.draw.parts import (
-    BLUE,
-    WRAPPED,
-    Kind,
-    Rule,
-    altair,
-    axis,
-    edge_after,
-    heat_layers,
-    is_numeric,
-    looks_of,
-    outside,
-    rule_layers,
-    words,
-)
+from lab import looks
 from lab.errors import ConfigError
 from lab.files import write_atomic, writing
+from lab.looks import BLUE, GREY, NAMES, Rule, altair, words
 
 if TYPE_CHECKING:
     import pandas as pd
 
+__all__ = ["GREY", "NAMES", "Rule", "altair", "below", "beside", "draw", "layer", "save", "themed", "words"]
 Rows: TypeAlias = "pd.DataFrame | Sequence[Mapping[str, Any]]"
-WIDTH, HEIGHT = 480, 280  # pixels of one chart
-PNG_SCALE = 2.0
 
 
 def draw(
@@ -40,7 +33,7 @@ def draw(
     facet: str | None = None,
     low: str | None = None,
     high: str | None = None,
-    kind: Kind = "line",
+    kind: Literal["line", "point", "bar", "heat"] = "line",
     *,
     log_x: bool = False,
     log_y: bool = False,
@@ -50,24 +43,24 @@ def draw(
     x_limits: tuple[float, float] | None = None,
     y_limits: tuple[float, float] | None = None,
     percent: bool = False,
-    color: str | None = None,
+    color: str = BLUE,
     names: Sequence[str] | None = None,
     legend: bool | Sequence[str] = True,
     shape: str | None = None,
-    each: str | None = None,
     text: str | None = None,
     rules: Sequence[Rule] = (),
     marks: bool = True,
-    width: int = WIDTH,
-    height: int = HEIGHT,
+    width: int = 480,
+    height: int = 280,
 ) -> Any:
     """Draw rows as one chart; a row without x or y leaves a gap.
 
     `low` and `high` are columns of limits: a band of a line, a bar of a point. Points may have names on one axis, x or
     y. A `heat` map has ordered columns `x`, rows `y`, and the numbers `series` in the cells, or their `text`. `percent`
     writes y, or the cells, as percent. `names` are the series in the order of their colours, `legend` those that it
-    lists. Points differ by `shape` if that is given, and lines are drawn for `each` of a column's values. `marks` shows
-    the points of lines. `facet` gives each value a chart of its own.
+    lists. Points differ by `shape` if that is given. `marks` shows the points of lines. `facet` gives each value a
+    chart of its own.
+
     Raises: MissingPackage without Altair.
     """
     import pandas as pd
@@ -75,48 +68,44 @@ def draw(
     alt = altair()
     table = pd.DataFrame(rows)
     tips = [alt.Tooltip(str(name), title=words(name)) for name in table.columns if table[name].notna().any()]
-    named_x = kind in {"bar", "heat"} or not is_numeric(table[x])
-    named_y = kind == "heat" or not is_numeric(table[y])
+    named_x = kind in {"bar", "heat"} or not looks.is_numeric(table[x])
+    named_y = kind == "heat" or not looks.is_numeric(table[y])
     sides = {
-        "x": axis(alt.X, table[x], x_title, named=named_x, log=log_x, limits=x_limits),
-        "y": axis(alt.Y, table[y], y_title, named=named_y, log=log_y, limits=y_limits, percent=percent),
+        "x": looks.axis("x", table[x], x_title, named=named_x, log=log_x, limits=x_limits),
+        "y": looks.axis("y", table[y], y_title, named=named_y, log=log_y, limits=y_limits, percent=percent),
     }
     if kind == "heat":
-        layers = [part.encode(**sides) for part in heat_layers(table, series or "score", text, percent, tips)]
-        layers += [edge for rule in rules if rule.axis == "x" for edge in edge_after(table[x], rule)]
+        layers = [part.encode(**sides) for part in looks.heat_layers(table, series or "score", text, percent, tips)]
+        layers += [edge for rule in rules if rule.axis == "x" for edge in looks.edge_after(table[x], rule.value)]
     else:
-        looks: dict[str, Any] = {"color": alt.value(color or BLUE)}
+        style: dict[str, Any] = {"color": alt.value(color)}
         if series is not None:
-            looks = looks_of(table, series, kind, names, legend, shape)
+            style = looks.looks_of(table, series, kind, names, legend, shape)
             if named_x:
-                looks["xOffset"] = alt.XOffset(f"{series}:N", sort=list(names or dict.fromkeys(table[series])))
-        if each is not None:
-            looks["detail"] = f"{each}:N"
-        clip = outside(table[x], x_limits) or outside(table[y], y_limits)
+                style["xOffset"] = alt.XOffset(f"{series}:N", sort=list(names or dict.fromkeys(table[series])))
+        clip = looks.outside(table[x], x_limits) or looks.outside(table[y], y_limits)
         chart = alt.Chart()  # the rows are those of the whole, so that facets divide them
-        points = {"size": 36, "clip": clip} if marks else False
         mark = {
-            "line": chart.mark_line(strokeWidth=2, clip=clip, point=points),
+            "line": chart.mark_line(strokeWidth=2, clip=clip, point={"size": 36, "clip": clip} if marks else False),
             "point": chart.mark_point(filled=True, size=50, opacity=0.9, clip=clip),
             "bar": chart.mark_bar(),
         }[kind]
-        layers = [mark.encode(**sides, **looks, tooltip=tips)]
+        layers = [mark.encode(**sides, **style, tooltip=tips)]
         if low is not None and high is not None:
-            ends = (alt.X if named_y else alt.Y)(f"{low}:Q")
-            limits = {"x": ends, "x2": f"{high}:Q", "y": sides["y"]} if named_y else {"y": ends, "y2": f"{high}:Q"}
-            shown = {name: looks[name] for name in ("color", "xOffset", "detail") if name in looks}
-            if kind == "bar":
-                shown["color"] = alt.value("#222222")
-            band = {"line": chart.mark_area(opacity=0.13, clip=True)}.get(
-                kind, chart.mark_rule(strokeWidth=1.2, clip=True)
+            band = chart.mark_area(opacity=0.13, clip=True)
+            ends = band if kind == "line" else chart.mark_rule(strokeWidth=1.2, clip=True)
+            from_to = (
+                {"x": alt.X(f"{low}:Q"), "x2": f"{high}:Q"} if named_y else {"y": alt.Y(f"{low}:Q"), "y2": f"{high}:Q"}
             )
-            layers.append(band.encode(**{"x": sides["x"], **limits}, **shown))
-        layers += [part for rule in rules for part in rule_layers(rule)]
+            shown = {name: style[name] for name in ("color", "xOffset") if name in style}
+            shown |= {"color": alt.value("#222222")} if kind == "bar" else {}
+            layers.append(ends.encode(**{**sides, **from_to}, **shown))
+        layers += [part for rule in rules for part in looks.rule_layers(rule)]
     whole = alt.layer(*layers, data=table).properties(width=width, height=height)
     if facet is not None:
-        order = list(dict.fromkeys(table[facet]))
-        header = alt.Header(labelFontWeight="bold", labelLimit=width, labelExpr=WRAPPED)
-        whole = whole.facet(facet=alt.Facet(f"{facet}:N", title=None, sort=order, header=header), columns=3)
+        header = alt.Header(labelFontWeight="bold", labelLimit=width, labelExpr=looks.WRAPPED)
+        by = alt.Facet(f"{facet}:N", title=None, sort=list(dict.fromkeys(table[facet])), header=header)
+        whole = whole.facet(facet=by, columns=3)
     return whole.properties(title=title.split("\n")) if title else whole
 
 
@@ -129,22 +118,23 @@ def layer(*charts: Any) -> Any:
             if part.data is alt.Undefined:
                 part.data = chart.data
             parts.append(part)
-    whole, first = alt.layer(*parts), charts[0]
-    whole.width, whole.height, whole.title = first.width, first.height, first.title
+    whole = alt.layer(*parts)
+    for name in ("width", "height", "title"):
+        setattr(whole, name, getattr(charts[0], name))
     return whole
 
 
 def beside(*charts: Any, title: str = "") -> Any:
     """Put charts side by side, each with colours and legends of its own."""
-    return joined(altair().hconcat(*charts), title)
+    return apart(altair().hconcat(*charts), title)
 
 
 def below(*charts: Any, title: str = "") -> Any:
     """Put charts below one another, each with colours and legends of its own."""
-    return joined(altair().vconcat(*charts), title)
+    return apart(altair().vconcat(*charts), title)
 
 
-def joined(charts: Any, title: str) -> Any:
+def apart(charts: Any, title: str) -> Any:
     """Keep the looks of joined charts apart."""
     own = charts.resolve_scale(color="independent", strokeDash="independent", shape="independent")
     return own.properties(title=title.split("\n")) if title else own
@@ -164,21 +154,18 @@ def themed(chart: Any) -> Any:
 
 
 def save(chart: Any, path: Path) -> None:
-    """Write a chart in the format that the suffix names: .png, .svg, or .html for a page that needs no network.
+    """Write a chart in the format that the suffix names, .png or .svg.
 
     Raises: ConfigError for another suffix, or where the file cannot be written.
     """
     altair()
     import vl_convert
 
-    if path.suffix not in {".png", ".svg", ".html"}:
-        raise ConfigError(f"{path}: must end in .png, .svg or .html; rename the picture")
-    spec = themed(chart if path.suffix != ".html" else chart.interactive()).to_dict()
+    if path.suffix not in {".png", ".svg"}:
+        raise ConfigError(f"{path}: must end in .png or .svg; rename the picture")
+    spec = themed(chart).to_dict()
     with writing(str(path), "picture with -o"):
         path.parent.mkdir(parents=True, exist_ok=True)
-        if path.suffix == ".png":
-            write_atomic(path, vl_convert.vegalite_to_png(spec, scale=PNG_SCALE))
-        elif path.suffix == ".svg":
-            write_atomic(path, vl_convert.vegalite_to_svg(spec).encode())
-        else:
-            write_atomic(path, vl_convert.vegalite_to_html(spec, bundle=True).encode())
+        is_png = path.suffix == ".png"
+        data = vl_convert.vegalite_to_png(spec, scale=2.0) if is_png else vl_convert.vegalite_to_svg(spec).encode()
+        write_atomic(path, data)
