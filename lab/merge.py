@@ -1,7 +1,7 @@
 """Merge trained models: every weight of the merged one is the weighted sum of theirs.
 
-    python -m lab.merge MODEL MODEL [MODEL ...] [--weights W W ...] [--positions MODEL] [--train_len TOKENS] -o FOLDER
-    python -m lab.merge RUN --last N [--weights W W ...] [--train_len TOKENS] -o FOLDER
+    python -m lab.merge MODEL MODEL [MODEL ...] [--weights=W,W,...] [--positions=MODEL] [--train_len=TOKENS] -o FOLDER
+    python -m lab.merge RUN --last=N [--weights=W,W,...] [--train_len=TOKENS] -o FOLDER
 
     W_merged = w_1 W_1 + w_2 W_2 + ...,    w_1 + w_2 + ... = 1    (arXiv:2409.00509, Eq. 7)
 
@@ -9,10 +9,10 @@ A MODEL is a run folder (its newest checkpoint is taken), a checkpoint in it, or
 one shape. FOLDER becomes a Hugging Face folder in float32; sums are taken in float64. Left out, the weights are equal
 shares, which for two models are LongRecipe's 0.5 and 0.5:
 
-    python -m lab.merge models/Llama-3-8B runs/replayed --positions runs/replayed -o merged
+    python -m lab.merge models/Llama-3-8B runs/replayed --positions=runs/replayed -o merged
     python -m lab.merge runs/seed0 runs/seed1 runs/seed2 -o average
-    python -m lab.merge runs/anchor_64k --last 5 -o average
-    python -m lab.merge models/Llama-3-8B runs/replayed --weights 0.3 0.7 --positions runs/replayed -o merged
+    python -m lab.merge runs/anchor_64k --last=5 -o average
+    python -m lab.merge models/Llama-3-8B runs/replayed --weights=0.3,0.7 --positions=runs/replayed -o merged
 
 --last merges the newest checkpoints of one run folder, newest first, such as those of train.final_checkpoints. (Where
 AnchorAttention averages over its last five, it averages their scores, as eval.ruler --last does.)
@@ -28,28 +28,42 @@ Exit status: 0 done; 2 invalid input, one line per fault on stderr; 75 interrupt
 from __future__ import annotations
 
 import dataclasses
-import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from lab.command import Bar, Syntax, Words, run, start
+from lab.command import Bar, Syntax, Words, read_options, run, settings_lines, start
 from lab.data.tokenizer import load_tokenizer
-from lab.errors import CheckpointError, ConfigError
+from lab.errors import ConfigError
 from lab.loading import MOST_FAULTS, OpenedModel, open_model, shape, token_ids
 from lab.model.decoder import Decoder
 from lab.model.huggingface.config import hugging_face_settings, read_settings
 from lab.model.huggingface.pretrained import save_pretrained
+from lab.recipes import MergeConfig
+from lab.schema import PathText, Positive
 from lab.source import FREE, TOKENIZER, named, tokenizer_of
 from lab.train.checkpoints import newest_checkpoints
 
-UNFINISHED = "interrupted; the output is incomplete, delete it and merge again"
-SUM_TOLERANCE = 1e-6  # of the weights around 1, for decimals such as 0.3333333
 ONE_SHAPE = "merge models of one shape and tokenizer"
-USAGE = "write MODEL MODEL --weights W W --positions MODEL -o FOLDER"
+SYNTAX = Syntax(places=None, values=("-o",))
 Models = dict[Path, OpenedModel]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options(MergeConfig):
+    """The options of a merge."""
+
+    weights: tuple[float, ...] = (1.0,)
+    """Weights of the models, which sum to 1; left out, equal shares."""
+    positions: PathText | None = None
+    """Model whose position methods and training window are kept; must be set where the methods differ."""
+    train_len: Positive | None = None
+    """Training window in tokens; left out, the longest of the models' own."""
+    last: Positive | None = None
+    """Merge so many of the newest checkpoints of one run folder, newest first."""
 
 
 def merge(words: Words) -> str:
@@ -57,72 +71,39 @@ def merge(words: Words) -> str:
 
     Raises: LabError.
     """
-    options, paths = words.options, [Path(word) for word in words.places]
-    if words.settings:
-        raise ConfigError(*(f"--{name}={value}: not an option; {USAGE}" for name, value in words.settings.items()))
+    options: Options = read_options(Options, words.settings)
+    paths = [Path(word) for word in words.places]
     if options.last is not None:
         if len(paths) != 1:
             raise ConfigError(f"--last={options.last}: takes one run folder; name one, or leave --last out")
-        paths = newest_checkpoints(paths[0], read_count("last", options.last))
+        paths = newest_checkpoints(paths[0], options.last)
     given = ", ".join(map(str, paths))
+    shares = options.weights if "weights" in words.settings else (1 / len(paths),) * len(paths)
+    wanted = None if options.positions is None else Path(options.positions)
     if len(paths) < 2:
         raise ConfigError(f"MODEL={given}: must be two models or more, before the options; see --help")
-    if options.o is None:
+    if words.options.o is None:
         raise ConfigError("-o: must be given, the folder to write; for instance -o merged")
-    train_len = None if options.train_len is None else read_count("train_len", options.train_len)
-    shares = [1 / len(paths)] * len(paths) if options.weights is None else read_shares(options.weights, len(paths))
-    wanted, output = None if options.positions is None else Path(options.positions), Path(options.o)
+    if len(shares) != len(paths):
+        raise ConfigError(f"--weights={list(shares)}: must be {len(paths)} numbers, one for each model; correct it")
     if wanted is not None and wanted not in paths:
         raise ConfigError(f"--positions={wanted}: must be one of the models; use one of {given}")
-    if output.exists() and not (output.is_dir() and not any(output.iterdir())):
-        raise CheckpointError(f"{output}: is not empty; use a new or an empty folder")
     models = {path: open_model(path) for path in Bar(paths, desc="read", leave=False)}
     refuse_differences(models)
-    kept, train_len = choose_positions(models, wanted, train_len)
+    kept, train_len = choose_positions(models, wanted, options.train_len)
     tokenizer = shared_tokenizer(models)
     add_up([models[path].decoder for path in paths], shares, kept)
     files = {} if tokenizer is None else {TOKENIZER: tokenizer.read_text(encoding="utf-8")}
-    save_pretrained(kept, output, train_len=train_len, token_ids=shared_ids(models), files=files)
+    save_pretrained(kept, words.options.o, train_len=train_len, token_ids=shared_ids(models), files=files)
     parts = " + ".join(f"{share:g} {path}" for path, share in zip(paths, shares, strict=True))
     n = sum(parameter.numel() for parameter in kept.parameters())
-    return f"{output}: {parts}, {n:,} parameters; {'with a' if tokenizer else 'no'} {TOKENIZER}"
-
-
-def read_count(name: str, word: str) -> int:
-    """Read the value of an option that is a number of checkpoints or tokens.
-
-    Raises: ConfigError.
-    """
-    if not (word.isascii() and word.isdigit()) or int(word) < 1:
-        raise ConfigError(f"--{name}={word}: must be a whole number >= 1; correct it")
-    return int(word)
-
-
-def read_shares(words: Sequence[str], n_models: int) -> list[float]:
-    """Read the weights of the models.
-
-    Raises: ConfigError.
-    Example:
-        >>> read_shares(["0.3", "0.7"], 2)
-        [0.3, 0.7]
-    """
-    given = f"--weights={' '.join(words)}"
-    try:
-        shares = [float(word) for word in words]
-    except ValueError:
-        raise ConfigError(f"{given}: must be numbers; write for instance --weights 0.5 0.5") from None
-    if len(shares) != n_models:
-        raise ConfigError(f"{given}: must be {n_models} numbers, one for each model; leave it out for equal shares")
-    total = sum(shares)
-    if not math.isclose(total, 1, rel_tol=0, abs_tol=SUM_TOLERANCE):  # nor is nan
-        raise ConfigError(f"{given}: must sum to 1, not {total:g}; divide each by their sum")
-    return shares
+    return f"{words.options.o}: {parts}, {n:,} parameters; {'with a' if tokenizer else 'no'} {TOKENIZER}"
 
 
 def refuse_differences(models: Models) -> None:
     """Refuse models that differ from the first one in the shape of a weight, or in what they compute with it.
 
-    Raises: ConfigError with a line for each difference.
+    Raises: ConfigError with a line for each of the first differences.
     """
     (first, ours), *others = ((path, traits_of(model.decoder)) for path, model in models.items())
     faults = [
@@ -132,8 +113,7 @@ def refuse_differences(models: Models) -> None:
         if theirs.get(name) != ours.get(name)
     ]
     if faults:
-        more = [f"{len(faults) - MOST_FAULTS} more do not match; {ONE_SHAPE}"] * (len(faults) > MOST_FAULTS)
-        raise ConfigError(*faults[:MOST_FAULTS], *more)
+        raise ConfigError(*faults[:MOST_FAULTS])
 
 
 def traits_of(decoder: Decoder) -> dict[str, Any]:
@@ -162,15 +142,15 @@ def choose_positions(models: Models, wanted: Path | None, given_len: int | None)
     return decoder, train_len
 
 
-def shared_tokenizer(paths: Iterable[Path]) -> Path | None:
+def shared_tokenizer(models: Models) -> Path | None:
     """Find the tokenizer.json of the first model that has one; None if no model has.
 
     Raises: ConfigError with a line for each model whose vocabulary differs.
     """
-    files = {path: file for path in paths if (file := tokenizer_of(path.resolve())) is not None}
-    own = {path: load_tokenizer(file).get_vocab() for path, file in files.items()}
+    files = {path: file for path in models if (file := tokenizer_of(path.resolve())) is not None}
+    vocabularies = {path: load_tokenizer(file).get_vocab() for path, file in files.items()}
     first = next(iter(files), None)
-    differ = [path for path in own if first is not None and own[path] != own[first]]
+    differ = [path for path in files if first is not None and vocabularies[path] != vocabularies[first]]
     if differ:
         raise ConfigError(*(f"{path}: its tokenizer is not that of {first}; {ONE_SHAPE}" for path in differ))
     return None if first is None else files[first]
@@ -202,8 +182,8 @@ def add_up(decoders: Sequence[Decoder], shares: Sequence[float], into: Decoder) 
 
 def main(arguments: Sequence[str]) -> int:
     """Run the command line and return the exit status."""
-    syntax = Syntax(places=None, values=("-o", "--positions", "--train_len", "--last"), lists=("--weights",))
-    return run(__doc__, arguments, merge, syntax=syntax, stopped=UNFINISHED)
+    lines = lambda: ["Options (default; meaning):", "", *settings_lines(Options)]  # noqa: E731
+    return run(__doc__, arguments, merge, syntax=SYNTAX, settings=lines)
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ Source: arXiv:2409.00509, Figure 1 and sections 4.1 to 4.3; section 5.1 and Tabl
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import math
 from collections.abc import Iterator
@@ -32,9 +33,9 @@ from lab.command import Syntax
 from lab.config import Experiment, StartConfig, load_experiment
 from lab.data.selecting import ImpactConfig
 from lab.errors import ConfigError, LabError
-from lab.model.huggingface.config import hugging_face_settings
-from lab.schema import TAGS, Positive, Section, format_yaml, override, part, read_yaml, validated
+from lab.schema import Positive, Section, format_yaml, override, part, read_yaml, validated
 from lab.source import Source, read_source
+from lab.train.arms import flatten
 
 SYNTAX = Syntax(
     flags=("--dry_run",),
@@ -42,7 +43,7 @@ SYNTAX = Syntax(
     missing="CONFIG: must be the first argument, a file of configs/recipes/; for instance longrecipe_demo.yaml",
 )
 SAMPLE_FRAC = 0.3  # tokens of a sample, of the target length (section 5.3)
-SUM_TOLERANCE = 1e-6
+SUM_TOLERANCE = 1e-6  # of weights around 1, for decimals such as 0.3333333
 FOLDERS = {"tune": "tuned", "analyse": "impact", "extend": "extended", "replay": "replayed", "merge": "merged"}
 TRAINING = ("tune", "extend", "replay")
 SKIPS: dict[str, dict[str, Any] | None] = {  # of the samples that extend the base, by method
@@ -57,12 +58,22 @@ Method = Literal["longrecipe", "flt", "pose", "rpes", "random", "unselected"]
 
 
 class Stage(NamedTuple):
-    """One stage: its name and kind, the method it belongs to, and the name of its folder."""
+    """One stage: the method it belongs to, and its kind."""
 
-    name: str
-    kind: str
     method: str
-    folder: str
+    kind: str
+
+    @property
+    def name(self) -> str:
+        """The stage's name in the recipe; a baseline's extension has the name of the method."""
+        own = "" if self.kind == "extend" else f"_{self.kind}"
+        return self.kind if self.method == "longrecipe" else f"{self.method}{own}"
+
+    @property
+    def folder(self) -> str:
+        """The name of the stage's folder."""
+        own = "" if self.kind == "extend" else f"_{FOLDERS[self.kind]}"
+        return FOLDERS[self.kind] if self.method == "longrecipe" else f"{self.method}{own}"
 
 
 def stages_of(method: str) -> list[Stage]:
@@ -72,28 +83,20 @@ def stages_of(method: str) -> list[Stage]:
         >>> [stage.name for stage in stages_of("pose")], stages_of("pose")[1].folder
         (['pose', 'pose_replay', 'pose_merge'], 'pose_replayed')
     """
-    if method == "longrecipe":
-        return [Stage(kind, kind, method, folder) for kind, folder in FOLDERS.items()]
-    after = [Stage(f"{method}_{kind}", kind, method, f"{method}_{FOLDERS[kind]}") for kind in ("replay", "merge")]
-    return [Stage(method, "extend", method, method), *after]
-
-
-def earlier(stage: Stage, kind: str) -> Stage:
-    """Return the stage of a kind that belongs to the same method."""
-    return next(other for other in stages_of(stage.method) if other.kind == kind)
+    return [Stage(method, kind) for kind in FOLDERS if method == "longrecipe" or kind not in ("tune", "analyse")]
 
 
 @dataclass(frozen=True, kw_only=True)
 class MergeConfig(Section):
     """The last stage."""
 
-    weights: tuple[float, float] = (0.5, 0.5)
+    weights: tuple[float, ...] = (0.5, 0.5)
     """Weights of the base and of the replayed model, which sum to 1."""
 
     def rules(self) -> list[str]:
         """Refuse weights of another sum."""
         total = math.fsum(self.weights)
-        wrong = abs(total - 1) > SUM_TOLERANCE
+        wrong = not abs(total - 1) <= SUM_TOLERANCE
         return [f"weights={list(self.weights)}: must sum to 1, not {total:g}; divide each by their sum"] * wrong
 
 
@@ -129,9 +132,9 @@ class Recipe(Section):
         """The stages of all methods, by name, in the order they run."""
         return {stage.name: stage for method in self.methods for stage in stages_of(method)}
 
-    def path(self, stage: Stage) -> Path:
-        """Return a stage's folder."""
-        return Path(self.folder) / stage.folder
+    def path(self, stage: Stage, kind: str | None = None) -> Path:
+        """Return a stage's folder, or that of another kind of the same method."""
+        return Path(self.folder) / stage._replace(kind=kind or stage.kind).folder
 
     def rules(self) -> list[str]:
         """Refuse a method given twice or none, and settings that only the recipe may set."""
@@ -139,21 +142,15 @@ class Recipe(Section):
         for name in ("common", *TRAINING, "flt"):
             settings = getattr(self, name)
             made = [f"run.{key}" for key in ("name", "folder") if key in part(settings, "run")]
-            made += ["start"] * ("start" in settings)
-            free = name == "extend" and settings.get("skip") in ({}, {"method": "longrecipe"})
-            made += ["skip"] * ("skip" in settings and not free)
+            made += [key for key in ("start", "skip") if key in settings]
             faults += [f"{name}.{key}: is set by the recipe; leave it out" for key in made]
         if len(set(self.methods)) != len(self.methods) or not self.methods:
             faults.append(f"methods={list(self.methods)}: must name at least one method, each once; change it")
         return faults
 
 
-@dataclass(frozen=True, eq=False)
-class Resolved:
-    """A recipe whose stages have been checked against each other.
-
-    `settings` holds every stage's settings as plain values.
-    """
+class Resolved(NamedTuple):
+    """A recipe whose training stages have been checked, and every stage's settings as plain values."""
 
     recipe: Recipe
     experiments: dict[str, Experiment]
@@ -171,36 +168,23 @@ def read_recipe(path: Path, overrides: dict[str, Any]) -> Recipe:
 
 
 def resolve(recipe: Recipe) -> Resolved:
-    """Resolve the settings of every stage and check all that can be checked before any model exists.
+    """Resolve the settings of every stage, and check those of the training stages before any model exists.
 
-    Raises: ConfigError with one line for every fault, prefixed by its stage.
+    Raises: ConfigError with one line for every fault, prefixed by its stage; CheckpointError for a wrong base.
     """
-    try:
-        source = read_source(Path(recipe.base), part(recipe.common, "model"))
-    except LabError as error:
-        lines = str(error).replace("start.path=", "base=").replace("--model.", "--common.model.").splitlines()
-        raise ConfigError(*lines) from error
-    experiments, faults = resolve_training(recipe, source)
-    if faults:
-        raise ConfigError(*faults)
+    source = read_source(Path(recipe.base), part(recipe.common, "model"), field="base=")
+    experiments = resolve_training(recipe, source)
     settings = {name: experiment.to_dict() for name, experiment in experiments.items()}
     for stage in recipe.stages.values():
         if stage.kind == "analyse":
             own = {**dataclasses.asdict(recipe.analyse), "length": recipe.analyse.length or recipe.target_len}
-            tuned = str(recipe.path(earlier(stage, "tune")))
-            settings[stage.name] = {"base": recipe.base, "tuned": tuned, **own}
+            settings[stage.name] = {"base": recipe.base, "tuned": str(recipe.path(stage, "tune")), **own}
         if stage.kind == "merge":  # keeps the positions of the replayed model
-            replay = earlier(stage, "replay")
-            last, path = experiments[replay.name], str(recipe.path(replay))
+            last = experiments[stage._replace(kind="replay").name]
             own_len = last.position.frequency.method == "dynamic_ntk"  # and would compute something else with another
-            train_len = None if own_len else recipe.target_len
-            with collecting(faults, stage.name):
-                hugging_face_settings(last.model, last.frequencies, last.position.distance, "float32", train_len)
-            weights = list(recipe.merge.weights)
-            chosen = {"weights": weights, "positions": path, "train_len": train_len}
-            settings[stage.name] = {"models": [recipe.base, path], **chosen}
-    if faults:
-        raise ConfigError(*faults)
+            path = str(recipe.path(stage, "replay"))
+            chosen = {"positions": path, "train_len": None if own_len else recipe.target_len}
+            settings[stage.name] = {"models": [recipe.base, path], "weights": list(recipe.merge.weights), **chosen}
     return Resolved(recipe, experiments, settings)
 
 
@@ -213,62 +197,50 @@ def collecting(faults: list[str], stage: str) -> Iterator[None]:
         faults += [f"{stage}.{line}" for line in str(error).splitlines()]
 
 
-def resolve_training(recipe: Recipe, source: Source) -> tuple[dict[str, Experiment], list[str]]:
-    """Resolve the training stages; a replay inherits from the model that its method's extension will train."""
+def resolve_training(recipe: Recipe, source: Source) -> dict[str, Experiment]:
+    """Resolve the training stages; a replay inherits from the model that its method's extension will train.
+
+    Raises: ConfigError.
+    """
     experiments: dict[str, Experiment] = {}
     faults: list[str] = []
     with TemporaryDirectory() as place:  # holds the configs of models that are not trained yet
+        untrained = dataclasses.replace(recipe, folder=place)
         for stage in recipe.stages.values():
-            before = earlier(stage, "extend") if stage.kind == "replay" else None
-            if stage.kind not in TRAINING or (before and before.name not in experiments):
+            replays = stage.kind == "replay"
+            start = untrained.path(stage, "extend") if replays else Path(recipe.base)
+            if stage.kind not in TRAINING or (replays and not start.exists()):
                 continue
-            start = Path(place) / before.folder if before else Path(recipe.base)
             file = Path(place) / f"{stage.name}.yaml"
             file.write_text(format_yaml(stage_settings(recipe, stage, source, start)), encoding="utf-8")
             with collecting(faults, stage.name):
                 experiment = load_experiment(file)
-                start = recipe.path(before) if before else Path(recipe.base)
+                untrained.path(stage).mkdir()
+                (untrained.path(stage) / "config.yaml").write_text(experiment.to_yaml(), encoding="utf-8")
+                start = recipe.path(stage, "extend") if replays else start
                 experiments[stage.name] = dataclasses.replace(experiment, start=StartConfig(path=str(start)))
-                (Path(place) / stage.folder).mkdir()
-                (Path(place) / stage.folder / "config.yaml").write_text(experiment.to_yaml(), encoding="utf-8")
-        return experiments, [fault.replace(place, recipe.folder) for fault in faults]
+    if faults:
+        raise ConfigError(*(fault.replace(place, recipe.folder) for fault in faults))
+    return experiments
 
 
 def stage_settings(recipe: Recipe, stage: Stage, source: Source, start: Path) -> dict[str, Any]:
     """Compose a training stage's settings: common ones, its own, and those that the recipe sets."""
-    values = merged(recipe.common, getattr(recipe, stage.kind))
-    if stage.kind == "extend" and stage.method == "flt":
-        values = merged(values, merged({"data": {"window": recipe.target_len}}, recipe.flt))
-    data = dict(part(values, "data"))
+    share = 1.0 if stage.kind == "tune" else SAMPLE_FRAC
+    mode = {} if stage.kind == "replay" else {"mode": "concatenated"}
+    window = source.window if stage.kind == "replay" else round(share * recipe.target_len)
+    values: dict[str, Any] = {"data": {"window": window, **mode}}
     if source.tokenizer is not None:
-        data.setdefault("tokenizer", source.tokenizer)  # the base's file, so that stages can share shards
-    if stage.kind == "replay":
-        data.setdefault("window", source.window)
-    else:
-        share = 1.0 if stage.kind == "tune" else SAMPLE_FRAC
-        data.setdefault("window", round(share * recipe.target_len))
-        data.setdefault("mode", "concatenated")
-    values.pop("skip", None)
+        values["data"]["tokenizer"] = source.tokenizer  # the base's file, so that stages can share shards
+    sections = [recipe.common, getattr(recipe, stage.kind)]
+    if stage == ("flt", "extend"):
+        sections += [{"data": {"window": recipe.target_len}}, recipe.flt]
+    for own in sections:
+        override(values, flatten(copy.deepcopy(own)))  # another member of a tagged union replaces the earlier one
     skip = SKIPS[stage.method] if stage.kind == "extend" else None
     if skip is not None:
         values["skip"] = {**skip, "target_len": recipe.target_len}
     if skip is not None and stage.method == "longrecipe":
-        values["skip"]["selection"] = str(recipe.path(earlier(stage, "analyse")))
-    run = {**part(values, "run"), "name": stage.folder, "folder": recipe.folder}
-    return {**values, "data": data, "run": run, "start": {"path": str(start)}}
-
-
-def merged(common: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
-    """Override common settings by a stage's own; another member of a tagged union replaces the common one entirely.
-
-    Example:
-        >>> merged({"a": {"x": 1, "y": 2}, "b": {"name": "p", "z": 3}}, {"a": {"y": 4}, "b": {"name": "q"}})
-        {'a': {'x': 1, 'y': 4}, 'b': {'name': 'q'}}
-    """
-    out = {**common, **own}
-    for key in common.keys() & own.keys():
-        old, new = common[key], own[key]
-        if isinstance(old, dict) and isinstance(new, dict):
-            other = any(tag in new and tag in old and new[tag] != old[tag] for tag in TAGS)
-            out[key] = new if other else merged(old, new)
-    return out
+        values["skip"]["selection"] = str(recipe.path(stage, "analyse"))
+    override(values, {"run.name": stage.folder, "run.folder": recipe.folder, "start.path": str(start)})
+    return values

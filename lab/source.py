@@ -137,7 +137,9 @@ def revisions(word: str) -> list[str]:
     return [f"{HUB}{name}@{revision}" for revision in fnmatch.filter(found, pattern)]
 
 
-def read_source(path: Path, stated: Mapping[str, Any] = {}, *, own_frequencies: bool = False) -> Source:
+def read_source(
+    path: Path, stated: Mapping[str, Any] = {}, *, own_frequencies: bool = False, field: str = FIELD
+) -> Source:
     """Read architecture, positions and tokenizer of trained weights; `own_frequencies` replace a Hugging Face folder's.
 
     An absent model has the architecture that is `stated`, which is enough for a dry run.
@@ -147,11 +149,11 @@ def read_source(path: Path, stated: Mapping[str, Any] = {}, *, own_frequencies: 
     if not is_hub_id(path) and not os.path.isdir(path):
         missing = [name for name, default in ARCHITECTURE.items() if default is MISSING and name not in stated]
         if missing:
-            words = " ".join(f"--model.{name}=..." for name in missing)
-            raise CheckpointError(f"{FIELD}{brief(path)}: no such folder; use {PLACES}, or for --dry_run add {words}")
+            words = ", ".join(f"model.{name}" for name in missing)
+            raise CheckpointError(f"{field}{brief(path)}: no such folder; use {PLACES}, or for --dry_run set {words}")
         tokenizer = {"method": "file", "path": str(path / TOKENIZER), "eos": "<eos>"}
         return Source({**ARCHITECTURE, **stated}, {"frequency": {"method": "rope"}}, tokenizer, None)
-    place = find_place(path, FIELD)
+    place = find_place(path, field)
     if place.is_hugging_face:
         return hugging_face_source(place.folder, own_frequencies)
     config = place.home / CONFIG

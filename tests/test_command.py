@@ -39,6 +39,7 @@ OPTIONS = {
 SOME = {  # settings that the others must list
     "distance": ("distances", "position.distance.method"),
     "fit": ("optim.lr", "start.path", "skip.target_len"),
+    "merge": ("weights", "positions"),
     "harness": ("tasks", "limit"),
     "plan": ("corpus",),
     "positions": ("leak", "counts", "sentence_tokens", "samples"),
@@ -49,7 +50,7 @@ SOME = {  # settings that the others must list
     "sweep": ("jobs", "seeds"),
 }
 SHORT = 50  # lines of a help that is read at once
-NO_SETTINGS = ("verify", "merge", "export", "papers")
+NO_SETTINGS = ("verify", "export", "papers")
 LISTS = ("papers",)  # what there is to choose from, where help would be shown without arguments
 
 

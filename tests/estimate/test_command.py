@@ -80,7 +80,7 @@ def test_an_absent_model_takes_its_shape_from_the_command_line(written, capsys):
     status, line = dry_run(["run.yaml", *(w for w in SHAPE if "d_model" not in w and "n_heads" not in w)], capsys)
     assert (status, len(line.splitlines())) == (2, 1)
     assert line.startswith("start.path=models/absent: no such folder; ")
-    assert line.endswith(" add --model.d_model=... --model.n_heads=...\n")
+    assert line.endswith(" set model.d_model, model.n_heads\n")
 
 
 def test_every_stage_of_a_recipe_without_its_base(written, capsys):
@@ -90,7 +90,7 @@ def test_every_stage_of_a_recipe_without_its_base(written, capsys):
     titles = [block.splitlines()[0].split(":")[0] for block in text.split("\n\n\n")]
     assert titles == ["tuned", "extended", "replayed"]
     assert main(["run.yaml", "--dry_run"]) == 2
-    assert "--common.model.d_model=..." in capsys.readouterr().err
+    assert "set model.d_model, model.n_layers" in capsys.readouterr().err
 
 
 def test_what_fits_to_the_byte_passes_and_one_byte_more_is_refused():
