@@ -37,7 +37,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from eval.engine.command import Form, Options
+from eval.engine.command import Form, TextOptions
 from eval.engine.rows import Row, to_text
 from eval.engine.run import OnTexts, run_measure
 from eval.engine.subject import doublings
@@ -56,7 +56,7 @@ NAMED = 10  # layers at most that a legend names; more have a colour bar
 
 
 @dataclass(frozen=True, kw_only=True)
-class EntropyOptions(Options):
+class EntropyOptions(TextOptions):
     """Options of this command."""
 
     tokens: Positive | None = None

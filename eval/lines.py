@@ -102,7 +102,7 @@ def range_of(least: int, most: int) -> str:
     return "short" if most <= SHORT else "long" if least > LONG else "between"
 
 
-class Lines(Measure):
+class LineRetrieval(Measure):
     """The share of lines found by the length of the record."""
 
     kind = "lines"
@@ -172,7 +172,7 @@ class Lines(Measure):
         return self.length_chart(rows, "tests passed", title, **style)
 
 
-main = partial(run_measure, Lines)
+main = partial(run_measure, LineRetrieval)
 
 if __name__ == "__main__":
     start(main)

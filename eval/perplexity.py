@@ -26,7 +26,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -87,25 +87,6 @@ class PerplexityOptions(CellOptions):
             faults.append(f"tokens={self.tokens}: must be >= {least}, min_tokens or the longest length; raise it")
         return faults
 
-    def contexts(self, train_len: int | None) -> tuple[int, ...]:
-        """List the context lengths, rising.
-
-        Example:
-            >>> PerplexityOptions().contexts(2048), PerplexityOptions().contexts(192)
-            ((512, 1024, 2048), (64, 128))
-        """
-        window = max(2, train_len or MOST_TOKENS)
-        return tuple(sorted(set(self.lengths or doublings(max(2, -(-window // 4)), window))))
-
-    def step(self, contexts: Sequence[int]) -> int:
-        """Choose the stride.
-
-        Example:
-            >>> PerplexityOptions().step([512, 1024]), PerplexityOptions().step([64]), PerplexityOptions().step([2])
-            (256, 32, 1)
-        """
-        return self.stride or max(1, min(STRIDE, min(contexts) // 2))
-
 
 class Perplexity(Measure):
     """The perplexity of the same documents at each context length."""
@@ -128,11 +109,11 @@ class Perplexity(Measure):
 
         Raises: LabError where there is no text, or where too few documents are long enough.
         """
-        options, rng = self.options, np.random.default_rng(self.options.seed)
-        self.contexts = options.contexts(self.subject.model.train_len)
-        self.stride = options.step(self.contexts)
+        options, window = self.options, max(2, self.subject.model.train_len or MOST_TOKENS)
+        self.contexts = tuple(sorted(set(options.lengths or doublings(max(2, -(-window // 4)), window))))
         self.longest = self.contexts[-1]
-        options = PerplexityOptions(**{**vars(options), "lengths": self.contexts, "stride": self.stride})
+        self.stride = options.stride or max(1, min(STRIDE, self.contexts[0] // 2))
+        options = replace(options, lengths=self.contexts, stride=self.stride)  # which checks them
         found, least = documents_of(self.subject, options.text, options.text_field), options.min_tokens or self.longest
         long_enough = [ids[: options.tokens] for ids in found if len(ids) >= least]
         if len(long_enough) < options.documents:
@@ -141,7 +122,8 @@ class Perplexity(Measure):
                 f"documents of {least} tokens or more, the longest has {max(map(len, found), default=0)}; lower it, "
                 "--lengths or --min_tokens, or give another --text"
             )
-        chosen = np.sort(rng.permutation(len(long_enough))[: options.documents])
+        order = np.random.default_rng(options.seed).permutation(len(long_enough))
+        chosen = np.sort(order[: options.documents])
         self.documents = [np.asarray(long_enough[number], dtype=np.int64) for number in chosen]
         self.shorter = len(found) - len(long_enough)
         check_ids(np.concatenate(self.documents), self.subject.vocab_size)

@@ -27,7 +27,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from eval.engine.command import Form, Options
+from eval.engine.command import Form, TextOptions
 from eval.engine.rows import Row, pivot, to_text
 from eval.engine.run import OnTexts, run_measure
 from eval.engine.shift_difference import (
@@ -54,7 +54,7 @@ Values = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, kw_only=True)
-class PrecisionOptions(Options):
+class PrecisionOptions(TextOptions):
     """Options of this command."""
 
     length: Length | None = None

@@ -43,7 +43,7 @@ from eval.engine.command import Request
 from eval.engine.depths import ByDepth
 from eval.engine.methods import METHODS, Setting, named
 from eval.engine.needles import FORMS, NeedleMeasure, ProbeOptions, effective
-from eval.engine.rows import Results, Row, limits, shortened, to_text
+from eval.engine.rows import Column, Results, Row, columns_text, limits, shortened
 from eval.engine.run import Measure, run_measure
 from eval.engine.statistics import BASE, methods_table, pair, share
 from eval.engine.subject import SUBJECT, note_idle
@@ -63,7 +63,7 @@ OTHERS = {  # options that --by=... reads
 ALIKE = ("protocol", "needles", "digits", "required", "answer_budget", "haystack", "n", "seed", "confidence")
 
 
-class Probe(NeedleMeasure):
+class ByLength(NeedleMeasure):
     """The share of tests passed by length, and effective length."""
 
     own_steps = True
@@ -86,7 +86,7 @@ class Probe(NeedleMeasure):
             faults.append(f"--distance={','.join(request.distances)}: --by={by} takes one method; leave --by out")
         if faults:
             raise ConfigError(*faults)
-        return {"length": Probe, "depth": ByDepth, "method": ByMethod}[by]
+        return {"length": ByLength, "depth": ByDepth, "method": ByMethod}[by]
 
     @property
     def path(self) -> Path:
@@ -123,10 +123,9 @@ class Probe(NeedleMeasure):
     def text(self, rows: Sequence[Row]) -> str:
         """Write the curve, and the effective length at every threshold."""
         config, (*curve, summary) = self.config, rows
-        names = ("length", "passed", "tests", "accuracy")
-        named = f"{config.confidence:.6g} limits"
-        shown = [{name: row[name] for name in names} | {named: limits(row, ".3f")} for row in curve]
-        lines = [to_text(shown, FORMS), *map(effective, summary["thresholds"])]
+        columns: list[Column] = [(name, name, FORMS[name]) for name in ("length", "passed", "tests", "accuracy")]
+        columns.append((f"{config.confidence:.6g} limits", lambda row: limits(row, ".3f"), ""))
+        lines = [columns_text(curve, columns), *map(effective, summary["thresholds"])]
         if config.sequential:
             lines.append(
                 f"sequential: {summary['tests']:,} of {config.tests * len(curve):,} tests; at each length the verdict "
@@ -163,20 +162,10 @@ class ByMethod(NeedleMeasure):
         for word in self.words:
             named(word, train_len, train_len)  # refuses what is no method, before tests are built
         super().prepare()
-        self.settings = {length: [self.setting(word, length) for word in self.words] for length in self.lengths}
-
-    def setting(self, word: str, length: int) -> Setting:
-        """Derive a method's settings; a method that changes nothing at the length is noted.
-
-        Raises: ConfigError for one that cannot be built.
-        """
-        found = named(word, self.train_len, length)
-        try:
-            _, distance = found.place(self.own)
-        except ConfigError as error:
-            raise ConfigError(*(f"--distance={word}: {fault}" for fault in error.faults)) from error
-        note_idle(f"--distance={word}", distance, length)
-        return found
+        self.settings = {length: [named(word, train_len, length) for word in self.words] for length in self.lengths}
+        for length, settings in self.settings.items():
+            for item in settings:
+                note_idle(f"--distance={item.method}", item.place(self.own)[1], length)
 
     def choose_lengths(self) -> list[int]:
         """Return the lengths asked for, or the training length."""
@@ -229,12 +218,10 @@ class ByMethod(NeedleMeasure):
 
     def keep(self, row: Row) -> Row:
         """Add a row unless an equal one exists; seconds and comparison that this call lacks are taken from that one."""
-        before = self.results.find(row)
-        if before is None:
-            return self.results.add(row)
-        row |= {name: row[name] or before[name] for name in ("versus_rope", "seconds")}
-        new = {name for name, value in row.items() if before.get(name) != value}
-        return self.results.add(row) if new - {"commit", "hardware"} else before
+        before = self.results.find(row) or {}
+        row |= {name: row[name] or before.get(name) for name in ("versus_rope", "seconds")}
+        changed = {name for name, value in row.items() if before.get(name, ()) != value}
+        return self.results.add(row) if changed - {"commit", "hardware"} else row
 
     def title(self) -> str:
         """Name the model and the tests; methods are in the table."""
@@ -256,7 +243,7 @@ class ByMethod(NeedleMeasure):
         return self.folder / f"methods-{digest}.png"
 
 
-main = partial(run_measure, Probe)
+main = partial(run_measure, ByLength)
 
 if __name__ == "__main__":
     start(main)

@@ -32,7 +32,8 @@ EIGHTHS = 8  # lengths up to the training window of a model without a probe of i
 
 def summed(outcome: Outcome) -> Row:
     """Summarize the tests of a cell: the share passed, with exact limits, and the prompts' lengths."""
-    tests, passed = len(outcome.records), sum(record["passed"] for record in outcome.records)
+    tests = len(outcome.records)
+    passed = sum(record["passed"] for record in outcome.records)
     low, high = share_limits(passed, tests, CONFIDENCE)
     tokens = [record["prompt_tokens"] for record in outcome.records]
     known = {"score": passed / tests, "low": low, "high": high, "confidence": CONFIDENCE, "passed": passed}

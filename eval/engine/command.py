@@ -121,6 +121,16 @@ def run(
     return command.run(description, arguments, work, syntax=form.syntax, settings=lines, stopped=stopped)
 
 
+def moved(line: str) -> Callable[[Sequence[str]], int]:
+    """Make what a command of another name prints: the line that says where it went."""
+
+    def main(arguments: Sequence[str]) -> int:
+        show(line, error=True)
+        return command.WRONG
+
+    return main
+
+
 @contextlib.contextmanager
 def printing_to_stderr() -> Iterator[None]:
     """Send what this process and those that it starts print to stderr, where stdout is to hold results alone."""
@@ -140,7 +150,8 @@ def requests_of(words: Words, form: Form) -> Iterator[Request]:
 
     Raises: ConfigError with a line for every fault, options named as they are written.
     """
-    named, places, own = words.options, expand(words.places), dict(words.settings)
+    named, places = words.options, expand(words.places)
+    own = dict(words.settings)
     faults = [
         f"{option}: is no option of this command; leave it out"
         for option in form.lacks
@@ -159,7 +170,8 @@ def requests_of(words: Words, form: Form) -> Iterator[Request]:
     options = own if form.options is None else read_options(form.options, own, faults)
     replaces = len(distances) == 1 and (form.lone or not form.several)
     given = {"distance": distances[0] if replaces else None, "frequency": named.frequency}
-    folder, measured = folder_of(words), places if form.each else places[:1] or [Path()]
+    folder = folder_of(words)
+    measured = places if form.each else places[:1] or [Path()]
     for place, own_name in zip(measured, names_of(measured), strict=True):
         methods = {**overrides, **method_overrides(place, given, longest(options))}
         where = folder / own_name if folder is not None and len(measured) > 1 else folder
@@ -179,7 +191,7 @@ def longest(options: Any) -> int | None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options(Section):
+class TextOptions(Section):
     """Options of measurements on texts."""
 
     texts: Tests = 10

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
 Row = dict[str, Any]
 Column = tuple[str, str | Callable[[Row], Any], str]  # heading, the field or a function of the row, format
-LEAST = 1e-5  # share that is written out
 
 
 class Results:
@@ -39,7 +38,8 @@ class Results:
     """
 
     def __init__(self, path: Path, named_by: Sequence[str]) -> None:
-        self.path, self.named_by = path, tuple(named_by)
+        self.path = path
+        self.named_by = tuple(named_by)
         with writing(f"-o {path.parent}", "folder"):
             path.parent.mkdir(parents=True, exist_ok=True)
             if path.exists():
@@ -243,15 +243,3 @@ def limits(row: Mapping[str, Any], form: str = ".4g", factor: float = 1) -> str:
         ('18.7 to 81.3', '-')
     """
     return "-" if row["low"] is None else f"{factor * row['low']:{form}} to {factor * row['high']:{form}}"
-
-
-def percent(share: float) -> str:
-    """Write a share with two digits.
-
-    Example:
-        >>> percent(1.0), percent(0.256), percent(0.0123), percent(0.00021), percent(3e-6), percent(0.0)
-        ('100%', '26%', '1.2%', '0.021%', '<0.001%', '0%')
-    """
-    if 0 < share < LEAST:
-        return f"<{100 * LEAST:g}%"
-    return f"{100 * share:.2g}%" if share < 0.995 else f"{100 * share:.0f}%"

@@ -82,7 +82,9 @@ class Measure:
     longest: int | None = None
 
     def __init__(self, request: Request, subject: Subject) -> None:
-        self.request, self.options, self.subject = request, request.options, subject
+        self.request = request
+        self.options = request.options
+        self.subject = subject
         self.bar: Any = None
         self.prepare()
         if self.longest is not None and any(key.startswith(PREFIX) for key in request.overrides):
@@ -135,7 +137,8 @@ class Measure:
 
     def window_between(self, lengths: Iterable[int]) -> list[Rule]:
         """Mark the training window if it lies between the lengths of a picture."""
-        window, known = self.subject.model.train_len, list(lengths)
+        window = self.subject.model.train_len
+        known = list(lengths)
         inside = window is not None and min(known) <= window <= max(known)
         return [Rule("x", window, f"training window {window:,}")] if window is not None and inside else []
 
@@ -182,19 +185,21 @@ class Measure:
         Units: `budget`, of the answer, and `length`, of the longest test with it, in tokens.
         Raises: ConfigError where a test cannot be written, DataError for a tokenizer that is not the model's.
         """
-        subject, started = self.subject, self.results.started(self.file_of(cell))
+        subject = self.subject
+        started = self.results.started(self.file_of(cell))
         known = {row["test"]: row for row in started if row["test"] < cell.tests}
         todo = [index for index in range(cell.tests) if index not in known]
         self.bar.update(len(known))
-        began, rows, model = time.perf_counter(), self.options.rows(length), subject.generate
+        began = time.perf_counter()
+        side_by_side: dict[str, Any] = {"budget": budget, "rows": self.options.rows(length)}
 
         def drawn(index: int) -> tuple[int, TextCase]:
             test = case(index)
             check_ids(test.prompt_ids, subject.vocab_size)
             return index, test
 
-        numbered = map(drawn, todo)
-        for batch in answered(model, subject.tokenizer, subject.stop_id, numbered, budget=budget, rows=rows):
+        asked = map(drawn, todo)
+        for batch in answered(subject.generate, subject.tokenizer, subject.stop_id, asked, **side_by_side):
             fresh: dict[int, Row] = {}
             for index, test, answer in batch:
                 named = {"test": index, "prompt_hash": test.prompt_hash, "prompt_tokens": len(test.prompt_ids)}
@@ -243,8 +248,9 @@ class OnTexts(Measure):
     @property
     def path(self) -> Path:
         """The file of the rows; the device changes no number and does not name it, nor does a text_field of `text`."""
-        model, given = self.subject.model, asdict(self.options)
-        settings = {key: value for key, value in given.items() if (key, value) != ("text_field", "text")}
+        model = self.subject.model
+        given = asdict(self.options).items()
+        settings = {key: value for key, value in given if (key, value) != ("text_field", "text")}
         del settings["device"]
         digest = shortened(json.dumps({**settings, "method": model.method}, sort_keys=True))
         trained = model.name if model.consumed_tokens is None else f"{model.consumed_tokens:015d}"
@@ -264,7 +270,8 @@ class OnTexts(Measure):
         Raises: LabError.
         """
         options, subject = self.options, self.subject
-        text, name = source_text(subject, options.text, options.text_field), options.text and f"--text={options.text}"
+        text = source_text(subject, options.text, options.text_field)
+        name = options.text and f"--text={options.text}"
         sizes = {"n_tokens": n_tokens, "texts": options.texts, "seed": options.seed, "vocab_size": subject.vocab_size}
         return torch.from_numpy(draw_texts(text, name, subject.tokenizer, **sizes)).to(subject.device)
 
@@ -281,5 +288,6 @@ def run_measure(
         chosen = measure.chosen(request)
         return chosen(request, open_subject(request)).found()
 
-    name, description = f"eval.{measure.kind}", sys.modules[measure.__module__].__doc__
-    return run(name, description, measure.form, one, arguments, stopped=measure.stopped, together=together)
+    about = sys.modules[measure.__module__].__doc__
+    name = f"eval.{measure.kind}"
+    return run(name, about, measure.form, one, arguments, stopped=measure.stopped, together=together)

@@ -2,25 +2,19 @@
 
 import json
 import shlex
-import shutil
 from dataclasses import replace
 
 import pytest
 
 from eval.distance import main
 from eval.engine.methods import read_distance
-from eval.engine.records import read_records
-from eval.report import reading
-from lab.counts import PositionCounts
 from lab.data.preparation import prepare
 from lab.errors import ConfigError
 from lab.positions.dca import Dca
 from lab.positions.plain import Plain
 from lab.positions.string import String
-from lab.train.checkpoints import folder_name
-from lab.train.folder import packed_counts
 from tests.eval.test_probe import Counted
-from tests.opened import CONSUMED, write_run
+from tests.opened import write_run
 
 GRID = "--points=3 --tests=4 --batch=3"
 METHODS = "--distance=plain --distance string:shift=40,window=8"
@@ -88,18 +82,6 @@ def test_a_stopped_measurement_goes_on_and_ends_as_one_that_was_not(distance, mo
     assert counted.prompts == 24 - 19 + 2 * 3 * 2, "tests that are there are taken up"
 
 
-def test_f_of_the_checkpoint_stands_beside_what_is_found(distance, wide_run):
-    counts = PositionCounts(100)
-    counts.add_segments([100, 60, 60])
-    path = wide_run / "checkpoints" / folder_name(CONSUMED) / "counts.npz"
-    try:
-        path.write_bytes(packed_counts(counts))
-        rows = rows_of(distance("--distances=80,95,100", "--tests=2")[1])
-    finally:
-        path.unlink(missing_ok=True)
-    assert [row["f"] for row in rows if "distance" in row] == [20, 5, None]  # 100 - d, and no counter
-
-
 def test_methods_as_words():
     assert read_distance("plain", 192, 192) == Plain()
     assert read_distance("string:shift=64,window=32", 192, 192) == String(shift=64, window=32)
@@ -130,18 +112,6 @@ def test_shorter_prompts_have_rows_of_their_own_and_no_part_in_reach(distance, w
     tests = [line for path in folder.glob("tests-*.jsonl") for line in map(json.loads, path.read_text().splitlines())]
     at_70 = {(test["test"], *test["numbers"]) for test in tests if test.get("distance") == 70}
     assert (len(at_70), len({test["prompt_hash"] for test in tests if test.get("distance") == 70})) == (4, 12)
-    # readers of the file: the report's curve and reach are those of the window, a comparison has a line for each prompt
-    (wide_run / "eval").mkdir()
-    try:
-        (wide_run / "eval" / "d.jsonl").write_text("".join(json.dumps({**row, "model": "wide"}) + "\n" for row in rows))
-        read = reading.read_records(wide_run)
-        assert {row["prompt_tokens"] for row in read.distances} == {128 - budget}
-        assert len(read.reaches) == 1
-        records = read_records([wide_run / "eval" / "d.jsonl"])
-        tasks = sorted(task for task in records.task[records.length == 70] if "several" not in task)
-        assert tasks == ["numbers found", "numbers found in 100 tokens", "numbers found in 112 tokens"]
-    finally:
-        shutil.rmtree(wide_run / "eval")
 
 
 def test_a_window_of_its_own_is_filled_beyond_the_one_of_training(distance):
