@@ -21,8 +21,8 @@ All methods of --distance get the same tests. A name alone takes the parameters 
 found_by_prompt, have no part in reach. Several models, such as the revisions of a public model or the checkpoints of a
 folder, are measured in turn. A table of their reach follows, and with --plot a picture (eval/engine/over_models.py).
 
-Prints a table for each method and writes distance-TOKENS-HASH.jsonl, a line for each distance and one for reach, to
-eval/ of the run folder (runs/distance-NAME for a Hugging Face folder) or FOLDER, with the picture beside it. Every
+Prints a table for each method. Writes distance-TOKENS-HASH.jsonl, a line for each distance and one for reach, to eval/
+of the run folder, to runs/distance-NAME for a Hugging Face folder, or to FOLDER. The picture is beside it. Every
 finished test is kept in tests-TOKENS-KEY.jsonl: after Ctrl-C (exit status 75) or a crash the same command continues.
 """
 
@@ -96,7 +96,8 @@ def make_probe(subject: Subject, options: DistanceOptions) -> DistanceProbe:
 
     Raises: LabError, whose lines name options as they are written.
     """
-    experiment, window = subject.model.experiment, options.window or subject.model.train_len
+    experiment = subject.model.experiment
+    window = options.window or subject.model.train_len
     if window is None:
         raise DataError("config.json: names no max_position_embeddings; add it, or give --window")
     own = ProbeConfig() if experiment is None else experiment.tests
@@ -141,12 +142,14 @@ class FoundByDistance(Measure):
         """Run the tests that are not finished, and write a row for each distance and one for reach of every method."""
         kinds: list[tuple[DistanceProbe, Row]] = [(self.probe, {"metric": "found_by_distance"})]
         kinds += [(each, {"metric": "found_by_prompt", "context": each.test.window}) for each in self.shorter]
-        config, rows = self.probe.config, []
+        config = self.probe.config
+        rows = []
         total = len(self.methods) * sum(len(each.distances) for each, _ in kinds) * config.distance_tests
         with Bar(total=total, desc=self.kind, unit="test") as self.bar:
             for method in self.methods:
                 self.subject.model.decoder.distance = method
-                about, found = self.subject.row, [self.run_all(each) for each, _ in kinds]
+                about = self.subject.row
+                found = [self.run_all(each) for each, _ in kinds]
                 for (each, kind), results in zip(kinds, found, strict=True):
                     rows += [distance_record(each, result, {**about, **kind}, self.counts) for result in results]
                 reach = {"threshold": config.threshold, "confidence": config.confidence, "n": config.distance_tests}
@@ -168,7 +171,8 @@ class FoundByDistance(Measure):
 
     def run_all(self, probe: DistanceProbe) -> list[LengthResult]:
         """Run the tests of the model's present method that are not finished."""
-        tests, first = {"tests": "one number", **one_number_tests(probe)}, probe.case(probe.test.reachable[0], 0)
+        tests = {"tests": "one number", **one_number_tests(probe)}
+        first = probe.case(probe.test.reachable[0], 0)
         finished = finished_tests(self.subject, self.folder, tests, first, "distance")
         self.bar.name(self.subject.model.method)
         known = [test for distance in probe.distances for test in finished.known(distance)]
@@ -178,8 +182,8 @@ class FoundByDistance(Measure):
 
     def title(self) -> str:
         """Name the model and the tests."""
-        window, tests = self.probe.test.window, self.probe.config.distance_tests
-        return f"{self.subject.model.name}, window {window:,}; {tests} tests at each distance"
+        tests = f"{self.probe.config.distance_tests} tests at each distance"
+        return f"{self.subject.model.name}, window {self.probe.test.window:,}; {tests}"
 
     def text(self, rows: Sequence[Row]) -> str:
         """Write a table for each method."""
@@ -193,7 +197,8 @@ class FoundByDistance(Measure):
 
     def chart(self, rows: Sequence[Row]) -> Any:
         """Draw shares with limits and their fit, those of other tests too; below, f of the training."""
-        window, threshold = self.probe.test.window, self.probe.config.threshold
+        window = self.probe.test.window
+        threshold = self.probe.config.threshold
         whole = [row for row in rows if row["metric"] == "found_by_distance"]
         others = [row for row in rows if row["metric"] == "found_by_prompt"]
         shown = whole + [{**row, "method": f"{row['method']}, in {row['context']:,} tokens"} for row in others]

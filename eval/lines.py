@@ -8,9 +8,9 @@ tokenizer.json. Tests have as many lines as a length in the model's own tokens h
     python -m eval.lines models/Llama-2-7B-chat --lengths=4096,16384 --plot
     python -m eval.lines runs/tiny_2k --protocol=completion --lengths=1024,2048 --tests=200
 
-A row is `short` where all its tests take 4,096 tokens or fewer and `long` where all take more than 8,092, as in
-arXiv:2401.07004, Table 3 (LR-S and LR-L), whose scores are of 50 tests each. Position methods take the place of
-the model's own:
+A row is `short` where all its tests take 4,096 tokens or fewer. It is `long` where all take more than 8,092. These are
+LR-S and LR-L of arXiv:2401.07004, Table 3, whose scores are of 50 tests each. Position methods take the place of the
+model's own:
 
     python -m eval.lines models/Llama-2-7B-chat --lengths=16384 --position.frequency.method=entropy_abf \
         --position.frequency.train_len=4096
@@ -22,9 +22,9 @@ first words, for models that only complete. Two things differ from the released 
 LongEval). The words are the lab's own lists. The answer's first number must be the line's (theirs takes the last one),
 so that text after the answer does not count.
 
-Prints a table, and adds a line for each length to lines.jsonl in eval/ of the run folder (runs/lines-NAME for a Hugging
-Face folder) or FOLDER, once it is known, so that a second call continues from there. lines-cases/ holds every test, and
-the picture shows all that was measured with the same tests.
+Prints a table. Adds a line for each length, once it is known, to lines.jsonl in eval/ of the run folder, in
+runs/lines-NAME for a Hugging Face folder, or in FOLDER. A second call continues from there. lines-cases/ holds every
+test. The picture shows all that was measured with the same tests.
 """
 
 from __future__ import annotations
@@ -48,7 +48,8 @@ from lab.schema import Length, Tests
 Protocol = Literal["longeval", "completion"]
 BUDGET = 32  # tokens for the answer, at least: longeval's models write a sentence before the number
 DIGITS = 5  # of the longest number
-SHORT, LONG = 4096, 8092  # tokens (arXiv:2401.07004, section 4.5)
+SHORT = 4096  # tokens (arXiv:2401.07004, section 4.5)
+LONG = 8092
 HIGHEST = 50_000  # number; and the most lines
 LEAST_LINES = 2  # a single line leaves nothing to choose
 TASK = (
@@ -124,10 +125,8 @@ class LineRetrieval(Measure):
         self.budget = answer_budget(self.writer, DIGITS, BUDGET)
         fixed = max(len(self.case(index, LEAST_LINES).prompt_ids) for index in range(self.options.tests))
         window = self.subject.model.train_len or MOST_TOKENS
-        what = (
-            f"line retrieval, whose question and {LEAST_LINES} lines take {fixed} tokens and the answer {self.budget}"
-        )
-        self.lengths = choose_lengths(self.options.lengths, self.budget + fixed, window, window, what)
+        what, ends = f"line retrieval of {LEAST_LINES} lines", (max(1, window // 4), window)
+        self.lengths = choose_lengths(self.options.lengths, what, fixed, self.budget, ends)
         self.longest = self.lengths[-1]
 
     def case(self, index: int, lines: int) -> TextCase:

@@ -27,8 +27,8 @@ number. Three things differ from the released scripts. The key has exactly its n
 to 50,000). Prompt and answer fill the length in the model's own tokens, as exactly as a letter or word more of filler
 allows (theirs counts letters). The first number of the answer must be the key (theirs compares the first tokens).
 
-Prints a table, and adds a line for each cell to passkey.jsonl in eval/ of the run folder (runs/passkey-NAME for a
-Hugging Face folder) or FOLDER, once it is known, so that a second call continues from there. passkey-cases/ holds
+Prints a table. Adds a line for each cell, once it is known, to passkey.jsonl in eval/ of the run folder, in
+runs/passkey-NAME for a Hugging Face folder, or in FOLDER. A second call continues from there. passkey-cases/ holds
 every test with its key and answer. The picture, one for each subject and protocol, is beside them.
 """
 
@@ -166,14 +166,15 @@ class Passkey(Measure):
 
     def prepare(self) -> None:
         """Choose the tests and the lengths."""
-        options, self.writer = self.options, Writer(self.subject.tokenizer)
+        options = self.options
+        self.writer = Writer(self.subject.tokenizer)
         self.tests = PasskeyTests.of(self.subject, options)
         self.budget = answer_budget(self.writer, self.tests.digits, BUDGET)
         drafts = [self.tests.draft(0.0, options.seed, index) for index in range(options.tests)]
         fixed = [self.writer.count(draft.compose(0)) for draft in drafts]
-        least, window = self.budget + max(fixed), self.subject.model.train_len or MOST_TOKENS
-        what = f"the {self.tests.protocol} protocol, whose fixed parts take {max(fixed)} tokens and the answer "
-        self.lengths = choose_lengths(options.lengths, least, window, 2 * window, f"{what}{self.budget}")
+        window = self.subject.model.train_len or MOST_TOKENS
+        what, ends = f"the {self.tests.protocol} protocol", (max(1, window // 4), 2 * window)
+        self.lengths = choose_lengths(options.lengths, what, max(fixed), self.budget, ends)
         self.longest = self.lengths[-1]
         if options.haystack is not None:
             n_tokens = self.longest - self.budget - fixed[0]

@@ -16,9 +16,9 @@ that were measured on the same documents, so that one call for each compares met
     python -m eval.perplexity runs/tiny_2k --lengths=2048,4096 --plot --position.distance.method=dca \
         --position.distance.train_len=2048
 
-Prints a table, and adds a line for each length to perplexity.jsonl in eval/ of the run folder (runs/perplexity-NAME for
-a Hugging Face folder) or FOLDER, once it is known; a second call continues from there. perplexity-cases/ holds
-every document's loss.
+Prints a table. Adds a line for each length, once it is known, to perplexity.jsonl in eval/ of the run folder, in
+runs/perplexity-NAME for a Hugging Face folder, or in FOLDER. A second call continues from there. perplexity-cases/
+holds every document's loss.
 """
 
 from __future__ import annotations
@@ -78,7 +78,8 @@ class PerplexityOptions(CellOptions):
 
     def rules(self) -> list[str]:
         """Refuse strides and cuts that contradict the lengths."""
-        faults, lengths = [], self.lengths or ()
+        faults = []
+        lengths = self.lengths or ()
         if lengths and self.stride is not None and self.stride > min(lengths):
             rule = f"must be <= {min(lengths)}, the shortest length, or tokens are passed over"
             faults.append(f"stride={self.stride}: {rule}; lower it")
@@ -109,12 +110,14 @@ class Perplexity(Measure):
 
         Raises: LabError where there is no text, or where too few documents are long enough.
         """
-        options, window = self.options, max(2, self.subject.model.train_len or MOST_TOKENS)
+        options = self.options
+        window = max(2, self.subject.model.train_len or MOST_TOKENS)
         self.contexts = tuple(sorted(set(options.lengths or doublings(max(2, -(-window // 4)), window))))
         self.longest = self.contexts[-1]
         self.stride = options.stride or max(1, min(STRIDE, self.contexts[0] // 2))
         options = replace(options, lengths=self.contexts, stride=self.stride)  # which checks them
-        found, least = documents_of(self.subject, options.text, options.text_field), options.min_tokens or self.longest
+        found = documents_of(self.subject, options.text, options.text_field)
+        least = options.min_tokens or self.longest
         long_enough = [ids[: options.tokens] for ids in found if len(ids) >= least]
         if len(long_enough) < options.documents:
             raise DataError(
@@ -147,7 +150,8 @@ class Perplexity(Measure):
 
     def measure(self, cell: Cell) -> tuple[Row, Sequence[Row]]:
         """Score the documents with one context length; a record is a document's loss in nats and its tokens."""
-        context, started = cell.row["length"], time.perf_counter()
+        context = cell.row["length"]
+        started = time.perf_counter()
         rows = self.options.rows(context)
         losses = text_losses(self.subject.losses, self.documents, context, self.stride, rows=rows, done=self.bar.update)
         low, high = losses.limits or (None, None)
@@ -162,7 +166,8 @@ class Perplexity(Measure):
 
     def chart(self, rows: Sequence[Row]) -> Any:
         """Draw perplexity over context length, a line for each model and method."""
-        first, least, most = rows[0], min(row["score"] for row in rows), max(row["score"] for row in rows)
+        first, scores = rows[0], [row["score"] for row in rows]
+        least, most = min(scores), max(scores)
         spread = max(most - least, 0.02 * most)  # intervals may be far wider than what differs
         far_apart = most > 10 * least
         documents = f"{first['n']} documents ({first['source']}), 95% over documents"
@@ -183,7 +188,8 @@ def documents_of(subject: Subject, text: str | None, text_field: str) -> list[An
         if subject.model.experiment is None:
             raise ConfigError(NO_CORPUS)
         return list(TokenStore.open(shard_folder(subject.model.experiment.data), "held_out").documents())
-    before, encode = special_ends(subject.tokenizer)[0], subject.tokenizer.encode
+    before = special_ends(subject.tokenizer)[0]
+    encode = subject.tokenizer.encode
     texts = Bar(file_texts(Path(text), text_field), desc="encoding", leave=False)
     return [np.array(before + encode(each, add_special_tokens=False).ids, dtype=np.int64) for each in texts]
 

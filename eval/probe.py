@@ -102,16 +102,17 @@ class ByLength(NeedleMeasure):
 
     def rows(self) -> list[Row]:
         """Probe length after length, and write the records that training's probe writes."""
-        finished, tests = self.finished(), self.config.tests
+        finished = self.finished()
         self.curve: list[LengthResult] = []
         with self.counting() as bar:
             finished.report = bar.update
             for result in self.probe.run(self.subject.generate, store=finished):
                 self.curve.append(result)
-                bar.total -= tests - result.tests
+                bar.total -= self.config.tests - result.tests
                 bar.update(sum(each.tests for each in self.curve) - bar.n)
                 bar.name(f"{result.length} tokens: {result.accuracy:.2f}")
-        about, counts = self.subject.row, self.subject.counts
+        about = self.subject.row
+        counts = self.subject.counts
         rows = [length_record(self.probe, result, about, counts) for result in self.curve]
         rows.append(summary_record(self.probe, self.curve, about, counts))
         folder = RunFolder(self.path)
@@ -122,7 +123,8 @@ class ByLength(NeedleMeasure):
 
     def text(self, rows: Sequence[Row]) -> str:
         """Write the curve, and the effective length at every threshold."""
-        config, (*curve, summary) = self.config, rows
+        config = self.config
+        *curve, summary = rows
         columns: list[Column] = [(name, name, FORMS[name]) for name in ("length", "passed", "tests", "accuracy")]
         columns.append((f"{config.confidence:.6g} limits", lambda row: limits(row, ".3f"), ""))
         lines = [columns_text(curve, columns), *map(effective, summary["thresholds"])]
@@ -157,12 +159,12 @@ class ByMethod(NeedleMeasure):
         train_len = self.options.train_len or self.subject.model.train_len
         if train_len is None:
             raise ConfigError("--train_len: must be set, the model does not state its training length")
-        self.train_len, self.own = train_len, self.subject.model.decoder.frequencies
+        self.train_len = train_len
+        self.own = self.subject.model.decoder.frequencies
         self.words = sorted(self.request.distances or METHODS, key=lambda word: word != BASE)
-        for word in self.words:
-            named(word, train_len, train_len)  # refuses what is no method, before tests are built
+        lengths = self.choose_lengths()
+        self.settings = {length: [named(word, train_len, length) for word in self.words] for length in lengths}
         super().prepare()
-        self.settings = {length: [named(word, train_len, length) for word in self.words] for length in self.lengths}
         for length, settings in self.settings.items():
             for item in settings:
                 note_idle(f"--distance={item.method}", item.place(self.own)[1], length)
@@ -178,7 +180,8 @@ class ByMethod(NeedleMeasure):
 
     def rows(self) -> list[Row]:
         """Run every method at every length, and test its difference to rope, which comes first."""
-        self.results, rows = Results(self.path, self.named_by), []
+        self.results = Results(self.path, self.named_by)
+        rows = []
         with self.counting(len(self.words)) as bar:
             for length, settings in self.settings.items():
                 base: list[bool] | None = None
@@ -194,7 +197,8 @@ class ByMethod(NeedleMeasure):
 
     def run_method(self, item: Setting, length: int) -> tuple[Row, list[bool]]:
         """Run one method's tests: its row, and which tests it passes."""
-        decoder, config = self.subject.model.decoder, self.config
+        config = self.config
+        decoder = self.subject.model.decoder
         decoder.frequencies, decoder.distance = item.place(self.own)
         result = self.run_length(length, self.finished())
         passed = [row["found"] >= config.required for row in result.cases]

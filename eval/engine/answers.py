@@ -75,15 +75,17 @@ def answer_budget(writer: Writer, digits: int, default: int) -> int:
     return max(default, *(len(writer.spell([number])) for number in numbers))
 
 
-def choose_lengths(asked: Sequence[int] | None, least: int, window: int, longest: int, fixed: str) -> list[int]:
-    """Choose lengths with room for `least` tokens, rising: as requested, or powers of two from window / 4 on.
+def choose_lengths(asked: Sequence[int] | None, what: str, fixed: int, budget: int, ends: tuple[int, int]) -> list[int]:
+    """Choose lengths with room for fixed parts and answer, rising: as requested, or powers of two between the `ends`.
 
-    Raises: ConfigError for a requested length that is too short; `fixed` describes the fixed parts.
+    Raises: ConfigError for a requested length that is too short; `what` names the tests.
     """
-    short = [length for length in asked or () if length < least]
+    least = fixed + budget
+    rule = f"too short for {what}, whose fixed parts take {fixed} tokens and the answer {budget}; use {least} or more"
+    short = [f"--lengths={length}: {rule}" for length in asked or () if length < least]
     if short:
-        raise ConfigError(*(f"--lengths={length}: too short for {fixed}; use {least} or more" for length in short))
-    lengths = asked or [length for length in doublings(max(1, window // 4), longest) if length >= least]
+        raise ConfigError(*short)
+    lengths = asked or [length for length in doublings(*ends) if length >= least]
     return sorted(set(lengths)) or [1 << (least - 1).bit_length()]
 
 
@@ -142,10 +144,12 @@ def own_lengths(subject: Subject, probe: NeedleProbe) -> list[int]:
 
     Eighths of the training window for a Hugging Face folder. The first with room for a test where there is none.
     """
-    experiment, shortest = subject.model.experiment, probe.shortest()
+    experiment = subject.model.experiment
+    shortest = probe.shortest()
     longest = subject.model.train_len or shortest
     step = max(1, longest // EIGHTHS)
     if experiment is not None:
-        step, longest = experiment.probe.step, experiment.probe.max_length or longest
+        step = experiment.probe.step
+        longest = experiment.probe.max_length or longest
     first = -(-shortest // step) * step
     return list(range(first, longest + 1, step)) or [first]

@@ -150,7 +150,8 @@ def requests_of(words: Words, form: Form) -> Iterator[Request]:
 
     Raises: ConfigError with a line for every fault, options named as they are written.
     """
-    named, places = words.options, expand(words.places)
+    named = words.options
+    places = expand(words.places)
     own = dict(words.settings)
     faults = [
         f"{option}: is no option of this command; leave it out"

@@ -6,7 +6,7 @@ set as if the training length were two thirds of L, so that the test is 3/2 as l
     L' = 2/3 L,   factor = T / L' = 3/2                                                            (T = L)
 
 Shorter tests keep these settings, as the paper sets a model up once. For longer ones, which the paper lacks, L' is
-two thirds of the test's length up to the true training length, from where on methods extrapolate for real:
+two thirds of the test's length, and the true training length at most. From there on methods extrapolate for real:
 
     L' = min(L, floor(2/3 T)),   factor = 3/2 for T <= 3/2 L,  else T / L                           (T > L)
 

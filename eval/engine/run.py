@@ -269,7 +269,8 @@ class OnTexts(Measure):
         Shapes: int64 (texts, n_tokens).
         Raises: LabError.
         """
-        options, subject = self.options, self.subject
+        options = self.options
+        subject = self.subject
         text = source_text(subject, options.text, options.text_field)
         name = options.text and f"--text={options.text}"
         sizes = {"n_tokens": n_tokens, "texts": options.texts, "seed": options.seed, "vocab_size": subject.vocab_size}
