@@ -52,7 +52,6 @@ from lab.draw import Rule
 from lab.errors import ConfigError
 from lab.probe.limits import LengthResult, monotone_shares
 from lab.probe.measuring import length_record, summary_record
-from lab.probe.released_needles import PROTOCOLS
 from lab.train.folder import RunFolder
 
 OTHERS = {  # options that --by=... reads
@@ -133,7 +132,7 @@ class ByLength(NeedleMeasure):
                 f"sequential: {summary['tests']:,} of {config.tests * len(curve):,} tests; at each length the verdict "
                 f"is that of all {config.tests:,} with probability {1 - config.error_rate:.6g} or more"
             )
-        return "\n".join([*lines, f"protocol {config.protocol}: {PROTOCOLS[config.protocol].summary}"])
+        return "\n".join([*lines, f"protocol {config.protocol}: {self.probe.protocol.SUMMARY}"])
 
     def chart(self, rows: Sequence[Row]) -> Any:
         """Draw the curve with its limits and monotone fit, and the smooth effective length at every threshold."""
@@ -214,7 +213,7 @@ class ByMethod(NeedleMeasure):
             "confidence": config.confidence,
             "passed": sum(passed),
             **share(sum(passed), len(passed), config.confidence),
-            "numbers_found": sum(row["found"] for row in result.cases) / (len(passed) * self.probe.needles),
+            "numbers_found": sum(row["found"] for row in result.cases) / (len(passed) * self.probe.config.needles),
             "versus_rope": None,
             "seconds": result.seconds,
         }

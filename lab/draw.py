@@ -83,11 +83,10 @@ def draw(
             style = looks.looks_of(table, series, kind, names, legend, shape)
             if named_x:
                 style["xOffset"] = alt.XOffset(f"{series}:N", sort=list(names or dict.fromkeys(table[series])))
-        clip = looks.outside(table[x], x_limits) or looks.outside(table[y], y_limits)
         chart = alt.Chart()  # the rows are those of the whole, so that facets divide them
         mark = {
-            "line": chart.mark_line(strokeWidth=2, clip=clip, point={"size": 36, "clip": clip} if marks else False),
-            "point": chart.mark_point(filled=True, size=50, opacity=0.9, clip=clip),
+            "line": chart.mark_line(strokeWidth=2, point={"size": 36} if marks else False),
+            "point": chart.mark_point(filled=True, size=50, opacity=0.9),
             "bar": chart.mark_bar(),
         }[kind]
         layers = [mark.encode(**sides, **style, tooltip=tips)]

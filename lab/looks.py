@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-import numpy as np
-
 from lab.errors import MissingPackage
 
 if TYPE_CHECKING:
@@ -52,11 +50,6 @@ def is_numeric(values: pd.Series[Any]) -> bool:
     return values.dtype.kind in "iuf" or not values.notna().any()
 
 
-def outside(values: pd.Series[Any], limits: tuple[float, float] | None) -> bool:
-    """Return whether values lie beyond the limits of an axis, where what is drawn must be cut off."""
-    return limits is not None and is_numeric(values) and not values.dropna().between(*limits).all()
-
-
 def words(name: object) -> str:
     """Write a column's name as words."""
     return str(name).replace("_", " ")
@@ -90,24 +83,13 @@ def axis(
         options["format"] = ".0%" if percent else ".3~s"
     elif log and side == "x":
         scale["base"] = 2
-        options |= {"values": log_ticks(values.dropna().tolist()), "format": ","}
+        options["format"] = ","
+        known = sorted({*values.dropna().astype(float)})
+        if len(known) <= FEW and all(value.is_integer() for value in known):
+            options["values"] = known
     if limits is not None:
         scale |= {"domain": list(limits), "nice": False}
     return channel(f"{values.name}:Q", title=heading, scale=alt.Scale(**scale), axis=alt.Axis(**options))
-
-
-def log_ticks(values: Sequence[float]) -> list[float]:
-    """Choose the ticks of a logarithmic axis.
-
-    Example:
-        >>> log_ticks([96.0, 128.0, 96.0]), log_ticks(range(3, 30))
-        ([96.0, 128.0], [4.0, 8.0, 16.0])
-    """
-    distinct = sorted({float(value) for value in values if value > 0})
-    if len(distinct) <= FEW and all(value.is_integer() for value in distinct):
-        return distinct
-    powers = 2.0 ** np.arange(np.ceil(np.log2(distinct[0])), np.floor(np.log2(distinct[-1])) + 1)
-    return [float(power) for power in powers]
 
 
 def looks_of(

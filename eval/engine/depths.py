@@ -115,7 +115,7 @@ class ByDepth(NeedleMeasure):
 
         Raises: ConfigError for a number of depths that is not a whole number of them to a needle.
         """
-        needles = self.probe.needles
+        needles = self.probe.config.needles
         self.depths = self.options.depths or CELLS_PER_NEEDLE * needles
         if self.depths % needles:
             near = max(1, round(self.depths / needles)) * needles
@@ -147,7 +147,7 @@ class ByDepth(NeedleMeasure):
                 shared = {**self.about, "length": length, "seconds": result.seconds}
                 for row in depth_rows(result.cases, found, self.depths, confidence):
                     rows.append({**shared, "metric": "found_by_depth", **row})
-                thirds = third_rows(result.cases, found, self.probe.seed, confidence)
+                thirds = third_rows(result.cases, found, self.probe.config.seed, confidence)
                 summary = {"metric": "failures_by_third", "accuracy": result.accuracy, "peak": peak(thirds)}
                 rows += [{**shared, **summary, **row} for row in thirds]
         write_rows(self.path, rows)

@@ -22,10 +22,9 @@ from lab.draw import draw
 from lab.errors import ConfigError
 from lab.probe.config import ProbeConfig, ProtocolName
 from lab.probe.effective_distance import DistanceProbe
-from lab.probe.effective_length import NeedleProbe, Probe
+from lab.probe.effective_length import NeedleProbe, Probe, shortest_test
 from lab.probe.limits import LengthResult, shown_length
 from lab.probe.measuring import tests_of
-from lab.probe.released_needles import shortest_test
 from lab.schema import Length, PathText, Positive, Section, Seed, Share, Tests
 
 UNREAD = ("by", "lengths", "depths", "train_len", "device")  # options that are no settings of a probe

@@ -36,7 +36,7 @@ FILES = ("config.yaml", "environment.json", "probes.jsonl", "counts.npz")
 Row = dict[str, Any]
 COLUMNS, WIDER = ["model", "checkpoint", "method"], ["precision", "weights"]
 NEEDLES = ("needles", "digits", "required", "answer_budget", "haystack")
-HARNESS = ("task_version", "definition", "metric", "filter", "fewshot", "limit", "max_gen_toks", "chat", "truncate")
+HARNESS = ("task_version", "definition", "metric", "filter", "fewshot", "limit", "chat", "truncate")
 
 
 def pack(runs: Iterable[Path], table: Path) -> None:

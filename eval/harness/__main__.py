@@ -18,8 +18,10 @@ Answers are greedy; tasks that sample are refused. Needs the extra: pip install 
 Prints a table. harness.jsonl gets a line for each task, metric and filter; it is in eval/ of the run folder
 (runs/harness-NAME for a Hugging Face folder) or FOLDER. The 95% interval of a number is exact where every document
 scores 0 or 1 and the number is their mean. Else it is the harness's standard error times the quantile of Student's t.
-`cut` counts contexts that were too long. harness-cases/ holds every test with its answer and score, and the harness's
-cache of finished requests: the same command never runs them again, and continues after Ctrl-C (exit status 75).
+A note counts the contexts that were too long.
+
+harness-cases/ holds every test with its answer and score, and the harness's cache of finished requests. The same
+command never runs them again, and continues after Ctrl-C (exit status 75).
 """
 
 from __future__ import annotations
@@ -46,7 +48,7 @@ from eval.engine.command import CellOptions, Form
 from eval.engine.rows import Results, Row, finite, limits, shortened, to_text
 from eval.engine.run import Measure, run_measure
 from eval.engine.subject import SUBJECT
-from eval.harness.model import Truncate, harness_model, is_cut
+from eval.harness.model import Truncate, harness_model
 from lab.command import start
 from lab.errors import ConfigError, MissingPackage, first_line
 from lab.files import writing
@@ -55,7 +57,7 @@ from lab.schema import Length, NonNegative, PathText, Positive
 from lab.source import named
 
 CONFIDENCE = 0.95
-READ_WITH = (*SUBJECT, "length", "truncate", "max_gen_toks", "chat")  # determine, with the request, its outcome
+READ_WITH = (*SUBJECT, "length", "truncate", "chat")  # determine, with the request, its outcome
 NAMED_BY = (*READ_WITH, "protocol", "definition", "num_fewshot", "limit", "seed", "task", "metric", "filter")
 
 
@@ -75,8 +77,6 @@ class HarnessOptions(CellOptions):
     """Most tokens of a text, answer included, beyond which contexts are cut; left out, the training window."""
     truncate: Truncate = "left"
     """Part that a long context loses: its beginning, or its middle, as LongBench and InfiniteBench cut it."""
-    max_gen_toks: Length = 256
-    """Most tokens of an answer, where a task sets none."""
     apply_chat_template: bool = False
     """Ask as in a chat, with the template of a Hugging Face folder; earlier examples become turns of it."""
     confirm_run_unsafe_code: bool = False
@@ -107,7 +107,7 @@ class Harness(Measure):
         started = time.perf_counter()
         about = {**self.subject.row, "protocol": f"lm-eval-{version('lm_eval')}", "length": self.model.max_length}
         about |= {"chat": options.apply_chat_template, "num_fewshot": options.num_fewshot, "limit": options.limit}
-        about |= {"truncate": options.truncate, "max_gen_toks": options.max_gen_toks, "seed": options.seed}
+        about |= {"truncate": options.truncate, "seed": options.seed}
         known = Results(self.path, self.named_by)
         cache = self.folder / "harness-cases" / f"requests-{shortened(json.dumps([about[key] for key in READ_WITH]))}"
         with writing(f"-o {self.folder}", "folder"):
@@ -115,7 +115,7 @@ class Harness(Measure):
         self.scores = self.evaluate(cache)
         seconds = round(time.perf_counter() - started, 3)
         rows = []
-        for found in rows_of(self.scores, self.model):
+        for found in rows_of(self.scores):
             row = {**about, **found, "seconds": seconds}
             before = known.find(row)
             if before is None or before["score"] != row["score"]:
@@ -157,9 +157,8 @@ class Harness(Measure):
     def text(self, rows: Sequence[Row]) -> str:
         """Write a table, and the contexts that were cut."""
         part = {"left": "beginning", "middle": "middle"}[self.options.truncate]
-        remedy = f"were longer than the window and lost their {part}; raise --max_length"
-        cut = {row["task"]: f"{row['cut']:,} of {row['requests']:,} contexts" for row in rows if row["cut"]}
-        notes = [f"{task}: {contexts} {remedy}" for task, contexts in cut.items()]
+        remedy = f"contexts were longer than the window and lost their {part}; raise --max_length"
+        notes = [f"{self.model.cut:,} {remedy}"] if self.model.cut else []
         first = rows[0]
         head = f"{first['model']}: {first['method']}; {first['protocol']}, texts of at most {first['length']:,} tokens"
         columns = ("task", "metric", "filter", "fewshot", "n", "score")
@@ -190,12 +189,11 @@ def load_tasks(names: Sequence[str], folder: str | None) -> tuple[Any, list[Any]
     return manager, [task for whole in wholes for task in (whole if isinstance(whole, list) else [whole])]
 
 
-def rows_of(results: Mapping[str, Any], model: Any) -> Iterator[Row]:
+def rows_of(results: Mapping[str, Any]) -> Iterator[Row]:
     """List the numbers of all tasks and groups."""
     for task, numbers in results["results"].items():
         below = list(dict.fromkeys(tasks_of(results, task)))
         samples = [test for name in below for test in results["samples"][name]]
-        arguments = {json.dumps(each, default=str): each for test in samples for each in test["arguments"]}
         n = sum(results["n-samples"][name]["effective"] for name in below)
         about = {
             "task": task,
@@ -203,8 +201,6 @@ def rows_of(results: Mapping[str, Any], model: Any) -> Iterator[Row]:
             "fewshot": results["n-shot"].get(task),
             "n": n,
             "definition": definition({name: results["configs"][name] for name in below}, samples),
-            "cut": sum(is_cut(model, each) for each in arguments.values()),
-            "requests": len(arguments),
         }
         for key, score in numbers.items():
             metric, comma, filtered = key.partition(",")

@@ -47,27 +47,30 @@ def harness_model(subject: Subject, folder: Path, options: Any) -> Any:
 
     tokenizer, prefix_id, stop_ids = open_tokenizer(subject, folder, chat=options.apply_chat_template)
     window = options.max_length or subject.model.train_len or MOST_TOKENS
-    truncate: Truncate = options.truncate
 
     class LabModel(HFLM):  # type: ignore[misc]
         """The harness's class with the differences that the module's docstring lists."""
 
-        max_gen_toks = options.max_gen_toks
+        cut = 0  # contexts that were too long
         eot_token_id = [*stop_ids, prefix_id][0]
 
         def tok_batch_encode(
             self, strings: Sequence[str], left_truncate_len: int | None = None, **_: Any
         ) -> tuple[Tensor, Tensor]:
             rows = [self.tok_encode(string) or [self.prefix_token_id] for string in strings]
-            tokens = [torch.tensor(kept(ids, left_truncate_len or len(ids), truncate)) for ids in rows]
+            tokens = [torch.tensor(self.fitted(ids, left_truncate_len or len(ids))) for ids in rows]
             padded = partial(pad_sequence, batch_first=True, padding_side="left")
             return padded(tokens), padded([torch.ones_like(row) for row in tokens])
 
         def _loglikelihood_tokens(self, requests: Sequence[Any], **more: Any) -> Any:
             # The last token of a continuation is only predicted.
             room = self.max_length + 1
-            cut = [(key, kept(before, room - len(after), truncate), after) for key, before, after in requests]
-            return super()._loglikelihood_tokens(cut, **more)
+            found = [(key, self.fitted(before, room - len(after)), after) for key, before, after in requests]
+            return super()._loglikelihood_tokens(found, **more)
+
+        def fitted(self, ids: Ids, room: int) -> Ids:
+            self.cut += len(ids) > room
+            return kept(ids, room, options.truncate)
 
         def loglikelihood_rolling(self, requests: Sequence[Any], **more: Any) -> Any:
             self.add_bos_token: bool | None = False  # one token begins the document, and stands before the window
@@ -84,7 +87,10 @@ def harness_model(subject: Subject, folder: Path, options: Any) -> Any:
 
         def _model_generate(self, context: Tensor, max_length: int, stop: Sequence[str], **settings: Any) -> Tensor:
             lengths = settings.pop("attention_mask").sum(1)
-            refuse_sampling(settings)
+            wrong = {k: v for k, v in settings.items() if k not in IDLE and v not in GREEDY.get(k, ())}
+            if wrong:
+                remedy = "answers are greedy; remove it from the task, or set do_sample: false"
+                raise ConfigError(*(f"generation_kwargs.{key}={value}: {remedy}" for key, value in wrong.items()))
             answers = context.new_full((len(context), max_length - context.shape[1]), self.eot_token_id)
             for n in lengths.unique().tolist():
                 rows = (lengths == n).nonzero().flatten()
@@ -97,17 +103,6 @@ def harness_model(subject: Subject, folder: Path, options: Any) -> Any:
     served: Any = SimpleNamespace(device=subject.device, config=SimpleNamespace(model_type="llama"), name_or_path="")
     settings = {"max_length": window, "prefix_token_id": prefix_id, "batch_size": options.rows(window)}
     return LabModel(served, tokenizer=tokenizer, backend="causal", **settings)
-
-
-def refuse_sampling(settings: dict[str, Any]) -> None:
-    """Refuse settings of a task that greedy answers do not follow.
-
-    Raises: ConfigError, with a line for each.
-    """
-    wrong = {key: value for key, value in settings.items() if key not in IDLE and value not in GREEDY.get(key, ())}
-    if wrong:
-        remedy = "answers are greedy; remove it from the task, or set do_sample: false"
-        raise ConfigError(*(f"generation_kwargs.{key}={value}: {remedy}" for key, value in wrong.items()))
 
 
 def answer(
@@ -144,19 +139,6 @@ def kept(ids: Ids, room: int, truncate: Truncate) -> Ids:
     if len(ids) <= room:
         return ids
     return ids[-room:] if truncate == "left" or room == 1 else ids[: room // 2] + ids[-(room // 2) :]
-
-
-def is_cut(model: Any, arguments: Sequence[Any]) -> bool:
-    """Return whether the context of a request was too long; a text alone is read in windows."""
-    from lm_eval.models.utils import normalize_gen_kwargs
-
-    if len(arguments) == 1 or not arguments[0]:
-        return False
-    context, asked = arguments
-    if isinstance(asked, str):
-        return bool(sum(map(len, model._encode_pair(context, asked))) - 1 > model.max_length)
-    budget = normalize_gen_kwargs(dict(asked), model.max_gen_toks)["max_gen_toks"]
-    return bool(len(model.tok_encode(context)) > model.max_length - budget)
 
 
 def open_tokenizer(subject: Subject, folder: Path, *, chat: bool) -> tuple[Any, int, Ids]:

@@ -76,11 +76,6 @@ class Table(Section):
     needs: tuple[str, ...] = ()
     """Data and models of needs.yaml that the sweeps need; those that are placeholders are found."""
 
-    def rules(self) -> list[str]:
-        """Refuse published columns that nothing of ours corresponds to."""
-        known = {name for row in self.published.values() for name in row}
-        return [f"published.{name}: is no column; use {', '.join(self.columns)}" for name in known - {*self.columns}]
-
     @property
     def needed(self) -> dict[str, Need]:
         """Models, data and shared runs, those that others need first."""
@@ -140,14 +135,11 @@ def names() -> list[str]:
 def read_table(name: str, *, mini: bool = False) -> Table:
     """Read a table's file; in miniature, the miniature replaces the table's own settings.
 
-    Raises: ConfigError, each line beginning with the table's name.
+    Raises: ConfigError.
     """
     if name not in names():
         raise ConfigError(f"TABLE={name}: no such table with a command; {nearest(name, names())}")
-    try:
-        table: Table = validated(Table, read_yaml(HOME / f"{name}.yaml"))
-    except ConfigError as error:
-        raise ConfigError(*(f"{name}: {fault}" for fault in error.faults)) from error
+    table = validated(Table, read_yaml(HOME / f"{name}.yaml"))
     if not mini:
         return table
     values = {**table.values, **table.mini.values}

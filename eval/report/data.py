@@ -4,7 +4,6 @@
     probes     one row for each probe: consumed tokens, reach, effective length, f at each, held-out loss
     reaches    reach under each position method, at the last probe
     distances  share of numbers found by distance under each position method, at the last probe
-    lengths    share of tests passed by length under each position method, at the last probe
     frequency  f(i) of every run
 
 An arm is a set of runs that differ in nothing but seed and name (lab/train/arms.py).
@@ -14,9 +13,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -36,37 +34,27 @@ BEYOND = "at least: last distance passed"
 BELOW = "none: first distance failed"
 REACH = ["reach", "reach_low", "reach_high", "first_distance", "last_distance", "f_at_reach"]
 LENGTH = ["effective_length", "low", "high", "first_length", "f_at_effective_length", "held_out_loss"]
-SHARE = ["score", "low", "high", "n", "f"]
 
 
-@dataclass(frozen=True)
-class Runs:
-    """The frames, and the settings of every run by name."""
+SHARE = ["score", "low", "high", "n", "f", "log_prob"]
+
+
+class Runs(NamedTuple):
+    """The frames; the settings of every run by name; what all figures share.
+
+    `arms` are in the order of their settings, as the runs are, `methods` plain first, then by name and parameters.
+    `threshold` is that of all probes; None where they differ.
+    """
 
     runs: pd.DataFrame
     probes: pd.DataFrame
     reaches: pd.DataFrame
     distances: pd.DataFrame
-    lengths: pd.DataFrame
     frequency: pd.DataFrame
     settings: Mapping[str, Row]
-
-    @property
-    def arms(self) -> list[str]:
-        """The arms, by rising settings, as the runs are."""
-        return list(dict.fromkeys(self.runs["arm"]))
-
-    @property
-    def methods(self) -> list[str]:
-        """The position methods in the order of every figure, plain first, then by name and rising parameters."""
-        names = {*self.distances["method"], *self.lengths["method"], *self.reaches["method"]}
-        return sorted(names, key=lambda name: (name != "plain", natural(name)))
-
-    @property
-    def threshold(self) -> float | None:
-        """The threshold that all runs were probed with; None where they differ."""
-        values = {each.get("probe.threshold", 0.8) for each in self.settings.values()}
-        return float(values.pop()) if len(values) == 1 else None
+    arms: list[str]
+    methods: list[str]
+    threshold: float | None
 
 
 def natural(name: str) -> list[str | float]:
@@ -95,14 +83,19 @@ def read_runs(places: Sequence[Path]) -> Runs:
         rows = [{"arm": arms[name], "run": name, **row} for name in runs for row in rows_of(runs[name], last[name])]
         return pd.DataFrame(rows).reindex(columns=["arm", "run", *columns])
 
+    reaches = most_tested(frame(reaches_of, ["method", *REACH, "n"]), ["run", "method"])
+    distances = most_tested(frame(distances_of, ["method", "distance", *SHARE]), ["run", "method", "distance"])
+    thresholds = {each.get("probe.threshold", 0.8) for each in settings.values()}
     return Runs(
         frame(overview, ["seed", "window", "tokens", *REACH, *LENGTH]),
         frame(probes_of, ["probe", "tokens", *REACH, *LENGTH]),
-        most_tested(frame(reaches_of, ["method", *REACH, "n"]), ["run", "method"]),
-        most_tested(frame(distances_of, ["method", "distance", *SHARE, "log_prob"]), ["run", "method", "distance"]),
-        most_tested(frame(lengths_of, ["method", "length", *SHARE]), ["run", "method", "length"]),
+        reaches,
+        distances,
         frame(frequency_of, ["i", "f"]),
         settings,
+        list(dict.fromkeys(arms[name] for name in runs)),
+        sorted({*distances["method"], *reaches["method"]}, key=lambda name: (name != "plain", natural(name))),
+        float(thresholds.pop()) if len(thresholds) == 1 else None,
     )
 
 
@@ -146,12 +139,6 @@ def distances_of(_: ProbedRun, last: list[Row]) -> list[Row]:
     return [row for row in rows if [row.get(name) for name in TESTS] == newest[row["method"]]]
 
 
-def lengths_of(run: ProbedRun, last: list[Row]) -> list[Row]:
-    """List shares by length of the protocol of training's last probe."""
-    protocol = run.probes[-1].get("protocol") if run.probes else None
-    return [row for row in last if {"length", "verdict", "score"} <= row.keys() and row.get("protocol") == protocol]
-
-
 def frequency_of(run: ProbedRun, _: list[Row]) -> list[Row]:
     """Read f(i) at no more than POINTS positions, equally spaced."""
     if not (run.path / "counts.npz").exists():
@@ -175,9 +162,9 @@ def folded(rows: pd.DataFrame, by: Sequence[str], value: str) -> pd.DataFrame:
     return lists[[*by]].assign(**limits, count=lists[value].map(len).astype(int))
 
 
-def shares(rows: pd.DataFrame, x: str) -> pd.DataFrame:
+def shares(rows: pd.DataFrame) -> pd.DataFrame:
     """Fold seeds: the mean share with limits over seeds; of one run, the limits of its tests."""
-    by = ["arm", "method", x]
+    by = ["arm", "method", "distance"]
     if rows.empty:
         return pd.DataFrame(columns=[*by, "share", "low", "high", "runs", "f", "tests"])
     mean = folded(rows, by, "score").rename(columns={"mean": "share", "count": "runs"})

@@ -12,7 +12,6 @@ import pandas as pd
 from eval.report.data import BELOW, BEYOND, Row, Runs, farthest, folded, reach_points, shares
 from lab.draw import NAMES, Rule, draw, layer, words
 
-MOST_FACETS = 12  # arms side by side
 FEWEST_SEEDS = 3  # of which limits are drawn over tokens
 MOST_BANDS = 6  # arms whose limits are drawn
 MOST_METHODS = 8  # that are drawn in one panel
@@ -49,15 +48,12 @@ def figures(runs: Runs) -> Iterator[Figure]:
 
 def by_arm(
     runs: Runs, rows: pd.DataFrame, x: str, y: str, series: str, size: dict[str, Any], **options: Any
-) -> tuple[Any, int, str]:
-    """Draw a chart for each of the first arms side by side; return it, their number, and a note if there are more."""
-    present = [arm for arm in runs.arms if arm in set(rows["arm"])]
-    arms = present[:MOST_FACETS]
+) -> tuple[Any, int]:
+    """Draw a chart for each arm side by side, and return it with the number of arms."""
+    arms = [arm for arm in runs.arms if arm in set(rows["arm"])]
     facets = {"facet": "arm", **FACET} if len(arms) > 1 else {}
     shown = rows.set_index("arm").loc[arms].reset_index()
-    more = f" The first {MOST_FACETS} of {len(present)} arms; the tables hold the others."
-    chart = draw(shown, x, y, series, **{**facets, **size}, **options)
-    return chart, len(arms), more if len(present) > len(arms) else ""
+    return draw(shown, x, y, series, **{**facets, **size}, **options), len(arms)
 
 
 def over_tokens(runs: Runs, *, value: str, what: str, name: str) -> Figure | None:
@@ -78,10 +74,7 @@ def over_tokens(runs: Runs, *, value: str, what: str, name: str) -> Figure | Non
     bands = f", with 95% limits of {FEWEST_SEEDS} and more" if has_bands else ""
     means = f"Points are runs; lines are means over seeds{bands}."
     caption = means if len(runs.runs) > 1 else "A point for each probe."
-    first = {"reach": "first_distance", "effective_length": "first_length"}[value]
-    failed = int((runs.probes[value].isna() & runs.probes[first].notna()).sum())
-    if failed:
-        caption += f" {failed:,} of {failed + len(rows):,} probes failed at the shortest {first[6:]} and have no value."
+    caption += " A probe that fails at the shortest distance or length has no point."
     passing = "the threshold of each run" if runs.threshold is None else f"{runs.threshold:.0%} of the tests"
     return Figure(name, f"{what}, {passing}", caption, layer(line, points), "x")
 
@@ -108,10 +101,10 @@ def reach_by_method(runs: Runs) -> Figure | None:
     looks: dict[str, Any] = {"shape": "outcome", "legend": False, "names": runs.methods, "low": "low", "high": "high"}
     looks |= {"x_limits": (0, farthest(runs.reaches) * BEYOND_LAST), "x_title": "reach (tokens)", "y_title": ""}
     size = {"height": ROW * len(methods)}
-    chart, n, more = by_arm(runs, points, "reach", "method", "method", size, kind="point", **looks)
+    chart, n = by_arm(runs, points, "reach", "method", "method", size, kind="point", **looks)
     caption = "At each run's last probe: means over seeds with 95% limits, or one run with the limits of its tests."
     title = "Reach under each position method"
-    return Figure("reach_by_method", title, caption + more, chart, arms=n, left=NAMES)
+    return Figure("reach_by_method", title, caption, chart, arms=n, left=NAMES)
 
 
 def by_shift_and_window(runs: Runs) -> Figure | None:
@@ -122,11 +115,9 @@ def by_shift_and_window(runs: Runs) -> Figure | None:
     cells = cells.sort_values("shift", kind="stable").sort_values("window", ascending=False, kind="stable")
     looks: dict[str, Any] = {"kind": "heat", "text": "text", "x_title": "shift S", "y_title": "window W"}
     size = {"height": CELL * max(3, cells["window"].nunique())}
-    chart, n, more = by_arm(runs, cells, "shift", "window", "reach", size, **looks)
-    caption = (
-        "Means over seeds at the last probe, in tokens. + a run reaches the last distance tested; < all runs fail "
-    )
-    caption += f"at the first; * without the runs that fail there.{more}"
+    chart, n = by_arm(runs, cells, "shift", "window", "reach", size, **looks)
+    caption = "Means over seeds at the last probe, in tokens. + a run reaches the last distance tested;"
+    caption += " < all runs fail at the first; * without the runs that fail there."
     return Figure("shift_and_window", "Reach by STRING's shift and window", caption, chart, arms=n)
 
 
@@ -164,23 +155,24 @@ def cell_of(points: pd.DataFrame) -> Row:
     return {"reach": mean, "runs": int(n) + none, "failed": none, "text": text}
 
 
-def by_method(runs: Runs, *, kind: str, x: str, x_title: str, title: str) -> Figure | None:
-    """Draw a share against distance or length: methods in colour, arms side by side."""
-    rows: pd.DataFrame = getattr(runs, kind)
+def by_distance(runs: Runs) -> Figure | None:
+    """Draw the share of numbers found against distance: methods in colour, arms side by side."""
+    rows = runs.distances
     reach = runs.reaches.assign(reach=runs.reaches["reach"].astype(float)).groupby("method")["reach"].mean()
     chosen = sorted({*rows["method"]}, key=lambda name: -reach.fillna(0).get(name, 0))[:MOST_METHODS]
-    mean = shares(rows[rows["method"].isin(chosen)], x)
+    mean = shares(rows[rows["method"].isin(chosen)])
     if mean.empty:
         return None
     looks: dict[str, Any] = {"names": runs.methods, "legend": [name for name in runs.methods if name in chosen]}
-    looks |= {"low": "low", "high": "high", "x_title": x_title, "y_title": title, "y_limits": (0, 1)}
+    looks |= {"low": "low", "high": "high", "y_limits": (0, 1)}
+    looks |= {"x_title": "distance of the number (tokens)", "y_title": "share of numbers found"}
     looks["rules"] = [] if runs.threshold is None else [Rule("y", runs.threshold)]
-    chart, n, more = by_arm(runs, mean, x, "share", "method", {}, **looks)
-    caption = LIMITS + ("" if runs.threshold is None else " The dashed level is the threshold.") + more
+    chart, n = by_arm(runs, mean, "distance", "share", "method", {}, **looks)
+    caption = LIMITS + ("" if runs.threshold is None else " The dashed level is the threshold.")
     settings = rows["method"].nunique()
     if settings > len(chosen):
         caption += f" Of {settings} settings, the {MOST_METHODS} that reach farthest; the tables hold the others."
-    return Figure(f"by_{x}", f"{title.capitalize()} by {x}", caption, chart, arms=n)
+    return Figure("by_distance", "Share of numbers found by distance", caption, chart, arms=n)
 
 
 def frequency(runs: Runs) -> Figure | None:
@@ -195,14 +187,12 @@ def frequency(runs: Runs) -> Figure | None:
     return Figure("frequency", "Position frequency", caption, chart, "y", is_log=True)
 
 
-DISTANCE = "distance of the number (tokens)"
 DRAWN: tuple[Callable[[Runs], Figure | None], ...] = (
     partial(over_tokens, value="reach", what="Reach: one number", name="growth"),
     partial(over_tokens, value="effective_length", what="Effective length: four needles", name="effective_length"),
     at_frequency,
     reach_by_method,
     by_shift_and_window,
-    partial(by_method, kind="distances", x="distance", x_title=DISTANCE, title="share of numbers found"),
-    partial(by_method, kind="lengths", x="length", x_title="length (tokens)", title="share of tests passed"),
+    by_distance,
     frequency,
 )

@@ -31,7 +31,7 @@ from eval.engine.cases import TextCase, Turn, Writer
 from eval.engine.command import CellOptions, Form
 from eval.engine.rows import Row, to_text
 from eval.engine.run import Cell, Measure, run_measure
-from eval.engine.subject import doublings, open_subject
+from eval.engine.subject import SUBJECT, doublings, open_subject
 from eval.ruler.sources import STANDIN, name_of, read_sources
 from eval.ruler.tasks import ALL, LLAMA2_7B_AT_4K, TASKS, VERSION, Task, averages, effective_length, interval
 from lab.command import Bar, start
@@ -94,10 +94,7 @@ class Ruler(Measure):
     kind = "ruler"
     options: RulerOptions
     form = Form(options=RulerOptions)
-    named_by = (  # rows that agree in these are results of the same measurement
-        *("protocol", "version", "model", "checkpoint", "weights", "method", "precision"),
-        *("task", "length", "n", "seed", "answer_budget", "source"),
-    )
+    named_by = (*SUBJECT, "protocol", "version", "task", "length", "n", "seed", "answer_budget", "source")
 
     def prepare(self) -> None:
         """Read the sources, choose the lengths, and make sure that all tests can be drawn before any of them runs.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Annotated, Any, Literal
 
@@ -14,6 +14,7 @@ ERROR = 0.005  # at each length; with 63 lengths the effective length is unchang
 ROUNDS = 20  # of a sequential probe at each length
 NEEDLES, DIGITS = 4, 6  # arXiv:2410.18745, section 3; the released script has no others
 BUDGET, RELEASED_BUDGET = 64, 128  # tokens of an answer, in the lab's protocol and in the released script's
+RELEASED = {"answer_budget": RELEASED_BUDGET, "needles": NEEDLES, "digits": DIGITS}
 ProtocolName = Literal["ours", "released", "released_llama31"]
 BATCHES = {"cpu": 64, "cuda": 1024}  # tests that generate together without batch, by the kind of device
 DISTANCES = 14  # of the one-number test without distance_points
@@ -53,22 +54,21 @@ class ProbeSection(Section):
     loss_tokens: NonNegative = 65_536
     """Held-out tokens whose loss is measured with every probe; 0 for none."""
 
-    def rules(self) -> list[str]:
+    def rules(self) -> Iterator[str]:
         """Refuse settings without effect, and lengths that none is left of."""
-        faults = []
         if self.max_length is not None and self.max_length < self.step:
-            faults.append(f"max_length={self.max_length}: must be >= step={self.step}; lower step or raise max_length")
+            yield self.fault("max_length", f"must be >= step={self.step}; lower step or raise max_length")
         if self.distance_points is not None and not self.distance_tests:
-            rule = "would be ignored; leave it out, or raise distance_tests"
-            faults.append(f"distance_points={self.distance_points}: {rule}")
-        if self.protocol != "ours" and self.budget != RELEASED_BUDGET:
-            faults.append(self.wrong_size("answer_budget", RELEASED_BUDGET))
-        return faults
+            yield self.fault("distance_points", "would be ignored; leave it out, or raise distance_tests")
+        for name, size in RELEASED.items() if self.protocol != "ours" else ():
+            if getattr(self, name, None) not in (None, size):
+                rule = f"must be {size} in the {self.protocol} protocol; leave it out or use protocol: ours"
+                yield self.fault(name, rule)
 
-    def wrong_size(self, name: str, size: int) -> str:
-        """Write the fault of a size that the released protocols do not have."""
-        rule = f"must be {size} in the {self.protocol} protocol; leave it out or use protocol: ours"
-        return f"{name}={getattr(self, name)}: {rule}"
+    @property
+    def llama31(self) -> bool:
+        """Whether the question is the released script's for Llama-3.1."""
+        return self.protocol == "released_llama31"
 
     @property
     def budget(self) -> int:
@@ -110,21 +110,17 @@ class ProbeConfig(ProbeSection):
     distances: tuple[Length, ...] | None = None
     """Distances to test, in tokens, rising; left out, `distance_points` of them."""
 
-    def rules(self) -> list[str]:
+    def rules(self) -> Iterator[str]:
         """Refuse tests that cannot be passed and settings without effect."""
-        faults = super().rules()
+        yield from super().rules()
         if self.required > self.needles:
-            faults.append(f"required={self.required}: must be <= needles={self.needles}; lower required")
+            yield self.fault("required", f"must be <= needles={self.needles}; lower required")
         if self.error is not None and not self.sequential:
-            faults.append(f"error={self.error}: would be ignored; leave it out, or set sequential to true")
+            yield self.fault("error", "would be ignored; leave it out, or set sequential to true")
         if self.distances is not None and self.distance_points is not None:
-            faults.append(f"distance_points={self.distance_points}: would be ignored; leave it or distances out")
-        if self.distances is not None and list(self.distances) != sorted(set(self.distances)):
-            faults.append(f"distances={list(self.distances)}: must rise; sort them and keep each once")
-        if self.protocol != "ours":
-            sizes = {"needles": NEEDLES, "digits": DIGITS}
-            faults += [self.wrong_size(name, size) for name, size in sizes.items() if getattr(self, name) != size]
-        return faults
+            yield self.fault("distance_points", "would be ignored; leave it or distances out")
+        if list(self.distances or ()) != sorted(set(self.distances or ())):
+            yield self.fault("distances", "must rise; sort them and keep each once")
 
     @property
     def all_thresholds(self) -> tuple[float, ...]:

@@ -37,19 +37,11 @@ from lab.data.synthetic import draw_numbers
 from lab.data.tokenizer import special_ends
 from lab.errors import ConfigError
 from lab.model.loss import IGNORE
+from lab.probe import needles
 from lab.probe.config import DISTANCES
 from lab.probe.effective_length import Probe, ResultStore, Row, Worker
 from lab.probe.limits import LengthResult, sequential_design
-from lab.probe.needles import (
-    SAMPLE_NUMBERS,
-    NeedleCase,
-    check_enough,
-    check_spelling,
-    compose,
-    cut_haystack,
-    number_place,
-    plain_ids,
-)
+from lab.probe.needles import NeedleCase, needle_of, plain_ids
 
 SPARE_TOKENS = 64  # of haystack, among which a word begins
 STREAM = 1  # keeps the draws of a distance apart from those of a four-needle length
@@ -103,7 +95,7 @@ class OneNumberTest:
     @cached_property
     def samples(self) -> list[str]:
         """Numbers whose tokens stand for those of all."""
-        return draw_numbers(np.random.default_rng(0), SAMPLE_NUMBERS, self.digits)
+        return draw_numbers(np.random.default_rng(0), needles.SAMPLE_NUMBERS, self.digits)
 
     @cached_property
     def lead(self) -> list[int]:
@@ -137,8 +129,8 @@ class OneNumberTest:
 
     def spell(self, number: str, ids: list[int], digits: list[int]) -> Spelling:
         """Encode a number's needle, beside its whole answer as `answer` encodes it."""
-        needle, n = plain_ids(self.tokenizer, wording.NEEDLE.format(number=number)), len(self.lead)
-        return Spelling(needle, number_place(self.tokenizer, number), ids[n:], [k - n for k in digits])
+        n = len(self.lead)
+        return Spelling(*needle_of(self.tokenizer, number), ids[n:], [k - n for k in digits])
 
     def answer(self, number: str) -> tuple[list[int], list[int]]:
         """Encode a whole answer; return its tokens, and the indices of those that hold the number's digits."""
@@ -159,11 +151,10 @@ class OneNumberTest:
         head, tail = self.ends
         n_hay = self.prompt_tokens - len(head) - len(spelling.needle) - len(tail)
         before = n_hay - (distance - len(tail) - spelling.sizes[1])
-        hay, words = cut_haystack(self.tokenizer, self.haystack, n_hay + SPARE_TOKENS, generator)
+        hay, words = needles.cut_haystack(self.tokenizer, self.haystack, n_hay + SPARE_TOKENS, generator)
         skipped = min((int(word) - before for word in words if 0 <= word - before <= SPARE_TOKENS), default=0)
         hay = hay[skipped : skipped + n_hay]
-        drawn = compose(self.tokenizer, [number], hay, [before], (head, [spelling.needle], tail))
-        assert (len(drawn.prompt_ids), drawn.distances) == (self.prompt_tokens, [distance]), "placed otherwise"
+        drawn = needles.compose([number], hay, [before], (head, [(spelling.needle, spelling.place)], tail))
         return OneNumberCase(drawn.prompt_ids, drawn.numbers, drawn.depths, drawn.distances, spelling)
 
     def draw(self, generator: np.random.Generator) -> tuple[str, Spelling]:
@@ -188,14 +179,14 @@ class DistanceProbe(Probe):
 
         Raises: ConfigError, DataError.
         """
-        config, tokenizer = self.config, self.tokenizer
+        config, tokenizer, tests = self.config, self.tokenizer, self.config.distance_tests
         self.test = OneNumberTest(tokenizer, self.haystack, self.window, config.digits, config.seed)
+        self.budget, self.required = self.test.budget, 1
+        self.design = sequential_design(tests, (), 0.0, tests)
         (number,) = draw_numbers(np.random.default_rng(config.seed), 1, config.digits)
-        answer = wording.answer([number])
-        check_spelling(tokenizer, answer, [number], lambda text: answers(text, number))
+        needles.check_spelling(tokenizer, wording.answer([number]), [number], lambda text: answers(text, number))
         self.distances = self.choose_distances()
-        if self.source is not None:
-            check_enough(self.haystack, tokenizer, len(self.test.reachable), self.window, self.source)
+        needles.check_enough(self.haystack, tokenizer, len(self.test.reachable), self.window, self.source)
 
     @classmethod
     def beside(cls, probe: Probe) -> DistanceProbe | None:
@@ -203,7 +194,7 @@ class DistanceProbe(Probe):
 
         Raises: ConfigError, DataError.
         """
-        inputs = {field.name: getattr(probe, field.name) for field in fields(Probe)}
+        inputs = {field.name: getattr(probe, field.name) for field in fields(Probe) if field.init}
         return cls(**inputs) if probe.config.distance_tests else None
 
     def in_prompt(self, length: int) -> DistanceProbe:
@@ -213,6 +204,7 @@ class DistanceProbe(Probe):
         """
         shorter = copy(self)
         shorter.test = replace(self.test, window=length)
+        shorter.budget = shorter.test.budget
         shorter.distances = [distance for distance in self.distances if distance in shorter.test.reachable]
         return shorter
 
@@ -221,20 +213,17 @@ class DistanceProbe(Probe):
 
         Raises: ConfigError for a window without room for a test, or a distance outside it.
         """
-        reachable, window = self.test.reachable, self.test.window
-        if not reachable:
-            least = window + reachable.start - reachable.stop + 1
-            rule = f"a one-number test takes {least} tokens, and the window has {window}"
-            raise ConfigError(f"probe.distance_tests={self.config.distance_tests}: {rule}; set it to 0")
-        if self.config.distances is None:
-            first = min(max(reachable[0], window // NEAR), reachable[-1])
-            points = np.linspace(first, reachable[-1], self.config.distance_points or DISTANCES)
-            return [int(point) for point in np.unique(points.round())]
-        room = f"must be {reachable[0]} to {reachable[-1]}, what a window of {window} tokens has room for"
-        faults = [f"probe.distances={d}: {room}; name others" for d in self.config.distances if d not in reachable]
-        if faults:
-            raise ConfigError(*faults)
-        return list(self.config.distances)
+        reachable, window, config = self.test.reachable, self.test.window, self.config
+        outside = [distance for distance in config.distances or () if distance not in reachable]
+        if outside or not reachable:
+            rule = f"must be {reachable.start} to {reachable.stop - 1}, what a window of {window} tokens has room for"
+            remedy = "name others, or set probe.distance_tests to 0"
+            raise ConfigError(f"probe.distances={outside or config.distances}: {rule}; {remedy}")
+        if config.distances is not None:
+            return list(config.distances)
+        first = min(max(reachable[0], window // NEAR), reachable[-1])
+        points = np.linspace(first, reachable[-1], config.distance_points or DISTANCES)
+        return [int(point) for point in np.unique(points.round())]
 
     def case(self, length: int, test: int) -> OneNumberCase:
         """Draw one test of a distance."""
@@ -245,26 +234,16 @@ class DistanceProbe(Probe):
 
         The store keeps the tests of a distance as of a length.
         """
-        judge, tests = partial(self.judged, model), self.config.distance_tests
-        design = sequential_design(tests, (), 0.0, tests)
         for distance in self.distances:
-            where = (model.generate, distance, judge, worker, store, design)
-            yield self.run_at(*where, budget=self.test.budget, required=1)
+            yield self.run_at(model.generate, distance, partial(self.judged, model), worker, store)
 
     def judged(self, model: Any, batch: Sequence[tuple[int, OneNumberCase, str]]) -> Iterator[tuple[int, Row]]:
         """Find the numbers in the answers of a batch, and score the right answers."""
-        scores = log_probs(model, [case for _, case, _ in batch], self.test.budget, self.device)
+        scores = log_probs(model, [case for _, case, _ in batch], self.budget, self.device)
         for (test, case, answer), log_prob in zip(batch, scores, strict=True):
-            yield (
-                test,
-                {
-                    "prompt_hash": case.prompt_hash,
-                    "numbers": case.numbers,
-                    "answer": answer,
-                    "found": int(answers(answer, case.numbers[0])),
-                    "log_prob": round(log_prob, 6),
-                },
-            )
+            found = {"found": int(answers(answer, case.numbers[0])), "log_prob": round(log_prob, 6)}
+            asked = {"prompt_hash": case.prompt_hash, "numbers": case.numbers, "answer": answer}
+            yield test, {**asked, **found}
 
 
 def answers(text: str, number: str) -> bool:

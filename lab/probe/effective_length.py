@@ -9,11 +9,10 @@ run in this order, so that a sequential probe runs the first tests of a full one
 from __future__ import annotations
 
 import time
-from abc import ABC, abstractmethod
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass
-from functools import cached_property, partial
+from dataclasses import KW_ONLY, dataclass, field
+from functools import partial
 from typing import Any, ClassVar, TypeVar
 
 import numpy as np
@@ -25,10 +24,10 @@ from lab.data import wording
 from lab.data.synthetic import draw_numbers
 from lab.errors import ConfigError
 from lab.model import devices
+from lab.probe import needles, released_needles
 from lab.probe.config import ProbeConfig
 from lab.probe.limits import Design, LengthResult, exact_limits, sequential_design
 from lab.probe.needles import Case, NeedleCase, check_enough, check_spelling, plain_ids
-from lab.probe.released_needles import PROTOCOLS, shortest_test
 
 SPELLED = 16  # numbers that a tokenizer must decode unchanged
 LOOK_EVERY = 8  # new tokens between two looks at what the rows of a batch have answered
@@ -130,7 +129,7 @@ class ResultStore:
 
 
 @dataclass(eq=False, repr=False)
-class Probe(ABC):
+class Probe:
     """The settings, tokenizer and text that the tests of one model are drawn from, and how they are run.
 
     `by` names what tests differ by, their length or their distance. `source` is the setting that names the haystack's
@@ -148,53 +147,38 @@ class Probe(ABC):
     device: torch.device | str = "cpu"
     source: str | None = None
     by: ClassVar[str]
-
-    @property
-    def rows(self) -> int:
-        """Most tests that generate together."""
-        return self.config.rows(devices.kind(torch.device(self.device)))
-
-    @abstractmethod
-    def case(self, length: int, test: int) -> NeedleCase:
-        """Draw one test of a length or distance."""
+    case: ClassVar[Callable[..., NeedleCase]]  # draws a test of a length or distance
+    design: Design = field(init=False)  # where the tests of a length or distance stop
+    budget: int = field(init=False)  # tokens that are left for the answer
+    required: int = field(init=False)  # numbers that must be found for a test to pass
 
     def run_at(
-        self,
-        generate: Generate,
-        length: int,
-        judge: Judge,
-        worker: Worker,
-        store: ResultStore,
-        design: Design,
-        *,
-        budget: int,
-        required: int,
-        decided: Decided[Any] | None = None,
+        self, generate: Generate, length: int, judge: Judge, worker: Worker, store: ResultStore, decided: Any = None
     ) -> LengthResult:
         """Run the tests of a length or distance round after round until the design stops; a collective call.
 
-        A round has the same tests on any number of ranks, and ends with all of them. `budget` are the tokens left for
-        the answer.
+        A round has the same tests on any number of ranks, and ends with all of them.
         """
         known, passed, ran, began = store.known(length), 0, 0, time.perf_counter()
         rows: list[Row] = []
-        for look in design.looks:
+        for look in self.design.looks:
             tests = range(len(rows), look)
             fresh: list[tuple[int, Row]] = []
             todo = [test for test in tests if test not in known][worker.rank :: worker.world_size]
             cases = worker.dealt((test, self.case(length, test)) for test in todo)
-            asked = generate, self.tokenizer, self.stop_id, cases
-            for batch in answered(*asked, budget=budget, rows=self.rows, device=self.device, decided=decided):
+            asked = (generate, self.tokenizer, self.stop_id, cases)
+            most = self.config.rows(devices.kind(torch.device(self.device)))
+            for batch in answered(*asked, budget=self.budget, rows=most, device=self.device, decided=decided):
                 done = list(judge(batch))
                 store.keep(length, dict(done))
                 fresh += done
             joined = dict(worker.gather(fresh))
             ran += len(joined)
             rows += [{self.by: length, "test": test, **(known.get(test) or joined[test])} for test in tests]
-            passed = sum(row["found"] >= required for row in rows)
-            if design.is_over(look, passed):
+            passed = sum(row["found"] >= self.required for row in rows)
+            if self.design.is_over(look, passed):
                 break
-        limits = exact_limits(design, len(rows), passed, self.config.confidence)
+        limits = exact_limits(self.design, len(rows), passed, self.config.confidence)
         seconds = round((time.perf_counter() - began) * len(rows) / ran, 3) if ran else None
         return LengthResult(length, len(rows), passed, rows, *limits, seconds)
 
@@ -211,8 +195,10 @@ class NeedleProbe(Probe):
         Raises: ConfigError, DataError.
         """
         config, tokenizer = self.config, self.tokenizer
-        self.protocol = PROTOCOLS[config.protocol]
-        self.needles, self.digits, self.seed = config.needles, config.digits, config.seed
+        size = config.round_size if config.sequential else config.tests
+        self.design = sequential_design(config.tests, config.all_thresholds, config.error_rate, size)
+        self.budget, self.required = config.budget, config.required
+        self.protocol: Any = needles if config.protocol == "ours" else released_needles
         numbers = draw_numbers(np.random.default_rng(config.seed), SPELLED, config.digits)
         passes = lambda text: self.protocol.found(text, numbers) == SPELLED  # noqa: E731
         check_spelling(tokenizer, wording.answer(numbers), numbers, passes)
@@ -231,25 +217,20 @@ class NeedleProbe(Probe):
 
         Raises: DataError.
         """
-        if self.source is not None:
-            check_enough(self.haystack, self.tokenizer, length - self.shortest() + self.needles, length, self.source)
+        n_hay = length - self.shortest() + self.config.needles
+        check_enough(self.haystack, self.tokenizer, n_hay, length, self.source)
 
     def shortest(self) -> int:
         """Count the tokens of the shortest test."""
         return shortest_test(self.config, self.tokenizer)
 
-    @cached_property
-    def design(self) -> Design:
-        """Where the tests of a length stop."""
-        config = self.config
-        size = config.round_size if config.sequential else config.tests
-        return sequential_design(config.tests, config.all_thresholds, config.error_rate, size)
-
     def case(self, length: int, test: int) -> NeedleCase:
         """Draw one test of a length."""
-        draws = self.protocol.draw(self.seed, length, test)
-        sizes = {"digits": self.digits, "needles": self.needles}
-        return self.protocol.make_case(self.tokenizer, self.haystack, length, self.config.budget, draws, **sizes)
+        config, text = self.config, (self.tokenizer, self.haystack, length)
+        if config.protocol != "ours":
+            return released_needles.make_case(*text, released_needles.draw(config.seed, test), llama31=config.llama31)
+        rng = np.random.default_rng([config.seed, length, test])
+        return needles.make_case(*text, config.budget, rng, digits=config.digits, needles=config.needles)
 
     def run(
         self, model: Generate, worker: Worker = Worker(), store: ResultStore = ResultStore()
@@ -266,24 +247,14 @@ class NeedleProbe(Probe):
     ) -> LengthResult:
         """Run the tests of one length; a collective call."""
         judge: Judge = lambda batch: ((test, self.judge(case, answer)) for test, case, answer in batch)  # noqa: E731
-        return self.run_at(
-            model,
-            length,
-            judge,
-            worker,
-            store,
-            self.design,
-            budget=self.config.budget,
-            required=self.config.required,
-            decided=self.decided,
-        )
+        return self.run_at(model, length, judge, worker, store, self.decided)
 
     def decided(self, case: NeedleCase, text: str) -> bool:
         """Return whether a text holds all numbers, whatever follows it: more digits would make one another number.
 
         A text that lacks a number is never decided, as a later token may complete it, which `found_each` records.
         """
-        return self.protocol.found(text.rstrip("0123456789"), case.numbers) == len(case.numbers)
+        return bool(self.protocol.found(text.rstrip("0123456789"), case.numbers) == len(case.numbers))
 
     def judge(self, case: NeedleCase, answer: str) -> Row:
         """Count the numbers in an answer."""
@@ -296,3 +267,11 @@ class NeedleProbe(Probe):
             "found": self.protocol.found(answer, case.numbers),
             "found_each": [self.protocol.found(answer, [number]) == 1 for number in case.numbers],
         }
+
+
+def shortest_test(config: ProbeConfig, tokenizer: Tokenizer) -> int:
+    """Count the tokens of the shortest test."""
+    if config.protocol != "ours":
+        return released_needles.shortest(tokenizer, seed=config.seed, llama31=config.llama31)
+    sizes = {"digits": config.digits, "needles": config.needles}
+    return needles.shortest(tokenizer, config.budget, **sizes, seed=config.seed)

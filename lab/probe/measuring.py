@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lab.counts import Counted, PositionCounts, SavedCounts, f_at, visible_context
+from lab.counts import Counted, SavedCounts, f_at, visible_context
 from lab.data.config import DataConfig
 from lab.data.packing import PackSettings, PackStream
 from lab.data.preparation import shard_folder
@@ -36,15 +36,15 @@ RESAMPLES = 1000
 
 def tests_of(probe: NeedleProbe) -> Record:
     """Return the properties of a probe's tests beside their lengths."""
-    return {
-        "protocol": probe.config.protocol,
-        "needles": probe.needles,
-        "digits": probe.digits,
-        "required": probe.config.required,
-        "answer_budget": probe.config.budget,
-        "haystack": hashlib.sha256(probe.haystack.encode()).hexdigest()[:16],
-        "seed": probe.seed,
-    }
+    config = probe.config
+    names = ("protocol", "needles", "digits", "required")
+    own = {name: getattr(config, name) for name in names} | {"answer_budget": config.budget}
+    return own | {"haystack": hashed(probe.haystack), "seed": config.seed}
+
+
+def hashed(text: str) -> str:
+    """Name a text by the first digits of its SHA-256."""
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def length_record(probe: NeedleProbe, result: LengthResult, about: Mapping[str, Any], counts: Counted | None) -> Record:
@@ -59,12 +59,7 @@ def length_record(probe: NeedleProbe, result: LengthResult, about: Mapping[str, 
         stops = {"tests": config.tests, "thresholds": thresholds, "error": config.error_rate, "round": size}
     return {
         **about,
-        "length": result.length,
-        "tests": result.tests,
-        "passed": result.passed,
-        "accuracy": result.accuracy,
-        "low": result.low,
-        "high": result.high,
+        **{name: getattr(result, name) for name in ("length", "tests", "passed", "accuracy", "low", "high")},
         "confidence": config.confidence,
         "verdict": "pass" if result.accuracy >= config.threshold else "fail",
         "n": result.tests,
@@ -120,13 +115,8 @@ def distance_record(
 def one_number_tests(probe: DistanceProbe) -> Record:
     """Return the properties of the tests beside their distances."""
     test = probe.test
-    return {
-        "needles": 1,
-        "digits": test.digits,
-        "prompt_tokens": test.prompt_tokens,
-        "haystack": hashlib.sha256(test.haystack.encode()).hexdigest()[:16],
-        "seed": test.seed,
-    }
+    sizes = {"needles": 1, "digits": test.digits, "prompt_tokens": test.prompt_tokens}
+    return {**sizes, "haystack": hashed(test.haystack), "seed": test.seed}
 
 
 def reach_record(results: Sequence[LengthResult], threshold: float, counts: Counted | None) -> Record:
@@ -144,17 +134,17 @@ def found_by_distance(
     without a number are left out. The limits are quantiles over tests drawn again with replacement.
     """
     known = [case for case in cases if "found_each" in case]
-    tests, numbers = np.zeros((2, len(known), len(distances)))
+    if not known:
+        return []
     middles = (np.array(distances[1:]) + np.array(distances[:-1])) / 2
-    for row, case in enumerate(known):
-        bins = np.searchsorted(middles, case["distances"])
-        np.add.at(tests[row], bins, 1)
-        np.add.at(numbers[row], bins, case["found_each"])
-    rng, shares = np.random.default_rng(seed), np.full((RESAMPLES, len(distances)), np.nan)
-    for number in range(RESAMPLES if known else 0):
-        times = np.bincount(rng.integers(0, len(known), len(known)), minlength=len(known))
-        drawn = times @ tests
-        np.divide(times @ numbers, drawn, out=shares[number], where=drawn > 0)
+    places = [np.searchsorted(middles, case["distances"]) for case in known]
+    tests = np.stack([np.bincount(at, minlength=len(distances)) for at in places])
+    weights = [np.array(case["found_each"], dtype=float) for case in known]
+    numbers = np.stack([np.bincount(*pair, minlength=len(distances)) for pair in zip(places, weights, strict=True)])
+    picks = np.random.default_rng(seed).integers(0, len(known), (RESAMPLES, len(known)))
+    times = np.stack([np.bincount(pick, minlength=len(known)) for pick in picks])
+    with np.errstate(invalid="ignore"):  # a distance that a draw lacks is nan
+        shares = (times @ numbers) / (times @ tests)
     rows = []
     for place, (distance, n, found) in enumerate(zip(distances, tests.sum(0), numbers.sum(0), strict=True)):
         if n:
@@ -206,27 +196,21 @@ class Measuring:
         self.distances = DistanceProbe.beside(probe)
 
     def run(
-        self,
-        model: ModelInTraining,
-        worker: Worker,
-        consumed: int,
-        counts: PositionCounts | SavedCounts,
-        goes_on: Callable[[str], bool],
+        self, model: ModelInTraining, worker: Worker, consumed: int, counts: Any, goes_on: Callable[[str], bool]
     ) -> Found | None:
         """Run this process's tests and measure its part of the loss; a collective call.
 
         `goes_on` receives a line after every length and distance; where it returns false, the probe ends with None.
         """
         lengths: list[LengthResult] = []
-        for result in self.probe.run(model.generate, worker):
-            lengths.append(result)
-            if not goes_on(f"probing: {result.length} tokens {result.accuracy:.2f}"):
-                return None
         distances: list[LengthResult] = []
-        for result in self.distances.run(model, worker) if self.distances else ():
-            distances.append(result)
-            if not goes_on(f"probing: distance {result.length} {result.accuracy:.2f}"):
-                return None
+        runs = [("length", lengths, self.probe.run(model.generate, worker))]
+        runs += [("distance", distances, self.distances.run(model, worker))] if self.distances else []
+        for by, results, run in runs:
+            for result in run:
+                results.append(result)
+                if not goes_on(f"probing: {by} {result.length} {result.accuracy:.2f}"):
+                    return None
         about = self.described(consumed)
         saved = SavedCounts(counts.lengths, counts.frequency(), counts.tokens)  # f is slow under a method
         lines = [length_record(self.probe, result, about, saved) for result in lengths]

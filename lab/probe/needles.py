@@ -39,6 +39,9 @@ HELD_OUT_TOKENS = 2_000_000
 KEPT, KEPT_BYTES = "haystack.txt", 10**6  # in a run folder
 ESSAYS = "niah/data/PaulGrahamEssays.json of github.com/HKUNLP/STRING, the haystack of arXiv:2410.18745"
 
+Parts = tuple[list[int], list[tuple[list[int], int]], list[int]]
+"""What is beside the haystack: the beginning, each number's needle with the place of the number in it, the end."""
+
 
 def load_haystack(path: str | None, data: DataConfig, tokenizer: Tokenizer, run: Path | None = None) -> str:
     """Read the haystack of a run: what its folder `run` keeps of it, if that is given and keeps one.
@@ -79,12 +82,12 @@ def text_to_keep(path: str | None, data: DataConfig, tokenizer: Tokenizer, longe
     return kept if fills or len(kept) == len(text) else None
 
 
-def check_enough(text: str, tokenizer: Tokenizer, n_tokens: int, length: int, source: str) -> None:
-    """Refuse a text that a test of `length` tokens, `n_tokens` of them from the text, would repeat.
+def check_enough(text: str, tokenizer: Tokenizer, n_tokens: int, length: int, source: str | None) -> None:
+    """Refuse a file's text that a test of `length` tokens, `n_tokens` of them from the text, would repeat.
 
-    Raises: DataError, which begins with `source`, the setting that the text comes from.
+    Raises: DataError, which begins with `source`, the setting that names the file; None for text of the corpus.
     """
-    if len(plain_ids(tokenizer, text[: 2 * CHARS_PER_TOKEN * n_tokens])) >= n_tokens:
+    if source is None or len(plain_ids(tokenizer, text[: 2 * CHARS_PER_TOKEN * n_tokens])) >= n_tokens:
         return
     have = len(plain_ids(tokenizer, text))
     if have < n_tokens:
@@ -143,11 +146,6 @@ class NeedleCase(Case):
     distances: list[int]
 
 
-def draw(seed: int, length: int, test: int) -> np.random.Generator:
-    """Return what a test is drawn from."""
-    return np.random.default_rng([seed, length, test])
-
-
 def make_case(
     tokenizer: Tokenizer,
     haystack: str,
@@ -167,37 +165,26 @@ def make_case(
     """
     numbers = draw_numbers(generator, needles, digits)
     head, planted, tail = fixed_parts(tokenizer, numbers)
-    fixed = len(head) + sum(map(len, planted)) + len(tail) + answer_budget
+    fixed = len(head) + sum(len(ids) for ids, _ in planted) + len(tail) + answer_budget
     n_hay = length - fixed
     if n_hay < needles:
-        raise DataError(
-            f"length={length}: too short for the needle test; task, {needles} needles, question and answer_budget="
-            f"{answer_budget} take {fixed} tokens, so use {fixed + needles} or more"
-        )
+        rule = f"too short for the needle test, whose fixed parts and answer_budget={answer_budget} take {fixed} tokens"
+        raise DataError(f"length={length}: {rule}; use {fixed + needles} or more")
     hay, boundaries = cut_haystack(tokenizer, haystack, n_hay, generator)
     places = draw_places(boundaries, n_hay, needles, generator)
-    case = compose(tokenizer, numbers, hay, places, (head, planted, tail))
-    n_prompt = len(case.prompt_ids)
-    assert n_prompt + answer_budget == length, f"prompt of {n_prompt} tokens, wanted {length - answer_budget}"
-    return case
+    return compose(numbers, hay, places, (head, planted, tail))
 
 
-def compose(
-    tokenizer: Tokenizer,
-    numbers: list[str],
-    hay: list[int],
-    places: list[int],
-    parts: tuple[list[int], list[list[int]], list[int]],
-) -> NeedleCase:
+def compose(numbers: list[str], hay: list[int], places: list[int], parts: Parts) -> NeedleCase:
     """Put each number's needle at its place in the haystack, between the beginning and the end of the prompt.
 
     Units: `places` are indices of the haystack's tokens; `parts` are those of `fixed_parts`.
     """
     head, planted, tail = parts
     prompt, begin, starts = list(head), 0, []
-    for number, place, ids in zip(numbers, places, planted, strict=True):
+    for place, (ids, first) in zip(places, planted, strict=True):
         prompt += hay[begin:place]
-        starts.append(len(prompt) + number_place(tokenizer, number))
+        starts.append(len(prompt) + first)
         prompt += ids
         begin = place
     prompt += hay[begin:] + tail
@@ -205,25 +192,24 @@ def compose(
     return NeedleCase(prompt, numbers, depths, [len(prompt) - 1 - start for start in starts])
 
 
-def number_place(tokenizer: Tokenizer, number: str) -> int:
-    """Return the index, in the tokens of a needle, of the first one that holds a digit of its number."""
+def fixed_parts(tokenizer: Tokenizer, numbers: list[str]) -> Parts:
+    """Encode the parts of every case beside the haystack: the task line, a needle for each number, the question."""
+    planted = [needle_of(tokenizer, number) for number in numbers]
+    return tokenizer.encode(wording.TASK).ids, planted, plain_ids(tokenizer, wording.QUESTION + wording.ANSWER_PREFIX)
+
+
+def needle_of(tokenizer: Tokenizer, number: str) -> tuple[list[int], int]:
+    """Encode a number's needle; return it with the index of its first token that holds a digit of the number."""
     encoding = tokenizer.encode(wording.NEEDLE.format(number=number), add_special_tokens=False)
     start = wording.NEEDLE.index("{number}")
-    return next(k for k, (_, end) in enumerate(encoding.offsets) if end > start)
-
-
-def fixed_parts(tokenizer: Tokenizer, numbers: list[str]) -> tuple[list[int], list[list[int]], list[int]]:
-    """Encode the parts of every case beside the haystack: the task line, a needle for each number, the question."""
-    head = tokenizer.encode(wording.TASK).ids
-    planted = [plain_ids(tokenizer, wording.NEEDLE.format(number=number)) for number in numbers]
-    return head, planted, plain_ids(tokenizer, wording.QUESTION + wording.ANSWER_PREFIX)
+    return encoding.ids, next(k for k, (_, end) in enumerate(encoding.offsets) if end > start)
 
 
 def shortest(tokenizer: Tokenizer, answer_budget: int, *, digits: int, needles: int, seed: int) -> int:
     """Count the tokens of the shortest case: all fixed parts, with long numbers, and a token of haystack per needle."""
     numbers = draw_numbers(np.random.default_rng(seed), SAMPLE_NUMBERS, digits)
     head, planted, tail = fixed_parts(tokenizer, numbers)
-    needle = max(map(len, planted)) + 1
+    needle = max(len(ids) for ids, _ in planted) + 1
     return len(head) + needles * needle + len(tail) + answer_budget
 
 

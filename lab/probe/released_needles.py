@@ -8,8 +8,6 @@ a full stop and a blank, all others by a full stop.
 
 The numbers, the same in all tests, and then each test's depths come from one stream of Python's `random` with seed 42.
 Seed 0 of the lab is this stream, and seed s the stream with 42 + s. A number counts also inside a longer one.
-
-PROTOCOLS lists the tests of this script beside those of the lab.
 """
 
 from __future__ import annotations
@@ -17,17 +15,15 @@ from __future__ import annotations
 import itertools
 import random
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache, lru_cache, partial
-from typing import Any, NamedTuple
+from functools import cache, lru_cache
 
 from tokenizers import Tokenizer
 
 from lab.data import wording
 from lab.errors import DataError
-from lab.probe import needles
-from lab.probe.config import NEEDLES, ProbeConfig
+from lab.probe.config import NEEDLES
 from lab.probe.config import RELEASED_BUDGET as BUDGET
 from lab.probe.needles import DEPTH_RANGE, NeedleCase
 
@@ -75,40 +71,28 @@ def released_prompt(
 
     Raises: DataError where `length` has no room for the fixed parts, or the haystack ends before it is full.
     """
-    return write(tokenizer, haystack, length - BUDGET, draw(seed, length, test), llama31=llama31)
+    return write(tokenizer, haystack, length - BUDGET, draw(seed, test), llama31=llama31)
 
 
-def make_case(
-    tokenizer: Tokenizer,
-    haystack: str,
-    length: int,
-    answer_budget: int,
-    draws: Draws,
-    *,
-    digits: int,
-    needles: int,
-    llama31: bool = False,
-) -> NeedleCase:
+def make_case(tokenizer: Tokenizer, haystack: str, length: int, draws: Draws, *, llama31: bool) -> NeedleCase:
     """Encode the test with these draws.
 
     Raises: DataError as `released_prompt` does.
     """
-    prompt = write(tokenizer, haystack, length - answer_budget, draws, llama31=llama31)
+    prompt = write(tokenizer, haystack, length - BUDGET, draws, llama31=llama31)
     encoding = tokenizer.encode(prompt.text)
     ends, last = [end for _, end in encoding.offsets], len(encoding.ids) - 1
     distances = [last - next(k for k, end in enumerate(ends) if end > place) for place in prompt.places]
     return NeedleCase(encoding.ids, prompt.numbers, prompt.depths, distances)
 
 
-def shortest(
-    tokenizer: Tokenizer, answer_budget: int, *, digits: int, needles: int, seed: int, llama31: bool = False
-) -> int:
+def shortest(tokenizer: Tokenizer, *, seed: int, llama31: bool) -> int:
     """Count the tokens of the fixed parts and the answer; a test of this length has one piece of haystack."""
-    text, _ = lay_out([], draw(seed, 0, 0), llama31=llama31)
-    return count(tokenizer, text) + answer_budget
+    text, _ = lay_out([], draw(seed, 0), llama31=llama31)
+    return count(tokenizer, text) + BUDGET
 
 
-def draw(seed: int, length: int, test: int) -> Draws:
+def draw(seed: int, test: int) -> Draws:
     """Draw the numbers, and the depths of a test; they are the same at every length."""
     stream = random.Random(SEED + seed)
     numbers = [str(stream.randint(LEAST, MOST)) for _ in range(NEEDLES)]
@@ -139,7 +123,7 @@ def write(tokenizer: Tokenizer, haystack: str, limit: int, draws: Draws, *, llam
 @lru_cache(maxsize=256)
 def usual(tokenizer: Tokenizer, haystack: str, limit: int, llama31: bool) -> int:
     """Find about how many pieces the tests of a length have, by the first."""
-    pieces, draws, most = cut(haystack, GROUP if limit > LONG else 1), draw(0, 0, 0), 1
+    pieces, draws, most = cut(haystack, GROUP if limit > LONG else 1), draw(0, 0), 1
     tokens = cache(lambda n: count(tokenizer, lay_out(pieces[:n], draws, llama31=llama31)[0]))
     while most < len(pieces) and tokens(most) <= limit:
         most *= 2
@@ -182,42 +166,3 @@ def found(text: str, numbers: list[str]) -> int:
         3
     """
     return sum(number in text for number in numbers)
-
-
-class Protocol(NamedTuple):
-    """How a test is drawn and written, how short it can be, and how an answer is counted; see lab/probe/needles.py."""
-
-    draw: Callable[[int, int, int], Any]
-    make_case: Callable[..., NeedleCase]
-    shortest: Callable[..., int]
-    found: Callable[[str, list[str]], int]
-    summary: str
-
-
-def released(*, llama31: bool) -> Protocol:
-    """Build the protocol of the released script, for Llama-3.1 or for other models."""
-    write_case, count_shortest = partial(make_case, llama31=llama31), partial(shortest, llama31=llama31)
-    return Protocol(draw, write_case, count_shortest, found, SUMMARY)
-
-
-PROTOCOLS = {
-    "ours": Protocol(needles.draw, needles.make_case, needles.shortest, needles.found, needles.SUMMARY),
-    "released": released(llama31=False),
-    "released_llama31": released(llama31=True),
-}
-
-
-def shortest_test(config: ProbeConfig, tokenizer: Tokenizer) -> int:
-    """Count the tokens of the shortest test."""
-    shortest = PROTOCOLS[config.protocol].shortest
-    return shortest(tokenizer, config.budget, seed=config.seed, digits=config.digits, needles=config.needles)
-
-
-def window_warning(config: ProbeConfig, tokenizer: Tokenizer, window: int) -> str | None:
-    """Write a line about a probe whose first length is beyond the window that training shows; None for any other."""
-    shortest = shortest_test(config, tokenizer)
-    first = next(iter(config.lengths(shortest, window)), window)
-    if first <= window:
-        return None
-    rule = f"no probed length fits the window of {window}, the first is {first} (the shortest test takes {shortest})"
-    return f"probe.step={config.step}: {rule}; raise data.window, or lower probe.step or probe.answer_budget"

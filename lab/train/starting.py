@@ -37,7 +37,6 @@ from lab.positions import frequencies
 from lab.positions.methods import describe
 from lab.positions.rope import base_warning
 from lab.probe.needles import KEPT, text_to_keep
-from lab.probe.released_needles import window_warning
 from lab.source import tokenizer_of
 from lab.train import checkpoints
 from lab.train.arms import changes
@@ -139,8 +138,6 @@ def start_folder(start: Start, data: PackedData, threads: int, *, restart: bool 
     files: dict[str, Any] = {"tokenizer.json": (shards / "tokenizer.json").read_bytes()}
     files["config.yaml"] = experiment.to_yaml().encode()
     show(f"data: {summarise(shards).summary}")
-    if warning := window_warning(experiment.tests, tokenizer, experiment.reach):
-        show(warning)
     if experiment.skip is not None and experiment.reads_token_types:  # a resumed run keeps those it started with
         source = result_file(Path(experiment.skip.selection) if checkpoint is None else start.folder.token_types)
         read_token_types(source, tokenizer)

@@ -8,12 +8,10 @@ Source: the few-shot script of arXiv:2402.17463, which gives the prompt; SCROLLS
 from __future__ import annotations
 
 import math
-import re
-import string
-from collections import Counter
 from typing import Any
 
-ARTICLES = re.compile(r"\b(a|an|the)\b")
+from torchmetrics.functional.text import squad
+
 ROUGES = ("rouge1", "rouge2", "rougeL")
 
 
@@ -47,13 +45,18 @@ def answer_of(text: str) -> str:
 
 def f1(row: dict[str, Any], answers: list[str]) -> dict[str, float]:
     """Score by the words shared with the nearest right answer, as SQuAD does."""
-    return {"f1": max(shared(normalized(answer_of(answers[0])), normalized(right)) for right in row["outputs"])}
+    return {"f1": squad_scores(row, answers)["f1"].item() / 100}
 
 
 def exact_match(row: dict[str, Any], answers: list[str]) -> dict[str, float]:
     """Score by whether a right answer was given, but for case, punctuation and articles."""
-    given = normalized(answer_of(answers[0]))
-    return {"exact_match": float(any(given == normalized(right) for right in row["outputs"]))}
+    return {"exact_match": squad_scores(row, answers)["exact_match"].item() / 100}
+
+
+def squad_scores(row: dict[str, Any], answers: list[str]) -> dict[str, Any]:
+    """Compute SQuAD's scores, in percent."""
+    right: Any = {"answers": {"text": row["outputs"], "answer_start": [0] * len(row["outputs"])}, "id": "0"}
+    return squad([{"prediction_text": answer_of(answers[0]), "id": "0"}], [right])
 
 
 def rouge(row: dict[str, Any], answers: list[str]) -> dict[str, float]:
@@ -62,20 +65,3 @@ def rouge(row: dict[str, Any], answers: list[str]) -> dict[str, float]:
 
     found = RougeScorer(ROUGES, use_stemmer=True).score_multi(row["outputs"], answer_of(answers[0]))
     return {"rouge": math.prod(found[name].fmeasure for name in ROUGES) ** (1 / 3)}
-
-
-def normalized(text: str) -> list[str]:
-    """Return the words of a text in lower case, without punctuation and articles.
-
-    Example:
-        >>> normalized("The Rhine, near a city.")
-        ['rhine', 'near', 'city']
-    """
-    kept = "".join(character for character in text.lower() if character not in string.punctuation)
-    return ARTICLES.sub(" ", kept).split()
-
-
-def shared(given: list[str], right: list[str]) -> float:
-    """Return the F1 of words, counted with repeats."""
-    common = sum((Counter(given) & Counter(right)).values())
-    return 2 * common / (len(given) + len(right)) if common else 0.0

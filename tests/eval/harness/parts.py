@@ -22,7 +22,7 @@ def subject_of(folder):
 
 def make_model(subject, folder=Path("none"), **options):
     pytest.importorskip("lm_eval")
-    defaults = {"tasks": (), "max_length": 64, "max_gen_toks": 16, "batch": 3}
+    defaults = {"tasks": (), "max_length": 64, "batch": 3}
     return harness_model(subject, folder, HarnessOptions(**{**defaults, **options}))
 
 

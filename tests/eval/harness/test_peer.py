@@ -47,7 +47,7 @@ def hugging_face(folder, **options):
 
 @pytest.fixture(scope="module")
 def ours(folder):
-    return make_model(subject_of(folder), folder, max_length=None, max_gen_toks=256)
+    return make_model(subject_of(folder), folder, max_length=None)
 
 
 def test_continuations(ours, peer):

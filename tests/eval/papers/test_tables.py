@@ -41,6 +41,8 @@ def test_every_table_and_figure_has_a_file_or_a_reason():
     assert whole | left_out == wanted
     assert not whole & left_out
     assert [name for name in names() if f"\n| {name} |" not in page] == []
+    tables = [read_table(name) for name in names()]
+    assert all({*row} <= {*table.columns} for table in tables for row in table.published.values())
 
 
 @pytest.fixture

@@ -49,7 +49,7 @@ def test_seeds_are_folded_with_t_limits_and_one_run_keeps_those_of_its_tests(tmp
     for k, score in enumerate((0.7, 0.8, 0.9)):
         write_fake(tmp_path / f"a{k}", seed=k, scores=(1.0, score))
     write_fake(tmp_path / "b", window=192, scores=(1.0, 0.4))
-    out = shares(read_runs(sorted(tmp_path.iterdir())).distances, "distance").set_index(["arm", "distance"])
+    out = shares(read_runs(sorted(tmp_path.iterdir())).distances).set_index(["arm", "distance"])
     far = out.loc[("window=128", 100)]
     # mean .8, s .1, n 3: half width 4.3027 * .1 / sqrt(3) = .24842
     assert [far["share"], far["low"], far["high"]] == pytest.approx([0.8, 0.55158, 1.0], abs=1e-4)
