@@ -1,10 +1,9 @@
-"""Runs in Python: position frequency, tables, a picture and new probes of a run folder, and one table of many runs.
+"""Runs in Python: position frequency, tables and a picture of a run folder, and one table of many runs.
 
 `lab.open_run` and `lab.frame` are these functions:
 
     run = lab.open_run("runs/cpu_demo")
     run.f()[96], run.probes(), run.metrics(), run.plot()
-    run.probe(distance="string", tests=100).table
     lab.frame("runs/*").groupby("data.window").effective_length.mean()
 
 Tables are pandas DataFrames of the columns in PROBES, LENGTHS and DISTANCES. A value that was not measured is missing.
@@ -17,31 +16,19 @@ from __future__ import annotations
 import glob
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 
-from lab.command import parse_method
 from lab.counts import SavedCounts
-from lab.data.preparation import end_of_document
-from lab.data.tokenizer import needed
 from lab.draw import beside, draw, save
 from lab.errors import CheckpointError
-from lab.loading import open_model
-from lab.probe.config import ProbeConfig
-from lab.probe.effective_length import NeedleProbe
-from lab.probe.measuring import ModelInTraining, length_record, summary_record
-from lab.probe.needles import load_haystack
-from lab.schema import Section, validated
 from lab.source import find_place
 from lab.train.arms import differing, read_settings
-from lab.train.checkpoints import COUNTS, folder_name
-from lab.train.environment import computes_in_bf16, training_device
-from lab.train.folder import Record, RunFolder
+from lab.train.checkpoints import folder_name
+from lab.train.folder import RunFolder
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -49,7 +36,9 @@ if TYPE_CHECKING:
     from lab.counts.position_counts import IntArray
 
 PathLike = str | os.PathLike[str]
-POINTS = 1000  # of a curve at most
+POINTS = 200  # of a curve at most
+WIDTH = 280  # pixels of a chart
+LOSS = "training loss, nats per token"
 # The columns of the tables; docs/commands.md has their meanings.
 EFFECTIVE = ("effective_length", "threshold", "low", "high", "smooth", "first_length", "f_at_effective_length")
 REACH = ("reach", "reach_low", "reach_high", "f_at_reach")
@@ -66,25 +55,6 @@ class Picture:
 
     def _repr_png_(self) -> bytes:
         return self.path.read_bytes()
-
-
-@dataclass(frozen=True)
-class ProbeResult:
-    """A probe's outcome.
-
-    `table` has one row per length; `summary` is the record of the whole, as in probes.jsonl, and `cases` are all tests
-    with their numbers, depths and answers.
-    """
-
-    table: pd.DataFrame
-    summary: Record
-    cases: list[Record]
-
-    @property
-    def effective_length(self) -> int | None:
-        """Last length before the first that fails, in tokens; None where that is the first one."""
-        length: int | None = self.summary["effective_length"]
-        return length
 
 
 @dataclass(frozen=True)
@@ -145,29 +115,19 @@ class Run:
         f, metrics, lengths = self.f(), self.metrics(), self.lengths()
         places = np.unique(np.linspace(0, len(f) - 1, POINTS).round().astype(int))
         frequency = [{"i": int(i), "f": int(f[i])} for i in places]
-        charts = [draw(frequency, "i", "f", marks=False, title="position frequency")]
+        charts = [draw(frequency, "i", "f", marks=False, title="position frequency", width=WIDTH)]
         if len(metrics):
             loss = metrics[["consumed_tokens", "loss"]]
-            charts.append(draw(loss, "consumed_tokens", "loss", marks=False, title="training loss, nats per token"))
+            charts.append(draw(loss, "consumed_tokens", "loss", marks=False, title=LOSS, width=WIDTH))
         if len(lengths):
             rows = lengths[["length", "accuracy", "consumed_tokens"]]
             named = "tests passed by length"
-            charts.append(draw(rows, "length", "accuracy", "consumed_tokens", y_limits=(0, 1), title=named))
+            charts.append(
+                draw(rows, "length", "accuracy", "consumed_tokens", y_limits=(0, 1), title=named, width=WIDTH)
+            )
         picture = Picture(self.path / "picture.png" if output is None else Path(output))
         save(beside(*charts, title=self.name), picture.path)
         return picture
-
-    def probe(self, *, distance: str | None = None, frequency: str | None = None, **settings: Any) -> ProbeResult:
-        """Probe the run's newest checkpoint by needle tests, and write nothing.
-
-        `distance` and `frequency` name other position methods, as NAME or NAME:parameter=value,...; `settings` are
-        those of the run's probe section, such as tests=100 or max_length=256.
-
-        Raises: LabError.
-        Example:
-            run.probe(distance="rerope:window=96", tests=100).effective_length
-        """
-        return probe_run(self.path, distance, frequency, settings)
 
 
 def records_with(run: Path, key: str, columns: Iterable[str]) -> pd.DataFrame:
@@ -218,42 +178,3 @@ def as_table(records: Iterable[Mapping[str, Any]], columns: Iterable[str] | None
     import pandas as pd
 
     return pd.DataFrame(list(records), columns=None if columns is None else list(columns))
-
-
-@dataclass(frozen=True, kw_only=True)
-class ProbedAlone(Section):
-    """The settings of a probe, without those of a run."""
-
-    probe: ProbeConfig = field(default_factory=ProbeConfig)
-    """Settings of the probe."""
-
-
-def probe_run(path: Path, distance: str | None, frequency: str | None, settings: Mapping[str, Any]) -> ProbeResult:
-    """Probe a run's newest checkpoint under its own position methods or others.
-
-    Raises: LabError.
-    """
-    overrides: dict[str, Any] = {}
-    for kind, word in (("frequency", frequency), ("distance", distance)):
-        method = parse_method(word, kind) if word else {}
-        overrides |= {f"position.{kind}.{name}": value for name, value in method.items()}
-    model = open_model(path, overrides)
-    experiment = model.experiment
-    assert experiment is not None and model.folder is not None, "a run's folder"  # noqa: PT018
-    data = experiment.data
-    config = validated(ProbedAlone, {"probe": experiment.probed(settings)}).probe
-    tokenizer = needed(model.tokenizer)
-    device = training_device(experiment)
-    stop_id = end_of_document(data, tokenizer)
-    kept = None if "haystack" in settings else model.folder
-    haystack = load_haystack(config.haystack, data, tokenizer, kept)
-    probe = NeedleProbe(config, tokenizer, haystack, window=data.window, stop_id=stop_id, device=device)
-    precision = partial(torch.autocast, device.type, torch.bfloat16, enabled=computes_in_bf16(experiment, device))
-    results = list(probe.run(ModelInTraining(model.decoder.to(device), stop_id, precision).generate))
-    consumed = model.consumed_tokens or 0
-    file = model.folder / "checkpoints" / folder_name(consumed) / COUNTS
-    counts = SavedCounts.read(file) if file.exists() else None
-    about = {"model": model.name, "consumed_tokens": consumed, "method": model.method}
-    records = [length_record(probe, result, about, counts) for result in results]
-    cases = [case for result in results for case in result.cases]
-    return ProbeResult(as_table(records, LENGTHS), summary_record(probe, results, about, counts), cases)

@@ -87,7 +87,8 @@ def memory_of(experiment: Experiment) -> Memory:
 
     Raises: LabError for methods that cannot be built.
     """
-    model, train = experiment.model, experiment.train
+    model = experiment.model
+    train = experiment.train
     on_gpu = train.accelerator != "cpu"
     bf16 = train.computes_in_bf16(on_gpu)
     strategy = train.resolved_strategy(on_gpu)
@@ -161,7 +162,8 @@ def refuse_too_large(memory: Memory, assumed: int, memory_gib: float) -> None:
 
 def work_of(experiment: Experiment, *, bf16: bool) -> dict[str, str]:
     """Format operations, hours and bytes on disk."""
-    model, train = experiment.model, experiment.train
+    model = experiment.model
+    train = experiment.train
     checkpoint = checkpoint_bytes(experiment)
     kept = max(train.keep_checkpoints, len(train.final_steps))
     shards = shard_tokens(experiment.data, train.steps * train.batch_tokens) * int(token_dtype(model.vocab_size)[-1])

@@ -11,8 +11,9 @@ as another position method:
     python -m lab.export runs/cpu_demo_string --weights_only -o exported_weights
     lm_eval --model hf --model_args pretrained=exported --tasks lambada_openai
 
-FOLDER holds model.safetensors in float32, config.json (Llama; Qwen2 with biases, Qwen3 with norms of queries and keys),
-the tokenizer with its special tokens, and generation_config.json, by which generation stops at the end of a document.
+FOLDER holds model.safetensors in float32, the tokenizer with its special tokens, and generation_config.json, by which
+generation stops at the end of a document. config.json names Llama, with biases Qwen2, or with norms of queries and keys
+Qwen3.
 max_position_embeddings is the training window, or the length that the position method or skipped ids extend it to.
 
 rope, abf, ntk, pi, dynamic_ntk, ntk_by_parts, yarn, llama3 and longrope have a name in config.json. For any other
@@ -36,7 +37,11 @@ from lab.model.huggingface.pretrained import save_pretrained
 from lab.positions import distance, frequencies
 from lab.source import find_place
 
-MISSING = "{word}: RUN must be the first argument; give a run folder or a checkpoint in it"
+SYNTAX = Syntax(
+    flags=("--weights_only",),
+    values=("-o",),
+    missing="{word}: RUN must be the first argument; give a run folder or a checkpoint in it",
+)
 
 
 def export(words: Words) -> str:
@@ -44,15 +49,15 @@ def export(words: Words) -> str:
 
     Raises: LabError.
     """
-    if words.options.o is None:
+    output = words.options.o
+    if output is None:
         raise ConfigError("-o: must be given, the folder to write; for instance -o exported")
-    place, output = Path(words.places[0]), Path(words.options.o)
-    if find_place(place).is_hugging_face:
-        raise CheckpointError(f"{place}: is a Hugging Face folder already; copy it, or give a run folder")
-    model = open_model(place, words.settings)
+    if find_place(Path(words.places[0])).is_hugging_face:
+        raise CheckpointError(f"{words.places[0]}: is a Hugging Face folder already; copy it, or give a run folder")
+    model = open_model(words.places[0], words.settings)
     had = model.method
     name_positions(model.decoder, weights_only=words.options.weights_only)
-    export_model(model, output)
+    export_model(model, Path(output))
     lost = f"; without {had}, which config.json has no name for" if model.method != had else ""
     n = sum(parameter.numel() for parameter in model.decoder.parameters())
     return f"{output}: {model.name} at {model.consumed_tokens or 0:,} tokens, {n:,} parameters, {model.method}{lost}"
@@ -83,7 +88,9 @@ def export_model(model: OpenedModel, output: Path) -> None:
 
     Raises: LabError.
     """
-    tokenizer, ids, longest = needed(model.tokenizer), token_ids(model), longest_text(model)
+    tokenizer = needed(model.tokenizer)
+    ids = token_ids(model)
+    longest = longest_text(model)
     given = {name: number for name, number in ids.items() if number is not None}
     about = {
         "tokenizer_class": "PreTrainedTokenizerFast",
@@ -102,17 +109,16 @@ def export_model(model: OpenedModel, output: Path) -> None:
 
 def longest_text(model: OpenedModel) -> int | None:
     """Return the tokens of the longest text that the model is meant for; None where its position method states it."""
-    method, experiment = model.decoder.frequencies, model.experiment
-    if method.method == "dynamic_ntk":
+    method = model.decoder.frequencies
+    if method.method == "dynamic_ntk" or model.experiment is None:
         return None
-    target = getattr(experiment.skip, "target_len", None) if experiment is not None else None
+    target = getattr(model.experiment.skip, "target_len", None)
     return max(length or 0 for length in (model.train_len, written_length(method, None), target))
 
 
 def main(arguments: Sequence[str]) -> int:
     """Run the command line and return the exit status."""
-    syntax = Syntax(flags=("--weights_only",), values=("-o",), missing=MISSING)
-    return run(__doc__, arguments, export, syntax=syntax)
+    return run(__doc__, arguments, export, syntax=SYNTAX)
 
 
 if __name__ == "__main__":

@@ -14,8 +14,8 @@ CONFIG is a YAML file, or the name of one of configs/, as cpu_demo. Every settin
     python -m lab.fit configs/cpu_demo.yaml --profile -o FOLDER            where the time of a few steps goes
 
 --dry_run trains nothing and needs no GPU, shards or weights. --memory_gib refuses a run that GPUs of so many GiB cannot
-hold. --profile trains six steps apart from the run, and writes
-trace.json and profile.txt to FOLDER, or to RUN/profile. With train.devices > 1 the command starts torchrun, which
+hold. --profile trains six steps apart from the run, and
+writes a trace and a table to FOLDER, or to RUN/profile. With train.devices > 1 the command starts torchrun, which
 starts a process for each device.
 
 Exit status: 0 done; 1 a loss or gradient is not finite, or a rank has died; 2 invalid input, a full disk or a run

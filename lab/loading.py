@@ -23,10 +23,8 @@ from lab.positions import Distance, Frequencies, frequencies
 from lab.positions.methods import Replaced, describe
 from lab.positions.string import of_length
 from lab.schema import override, part, validated
-from lab.source import CONFIG, find_place, is_hub_id, tokenizer_of
+from lab.source import CONFIG, FIELD, find_place, is_hub_id, tokenizer_of
 from lab.train.checkpoints import load_weights, open_checkpoint, read_weights_of
-
-MOST_FAULTS = 8  # weights named in one error
 
 
 @dataclass(frozen=True)
@@ -66,29 +64,24 @@ def open_model(
     Raises: LabError for a folder that is neither, files that are broken, or a wrong override.
     """
     place = find_place(Path(path))
-    folder, overrides = place.folder.resolve(), dict(overrides or {})
-    if not place.is_hugging_face:
-        return open_run(folder, overrides, device, backend)
-    own, distance = replaced_methods(folder, overrides)
-    decoder = load_pretrained(folder, frequencies=own, distance=distance, device=device, backend=backend)
-    name = Path(path).name if is_hub_id(Path(path)) else folder.name
-    return OpenedModel(name, decoder, tokenizer_in(folder), read_settings(folder)["max_position_embeddings"])
-
-
-def open_run(path: Path, overrides: dict[str, Any], device: torch.device | str, backend: str) -> OpenedModel:
-    """Open a run folder's newest checkpoint, or the checkpoint given.
-
-    Raises: LabError.
-    """
-    checkpoint = open_checkpoint(path)
+    overrides = dict(overrides or {})
+    if place.is_hugging_face:
+        folder = place.folder.resolve()
+        own, distance = replaced_methods(folder, overrides)
+        decoder = load_pretrained(folder, frequencies=own, distance=distance, device=device, backend=backend)
+        name = Path(path).name if is_hub_id(Path(path)) else folder.name
+        return OpenedModel(name, decoder, tokenizer_in(folder), read_settings(folder)["max_position_embeddings"])
+    checkpoint = open_checkpoint(place.folder.resolve())
     folder = checkpoint.folder.parent.parent
     experiment = load_experiment(folder / CONFIG, overrides)
-    distance, own = experiment.position.distance, experiment.frequencies
+    distance = experiment.position.distance
+    own = experiment.frequencies
     decoder = Decoder(experiment.model, frequencies=own, distance=distance, backend=backend, seed=None)
     load_weights(decoder, checkpoint)
-    decoder, tokenizer = decoder.to(device).eval(), tokenizer_in(folder) or tokenizer_in(shard_folder(experiment.data))
-    window, consumed = experiment.data.window, checkpoint.consumed_tokens
-    return OpenedModel(folder.name, decoder, tokenizer, window, experiment, folder, consumed)
+    tokenizer = tokenizer_in(folder) or tokenizer_in(shard_folder(experiment.data))
+    window = experiment.data.window
+    consumed = checkpoint.consumed_tokens
+    return OpenedModel(folder.name, decoder.to(device).eval(), tokenizer, window, experiment, folder, consumed)
 
 
 def replaced_methods(folder: Path, overrides: dict[str, Any]) -> tuple[Frequencies | None, Distance]:
@@ -151,19 +144,9 @@ def start_from(decoder: Decoder, path: Path) -> None:
 
     Raises: ConfigError naming each weight that does not fit; CheckpointError for a folder that holds none.
     """
-    find_place(path, "start.path=")
-    weights, own = read_weights(path), decoder.state_dict()
-    faults = [
-        f"start.path={path}: {name} is {shape(weights.get(name))}, the model's is {shape(own.get(name))}; leave the "
-        "model's sizes out"
-        for name in sorted(weights.keys() | own.keys())
-        if shape(weights.get(name)) != shape(own.get(name))
-    ]
-    if faults:
-        raise ConfigError(*faults[:MOST_FAULTS])
-    decoder.load_state_dict(weights)
-
-
-def shape(tensor: Tensor | None) -> str:
-    """Format the shape of a weight."""
-    return "missing" if tensor is None else " x ".join(map(str, tensor.shape))
+    find_place(path, FIELD)
+    try:
+        decoder.load_state_dict(read_weights(path))
+    except RuntimeError as error:
+        (_, *faults) = map(str.strip, str(error).splitlines())
+        raise ConfigError(*(f"{FIELD}{path}: {fault}; leave the model's sizes out" for fault in faults[:8])) from error

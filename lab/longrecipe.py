@@ -2,10 +2,10 @@
 
     python -m lab.longrecipe CONFIG [--stage.section.key=value ...] [--launcher "COMMAND"] [--dry_run]
 
-CONFIG is a YAML file of configs/recipes/. The stages are a brief training on full windows of the target length, the
-analysis of impactful tokens (eval.impact), the extension on selected sentences with ids up to the target length, a
-replay of pretraining data, and the merge of base and replayed model (lab/recipes.py lists their inputs, and
-those of the baselines that `methods` names):
+CONFIG is a YAML file of configs/recipes/. The first stage trains the base briefly on full windows of the target length.
+eval.impact then finds the impactful tokens. The extension trains on selected sentences with ids up to the target
+length. A replay of pretraining data follows, and the merge of base and replayed model. lab/recipes.py lists the stages'
+inputs, and those of the baselines that `methods` names:
 
     python -m lab.longrecipe configs/recipes/longrecipe_demo.yaml
     python -m lab.longrecipe configs/recipes/longrecipe_demo.yaml --folder=runs/other --extend.optim.lr=5e-4

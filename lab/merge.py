@@ -38,7 +38,7 @@ import torch
 from lab.command import Bar, Syntax, Words, read_options, run, settings_lines, start
 from lab.data.tokenizer import load_tokenizer
 from lab.errors import ConfigError
-from lab.loading import MOST_FAULTS, OpenedModel, open_model, shape, token_ids
+from lab.loading import OpenedModel, open_model, token_ids
 from lab.model.decoder import Decoder
 from lab.model.huggingface.config import hugging_face_settings, read_settings
 from lab.model.huggingface.pretrained import save_pretrained
@@ -47,13 +47,14 @@ from lab.schema import PathText, Positive
 from lab.source import FREE, TOKENIZER, named, tokenizer_of
 from lab.train.checkpoints import newest_checkpoints
 
+MOST_FAULTS = 8
 ONE_SHAPE = "merge models of one shape and tokenizer"
 SYNTAX = Syntax(places=None, values=("-o",))
 Models = dict[Path, OpenedModel]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options(MergeConfig):
+class MergeOptions(MergeConfig):
     """The options of a merge."""
 
     weights: tuple[float, ...] = (1.0,)
@@ -71,7 +72,7 @@ def merge(words: Words) -> str:
 
     Raises: LabError.
     """
-    options: Options = read_options(Options, words.settings)
+    options: MergeOptions = read_options(MergeOptions, words.settings)
     paths = [Path(word) for word in words.places]
     if options.last is not None:
         if len(paths) != 1:
@@ -118,8 +119,8 @@ def refuse_differences(models: Models) -> None:
 
 def traits_of(decoder: Decoder) -> dict[str, Any]:
     """List the shapes of a decoder's weights, and the settings that decide what it computes with them."""
-    shapes = {name: shape(tensor) for name, tensor in decoder.state_dict().items()}
     settings = dataclasses.asdict(decoder.cfg) | {"attention_width": decoder.cfg.width}
+    shapes = {name: [*tensor.shape] for name, tensor in decoder.state_dict().items()}
     return shapes | {f"model.{name}": value for name, value in settings.items() if name not in FREE}
 
 
@@ -135,7 +136,8 @@ def choose_positions(models: Models, wanted: Path | None, given_len: int | None)
         raise ConfigError(f"--positions: must be given, the positions differ ({found}); name the model to keep")
     model = next(iter(models.values())) if wanted is None else models[wanted]
     lengths = [m.train_len for m in ([model] if differ else models.values()) if m.train_len is not None]
-    decoder, train_len = model.decoder, given_len or max(lengths, default=None)
+    decoder = model.decoder
+    train_len = given_len or max(lengths, default=None)
     if decoder.frequencies.method == "dynamic_ntk" and given_len is None:
         train_len = None  # the method has its own and would compute something else with another
     hugging_face_settings(decoder.cfg, decoder.frequencies, decoder.distance, "float32", train_len)
@@ -182,7 +184,7 @@ def add_up(decoders: Sequence[Decoder], shares: Sequence[float], into: Decoder) 
 
 def main(arguments: Sequence[str]) -> int:
     """Run the command line and return the exit status."""
-    lines = lambda: ["Options (default; meaning):", "", *settings_lines(Options)]  # noqa: E731
+    lines = lambda: ["Options (default; meaning):", "", *settings_lines(MergeOptions)]  # noqa: E731
     return run(__doc__, arguments, merge, syntax=SYNTAX, settings=lines)
 
 

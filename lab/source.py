@@ -20,15 +20,17 @@ from lab.errors import CheckpointError, ConfigError, brief, first_line
 from lab.model.config import DecoderConfig
 from lab.model.huggingface.config import NAME as HUGGING_FACE
 from lab.model.huggingface.config import decoder_config, frequency_settings, read_json, read_settings, token_text
-from lab.schema import is_short, part, read_yaml
+from lab.schema import part
+from lab.train.arms import read_config
 from lab.train.checkpoints import NAME as CHECKPOINT_NAME
 
-CONFIG, TOKENIZER = "config.yaml", "tokenizer.json"
+CONFIG = "config.yaml"
+TOKENIZER = "tokenizer.json"
 PLACES = "a run folder, a checkpoint in it, or a Hugging Face folder"
 FIELD = "start.path="
-HUB, HUB_FILES = "hf:", ["*.json", "*.safetensors", "*.jinja"]
-ARCHITECTURE = {item.name: item.default for item in dataclasses.fields(DecoderConfig)}
-"""Settings of a model and their defaults; MISSING for those without."""
+HUB = "hf:"
+ARCHITECTURE = [item.name for item in dataclasses.fields(DecoderConfig)]
+DEFAULTS = {item.name: item.default for item in dataclasses.fields(DecoderConfig) if item.default is not MISSING}
 FREE = ("theta", "embedding_std")  # settings of the model that are not part of its architecture
 BASES = {16_384: 1e6, 32_768: 1e6, 65_536: 5e6, 131_072: 1e7, 262_144: 5e7}
 """RoPE base by target length in tokens: arXiv:2411.13476, the table of rotary bases."""
@@ -61,11 +63,10 @@ def find_place(path: Path, field: str = "") -> Place:
 
     Raises: CheckpointError for a folder that is missing or none of the three.
     """
-    if not is_short(path):
-        raise CheckpointError(f"{field}{brief(path)}: too long for a path; use {PLACES}")
-    folder, home = named(path), home_of(path)
-    if not folder.is_dir():
-        raise CheckpointError(f"{field}{path}: no such folder; use {PLACES}")
+    if not is_hub_id(path) and not os.path.isdir(path):
+        raise CheckpointError(f"{field}{brief(path)}: no such folder; use {PLACES}")
+    folder = named(path)
+    home = home_of(path)
     is_hugging_face = (folder / HUGGING_FACE).is_file()
     is_run = home != folder or (folder / CONFIG).is_file() or (folder / "checkpoints").is_dir()
     if not (is_hugging_face or is_run):
@@ -115,7 +116,9 @@ def hub_folder(path: Path) -> Path:
 
     name, _, revision = str(path).removeprefix(HUB).partition("@")
     try:
-        return Path(snapshot_download(name, revision=revision or None, allow_patterns=HUB_FILES))
+        return Path(
+            snapshot_download(name, revision=revision or None, allow_patterns=["*.json", "*.safetensors", "*.jinja"])
+        )
     except (OSError, ValueError) as error:
         reason = " ".join(first_line(error).split())
         raise CheckpointError(
@@ -147,33 +150,29 @@ def read_source(
     Raises: CheckpointError for a folder of another kind, ConfigError for a model of another kind.
     """
     if not is_hub_id(path) and not os.path.isdir(path):
-        missing = [name for name, default in ARCHITECTURE.items() if default is MISSING and name not in stated]
+        missing = ", ".join(f"model.{name}" for name in ARCHITECTURE if name not in {**DEFAULTS, **stated})
         if missing:
-            words = ", ".join(f"model.{name}" for name in missing)
-            raise CheckpointError(f"{field}{brief(path)}: no such folder; use {PLACES}, or for --dry_run set {words}")
-        tokenizer = {"method": "file", "path": str(path / TOKENIZER), "eos": "<eos>"}
-        return Source({**ARCHITECTURE, **stated}, {"frequency": {"method": "rope"}}, tokenizer, None)
+            raise CheckpointError(f"{field}{brief(path)}: no such folder; use {PLACES}, or for --dry_run set {missing}")
+        tokenizer = tokenizer_settings(path / TOKENIZER, "<eos>")
+        return Source({**DEFAULTS, **stated}, {"frequency": {"method": "rope"}}, tokenizer, None)
     place = find_place(path, field)
-    if place.is_hugging_face:
-        return hugging_face_source(place.folder, own_frequencies)
-    config = place.home / CONFIG
-    values = read_yaml(config) if config.is_file() else {}
-    model, data = part(values, "model"), part(values, "data")
-    if not (model and data):
-        raise CheckpointError(f"{FIELD}{path}: holds no {CONFIG} of a run; use a run folder or a checkpoint in it")
-    eos = part(data, "tokenizer").get("eos", "<eos>")
-    tokenizer = {"method": "file", "path": str(place.home / TOKENIZER), "eos": eos}
-    return Source(model, part(values, "position"), tokenizer, data.get("window"))
-
-
-def hugging_face_source(folder: Path, own_frequencies: bool) -> Source:
-    """Read a Hugging Face folder."""
-    settings = read_settings(folder)
+    if not place.is_hugging_face:
+        values = read_config(place.home)
+        data = part(values, "data")
+        tokenizer = tokenizer_settings(place.home / TOKENIZER, part(data, "tokenizer").get("eos", "<eos>"))
+        return Source(part(values, "model"), part(values, "position"), tokenizer, data.get("window"))
+    settings = read_settings(place.folder)
     model = dataclasses.asdict(decoder_config(settings, own_frequencies=own_frequencies))
     position = {} if own_frequencies else {"frequency": frequency_settings(settings)}
-    file, eos = tokenizer_of(folder), token_text(read_json(folder / "tokenizer_config.json"), "eos_token")
-    tokenizer = None if file is None or eos is None else {"method": "file", "path": str(file), "eos": eos}
+    eos = token_text(read_json(place.folder / "tokenizer_config.json"), "eos_token")
+    file = tokenizer_of(place.folder)
+    tokenizer = None if file is None or eos is None else tokenizer_settings(file, eos)
     return Source(model, position, tokenizer, settings["max_position_embeddings"])
+
+
+def tokenizer_settings(file: Path, eos: str) -> dict[str, Any] | None:
+    """Write the settings of a tokenizer in a file."""
+    return {"method": "file", "path": str(file), "eos": eos}
 
 
 def inherit(values: dict[str, Any], given: dict[str, Any]) -> None:
@@ -184,15 +183,16 @@ def inherit(values: dict[str, Any], given: dict[str, Any]) -> None:
     Raises: ConfigError for an architecture other than that of the source, CheckpointError for a path without weights.
     """
     path = part(given, "start").get("path")
-    model, data = part(given, "model"), part(given, "data")
+    model = part(given, "model")
+    data = part(given, "data")
     resolved = all(name in model for name in ARCHITECTURE) and "tokenizer" in data and "position" in given
     if not isinstance(path, str) or resolved:
         return  # nothing to start from, or a run folder's config, which is complete
     source = read_source(Path(path), model, own_frequencies="frequency" in part(given, "position"))
     faults = [
-        f"model.{name}={model[name]}: the weights of start.path={path} have {source.model.get(name)}; leave it out"
-        for name in ARCHITECTURE
-        if name in model and name not in FREE and model[name] != source.model.get(name)
+        f"model.{name}={value}: the weights of start.path={path} have {source.model.get(name)}; leave it out"
+        for name, value in model.items()
+        if name in ARCHITECTURE and name not in FREE and value != source.model.get(name)
     ]
     if faults:
         raise ConfigError(*faults)
@@ -226,6 +226,5 @@ def base_for(target_len: int) -> float | None:
         >>> base_for(65_536), base_for(100_000), base_for(2_048)
         (5000000.0, 10000000.0, None)
     """
-    if target_len < min(BASES):
-        return None
-    return next((base for length, base in BASES.items() if target_len <= length), max(BASES.values()))
+    longer = [base for length, base in BASES.items() if target_len <= length]
+    return None if target_len < min(BASES) else next(iter(longer), max(BASES.values()))

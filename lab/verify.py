@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
-from lab.command import Bar, Syntax, Words, run, show, start
+from lab.command import FAILED, Bar, Syntax, Words, run, show, start
 from lab.config import load_experiment
 from lab.counts import SavedCounts
 from lab.data.shards import PREPARED, read_manifest, read_manifests
@@ -28,10 +28,9 @@ from lab.train import checkpoints
 from lab.train.folder import RECORDS, RunFolder
 
 SYNTAX = Syntax(missing="PATH: must be the first argument, a run folder, a checkpoint or a folder of shards")
-MANIFEST, RESTORE = checkpoints.MANIFEST, "restore it"
+MANIFEST = checkpoints.MANIFEST
+RESTORE = "restore it"
 SETTINGS = ("config.yaml", "environment.json", "tokenizer.json")
-DAMAGED = 1
-BAR_AFTER_S = 1.0
 Check = Callable[[], object]  # raises a LabError for what is wrong
 
 
@@ -75,8 +74,8 @@ def checks_of_run(folder: RunFolder) -> Iterator[Check]:
     """List the checks of a run folder: settings, records, counts, and every checkpoint."""
     path = folder.path
     yield partial(load_experiment, path / "config.yaml")
-    yield partial(check_settings, path)
     yield folder.environment
+    yield from (partial(check_exists, path / name) for name in SETTINGS)
     for name in RECORDS:
         yield partial(check_order, folder, name)
     yield from (partial(list, folder.read(f"cases/{cases.name}")) for cases in sorted(path.glob("cases/*.jsonl")))
@@ -88,13 +87,13 @@ def checks_of_run(folder: RunFolder) -> Iterator[Check]:
         yield partial(checkpoints.open_checkpoint, path)
 
 
-def check_settings(path: Path) -> None:
-    """Refuse a run folder that lacks a file of its settings.
+def check_exists(file: Path) -> None:
+    """Refuse a missing file.
 
-    Raises: CheckpointError with a line for each.
+    Raises: CheckpointError.
     """
-    if missing := [path / name for name in SETTINGS if not (path / name).is_file()]:
-        raise CheckpointError("\n".join(f"{file}: is missing; {RESTORE}" for file in missing))
+    if not file.is_file():
+        raise CheckpointError(f"{file}: is missing; {RESTORE}")
 
 
 def check_order(folder: RunFolder, name: str) -> None:
@@ -107,8 +106,8 @@ def check_order(folder: RunFolder, name: str) -> None:
         raise CheckpointError(f"{folder.path / name}: consumed_tokens decrease; {RESTORE}")
 
 
-def carry_out(words: Words) -> int | str:
-    """Verify a path, print every fault, and return the exit status or what was read.
+def carry_out(words: Words) -> int:
+    """Verify a path, print every fault and what was read, and return the exit status.
 
     Raises: ConfigError.
     """
@@ -116,7 +115,7 @@ def carry_out(words: Words) -> int | str:
         raise ConfigError(f"--{next(iter(words.settings))}: unknown option; leave it out")
     path = Path(words.places[0])
     faults: list[str] = []
-    for check in Bar(list(checks_of(path)), desc="verify", leave=False, delay=BAR_AFTER_S):
+    for check in Bar(list(checks_of(path)), desc="verify", leave=False):
         try:
             check()
         except LabError as error:
@@ -124,13 +123,11 @@ def carry_out(words: Words) -> int | str:
         except OSError as error:
             faults.append(f"{error.filename}: cannot be read ({error.strerror}); {RESTORE}")
     sizes = [file.stat().st_size for file in path.rglob("[!.]*") if file.is_file()]
-    read = f"{len(sizes):,} files, {sum(sizes):,} bytes"
-    if not faults:
-        return f"{read}: no fault"
     for line in dict.fromkeys(faults):
         show(line, error=True)
-    show(f"{read}: {len(set(faults))} faults", error=True)
-    return DAMAGED
+    count = f"{len(set(faults))} faults" if faults else "no fault"
+    show(f"{len(sizes):,} files, {sum(sizes):,} bytes: {count}", error=bool(faults))
+    return FAILED if faults else 0
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 import lab
-from eval.probe import main as probe_main
 from lab.analysis import DISTANCES, LENGTHS, PROBES
 from lab.schema import format_yaml, parse_yaml
 from tests.fits import records, train
@@ -54,22 +53,11 @@ def test_tables_hold_one_kind_of_record_each(trained, table, columns, file, key)
             assert value == (pytest.approx(wanted, rel=1e-12) if isinstance(wanted, float) else wanted), name
 
 
-def test_a_probe_is_that_of_the_command(trained, tmp_path):
-    found = lab.open_run(str(trained)).probe(distance="string:shift=32,window=8", tests=3, seed=5)
-    words = ["--position.distance.method=string", "--position.distance.shift=32", "--position.distance.window=8"]
-    assert probe_main([str(trained), "--tests=3", "--seed=5", *words, "-o", str(tmp_path)]) == 0
-    expected = [json.loads(line) for line in (tmp_path / "probes.jsonl").read_text().splitlines()]
-    summary = {k: v for k, v in found.summary.items() if k != "seconds"}
-    assert summary == {k: expected[-1][k] for k in summary}
-    rows = [{name: record[name] for name in LENGTHS} for record in expected[:-1]]
-    assert [json.loads(row.to_json(double_precision=15)) for _, row in found.table.iterrows()] == [
-        {name: pytest.approx(value, rel=1e-12) if isinstance(value, float) else value for name, value in row.items()}
-        for row in rows
-    ]
-    assert found.table.method[0] == "rope+string(shift=32,window=8)"
-    assert found.effective_length == expected[-1]["effective_length"]
-    cases = [json.loads(line) for line in next((tmp_path / "cases").iterdir()).read_text().splitlines()]
-    assert found.cases == cases
+def test_a_picture_has_f_and_what_was_recorded(trained, tmp_path):
+    pytest.importorskip("altair")
+    picture = lab.open_run(trained).plot(tmp_path / "run.png")
+    assert picture.path.read_bytes() == picture._repr_png_()
+    assert int.from_bytes(picture._repr_png_()[16:20], "big") > 1500  # pixels, of three charts
 
 
 def test_a_frame_has_the_settings_in_which_runs_differ(trained, tmp_path):
@@ -104,10 +92,6 @@ def test_a_run_that_has_not_begun_is_empty_and_others_are_refused(trained, tmp_p
         lab.frame(f"{tmp_path}/x*")
     with refused("runs=[]: no run folder there{}"):
         lab.frame([])
-    with refused("probe.testss=3: unknown setting{}"):
-        lab.open_run(trained).probe(testss=3)
-    with refused("position.distance.method=strong: {}"):
-        lab.open_run(trained).probe(distance="strong")
 
 
 def test_the_lab_itself_is_light_and_lists_what_it_loads_on_first_use():

@@ -1,13 +1,9 @@
 """Probes in training: one that fails is recorded and costs no step; a sharded model is gathered once for each."""
 
 import os
-import re
 from unittest.mock import patch
 
 import pytest
-import torch
-from torch.distributed.tensor import DTensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from lab.probe.measuring import HeldOutLoss
 from lab.train.checkpoints import candidates
@@ -89,52 +85,3 @@ def test_training_goes_on(place, ranks, world, strategy, owner, method, error):
     saved = [int(path.name.removeprefix("tokens-")) for path in candidates(place / name / "checkpoints")]
     assert failed["consumed_tokens"] in saved
     assert failed["consumed_tokens"] not in {record["consumed_tokens"] for record in whole}
-
-
-CALLS = "gather|reduce|scatter|broadcast|alltoall|all_to_all|barrier|send|recv"
-OBJECT = 2  # collective calls of all_gather_object: sizes, then bytes
-
-
-class Collectives(TorchDispatchMode):
-    """Counts the collective calls that this process makes."""
-
-    def __init__(self):
-        super().__init__()
-        self.n = 0
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        if DTensor in types:
-            return NotImplemented
-        self.n += "c10d" in func.namespace and re.search(CALLS, func.name()) is not None
-        return func(*args, **(kwargs or {}))
-
-
-def train_and_count(settings):
-    """Train, and count a probe's collective calls, the sharded weights and the exchanges due."""
-    measure, found = Probing.measure, {}
-
-    def counting(probing, trainer, module, counts):
-        before = [shard.to_local().clone() for shard in module.decoder.parameters()]
-        with Collectives() as counted:
-            result = measure(probing, trainer, module, counts)
-        shards = list(module.decoder.parameters())
-        found["kept"] = all(torch.equal(shard.to_local(), old) for shard, old in zip(shards, before))
-        found["calls"], found["weights"] = counted.n, len(shards)
-        # room for the copy; cases, rows, stop of each length and distance; loss
-        found["exchanges"] = 1 + 3 * sum("length" in line or "distance" in line for line in result.lines) + 1
-        return result
-
-    with patch.object(Probing, "measure", counting):
-        assert train(settings) == 0
-    return found
-
-
-def test_a_sharded_probe_gathers_each_weight_once_however_many_tokens_it_generates(ranks, tmp_path):
-    for budget in (40, 60):
-        own = settings(tmp_path, f"budget{budget}", **FSDP) | {
-            "probe.answer_budget": budget,
-            "probe.every_tokens": None,
-        }
-        for one in ranks(2).run(train_and_count, own | {"probe.max_length": 192, "probe.step": 64}):
-            assert one["kept"], "the sharded weights are only read"
-            assert one["calls"] == one["weights"] + OBJECT * one["exchanges"]

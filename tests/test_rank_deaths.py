@@ -83,7 +83,6 @@ def test_the_ranks_of_all_nodes_save_and_end_after_the_death_of_one_agent(place,
 
 STEP = {"place": "Decoder.forward", "gradients": True, "call": 5}
 GATHER = {"place": "probing.fill", "gradients": True, "call": 1}
-PROBE = {"place": "Decoder.forward", "gradients": False, "call": 5}
 
 
 def two_that_fail(place, strategy, fault, first=1):
@@ -111,14 +110,6 @@ def test_a_collective_call_that_fails_on_one_rank_ends_all(place, strategy, faul
     assert "MemoryError: planted" in output
     assert re.search(r"^rank 0 \(process \d+\) failed \(\w+: ", output, re.M), output
     assert output.count("Traceback") == (fault is STEP), "of the rank that failed, and none of the other"
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("first", [0, 1], ids=["all", "one"])
-def test_a_sharded_probe_that_fails_costs_the_probe_only(place, first):
-    statuses, output = two_that_fail(place, "fsdp", PROBE, first=first)
-    assert statuses == [0, 0], output
-    assert f"failed (rank {first}: MemoryError: planted); training goes on" in output
 
 
 def test_other_threads_and_versions_are_named_in_one_line(tmp_path, capsys):

@@ -3,7 +3,6 @@
 import errno
 import io
 import os
-import shutil
 import signal
 from contextlib import ExitStack, contextmanager, suppress
 from unittest.mock import MagicMock, patch
@@ -99,29 +98,6 @@ def test_a_save_that_fails_ends_the_run_with_its_reason(place, ranks, world, bac
     steps = [record["consumed_tokens"] for record in records(place / name)]
     assert newest(place / name / "checkpoints")[0].consumed_tokens == steps[1]
     assert len(steps) == (4 if background else 3), "no later than the next save"
-
-
-def resume_and_count(settings):
-    """Resume, and list the files that this rank compared with their manifest."""
-    from lab.train import checkpoints
-
-    read, original = [], checkpoints.file_fault
-    checkpoints.file_fault = lambda path, *given, **named: read.append(path.name) or original(path, *given, **named)
-    try:
-        return train(settings, True), read
-    finally:
-        checkpoints.file_fault = original
-
-
-def test_one_rank_verifies_and_all_follow_it(place, ranks, waiting):
-    shutil.copytree(waiting[2], place / "verified")
-    last, before = candidates(place / "verified" / "checkpoints")[:2]
-    broken = next(last.glob("optimizer-*"))
-    shutil.copy(before / broken.name, broken)  # nothing but its header shows it
-    (first, compared), (second, nothing) = ranks(2).run(resume_and_count, settings(place, "verified", **FSDP))
-    assert (first, second, nothing) == (0, 0, [])
-    assert sorted(set(compared)) == sorted(path.name for path in before.iterdir() if path.name != "manifest.json")
-    assert exact_metrics(place / "verified") == exact_metrics(waiting[2])
 
 
 @contextmanager

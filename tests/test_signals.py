@@ -91,17 +91,17 @@ from lab.train.probing import ModelInTraining
 calls, generate = [], ModelInTraining.generate
 def counted(self, *arguments, **options):
     calls.append(0)
-    if len(calls) == {call} and os.environ.get("RANK", {rank!r}) == {rank!r}:
+    if len(calls) == {call}:
         os.kill(os.getpid(), signal.{name})
     return generate(self, *arguments, **options)
 ModelInTraining.generate = counted
 """
 
 
-def cut_short(place, name, number, call, *options, status, ranks=None, rank="0"):
+def cut_short(place, name, number, call, *options, status):
     """Run until a call of the model in a probe sends its process a signal; return the probes recorded so far."""
-    words = patched(command(place, name, *PROBES, *options), AT_A_CALL.format(call=call, rank=rank, name=number.name))
-    with running(place, [(words, variables) for variables in ranks or [environment()]]) as processes:
+    words = patched(command(place, name, *PROBES, *options), AT_A_CALL.format(call=call, name=number.name))
+    with running(place, [(words, variables) for variables in [environment()]]) as processes:
         statuses, outputs = processes.finish()
         assert set(statuses) == {status}, outputs
         assert processes.left() == []
@@ -117,15 +117,6 @@ def test_a_probe_that_was_cut_short_is_run_whole_by_the_resumption(place):
     assert found == [first, second]
     fit(place, "cut", *PROBES, "--resume")
     assert_same_run(place / "runs" / "cut", whole)
-
-
-@pytest.mark.slow
-def test_sharded_ranks_stop_a_probe_together(place):
-    options = ("--train.devices=2", "--train.strategy=fsdp")
-    whole = fit(place, "sharded", *PROBES, *options)
-    cut_short(place, "cut_sharded", signal.SIGTERM, 2, *options, status=75, ranks=workers(2), rank="1")
-    fit(place, "cut_sharded", *PROBES, *options, "--resume")
-    assert_same_run(place / "runs" / "cut_sharded", whole)
 
 
 def test_what_is_not_prepared_is_refused_in_one_line_by_every_rank(place, tmp_path):

@@ -55,7 +55,7 @@ OFFSETS = 2**20  # values of u, few enough that k + u is exact in float64 for ev
 
 
 @dataclass(frozen=True, eq=False)
-class Job:
+class DerivedShard:
     """One task: a shard, how documents are copied, and how many documents of each class earlier shards have.
 
     Shapes: `weights`, `offsets` float64 (2 * n_sources,), `before` int64, by class: see `classes_of`.
@@ -84,7 +84,7 @@ def classes_of(shard: Shard, sources: list[str]) -> tuple[Ints, Ints]:
     return lengths, 2 * numbers[shard.sources] + (lengths > Upsample.longer_than)
 
 
-def plan(base: Path, upsample: Upsample) -> tuple[list[Job], dict[str, Any]]:
+def plan(base: Path, upsample: Upsample) -> tuple[list[DerivedShard], dict[str, Any]]:
     """Read the lengths of all documents, plan every task, and return a record of the effect as well.
 
     Raises: DataError for settings that change nothing.
@@ -111,7 +111,7 @@ def plan(base: Path, upsample: Upsample) -> tuple[list[Job], dict[str, Any]]:
     offsets, earlier = draw_offsets(len(before[0])), np.zeros_like(before)
     jobs = []
     for path in shards_in(base):
-        jobs.append(Job(path, sources, weights.ravel(), offsets, earlier[0].copy()))
+        jobs.append(DerivedShard(path, sources, weights.ravel(), offsets, earlier[0].copy()))
         earlier += own.get(path, 0)
     copied = {job.shard: job for job in jobs}
     after: Ints = sum(counted(shard, copied[shard.folder].copies(shard)) for shard in shards)  # type: ignore[assignment]
@@ -146,7 +146,7 @@ def table(record: dict[str, Any]) -> str:
     return text
 
 
-def derive_task(folder: Path, name: str, job: Job) -> Manifest:
+def derive_task(folder: Path, name: str, job: DerivedShard) -> Manifest:
     """Derive one shard; `name` is that of the upsampled corpus."""
     manifest, final = read_manifest(job.shard), folder / job.shard.name
     check_sizes(job.shard, manifest["files"], DataError, again(job.shard))

@@ -39,7 +39,7 @@ TAIL_BYTES = 8192
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options(Section):
+class SweepOptions(Section):
     """The options of a sweep."""
 
     jobs: Positive = 1
@@ -128,8 +128,8 @@ def work(words: Words) -> int:
 
     Raises: LabError.
     """
-    names = [field.name for field in fields(Options)]
-    options = read_options(Options, {key: value for key, value in words.settings.items() if key in names})
+    names = [field.name for field in fields(SweepOptions)]
+    options = read_options(SweepOptions, {key: value for key, value in words.settings.items() if key in names})
     given = {key: value for key, value in words.settings.items() if key not in names}
     runs = plan(Path(words.places[0]), given, seeds=options.seeds, seed=options.seed)
     if options.index is not None:
@@ -152,7 +152,7 @@ def main(arguments: Sequence[str]) -> int:
         arguments,
         work,
         syntax=SYNTAX,
-        settings=lambda: ["Options (default; meaning):", "", *settings_lines(Options)],
+        settings=lambda: ["Options (default; meaning):", "", *settings_lines(SweepOptions)],
         stopped=CONTINUES,
     )
 

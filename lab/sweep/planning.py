@@ -76,10 +76,8 @@ class Parameter(Section):
             >>> Parameter(min=3, max=5).quantile(0.4), Parameter(values=("a", "b")).quantile(0.6)
             (4, 'b')
         """
-        if self.choices:
+        if self.min is None or self.max is None or self.choices:
             return self.choices[max(0, math.ceil(x * len(self.choices)) - 1)]
-        assert self.min is not None, "a range"
-        assert self.max is not None, "a range"
         return self.min + x * (self.max - self.min)
 
 
@@ -169,10 +167,7 @@ def plan(
     Raises: ConfigError with a line for each fault of any run.
     """
     values = read_yaml(path)
-    is_grid = values.get("method") == "grid"
-    if seeds is not None and not is_grid:
-        raise ConfigError(f"--seeds={seeds}: goes with method: grid; leave it out")
-    if seed is not None and is_grid:
+    if seed is not None and values.get("method") == "grid":
         raise ConfigError(f"--seed={seed}: would be ignored, a grid draws nothing; leave it out")
     if seeds is not None:
         part(values, "parameters")["run.seed"] = {"values": list(range(min(seeds, MOST_RUNS + 1)))}

@@ -14,10 +14,10 @@ import math
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from lab.errors import CheckpointError, ConfigError
-from lab.schema import parse_yaml
+from lab.schema import read_yaml
 
 Row = dict[str, Any]
 CONFIDENCE = 0.95
@@ -44,25 +44,18 @@ NOT_OF_THE_ARM = ("run.", "track.", "train.threads", "train.devices", "train.acc
 ONLY = "all"  # name of an arm without others
 
 
-class Change(NamedTuple):
-    """A dotted setting with its values."""
-
-    key: str
-    before: Any
-    now: Any
-
-
-def changes(before: dict[str, Any], now: dict[str, Any]) -> Iterator[Change]:
-    """List the settings that differ, except those that may.
+def changes(before: dict[str, Any], now: dict[str, Any]) -> Iterator[tuple[str, Any, Any]]:
+    """List the settings that differ, each with both values, except those that may.
 
     Example:
         >>> list(changes({"optim": {"lr": 1.0}, "run": {"name": "a"}}, {"optim": {"lr": 2.0}, "run": {"name": "b"}}))
-        [Change(key='optim.lr', before=1.0, now=2.0)]
+        [('optim.lr', 1.0, 2.0)]
     """
-    old, new = flatten(before), flatten(now)
+    old = flatten(before)
+    new = flatten(now)
     for key in sorted(old.keys() | new.keys()):
         if old.get(key) != new.get(key) and not key.startswith(FREE_TO_CHANGE):
-            yield Change(key, old.get(key), new.get(key))
+            yield key, old.get(key), new.get(key)
 
 
 def flatten(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -78,16 +71,23 @@ def flatten(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     return out
 
 
+def read_config(run: Path) -> dict[str, Any]:
+    """Read the sections of a run's config.yaml.
+
+    Raises: CheckpointError.
+    """
+    try:
+        return read_yaml(run / "config.yaml")
+    except ConfigError as error:
+        raise CheckpointError(f"{run / 'config.yaml'}: not a run's config; restore it") from error
+
+
 def read_settings(run: Path) -> Row:
     """Read the settings of a run's config.yaml by their dotted names, lists as text.
 
     Raises: CheckpointError.
     """
-    path = run / "config.yaml"
-    try:
-        found = flatten(dict(parse_yaml(path.read_text(encoding="utf-8"), str(path))))
-    except (OSError, ValueError, TypeError, ConfigError) as error:
-        raise CheckpointError(f"{path}: not a run's config; restore it") from error
+    found = flatten(read_config(run))
     return {key: str(value) if isinstance(value, list) else value for key, value in found.items()}
 
 
@@ -155,7 +155,8 @@ def mean_with_limits(values: Sequence[float]) -> tuple[float, float, float]:
     """
     from scipy import stats
 
-    n, mean = len(values), statistics.fmean(values)
+    n = len(values)
+    mean = statistics.fmean(values)
     if n < 2 or len(set(values)) == 1:
         return mean, math.nan, math.nan
     low, high = stats.t.interval(CONFIDENCE, n - 1, loc=mean, scale=stats.sem(values))

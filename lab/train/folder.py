@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 
 from lab.counts import PositionCounts
-from lab.errors import CheckpointError
+from lab.errors import CheckpointError, first_line
 from lab.files import on_disk, read_object, write_atomic
 from lab.train.checkpoints import NAME, Checkpoint, candidates, folder_name
 
@@ -85,31 +85,28 @@ class RunFolder:
                     os.truncate(path, size)
                 raise
 
-    def read(self, name: str) -> Iterator[Record]:
-        """Read a .jsonl file; a last line truncated by a crash is left out.
+    def read(self, name: str, *needed: str) -> Iterator[Record]:
+        """Read a .jsonl file, each line of which has the numbers needed; a last line truncated by a crash is left out.
 
         Raises: CheckpointError for any other broken line.
         """
         path = self.path / name
-        if not path.exists():
-            return
-        for number, line in enumerate(path.read_bytes().split(b"\n")[:-1], start=1):
+        for number, line in enumerate(path.read_bytes().split(b"\n")[:-1] if path.exists() else [], start=1):
             try:
-                yield json.loads(line)
-            except (ValueError, RecursionError) as error:
-                reason = f"line {number} is not JSON ({error})"
+                record = json.loads(line)
+                if any(not isinstance(record[key], int) for key in needed):
+                    raise ValueError(f"must hold whole numbers: {', '.join(needed)}")
+            except (ValueError, RecursionError, TypeError, KeyError) as error:
+                reason = f"line {number} is no record ({first_line(error)})"
                 raise CheckpointError(f"{path}: {reason}; correct or delete the line") from error
+            yield record
 
     def records(self, name: str) -> Iterator[Record]:
         """Read a record of training, each line of which has consumed_tokens.
 
         Raises: CheckpointError.
         """
-        for number, record in enumerate(self.read(name), start=1):
-            if not isinstance(record, dict) or not isinstance(record.get("consumed_tokens"), int):
-                reason = f"line {number} is not an object with consumed_tokens"
-                raise CheckpointError(f"{self.path / name}: {reason}; correct or delete the line")
-            yield record
+        return self.read(name, "consumed_tokens")
 
     def write_records(self, name: str, records: Iterable[Record]) -> None:
         """Replace a .jsonl file atomically."""

@@ -96,8 +96,7 @@ class Recording(Callback):
     A line has means since the last one, f at a few positions by the column's name, and shares of the position mass.
 
     Units: loss in nats per scored token, without the steps that `skipped_steps` counts, which had no update;
-    tokens_per_s over all ranks, time spent in probes, saving and this callback left out; `mfu` counts full windows,
-    `mfu_pairs` the pairs that were attended.
+    tokens_per_s over all ranks, time spent in probes, saving and this callback left out; `mfu` counts full windows.
 
     Raises: MissingPackage.
     """
@@ -153,12 +152,10 @@ class Recording(Callback):
     def write_line(self, trainer: lightning.Trainer, module: Any) -> None:
         """Write one line, with null for a value that is not finite; a collective call."""
         counts = self.counting.total()
-        model = self.experiment.model
         tokens_per_s = (module.consumed - self.timed_tokens) / max(self.busy_s, 1e-9)
         loss = self.sums["loss"] / self.sums["targets"] if self.sums["targets"] else None
         grad_norm = module.finished.grad_norm
-        actual = model.flops_per_token(counts.pairs / max(counts.tokens, 1))
-        causal = model.flops_per_token_causal(self.experiment.data.window)
+        causal = self.experiment.model.flops_per_token_causal(self.experiment.data.window)
         record = {
             "step": trainer.global_step,
             "consumed_tokens": module.consumed,
@@ -168,8 +165,6 @@ class Recording(Callback):
             "skipped_steps": module.skipped_steps,
             "tokens_per_s": round(tokens_per_s, 1),
             "mfu": utilisation(causal, tokens_per_s, self.peak, trainer.world_size),
-            "mfu_pairs": utilisation(actual, tokens_per_s, self.peak, trainer.world_size),
-            "flops_per_token": actual,
             **frequency_metrics(counts, self.experiment.logged_positions),
             **self.counting.selected(),
         }

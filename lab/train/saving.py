@@ -16,7 +16,6 @@ import re
 import signal
 import time
 import traceback
-from collections.abc import Sequence
 from concurrent.futures import Future
 from typing import Any
 
@@ -35,7 +34,7 @@ from lab.train.shards import Files, ShardWriter, finish_writing, packed, restore
 from lab.train.starting import Start
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)  # Ctrl-C; kill and preemption; SLURM's warning
-SHOWN = 8  # streams that a fault names
+SHOWN = 8  # streams that a fault names at most
 LOST = re.compile("peer|timed out|remote", re.IGNORECASE)  # in the errors of gloo and NCCL
 COPY_S = 1.0  # a Ctrl-C this soon after another is the same one, forwarded by a launcher
 
@@ -90,11 +89,11 @@ class Stopping(Callback):
         if not module.finished:
             return
         if module.finished.skipped:
-            self.fault = (
-                f"optim.lr={module.optim.lr}: step {trainer.global_step}, which ends at {module.consumed:,} tokens, "
-                f"{not_finite(module.finished.streams)}; start another run with a lower optim.lr, or resume from the "
-                "last checkpoint on another machine"
-            )
+            streams = ", ".join(map(str, module.finished.streams[:SHOWN]))
+            what = f"loss that is not finite (streams {streams})" if streams else "gradient that is not finite"
+            remedy = "start another run with a lower optim.lr, or resume from the last checkpoint on another machine"
+            place = f"step {trainer.global_step}, which ends at {module.consumed:,} tokens"
+            self.fault = f"optim.lr={module.optim.lr}: {place}, has a {what}; {remedy}"
         if self.fault or module.stop_agreed:
             self.stop(trainer)
 
@@ -121,19 +120,6 @@ class Stopping(Callback):
         """Ignore signals once all is saved, while the run reports and the process exits."""
         for number in SIGNALS:
             signal.signal(number, signal.SIG_IGN)
-
-
-def not_finite(streams: Sequence[int]) -> str:
-    """Describe a step without an update by the streams whose packs have a loss that is not finite.
-
-    Example:
-        >>> not_finite([0, 3]), not_finite([])
-        ('has a loss that is not finite (streams 0, 3)', 'has a gradient that is not finite (all losses are)')
-    """
-    if not streams:
-        return "has a gradient that is not finite (all losses are)"
-    more = f" and {len(streams) - SHOWN} more" if len(streams) > SHOWN else ""
-    return f"has a loss that is not finite (streams {', '.join(map(str, streams[:SHOWN]))}{more})"
 
 
 class Checkpointing(Callback):

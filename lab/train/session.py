@@ -19,15 +19,13 @@ from lightning.fabric.plugins.environments.lightning import LightningEnvironment
 from lightning.fabric.plugins.environments.torchelastic import TorchElasticEnvironment
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.callbacks import Callback
-from lightning.pytorch.profilers import PassThroughProfiler, Profiler, PyTorchProfiler
+from lightning.pytorch.profilers import Profiler, PyTorchProfiler
 from lightning.pytorch.strategies import DDPStrategy, ModelParallelStrategy, Strategy
-from torch.profiler import schedule
 
 from lab.command import FAILED, STOPPED, show
 from lab.config import Experiment
 from lab.data.module import PackedData
 from lab.errors import ConfigError, first_line
-from lab.files import write_atomic
 from lab.launch import find_launch, set_threads
 from lab.loading import start_from
 from lab.model.decoder import Decoder
@@ -125,31 +123,21 @@ def run_experiment(
 
 
 def profile_experiment(experiment: Experiment, folder: Path | None) -> int:
-    """Write a Chrome trace and a table of where time goes, to RUN/profile if nowhere else; return the exit status.
+    """Write Lightning's table and trace of where time goes, to RUN/profile if nowhere else; return the exit status.
 
-    A few steps are trained, of which nothing else is written. Of several processes the first is profiled.
+    A few steps are trained, of which nothing else is written.
 
     Raises: LabError.
     """
-    train = experiment.train
     path = folder or experiment.run.path / "profile"
-    launch = find_launch(os.environ, train.devices, train.nodes)
-
-    def write(found: Any) -> None:
-        path.mkdir(parents=True, exist_ok=True)
-        found.export_chrome_trace(str(path / "trace.json"))
-
-    packs = train.accumulation  # the profiler counts these; two steps let the compiler and the allocator settle
-    begin = schedule(wait=2 * packs, warmup=packs, active=3 * packs)
-    profiler = PyTorchProfiler(schedule=begin, on_trace_ready=write, row_limit=25)
-    set_threads(train.threads, launch)
-    run = assemble(Start(experiment, launch), profiler if launch.is_first else PassThroughProfiler())
+    launch = find_launch(os.environ, experiment.train.devices, experiment.train.nodes)
+    set_threads(experiment.train.threads, launch)
+    run = assemble(Start(experiment, launch), PyTorchProfiler(path, "profile", row_limit=25))
     run.data.check_prepared()
     run.trainer.fit_loop.epoch_loop.max_steps = 6
     run.fit()
     if launch.is_first:
-        write_atomic(path / "profile.txt", profiler.summary().encode())
-        show(f"profile: {path / 'profile.txt'}; open {path / 'trace.json'} in ui.perfetto.dev")
+        show(f"profile: {path}; open its trace in ui.perfetto.dev")
     return 0
 
 

@@ -11,8 +11,7 @@ from eval.entropy import attention_entropy, entropy, main, smoothed
 from lab.loading import open_model
 from lab.positions import distance, frequencies
 from tests.eval.commands import rows_in, runner
-from tests.model.attention_by_hand import TINY, drawn, entropy_of, logits_by_distance, projections, tiny
-from tests.model.equations import METHODS
+from tests.model.by_definition import METHODS, TINY, drawn, entropy_of, logits_by_distance, projections, tiny
 
 TOL = 1e-11  # some dozens of float64 terms of order one, through three layers
 FLOAT32_TOL = 2e-5  # the same in float32, logits up to 20

@@ -27,7 +27,7 @@ from lab.model.decoder import Decoder, DecoderConfig
 from lab.positions import distance, frequencies
 from lab.probe.needles import load_haystack
 from tests.eval.commands import runner
-from tests.model.attention_by_hand import TINY, drawn, logits_of, projections, softmax, tiny
+from tests.model.by_definition import TINY, drawn, logits_of, projections, softmax, tiny
 
 EXACT_TOL = 1e-10  # D of float64, whose angles at positions up to 2,000 are right to 1e-13
 TOL = 1e-12  # sums of some hundred float64 terms below one

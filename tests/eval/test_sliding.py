@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from eval.engine.sliding import IGNORE, TextLosses, text_losses, windows
 from lab.model.attention.inspection import token_losses
 from lab.positions import distance
-from tests.model.attention_by_hand import TINY, drawn, tiny
+from tests.model.by_definition import TINY, drawn, tiny
 
 TOL = 1e-10  # float64 sums of some hundred terms of order one
 

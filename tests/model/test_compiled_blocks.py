@@ -19,7 +19,6 @@ from lab.positions import distance, frequencies
 from lab.train.environment import choose_compile
 from tests.fits import load
 from tests.model import stand_ins
-from tests.model.stand_ins import definition
 from tests.modules import training_of
 from tests.ranks import meet
 from tests.refusals import refused
@@ -42,7 +41,7 @@ CASES = [  # frequencies, distance, backend, what packs have, whether activation
 @pytest.fixture
 def kernels(monkeypatch):
     """Stand in for torch's flash attention on the CPU, in float32 as well."""
-    monkeypatch.setattr(definition, "HALF", (*definition.HALF, torch.float32))
+    monkeypatch.setattr(stand_ins, "HALF", (*stand_ins.HALF, torch.float32))
     with stand_ins.on_cpu():
         yield
 
@@ -101,7 +100,7 @@ def on_two_ranks(kind):
     """Train on the same packs on every rank; return the graphs, the weights' names, and norms and gradients."""
     meet()
     torch._dynamo.reset()
-    definition.HALF = (*definition.HALF, torch.float32)
+    stand_ins.HALF = (*stand_ins.HALF, torch.float32)
     mesh = init_device_mesh("cpu", (2,), mesh_dim_names=("data_parallel",)) if kind == "fsdp" else None
     counter = CompileCounterWithBackend("aot_eager")
     module = training(ROPE, counter, mesh=mesh, ranks=2)
@@ -121,7 +120,7 @@ def step(module, batch):
     module.training_step(batch, 0).backward()
     module.configure_gradient_clipping(torch.optim.AdamW(module.parameters()))
     grads = [p.grad.full_tensor() if isinstance(p.grad, DTensor) else p.grad for p in module.parameters()]
-    return [module.copied.values[-2].clone(), *(grad.clone() for grad in grads)]
+    return [module.copied[-2].clone(), *(grad.clone() for grad in grads)]
 
 
 @pytest.mark.slow

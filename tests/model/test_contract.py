@@ -8,8 +8,17 @@ import torch
 
 from lab.model.attention import backends
 from lab.positions import distance, frequencies
-from tests.model.dense import assert_close_with_gradients, draw
-from tests.model.equations import CASES, DOCS, METHODS, ONCE, RESET, Case, log_factor
+from tests.model.by_definition import (
+    CASES,
+    DOCS,
+    METHODS,
+    ONCE,
+    RESET,
+    Case,
+    assert_close_with_gradients,
+    draw,
+    log_factor,
+)
 
 TIGHT_TOL = 1e-12  # float64 sums of some dozens of terms of order one
 FLOAT32_TOL = 3e-5  # the product's promise for float32

@@ -12,8 +12,7 @@ from lab.model import devices
 from lab.model.attention import backends
 from lab.positions import distance, frequencies
 from tests.model import stand_ins
-from tests.model.dense import draw
-from tests.model.equations import ONCE, Case
+from tests.model.by_definition import ONCE, Case, draw
 from tests.model.test_contract import BFLOAT16_TOL, WIDE, WIDE_ROPE, compare_on
 
 CPU = torch.device("cpu")

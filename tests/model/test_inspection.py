@@ -10,8 +10,7 @@ from lab.model.attention import inspection
 from lab.model.attention.inspection import LayerInputs, LayerLogits, layer_inputs, target_logits
 from lab.model.decoder import DecoderConfig
 from lab.positions import distance, frequencies
-from tests.model.attention_by_hand import TINY, drawn, eight_bits, logits_by_distance, logits_of, projections, tiny
-from tests.model.equations import METHODS
+from tests.model.by_definition import METHODS, TINY, drawn, eight_bits, logits_by_distance, logits_of, projections, tiny
 
 TOL = 1e-12  # some dozens of float64 products of order ten
 WIDTH = TINY.head_dim

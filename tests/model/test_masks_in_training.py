@@ -14,7 +14,7 @@ from lab.positions import distance, frequencies
 from lab.skip import skip_positions
 from tests.data.stores import make_store, stream_over
 from tests.data.windows import BOS, FIRST, IGNORE, Row, cut, documents_of, located, row_of, without_bos
-from tests.model.dense import attention_by_distance
+from tests.model.by_definition import attention_by_distance
 from tests.modules import training_of
 
 LOSS_TOL = 1e-11  # relative, float64 sums of some thousand terms

@@ -1,5 +1,4 @@
 import pytest
-import torch
 
 from lab.positions import frequencies
 
@@ -25,11 +24,3 @@ def test_inverse_frequencies_by_hand(head_dim, theta, expected):
     assert abf.inv_freq.tolist() == pytest.approx(expected, rel=FLOAT64_TOL)
     assert abf.theta == (500_000.0 if theta is None else theta)
     assert abf.config.theta == abf.theta
-
-
-@pytest.mark.parametrize("head_dim", [2, 8, 64, 128])
-@pytest.mark.parametrize("theta", [10000.0, 500000.0, 1e7])
-def test_is_rope_at_the_same_base(head_dim, theta):
-    abf = frequencies("abf", head_dim=head_dim, theta=theta)
-    assert torch.equal(abf.inv_freq, frequencies("rope", head_dim=head_dim, theta=theta).inv_freq)
-    assert not abf.scales_logits

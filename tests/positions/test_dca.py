@@ -1,11 +1,10 @@
 import math
-import random
 
 import pytest
 import torch
 
 from lab.positions import distance
-from tests.positions.by_definition import causal_rows, check_by_definition, plain_rows
+from tests.positions.by_definition import causal_rows
 
 CHUNK_A = [5, 4, 3, 2, 1, 0]  # what the last query of a chunk of 6 sees of its own chunk
 
@@ -73,30 +72,6 @@ def test_default_chunk_and_window_of_2048_by_hand():
     queries = torch.tensor([1535, 1536, 1536 + 511, 1536 + 512, 3071, 3072])
     # own chunk 0; s - 1535 = 1; s + 511 - 1535 = 512, true; then c - 1 - 1535 = 512 on
     assert dca.rel_pos(queries, torch.tensor([1535]))[:, 0].tolist() == [0, 1, 512, 512, 512, 512]
-
-
-@pytest.mark.parametrize("seed", range(20))
-def test_equals_its_equations(seed):
-    rng = random.Random(seed)
-    c = rng.randint(1, 30)
-    s = rng.randint(1, c)
-    w = rng.randint(0, c - s)
-    # Eq. 2 to 7 as lists, one place for each r = m mod s
-    keys = list(range(s))
-    intra = list(range(s))
-    successive = ([*range(s, s + w)] + [c - 1] * s)[:s]
-
-    def rule(m, n):
-        chunks_back = m // s - n // s
-        query = [intra[m % s], successive[m % s], c - 1][min(chunks_back, 2)]
-        return query - keys[n % s]
-
-    check_by_definition(distance("dca", train_len=c, chunk=s, window=w), rule, seed)
-
-
-@pytest.mark.parametrize(("train_len", "chunk"), [(10, 6), (10, 10), (1, 1), (2048, 33)])
-def test_is_plain_within_one_chunk(train_len, chunk):
-    assert causal_rows(distance("dca", train_len=train_len, chunk=chunk), chunk) == plain_rows(chunk)
 
 
 @pytest.mark.parametrize(("train_len", "chunk", "window"), [(10, 6, 4), (10, 6, 2), (16, 4, 12), (9, 8, 1), (9, 9, 0)])

@@ -2,7 +2,6 @@ import pytest
 import torch
 
 from lab.positions import frequencies
-from tests.positions.huggingface import TRANSFORMERS_TOL, transformers_rope
 
 FLOAT64_TOL = 1e-14  # two powers in float64, right to some units of 1e-16
 
@@ -49,17 +48,6 @@ def test_one_token_more_slows_all_pairs_but_the_first(head_dim):
     assert float(rope[-1] / one_more[-1]) == pytest.approx(50 / 48, rel=10 * FLOAT64_TOL)
 
 
-@pytest.mark.parametrize("seq_len", [None, 2048, 2049, 16384])
-@pytest.mark.parametrize(("head_dim", "theta", "factor"), [(32, 10000.0, 2.0), (64, 500000.0, 1.0), (128, 1e4, 6.5)])
-def test_equals_the_transformers_library(head_dim, theta, factor, seq_len):
-    inv_freq, scaling = transformers_rope(
-        "dynamic", head_dim=head_dim, theta=theta, train_len=2048, seq_len=seq_len, factor=factor
-    )
-    ours = dynamic(head_dim, theta, factor=factor, train_len=2048, length=seq_len)
-    assert ours.inv_freq.tolist() == pytest.approx(inv_freq, rel=TRANSFORMERS_TOL)
-    assert scaling == 1.0
-
-
 @pytest.mark.parametrize("length", [1, 99, 100, 101, 150, 400])
 def test_length_left_out_follows_the_text(length):
     follows = dynamic(theta=500.0, factor=2.0, train_len=100)
@@ -67,9 +55,3 @@ def test_length_left_out_follows_the_text(length):
     at_length = follows.at_length(length)
     assert torch.equal(at_length.inv_freq, dynamic(theta=500.0, factor=2.0, train_len=100, length=length).inv_freq)
     assert not at_length.is_dynamic
-
-
-def test_length_given_stays():
-    fixed = dynamic(factor=2.0, train_len=100, length=200)
-    assert not fixed.is_dynamic
-    assert fixed.at_length(400) is fixed

@@ -1,5 +1,3 @@
-import math
-
 import pytest
 import torch
 
@@ -62,12 +60,6 @@ def test_exempt_layers_and_trained_positions_are_left_alone_exactly(train_len):
     assert (factor.diff() >= 0).all()
 
 
-def test_factor_holds_the_entropy_of_even_attention_relative_to_training():
-    # n keys attended alike have entropy ln n; the factor is that entropy over the trained window's
-    factor = entropy_abf(train_len=32).logit_factor(torch.arange(32, 500), 2).tolist()
-    assert factor == pytest.approx([math.log(n) / math.log(32) for n in range(33, 501)], rel=FLOAT64_TOL)
-
-
 @pytest.mark.parametrize(
     ("theta", "expected"),
     [
@@ -81,9 +73,3 @@ def test_inverse_frequencies_by_hand(theta, expected):
     entropy = entropy_abf(theta=theta, train_len=4096)
     assert entropy.inv_freq.tolist() == pytest.approx(expected, rel=FLOAT64_TOL)
     assert entropy.theta == (500_000.0 if theta is None else theta)
-
-
-@pytest.mark.parametrize("theta", [10000.0, 500000.0])
-def test_inverse_frequencies_are_ropes_at_the_same_base(theta):
-    rope = frequencies("rope", head_dim=8, theta=theta)
-    assert torch.equal(entropy_abf(theta=theta, train_len=2).inv_freq, rope.inv_freq)

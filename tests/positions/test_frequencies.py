@@ -1,4 +1,4 @@
-"""What holds for every frequency method, at ordinary and at extreme parameters."""
+"""What holds for every frequency method, at ordinary and at extreme parameters, and what transformers computes."""
 
 import pytest
 import torch
@@ -6,6 +6,8 @@ import torch
 from lab.positions import FREQUENCY_METHODS, frequencies
 
 FLOAT64_TOL = 1e-13  # powers and blends in float64, right to some tens of units of 1e-16
+FLOAT32_TOL = 1e-6  # relative; transformers works in float32, right to 6e-8 in each of some ten operations
+FLOAT32_RAMP = 1e-7  # its error of 1 - ramp, which is large beside what is left of a pair slowed by the factor
 CASES = {
     "rope": ("rope", {}),
     "pi": ("pi", {"factor": 4.0}),
@@ -68,3 +70,62 @@ def test_base_is_the_methods_own_and_only_dynamic_ntk_follows_the_length(name):
     assert (built.at_length(9000) is built) == (name != "dynamic_ntk_follows")
     assert built.theta == (500_000.0 if "abf" in name else 10_000.0)
     assert frequencies(method, head_dim=8, theta=777.0, **parameters).theta == 777.0
+
+
+EXTENDED = [name for name, (_, parameters) in CASES.items() if "factor" in parameters and "length" not in parameters]
+
+
+@pytest.mark.parametrize("name", [*EXTENDED, "dynamic_ntk_up_to_the_trained_length", "abf"])
+def test_factor_one_or_the_same_base_is_rope(name):
+    method, parameters = CASES.get(name, ("dynamic_ntk", {"factor": 3.3, "train_len": 48, "length": 48}))
+    parameters = parameters | ({"factor": 1.0} if name in EXTENDED else {})
+    for head_dim, theta in SIZES:
+        built = frequencies(method, head_dim=head_dim, theta=theta, **parameters)
+        assert torch.equal(built.inv_freq, frequencies("rope", head_dim=head_dim, theta=theta).inv_freq)
+        assert (built.logit_factor(torch.arange(5), 3) == 1.0).all()
+
+
+FACTORS = {"short_factor": (1.0, 1.05, 1.25, 2.0) * 4, "long_factor": (1.0, 1.5, 8.0, 40.0) * 4}
+PEERS = {  # the library's rope type, and parameters of both
+    "pi": ("linear", [{"factor": 1.5}, {"factor": 32.0}]),
+    "dynamic_ntk": ("dynamic", [{"factor": f, "length": n} for f in (1.0, 6.5) for n in (None, 2048, 2049, 16384)]),
+    "ntk_by_parts": ("yarn", [{"factor": 4.0, "truncate": cut, "attention_factor": 1.0} for cut in (True, False)]),
+    "yarn": (
+        "yarn",
+        [
+            {"factor": factor, "beta_fast": fast, "beta_slow": slow, "truncate": cut, "attention_factor": given}
+            for factor, given in ((1.5, None), (4.0, 1.3), (32.0, None))
+            for fast, slow, cut in ((32.0, 1.0, True), (16.0, 2.0, False), (64.0, 0.25, True))
+        ],
+    ),
+    "llama3": (
+        "llama3",
+        [
+            {"factor": factor, "low_freq_factor": low, "high_freq_factor": high}
+            for factor in (1.5, 32.0)
+            for low, high in ((1.0, 4.0), (0.5, 1.5), (2.0, 32.0))
+        ],
+    ),
+    "longrope": ("longrope", [{"factor": 4.0, "length": n, **FACTORS} for n in (64, 2049)]),
+}
+
+
+@pytest.mark.parametrize("method", PEERS)
+@pytest.mark.parametrize(("theta", "train_len"), [(10000.0, 2048), (500000.0, 8192), (100.0, 96)])
+def test_it_is_what_transformers_computes(method, theta, train_len):
+    from transformers import LlamaConfig
+    from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+    rope_type, cases = PEERS[method]
+    for parameters in cases:
+        rope = {name: value for name, value in parameters.items() if name != "length"}
+        rope |= {} if rope_type in ("linear", "dynamic") else {"original_max_position_embeddings": train_len}
+        rope |= {"rope_type": rope_type, "rope_theta": theta}
+        config = LlamaConfig(head_dim=32, max_position_embeddings=train_len, rope_parameters=rope)
+        expected, scaling = ROPE_INIT_FUNCTIONS[rope_type](config, seq_len=parameters.get("length"))
+        own = {k: v for k, v in parameters.items() if not (method == "ntk_by_parts" and k == "attention_factor")}
+        ours = frequencies(method, head_dim=32, theta=theta, train_len=train_len, **own)
+        tolerance = max(FLOAT32_TOL, parameters["factor"] * FLOAT32_RAMP)
+        assert ours.inv_freq.tolist() == pytest.approx(expected.tolist(), rel=tolerance)
+        # the library multiplies cos and sin of both query and key
+        assert float(ours.logit_factor(torch.tensor([7]))) == pytest.approx(scaling**2, rel=FLOAT32_TOL)

@@ -1,11 +1,8 @@
-import random
-from fractions import Fraction
-
 import pytest
 import torch
 
 from lab.positions import distance
-from tests.positions.by_definition import causal_rows, check_by_definition, plain_rows
+from tests.positions.by_definition import causal_rows, plain_rows
 
 FLOAT64_TOL = 1e-15  # relative; a division and a sum in float64, each right to 1.1e-16
 
@@ -27,32 +24,6 @@ def test_rows_by_hand(window, leak, q_pos, expected):
     leaky = distance("leaky_rerope", window=window, leak=leak)
     row = leaky.rel_pos(torch.tensor([q_pos]), torch.arange(q_pos + 1))
     assert row[0].tolist() == pytest.approx(expected, rel=FLOAT64_TOL)
-
-
-@pytest.mark.parametrize("seed", range(30))
-def test_equals_its_equation(seed):
-    rng = random.Random(seed)
-    window, leak = rng.randint(0, 40), rng.choice([1.0, 1.5, 3.0, 7.3, 64.0])
-
-    def rule(m, n):
-        i = m - n
-        return i if i < window else window + (i - window) / Fraction(leak)
-
-    check_by_definition(distance("leaky_rerope", window=window, leak=leak), rule, seed, tolerance=FLOAT64_TOL)
-
-
-@pytest.mark.parametrize(
-    ("window", "leak", "n_tokens"),
-    [
-        pytest.param(5, 1.0, 33, id="leak_1"),
-        pytest.param(0, 1, 33, id="leak_1_without_window"),
-        pytest.param(33, 3.0, 33, id="all_below_the_window"),
-        pytest.param(33, 3.0, 34, id="up_to_the_window"),
-        pytest.param(0, 3.0, 1, id="one_token"),
-    ],
-)
-def test_is_plain_where_nothing_leaks(window, leak, n_tokens):
-    assert causal_rows(distance("leaky_rerope", window=window, leak=leak), n_tokens) == plain_rows(n_tokens)
 
 
 def test_without_window_is_position_interpolation():

@@ -1,8 +1,6 @@
 import pytest
-import torch
 
 from lab.positions import frequencies
-from tests.positions.huggingface import TRANSFORMERS_TOL, transformers_rope
 
 FLOAT64_TOL = 1e-13  # a power and a step in float64, right to some tens of units of 1e-16
 
@@ -46,20 +44,3 @@ def test_llama_3_1_8b_by_hand():
     assert [float(inv_freq[j]) for j in (0, 32, 48)] == pytest.approx(
         [1.0, 5.24846160992955e-4, 6.64786987118123e-6], rel=FLOAT64_TOL
     )
-
-
-@pytest.mark.parametrize(("head_dim", "theta", "train_len"), [(2, 1e4, 2048), (8, 100.0, 64), (128, 5e5, 8192)])
-def test_factor_one_is_rope(head_dim, theta, train_len):
-    one = llama3(head_dim, theta, factor=1.0, train_len=train_len)
-    assert torch.equal(one.inv_freq, frequencies("rope", head_dim=head_dim, theta=theta).inv_freq)
-
-
-@pytest.mark.parametrize("ends", [(1.0, 4.0), (0.5, 1.5), (2.0, 32.0)], ids=["llama_3.1", "narrow", "wide"])
-@pytest.mark.parametrize("factor", [1.5, 8.0, 32.0])
-@pytest.mark.parametrize(("head_dim", "theta", "train_len"), [(128, 5e5, 8192), (64, 1e4, 2048), (32, 100.0, 64)])
-def test_equals_the_transformers_library(head_dim, theta, train_len, factor, ends):
-    parameters = {"factor": factor, "low_freq_factor": ends[0], "high_freq_factor": ends[1]}
-    inv_freq, scaling = transformers_rope("llama3", head_dim=head_dim, theta=theta, train_len=train_len, **parameters)
-    ours = llama3(head_dim, theta, train_len=train_len, **parameters)
-    assert ours.inv_freq.tolist() == pytest.approx(inv_freq, rel=TRANSFORMERS_TOL)
-    assert scaling == 1.0

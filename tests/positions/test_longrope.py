@@ -1,10 +1,7 @@
-import math
-
 import pytest
 import torch
 
 from lab.positions import frequencies
-from tests.positions.huggingface import TRANSFORMERS_TOL, transformers_rope
 
 SHORT, LONG = (1.0, 1.05, 1.25, 2.0), (1.0, 1.5, 8.0, 40.0)
 
@@ -30,15 +27,3 @@ def test_the_logit_factor_by_hand():
     assert longrope().logit_factor(positions).tolist() == pytest.approx([1.301029995663981] * 3, rel=1e-14)
     assert longrope(attention_factor=1.19).logit_factor(positions).tolist() == pytest.approx([1.19**2] * 3, rel=1e-14)
     assert longrope(factor=1.0).logit_factor(positions).tolist() == [1.0] * 3
-
-
-@pytest.mark.parametrize("length", [64, 65])
-def test_it_is_that_of_transformers(length):
-    rope = {"short_factor": list(SHORT), "long_factor": list(LONG), "factor": 4.0}
-    expected, scaling = transformers_rope(
-        "longrope", head_dim=8, theta=500.0, train_len=64, seq_len=length, original_max_position_embeddings=64, **rope
-    )
-    rope = {name: tuple(value) if isinstance(value, list) else value for name, value in rope.items()}
-    ours = frequencies("longrope", head_dim=8, theta=500.0, train_len=64, length=length, **rope)
-    assert ours.inv_freq.tolist() == pytest.approx(expected, rel=TRANSFORMERS_TOL)
-    assert math.sqrt(float(ours.logit_factor(torch.tensor([3]))[0])) == pytest.approx(scaling, rel=TRANSFORMERS_TOL)

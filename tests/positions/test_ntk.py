@@ -1,5 +1,4 @@
 import pytest
-import torch
 
 from lab.positions import frequencies
 
@@ -23,12 +22,6 @@ GRID = [(4, 10000.0), (8, 100.0), (64, 500000.0), (128, 10000.0)]
 def test_inverse_frequencies_by_hand(head_dim, theta, factor, expected):
     inv_freq = frequencies("ntk", head_dim=head_dim, theta=theta, factor=factor).inv_freq
     assert inv_freq.tolist() == pytest.approx(expected, rel=FLOAT64_TOL)
-
-
-@pytest.mark.parametrize(("head_dim", "theta"), GRID)
-def test_factor_one_is_rope(head_dim, theta):
-    rope = frequencies("rope", head_dim=head_dim, theta=theta)
-    assert torch.equal(frequencies("ntk", head_dim=head_dim, theta=theta, factor=1.0).inv_freq, rope.inv_freq)
 
 
 @pytest.mark.parametrize("factor", [1.0, 1.5, 4.0, 64.0])

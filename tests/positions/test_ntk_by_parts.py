@@ -1,10 +1,8 @@
 import math
 
 import pytest
-import torch
 
 from lab.positions import frequencies
-from tests.positions.huggingface import TRANSFORMERS_TOL, transformers_rope
 
 FLOAT64_TOL = 1e-13  # a ramp of logarithms and a power in float64, right to some tens of units of 1e-16
 
@@ -64,24 +62,6 @@ def test_ramp_may_begin_and_end_between_pairs(truncate, expected):
         factor=4.0, train_len=2048, beta_fast=rotations / 10**1.5, beta_slow=rotations / 10**3.5, truncate=truncate
     )
     assert parts.inv_freq.tolist() == pytest.approx(expected, rel=FLOAT64_TOL)
-
-
-@pytest.mark.parametrize("truncate", [True, False], ids=["whole_pairs", "as_computed"])
-@pytest.mark.parametrize(("head_dim", "theta"), [(2, 10000.0), (8, 100.0), (128, 500000.0)])
-def test_factor_one_is_rope(head_dim, theta, truncate):
-    parts = by_parts(head_dim, theta, factor=1.0, train_len=2048, truncate=truncate)
-    assert torch.equal(parts.inv_freq, frequencies("rope", head_dim=head_dim, theta=theta).inv_freq)
-
-
-@pytest.mark.parametrize("truncate", [True, False], ids=["whole_pairs", "as_computed"])
-@pytest.mark.parametrize(("head_dim", "theta", "train_len"), [(32, 10000.0, 512), (64, 500000.0, 8192), (128, 1e4, 64)])
-@pytest.mark.parametrize("betas", [(32.0, 1.0), (8.0, 0.5)], ids=["paper", "lower"])
-def test_equals_the_transformers_library(head_dim, theta, train_len, betas, truncate):
-    ramp = {"factor": 4.0, "beta_fast": betas[0], "beta_slow": betas[1], "truncate": truncate}
-    inv_freq, _ = transformers_rope("yarn", head_dim=head_dim, theta=theta, train_len=train_len, **ramp)
-    ours = by_parts(head_dim, theta, train_len=train_len, **ramp)
-    assert ours.inv_freq.tolist() == pytest.approx(inv_freq, rel=TRANSFORMERS_TOL)
-    assert not ours.scales_logits
 
 
 @pytest.mark.parametrize("truncate", [True, False], ids=["whole_pairs", "as_computed"])

@@ -1,8 +1,6 @@
 import pytest
-import torch
 
 from lab.positions import frequencies
-from tests.positions.huggingface import TRANSFORMERS_TOL, transformers_rope
 
 FLOAT64_TOL = 1e-14  # a power and a division in float64, right to some units of 1e-16
 
@@ -25,21 +23,6 @@ def test_inverse_frequencies_by_hand(head_dim, theta, factor, expected):
     assert inv_freq.tolist() == pytest.approx(expected, rel=FLOAT64_TOL)
 
 
-@pytest.mark.parametrize(("head_dim", "theta"), [(2, 10000.0), (8, 100.0), (128, 500000.0)])
-def test_factor_one_is_rope(head_dim, theta):
-    rope = frequencies("rope", head_dim=head_dim, theta=theta)
-    assert torch.equal(frequencies("pi", head_dim=head_dim, theta=theta, factor=1.0).inv_freq, rope.inv_freq)
-
-
-@pytest.mark.parametrize("factor", [1.5, 32.0])
-@pytest.mark.parametrize(("head_dim", "theta"), [(32, 10000.0), (128, 500000.0)])
-def test_equals_the_transformers_library(head_dim, theta, factor):
-    inv_freq, scaling = transformers_rope("linear", head_dim=head_dim, theta=theta, train_len=2048, factor=factor)
-    ours = frequencies("pi", head_dim=head_dim, theta=theta, factor=factor)
-    assert ours.inv_freq.tolist() == pytest.approx(inv_freq, rel=TRANSFORMERS_TOL)
-    assert scaling == 1.0
-
-
 @pytest.mark.parametrize("factor", [1.5, 4.0, 7.3])
 def test_position_s_m_turns_as_far_as_m_did(factor):
     # the paper's form: RoPE at position m / s
@@ -47,8 +30,3 @@ def test_position_s_m_turns_as_far_as_m_did(factor):
     for m, speed in [(1, inv_freq), (2047, inv_freq)]:
         expected = [m / factor * 10000 ** (-j / 8) for j in range(8)]
         assert (m * speed).tolist() == pytest.approx(expected, rel=FLOAT64_TOL)
-
-
-def test_train_len_may_be_given_and_changes_nothing():
-    given, left_out = (frequencies("pi", head_dim=8, factor=4.0, **rest).inv_freq for rest in ({"train_len": 2048}, {}))
-    assert torch.equal(given, left_out)

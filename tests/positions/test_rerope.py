@@ -1,10 +1,8 @@
-import random
-
 import pytest
 import torch
 
 from lab.positions import distance
-from tests.positions.by_definition import causal_rows, check_by_definition, plain_rows
+from tests.positions.by_definition import causal_rows
 
 
 @pytest.mark.parametrize(
@@ -21,17 +19,6 @@ from tests.positions.by_definition import causal_rows, check_by_definition, plai
 def test_rows_by_hand(window, q_pos, expected):
     rerope = distance("rerope", window=window)
     assert rerope.rel_pos(torch.tensor([q_pos]), torch.arange(q_pos + 1)).tolist() == [expected]
-
-
-@pytest.mark.parametrize("seed", range(20))
-def test_equals_its_equation(seed):
-    window = random.Random(seed).randint(0, 50)
-    check_by_definition(distance("rerope", window=window), lambda m, n: min(m - n, window), seed)
-
-
-@pytest.mark.parametrize(("window", "n_tokens"), [(33, 33), (33, 34), (100, 33), (0, 1)])
-def test_is_plain_up_to_the_window(window, n_tokens):
-    assert causal_rows(distance("rerope", window=window), n_tokens) == plain_rows(n_tokens)
 
 
 @pytest.mark.parametrize("n_tokens", [1, 8, 9, 10, 40])

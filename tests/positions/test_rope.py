@@ -35,18 +35,6 @@ def test_theta_is_ten_thousand_when_left_out():
     assert float(inv_freq[-1]) == pytest.approx(1.333521432163324e-4, rel=FLOAT64_TOL * 10)
 
 
-@pytest.mark.parametrize("layer", [0, 1, 7])
-@pytest.mark.parametrize("q_pos", [[5], [0, 1, 100_000], [[0, 1], [4, 5]]], ids=["one", "row", "batch"])
-def test_logits_are_not_scaled(q_pos, layer):
-    rope = frequencies("rope", head_dim=8)
-    q_pos = torch.tensor(q_pos)
-    factor = rope.logit_factor(q_pos, layer)
-    assert not rope.scales_logits
-    assert factor.dtype == torch.float64
-    assert factor.shape == q_pos.shape
-    assert (factor == 1.0).all()
-
-
 @pytest.mark.parametrize("head_dim", [7, 1, 0, -2])
 def test_head_dim_that_has_no_pairs_is_refused(head_dim):
     with pytest.raises(ConfigError, match=rf"^head_dim={head_dim}: must be even and >= 2"):

@@ -1,12 +1,8 @@
-import math
-import random
-from fractions import Fraction
-
 import pytest
 import torch
 
 from lab.positions import distance
-from tests.positions.by_definition import causal_rows, check_by_definition, plain_rows
+from tests.positions.by_definition import causal_rows
 
 
 @pytest.mark.parametrize(
@@ -27,33 +23,6 @@ from tests.positions.by_definition import causal_rows, check_by_definition, plai
 def test_rows_by_hand(group, window, q_pos, expected):
     extended = distance("self_extend", group=group, window=window)
     assert extended.rel_pos(torch.tensor([q_pos]), torch.arange(q_pos + 1)).tolist() == [expected]
-
-
-@pytest.mark.parametrize("seed", range(30))
-def test_equals_its_equation(seed):
-    rng = random.Random(seed)
-    group, window = rng.randint(1, 12), rng.randint(0, 30)
-
-    def groups(tokens):
-        return math.floor(Fraction(tokens, group))
-
-    def rule(m, n):
-        return m - n if m - n < window else groups(m) - groups(n) + window - groups(window)
-
-    check_by_definition(distance("self_extend", group=group, window=window), rule, seed)
-
-
-@pytest.mark.parametrize(
-    ("group", "window", "n_tokens"),
-    [
-        pytest.param(1, 7, 33, id="groups_of_1"),
-        pytest.param(1, 0, 33, id="groups_of_1_without_window"),
-        pytest.param(4, 33, 33, id="all_below_the_window"),
-        pytest.param(4, 0, 1, id="one_token"),
-    ],
-)
-def test_is_plain_where_nothing_is_grouped(group, window, n_tokens):
-    assert causal_rows(distance("self_extend", group=group, window=window), n_tokens) == plain_rows(n_tokens)
 
 
 @pytest.mark.parametrize(("group", "window"), [(2, 8), (4, 8), (8, 16)])

@@ -1,10 +1,8 @@
-import random
-
 import pytest
 import torch
 
 from lab.positions import distance
-from tests.positions.by_definition import causal_rows, check_by_definition, plain_rows
+from tests.positions.by_definition import causal_rows
 
 FLOAT64_TOL = 1e-14  # two logarithms and a square in float64, right to some units of 1e-16
 K = 1024
@@ -44,30 +42,6 @@ def test_every_row_of_six_tokens_by_hand():
 def test_last_row_of_llama_3_1_at_128K(shift, far):
     row = distance("string", shift=shift).rel_pos(torch.tensor([128 * K - 1]), torch.arange(128 * K))[0]
     assert row.tolist() == [*range(far + 127, 127, -1), *range(shift - 1, -1, -1)]
-
-
-@pytest.mark.parametrize("seed", range(30))
-def test_equals_its_equation(seed):
-    rng = random.Random(seed)
-    shift = rng.randint(1, 40)
-    window = rng.randint(0, shift)
-
-    def rule(m, n):
-        return m - n if m - n < shift else m - n - shift + window
-
-    check_by_definition(distance("string", shift=shift, window=window), rule, seed)
-
-
-@pytest.mark.parametrize(
-    ("shift", "window", "n_tokens"),
-    [
-        pytest.param(20, 4, 20, id="all_below_the_shift"),
-        pytest.param(1, 0, 1, id="one_token"),
-        pytest.param(5, 5, 33, id="window_of_the_shift"),
-    ],
-)
-def test_is_plain_where_nothing_is_shifted(shift, window, n_tokens):
-    assert causal_rows(distance("string", shift=shift, window=window), n_tokens) == plain_rows(n_tokens)
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,6 @@ import pytest
 import torch
 
 from lab.positions import frequencies
-from tests.positions.huggingface import TRANSFORMERS_TOL, transformers_rope
 
 FLOAT64_TOL = 1e-13  # a ramp of logarithms, a power and a square in float64, right to some tens of units of 1e-16
 
@@ -42,33 +41,6 @@ def test_logit_factor_by_hand(factor, attention_factor, expected):
         factors = built.logit_factor(torch.tensor([0, 5, 100_000]), layer)
         assert factors.dtype == torch.float64
         assert factors.tolist() == pytest.approx([expected] * 3, rel=FLOAT64_TOL)
-
-
-@pytest.mark.parametrize("truncate", [True, False], ids=["whole_pairs", "as_computed"])
-@pytest.mark.parametrize(("head_dim", "theta"), [(2, 10000.0), (8, 100.0), (128, 500000.0)])
-def test_factor_one_is_rope(head_dim, theta, truncate):
-    one = yarn(head_dim, theta, factor=1.0, truncate=truncate)
-    assert torch.equal(one.inv_freq, frequencies("rope", head_dim=head_dim, theta=theta).inv_freq)
-    assert (one.logit_factor(torch.arange(5), 3) == 1.0).all()
-
-
-@pytest.mark.parametrize("truncate", [True, False], ids=["whole_pairs", "as_computed"])
-@pytest.mark.parametrize("betas", [(32.0, 1.0), (16.0, 2.0), (64.0, 0.25)], ids=["paper", "narrow", "wide"])
-@pytest.mark.parametrize(("factor", "attention_factor"), [(1.5, None), (4.0, 1.3), (32.0, None)])
-@pytest.mark.parametrize(
-    ("head_dim", "theta", "train_len"),
-    [(128, 10000.0, 2048), (64, 500000.0, 8192), (32, 100.0, 4096)],
-    ids=["llama2", "llama3", "small_base"],
-)
-def test_equals_the_transformers_library(head_dim, theta, train_len, factor, attention_factor, betas, truncate):
-    parameters = {"factor": factor, "beta_fast": betas[0], "beta_slow": betas[1], "truncate": truncate}
-    parameters["attention_factor"] = attention_factor
-    inv_freq, scaling = transformers_rope("yarn", head_dim=head_dim, theta=theta, train_len=train_len, **parameters)
-    ours = yarn(head_dim, theta, train_len, **parameters)
-    tolerance = max(TRANSFORMERS_TOL, factor * FLOAT32_RAMP)
-    assert ours.inv_freq.tolist() == pytest.approx(inv_freq, rel=tolerance)
-    # the library multiplies cos and sin of both query and key
-    assert float(ours.logit_factor(torch.tensor([7]), 0)) == pytest.approx(scaling**2, rel=FLOAT64_TOL)
 
 
 @pytest.mark.parametrize("factor", [1.0, 4.0, 20.0])

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from lab.loading import open_model
-from lab.merge import Options, main
+from lab.merge import MergeOptions, main
 from lab.model.config import DecoderConfig
 from lab.model.decoder import Decoder
 from lab.model.huggingface import save_pretrained
@@ -170,16 +170,16 @@ def test_a_mistake_on_the_command_line_is_one_line(words, rule, tmp_path, monkey
     monkeypatch.chdir(tmp_path)
     assert main(words.split()) == 2
     check_faults(capsys.readouterr().err.splitlines()[-1:], [rule])
-    assert Options(weights=(0.3333333,) * 3), "rounded decimals"
+    assert MergeOptions(weights=(0.3333333,) * 3), "rounded decimals"
 
 
 FEED_FORWARD = "blocks.0.feed_forward.{}.weight: {} in {{b}}, {} in {{a}}"
 OTHER = {  # changes of the second model, and the first faults
     "shapes": (
         {"n_layers": 1, "d_ff": 20},
-        *(FEED_FORWARD.format(part, "20 x 16", "24 x 16") for part in ("gate", "up")),
-        FEED_FORWARD.format("out", "16 x 20", "16 x 24"),
-        "blocks.1.attention_norm.weight: missing in {b}, 16 in {a}",
+        *(FEED_FORWARD.format(part, "[20, 16]", "[24, 16]") for part in ("gate", "up")),
+        FEED_FORWARD.format("out", "[16, 20]", "[16, 24]"),
+        "blocks.1.attention_norm.weight: missing in {b}, [16] in {a}",
     ),
     "heads": (
         {"n_heads": 2, "n_kv_heads": 1},

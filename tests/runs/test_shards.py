@@ -1,7 +1,6 @@
 """Tensors of checkpoints: plain safetensors, any number of ranks to any other, hashed as written, no code run."""
 
 import hashlib
-import inspect
 import json
 import pickle
 from functools import partial
@@ -10,9 +9,6 @@ import pytest
 import torch
 from safetensors import safe_open
 from safetensors.torch import load_file
-from torch.distributed import checkpoint as dcp
-from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict, set_optimizer_state_dict
-from torch.distributed.checkpoint.storage import StorageWriter
 from torch.distributed.tensor import Shard, distribute_tensor
 
 from lab.errors import CheckpointError
@@ -28,7 +24,6 @@ from lab.train.checkpoints import (
 )
 from lab.train.shards import (
     ShardWriter,
-    finish_writing,
     packed,
     read_shards,
     restore_tensors,
@@ -206,46 +201,3 @@ def test_a_state_that_is_none_is_one_line(tmp_path, junk):
     (tmp_path / "state.ckpt").write_bytes(junk)
     with refused(f"{tmp_path / 'state.ckpt'}: ", error=CheckpointError):
         read_state(Checkpoint(tmp_path))
-
-
-def test_a_save_in_the_background_writes_what_was_there_when_it_began(tmp_path):
-    tensors = {name: tensor.clone() for name, tensor in TENSORS.items()}
-    writing = save(tmp_path, tensors, background=True)
-    for tensor in tensors.values():
-        tensor.fill_(-1)  # the training goes on
-    finish_writing(writing, tmp_path)
-    written = load_file(newest(tmp_path)[0].folder / "weights-00000.safetensors")
-    assert torch.equal(written["a.weight"], TENSORS["a.weight"])
-
-
-@pytest.mark.parametrize("background", [False, True], ids=["waiting", "background"])
-def test_a_save_that_fails_is_one_error_and_leaves_the_others(tmp_path, monkeypatch, background):
-    save(tmp_path, TENSORS)
-    before = (newest(tmp_path)[0].folder / "manifest.json").read_bytes()
-
-    def full(path, parts):
-        raise OSError(28, "No space left on device")
-
-    with monkeypatch.context() as patch:
-        patch.setattr("lab.train.shards.write_hashed", full)
-        with pytest.raises(CheckpointError, match="No space left on device") as caught:
-            finish_writing(save(tmp_path, TENSORS, background=background), tmp_path)
-    assert "\n" not in str(caught.value)
-    assert (newest(tmp_path)[0].folder / "manifest.json").read_bytes() == before
-
-
-SIGNATURES = [
-    (dcp.save, {"state_dict", "storage_writer", "process_group"}),
-    (dcp.async_save, {"state_dict", "storage_writer", "process_group"}),
-    (dcp.load, {"state_dict", "storage_reader", "process_group", "no_dist"}),
-    (dcp.HuggingFaceStorageReader, {"path"}),
-    (get_optimizer_state_dict, {"model", "optimizers"}),
-    (set_optimizer_state_dict, {"model", "optimizers", "optim_state_dict"}),
-]
-
-
-def test_torch_has_the_calls_that_checkpoints_make():
-    for call, names in SIGNATURES:
-        assert names <= set(inspect.signature(call).parameters), f"torch's {call.__name__} takes other arguments"
-    more = StorageWriter.__abstractmethods__ - set(vars(ShardWriter))
-    assert not more, f"torch's StorageWriter also asks for {more}"

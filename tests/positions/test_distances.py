@@ -1,0 +1,158 @@
+"""What holds for every distance method: its equation, where it is plain, and the factor on the logits, log_n.
+
+The factor is max(1, ln(q_pos + 1) / ln L); every method takes it beside its own parameters.
+"""
+
+import random
+from fractions import Fraction
+
+import pytest
+import torch
+
+from lab.positions import DISTANCE_METHODS, distance
+from tests.positions.by_definition import causal_rows, check_by_definition, plain_rows
+
+FLOAT64_TOL = 1e-14  # quotients in float64, right to some units of 1e-16
+
+
+def string(rng):
+    shift = rng.randint(1, 40)
+    window = rng.randint(0, shift)
+    return {"shift": shift, "window": window}, lambda m, n: m - n if m - n < shift else m - n - shift + window
+
+
+def dca(rng):
+    c = rng.randint(1, 30)
+    s = rng.randint(1, c)
+    w = rng.randint(0, c - s)
+    # Eq. 2 to 7 as lists, one place for each r = m mod s
+    successive = ([*range(s, s + w)] + [c - 1] * s)[:s]
+
+    def rule(m, n):
+        return [m % s, successive[m % s], c - 1][min(m // s - n // s, 2)] - n % s
+
+    return {"train_len": c, "chunk": s, "window": w}, rule
+
+
+def self_extend(rng):
+    group = rng.randint(1, 12)
+    window = rng.randint(0, 30)
+
+    def rule(m, n):
+        return m - n if m - n < window else m // group - n // group + window - window // group
+
+    return {"group": group, "window": window}, rule
+
+
+def rerope(rng):
+    window = rng.randint(0, 50)
+    return {"window": window}, lambda m, n: min(m - n, window)
+
+
+def leaky_rerope(rng):
+    window = rng.randint(0, 40)
+    leak = rng.choice([1.0, 1.5, 3.0, 7.3, 64.0])
+
+    def rule(m, n):
+        return m - n if m - n < window else window + (m - n - window) / Fraction(leak)
+
+    return {"window": window, "leak": leak}, rule
+
+
+EQUATIONS = {  # draws parameters, with the equation as a function of both positions
+    "plain": lambda rng: ({}, lambda m, n: m - n),
+    "string": string,
+    "dca": dca,
+    "self_extend": self_extend,
+    "rerope": rerope,
+    "leaky_rerope": leaky_rerope,
+}
+every = pytest.mark.parametrize("method", EQUATIONS)
+
+
+def test_every_method_is_here():
+    assert set(EQUATIONS) == set(OWN) == set(DISTANCE_METHODS)
+
+
+@every
+def test_relative_positions_equal_the_equation(method):
+    for seed in range(30):
+        parameters, rule = EQUATIONS[method](random.Random(seed))
+        check_by_definition(distance(method, **parameters), rule, seed, tolerance=FLOAT64_TOL * ("leak" in parameters))
+
+
+@every
+def test_relative_positions_are_float64_and_finite_and_need_no_token(method):
+    built = distance(method, **OWN[method])
+    none = torch.zeros(0, dtype=torch.int64)
+    some = torch.arange(50)
+    rel = built.rel_pos(some, some)
+    assert rel.dtype == torch.float64
+    assert rel.isfinite().all()
+    assert built.rel_pos(none, some).shape == (0, 50)
+    assert built.rel_pos(some, none).shape == (50, 0)
+
+
+@pytest.mark.parametrize(
+    ("method", "parameters", "n_tokens"),
+    [
+        ("plain", {}, 33),
+        ("string", {"shift": 20, "window": 4}, 20),  # all below the shift
+        ("string", {"shift": 5, "window": 5}, 33),
+        ("dca", {"train_len": 10, "chunk": 6}, 6),  # one chunk
+        ("dca", {"train_len": 2048, "chunk": 33}, 33),
+        ("self_extend", {"group": 1, "window": 7}, 33),
+        ("self_extend", {"group": 4, "window": 33}, 33),
+        ("rerope", {"window": 33}, 34),
+        ("leaky_rerope", {"window": 5, "leak": 1.0}, 33),
+        ("leaky_rerope", {"window": 33, "leak": 3.0}, 34),
+    ],
+)
+def test_it_is_plain_where_nothing_is_changed(method, parameters, n_tokens):
+    built = distance(method, **parameters)
+    assert causal_rows(built, n_tokens) == plain_rows(n_tokens)
+    assert causal_rows(built, 1) == [[0]]
+
+
+OWN = {
+    "plain": {},
+    "string": {"shift": 20, "window": 4},
+    "dca": {"train_len": 20},
+    "self_extend": {"group": 2, "window": 4},
+    "rerope": {"window": 4},
+    "leaky_rerope": {"window": 4, "leak": 2.0},
+}
+
+
+@every
+def test_factor_by_hand(method):
+    for log_n, q_pos, expected in (
+        # within L tokens; 64 = 16^(3/2), 256 = 16^2; ln 17 / ln 16 = 2.8332133440562161 / 2.7725887222397812
+        (16, [0, 1, 14, 15, 63, 255, 16], [1.0, 1.0, 1.0, 1.0, 1.5, 2.0, 1.0218657103125849]),
+        (10, [99, 999], [2.0, 3.0]),  # 10^2, 10^3
+        (2, [1, 2**20 - 1], [1.0, 20.0]),  # the least L: ln 2^20 / ln 2
+    ):
+        built = distance(method, log_n=log_n, **OWN[method])
+        factor = built.logit_factor(torch.tensor(q_pos))
+        assert built.scales_logits
+        assert factor.dtype == torch.float64
+        assert factor.tolist() == pytest.approx(expected, rel=FLOAT64_TOL)
+
+
+@every
+def test_factor_is_exactly_one_up_to_the_trained_length(method):
+    for log_n in (2, 3, 100, 2048):
+        factor = distance(method, log_n=log_n, **OWN[method]).logit_factor(torch.arange(3 * log_n))
+        assert (factor[:log_n] == 1.0).all()
+        assert (factor[log_n:] > 1.0).all()
+
+
+@every
+def test_left_out_there_is_no_factor_and_given_it_changes_no_position(method):
+    built, ids = distance(method, **OWN[method]), torch.arange(40)
+    assert not built.scales_logits
+    for q_pos in (torch.tensor(ids, dtype=torch.int64) for ids in ([5], [], [[0, 1], [4, 100_000]])):
+        factor = built.logit_factor(q_pos)
+        assert (factor.dtype, factor.shape) == (torch.float64, q_pos.shape)
+        assert (factor == 1.0).all()
+    assert torch.equal(distance(method, log_n=8, **OWN[method]).rel_pos(ids, ids), built.rel_pos(ids, ids))
