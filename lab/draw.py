@@ -40,7 +40,6 @@ def draw(
     title: str = "",
     x_title: str | None = None,
     y_title: str | None = None,
-    x_limits: tuple[float, float] | None = None,
     y_limits: tuple[float, float] | None = None,
     percent: bool = False,
     color: str = BLUE,
@@ -71,7 +70,7 @@ def draw(
     named_x = kind in {"bar", "heat"} or not looks.is_numeric(table[x])
     named_y = kind == "heat" or not looks.is_numeric(table[y])
     sides = {
-        "x": looks.axis("x", table[x], x_title, named=named_x, log=log_x, limits=x_limits),
+        "x": looks.axis("x", table[x], x_title, named=named_x, log=log_x),
         "y": looks.axis("y", table[y], y_title, named=named_y, log=log_y, limits=y_limits, percent=percent),
     }
     if kind == "heat":

@@ -16,7 +16,6 @@ PALETTE = (BLUE, "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#222222
 SHAPES = ("circle", "triangle-right", "square", "triangle-up", "diamond", "cross", "triangle-down")
 DASHES = ((1, 0), (7, 3), (2, 2), (9, 3, 2, 3), (12, 4))
 FEW = 12  # values of x that are all written on a logarithmic axis
-FEW_CELLS = 240  # of a heat map that show their numbers
 MANY = 100_000  # numbers from here on are written with k, M or G
 WRAPPED = "split(replace(datum.label, regexp('(, [^,]+), ', 'g'), '$1\\n'), '\\n')"  # two settings of a name a line
 NAMES = 280  # pixels that a name on an axis may take
@@ -62,7 +61,7 @@ def axis(
     *,
     named: bool,
     log: bool,
-    limits: tuple[float, float] | None,
+    limits: tuple[float, float] | None = None,
     percent: bool = False,
 ) -> Any:
     """Describe an axis of names in the order of the rows, or of numbers.
@@ -141,15 +140,13 @@ def rule_layers(rule: Rule) -> list[Any]:
 
 
 def heat_layers(table: pd.DataFrame, number: str, text: str | None, percent: bool, tips: list[Any]) -> list[Any]:
-    """Draw the cells of a heat map, with their texts, or numbers where there are few cells."""
+    """Draw the cells of a heat map, with their texts or numbers."""
     alt = altair()
     end = 1.0 if percent else float(table[number].max())
     style = ".0%" if percent else ",.4~g"
     legend = alt.Legend(title=words(number), orient="right", format=style)
     color = alt.Color(f"{number}:Q", scale=alt.Scale(domain=[0, end], scheme="viridis"), legend=legend)
     cells = alt.Chart().mark_rect().encode(color=color, tooltip=tips)
-    if text is None and len(table) > FEW_CELLS:
-        return [cells]
     field = f"datum[{number!r}]"
     label = f"datum[{text!r}]" if text else f"round(100 * {field})" if percent else f"format({field}, {style!r})"
     ink = alt.condition(f"{field} > {BRIGHT * end}", alt.value("black"), alt.value("white"))

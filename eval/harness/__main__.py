@@ -37,7 +37,6 @@ from contextlib import redirect_stdout
 from dataclasses import dataclass
 from importlib.metadata import version
 from numbers import Real
-from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
@@ -102,7 +101,12 @@ class Harness(Measure):
         self.longest = self.model.max_length
 
     def rows(self) -> list[Row]:
-        """Run the tasks, and add the rows that are new or whose score has changed."""
+        """Run the tasks by the harness, whose output goes to stderr, and add the rows that are new or have changed.
+
+        Raises: LabError.
+        """
+        from lm_eval import simple_evaluate
+
         options = self.options
         started = time.perf_counter()
         about = {**self.subject.row, "protocol": f"lm-eval-{version('lm_eval')}", "length": self.model.max_length}
@@ -112,33 +116,11 @@ class Harness(Measure):
         cache = self.folder / "harness-cases" / f"requests-{shortened(json.dumps([about[key] for key in READ_WITH]))}"
         with writing(f"-o {self.folder}", "folder"):
             cache.parent.mkdir(exist_ok=True)
-        self.scores = self.evaluate(cache)
-        seconds = round(time.perf_counter() - started, 3)
-        rows = []
-        for found in rows_of(self.scores):
-            row = {**about, **found, "seconds": seconds}
-            before = known.find(row)
-            if before is None or before["score"] != row["score"]:
-                tests = tests_of(self.scores, row["task"], row["filter"])
-                digest = known.digest({**row, "metric": None})
-                file = f"{cache.parent.name}/{row['task']}-{row['filter']}-{digest}.jsonl"
-                known.add(row, (file, tests) if tests else None)
-            rows.append(row)
-        return rows
-
-    def evaluate(self, cache: Path) -> dict[str, Any]:
-        """Run the tasks by the harness, whose output goes to stderr.
-
-        Raises: LabError.
-        """
-        from lm_eval import simple_evaluate
-
-        options = self.options
         seeds = ("random_seed", "numpy_random_seed", "torch_random_seed", "fewshot_random_seed")
         asked = ("confirm_run_unsafe_code", "apply_chat_template", "num_fewshot", "limit")
-        with redirect_stdout(sys.stderr):
-            try:
-                results: dict[str, Any] = simple_evaluate(
+        try:
+            with redirect_stdout(sys.stderr):
+                scores: dict[str, Any] = simple_evaluate(
                     model=self.model,
                     tasks=self.tasks,
                     task_manager=self.manager,
@@ -147,12 +129,23 @@ class Harness(Measure):
                     **dict.fromkeys(seeds, options.seed),
                     **{name: getattr(options, name) for name in asked},
                 )
-            except (AssertionError, ImportError, ValueError) as error:  # how the harness refuses what it is asked for
-                raise ConfigError(f"--tasks={','.join(options.tasks)}: {first_line(error)}") from error
-            finally:
-                if self.model.cache_hook.dbdict is not None:  # on Ctrl-C, write what the harness's thread still holds
-                    self.model.cache_hook.dbdict.close()
-        return results
+        except (AssertionError, ImportError, ValueError) as error:  # how the harness refuses what it is asked for
+            raise ConfigError(f"--tasks={','.join(options.tasks)}: {first_line(error)}") from error
+        finally:
+            if self.model.cache_hook.dbdict is not None:  # on Ctrl-C, write what the harness's thread still holds
+                self.model.cache_hook.dbdict.close()
+        seconds = round(time.perf_counter() - started, 3)
+        rows = []
+        for found in rows_of(scores):
+            row = {**about, **found, "seconds": seconds}
+            before = known.find(row)
+            if before is None or before["score"] != row["score"]:
+                tests = tests_of(scores, row["task"], row["filter"])
+                digest = known.digest({**row, "metric": None})
+                file = f"{cache.parent.name}/{row['task']}-{row['filter']}-{digest}.jsonl"
+                known.add(row, (file, tests) if tests else None)
+            rows.append(row)
+        return rows
 
     def text(self, rows: Sequence[Row]) -> str:
         """Write a table, and the contexts that were cut."""
@@ -194,13 +187,16 @@ def rows_of(results: Mapping[str, Any]) -> Iterator[Row]:
     for task, numbers in results["results"].items():
         below = list(dict.fromkeys(tasks_of(results, task)))
         samples = [test for name in below for test in results["samples"][name]]
+        # what defines the tasks: their settings, the source of their functions, and their documents
+        defined = [json.dumps({name: results["configs"][name] for name in below}, sort_keys=True, default=str)]
+        defined += [test["doc_hash"] + test["target_hash"] for test in samples]
         n = sum(results["n-samples"][name]["effective"] for name in below)
         about = {
             "task": task,
             "task_version": results["versions"].get(task),
             "fewshot": results["n-shot"].get(task),
             "n": n,
-            "definition": definition({name: results["configs"][name] for name in below}, samples),
+            "definition": hashlib.sha256("\n".join(defined).encode()).hexdigest()[:16],
         }
         for key, score in numbers.items():
             metric, comma, filtered = key.partition(",")
@@ -215,13 +211,6 @@ def rows_of(results: Mapping[str, Any]) -> Iterator[Row]:
                 "score": as_number(score),
                 **interval(as_number(score), each, as_number(numbers.get(f"{metric}_stderr,{filtered}")), n),
             }
-
-
-def definition(configs: Mapping[str, Any], samples: Sequence[Row]) -> str:
-    """Hash what defines tasks: their settings, the source of their functions, and their documents."""
-    whole = [json.dumps(configs, sort_keys=True, default=str)]
-    whole += [test["doc_hash"] + test["target_hash"] for test in samples]
-    return hashlib.sha256("\n".join(whole).encode()).hexdigest()[:16]
 
 
 def tasks_of(results: Mapping[str, Any], name: str) -> Iterator[str]:

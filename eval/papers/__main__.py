@@ -10,7 +10,7 @@ evaluated, how its rows are read, the published numbers with their source; docs/
 trained through lab.sweep and evaluated by the commands that --dry_run prints; what is finished is skipped, so that the
 same command continues after Ctrl-C (exit status 75) or a crash. Models and data are those of eval/papers/needs.yaml.
 
-Writes table.json and table.csv, a line for each cell with both numbers, to runs/papers/PAPER-TABLE, with --mini to
+Writes table.json, an object for each cell with both numbers, to runs/papers/PAPER-TABLE, with --mini to
 PAPER-TABLE-mini, or to FOLDER of -o. --json prints table.json instead. The commands print to stderr.
 """
 
@@ -19,8 +19,6 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
-
-import pandas as pd
 
 from eval.engine.rows import pivot, to_text
 from eval.papers.running import Row, compare, dry_run, run_table
@@ -52,7 +50,6 @@ def work(words: Words) -> str:
     cells = compare(table, run_table(table, folder), mini=options.mini)
     with writing(f"-o {folder}", "folder"):
         write_json(folder / RESULT, cells)
-        pd.DataFrame(cells).to_csv(folder / "table.csv", index=False)
     if options.json:
         return json.dumps(cells, indent=1)
     return f"{name}: {table_text(table, cells, mini=options.mini)}\nwritten to {folder / RESULT}"

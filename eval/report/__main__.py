@@ -1,6 +1,6 @@
 """Make one page of any number of runs: figures, and the tables behind them.
 
-    python -m eval.report RUN [RUN ...] [-o FOLDER|report.html|PICTURE.png] [--figures FOLDER] [--title=TEXT]
+    python -m eval.report RUN [RUN ...] [-o FOLDER|report.html|PICTURE.png] [--figures FOLDER]
 
     python -m eval.report runs/mini-* -o report.html
     python -m eval.report runs/cpu_demo -o demo.png
@@ -29,8 +29,8 @@ from eval.engine.command import Form, Request, run
 from eval.engine.records import unpacked
 from eval.engine.rows import Found, file_in
 from eval.report.data import Runs, read_runs, shares
-from eval.report.figures import Figure, figures
-from lab.command import Bar, start
+from eval.report.figures import DRAWN, Figure
+from lab.command import start
 from lab.draw import altair, below, beside, save, themed, words
 from lab.errors import DataError
 from lab.files import write_atomic, writing
@@ -44,21 +44,22 @@ CHOSEN = "!isArray(pick) || !(datum.run || datum.arm) || indexof(pick, datum.run
 class ReportOptions(Section):
     """Options of a report."""
 
-    title: str | None = None
-    """Heading of the page; left out, the names of the runs."""
     figures: PathText | None = None
     """Folder to write the figures into, as PNG and SVG."""
 
 
-def make_report(places: Sequence[Path], options: ReportOptions, output: Path) -> Found:
+def make_report(request: Request) -> Found:
     """Read runs, write the page or the picture, and the images, and return what was written, a row for each run.
 
     Raises: LabError.
     """
-    runs = read_runs(places)
-    drawn = list(figures(runs))
+    options: ReportOptions = request.options
+    output = file_in(request.folder, "report.html")
+    with unpacked(request.places) as places:
+        runs = read_runs(places)
+    drawn = [figure for draw in DRAWN if (figure := draw(runs)) is not None]
     names = list(runs.runs["run"])
-    title = options.title or (names[0] if len(names) == 1 else f"{len(names)} runs: {names[0]} to {names[-1]}")
+    title = names[0] if len(names) == 1 else f"{len(names)} runs: {names[0]} to {names[-1]}"
     counts = f"{len(names)} runs, {len(drawn)} figures"
     found = Found(counts, runs.runs.to_dict("records"))
     titled = {figure.name: figure.chart.properties(title=figure.title) for figure in drawn}
@@ -74,7 +75,7 @@ def make_report(places: Sequence[Path], options: ReportOptions, output: Path) ->
         write_atomic(output, data)
     text = f"{output}: {counts}, {len(data) / 1e6:.1f} MB"
     if options.figures is not None:
-        for name, chart in Bar(titled.items(), desc="figures", unit="figure"):
+        for name, chart in titled.items():
             for suffix in (".png", ".svg"):
                 save(chart, Path(options.figures) / f"{name}{suffix}")
         text += f"\n{options.figures}: {len(drawn)} figures as PNG and SVG"
@@ -144,15 +145,10 @@ def literal(value: Any) -> Markup:
 
 def main(arguments: Sequence[str]) -> int:
     """Run the command line and return the exit status."""
-
-    def write(request: Request) -> Found:
-        with unpacked(request.places) as runs:
-            return make_report(runs, request.options, file_in(request.folder, "report.html"))
-
     missing = "RUN: must come first, the folders of one or more runs; for instance runs/cpu_demo"
     lacks = ("--distance", "--frequency", "--plot")
     form = Form(options=ReportOptions, lacks=lacks, each=False, missing=missing)
-    return run("eval.report", __doc__, form, write, arguments)
+    return run("eval.report", __doc__, form, make_report, arguments)
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -39,11 +39,6 @@ class Figure(NamedTuple):
     is_log: bool = False
     arms: int = 1
     left: int = 70
-
-
-def figures(runs: Runs) -> Iterator[Figure]:
-    """Draw every figure that the runs have data for."""
-    yield from (figure for each in DRAWN if (figure := each(runs)) is not None)
 
 
 def by_arm(
@@ -98,8 +93,9 @@ def reach_by_method(runs: Runs) -> Figure | None:
     if len(methods) < 2:
         return None
     points = points.set_index("method").loc[methods].reset_index()
+    points["high"] = points["high"].clip(upper=farthest(runs.reaches) * BEYOND_LAST)
     looks: dict[str, Any] = {"shape": "outcome", "legend": False, "names": runs.methods, "low": "low", "high": "high"}
-    looks |= {"x_limits": (0, farthest(runs.reaches) * BEYOND_LAST), "x_title": "reach (tokens)", "y_title": ""}
+    looks |= {"x_title": "reach (tokens)", "y_title": ""}
     size = {"height": ROW * len(methods)}
     chart, n = by_arm(runs, points, "reach", "method", "method", size, kind="point", **looks)
     caption = "At each run's last probe: means over seeds with 95% limits, or one run with the limits of its tests."

@@ -1,12 +1,12 @@
 """Measure a model on RULER's 13 tasks: retrieval, multi-hop tracing, aggregation, question answering.
 
-    python -m eval.ruler MODEL [--option=value ...] [--plot] [-o FOLDER]
+    python -m eval.ruler MODEL [--option=value ...] [-o FOLDER]
 
 MODEL is a run folder (its newest checkpoint is taken), a checkpoint in it, or a Hugging Face folder with a
 tokenizer.json. A test of a length takes at most that many of the model's own tokens, answer included:
 
-    python -m eval.ruler models/Llama-3.1-8B --haystack=essays/ --squad=dev-v2.0.json --hotpotqa=hotpot_dev.json
-    python -m eval.ruler runs/tiny_2k --lengths=1024,2048 --tests=100 --plot
+    python -m eval.ruler models/Llama-3.1-8B --haystack=essays.txt --squad=dev-v2.0.json --hotpotqa=hotpot_dev.json
+    python -m eval.ruler runs/tiny_2k --lengths=1024,2048 --tests=100
     python -m eval.ruler runs/tiny_2k --last=5 --lengths=2048
     python -m eval.ruler runs/cpu_demo --tasks=niah_single_1,vt --lengths=448,512 --answer_budget=40 --tests=20
     python -m eval.ruler runs/tiny_2k --position.distance.method=string --position.distance.shift=683 \
@@ -23,7 +23,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import pandas as pd
 
@@ -35,14 +35,12 @@ from eval.engine.subject import SUBJECT, doublings, open_subject
 from eval.ruler.sources import STANDIN, name_of, read_sources
 from eval.ruler.tasks import ALL, LLAMA2_7B_AT_4K, TASKS, VERSION, Task, averages, effective_length, interval
 from lab.command import Bar, start
-from lab.draw import Rule, draw
 from lab.errors import nearest
 from lab.files import write_json
 from lab.schema import Length, PathText, Tests
 from lab.train.checkpoints import newest_checkpoints
 
 SHORTEST = 4096  # RULER's first length
-SOURCES = {"haystack": "essays", "squad": "squad", "hotpotqa": "hotpotqa", "words": "words"}  # by option
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,7 +55,7 @@ class RulerOptions(CellOptions):
     tests: Tests = 500
     """Tests of each task at each length."""
     haystack: PathText | None = None
-    """Essays to hide needles in: a text file (.txt, .json with `text`, .jsonl) or a folder; left out, made-up text."""
+    """Essays to hide needles in, a text file (.txt, .json with `text`, .jsonl); left out, made-up text."""
     squad: PathText | None = None
     """SQuAD 2.0's JSON file, for qa_1; left out, made-up people."""
     hotpotqa: PathText | None = None
@@ -71,16 +69,8 @@ class RulerOptions(CellOptions):
     """Checkpoints of a run folder to average over, the newest ones; left out, MODEL itself."""
 
     def rules(self) -> list[str]:
-        """Refuse tasks that do not exist, and files that no task would read."""
-        faults = [
-            f"tasks={name}: no such task; {nearest(name, TASKS)}" for name in self.tasks or () if name not in TASKS
-        ]
-        read = {task.source for task in self.chosen}
-        return faults + [
-            f"{option}={getattr(self, option)}: would be ignored by these tasks; leave it out"
-            for option, source in SOURCES.items()
-            if getattr(self, option) is not None and source not in read
-        ]
+        """Refuse tasks that do not exist."""
+        return [f"tasks={name}: no such task; {nearest(name, TASKS)}" for name in self.tasks or () if name not in TASKS]
 
     @property
     def chosen(self) -> list[Task]:
@@ -93,7 +83,7 @@ class Ruler(Measure):
 
     kind = "ruler"
     options: RulerOptions
-    form = Form(options=RulerOptions)
+    form = Form(options=RulerOptions, lacks=("--plot",))
     named_by = (*SUBJECT, "protocol", "version", "task", "length", "n", "seed", "answer_budget", "source")
 
     def prepare(self) -> None:
@@ -104,7 +94,8 @@ class Ruler(Measure):
         options = self.options
         self.writer = Writer(self.subject.tokenizer)
         self.places = newest_checkpoints(self.request.model, options.last) if options.last else []
-        self.sources = read_sources(**{source: getattr(options, option) for option, source in SOURCES.items()})
+        given = {"squad": options.squad, "hotpotqa": options.hotpotqa, "words": options.words}
+        self.sources = read_sources(essays=options.haystack, **given)
         self.budgets = {
             task: max(options.answer_budget or task.budget, task.least_budget(self.writer, self.sources))
             for task in options.chosen
@@ -201,37 +192,17 @@ class Ruler(Measure):
         write_json(self.folder / "ruler_summary.json", {**about, **summary})
         return [{**about, **row} for row in self.scores.to_dict("records")]
 
-    @property
-    def title(self) -> str:
-        """The title of the table and of the picture."""
-        title = f"{self.subject.model.name}: {self.subject.model.method}, {self.options.tests} tests each"
-        return f"{title}, mean of {self.options.last} checkpoints" if self.options.last else title
-
     def text(self, rows: Sequence[Row]) -> str:
         """Write a row for each task and category, a column for each length, and the stand-ins."""
         tasks = self.scores.pivot(index="task", columns="length", values="score").loc[self.scores["task"].unique()]
         whole = pd.concat([tasks, self.means]).rename_axis("task").rename(columns="{:,}".format)
         which = "all 13 tasks" if len(tasks) == len(ALL) else f"{len(tasks)} of 13 tasks"
         reached = f"effective length {self.reached:,} at threshold {LLAMA2_7B_AT_4K:g}, over {which}"
-        lines = [self.title, "", to_text(whole, ".1f"), "", reached]
+        title = f"{self.subject.model.name}: {self.subject.model.method}, {self.options.tests} tests each"
+        title += f", mean of {self.options.last} checkpoints" if self.options.last else ""
+        lines = [title, "", to_text(whole, ".1f"), "", reached]
         lines += [f"stand-ins: made-up text in place of {', '.join(self.standins)}"] if self.standins else []
         return "\n".join(lines)
-
-    def chart(self, rows: Sequence[Row]) -> Any:
-        """Draw a line for each category and the average of all tasks, by length."""
-        means = self.means.rename({"average": f"average of {len(self.options.chosen)} tasks"})
-        return draw(
-            means.melt(ignore_index=False, value_name="score").reset_index(),
-            "length",
-            "score",
-            "over",
-            log_x=True,
-            title=f"{self.title}\neffective length {self.reached:,}",
-            x_title="length (tokens, prompt and answer)",
-            y_title="score (%)",
-            y_limits=(0, 100),
-            rules=[Rule("y", LLAMA2_7B_AT_4K, f"threshold {LLAMA2_7B_AT_4K:g}"), *self.window_between(self.lengths)],
-        )
 
 
 def main(arguments: Sequence[str]) -> int:

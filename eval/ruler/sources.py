@@ -35,7 +35,6 @@ FORMS = (
     "On {a} days they {v} beside the {b} {n}; later they {w} the {m}.",
 )
 SLOTS = {"a": "adjectives", "b": "adjectives", "n": "nouns", "m": "nouns", "o": "nouns", "v": "verbs", "w": "verbs"}
-FILES = ("*.txt", "*.json", "*.jsonl")
 
 # The wording is verbatim from NVIDIA/RULER, scripts/data/synthetic/constants.py (Apache 2.0).
 DOCUMENT = "Document {number}:\n{text}"
@@ -69,16 +68,12 @@ def name_of(source: Any) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
-def read_essays(given: str) -> str:
-    """Read a text file, or all text files of a folder in the order of their names.
+def read_essays(path: str) -> str:
+    """Read a text file.
 
-    Raises: DataError for a place without text.
+    Raises: DataError for a file without text.
     """
-    place = Path(given)
-    files = sorted(file for pattern in FILES for file in place.rglob(pattern)) if place.is_dir() else [place]
-    if not files:
-        raise DataError(f"--haystack={place}: holds no .txt, .json or .jsonl file; give a folder with text in it")
-    return " ".join(" ".join(text for file in files for text in read_texts(file, "--haystack")).split())
+    return " ".join(" ".join(read_texts(Path(path), "--haystack")).split())
 
 
 def read_words(_: str) -> tuple[str, ...]:

@@ -18,7 +18,7 @@ MODEL = (METHOD, FREQUENCY, PLOT)
 COMMANDS = {  # words that measure little; of the shared options those that are taken, the others are refused
     "probe": (("RUN", "--tests=1", "--max_length=160", "--step=160", "--answer_budget=24"), MODEL),
     "distance": (("RUN", "--tests=1", "--points=2", "--window=96", "--digits=2"), MODEL),
-    "ruler": (("RUN", "--tests=1", "--tasks=niah_single_2", "--lengths=512"), MODEL),
+    "ruler": (("RUN", "--tests=1", "--tasks=niah_single_2", "--lengths=512"), (METHOD, FREQUENCY)),
     "passkey": (("RUN", "--tests=1", "--protocol=lab", "--lengths=128", "--depths=2"), MODEL),
     "lines": (("RUN", "--tests=1", "--lengths=512"), MODEL),
     "perplexity": (("RUN", "--documents=1", "--lengths=16", "--tokens=64"), MODEL),
@@ -243,6 +243,10 @@ def test_rows_of_text_have_a_field_of_any_name(name, run, tmp_path):
 
 
 REFUSED = [  # a command, its words, and the beginning of its one line
+    ("ruler", "--tasks=niah_singel_1", "--tasks=niah_singel_1: no such task; did you mean niah_single_1?"),
+    ("ruler", "--tasks=vt --lengths=100 --tests=2", "--lengths=100: too short for vt with its answer; use "),
+    ("ruler", "--tasks=qa_1 --squad=none.json", "--squad=none.json: is not of SQuAD's form (FileNotFoundError"),
+    ("ruler", "--last=99", "--last=99: "),
     ("probe", "--error=0.1", "--error=0.1: would be ignored; leave it out, or set sequential to true"),
     ("probe", "--lengths=320", "--lengths=[320]: would be ignored with --by=length; leave it out"),
     ("probe", "--by=depth --depths=10", "--depths=10: must be a multiple of the 4 needles, each of which has depths"),

@@ -21,7 +21,7 @@ VARIANTS = {
     "ddp": (2, (*TWO, "--train.strategy=ddp")),
     "fsdp": (2, (*TWO, "--train.strategy=fsdp")),
 }
-OPTIONS = "--train.checkpoint_every_tokens=2048"
+OPTIONS = ("--train.checkpoint_every_tokens=2048",)
 IN_SAVE = 3  # every third kill comes while a save is seen
 KILLS, FULL = 1, 25  # for each variant
 LEDGER = """

@@ -12,7 +12,7 @@ from tests.launching import environment, interpreter, running
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
 SENT, FULL = 2, 50
-OPTIONS = "--train.checkpoint_every_tokens=4096"
+OPTIONS = ("--train.checkpoint_every_tokens=4096",)
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,6 @@ from lab.loading import open_model
 
 ROOT = Path(__file__).resolve().parents[3]
 TASKS = ROOT / "tests/eval/harness_tasks"
-ROUNDING = 1e-5  # nats: float32 passes over other rows
 
 
 def subject_of(folder):
@@ -39,12 +38,6 @@ def asked(model, kind, arguments):
 
 def encoded(subject, text):
     return subject.tokenizer.encode(text).ids  # <bos> before, nothing after
-
-
-def split(subject, context, continuation):
-    """A context's tokens, and those that the whole has beyond them: white space before a continuation is its own."""
-    before = encoded(subject, context.rstrip())
-    return before, encoded(subject, context + continuation)[len(before) :]
 
 
 def by_loop(subject, inputs, targets):

@@ -5,7 +5,6 @@ import shutil
 
 import pytest
 
-from eval.engine.methods import method_overrides
 from eval.harness import model as harness
 from eval.harness.__main__ import main
 from tests.eval.harness.parts import TASKS, documents, read_lines, rows_in, subject_of
@@ -88,26 +87,6 @@ def test_after_ctrl_c_the_same_command_continues(done, run_folder, tmp_path, run
     for metric, row in rows_in(done[0], task).items():  # batches of another size round the scores differently
         for key in ("score", "n"):
             assert rows_in(tmp_path, task)[metric][key] == pytest.approx(row[key], rel=1e-5)
-
-
-@pytest.mark.parametrize(
-    ("method", "max_length", "expected"),
-    [
-        ("string", None, {"shift": 22, "window": 11}),  # a third of 64, rounded up, and half of that
-        ("self_extend", None, {"group": 2, "window": 10}),  # 42 // 4; 10 + 54 / 2 is 37, and 10 + 54 is more than 42
-        ("self_extend", 128, {"group": 3, "window": 16}),  # 64 // 4; 16 + 112 / 3 is 53.3
-        ("dca", None, {"train_len": 42, "chunk": 31, "window": 11}),
-        ("rerope", None, {"window": 10, "log_n": 42}),
-    ],
-    ids=str,
-)
-def test_a_distance_method_alone_follows_from_the_window(run_folder, hugging_face_folder, method, max_length, expected):
-    named = {"method": method, **expected}
-    for model in (run_folder, hugging_face_folder, next((run_folder / "checkpoints").iterdir())):
-        found = method_overrides(model, {"distance": method, "frequency": None}, max_length)
-        assert found == {f"position.distance.{name}": value for name, value in named.items()}
-    given = method_overrides(run_folder, {"distance": f"{method}:window=3"}, None)
-    assert given == {"position.distance.method": method, "position.distance.window": 3}
 
 
 def test_cut_contexts_are_reported(run_folder, tmp_path, run):

@@ -8,18 +8,10 @@ from tokenizers import processors
 
 from eval.harness import model as harness
 from eval.harness.model import open_tokenizer
-from tests.eval.harness.parts import ROUNDING, asked, by_loop, encoded, greedy_loop, make_model, split
+from tests.eval.harness.parts import asked, encoded, greedy_loop, make_model
 
 pytest.importorskip("lm_eval")
-LONG = "One of the magic numbers is 12345678."
 CONTEXTS = ("The magic", "One of the", "The numbers are", "mentioned in one", "What", "The", "in the texts below")
-
-
-def test_scores_and_flags_are_those_of_the_decoder(subject):
-    pairs = [("The magic", " numbers"), ("", "One of the"), ("The numbers", " are"), ("One", " of"), ("One", " one")]
-    for found, pair in zip(asked(make_model(subject), "loglikelihood", pairs), pairs, strict=True):
-        nats, likeliest = by_loop(subject, *split(subject, *pair))
-        assert found == (pytest.approx(nats, abs=ROUNDING), likeliest)
 
 
 def test_prompts_of_one_length_are_answered_side_by_side_and_none_is_padded(subject, monkeypatch):

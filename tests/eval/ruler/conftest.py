@@ -36,13 +36,10 @@ def made_up():
 
 @pytest.fixture
 def essays(tmp_path):
-    """Two files of sentences that are all different."""
-    folder = tmp_path / "essays"
-    folder.mkdir()
-    for part in range(2):
-        text = "\n\n".join(f"This is sentence {k} of part {part}, and the  next one is {k + 1}." for k in range(400))
-        (folder / f"part{part}.txt").write_text(text)
-    return folder
+    """Sentences that are all different."""
+    path = tmp_path / "essays.txt"
+    path.write_text("\n\n".join(f"This is sentence {k} of part 0, and the  next one is {k + 1}." for k in range(400)))
+    return path
 
 
 @pytest.fixture

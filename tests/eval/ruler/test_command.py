@@ -7,10 +7,9 @@ import pytest
 
 import eval.ruler.__main__ as command
 from eval.engine.subject import Subject
-from eval.ruler.tasks import ALL
 from lab.loading import open_model
 from lab.train.checkpoints import folder_name
-from tests.eval.commands import check_faults, rows_named, runner
+from tests.eval.commands import rows_named, runner
 from tests.eval.ruler.oracle import Oracle, solve
 from tests.opened import save_weights
 
@@ -86,41 +85,3 @@ def test_scores_are_averaged_over_the_last_checkpoints(run_folder, tmp_path, cap
     assert kept["averages"]["800"]["average"] == pytest.approx((200 / 3 + 60) / 2)
     (run_copy / "checkpoints" / folder_name(8192) / "state.ckpt").write_bytes(b"broken")
     assert "keeps 3 whole checkpoints" in run([*words, "--last=4"], capsys)[2]
-
-
-MISTAKES = {  # words: every fault's field, value and rule
-    "RUN --tasks=vt,niah_singel_1,zzz": (
-        "--tasks=niah_singel_1: no such task; did you mean niah_single_1?",
-        "--tasks=zzz: no such task; use one of: " + ", ".join(task.name for task in ALL),
-    ),
-    "RUN --tasks=vt --haystack=x.txt --squad=y.json": (
-        "--haystack=x.txt: would be ignored by these tasks;",
-        "--squad=y.json: would be ignored by these tasks;",
-    ),
-    "RUN --hotpotqa=BROKEN": ("--hotpotqa=BROKEN: is not of HotpotQA's form (KeyError('context'));",),
-    "RUN --tests=61 --squad=SQUAD --lengths=4096 --tasks=qa_1": ("--squad=SQUAD: has 60 questions;",),
-    "RUN --tasks=vt,fwe --lengths=100 --tests=2": ("--lengths=100: too short for vt with its answer; use ",),
-    "CHECKPOINT --last=2": ("--last=2: CHECKPOINT is not a run folder with checkpoints;",),
-}
-
-
-@pytest.mark.parametrize(("words", "lines"), MISTAKES.items(), ids=MISTAKES)
-def test_a_mistake_is_one_line_per_fault(run_folder, squad, tmp_path, capsys, words, lines):
-    places = {
-        "RUN": run_folder,
-        "CHECKPOINT": run_folder / "checkpoints" / folder_name(4096),
-        "SQUAD": squad,
-        "BROKEN": tmp_path / "broken.json",
-    }
-    places["BROKEN"].write_text('[{"question": "Who?"}]')
-    named = {name: str(place) for name, place in places.items()}
-    given = [
-        key + equals + named.get(value, value) for key, equals, value in (w.rpartition("=") for w in words.split())
-    ]
-    status, out, err = run(given, capsys)
-    assert (status, out) == (2, "")
-    said = [line for line in err.splitlines() if line and not line.startswith("ruler: ")]
-    expected = [
-        next((line.replace(n, p) for n, p in named.items() if n in line and n != "RUN"), line) for line in lines
-    ]
-    check_faults(said, expected)
