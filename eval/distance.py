@@ -202,7 +202,7 @@ class FoundByDistance(Measure):
         whole = [row for row in rows if row["metric"] == "found_by_distance"]
         others = [row for row in rows if row["metric"] == "found_by_prompt"]
         shown = whole + [{**row, "method": f"{row['method']}, in {row['context']:,} tokens"} for row in others]
-        x: dict[str, Any] = {"x_limits": (0, 1.02 * window), "x_title": "distance of the number (tokens)"}
+        x: dict[str, Any] = {"x_title": "distance of the number (tokens)"}
         style = {"y_limits": (0, 1), "percent": True, "y_title": "share of numbers found", **x}
         style["names"] = [*dict.fromkeys(row["method"] for row in shown)]
         rules = [Rule("y", threshold, f"threshold {threshold:g}"), Rule("x", window, "window")]
