@@ -2,8 +2,8 @@
 
     python -m eval.compare PATH [PATH ...] [--by FIELD,FIELD] [-o FOLDER|FILE.txt|.md|.csv|.tex]
 
-PATH is a run folder, a folder of results, or a .jsonl file of rows, of eval.probe (and training's own probes),
-eval.ruler, eval.passkey, eval.lines, eval.perplexity or eval.harness:
+PATH is a run folder, a folder of results, or a .jsonl file of rows. Rows may be of eval.probe, of training's own
+probes, of eval.distance, eval.ruler, eval.passkey, eval.lines, eval.perplexity or eval.harness:
 
     python -m eval.compare runs/tiny_2k/eval --by method -o table.md
     python -m eval.compare runs/windows-* --by window -o windows.tex
@@ -25,36 +25,31 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 
 from eval.engine.command import Form, Request, run
-from eval.engine.records import read_records, unpacked
-from eval.engine.rows import Found, file_in
-from eval.engine.statistics import judge
+from eval.engine.records import COLUMNS, WIDER, read_records, unpacked
+from eval.engine.rows import Found, Row, file_in
+from eval.engine.statistics import LEVEL, judge
 from lab.command import start
 from lab.errors import ConfigError, nearest
 from lab.files import write_atomic, writing
 from lab.schema import Section
 from lab.train.arms import ONLY, differing, mean_with_limits, name_arms
 
-Row = dict[str, Any]
-LEVEL = 0.05
 FORMS = {"share": ".1f", "percent": ".1f", "tokens": ",.1f", "pairs": ",.0f"}  # of units; of all others .4g
 RANGES = {"share": (0, 1), "percent": (0, 100), "tokens": (0, np.inf), "pairs": (0, np.inf)}  # of units
-COLUMNS = ["model", "checkpoint", "method"]  # what a column is, unless --by names it
-WIDER = ["precision", "weights"]  # and where two results of one task would else be in one cell
 LINE = ["evaluation", "unit", "task", "length"]
 
 
 class Grid(NamedTuple):
-    """Results by line and column, what columns are, what all have in common, and how many older are left out."""
+    """Results by line and column, and how many older are left out."""
 
     cells: pd.DataFrame
-    by: list[str]
-    common: str
     older: int
 
 
@@ -84,10 +79,8 @@ def arrange(records: pd.DataFrame, by: Sequence[str] = ()) -> Grid:
     differ = [k for k in range(len(columns)) if len({key[k] for key in unique}) > 1]
     cells["number"] = [unique.index(key) for key in keys]
     cells["column"] = [", ".join(spelt(key[k]) for k in differ or [0]) for key in keys]
-    common = ", ".join(filter(None, (spelt(x) for k, x in enumerate(unique[0]) if k not in differ)))
-    judge(cells)
-    cells = cells.sort_values([*(name for name in LINE if name in lines), "line", "number"], ignore_index=True)
-    return Grid(cells, columns, common, len(frame) - len(kept))
+    order = [*(name for name in LINE if name in lines), "line", "number"]
+    return Grid(judge(cells).sort_values(order, ignore_index=True), len(frame) - len(kept))
 
 
 def with_arms(records: pd.DataFrame) -> pd.DataFrame:
@@ -147,8 +140,7 @@ def choose_keys(frame: pd.DataFrame, by: list[str], is_setting: bool) -> tuple[l
     if is_setting:
         of_run = ["haystack", "texts", "seed"]
     known = pd.DataFrame(list(frame.alike), index=frame.index)
-    repeated = ["asked"] if {"length", "task"} & {*by} else []  # in the names of lines of line retrieval
-    alike = [name for name in known if name not in (*by, *repeated)]
+    alike = [name for name in known if name not in by]
     for name in alike:
         frame[name] = known[name].map(json.dumps)
         if name in of_run:
@@ -194,13 +186,12 @@ def line_names(cells: pd.DataFrame, lines: Sequence[str]) -> pd.Series[str]:
 
 def spelt(value: Any) -> str:
     """Write a value of a heading."""
-    if isinstance(value, int | float) and not isinstance(value, bool) and value == value // 1:
-        return f"{value:,.0f}"
-    return "" if pd.isna(value) else str(value)
+    is_whole = isinstance(value, int | float) and value == value // 1
+    return "" if pd.isna(value) else f"{value:,.0f}" if is_whole else str(value)
 
 
 def number(cell: Any) -> str:
-    """Write a score with its limits, shares in percent: 50.0 (25.0 to 75.0), n=8."""
+    """Write a score with its limits, shares in percent: 50.0 (25.0 to 75.0), n=8; * is significant, ? not tested."""
     factor, form, tail = 100 if cell.unit == "share" else 1, FORMS.get(cell.unit, ".4g"), ".0" * (cell.unit == "tokens")
     score, low, high, below = (
         None if pd.isna(x) else f"{factor * x:{form}}".removesuffix(tail)
@@ -209,29 +200,28 @@ def number(cell: Any) -> str:
     text = score or f"<{below}"
     if score and low and (high or cell.unit == "tokens"):
         text += f" ({low} to {high})" if high else f" ({low} or more)"
-    return text + (f", {cell.seeds} seeds" if cell.seeds > 1 else "" if pd.isna(cell.n) else f", n={cell.n:,.0f}")
+    text += f", {cell.seeds} seeds" if cell.seeds > 1 else "" if pd.isna(cell.n) else f", n={cell.n:,.0f}"
+    return text + ("*" if cell.p_adjusted <= LEVEL else "?" if cell.compared and not isinstance(cell.test, str) else "")
 
 
-def spread(grid: Grid, best: str = "{}") -> pd.DataFrame:
-    """Spread the cells as text, `best` around a line's best; * is significant, ? not tested, - no result."""
-    words = []
-    for cell in grid.cells.itertuples():
-        mark = "*" if cell.compared and cell.p_adjusted <= LEVEL else "?" if cell.compared and not cell.test else ""
-        words.append((best if cell.best else "{}").format(number(cell)) + mark)
-    columns = grid.cells.sort_values("number").column.unique()
-    table = grid.cells.assign(text=words).pivot(index="line", columns="column", values="text")
-    return table.loc[grid.cells.line.unique(), columns].fillna("-").rename_axis(index=None, columns=None)
+def spread(grid: Grid) -> pd.DataFrame:
+    """Spread the cells as text; - is no result."""
+    cells = grid.cells.assign(text=[number(cell) for cell in grid.cells.itertuples()])
+    table = cells.pivot(index="line", columns="column", values="text")
+    columns = cells.sort_values("number").column.unique()
+    return table.loc[cells.line.unique(), columns].fillna("-").rename_axis(index=None, columns=None)
 
 
-def legend(grid: Grid, best: str = "is bold") -> list[str]:
+def legend(grid: Grid) -> list[str]:
     """Explain the marks, the tests, and what was left out."""
-    tests, untested = grid.cells.test.value_counts(), int((grid.cells.compared & grid.cells.test.isna()).sum())
-    first = grid.cells.column[grid.cells.number == 0].iloc[0]
+    cells = grid.cells
+    tests = cells.test.value_counts()
+    untested = int((cells.compared & cells.test.isna()).sum())
+    first = cells.column[cells.number == 0].iloc[0]
     named = ", ".join(f"{name} ({count})" for name, count in tests.items())
     lines = {
-        f"All columns: {grid.common}.": grid.common,
-        f"Shares in percent, with limits where they are known; the best of a line {best}.": True,
-        "Of several seeds the mean, with 95% limits by the t distribution.": (grid.cells.seeds > 1).any(),
+        "Shares in percent, with limits where they are known.": True,
+        "Of several seeds the mean, with 95% limits by the t distribution.": (cells.seeds > 1).any(),
         f"* differs from {first} at {LEVEL:g}: {named}; p adjusted for {tests.sum()} comparisons (Holm).": len(tests),
         f"? no test ({untested}): neither outcomes of the same tests nor shares of tests are recorded.": untested,
         f"{grid.older:,} results of older checkpoints are left out; --by=checkpoint shows them.": grid.older,
@@ -239,25 +229,14 @@ def legend(grid: Grid, best: str = "is bold") -> list[str]:
     return [text for text, is_shown in lines.items() if is_shown]
 
 
-def as_latex(grid: Grid) -> str:
-    """Write a table of LaTeX's booktabs, the legend as comments."""
-    text = str(spread(grid, "BEST{}TSEB").to_latex(escape=True))
-    return text.replace("BEST", "\\textbf{").replace("TSEB", "}") + "".join(f"% {line}\n" for line in legend(grid))
-
-
-def known(grid: Grid) -> pd.DataFrame:
-    """Lay out all that is known of each result."""
-    names = dict.fromkeys(["evaluation", "task", "length", *COLUMNS, *WIDER, *grid.by])
-    rest = ["alike", "n", "seeds", "score", "low", "high", "below", "unit", "best", "test", "p", "p_adjusted"]
-    return grid.cells[[*names, *rest]].rename(columns={"alike": "protocol"})
-
-
-WRITERS: dict[str, Callable[[Grid], str]] = {
-    ".txt": lambda grid: "\n".join([spread(grid, "^{}").to_string(), "", *legend(grid, "has a ^")]),
-    ".md": lambda grid: "\n".join([spread(grid, "**{}**").to_markdown(), "", *(f"{x}  " for x in legend(grid))]),
-    ".csv": lambda grid: str(known(grid).to_csv(index=False)),
-    ".tex": as_latex,
+WRITERS: dict[str, Callable[[pd.DataFrame], str]] = {
+    ".txt": pd.DataFrame.to_string,
+    ".md": pd.DataFrame.to_markdown,
+    ".csv": pd.DataFrame.to_csv,
+    ".tex": partial(pd.DataFrame.to_latex, escape=True),
 }
+KNOWN = ["evaluation", "task", "length", *COLUMNS, *WIDER]  # fields of a result's row, with those of --by
+JUDGED = ["alike", "n", "seeds", "score", "low", "high", "below", "unit", "test", "p", "p_adjusted"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -279,12 +258,15 @@ def join(request: Request) -> Found:
         raise ConfigError(f"-o {output}: must end in {', '.join(WRITERS)}, or be a folder; name the file of the table")
     with unpacked(request.places) as places:
         grid = arrange(read_records(places), request.options.by)
-    rows = [{name: value for name, value in r.items() if pd.notna(value)} for r in known(grid).to_dict("records")]
+    known = grid.cells[[*dict.fromkeys([*KNOWN, *request.options.by]), *JUDGED]].rename(columns={"alike": "protocol"})
+    rows = [{name: value for name, value in row.items() if pd.notna(value)} for row in known.to_dict("records")]
+    notes = legend(grid)
     if output is None:
-        return Found(WRITERS[".txt"](grid), rows)
+        return Found("\n".join([spread(grid).to_string(), "", *notes]), rows)
+    text = WRITERS[output.suffix](spread(grid)) + "\n" + "".join(f"% {note}\n" for note in notes)
     with writing(f"-o {output}", "file"):
         output.parent.mkdir(parents=True, exist_ok=True)
-        write_atomic(output, (WRITERS[output.suffix](grid).rstrip("\n") + "\n").encode())
+        write_atomic(output, text.encode())
     return Found(f"{len(grid.cells):,} results in {grid.cells.line.nunique():,} lines", rows, output)
 
 

@@ -4,8 +4,8 @@
 
 BASE and TUNED are run folders, checkpoints in one, or Hugging Face folders: a model, and the same model after a brief
 training on full windows of the target length. Both score the same windows. At each position the 20% of all targets
-whose logits differ most are marked, and the types that are marked most often are taken (arXiv:2409.00509, section
-4.1; eval/engine/impactful.py has the method). Training selects sentences by them, with skip.selection: FOLDER:
+whose logits differ most are marked. The types that are marked most often are taken (arXiv:2409.00509, section 4.1;
+eval/engine/impactful.py has the method). Training selects sentences by them, with skip.selection: FOLDER:
 
     python -m eval.impact runs/cpu_demo runs/tuned -o runs/impact
     python -m eval.impact runs/cpu_demo runs/tuned -o runs/impact --by=class --windows=60 --coverage=0.6
@@ -47,10 +47,8 @@ from lab.model.attention.inspection import target_logits
 from lab.probe.needles import read_texts
 from lab.skip.sentences import sentence_ends, sentences_with, split_sentences
 
-STRETCH = 200  # marked targets, at least, for each point of the picture
-MOST_STRETCHES = 40  # points of a line
+STRETCHES = 20  # points of a line, at most
 SHOWN = 12  # rows of the printed table
-MANY = 0.9  # of all sentences; a selection that holds more removes little
 FORMS = {"occurrences": ",", "marked": ",", "mean_change": ".3f"}
 FORMS |= dict.fromkeys(("share_of_marked", "share_of_all", "rate"), ".1%")
 NAMED = 8  # labels at most that the picture names
@@ -181,13 +179,10 @@ def summary(result: dict[str, Any], tables: dict[str, pd.DataFrame]) -> str:
     for by, table in tables.items():
         lines.append(to_text(table.rename(columns={"label": by}).set_index(by)[:SHOWN], FORMS))
         lines += [f"... and {len(table) - SHOWN:,} more"] * (len(table) > SHOWN) + [""]
-    removes_little = "; with a lower --coverage a selection removes more of them"
     taken = sum(row["chosen"] for row in result["types"])
     lines.append(
         f"{taken:,} taken (*), {len(result['token_ids']):,} token ids: {result['held_of_marked']:.0%} of the marked "
         f"targets, in {result['held_of_sentences']:.0%} of the sentences"
-        + removes_little
-        * (result["held_of_sentences"] > MANY)
     )
     return "\n".join(lines)
 
@@ -197,16 +192,11 @@ def chart(labels: npt.NDArray[np.str_], marked: BoolArray, title: str) -> Any:
 
     Shapes: (windows, length), both.
     """
-    length = labels.shape[1]
-    stretches = min(max(1, int(marked.sum()) // STRETCH), MOST_STRETCHES, length)
-    edges = np.linspace(0, length, stretches + 1).round()
+    edges = np.linspace(0, labels.shape[1], min(STRETCHES, labels.shape[1]) + 1).round()
     at = pd.cut(np.nonzero(marked)[1], edges, right=False, labels=(edges[1:] + edges[:-1]) / 2)
     shares = pd.crosstab(labels[marked], at, normalize="columns")
-    order = shares.mean(axis=1).sort_values(ascending=False, kind="stable").index
-    lines = shares.loc[order[:NAMED]].T
-    if len(order) > NAMED:
-        lines[f"{len(order) - NAMED:,} others"] = shares.loc[order[NAMED:]].sum()
-    rows = lines.rename_axis("position").melt(var_name="label", value_name="share", ignore_index=False).reset_index()
+    shown = shares.loc[shares.mean(axis=1).nlargest(NAMED).index].T.rename_axis("position")
+    rows = shown.melt(var_name="label", value_name="share", ignore_index=False).reset_index()
     titles: dict[str, Any] = {"x_title": "position in the text (tokens)", "y_title": "share of the marked targets"}
     return draw(rows, "position", "share", "label", percent=True, title=title, **titles)
 

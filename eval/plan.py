@@ -1,21 +1,21 @@
 """Plan a pretraining run: how often each distance will be seen, and how far the model can be expected to reach.
 
-    python -m eval.plan [RUN ...] [--corpus=SHARDS] [--window=2048,4096] [--tokens=1e12] [--target=2048] [--plot]
+    python -m eval.plan [RUN ...] [--corpus=SHARDS] [--window=2048,4096] [--tokens=1e12] [--target=2048]
         [-o FOLDER]
 
     python -m eval.plan --window=4096 --tokens=1e12
     python -m eval.plan --corpus=shards/mine --window=2048,4096,8192 --tokens=3e11 --target=2048
     python -m eval.plan runs/mini-* --corpus=shards/synthetic-0a1b2c3d --window=128,192,256 --tokens=5e6
-    python -m eval.plan --window=4096 --tokens=1e12 --config=configs/tiny_4k.yaml --plot
+    python -m eval.plan --window=4096 --tokens=1e12 --config=configs/tiny_4k.yaml
 
-The law is a position frequency F at which a model reaches that far (eval/engine/law.py). It is fitted to the last probe
+The law is one position frequency F at which models reach that far (eval/engine/law.py). It is fitted to the last probe
 of the runs named, or without any to the two models of arXiv:2410.18745. Every group of points (a window; of the paper's
 a point) is left out in turn and predicted from the others. Read the errors that are printed before the plan. Runs that
 reach the longest that was tested are predicted, not fitted: their reach is a lower bound.
 The corpus is a folder of token shards, or the shape of SlimPajama.
 The 95% limits are of one new model of the size and kind of those fitted, no other; another size is flagged.
-With --positions the command writes f, and the shares of f and of segments up to and from them (Figures 1 and 3 of
-arXiv:2410.18745), instead of a plan.
+With --positions the command writes no plan, but f there and the shares of f and of segments on both sides. These are
+Figures 1 and 3 of arXiv:2410.18745.
 Exit status: 0 done; 2 a mistake in the input, one line each on stderr.
 """
 
@@ -25,18 +25,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import numpy as np
-import pandas as pd
 from annotated_types import Ge, Le
 
 from eval.engine.command import Form, Request, run
-from eval.engine.law import Evidence, Law, Point, fit_law, measured, published
+from eval.engine.law import Law, Point, fit_law, measured, published
 from eval.engine.lengths import SLIMPAJAMA, FloatArray, LengthHistogram, read_lengths
 from eval.engine.records import read_runs, unpacked
 from eval.engine.rows import Found, Row, limits, save, to_text
-from lab import draw
 from lab.command import start
 from lab.config import load_experiment
 from lab.data.config import Mode
@@ -45,9 +43,8 @@ from lab.schema import Length, PathText, Positive, PositiveFloat, Section
 
 FRACTIONS = (1 / 8, 1 / 4, 1 / 2, 3 / 4)  # of the window, where f is printed
 SAME_SIZE = 1.5  # models whose sizes differ by more than this factor are not of one size
-POINTS = 1000  # of a curve at most
 SHARES = ("f", "share_to", "share_from", "segments_to")
-FORMS = {"window": ",", "reach": ",.0f", "f at the reach": ".3g", "error": "+.0%", **dict.fromkeys(SHARES, ".4g")}
+FORMS = {"window": ",", "f at the reach": ".3g", "error": "+.0%", **dict.fromkeys(SHARES, ".4g")}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,30 +77,30 @@ class PlanOptions(Section):
             yield {"window": window, "mode": mode}, lengths.frequency(window, mode)
 
 
-def report(runs: Sequence[Path], options: PlanOptions, picture: Path | None) -> Found:
+def report(runs: Sequence[Path], options: PlanOptions) -> Found:
     """Fit, check and predict; the rows are the predictions, or with --positions the shares of f.
 
     Raises: LabError.
     """
     lengths = read_lengths(options.corpus)
     if options.positions:
-        shares = list(shares_of(lengths, options))
-        shown = [{name: row[name] for name in ("position", "window", "mode", *SHARES)} for row in shares]
-        return Found(to_text(shown, FORMS), shares)
+        rows = list(shares_of(lengths, options))
+        shown = [{name: row[name] for name in ("position", "window", "mode", *SHARES)} for row in rows]
+        return Found(to_text(shown, FORMS), rows)
     evidence = measured(read_runs(runs)) if runs else published(read_lengths(SLIMPAJAMA))
     law = fit_law(evidence.points)
+    n = sum(not point.open for point in evidence.points)
+    size = f"models of {evidence.parameters:,.0f} parameters"
     rows = expected(lengths, options, law, evidence.source)
     parts = [
         f"corpus: {lengths.name}; {options.tokens:.3g} tokens",
         frequencies(lengths, options),
-        describe(law, evidence),
+        "\n".join([f"law of {evidence.source}, {size}, n = {n}: F = {law.f:.3g}", *evidence.left_out]),
         held_out(evidence.points),
         predictions(rows, options),
-        *flags(options, evidence),
+        *flags(options, evidence.parameters),
     ]
-    if picture is not None:
-        draw.save(chart(lengths, options, law), picture)
-    return Found("\n\n".join(parts), rows, picture=picture)
+    return Found("\n\n".join(parts), rows)
 
 
 def frequencies(lengths: LengthHistogram, options: PlanOptions) -> str:
@@ -119,7 +116,7 @@ def expected(lengths: LengthHistogram, options: PlanOptions, law: Law, source: s
     """List what a law predicts for each window and mode."""
     rows = []
     for arm, per_token in options.arms(lengths):
-        row = {"law": source, "tokens": options.tokens, **arm, **law.expect(per_token, options.tokens)._asdict()}
+        row = {"law": source, "tokens": options.tokens, **arm, **law.expect(per_token, options.tokens)}
         if options.target is not None:
             row |= {"target": options.target, "target_tokens": law.tokens_for(per_token, options.target)}
         rows.append(row)
@@ -154,25 +151,15 @@ def in_words(found: Row) -> str:
     return "none" if found["reach"] is None else f"{'>=' * found['whole']}{found['reach']:,}"
 
 
-def describe(law: Law, evidence: Evidence) -> str:
-    """Write the law in one line, its points in a table, and what it leaves out."""
-    intercept, *slope = law.coefficients
-    formula = f"ln F(i) = {intercept:.3f} {slope[0]:+.3f} ln i" if slope else f"F = {law.needed(1):.3g}"
-    size = f"models of {evidence.parameters:,.0f} parameters, n = {len(law.points)}"
-    rows = [{"point": point.group, "reach": point.reach, "f at the reach": point.f} for point in law.points]
-    left_out = [f"left out: {fault}" for fault in evidence.left_out]
-    return "\n".join([f"law of {evidence.source}, {size}: {formula}", to_text(rows, FORMS), *left_out])
-
-
-def flags(options: PlanOptions, evidence: Evidence) -> list[str]:
+def flags(options: PlanOptions, of_law: float) -> list[str]:
     """Warn of what the law does not cover: rotary bases too small for a window, models of another size."""
     if options.config is None:
         return ["unchecked without --config: whether the rotary base serves the windows, and the size of the model"]
     model = load_experiment(Path(options.config)).model
     lines = [line for window in options.window if (line := base_warning(model.theta, window))]
-    size, of_law = model.n_parameters(), evidence.parameters
-    if not 1 / SAME_SIZE <= size / of_law <= SAME_SIZE:
-        lines.append(f"extrapolated: the law is of models of {of_law:,.0f} parameters, {options.config} has {size:,}")
+    if not 1 / SAME_SIZE <= model.n_parameters() / of_law <= SAME_SIZE:
+        size = f"{options.config} has {model.n_parameters():,}"
+        lines.append(f"extrapolated: the law is of models of {of_law:,.0f} parameters, {size}")
     return lines
 
 
@@ -198,17 +185,16 @@ def prediction(law: Law, point: Point) -> Row:
 
     The error of an open point is how far the prediction falls short of it, 0 where it does not.
     """
-    unknown: Row = {"limits": None, "within": None}
+    row: Row = {"f at the reach": point.f, "measured": f"{'>=' * point.open}{point.reach:,.0f}"}
     if point.tokens is None or point.per_token is None:
-        f = law.needed(point.reach)
-        return {"measured": f"f {point.f:.3g}", "predicted": f"f {f:.3g}", **unknown, "error": f / point.f - 1}
-    found = law.expect(point.per_token, point.tokens)._asdict()
+        unknown = {"limits": None, "within": None, "error": law.f / point.f - 1}
+        return {**row, "predicted": f"f {law.f:.3g}", **unknown}
+    found = law.expect(point.per_token, point.tokens)
     error = (found["reach"] or 0) / point.reach - 1
-    row = {"measured": f"{'>=' * point.open}{point.reach:,.0f}", "predicted": in_words(found), **unknown}
-    row |= {"limits": limits(found, ","), "error": min(error, 0.0) if point.open else error}
+    row |= {"predicted": in_words(found), "limits": limits(found, ","), "within": None}
     if found["low"] is not None and not point.open:  # reach has fractions
         row["within"] = "yes" if found["low"] <= point.reach <= found["high"] + 1 else "no"
-    return row
+    return {**row, "error": min(error, 0.0) if point.open else error}
 
 
 def shares_of(lengths: LengthHistogram, options: PlanOptions) -> Iterator[Row]:
@@ -238,33 +224,14 @@ def shares_of(lengths: LengthHistogram, options: PlanOptions) -> Iterator[Row]:
             }
 
 
-def chart(lengths: LengthHistogram, options: PlanOptions, law: Law) -> Any:
-    """Draw f by distance for every window and mode, and the law with its limits."""
-    i = np.unique(np.linspace(1, max(options.window) - 1, POINTS).round())
-    style: dict[str, Any] = {"x_title": "relative position i (tokens)", "log_y": True, "marks": False}
-    style |= {"y_title": f"f(i) after {options.tokens:.3g} tokens", "title": "grey: f that the law asks for"}
-    style["y_limits"] = (options.tokens / 3e3, options.tokens * 1.5)
-    needed, margin = law.log_needed(i), law.margin(i)
-    width = 0 if margin is None else margin
-    asked = pd.DataFrame({"i": i, "f": np.exp(needed), "low": np.exp(needed - width), "high": np.exp(needed + width)})
-    curves = []
-    for arm, per_token in options.arms(lengths):
-        reach = in_words(law.expect(per_token, options.tokens)._asdict())
-        name = f"window {arm['window']:,}, {arm['mode']}: reach {reach}"
-        curves += [{"i": k, "f": per_token[int(k)] * options.tokens, "arm": name} for k in i if k < arm["window"]]
-    band = draw.draw(asked, "i", "f", low="low", high="high", color=draw.GREY, **style)
-    return draw.layer(band, draw.draw(curves, "i", "f", "arm", **style))
-
-
 def main(arguments: Sequence[str]) -> int:
     """Run the command line and return the exit status."""
 
     def show(request: Request) -> Found:
-        picture = (request.folder or Path("runs")) / "plan.png" if request.plots else None
         with unpacked(request.places) as runs:
-            return save(report(runs, request.options, picture), request.folder, "plan")
+            return save(report(runs, request.options), request.folder, "plan")
 
-    form = Form(options=PlanOptions, lacks=("--distance", "--frequency"), each=False, missing="")
+    form = Form(options=PlanOptions, lacks=("--distance", "--frequency", "--plot"), each=False, missing="")
     return run("eval.plan", __doc__, form, show, arguments)
 
 

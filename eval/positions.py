@@ -1,7 +1,7 @@
 """Show the relative positions of a text under a method, and how often training has seen them.
 
     python -m eval.positions METHOD --length=TOKENS [--parameter=value ...] [--plot] [-o FOLDER]
-    python -m eval.positions SKIP --n_tokens=TOKENS --target_len=TOKENS [--option=value ...] [--plot] [-o FOLDER]
+    python -m eval.positions SKIP --n_tokens=TOKENS --target_len=TOKENS [--option=value ...] [-o FOLDER]
 
 Of a distance method it prints the matrix of relative positions, rows queries and columns keys, and what is in it:
 
@@ -15,11 +15,11 @@ is documents of SlimPajama's lengths, cut every --length tokens, or what a finis
     python -m eval.positions string --shift=683 --length=2048 --plot
     python -m eval.positions string --shift=64 --window=32 --length=192 --plot --counts=runs/cpu_demo
 
-A skip method gives a short sample ids inside a long target window. Of it the command prints how far apart tokens are,
-how long ids go on without a gap, and f at quarters of the window (eval/engine/skip_ids.py); --plot draws them:
+A skip method gives a short sample ids inside a long target window. The command prints how far apart tokens are, how
+long ids go on without a gap, and f at quarters of the window (eval/engine/skip_ids.py):
 
     python -m eval.positions pose --n_tokens 2048 --target_len 8192
-    python -m eval.positions longrecipe --n_tokens=24000 --target_len=80000 --sentence_tokens=86 --plot
+    python -m eval.positions longrecipe --n_tokens=24000 --target_len=80000 --sentence_tokens=86
 
 Parameters may follow METHOD after a colon: string:shift=3,window=0. The picture lies in runs/, or in FOLDER of -o.
 """
@@ -42,7 +42,7 @@ from eval.engine.rows import Found, Row, save
 from eval.engine.skip_ids import LONGEST, SkipOptions, evenly, show_skip
 from lab.command import NOTHING_WRITTEN, parse_method, read_options, settings_lines, start
 from lab.counts import SavedCounts
-from lab.draw import Rule, beside, draw
+from lab.draw import beside, draw
 from lab.draw import save as save_chart
 from lab.errors import ConfigError, look_up
 from lab.positions import DISTANCE_METHODS, Distance
@@ -55,8 +55,6 @@ EDGE = 6
 STRETCHES = 4  # of the last row that are printed; of more, the first two and the last
 DECIMALS = 3  # at most, of a fractional position
 CELLS = 72  # queries, and keys, of a text that are drawn at most
-POINTS = 512  # of a curve at most
-REACH = 1.25  # end of the curve's axis at most, in lengths that training and the method cover
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,14 +81,19 @@ def show(request: Request) -> Found:
     """
     config, options = parse(request)
     is_skip = isinstance(options, SkipOptions)
-    faults = config.length_faults(options.n_tokens if is_skip else options.length)
+    length = options.n_tokens if is_skip else options.length
+    faults = [f"--{fault}" for fault in config.length_faults(length)]
+    if is_skip and request.plots:
+        faults.append("--plot: a skip method has no picture; leave it out")
+    if not is_skip and options.counts is not None and not request.plots:
+        faults.append(f"--counts={options.counts}: would be ignored, nothing is drawn; add --plot")
     if faults:
-        raise ConfigError(*(f"--{fault}" for fault in faults))
-    text, rows, chart = (show_skip if is_skip else show_matrix)(config, options, plots=request.plots)
-    name = f"positions-{config.method}-{options.n_tokens if is_skip else options.length}"
+        raise ConfigError(*faults)
+    text, rows = (show_skip if is_skip else show_matrix)(config, options)
+    name = f"positions-{config.method}-{length}"
     picture = (request.folder or Path("runs")) / f"{name}.png" if request.plots else None
     if picture is not None:
-        save_chart(chart, picture)
+        save_chart(matrix_chart(config, options), picture)
     return save(Found(text, rows, picture=picture), request.folder, name)
 
 
@@ -102,7 +105,8 @@ def parse(request: Request) -> tuple[Any, Any]:
     named = parse_method(str(request.model), "METHOD")
     config_class = look_up(METHODS, named.pop("method"), "METHOD")
     options_class = options_of(config_class)
-    given, own = {**named, **request.options}, {field.name for field in fields(options_class)}
+    given = {**named, **request.options}
+    own = {field.name for field in fields(options_class)}
     built: list[Any] = []
     faults: list[str] = []
     for one, names in ((config_class, given.keys() - own), (options_class, given.keys() & own)):
@@ -120,14 +124,11 @@ def options_of(config_class: type[Any]) -> type[Any]:
     return SkipOptions if config_class in SKIP_METHODS.values() else MatrixOptions
 
 
-def show_matrix(distance: Distance, options: MatrixOptions, *, plots: bool) -> tuple[str, list[Row], Any]:
-    """Show a distance method's matrix: the text, the row, and the picture if one is wanted.
-
-    Raises: LabError.
-    """
-    if options.counts is not None and not plots:
-        raise ConfigError(f"--counts={options.counts}: would be ignored, nothing is drawn; add --plot")
-    length, held, parameters = options.length, values(distance, options.length), resolved(distance)
+def show_matrix(distance: Distance, options: MatrixOptions) -> tuple[str, list[Row]]:
+    """Show a distance method's matrix: the text, and the row."""
+    length = options.length
+    held = values(distance, length)
+    parameters = resolved(distance)
     last = last_row(distance, length)
     lines = {
         "method": " ".join([distance.method, *(f"--{name}={json.dumps(value)}" for name, value in parameters.items())]),
@@ -141,7 +142,7 @@ def show_matrix(distance: Distance, options: MatrixOptions, *, plots: bool) -> t
     facts = "\n".join(f"{name:<27}{text}" for name, text in lines.items())
     row = {"metric": "relative_positions", "method": distance.method, "parameters": parameters, "length": length}
     row |= {"largest": float(held[-1]), "distinct": len(held)}
-    return f"{matrix_text(distance, length)}\n\n{facts}", [row], matrix_chart(distance, options) if plots else None
+    return f"{matrix_text(distance, length)}\n\n{facts}", [row]
 
 
 def cells(distance: Distance, q_pos: IntArray, k_pos: IntArray) -> FloatArray:
@@ -231,6 +232,7 @@ def resolved(config: Any) -> dict[str, Any]:
 def interpolated(f: FloatArray, rel_pos: FloatArray) -> FloatArray:
     """Return f at any relative positions: linear between whole ones, as Eq. 2 is too, 0 beyond them, nan at nan.
 
+    Source: arXiv:2410.18745, Eq. 2.
     Example:
         >>> interpolated(np.array([36.0, 29.0, 23.0]), np.array([0.0, 1.5, 2.5, 3.0, 9.0, np.nan])).tolist()
         [36.0, 26.0, 11.5, 0.0, 0.0, nan]
@@ -240,42 +242,30 @@ def interpolated(f: FloatArray, rel_pos: FloatArray) -> FloatArray:
 
 
 def matrix_chart(distance: Distance, options: MatrixOptions) -> Any:
-    """Draw the matrix (arXiv:2410.18745, Figures 5 and 8), the same cells by f, and f(i) (Figure 1)."""
+    """Draw the matrix (arXiv:2410.18745, Figures 5 and 8), and the same cells by f, a share of its largest value."""
     import pandas as pd
 
-    length = options.length
-    largest = float(values(distance, length)[-1])
     if options.counts is None:
-        training, f = "natural lengths", natural_lengths(length).frequency(length, "natural")
+        training = "natural lengths"
+        f = natural_lengths(options.length).frequency(options.length, "natural")
     else:
         counted = SavedCounts.read(Path(options.counts) / "counts.npz").frequency()
-        training, f = options.counts, counted / counted.max()
-    at = evenly(length, CELLS)
+        training = options.counts
+        f = counted / counted.max()
+    at = evenly(options.length, CELLS)
     rel_pos = cells(distance, at, at)
     share = interpolated(f, rel_pos)
     grid = pd.DataFrame({"position": rel_pos.ravel(), "share": share.ravel()})
-    grid["query"], grid["key"] = np.repeat(at, len(at)), np.tile(at, len(at))
+    grid["query"] = np.repeat(at, len(at))
+    grid["key"] = np.tile(at, len(at))
     heat = partial(draw, grid, "key", "query", kind="heat", x_title="key position", y_title="query position")
     never = f"{100 * (share == 0).sum() / np.isfinite(share).sum():.3g}%"
-    i = np.linspace(0, min(max(length, len(f)), REACH * max(largest + 1, len(f))), POINTS)
-    curve = draw(
-        pd.DataFrame({"i": i, "f": interpolated(f, i)}),
-        "i",
-        "f",
-        percent=True,
-        marks=False,
-        rules=[Rule("x", largest, f"{distance.method} ends at {largest:,.0f}")],
-        title="position frequency of the training, f(i) / largest f",
-        x_title="relative position i (tokens)",
-        y_title="",
-    )
     parameters = ", ".join(f"{name} {value}" for name, value in resolved(distance).items() if value)
     trained = f"training: {training}, L = {len(f):,} tokens"
     return beside(
         heat("position", title="relative position, tokens"),
         heat("share", percent=True, title=f"f of it, share of the largest; never trained: {never} of the cells"),
-        curve,
-        title=f"{distance.method}: {parameters}; a text of {length:,} tokens; {trained}",
+        title=f"{distance.method}: {parameters}; a text of {options.length:,} tokens; {trained}",
     )
 
 

@@ -190,7 +190,7 @@ class ByMethod(NeedleMeasure):
                     if item.method == BASE:
                         base = passed
                     elif base is not None:
-                        row["versus_rope"] = pair(base, passed).row
+                        row["versus_rope"] = pair(base, passed)
                     rows.append(self.keep(row))
         return rows
 

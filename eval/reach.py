@@ -1,19 +1,18 @@
 """Explain reach by position frequency, tokens, window and rotary base in one regression with limits.
 
-    python -m eval.reach RUN [RUN ...] [--option=value ...] [-o FOLDER] [--plot]
+    python -m eval.reach RUN [RUN ...] [--option=value ...] [-o FOLDER]
 
     python -m eval.reach runs/mini-*
-    python -m eval.reach runs/mini-* --last --at=96 -o results --plot
+    python -m eval.reach runs/mini-* --last --at=96 -o results
 
-Every probe of every run is a point, or with --last each run's last one. ln reach is a linear function of ln f at one
-distance, ln tokens, ln window, ln of the rotary base, and ln of the question's longest distance in the synthetic corpus
-(section). A reach at the end of what was tested counts as that far or farther. No reach counts as less than the first
-distance (eval/engine/regression.py). Limits are at 95%, from 1,000 resamples of whole runs. Columns that do not differ,
-or that follow from others, are named and left out. Models of each column alone, of none and of all are compared by the
-log likelihood of runs, and of arms, that were left out of the fit.
+Every probe of every run is a point, or with --last each run's last one. The log of reach is a linear function of five
+logs: of f at one distance, of tokens, of the window, of the rotary base, and of the question's longest distance in the
+synthetic corpus (section). A reach at the end of what was tested counts as that far or farther. No reach counts as less
+than the first distance (eval/engine/regression.py). Limits are at 95%, from 1,000 resamples of whole runs. Columns that
+do not differ, or that follow from others, are named and left out. Models of each column alone, of none and of all are
+compared. What counts is the log likelihood of runs, and of arms, that were left out of the fit.
 
-Prints the tables; -o writes their rows and the points to reach.jsonl; --plot adds reach.png, measured against predicted
-reach.
+Prints the tables; -o writes their rows and the points to reach.jsonl.
 Exit status: 0 done; 2 a mistake in the input, one line each on stderr.
 """
 
@@ -21,18 +20,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
-from scipy.special import ndtri
 
 from eval.engine.command import Form, Request, run
 from eval.engine.records import ProbedRun, read_runs, unpacked
 from eval.engine.regression import CONFIDENCE, SPARE, Regression, bootstrap, compare, fit, measured, separable
 from eval.engine.rows import Found, save, to_text
-from lab import draw
 from lab.command import start
 from lab.counts import SavedCounts, f_at
 from lab.errors import DataError
@@ -62,7 +58,7 @@ class ReachOptions(Section):
     one, whenever it began. This selects by what is explained."""
 
 
-def analyse(runs: Mapping[str, ProbedRun], options: ReachOptions, picture: Path | None) -> Found:
+def analyse(runs: Mapping[str, ProbedRun], options: ReachOptions) -> Found:
     """Fit and compare; the rows are those of all tables, and the points.
 
     Raises: LabError.
@@ -75,7 +71,8 @@ def analyse(runs: Mapping[str, ProbedRun], options: ReachOptions, picture: Path 
     if points.empty:
         raise DataError(f"RUNS: no probe has reach and f at {distance} tokens; name runs that probed and counted")
     columns, faults = separable(points, COLUMNS)
-    model, exact = fit(points, columns), int(measured(points).sum())
+    model = fit(points, columns)
+    exact = int(measured(points).sum())
     ends = np.isposinf(points["high"]).sum()
     kinds = f"reach measured in {exact}, the end of what was tested in {ends}, none in {len(points) - exact - ends}"
     parts = [
@@ -95,11 +92,9 @@ def analyse(runs: Mapping[str, ProbedRun], options: ReachOptions, picture: Path 
         for by in ("run", "arm"):
             tables[f"models by {by}"] = compare(points, models, by)
             parts.append(to_text(tables[f"models by {by}"], FORMS))
-        if picture is not None:
-            draw.save(chart(points, model), picture)
     parts.append(f"last probes, geometric means:\n{to_text(tables['arms'], FORMS)}\n{one_f(tables['arms'])}")
     rows = [{"table": name, **row} for name, table in tables.items() for row in table.reset_index().to_dict("records")]
-    return Found("\n\n".join(parts), rows, picture=None if model is None else picture)
+    return Found("\n\n".join(parts), rows)
 
 
 def regression_text(table: pd.DataFrame, model: Regression, fitted: int, faults: Mapping[str, str]) -> str:
@@ -174,33 +169,15 @@ def at_the_reach(points: pd.DataFrame) -> pd.DataFrame:
     return table.assign(**{"least f": arms["least f"].min(), "most f": arms["most f"].max()})
 
 
-def chart(points: pd.DataFrame, model: Regression) -> Any:
-    """Draw measured against predicted reach: every probe, the line of equality and the limits of a new probe."""
-    exact = measured(points)
-    bound = np.where(np.isfinite(points["low"]), points["low"], points["high"])
-    kinds = np.where(exact, "measured", np.where(np.isposinf(points["high"]), "that far or farther", "less"))
-    shown = points.assign(predicted=np.exp(model.predict(points)), shown=np.exp(bound), kind=kinds)
-    for side in ("low", "high"):
-        shown[side] = shown[f"reach_{side}"].fillna(shown["shown"]).where(exact)
-    style: dict[str, Any] = {"x_title": f"reach predicted from {', '.join(model.columns) or 'nothing'} (tokens)"}
-    style |= {"y_title": "reach (tokens)", "low": "low", "high": "high"}
-    ends = shown[["predicted", "shown"]].agg(["min", "max"]).agg({"predicted": "min", "shown": "max"})
-    width = np.exp(model.sigma * ndtri((1 + CONFIDENCE) / 2))
-    equal = pd.DataFrame({"predicted": ends, "equal": ends, "low": ends / width, "high": ends * width})
-    line = draw.draw(equal, "predicted", "equal", color=draw.GREY, marks=False, **style)
-    return draw.layer(line, draw.draw(shown, "predicted", "shown", "arm", kind="point", shape="kind", **style))
-
-
 def main(arguments: Sequence[str]) -> int:
     """Run the command line and return the exit status."""
 
     def work(request: Request) -> Found:
-        picture = (request.folder or Path("runs")) / "reach.png" if request.plots else None
         with unpacked(request.places) as runs:
-            return save(analyse(read_runs(runs), request.options, picture), request.folder, "reach")
+            return save(analyse(read_runs(runs), request.options), request.folder, "reach")
 
     missing = "RUN: must come first, the folders of one or more runs; for instance runs/cpu_demo"
-    form = Form(options=ReachOptions, lacks=("--distance", "--frequency"), each=False, missing=missing)
+    form = Form(options=ReachOptions, lacks=("--distance", "--frequency", "--plot"), each=False, missing=missing)
     return run("eval.reach", __doc__, form, work, arguments)
 
 

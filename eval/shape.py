@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pandas as pd
 
 from eval.engine.command import Form, Request, run
 from eval.engine.rows import Found, save, to_text
@@ -60,17 +61,13 @@ def report(experiment: Experiment, picture: Path | None) -> Found:
         f"corpus never read; {cost['cut_frac']:.1%} of its documents cut",
         f"pairs a token: {cost['pairs_per_token']:,.1f}, natural {cost['natural_pairs_per_token']:,.1f}",
     ]
-    bins = itertools.pairwise(plan.edges.tolist())
-    shares = zip(*(getattr(plan, name).tolist() for name in NAMES), strict=True)
-    rows: list[dict[str, Any]] = [
-        {"metric": "pairs", "from": low, "to": high - 1, **dict(zip(NAMES, each, strict=True))}
-        for (low, high), each in zip(bins, shares, strict=True)
-    ]
+    shares = pd.DataFrame({"metric": "pairs", "from": plan.edges[:-1], "to": plan.edges[1:] - 1})
+    shares = shares.assign(**{name: getattr(plan, name) for name in NAMES})
     if picture is not None:
         title = f"{title}: total variation {plan.distance:.3f}"
-        draw.save(draw.beside(profiles(rows, plan), effect(experiment, shaped), title=title), picture)
-    rows = [{"metric": "cost", "tokens": tokens, "total_variation": plan.distance, **cost}, *rows]
-    return Found("\n".join(lines), rows, picture=picture)
+        draw.save(draw.beside(profiles(shares, plan), effect(experiment, shaped), title=title), picture)
+    costs = {"metric": "cost", "tokens": tokens, "total_variation": plan.distance, **cost}
+    return Found("\n".join(lines), [costs, *shares.to_dict("records")], picture=picture)
 
 
 def table(plan: Plan) -> str:
@@ -89,15 +86,11 @@ def table(plan: Plan) -> str:
     return "\n".join([*lines, f"total variation, aimed to reached: {plan.distance:.4f}"])
 
 
-def profiles(rows: Sequence[dict[str, Any]], plan: Plan) -> Any:
+def profiles(shares: pd.DataFrame, plan: Plan) -> Any:
     """Draw the share of the pairs at each distance."""
-    points = [
-        {"distance": row["from"], "share": row[name] / (row["to"] + 1 - row["from"]), "profile": name}
-        for name in NAMES
-        for row in rows
-    ]
-    pairs = "pairs" if plan.weights is None else "supervised pairs"
-    title = f"share of the {pairs} at each distance"
+    each = shares[[*NAMES]].div(shares["to"] + 1 - shares["from"], axis=0).assign(distance=shares["from"])
+    points = each.melt("distance", var_name="profile", value_name="share")
+    title = f"share of the {'pairs' if plan.weights is None else 'supervised pairs'} at each distance"
     return draw.draw(points, "distance", "share", series="profile", names=NAMES, title=title, marks=False)
 
 

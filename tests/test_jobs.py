@@ -1,15 +1,11 @@
 """The runner of child processes: order, what is done already, failures and signals."""
 
-import os
-import signal
-import subprocess
 import sys
 
 import psutil
 import pytest
 
 from lab.jobs import Job, run_jobs
-from tests.forked import ROOT
 from tests.refusals import refused
 
 WRITE = "import sys; open(sys.argv[1], 'a').write(sys.argv[2]); print('printed'); sys.exit(int(sys.argv[3]))"
@@ -29,19 +25,6 @@ def test_jobs_run_in_order_those_done_are_skipped_and_a_failure_starts_no_other(
     assert ended == [("b", 0), ("c", 3)]
     assert (tmp_path / "log").read_text().split() == ["printed"] * 2
     assert run_jobs([job(tmp_path, name) for name in "xyz"], at_once=3) == 0
-
-
-def test_a_signal_is_passed_on_as_sigterm_and_the_rest_is_left(tmp_path):
-    code = (
-        "import sys, lab.jobs as j; waits = 'import time, signal, sys; "
-        "signal.signal(15, lambda *a: sys.exit(75)); print(1, flush=True); time.sleep(60)'; "
-        "job = j.Job('a', [sys.executable, '-S', '-c', waits]); other = j.Job('b', ['true']); "
-        "sys.exit(j.run_jobs([job, other]))"
-    )
-    process = subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.PIPE, process_group=0)
-    assert process.stdout.readline() == b"1\n"
-    os.killpg(process.pid, signal.SIGINT)
-    assert process.wait(30) == 75
 
 
 def test_children_are_killed_where_something_fails_here(tmp_path):

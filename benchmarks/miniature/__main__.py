@@ -136,7 +136,7 @@ def report(place: Path, runs: dict[str, list[PlannedRun]]) -> int:
         status = command("eval.report", *paths, "-o", str(place / f"{name}.html"), "--figures", str(place / name))
         if status:
             return status
-    status = command("eval.reach", *every, "--reached", f"--at={COMPARED_WINDOW // 2}", "--plot", "-o", str(place))
+    status = command("eval.reach", *every, "--reached", f"--at={COMPARED_WINDOW // 2}", "-o", str(place))
     if status or "windows" not in runs:
         return status
     windows = runs["windows"]
@@ -145,8 +145,8 @@ def report(place: Path, runs: dict[str, list[PlannedRun]]) -> int:
         f"--corpus={shard_folder(windows[0].experiment.data)}",
         f"--window={','.join(map(str, sizes))}",
         f"--tokens={windows[0].experiment.train.tokens}",
-        "--plot",
-        str(place / "plan.png"),
+        "-o",
+        str(place),
     ]
     return command("eval.plan", *(str(run.path) for run in windows), *plan_words)
 

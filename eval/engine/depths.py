@@ -1,9 +1,9 @@
 """Which of a test's numbers were found, by their depth in the text (arXiv:2410.18745, Figure 4 and Table 4).
 
-Depth is the share of the haystack before a needle, 0 at its beginning. The n needles of a test lie one in each n-th
-of the haystack's first 99%, and cells are equal parts of the same 99%, a whole number of them to a needle. So a test
-has one number in a cell at most, the numbers of a cell come from different tests, and the share found has the exact
-limits of Clopper and Pearson.
+Depth is the share of the haystack before a needle, 0 at its beginning. Each n-th of the haystack's first 99% has one
+of a test's n needles. Cells are equal parts of the same 99%, a whole number of them to a needle. So a test has one
+number in a cell at most. The numbers of a cell come from different tests, and the share found has the exact limits of
+Clopper and Pearson.
 
 Table 4 asks in which third of the document failures lie. A third may hold several numbers of a test, which do not fail
 independently. So every test that misses any number counts once, by one of its missed numbers, drawn with equal chances
@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from eval.engine.answers import own_lengths
-from eval.engine.needles import FORMS, STYLE, NeedleMeasure
+from eval.engine.needles import STYLE, NeedleMeasure
 from eval.engine.rows import Row, limits, pivot, shortened, to_text, write_rows
 from eval.engine.statistics import share
 from lab.draw import below, draw
@@ -63,48 +63,32 @@ def third_of(depth: float) -> int:
 
 def depth_rows(tests: Sequence[Row], found: Finds, depths: int, confidence: float) -> list[Row]:
     """Count the numbers of one length's tests by depth: a row for each cell."""
-    totals, hits = np.zeros((2, depths), dtype=int)
+    counts = np.zeros((depths, 2), dtype=int)  # missed and found
     for row in tests:
         for needle, (depth, hit) in enumerate(zip(row["depths"], was_found(row, found), strict=True)):
-            cell = cell_of(depth, needle, len(row["depths"]), depths)
-            totals[cell] += 1
-            hits[cell] += hit
+            counts[cell_of(depth, needle, len(row["depths"]), depths), int(hit)] += 1
     edges = [round(DEPTH_RANGE * k / depths, 6) for k in range(depths + 1)]
-    each = zip(edges, edges[1:], totals.tolist(), hits.tolist(), strict=False)
     return [
-        {"from_depth": start, "to_depth": end, "n": n, "found": hit, **share(hit, n, confidence)}
-        for start, end, n, hit in each
+        {"from_depth": start, "to_depth": end, "n": missed + hit, "found": hit, **share(hit, missed + hit, confidence)}
+        for start, end, (missed, hit) in zip(edges, edges[1:], counts.tolist(), strict=False)
     ]
 
 
 def third_rows(tests: Sequence[Row], found: Finds, seed: int, confidence: float) -> list[Row]:
     """Count the failures of one length's tests by third; `n` is the tests that miss a number."""
-    numbers, missed, failures = np.zeros((3, 3), dtype=int)
+    failures = []
     for row in tests:
-        thirds = [third_of(depth) for depth in row["depths"]]
-        lost = [third for third, hit in zip(thirds, was_found(row, found), strict=True) if not hit]
-        np.add.at(numbers, thirds, 1)
-        np.add.at(missed, lost, 1)
+        hits = was_found(row, found)
+        lost = [third_of(depth) for depth, hit in zip(row["depths"], hits, strict=True) if not hit]
         if lost:
             generator = np.random.default_rng([seed, row["length"], row["test"], DRAW])
-            failures[lost[generator.integers(len(lost))]] += 1
-    failing = int(failures.sum())
-    each = zip(THIRDS, numbers.tolist(), missed.tolist(), failures.tolist(), strict=True)
+            failures.append(lost[generator.integers(len(lost))])
+    n = len(failures)
+    counts = [failures.count(third) for third in range(len(THIRDS))]
     return [
-        {"third": third, "numbers": n, "missed": m, "n": failing, "failures": k, **share(k, failing, confidence)}
-        for third, n, m, k in each
+        {"third": third, "n": n, "failures": k, **share(k, n, confidence)}
+        for third, k in zip(THIRDS, counts, strict=True)
     ]
-
-
-def peak(thirds: Sequence[Row]) -> str | None:
-    """Name the third with more failures than any other; None where two have as many.
-
-    Example:
-        >>> peak([{"third": name, "failures": count} for name, count in zip(THIRDS, (2, 5, 1))])
-        '33-66%'
-    """
-    least, most = sorted(thirds, key=lambda row: row["failures"])[-2:]
-    return most["third"] if most["failures"] > least["failures"] else None
 
 
 class ByDepth(NeedleMeasure):
@@ -148,8 +132,8 @@ class ByDepth(NeedleMeasure):
                 for row in depth_rows(result.cases, found, self.depths, confidence):
                     rows.append({**shared, "metric": "found_by_depth", **row})
                 thirds = third_rows(result.cases, found, self.probe.config.seed, confidence)
-                summary = {"metric": "failures_by_third", "accuracy": result.accuracy, "peak": peak(thirds)}
-                rows += [{**shared, **summary, **row} for row in thirds]
+                shared |= {"metric": "failures_by_third", "accuracy": result.accuracy}
+                rows += [{**shared, **row} for row in thirds]
         write_rows(self.path, rows)
         return rows
 
@@ -157,16 +141,11 @@ class ByDepth(NeedleMeasure):
         """Write the heat map in percent, and of the tests that miss a number, how many miss it where."""
         cells, thirds = split(rows)
         grid = 100 * pivot(cells, "depth", "length").astype(float).dropna(how="all")
-        shown: dict[int, Row] = {}
-        for row in thirds:
-            about = {"length": row["length"], "tests": row["tests"], "miss any": row["n"]}
-            known = None if row["score"] is None else f"{row['score']:.2f} ({limits(row, '.2f')})"
-            shown.setdefault(row["length"], about)[row["third"]] = known
-        for row in thirds:
-            shown[row["length"]]["peak"] = row["peak"]
-        heading = f"share of failures by third of the text, {self.config.confidence:.6g} limits"
-        lines = [self.title(), "", "numbers found (%)", to_text(grid.rename(columns="{:,}".format), ".0f"), "", heading]
-        lines.append(to_text([*shown.values()], FORMS))
+        lines = [self.title(), "", "numbers found (%)", to_text(grid.rename(columns="{:,}".format), ".0f")]
+        missed = [{**row, "share": f"{row['score']:.2f} ({limits(row, '.2f')})"} for row in thirds if row["n"]]
+        if missed:
+            heading = f"share of failures by third of the text, {self.config.confidence:.6g} limits"
+            lines += ["", heading, to_text(pivot(missed, "length", "third", "share"))]
         return "\n".join(lines)
 
     def chart(self, rows: Sequence[Row]) -> Any:
@@ -184,7 +163,7 @@ class ByDepth(NeedleMeasure):
             rules=self.window_between(self.lengths),
             **STYLE,
         )
-        missed = [row for row in thirds if row["score"] is not None]
+        missed = [row for row in thirds if row["n"]]
         if not missed:
             return grid
         style = {"kind": "bar", "names": THIRDS, "height": 110, "title": "", "y_title": "share of failures"}

@@ -1,7 +1,7 @@
 """Results of any evaluations as records of one form, and runs in one compressed table.
 
-Every evaluation writes one JSON object a line, with names of its own. KINDS lists for each what its rows are called,
-what their score is, and which fields two rows must agree in to be results of the same task.
+Every evaluation writes one JSON object a line, with names of its own. KINDS lists for each what its rows are called
+and what their score is. Its last field names in what two rows must agree to be results of the same task.
 
 A table of runs is a .jsonl.xz file, so that many runs can be kept in a repository. Each line is one JSON object: the
 run, the file in its folder, and a row of that file, its text, or its arrays. Commands that read run folders take such a
@@ -34,7 +34,8 @@ from lab.train.folder import RunFolder
 ENDING = ".jsonl.xz"
 FILES = ("config.yaml", "environment.json", "probes.jsonl", "counts.npz")
 Row = dict[str, Any]
-COLUMNS, WIDER = ["model", "checkpoint", "method"], ["precision", "weights"]
+COLUMNS = ["model", "checkpoint", "method"]  # what a column of eval.compare is, unless --by names it
+WIDER = ["precision", "weights"]  # and where two results of one task would else be in one cell
 NEEDLES = ("needles", "digits", "required", "answer_budget", "haystack")
 HARNESS = ("task_version", "definition", "metric", "filter", "fewshot", "limit", "chat", "truncate")
 
@@ -127,16 +128,12 @@ def read_runs(places: Sequence[Path]) -> dict[str, ProbedRun]:
 
 
 class Kind(NamedTuple):
-    """How an evaluation's rows are read: their task, as a template, and the fields in which rows of a line agree.
-
-    `better` is 1 where higher scores are better, -1 where lower ones are, 0 where neither is.
-    """
+    """How an evaluation's rows are read: their task, as a template, and the fields in which rows of a line agree."""
 
     evaluation: str
     task: str
     alike: tuple[str, ...]
     unit: str = "share"
-    better: int = 1
 
 
 KINDS = {  # by what kind_of returns
@@ -144,23 +141,21 @@ KINDS = {  # by what kind_of returns
     "passkey": Kind("passkey", "depth {depth:.0%}", ("digits", "filler", "answer_budget")),
     "lines": Kind("lines", "{asked} lines", ("answer_budget", "by", "asked")),
     "line_tokens": Kind("lines", "{asked} tokens", ("answer_budget", "by", "asked")),
-    "perplexity": Kind("perplexity", "stride {stride}", ("texts", "stride"), "perplexity", -1),
+    "perplexity": Kind("perplexity", "stride {stride}", ("texts", "stride"), "perplexity"),
     "needles_by_method": Kind("methods", "{required} of {needles} needles", NEEDLES),
-    "found_by_depth": Kind("heatmap", "depth {from_depth:.0%} to {to_depth:.0%}", (*NEEDLES, "tests", "depths")),
-    "failures_by_third": Kind("thirds", "failures in the {third} third", (*NEEDLES, "tests"), better=0),
-    "harness": Kind("harness", "{task} {metric} {filter}", HARNESS, "score", 0),
+    "harness": Kind("harness", "{task} {metric} {filter}", HARNESS, "score"),
     "distance": Kind("distance", "numbers found", ("needles", "digits", "answer_budget", "haystack")),
     "found_by_prompt": Kind("distance", "numbers found in {context} tokens", ("needles", "digits", "haystack")),
     "needles_by_distance": Kind("distance", "numbers found, several in a test", ()),
     "probe": Kind("probe", "{required} of {needles} needles", NEEDLES),
 }
-SUMMARY = (  # score, lower and upper limit, first value tested, task, unit, better
-    ("effective_length", "low", "high", "first_length", "effective length at {threshold:g}", "tokens", 1),
-    ("smooth", "smooth_low", "smooth_high", "first_length", "smooth effective length at {threshold:g}", "tokens", 1),
-    ("reach", "reach_low", "reach_high", "first_distance", "reach at {threshold:g}", "tokens", 1),
-    ("f_at_effective_length", "", "", "", "f at the effective length", "pairs", 0),
-    ("f_at_reach", "", "", "", "f at the reach", "pairs", 0),
-    ("held_out_loss", "", "", "", "held-out loss", "nats", -1),
+SUMMARY = (  # score, lower and upper limit, first value tested, task, unit
+    ("effective_length", "low", "high", "first_length", "effective length at {threshold:g}", "tokens"),
+    ("smooth", "smooth_low", "smooth_high", "first_length", "smooth effective length at {threshold:g}", "tokens"),
+    ("reach", "reach_low", "reach_high", "first_distance", "reach at {threshold:g}", "tokens"),
+    ("f_at_effective_length", "", "", "", "f at the effective length", "pairs"),
+    ("f_at_reach", "", "", "", "f at the reach", "pairs"),
+    ("held_out_loss", "", "", "", "held-out loss", "nats"),
 )
 
 
@@ -202,14 +197,13 @@ def read(row: Row) -> Iterator[Row]:
 
     `below` is the first value tested, where that one failed.
     """
-    kind = kind_of(row)
-    tokens = row.get("consumed_tokens")
-    shared = {"below": None, "passed": np.nan, **{name: row.get(name) for name in (*COLUMNS, *WIDER)}}
+    kind, tokens = kind_of(row), row.get("consumed_tokens")
+    shared = {name: row.get(name) for name in (*COLUMNS, *WIDER, "score", "low", "high")}
     shared["checkpoint"] = row.get("checkpoint") or (f"tokens-{tokens:015d}" if tokens else None)
+    shared |= {"below": None, "passed": np.nan}
     if kind is not None and row["score"] is not None:
-        shared |= {name: row.get(name) for name in ("score", "low", "high")}
         if kind.unit == "share" and row.get("metric") != "needles_by_distance":  # whose numbers depend on each other
-            shared["passed"] = next((row[name] for name in ("passed", "found", "failures") if name in row), np.nan)
+            shared["passed"] = row.get("passed", row.get("found", np.nan))
         yield shared | {
             "evaluation": kind.evaluation,
             "alike": {name: row.get(name) for name in ("protocol", "seed", *kind.alike)},
@@ -217,19 +211,18 @@ def read(row: Row) -> Iterator[Row]:
             "length": row.get({"lines": "asked", "distance": "distance"}.get(kind.evaluation, "length")),
             "n": row["n"],
             "unit": kind.unit,
-            "better": {None: kind.better, True: 1, False: -1}[row.get("higher_is_better")],
         }
     if kind is not None or not {"effective_length", "reach"} & set(row):
         return
     shared["evaluation"] = "probe" if "effective_length" in row else "distance"
     shared["alike"] = {name: row.get(name) for name in ("protocol", *NEEDLES[:-1])}  # of no one text or draw of tests
-    for name, low, high, first, task, unit, better in SUMMARY:
+    for name, low, high, first, task, unit in SUMMARY:
         score, below = row.get(name), row.get(first)
         if name not in row or (score is None and below is None) or (unit == "pairs" and not score):
             continue
         known = {"score": score, "low": row.get(low), "high": row.get(high), "below": below if score is None else None}
         tests = row.get("tests", row.get("n")) if unit == "tokens" else None
-        yield shared | known | {"task": task.format_map(row), "n": tests, "unit": unit, "better": better}
+        yield shared | known | {"task": task.format_map(row), "n": tests, "unit": unit}
 
 
 def kind_of(row: Row) -> Kind | None:

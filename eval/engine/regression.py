@@ -3,7 +3,7 @@
     ln r = b_0 + sum over columns c of b_c ln c + s e,     e standard normal
 
 A probe whose reach was measured contributes the density of ln r. One whose reach is the end of what was tested adds the
-probability of more, and one without any reach the probability of less (Tobin 1958). In d = b / s and h = 1 / s,
+probability of more. One without any reach adds the probability of less (Tobin 1958). In d = b / s and h = 1 / s,
 
     z = h ln r - x'd;   measured: ln h - z^2 / 2;   the end: ln Phi(-z);   none: ln Phi(z)
 
@@ -20,7 +20,7 @@ Source: Tobin 1958 (Econometrica 26), Olsen 1978 (Econometrica 46).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -41,36 +41,25 @@ LEAST_SIGMA, MOST_SIGMA = 1e-3, 1e3  # nats
 LOG_DENSITY = -0.5 * np.log(2 * np.pi)
 
 
-@dataclass(frozen=True, eq=False)
-class Regression:
+class Regression(NamedTuple):
     """A fitted regression: slopes of the logs of `columns`, the median's intercept, `sigma` in nats.
 
-    `slopes` are finite, for predictions; `is_open` marks those that the data bound on one side only.
+    `slopes` are finite, for predictions; those `reported` are infinite where the data bound them on one side only.
     """
 
     columns: tuple[str, ...]
     slopes: Floats
-    is_open: npt.NDArray[np.bool_]
+    reported: dict[str, float]
     intercept: float
     sigma: float
 
-    def predict(self, points: pd.DataFrame) -> Floats:
-        """Return the median of ln r at each point."""
-        out: Floats = self.intercept + np.log(points[list(self.columns)].to_numpy(float)) @ self.slopes
-        return out
-
     def log_likelihood(self, points: pd.DataFrame) -> Floats:
         """Return the log likelihood of each point, in nats."""
-        low, high = ((points[side].to_numpy() - self.predict(points)) / self.sigma for side in ("low", "high"))
+        median = self.intercept + np.log(points[list(self.columns)].to_numpy(float)) @ self.slopes
+        low, high = ((points[side].to_numpy() - median) / self.sigma for side in ("low", "high"))
         exact = LOG_DENSITY - np.where(low == high, low, 0) ** 2 / 2 - np.log(self.sigma)
         out: Floats = np.where(low == high, exact, np.where(np.isinf(high), log_ndtr(-low), log_ndtr(high)))
         return out
-
-    @property
-    def reported(self) -> dict[str, float]:
-        """The slopes by column, infinite where they are open."""
-        slopes = np.where(self.is_open, np.sign(self.slopes) * np.inf, self.slopes)
-        return dict(zip(self.columns, slopes.tolist(), strict=True))
 
 
 def measured(points: pd.DataFrame) -> npt.NDArray[np.bool_]:
@@ -132,8 +121,10 @@ def fit(points: pd.DataFrame, columns: Sequence[str]) -> Regression | None:
     found = minimize(loss, start, (x, y - centre, side), "TNC", jac=True, bounds=limits, options={"maxfun": 10000})
     d, sigma = found.x[:-1], float(np.exp(-found.x[-1]))
     slopes = d[1:] * sigma / scale
+    is_open = errors_of(d, sigma, x, y - centre, side)[1:] > OPEN
+    reported = dict(zip(columns, np.where(is_open, np.copysign(np.inf, slopes), slopes).tolist(), strict=True))
     intercept = float(centre + d[0] * sigma - slopes @ middle)
-    return Regression(tuple(columns), slopes, errors_of(d, sigma, x, y - centre, side)[1:] > OPEN, intercept, sigma)
+    return Regression(tuple(columns), slopes, reported, intercept, sigma)
 
 
 def loss(parameters: Floats, x: Floats, y: Floats, side: Floats) -> tuple[float, Floats]:

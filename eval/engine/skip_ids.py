@@ -3,15 +3,15 @@
     f(i) = pairs of tokens whose ids are i apart       (arXiv:2410.18745, Eq. 2, over ids instead of places)
 
 f(i) / f(0) is the share of tokens that see one at distance i. Ids without gaps give max(1 - i / n, 0). Figure 3 of
-arXiv:2409.00509 compares methods so. Its numbers are not printed; the text names a mean run of 88 for LongRecipe and
-nearly 0 for RPES, and a mean distance of LongRecipe about twice that of PoSE, at a window of 128K.
+arXiv:2409.00509 compares methods so. Its numbers are not printed. The text names a mean run of 88 for LongRecipe and
+nearly 0 for RPES at a window of 128K. It says that LongRecipe's mean distance is about twice PoSE's.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated
 
 import numpy as np
 from annotated_types import Ge, Le
@@ -19,14 +19,12 @@ from annotated_types import Ge, Le
 from eval.engine.lengths import FloatArray, IntArray
 from eval.engine.rows import Row, to_text
 from lab.counts import PositionCounts
-from lab.draw import beside, draw
 from lab.errors import ConfigError
 from lab.schema import Section, Seed, Tests
 from lab.skip import mean_distance, run_lengths, skip_positions_from_config
 from lab.skip.base import Skip
 
 LONGEST = 4_194_304  # tokens of a text or window; f, or a row of the matrix, is held in memory
-POINTS = 512  # of a curve, at most
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +42,7 @@ class SkipOptions(Section):
     geometric, each token the last of its sentence with probability 1 / mean, and the sample's end cuts the last one."""
 
 
-def show_skip(config: Skip, options: SkipOptions, *, plots: bool) -> tuple[str, list[Row], Any]:
+def show_skip(config: Skip, options: SkipOptions) -> tuple[str, list[Row]]:
     """Compare the method's ids with ids without gaps, of the sample's and of the target window's length.
 
     Raises: ConfigError for a target window that is too long.
@@ -65,7 +63,7 @@ def show_skip(config: Skip, options: SkipOptions, *, plots: bool) -> tuple[str, 
     if config.needs_sentences:
         title += f", sentences of {options.sentence_tokens:g} tokens on average"
     table = to_text(shown, {"mean_distance": ".1f", "mean_run_length": ".2f"})
-    return f"{title}\n\n{table}", rows, skip_chart(config, options, found, title) if plots else None
+    return f"{title}\n\n{table}", rows
 
 
 def drawn_sentences(n_tokens: int, mean: float, generator: np.random.Generator) -> IntArray:
@@ -115,22 +113,3 @@ def evenly(length: int, most: int) -> IntArray:
         [0, 2, 4, 6, 8]
     """
     return np.unique(np.linspace(0, length - 1, min(length, most)).round().astype(np.int64))
-
-
-def skip_chart(config: Skip, options: SkipOptions, found: dict[str, tuple[Row, FloatArray]], title: str) -> Any:
-    """Draw f(i) / f(0) of the method beside that of ids without gaps, and the ids of the first sample."""
-    rows = [
-        {"i": int(i), "share": shares[i], "ids": name}
-        for name, (_, shares) in found.items()
-        for i in evenly(config.target_len, POINTS)
-    ]
-    tokens, sample = evenly(options.n_tokens, POINTS), next(samples(config, options))
-    ids = [{"token": int(token), "id": int(sample[token]), "ids": config.method} for token in tokens]
-    ids += [{"token": int(token), "id": int(token), "ids": f"0 .. {len(sample) - 1}"} for token in tokens]
-    style: dict[str, Any] = {"percent": True, "marks": False, "x_title": "relative position i (tokens)", "y_title": ""}
-    style["title"] = "share of the tokens that see one at distance i, f(i) / f(0)"
-    return beside(
-        draw(rows, "i", "share", "ids", **style),
-        draw(ids, "token", "id", "ids", marks=False, title="the id of every token of the first sample"),
-        title=title,
-    )

@@ -123,24 +123,18 @@ def text_losses(
     done: Callable[[int], object] = lambda windows: None,
 ) -> TextLosses:
     """Score every text, windows of one length side by side, `rows` at most; `done` is called with how many are run."""
-    losses = TextLosses(np.zeros(len(texts)), np.zeros(len(texts), dtype=np.int64))
-    waiting: dict[int, list[tuple[int, Window]]] = {}
-
-    def run(length: int) -> None:
-        batch = waiting.pop(length)
-        for (number, window), nats in zip(batch, scored(score, texts, batch), strict=True):
-            losses.nll[number] += nats
-            losses.tokens[number] += window.end - window.first
-        done(len(batch))
-
+    waiting: dict[int, list[tuple[int, Window]]] = {}  # by length
     for number, text in enumerate(texts):
         for window in windows(len(text), context, stride):
-            length = window.end - window.begin
-            waiting.setdefault(length, []).append((number, window))
-            if len(waiting[length]) == rows:
-                run(length)
-    for length in list(waiting):
-        run(length)
+            waiting.setdefault(window.end - window.begin, []).append((number, window))
+    losses = TextLosses(np.zeros(len(texts)), np.zeros(len(texts), dtype=np.int64))
+    for alike in waiting.values():
+        for start in range(0, len(alike), rows):
+            batch = alike[start : start + rows]
+            for (number, window), nats in zip(batch, scored(score, texts, batch), strict=True):
+                losses.nll[number] += nats
+                losses.tokens[number] += window.end - window.first
+            done(len(batch))
     return losses
 
 

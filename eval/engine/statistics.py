@@ -1,7 +1,7 @@
 """Shares of tests with limits, tests of two results by the outcomes of their tests, and Holm's correction.
 
-Of the tests that only one of the two passes, b by the first alone and c by the second alone, each is as likely to be
-the one as the other where the methods pass equally often:
+Some tests are passed by only one of the two: b by the first, c by the second. Where the methods pass equally often,
+either is as likely:
 
     p = min(1, 2 P(X <= min(b, c))),   X ~ Binomial(b + c, 1/2)
 
@@ -10,7 +10,7 @@ values are
 
     a_k = max over j <= k of min(1, (m - j + 1) p_j)
 
-and calling those at or below a level significant keeps the probability of any false call within the level.
+Calling those at or below a level significant keeps the probability of any false call within the level.
 
 Source: McNemar 1947, in its exact form; Holm 1979.
 """
@@ -18,82 +18,55 @@ Source: McNemar 1947, in its exact form; Holm 1979.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache, partial
-from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from scipy.special import bdtr  # scipy.stats takes half a second more to import
+import pandas as pd
 
 from eval.engine.rows import Row, limits, to_text
 from lab.probe.limits import exact_limits, sequential_design, share_limits
 from lab.train.folder import RunFolder
 
-Verdict = tuple[str | None, float | None]  # the name of the test, and p
-NONE: Verdict = (None, None)
+Verdict = tuple[str | None, float]  # the name of the test, and p
+NONE: Verdict = (None, np.nan)
 LEAST = -12.0  # the smallest p that is resolved, as a power of ten
 MCNEMAR, PAIRED_T, FISHER = "exact McNemar on the same tests", "paired t on the same tests", "Fisher's exact test"
 LIMITS = "exact limits that lie apart, as tests stopped early"
 SEEDS_PAIRED, SEEDS = "paired t over the same seeds", "Welch's t over seeds"
 BASE, LEVEL = "rope", 0.05
-FORMS = {"n": ",", "passed": ",", "share": ".3f", "p": ".2g", "found": ".3f", "s/test": ".3f"}
+FORMS = {"n": ",", "share": ".3f", "p": ".2g", "found": ".3f"}
+KEY = ("method", "protocol", "needles", "digits", "answer_budget", "seed")  # of finished tests, beside hashes
 
 
-@dataclass(frozen=True)
-class Paired:
-    """Two methods on the same tests: how many only the first passes, and how many only the second."""
-
-    tests: int
-    only_first: int
-    only_second: int
-
-    @property
-    def difference(self) -> float:
-        """Share that the second passes less the share that the first passes."""
-        return (self.only_second - self.only_first) / self.tests
-
-    @property
-    def p(self) -> float:
-        """Probability of a difference as large as this one or larger where there is none.
-
-        Example:
-            >>> Paired(10, only_first=0, only_second=5).p, Paired(10, 3, 3).p
-            (0.0625, 1.0)
-        """
-        n = self.only_first + self.only_second
-        return min(1.0, 2 * float(bdtr(min(self.only_first, self.only_second), n, 0.5))) if n else 1.0
-
-    @property
-    def row(self) -> dict[str, Any]:
-        """The comparison as stored in results."""
-        counts = {"tests": self.tests, "only_first": self.only_first, "only_second": self.only_second}
-        return {**counts, "difference": self.difference, "p": self.p, "test": MCNEMAR}
-
-
-def pair(first: Sequence[bool], second: Sequence[bool]) -> Paired:
-    """Compare the outcomes of the same tests in the same order.
+def pair(first: Sequence[bool], second: Sequence[bool]) -> Row:
+    """Compare the outcomes of the same tests in the same order, by McNemar's exact test.
 
     Example:
-        >>> pair([True, True, False, False], [True, False, True, True])
-        Paired(tests=4, only_first=1, only_second=2)
+        >>> found = pair([True, True, False, False, False, False], [False, True, True, True, True, True])
+        >>> found["only_first"], found["only_second"], found["p"]
+        (1, 4, 0.375)
     """
+    from scipy.stats import binomtest
+
     both = list(zip(first, second, strict=True))
-    return Paired(len(both), both.count((True, False)), both.count((False, True)))
+    b = both.count((True, False))
+    c = both.count((False, True))
+    p = float(binomtest(b, b + c).pvalue) if b + c else 1.0
+    counts = {"tests": len(both), "only_first": b, "only_second": c}
+    return {**counts, "difference": (c - b) / len(both), "p": p, "test": MCNEMAR}
 
 
-def holm(values: Mapping[str, float]) -> dict[str, float]:
-    """Adjust the p of several comparisons, by name.
+def holm(p: pd.Series[float]) -> pd.Series[float]:
+    """Adjust the p of several comparisons; nan stays nan.
 
     Example:
-        >>> holm({"a": 0.25, "b": 0.125, "c": 1.0})
-        {'a': 0.5, 'b': 0.375, 'c': 1.0}
+        >>> holm(pd.Series({"a": 0.25, "b": 0.125, "c": 1.0, "d": np.nan})).tolist()
+        [0.5, 0.375, 1.0, nan]
     """
-    rising = sorted(values, key=lambda name: values[name])
-    raised = accumulate((min(1.0, (len(rising) - k) * values[name]) for k, name in enumerate(rising)), max)
-    adjusted = dict(zip(rising, raised, strict=True))
-    return {name: adjusted[name] for name in values}
+    rising = p.dropna().sort_values()
+    return (rising * np.arange(len(rising), 0, -1)).clip(upper=1).cummax().reindex(p.index)
 
 
 def share(passed: int, tests: int, confidence: float) -> dict[str, Any]:
@@ -104,19 +77,13 @@ def share(passed: int, tests: int, confidence: float) -> dict[str, Any]:
     return {"score": passed / tests, "low": low, "high": high}
 
 
-def judge(cells: Any) -> None:
-    """Mark the best of every line, and test every result against the first column of its line."""
-    value = cells.score.astype(float) * cells.better
-    best = value.groupby(cells.line)
-    cells["best"] = (value == best.transform("max")) & (best.transform("nunique") > 1) & (cells.better != 0)
-    records = list(cells.itertuples())
+def judge(cells: pd.DataFrame) -> pd.DataFrame:
+    """Test every result against the first column of its line: the test, its p, and p adjusted for all of the table."""
+    records: list[Any] = list(cells.itertuples())
     base = {record.line: record for record in records if record.number == 0}
-    found = {r.Index: compare(base[r.line], r) for r in records if r.number and r.line in base}
-    adjusted = holm({str(index): p for index, (_, p) in found.items() if p is not None})
-    cells["compared"] = [index in found for index in cells.index]
-    cells["test"] = [found.get(index, NONE)[0] for index in cells.index]
-    cells["p"] = [found.get(index, NONE)[1] for index in cells.index]
-    cells["p_adjusted"] = [adjusted.get(str(index), np.nan) for index in cells.index]
+    verdicts = {r.Index: compare(base[r.line], r) for r in records if r.number and r.line in base}
+    table = pd.DataFrame.from_dict(verdicts, "index", columns=["test", "p"]).reindex(cells.index)
+    return cells.assign(compared=cells.index.isin([*verdicts]), **table, p_adjusted=holm(table["p"].astype(float)))
 
 
 def compare(first: Any, second: Any) -> Verdict:
@@ -127,6 +94,8 @@ def compare(first: Any, second: Any) -> Verdict:
 
     Source: Fisher 1935; Student 1908; McNemar 1947.
     """
+    from scipy.stats import fisher_exact
+
     if max(first.seeds, second.seeds) > 1:
         return over_seeds(first.by_seed, second.by_seed)
     if first.unit == "share" and (first.row.get("stops") or second.row.get("stops")):
@@ -134,14 +103,12 @@ def compare(first: Any, second: Any) -> Verdict:
     ours, theirs = outcomes(first), outcomes(second)
     if ours and theirs and set(ours) == set(theirs):
         if {*ours.values(), *theirs.values()} <= {0.0, 1.0}:
-            return MCNEMAR, pair([ours[key] > 0 for key in ours], [theirs[key] > 0 for key in ours]).p
+            return MCNEMAR, pair([ours[key] > 0 for key in ours], [theirs[key] > 0 for key in ours])["p"]
         found = paired_t([theirs[key] - ours[key] for key in ours], PAIRED_T)
         if found != NONE:
             return found
     if np.isnan(first.passed) or np.isnan(second.passed):
         return NONE
-    from scipy.stats import fisher_exact
-
     return FISHER, float(fisher_exact([[r.passed, r.n - r.passed] for r in (first, second)]).pvalue)
 
 
@@ -158,11 +125,11 @@ def over_seeds(first: Mapping[Any, float], second: Mapping[Any, float]) -> Verdi
 
 
 def paired_t(differences: Sequence[float], name: str) -> Verdict:
-    """Return the test's name and the p of a mean difference of zero; None where all differences are equal, but not 0.
+    """Return the test's name and the p of a mean difference of zero; none where all differences are equal, but not 0.
 
     Example:
         >>> paired_t([0.0, 0.0], "t"), paired_t([1.0], "t")
-        (('t', 1.0), (None, None))
+        (('t', 1.0), (None, nan))
     """
     from scipy import stats
 
@@ -202,28 +169,27 @@ def outcomes(record: Any) -> dict[Any, float] | None:
     if path is None or not path.is_file():
         return None
     place = "distance" if "distance" in record.row else "length"
-    found = {}
+    found: dict[Any, float] = {}
     for test in tests_in(path, path.stat().st_mtime_ns):
         is_needle = "found" in test  # whose file holds all lengths and distances, and may hold more tests
-        own = not is_needle or (test.get(place) == record.row[place] and test["test"] < record.n)
-        score = scored(test, record.row) if own and "test" in test else None
-        if score is not None:
-            found[test["test"], test.get("prompt_hash")] = score
+        if "test" in test and (not is_needle or (test.get(place) == record.row[place] and test["test"] < record.n)):
+            score = scored(test, record.row)
+            if score is not None:
+                found[test["test"], test.get("prompt_hash")] = score
     complete = len(found) == record.n and (np.isnan(record.passed) or sum(found.values()) == record.passed)
     return found if complete else None
 
 
 def tests_file(record: Any) -> Path | None:
-    """Find the file of a row's tests: the one it names, one of finished tests, or a run's cases."""
+    """Find the file of a row's tests: the one it names, one of finished tests of the same key, or a run's cases."""
     row, folder = record.row, record.folder
     if record.evaluation not in ("probe", "methods", "distance"):
         return folder / str(row["cases"]) if row.get("cases") else None
-    names = ("method", "protocol", "needles", "digits", "answer_budget", "seed")
+    precisions = (row["precision"], {"bfloat16": "bf16", "float32": "fp32"}.get(row["precision"]))
     for path in sorted(folder.glob("tests-*.jsonl")) if record.evaluation != "probe" else ():
         key = next(RunFolder(folder).read(path.name), {}).get("key", {})
         hashes = all(str(key.get(name)).startswith(str(row.get(name))) for name in ("weights", "haystack"))
-        precisions = (row["precision"], {"bfloat16": "bf16", "float32": "fp32"}.get(row["precision"]))
-        if hashes and key.get("precision") in precisions and all(key.get(name) == row.get(name) for name in names):
+        if hashes and key.get("precision") in precisions and all(key.get(name) == row.get(name) for name in KEY):
             return Path(path)
     is_single = "length" in row or "distance" in row  # and no summary
     return folder / f"cases/tokens-{row.get('consumed_tokens') or 0:015d}.jsonl" if is_single else None
@@ -249,29 +215,16 @@ def scored(test: Mapping[str, Any], row: Mapping[str, Any]) -> float | None:
 
 def methods_table(rows: Sequence[Row]) -> str:
     """Write the methods of one length, with limits and differences to rope."""
-    adjusted = holm({row["compared_as"]: row["versus_rope"]["p"] for row in rows if row["versus_rope"]})
-
-    def difference(row: Row) -> str | None:
-        if not row["versus_rope"]:
-            return None
-        return f"{row['versus_rope']['difference']:+.3f}{'*' if adjusted[row['compared_as']] <= LEVEL else ' '}"
-
-    shown = [
-        {
-            "method": row["compared_as"],
-            "n": row["n"],
-            "passed": row["passed"],
-            "share": row["score"],
-            f"{row['confidence']:.6g} limits": limits(row, ".3f"),
-            "to rope": difference(row),
-            "p": adjusted.get(row["compared_as"]),
-            "found": row["numbers_found"],
-            "s/test": row["seconds"] / row["n"] if row["seconds"] else None,
-            "settings": row["method"],
-        }
-        for row in rows
-    ]
+    versus = [row["versus_rope"] or {} for row in rows]
+    adjusted = holm(pd.Series([each.get("p", np.nan) for each in versus]))
+    shown = []
+    for row, each, p in zip(rows, versus, adjusted, strict=True):
+        shown.append({"method": row["compared_as"], "n": row["n"], "share": row["score"]})
+        shown[-1][f"{row['confidence']:.6g} limits"] = limits(row, ".3f")
+        shown[-1]["to rope"] = f"{each['difference']:+.3f}{'*' if p <= LEVEL else ' '}" if each else None
+        shown[-1] |= {"p": p, "found": row["numbers_found"], "settings": row["method"]}
     lines = ["", f"{rows[0]['length']:,} tokens", to_text(shown, FORMS)]
-    if adjusted:
-        lines.append(f"* significant at {LEVEL:g}: {MCNEMAR}, p adjusted for {len(adjusted)} methods (Holm)")
+    if any(versus):
+        tests = f"{MCNEMAR}, p adjusted for {adjusted.count()} methods (Holm)"
+        lines.append(f"* significant at {LEVEL:g}: {tests}")
     return "\n".join(lines)

@@ -132,7 +132,7 @@ class ImpactConfig(Section):
     top: PositiveShare = 0.2
     """Share of the targets at each position that is marked: those whose logit changes most."""
     by: Literal["token", "class", "pos"] = "token"
-    """Types: tokens, classes of tokens (eval/impact/token_classes.py), or parts of speech (need --tagger)."""
+    """Types: tokens, classes of tokens (eval/engine/impactful.py), or parts of speech (need --tagger)."""
     coverage: PositiveShare = 0.5
     """Share of all marked targets that the selected types cover, the most impactful types first."""
     min_count: Positive = 10

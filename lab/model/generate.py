@@ -1,9 +1,9 @@
 """Greedy generation with a key cache, for a batch of prompts of one length; no prompt is padded.
 
 The answer to a prompt does not depend on the other prompts of its batch. Kernels round differently for other numbers of
-rows and for a prefix that is read separately, by far less than NEAR rounding errors of the largest logit; if two tokens
-are that close, the row is generated again alone, as a batch of one prompt. Half precision has no such check: its
-rounding errors are as large as the differences between tokens.
+rows and for a prefix that is read separately. The difference is far less than NEAR rounding errors of the largest
+logit. If two tokens are that close, the row is generated again alone, as a batch of one prompt. Half precision has no
+such check: its rounding errors are as large as the differences between tokens.
 
 Prompts are sorted, and the common prefix of neighbours is read once.
 """

@@ -1,6 +1,6 @@
 """Build a decoder, unsharded on the CPU or sharded over processes (FSDP2); only the first builds a full copy.
 
-A sharded one is built on the meta device, sharded, allocated shard by shard in each process, and filled from the
+A sharded one is built and sharded on the meta device. Each process then allocates its shards, which are filled from the
 first process's weights, one tensor at a time.
 
 Collectives of a step of A micro-batches, for L blocks and an untied head (tied: L + 1 groups in place of L + 3):

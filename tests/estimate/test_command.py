@@ -1,7 +1,6 @@
 """The command lines: a folder without any file, what fits and what does not, and wrong options."""
 
 from functools import partial
-from pathlib import Path
 
 import pytest
 
@@ -22,7 +21,7 @@ from lab.model.memory import Memory
 from lab.schema import format_yaml
 from lab.train.folder import RunFolder
 from tests.estimate.small import small
-from tests.forked import ROOT, python
+from tests.forked import ROOT
 from tests.opened import SIZES
 from tests.refusals import refused
 
@@ -117,10 +116,9 @@ def test_a_wrong_option_is_status_2_and_one_line(written, capsys, word, line):
     assert text.startswith(f"{line}; ")
 
 
-def test_the_command_refuses_with_status_2_and_one_line(written):
-    done = python("-m", "lab.fit", written(RUN), "--dry_run", "--memory_gib=1", cwd=Path.cwd())
-    assert (done.returncode, done.stdout, len(done.stderr.splitlines())) == (2, "", 1), done.stderr
-    assert "--memory_gib=1" in done.stderr
+def test_a_limit_without_a_dry_run_and_a_run_that_is_too_large_are_refused(written, capsys):
+    status, text = dry_run([written(RUN), "--memory_gib=1"], capsys)
+    assert (status, len(text.splitlines()), text[:18]) == (2, 1, "--memory_gib=1: mu")
     with refused("--memory_gib=1: would be ignored without --dry_run{}"):
         fit.parse(fit.SYNTAX.read(["run.yaml", "--memory_gib=1"]))
 

@@ -6,6 +6,7 @@ import math
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 from scipy.stats import fisher_exact, ttest_ind, ttest_rel
 
@@ -25,23 +26,16 @@ PASSKEY |= {"seed": 0, "length": 128, "depth": 0.5, "n": 10, "passed": 3, "score
 LINES = {**SUBJECT, "metric": "line_retrieval", "protocol": "longeval", "answer_budget": 32, "by": "lines", "asked": 20}
 PERPLEXITY = {**SUBJECT, "metric": "perplexity", "protocol": "sliding-window", "texts": "t", "stride": 8, "length": 64}
 PERPLEXITY |= {"n": 3, "score": 9.5, "low": 9.0, "high": 10.0, "seed": 0}
-THIRDS = {**SUBJECT, **NEEDLES, "metric": "failures_by_third", "length": 192, "tests": 8, "third": "first"}
-HEATMAP = {**SUBJECT, **NEEDLES, "metric": "found_by_depth", "length": 192, "tests": 8, "depths": 4, "from_depth": 0.0}
 RULER = {**SUBJECT, "protocol": "ruler", "version": 1, "task": "vt", "length": 512, "n": 20, "seed": 0, "score": 55.0}
 HARNESS = {**SUBJECT, "protocol": "lm-eval-0.4.13", "task": "mmlu", "metric": "acc", "filter": "none", "length": 2048}
 METHODS = {**SUBJECT, **NEEDLES, "metric": "needles_by_method", "length": 192, "n": 8, "passed": 6, "score": 0.75}
-ROWS = {  # a row of every kind, with its task, unit, what passed, and whether higher is better
-    "passkey": (PASSKEY, "depth 50%", "share", 3, 1),
-    "ruler": (RULER, "vt", "percent", None, 1),
-    "lines": (LINES | {"length": 400, "n": 5, "passed": 4, "score": 0.8, "seed": 0}, "20 lines", "share", 4, 1),
-    "perplexity": (PERPLEXITY, "stride 8", "perplexity", None, -1),
-    "methods": (METHODS, "2 of 4 needles", "share", 6, 1),
-    "heatmap": (
-        HEATMAP | {"n": 8, "to_depth": 0.25, "found": 2, "score": 0.25},
-        *("depth 0% to 25%", "share", 2, 1),
-    ),
-    "thirds": (THIRDS | {"n": 6, "failures": 3, "score": 0.5}, "failures in the first third", "share", 3, 0),
-    "harness": (HARNESS | {"n": 12, "score": 0.5, "higher_is_better": True}, "mmlu acc", "score", None, 1),
+ROWS = {  # a row of every kind, with its task, unit, and what passed
+    "passkey": (PASSKEY, "depth 50%", "share", 3),
+    "ruler": (RULER, "vt", "percent", None),
+    "lines": (LINES | {"length": 400, "n": 5, "passed": 4, "score": 0.8, "seed": 0}, "20 lines", "share", 4),
+    "perplexity": (PERPLEXITY, "stride 8", "perplexity", None),
+    "methods": (METHODS, "2 of 4 needles", "share", 6),
+    "harness": (HARNESS | {"n": 12, "score": 0.5}, "mmlu acc", "score", None),
 }
 
 
@@ -82,11 +76,10 @@ def shares(**scores):
 
 @pytest.mark.parametrize("evaluation", ROWS)
 def test_a_row_of_every_kind(tmp_path, evaluation):
-    row, task, unit, passed, better = ROWS[evaluation]
+    row, task, unit, passed = ROWS[evaluation]
     (record,) = read_records([write(tmp_path, row)]).replace({np.nan: None}).itertuples()
     assert (record.evaluation, record.task, record.unit, record.score) == (evaluation, task, unit, row["score"])
     assert (record.model, record.method, record.n, record.passed) == ("m", "rope+plain", row["n"], passed)
-    assert record.better == better
 
 
 @pytest.mark.parametrize(
@@ -98,8 +91,6 @@ def test_a_row_of_every_kind(tmp_path, evaluation):
         ("lines", {"by": "length"}),
         *(("perplexity", {name: value}) for name, value in {"texts": "other", "stride": 16, "length": 128}.items()),
         *(("methods", {name: value}) for name, value in {"needles": 8, "required": 4, "haystack": "other"}.items()),
-        *(("heatmap", {name: value}) for name, value in {"depths": 8, "tests": 9}.items()),
-        ("thirds", {"digits": 6}),
         *(("harness", {name: value}) for name, value in {"fewshot": 5, "metric": "f1", "limit": 5}.items()),
     ],
     ids=str,
@@ -181,7 +172,7 @@ def test_all_comparisons_of_a_table_are_corrected_together(tmp_path):
         for name, k in itertools.product("bc", (0, 1))
     }
     cells = table_of(grid)
-    for (name, k), p in holm(raw).items():
+    for (name, k), p in holm(pd.Series(raw)).items():
         cell = cells[f"passkey depth {k:.0%} 128 tokens", name]
         assert cell.p_adjusted == pytest.approx(p)
         assert spread(grid).loc[cell.line, name].endswith("*") == (p <= 0.05)
@@ -247,7 +238,7 @@ def test_seeds_are_folded_into_their_mean_with_limits(windows):
     assert (math.isnan(length[1].score), length[1].below) == (True, 112)  # one seed is below 64, the other 160
     assert spread(grid_of(*windows, by=["window"])).loc[length[1].line].tolist() == [
         "80 (40.3 to 119.7), 3 seeds",
-        "<112, 2 seeds",
+        "<112, 2 seeds?",
     ]
 
 
@@ -282,10 +273,8 @@ def test_every_format(windows, tmp_path, capsys, suffix):
     status, out, _ = run([*windows, "--by=window", "-o", tmp_path / f"t{suffix}"], capsys)
     assert (status, "4 results in 2 lines" in out) == (0, True)
     text = (tmp_path / f"t{suffix}").read_text()
-    cell = {".csv": ",40.25"}.get(suffix, "<112, 2 seeds")
-    bold = {".md": "**85.0", ".tex": "textbf{85.0", ".txt": "^85.0", ".csv": ",True,"}
-    assert cell in text
-    assert bold[suffix] in text
+    assert "<112, 2 seeds" in text
+    assert "differs from 96 at 0.05" in text
 
 
 @pytest.mark.parametrize(
@@ -295,8 +284,8 @@ def test_every_format(windows, tmp_path, capsys, suffix):
         (["empty"], "empty: no results"),
         (["rows.jsonl", "--by=zzzz"], "--by=zzzz: no record"),
         (["rows.jsonl", "-o", "t.pdf"], "-o t.pdf: must end in"),
-        (["broken.jsonl"], "not JSON"),
-        (["binary.jsonl"], "not JSON"),
+        (["broken.jsonl"], "is no record"),
+        (["binary.jsonl"], "is no record"),
         (["lacking.jsonl"], "lacks 'n'"),
     ],
     ids=str,

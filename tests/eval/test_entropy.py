@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from eval.engine.subject import draw_texts
-from eval.entropy import attention_entropy, entropy, main, smoothed
+from eval.entropy import attention_entropy, entropy, main
 from lab.loading import open_model
 from lab.positions import distance, frequencies
 from tests.eval.commands import rows_in, runner
@@ -110,15 +110,6 @@ def test_entropy_aware_abf_sharpens_layers_from_2_on_beyond_training():
     expected = by_hand(aware, tokens, 700.0, rel, lambda m, layer: max(1, math.log(m + 1, 8)) if layer == 2 else 1)
     np.testing.assert_allclose(after.numpy(), expected, rtol=0, atol=TOL)
     assert bool((after[2, 8:] < before[2, 8:]).all())
-
-
-def test_a_line_averages_over_the_tokens_around():
-    curve = np.arange(200.0) ** 2
-    line = smoothed(curve)
-    # n = 100: 96 .. 104, whose 0-based squares are those of 95 .. 103; n = 24 has no neighbour within 4%
-    assert line[99] == pytest.approx(np.mean(np.arange(95.0, 104.0) ** 2))
-    assert line[23] == 23.0**2
-    assert len(line) == 193  # 193 + 7 = 200
 
 
 run = runner(main)

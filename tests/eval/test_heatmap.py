@@ -9,13 +9,10 @@ import torch
 from scipy.stats import beta
 
 import eval.engine.subject
-from eval.engine.depths import cell_of, depth_rows, peak, third_of, third_rows, was_found
+from eval.engine.depths import cell_of, depth_rows, third_of, third_rows, was_found
 from eval.probe import main
-from lab.probe.config import ProbeConfig
-from lab.probe.effective_length import NeedleProbe, Worker
 from lab.probe.needles import found
 from lab.probe.released_needles import found as found_anywhere
-from tests.eval.answering import Reader
 from tests.eval.commands import runner, size_of
 
 HAYSTACK = " ".join(f"bake{'.' if k % 7 == 6 else ''}" for k in range(4000))
@@ -80,18 +77,10 @@ def test_depths_by_hand():
 def test_thirds_by_hand():
     rows = third_rows(TESTS, found, 0, 0.95)
     assert [row["third"] for row in rows] == THIRDS
-    assert [(row["numbers"], row["missed"], row["n"], row["failures"]) for row in rows] == [
-        (6, 3, 3, 2),  # a test that misses two numbers of a third fails once
-        (5, 0, 3, 0),
-        (5, 1, 3, 1),
-    ]
+    assert [(row["n"], row["failures"]) for row in rows] == [(3, 2), (3, 0), (3, 1)]  # one of each test that misses any
     assert [row["score"] for row in rows] == [2 / 3, 0, 1 / 3]
-    assert peak(rows) == "0-33%"
     nothing = third_rows(TESTS[2:3], found, 0, 0.95)
     assert [(row["n"], row["score"]) for row in nothing] == [(0, None)] * 3
-    assert peak(nothing) is None
-    counts = [{"third": name, "failures": f, "missed": m} for name, f, m in zip(THIRDS, (2, 1, 3), (2, 9, 3))]
-    assert peak(counts) == "66-99%"
 
 
 def test_the_missed_number_that_counts_is_drawn_evenly_and_by_the_tests_own_seed():
@@ -102,38 +91,6 @@ def test_the_missed_number_that_counts_is_drawn_evenly_and_by_the_tests_own_seed
     halves = [third_rows(part, found, 5, 0.95) for part in (tests[600:], tests[:600])]
     assert [a["failures"] + b["failures"] for a, b in zip(*halves, strict=True)] == [row["failures"] for row in rows]
     assert third_rows(tests, found, 6, 0.95) != third_rows(tests, found, 5, 0.95)
-
-
-def say_numbers(text):
-    return " " + ", ".join(NEEDLE.findall(text)) + "."
-
-
-@pytest.fixture(scope="module")
-def far_sighted(bpe):
-    """Tests of 640 tokens by a model that sees the last two thirds of the haystack, about."""
-    config = ProbeConfig(seed=3, tests=60, step=1, max_length=640, needles=4, digits=3, answer_budget=BUDGET)
-    probe = NeedleProbe(config, bpe, HAYSTACK, window=640, stop_id=STOP)
-    fixed = probe.shortest() - BUDGET
-    hay = 640 - BUDGET - fixed
-    seen = round(0.67 * hay) + round(0.75 * fixed)
-    return probe, seen, probe.run_length(Reader(bpe, seen, say_numbers), 640, Worker()).cases
-
-
-def test_a_model_that_sees_the_last_tokens_fails_in_the_first_third(far_sighted, bpe):
-    probe, seen, tests = far_sighted
-    for row in tests:  # what is seen, by the prompt itself
-        prompt = probe.case(640, row["test"]).prompt_ids
-        assert was_found(row, found) == [n in NEEDLE.findall(bpe.decode(prompt[-seen:])) for n in row["numbers"]]
-    cells = depth_rows(tests, found, 12, 0.95)
-    assert [row["score"] for row in cells[:2]] == [0, 0]
-    assert [row["score"] for row in cells[6:]] == [1] * 6
-    thirds = third_rows(tests, found, 3, 0.95)
-    assert thirds[0]["missed"] >= 60
-    assert thirds[0]["failures"] >= 55
-    assert (thirds[2]["missed"], peak(thirds)) == (0, "0-33%")
-    assert sum(row["n"] for row in cells) == sum(row["numbers"] for row in thirds) == 240
-    lost = sum(row["n"] - row["found"] for row in cells)
-    assert lost == sum(row["missed"] for row in thirds) == sum(4 - row["found"] for row in tests)
 
 
 run = runner(main, "probe")

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from eval.engine.shift_difference import (
+from eval.engine.subject import draw_texts
+from eval.precision import (
     ARITHMETICS,
     REFERENCE,
     SHIFTS,
@@ -18,10 +19,9 @@ from eval.engine.shift_difference import (
     first_logit_difference,
     in_bfloat16,
     key_differences,
+    main,
     rebuilt,
 )
-from eval.engine.subject import draw_texts
-from eval.precision import main
 from lab.loading import open_model
 from lab.model.decoder import Decoder, DecoderConfig
 from lab.positions import distance, frequencies
@@ -125,18 +125,6 @@ def test_exact_arithmetic_knows_no_shift(rotary, method, whole):
     assert first_logit_difference(decoder, tokens, 0, arithmetic).max() < EXACT_TOL
     assert key_differences(decoder, tokens, SHIFTS, BF16).sum(-1).min() > 1e-3
     assert key_differences(decoder, tokens, [REFERENCE], BF16).abs().max() == 0
-
-
-@pytest.mark.parametrize("most", [1, 4 * 21 * 5], ids=["one_query", "five_queries"])
-def test_the_size_of_blocks_changes_nothing(most):
-    decoder, tokens = tiny(method=distance("string", shift=9, window=3)), drawn(21)
-    found = key_differences(decoder, tokens, [0, 100], BF16, most=most)
-    torch.testing.assert_close(found, key_differences(decoder, tokens, [0, 100], BF16), rtol=0, atol=TOL)
-
-
-def test_logits_of_a_long_text_are_never_held_at_once(held_logits):
-    key_differences(tiny(), drawn(500), [0], BF16, most=20_000)
-    assert max(held_logits) <= 20_000
 
 
 def test_each_shift_has_a_forward_pass_of_its_own_in_the_whole_model():

@@ -141,13 +141,3 @@ def test_limits_of_unequal_texts_by_hand():
     losses = TextLosses(np.array([3.0, 1.0]), np.array([1, 3]))
     assert [math.log(limit) for limit in losses.limits] == pytest.approx([1 - 12.7062, 1 + 12.7062], rel=1e-5)
     assert TextLosses(np.array([3.0]), np.array([2])).limits is None
-
-
-def test_limits_hold_the_true_loss_as_often_as_they_say():
-    rng, held = np.random.default_rng(0), 0
-    for _ in range(2000):
-        tokens = rng.integers(50, 150, 12)
-        losses = TextLosses(tokens * (2 + rng.normal(0, 0.3, 12)), tokens)
-        low, high = losses.limits
-        held += low <= math.exp(2) <= high
-    assert 0.93 <= held / 2000 <= 0.965

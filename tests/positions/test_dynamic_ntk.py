@@ -30,24 +30,6 @@ def test_inverse_frequencies_by_hand(head_dim, theta, factor, train_len, length,
     assert inv_freq.tolist() == pytest.approx(expected, rel=FLOAT64_TOL)
 
 
-@pytest.mark.parametrize("length", [None, 1, 48], ids=["left_out", "one_token", "train_len"])
-@pytest.mark.parametrize(("head_dim", "factor"), [(4, 1.0), (4, 3.3), (64, 8.0)])
-def test_up_to_the_trained_length_is_rope(head_dim, factor, length):
-    # 3.3 * 48 / 48 is not 3.3 in floating point, yet nothing may change here
-    inv_freq = dynamic(head_dim, factor=factor, train_len=48, length=length).inv_freq
-    assert torch.equal(inv_freq, frequencies("rope", head_dim=head_dim).inv_freq)
-
-
-@pytest.mark.parametrize("head_dim", [4, 64])
-def test_one_token_more_slows_all_pairs_but_the_first(head_dim):
-    one_more = dynamic(head_dim, factor=2.0, train_len=48, length=49).inv_freq
-    rope = frequencies("rope", head_dim=head_dim).inv_freq
-    assert one_more[0] == rope[0]
-    assert (one_more[1:] < rope[1:]).all()
-    # the last pair by the growth of the base's argument: 2 * 49 / 48 - 1 = 50 / 48
-    assert float(rope[-1] / one_more[-1]) == pytest.approx(50 / 48, rel=10 * FLOAT64_TOL)
-
-
 @pytest.mark.parametrize("length", [1, 99, 100, 101, 150, 400])
 def test_length_left_out_follows_the_text(length):
     follows = dynamic(theta=500.0, factor=2.0, train_len=100)

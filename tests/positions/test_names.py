@@ -44,11 +44,6 @@ def test_config_errors_are_caught_as_lab_errors_and_as_value_errors():
         distance("xqzw")
 
 
-@pytest.mark.parametrize("methods", [FREQUENCY_METHODS, DISTANCE_METHODS], ids=["frequency", "distance"])
-def test_tables_name_each_method_as_its_config_does(methods):
-    assert {name: config.method for name, config in methods.items()} == {name: name for name in methods}
-
-
 def test_methods_have_the_names_that_other_programs_rely_on():
     assert [*FREQUENCY_METHODS] == FREQUENCY_NAMES
     assert [*DISTANCE_METHODS] == DISTANCE_NAMES

@@ -62,23 +62,3 @@ def test_ramp_may_begin_and_end_between_pairs(truncate, expected):
         factor=4.0, train_len=2048, beta_fast=rotations / 10**1.5, beta_slow=rotations / 10**3.5, truncate=truncate
     )
     assert parts.inv_freq.tolist() == pytest.approx(expected, rel=FLOAT64_TOL)
-
-
-@pytest.mark.parametrize("truncate", [True, False], ids=["whole_pairs", "as_computed"])
-@pytest.mark.parametrize("factor", [1.5, 8.0, 64.0])
-@pytest.mark.parametrize(("theta", "train_len"), [(10000.0, 2048), (500000.0, 8192), (10000.0, 512)])
-def test_pairs_that_turn_often_stay_and_pairs_that_hardly_turn_are_interpolated(theta, train_len, factor, truncate):
-    head_dim = 128
-    rope = [theta ** (-2 * j / head_dim) for j in range(head_dim // 2)]
-    parts = by_parts(head_dim, theta, factor=factor, train_len=train_len, truncate=truncate).inv_freq.tolist()
-    slack = 1 if truncate else 0  # rounding the ramp's ends outwards moves them by less than a pair
-    rotations = [train_len * speed / (2 * math.pi) for speed in rope]
-    fast = [j for j, r in enumerate(rotations) if r >= 32]
-    slow = [j for j, r in enumerate(rotations) if r <= 1]
-    assert parts[: len(fast) - slack] == pytest.approx(rope[: len(fast) - slack], rel=FLOAT64_TOL)
-    begin = slow[0] + slack
-    assert parts[begin:] == pytest.approx([speed / factor for speed in rope[begin:]], rel=FLOAT64_TOL)
-    between = range(len(fast) + slack, slow[0] - slack)
-    assert len(between) > 3
-    for j in between:
-        assert rope[j] / factor < parts[j] < rope[j]

@@ -21,12 +21,3 @@ FLOAT64_TOL = 1e-14  # a power and a division in float64, right to some units of
 def test_inverse_frequencies_by_hand(head_dim, theta, factor, expected):
     inv_freq = frequencies("pi", head_dim=head_dim, theta=theta, factor=factor).inv_freq
     assert inv_freq.tolist() == pytest.approx(expected, rel=FLOAT64_TOL)
-
-
-@pytest.mark.parametrize("factor", [1.5, 4.0, 7.3])
-def test_position_s_m_turns_as_far_as_m_did(factor):
-    # the paper's form: RoPE at position m / s
-    inv_freq = frequencies("pi", head_dim=16, factor=factor).inv_freq
-    for m, speed in [(1, inv_freq), (2047, inv_freq)]:
-        expected = [m / factor * 10000 ** (-j / 8) for j in range(8)]
-        assert (m * speed).tolist() == pytest.approx(expected, rel=FLOAT64_TOL)

@@ -2,7 +2,6 @@ import pytest
 import torch
 
 from lab.positions import distance
-from tests.positions.by_definition import causal_rows
 
 
 @pytest.mark.parametrize(
@@ -19,11 +18,3 @@ from tests.positions.by_definition import causal_rows
 def test_rows_by_hand(window, q_pos, expected):
     rerope = distance("rerope", window=window)
     assert rerope.rel_pos(torch.tensor([q_pos]), torch.arange(q_pos + 1)).tolist() == [expected]
-
-
-@pytest.mark.parametrize("n_tokens", [1, 8, 9, 10, 40])
-@pytest.mark.parametrize("window", [0, 1, 8])
-def test_no_relative_position_exceeds_the_window(window, n_tokens):
-    rows = causal_rows(distance("rerope", window=window), n_tokens)
-    assert max(map(max, rows)) == min(window, n_tokens - 1)
-    assert min(map(min, rows)) == 0

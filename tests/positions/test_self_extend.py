@@ -2,7 +2,6 @@ import pytest
 import torch
 
 from lab.positions import distance
-from tests.positions.by_definition import causal_rows
 
 
 @pytest.mark.parametrize(
@@ -23,11 +22,3 @@ from tests.positions.by_definition import causal_rows
 def test_rows_by_hand(group, window, q_pos, expected):
     extended = distance("self_extend", group=group, window=window)
     assert extended.rel_pos(torch.tensor([q_pos]), torch.arange(q_pos + 1)).tolist() == [expected]
-
-
-@pytest.mark.parametrize(("group", "window"), [(2, 8), (4, 8), (8, 16)])
-def test_largest_relative_position_is_as_promised(group, window):
-    # (L - 1) // G + w - w // G: 64 tokens of groups of 4 and a window of 8 need 15 + 8 - 2 = 21
-    rows = causal_rows(distance("self_extend", group=group, window=window), 64)
-    assert max(map(max, rows)) == 63 // group + window - window // group
-    assert min(map(min, rows)) == 0

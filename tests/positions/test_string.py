@@ -45,17 +45,6 @@ def test_last_row_of_llama_3_1_at_128K(shift, far):
 
 
 @pytest.mark.parametrize(
-    ("n_tokens", "shift", "window"), [(33, 11, 4), (33, 16, 0), (34, 11, 11), (12, 11, 1), (100, 40, 8)]
-)
-def test_largest_relative_position_is_as_promised(n_tokens, shift, window):
-    rows = causal_rows(distance("string", shift=shift, window=window), n_tokens)
-    # L - 1 - S + W in the last row's first place, or S - 1 where the plain distances reach further
-    assert max(map(max, rows)) == max(n_tokens - 1 - shift + window, shift - 1)
-    assert rows[-1][0] == n_tokens - 1 - shift + window
-    assert min(map(min, rows)) == 0
-
-
-@pytest.mark.parametrize(
     ("parameters", "expected"),
     [
         pytest.param({}, [1.0, 1.0, 1.0], id="off"),

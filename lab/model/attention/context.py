@@ -1,7 +1,7 @@
 """Context parallelism: the ranks of a group each hold a part of every row, and attend to whole rows by a part of heads.
 
-Before attention an all-to-all exchanges a rank's tokens of all heads for all tokens of its heads, and another one
-exchanges the outputs back, so that ids, masks, position methods and kernels are those of one process:
+Before attention an all-to-all exchanges a rank's tokens of all heads for all tokens of its heads. Another one exchanges
+the outputs back. Ids, masks, position methods and kernels are therefore those of one process:
 
     rank 0    tokens 0 1, heads a b          tokens 0 1 2 3, head a
     rank 1    tokens 2 3, heads a b    <->   tokens 0 1 2 3, head b

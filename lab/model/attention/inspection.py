@@ -1,6 +1,6 @@
 """Queries, keys and logits of a decoder's attention, layer by layer, for measurements.
 
-Queries and keys are recorded before rotation, so that one forward pass is enough for every shift of the positions and
+Queries and keys are recorded before rotation. One forward pass is then enough for every shift of the positions and
 every rounding of rotated values. Logits are computed in blocks of queries, never as a (T, T) matrix of all heads.
 
 Axes: B batch, N heads, T tokens, H per head, Q queries of a block, K keys.
