@@ -52,7 +52,7 @@ from eval.engine.rows import Row, pivot, to_text
 from eval.engine.run import Cell, Measure, run_measure
 from eval.engine.subject import MOST_TOKENS, SUBJECT, Subject, haystack_of
 from lab.command import start
-from lab.data import wording
+from lab.data import synthetic
 from lab.data.config import Synthetic
 from lab.draw import draw
 from lab.probe.needles import check_enough, next_word
@@ -133,7 +133,7 @@ def garbage(key: str, depth: float) -> Callable[[int], str]:
     def compose(letters: int) -> str:
         before = round(depth * letters)
         endless = f"{NOISE} " * (1 + letters // len(NOISE))
-        task = wording.TASK.rstrip("\n")
+        task = synthetic.TASK.rstrip("\n")
         return "\n".join([task, endless[:before], KEY.format(key=key), endless[: letters - before], QUESTION])
 
     return compose
@@ -147,10 +147,10 @@ def words(filler: str, key: str, depth: float, rng: np.random.Generator) -> Call
     def compose(count: int) -> str:
         text = [known[place % len(known)] for place in range(count)]
         before = round(depth * count)
-        needle = wording.NEEDLE.format(number=key)
+        needle = synthetic.NEEDLE.format(number=key)
         hay = " ".join(text[:before]) + (needle if before else needle.lstrip())
         rest = " ".join(text[before:])
-        return wording.TASK + hay + (f" {rest}" if rest else "") + wording.QUESTION + wording.ANSWER_PREFIX
+        return synthetic.TASK + hay + (f" {rest}" if rest else "") + synthetic.QUESTION + synthetic.ANSWER_PREFIX
 
     return compose
 

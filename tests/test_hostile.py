@@ -44,7 +44,6 @@ WORDS = {  # what once crashed, hung or trained, on a command line
     "--model.d_model=1000000000": "model.d_model=1000000000: must be <= ",
     "--probe.max_length=10000000": "probe.max_length=10000000: must be <= 98,304, 1,024 training windows",
     "--skip.method=pose --skip.target_len=100000000": "skip.target_len=100000000: must be <= ",
-    "--data.corpus.documents=1000000000 --data.corpus.median_tokens=1000": "data.corpus.documents=1000000000: makes ",
     "--model.d_model=262144 --model.d_ff=1048576 --model.n_layers=1024": "model.d_model=262144: makes ",
     f"--run.name={'x' * 300}": "run.name=xxxxxxxxxxxxxxxxxxxxxxxx...",
     f"--run.folder={'x' * 300}": "run.folder=xxxxxxxxxxxxxxxxxxxxxxxx...",

@@ -1,6 +1,6 @@
 """The base class of skip methods: a target window and a draw of position ids; and statistics of a sample's ids.
 
-At ids 0 1 2 5 6 10 the pairs are 1, 2, 5, 6, 10, 1, 4, 5, 9, 3, 4, 8, 1, 5 and 4 apart, 4.53 on average, and the runs
+At ids 0 1 2 5 6 10 the pairs are 4.53 apart on average: 1, 2, 5, 6, 10, 1, 4, 5, 9, 3, 4, 8, 1, 5 and 4. The runs
 0 1 2, 5 6 and 10 have 2 tokens on average.
 
 Source of the statistics: arXiv:2409.00509, section 6.4 and Figure 3.
