@@ -26,7 +26,7 @@ from lab.data.config import DataConfig, Mode, Text
 from lab.data.module import PackedData, to_batch
 from lab.data.preparation import shard_folder
 from lab.data.segments import index_documents
-from lab.data.shards import ShardWriter
+from lab.data.shards import TokenShardWriter
 from lab.masks import Causal
 
 WINDOW, PACK = 2048, 16_384
@@ -46,7 +46,7 @@ def document_ends(n: int) -> np.ndarray:
 def simulate(folder: Path, documents: int, shards: int) -> None:
     """Write one shard, whose tokens take no disk blocks, and link it under further names."""
     first, ends = folder / "task-00000", document_ends(documents)
-    manifest = ShardWriter(folder / ".task-00000.tmp", "<u4").close(first)
+    manifest = TokenShardWriter(folder / ".task-00000.tmp", "<u4").close(first)
     (first / "train.ends.bin").write_bytes(ends.tobytes())
     (first / "train.sources.bin").write_bytes(bytes(4 * documents))
     with (first / "train.tokens.bin").open("wb") as file:

@@ -28,7 +28,7 @@ from benchmarks.generation import SHAPES
 from benchmarks.gpu.sizes import ROOT
 from benchmarks.timing import best_device, heading, median_s
 from lab.config import load_experiment
-from lab.data import wording
+from lab.data import synthetic
 from lab.data.config import Synthetic
 from lab.data.synthetic import SyntheticText
 from lab.data.tokenizer import train_bpe
@@ -54,7 +54,7 @@ def model_config(name: str) -> DecoderConfig:
 def make_probe(options: argparse.Namespace, length: int, device: torch.device) -> NeedleProbe:
     """Build the tests of one length on the synthetic corpus."""
     documents = list(SyntheticText(Synthetic()).documents(0, DOCUMENTS))
-    fixed = wording.TASK + wording.NEEDLE + wording.QUESTION + wording.ANSWER_PREFIX
+    fixed = synthetic.TASK + synthetic.NEEDLE + synthetic.QUESTION + synthetic.ANSWER_PREFIX
     tokenizer = train_bpe([fixed, *documents], VOCABULARY)
     config = ProbeConfig(
         tests=options.tests, step=length, max_length=length, needles=4, digits=6, answer_budget=options.budget
@@ -65,7 +65,7 @@ def make_probe(options: argparse.Namespace, length: int, device: torch.device) -
 def decided_after(probe: NeedleProbe, length: int) -> int:
     """Count the tokens of a right answer up to the one that decides it."""
     case = probe.case(length, 0)
-    ids = probe.tokenizer.encode(wording.answer(case.numbers), add_special_tokens=False).ids
+    ids = probe.tokenizer.encode(synthetic.answer(case.numbers), add_special_tokens=False).ids
     return next(n for n in range(1, len(ids) + 1) if probe.decided(case, probe.tokenizer.decode(ids[:n])))
 
 

@@ -20,7 +20,7 @@ from statistics import median
 from benchmarks import record
 from benchmarks.timing import ratio
 from lab.data.config import Bpe, DataConfig, Stdlib, Text, TokenizerFile
-from lab.data.corpora import Document, open_corpus
+from lab.data.corpora import TextDocument, open_corpus
 from lab.data.preparation import end_of_document, prepare, shard_folder
 from lab.data.tokenizer import BATCH_DOCUMENTS, load_tokenizer, obtain_tokenizer, run_task
 
@@ -89,7 +89,7 @@ def main() -> None:
     chosen = Bpe(vocab_size=VOCABULARY) if path is None else TokenizerFile(path=str(path), eos=options.eos)
     reader = open_corpus(DataConfig(corpus=Stdlib()))
     items = chain.from_iterable(reader.read(task) for task in range(reader.n_tasks))
-    texts = list(islice((item.text for item in items if isinstance(item, Document)), TEXTS))
+    texts = list(islice((item.text for item in items if isinstance(item, TextDocument)), TEXTS))
     with tempfile.TemporaryDirectory() as place:
         written = write_texts(Path(place) / "whole", texts)
         config = DataConfig(corpus=written.corpus, folder=written.folder, tokenizer=chosen)

@@ -14,18 +14,16 @@ the share crosses the threshold (lab/probe/effective_distance.py):
     python -m eval.distance runs/cpu_demo --position.distance.method=rerope --position.distance.window=96
     python -m eval.distance runs/cpu_demo --window=384 --prompt=96,128,160 --plot
     python -m eval.distance models/Llama-3.1-8B --haystack=essays.txt --points=6 --tests=50
-    python -m eval.distance "hf:OWNER/NAME@step*" --haystack=essays.txt --tokens_per_step=2e6 -o series --plot
+    python -m eval.distance "hf:OWNER/NAME@step*" --haystack=essays.txt -o series --plot
 
 All methods of --distance get the same tests. A name alone takes the parameters of eval/engine/methods.py.
 --prompt also tests the distances in shorter prompts, to tell distance from the length of the prompt. Their rows,
 found_by_prompt, have no part in reach. Several models, such as the revisions of a public model or the checkpoints of a
 folder, are measured in turn. A table of their reach follows, and with --plot a picture (eval/engine/over_models.py).
 
-Prints a table for each method and writes distance-TOKENS-HASH.jsonl, a line for each distance and one for reach, to
-eval/ of the run folder (runs/distance-NAME for a Hugging Face folder) or FOLDER, with the picture beside it. The
-four-needle tests that training recorded in cases/, up to the window, are a series of their own under the run's method.
-Every finished test is kept in tests-TOKENS-KEY.jsonl: after Ctrl-C (exit status 75) or a crash the same command
-continues.
+Prints a table for each method. Writes distance-TOKENS-HASH.jsonl, a line for each distance and one for reach, to eval/
+of the run folder, to runs/distance-NAME for a Hugging Face folder, or to FOLDER. The picture is beside it. Every
+finished test is kept in tests-TOKENS-KEY.jsonl: after Ctrl-C (exit status 75) or a crash the same command continues.
 """
 
 from __future__ import annotations
@@ -39,7 +37,7 @@ from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Gt, Le, Lt
 
-from eval.engine.answers import FinishedTests
+from eval.engine.answers import finished_tests
 from eval.engine.command import Form
 from eval.engine.methods import read_distance
 from eval.engine.needles import built, shorter_prompts
@@ -55,10 +53,8 @@ from lab.positions import Distance
 from lab.probe.config import ProbeConfig
 from lab.probe.effective_distance import DistanceProbe
 from lab.probe.limits import LengthResult, monotone_shares
-from lab.probe.measuring import distance_record, found_by_distance, one_number_tests, reach_record
+from lab.probe.measuring import distance_record, one_number_tests, reach_record
 from lab.schema import Length, PathText, Section, Seed, Share, Tests
-from lab.train.environment import method_name
-from lab.train.folder import RunFolder
 
 OF_PROBE = {"distances": "distances", "points": "distance_points", "tests": "distance_tests"}  # the section's names
 
@@ -91,8 +87,6 @@ class DistanceOptions(Section):
     """Seed of the tests; left out, the run's probe.seed, or 0."""
     batch: Tests | None = None
     """Tests that generate side by side; left out, as in the run's own probe, or 64."""
-    tokens_per_step: Annotated[float, Gt(0)] | None = None
-    """Tokens of a training step, to show the reach of several models by tokens; their steps are in their names."""
     device: Literal["auto", "cpu", "gpu"] = "auto"
     """What to compute on; auto takes a GPU where there is one."""
 
@@ -102,7 +96,8 @@ def make_probe(subject: Subject, options: DistanceOptions) -> DistanceProbe:
 
     Raises: LabError, whose lines name options as they are written.
     """
-    experiment, window = subject.model.experiment, options.window or subject.model.train_len
+    experiment = subject.model.experiment
+    window = options.window or subject.model.train_len
     if window is None:
         raise DataError("config.json: names no max_position_embeddings; add it, or give --window")
     own = ProbeConfig() if experiment is None else experiment.tests
@@ -132,8 +127,6 @@ class FoundByDistance(Measure):
 
     def prepare(self) -> None:
         """Build the tests and the methods."""
-        if self.options.tokens_per_step is not None and len(self.request.places) < 2:
-            raise ConfigError("--tokens_per_step: would be ignored with one model; give several, or leave it out")
         self.probe = make_probe(self.subject, self.options)
         self.shorter = shorter_prompts(self.probe, self.options.prompt or ())
         self.longest = window = self.probe.test.window
@@ -149,17 +142,16 @@ class FoundByDistance(Measure):
         """Run the tests that are not finished, and write a row for each distance and one for reach of every method."""
         kinds: list[tuple[DistanceProbe, Row]] = [(self.probe, {"metric": "found_by_distance"})]
         kinds += [(each, {"metric": "found_by_prompt", "context": each.test.window}) for each in self.shorter]
-        config, four, rows = self.probe.config, self.four_needles(), []
+        config = self.probe.config
+        rows = []
         total = len(self.methods) * sum(len(each.distances) for each, _ in kinds) * config.distance_tests
         with Bar(total=total, desc=self.kind, unit="test") as self.bar:
             for method in self.methods:
                 self.subject.model.decoder.distance = method
-                about, found = self.subject.row, [self.run_all(each) for each, _ in kinds]
+                about = self.subject.row
+                found = [self.run_all(each) for each, _ in kinds]
                 for (each, kind), results in zip(kinds, found, strict=True):
                     rows += [distance_record(each, result, {**about, **kind}, self.counts) for result in results]
-                name = {key: about[key] for key in ("model", "consumed_tokens", "method")}
-                name |= {"confidence": config.confidence, "metric": "needles_by_distance"}
-                rows += [{**name, **row} for row in four.get(about["method"], [])]
                 reach = {"threshold": config.threshold, "confidence": config.confidence, "n": config.distance_tests}
                 reach |= reach_record(found[0], config.threshold, self.counts)
                 rows.append({**about, "metric": "reach", **reach})
@@ -169,7 +161,7 @@ class FoundByDistance(Measure):
         digest = shortened(json.dumps([names, self.probe.distances, asked(self.options)]))
         tokens = self.subject.model.consumed_tokens or 0
         self.file = self.folder / f"distance-{tokens:015d}-{digest}.jsonl"
-        write_rows(self.file, rows, f"-o {self.folder}", "folder")
+        write_rows(self.file, rows)
         return rows
 
     @property
@@ -179,41 +171,19 @@ class FoundByDistance(Measure):
 
     def run_all(self, probe: DistanceProbe) -> list[LengthResult]:
         """Run the tests of the model's present method that are not finished."""
-        subject, model = self.subject, self.subject.model
-        key = {
-            "tests": "one number",
-            **one_number_tests(probe),
-            "weights": subject.weights,
-            "method": model.method,
-            "precision": subject.precision,
-            "device": subject.device.type,
-            "prompt": probe.test.case(probe.test.reachable[0], 0).prompt_hash,  # names the tokenizer and the draws
-        }
-        finished = FinishedTests(self.folder, model.consumed_tokens or 0, key, "distance")
-        self.bar.name(model.method)
+        tests = {"tests": "one number", **one_number_tests(probe)}
+        first = probe.case(probe.test.reachable[0], 0)
+        finished = finished_tests(self.subject, self.folder, tests, first, "distance")
+        self.bar.name(self.subject.model.method)
         known = [test for distance in probe.distances for test in finished.known(distance)]
         self.bar.known(sum(test < probe.config.distance_tests for test in known))
         finished.report = self.bar.update
-        return list(probe.run(subject, store=finished))
-
-    def four_needles(self) -> dict[str, list[Row]]:
-        """Read the four-needle tests that training recorded at this checkpoint, up to the window, by the run's method.
-
-        Each number counts at the nearest of the probe's distances.
-        """
-        model, probe = self.subject.model, self.probe
-        if model.experiment is None or model.folder is None or model.consumed_tokens is None:
-            return {}
-        recorded = RunFolder(model.folder).read(f"cases/tokens-{model.consumed_tokens:015d}.jsonl")
-        cases = [case for case in recorded if case.get("length", probe.test.window + 1) <= probe.test.window]
-        confidence, seed = probe.config.confidence, probe.test.seed
-        rows = found_by_distance(cases, probe.distances, confidence=confidence, seed=seed)
-        return {method_name(model.experiment): rows}
+        return list(probe.run(self.subject, store=finished))
 
     def title(self) -> str:
         """Name the model and the tests."""
-        window, tests = self.probe.test.window, self.probe.config.distance_tests
-        return f"{self.subject.model.name}, window {window:,}; {tests} tests at each distance"
+        tests = f"{self.probe.config.distance_tests} tests at each distance"
+        return f"{self.subject.model.name}, window {self.probe.test.window:,}; {tests}"
 
     def text(self, rows: Sequence[Row]) -> str:
         """Write a table for each method."""
@@ -227,14 +197,12 @@ class FoundByDistance(Measure):
 
     def chart(self, rows: Sequence[Row]) -> Any:
         """Draw shares with limits and their fit, those of other tests too; below, f of the training."""
-        window, threshold = self.probe.test.window, self.probe.config.threshold
+        window = self.probe.test.window
+        threshold = self.probe.config.threshold
         whole = [row for row in rows if row["metric"] == "found_by_distance"]
-        shown, named = list(whole), {"needles_by_distance": "four needles (training)"}
-        for row in rows:
-            if row["metric"] in ("found_by_prompt", *named):
-                tests = named.get(row["metric"]) or f"in {row['context']:,} tokens"
-                shown.append({**row, "method": f"{row['method']}, {tests}"})
-        x: dict[str, Any] = {"x_limits": (0, 1.02 * window), "x_title": "distance of the number (tokens)"}
+        others = [row for row in rows if row["metric"] == "found_by_prompt"]
+        shown = whole + [{**row, "method": f"{row['method']}, in {row['context']:,} tokens"} for row in others]
+        x: dict[str, Any] = {"x_title": "distance of the number (tokens)"}
         style = {"y_limits": (0, 1), "percent": True, "y_title": "share of numbers found", **x}
         style["names"] = [*dict.fromkeys(row["method"] for row in shown)]
         rules = [Rule("y", threshold, f"threshold {threshold:g}"), Rule("x", window, "window")]

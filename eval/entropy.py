@@ -34,11 +34,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from eval.engine.command import Form, Options
+from eval.engine.command import Form, TextOptions
 from eval.engine.rows import Row, pivot, to_text
-from eval.engine.run import run_measure
+from eval.engine.run import OnTexts, run_measure
 from eval.engine.subject import doublings
-from eval.engine.texts import OnTexts
 from lab.command import Bar, start
 from lab.draw import GREY, draw, layer
 from lab.model.attention.inspection import BLOCK_LOGITS, LayerLogits, layer_inputs
@@ -50,7 +49,7 @@ MOST_TOKENS = 8192  # of a text whose length is not given
 
 
 @dataclass(frozen=True, kw_only=True)
-class EntropyOptions(Options):
+class EntropyOptions(TextOptions):
     """Options of this command."""
 
     lengths: tuple[Length, ...] | None = None

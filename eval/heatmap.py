@@ -1,17 +1,9 @@
 """This measure is part of eval.probe; this command names the line to use."""
 
-from __future__ import annotations
+from eval.engine.command import moved
+from lab.command import start
 
-from collections.abc import Sequence
-
-from lab.command import WRONG, show, start
-
-
-def main(arguments: Sequence[str]) -> int:
-    """Name the command to use."""
-    show("eval.heatmap: is part of eval.probe; use python -m eval.probe MODEL --by=depth", error=True)
-    return WRONG
-
+main = moved("eval.heatmap: is part of eval.probe; use python -m eval.probe MODEL --by=depth")
 
 if __name__ == "__main__":
     start(main)

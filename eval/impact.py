@@ -33,8 +33,7 @@ from tokenizers import Tokenizer
 from eval.engine.command import Form, Request, run
 from eval.engine.impactful import BoolArray, FloatArray, IntArray, choose, labels_of, mark, tally, token_texts
 from eval.engine.rows import Found, to_text
-from eval.engine.subject import device_for, source
-from eval.engine.texts import draw_texts
+from eval.engine.subject import NO_CORPUS, device_for, draw_texts, source
 from lab.command import NOTHING_WRITTEN, Bar, start
 from lab.data.arrangement import IGNORE
 from lab.data.packing import Windows, held_out_windows
@@ -45,6 +44,7 @@ from lab.errors import ConfigError, DataError
 from lab.files import write_json, writing
 from lab.loading import OpenedModel, open_model
 from lab.model.attention.inspection import target_logits
+from lab.probe.needles import read_texts
 from lab.skip.sentences import sentence_ends, sentences_with, split_sentences
 
 STRETCHES = 20  # points of a line, at most
@@ -129,12 +129,14 @@ def draw_windows(options: ImpactConfig, tuned: OpenedModel, tokenizer: Tokenizer
     length = options.length or tuned.train_len
     if length is None:
         raise ConfigError("--length: must be set, TUNED does not state its training window; give the target length")
-    if options.text is None and tuned.experiment is not None:
+    if options.text is None:
+        if tuned.experiment is None:
+            raise ConfigError(NO_CORPUS)
         data = tuned.experiment.data
         return held_out_windows(data, length=length, windows=options.windows, seed=options.seed)
     rows = draw_texts(
-        options.text,
-        None,
+        "\n".join(read_texts(Path(options.text), "--text")),
+        f"--text={options.text}",
         tokenizer,
         n_tokens=length + 1,
         texts=options.windows,

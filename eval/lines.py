@@ -8,9 +8,9 @@ tokenizer.json. Tests have as many lines as a length in the model's own tokens h
     python -m eval.lines models/Llama-2-7B-chat --lengths=4096,16384 --plot
     python -m eval.lines runs/tiny_2k --protocol=completion --lengths=1024,2048 --tests=200
 
-A row is `short` where all its tests take 4,096 tokens or fewer and `long` where all take more than 8,092, as in
-arXiv:2401.07004, Table 3 (LR-S and LR-L), whose scores are of 50 tests each. Position methods take the place of
-the model's own:
+A row is `short` where all its tests take 4,096 tokens or fewer. It is `long` where all take more than 8,092. These are
+LR-S and LR-L of arXiv:2401.07004, Table 3, whose scores are of 50 tests each. Position methods take the place of the
+model's own:
 
     python -m eval.lines models/Llama-2-7B-chat --lengths=16384 --position.frequency.method=entropy_abf \
         --position.frequency.train_len=4096
@@ -22,9 +22,9 @@ first words, for models that only complete. Two things differ from the released 
 LongEval). The words are the lab's own lists. The answer's first number must be the line's (theirs takes the last one),
 so that text after the answer does not count.
 
-Prints a table, and adds a line for each length to lines.jsonl in eval/ of the run folder (runs/lines-NAME for a Hugging
-Face folder) or FOLDER, once it is known, so that a second call continues from there. lines-cases/ holds every test, and
-the picture shows all that was measured with the same tests.
+Prints a table. Adds a line for each length, once it is known, to lines.jsonl in eval/ of the run folder, in
+runs/lines-NAME for a Hugging Face folder, or in FOLDER. A second call continues from there. lines-cases/ holds every
+test. The picture shows all that was measured with the same tests.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ import numpy as np
 from eval.engine.answers import answer_budget, choose_lengths, summed
 from eval.engine.cases import Distinct, TextCase, Writer, draw_pair, fit
 from eval.engine.command import CellOptions, Form
-from eval.engine.rows import Row, limits, to_text
+from eval.engine.rows import Row, limits
 from eval.engine.run import Cell, Measure, run_measure
 from eval.engine.subject import MOST_TOKENS, SUBJECT
 from lab.command import start
@@ -48,7 +48,8 @@ from lab.schema import Length, Tests
 Protocol = Literal["longeval", "completion"]
 BUDGET = 32  # tokens for the answer, at least: longeval's models write a sentence before the number
 DIGITS = 5  # of the longest number
-SHORT, LONG = 4096, 8092  # tokens (arXiv:2401.07004, section 4.5)
+SHORT = 4096  # tokens (arXiv:2401.07004, section 4.5)
+LONG = 8092
 HIGHEST = 50_000  # number; and the most lines
 LEAST_LINES = 2  # a single line leaves nothing to choose
 TASK = (
@@ -102,7 +103,7 @@ def range_of(least: int, most: int) -> str:
     return "short" if most <= SHORT else "long" if least > LONG else "between"
 
 
-class Lines(Measure):
+class LineRetrieval(Measure):
     """The share of lines found by the length of the record."""
 
     kind = "lines"
@@ -110,6 +111,13 @@ class Lines(Measure):
     form = Form(options=LinesOptions)
     alike = ("protocol", "answer_budget", "n", "seed", "by")
     named_by = (*SUBJECT, *alike, "asked")
+    columns = (
+        ("lines", lambda row: "-".join(f"{number:,}" for number in dict.fromkeys(row["lines"].values())), ""),
+        ("tokens", "length", ","),
+        ("range", "range", ""),
+        ("score (%)", lambda row: 100 * row["score"], ".1f"),
+        ("95% limits", lambda row: limits(row, ".1f", 100), ""),
+    )
 
     def prepare(self) -> None:
         """Choose the lengths, all of which have room for every test."""
@@ -117,10 +125,8 @@ class Lines(Measure):
         self.budget = answer_budget(self.writer, DIGITS, BUDGET)
         fixed = max(len(self.case(index, LEAST_LINES).prompt_ids) for index in range(self.options.tests))
         window = self.subject.model.train_len or MOST_TOKENS
-        what = (
-            f"line retrieval, whose question and {LEAST_LINES} lines take {fixed} tokens and the answer {self.budget}"
-        )
-        self.lengths = choose_lengths(self.options.lengths, self.budget + fixed, window, window, what)
+        what, ends = f"line retrieval of {LEAST_LINES} lines", (max(1, window // 4), window)
+        self.lengths = choose_lengths(self.options.lengths, what, fixed, self.budget, ends)
         self.longest = self.lengths[-1]
 
     def case(self, index: int, lines: int) -> TextCase:
@@ -154,21 +160,9 @@ class Lines(Measure):
         known = {"length": max(tokens), "lines": {"least": min(lines), "most": max(lines)}}
         return {**known, "range": range_of(min(tokens), max(tokens)), **summed(outcome)}, outcome.records
 
-    def text(self, rows: Sequence[Row]) -> str:
-        """Write a line for each length."""
-        first = rows[0]
-        title = f"{first['model']}: {first['method']}; {first['protocol']} protocol, {first['n']} tests each"
-        shown = [
-            {
-                "lines": "-".join(f"{number:,}" for number in dict.fromkeys(row["lines"].values())),
-                "tokens": row["length"],
-                "range": row["range"],
-                "score (%)": 100 * row["score"],
-                "95% limits": limits(row, ".1f", 100),
-            }
-            for row in rows
-        ]
-        return f"{title}\n\n{to_text(shown, {'tokens': ',', 'score (%)': '.1f'})}"
+    def heading(self, row: Row) -> str:
+        """Name the model and the tests."""
+        return f"{row['model']}: {row['method']}; {row['protocol']} protocol, {row['n']} tests each"
 
     def chart(self, rows: Sequence[Row]) -> Any:
         """Draw the share found over the tokens of the longest test, a line for each model and method."""
@@ -177,7 +171,7 @@ class Lines(Measure):
         return self.length_chart(rows, "tests passed", title, **style)
 
 
-main = partial(run_measure, Lines)
+main = partial(run_measure, LineRetrieval)
 
 if __name__ == "__main__":
     start(main)

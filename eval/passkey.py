@@ -27,8 +27,8 @@ number. Three things differ from the released scripts. The key has exactly its n
 to 50,000). Prompt and answer fill the length in the model's own tokens, as exactly as a letter or word more of filler
 allows (theirs counts letters). The first number of the answer must be the key (theirs compares the first tokens).
 
-Prints a table, and adds a line for each cell to passkey.jsonl in eval/ of the run folder (runs/passkey-NAME for a
-Hugging Face folder) or FOLDER, once it is known, so that a second call continues from there. passkey-cases/ holds
+Prints a table. Adds a line for each cell, once it is known, to passkey.jsonl in eval/ of the run folder, in
+runs/passkey-NAME for a Hugging Face folder, or in FOLDER. A second call continues from there. passkey-cases/ holds
 every test with its key and answer. The picture, one for each subject and protocol, is beside them.
 """
 
@@ -52,7 +52,7 @@ from eval.engine.rows import Row, pivot, to_text
 from eval.engine.run import Cell, Measure, run_measure
 from eval.engine.subject import MOST_TOKENS, SUBJECT, Subject, haystack_of
 from lab.command import start
-from lab.data import wording
+from lab.data import synthetic
 from lab.data.config import Synthetic
 from lab.draw import draw
 from lab.probe.needles import check_enough, next_word
@@ -133,7 +133,7 @@ def garbage(key: str, depth: float) -> Callable[[int], str]:
     def compose(letters: int) -> str:
         before = round(depth * letters)
         endless = f"{NOISE} " * (1 + letters // len(NOISE))
-        task = wording.TASK.rstrip("\n")
+        task = synthetic.TASK.rstrip("\n")
         return "\n".join([task, endless[:before], KEY.format(key=key), endless[: letters - before], QUESTION])
 
     return compose
@@ -147,10 +147,10 @@ def words(filler: str, key: str, depth: float, rng: np.random.Generator) -> Call
     def compose(count: int) -> str:
         text = [known[place % len(known)] for place in range(count)]
         before = round(depth * count)
-        needle = wording.NEEDLE.format(number=key)
+        needle = synthetic.NEEDLE.format(number=key)
         hay = " ".join(text[:before]) + (needle if before else needle.lstrip())
         rest = " ".join(text[before:])
-        return wording.TASK + hay + (f" {rest}" if rest else "") + wording.QUESTION + wording.ANSWER_PREFIX
+        return synthetic.TASK + hay + (f" {rest}" if rest else "") + synthetic.QUESTION + synthetic.ANSWER_PREFIX
 
     return compose
 
@@ -166,14 +166,15 @@ class Passkey(Measure):
 
     def prepare(self) -> None:
         """Choose the tests and the lengths."""
-        options, self.writer = self.options, Writer(self.subject.tokenizer)
+        options = self.options
+        self.writer = Writer(self.subject.tokenizer)
         self.tests = PasskeyTests.of(self.subject, options)
         self.budget = answer_budget(self.writer, self.tests.digits, BUDGET)
         drafts = [self.tests.draft(0.0, options.seed, index) for index in range(options.tests)]
         fixed = [self.writer.count(draft.compose(0)) for draft in drafts]
-        least, window = self.budget + max(fixed), self.subject.model.train_len or MOST_TOKENS
-        what = f"the {self.tests.protocol} protocol, whose fixed parts take {max(fixed)} tokens and the answer "
-        self.lengths = choose_lengths(options.lengths, least, window, 2 * window, f"{what}{self.budget}")
+        window = self.subject.model.train_len or MOST_TOKENS
+        what, ends = f"the {self.tests.protocol} protocol", (max(1, window // 4), 2 * window)
+        self.lengths = choose_lengths(options.lengths, what, max(fixed), self.budget, ends)
         self.longest = self.lengths[-1]
         if options.haystack is not None:
             n_tokens = self.longest - self.budget - fixed[0]
@@ -205,19 +206,19 @@ class Passkey(Measure):
         outcome = self.ask(cell, lambda index: case(index=index), budget=self.budget, length=length)
         return summed(outcome), outcome.records
 
-    def title(self, row: Row) -> str:
+    def heading(self, row: Row) -> str:
         """Name the model and the tests."""
         return f"{row['model']}: {row['method']}; {row['protocol']} protocol, {row['n']} tests a cell"
 
     def text(self, rows: Sequence[Row]) -> str:
         """Write the shares as a grid, in percent."""
         grid = 100 * pivot(rows, "depth", "length").rename(index="{:.0%}".format, columns="{:,}".format)
-        return f"{self.title(rows[0])}\n\n{to_text(grid, '.0f')}"
+        return f"{self.heading(rows[0])}\n\n{to_text(grid, '.0f')}"
 
     def chart(self, rows: Sequence[Row]) -> Any:
         """Draw the grid; cells that were not measured stay empty."""
         shown = [{**row, "depth": f"{row['depth']:.0%}"} for row in sorted(rows, key=itemgetter("depth", "length"))]
-        style: dict[str, Any] = {"kind": "heat", "percent": True, "title": self.title(rows[0])}
+        style: dict[str, Any] = {"kind": "heat", "percent": True, "title": self.heading(rows[0])}
         style |= {"x_title": "length (tokens, prompt and answer)", "y_title": "depth of the number in the filler"}
         return draw(
             shown, "length", "depth", "score", rules=self.window_between(row["length"] for row in rows), **style

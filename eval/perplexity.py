@@ -16,14 +16,9 @@ that were measured on the same documents, so that one call for each compares met
     python -m eval.perplexity runs/tiny_2k --lengths=2048,4096 --plot --position.distance.method=dca \
         --position.distance.train_len=2048
 
-Several processes can score windows together that exceed one GPU's memory. Each has its part of their tokens. Their
-number must divide the model's key-value heads, and the results are those of one process:
-
-    torchrun --standalone --nproc-per-node=8 -m eval.perplexity runs/anchor_128k --lengths=131072
-
-Prints a table, and adds a line for each length to perplexity.jsonl in eval/ of the run folder (runs/perplexity-NAME for
-a Hugging Face folder) or FOLDER, once it is known; a second call continues from there. perplexity-cases/ holds
-every document's loss.
+Prints a table. Adds a line for each length, once it is known, to perplexity.jsonl in eval/ of the run folder, in
+runs/perplexity-NAME for a Hugging Face folder, or in FOLDER. A second call continues from there. perplexity-cases/
+holds every document's loss.
 """
 
 from __future__ import annotations
@@ -31,8 +26,9 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
@@ -40,16 +36,20 @@ import numpy.typing as npt
 from annotated_types import Ge, Le
 
 from eval.engine.command import CellOptions, Form
-from eval.engine.rows import Row, limits, to_text
+from eval.engine.rows import Row, limits
 from eval.engine.run import Cell, Measure, run_measure
 from eval.engine.sliding import CONFIDENCE, text_losses, windows
-from eval.engine.subject import MOST_TOKENS, SUBJECT, doublings
-from eval.engine.texts import documents_of
-from lab.command import start
-from lab.data.tokenizer import check_ids
-from lab.errors import DataError
+from eval.engine.subject import MOST_TOKENS, NO_CORPUS, SUBJECT, Subject, doublings
+from lab.command import Bar, start
+from lab.data.preparation import shard_folder
+from lab.data.shards import TokenStore
+from lab.data.tokenizer import check_ids, special_ends
+from lab.errors import ConfigError, DataError
+from lab.probe.needles import read_texts
 from lab.schema import LONGEST, Length, PathText, Positive, Tests
 
+AnyIds = npt.NDArray[Any]  # of any integer type, as they lie in a store
+SUFFIXES = (".txt", ".json", ".jsonl")
 STRIDE = 256  # tokens (arXiv:2402.17463, section 4.1)
 PairLength = Annotated[int, Ge(2), Le(LONGEST)]  # a token predicts the next
 
@@ -78,7 +78,8 @@ class PerplexityOptions(CellOptions):
 
     def rules(self) -> list[str]:
         """Refuse strides and cuts that contradict the lengths."""
-        faults, lengths = [], self.lengths or ()
+        faults = []
+        lengths = self.lengths or ()
         if lengths and self.stride is not None and self.stride > min(lengths):
             rule = f"must be <= {min(lengths)}, the shortest length, or tokens are passed over"
             faults.append(f"stride={self.stride}: {rule}; lower it")
@@ -87,47 +88,36 @@ class PerplexityOptions(CellOptions):
             faults.append(f"tokens={self.tokens}: must be >= {least}, min_tokens or the longest length; raise it")
         return faults
 
-    def contexts(self, train_len: int | None) -> tuple[int, ...]:
-        """List the context lengths, rising.
-
-        Example:
-            >>> PerplexityOptions().contexts(2048), PerplexityOptions().contexts(192)
-            ((512, 1024, 2048), (64, 128))
-        """
-        window = max(2, train_len or MOST_TOKENS)
-        return tuple(sorted(set(self.lengths or doublings(max(2, -(-window // 4)), window))))
-
-    def step(self, contexts: Sequence[int]) -> int:
-        """Choose the stride.
-
-        Example:
-            >>> PerplexityOptions().step([512, 1024]), PerplexityOptions().step([64]), PerplexityOptions().step([2])
-            (256, 32, 1)
-        """
-        return self.stride or max(1, min(STRIDE, min(contexts) // 2))
-
 
 class Perplexity(Measure):
     """The perplexity of the same documents at each context length."""
 
     kind = "perplexity"
     options: PerplexityOptions
-    form = Form(options=PerplexityOptions, shared=True)
+    form = Form(options=PerplexityOptions)
     alike = ("protocol", "texts", "stride", "n")
     named_by = (*SUBJECT, *alike, "length")
     unit = "window"
+    columns = (
+        ("context", "length", ","),
+        ("perplexity", "score", ".4f"),
+        ("95% interval", limits, ""),
+        ("scored tokens", "scored_tokens", ","),
+    )
 
     def prepare(self) -> None:
         """Choose the lengths and draw the documents.
 
         Raises: LabError where there is no text, or where too few documents are long enough.
         """
-        options, rng = self.options, np.random.default_rng(self.options.seed)
-        self.contexts = options.contexts(self.subject.model.train_len)
-        self.stride = options.step(self.contexts)
+        options = self.options
+        window = max(2, self.subject.model.train_len or MOST_TOKENS)
+        self.contexts = tuple(sorted(set(options.lengths or doublings(max(2, -(-window // 4)), window))))
         self.longest = self.contexts[-1]
-        options = PerplexityOptions(**{**vars(options), "lengths": self.contexts, "stride": self.stride})
-        found, least = documents_of(self.subject, options.text, options.text_field), options.min_tokens or self.longest
+        self.stride = options.stride or max(1, min(STRIDE, self.contexts[0] // 2))
+        options = replace(options, lengths=self.contexts, stride=self.stride)  # which checks them
+        found = documents_of(self.subject, options.text, options.text_field)
+        least = options.min_tokens or self.longest
         long_enough = [ids[: options.tokens] for ids in found if len(ids) >= least]
         if len(long_enough) < options.documents:
             raise DataError(
@@ -135,7 +125,8 @@ class Perplexity(Measure):
                 f"documents of {least} tokens or more, the longest has {max(map(len, found), default=0)}; lower it, "
                 "--lengths or --min_tokens, or give another --text"
             )
-        chosen = np.sort(rng.permutation(len(long_enough))[: options.documents])
+        order = np.random.default_rng(options.seed).permutation(len(long_enough))
+        chosen = np.sort(order[: options.documents])
         self.documents = [np.asarray(long_enough[number], dtype=np.int64) for number in chosen]
         self.shorter = len(found) - len(long_enough)
         check_ids(np.concatenate(self.documents), self.subject.vocab_size)
@@ -159,7 +150,8 @@ class Perplexity(Measure):
 
     def measure(self, cell: Cell) -> tuple[Row, Sequence[Row]]:
         """Score the documents with one context length; a record is a document's loss in nats and its tokens."""
-        context, started = cell.row["length"], time.perf_counter()
+        context = cell.row["length"]
+        started = time.perf_counter()
         rows = self.options.rows(context)
         losses = text_losses(self.subject.losses, self.documents, context, self.stride, rows=rows, done=self.bar.update)
         low, high = losses.limits or (None, None)
@@ -168,31 +160,49 @@ class Perplexity(Measure):
         each = zip(losses.nll.tolist(), losses.tokens.tolist(), strict=True)
         return found, [{"test": number, "nll": nll, "tokens": tokens} for number, (nll, tokens) in enumerate(each)]
 
-    def text(self, rows: Sequence[Row]) -> str:
-        """Write a line for each context length."""
-        first = rows[0]
-        what = f"{first['n']} documents, {first['source']}, stride {first['stride']}"
-        shown = [
-            {
-                "context": row["length"],
-                "perplexity": row["score"],
-                "95% interval": limits(row),
-                "scored tokens": row["scored_tokens"],
-            }
-            for row in rows
-        ]
-        table = to_text(shown, {"context": ",", "perplexity": ".4f", "scored tokens": ","})
-        return f"{first['model']}: {first['method']}; {what}\n\n{table}"
+    def heading(self, row: Row) -> str:
+        """Name the model and the documents."""
+        return f"{row['model']}: {row['method']}; {row['n']} documents, {row['source']}, stride {row['stride']}"
 
     def chart(self, rows: Sequence[Row]) -> Any:
         """Draw perplexity over context length, a line for each model and method."""
-        first, least, most = rows[0], min(row["score"] for row in rows), max(row["score"] for row in rows)
+        first, scores = rows[0], [row["score"] for row in rows]
+        least, most = min(scores), max(scores)
         spread = max(most - least, 0.02 * most)  # intervals may be far wider than what differs
         far_apart = most > 10 * least
         documents = f"{first['n']} documents ({first['source']}), 95% over documents"
         style: dict[str, Any] = {"x_title": "context length (tokens)", "log_y": far_apart}
         style["y_limits"] = None if far_apart else (least - spread, most + spread)
         return self.length_chart(rows, "perplexity", f"sliding window, stride {first['stride']}; {documents}", **style)
+
+
+def documents_of(subject: Subject, text: str | None, text_field: str) -> list[AnyIds]:
+    """Read and encode the documents of a file or folder, or the held-out documents of a run.
+
+    A document of a file begins with the tokenizer's first token; held-out documents are those of training, from
+    their first token to the one that ends them.
+
+    Raises: LabError where there is no text.
+    """
+    if text is None:
+        if subject.model.experiment is None:
+            raise ConfigError(NO_CORPUS)
+        return list(TokenStore.open(shard_folder(subject.model.experiment.data), "held_out").documents())
+    before = special_ends(subject.tokenizer)[0]
+    encode = subject.tokenizer.encode
+    texts = Bar(file_texts(Path(text), text_field), desc="encoding", leave=False)
+    return [np.array(before + encode(each, add_special_tokens=False).ids, dtype=np.int64) for each in texts]
+
+
+def file_texts(place: Path, text_field: str) -> list[str]:
+    """Read the texts of a file or of a folder's files: a .txt or .json is one text, each line of a .jsonl is one.
+
+    Raises: DataError for missing, broken or empty files.
+    """
+    files = sorted(path for path in place.rglob("*") if path.suffix in SUFFIXES) if place.is_dir() else [place]
+    if not files:
+        raise DataError(f"--text={place}: holds no .txt, .json or .jsonl file; give a folder with text in it")
+    return [text for path in files for text in read_texts(path, "--text", text_field)]
 
 
 def digest_of(documents: Sequence[npt.NDArray[np.int64]]) -> str:

@@ -38,7 +38,7 @@ from annotated_types import Ge, Le
 
 from eval.engine.command import Form, Request, run
 from eval.engine.lengths import FloatArray, IntArray, natural_lengths
-from eval.engine.rows import Found, Row, percent, save
+from eval.engine.rows import Found, Row, save
 from eval.engine.skip_ids import LONGEST, SkipOptions, evenly, show_skip
 from lab.command import NOTHING_WRITTEN, parse_method, read_options, settings_lines, start
 from lab.counts import SavedCounts
@@ -259,7 +259,7 @@ def matrix_chart(distance: Distance, options: MatrixOptions) -> Any:
     grid["query"] = np.repeat(at, len(at))
     grid["key"] = np.tile(at, len(at))
     heat = partial(draw, grid, "key", "query", kind="heat", x_title="key position", y_title="query position")
-    never = percent(float((share == 0).sum() / np.isfinite(share).sum()))
+    never = f"{100 * (share == 0).sum() / np.isfinite(share).sum():.3g}%"
     parameters = ", ".join(f"{name} {value}" for name, value in resolved(distance).items() if value)
     trained = f"training: {training}, L = {len(f):,} tokens"
     return beside(

@@ -48,11 +48,10 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from eval.engine.command import Form, Options
+from eval.engine.command import Form, TextOptions
 from eval.engine.rows import Row, pivot, to_text
-from eval.engine.run import run_measure
+from eval.engine.run import OnTexts, run_measure
 from eval.engine.subject import doublings
-from eval.engine.texts import OnTexts
 from lab.command import Bar, start
 from lab.draw import beside, draw
 from lab.errors import ConfigError
@@ -86,7 +85,7 @@ ARITHMETICS = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class PrecisionOptions(Options):
+class PrecisionOptions(TextOptions):
     """Options of this command."""
 
     length: Length | None = None

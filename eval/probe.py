@@ -39,12 +39,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from eval.engine.answers import finished_tests
 from eval.engine.command import Request
 from eval.engine.depths import ByDepth
 from eval.engine.methods import METHODS, Setting, named
 from eval.engine.needles import FORMS, NeedleMeasure, ProbeOptions, effective
-from eval.engine.rows import Results, Row, limits, shortened, to_text
+from eval.engine.rows import Column, Results, Row, columns_text, limits, shortened
 from eval.engine.run import Measure, run_measure
 from eval.engine.statistics import BASE, methods_table, pair, share
 from eval.engine.subject import SUBJECT, note_idle
@@ -63,7 +62,7 @@ OTHERS = {  # options that --by=... reads
 ALIKE = ("protocol", "needles", "digits", "required", "answer_budget", "haystack", "n", "seed", "confidence")
 
 
-class Probe(NeedleMeasure):
+class ByLength(NeedleMeasure):
     """The share of tests passed by length, and effective length."""
 
     own_steps = True
@@ -86,7 +85,7 @@ class Probe(NeedleMeasure):
             faults.append(f"--distance={','.join(request.distances)}: --by={by} takes one method; leave --by out")
         if faults:
             raise ConfigError(*faults)
-        return {"length": Probe, "depth": ByDepth, "method": ByMethod}[by]
+        return {"length": ByLength, "depth": ByDepth, "method": ByMethod}[by]
 
     @property
     def path(self) -> Path:
@@ -102,16 +101,17 @@ class Probe(NeedleMeasure):
 
     def rows(self) -> list[Row]:
         """Probe length after length, and write the records that training's probe writes."""
-        finished, tests = finished_tests(self.subject, self.probe, self.folder), self.config.tests
+        finished = self.finished()
         self.curve: list[LengthResult] = []
         with self.counting() as bar:
             finished.report = bar.update
             for result in self.probe.run(self.subject.generate, store=finished):
                 self.curve.append(result)
-                bar.total -= tests - result.tests
+                bar.total -= self.config.tests - result.tests
                 bar.update(sum(each.tests for each in self.curve) - bar.n)
                 bar.name(f"{result.length} tokens: {result.accuracy:.2f}")
-        about, counts = self.subject.row, self.subject.counts
+        about = self.subject.row
+        counts = self.subject.counts
         rows = [length_record(self.probe, result, about, counts) for result in self.curve]
         rows.append(summary_record(self.probe, self.curve, about, counts))
         folder = RunFolder(self.path)
@@ -122,11 +122,11 @@ class Probe(NeedleMeasure):
 
     def text(self, rows: Sequence[Row]) -> str:
         """Write the curve, and the effective length at every threshold."""
-        config, (*curve, summary) = self.config, rows
-        names = ("length", "passed", "tests", "accuracy")
-        named = f"{config.confidence:.6g} limits"
-        shown = [{name: row[name] for name in names} | {named: limits(row, ".3f")} for row in curve]
-        lines = [to_text(shown, FORMS), *map(effective, summary["thresholds"])]
+        config = self.config
+        *curve, summary = rows
+        columns: list[Column] = [(name, name, FORMS[name]) for name in ("length", "passed", "tests", "accuracy")]
+        columns.append((f"{config.confidence:.6g} limits", lambda row: limits(row, ".3f"), ""))
+        lines = [columns_text(curve, columns), *map(effective, summary["thresholds"])]
         if config.sequential:
             lines.append(
                 f"sequential: {summary['tests']:,} of {config.tests * len(curve):,} tests; at each length the verdict "
@@ -158,25 +158,15 @@ class ByMethod(NeedleMeasure):
         train_len = self.options.train_len or self.subject.model.train_len
         if train_len is None:
             raise ConfigError("--train_len: must be set, the model does not state its training length")
-        self.train_len, self.own = train_len, self.subject.model.decoder.frequencies
+        self.train_len = train_len
+        self.own = self.subject.model.decoder.frequencies
         self.words = sorted(self.request.distances or METHODS, key=lambda word: word != BASE)
-        for word in self.words:
-            named(word, train_len, train_len)  # refuses what is no method, before tests are built
+        lengths = self.choose_lengths()
+        self.settings = {length: [named(word, train_len, length) for word in self.words] for length in lengths}
         super().prepare()
-        self.settings = {length: [self.setting(word, length) for word in self.words] for length in self.lengths}
-
-    def setting(self, word: str, length: int) -> Setting:
-        """Derive a method's settings; a method that changes nothing at the length is noted.
-
-        Raises: ConfigError for one that cannot be built.
-        """
-        found = named(word, self.train_len, length)
-        try:
-            _, distance = found.place(self.own)
-        except ConfigError as error:
-            raise ConfigError(*(f"--distance={word}: {fault}" for fault in error.faults)) from error
-        note_idle(f"--distance={word}", distance, length)
-        return found
+        for length, settings in self.settings.items():
+            for item in settings:
+                note_idle(f"--distance={item.method}", item.place(self.own)[1], length)
 
     def choose_lengths(self) -> list[int]:
         """Return the lengths asked for, or the training length."""
@@ -189,7 +179,8 @@ class ByMethod(NeedleMeasure):
 
     def rows(self) -> list[Row]:
         """Run every method at every length, and test its difference to rope, which comes first."""
-        self.results, rows = Results(self.path, self.named_by), []
+        self.results = Results(self.path, self.named_by)
+        rows = []
         with self.counting(len(self.words)) as bar:
             for length, settings in self.settings.items():
                 base: list[bool] | None = None
@@ -205,9 +196,10 @@ class ByMethod(NeedleMeasure):
 
     def run_method(self, item: Setting, length: int) -> tuple[Row, list[bool]]:
         """Run one method's tests: its row, and which tests it passes."""
-        decoder, config = self.subject.model.decoder, self.config
+        config = self.config
+        decoder = self.subject.model.decoder
         decoder.frequencies, decoder.distance = item.place(self.own)
-        result = self.run_length(length, finished_tests(self.subject, self.probe, self.folder))
+        result = self.run_length(length, self.finished())
         passed = [row["found"] >= config.required for row in result.cases]
         row = {
             **self.about,
@@ -229,12 +221,10 @@ class ByMethod(NeedleMeasure):
 
     def keep(self, row: Row) -> Row:
         """Add a row unless an equal one exists; seconds and comparison that this call lacks are taken from that one."""
-        before = self.results.find(row)
-        if before is None:
-            return self.results.add(row)
-        row |= {name: row[name] or before[name] for name in ("versus_rope", "seconds")}
-        new = {name for name, value in row.items() if before.get(name) != value}
-        return self.results.add(row) if new - {"commit", "hardware"} else before
+        before = self.results.find(row) or {}
+        row |= {name: row[name] or before.get(name) for name in ("versus_rope", "seconds")}
+        changed = {name for name, value in row.items() if before.get(name, ()) != value}
+        return self.results.add(row) if changed - {"commit", "hardware"} else row
 
     def title(self) -> str:
         """Name the model and the tests; methods are in the table."""
@@ -256,7 +246,7 @@ class ByMethod(NeedleMeasure):
         return self.folder / f"methods-{digest}.png"
 
 
-main = partial(run_measure, Probe)
+main = partial(run_measure, ByLength)
 
 if __name__ == "__main__":
     start(main)

@@ -15,28 +15,19 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import MISSING, fields
 from itertools import islice, takewhile
-from types import UnionType
-from typing import Annotated, Any, Literal, NamedTuple, NoReturn, TextIO, Union, get_args, get_origin
+from typing import Any, NamedTuple, NoReturn, TextIO
 
 from tqdm import tqdm
 
 from lab.errors import ConfigError, LabError, brief
 from lab.files import on_disk
-from lab.schema import MOST, TAGS, PathText, Section, docs_of, is_short, parse_yaml, settings_in, validated
+from lab.schema import MOST, TAGS, Section, adapter, docs_of, is_short, parse_yaml, settings_in, validated
 
 FAILED, WRONG, STOPPED = 1, 2, 75  # exit statuses
 CONTINUES = "stopped; the same command continues"
 NOTHING_WRITTEN = "stopped; nothing was written"
 HELP = ("-h", "--help", "--help=all")
-TYPES: dict[Any, str] = {
-    int: "whole number",
-    float: "number",
-    bool: "true or false",
-    str: "text",
-    type(None): "null",
-    PathText: "path",
-}
-SIGNS = {"ge": ">=", "gt": ">", "le": "<=", "lt": "<"}
+SIGNS = {"minimum": ">=", "exclusiveMinimum": ">", "maximum": "<=", "exclusiveMaximum": "<"}
 REFRESH_S = 0.2
 LOG_REFRESH_S = 10.0  # where the output is a file, a line this often is enough
 SHOWN = "{n_fmt}/{total_fmt} [{elapsed}<{remaining}]{postfix}"
@@ -124,12 +115,12 @@ def parse_method(word: str, option: str) -> dict[str, Any]:
         >>> parse_method("string:shift=64,window=32", "--distance")
         {'method': 'string', 'shift': 64, 'window': 32}
     """
-    name, colon, text = word.partition(":")
-    parts = text.split(",") if colon else []
-    if not name or not all(key and value for key, _, value in (part.partition("=") for part in parts)):
-        rule = "must be NAME or NAME:parameter=value,..."
-        raise ConfigError(f"{option}={brief(word)}: {rule}; write string:shift=64,window=32")
-    return parse_overrides([f"--{part}" for part in (f"method={name}", *parts)])
+    name, _, text = word.partition(":")
+    if not name:
+        raise ConfigError(
+            f"{option}={brief(word)}: must be NAME or NAME:parameter=value,...; write string:shift=64,window=32"
+        )
+    return parse_overrides([f"--{part}" for part in (f"method={name}", *filter(None, text.split(",")))])
 
 
 def read_options(options_class: type[Any], given: Mapping[str, Any], faults: Sequence[str] = ()) -> Any:
@@ -179,29 +170,29 @@ def settings_lines(options_class: type[Section], names: Iterable[str] | None = N
         shown = "required" if default is MISSING else json.dumps(default, default=str)
         meaning = docs_of(section).get(item.name) or (str(section.__doc__) if item.name in TAGS else "")
         text = " ".join(meaning.partition("\n\n")[0].split())
-        lines.append(f"{start}--{name}={shown.strip(chr(34)) if heads else shown}\n      {text} [{values_of(hint)}]")
+        shown = shown.strip('"') if heads else shown
+        values = values_of(adapter(hint).json_schema())
+        lines.append(f"{start}--{name}={shown}\n      {text} [{values}]")
     return lines
 
 
-def values_of(hint: Any) -> str:
-    """Describe the values that a field of a type takes.
+def values_of(schema: Mapping[str, Any]) -> str:
+    """Describe the values that a JSON schema admits.
 
     Example:
-        >>> values_of(int | None), values_of(tuple[str, ...]), values_of(bool)
-        ('whole number, or null', 'list of: text', 'true or false')
+        >>> values_of(adapter(int | None).json_schema()), values_of(adapter(tuple[str, ...]).json_schema())
+        ('integer, or null', 'list of: string')
     """
-    kind, parts = get_origin(hint), get_args(hint)
-    if kind in (Union, UnionType):
-        return ", or ".join(map(values_of, parts))
-    if kind is Literal:
-        return " or ".join(str(part).lower() if isinstance(part, bool) else str(part) for part in parts)
-    if kind is tuple:
-        return f"list of: {values_of(parts[0])}"
-    if kind is not Annotated or hint in TYPES:
-        return TYPES.get(hint, "settings by name")
-    bounds = [(sign, getattr(part, name)) for part in parts[1:] for name, sign in SIGNS.items() if hasattr(part, name)]
-    rules = [f"{sign} {int(bound) if bound == int(bound) else bound:,}" for sign, bound in bounds if bound < MOST]
-    return " ".join([values_of(parts[0]), " and ".join(rules)]).rstrip()
+    if "anyOf" in schema:
+        return ", or ".join(map(values_of, schema["anyOf"]))
+    if "items" in schema:
+        return f"list of: {values_of(schema['items'])}"
+    choices = schema.get("enum", [schema["const"]] if "const" in schema else ())
+    rules = [
+        f"{sign} {schema[key]:,}".removesuffix(".0") for key, sign in SIGNS.items() if schema.get(key, MOST) < MOST
+    ]
+    words = " or ".join(json.dumps(choice).strip('"') for choice in choices) or schema.get("type", "any")
+    return f"{words} {' and '.join(rules)}".rstrip()
 
 
 def show(text: object, *, error: bool = False, end: str = "\n") -> None:

@@ -71,20 +71,6 @@ def brief(value: object) -> str:
     return text if len(text) <= LONGEST_SHOWN else f"{text[:24]}...{text[-24:]} ({len(text):,} characters)"
 
 
-def as_written(value: object) -> str:
-    """Write a value for an error's line, quoted if it would parse as another type.
-
-    Example:
-        >>> as_written("32"), as_written("true"), as_written("wide"), as_written(32)
-        ('"32"', '"true"', 'wide', '32')
-    """
-    try:
-        quoted = isinstance(value, str) and not isinstance(json.loads(value), list | dict)
-    except (ValueError, RecursionError):
-        quoted = False
-    return f'"{brief(value)}"' if quoted else brief(value)
-
-
 def nearest(word: str, names: Collection[str]) -> str:
     """Suggest the nearest of some names in place of an unknown word, or list all."""
     near = difflib.get_close_matches(word, names, n=1)

@@ -33,7 +33,7 @@ from ruamel.yaml import YAML
 from ruamel.yaml.constructor import SafeConstructor
 from ruamel.yaml.error import YAMLError
 
-from lab.errors import ConfigError, as_written, brief, first_line, nearest
+from lab.errors import ConfigError, brief, first_line, nearest
 
 T = TypeVar("T")
 
@@ -149,7 +149,8 @@ def fault_lines(root: Any, item: Any) -> list[str]:
     """Convert one of pydantic's errors to lines for the user."""
     section, keys, hint = located(root, item["loc"])
     dotted, kind, context = ".".join(map(str, keys)), item["type"], item.get("ctx", {})
-    value = as_written(item["input"])
+    given_text = isinstance(item["input"], str) and kind.endswith("_type")  # "5" is no whole number
+    value = f'"{brief(item["input"])}"' if given_text else brief(item["input"])
     if kind == "value_error":  # a rule of a section, whose lines begin with the field
         return [f"{dotted}.{line}".lstrip(".") for line in getattr(context["error"], "faults", [str(context["error"])])]
     if kind in UNKNOWN:

@@ -1,7 +1,7 @@
 import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-from lab.data import wording
+from lab.data import synthetic
 from lab.data.config import Bpe, DataConfig, Synthetic
 from lab.data.preparation import prepare
 from lab.data.synthetic import SyntheticText
@@ -56,7 +56,7 @@ def torture(request, repeats):
 def bpe():
     """A byte-level BPE with <bos> and <eos>, trained on the synthetic corpus and on the probe's own words."""
     documents = SyntheticText(Synthetic(words=16, **LENGTHS)).documents(0, 60)
-    fixed = wording.TASK + wording.NEEDLE + wording.QUESTION + wording.ANSWER_PREFIX
+    fixed = synthetic.TASK + synthetic.NEEDLE + synthetic.QUESTION + synthetic.ANSWER_PREFIX
     return train_bpe([fixed, *documents], vocab_size=400)
 
 

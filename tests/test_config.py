@@ -26,7 +26,7 @@ WRONG = {
     "--data.corpus.name=sythetic": "data.corpus.name=sythetic: unknown; did you mean synthetic?",
     "--data.tokenizer.method=xqz --model.vocab_size=9": "data.tokenizer.method=xqz: unknown; use one of: bpe, file",
     # of the wrong type
-    "--optim.lr=fast": "optim.lr=fast: must be a number",
+    "--optim.lr=fast": 'optim.lr="fast": must be a number',
     "--optim.lr=null": "optim.lr=None: must be a number",
     "--run.seed=1.5": "run.seed=1.5: must be a whole number",
     '--train.tokens="5"': 'train.tokens="5": must be a whole number',
@@ -55,7 +55,6 @@ WRONG = {
     "--train.tokens=1000": "train.tokens=1000: must be >= train.batch_tokens=1024",
     "--optim.warmup_steps=20": "optim.warmup_steps=20: must be < 20, the steps of the run ",
     "--probe.required=5": "probe.required=5: must be <= 4, the numbers of a test",
-    "--train.final_checkpoints=true": "train.final_checkpoints=True: the run must have more than 40 steps",
     "--train.strategy=single --train.devices=2": "train.strategy=single: runs one process, ",
     "--train.backend=flash": "train.backend=flash: runs on a CUDA device only",
     "--data.held_out_frac=0": "data.held_out_frac=0.0: the probe needs held-out text",
@@ -218,7 +217,7 @@ def test_a_file_that_cannot_be_read_is_one_line(tmp_path, kind):
     [
         pytest.param(
             "--optim.lr=abc --data.window=1 --model.n_heads=5 --probe.max_length=5 --train.tokns=4",
-            ["data.window=1: ", "model.n_heads=5: ", "optim.lr=abc: ", "probe.max_length=5: ", "train.tokns=4: "],
+            ["data.window=1: ", "model.n_heads=5: ", 'optim.lr="abc": ', "probe.max_length=5: ", "train.tokns=4: "],
             id="in_sections",
         ),
         pytest.param(

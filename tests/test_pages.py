@@ -85,7 +85,7 @@ def test_every_setting_of_a_config_is_on_the_settings_page(config):
 
 
 def test_a_row_of_the_settings_page():
-    written = "| `data.window` | `128` | whole number >= 2 and <= 16,777,216 | Training window L: "
+    written = "| `data.window` | `128` | integer >= 2 and <= 16,777,216 | Training window L: "
     assert written in (ROOT / "docs" / "settings.md").read_text()
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from benchmarks.gpu.fits import Fit
 from benchmarks.gpu.sizes import LARGE
 from benchmarks.gpu.stage import Case, Options, run
-from lab.data import wording
+from lab.data import synthetic
 from lab.data.config import Synthetic
 from lab.data.synthetic import SyntheticText
 from lab.data.tokenizer import EOS, train_bpe
@@ -20,7 +20,7 @@ DOCUMENTS = 200  # that the tokenizer is trained on
 def write_tokenizer(path: Path) -> Path:
     """Train a small tokenizer, for the real one cannot be shipped; the model keeps its full vocabulary."""
     documents = SyntheticText(Synthetic(median_tokens=532.48, section_tokens=2048.0)).documents(0, DOCUMENTS)
-    probe = wording.TASK + wording.NEEDLE + wording.QUESTION + wording.ANSWER_PREFIX
+    probe = synthetic.TASK + synthetic.NEEDLE + synthetic.QUESTION + synthetic.ANSWER_PREFIX
     path.parent.mkdir(parents=True, exist_ok=True)
     train_bpe([probe, *documents], vocab_size=640).save(str(path))
     return path

@@ -3,31 +3,26 @@
 A test passes when the first number in the answer, a run of digits, is the number that was hidden: whole, digit by
 digit. What follows it in the answer does not count.
 
-Runs the cells of a measurement that are not finished, and records each test once it is answered.
-
 Needle tests that are finished are kept on disk.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
-import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from eval.engine.cases import TextCase, Writer
 from eval.engine.rows import Results, Row, shortened
 from eval.engine.subject import Subject, doublings
-from lab.data.tokenizer import check_ids
 from lab.errors import ConfigError
-from lab.probe.effective_length import NeedleProbe, ResultStore, answered
+from lab.probe.effective_length import NeedleProbe, ResultStore
 from lab.probe.limits import share_limits
+from lab.probe.needles import Case
 
 CONFIDENCE = 0.95
 SAMPLE = 64  # numbers differ in tokens; the longest of this many is the bound
@@ -37,7 +32,8 @@ EIGHTHS = 8  # lengths up to the training window of a model without a probe of i
 
 def summed(outcome: Outcome) -> Row:
     """Summarize the tests of a cell: the share passed, with exact limits, and the prompts' lengths."""
-    tests, passed = len(outcome.records), sum(record["passed"] for record in outcome.records)
+    tests = len(outcome.records)
+    passed = sum(record["passed"] for record in outcome.records)
     low, high = share_limits(passed, tests, CONFIDENCE)
     tokens = [record["prompt_tokens"] for record in outcome.records]
     known = {"score": passed / tests, "low": low, "high": high, "confidence": CONFIDENCE, "passed": passed}
@@ -79,68 +75,25 @@ def answer_budget(writer: Writer, digits: int, default: int) -> int:
     return max(default, *(len(writer.spell([number])) for number in numbers))
 
 
-def choose_lengths(asked: Sequence[int] | None, least: int, window: int, longest: int, fixed: str) -> list[int]:
-    """Choose lengths with room for `least` tokens, rising: as requested, or powers of two from window / 4 on.
+def choose_lengths(asked: Sequence[int] | None, what: str, fixed: int, budget: int, ends: tuple[int, int]) -> list[int]:
+    """Choose lengths with room for fixed parts and answer, rising: as requested, or powers of two between the `ends`.
 
-    Raises: ConfigError for a requested length that is too short; `fixed` describes the fixed parts.
+    Raises: ConfigError for a requested length that is too short; `what` names the tests.
     """
-    short = [length for length in asked or () if length < least]
+    least = fixed + budget
+    rule = f"too short for {what}, whose fixed parts take {fixed} tokens and the answer {budget}; use {least} or more"
+    short = [f"--lengths={length}: {rule}" for length in asked or () if length < least]
     if short:
-        raise ConfigError(*(f"--lengths={length}: too short for {fixed}; use {least} or more" for length in short))
-    lengths = asked or [length for length in doublings(max(1, window // 4), longest) if length >= least]
+        raise ConfigError(*short)
+    lengths = asked or [length for length in doublings(*ends) if length >= least]
     return sorted(set(lengths)) or [1 << (least - 1).bit_length()]
 
 
-Done = Callable[[int], object]  # called with how many more tests are finished
-
-
-@dataclass(frozen=True)
-class Outcome:
+class Outcome(NamedTuple):
     """The records of all tests of a cell, and the seconds that running all takes; None where none was run."""
 
     records: list[Row]
     seconds: float | None = None
-
-
-def run_tests(
-    subject: Subject,
-    case: Callable[[int], TextCase],
-    tests: int,
-    judge: Callable[[TextCase, str], Row],
-    *,
-    budget: int,
-    rows: int,
-    started: Results,
-    done: Done = lambda tests: None,
-) -> Outcome:
-    """Run those of the tests 0 to `tests` that `started` does not hold, and return all by number.
-
-    `case` draws a test, `judge` scores an answer, `done` is called as tests are finished. Seconds are
-    those of the tests run now, scaled up to all of them.
-
-    Raises: ConfigError where a test cannot be written, DataError for a tokenizer that is not the model's.
-    """
-
-    def checked(index: int) -> TextCase:
-        drawn = case(index)
-        check_ids(drawn.prompt_ids, subject.vocab_size)
-        return drawn
-
-    known = {row["test"]: row for row in started if row["test"] < tests}
-    done(len(known))
-    began, before = time.perf_counter(), len(known)
-    todo = ((index, checked(index)) for index in range(tests) if index not in known)
-    for batch in answered(subject.generate, subject.tokenizer, subject.stop_id, todo, budget=budget, rows=rows):
-        fresh: dict[int, Row] = {}
-        for index, drawn, answer in batch:
-            named = {"test": index, "prompt_hash": drawn.prompt_hash, "prompt_tokens": len(drawn.prompt_ids)}
-            fresh[index] = {**named, **judge(drawn, answer)}
-        started.append(fresh.values())
-        known |= fresh
-        done(len(fresh))
-    ran = tests - before
-    seconds = round((time.perf_counter() - began) * tests / ran, 3) if ran else None
-    return Outcome([known[index] for index in range(tests)], seconds)
 
 
 class FinishedTests(Results, ResultStore):
@@ -156,7 +109,7 @@ class FinishedTests(Results, ResultStore):
         digest = shortened(json.dumps(key, sort_keys=True))
         super().__init__(folder / f"tests-{consumed_tokens:015d}-{digest}.jsonl", (by, "test"))
         self.by = by
-        self.report: Done = lambda tests: None
+        self.report: Callable[[int], object] = lambda tests: None
         if not self.kept:
             self.append([{"key": dict(key)}])
 
@@ -170,25 +123,20 @@ class FinishedTests(Results, ResultStore):
         self.report(len(rows))
 
 
-def finished_tests(subject: Subject, probe: NeedleProbe, folder: Path) -> FinishedTests:
-    """Open the file of the model's finished tests.
+def finished_tests(subject: Subject, folder: Path, tests: Row, first: Case, by: str = "length") -> FinishedTests:
+    """Open the file of the model's finished tests; `tests` are their properties, and `first` is one of them.
 
     Raises: LabError.
     """
     key = {
-        "weights": subject.weights if subject.saved is None else subject.saved.digest,
+        **tests,
+        "weights": subject.weights,
         "method": subject.model.method,
-        "precision": "bf16" if subject.precision == "bfloat16" else "fp32",
+        "precision": subject.precision,
         "device": subject.device.type,
-        "protocol": probe.config.protocol,
-        "needles": probe.config.needles,
-        "digits": probe.config.digits,
-        "answer_budget": probe.config.budget,
-        "haystack": hashlib.sha256(probe.haystack.encode()).hexdigest(),
-        "shortest_prompt": probe.case(probe.shortest(), 0).prompt_hash,  # names the tokenizer and how cases are drawn
-        "seed": probe.config.seed,
+        "prompt": first.prompt_hash,  # names the tokenizer and how tests are drawn
     }
-    return FinishedTests(folder, subject.model.consumed_tokens or 0, key)
+    return FinishedTests(folder, subject.model.consumed_tokens or 0, key, by)
 
 
 def own_lengths(subject: Subject, probe: NeedleProbe) -> list[int]:
@@ -196,10 +144,12 @@ def own_lengths(subject: Subject, probe: NeedleProbe) -> list[int]:
 
     Eighths of the training window for a Hugging Face folder. The first with room for a test where there is none.
     """
-    experiment, shortest = subject.model.experiment, probe.shortest()
+    experiment = subject.model.experiment
+    shortest = probe.shortest()
     longest = subject.model.train_len or shortest
     step = max(1, longest // EIGHTHS)
     if experiment is not None:
-        step, longest = experiment.probe.step, experiment.probe.max_length or longest
+        step = experiment.probe.step
+        longest = experiment.probe.max_length or longest
     first = -(-shortest // step) * step
     return list(range(first, longest + 1, step)) or [first]

@@ -1,7 +1,7 @@
 """Test cases, and the search for the haystack with which prompt and answer fill the length.
 
-A case is a function of (tokenizer, task, length, seed, index) alone. Random draws do not depend on the length, so
-that test k has the same keys, values and questions at every length, and only the haystack grows.
+A case is a function of (tokenizer, task, length, seed, index) alone. Random draws do not depend on the
+length. Test k has the same keys, values and questions at every length, and only the haystack grows.
 
 Words, numbers and uuids are random, and none is part of another of its kind. RULER looks for an answer anywhere in a
 model's output, so that `art` would be found in `party`. The English words of words.yaml are chosen to avoid that.
@@ -33,7 +33,8 @@ Compose = Callable[[int], str]
 Score = Callable[[str, Sequence[str]], float]
 NOISE = "The grass is green. The sky is blue. The sun is yellow. Here we go. There and back again."
 DIGITS = 7
-CONSONANTS, VOWELS = "bdfgklmnprstvz", "aeiou"
+CONSONANTS = "bdfgklmnprstvz"
+VOWELS = "aeiou"
 SYLLABLES = 4  # of a made-up word: 70 ** 4 words, more than any list takes
 Generator = np.random.Generator
 
@@ -237,7 +238,9 @@ class Distinct:
     """An endless list of distinct words, drawn when they are first asked for."""
 
     def __init__(self, draw: Callable[[], str], taken: list[str] | None = None) -> None:
-        self.draw, self.words, self.seen = draw, list(taken or []), set(taken or [])
+        self.draw = draw
+        self.words = list(taken or [])
+        self.seen = set(self.words)
 
     def first(self, n: int) -> list[str]:
         """Return the first `n` words."""

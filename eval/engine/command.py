@@ -41,8 +41,7 @@ class Form:
     """What a command takes; without `options` its settings are those of a run, read elsewhere.
 
     `lacks` are the shared options that make no sense for it. `several` methods may be named in one --distance; a `lone`
-    one replaces the model's own. `each` is whether several models are measured one by one; `shared`, whether the
-    processes of a torchrun measure together.
+    one replaces the model's own. `each` is whether several models are measured one by one.
     """
 
     options: type[Any] | None = None
@@ -50,7 +49,6 @@ class Form:
     several: bool = False
     lone: bool = False
     each: bool = True
-    shared: bool = False
     missing: str = MODEL
 
     @property
@@ -88,7 +86,7 @@ def run(
     name: str,
     description: str | None,
     form: Form,
-    measure: Callable[[Request], Found | None],
+    measure: Callable[[Request], Found],
     arguments: Sequence[str],
     *,
     settings: Callable[[], Sequence[str]] = tuple,
@@ -97,24 +95,25 @@ def run(
 ) -> int:
     """Read the command line, measure, show what was found, and return the exit status.
 
-    `measure` returns None in all processes but the first. `together` is given what was found of several models, and the
-    last request with the folder of all.
+    `together` is given what was found of several models, and the last request with the folder of all.
     """
 
     def work(words: Words) -> int:
-        refuse_copies(name, form)
-        found = []
+        if read_launch(os.environ).world_size > 1:
+            raise ConfigError(f"torchrun: its processes would measure the same; start one with python -m {name}")
+        found: list[Found] = []
+
+        def add(one: Found) -> None:
+            found.append(one)
+            if not words.options.json:
+                show(one.whole)
+
         with printing_to_stderr() if words.options.json else contextlib.nullcontext():
             for request in requests_of(words, form):
-                one = measure(request)
-                if one is not None and not words.options.json:
-                    show(one.whole)
-                found += [] if one is None else [one]
+                add(measure(request))
             if together is not None and len(found) > 1:
-                found.append(together(request._replace(folder=folder_of(words)), found))
-                if not words.options.json:
-                    show(found[-1].whole)
-        if words.options.json and found:
+                add(together(request._replace(folder=folder_of(words)), found))
+        if words.options.json:
             show(document(name, found))
         return 0
 
@@ -122,17 +121,14 @@ def run(
     return command.run(description, arguments, work, syntax=form.syntax, settings=lines, stopped=stopped)
 
 
-def refuse_copies(name: str, form: Form) -> None:
-    """Refuse several processes where each would measure the same and write over the others' results.
+def moved(line: str) -> Callable[[Sequence[str]], int]:
+    """Make what a command of another name prints: the line that says where it went."""
 
-    Raises: ConfigError.
-    """
-    launch = read_launch(os.environ)
-    if launch.world_size > 1 and not form.shared:
-        raise ConfigError(
-            f"torchrun: {launch.world_size} processes of {name} would measure the same; start one with python -m "
-            f"{name} (those of eval.perplexity share every window)"
-        )
+    def main(arguments: Sequence[str]) -> int:
+        show(line, error=True)
+        return command.WRONG
+
+    return main
 
 
 @contextlib.contextmanager
@@ -154,7 +150,9 @@ def requests_of(words: Words, form: Form) -> Iterator[Request]:
 
     Raises: ConfigError with a line for every fault, options named as they are written.
     """
-    named, places, own = words.options, expand(words.places), dict(words.settings)
+    named = words.options
+    places = expand(words.places)
+    own = dict(words.settings)
     faults = [
         f"{option}: is no option of this command; leave it out"
         for option in form.lacks
@@ -173,7 +171,8 @@ def requests_of(words: Words, form: Form) -> Iterator[Request]:
     options = own if form.options is None else read_options(form.options, own, faults)
     replaces = len(distances) == 1 and (form.lone or not form.several)
     given = {"distance": distances[0] if replaces else None, "frequency": named.frequency}
-    folder, measured = folder_of(words), places if form.each else places[:1] or [Path()]
+    folder = folder_of(words)
+    measured = places if form.each else places[:1] or [Path()]
     for place, own_name in zip(measured, names_of(measured), strict=True):
         methods = {**overrides, **method_overrides(place, given, longest(options))}
         where = folder / own_name if folder is not None and len(measured) > 1 else folder
@@ -193,7 +192,7 @@ def longest(options: Any) -> int | None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options(Section):
+class TextOptions(Section):
     """Options of measurements on texts."""
 
     texts: Tests = 10

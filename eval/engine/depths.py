@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from eval.engine.answers import finished_tests, own_lengths
+from eval.engine.answers import own_lengths
 from eval.engine.needles import STYLE, NeedleMeasure
 from eval.engine.rows import Row, limits, pivot, shortened, to_text, write_rows
 from eval.engine.statistics import share
@@ -123,7 +123,7 @@ class ByDepth(NeedleMeasure):
     def rows(self) -> list[Row]:
         """Run the tests, and write a row for each cell and each third."""
         found, rows, confidence = self.probe.protocol.found, [], self.config.confidence
-        finished = finished_tests(self.subject, self.probe, self.folder)
+        finished = self.finished()
         with self.counting() as bar:
             for length in self.lengths:
                 bar.name(f"{length:,} tokens")
@@ -134,7 +134,7 @@ class ByDepth(NeedleMeasure):
                 thirds = third_rows(result.cases, found, self.probe.config.seed, confidence)
                 shared |= {"metric": "failures_by_third", "accuracy": result.accuracy}
                 rows += [{**shared, **row} for row in thirds]
-        write_rows(self.path, rows, f"-o {self.folder}", "folder")
+        write_rows(self.path, rows)
         return rows
 
     def text(self, rows: Sequence[Row]) -> str:

@@ -9,8 +9,9 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import ndtr
 
-from lab.data.config import NATURAL_LOG_STD, NATURAL_MEDIAN, Mode
+from lab.data.config import Mode
 from lab.data.shards import TokenStore
+from lab.data.synthetic import NATURAL_LOG_STD, NATURAL_MEDIAN
 from lab.errors import DataError
 from lab.shape.profiles import length_frequency
 

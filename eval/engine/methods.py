@@ -6,7 +6,7 @@ set as if the training length were two thirds of L, so that the test is 3/2 as l
     L' = 2/3 L,   factor = T / L' = 3/2                                                            (T = L)
 
 Shorter tests keep these settings, as the paper sets a model up once. For longer ones, which the paper lacks, L' is
-two thirds of the test's length up to the true training length, from where on methods extrapolate for real:
+two thirds of the test's length, and the true training length at most. From there on methods extrapolate for real:
 
     L' = min(L, floor(2/3 T)),   factor = 3/2 for T <= 3/2 L,  else T / L                           (T > L)
 
@@ -74,9 +74,12 @@ class Setting:
         Raises: ConfigError for parameters out of a method's range.
         """
         frequency = own
-        if self.frequency:
-            frequency = frequencies(**self.frequency, head_dim=2 * len(own.inv_freq), theta=own.theta)
-        return frequency, distance(**self.distance)
+        try:
+            if self.frequency:
+                frequency = frequencies(**self.frequency, head_dim=2 * len(own.inv_freq), theta=own.theta)
+            return frequency, distance(**self.distance)
+        except ConfigError as error:
+            raise ConfigError(*(f"--distance={self.method}: {fault}" for fault in error.faults)) from error
 
     @property
     def parameters(self) -> dict[str, Any]:
@@ -98,7 +101,8 @@ def setting(method: str, train_len: int, length: int) -> Setting:
     target = max(train_len, length)
     assumed = min(train_len, max(1, 2 * target // 3))
     factor = 1.5 if 2 * target <= 3 * train_len else target / train_len
-    quarter, chunk = assumed // 4, max(1, 3 * assumed // 4)
+    quarter = assumed // 4
+    chunk = max(1, 3 * assumed // 4)
     group = -(-(target - quarter) // (assumed - quarter))  # the smallest with w + (T - w) / G <= L'
     frequencies_of: dict[str, dict[str, Any]] = {
         "ntk": {"factor": factor},

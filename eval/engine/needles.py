@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from annotated_types import Ge, Gt, Le, Lt
 
-from eval.engine.answers import EIGHTHS, FinishedTests
+from eval.engine.answers import EIGHTHS, FinishedTests, finished_tests
 from eval.engine.command import Form
 from eval.engine.rows import Row
 from eval.engine.run import Measure
@@ -161,6 +161,11 @@ class NeedleMeasure(Measure):
     def about(self) -> Row:
         """What every row says of the model and the tests."""
         return {**self.subject.row, **tests_of(self.probe)}
+
+    def finished(self) -> FinishedTests:
+        """Open the file of the finished tests; what passes is judged later."""
+        tests = {name: value for name, value in tests_of(self.probe).items() if name != "required"}
+        return finished_tests(self.subject, self.folder, tests, self.probe.case(self.probe.shortest(), 0))
 
     def counting(self, methods: int = 1) -> Bar:
         """Open the bar of all tests."""

@@ -15,7 +15,7 @@ import hashlib
 import json
 import math
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 Row = dict[str, Any]
-LEAST = 1e-5  # share that is written out
+Column = tuple[str, str | Callable[[Row], Any], str]  # heading, the field or a function of the row, format
 
 
 class Results:
@@ -38,7 +38,8 @@ class Results:
     """
 
     def __init__(self, path: Path, named_by: Sequence[str]) -> None:
-        self.path, self.named_by = path, tuple(named_by)
+        self.path = path
+        self.named_by = tuple(named_by)
         with writing(f"-o {path.parent}", "folder"):
             path.parent.mkdir(parents=True, exist_ok=True)
             if path.exists():
@@ -82,7 +83,7 @@ class Results:
         """
         whole = dict(row)
         if tests is not None:
-            write_rows(self.path.parent / tests[0], tests[1], f"-o {self.path.parent}", "folder")
+            write_rows(self.path.parent / tests[0], tests[1])
             whole["cases"] = tests[0]
         self.append([whole])
         if tests is not None:
@@ -98,13 +99,13 @@ class Results:
         return self.path.parent / f"{tests}.part"
 
 
-def write_rows(path: Path, rows: Iterable[Mapping[str, Any]], option: str, other: str = "file") -> None:
-    """Write a file of rows, whole or not at all; `option` is its name on the command line.
+def write_rows(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
+    """Write a file of rows, whole or not at all.
 
     Raises: ConfigError where the file cannot be written.
     """
-    with writing(option, other):
-        RunFolder(path.parent).write_records(path.name, [dict(row) for row in rows])
+    with writing(f"-o {path.parent}", "folder"):
+        RunFolder(path.parent).write_records(path.name, [finite(row) for row in rows])
 
 
 def shortened(text: str) -> str:
@@ -154,9 +155,9 @@ def finite(value: Any) -> Any:
         return {str(key): finite(each) for key, each in value.items()}
     if isinstance(value, list | tuple):
         return [finite(each) for each in value]
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    return value if value is None or isinstance(value, bool | int | str) else str(value)
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value if value is None or isinstance(value, bool | int | float | str) else str(value)
 
 
 def save(found: Found, folder: Path | None, name: str) -> Found:
@@ -166,9 +167,7 @@ def save(found: Found, folder: Path | None, name: str) -> Found:
     """
     if folder is None:
         return found
-    with writing(f"-o {folder}", "folder"):
-        folder.mkdir(parents=True, exist_ok=True)
-        RunFolder(folder).write_records(f"{name}.jsonl", [finite(row) for row in found.rows])
+    write_rows(folder / f"{name}.jsonl", found.rows)
     return found._replace(written=folder / f"{name}.jsonl")
 
 
@@ -209,6 +208,12 @@ def to_text(table: pd.DataFrame | Sequence[Mapping[str, Any]], form: str | Mappi
     return text
 
 
+def columns_text(rows: Sequence[Row], columns: Sequence[Column]) -> str:
+    """Write a table of rows."""
+    shown = [{name: row[of] if isinstance(of, str) else of(row) for name, of, _ in columns} for row in rows]
+    return to_text(shown, {name: form for name, _, form in columns})
+
+
 def pivot(rows: Sequence[Mapping[str, Any]], index: str, columns: str, values: str = "score") -> pd.DataFrame:
     """Spread rows over a table, both of its axes in the order in which their values first appear."""
     import pandas as pd
@@ -238,15 +243,3 @@ def limits(row: Mapping[str, Any], form: str = ".4g", factor: float = 1) -> str:
         ('18.7 to 81.3', '-')
     """
     return "-" if row["low"] is None else f"{factor * row['low']:{form}} to {factor * row['high']:{form}}"
-
-
-def percent(share: float) -> str:
-    """Write a share with two digits.
-
-    Example:
-        >>> percent(1.0), percent(0.256), percent(0.0123), percent(0.00021), percent(3e-6), percent(0.0)
-        ('100%', '26%', '1.2%', '0.021%', '<0.001%', '0%')
-    """
-    if 0 < share < LEAST:
-        return f"<{100 * LEAST:g}%"
-    return f"{100 * share:.2g}%" if share < 0.995 else f"{100 * share:.0f}%"

@@ -9,55 +9,51 @@ The file's docstring is the help text. It declares its options and a subclass of
     class Passkey(Measure):
         kind = "passkey"                         the command's name, and that of its files
         options: PasskeyOptions
-        form = Form(options=PasskeyOptions)      the shared options that make no sense, if any, with the reason
+        form = Form(options=PasskeyOptions)      the options, and the shared ones that make no sense, if any
         named_by = (*SUBJECT, "n", "length")     rows that agree in these fields are the same measurement
         alike = (*SUBJECT, "n")                  rows that agree in these are drawn in one picture
 
         def prepare(self): ...                   read texts, choose lengths, refuse what cannot be measured
         def cells(self): ...                     yield what is to be measured: a Cell for each row
         def measure(self, cell): ...             measure one: the rest of its row, and a record of each test
-        def text(self, rows): ...                title and table
+        def heading(self, row): ...              what stands above the table
+        columns = (("share", "score", ".3f"),)   the table: heading, the field or a function of the row, format
         def chart(self, rows): ...               the picture, made by lab.draw
 
-    def main(arguments):
-        return run_measure(Passkey, arguments)
+    main = partial(run_measure, Passkey)
 
 The engine does the rest. It reads the command line and expands patterns of models; opens each model under the methods
 asked for (self.subject); notes a method that changes nothing; shows the bar; skips rows that are already in KIND.jsonl
 and appends each new one; keeps the finished tests of a stopped cell; prints text or JSON; saves the picture; returns
 the exit status. A row is what `self.subject.row` says of the model, then the cell's fields, then what was measured.
 
-A measure whose rows come all at once, as one over texts, replaces `rows` and `path` in place of `cells` and `measure`.
+A measure whose rows come all at once replaces `rows` and `path` in place of `cells` and `measure`, as OnTexts does.
 A new measure needs its file, a line in lab/cli.py's COMMANDS and its line in tests/eval/test_measures.py.
 """
 
 from __future__ import annotations
 
-import os
+import json
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import replace
-from datetime import timedelta
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 import torch
-from torch import distributed
+from torch import Tensor
 
-from eval.engine.answers import Outcome, judge, run_tests
+from eval.engine.answers import Outcome, judge
 from eval.engine.cases import TextCase
 from eval.engine.command import Form, Request, run
 from eval.engine.methods import PREFIX
-from eval.engine.rows import Found, Results, Row, named_series
-from eval.engine.subject import Subject, device_for, note_idle, open_subject, result_folder
-from lab.command import CONTINUES, Bar
+from eval.engine.rows import Column, Found, Results, Row, columns_text, named_series, shortened, write_rows
+from eval.engine.subject import Subject, draw_texts, note_idle, open_subject, result_folder, source, source_text
+from lab.command import CONTINUES, NOTHING_WRITTEN, Bar
+from lab.data.tokenizer import check_ids
 from lab.draw import Rule, draw, save
-from lab.errors import ConfigError
-from lab.launch import read_launch
-from lab.model.attention.context import ContextGroup
-
-WAIT = timedelta(days=1)  # for the next row, while the first process reads, draws or writes
+from lab.probe.effective_length import answered
 
 
 class Cell(NamedTuple):
@@ -79,13 +75,16 @@ class Measure:
     form: ClassVar[Form]
     named_by: ClassVar[tuple[str, ...]] = ()
     alike: ClassVar[tuple[str, ...]] = ()
+    columns: ClassVar[Sequence[Column]] = ()
     unit: ClassVar[str] = "test"
     stopped: ClassVar[str] = CONTINUES
     options: Any
     longest: int | None = None
 
     def __init__(self, request: Request, subject: Subject) -> None:
-        self.request, self.options, self.subject = request, request.options, subject
+        self.request = request
+        self.options = request.options
+        self.subject = subject
         self.bar: Any = None
         self.prepare()
         if self.longest is not None and any(key.startswith(PREFIX) for key in request.overrides):
@@ -110,9 +109,13 @@ class Measure:
         """Measure a cell: the fields to add to its row, and its tests' records, which go to a file of their own."""
         raise NotImplementedError
 
+    def heading(self, row: Row) -> str:
+        """Write what stands above a table with a row."""
+        return f"{row['model']}: {row['method']}"
+
     def text(self, rows: Sequence[Row]) -> str:
         """Write the title and the tables of this call's rows."""
-        raise NotImplementedError
+        return f"{self.heading(rows[0])}\n\n{columns_text(rows, self.columns)}"
 
     def chart(self, rows: Sequence[Row]) -> Any:
         """Draw rows; those of earlier calls that are alike are among them."""
@@ -132,13 +135,10 @@ class Measure:
         """Name the picture."""
         return self.path.with_suffix(".png")
 
-    def drawn(self, rows: Sequence[Row]) -> Sequence[Row]:
-        """Return the rows to draw: all in the file that are like the first of this call, where rows are appended."""
-        return self.results.alike(rows[0], self.alike) if self.alike else rows
-
     def window_between(self, lengths: Iterable[int]) -> list[Rule]:
         """Mark the training window if it lies between the lengths of a picture."""
-        window, known = self.subject.model.train_len, list(lengths)
+        window = self.subject.model.train_len
+        known = list(lengths)
         inside = window is not None and min(known) <= window <= max(known)
         return [Rule("x", window, f"training window {window:,}")] if window is not None and inside else []
 
@@ -178,20 +178,37 @@ class Measure:
         length: int,
         judge: Callable[[TextCase, str], Row] = judge,
     ) -> Outcome:
-        """Put a cell's tests to the model, but for those that a stopped call has finished.
+        """Put a cell's tests to the model, but for those that a stopped call has finished; return all by number.
+
+        Seconds are those of the tests run now, scaled up to all of them.
 
         Units: `budget`, of the answer, and `length`, of the longest test with it, in tokens.
+        Raises: ConfigError where a test cannot be written, DataError for a tokenizer that is not the model's.
         """
-        return run_tests(
-            self.subject,
-            case,
-            cell.tests,
-            judge,
-            budget=budget,
-            rows=self.options.rows(length),
-            started=self.results.started(self.file_of(cell)),
-            done=self.bar.update,
-        )
+        subject = self.subject
+        started = self.results.started(self.file_of(cell))
+        known = {row["test"]: row for row in started if row["test"] < cell.tests}
+        todo = [index for index in range(cell.tests) if index not in known]
+        self.bar.update(len(known))
+        began = time.perf_counter()
+        side_by_side: dict[str, Any] = {"budget": budget, "rows": self.options.rows(length)}
+
+        def drawn(index: int) -> tuple[int, TextCase]:
+            test = case(index)
+            check_ids(test.prompt_ids, subject.vocab_size)
+            return index, test
+
+        asked = map(drawn, todo)
+        for batch in answered(subject.generate, subject.tokenizer, subject.stop_id, asked, **side_by_side):
+            fresh: dict[int, Row] = {}
+            for index, test, answer in batch:
+                named = {"test": index, "prompt_hash": test.prompt_hash, "prompt_tokens": len(test.prompt_ids)}
+                fresh[index] = {**named, **judge(test, answer)}
+            started.append(fresh.values())
+            known |= fresh
+            self.bar.update(len(fresh))
+        seconds = round((time.perf_counter() - began) * cell.tests / len(todo), 3) if todo else None
+        return Outcome([known[index] for index in range(cell.tests)], seconds)
 
     def found(self) -> Found:
         """Measure, draw the picture if it is asked for, and return what to show.
@@ -201,8 +218,63 @@ class Measure:
         rows = self.rows()
         picture = self.picture(rows) if self.request.plots else None
         if picture is not None:
-            save(self.chart(self.drawn(rows)), picture)
+            save(self.chart(self.results.alike(rows[0], self.alike) if self.alike else rows), picture)
         return Found(self.text(rows), rows, self.path, picture)
+
+
+class OnTexts(Measure):
+    """A measure on pieces of text of one length, whose rows come all at once and go to a file of their own.
+
+    It gives `records` in place of cells. The file's name follows from the checkpoint and the settings, so that the same
+    measurement has the same file.
+    """
+
+    stopped = NOTHING_WRITTEN
+
+    def records(self) -> Iterable[Row]:
+        """Measure, and return what each row has beside the model and the seed."""
+        raise NotImplementedError
+
+    def rows(self) -> list[Row]:
+        """Measure and write all rows.
+
+        Raises: ConfigError where they cannot be written.
+        """
+        about = {**source(self.subject.model, self.subject.device), "seed": self.options.seed}
+        rows = [{**about, **row} for row in self.records()]
+        write_rows(self.path, rows)
+        return rows
+
+    @property
+    def path(self) -> Path:
+        """The file of the rows; the device changes no number and does not name it, nor does a text_field of `text`."""
+        model = self.subject.model
+        given = asdict(self.options).items()
+        settings = {key: value for key, value in given if (key, value) != ("text_field", "text")}
+        del settings["device"]
+        digest = shortened(json.dumps({**settings, "method": model.method}, sort_keys=True))
+        trained = model.name if model.consumed_tokens is None else f"{model.consumed_tokens:015d}"
+        folder = self.request.folder or (Path("runs") if model.folder is None else model.folder / "eval")
+        return folder / f"{self.kind}-{trained}-{digest}.jsonl"
+
+    @property
+    def title(self) -> str:
+        """The title of the picture."""
+        texts = self.options.texts
+        return f"{self.subject.model.name}: {self.subject.model.method}; {texts} text{'s' * (texts != 1)}"
+
+    def draw_texts(self, n_tokens: int) -> Tensor:
+        """Draw the texts that the options ask for.
+
+        Shapes: int64 (texts, n_tokens).
+        Raises: LabError.
+        """
+        options = self.options
+        subject = self.subject
+        text = source_text(subject, options.text, options.text_field)
+        name = options.text and f"--text={options.text}"
+        sizes = {"n_tokens": n_tokens, "texts": options.texts, "seed": options.seed, "vocab_size": subject.vocab_size}
+        return torch.from_numpy(draw_texts(text, name, subject.tokenizer, **sizes)).to(subject.device)
 
 
 def run_measure(
@@ -213,56 +285,10 @@ def run_measure(
 ) -> int:
     """Run a measure as a command and return the exit status; `together` sums up several models."""
 
-    def one(request: Request) -> Found | None:
+    def one(request: Request) -> Found:
         chosen = measure.chosen(request)
-        with opened(request, shared=measure.form.shared) as subject:
-            return None if subject is None else chosen(request, subject).found()
+        return chosen(request, open_subject(request)).found()
 
-    description = sys.modules[measure.__module__].__doc__
-    return run(
-        f"eval.{measure.kind}", description, measure.form, one, arguments, stopped=measure.stopped, together=together
-    )
-
-
-@contextmanager
-def opened(request: Request, *, shared: bool) -> Iterator[Subject | None]:
-    """Open the model; None in all processes but the first, once it has ended.
-
-    Raises: LabError, also for a model whose heads cannot be divided among the processes.
-    """
-    launch = read_launch(os.environ)
-    if not shared or launch.world_size == 1:
-        yield open_subject(request)
-        return
-    on_gpu = device_for(request.options.device).type == "cuda"
-    if on_gpu:
-        torch.cuda.set_device(launch.local_rank)
-    distributed.init_process_group("cpu:gloo,cuda:nccl" if on_gpu else "gloo", timeout=WAIT)
-    try:
-        subject = replace(open_subject(request), context=ContextGroup.of(launch.world_size))
-        heads = subject.model.decoder.cfg.n_kv_heads
-        if heads % launch.world_size:
-            raise ConfigError(
-                f"--nproc-per-node={launch.world_size}: processes that share a window must divide the {heads} "
-                f"key-value heads of {request.model}; start fewer"
-            )
-        if launch.is_first:
-            try:
-                yield subject
-            finally:
-                distributed.broadcast_object_list([None])
-        else:
-            serve(subject)
-            yield None
-    finally:
-        distributed.destroy_process_group()
-
-
-def serve(subject: Subject) -> None:
-    """Score the rows that the first process sends, until it sends none."""
-    given: list[Any] = [None]
-    while True:
-        distributed.broadcast_object_list(given)
-        if given[0] is None:
-            return
-        subject.losses(*given[0], sends=False)
+    about = sys.modules[measure.__module__].__doc__
+    name = f"eval.{measure.kind}"
+    return run(name, about, measure.form, one, arguments, stopped=measure.stopped, together=together)

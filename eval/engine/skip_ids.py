@@ -17,7 +17,7 @@ import numpy as np
 from annotated_types import Ge, Le
 
 from eval.engine.lengths import FloatArray, IntArray
-from eval.engine.rows import Row, percent, to_text
+from eval.engine.rows import Row, to_text
 from lab.counts import PositionCounts
 from lab.errors import ConfigError
 from lab.schema import Section, Seed, Tests
@@ -56,7 +56,7 @@ def show_skip(config: Skip, options: SkipOptions) -> tuple[str, list[Row]]:
     rows = [{"metric": "skip_ids", "name": name, **row} for name, (row, _) in found.items()]
     quarters = dict.fromkeys(quarter * target_len // 4 for quarter in (1, 2, 3))
     shown = [
-        {"ids": name, **row, **{f"f({i}) / f(0)": percent(float(shares[i])) for i in quarters}}
+        {"ids": name, **row, **{f"f({i}) / f(0)": f"{100 * shares[i]:.3g}%" for i in quarters}}
         for name, (row, shares) in found.items()
     ]
     title = f"{config.method}: {options.samples:,} samples of {n:,} tokens, target window {target_len:,}"

@@ -8,19 +8,19 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from tokenizers import Tokenizer
-from torch import Tensor, distributed
+from torch import Tensor
 
 from eval.engine.command import Request
 from lab.command import show
-from lab.config.experiment import MOST_WINDOWS
 from lab.counts import SavedCounts
 from lab.data.preparation import end_of_document
-from lab.data.tokenizer import needed
-from lab.errors import ConfigError
+from lab.data.tokenizer import check_ids, needed
+from lab.errors import ConfigError, DataError
 from lab.loading import OpenedModel, open_model
-from lab.model.attention.context import ContextGroup
 from lab.model.attention.inspection import token_losses
 from lab.model.generate import Ended, greedy
 from lab.model.huggingface.config import read_settings
@@ -31,7 +31,9 @@ from lab.source import is_hub_id, named
 from lab.train.checkpoints import COUNTS, Checkpoint, folder_name
 from lab.train.environment import commit, computes_in_bf16, memory_of, processor
 
+MOST_WINDOWS = 1024  # of the longest text in training windows; papers extend by at most 64
 MOST_TOKENS = 4096  # of the longest test of a model that does not state its training window
+NO_CORPUS = "--text: must be set, a Hugging Face folder has no corpus of its own; give a text file"
 SUBJECT = ("model", "checkpoint", "weights", "method", "precision")  # the fields that name a model in rows
 
 
@@ -46,7 +48,6 @@ class Subject:
     weights: str
     precision: str
     device: torch.device
-    context: ContextGroup | None = None  # the processes that score rows together
 
     @property
     def checkpoint(self) -> str | None:
@@ -79,15 +80,10 @@ class Subject:
         with self.computing():
             return greedy(self.model.decoder, prompts.to(self.device), n_tokens, self.stop_id, ended=ended)
 
-    def losses(self, tokens: Tensor, targets: Tensor, *, sends: bool = True) -> Tensor:
-        """Return each target's loss in nats, float64 (B, T), 0 where a target is below 0.
-
-        With other processes, to which the first one `sends` the rows, each computes its part.
-        """
-        if self.context is not None and sends:
-            distributed.broadcast_object_list([(tokens, targets)])
+    def losses(self, tokens: Tensor, targets: Tensor) -> Tensor:
+        """Return each target's loss in nats, float64 (B, T), 0 where a target is below 0."""
         with self.computing():
-            return token_losses(self.model.decoder, tokens.to(self.device), targets.to(self.device), self.context)
+            return token_losses(self.model.decoder, tokens.to(self.device), targets.to(self.device))
 
 
 def open_subject(request: Request) -> Subject:
@@ -215,3 +211,49 @@ def haystack_of(subject: Subject, path: str | None, own: str | None) -> tuple[st
     source = None if own is None else f"probe.haystack={own}"
     run = subject.model.folder if own == experiment.probe.haystack else None
     return load_haystack(own, experiment.data, subject.tokenizer, run), source
+
+
+def source_text(subject: Subject, path: str | None, text_field: str) -> str:
+    """Read the text of --text, or a run's corpus.
+
+    Raises: LabError, also for a Hugging Face folder without a file.
+    """
+    if path is not None:
+        return "\n".join(read_texts(Path(path), "--text", text_field))
+    if subject.model.experiment is None:
+        raise ConfigError(NO_CORPUS)
+    return load_haystack(None, subject.model.experiment.data, subject.tokenizer)
+
+
+def draw_texts(
+    text: str,
+    name: str | None,
+    tokenizer: Tokenizer,
+    *,
+    n_tokens: int,
+    texts: int,
+    seed: int,
+    vocab_size: int,
+    option: str = "--texts",
+) -> npt.NDArray[np.int64]:
+    """Draw pieces of a text, each of which begins with the tokenizer's first token.
+
+    Pieces do not overlap, so that texts are independent, and are not cut at documents. `option` is the name of their
+    number, `name` that of the text, None for a run's corpus.
+
+    Shapes: int64 (texts, n_tokens).
+    Raises: DataError for too little text, or a tokenizer that is not the model's.
+    """
+    first = tokenizer.encode("").ids
+    ids = np.array(tokenizer.encode(text, add_special_tokens=False).ids, dtype=np.int64)
+    check_ids(np.append(ids, first), vocab_size)
+    size = max(1, n_tokens - len(first))
+    pieces = len(ids) // size
+    if pieces < texts:
+        raise DataError(
+            f"{option}={texts}: {name or 'the corpus of the run'} has room for {pieces} texts of {n_tokens} tokens; "
+            "lower it, shorten the texts or give a longer --text"
+        )
+    chosen = np.random.default_rng(seed).permutation(pieces)[:texts]
+    rows = [np.concatenate([first, ids[size * piece : size * (piece + 1)]]) for piece in chosen]
+    return np.stack(rows)[:, :n_tokens].astype(np.int64)

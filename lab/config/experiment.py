@@ -28,7 +28,7 @@ from lab.model.config import DecoderConfig, OptimConfig
 from lab.positions import Frequencies
 from lab.positions.methods import PositionConfig
 from lab.probe.config import NEEDLES, ProbeConfig, ProbeSection, completed
-from lab.schema import LONGEST, Section, format_yaml, given, override, plain, read_yaml, validated
+from lab.schema import Section, format_yaml, given, override, plain, read_yaml, validated
 from lab.shape.config import Gaps, ShapeConfig
 from lab.skip.methods import SkipConfig
 from lab.source import inherit
@@ -39,7 +39,6 @@ DIGITS = 8
 ONCE_DEFAULT = {"probe.answer_budget": 64, "probe.batch": 64}  # defaults when the first runs were named
 ONCE_NAMED = ("probe.batch",)  # free to change only since then
 LOGGED_EIGHTHS = (1, 2, 4, 6)  # of the window, where f is logged
-MOST_WINDOWS = 1024  # of a length beyond the training window; papers extend by at most 64
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,11 +87,6 @@ class Experiment(Section):
             if attrgetter(name)(self) % train.context_parallel:
                 rule = f"must divide {name}={attrgetter(name)(self)}; change one of them"
                 yield self.fault("train.context_parallel", rule)
-        most = min(MOST_WINDOWS * data.window, LONGEST)
-        for name in (*self.gaps, "probe.max_length", "probe.step", "probe.answer_budget"):
-            if (attrgetter(name)(self) or 0) > most:
-                rule = f"must be <= {most:,}, {most // data.window:,} training windows"
-                yield self.fault(name, f"{rule}; lower it or raise data.window")
         needles = self.probed({}).get("needles", NEEDLES)
         if probe.required > needles:
             yield self.fault("probe.required", f"must be <= {needles}, the numbers of a test; lower it")
@@ -177,11 +171,6 @@ class Experiment(Section):
         if self.shape is not None and isinstance(self.shape.strategy, Gaps):
             return ("shape.strategy.target_len",)
         return () if self.skip is None else ("skip.target_len",)
-
-    @property
-    def has_gaps(self) -> bool:
-        """Whether position ids skip."""
-        return bool(self.gaps)
 
     @property
     def reach(self) -> int:

@@ -6,7 +6,7 @@ autocorrelation by a fast Fourier transform. Its terms are integers far below 2^
 
 Visible context is how many earlier tokens the token that makes a prediction sees.
 
-A token at index c of its run predicts the next one from c earlier tokens and itself, so c is its visible context,
+A token at index c of its run predicts the next one from c earlier tokens and itself. So c is its visible context,
 whatever its rotary ids: gaps do not change it. A run with an anchor sees one token more, c + 1.
 
     lengths   3      2        no anchor           3, anchored by the first     2, by the same
@@ -16,7 +16,7 @@ With causal segments a token of context c adds one pair at each distance 0 .. c.
 
     f(i) = sum over c >= i of the targets that see exactly c earlier tokens
 
-For lengths 3 and 2 there are 2, 2 and 1 targets of contexts 0, 1 and 2, and f = 2 + 2 + 1, 2 + 1, 1 = 5, 3, 1. The last
+For lengths 3 and 2 there are 2, 2 and 1 targets of contexts 0, 1 and 2. Their f is 5, 3, 1. The last
 token of a document has no target, so that the supervised f, the sum on the right, stays a little below f. Under masks
 and ids of any kind the sum of c + 1 over all tokens is the number of attended pairs.
 """

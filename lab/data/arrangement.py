@@ -50,11 +50,6 @@ class Arrangement:
     bos: int | None = None
 
     @property
-    def rearranges(self) -> bool:
-        """Whether a window is anything but one run of its tokens in their order."""
-        return self.mask != "causal" or self.chunks is not None
-
-    @property
     def extra_tokens(self) -> int:
         """Tokens added to a window: the anchor."""
         return int(self.mask == "anchor")

@@ -4,58 +4,19 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 from dataclasses import asdict, dataclass, field, replace
 from typing import Annotated, ClassVar, Literal
 
 from annotated_types import Ge, Gt, Le, Lt
 from pydantic import Field
 
-from lab.data import wording
+from lab.data.synthetic import Synthetic as Synthetic  # noqa: PLC0414 - all sections can be imported from here
+from lab.data.synthetic import example
 from lab.schema import PathText, Positive, Section, Share
 
 Mode = Literal["natural", "concatenated", "uniform"]
-MOST_TOKENS = 1e11  # of a corpus that is generated
 SYNTHETIC_VERSION = 1  # of the generator's output; raised with every change to it, so that old shards are not reused
 DERIVED_VERSION = 1  # of upsampling; raised with every change to it
-NATURAL_MEDIAN = 0.26  # windows; median document length of SlimPajama's shape
-NATURAL_LOG_STD = 1.2  # of the logarithm of its document lengths
-
-
-@dataclass(frozen=True, kw_only=True)
-class Synthetic(Section):
-    """The embedded probe corpus: filler, repeated phrases, quoted passages, numbers that are queried later."""
-
-    needles: ClassVar[int] = 4  # most numbers that one document states
-    name: Literal["synthetic"] = "synthetic"
-    documents: Annotated[int, Ge(1), Le(10**9)] = 20_000
-    """Number of documents."""
-    words: Annotated[int, Ge(8), Le(10_000)] = 48
-    """Distinct words of filler."""
-    digits: Annotated[int, Ge(2), Le(9)] = 3
-    """Digits of a magic number; the probe asks for as many."""
-    repeat_prob: Share = 0.7
-    """Probability that a phrase repeats an earlier one of its document."""
-    quote_prob: Share = 0.1
-    """Probability that a sentence quotes an earlier passage of its document word for word."""
-    number_prob: Share = 0.15
-    """Probability that a word of filler is a number; repeats and quotes repeat it too."""
-    question_prob: Share = 0.95
-    """Probability that a long enough section states numbers and ends with the question and answer."""
-    section_tokens: Annotated[float, Ge(1), Le(2**24)] = 192.0
-    """Longest section in tokens; repeats, quotes and questions reach back no further than their section."""
-    median_tokens: Annotated[float, Ge(1), Le(2**20)] = 49.92
-    """Median document length in tokens; SlimPajama's shape at a window of 192, and at any window of 0.26 times it."""
-    log_std: Annotated[float, Gt(0), Le(3)] = NATURAL_LOG_STD
-    """Standard deviation of the logarithm of the document length."""
-
-    def rules(self) -> list[str]:
-        """Refuse a corpus that nothing could hold."""
-        tokens = self.documents * self.median_tokens * math.exp(self.log_std**2 / 2)  # the mean of a log-normal
-        if tokens <= MOST_TOKENS:
-            return []
-        rule = f"makes {tokens:.0e} tokens, more than {MOST_TOKENS:.0e}"
-        return [f"documents={self.documents}: {rule}; lower it, median_tokens or log_std"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,12 +59,6 @@ class Conversations(Section):
     """Least share of ASCII among a conversation's letters; 0.99 keeps English and few other languages, 0 keeps all."""
     limit: Positive | None = None
     """Samples to take, from the first; left out, all."""
-
-    def rules(self) -> list[str]:
-        """Refuse samples of no length."""
-        if self.max_tokens is not None and self.min_tokens > self.max_tokens:
-            return [f"min_tokens={self.min_tokens}: must be <= max_tokens={self.max_tokens}; lower it"]
-        return []
 
 
 Corpus = Annotated[Synthetic | Stdlib | Text | Slimpajama | Conversations, Field(discriminator="name")]
@@ -184,12 +139,12 @@ class DataConfig(Section):
         if self.upsample is not None and self.base is not None:
             base = self.base.shard_identity()
             return {"base": base, "upsample": asdict(self.upsample), "version": DERIVED_VERSION}
-        identity: dict[str, object] = {name: getattr(self, name) for name in ("held_out_frac", "tags")}
-        identity |= {"corpus": asdict(self.corpus), "tokenizer": asdict(self.tokenizer)}
+        identity = asdict(self)
+        identity = {name: identity[name] for name in ("held_out_frac", "tags", "corpus", "tokenizer")}
         if isinstance(self.tokenizer, Bpe):
-            identity["tokenizer"] = {**asdict(self.tokenizer), "sample_documents": self.sample_documents}
+            identity["tokenizer"]["sample_documents"] = self.sample_documents
         if isinstance(self.corpus, Synthetic):
-            identity |= {"version": SYNTHETIC_VERSION, "wording": wording.example()}  # which documents spell out
+            identity |= {"version": SYNTHETIC_VERSION, "wording": example()}  # which documents spell out
         return identity
 
     @property

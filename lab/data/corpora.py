@@ -31,7 +31,7 @@ Row = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Document:
+class TextDocument:
     """A text and the name of its source; a conversation also in parts, each marked as scored or not."""
 
     text: str
@@ -39,7 +39,7 @@ class Document:
     parts: Parts | None = None
 
 
-Item = Document | str  # a document, or why there is none
+Item = TextDocument | str  # a document, or why there is none
 
 
 @dataclass(frozen=True)
@@ -63,14 +63,16 @@ def open_corpus(config: DataConfig) -> Reader:
     if isinstance(corpus, Synthetic):
         generator, indices = SyntheticText(corpus), range(corpus.documents)
         tasks = [indices[start : start + TASK_DOCUMENTS] for start in indices[::TASK_DOCUMENTS]]
-        return Reader(len(tasks), {}, lambda task: (Document(generator.document(k), "synthetic") for k in tasks[task]))
+        return Reader(
+            len(tasks), {}, lambda task: (TextDocument(generator.document(k), "synthetic") for k in tasks[task])
+        )
     if isinstance(corpus, Stdlib):
         root = Path(sysconfig.get_path("stdlib"))
         outside = {"site-packages", "dist-packages", "__pycache__"}
         files = [path for path in root.rglob("*.py") if not outside & set(path.relative_to(root).parts)]
         return reader_of(sorted(files), root, STDLIB_TASKS, lambda path: read_source(path, root))
     if corpus.path is None:
-        return open_hub()
+        return open_hub(HUB_DATASET)
     root = Path(corpus.path)
     if not root.exists():
         raise DataError(f"data.corpus.path={root}: no such file or folder; give one with {', '.join(SUFFIXES)}")
@@ -131,7 +133,7 @@ def usable(text: str, source: str, parts: Parts | None = None) -> Item:
         text.encode("utf-8")
     except UnicodeEncodeError:  # lone surrogates, such as JSON's \\ud800
         return "not UTF-8"
-    return Document(text, sys.intern(source), parts)
+    return TextDocument(text, sys.intern(source), parts)
 
 
 def read_file(path: Path, corpus: Text | Slimpajama | Conversations) -> Iterator[Item]:
@@ -188,38 +190,32 @@ def document_of(row: Row, corpus: Text | Slimpajama | Conversations, source: str
     return usable(text, source) if isinstance(text, str) else "no text in field 'text'"
 
 
-def open_hub() -> Reader:
-    """Open SlimPajama on the hub, cut into tasks by its files."""
-    stream = open_stream(HUB_DATASET)
+@lru_cache(maxsize=1)
+def open_hub(name: str) -> Reader:
+    """List the files of SlimPajama on the hub, once for all tasks of a process, and cut it into tasks by them.
+
+    Raises: DataError, MissingPackage.
+    """
+    try:
+        import datasets
+
+        stream = datasets.load_dataset(name, split="train", streaming=True)
+    except ImportError as error:
+        raise MissingPackage("datasets", "streaming data.corpus.name=slimpajama", "data") from error
+    except Exception as error:  # the library raises many types for this one fault
+        rule = f"{name} cannot be opened ({first_line(error)})"
+        remedy = "check the network, or give data.corpus.path, a folder of its files"
+        raise DataError(f"data.corpus.name=slimpajama: {rule}; {remedy}") from error
     n_tasks = min(SLIMPAJAMA_TASKS, stream.num_shards)
 
     def read(task: int) -> Iterator[Item]:
         try:
             for row in stream.shard(num_shards=n_tasks, index=task):
                 yield document_of(row, Slimpajama(), "unknown")
-        except Exception as error:  # the library raises many types for a broken or unreachable file
-            raise DataError(f"{HUB_DATASET}: failed while streaming ({first_line(error)}); run it again") from error
+        except Exception as error:  # as many
+            raise DataError(f"{name}: failed while streaming ({first_line(error)}); run it again") from error
 
-    return Reader(n_tasks, {HUB_DATASET: stream.num_shards}, read)
-
-
-@lru_cache(maxsize=1)
-def open_stream(name: str) -> Any:
-    """List a dataset's files, once for all tasks of a process.
-
-    Raises: DataError, MissingPackage.
-    """
-    try:
-        import datasets
-    except ImportError as error:
-        raise MissingPackage("datasets", "streaming data.corpus.name=slimpajama", "data") from error
-    try:
-        return datasets.load_dataset(name, split="train", streaming=True)
-    except Exception as error:  # the library raises many types for this one fault
-        raise DataError(
-            f"data.corpus.name=slimpajama: {name} cannot be opened ({first_line(error)}); check the network, or give "
-            "data.corpus.path, a folder of its files"
-        ) from error
+    return Reader(n_tasks, {name: stream.num_shards}, read)
 
 
 def to_conversation(row: Row, source: str) -> Item:

@@ -8,10 +8,10 @@ T_s are the tokens of source s, A_s those of them in long documents, r is `share
 them in long documents: every source keeps its share of the tokens and changes in length. A source without long
 documents, with nothing else, or with A_s >= r T_s already has w = g for all its documents.
 
-Copies: the k-th document of its source and class (long or short), shard after shard and sorted by length within a
-shard, is copied floor(k w + u) - floor((k - 1) w + u) times, with one uniform number u for each class. So a document is
-copied w times in expectation, a class is off by less than one copy, and in one shard by at most as many tokens as its
-longest document has (summation by parts, for lengths rise).
+Copies: the k-th document of its source and class (long or short) is copied floor(k w + u) - floor((k - 1) w + u)
+times, with one uniform number u for each class. Documents are counted shard after shard, sorted by length within a
+shard. So a document is copied w times in expectation, and a class is off by less than one copy. In one shard a class is
+off by at most as many tokens as its longest document has (summation by parts, for lengths rise).
 
 Source: Fu et al. 2024, arXiv:2402.10171, as used in AnchorAttention (arXiv:2411.13476, section 4.1 and appendix C) and
 LongRecipe (arXiv:2409.00509, section 5.2). In AnchorAttention's Table 9 the shares of sources change by up to 7 points;
@@ -30,18 +30,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from lab.data import shards
 from lab.data.config import Upsample
-from lab.data.shards import (
-    MANIFEST,
-    SPLITS,
-    Manifest,
-    Shard,
-    ShardWriter,
-    TokenStore,
-    again,
-    read_manifest,
-    shards_in,
-)
+from lab.data.shards import SPLITS, Shard, TokenShardWriter, TokenStore
 from lab.errors import DataError
 from lab.files import check_sizes, sha256, temporary_of
 
@@ -74,7 +65,7 @@ class DerivedShard:
 
 def inputs_of(base: Path) -> dict[str, str]:
     """Return the hash of each base shard's manifest, which holds the hashes of its files."""
-    return {shard.name: sha256(shard / MANIFEST) for shard in shards_in(base)}
+    return {shard.name: sha256(shard / shards.MANIFEST) for shard in shards.shards_in(base)}
 
 
 def classes_of(shard: Shard, sources: list[str]) -> tuple[Ints, Ints]:
@@ -89,8 +80,8 @@ def plan(base: Path, upsample: Upsample) -> tuple[list[DerivedShard], dict[str, 
 
     Raises: DataError for settings that change nothing.
     """
-    shards = TokenStore.open(base, "train").shards
-    sources = sorted({name for path in shards_in(base) for name in read_manifest(path)["sources"]})
+    parts = TokenStore.open(base, "train").shards
+    sources = sorted({name for path in shards.shards_in(base) for name in shards.read_manifest(path)["sources"]})
 
     def counted(shard: Shard, copies: Ints | int = 1) -> Ints:
         """Count documents and tokens by class: int64 (2, n_classes), exact below 2^53."""
@@ -99,22 +90,20 @@ def plan(base: Path, upsample: Upsample) -> tuple[list[DerivedShard], dict[str, 
         counts = [np.bincount(classes, weights=amount, minlength=2 * len(sources)) for amount in amounts]
         return np.stack(counts).astype(np.int64)
 
-    own = {shard.folder: counted(shard) for shard in shards}
+    own = {shard.folder: counted(shard) for shard in parts}
     before: Ints = sum(own.values())  # type: ignore[assignment]
     weights, kept = weigh(before[1].reshape(-1, 2), upsample)
     if None not in kept:
-        counts = ", ".join(f"{kept.count(why)} {why}" for why in KEPT if why in kept)
-        raise DataError(
-            f"data.upsample.share={upsample.share}: changes no source (of {len(kept)}: {counts}; long documents have "
-            f"more than {upsample.longer_than:,} tokens); raise it, or leave upsample out"
-        )
-    offsets, earlier = draw_offsets(len(before[0])), np.zeros_like(before)
+        why = f"{', '.join(sorted({*map(str, kept)}))}; long ones have more than {upsample.longer_than:,} tokens"
+        raise DataError(f"data.upsample.share={upsample.share}: changes no source ({why}); raise it, or leave it out")
+    offsets = draw_offsets(len(before[0]))
+    earlier = np.zeros_like(before)
     jobs = []
-    for path in shards_in(base):
+    for path in shards.shards_in(base):
         jobs.append(DerivedShard(path, sources, weights.ravel(), offsets, earlier[0].copy()))
         earlier += own.get(path, 0)
     copied = {job.shard: job for job in jobs}
-    after: Ints = sum(counted(shard, copied[shard.folder].copies(shard)) for shard in shards)  # type: ignore[assignment]
+    after: Ints = sum(counted(shard, copied[shard.folder].copies(shard)) for shard in parts)  # type: ignore[assignment]
     if not after[1].sum():
         raise DataError(f"data.upsample.tokens={upsample.tokens}: leaves no document; raise it or leave it out")
     rows = [
@@ -146,24 +135,23 @@ def table(record: dict[str, Any]) -> str:
     return text
 
 
-def derive_task(folder: Path, name: str, job: DerivedShard) -> Manifest:
+def derive_task(folder: Path, name: str, job: DerivedShard) -> shards.Manifest:
     """Derive one shard; `name` is that of the upsampled corpus."""
-    manifest, final = read_manifest(job.shard), folder / job.shard.name
-    check_sizes(job.shard, manifest["files"], DataError, again(job.shard))
+    manifest = shards.read_manifest(job.shard)
+    final = folder / job.shard.name
+    check_sizes(job.shard, manifest["files"], DataError, shards.again(job.shard))
     marks = "train.scored.bin" in manifest["files"]
-    writer = ShardWriter(temporary_of(final), manifest["dtype"], name=name, marks_scored=marks)
+    writer = TokenShardWriter(temporary_of(final), manifest["dtype"], name=name, marks_scored=marks)
     writer.skips.update(manifest["skips"])
     for split in SPLITS:
-        if not manifest["splits"][split]["tokens"]:
-            continue
-        shard = Shard.open(job.shard, manifest, split)
-        order = np.arange(len(shard.ends))
-        if split == "train":
-            order = spread(job.copies(shard), np.random.default_rng([SEED, int(final.name.partition("-")[2])]))
-        for document in order.tolist():
-            part = shard.part(document)
-            scored = None if shard.scored is None else shard.scored[part]
-            writer.add(split, shard.tokens[part], manifest["sources"][shard.sources[document]], scored)
+        for shard in Shard.all_of({job.shard: manifest}, split):
+            order = np.arange(len(shard.ends))
+            if split == "train":
+                order = spread(job.copies(shard), np.random.default_rng([SEED, int(final.name.partition("-")[2])]))
+            for document in order.tolist():
+                part = shard.part(document)
+                scored = None if shard.scored is None else shard.scored[part]
+                writer.add(split, shard.tokens[part], manifest["sources"][shard.sources[document]], scored)
     return writer.close(final)
 
 

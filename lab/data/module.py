@@ -10,15 +10,14 @@ import itertools
 import os
 import sys
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
 import lightning
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor, distributed
 
@@ -39,7 +38,6 @@ from lab.skip.methods import skip_positions_from_config
 from lab.skip.sentences import sentence_ends, split_sentences
 
 Batch = dict[str, Any]
-FloatArray = npt.NDArray[np.float64]
 PREFETCH = 4  # packs that a thread makes ahead
 
 
@@ -52,15 +50,14 @@ def arrangement_of(config: DataConfig, mask: WindowMask) -> Arrangement:
     if mask.method != "anchor":
         return Arrangement(mask=mask.method, running=running, chunks=mask.chunks)
     tokenizer = load_tokenizer(shard_folder(config))
-    begin, _ = special_ends(tokenizer)
-    bos = begin[0] if begin else None
+    bos = next(iter(special_ends(tokenizer)[0]), None)
     anchor = end_of_document(config, tokenizer) if bos is None else bos
     return Arrangement(mask="anchor", running=True, chunks=mask.chunks, anchor=anchor, bos=bos)
 
 
 def skip_function(config: DataConfig, skip: Any) -> AssignIds:
     """Build the function that assigns position ids to a run of tokens."""
-    ends = sentence_ends(load_tokenizer(shard_folder(config))) if skip.method == "longrecipe" else None
+    ends = sentence_ends(load_tokenizer(shard_folder(config))) if skip.needs_sentences else None
 
     def place(tokens: np.ndarray, generator: np.random.Generator) -> np.ndarray:
         sentences = None if ends is None else split_sentences(tokens, ends)
@@ -81,7 +78,7 @@ class PackedData(lightning.LightningDataModule):
         self.experiment, self.token_types = experiment, token_types
         self.config: DataConfig = experiment.data
         self.n_streams: int = experiment.train.n_packs
-        self.weights: FloatArray | None = None  # loss weights by visible context, once planned
+        self.weights: np.ndarray | None = None  # loss weights by visible context, once planned
         self.states: dict[int, np.ndarray] = {}
 
     def check_prepared(self) -> None:
@@ -95,10 +92,8 @@ class PackedData(lightning.LightningDataModule):
         if not is_prepared(self.config):
             if getattr(self.config.corpus, "path", None):
                 open_corpus(self.config)  # raises where the path is wrong
-            raise DataError(
-                f"data.corpus.name={self.config.corpus.name}: not prepared in {shard_folder(self.config)}; "
-                "run python -m lab.prepare with the same config first"
-            )
+            rule = f"not prepared in {shard_folder(self.config)}; run python -m lab.prepare with the same config first"
+            raise DataError(f"data.corpus.name={self.config.corpus.name}: {rule}")
 
     def prepare_data(self) -> None:
         """Prepare an embedded corpus; any other must have been prepared. Then check names, sizes and manifests.
@@ -112,15 +107,11 @@ class PackedData(lightning.LightningDataModule):
             prepare(self.config, workers=len(os.sched_getaffinity(0)))
         index_documents(shard_folder(self.config), self.segment_window())
 
-    @property
-    def selects(self) -> bool:
-        """Whether samples are sentences of longer windows."""
-        return self.experiment.skip is not None and self.experiment.skip.selects
-
     def segment_window(self) -> int:
         """Return the tokens of the longest segment: those of a window without what the mask adds to it."""
-        if self.selects:
-            return int(self.experiment.skip.target_len)
+        skip = self.experiment.skip
+        if skip is not None and skip.selects:
+            return int(skip.target_len)
         return self.config.window - arrangement_of(self.config, self.experiment.mask).extra_tokens
 
     @cached_property
@@ -137,45 +128,41 @@ class PackedData(lightning.LightningDataModule):
         return shape_corpus(experiment.shape, self.config, self.store, experiment.mask)
 
     def setup(self, stage: str) -> None:
-        """Open the training split."""
-        experiment, config = self.experiment, self.config
-        self.segments = index_segments(self.store, config.mode, self.segment_window())
-        skip = None if experiment.skip is None or self.selects else skip_function(config, experiment.skip)
-        if self.shaped is not None:
-            skip, self.weights = self.shaped.skip, self.shaped.plan.weights
+        """Open the training split.
+
+        Raises: ConfigError for token types that cannot be read.
+        """
+        experiment = self.experiment
+        config, skip = self.config, experiment.skip
         self.settings = PackSettings(
             store=self.store,
-            segments=self.segments,
+            segments=index_segments(self.store, config.mode, self.segment_window()),
             pack_tokens=experiment.train.micro_batch_tokens,
             seed=experiment.run.seed,
             look_ahead=config.look_ahead,
             n_streams=self.n_streams,
             arrangement=arrangement_of(config, experiment.mask),
-            skip=skip,
-            selection=self.open_selection() if self.selects else None,
         )
-
-    def open_selection(self) -> Selection:
-        """Read the token types that select sentences.
-
-        Raises: ConfigError.
-        """
-        skip = self.experiment.skip
-        path = self.token_types or (Path(skip.selection) if skip.by_types else None)
-        return Selection.of(skip, self.config.window, load_tokenizer(shard_folder(self.config)), path)
+        if self.shaped is not None:
+            self.settings.skip = self.shaped.skip
+            self.weights = self.shaped.plan.weights
+        elif skip is not None and skip.selects:
+            path = self.token_types or (Path(skip.selection) if skip.by_types else None)
+            self.settings.selection = Selection.of(skip, config.window, load_tokenizer(shard_folder(config)), path)
+        elif skip is not None:
+            self.settings.skip = skip_function(config, skip)
 
     def train_dataloader(self) -> Iterator[Batch]:
         """Load this rank's streams, one pack of each in turn, endless; a thread packs them ahead."""
         rank, world = (self.trainer.global_rank, self.trainer.world_size) if self.trainer else (0, 1)
         shared = self.experiment.train.context_parallel
-        own = range(rank // shared, self.n_streams, world // shared)
-        packs = map(next, itertools.cycle([self.stream(j) for j in own]))
-        return ahead((to_batch(pack, self.weights) for pack in packs), PREFETCH)
+        streams = [self.stream(j) for j in range(rank // shared, self.n_streams, world // shared)]
+        return ahead(map(partial(to_batch, weights=self.weights), map(next, itertools.cycle(streams))), PREFETCH)
 
     def stream(self, index: int, states: Mapping[int, np.ndarray] | None = None) -> PackStream:
         """Open a stream at its state, the saved one by default, or at its beginning."""
-        states = self.states if states is None else states
-        return PackStream(self.settings, index, None if index not in states else states[index].tolist())
+        state = (self.states if states is None else states).get(index)
+        return PackStream(self.settings, index, None if state is None else state.tolist())
 
     def transfer_batch_to_device(self, batch: Batch, device: torch.device, dataloader_idx: int) -> Batch:
         """Move a batch's tensors; Lightning's own search for them visits every number of its tuples."""
@@ -187,11 +174,11 @@ class PackedData(lightning.LightningDataModule):
 
     def state_dict(self) -> dict[str, Tensor]:
         """Gather the states of all streams from all ranks: int64 (n_streams, 1 + look_ahead), row j for stream j."""
-        states = dict(self.states)
+        parts = [self.states]
         if distributed.is_available() and distributed.is_initialized():
-            parts: list[dict[int, np.ndarray]] = [{} for _ in range(distributed.get_world_size())]
+            parts = [{} for _ in range(distributed.get_world_size())]
             distributed.all_gather_object(parts, self.states)
-            states = {stream: state for part in parts for stream, state in part.items()}
+        states = {stream: state for part in parts for stream, state in part.items()}
         if len(states) < self.n_streams:
             return {}
         return {"streams": torch.from_numpy(np.stack([states[j] for j in range(self.n_streams)]))}
@@ -209,8 +196,7 @@ def ahead(batches: Iterator[Batch], prefetch: int) -> Iterator[Batch]:
     pins = torch.cuda.is_available()
 
     def made() -> Batch:
-        batch = next(batches)
-        return {name: x.pin_memory() if isinstance(x, Tensor) else x for name, x in batch.items()} if pins else batch
+        return {name: x.pin_memory() if pins and isinstance(x, Tensor) else x for name, x in next(batches).items()}
 
     pool = ThreadPoolExecutor(1, "packing")
     try:
@@ -224,61 +210,37 @@ def ahead(batches: Iterator[Batch], prefetch: int) -> Iterator[Batch]:
             pool.shutdown(cancel_futures=True)
 
 
-def to_batch(pack: Pack, weights: FloatArray | None = None) -> Batch:
+def to_batch(pack: Pack, weights: np.ndarray | None = None) -> Batch:
     """Convert a pack to a training batch: tensors to move to the device, and values that stay on the host.
 
-    `weights` is the loss weight of a target by its visible context; left out, all weigh 1.
+    Ids count from 0 in every run where the pack has none, and in the padding. `starts` are the first ids of the runs,
+    or None unless the ids of each run count up by one. `weights` is the loss weight of a target by its visible context;
+    left out, all weigh 1.
 
     Shapes: weights float64, longer than the longest run.
     """
-    ids, scored, n_tokens = pack.position_ids, pack.targets != IGNORE, len(pack.tokens)
+    scored, ends = pack.targets != IGNORE, np.cumsum([0, *pack.lengths], dtype=np.int32)
+    n_tokens = int(ends[-1])
+    from_0 = np.concatenate([np.arange(n) for n in (*pack.lengths, len(scored) - n_tokens)])
+    ids = from_0 if pack.position_ids is None else pack.position_ids
+    shifts = (ids - from_0)[:n_tokens]
+    starts = shifts[ends[:-1]]
+    weighed = np.zeros(len(scored), dtype=np.float32)
+    if weights is not None:
+        weighed[:n_tokens] = weights[visible_context(pack.lengths, pack.anchors)]
     return {
         "tokens": torch.from_numpy(pack.tokens)[None],
         "targets": torch.from_numpy(pack.targets)[None],
-        "cu_seqlens": ends(pack.lengths),
+        "cu_seqlens": torch.from_numpy(ends),
         "lengths": tuple(pack.lengths),
-        "position_ids": ids_from_0(pack.lengths, n_tokens) if ids is None else torch.from_numpy(ids),
-        "starts": starts_of(pack),
+        "position_ids": torch.from_numpy(ids),
+        "starts": tuple(starts.tolist()) if (shifts == np.repeat(starts, pack.lengths)).all() else None,
         "anchors": pack.anchors,
-        "counted": ids,
+        "counted": pack.position_ids,
         "selected": pack.selected,
         "n_targets": int(np.count_nonzero(scored)),
         "supervised": targets_by_context(pack.lengths, pack.anchors, scored),
-        "weights": None if weights is None else loss_weights(pack, scored, weights)[None],
+        "weights": None if weights is None else torch.from_numpy(weighed * scored)[None],
         "stream": pack.stream,
         "state": pack.state,
     }
-
-
-def loss_weights(pack: Pack, scored: np.ndarray, weights: FloatArray) -> Tensor:
-    """Look up the loss weight of every target: float32 (pack_tokens,), 0 where nothing is scored."""
-    out = np.zeros(len(scored), dtype=np.float32)
-    context = visible_context(pack.lengths, pack.anchors)
-    out[: len(context)] = weights[context]
-    return torch.from_numpy(out * scored)
-
-
-def starts_of(pack: Pack) -> tuple[int, ...] | None:
-    """Return the first id of each run if ids count up by one from it, else None."""
-    if pack.position_ids is None:
-        return (0,) * len(pack.lengths)
-    ends = np.cumsum(pack.lengths)
-    steps = np.diff(pack.position_ids[: ends[-1]])
-    steps[ends[:-1] - 1] = 1  # ids may jump between runs
-    begins = ends - pack.lengths
-    return tuple(pack.position_ids[begins].tolist()) if (steps == 1).all() else None
-
-
-def ids_from_0(lengths: Sequence[int], n_tokens: int) -> Tensor:
-    """Count from 0 in every run, and in the padding.
-
-    Example:
-        >>> ids_from_0([3, 2], 8).tolist()
-        [0, 1, 2, 0, 1, 0, 1, 2]
-    """
-    return torch.from_numpy(np.concatenate([np.arange(n) for n in (*lengths, n_tokens - sum(lengths))]))
-
-
-def ends(lengths: Sequence[int]) -> Tensor:
-    """Add up lengths from 0, int32 (S + 1,)."""
-    return torch.from_numpy(np.cumsum([0, *lengths], dtype=np.int32))

@@ -1,7 +1,7 @@
 """Packs: the whole segments of one micro-batch, end to end, chosen by a look-ahead best fit.
 
-A global batch is `n_streams` packs, one from each stream. Stream j reads only the global samples j, j + n_streams, ...,
-so the packs are a function of (seed, step), whatever the number of processes.
+A global batch is `n_streams` packs, one from each stream. Stream j reads only the global samples j, j + n_streams, ...
+So the packs are a function of (seed, step), whatever the number of processes.
 Random choices inside a segment (chunks, sentences, skips) are drawn from (seed, sample).
 A stream holds `look_ahead` segments; a pack takes the oldest one and then, repeatedly, the longest
 that still fits. No segment is cut or dropped. A stream's state is the next sample and the waiting samples.
@@ -52,7 +52,7 @@ class Pack:
     selected: tuple[int, int, int] | None = None
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
+@dataclass(eq=False, kw_only=True)
 class PackSettings:
     """What the streams of a run have in common: the text, and how packs are filled and arranged."""
 
@@ -72,8 +72,6 @@ class PackStream:
 
     def __init__(self, settings: PackSettings, stream: int = 0, state: Sequence[int] | None = None) -> None:
         self.settings, self.stream = settings, stream
-        arrangement = settings.arrangement
-        self.arranges = settings.skip is not None or settings.selection is not None or arrangement.rearranges
         self.next_sample = stream
         self.waiting: list[tuple[int, int]] = []  # (length, -sample) rising: among equal lengths the oldest is last
         self.drawn: dict[int, tuple[Segment, int]] = {}  # each waiting sample and its length, the oldest first
@@ -123,10 +121,8 @@ class PackStream:
         if selection is not None:
             length = selection.length(settings.store.read(segment.start, segment.length).astype(np.int64))
         if length > settings.pack_tokens:
-            raise ConfigError(
-                f"train.micro_batch_tokens={settings.pack_tokens}: must hold the longest segment, {length} tokens; use "
-                "data.window or more"
-            )
+            rule = f"must hold the longest segment, {length} tokens; use data.window or more"
+            raise ConfigError(f"train.micro_batch_tokens={settings.pack_tokens}: {rule}")
         self.drawn[sample] = segment, length
         insort(self.waiting, (length, -sample))
 
@@ -137,8 +133,7 @@ class PackStream:
         read = store.read(start, length + continues).astype(np.int64)
         targets = np.full(length, IGNORE, dtype=np.int64)
         targets[: len(read) - 1] = read[1:]
-        if not self.settings.segments.whole_documents:
-            targets[store.borders(start, len(read)) - 1] = IGNORE
+        targets[store.borders(start, len(read)) - 1] = IGNORE
         if not store.scores_all:
             targets[: len(read) - 1][~store.scored(start, len(read))[1:]] = IGNORE
         return read[:length], targets
@@ -147,8 +142,6 @@ class PackStream:
         """Arrange a sample as the runs that the mask, the skips or the selection make of it."""
         settings, (segment, _) = self.settings, self.drawn.pop(sample)
         tokens, targets = self._read(segment)
-        if not self.arranges:
-            return [TokenRun(tokens, targets, np.arange(len(tokens)))]
         generator = np.random.default_rng([settings.seed, sample])
         if settings.selection is not None:
             return [settings.selection.sample(tokens, targets, generator)]
@@ -160,35 +153,32 @@ class PackStream:
 
     def _pack(self, chosen: list[int]) -> Pack:
         """Lay out the runs of samples, end to end."""
-        n_tokens, selection = self.settings.pack_tokens, self.settings.selection
-        tokens = np.zeros(n_tokens, dtype=np.int64)
-        targets, ids = np.full_like(tokens, IGNORE), np.zeros_like(tokens)
+        selection = self.settings.selection
+        begin = 0
         runs: list[TokenRun] = []
         anchors: list[int] = []
-        begin, plain = 0, True
         for sample in chosen:
-            own, first = self._runs(sample), begin
-            for run in own:
-                part = slice(begin, begin + len(run.tokens))
-                tokens[part], targets[part], ids[part] = run.tokens, run.targets, run.ids
-                plain = plain and run.ids[0] == 0 and run.ids[-1] == len(run.ids) - 1
-                anchors.append(first if run.anchored else -1)
-                begin = part.stop
+            own = self._runs(sample)
             runs += own
+            anchors += [begin if run.anchored else -1 for run in own]
+            begin += sum(len(run.tokens) for run in own)
+
+        def row(parts: list[IntArray], padding: int) -> IntArray:
+            out = np.full(self.settings.pack_tokens, padding, dtype=np.int64)
+            np.concatenate(parts, out=out[:begin])
+            return out
+
+        tokens = row([run.tokens for run in runs], 0)
+        targets = row([run.targets for run in runs], IGNORE)
+        plain = all(run.ids[0] == 0 and run.ids[-1] == len(run.ids) - 1 for run in runs)
+        ids = None if plain else row([run.ids for run in runs], 0)
+        anchored = tuple(anchors) if self.settings.arrangement.mask == "anchor" else None
         selected = None
         if selection is not None:
             short = sum(len(run.tokens) < selection.budget for run in runs)
             selected = len(runs), sum(not run.matched for run in runs), short
-        return Pack(
-            tokens,
-            targets,
-            [len(run.tokens) for run in runs],
-            self.stream,
-            self.state(),
-            None if plain else ids,
-            tuple(anchors) if self.settings.arrangement.mask == "anchor" else None,
-            selected,
-        )
+        lengths = [len(run.tokens) for run in runs]
+        return Pack(tokens, targets, lengths, self.stream, self.state(), ids, anchored, selected)
 
 
 @dataclass(frozen=True, eq=False)
@@ -214,10 +204,9 @@ def held_out_windows(data: DataConfig, *, length: int, windows: int, seed: int) 
     """
     store = TokenStore.open(shard_folder(data), "held_out")
     if store.n_tokens // length < windows:
-        raise DataError(
-            f"--windows={windows}: the held-out documents in {shard_folder(data)} hold {store.n_tokens // length} "
-            f"windows of {length} tokens; lower it, shorten --length, raise data.held_out_frac, or use --text"
-        )
+        rule = f"the held-out documents hold {store.n_tokens // length} windows of {length} tokens"
+        remedy = "lower it, shorten --length, raise data.held_out_frac, or use --text"
+        raise DataError(f"--windows={windows}: {rule}; {remedy}")
     segments = index_segments(store, "concatenated", length)
     settings = PackSettings(store=store, segments=segments, pack_tokens=length, seed=seed, look_ahead=1)
     packs = list(islice(PackStream(settings), windows))

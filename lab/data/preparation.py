@@ -18,42 +18,19 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
+from lab import files
 from lab.command import Bar
+from lab.data import derivation, shards
 from lab.data.config import Bpe, DataConfig
 from lab.data.corpora import open_corpus
-from lab.data.derivation import RECORD, derive_task, inputs_of, plan
 from lab.data.segments import index_documents
-from lab.data.shards import (
-    PREPARED,
-    SPLITS,
-    Manifest,
-    Split,
-    again,
-    read_manifest,
-    read_manifests,
-    read_prepared,
-    shards_in,
-    task_name,
-)
+from lab.data.shards import SPLITS, Split, task_name
 from lab.data.tokenizer import EOS, TOKENIZER, no_text, obtain_tokenizer, run_task
 from lab.errors import DataError
-from lab.files import (
-    LOCK_NAME,
-    check_sizes,
-    locked,
-    manifest_of,
-    on_disk,
-    read_object,
-    remove,
-    remove_leftovers,
-    write_atomic,
-    write_json,
-    writing,
-)
 
 INPUTS = "inputs.json"
-PREPARE_AGAIN = "delete the folder and prepare again"
-RunTask = Callable[[Any], Manifest]
+PREPARE_AGAIN = "delete the folder and prepare shards.again"
+RunTask = Callable[[Any], shards.Manifest]
 
 
 @dataclass(frozen=True)
@@ -90,7 +67,7 @@ def is_prepared(config: DataConfig) -> bool:
     Raises: DataError for shards of other settings.
     """
     folder = shard_folder(config)
-    record = read_prepared(folder)
+    record = shards.read_prepared(folder)
     if record is None:
         return False
     if record["name"] != config.shard_name:
@@ -99,7 +76,9 @@ def is_prepared(config: DataConfig) -> bool:
         return False
     if config.base is None or not is_prepared(config.base):
         return True
-    return read_object(folder / INPUTS, DataError, PREPARE_AGAIN) == inputs_of(shard_folder(config.base))
+    return files.read_object(folder / INPUTS, DataError, PREPARE_AGAIN) == derivation.inputs_of(
+        shard_folder(config.base)
+    )
 
 
 def prepare(
@@ -120,10 +99,10 @@ def prepare(
             base = prepare(config.base, workers=workers, tasks=tasks, progress=progress)
             if not is_prepared(config.base):
                 return base
-    with writing(f"data.folder={config.folder}", "folder"):
+    with files.writing(f"data.folder={config.folder}", "folder"):
         folder.mkdir(parents=True, exist_ok=True)
     try:
-        with locked(folder / LOCK_NAME, wait=True):
+        with files.locked(folder / files.LOCK_NAME, wait=True):
             run, jobs = begin(config, folder)
     except DataError:
         if not any(folder.glob("task-*")) and not any(folder.glob(".task-*")):
@@ -135,12 +114,12 @@ def prepare(
         for _ in in_processes(partial(run_owned, run, folder), undone, workers):
             bar.update()
     prepared = summarise(folder)
-    if len(shards_in(folder)) < len(jobs):
+    if len(shards.shards_in(folder)) < len(jobs):
         return prepared
     if not prepared.tokens["train"]:
         shutil.rmtree(folder)
         raise DataError(no_text(Counter(prepared.skips) + Counter({"held out": prepared.documents["held_out"]})))
-    with locked(folder / LOCK_NAME, wait=True):
+    with files.locked(folder / files.LOCK_NAME, wait=True):
         close_folder(config, folder)
     index_documents(folder, config.window)
     return prepared
@@ -154,11 +133,11 @@ def begin(config: DataConfig, folder: Path) -> tuple[RunTask, Sequence[Any]]:
         refuse_other_inputs(folder, reader.inputs)
         return partial(run_task, config, folder, eos), range(reader.n_tasks)
     source = shard_folder(config.base)
-    refuse_other_inputs(folder, inputs_of(source))
-    jobs, record = plan(source, config.upsample)
-    write_atomic(folder / TOKENIZER, (source / TOKENIZER).read_bytes())
-    write_json(folder / RECORD, record)
-    return partial(derive_task, folder, config.shard_name), jobs
+    refuse_other_inputs(folder, derivation.inputs_of(source))
+    jobs, record = derivation.plan(source, config.upsample)
+    files.write_atomic(folder / TOKENIZER, (source / TOKENIZER).read_bytes())
+    files.write_json(folder / derivation.RECORD, record)
+    return partial(derivation.derive_task, folder, config.shard_name), jobs
 
 
 def refuse_other_inputs(folder: Path, inputs: dict[str, int] | dict[str, str]) -> None:
@@ -168,8 +147,8 @@ def refuse_other_inputs(folder: Path, inputs: dict[str, int] | dict[str, str]) -
     """
     path = folder / INPUTS
     if not path.exists():
-        write_json(path, inputs)
-    before = read_object(path, DataError, PREPARE_AGAIN)
+        files.write_json(path, inputs)
+    before = files.read_object(path, DataError, PREPARE_AGAIN)
     changed = sorted(name for name in before.keys() | inputs.keys() if before.get(name) != inputs.get(name))
     if changed:
         raise DataError(
@@ -207,24 +186,24 @@ def run_owned(run: RunTask, folder: Path, task: tuple[int, Any]) -> None:
     Raises: DiskError.
     """
     path = folder / task_name(task[0])
-    with locked(folder / f".{path.name}.lock", wait=True), on_disk(path):
+    with files.locked(folder / f".{path.name}.lock", wait=True), files.on_disk(path):
         try:
             if not path.exists():
                 run(task[1])
         finally:
             for attempt in folder.glob(f".{path.name}.tmp*"):
-                remove(attempt)
+                files.remove(attempt)
 
 
 def close_folder(config: DataConfig, folder: Path) -> None:
     """Write prepared.json, once every shard is there, and delete what killed processes have left."""
-    remove_leftovers(folder)
+    files.remove_leftovers(folder)
     for lock in folder.glob(".task-*.lock*"):
-        remove(lock)
-    files = manifest_of(folder, "[!.]*.json")
-    files.pop(PREPARED, None)
-    record = {"name": config.shard_name, "identity": config.shard_identity(), "tasks": len(shards_in(folder))}
-    write_json(folder / PREPARED, {**record, "files": files})
+        files.remove(lock)
+    beside = files.manifest_of(folder, "[!.]*.json")
+    beside.pop(shards.PREPARED, None)
+    record = {"name": config.shard_name, "identity": config.shard_identity(), "tasks": len(shards.shards_in(folder))}
+    files.write_json(folder / shards.PREPARED, {**record, "files": beside})
 
 
 def verify(config: DataConfig) -> None:
@@ -232,8 +211,8 @@ def verify(config: DataConfig) -> None:
 
     Raises: DataError naming the first file that differs.
     """
-    for shard, manifest in Bar(read_manifests(shard_folder(config)).items(), desc="verify"):
-        check_sizes(shard, manifest["files"], DataError, again(shard), hashes=True)
+    for shard, manifest in Bar(shards.read_manifests(shard_folder(config)).items(), desc="verify"):
+        files.check_sizes(shard, manifest["files"], DataError, shards.again(shard), hashes=True)
 
 
 def digest_of_data(folder: Path) -> str | None:
@@ -241,11 +220,11 @@ def digest_of_data(folder: Path) -> str | None:
 
     Raises: DataError.
     """
-    record = read_prepared(folder)
+    record = shards.read_prepared(folder)
     if record is None:
         return None
-    shards = [read_manifest(folder / task_name(task))["files"] for task in range(record["tasks"])]
-    recorded = [record["files"].get("tokenizer.json"), shards]
+    read = [shards.read_manifest(folder / task_name(task))["files"] for task in range(record["tasks"])]
+    recorded = [record["files"].get(TOKENIZER), read]
     return hashlib.sha256(json.dumps(recorded, sort_keys=True).encode()).hexdigest()
 
 
@@ -263,7 +242,7 @@ def end_of_document(config: DataConfig, tokenizer: Tokenizer) -> int:
 
 def summarise(folder: Path) -> Prepared:
     """Sum the manifests of a folder's shards."""
-    manifests = [read_manifest(path) for path in shards_in(folder)]
+    manifests = [shards.read_manifest(path) for path in shards.shards_in(folder)]
     documents = {split: sum(m["splits"][split]["documents"] for m in manifests) for split in SPLITS}
     tokens = {split: sum(m["splits"][split]["tokens"] for m in manifests) for split in SPLITS}
     skips = sum((Counter(m["skips"]) for m in manifests), Counter[str]())

@@ -19,8 +19,9 @@ from __future__ import annotations
 import io
 from collections.abc import Sequence
 from contextlib import suppress
+from itertools import accumulate
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -45,42 +46,24 @@ class Segment(NamedTuple):
     continues: bool
 
 
-class SegmentIndex:
-    """The segments of a split, numbered 0 .. n - 1."""
-
-    n: int
-    whole_documents: ClassVar[bool] = False
-    """Whether a segment belongs to one document."""
-
-    def locate(self, numbers: IntArray) -> list[Segment]:
-        """Return segments by their numbers."""
-        raise NotImplementedError
-
-
-def index_segments(store: TokenStore, mode: Mode, window: int) -> SegmentIndex:
+def index_segments(store: TokenStore, mode: Mode, window: int) -> NaturalSegments | CutSegments:
     """Number the segments of a split.
 
     Raises: DataError where the split is shorter than one window of a mode that needs full ones.
     """
     if mode == "natural":
         return NaturalSegments(store, window)
-    if mode == "uniform":
-        lengths = 1 + shuffled(np.arange(window, dtype=np.uint64), window, key=window)  # each of 1 .. window once
-    else:
-        lengths = np.array([window], dtype=np.uint64)
-    block = int(lengths.sum())
-    if store.n_tokens < block:
-        raise DataError(
-            f"data.mode={mode}: needs {block} tokens at data.window={window}, the split has {store.n_tokens}; "
-            "use mode: natural, a shorter window or more text"
-        )
-    return CutSegments(store, lengths.astype(np.int64))
+    lengths = [window]
+    if mode == "uniform":  # each of 1 .. window once
+        lengths = (1 + shuffled(np.arange(window, dtype=np.uint64), window, key=window)).tolist()
+    if store.n_tokens < sum(lengths):
+        rule = f"needs {sum(lengths)} tokens at data.window={window}, the split has {store.n_tokens}"
+        raise DataError(f"data.mode={mode}: {rule}; use mode: natural, a shorter window or more text")
+    return CutSegments(store, lengths)
 
 
-class NaturalSegments(SegmentIndex):
+class NaturalSegments:
     """Documents cut every `window` tokens; located by each shard's running count of segments by group of documents."""
-
-    whole_documents = True
 
     def __init__(self, store: TokenStore, window: int) -> None:
         self.store, self.window = store, window
@@ -89,65 +72,57 @@ class NaturalSegments(SegmentIndex):
         self.n = int(self.starts[-1])
 
     def locate(self, numbers: IntArray) -> list[Segment]:
-        """Locate the shards, the groups, the documents, then the pieces."""
-        shards = self.starts.searchsorted(numbers, side="right") - 1
-        local = numbers - self.starts[shards]
-        begins = np.zeros_like(local)
-        ends = np.empty((len(local), GROUP), dtype=np.int64)
-        for shard in np.unique(shards).tolist():
-            rows = np.flatnonzero(shards == shard)
-            counts, own = self.counts[shard], self.store.shards[shard].ends
-            groups = counts.searchsorted(local[rows], side="right")
-            first = groups * GROUP
-            # the last end is repeated in a group of fewer documents: documents without tokens have no segments
-            ends[rows] = own.take(first[:, None] + np.arange(GROUP), mode="clip")
-            begins[rows] = own[first - 1] * (groups > 0)
-            local[rows] -= counts[groups - 1] * (groups > 0)
-        pieces = segment_counts(ends, self.window, begins)
-        documents = (pieces > local[:, None]).argmax(1)
-        rows = np.arange(len(local))
-        later = documents > 0
-        begins[later] = ends[rows[later], documents[later] - 1]
-        local[later] -= pieces[rows[later], documents[later] - 1]
-        begins += local * self.window
-        left = ends[rows, documents] - begins
-        begins += self.store.token_starts[shards]
-        return segments_of(begins, np.minimum(left, self.window), left > self.window)
+        """Return segments by their numbers."""
+        return [self._located(number) for number in numbers.tolist()]
+
+    def _located(self, number: int) -> Segment:
+        """Locate the shard, the group, the document, then the piece."""
+        shard = int(self.starts.searchsorted(number, side="right")) - 1
+        counts, ends = self.counts[shard], self.store.shards[shard].ends
+        number -= int(self.starts[shard])
+        group = int(counts.searchsorted(number, side="right"))
+        begin, before = (int(ends[group * GROUP - 1]), int(counts[group - 1])) if group else (0, 0)
+        own = ends[group * GROUP : (group + 1) * GROUP]
+        pieces = segment_counts(own, self.window, begin)
+        number -= before
+        document = int(pieces.searchsorted(number, side="right"))
+        if document:
+            begin = int(own[document - 1])
+            number -= int(pieces[document - 1])
+        start = begin + number * self.window
+        left = int(own[document]) - start
+        return Segment(self.store.starts[shard] + start, min(left, self.window), left > self.window)
 
 
-class CutSegments(SegmentIndex):
+class CutSegments:
     """Blocks of joined documents, each cut to the same lengths in the same order.
 
     The split's last tokens, less than a block, are left out.
     """
 
-    def __init__(self, store: TokenStore, lengths: IntArray) -> None:
-        self.n_tokens, self.ends = store.n_tokens, np.cumsum([0, *lengths.tolist()])
-        self.n = store.n_tokens // int(self.ends[-1]) * len(lengths)
+    def __init__(self, store: TokenStore, lengths: list[int]) -> None:
+        self.n_tokens, self.ends = store.n_tokens, [0, *accumulate(lengths)]
+        self.n = store.n_tokens // self.ends[-1] * len(lengths)
 
     def locate(self, numbers: IntArray) -> list[Segment]:
         """Locate the blocks, then the pieces in the cut that all blocks share."""
-        blocks, places = np.divmod(numbers, len(self.ends) - 1)
-        starts, stops = (blocks * self.ends[-1] + self.ends[places + k] for k in (0, 1))
-        return segments_of(starts, stops - starts, stops < self.n_tokens)
+        found = []
+        for number in numbers.tolist():
+            block, place = divmod(number, len(self.ends) - 1)
+            start, stop = (block * self.ends[-1] + end for end in self.ends[place : place + 2])
+            found.append(Segment(start, stop - start, stop < self.n_tokens))
+        return found
 
 
-def segments_of(starts: IntArray, lengths: IntArray, continues: npt.NDArray[np.bool_]) -> list[Segment]:
-    """Build segments from their parts."""
-    return list(map(Segment, starts.tolist(), lengths.tolist(), continues.tolist()))
+SegmentIndex = NaturalSegments | CutSegments  # segments numbered 0 .. n - 1
 
 
-def segment_counts(ends: IntArray, window: int, begins: IntArray | int = 0) -> IntArray:
-    """Count the segments up to and including each document: int64, as `ends`, (documents,) or (rows, documents).
+def segment_counts(ends: IntArray, window: int, begin: int = 0) -> IntArray:
+    """Count the segments up to and including each document: int64 (documents,); the first document begins at `begin`.
 
-    The first document of each row begins at `begins`.
+    Documents without tokens have none.
     """
-    rounded = ends + (window - 1)
-    rounded[..., :1] -= np.asarray(begins)[..., None]
-    rounded[..., 1:] -= ends[..., :-1]
-    rounded //= window
-    counts: IntArray = rounded.cumsum(-1)
-    return counts
+    return np.cumsum(-(-np.diff(ends, prepend=begin) // window))
 
 
 def group_counts(shard: Shard, window: int) -> IntArray:
@@ -162,8 +137,7 @@ def group_counts(shard: Shard, window: int) -> IntArray:
         saved: IntArray = np.load(path, mmap_mode="r").view(np.ndarray)
         return saved
     counts = segment_counts(shard.ends, window)
-    last = np.minimum(np.arange(GROUP, len(counts) + GROUP, GROUP), len(counts)) - 1
-    found: IntArray = counts[last]
+    found: IntArray = np.append(counts[GROUP - 1 : -1 : GROUP], counts[-1])
     buffer = io.BytesIO()
     np.save(buffer, found)
     with suppress(OSError, DiskError):
@@ -176,10 +150,10 @@ def index_documents(folder: Path, window: int) -> None:
 
     Raises: DataError for shards that are not what prepared.json records.
     """
-    for path, manifest in read_manifests(folder).items():
-        for split in SPLITS:
-            if manifest["splits"][split]["tokens"]:
-                group_counts(Shard.open(path, manifest, split), window)
+    manifests = read_manifests(folder)
+    for split in SPLITS:
+        for shard in Shard.all_of(manifests, split):
+            group_counts(shard, window)
 
 
 def shuffled(indices: Numbers, n: int, key: int) -> Numbers:

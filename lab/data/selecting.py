@@ -22,7 +22,6 @@ import numpy as np
 from annotated_types import Ge, Gt, Le
 from tokenizers import Tokenizer
 
-from lab.command import Bar
 from lab.data.arrangement import IGNORE, TokenRun
 from lab.data.tokenizer import vocabulary_hash
 from lab.errors import ConfigError, MissingPackage, first_line
@@ -168,10 +167,10 @@ def open_tagger(name: str) -> Any:
     try:
         return spacy.load(name, exclude=UNUSED)
     except (OSError, ValueError, ImportError) as error:
-        raise ConfigError(
-            f"--tagger={name}: cannot be opened ({first_line(error)}); install a pipeline, for instance "
-            "en_core_web_sm by python -m spacy download, or name the folder of one"
-        ) from error
+        remedy = (
+            "install a pipeline, for instance en_core_web_sm by python -m spacy download, or name the folder of one"
+        )
+        raise ConfigError(f"--tagger={name}: cannot be opened ({first_line(error)}); {remedy}") from error
 
 
 def label_types(tagger: Any, rows: Iterable[IntArray], texts: Sequence[str | None]) -> dict[int, str]:
@@ -183,43 +182,25 @@ def label_types(tagger: Any, rows: Iterable[IntArray], texts: Sequence[str | Non
     Raises: ConfigError for a pipeline that labels nothing.
     """
     counts: dict[int, Counter[str]] = defaultdict(Counter)
+    spelled = [BREAK if text is None else text for text in texts]
     pieces = [row[start : start + PIECE].tolist() for row in rows for start in range(0, len(row), PIECE)]
-    bar = Bar(pieces, desc="parts of speech", leave=False)
-    for piece, document in zip(bar, tagger.pipe(joined(piece, texts) for piece in pieces), strict=True):
-        for token, label in zip(piece, labels_of(piece, texts, document), strict=True):
+    documents = tagger.pipe("".join(spelled[token] for token in piece) for piece in pieces)
+    for piece, document in zip(pieces, documents, strict=True):
+        for token, label in zip(piece, labels_of([spelled[token] for token in piece], document), strict=True):
             if texts[token] is not None:
                 counts[token][label] += 1
     if not {label for labels in counts.values() for label in labels} - {UNLABELLED, SPACE}:
-        raise ConfigError(
-            "--tagger: labels no part of speech; give a pipeline with a tagger or a morphologizer, such as "
-            "en_core_web_sm"
-        )
+        remedy = "give a pipeline with a tagger or a morphologizer, such as en_core_web_sm"
+        raise ConfigError(f"--tagger: labels no part of speech; {remedy}")
     return {token: min(labels, key=lambda label: (-labels[label], label)) for token, labels in counts.items()}
 
 
-def joined(piece: Sequence[int], texts: Sequence[str | None]) -> str:
-    r"""Join a text from its tokens.
-
-    Example:
-        >>> joined([1, 2, 0, 1], [None, " a", "7"])
-        ' a7\n a'
-    """
-    return "".join(own_text(token, texts) for token in piece)
-
-
-def own_text(token: int, texts: Sequence[str | None]) -> str:
-    """Return the characters of a token."""
-    text = texts[token]
-    return BREAK if text is None else text
-
-
-def labels_of(piece: Sequence[int], texts: Sequence[str | None], document: Any) -> Iterator[str]:
-    """Yield each token's label in a tagged text: that of most of its characters, the first in a tie."""
+def labels_of(words: Sequence[str], document: Any) -> Iterator[str]:
+    """Yield the label of each token of a tagged text, by its characters: that of most of them, the first in a tie."""
     labels: list[str] = [""] * len(document.text)
     for word in document:
         if not word.is_space:
             labels[word.idx : word.idx + len(word)] = [word.pos_ or UNLABELLED] * len(word)
-    ends = accumulate((len(own_text(token, texts)) for token in piece), initial=0)
-    for begin, end in pairwise(ends):
+    for begin, end in pairwise(accumulate(map(len, words), initial=0)):
         own = Counter(label for label in labels[begin:end] if label)
         yield own.most_common(1)[0][0] if own else SPACE

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -36,13 +36,6 @@ Split = Literal["train", "held_out"]
 SPLITS: tuple[Split, ...] = ("train", "held_out")
 
 
-class Size(TypedDict):
-    """Contents of a split."""
-
-    documents: int
-    tokens: int
-
-
 class Manifest(TypedDict):
     """A shard's manifest: its corpus and settings, its own name, and size and SHA-256 of every other file.
 
@@ -52,7 +45,7 @@ class Manifest(TypedDict):
     name: str
     task: str
     dtype: Literal["<u2", "<u4"]
-    splits: dict[Split, Size]
+    splits: dict[Split, dict[Literal["documents", "tokens"], int]]
     skips: dict[str, int]
     sources: list[str]
     files: dict[str, FileEntry]
@@ -144,7 +137,7 @@ def token_dtype(vocab_size: int) -> Literal["<u2", "<u4"]:
     return "<u2" if vocab_size <= 2**16 else "<u4"
 
 
-class ShardWriter:
+class TokenShardWriter:
     """Collects one task's documents and publishes them as a shard; `name` is that of the corpus and its settings."""
 
     def __init__(
@@ -203,20 +196,23 @@ class Shard:
     split: str
     manifest: Manifest
     tokens: np.ndarray
-    scored: np.ndarray | None
     ends: np.ndarray
     sources: np.ndarray
+    scored: np.ndarray | None = None
 
     @classmethod
-    def open(cls, folder: Path, manifest: Manifest, split: str) -> Shard:
-        """Map one split of one shard into memory."""
-
-        def mapped(kind: str, dtype: str) -> np.ndarray:
-            return np.memmap(folder / f"{split}.{kind}.bin", dtype, mode="r").view(np.ndarray)  # slices faster
-
-        scored = mapped("scored", "u1") if f"{split}.scored.bin" in manifest["files"] else None
-        tokens = mapped("tokens", manifest["dtype"])
-        return cls(folder, split, manifest, tokens, scored, mapped("ends", "<i8"), mapped("sources", "<u4"))
+    def all_of(cls, manifests: Mapping[Path, Manifest], split: Split) -> list[Shard]:
+        """Map one split into memory, of those shards that have tokens of it."""
+        found = []
+        for folder, manifest in manifests.items():
+            if manifest["splits"][split]["tokens"]:
+                kinds = {"tokens": manifest["dtype"], "scored": "u1", "ends": "<i8", "sources": "<u4"}
+                files = {kind: folder / f"{split}.{kind}.bin" for kind in kinds}
+                there = [kind for kind, path in files.items() if path.name in manifest["files"]]
+                # a view of a memory map is sliced faster
+                maps = {kind: np.memmap(files[kind], kinds[kind], "r").view(np.ndarray) for kind in there}
+                found.append(cls(folder, split, manifest, **maps))
+        return found
 
     def part(self, document: int) -> slice:
         """Locate a document's tokens."""
@@ -245,7 +241,7 @@ class TokenStore:
         if not manifests:
             remedy = "run lab.prepare, copy the shards there, or give a text of your own where the command takes one"
             raise DataError(f"{folder.absolute()}: holds no shards, which this command needs; {remedy}")
-        shards = [Shard.open(path, m, split) for path, m in manifests.items() if m["splits"][split]["tokens"]]
+        shards = Shard.all_of(manifests, split)
         if not shards:
             remedy = "use a corpus that contains text" if split == "train" else "raise data.held_out_frac"
             raise DataError(f"{folder}: no {split} documents; {remedy}")

@@ -1,29 +1,40 @@
 """A seeded probe corpus: word-like filler, repeated phrases, quoted passages, and numbers queried later.
 
 To pass a needle test a model must learn to copy by content over a distance. Here such copies are dense enough to be
-learned within minutes: few distinct words, phrases that return inside a document, passages quoted word for word,
-and documents that state magic numbers and end with the question of the needle test and its answer.
+learned within minutes. There are few distinct words. Phrases return inside a document, and passages are quoted word for
+word. Documents state magic numbers and end with the question of the needle test and its answer.
 
-Document lengths, in tokens, are log-normal with median `median_tokens` and log standard deviation `log_std`, whatever
-the training window, so that runs of different windows train on the same documents. A median of NATURAL_MEDIAN windows
-with `log_std` NATURAL_LOG_STD has, at any window L, the distribution of SlimPajama at 2048 (arXiv:2410.18745, section
-2, Figure 1a): over 80% of the position mass at i <= L/2, under 5% at i >= 3L/4, about 20% of the segments between L/8
-and L/4, about 20% of length L. The defaults have it at a window of 192: `median_tokens` 0.26 * 192 = 49.92 and
-`section_tokens` 192. Earlier versions gave both as fractions of the window, 0.26 and 1 by default; the same text at
-another window L has `median_tokens` 0.26 L and `section_tokens` L.
+Document lengths, in tokens, are log-normal with median `median_tokens` and log standard deviation `log_std`. They do
+not depend on the training window, so that runs of different windows train on the same documents. With a median of
+NATURAL_MEDIAN windows and `log_std` NATURAL_LOG_STD they are distributed as SlimPajama's at 2048 (arXiv:2410.18745,
+section 2, Figure 1a). At any window L, over 80% of the position mass is at i <= L/2 and under 5% at i >= 3L/4. About
+20% of the segments have L/8 to L/4 tokens, about 20% have L. The defaults have this shape at a window of 192:
+`median_tokens` is 0.26 * 192 = 49.92, and `section_tokens` 192.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import cache
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
+from annotated_types import Ge, Gt, Le
 
-from lab.data import wording
-from lab.data.config import Synthetic
+from lab.schema import Section, Share
 
+# the wording of the four-needle test (arXiv:2410.18745, Table 5), which the probe shares
+TASK = (
+    "There is an important info hidden inside a lot of irrelevant text. Find it and memorize them. "
+    "I will quiz you about the important information there.\n\n"
+)
+NEEDLE = " One of the magic numbers is {number}."
+QUESTION = "\n\nWhat are the magic numbers mentioned in the provided text?"
+ANSWER_PREFIX = " The numbers are"
+NATURAL_MEDIAN = 0.26  # windows; median document length of SlimPajama's shape
+NATURAL_LOG_STD = 1.2  # of the logarithm of its document lengths
 CONSONANTS = "bdfgklmnprstvz"
 VOWELS = "aeiou"
 PHRASE_WORDS = (3, 7)
@@ -33,6 +44,34 @@ SEED = 0  # of the documents; the run's own seed shuffles them
 NEEDLE_TOKENS = 8  # tokens of a needle beside its number's digits: a word, a stop or a space is one each
 QUESTION_TOKENS = 17  # of the question, the answer's first words and its full stop
 TASK_TOKENS = 31
+
+
+@dataclass(frozen=True, kw_only=True)
+class Synthetic(Section):
+    """The embedded probe corpus: filler, repeated phrases, quoted passages, numbers that are queried later."""
+
+    needles: ClassVar[int] = 4  # most numbers that one document states
+    name: Literal["synthetic"] = "synthetic"
+    documents: Annotated[int, Ge(1), Le(10**9)] = 20_000
+    """Number of documents."""
+    words: Annotated[int, Ge(8), Le(10_000)] = 48
+    """Distinct words of filler."""
+    digits: Annotated[int, Ge(2), Le(9)] = 3
+    """Digits of a magic number; the probe asks for as many."""
+    repeat_prob: Share = 0.7
+    """Probability that a phrase repeats an earlier one of its document."""
+    quote_prob: Share = 0.1
+    """Probability that a sentence quotes an earlier passage of its document word for word."""
+    number_prob: Share = 0.15
+    """Probability that a word of filler is a number; repeats and quotes repeat it too."""
+    question_prob: Share = 0.95
+    """Probability that a long enough section states numbers and ends with the question and answer."""
+    section_tokens: Annotated[float, Ge(1), Le(2**24)] = 192.0
+    """Longest section in tokens; repeats, quotes and questions reach back no further than their section."""
+    median_tokens: Annotated[float, Ge(1), Le(2**20)] = 49.92
+    """Median document length in tokens; SlimPajama's shape at a window of 192, and at any window of 0.26 times it."""
+    log_std: Annotated[float, Gt(0), Le(3)] = NATURAL_LOG_STD
+    """Standard deviation of the logarithm of the document length."""
 
 
 class SyntheticText:
@@ -67,9 +106,9 @@ class SyntheticText:
         distances = np.exp(rng.uniform(0.0, np.log(after[-1] + 1), len(numbers)))
         places = np.sort(len(sentences) - np.searchsorted(after, distances - 1, side="left"))
         for number, place in zip(reversed(numbers), places[::-1], strict=True):
-            sentences.insert(int(place), wording.NEEDLE.format(number=number))
-        ending = wording.QUESTION + wording.ANSWER_PREFIX + wording.answer(numbers)
-        return (wording.TASK if has_task else "") + "".join(sentences).lstrip() + ending
+            sentences.insert(int(place), NEEDLE.format(number=number))
+        ending = QUESTION + ANSWER_PREFIX + answer(numbers)
+        return (TASK if has_task else "") + "".join(sentences).lstrip() + ending
 
     def documents(self, start: int, stop: int) -> Iterator[str]:
         """Generate documents `start` to `stop` - 1."""
@@ -96,17 +135,14 @@ class SyntheticText:
                     if phrases and rng.random() < self.corpus.repeat_prob:
                         phrase = phrases[int(rng.integers(0, len(phrases)))]
                     else:
-                        picks = rng.integers(
-                            0, self.corpus.words, int(rng.integers(PHRASE_WORDS[0], PHRASE_WORDS[1] + 1))
-                        )
-                        phrase = self.lexicon[picks].tolist()
+                        n_words = int(rng.integers(*PHRASE_WORDS, endpoint=True))
+                        phrase = self.lexicon[rng.integers(0, self.corpus.words, n_words)].tolist()
                         for place in np.flatnonzero(rng.random(len(phrase)) < self.corpus.number_prob):
                             phrase[place] = draw_numbers(rng, 1, self.corpus.digits)[0]
                         phrases.append(phrase)
                     sentence = sentence + phrase
-            costs = np.cumsum(
-                [1 + self.corpus.digits * word.isdigit() for word in sentence]
-            )  # a number is a space and digits
+            # a number is a space and digits
+            costs = np.cumsum([1 + self.corpus.digits * word.isdigit() for word in sentence])
             sentence = sentence[: max(1, int(np.searchsorted(costs, left - 1, side="right")))]
             text.extend(sentence)
             out.append(" " + " ".join(sentence) + ".")
@@ -134,3 +170,20 @@ def draw_numbers(rng: np.random.Generator, n: int, digits: int) -> list[str]:
     while len(numbers) < n:
         numbers[str(rng.integers(low, high))] = None
     return list(numbers)
+
+
+def example() -> str:
+    """Spell out a test of three numbers, with every text of this module."""
+    return TASK + NEEDLE.format(number="12") + QUESTION + ANSWER_PREFIX + answer(["12", "34", "56"])
+
+
+def answer(numbers: list[str]) -> str:
+    """Complete the answer prefix with the numbers in order.
+
+    Example:
+        >>> answer(["12", "34", "56"])
+        ' 12, 34 and 56.'
+    """
+    if len(numbers) == 1:
+        return f" {numbers[0]}."
+    return " " + ", ".join(numbers[:-1]) + f" and {numbers[-1]}."

@@ -24,10 +24,10 @@ import numpy as np
 import numpy.typing as npt
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
-from lab.data import wording
+from lab.data import synthetic
 from lab.data.config import Bpe, Conversations, DataConfig, Synthetic
-from lab.data.corpora import UNSCORED, Document, Item, Parts, open_corpus
-from lab.data.shards import SPLITS, Manifest, ShardWriter, Split, task_name, token_dtype
+from lab.data.corpora import UNSCORED, Item, Parts, TextDocument, open_corpus
+from lab.data.shards import SPLITS, Manifest, Split, TokenShardWriter, task_name, token_dtype
 from lab.errors import DataError
 from lab.files import temporary_of, write_atomic
 
@@ -42,12 +42,9 @@ PIECES = r" ?[^\s\p{N}\p{P}\p{S}]+|\p{N}| ?[\p{P}\p{S}]+|\s+(?!\S)|\s+"
 def train_bpe(texts: Iterable[str], vocab_size: int) -> Tokenizer:
     """Train a byte-level BPE whose documents begin with <bos>; the caller ends them with <eos>."""
     tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-        [
-            pre_tokenizers.Split(Regex(PIECES), behavior="isolated"),
-            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
-        ]
-    )
+    pieces = pre_tokenizers.Split(Regex(PIECES), behavior="isolated")
+    in_bytes = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([pieces, in_bytes])
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
         vocab_size=vocab_size,
@@ -71,20 +68,15 @@ def load_tokenizer(path: Path, eos: str | None = None) -> Tokenizer:
     if not file.is_file():
         raise DataError(f"data.tokenizer.path={path}: no such file; name a tokenizer.json or a folder with one")
     try:
-        tokenizer = Tokenizer.from_str(with_special(file.read_text(encoding="utf-8"), eos))
+        tokenizer = Tokenizer.from_file(str(file))
     except Exception as error:  # the library raises plain Exception for every broken file
         raise DataError(f"data.tokenizer.path={path}: not a tokenizer.json ({error}); save it again") from error
+    for added in tokenizer.get_added_tokens_decoder().values():
+        if added.content == eos:  # the library encodes a text that spells an added token which is not special
+            added.special = True
+            tokenizer.add_special_tokens([added])
     tokenizer.encode_special_tokens = True  # <eos> in a text is plain text and ends nothing
     return tokenizer
-
-
-def with_special(text: str, token: str | None) -> str:
-    """Mark an added token of a tokenizer.json as special, as the library encodes texts that spell one that is not."""
-    settings = json.loads(text)
-    ours = [added for added in settings.get("added_tokens", ()) if added["content"] == token]
-    for added in ours:
-        added["special"] = True
-    return json.dumps(settings, ensure_ascii=False) if ours else text
 
 
 def check_ids(ids: npt.ArrayLike, vocab_size: int) -> None:
@@ -129,11 +121,11 @@ def obtain_tokenizer(config: DataConfig, folder: Path) -> Tokenizer:
     if path.exists():
         return load_tokenizer(path)
     if isinstance(choice, Bpe):
-        pick, left_out, reader = splitter(config.held_out_frac), Counter[str](), open_corpus(config)
+        left_out, reader = Counter[str](), open_corpus(config)
 
         def texts() -> Iterator[str]:
             for item in chain.from_iterable(map(reader.read, range(reader.n_tasks))):
-                if isinstance(item, Document) and pick(item.text) == SPLITS[0]:
+                if isinstance(item, TextDocument) and split_of(item.text, config.held_out_frac) == "train":
                     yield item.text
                 else:
                     left_out[item if isinstance(item, str) else "held out"] += 1
@@ -142,7 +134,7 @@ def obtain_tokenizer(config: DataConfig, folder: Path) -> Tokenizer:
         if not sample:
             raise DataError(no_text(left_out))
         # with short windows the sample may lack the needle test's words
-        first = [wording.TASK + wording.NEEDLE + wording.QUESTION] if isinstance(config.corpus, Synthetic) else []
+        first = [synthetic.TASK + synthetic.NEEDLE + synthetic.QUESTION] if isinstance(config.corpus, Synthetic) else []
         tokenizer = train_bpe(first + sample, choice.vocab_size)
     else:
         tokenizer = load_tokenizer(Path(choice.path), choice.eos)
@@ -157,15 +149,10 @@ def no_text(left_out: Counter[str]) -> str:
     return f"data.corpus: empty, no document has text to train on ({counts}); {remedy}"
 
 
-def splitter(held_out_frac: float) -> Callable[[str], Split]:
-    """Return the function that assigns a text to a split by its hash, so that duplicates share a split."""
-    bound = int(held_out_frac * 2 ** (8 * HASH_BYTES))
-
-    def split_of(text: str) -> Split:
-        digest = hashlib.blake2b(text.encode("utf-8"), digest_size=HASH_BYTES).digest()
-        return SPLITS[1] if int.from_bytes(digest, "little") < bound else SPLITS[0]
-
-    return split_of
+def split_of(text: str, held_out_frac: float) -> Split:
+    """Assign a text to a split by its hash, so that duplicates share a split."""
+    digest = hashlib.blake2b(text.encode("utf-8"), digest_size=HASH_BYTES).digest()
+    return SPLITS[int.from_bytes(digest, "little") < int(held_out_frac * 2 ** (8 * HASH_BYTES))]
 
 
 def run_task(config: DataConfig, folder: Path, eos: int, task: int) -> Manifest:
@@ -173,8 +160,8 @@ def run_task(config: DataConfig, folder: Path, eos: int, task: int) -> Manifest:
     tokenizer, items = load_tokenizer(folder), open_corpus(config).read(task)
     marks = config.tags or isinstance(config.corpus, Conversations)
     dtype, place = token_dtype(tokenizer.get_vocab_size()), folder / task_name(task)
-    writer = ShardWriter(temporary_of(place), dtype, name=config.shard_name, marks_scored=marks)
-    pick, (before, after) = splitter(config.held_out_frac), special_ends(tokenizer)
+    writer = TokenShardWriter(temporary_of(place), dtype, name=config.shard_name, marks_scored=marks)
+    before, after = special_ends(tokenizer)
 
     def encode(text: str) -> list[int]:
         return list(tokenizer.encode(text, add_special_tokens=False).ids)
@@ -189,7 +176,7 @@ def run_task(config: DataConfig, folder: Path, eos: int, task: int) -> Manifest:
     if isinstance(config.corpus, Conversations):
         items = samples_of(config.corpus, items, count)
     while batch := list(islice(items, BATCH_DOCUMENTS)):
-        documents = [item for item in batch if isinstance(item, Document)]
+        documents = [item for item in batch if isinstance(item, TextDocument)]
         writer.skips.update(item for item in batch if isinstance(item, str))
         encodings = tokenizer.encode_batch_fast([document.text for document in documents])
         for document, encoding in zip(documents, encodings, strict=True):
@@ -201,7 +188,7 @@ def run_task(config: DataConfig, folder: Path, eos: int, task: int) -> Manifest:
                 pieces = [(before, True), (tag_of(document.source), False), *body, ([*after, eos], True)]
                 ids = [i for piece, _ in pieces for i in piece]
                 scored = [own for piece, own in pieces for _ in piece]
-            writer.add(pick(document.text), ids, document.source, scored)
+            writer.add(split_of(document.text, config.held_out_frac), ids, document.source, scored)
     return writer.close(place)
 
 
@@ -221,12 +208,12 @@ def samples_of(corpus: Conversations, items: Iterable[Item], count: Callable[[Pa
                     elif corpus.min_tokens and count(piece) < corpus.min_tokens:
                         yield f"shorter than {corpus.min_tokens} tokens"
                     else:
-                        yield Document("".join(text for text, _ in piece), item.source, piece)
+                        yield TextDocument("".join(text for text, _ in piece), item.source, piece)
 
     taken = 0
     for sample in samples():
         yield sample
-        taken += isinstance(sample, Document)
+        taken += isinstance(sample, TextDocument)
         if taken == corpus.limit:
             return
 

@@ -66,11 +66,6 @@ class ProbeSection(Section):
                 yield self.fault(name, rule)
 
     @property
-    def llama31(self) -> bool:
-        """Whether the question is the released script's for Llama-3.1."""
-        return self.protocol == "released_llama31"
-
-    @property
     def budget(self) -> int:
         """Tokens of each length that are left for the answer."""
         return self.answer_budget or (BUDGET if self.protocol == "ours" else RELEASED_BUDGET)

@@ -8,7 +8,7 @@ the window, or any shorter length asked for, whatever the distance:
                                 |<------------------ d ----------------->|
     d = last token of the prompt - first token of the needle's number
 
-The wording is that of `lab.data.wording`, in which the synthetic corpus asks about a single number as about several.
+The wording is that of `lab.data.synthetic`, in which the synthetic corpus asks about a single number as about several.
 Tokens that begin every answer, such as a blank, belong to the prompt: what is left to answer is the number. So a model
 that retrieves but does not keep to the wording is not taken for one that cannot retrieve. With four needles two
 suffice, so that the nearest two decide, and a task line and four answers leave little of a small window to look back
@@ -32,7 +32,7 @@ import numpy as np
 import torch
 from tokenizers import Tokenizer
 
-from lab.data import wording
+from lab.data import synthetic
 from lab.data.synthetic import draw_numbers
 from lab.data.tokenizer import special_ends
 from lab.errors import ConfigError
@@ -89,7 +89,7 @@ class OneNumberTest:
     @cached_property
     def ends(self) -> tuple[list[int], list[int]]:
         """Tokens that begin every prompt, and those that end it: question, first words, what begins every answer."""
-        tail = plain_ids(self.tokenizer, wording.QUESTION + wording.ANSWER_PREFIX)
+        tail = plain_ids(self.tokenizer, synthetic.QUESTION + synthetic.ANSWER_PREFIX)
         return special_ends(self.tokenizer)[0], tail + self.lead
 
     @cached_property
@@ -134,7 +134,7 @@ class OneNumberTest:
 
     def answer(self, number: str) -> tuple[list[int], list[int]]:
         """Encode a whole answer; return its tokens, and the indices of those that hold the number's digits."""
-        text = wording.answer([number])
+        text = synthetic.answer([number])
         encoding = self.tokenizer.encode(text, add_special_tokens=False)
         start = text.index(number)
         return encoding.ids, [k for k, (a, b) in enumerate(encoding.offsets) if b > start and a < start + len(number)]
@@ -184,7 +184,7 @@ class DistanceProbe(Probe):
         self.budget, self.required = self.test.budget, 1
         self.design = sequential_design(tests, (), 0.0, tests)
         (number,) = draw_numbers(np.random.default_rng(config.seed), 1, config.digits)
-        needles.check_spelling(tokenizer, wording.answer([number]), [number], lambda text: answers(text, number))
+        needles.check_spelling(tokenizer, synthetic.answer([number]), [number], lambda text: answers(text, number))
         self.distances = self.choose_distances()
         needles.check_enough(self.haystack, tokenizer, len(self.test.reachable), self.window, self.source)
 

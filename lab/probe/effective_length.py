@@ -20,7 +20,7 @@ import torch
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from lab.data import wording
+from lab.data import synthetic
 from lab.data.synthetic import draw_numbers
 from lab.errors import ConfigError
 from lab.model import devices
@@ -201,8 +201,8 @@ class NeedleProbe(Probe):
         self.protocol: Any = needles if config.protocol == "ours" else released_needles
         numbers = draw_numbers(np.random.default_rng(config.seed), SPELLED, config.digits)
         passes = lambda text: self.protocol.found(text, numbers) == SPELLED  # noqa: E731
-        check_spelling(tokenizer, wording.answer(numbers), numbers, passes)
-        tokens = len(plain_ids(tokenizer, wording.answer(["8" * config.digits] * config.needles)))
+        check_spelling(tokenizer, synthetic.answer(numbers), numbers, passes)
+        tokens = len(plain_ids(tokenizer, synthetic.answer(["8" * config.digits] * config.needles)))
         if config.budget < tokens:
             rule = f"an answer of {config.needles} numbers takes {tokens} tokens; raise it"
             raise ConfigError(f"probe.answer_budget={config.budget}: {rule}")
@@ -228,7 +228,8 @@ class NeedleProbe(Probe):
         """Draw one test of a length."""
         config, text = self.config, (self.tokenizer, self.haystack, length)
         if config.protocol != "ours":
-            return released_needles.make_case(*text, released_needles.draw(config.seed, test), llama31=config.llama31)
+            draws = released_needles.draw(config.seed, test)
+            return released_needles.make_case(*text, draws, llama31=config.protocol == "released_llama31")
         rng = np.random.default_rng([config.seed, length, test])
         return needles.make_case(*text, config.budget, rng, digits=config.digits, needles=config.needles)
 
@@ -272,6 +273,6 @@ class NeedleProbe(Probe):
 def shortest_test(config: ProbeConfig, tokenizer: Tokenizer) -> int:
     """Count the tokens of the shortest test."""
     if config.protocol != "ours":
-        return released_needles.shortest(tokenizer, seed=config.seed, llama31=config.llama31)
+        return released_needles.shortest(tokenizer, seed=config.seed, llama31=config.protocol == "released_llama31")
     sizes = {"digits": config.digits, "needles": config.needles}
     return needles.shortest(tokenizer, config.budget, **sizes, seed=config.seed)

@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 from tokenizers import Tokenizer
 
-from lab.data import wording
+from lab.data import synthetic
 from lab.data.config import DataConfig, Synthetic
 from lab.data.preparation import shard_folder
 from lab.data.shards import TokenStore
@@ -195,13 +195,17 @@ def compose(numbers: list[str], hay: list[int], places: list[int], parts: Parts)
 def fixed_parts(tokenizer: Tokenizer, numbers: list[str]) -> Parts:
     """Encode the parts of every case beside the haystack: the task line, a needle for each number, the question."""
     planted = [needle_of(tokenizer, number) for number in numbers]
-    return tokenizer.encode(wording.TASK).ids, planted, plain_ids(tokenizer, wording.QUESTION + wording.ANSWER_PREFIX)
+    return (
+        tokenizer.encode(synthetic.TASK).ids,
+        planted,
+        plain_ids(tokenizer, synthetic.QUESTION + synthetic.ANSWER_PREFIX),
+    )
 
 
 def needle_of(tokenizer: Tokenizer, number: str) -> tuple[list[int], int]:
     """Encode a number's needle; return it with the index of its first token that holds a digit of the number."""
-    encoding = tokenizer.encode(wording.NEEDLE.format(number=number), add_special_tokens=False)
-    start = wording.NEEDLE.index("{number}")
+    encoding = tokenizer.encode(synthetic.NEEDLE.format(number=number), add_special_tokens=False)
+    start = synthetic.NEEDLE.index("{number}")
     return encoding.ids, next(k for k, (_, end) in enumerate(encoding.offsets) if end > start)
 
 

@@ -21,7 +21,7 @@ from functools import cache, lru_cache
 
 from tokenizers import Tokenizer
 
-from lab.data import wording
+from lab.data import synthetic
 from lab.errors import DataError
 from lab.probe.config import NEEDLES
 from lab.probe.config import RELEASED_BUDGET as BUDGET
@@ -30,7 +30,7 @@ from lab.probe.needles import DEPTH_RANGE, NeedleCase
 SUMMARY = "the released script's prompts, cut at full stops, overshot, of the length less 128; digits count anywhere"
 SEED, LEAST, MOST = 42, 100_000, 1_000_000  # of the numbers, both ends included
 LONG, GROUP = 64_000, 50
-TASK = wording.TASK.rstrip() + "\n"
+TASK = synthetic.TASK.rstrip() + "\n"
 NEEDLE = " One of the magic number is: {number}. "
 ENDINGS = {False: "\nThe numbers are", True: "\n "}  # of the question, by whether the model is Llama-3.1
 SLACK = 64  # tokens by which a text may be longer than one with a piece more, as needles are beside other pieces
@@ -150,7 +150,7 @@ def lay_out(pieces: Sequence[str], draws: Draws, *, llama31: bool) -> tuple[str,
         text += ".".join(pieces[begin:end]) + ". "
         places.append(len(text) + NEEDLE.index("{"))
         text += NEEDLE.format(number=number)
-    return text + ". ".join(pieces[cuts[-1] :]) + ". \n" + wording.QUESTION + ENDINGS[llama31], places
+    return text + ". ".join(pieces[cuts[-1] :]) + ". \n" + synthetic.QUESTION + ENDINGS[llama31], places
 
 
 def count(tokenizer: Tokenizer, text: str) -> int:

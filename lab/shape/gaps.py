@@ -38,7 +38,7 @@ CYCLE = 4096  # draws; rounding to whole draws moves a few times 1 / CYCLE
 
 
 @dataclass(frozen=True)
-class Layout:
+class ChunkLayout:
     """Chunks of a window: how many, how many in the first group, ids free inside groups, and between them at most."""
 
     chunks: int
@@ -50,7 +50,7 @@ class Layout:
         """Compute the chunks' lengths and first ids.
 
         Example:
-            >>> [x.tolist() for x in Layout(4, 2, 1, (0, 9)).starts(8, 5)]
+            >>> [x.tolist() for x in ChunkLayout(4, 2, 1, (0, 9)).starts(8, 5)]
             [[2, 2, 2, 2], [0, 3, 10, 13]]
         """
         ends = np.arange(self.chunks + 1) * n_tokens // self.chunks
@@ -79,17 +79,17 @@ class Layout:
         return mean
 
 
-def layouts(n_tokens: int, target_len: int) -> list[Layout]:
+def layouts(n_tokens: int, target_len: int) -> list[ChunkLayout]:
     """List the layouts whose ids stay below the target window."""
     room = target_len - n_tokens
-    found = [Layout(1, 1, 0, (0, 1))]
+    found = [ChunkLayout(1, 1, 0, (0, 1))]
     for k in (k for k in CHUNKS[1:] if n_tokens // k >= LEAST_CHUNK):
         inner = [0] if k == 2 else np.unique(np.linspace(0, room // (k - 2), GAPS).astype(int)).tolist()
         for first, v in product(sorted({1, k // 2}), inner):
             if first == 1 and k > 2 and v == 0:
                 continue  # two contiguous stretches, of which k / 2 has more
             cells = np.unique(np.linspace(0, room - (k - 2) * v + 1, GAPS + 1).astype(int)).tolist()
-            found += [Layout(k, first, v, (low, high)) for low, high in pairwise(cells)]
+            found += [ChunkLayout(k, first, v, (low, high)) for low, high in pairwise(cells)]
     return found
 
 
@@ -153,7 +153,7 @@ def whole_draws(draws: FloatArray, cycle: int) -> IntArray:
     return whole
 
 
-def plan_gaps(config: ShapeConfig, options: list[Layout], n_tokens: int, natural: FloatArray) -> Plan:
+def plan_gaps(config: ShapeConfig, options: list[ChunkLayout], n_tokens: int, natural: FloatArray) -> Plan:
     """Plan the draws of a cycle.
 
     Shapes: `natural`, f of the corpus's documents cut every T tokens, (T,).
@@ -164,13 +164,7 @@ def plan_gaps(config: ShapeConfig, options: list[Layout], n_tokens: int, natural
     offered = np.stack([layout.mean_pairs(n_tokens, edges) for layout in options])
     draws = whole_draws(nearest(offered, aimed), CYCLE)
     pairs = draws @ offered
-    plan = Plan(
-        draws,
-        profile_of(natural, edges),
-        aimed,
-        pairs / pairs.sum(),
-        edges,
-        pairs.sum() / (CYCLE * n_tokens),
-        natural[1:].sum() / natural[0],
-    )
+    per_token, natural_per_token = pairs.sum() / (CYCLE * n_tokens), natural[1:].sum() / natural[0]
+    reached = pairs / pairs.sum()
+    plan = Plan(draws, profile_of(natural, edges), aimed, reached, edges, per_token, natural_per_token)
     return plan.within_reach(config)

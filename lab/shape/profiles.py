@@ -135,10 +135,8 @@ def exact_weights(exponent: float, targets: FloatArray) -> FloatArray:
     long = np.ldexp(1.0, bucket - 1) >= LONG_FRAC * len(targets)
     in_bucket = np.bincount(bucket, targets * long)
     if not in_bucket.any():
-        raise ConfigError(
-            f"shape.target.method=exact: no target sees {LONG_FRAC:g} of the window, rounded up to a power of two; "
-            "use longer documents or a shorter window"
-        )
+        rule = f"no target sees {LONG_FRAC:g} of the window, rounded up to a power of two"
+        raise ConfigError(f"shape.target.method=exact: {rule}; use longer documents or a shorter window")
     q = in_bucket / in_bucket.sum()
     r = np.power(q, -exponent, where=q > 0, out=np.zeros_like(q))
     weights: FloatArray = 1 + EXTRA * (r / (q @ r))[bucket] * long
@@ -178,10 +176,9 @@ class Plan:
         Raises: ConfigError.
         """
         if self.distance > TOLERANCE:
-            raise ConfigError(
-                f"shape.target.method={config.target.method}: {config.strategy.method} comes within a total variation "
-                f"of {self.distance:.3f}, more than {TOLERANCE:g}; use a power with an exponent nearer to 1"
-            )
+            rule = f"{config.strategy.method} comes within a total variation of {self.distance:.3f}, over {TOLERANCE:g}"
+            remedy = "use a power with an exponent nearer to 1"
+            raise ConfigError(f"shape.target.method={config.target.method}: {rule}; {remedy}")
         return self
 
 
@@ -214,18 +211,11 @@ def plan_weights(config: ShapeConfig, targets: IntArray) -> Plan:
     Shapes: targets (window,).
     Raises: ConfigError for a target out of reach.
     """
-    natural, edges = sum_to_the_end(targets), bin_edges(len(targets))
-    goal = target_frequency(config, natural)
-    base, aim = natural / natural[1:].sum(), goal / goal[1:].sum()
+    f, edges, no_draws = sum_to_the_end(targets), bin_edges(len(targets)), np.zeros(0, dtype=np.int64)
+    goal = target_frequency(config, f)
+    natural, aim = f / f[1:].sum(), goal / goal[1:].sum()
     weights = weights_for(aim, targets)
-    pairs = natural[1:].sum() / natural[0]  # attention's work does not change
-    return Plan(
-        np.zeros(0, dtype=np.int64),
-        np.add.reduceat(base, edges[:-1]),
-        np.add.reduceat(aim, edges[:-1]),
-        profile_of(sum_to_the_end(targets * weights), edges),
-        edges,
-        pairs,
-        pairs,
-        weights,
-    ).within_reach(config)
+    natural, aimed = (np.add.reduceat(values, edges[:-1]) for values in (natural, aim))
+    reached = profile_of(sum_to_the_end(targets * weights), edges)
+    pairs = f[1:].sum() / f[0]  # attention's work does not change
+    return Plan(no_draws, natural, aimed, reached, edges, pairs, pairs, weights).within_reach(config)

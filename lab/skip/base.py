@@ -1,6 +1,6 @@
 """The base class of skip methods: a target window and a draw of position ids; and statistics of a sample's ids.
 
-At ids 0 1 2 5 6 10 the pairs are 1, 2, 5, 6, 10, 1, 4, 5, 9, 3, 4, 8, 1, 5 and 4 apart, 4.53 on average, and the runs
+At ids 0 1 2 5 6 10 the pairs are 4.53 apart on average: 1, 2, 5, 6, 10, 1, 4, 5, 9, 3, 4, 8, 1, 5 and 4. The runs
 0 1 2, 5 6 and 10 have 2 tokens on average.
 
 Source of the statistics: arXiv:2409.00509, section 6.4 and Figure 3.
@@ -16,7 +16,7 @@ from typing import ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from lab.schema import Positive, Section
+from lab.schema import Length, Section
 
 IntArray = npt.NDArray[np.int64]
 
@@ -25,7 +25,7 @@ IntArray = npt.NDArray[np.int64]
 class Skip(Section, ABC):
     """The parameters of a skip method, and its draw of ids."""
 
-    target_len: Positive
+    target_len: Length
     """Target window T in tokens, which all ids stay below; the paper trains on samples of 30% of it."""
 
     needs_sentences: ClassVar[bool] = False

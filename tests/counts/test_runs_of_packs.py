@@ -5,12 +5,13 @@ import itertools
 import numpy as np
 import pytest
 
-from lab.counts import PositionCounts
+from lab.counts import PositionCounts, targets_by_context, visible_context
+from lab.data.module import to_batch
 from lab.data.segments import index_segments
 from lab.errors import DataError
 from lab.skip import skip_positions
 from tests.data.stores import drawn_lengths, make_store, stream_over
-from tests.data.windows import MASKS_AND_CHUNKS, documents_of, drawn_row
+from tests.data.windows import IGNORE, MASKS_AND_CHUNKS, documents_of, drawn_row
 
 MAX_LEN, WINDOW, SEED = 64, 20, 3
 SKIPS = ("none", "pose", "rpes", "longrecipe")
@@ -41,12 +42,6 @@ def skipped(method, n_tokens, rng, below=MAX_LEN):
     cuts = np.flatnonzero(rng.random(n_tokens - 1) < 0.3) + 1
     sentences = np.diff([0, *cuts, n_tokens]) if method == "longrecipe" else None
     return skip_positions(method, n_tokens, target_len=below, sentence_lengths=sentences, generator=rng).tolist()
-
-
-# by hand
-
-
-# random packs
 
 
 @pytest.mark.parametrize("padding", [0, 5], ids=["full", "padding"])
@@ -87,21 +82,29 @@ def packs_of(store, segments, n, **settings):
 
 @pytest.mark.parametrize("name", MASKS_AND_CHUNKS)
 def test_packs_count_what_their_windows_show(texts, name):
-    """The frequency of the first windows, from their documents alone, in the order that they were shuffled to."""
+    """Pairs and targets of the first windows, from their documents alone, in the order that they were shuffled to.
+
+    A target's context is the number of earlier places that its row's mask shows.
+    """
     (documents, store), arrangement = texts, MASKS_AND_CHUNKS[name]
     segments = index_segments(store, "concatenated", WINDOW - arrangement.extra_tokens)
-    expected = np.zeros(WINDOW, dtype=np.int64)
+    expected, targets = np.zeros((2, WINDOW), dtype=np.int64)
     for sample in range(12):
         row = drawn_row(documents, segments, sample, arrangement, seed=SEED, reset=name.startswith("reset"))
         for m, n in row.pairs():
             expected[row.ids[m] - row.ids[n]] += 1
+        for m, target in enumerate(row.targets):
+            targets[sum(row.sees(m, n) for n in range(m))] += target != IGNORE
     for pack_tokens, look_ahead, n in ((WINDOW, 1, 12), (3 * WINDOW + 7, 10, 4)):  # one window a pack, and three
         counts = PositionCounts(WINDOW)
         packs = packs_of(store, segments, n, pack_tokens=pack_tokens, arrangement=arrangement, look_ahead=look_ahead)
         for pack in packs:
             counts.add_runs(pack.lengths, pack.position_ids, pack.anchors)
+            counts.add_targets(to_batch(pack)["supervised"])
         assert counts.frequency().tolist() == expected.tolist()
+        assert counts.supervised.tolist() == targets.tolist()
         assert counts.tokens == sum(sum(pack.lengths) for pack in packs)
+        assert counts.pairs == sum(int((visible_context(pack.lengths, pack.anchors) + 1).sum()) for pack in packs)
 
 
 @pytest.mark.parametrize("method", ["pose", "rpes"])
@@ -119,10 +122,13 @@ def test_packs_with_skips_count_every_pair_of_their_segments(texts, method):
     assert counts.frequency().tolist() == expected.tolist()
 
 
-# both ways of counting gaps
-
-
-# adding up, and what is refused
+def test_unscored_targets_and_weights_by_hand():
+    # of contexts 0 1 2 | 0 1 the second and the last have no target, nor have two padding tokens
+    scored = np.array([True, False, True, True, False, False, False])
+    counts = PositionCounts(4, weights=np.array([0.25, 9, 1.5, 9]))
+    counts.add_targets(targets_by_context([3, 2], None, scored))
+    assert counts.supervised.tolist() == [2, 0, 1, 0]
+    assert counts.supervised_f().tolist() == [2 * 0.25 + 1.5, 1.5, 1.5, 0]
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import numpy as np
 from lab.data.config import Bpe, DataConfig, Text
 from lab.data.module import PackedData
 from lab.data.packing import PackSettings, PackStream
-from lab.data.shards import ShardWriter, TokenStore, token_dtype
+from lab.data.shards import TokenShardWriter, TokenStore, token_dtype
 from lab.errors import DataError
 from lab.masks import Causal
 from tests import refusals
@@ -20,7 +20,7 @@ WORDS = ["alpha", "beta", "gamma", "delta", "Ärger", "三", "12", "é"]
 def make_store(folder: Path, shards: list[list[list[int]]], vocab_size: int = 60_000) -> TokenStore:
     """Write a shard for each list of documents and open the training split."""
     for number, documents in enumerate(shards):
-        writer = ShardWriter(folder / f".task-{number:05d}.tmp", token_dtype(vocab_size))
+        writer = TokenShardWriter(folder / f".task-{number:05d}.tmp", token_dtype(vocab_size))
         for document in documents:
             writer.add("train", document, "made")
         writer.close(folder / f"task-{number:05d}")

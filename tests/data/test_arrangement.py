@@ -116,9 +116,6 @@ def test_runs_are_what_the_row_of_the_window_shows(name, chunks):
         assert seen == Counter((row.tokens[m], row.tokens[n]) for m, n in row.pairs())
 
 
-# interleaving
-
-
 # documents, chunks, and the probability of each order
 # - a b c in two chunks, a|bc or ab|c, each 1/2; d whole. Their three shuffles, each 1/3, put d first (1/3 for both cuts
 #   together), last (1/3), or between the chunks (1/6 each).
@@ -147,6 +144,3 @@ def test_every_cut_and_every_shuffle_is_equally_likely(documents, chunks, expect
     rng, n = np.random.default_rng(1), 3000
     drawn = Counter(tuple(interleaved(np.array(documents), chunks, rng).tolist()) for _ in range(n))
     assert chi_square(drawn, expected, n) < CHI_SQUARE
-
-
-# edges

@@ -8,7 +8,7 @@ from itertools import islice
 import numpy as np
 import pytest
 
-from lab.data import wording
+from lab.data import synthetic
 from lab.data.config import DataConfig, Synthetic
 from lab.data.preparation import digest_of_data, is_prepared, prepare, shard_folder, verify
 from lab.data.segments import index_segments
@@ -153,10 +153,10 @@ def test_another_wording_makes_other_shards(tmp_path, monkeypatch):
     text = TokenStore.open(before, "train").read(0, 10**6).tolist()
     for name in ("TASK", "NEEDLE", "QUESTION", "ANSWER_PREFIX"):
         with monkeypatch.context() as patch:
-            patch.setattr(wording, name, getattr(wording, name).replace("magic", "odd").replace(" ", "  ", 1))
+            patch.setattr(synthetic, name, getattr(synthetic, name).replace("magic", "odd").replace(" ", "  ", 1))
             assert shard_folder(config) != before, name
     with monkeypatch.context() as patch:
-        patch.setattr(wording, "NEEDLE", " One of the odd numbers is {number}.")
+        patch.setattr(synthetic, "NEEDLE", " One of the odd numbers is {number}.")
         assert not is_prepared(config)
         prepare(config, progress=False)
         assert TokenStore.open(shard_folder(config), "train").read(0, 10**6).tolist() != text

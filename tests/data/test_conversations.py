@@ -3,7 +3,7 @@
 import pytest
 
 from lab.data.config import Conversations
-from lab.data.corpora import Document
+from lab.data.corpora import TextDocument
 from lab.data.tokenizer import cut, samples_of
 
 
@@ -13,7 +13,7 @@ def parts_of(text):
 
 
 def conversation(text):
-    return Document(text, "part", parts_of(text))
+    return TextDocument(text, "part", parts_of(text))
 
 
 def count(parts):
@@ -23,7 +23,7 @@ def count(parts):
 def kept(items, **settings):
     corpus = Conversations(path="x", **settings)
     return [
-        " ".join(text for text, _ in item.parts) if isinstance(item, Document) else item
+        " ".join(text for text, _ in item.parts) if isinstance(item, TextDocument) else item
         for item in samples_of(corpus, items, count)
     ]
 

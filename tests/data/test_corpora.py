@@ -5,7 +5,7 @@ import pyarrow.parquet
 import pytest
 
 from lab.data.config import DataConfig, Slimpajama, Text
-from lab.data.corpora import Document, open_corpus
+from lab.data.corpora import TextDocument, open_corpus
 from tests.data.stores import refused
 
 TEXTS = ["one\nline", "zwei Wörter", "trois ☕ 三"]
@@ -47,16 +47,16 @@ def test_a_txt_file_is_one_document_named_by_its_file(tmp_path):
     (tmp_path / "a.txt").write_bytes("first\r\nsecond ü".encode())
     (tmp_path / "deep" / "er" / "b.txt").write_text("other")
     (tmp_path / "notes.md").write_text("not a corpus file")
-    expected = [Document("first\r\nsecond ü", "a"), Document("other", "b")]
+    expected = [TextDocument("first\r\nsecond ü", "a"), TextDocument("other", "b")]
     assert read_all(Text(path=str(tmp_path))) == expected
 
 
 def test_the_field_is_text_and_slimpajamas_rows_name_their_source(tmp_path):
     rows = [{"body": "x", "text": "y", "meta": {"redpajama_set_name": "web"}}, {"text": "z", "meta": 3}, {"text": "w"}]
     (tmp_path / "part.jsonl").write_bytes(json_lines(rows))
-    assert read_all(Text(path=str(tmp_path)))[0] == Document("y", "part")
+    assert read_all(Text(path=str(tmp_path)))[0] == TextDocument("y", "part")
     items = read_all(Slimpajama(path=str(tmp_path)))
-    assert items == [Document("y", "web"), Document("z", "part"), Document("w", "part")]
+    assert items == [TextDocument("y", "web"), TextDocument("z", "part"), TextDocument("w", "part")]
 
 
 @pytest.mark.parametrize(
@@ -78,7 +78,7 @@ def test_the_field_is_text_and_slimpajamas_rows_name_their_source(tmp_path):
 def test_a_line_that_cannot_be_used_is_skipped_with_its_reason(tmp_path, line, reason):
     (tmp_path / "part.jsonl").write_bytes(b'{"text": "before"}\n' + line + b'\n{"text": "after"}\n')
     before, dropped, after = read_all(Text(path=str(tmp_path)))
-    assert (before, after) == (Document("before", "part"), Document("after", "part"))
+    assert (before, after) == (TextDocument("before", "part"), TextDocument("after", "part"))
     assert dropped == reason
 
 
@@ -94,12 +94,6 @@ def test_a_truncated_zst_file_is_one_line(tmp_path, kept):
     path.write_bytes(whole[: int(kept * len(whole))])
     with refused(f"{path}: "):
         read_all(Text(path=str(tmp_path)))
-
-
-def test_zst_frames_follow_each_other(tmp_path):
-    frames = [zst(json_lines([{"text": text}])) for text in TEXTS]
-    (tmp_path / "part.jsonl.zst").write_bytes(b"".join(frames))
-    assert [item.text for item in read_all(Text(path=str(tmp_path)))] == TEXTS
 
 
 @pytest.mark.parametrize("damage", ["truncated", "page_header", "page"])

@@ -47,9 +47,9 @@ def hub(monkeypatch):
     monkeypatch.setattr(corpora, "HUB_DATASET", "owner/name")
     monkeypatch.setattr(corpora, "SLIMPAJAMA_TASKS", TASKS)
     monkeypatch.setattr(DataConfig, "sample_documents", ROWS)
-    corpora.open_stream.cache_clear()
+    corpora.open_hub.cache_clear()
     yield listed, read
-    corpora.open_stream.cache_clear()
+    corpora.open_hub.cache_clear()
 
 
 def prepare_from(tmp_path, tasks=None):
@@ -63,7 +63,7 @@ def test_a_range_of_tasks_lists_it_once_and_reads_none_of_the_others(tmp_path, h
     listed, read = hub
     prepare_from(tmp_path, tasks=[0])
     listed.clear(), read.clear()
-    corpora.open_stream.cache_clear()  # as in another process of the array
+    corpora.open_hub.cache_clear()  # as in another process of the array
     prepared, folder = prepare_from(tmp_path, tasks=range(1, TASKS))
     assert (len(listed), read) == (1, dict.fromkeys(range(2, FILES), ROWS))
     assert sorted(path.name for path in folder.glob("task-*")) == ["task-00000", "task-00001", "task-00002"]

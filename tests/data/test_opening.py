@@ -5,7 +5,7 @@ import pytest
 
 from lab.data.preparation import prepare, shard_folder
 from lab.data.segments import index_documents, index_segments
-from lab.data.shards import ShardWriter, TokenStore
+from lab.data.shards import TokenShardWriter, TokenStore
 from tests.data.stores import stream_over, text_config, write_corpus
 
 DOCUMENTS = 200_000  # of each shard
@@ -23,7 +23,7 @@ def corpus(tmp_path_factory, lengths):
     """Two shards with their indices."""
     folder = tmp_path_factory.mktemp("large")
     for number, ends in enumerate(lengths.cumsum(1)):
-        writer = ShardWriter(folder / f".task-{number:05d}.tmp", "<u2")
+        writer = TokenShardWriter(folder / f".task-{number:05d}.tmp", "<u2")
         writer.files["train", "tokens"].write(np.arange(ends[-1], dtype="<u4").astype("<u2").tobytes())
         writer.ends["train"], writer.owners["train"] = (
             [0, *ends.tolist()],

@@ -45,10 +45,3 @@ def test_a_trillion_needs_no_memory():
     assert min(places) >= 0
     assert max(places) < n
     assert max(places) > 0.99 * n > 0.01 * n > min(places)  # (1 - 0.01)^2000 = 2e-9 for either end to stay empty
-
-
-@pytest.mark.parametrize("n", [1, 2, 3, 50, 1000])
-def test_every_epoch_is_a_permutation(n):
-    for epoch in range(4):
-        samples = np.arange(epoch * n, (epoch + 1) * n)
-        assert sorted(sample_segments(samples, n, seed=7).tolist()) == list(range(n))

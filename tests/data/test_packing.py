@@ -1,7 +1,6 @@
 import itertools
 from collections import Counter
 
-import numpy as np
 import pytest
 
 from lab.data.segments import index_segments
@@ -61,26 +60,6 @@ def test_packs_are_whole_segments_with_their_targets(corpus):
     for pack in take(stream_of(corpus), 120):
         for tokens, targets in parts(pack):
             assert (tokens, targets) == pieces[tokens[0]]
-
-
-def test_what_is_scored_by_hand(tmp_path):
-    # a document of 5 tokens, 3 to a segment: 1 2 3 scored with 2 3 4, then 4 5 with 5 and nothing; one of 1: nothing
-    store = make_store(tmp_path, [[[1, 2, 3, 4, 5]], [[9]]])
-    corpus = (store, index_segments(store, "natural", 3))
-    seen = {}
-    for pack in take(stream_of(corpus, pack_tokens=4, look_ahead=1), 3):
-        seen.update({tuple(tokens): targets for tokens, targets in parts(pack)})
-    assert seen == {(1, 2, 3): [2, 3, 4], (4, 5): [5, IGNORE], (9,): [IGNORE]}
-
-
-@pytest.mark.parametrize("mode", ["concatenated", "uniform"])
-def test_no_target_of_joined_documents_crosses_a_document(tmp_path, mode):
-    ends = set(np.cumsum(LENGTHS).tolist())
-    documents = numbered_documents(LENGTHS)
-    store = make_store(tmp_path, [documents[:50], documents[50:]])
-    for pack in take(stream_of((store, index_segments(store, mode, WINDOW))), 60):
-        for tokens, targets in parts(pack):
-            assert targets == [IGNORE if token in ends else token + 1 for token in tokens]
 
 
 @pytest.mark.parametrize("n_streams", [1, 2, 4])

@@ -5,8 +5,7 @@ import pytest
 from lab.data.config import Bpe, DataConfig, Text, TokenizerFile
 from lab.data.preparation import prepare, shard_folder
 from lab.data.tokenizer import load_tokenizer
-from lab.errors import DataError
-from tests.data.stores import read_shard, refused, sentence, text_config
+from tests.data.stores import read_shard, refused, text_config
 
 
 @pytest.mark.parametrize("choice", ["bpe", "file"])
@@ -20,23 +19,6 @@ def test_an_empty_corpus_leaves_nothing_behind(tmp_path, bpe, choice, content):
     with refused("data.corpus: empty, "):
         prepare(config, progress=False)
     assert not shard_folder(config).exists()
-
-
-def test_a_corpus_that_is_all_held_out_is_refused(tmp_path, bpe):
-    # the one text is kept from training at a share of 0.5 and not at 0, so one of ten texts will do
-    bpe.save(str(tmp_path / "words.json"))
-    (tmp_path / "corpus").mkdir()
-    messages = []
-    for number in range(10):
-        (tmp_path / "corpus" / "a.txt").write_text(sentence(number))
-        choice = TokenizerFile(path=str(tmp_path / "words.json"), eos="<eos>")
-        config = text_config(tmp_path, tokenizer=choice, held_out_frac=0.5, folder=str(tmp_path / f"shards{number}"))
-        try:
-            prepare(config, progress=False)
-        except DataError as error:
-            messages.append(str(error))
-    assert 0 < len(messages) < 10
-    assert all(message.startswith("data.corpus: empty, ") and "(1 held out)" in message for message in messages)
 
 
 @pytest.mark.parametrize("special", [True, False], ids=["marked", "unmarked"])

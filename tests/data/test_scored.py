@@ -12,7 +12,7 @@ from lab.data.config import Conversations, DataConfig, Slimpajama, TokenizerFile
 from lab.data.corpora import to_conversation
 from lab.data.preparation import prepare, shard_folder
 from lab.data.segments import index_segments
-from lab.data.shards import ShardWriter, TokenStore
+from lab.data.shards import TokenShardWriter, TokenStore
 from tests.data.stores import drawn_lengths, numbered_documents, stream_over
 from tests.data.windows import IGNORE, runs_of
 
@@ -190,7 +190,7 @@ def marked(tmp_path_factory):
     marks[0][0] = marks[SHARDS[0] - 1][-1] = marks[SHARDS[1]][0] = marks[-1][-1] = False  # the ends of shards
     bounds = [0, *SHARDS, len(documents)]
     for number, (a, b) in enumerate(itertools.pairwise(bounds)):
-        writer = ShardWriter(folder / f".{number}.tmp", "<u2", marks_scored=number != 1)
+        writer = TokenShardWriter(folder / f".{number}.tmp", "<u2", marks_scored=number != 1)
         for document, own in zip(documents[a:b], marks[a:b], strict=True):
             writer.add("train", document, "made", own if number != 1 else None)
         writer.close(folder / f"task-{number:05d}")

@@ -9,7 +9,7 @@ from lab.counts import PositionCounts
 from lab.data.config import DataConfig
 from lab.data.module import arrangement_of, to_batch
 from lab.data.segments import index_segments
-from lab.data.shaped import cut_share, natural_counts, shape_corpus, target_counts
+from lab.data.shaped import cut_share, shape_corpus, target_counts
 from lab.errors import ConfigError
 from lab.masks import Causal, Document
 from lab.shape.config import Exact, Gaps, Power, ShapeConfig, Weights
@@ -26,11 +26,6 @@ def store(tmp_path_factory):
     lengths = (np.random.default_rng(0).lognormal(2.3, 1.0, 400).astype(int) + 1).tolist()
     documents = numbered_documents([24, 48, 1, *lengths])  # some that end where windows do
     return make_store(tmp_path_factory.mktemp("store"), [documents[:90], documents[90:91], documents[91:]], 1_000_000)
-
-
-def test_natural_counts_are_those_of_documents_cut(store):
-    lengths = [min(WINDOW, len(d) - a) for d in store.documents() for a in range(0, len(d), WINDOW)]
-    assert natural_counts(store, WINDOW).tolist() == np.bincount(lengths, minlength=WINDOW + 1).tolist()
 
 
 def test_packs_show_the_profile_that_was_planned(store):

@@ -3,7 +3,7 @@ import itertools
 import numpy as np
 import pytest
 
-from lab.data.shards import ShardWriter, TokenStore
+from lab.data.shards import TokenShardWriter, TokenStore
 from tests.data.stores import drawn_lengths, make_store, numbered_documents
 
 LENGTHS = drawn_lengths(8, 23, 7)
@@ -14,10 +14,10 @@ def store(tmp_path):
     """Documents over four shards, the third of which holds no training documents."""
     documents = numbered_documents(LENGTHS)
     make_store(tmp_path, [documents[:1], documents[1:14]])
-    writer = ShardWriter(tmp_path / ".task-00002.tmp", "<u2")
+    writer = TokenShardWriter(tmp_path / ".task-00002.tmp", "<u2")
     writer.add("held_out", [1, 2], "made")
     writer.close(tmp_path / "task-00002")
-    writer = ShardWriter(tmp_path / ".task-00003.tmp", "<u2")
+    writer = TokenShardWriter(tmp_path / ".task-00003.tmp", "<u2")
     for document in documents[14:]:
         writer.add("train", document, "made")
     writer.close(tmp_path / "task-00003")

@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from lab.data.config import DataConfig, Stdlib
-from lab.data.corpora import Document, cut_definitions, open_corpus
+from lab.data.corpora import TextDocument, cut_definitions, open_corpus
 
 STDLIB = Path(sysconfig.get_path("stdlib"))
 
@@ -41,6 +41,6 @@ def test_reader_names_the_package_and_leaves_out_installed_ones():
     assert Path("json/decoder.py") in files
     assert not [path for path in files if "site-packages" in path.parts]
     task = files.index(Path("json/decoder.py")) % 16
-    documents = [item for item in reader.read(task) if isinstance(item, Document) and item.source == "json"]
+    documents = [item for item in reader.read(task) if isinstance(item, TextDocument) and item.source == "json"]
     decoder = (STDLIB / "json/decoder.py").read_text()
     assert any(item.text in decoder and item.text.startswith("class JSONDecoder(object):") for item in documents)

@@ -11,7 +11,7 @@ import pytest
 
 from lab.data import preparation
 from lab.data.preparation import is_prepared, prepare, shard_folder
-from lab.data.shards import ShardWriter
+from lab.data.shards import TokenShardWriter
 from lab.errors import DataError, DiskError
 from tests.data.stores import folder_bytes, text_config, write_corpus
 from tests.refusals import refused
@@ -76,7 +76,7 @@ def test_kills_at_any_moment_lose_no_finished_task(expected, tmp_path, repeats, 
 
 def test_a_full_disk_is_one_line_and_leaves_nothing_half_written(expected, monkeypatch):
     whole, config = expected
-    folder, add, calls = shard_folder(config), ShardWriter.add, []
+    folder, add, calls = shard_folder(config), TokenShardWriter.add, []
 
     def full(self, *arguments):
         calls.append(arguments)
@@ -85,7 +85,7 @@ def test_a_full_disk_is_one_line_and_leaves_nothing_half_written(expected, monke
         add(self, *arguments)
 
     with monkeypatch.context() as patch:
-        patch.setattr(ShardWriter, "add", full)
+        patch.setattr(TokenShardWriter, "add", full)
         with refused(f"{folder / 'task-00002'}: needs more, {{}} (No space left on device)", error=DiskError):
             prepare(config, progress=False)
     assert sorted(path.name for path in folder.iterdir()) == [

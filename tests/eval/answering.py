@@ -1,19 +1,23 @@
 """Tests put to a function in place of a model."""
 
+import shutil
 from types import SimpleNamespace
 
 import torch
 
-from eval.engine.answers import judge, run_tests
+from eval.engine.answers import judge
 from eval.engine.rows import Results
+from eval.engine.run import Cell, Measure
 
 
-def answered(model, tokenizer, cases, folder, *, budget, rows, stop_id, judge=judge, started=None):
-    subject = SimpleNamespace(generate=model, tokenizer=tokenizer, stop_id=stop_id, vocab_size=1 << 30)
-    if started is None:
-        (folder / "cases.jsonl").unlink(missing_ok=True)
-        started = Results(folder / "cases.jsonl", ("test",))
-    return run_tests(subject, cases.__getitem__, len(cases), judge, budget=budget, rows=rows, started=started)
+def answered(model, tokenizer, cases, folder, *, budget, rows, stop_id, judge=judge):
+    shutil.rmtree(folder / "none-cases", ignore_errors=True)
+    measure = object.__new__(Measure)
+    measure.kind, measure.results = "none", Results(folder / "none.jsonl", ())
+    measure.subject = SimpleNamespace(generate=model, tokenizer=tokenizer, stop_id=stop_id, vocab_size=1 << 30)
+    measure.options, measure.bar = SimpleNamespace(rows=lambda length: rows), SimpleNamespace(update=lambda tests: None)
+    cell = Cell({}, len(cases), "", "cases")
+    return measure.ask(cell, cases.__getitem__, budget=budget, length=0, judge=judge)
 
 
 class Reader:

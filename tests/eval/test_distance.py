@@ -2,25 +2,19 @@
 
 import json
 import shlex
-import shutil
 from dataclasses import replace
 
 import pytest
 
 from eval.distance import main
 from eval.engine.methods import read_distance
-from eval.engine.records import read_records
-from eval.report import reading
-from lab.counts import PositionCounts
 from lab.data.preparation import prepare
 from lab.errors import ConfigError
 from lab.positions.dca import Dca
 from lab.positions.plain import Plain
 from lab.positions.string import String
-from lab.train.checkpoints import folder_name
-from lab.train.folder import packed_counts
 from tests.eval.test_probe import Counted
-from tests.opened import CONSUMED, write_run
+from tests.opened import write_run
 
 GRID = "--points=3 --tests=4 --batch=3"
 METHODS = "--distance=plain --distance string:shift=40,window=8"
@@ -88,30 +82,6 @@ def test_a_stopped_measurement_goes_on_and_ends_as_one_that_was_not(distance, mo
     assert counted.prompts == 24 - 19 + 2 * 3 * 2, "tests that are there are taken up"
 
 
-def test_f_and_recorded_needles_stand_beside_what_is_found(distance, wide_run):
-    counts = PositionCounts(100)
-    counts.add_segments([100, 60, 60])
-    checkpoint = wide_run / "checkpoints" / folder_name(CONSUMED)
-    case = {"length": 128, "test": 0, "distances": [90, 80], "found_each": [True, False], "found": 1}
-    try:
-        (checkpoint / "counts.npz").write_bytes(packed_counts(counts))
-        (wide_run / "cases").mkdir()
-        lines = (case, {**case, "length": 300}, {"distance": 80, "test": 0, "found": 0})
-        (wide_run / f"cases/tokens-{CONSUMED:015d}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in lines))
-        _, folder, said = distance("--distances=80,95,100", "--tests=2")
-    finally:
-        (checkpoint / "counts.npz").unlink(missing_ok=True)
-    rows = rows_of(folder)
-    assert [row["f"] for row in rows if row["metric"] == "found_by_distance"] == [
-        20,
-        5,
-        None,
-    ]  # 100 - d, and no counter
-    four = [(row["distance"], row["n"], row["found"]) for row in rows if row["metric"] == "needles_by_distance"]
-    assert four == [(80, 1, 0), (95, 1, 1)]
-    assert "four-needle tests of training, at the nearest distance: 80: 0.00 of 1, 95: 1.00 of 1" in said.out
-
-
 def test_methods_as_words():
     assert read_distance("plain", 192, 192) == Plain()
     assert read_distance("string:shift=64,window=32", 192, 192) == String(shift=64, window=32)
@@ -142,18 +112,6 @@ def test_shorter_prompts_have_rows_of_their_own_and_no_part_in_reach(distance, w
     tests = [line for path in folder.glob("tests-*.jsonl") for line in map(json.loads, path.read_text().splitlines())]
     at_70 = {(test["test"], *test["numbers"]) for test in tests if test.get("distance") == 70}
     assert (len(at_70), len({test["prompt_hash"] for test in tests if test.get("distance") == 70})) == (4, 12)
-    # readers of the file: the report's curve and reach are those of the window, a comparison has a line for each prompt
-    (wide_run / "eval").mkdir()
-    try:
-        (wide_run / "eval" / "d.jsonl").write_text("".join(json.dumps({**row, "model": "wide"}) + "\n" for row in rows))
-        read = reading.read_records(wide_run)
-        assert {row["prompt_tokens"] for row in read.distances} == {128 - budget}
-        assert len(read.reaches) == 1
-        records = read_records([wide_run / "eval" / "d.jsonl"])
-        tasks = sorted(task for task in records.task[records.length == 70] if "several" not in task)
-        assert tasks == ["numbers found", "numbers found in 100 tokens", "numbers found in 112 tokens"]
-    finally:
-        shutil.rmtree(wide_run / "eval")
 
 
 def test_a_window_of_its_own_is_filled_beyond_the_one_of_training(distance):

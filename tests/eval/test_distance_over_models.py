@@ -7,7 +7,8 @@ import pytest
 from safetensors.torch import load_file, save_file
 
 from eval import distance as command
-from eval.engine.over_models import chart, step_of, table
+from eval.engine.over_models import TOGETHER, chart
+from eval.engine.rows import columns_text
 from eval.engine.subject import Subject
 from lab.source import hub_folder
 from tests.eval.commands import rows_in, words_of
@@ -50,17 +51,15 @@ def hub(checkpoints, tmp_path, monkeypatch):
 
 
 def test_one_command_draws_reach_over_the_revisions_of_a_model(hub, text_file, tmp_path, capsys, monkeypatch):
-    words = [*WORDS, f"--haystack={text_file}", "-o", str(tmp_path / "out"), "--tokens_per_step=1000"]
+    words = [*WORDS, f"--haystack={text_file}", "-o", str(tmp_path / "out")]
     assert command.main(["hf:owner/small@step*", *words]) == 0
     names = [f"small@step{step}" for step in STEPS]
     printed = words_of(capsys.readouterr().out)
-    assert [line[:4] for line in printed if line[0] in names] == [
-        [f"small@step{step}", str(step), f"{step * 1000:,}", "rope+plain"] for step in STEPS
-    ]
+    assert [line[:2] for line in printed if line[0] in names] == [[name, "-"] for name in names]
     (together,) = (tmp_path / "out").glob("reach-*.jsonl")
     own = {row["model"]: row for name in names for row in rows_in(next((tmp_path / "out" / name).glob("distance-*l")))}
     rows = rows_in(together)
-    assert [(row["model"], row["tokens"]) for row in rows] == [(f"small@step{s}", s * 1000) for s in STEPS]
+    assert [row["model"] for row in rows] == names
     assert [row["weights"] for row in rows] == [f"{step:0<40}"[:16] for step in STEPS]
     assert all(row["reach_high"] == own[row["model"]]["reach_high"] for row in rows)
     # nothing is measured again
@@ -77,29 +76,23 @@ def test_a_folder_of_checkpoints_is_measured_in_the_order_of_its_steps(checkpoin
     assert command.main([str(checkpoints / "step_*"), *words, "--distance=plain,rerope:window=9"]) == 0
     printed = words_of(capsys.readouterr().out)
     names = [f"step_{step}" for step in STEPS]
-    assert [line[:3] for line in printed if line[0] in names] == [
-        [f"step_{step}", str(step), method] for step in STEPS for method in ("rope+plain", "rope+rerope(window=9)")
+    assert [(line[0], line[2]) for line in printed if line[0] in names] == [
+        (name, method) for name in names for method in ("rope+plain", "rope+rerope(window=9)")
     ]
-    assert command.main([str(checkpoints / "step_3"), *words, "--tokens_per_step=9"]) == 2
-    assert capsys.readouterr().err.startswith("--tokens_per_step: would be ignored with one model")
 
 
 def test_the_table_and_the_picture_by_hand():
-    row = {"metric": "reach", "method": "m", "reach": 1234.5, "reach_low": None, "reach_high": None, "n": 4}
-    row |= {"first_distance": 64, "last_distance": 2000, "f_at_reach": None, "consumed_tokens": None, "threshold": 0.8}
-    places = {"a@step-2k": (2000, 10_000), "main": (None, None), "run": (None, 7)}
-    rows = [{**row, "model": name, "step": step, "tokens": tokens} for name, (step, tokens) in places.items()]
-    rows[1]["reach"] = None
-    assert words_of(table(rows)) == [
-        ["model", "step", "tokens", "method", "reach", "limits", "f"],
-        ["a@step-2k", "2,000", "10,000", "m", "1,234.5", "<64", "to", "the", "end", "-"],
-        ["main", "-", "-", "m", "<64", "<64", "to", "the", "end", "-"],
-        ["run", "-", "7", "m", "1,234.5", "<64", "to", "the", "end", "-"],
+    row = {"method": "m", "reach": 1234.5, "reach_low": None, "reach_high": None, "threshold": 0.8, "f_at_reach": None}
+    row |= {"first_distance": 64, "last_distance": 2000}
+    rows = [{**row, "model": "a", "consumed_tokens": 9000}, {**row, "model": "b", "consumed_tokens": 7, "reach": None}]
+    assert words_of(columns_text(rows, TOGETHER)) == [
+        ["model", "tokens", "method", "reach", "limits", "f"],
+        ["a", "9,000", "m", "1,234.5", "<64", "to", "the", "end", "-"],
+        ["b", "7", "m", "<64", "<64", "to", "the", "end", "-"],
     ]
-    assert step_of("OLMo-1B@main") is None
     pytest.importorskip("altair")
-    far = {**rows[0], "reach": 2000}
-    steps = [{**far, "model": f"m{k}", "step": k, "tokens": None, "reach": k and 100 * k} for k in (3, 1, 2)]
-    steps.append({**steps[0], "model": "m4", "step": 4, "reach": None})
-    (table_drawn,) = [rows for rows in chart(steps).to_dict()["datasets"].values() if len(rows) == 4]
-    assert [(row["step"], row["shown"]) for row in table_drawn] == [(3, 300), (1, 100), (2, 200), (4, 64)]
+    (drawn,) = [rows for rows in chart(rows).to_dict()["datasets"].values() if len(rows) == 2]
+    assert [(row["consumed_tokens"], row["shown"], row["from"], row["to"]) for row in drawn] == [
+        (9000, 1234.5, 0, 2000),
+        (7, 64, 0, 2000),
+    ]

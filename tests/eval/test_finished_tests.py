@@ -26,13 +26,6 @@ def test_what_is_kept_is_known_again(tmp_path):
         assert len(again.kept) == 1 + 3
 
 
-def test_every_test_is_on_the_disk_before_the_next_is_run(tmp_path):
-    finished = opened(tmp_path)
-    for test in range(3):
-        finished.keep(128, {test: ROW})
-        assert len(opened(tmp_path).known(128)) == test + 1
-
-
 def test_other_settings_do_not_mix(tmp_path):
     opened(tmp_path).keep(128, {0: ROW})
     for other in ({"weights": "abd"}, {"protocol": "released"}, {"seed": 1}, {"method": "pi+plain"}):

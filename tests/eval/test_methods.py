@@ -228,16 +228,9 @@ def test_replaced_parameters_are_rows_of_their_own(words, tmp_path, capsys, monk
     assert out.count("string:shift=30,window=8") == 1
 
 
-def test_a_stopped_call_goes_on_and_keeps_seconds(words, run_folder, tmp_path, capsys, monkeypatch):
-    tokenizer = open_model(run_folder).tokenizer
-    with monkeypatch.context() as patch:
-        Reader(patch, tokenizer, stop_after=17)
-        status, _, err = run([*words, "--batch=1"], capsys)
-    assert (status, err.endswith("; the same command continues\n")) == (75, True)
-    assert [row["compared_as"] for row in rows_of(tmp_path)] == ["rope"]
-    reader = Reader(monkeypatch, tokenizer)
-    assert run([*words, "--batch=1"], capsys)[0] == 0
-    assert reader.prompts == 36 - 17
+def test_a_second_call_keeps_seconds_and_comparisons(words, run_folder, tmp_path, capsys, monkeypatch):
+    Reader(monkeypatch, open_model(run_folder).tokenizer)
+    assert run(words, capsys)[0] == 0
     rows = rows_of(tmp_path)
     assert [(row["compared_as"], row["seconds"] > 0) for row in rows] == [
         (name, True) for name in ("rope", "string", "dca")

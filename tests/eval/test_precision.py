@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from eval.engine.texts import draw_texts
+from eval.engine.subject import draw_texts
 from eval.precision import (
     ARITHMETICS,
     REFERENCE,
@@ -25,6 +25,7 @@ from eval.precision import (
 from lab.loading import open_model
 from lab.model.decoder import Decoder, DecoderConfig
 from lab.positions import distance, frequencies
+from lab.probe.needles import load_haystack
 from tests.eval.commands import runner
 from tests.model.by_definition import TINY, drawn, logits_of, projections, softmax, tiny
 
@@ -188,8 +189,9 @@ def test_the_command_measures_a_run(run_folder, tmp_path, capsys):
     assert status == 0
     assert out.endswith(f"written to {file}\n")
     model = open_model(run_folder)
-    data, kind = model.experiment.data, {"n_tokens": 30, "texts": 3, "seed": 2, "vocab_size": 400}
-    texts = torch.from_numpy(draw_texts(None, data, model.tokenizer, **kind))
+    corpus = load_haystack(None, model.experiment.data, model.tokenizer)
+    kind = {"n_tokens": 30, "texts": 3, "seed": 2, "vocab_size": 400}
+    texts = torch.from_numpy(draw_texts(corpus, None, model.tokenizer, **kind))
     decoders = {"trained": model.decoder, "random": Decoder(model.decoder.cfg, seed=2)}
     rows = rows_of(file)
     assert {row["arithmetic"] for row in rows} == {"fp32", "bf16"}

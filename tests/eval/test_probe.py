@@ -171,7 +171,7 @@ def test_other_weights_take_up_nothing(probe, run_folder, tmp_path):
     assert probe("", model=other)[0] == 0
     (checkpoint,) = (other / "checkpoints").iterdir()
     key = lines(next((tmp_path / "out").glob("tests-*.jsonl")))[0]["key"]
-    assert key["weights"] == Checkpoint(checkpoint).digest
+    assert key["weights"] == Checkpoint(checkpoint).digest[:16]
     assert FinishedTests(tmp_path / "out", CONSUMED, key).known(192)
     assert not FinishedTests(tmp_path / "out", CONSUMED, {**key, "weights": "0" * 64}).known(192)
 
@@ -220,10 +220,10 @@ def test_a_hugging_face_folder_answers_as_the_run_it_came_from(probe, exported, 
 
 def test_a_hugging_face_folder_is_probed_in_eighths_of_its_window(probe, exported, text_file, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert main([str(exported), f"--haystack={text_file}", "--tests=1", "--answer_budget=40"]) == 0
+    assert main([str(exported), f"--haystack={text_file}", "--tests=1", "--answer_budget=36"]) == 0
     folder = next((tmp_path / "runs" / "probe-tiny-llama").glob("probe-*"))
     (row, summary) = lines(folder / "probes.jsonl")
     tokenizer = open_model(exported).tokenizer
-    least = shortest(tokenizer, 40, digits=6, needles=4, seed=0)
+    least = shortest(tokenizer, 36, digits=6, needles=4, seed=0)
     assert row["length"] == -(-least // 17) * 17 != -(-least // 34) * 34
     assert (row["needles"], row["digits"], summary["effective_length"]) == (4, 6, None)

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from lab.errors import ConfigError, as_written
+from lab.errors import ConfigError
 from lab.positions import distance, frequencies
 
 FREQUENCIES = {  # parameters that each method accepts
@@ -40,7 +40,7 @@ WRONG = [  # method, changed parameters, the fields' rules
     ("ntk_by_parts", {"train_len": 0}, "train_len=0: must be >= 1"),
     ("ntk_by_parts", {"beta_fast": 1.0, "beta_slow": 32.0}, "beta_fast=1.0: must be > beta_slow=32.0"),
     ("ntk_by_parts", {"beta_slow": 0.0}, "beta_slow=0.0: must be > 0"),
-    ("ntk_by_parts", {"truncate": "no"}, "truncate=no: must be true or false"),
+    ("ntk_by_parts", {"truncate": "no"}, 'truncate="no": must be true or false'),
     ("ntk_by_parts", {"theta": 1.0}, "theta=1.0: must be > 1"),  # all pairs alike
     ("yarn", {"attention_factor": 0.0}, "attention_factor=0.0: must be > 0"),
     ("llama3", {"train_len": 0}, "train_len=0: must be >= 1"),
@@ -81,6 +81,10 @@ def build(method, **parameters):
     )
 
 
+def quoted(value):
+    return f'"{value}"' if isinstance(value, str) else value
+
+
 def check_refused(method, parameters, *rules):
     """Check that each fault line is `field=value: rule`, perhaps with a reason, and a remedy."""
     with pytest.raises(ConfigError) as caught:
@@ -107,14 +111,14 @@ def test_wrong_parameters_are_refused(case):
 def test_factor_below_one_or_no_number_is_refused(method):
     rules = {0.999: "must be >= 1", -2.0: "must be >= 1", math.nan: FINITE, math.inf: FINITE, "2": NUMBER, True: NUMBER}
     for factor, rule in rules.items():
-        check_refused(method, VALID[method] | {"factor": factor}, f"factor={as_written(factor)}: {rule}")
+        check_refused(method, VALID[method] | {"factor": factor}, f"factor={quoted(factor)}: {rule}")
 
 
 @pytest.mark.parametrize("method", DISTANCES)
 def test_log_n_that_is_no_length_is_refused(method):
     for log_n, rule in ((1, "must be >= 2"), (-16, "must be >= 2"), (16.0, WHOLE), ("16", WHOLE), (True, WHOLE)):
         check_refused(
-            method, VALID[method] | {"log_n": log_n}, f"log_n={as_written(log_n)}: {rule}"
+            method, VALID[method] | {"log_n": log_n}, f"log_n={quoted(log_n)}: {rule}"
         )  # ln 1 = 0 would divide
 
 

@@ -107,13 +107,3 @@ def coverage(tests, slope, models, seed, *, sequential=False, stops=False, confi
 def test_limits_hold_the_true_effective_length_at_80_percent(stops):
     # 300 models at 0.8 or more: four standard deviations below are 0.71
     assert coverage(60, 12, 300, 2, stops=stops, confidence=0.8).min() > 0.71
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("sequential", [False, True], ids=["all", "sequential"])
-@pytest.mark.parametrize("slope", [3, 8, 25])
-@pytest.mark.parametrize("tests", [40, 100, 500])
-def test_limits_hold_the_true_effective_length(tests, slope, sequential):
-    held = coverage(tests, slope, 2000, 3, sequential=sequential)
-    print(f"{tests} tests, slope {slope}: by steps {held[0]:.3f}, smooth {held[1]:.3f}")
-    assert held.min() >= 0.95 - 4 * (0.95 * 0.05 / 2000) ** 0.5

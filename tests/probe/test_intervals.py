@@ -19,14 +19,6 @@ def test_without_stops_they_are_clopper_and_pearsons(tests, confidence):
         )
 
 
-def test_the_limits_of_all_and_of_none_by_hand():
-    # none of 10: P(X = 0) = (1 - p)^10 = 0.025 at p = 1 - 0.025^0.1
-    low, high = exact_limits(sequential_design(10, (0.8,), 0.0, 10), 10, 0, 0.95)
-    assert (low, high) == (0.0, pytest.approx(1 - 0.025**0.1, abs=1e-9))
-    low, high = exact_limits(sequential_design(10, (0.8,), 0.0, 10), 10, 10, 0.95)
-    assert (low, high) == (pytest.approx(0.025**0.1, abs=1e-9), 1.0)
-
-
 def test_limits_after_early_stops_are_those_of_all_sequences():
     tests, confidence = 10, 0.9
     design = sequential_design(tests, (0.7,), 0.1, 2)

@@ -46,14 +46,6 @@ def test_targets_by_hand(target, expected):
     np.testing.assert_allclose(profile(target), expected, rtol=1e-6)
 
 
-def test_power_1_is_the_natural_profile_and_targets_are_shares():
-    natural = length_frequency(np.bincount(np.random.default_rng(1).integers(1, 301, 500), minlength=301))
-    edges = bin_edges(300)
-    np.testing.assert_allclose(profile(Power(exponent=1), natural, edges), profile_of(natural, edges))
-    for target in (Power(exponent=0), Power()):
-        assert profile(target, natural, edges).sum() == pytest.approx(1)
-
-
 def test_total_variation_is_the_share_that_moves():
     assert total_variation(np.array([1.0, 0, 0]), np.array([0, 0, 1.0])) == 1
     assert total_variation(np.array([0.2, 0.3, 0.5]), np.array([0.3, 0.3, 0.4])) == pytest.approx(0.1)

@@ -7,7 +7,7 @@ import pytest
 from scipy.optimize import linprog
 
 from lab.errors import ConfigError
-from lab.shape.config import Exact, Power, ShapeConfig
+from lab.shape.config import Exact, ShapeConfig
 from lab.shape.profiles import exact_weights, plan_weights, weights_for
 
 WINDOW = 48
@@ -71,20 +71,6 @@ def test_no_weights_come_nearer_to_an_aim_that_falls(power, most):
     assert deviation(weights, aim, targets) == pytest.approx(least_deviation(aim, targets, most), abs=1e-6)
     if most == 50:
         np.testing.assert_allclose(f_of(weights * targets), aim * (targets.sum() / aim[0]), atol=ROUNDING)
-
-
-def test_a_plan_reports_the_profile_that_targets_show():
-    targets = targets_of(2)
-    plan = plan_weights(ShapeConfig(target=Power(exponent=0.7)), targets)
-    natural, goal = f_of(targets)[1:].astype(float), f_of(targets)[1:] ** 0.7
-    np.testing.assert_allclose(plan.natural, natural / natural.sum())
-    np.testing.assert_allclose(plan.aimed, goal / goal.sum())
-    pairs = np.zeros(WINDOW)
-    for context, n in enumerate(targets):
-        pairs[: context + 1] += n * plan.weights[context]
-    np.testing.assert_allclose(plan.reached, pairs[1:] / pairs[1:].sum())
-    assert plan.distance == pytest.approx(np.abs(plan.aimed - plan.reached).sum() / 2)
-    assert plan.pairs_per_token == plan.natural_pairs_per_token == pytest.approx(natural.sum() / targets.sum())
 
 
 @pytest.mark.parametrize("exponent", [0.0, 0.5, 1.0])

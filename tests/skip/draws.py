@@ -33,14 +33,6 @@ def check_shares(samples, weights):
     assert chi_square <= freedom + DEVIATIONS * (2 * freedom) ** 0.5, f"chi-square {chi_square:.1f} for {freedom}"
 
 
-def check_mean(values, expected):
-    """Compare the mean of independent values with their expectation, by its standard error."""
-    error = np.std(values, ddof=1) / len(values) ** 0.5
-    assert abs(np.mean(values) - expected) <= DEVIATIONS * error, (
-        f"{np.mean(values)} for {expected}, give or take {error}"
-    )
-
-
 def mean_of_pairs(ids):
     """Average the distances of all pairs, one at a time."""
     distances = [int(q - k) for at, q in enumerate(ids) for k in ids[:at]]

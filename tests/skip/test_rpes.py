@@ -2,7 +2,7 @@ import itertools
 
 import pytest
 
-from tests.skip.draws import check_mean, check_shares, drawn, mean_of_pairs
+from tests.skip.draws import check_shares, drawn
 
 
 @pytest.mark.parametrize(
@@ -17,9 +17,3 @@ from tests.skip.draws import check_mean, check_shares, drawn, mean_of_pairs
 )
 def test_every_set_of_ids_is_equally_likely(n_tokens, target_len, outcomes):
     check_shares(drawn("rpes", n_tokens, target_len), dict.fromkeys(outcomes, 1))
-
-
-def test_mean_distance_is_that_of_theory():
-    # the n sorted ids part the T - n free ones into n + 1 stretches of one mean: ids j - i tokens apart stand
-    # (j - i) (T + 1) / (n + 1) apart, and j - i is (n + 1) / 3 in the mean: (T + 1) / 3 = 7 at T = 20
-    check_mean([mean_of_pairs(ids) for ids in drawn("rpes", 8, 20)], 7.0)

@@ -15,18 +15,6 @@ def split(text, lengths):
     return [list(text[a:b]) for a, b in itertools.pairwise(bounds)]
 
 
-def outcomes(lengths, remaining, budget):
-    """Draw in every order of the sentences that remain, and list the tokens kept of each sentence."""
-    found = []
-    for order in itertools.permutations([k for k, kept in enumerate(remaining) if kept]):
-        left, kept = budget, [0] * len(lengths)
-        for k in order:
-            kept[k] = min(left, lengths[k])
-            left -= kept[k]
-        found.append(tuple(kept))
-    return found
-
-
 HAND = [
     # two of three sentences of two tokens fit into three: one whole, one cut to its first token
     pytest.param(
@@ -45,7 +33,6 @@ def test_every_draw_by_hand_is_equally_likely(lengths, remaining, budget, expect
     generator, remains = rng(), np.array(remaining, dtype=bool)
     drawn = [draw_sentences(np.array(lengths), remains, budget, generator) for _ in range(DRAWS)]
     check_shares(drawn, dict.fromkeys(expected, 1))
-    assert set(expected) == set(outcomes(lengths, remaining, budget)), "and all orders of drawing give these"
 
 
 @pytest.mark.parametrize("seed", range(20))

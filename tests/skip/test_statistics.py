@@ -1,5 +1,3 @@
-import itertools
-
 import numpy as np
 import pytest
 
@@ -28,10 +26,3 @@ def test_runs_by_hand(ids, lengths):
     runs = run_lengths(np.array(ids))
     assert runs.tolist() == lengths
     assert runs.dtype == np.int64
-
-
-@pytest.mark.parametrize("seed", range(10))
-def test_runs_equal_groups_of_ids_less_their_places(seed):
-    ids = np.cumsum(rng(seed).integers(1, 3, 60))
-    groups = itertools.groupby(ids - np.arange(60))
-    assert run_lengths(ids).tolist() == [len([*group]) for _, group in groups]
