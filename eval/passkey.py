@@ -27,8 +27,8 @@ number. Three things differ from the released scripts. The key has exactly its n
 to 50,000). Prompt and answer fill the length in the model's own tokens, as exactly as a letter or word more of filler
 allows (theirs counts letters). The first number of the answer must be the key (theirs compares the first tokens).
 
-Prints a table. Adds a line for each cell, once it is known, to passkey.jsonl in eval/ of the run folder, in
-runs/passkey-NAME for a Hugging Face folder, or in FOLDER. A second call continues from there. passkey-cases/ holds
+Prints a table. Adds a line for each cell to passkey.jsonl once it is known. The file is in eval/ of the run folder,
+in runs/passkey-NAME for a Hugging Face folder, or in FOLDER. A second call continues from there. passkey-cases/ holds
 every test with its key and answer. The picture, one for each subject and protocol, is beside them.
 """
 
