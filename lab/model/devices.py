@@ -52,11 +52,6 @@ def compute_dtype(x: Tensor) -> torch.dtype:
     return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else x.dtype
 
 
-def describe(dtype: torch.dtype) -> str:
-    """Name the library that multiplies on this CPU."""
-    return f"products: {'oneDNN' if dtype == torch.bfloat16 or onednn_is_faster() else 'MKL'}"
-
-
 def by_onednn(a: Tensor) -> bool:
     """Return whether oneDNN multiplies with a."""
     return a.device.type == "cpu" and compute_dtype(a) == torch.float32 and onednn_is_faster()
