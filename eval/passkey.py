@@ -27,8 +27,8 @@ number. Three things differ from the released scripts. The key has exactly its n
 to 50,000). Prompt and answer fill the length in the model's own tokens, as exactly as a letter or word more of filler
 allows (theirs counts letters). The first number of the answer must be the key (theirs compares the first tokens).
 
-Prints a table. Adds a line for each cell, once it is known, to passkey.jsonl in eval/ of the run folder, in
-runs/passkey-NAME for a Hugging Face folder, or in FOLDER. A second call continues from there. passkey-cases/ holds
+Prints a table. Adds a line for each cell to passkey.jsonl once it is known. The file is in eval/ of the run folder,
+in runs/passkey-NAME for a Hugging Face folder, or in FOLDER. A second call continues from there. passkey-cases/ holds
 every test with its key and answer. The picture, one for each subject and protocol, is beside them.
 """
 
@@ -55,7 +55,7 @@ from lab.command import start
 from lab.data import synthetic
 from lab.data.config import Synthetic
 from lab.draw import draw
-from lab.probe.needles import check_enough, next_word
+from lab.probe.needles import next_word
 from lab.schema import Length, PathText, Tests
 
 Protocol = Literal["passkey", "lab"]
@@ -108,7 +108,7 @@ class PasskeyTests:
         is_synthetic = isinstance(corpus, Synthetic)
         if (options.protocol or ("lab" if is_synthetic else "passkey")) == "passkey":
             return cls("passkey")
-        filler, _ = haystack_of(subject, options.haystack, None)
+        filler = haystack_of(subject, options.haystack, None)
         return cls("lab", corpus.digits if isinstance(corpus, Synthetic) else DIGITS, filler)
 
     def draft(self, depth: float, seed: int, index: int) -> Draft:
@@ -176,10 +176,6 @@ class Passkey(Measure):
         what, ends = f"the {self.tests.protocol} protocol", (max(1, window // 4), 2 * window)
         self.lengths = choose_lengths(options.lengths, what, max(fixed), self.budget, ends)
         self.longest = self.lengths[-1]
-        if options.haystack is not None:
-            n_tokens = self.longest - self.budget - fixed[0]
-            named = f"--haystack={options.haystack}"
-            check_enough(self.tests.filler, self.subject.tokenizer, n_tokens, self.longest, named)
 
     def cells(self) -> Iterator[Cell]:
         """List the depths of each length."""

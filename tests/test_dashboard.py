@@ -119,4 +119,4 @@ def test_a_status_of_wandbs_process_is_not_that_of_the_run(tmp_path, monkeypatch
     dashboard.run, dashboard.broken = SimpleNamespace(dir=str(tmp_path / "run" / "files")), False
     monkeypatch.setattr("wandb.teardown", sys.exit)  # as wandb.teardown does where its process has failed
     dashboard.close(finished=False)
-    assert capsys.readouterr().err.startswith("track.wandb: its process ended with status 1; no longer mirrored")
+    assert capsys.readouterr().err.startswith("track.wandb: SystemExit(1); no longer mirrored")

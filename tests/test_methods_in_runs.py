@@ -5,7 +5,6 @@ import pytest
 
 from lab.config import TrainConfig
 from lab.errors import ConfigError
-from lab.train.starting import announce
 from tests.fits import SPEED, UNPROBED, cut_after, fit, load, records, train
 from tests.forked import python
 from tests.replay import assert_same_weights, pairs_of, replayed
@@ -30,15 +29,15 @@ DISTANCE = "position.distance"
 REFUSED = {
     "anchor_by_document": (["--mask.method=anchor"], [f"mask.method=anchor: {MODE}"]),
     "chunks_of_one_document": (["--mask.chunks=3"], [f"mask.chunks=3: {MODE}"]),
-    "skip_anchor": ([*ANCHOR, *POSE], ["skip.method=pose: needs mask: causal without chunks"]),
+    "skip_anchor": ([*ANCHOR, *POSE], ["mask.method=anchor: does not go with skip.method; leave one of them out"]),
     "string_anchor": ([*ANCHOR, *STRING], [FROM_0]),
     "all_at_once": (
         [*STRING, "--mask.method=anchor", POSE[0], "--skip.target_len=90"],
         [
-            f"mask.method=anchor: {MODE}",
-            "skip.method=pose: needs mask: causal without chunks",
-            "skip.target_len=90: must be > data.window=96",
             FROM_0,
+            "mask.method=anchor: does not go with skip.method; leave one of them out",
+            "skip.target_len=90: must be > data.window=96",
+            f"mask.method=anchor: {MODE}",
         ],
     ),
     "shift_beyond_the_window": (
@@ -109,15 +108,6 @@ def test_relative_positions_are_counted_and_methods_recorded_during_and_after_tr
     for probes, method in ((folder, "string(shift=32,window=8)"), (tmp_path / "again", "dca(train_len=64)")):
         named = {line["method"] for line in records(probes, "probes.jsonl") if "method" in line}
         assert named == {f"llama3(factor=4,train_len=48)+{method}"}
-
-
-def test_a_method_that_changes_nothing_at_its_values_says_so():
-    words = ["--position.frequency.method=pi", "--position.frequency.factor=1"]
-    words += ["--position.distance.method=leaky_rerope", "--position.distance.window=8", "--position.distance.leak=1"]
-    assert [line for line in announce(load(*words), None).splitlines() if line.startswith("position")] == [
-        "position.frequency: pi(factor=1) is plain RoPE at these values",
-        "position.distance: leaky_rerope(window=8,leak=1) is plain distance at these values",
-    ]
 
 
 def test_what_strategies_resolve_to():

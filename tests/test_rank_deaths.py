@@ -5,7 +5,6 @@ import signal
 
 import pytest
 
-from lab.train.starting import warn_of_changes
 from tests.fits import UNPROBED, command, fit, records
 from tests.launching import environment, interpreter, patched, port, running, torchrun, workers
 
@@ -110,14 +109,3 @@ def test_a_collective_call_that_fails_on_one_rank_ends_all(place, strategy, faul
     assert "MemoryError: planted" in output
     assert re.search(r"^rank 0 \(process \d+\) failed \(\w+: ", output, re.M), output
     assert output.count("Traceback") == (fault is STEP), "of the rank that failed, and none of the other"
-
-
-def test_other_threads_and_versions_are_named_in_one_line(tmp_path, capsys):
-    before = {"threads": 1, "versions": {"torch": "2.11.0", "numpy": "2.0.0", "xformers": "0.0.30"}}
-    now = {"threads": 2, "versions": {"torch": "2.13.0", "numpy": "2.0.0"}}
-    warn_of_changes(tmp_path, before, before)
-    assert capsys.readouterr() == ("", "")
-    warn_of_changes(tmp_path, before, now)
-    (line,) = capsys.readouterr().err.splitlines()
-    assert "threads 2, was 1; torch 2.13.0, was 2.11.0; xformers None, was 0.0.30" in line
-    assert "numpy" not in line

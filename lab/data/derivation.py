@@ -9,9 +9,9 @@ them in long documents: every source keeps its share of the tokens and changes i
 documents, with nothing else, or with A_s >= r T_s already has w = g for all its documents.
 
 Copies: the k-th document of its source and class (long or short) is copied floor(k w + u) - floor((k - 1) w + u)
-times, with one uniform number u for each class. Documents are counted shard after shard, sorted by length within a
-shard. So a document is copied w times in expectation, and a class is off by less than one copy. In one shard a class is
-off by at most as many tokens as its longest document has (summation by parts, for lengths rise).
+times. Each class has one uniform number u. Documents are counted shard after shard, sorted by length within a shard.
+So a document is copied w times in expectation, and a class is off by less than one copy. In one shard a class is off
+by at most as many tokens as its longest document has (summation by parts, for lengths rise).
 
 Source: Fu et al. 2024, arXiv:2402.10171, as used in AnchorAttention (arXiv:2411.13476, section 4.1 and appendix C) and
 LongRecipe (arXiv:2409.00509, section 5.2). In AnchorAttention's Table 9 the shares of sources change by up to 7 points;

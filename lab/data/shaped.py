@@ -3,10 +3,10 @@
     skip     full windows; each draws a layout of its ids with the plan's probabilities
     weights  segments as without a shape; the plan holds the loss weights
 
-Weights need a corpus's targets by visible context, every segment drawn once. A document that begins s tokens into a
-window of T (in mode natural s is 0) is cut into a first piece of at most T - s tokens, full ones of T, and what
-remains. Under mask document, and in mode natural, every piece is a run; under a causal mask every joined window is
-one. A run of n tokens has one target of each context 0 .. n - 1, and the last token of a document has none.
+Weights need a corpus's targets by visible context, every segment drawn once. A document begins s tokens into a window
+of T; in mode natural s is 0. It is cut into a first piece of at most T - s tokens, full ones of T, and what remains.
+Under mask document, and in mode natural, every piece is a run; under a causal mask every joined window is one. A run
+of n tokens has one target of each context 0 .. n - 1, and the last token of a document has none.
 """
 
 from __future__ import annotations

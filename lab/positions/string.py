@@ -4,7 +4,7 @@
                     i - S + W       for i >= S
 
 S is the shift and W the local window. A text of L tokens then uses relative positions up to L - 1 - S + W instead of
-L - 1, and the W nearest tokens keep distances that no far token takes. The last row at L = 9, S = 3, W = 0:
+L - 1. The W nearest tokens keep distances that no far token takes. The last row at L = 9, S = 3, W = 0:
 
     plain    8 7 6 5 4 3 2 1 0
     STRING   5 4 3 2 1 0 2 1 0

@@ -1,9 +1,9 @@
 """Effective context length: four-needle tests at growing lengths, until one fails.
 
 A length passes when at least `threshold` of its tests find `required` numbers or more; the effective length is the
-last length before the first that fails (arXiv:2410.18745, section 3, which states no threshold: 0.8 is ours).
-The outcome is a function of (model, seed, length) alone: test k of a length is drawn from (seed, length, k), and tests
-run in this order, so that a sequential probe runs the first tests of a full one.
+last length before the first that fails (arXiv:2410.18745, section 3, which states no threshold: 0.8 is ours). The
+outcome is a function of (model, seed, length) alone: test k of a length is drawn from (seed, length, k). Tests run in
+this order, so that a sequential probe runs the first tests of a full one.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from lab.model import devices
 from lab.probe import needles, released_needles
 from lab.probe.config import ProbeConfig
 from lab.probe.limits import Design, LengthResult, exact_limits, sequential_design
-from lab.probe.needles import Case, NeedleCase, check_enough, check_spelling, plain_ids
+from lab.probe.needles import Case, NeedleCase, check_spelling, plain_ids
 
 SPELLED = 16  # numbers that a tokenizer must decode unchanged
 LOOK_EVERY = 8  # new tokens between two looks at what the rows of a batch have answered
@@ -105,17 +105,6 @@ class Worker:
     world_size: int = 1
     gather: Callable[[list[Any]], list[Any]] = list
 
-    def dealt(self, cases: Iterable[tuple[int, NeedleCase]]) -> Iterable[tuple[int, NeedleCase]]:
-        """Exchange what the processes have drawn, so that each answers prompts of few lengths; a collective call.
-
-        Prompts of one length are answered side by side, and in the released protocol lengths differ.
-        """
-        if self.world_size == 1:
-            return cases
-        every = sorted(self.gather(list(cases)), key=lambda drawn: (len(drawn[1].prompt_ids), drawn[0]))
-        first, last = (len(every) * rank // self.world_size for rank in (self.rank, self.rank + 1))
-        return every[first:last]
-
 
 class ResultStore:
     """Where results of tests are kept and looked up; this one keeps none."""
@@ -132,8 +121,7 @@ class ResultStore:
 class Probe:
     """The settings, tokenizer and text that the tests of one model are drawn from, and how they are run.
 
-    `by` names what tests differ by, their length or their distance. `source` is the setting that names the haystack's
-    file; None for text of the corpus.
+    `by` names what tests differ by, their length or their distance.
 
     Units: `window`, the training window, in tokens.
     """
@@ -145,7 +133,6 @@ class Probe:
     window: int
     stop_id: int | None
     device: torch.device | str = "cpu"
-    source: str | None = None
     by: ClassVar[str]
     case: ClassVar[Callable[..., NeedleCase]]  # draws a test of a length or distance
     design: Design = field(init=False)  # where the tests of a length or distance stop
@@ -165,7 +152,7 @@ class Probe:
             tests = range(len(rows), look)
             fresh: list[tuple[int, Row]] = []
             todo = [test for test in tests if test not in known][worker.rank :: worker.world_size]
-            cases = worker.dealt((test, self.case(length, test)) for test in todo)
+            cases = ((test, self.case(length, test)) for test in todo)
             asked = (generate, self.tokenizer, self.stop_id, cases)
             most = self.config.rows(devices.kind(torch.device(self.device)))
             for batch in answered(*asked, budget=self.budget, rows=most, device=self.device, decided=decided):
@@ -211,14 +198,6 @@ class NeedleProbe(Probe):
             rule = f"no multiple of probe.step={config.step} up to it has room for a test, {self.shortest()} tokens"
             longest = config.longest(self.window)
             raise ConfigError(f"probe.max_length={longest}: {rule}; raise probe.max_length or lower probe.step")
-
-    def check_haystack(self, length: int) -> None:
-        """Refuse a file whose text a test of this length would repeat.
-
-        Raises: DataError.
-        """
-        n_hay = length - self.shortest() + self.config.needles
-        check_enough(self.haystack, self.tokenizer, n_hay, length, self.source)
 
     def shortest(self) -> int:
         """Count the tokens of the shortest test."""

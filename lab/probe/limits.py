@@ -6,8 +6,8 @@ predicts the verdict of all n by the recursion
 
     F(n, x) = [x >= k],    F(t, x) = ((x + 1) F(t + 1, x + 1) + (t - x + 1) F(t + 1, x)) / (t + 2)
 
-A length stops at the end of a round of tests when, for every threshold, the less likely verdict has a probability of at
-most `doubt`. The prior only shapes the rule. Its guarantee holds for every share p: with N(t, x), the number of orders
+A length stops once, at the end of a round, the less likely verdict has a probability of at most `doubt` for every
+threshold. The prior only shapes the rule. Its guarantee holds for every share p: with N(t, x), the number of orders
 that reach (t, x) without an earlier stop,
 
     D(p) = sum over stopping points (t, x) of  N(t, x) p^x (1 - p)^(t - x) P_p(all n have the other verdict | t, x)

@@ -233,12 +233,6 @@ class Measuring:
         """Describe the model after so many tokens."""
         return self.about(torch.device(self.probe.device), consumed)
 
-    def numbers(self, found: Found) -> Record:
-        """Return what dashboards plot: the summary without what is the same in every probe, and the curves."""
-        curve = {f"accuracy_{line['length']}": line["accuracy"] for line in found.lines if "length" in line}
-        curve |= {f"found_at_{line['distance']}": line["score"] for line in found.lines if "distance" in line}
-        return {key: value for key, value in found.summary.items() if key not in tests_of(self.probe)} | curve
-
 
 class HeldOutLoss:
     """Draws the first packs of the held-out split once and scores each rank's part of them."""

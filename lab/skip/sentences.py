@@ -10,7 +10,7 @@ with a mark ends one: the second token of a "?!" is a sentence of its own, and a
 point.
 
 Source: arXiv:2409.00509, Algorithm 1, line 6. The released code ends sentences at five token ids of Llama 3's
-vocabulary only, so that a mark inside a longer token, as in `."` or a blank line after a full stop, ends nothing.
+vocabulary only. A mark inside a longer token, as in `."` or a blank line after a full stop, ends nothing there.
 
 Sentence selection: a sample is a fixed number of tokens of a longer text, in whole sentences that matter.
 

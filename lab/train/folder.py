@@ -131,12 +131,10 @@ class RunFolder:
         """Read the summaries, each the last line of a complete probe."""
         return (record for record in self.records("probes.jsonl") if "effective_length" in record)
 
-    def last_probe(self) -> tuple[int, Record]:
-        """Read the consumed tokens of the last probe, complete or failed, 0 before the first; and the last summary."""
-        records = list(self.records("probes.jsonl"))
-        last = max((r for r in records if "effective_length" in r), key=lambda r: r["consumed_tokens"], default={})
-        failed = [record["consumed_tokens"] for record in records if "failed" in record]
-        return max([last.get("consumed_tokens", 0), *failed]), last
+    def last_probe(self) -> int:
+        """Read the consumed tokens of the last probe, complete or failed, 0 before the first."""
+        ends = (r for r in self.records("probes.jsonl") if "effective_length" in r or "failed" in r)
+        return max((record["consumed_tokens"] for record in ends), default=0)
 
     def write_counts(self, counts: PositionCounts, consumed_tokens: int | None = None) -> None:
         """Save the position frequency, or that at one probe."""

@@ -31,7 +31,6 @@ from lab.launch import OutOfStep, WorkFailed, exchange
 from lab.model.decoder import Decoder
 from lab.model.sharding import allocate, fill
 from lab.probe.effective_length import NeedleProbe, Worker
-from lab.probe.limits import shown_length
 from lab.probe.measuring import Found, HeldOutLoss, Measuring, ModelInTraining
 from lab.probe.needles import load_haystack
 from lab.train.checkpoints import folder_name
@@ -61,8 +60,7 @@ class Probing(Callback):
             loss = HeldOutLoss(data, tokens=tokens, pack_tokens=self.experiment.train.micro_batch_tokens, **part)
         probe = make_needle_probe(self.experiment, module.device)
         self.measuring = Measuring(probe, loss, partial(describe_probed, self.experiment))
-        self.probed_at, summary = trainer.strategy.broadcast(self.folder.last_probe())
-        self.show_latest(summary)
+        self.probed_at = trainer.strategy.broadcast(self.folder.last_probe())
         unprobed = self.probed_at < module.consumed
         if (self.saving.trained and unprobed) or self.interval_passed(module):
             self.run(trainer, module)
@@ -137,8 +135,7 @@ class Probing(Callback):
                 self.folder.write_counts(counts, consumed)
                 self.folder.write_cases(consumed, found.cases)
                 self.folder.append("probes.jsonl", *found.lines)
-                self.show_latest(found.summary)
-                self.recording.mirror(self.measuring.numbers(found))
+                self.recording.mirror(found.summary)
                 return
             except Exception as error:  # of any kind, such as a full disk
                 found = describe(error)
@@ -146,27 +143,19 @@ class Probing(Callback):
         with suppress(OSError, DiskError):
             self.folder.append("probes.jsonl", {**self.measuring.described(consumed), "failed": found})
 
-    def show_latest(self, summary: dict[str, Any]) -> None:
-        """Show what the last probe found in the progress line; an empty summary means none."""
-        if summary:
-            self.recording.length = shown_length(summary["effective_length"], summary.get("first_length"))
-
 
 def make_needle_probe(experiment: Experiment, device: torch.device) -> NeedleProbe:
     """Build the probe of a config on its corpus's tokenizer and haystack."""
-    data, path = experiment.data, experiment.probe.haystack
+    data = experiment.data
     tokenizer = load_tokenizer(shard_folder(data))
-    probe = NeedleProbe(
+    return NeedleProbe(
         experiment.tests,
         tokenizer,
-        load_haystack(path, data, tokenizer, experiment.run.path),
+        load_haystack(experiment.probe.haystack, data, tokenizer, experiment.run.path),
         window=data.window,
         stop_id=end_of_document(data, tokenizer),
         device=device,
-        source=None if path is None else f"probe.haystack={path}",
     )
-    probe.check_haystack(probe.lengths[-1])
-    return probe
 
 
 def describe_probed(experiment: Experiment, device: torch.device, consumed_tokens: int) -> dict[str, Any]:

@@ -10,8 +10,7 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -112,7 +111,6 @@ class Recording(Callback):
         self.busy_s = 0.0
         self.batch_start = 0.0
         self.shown = ""  # of the last line
-        self.length: str | None = None  # effective length by the last probe
         self.bar: Bar | None = None
         self.dashboard: Dashboard | None = None
         if experiment.track.wandb != "off" and find_spec("wandb") is None:
@@ -144,8 +142,7 @@ class Recording(Callback):
         if trainer.global_step % self.experiment.track.every_steps == 0 or trainer.global_step == trainer.max_steps:
             self.write_line(trainer, module)
         if self.bar is not None:
-            length = "" if self.length is None or not self.shown else f", effective length {self.length}"
-            self.bar.set_postfix_str(self.shown + length, refresh=False)
+            self.bar.set_postfix_str(self.shown, refresh=False)
             self.bar.update(module.consumed - self.bar.n)
         self.pause()
 
@@ -239,38 +236,26 @@ class Dashboard:
                 raise TimeoutError("no key was entered")
         except Exception as error:  # of any kind: the run must not depend on it
             self.run = begin(mode="offline")
-            place = Path(self.run.dir).parent
-            line = f"track.wandb={asked}: {first_line(error)}; recorded offline, send it with: wandb sync {place}"
-            show(line, error=True)
+            remedy = f"recorded offline, send it with: wandb sync {Path(self.run.dir).parent}"
+            show(f"track.wandb={asked}: {first_line(error)}; {remedy}", error=True)
         self.run.define_metric("*", step_metric="consumed_tokens")
 
     def log(self, numbers: dict[str, float]) -> None:
         """Send numbers, unless sending has failed before."""
         if not self.broken:
-            with self.tolerated():
-                self.run.log(numbers)
+            self.attempt(self.run.log, numbers)
 
     def close(self, *, finished: bool) -> None:
         """Wait for what is still to be sent."""
         import wandb
 
-        begin = time.monotonic()
-        with self.tolerated():
-            wandb.teardown(int(not finished))
-        if time.monotonic() - begin >= FINISH_S:
-            rest = f"wandb sync --include-online {Path(self.run.dir).parent}"
-            show(f"track.wandb: not all was sent in {FINISH_S:g} s; send it with: {rest}", error=True)
+        self.attempt(wandb.teardown, int(not finished))
 
-    @contextmanager
-    def tolerated(self) -> Iterator[None]:
-        """Report the first failure inside; wandb raises SystemExit where its own process has failed."""
+    def attempt(self, send: Callable[..., Any], value: Any) -> None:
+        """Report the first failure; wandb raises SystemExit where its own process has failed."""
         try:
-            yield
+            send(value)
         except (Exception, SystemExit) as error:
-            ended = f"its process ended with status {error.code}" if isinstance(error, SystemExit) else None
             if not self.broken:
-                show(
-                    f"track.wandb: {ended or first_line(error)}; no longer mirrored, the run folder holds all",
-                    error=True,
-                )
+                show(f"track.wandb: {error!r}; no longer mirrored, the run folder holds all", error=True)
             self.broken = True

@@ -10,8 +10,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from lab.command import show
 from lab.config import Experiment, load_experiment
 from lab.data.module import PackedData
@@ -33,8 +31,6 @@ from lab.files import (
     writing,
 )
 from lab.launch import Launch, read_launch
-from lab.positions import frequencies
-from lab.positions.methods import describe
 from lab.positions.rope import base_warning
 from lab.probe.needles import KEPT, text_to_keep
 from lab.source import tokenizer_of
@@ -229,24 +225,11 @@ def describe_start(start: Start, threads: int) -> dict[str, Any]:
     if start.checkpoint is None or not first:
         return now
     resumes = first.get("resumes", [])
-    warn_of_changes(start.folder.path / "environment.json", [first, *resumes][-1], now)
     return {**first, "resumes": [*resumes, {"consumed_tokens": start.checkpoint.consumed_tokens, **now}]}
 
 
-def warn_of_changes(path: Path, before: dict[str, Any], now: dict[str, Any]) -> None:
-    """Warn, in one line, of threads and versions that are not those of a run's last start."""
-    old, new = ({**one.get("versions", {}), "threads": one.get("threads")} for one in (before, now))
-    names = [name for name in sorted(old | new) if old.get(name) != new.get(name)]
-    if names:
-        differ = "; ".join(f"{name} {new.get(name)}, was {old.get(name)}" for name in names)
-        show(f"{path}: {differ}: losses may differ in their last digits from here on", error=True)
-
-
 def announce(experiment: Experiment, checkpoint: Checkpoint | None) -> str:
-    """Format the run's size, its attention kernel, whether blocks are compiled, the reasons, and warnings.
-
-    A position method that changes nothing at its given values is named.
-    """
+    """Format the run's size, its attention kernel, whether blocks are compiled, the reasons, and warnings."""
     train = experiment.train
     device = training_device(experiment)
     backend, reason = choose_backend(experiment, device)
@@ -258,14 +241,4 @@ def announce(experiment: Experiment, checkpoint: Checkpoint | None) -> str:
         f"attention: {backend} ({reason})",
         f"compiled blocks: {'yes' if compiled else 'no'} ({why})",
     ]
-    frequency = experiment.frequencies
-    distance = experiment.position.distance
-    window = experiment.data.window
-    keys = torch.arange(window)
-    rope = frequencies("rope", head_dim=experiment.model.head_dim, theta=experiment.model.theta)
-    same = torch.equal(frequency.at_length(window).inv_freq, rope.inv_freq)
-    if frequency.method != "rope" and same and bool((frequency.logit_factor(keys, layer=1 << 30) == 1).all()):
-        lines.append(f"position.frequency: {describe(frequency.config)} is plain RoPE at these values")
-    if not distance.is_plain and torch.equal(distance.rel_pos(keys[-1:], keys), (keys[-1:, None] - keys).double()):
-        lines.append(f"position.distance: {describe(distance)} is plain distance at these values")
-    return "\n".join([*lines, *filter(None, [base_warning(experiment.model.theta, window)])])
+    return "\n".join([*lines, *filter(None, [base_warning(experiment.model.theta, experiment.data.window)])])

@@ -134,7 +134,7 @@ def test_wrong_words_are_one_line(name, run, tmp_path):
         ("--seed=1",): "--seed=1: MODEL must be the first argument; ",
         (str(tmp_path), *words[1:]): f"{tmp_path}: ",
         (*words, f"{known}x=1"): f"{known}x=1: unknown setting; did you mean {known.removeprefix('--')}?",
-        (words[0], f"{known}=word"): f"{known}=word: ",
+        (words[0], f"{known}=word"): f'{known}="word": ',
     }.items():
         status, out, err = run(name, given)
         assert (status, out, err.count("\n"), err[: len(line)]) == (2, "", 1, line)

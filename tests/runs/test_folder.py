@@ -56,11 +56,11 @@ def test_rewind_drops_what_came_after_the_checkpoint(tmp_path):
 
 def test_rewind_drops_a_probe_that_was_cut_short(tmp_path):
     folder = RunFolder(tmp_path)
-    assert folder.last_probe() == (0, {})
+    assert folder.last_probe() == 0
     folder.append("probes.jsonl", {"consumed_tokens": 100, "length": 64})
     folder.append("probes.jsonl", {"consumed_tokens": 100, "effective_length": 64})
     folder.append("probes.jsonl", {"consumed_tokens": 200, "length": 64})  # its summary, the last line, is missing
-    assert folder.last_probe() == (100, {"consumed_tokens": 100, "effective_length": 64})
+    assert folder.last_probe() == 100
     folder.rewind(200)
     assert [r["consumed_tokens"] for r in folder.read("probes.jsonl")] == [100, 100]
 
