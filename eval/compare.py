@@ -223,7 +223,7 @@ def legend(grid: Grid) -> list[str]:
         "Shares in percent, with limits where they are known.": True,
         "Of several seeds the mean, with 95% limits by the t distribution.": (cells.seeds > 1).any(),
         f"* differs from {first} at {LEVEL:g}: {named}; p adjusted for {tests.sum()} comparisons (Holm).": len(tests),
-        f"? no test ({untested}): neither outcomes of the same tests, shares of all tests, nor the same seeds are recorded.": untested,
+        f"? no test ({untested}): no outcomes of the same tests, shares of all tests, or equal seeds.": untested,
         f"{grid.older:,} results of older checkpoints are left out; --by=checkpoint shows them.": grid.older,
     }
     return [text for text, is_shown in lines.items() if is_shown]
