@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from functools import partial
+from itertools import chain
 from typing import Any
 
 import lightning
@@ -104,7 +105,7 @@ class Probing(Callback):
         """Run this rank's tests and measure its part of the loss; None where a signal ends it."""
         context = trainer.precision_plugin.forward_context
         model = ModelInTraining(self.whole(module), self.measuring.probe.stop_id, context)
-        worker = Worker(trainer.global_rank, trainer.world_size, lambda rows: sum(exchange(rows), []))
+        worker = Worker(trainer.global_rank, trainer.world_size, lambda rows: [*chain(*exchange(rows))])
 
         def goes_on(line: str) -> bool:
             self.recording.report(line)
