@@ -38,7 +38,7 @@ def natural_lengths(tokens: int, window: int, seed: int = 0) -> list[int]:
 
 def one_batch(q: Tensor, k: Tensor, v: Tensor, segments: Segments) -> Tensor:
     """Call the kernel once on all segments padded to the longest."""
-    rows = torch.arange(segments.max_length)
+    rows = torch.arange(max(segments.lengths))
     ends = segments.cu_seqlens[1:, None] - 1
     index = torch.minimum(segments.cu_seqlens[:-1, None] + rows, ends).flatten()
     kept = (rows < torch.tensor(segments.lengths)[:, None]).flatten().nonzero().flatten()

@@ -79,7 +79,9 @@ def measure(options: argparse.Namespace, length: int, speed: roofline.Speed) -> 
     def generate(prompts: Tensor, n_tokens: int, ended: Ended | None = None) -> Tensor:
         return greedy(decoder, prompts, n_tokens, ended=ended)
 
-    draw_s = median_s(lambda: probe.cases(length), torch.device("cpu"), options.turns)
+    draw_s = median_s(
+        lambda: [probe.case(length, test) for test in range(options.tests)], torch.device("cpu"), options.turns
+    )
     whole_s = median_s(lambda: probe.run_length(generate, length, Worker()), device, options.turns)
     sizes = (options.tests, length - options.budget, options.budget)
     least_s = roofline.least_s(decoder.cfg, *sizes, decoder.embedding.weight.element_size(), speed)["whole"]

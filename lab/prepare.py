@@ -44,8 +44,10 @@ def carry_out(words: Words) -> str:
     overrides = dict(words.settings)
     share = read_share(overrides.pop("task", None))
     workers = overrides.pop("workers", len(os.sched_getaffinity(0)))
-    if not isinstance(workers, int) or workers < 1:
-        raise ConfigError(f"--workers={workers}: must be a whole number >= 1; leave it out for the default")
+    if type(workers) is not int or workers < 1:  # true is an int
+        raise ConfigError(
+            f"--workers={str(workers).lower()}: must be a whole number >= 1; leave it out for the default"
+        )
     data = load_experiment(Path(words.places[0]), overrides).data
     tasks = None if share is None else range(share[0], open_corpus(data).n_tasks, share[1])
     summary = prepare(data, workers=workers, tasks=tasks).summary

@@ -46,7 +46,6 @@ SOME = {  # settings that the others must list
     "prepare": ("data.window", "data.upsample.share"),
     "compare": ("by",),
     "reach": ("at", "last"),
-    "report": ("title",),
     "sweep": ("jobs", "seeds"),
 }
 SHORT = 50  # lines of a help that is read at once

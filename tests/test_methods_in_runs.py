@@ -29,15 +29,15 @@ DISTANCE = "position.distance"
 REFUSED = {
     "anchor_by_document": (["--mask.method=anchor"], [f"mask.method=anchor: {MODE}"]),
     "chunks_of_one_document": (["--mask.chunks=3"], [f"mask.chunks=3: {MODE}"]),
-    "skip_anchor": ([*ANCHOR, *POSE], ["skip.method=pose: needs mask: causal without chunks"]),
+    "skip_anchor": ([*ANCHOR, *POSE], ["mask.method=anchor: does not go with skip.method; leave one of them out"]),
     "string_anchor": ([*ANCHOR, *STRING], [FROM_0]),
     "all_at_once": (
         [*STRING, "--mask.method=anchor", POSE[0], "--skip.target_len=90"],
         [
-            f"mask.method=anchor: {MODE}",
-            "skip.method=pose: needs mask: causal without chunks",
-            "skip.target_len=90: must be > data.window=96",
             FROM_0,
+            "mask.method=anchor: does not go with skip.method; leave one of them out",
+            "skip.target_len=90: must be > data.window=96",
+            f"mask.method=anchor: {MODE}",
         ],
     ),
     "shift_beyond_the_window": (

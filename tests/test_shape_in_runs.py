@@ -24,12 +24,12 @@ WEIGHTS = ("--shape.target.exponent=0.7",)
 LARGE = ("--data.corpus.documents=1500", "--probe.every_tokens=null", "--probe.loss_tokens=0", "--probe.tests=1")
 
 
-WITHOUT = "shape plans for mask: causal without chunks"
+WITHOUT = "does not go with shape.strategy.method; leave one of them out"
 REFUSED = {
-    "mode": (SKIP[:3], "data.mode=natural: shape.strategy.method=skip joins documents"),
+    "mode": (SKIP[:3], "shape.strategy.method=skip: needs windows of several documents; set data.mode: concatenated"),
     "skip": (
         (*SKIP, "--skip.method=pose", "--skip.target_len=200"),
-        "skip.method=pose: would be ignored, shape decides the ids",
+        f"skip.method=pose: {WITHOUT}",
     ),
     "mask": ((*SKIP, "--mask.method=document"), f"mask.method=document: {WITHOUT}"),
     "chunks": ((*SKIP, "--mask.chunks=2"), f"mask.chunks=2: {WITHOUT}"),
@@ -39,15 +39,15 @@ REFUSED = {
     ),
     "weights_skip": (
         (*WEIGHTS, "--skip.method=pose", "--skip.target_len=200"),
-        "skip.method=pose: weights count tokens, not ids with gaps",
+        f"skip.method=pose: {WITHOUT}",
     ),
     "weights_mask": (
         (*WEIGHTS, *JOINED, "--mask.method=anchor"),
-        "mask.method=anchor: shape plans for mask: causal or document without chunks",
+        f"mask.method=anchor: {WITHOUT}",
     ),
     "weights_mode": (
         (*WEIGHTS, "--data.mode=uniform"),
-        "data.mode=uniform: shape.strategy.method=weights counts targets of documents or full windows",
+        "data.mode=uniform: shape.strategy.method=weights counts no uniform cuts",
     ),
     "unknown": (("--shape.target.height=2.0",), "shape.target.height=2.0: unknown setting"),
 }

@@ -21,7 +21,6 @@ from lab.data.tokenizer import check_ids
 from lab.draw import draw
 from lab.errors import ConfigError
 from lab.probe.config import ProbeConfig, ProtocolName
-from lab.probe.effective_distance import DistanceProbe
 from lab.probe.effective_length import NeedleProbe, Probe, shortest_test
 from lab.probe.limits import LengthResult, shown_length
 from lab.probe.measuring import tests_of
@@ -206,19 +205,3 @@ def effective(values: Mapping[str, Any]) -> str:
     steps, smooth = shown_length(values["effective_length"], first), shown_length(values["smooth"], first, ",.1f")
     by_steps = f"effective length {steps} at threshold {values['threshold']:g}, {within('', ',')}"
     return f"{by_steps}; smooth {smooth}, {within('smooth_', ',.1f')}"
-
-
-def shorter_prompts(probe: DistanceProbe, lengths: Sequence[int]) -> list[DistanceProbe]:
-    """Build the tests in shorter prompts, the shortest first; the window itself is what is measured anyway.
-
-    At one distance a test hides the same number in every prompt. Only the text before it differs.
-
-    Raises: ConfigError for a prompt longer than the window, or one that none of the distances fits into.
-    """
-    window = probe.test.window
-    shorter = [probe.in_prompt(length) for length in sorted({*lengths} - {window})]
-    rule = f"must be {window} or less, the window, and have room for a distance of {probe.distances[0]}"
-    wrong = [each.test.window for each in shorter if each.test.window > window or not each.distances]
-    if wrong:
-        raise ConfigError(*(f"--prompt={length}: {rule}; name others" for length in wrong))
-    return shorter

@@ -74,18 +74,6 @@ def over_tokens(runs: Runs, *, value: str, what: str, name: str) -> Figure | Non
     return Figure(name, f"{what}, {passing}", caption, layer(line, points), "x")
 
 
-def at_frequency(runs: Runs) -> Figure | None:
-    """Draw reach against the position frequency there."""
-    rows = runs.probes.dropna(subset=["reach", "f_at_reach"])[["arm", "run", "tokens", "reach", "f_at_reach"]]
-    rows = rows[rows["f_at_reach"] > 0]
-    if rows.empty:
-        return None
-    titles: dict[str, Any] = {"x_title": "position frequency f at the reach (pairs)", "y_title": "reach (tokens)"}
-    chart = draw(rows, "f_at_reach", "reach", "arm", kind="point", log_x=True, names=runs.arms, **titles)
-    caption = "Every probe of every run. If f alone decided reach, all points would lie at one value of f."
-    return Figure("reach_by_f", "Reach against f at the reach", caption, chart, "x", is_log=True)
-
-
 def reach_by_method(runs: Runs) -> Figure | None:
     """Draw reach under each position method (arXiv 2410.18745, Table 1)."""
     points = reach_points(runs.reaches, ["arm", "method"])
@@ -186,7 +174,6 @@ def frequency(runs: Runs) -> Figure | None:
 DRAWN: tuple[Callable[[Runs], Figure | None], ...] = (
     partial(over_tokens, value="reach", what="Reach: one number", name="growth"),
     partial(over_tokens, value="effective_length", what="Effective length: four needles", name="effective_length"),
-    at_frequency,
     reach_by_method,
     by_shift_and_window,
     by_distance,

@@ -23,7 +23,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 import pandas as pd
 
@@ -60,8 +59,6 @@ class RulerOptions(CellOptions):
     """SQuAD 2.0's JSON file, for qa_1; left out, made-up people."""
     hotpotqa: PathText | None = None
     """HotpotQA's JSON file, for qa_2; left out, made-up people."""
-    words: Literal["wonderwords"] | None = None
-    """Package with the words of cwe, RULER's (pip install -e '.[ruler]'); left out, fewer words of the lab's own."""
     answer_budget: Length | None = None
     """Tokens of each length that are left for the answer, or what answers take in this tokenizer where that is more;
     left out, RULER's, 30 to 128 by task."""
@@ -94,8 +91,7 @@ class Ruler(Measure):
         options = self.options
         self.writer = Writer(self.subject.tokenizer)
         self.places = newest_checkpoints(self.request.model, options.last) if options.last else []
-        given = {"squad": options.squad, "hotpotqa": options.hotpotqa, "words": options.words}
-        self.sources = read_sources(essays=options.haystack, **given)
+        self.sources = read_sources(essays=options.haystack, squad=options.squad, hotpotqa=options.hotpotqa)
         self.budgets = {
             task: max(options.answer_budget or task.budget, task.least_budget(self.writer, self.sources))
             for task in options.chosen
@@ -134,7 +130,7 @@ class Ruler(Measure):
         checkpoint = self.subject.checkpoint or "model"
         for length in self.lengths:
             for task in self.options.chosen:
-                source = name_of(self.sources[task.source]) if task.source else None
+                source = name_of(self.sources.get(task.source)) if task.source else None
                 row = {
                     "protocol": "ruler",
                     "version": VERSION,

@@ -12,6 +12,7 @@ from lab.schema import NonNegative, PositiveFloat, Section
 
 BETA1 = 0.9  # AdamW's decay of the mean gradient
 WEIGHT_DECAY = 0.1  # decoupled, of the matrices; vectors have none
+MOST_PARAMETERS = 10**13
 CLIP_NORM = 1.0  # largest norm of the whole gradient
 
 
@@ -48,6 +49,9 @@ class DecoderConfig(Section):
     def rules(self) -> list[str]:
         """List the faults between the fields, each as one line."""
         faults = []
+        if self.n_parameters() > MOST_PARAMETERS:
+            rule = f"makes {self.n_parameters():,} parameters, more than {MOST_PARAMETERS:,}"
+            faults.append(f"d_model={self.d_model}: {rule}; lower it, n_layers or d_ff")
         field = "d_model" if self.attention_width is None else "attention_width"
         if self.width % self.n_heads:
             faults.append(f"n_heads={self.n_heads}: must divide {field}={self.width}; use {self.near(self.width)}")

@@ -25,7 +25,7 @@ def test_runs_in_a_table_are_read_as_their_folders_are(tmp_path):
     assert not places[1].exists()
     assert "eval/tests-0a.jsonl" not in files
     assert {"config.yaml", "environment.json", "probes.jsonl", "counts.npz"} < files
-    for kind in ("runs", "probes", "reaches", "distances", "lengths", "frequency"):
+    for kind in ("runs", "probes", "reaches", "distances", "frequency"):
         left, right = (getattr(each, kind).sort_values("run", kind="stable") for each in (folders, found))
         assert left.to_csv(index=False) == right.to_csv(index=False)
 

@@ -5,7 +5,6 @@ import torch
 from torch import distributed
 
 from lab.model.attention.context import ContextGroup
-from lab.model.attention.inspection import token_losses
 from lab.model.attention.segments import Segments
 from lab.model.generate import greedy
 from tests.model.methods import DISTANCES, DYNAMIC, FREQUENCIES, decoder, tokens
@@ -87,23 +86,6 @@ def test_two_ranks_compute_what_one_computes(ranks):
 @pytest.mark.parametrize(("degree", "heads"), [(2, 2), (4, 4), (4, 8)])
 def test_four_ranks_compute_what_one_computes(ranks, degree, heads):
     assert_as_one(ranks, 4, degree, heads, CASES)
-
-
-def score(lengths, degree=1):
-    """Score rows of several lengths, in a group of ranks if there are several."""
-    context = None
-    if degree > 1:
-        meet()
-        context = ContextGroup.of(degree)
-    model = model_of(CASES[0], 2)
-    return [token_losses(model, tokens(5, 2, n), tokens(6, 2, n), context) for n in lengths]
-
-
-def test_every_rank_scores_rows_that_cannot_be_divided(ranks):
-    lengths = (1, 3, 47)  # of one token some rank has none
-    for shares in ranks(2).run(score, lengths, 2):
-        for mine, whole in zip(shares, score(lengths), strict=True):
-            torch.testing.assert_close(mine, whole, rtol=TOLERANCE, atol=TOLERANCE)
 
 
 def continued(cases, degree=1):

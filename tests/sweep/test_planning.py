@@ -52,7 +52,7 @@ FAULTS = {
     "method: grid\nearly_terminate: {type: hyperband}": "early_terminate={",
     "method: random\nparameters: {a: {min: 1, max: 2}}": "run_cap: must be set where method=random",
     "method: grid\nparameters: {a: {min: 1.0, max: 2}}": "parameters.a: has no list of values",
-    "method: grid\nparameters: {a: {min: low, max: 1}}": "parameters.a.min=low: must be a number",
+    "method: grid\nparameters: {a: {min: low, max: 1}}": 'parameters.a.min="low": must be a number',
     "method: grid\nparameters: {a: {min: 1, max: 1000000000000}}": "parameters: make more than 10,000 runs",
     "method: random\nrun_cap: 20000\nparameters: {a: {min: 1, max: 2}}": "parameters: make more than 10,000 runs",
     "method: grid\nparameters: {a: {min: 2, max: 1}}": "parameters.a.min=2: must be < max=1",

@@ -40,13 +40,6 @@ class ContextGroup:
         """View this rank's part of (B, T, ...): (B, t, ...)."""
         return x.tensor_split(self.degree, dim=1)[self.rank]
 
-    def whole(self, part: Tensor, n_tokens: int) -> Tensor:
-        """Join the parts of all ranks, without a gradient: (B, t, ...) to (B, T, ...)."""
-        out = part.new_zeros(len(part), n_tokens, *part.shape[2:])
-        self.own(out).copy_(part)
-        distributed.all_reduce(out, group=self.group)
-        return out
-
     def last(self, part: Tensor, n_tokens: int) -> Tensor:
         """Send every rank the row's last token, without a gradient: (B, t, ...) to (B, 1, ...)."""
         holder = min(n_tokens, self.degree) - 1

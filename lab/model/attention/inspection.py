@@ -15,7 +15,6 @@ import torch
 from torch import Tensor
 
 from lab.model.attention.attend import band_logits
-from lab.model.attention.context import ContextGroup
 from lab.model.attention.layout import Layout
 from lab.model.block import Block
 from lab.model.decoder import Decoder
@@ -115,33 +114,30 @@ def target_logits(decoder: Decoder, tokens: Tensor, targets: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def token_losses(decoder: Decoder, tokens: Tensor, targets: Tensor, context: ContextGroup | None = None) -> Tensor:
+def token_losses(decoder: Decoder, tokens: Tensor, targets: Tensor) -> Tensor:
     """Compute the loss of each target in nats; 0 without a target.
 
-    The head's logits, of tokens with a target alone and some rows at a time, are normalised in float64. The ranks of a
-    `context` group pass the same rows, compute their parts and all return the whole.
+    The head's logits, of tokens with a target alone and some rows at a time, are normalised in float64.
 
     Shapes: tokens and targets int64 (B, T), targets below 0 where there is none -> float64 (B, T).
     """
-    part = targets if context is None else context.own(targets)
-    hidden = last_block(decoder, tokens, context).flatten(0, 1)
-    wanted = part.flatten()
+    hidden = last_block(decoder, tokens).flatten(0, 1)
+    wanted = targets.flatten()
     losses = torch.zeros(len(wanted), dtype=torch.float64, device=tokens.device)
     rows = max(1, BLOCK_LOGITS // decoder.cfg.vocab_size)  # of the head at a time
     for places in (wanted >= 0).nonzero()[:, 0].split(rows):
         logits = decoder.head(decoder.norm(hidden[places])).double()
         losses[places] = logits.logsumexp(-1) - logits.gather(1, wanted[places, None])[:, 0]
-    losses = losses.view(part.shape)
-    return losses if context is None else context.whole(losses, targets.shape[1])
+    return losses.view(targets.shape)
 
 
-def last_block(decoder: Decoder, tokens: Tensor, context: ContextGroup | None = None) -> Tensor:
-    """Run rows of one text each through all blocks; with a `context` group, this rank's part of their tokens.
+def last_block(decoder: Decoder, tokens: Tensor) -> Tensor:
+    """Run rows of one text each through all blocks.
 
-    Shapes: int64 (B, T) -> (B, T or t, d_model).
+    Shapes: int64 (B, T) -> (B, T, d_model).
     """
-    layout = replace(decoder.layout(tokens), context=context)
-    x_BTD: Tensor = decoder.embedding(tokens if context is None else context.own(tokens))
+    layout = decoder.layout(tokens)
+    x_BTD: Tensor = decoder.embedding(tokens)
     for block in decoder.blocks:
         x_BTD = block(x_BTD, layout, None)
     return x_BTD

@@ -141,13 +141,6 @@ def test_common_words_stand_30_times_and_others_3_times(merging, made_up, length
         assert not set(shown) & set(counts)
 
 
-def test_the_package_has_rulers_words():
-    pytest.importorskip("wonderwords")
-    words = read_sources(words="wonderwords")["words"]
-    assert len(words) == 8166  # the union of its three lists in the official generator, 3.0.1, by their SHA-256
-    assert name_of(words) == "393572555cfe9c15"
-
-
 @pytest.mark.parametrize("length", [450, 700, 1000, 4096])
 def test_coded_words_follow_a_zeta_law(writer, made_up, length):
     for index in range(2):
