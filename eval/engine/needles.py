@@ -142,7 +142,7 @@ class NeedleMeasure(Measure):
         self.config = probe_config(self.subject, self.options, own_steps=self.own_steps)
         window = self.subject.model.train_len or self.config.max_length or MOST_TOKENS
         self.probe = built(NeedleProbe, self.subject, self.config, self.options.haystack, window)
-        shortest = self.probe.shortest()
+        shortest = self.probe.shortest
         check_ids(self.probe.case(shortest, 0).prompt_ids, self.subject.vocab_size)
         self.lengths = self.choose_lengths()
         rule = f"too short for the needle test, whose fixed parts and answer take {shortest} tokens"
@@ -163,7 +163,7 @@ class NeedleMeasure(Measure):
     def finished(self) -> FinishedTests:
         """Open the file of the finished tests; what passes is judged later."""
         tests = {name: value for name, value in tests_of(self.probe).items() if name != "required"}
-        return finished_tests(self.subject, self.folder, tests, self.probe.case(self.probe.shortest(), 0))
+        return finished_tests(self.subject, self.folder, tests, self.probe.case(self.probe.shortest, 0))
 
     def counting(self, methods: int = 1) -> Bar:
         """Open the bar of all tests."""
