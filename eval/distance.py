@@ -12,14 +12,13 @@ the share crosses the threshold (lab/probe/effective_distance.py):
     python -m eval.distance runs/cpu_demo --distance=plain,string:shift=64,window=32,dca --plot
     python -m eval.distance runs/cpu_demo --distances=64,96,128,160 --tests=400 --threshold=0.5
     python -m eval.distance runs/cpu_demo --position.distance.method=rerope --position.distance.window=96
-    python -m eval.distance runs/cpu_demo --window=384 --prompt=96,128,160 --plot
+    python -m eval.distance runs/cpu_demo --window=384 --plot
     python -m eval.distance models/Llama-3.1-8B --haystack=essays.txt --points=6 --tests=50
     python -m eval.distance "hf:OWNER/NAME@step*" --haystack=essays.txt -o series --plot
 
 All methods of --distance get the same tests. A name alone takes the parameters of eval/engine/methods.py.
---prompt also tests the distances in shorter prompts, to tell distance from the length of the prompt. Their rows,
-found_by_prompt, have no part in reach. Several models, such as the revisions of a public model or the checkpoints of a
-folder, are measured in turn. A table of their reach follows, and with --plot a picture (eval/engine/over_models.py).
+Several models, such as the revisions of a public model or the checkpoints of a
+folder, are measured in turn. eval.compare puts their reach into one table.
 
 Prints a table for each method. Writes distance-TOKENS-HASH.jsonl, a line for each distance and one for reach. The
 file is in eval/ of the run folder, in runs/distance-NAME for a Hugging Face folder, or in FOLDER. The picture is
@@ -31,7 +30,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -41,11 +40,10 @@ from annotated_types import Ge, Gt, Le, Lt
 from eval.engine.answers import finished_tests
 from eval.engine.command import Form
 from eval.engine.methods import read_distance
-from eval.engine.needles import built, shorter_prompts
-from eval.engine.over_models import asked, method_lines, over_models
-from eval.engine.rows import Row, shortened, write_rows
+from eval.engine.needles import built
+from eval.engine.rows import Row, columns_text, limits, shortened, write_rows
 from eval.engine.run import Measure, run_measure
-from eval.engine.subject import Subject, note_idle
+from eval.engine.subject import Subject
 from lab.command import Bar, start
 from lab.data.tokenizer import check_ids
 from lab.draw import GREY, Rule, below, draw, layer
@@ -71,9 +69,6 @@ class DistanceOptions(Section):
     run's own probe, or 14."""
     window: Length | None = None
     """Tokens that prompt and answer fill; left out, the training window."""
-    prompt: tuple[Length, ...] | None = None
-    """Also in prompts that take this many tokens with the answer, with commas between several; distances without room
-    are left out."""
     tests: Tests | None = None
     """Tests at each distance; left out, as in the run's own probe, or 100."""
     digits: Annotated[int, Ge(2), Le(9)] | None = None
@@ -129,37 +124,35 @@ class FoundByDistance(Measure):
     def prepare(self) -> None:
         """Build the tests and the methods."""
         self.probe = make_probe(self.subject, self.options)
-        self.shorter = shorter_prompts(self.probe, self.options.prompt or ())
-        self.longest = window = self.probe.test.window
+        window = self.probe.test.window
         self.methods: list[Distance] = []
         for word in self.request.distances:
             self.methods.append(read_distance(word, min(window, self.subject.model.train_len or window), window))
-            note_idle(f"--distance={word}", self.methods[-1], window)
         self.methods = self.methods or [self.subject.model.decoder.distance]
         self.counts = self.subject.counts
         self.fits: list[Row] = []
 
     def rows(self) -> list[Row]:
         """Run the tests that are not finished, and write a row for each distance and one for reach of every method."""
-        kinds: list[tuple[DistanceProbe, Row]] = [(self.probe, {"metric": "found_by_distance"})]
-        kinds += [(each, {"metric": "found_by_prompt", "context": each.test.window}) for each in self.shorter]
-        config = self.probe.config
+        probe, config = self.probe, self.probe.config
         rows = []
-        total = len(self.methods) * sum(len(each.distances) for each, _ in kinds) * config.distance_tests
+        total = len(self.methods) * len(probe.distances) * config.distance_tests
         with Bar(total=total, desc=self.kind, unit="test") as self.bar:
             for method in self.methods:
                 self.subject.model.decoder.distance = method
                 about = self.subject.row
-                found = [self.run_all(each) for each, _ in kinds]
-                for (each, kind), results in zip(kinds, found, strict=True):
-                    rows += [distance_record(each, result, {**about, **kind}, self.counts) for result in results]
+                found = self.run_all()
+                of_distance = {**about, "metric": "found_by_distance"}
+                rows += [distance_record(probe, result, of_distance, self.counts) for result in found]
                 reach = {"threshold": config.threshold, "confidence": config.confidence, "n": config.distance_tests}
-                reach |= reach_record(found[0], config.threshold, self.counts)
+                reach |= reach_record(found, config.threshold, self.counts)
                 rows.append({**about, "metric": "reach", **reach})
-                fit = zip(self.probe.distances, monotone_shares(found[0]), strict=True)
+                fit = zip(probe.distances, monotone_shares(found), strict=True)
                 self.fits += [{"distance": at, "score": share, "method": about["method"]} for at, share in fit]
         names = [row["method"] for row in rows if row["metric"] == "reach"]
-        digest = shortened(json.dumps([names, self.probe.distances, asked(self.options)]))
+        digest = shortened(
+            json.dumps([names, self.probe.distances, {**asdict(self.options), "device": "auto", "batch": None}])
+        )
         tokens = self.subject.model.consumed_tokens or 0
         self.file = self.folder / f"distance-{tokens:015d}-{digest}.jsonl"
         write_rows(self.file, rows)
@@ -170,8 +163,9 @@ class FoundByDistance(Measure):
         """The file of the rows, named by methods, distances and options."""
         return self.file
 
-    def run_all(self, probe: DistanceProbe) -> list[LengthResult]:
+    def run_all(self) -> list[LengthResult]:
         """Run the tests of the model's present method that are not finished."""
+        probe = self.probe
         tests = {"tests": "one number", **one_number_tests(probe)}
         first = probe.case(probe.test.reachable[0], 0)
         finished = finished_tests(self.subject, self.folder, tests, first, "distance")
@@ -191,24 +185,19 @@ class FoundByDistance(Measure):
         lines = [self.title()]
         for method in dict.fromkeys(row["method"] for row in rows):
             lines += ["", method, *method_lines([row for row in rows if row["method"] == method])]
-        for each in self.shorter:
-            missing = [str(at) for at in self.probe.distances if at not in each.distances]
-            lines += [f"no room in {each.test.window:,} tokens: {', '.join(missing)}"] * bool(missing)
         return "\n".join([*lines, ""])
 
     def chart(self, rows: Sequence[Row]) -> Any:
-        """Draw shares with limits and their fit, those of other tests too; below, f of the training."""
+        """Draw shares with limits and their fit; below, f of the training."""
         window = self.probe.test.window
         threshold = self.probe.config.threshold
         whole = [row for row in rows if row["metric"] == "found_by_distance"]
-        others = [row for row in rows if row["metric"] == "found_by_prompt"]
-        shown = whole + [{**row, "method": f"{row['method']}, in {row['context']:,} tokens"} for row in others]
         x: dict[str, Any] = {"x_title": "distance of the number (tokens)"}
         style = {"y_limits": (0, 1), "percent": True, "y_title": "share of numbers found", **x}
-        style["names"] = [*dict.fromkeys(row["method"] for row in shown)]
+        style["names"] = [*dict.fromkeys(row["method"] for row in whole)]
         rules = [Rule("y", threshold, f"threshold {threshold:g}"), Rule("x", window, "window")]
         ends: dict[str, Any] = {"low": "low", "high": "high", "kind": "point", "rules": rules, "title": self.title()}
-        points = draw(shown, "distance", "score", "method", **ends, **style)
+        points = draw(whole, "distance", "score", "method", **ends, **style)
         above = layer(points, draw(self.fits, "distance", "score", "method", marks=False, **style))
         counted = [row for row in whole if row["f"] and row["method"] == whole[0]["method"]]
         if not counted:
@@ -217,7 +206,49 @@ class FoundByDistance(Measure):
         return below(above, counts)
 
 
-main = partial(run_measure, FoundByDistance, together=over_models)
+def reach_line(row: Row) -> str:
+    """Write reach with its limits and f.
+
+    Example:
+        >>> row = {"threshold": 0.8, "first_distance": 20, "last_distance": 168, "f_at_reach": 21000}
+        >>> reach_line({**row, "reach": 128.9, "reach_low": 120.0, "reach_high": 133.5})
+        'reach 128.9 at threshold 0.8, within 120.0 to 133.5; f 21,000'
+        >>> reach_line({**row, "reach": 168.0, "reach_low": None, "reach_high": None})
+        'reach 168, the end, at threshold 0.8, within <20 to the end; f 21,000'
+        >>> reach_line({**row, "reach": None, "reach_low": None, "reach_high": 64.0, "f_at_reach": None})
+        'reach <20 at threshold 0.8, within <20 to 64.0; f -'
+    """
+    reach, low, high = reach_words(row)
+    f = "-" if row["f_at_reach"] is None else f"{row['f_at_reach']:,}"
+    return f"reach {reach} at threshold {row['threshold']:g}, within {low} to {high}; f {f}"
+
+
+def reach_words(row: Row) -> tuple[str, str, str]:
+    """Write reach and its limits."""
+    below = f"<{row['first_distance']:,}"
+    reach = below if row["reach"] is None else f"{row['reach']:,.1f}"
+    if row["reach"] == row["last_distance"]:
+        reach = f"{row['last_distance']:,}, the end,"
+    low = below if row["reach_low"] is None else f"{row['reach_low']:,.1f}"
+    return reach, low, "the end" if row["reach_high"] is None else f"{row['reach_high']:,.1f}"
+
+
+def method_lines(rows: Sequence[Row]) -> list[str]:
+    """Write one method's share found by distance, and its reach."""
+    *found, reach = rows
+    columns = (
+        ("distance", "distance", ","),
+        ("found", "found", ","),
+        ("tests", "n", ","),
+        ("share", "score", ".3f"),
+        (f"{reach['confidence']:.6g} limits", lambda row: limits(row, ".3f"), ""),
+        ("log p", "log_prob", ".2f"),
+        ("f", "f", ",.0f"),
+    )
+    return [columns_text(found, columns), reach_line(reach)]
+
+
+main = partial(run_measure, FoundByDistance)
 
 if __name__ == "__main__":
     start(main)

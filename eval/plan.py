@@ -6,14 +6,13 @@
     python -m eval.plan --window=4096 --tokens=1e12
     python -m eval.plan --corpus=shards/mine --window=2048,4096,8192 --tokens=3e11 --target=2048
     python -m eval.plan runs/mini-* --corpus=shards/synthetic-0a1b2c3d --window=128,192,256 --tokens=5e6
-    python -m eval.plan --window=4096 --tokens=1e12 --config=configs/tiny_4k.yaml
 
 The law is one position frequency F at which models reach that far (eval/engine/law.py). It is fitted to the last probe
 of the runs named, or without any to the two models of arXiv:2410.18745. Every group of points (a window; of the paper's
 a point) is left out in turn and predicted from the others. Read the errors that are printed before the plan. Runs that
 reach the longest that was tested are predicted, not fitted: their reach is a lower bound.
 The corpus is a folder of token shards, or the shape of SlimPajama.
-The 95% limits are of one new model of the size and kind of those fitted, no other; another size is flagged.
+The 95% limits are of one new model of the size and kind of those fitted, no other.
 With --positions the command writes no plan, but f there and the shares of f and of segments on both sides. These are
 Figures 1 and 3 of arXiv:2410.18745.
 Exit status: 0 done; 2 a mistake in the input, one line each on stderr.
@@ -36,13 +35,10 @@ from eval.engine.lengths import SLIMPAJAMA, FloatArray, LengthHistogram, read_le
 from eval.engine.records import read_runs, unpacked
 from eval.engine.rows import Found, Row, limits, save, to_text
 from lab.command import start
-from lab.config import load_experiment
 from lab.data.config import Mode
-from lab.positions.rope import base_warning
 from lab.schema import Length, PathText, Positive, PositiveFloat, Section
 
 FRACTIONS = (1 / 8, 1 / 4, 1 / 2, 3 / 4)  # of the window, where f is printed
-SAME_SIZE = 1.5  # models whose sizes differ by more than this factor are not of one size
 SHARES = ("f", "share_to", "share_from", "segments_to")
 FORMS = {"window": ",", "f at the reach": ".3g", "error": "+.0%", **dict.fromkeys(SHARES, ".4g")}
 
@@ -61,8 +57,6 @@ class PlanOptions(Section):
     """Tokens to train on."""
     target: Positive | None = None
     """Reach to aim for, in tokens: prints the tokens that each window and mode needs."""
-    config: PathText | None = None
-    """Config of the run that is planned: its rotary base and size are compared with the windows and the law."""
     positions: tuple[Length, ...] = ()
     """Positions in tokens, with commas between them, whose shares of f are written in place of a plan."""
 
@@ -98,7 +92,6 @@ def report(runs: Sequence[Path], options: PlanOptions) -> Found:
         "\n".join([f"law of {evidence.source}, {size}, n = {n}: F = {law.f:.3g}", *evidence.left_out]),
         held_out(evidence.points),
         predictions(rows, options),
-        *flags(options, evidence.parameters),
     ]
     return Found("\n\n".join(parts), rows)
 
@@ -149,18 +142,6 @@ def in_words(found: Row) -> str:
         ('>=1,023', 'none')
     """
     return "none" if found["reach"] is None else f"{'>=' * found['whole']}{found['reach']:,}"
-
-
-def flags(options: PlanOptions, of_law: float) -> list[str]:
-    """Warn of what the law does not cover: rotary bases too small for a window, models of another size."""
-    if options.config is None:
-        return ["unchecked without --config: whether the rotary base serves the windows, and the size of the model"]
-    model = load_experiment(Path(options.config)).model
-    lines = [line for window in options.window if (line := base_warning(model.theta, window))]
-    if not 1 / SAME_SIZE <= model.n_parameters() / of_law <= SAME_SIZE:
-        size = f"{options.config} has {model.n_parameters():,}"
-        lines.append(f"extrapolated: the law is of models of {of_law:,.0f} parameters, {size}")
-    return lines
 
 
 def held_out(points: Sequence[Point]) -> str:

@@ -10,10 +10,9 @@ Of a distance method it prints the matrix of relative positions, rows queries an
     python -m eval.positions string --shift=43008 --length=131072
 
 --plot also draws it, beside the same matrix coloured by how often training has trained each cell's position. Training
-is documents of SlimPajama's lengths, cut every --length tokens, or what a finished run has counted:
+is documents of SlimPajama's lengths, cut every --length tokens:
 
     python -m eval.positions string --shift=683 --length=2048 --plot
-    python -m eval.positions string --shift=64 --window=32 --length=192 --plot --counts=runs/cpu_demo
 
 A skip method gives a short sample ids inside a long target window. The command prints how far apart tokens are, how
 long ids go on without a gap, and f at quarters of the window (eval/engine/skip_ids.py):
@@ -41,13 +40,12 @@ from eval.engine.lengths import FloatArray, IntArray, natural_lengths
 from eval.engine.rows import Found, Row, save
 from eval.engine.skip_ids import LONGEST, SkipOptions, evenly, show_skip
 from lab.command import NOTHING_WRITTEN, parse_method, read_options, settings_lines, start
-from lab.counts import SavedCounts
 from lab.draw import beside, draw
 from lab.draw import save as save_chart
 from lab.errors import ConfigError, look_up
 from lab.positions import DISTANCE_METHODS, Distance
 from lab.positions.dca import Dca
-from lab.schema import PathText, Section
+from lab.schema import Section
 from lab.skip import SKIP_METHODS
 
 WHOLE = 40  # tokens of the longest text whose matrix is printed whole; that of a longer one keeps EDGE rows at each end
@@ -63,8 +61,6 @@ class MatrixOptions(Section):
 
     length: Annotated[int, Ge(1), Le(LONGEST)]
     """Length of the text in tokens."""
-    counts: PathText | None = None
-    """Run folder whose counts.npz holds the counts of the training that --plot draws."""
 
 
 METHODS: dict[str, type[Any]] = {**DISTANCE_METHODS, **SKIP_METHODS}
@@ -85,8 +81,6 @@ def show(request: Request) -> Found:
     faults = [f"--{fault}" for fault in config.length_faults(length)]
     if is_skip and request.plots:
         faults.append("--plot: a skip method has no picture; leave it out")
-    if not is_skip and options.counts is not None and not request.plots:
-        faults.append(f"--counts={options.counts}: would be ignored, nothing is drawn; add --plot")
     if faults:
         raise ConfigError(*faults)
     text, rows = (show_skip if is_skip else show_matrix)(config, options)
@@ -245,13 +239,7 @@ def matrix_chart(distance: Distance, options: MatrixOptions) -> Any:
     """Draw the matrix (arXiv:2410.18745, Figures 5 and 8), and the same cells by f, a share of its largest value."""
     import pandas as pd
 
-    if options.counts is None:
-        training = "natural lengths"
-        f = natural_lengths(options.length).frequency(options.length, "natural")
-    else:
-        counted = SavedCounts.read(Path(options.counts) / "counts.npz").frequency()
-        training = options.counts
-        f = counted / counted.max()
+    f = natural_lengths(options.length).frequency(options.length, "natural")
     at = evenly(options.length, CELLS)
     rel_pos = cells(distance, at, at)
     share = interpolated(f, rel_pos)
@@ -261,7 +249,7 @@ def matrix_chart(distance: Distance, options: MatrixOptions) -> Any:
     heat = partial(draw, grid, "key", "query", kind="heat", x_title="key position", y_title="query position")
     never = f"{100 * (share == 0).sum() / np.isfinite(share).sum():.3g}%"
     parameters = ", ".join(f"{name} {value}" for name, value in resolved(distance).items() if value)
-    trained = f"training: {training}, L = {len(f):,} tokens"
+    trained = f"training: natural lengths, L = {len(f):,} tokens"
     return beside(
         heat("position", title="relative position, tokens"),
         heat("share", percent=True, title=f"f of it, share of the largest; never trained: {never} of the cells"),

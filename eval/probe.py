@@ -46,7 +46,7 @@ from eval.engine.needles import FORMS, NeedleMeasure, ProbeOptions, effective
 from eval.engine.rows import Column, Results, Row, columns_text, limits, shortened
 from eval.engine.run import Measure, run_measure
 from eval.engine.statistics import BASE, methods_table, pair, share
-from eval.engine.subject import SUBJECT, note_idle
+from eval.engine.subject import SUBJECT
 from lab.command import start
 from lab.draw import Rule
 from lab.errors import ConfigError
@@ -164,9 +164,6 @@ class ByMethod(NeedleMeasure):
         lengths = self.choose_lengths()
         self.settings = {length: [named(word, train_len, length) for word in self.words] for length in lengths}
         super().prepare()
-        for length, settings in self.settings.items():
-            for item in settings:
-                note_idle(f"--distance={item.method}", item.place(self.own)[1], length)
 
     def choose_lengths(self) -> list[int]:
         """Return the lengths asked for, or the training length."""

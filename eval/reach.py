@@ -92,7 +92,7 @@ def analyse(runs: Mapping[str, ProbedRun], options: ReachOptions) -> Found:
         for by in ("run", "arm"):
             tables[f"models by {by}"] = compare(points, models, by)
             parts.append(to_text(tables[f"models by {by}"], FORMS))
-    parts.append(f"last probes, geometric means:\n{to_text(tables['arms'], FORMS)}\n{one_f(tables['arms'])}")
+    parts.append(f"last probes, geometric means:\n{to_text(tables['arms'], FORMS)}")
     rows = [{"table": name, **row} for name, table in tables.items() for row in table.reset_index().to_dict("records")]
     return Found("\n\n".join(parts), rows)
 
@@ -105,16 +105,6 @@ def regression_text(table: pd.DataFrame, model: Regression, fitted: int, faults:
     if np.isinf(table.to_numpy()).any():
         lines.append("inf: open on that side, where reach was only bounded")
     return "\n".join([*lines, *(f"not in the regression: {column}, {fault}" for column, fault in faults.items())])
-
-
-def one_f(arms: pd.DataFrame) -> str:
-    """Compare f at the reach between arms."""
-    known = arms["f at reach"].dropna()
-    if len(known) < 2:
-        return f"one f for all arms: unknown, reach was measured in {len(known)} of {len(arms)} arms"
-    ratio = f"the largest mean is {known.max() / known.min():.3g} times the smallest"
-    spread = f"of single runs {arms['most f'].max() / arms['least f'].min():.3g} times"
-    return f"one f for all arms? {ratio}, {spread}; {len(known)} of {len(arms)} arms"
 
 
 def read_points(runs: Mapping[str, ProbedRun], distance: int, *, last: bool) -> pd.DataFrame:

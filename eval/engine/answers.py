@@ -145,7 +145,7 @@ def own_lengths(subject: Subject, probe: NeedleProbe) -> list[int]:
     Eighths of the training window for a Hugging Face folder. The first with room for a test where there is none.
     """
     experiment = subject.model.experiment
-    shortest = probe.shortest()
+    shortest = probe.shortest
     longest = subject.model.train_len or shortest
     step = max(1, longest // EIGHTHS)
     if experiment is not None:

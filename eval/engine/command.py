@@ -1,8 +1,7 @@
 """The command line of every evaluation: the options that all share, those of a command, and how results are shown.
 
 Shared are -o FOLDER, --plot, --json, --distance and --frequency. MODEL and RUN may be patterns, as "runs/mini-*" or
-"hf:OWNER/NAME@step*". A command that measures one model measures each of several in turn, and may show them together at
-the end.
+"hf:OWNER/NAME@step*". A command that measures one model measures each of several in turn.
 """
 
 from __future__ import annotations
@@ -91,28 +90,18 @@ def run(
     *,
     settings: Callable[[], Sequence[str]] = tuple,
     stopped: str = command.CONTINUES,
-    together: Callable[[Request, Sequence[Found]], Found] | None = None,
 ) -> int:
-    """Read the command line, measure, show what was found, and return the exit status.
-
-    `together` is given what was found of several models, and the last request with the folder of all.
-    """
+    """Read the command line, measure, show what was found, and return the exit status."""
 
     def work(words: Words) -> int:
         if read_launch(os.environ).world_size > 1:
             raise ConfigError(f"torchrun: its processes would measure the same; start one with python -m {name}")
         found: list[Found] = []
-
-        def add(one: Found) -> None:
-            found.append(one)
-            if not words.options.json:
-                show(one.whole)
-
         with printing_to_stderr() if words.options.json else contextlib.nullcontext():
             for request in requests_of(words, form):
-                add(measure(request))
-            if together is not None and len(found) > 1:
-                add(together(request._replace(folder=folder_of(words)), found))
+                found.append(measure(request))
+                if not words.options.json:
+                    show(found[-1].whole)
         if words.options.json:
             show(document(name, found))
         return 0
@@ -171,17 +160,12 @@ def requests_of(words: Words, form: Form) -> Iterator[Request]:
     options = own if form.options is None else read_options(form.options, own, faults)
     replaces = len(distances) == 1 and (form.lone or not form.several)
     given = {"distance": distances[0] if replaces else None, "frequency": named.frequency}
-    folder = folder_of(words)
+    folder = None if named.o is None else Path(named.o)
     measured = places if form.each else places[:1] or [Path()]
     for place, own_name in zip(measured, names_of(measured), strict=True):
         methods = {**overrides, **method_overrides(place, given, longest(options))}
         where = folder / own_name if folder is not None and len(measured) > 1 else folder
         yield Request(place, options, methods, named.plot, where, tuple(distances), tuple(places))
-
-
-def folder_of(words: Words) -> Path | None:
-    """Return the folder of -o."""
-    return None if words.options.o is None else Path(words.options.o)
 
 
 def longest(options: Any) -> int | None:

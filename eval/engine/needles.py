@@ -21,7 +21,6 @@ from lab.data.tokenizer import check_ids
 from lab.draw import draw
 from lab.errors import ConfigError
 from lab.probe.config import ProbeConfig, ProtocolName
-from lab.probe.effective_distance import DistanceProbe
 from lab.probe.effective_length import NeedleProbe, Probe, shortest_test
 from lab.probe.limits import LengthResult, shown_length
 from lab.probe.measuring import tests_of
@@ -143,7 +142,7 @@ class NeedleMeasure(Measure):
         self.config = probe_config(self.subject, self.options, own_steps=self.own_steps)
         window = self.subject.model.train_len or self.config.max_length or MOST_TOKENS
         self.probe = built(NeedleProbe, self.subject, self.config, self.options.haystack, window)
-        shortest = self.probe.shortest()
+        shortest = self.probe.shortest
         check_ids(self.probe.case(shortest, 0).prompt_ids, self.subject.vocab_size)
         self.lengths = self.choose_lengths()
         rule = f"too short for the needle test, whose fixed parts and answer take {shortest} tokens"
@@ -164,7 +163,7 @@ class NeedleMeasure(Measure):
     def finished(self) -> FinishedTests:
         """Open the file of the finished tests; what passes is judged later."""
         tests = {name: value for name, value in tests_of(self.probe).items() if name != "required"}
-        return finished_tests(self.subject, self.folder, tests, self.probe.case(self.probe.shortest(), 0))
+        return finished_tests(self.subject, self.folder, tests, self.probe.case(self.probe.shortest, 0))
 
     def counting(self, methods: int = 1) -> Bar:
         """Open the bar of all tests."""
@@ -206,19 +205,3 @@ def effective(values: Mapping[str, Any]) -> str:
     steps, smooth = shown_length(values["effective_length"], first), shown_length(values["smooth"], first, ",.1f")
     by_steps = f"effective length {steps} at threshold {values['threshold']:g}, {within('', ',')}"
     return f"{by_steps}; smooth {smooth}, {within('smooth_', ',.1f')}"
-
-
-def shorter_prompts(probe: DistanceProbe, lengths: Sequence[int]) -> list[DistanceProbe]:
-    """Build the tests in shorter prompts, the shortest first; the window itself is what is measured anyway.
-
-    At one distance a test hides the same number in every prompt. Only the text before it differs.
-
-    Raises: ConfigError for a prompt longer than the window, or one that none of the distances fits into.
-    """
-    window = probe.test.window
-    shorter = [probe.in_prompt(length) for length in sorted({*lengths} - {window})]
-    rule = f"must be {window} or less, the window, and have room for a distance of {probe.distances[0]}"
-    wrong = [each.test.window for each in shorter if each.test.window > window or not each.distances]
-    if wrong:
-        raise ConfigError(*(f"--prompt={length}: {rule}; name others" for length in wrong))
-    return shorter

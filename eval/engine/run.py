@@ -23,7 +23,7 @@ The file's docstring is the help text. It declares its options and a subclass of
     main = partial(run_measure, Passkey)
 
 The engine does the rest. It reads the command line and expands patterns of models; opens each model under the methods
-asked for (self.subject); notes a method that changes nothing; shows the bar; skips rows that are already in KIND.jsonl
+asked for (self.subject); shows the bar; skips rows that are already in KIND.jsonl
 and appends each new one; keeps the finished tests of a stopped cell; prints text or JSON; saves the picture; returns
 the exit status. A row is what `self.subject.row` says of the model, then the cell's fields, then what was measured.
 
@@ -47,9 +47,8 @@ from torch import Tensor
 from eval.engine.answers import Outcome, judge
 from eval.engine.cases import TextCase
 from eval.engine.command import Form, Request, run
-from eval.engine.methods import PREFIX
 from eval.engine.rows import Column, Found, Results, Row, columns_text, named_series, shortened, write_rows
-from eval.engine.subject import Subject, draw_texts, note_idle, open_subject, result_folder, source, source_text
+from eval.engine.subject import Subject, draw_texts, open_subject, result_folder, source, source_text
 from lab.command import CONTINUES, NOTHING_WRITTEN, Bar
 from lab.data.tokenizer import check_ids
 from lab.draw import Rule, draw, save
@@ -66,10 +65,7 @@ class Cell(NamedTuple):
 
 
 class Measure:
-    """A measure of one model, as the module's docstring explains.
-
-    `longest`, if `prepare` sets it, is the length at which a distance method without effect is noted.
-    """
+    """A measure of one model, as the module's docstring explains."""
 
     kind: ClassVar[str]
     form: ClassVar[Form]
@@ -79,7 +75,6 @@ class Measure:
     unit: ClassVar[str] = "test"
     stopped: ClassVar[str] = CONTINUES
     options: Any
-    longest: int | None = None
 
     def __init__(self, request: Request, subject: Subject) -> None:
         self.request = request
@@ -87,8 +82,6 @@ class Measure:
         self.subject = subject
         self.bar: Any = None
         self.prepare()
-        if self.longest is not None and any(key.startswith(PREFIX) for key in request.overrides):
-            note_idle("--position.distance", subject.model.decoder.distance, self.longest)
 
     @classmethod
     def chosen(cls, request: Request) -> type[Measure]:
@@ -277,13 +270,8 @@ class OnTexts(Measure):
         return torch.from_numpy(draw_texts(text, name, subject.tokenizer, **sizes)).to(subject.device)
 
 
-def run_measure(
-    measure: type[Measure],
-    arguments: Sequence[str],
-    *,
-    together: Callable[[Request, Sequence[Found]], Found] | None = None,
-) -> int:
-    """Run a measure as a command and return the exit status; `together` sums up several models."""
+def run_measure(measure: type[Measure], arguments: Sequence[str]) -> int:
+    """Run a measure as a command and return the exit status."""
 
     def one(request: Request) -> Found:
         chosen = measure.chosen(request)
@@ -291,4 +279,4 @@ def run_measure(
 
     about = sys.modules[measure.__module__].__doc__
     name = f"eval.{measure.kind}"
-    return run(name, about, measure.form, one, arguments, stopped=measure.stopped, together=together)
+    return run(name, about, measure.form, one, arguments, stopped=measure.stopped)

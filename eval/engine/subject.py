@@ -15,7 +15,6 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from eval.engine.command import Request
-from lab.command import show
 from lab.counts import SavedCounts
 from lab.data.preparation import end_of_document
 from lab.data.tokenizer import check_ids, needed
@@ -24,7 +23,6 @@ from lab.loading import OpenedModel, open_model
 from lab.model.attention.inspection import token_losses
 from lab.model.generate import Ended, greedy
 from lab.model.huggingface.config import read_settings
-from lab.positions import Distance
 from lab.probe.needles import load_haystack, read_texts
 from lab.schema import LONGEST
 from lab.source import is_hub_id, named
@@ -167,12 +165,6 @@ def device_for(name: str) -> torch.device:
     if name == "gpu" and not available:
         raise ConfigError("--device=gpu: this machine has no CUDA device; use cpu or auto")
     return torch.device("cuda" if available and name != "cpu" else "cpu")
-
-
-def note_idle(option: str, distance: Distance, n_tokens: int) -> None:
-    """Print a note if a distance method changes nothing in texts of this length; its numbers are those of plain."""
-    for fault in distance.length_faults(n_tokens):
-        show(f"note: {option}: changes nothing in {n_tokens} tokens ({fault})", error=True)
 
 
 def doublings(first: int, last: int) -> tuple[int, ...]:

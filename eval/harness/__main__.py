@@ -98,7 +98,6 @@ class Harness(Measure):
         with redirect_stdout(sys.stderr):
             self.manager, self.tasks = load_tasks(options.tasks, options.include_path)
         self.model = harness_model(self.subject, named(self.request.model), options)
-        self.longest = self.model.max_length
 
     def rows(self) -> list[Row]:
         """Run the tasks by the harness, whose output goes to stderr, and add the rows that are new or have changed.

@@ -193,15 +193,12 @@ class NeedleProbe(Probe):
         if config.budget < tokens:
             rule = f"an answer of {config.needles} numbers takes {tokens} tokens; raise it"
             raise ConfigError(f"probe.answer_budget={config.budget}: {rule}")
-        self.lengths = config.lengths(self.shortest(), self.window)
+        self.shortest = shortest_test(config, tokenizer)
+        self.lengths = config.lengths(self.shortest, self.window)
         if not self.lengths:
-            rule = f"no multiple of probe.step={config.step} up to it has room for a test, {self.shortest()} tokens"
+            rule = f"no multiple of probe.step={config.step} up to it has room for a test, {self.shortest} tokens"
             longest = config.longest(self.window)
             raise ConfigError(f"probe.max_length={longest}: {rule}; raise probe.max_length or lower probe.step")
-
-    def shortest(self) -> int:
-        """Count the tokens of the shortest test."""
-        return shortest_test(self.config, self.tokenizer)
 
     def case(self, length: int, test: int) -> NeedleCase:
         """Draw one test of a length."""

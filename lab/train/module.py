@@ -70,11 +70,6 @@ class Training(lightning.LightningModule):
         self.skipped_steps = 0  # without an update, over the whole run
         self.sums = torch.zeros(len(SUMS), dtype=torch.float64, device="cpu")  # one number for each of SUMS
 
-    @property
-    def is_sharded(self) -> bool:
-        """Whether every rank holds a part of the weights."""
-        return self.device_mesh is not None
-
     def configure_model(self) -> None:
         """Build the decoder, the same on every rank, with the weights to start from; sharded where there is a mesh."""
         if self.decoder is None:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from functools import partial
+from itertools import chain
 from typing import Any
 
 import lightning
@@ -104,7 +105,7 @@ class Probing(Callback):
         """Run this rank's tests and measure its part of the loss; None where a signal ends it."""
         context = trainer.precision_plugin.forward_context
         model = ModelInTraining(self.whole(module), self.measuring.probe.stop_id, context)
-        worker = Worker(trainer.global_rank, trainer.world_size, gather)
+        worker = Worker(trainer.global_rank, trainer.world_size, lambda rows: [*chain(*exchange(rows))])
 
         def goes_on(line: str) -> bool:
             self.recording.report(line)
@@ -118,7 +119,7 @@ class Probing(Callback):
         Raises: WorkFailed where a rank has no room for the copy, before any of them gathers; OutOfStep.
         """
         decoder: Decoder = module.decoder
-        if not module.is_sharded:
+        if module.device_mesh is None:
             return decoder
         copy = allocate(module.make_decoder, module.sharding.dtype, module.device)
         exchange(None)
@@ -170,8 +171,3 @@ def describe_probed(experiment: Experiment, device: torch.device, consumed_token
         "weights": None,
         "precision": "bfloat16" if computes_in_bf16(experiment, device) else "float32",
     }
-
-
-def gather(rows: list[Any]) -> list[Any]:
-    """Join the rows of all ranks; a collective call."""
-    return [row for part in exchange(rows) for row in part]

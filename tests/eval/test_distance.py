@@ -91,29 +91,6 @@ def test_methods_as_words():
         read_distance("string:window=3", 192, 192)
 
 
-def test_shorter_prompts_have_rows_of_their_own_and_no_part_in_reach(distance, wide_run, monkeypatch):
-    _, plain, _ = distance("--distances=70,92,105", "--tests=4")
-    counted = Counted(monkeypatch)
-    status, folder, said = distance("--distances=70,92,105 --prompt=100,112,128", "--tests=4", folder="shorter")
-    assert status == 0
-    assert counted.prompts == 4 * (3 + 1 + 2), "of the window, of 100 and of 112 tokens; 128 is the window"
-    rows, alone = ([{k: v for k, v in row.items() if k != "seconds"} for row in rows_of(f)] for f in (folder, plain))
-    assert [row for row in rows if row["metric"] != "found_by_prompt"] == alone
-    shorter = [row for row in rows if row["metric"] == "found_by_prompt"]
-    budget = 128 - rows[0]["prompt_tokens"]
-    assert [(row["context"], row["distance"], row["prompt_tokens"]) for row in shorter] == [
-        (100, 70, 100 - budget), (112, 70, 112 - budget), (112, 92, 112 - budget)
-    ]  # fmt: skip
-    assert "no room in 100 tokens: 92, 105" in said.out
-    table_lines = [line.split() for line in said.out.splitlines()]
-    assert ["distance", "100", "112", "the", "window"] in table_lines
-    assert ["105", "-", "-", "0.000"] in table_lines
-    # the same numbers at the same distance, in other prompts
-    tests = [line for path in folder.glob("tests-*.jsonl") for line in map(json.loads, path.read_text().splitlines())]
-    at_70 = {(test["test"], *test["numbers"]) for test in tests if test.get("distance") == 70}
-    assert (len(at_70), len({test["prompt_hash"] for test in tests if test.get("distance") == 70})) == (4, 12)
-
-
 def test_a_window_of_its_own_is_filled_beyond_the_one_of_training(distance):
     budget = 128 - rows_of(distance("--distances=70", "--tests=1")[1])[0]["prompt_tokens"]
     words = ("--window=192 --distances=70,160 --tests=2", "--distance=plain --distance=string:shift=128,window=64")

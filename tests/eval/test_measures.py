@@ -223,14 +223,6 @@ def test_copies_of_a_command_are_refused(run, monkeypatch):
     assert run("passkey", COMMANDS["passkey"][0]) == (2, "", line)
 
 
-def test_a_method_without_effect_is_measured_with_a_note(run):
-    words = [*COMMANDS["perplexity"][0], "--position.distance.method=dca", "--position.distance.train_len=64"]
-    status, out, err = run("perplexity", [*words, "--json"])
-    note = "note: --position.distance: changes nothing in 16 tokens (chunk=48: "
-    assert (status, err[: len(note)], err.count("\n")) == (0, note, 1)
-    assert json.loads(out)["rows"][0]["method"] != "rope+plain"
-
-
 @pytest.mark.parametrize("name", ["perplexity", "entropy"])
 def test_rows_of_text_have_a_field_of_any_name(name, run, tmp_path):
     lines = [json.dumps({"id": n, "body": " ".join(f"word {n * k}." for k in range(60))}) for n in range(3)]
@@ -254,7 +246,6 @@ REFUSED = [  # a command, its words, and the beginning of its one line
     ("probe", "--distance=rope,dca --by=depth", "--distance=rope,dca: --by=depth takes one method; leave --by out"),
     ("probe", "--distance=rope,strng", "--distance=strng: unknown method; did you mean string?"),
     ("probe", "--haystack=none.txt", "--haystack=none.txt: no such file; give a .txt, .json or .jsonl file"),
-    ("distance", "--window=96 --prompt=128", "--prompt=128: must be 96 or less, the window, and have room for "),
     ("passkey", "--lengths=20", "--lengths=20: too short for "),
 ]
 

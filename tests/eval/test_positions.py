@@ -209,7 +209,6 @@ def test_no_whole_matrix_of_a_long_text_is_computed(monkeypatch, capsys, tmp_pat
             "string --shift=3 --windw=0 --length=0",
             ["--windw=0: unknown setting; did you mean window?", "--length=0: must"],
         ),
-        ("plain --length=9 --counts=x", ["--counts=x: would be ignored, nothing is drawn; add --plot"]),
         ("pose --n_tokens=9 --target_len=8", ["--target_len=8: must be "]),
     ],
 )

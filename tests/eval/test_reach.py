@@ -191,7 +191,6 @@ def test_the_command_reads_runs_and_writes_its_tables_and_picture(tmp_path, caps
     assert "f at 64 tokens, without it 0 more probes\narms differ in: data.corpus.median_tokens, data.window" in text
     assert "not in the regression: section, unknown in some points" in text
     assert "not in the regression: theta, the same in all points" in text
-    assert "one f for all arms? the largest mean is 1 times the smallest" in text
     rows = pd.DataFrame(map(json.loads, (tmp_path / "out" / "reach.jsonl").read_text().splitlines()))
     found = rows[rows["table"] == "coefficients"].set_index("column")
     assert list(found.index) == ["f", "tokens", "window"]
