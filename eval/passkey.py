@@ -55,7 +55,7 @@ from lab.command import start
 from lab.data import synthetic
 from lab.data.config import Synthetic
 from lab.draw import draw
-from lab.probe.needles import next_word
+from lab.probe.needles import check_enough, next_word
 from lab.schema import Length, PathText, Tests
 
 Protocol = Literal["passkey", "lab"]
@@ -108,7 +108,7 @@ class PasskeyTests:
         is_synthetic = isinstance(corpus, Synthetic)
         if (options.protocol or ("lab" if is_synthetic else "passkey")) == "passkey":
             return cls("passkey")
-        filler = haystack_of(subject, options.haystack, None)
+        filler, _ = haystack_of(subject, options.haystack, None)
         return cls("lab", corpus.digits if isinstance(corpus, Synthetic) else DIGITS, filler)
 
     def draft(self, depth: float, seed: int, index: int) -> Draft:
@@ -176,6 +176,10 @@ class Passkey(Measure):
         what, ends = f"the {self.tests.protocol} protocol", (max(1, window // 4), 2 * window)
         self.lengths = choose_lengths(options.lengths, what, max(fixed), self.budget, ends)
         self.longest = self.lengths[-1]
+        if options.haystack is not None:
+            n_tokens = self.longest - self.budget - fixed[0]
+            named = f"--haystack={options.haystack}"
+            check_enough(self.tests.filler, self.subject.tokenizer, n_tokens, self.longest, named)
 
     def cells(self) -> Iterator[Cell]:
         """List the depths of each length."""

@@ -118,8 +118,8 @@ def built(kind: type[AnyProbe], subject: Subject, config: ProbeConfig, haystack:
     Raises: LabError, whose lines name settings as options.
     """
     experiment = subject.model.experiment
-    text = haystack_of(subject, haystack, None if experiment is None else experiment.probe.haystack)
-    given: dict[str, Any] = {"stop_id": subject.stop_id, "device": subject.device}
+    text, source = haystack_of(subject, haystack, None if experiment is None else experiment.probe.haystack)
+    given: dict[str, Any] = {"stop_id": subject.stop_id, "device": subject.device, "source": source}
     try:
         return kind(config, subject.tokenizer, text, window=window, **given)
     except ConfigError as error:
@@ -150,6 +150,7 @@ class NeedleMeasure(Measure):
         if short:
             raise ConfigError(*(f"--lengths={length}: {rule}; use {shortest} or more" for length in short))
         self.longest = self.lengths[-1]
+        self.probe.check_haystack(self.longest)
 
     def choose_lengths(self) -> list[int]:
         """Choose the lengths, rising."""

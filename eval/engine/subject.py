@@ -188,8 +188,8 @@ def source(model: OpenedModel, device: torch.device) -> dict[str, Any]:
     }
 
 
-def haystack_of(subject: Subject, path: str | None, own: str | None) -> str:
-    """Read the text to hide numbers in: the file `path`, or a run's `own`, or its corpus.
+def haystack_of(subject: Subject, path: str | None, own: str | None) -> tuple[str, str | None]:
+    """Read the text to hide numbers in: the file `path`, or a run's `own`, or its corpus; and name a file's setting.
 
     A run's own is what its folder keeps of it, if it keeps one.
 
@@ -197,11 +197,12 @@ def haystack_of(subject: Subject, path: str | None, own: str | None) -> str:
     """
     experiment = subject.model.experiment
     if path is not None:
-        return "\n".join(read_texts(Path(path), "--haystack"))
+        return "\n".join(read_texts(Path(path), "--haystack")), f"--haystack={path}"
     if experiment is None:
         raise ConfigError("--haystack: must be set, a Hugging Face folder has no corpus of its own; give a text file")
+    source = None if own is None else f"probe.haystack={own}"
     run = subject.model.folder if own == experiment.probe.haystack else None
-    return load_haystack(own, experiment.data, subject.tokenizer, run)
+    return load_haystack(own, experiment.data, subject.tokenizer, run), source
 
 
 def source_text(subject: Subject, path: str | None, text_field: str) -> str:

@@ -186,6 +186,7 @@ class DistanceProbe(Probe):
         (number,) = draw_numbers(np.random.default_rng(config.seed), 1, config.digits)
         needles.check_spelling(tokenizer, synthetic.answer([number]), [number], lambda text: answers(text, number))
         self.distances = self.choose_distances()
+        needles.check_enough(self.haystack, tokenizer, len(self.test.reachable), self.window, self.source)
 
     @classmethod
     def beside(cls, probe: Probe) -> DistanceProbe | None:

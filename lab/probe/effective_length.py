@@ -27,7 +27,7 @@ from lab.model import devices
 from lab.probe import needles, released_needles
 from lab.probe.config import ProbeConfig
 from lab.probe.limits import Design, LengthResult, exact_limits, sequential_design
-from lab.probe.needles import Case, NeedleCase, check_spelling, plain_ids
+from lab.probe.needles import Case, NeedleCase, check_enough, check_spelling, plain_ids
 
 SPELLED = 16  # numbers that a tokenizer must decode unchanged
 LOOK_EVERY = 8  # new tokens between two looks at what the rows of a batch have answered
@@ -121,7 +121,8 @@ class ResultStore:
 class Probe:
     """The settings, tokenizer and text that the tests of one model are drawn from, and how they are run.
 
-    `by` names what tests differ by, their length or their distance.
+    `by` names what tests differ by, their length or their distance. `source` is the setting that names the haystack's
+    file; None for text of the corpus.
 
     Units: `window`, the training window, in tokens.
     """
@@ -133,6 +134,7 @@ class Probe:
     window: int
     stop_id: int | None
     device: torch.device | str = "cpu"
+    source: str | None = None
     by: ClassVar[str]
     case: ClassVar[Callable[..., NeedleCase]]  # draws a test of a length or distance
     design: Design = field(init=False)  # where the tests of a length or distance stop
@@ -199,6 +201,14 @@ class NeedleProbe(Probe):
             rule = f"no multiple of probe.step={config.step} up to it has room for a test, {self.shortest} tokens"
             longest = config.longest(self.window)
             raise ConfigError(f"probe.max_length={longest}: {rule}; raise probe.max_length or lower probe.step")
+
+    def check_haystack(self, length: int) -> None:
+        """Refuse a file whose text a test of this length would repeat.
+
+        Raises: DataError.
+        """
+        n_hay = length - self.shortest + self.config.needles
+        check_enough(self.haystack, self.tokenizer, n_hay, length, self.source)
 
     def case(self, length: int, test: int) -> NeedleCase:
         """Draw one test of a length."""

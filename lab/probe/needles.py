@@ -82,6 +82,19 @@ def text_to_keep(path: str | None, data: DataConfig, tokenizer: Tokenizer, longe
     return kept if fills or len(kept) == len(text) else None
 
 
+def check_enough(text: str, tokenizer: Tokenizer, n_tokens: int, length: int, source: str | None) -> None:
+    """Refuse a file's text that a test of `length` tokens, `n_tokens` of them from the text, would repeat.
+
+    Raises: DataError, which begins with `source`, the setting that names the file; None for text of the corpus.
+    """
+    if source is None or len(plain_ids(tokenizer, text[: 2 * CHARS_PER_TOKEN * n_tokens])) >= n_tokens:
+        return
+    have = len(plain_ids(tokenizer, text))
+    if have < n_tokens:
+        rule = f"has {have:,} tokens, and a test of {length:,} holds {n_tokens:,} of them, some twice"
+        raise DataError(f"{source}: {rule}; give a longer text, or shorter lengths")
+
+
 def read_texts(path: Path, field: str, text_field: str = "text") -> list[str]:
     """Read a .txt file, the `text_field` of a .json object, or that of every line of a .jsonl file, each one text.
 

@@ -148,15 +148,19 @@ class Probing(Callback):
 def make_needle_probe(experiment: Experiment, device: torch.device) -> NeedleProbe:
     """Build the probe of a config on its corpus's tokenizer and haystack."""
     data = experiment.data
+    path = experiment.probe.haystack
     tokenizer = load_tokenizer(shard_folder(data))
-    return NeedleProbe(
+    probe = NeedleProbe(
         experiment.tests,
         tokenizer,
-        load_haystack(experiment.probe.haystack, data, tokenizer, experiment.run.path),
+        load_haystack(path, data, tokenizer, experiment.run.path),
         window=data.window,
         stop_id=end_of_document(data, tokenizer),
         device=device,
+        source=None if path is None else f"probe.haystack={path}",
     )
+    probe.check_haystack(probe.lengths[-1])
+    return probe
 
 
 def describe_probed(experiment: Experiment, device: torch.device, consumed_tokens: int) -> dict[str, Any]:

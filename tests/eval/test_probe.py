@@ -176,6 +176,19 @@ def test_other_weights_take_up_nothing(probe, run_folder, tmp_path):
     assert not FinishedTests(tmp_path / "out", CONSUMED, {**key, "weights": "0" * 64}).known(192)
 
 
+def test_a_text_that_a_test_would_hold_twice_is_refused(probe, bpe, tmp_path):
+    path = tmp_path / "short.txt"
+    tokens = len(bpe.encode("word " * 40, add_special_tokens=False).ids)
+    path.write_text("word " * 40)
+    status, folder, said = probe(f"--haystack={path}")
+    assert status == 2
+    rule = (
+        rf"has {tokens} tokens, and a test of 320 holds \d+ of them, some twice; give a longer text, or shorter lengths"
+    )
+    assert re.fullmatch(rf"--haystack={path}: {rule}\n", said.err)
+    assert not folder.exists()
+
+
 @pytest.fixture
 def exported(run_folder, tmp_path):
     """The run's weights as a Hugging Face folder."""
