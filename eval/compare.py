@@ -15,9 +15,9 @@ the texts of each run's own corpus do. A probe's summary gives lines of its own:
 
 Runs that differ only in run.seed are one column: the mean of each score over the seeds, with 95% limits by the t
 distribution; --by model shows each run. Differences to the first column are tested. Outcomes of the same tests take
-McNemar's exact test, or the paired t test where they are not 0 or 1; other shares take Fisher's exact test. Means over
-the same seeds take the paired t test. Probes that stopped early have no test. Holm's method adjusts all p of a table
-together.
+McNemar's exact test, or the paired t test where they are not 0 or 1; other shares take Fisher's exact test. Probes that
+stopped early are compared by their exact limits, means over seeds by the paired t test or Welch's. Holm's method
+adjusts all p of a table together.
 """
 
 from __future__ import annotations
@@ -223,7 +223,7 @@ def legend(grid: Grid) -> list[str]:
         "Shares in percent, with limits where they are known.": True,
         "Of several seeds the mean, with 95% limits by the t distribution.": (cells.seeds > 1).any(),
         f"* differs from {first} at {LEVEL:g}: {named}; p adjusted for {tests.sum()} comparisons (Holm).": len(tests),
-        f"? no test ({untested}): no outcomes of the same tests, shares of all tests, or equal seeds.": untested,
+        f"? no test ({untested}): neither outcomes of the same tests nor shares of tests are recorded.": untested,
         f"{grid.older:,} results of older checkpoints are left out; --by=checkpoint shows them.": grid.older,
     }
     return [text for text, is_shown in lines.items() if is_shown]

@@ -145,6 +145,7 @@ KINDS = {  # by what kind_of returns
     "needles_by_method": Kind("methods", "{required} of {needles} needles", NEEDLES),
     "harness": Kind("harness", "{task} {metric} {filter}", HARNESS, "score"),
     "distance": Kind("distance", "numbers found", ("needles", "digits", "answer_budget", "haystack")),
+    "found_by_prompt": Kind("distance", "numbers found in {context} tokens", ("needles", "digits", "haystack")),
     "needles_by_distance": Kind("distance", "numbers found, several in a test", ()),
     "probe": Kind("probe", "{required} of {needles} needles", NEEDLES),
 }

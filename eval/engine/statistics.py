@@ -17,8 +17,8 @@ Source: McNemar 1947, in its exact form; Holm 1979.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from functools import lru_cache
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -26,13 +26,15 @@ import numpy as np
 import pandas as pd
 
 from eval.engine.rows import Row, limits, to_text
-from lab.probe.limits import share_limits
+from lab.probe.limits import exact_limits, sequential_design, share_limits
 from lab.train.folder import RunFolder
 
 Verdict = tuple[str | None, float]  # the name of the test, and p
 NONE: Verdict = (None, np.nan)
+LEAST = -12.0  # the smallest p that is resolved, as a power of ten
 MCNEMAR, PAIRED_T, FISHER = "exact McNemar on the same tests", "paired t on the same tests", "Fisher's exact test"
-SEEDS_PAIRED = "paired t over the same seeds"
+LIMITS = "exact limits that lie apart, as tests stopped early"
+SEEDS_PAIRED, SEEDS = "paired t over the same seeds", "Welch's t over seeds"
 BASE, LEVEL = "rope", 0.05
 FORMS = {"n": ",", "share": ".3f", "p": ".2g", "found": ".3f"}
 KEY = ("method", "protocol", "needles", "digits", "answer_budget", "seed")  # of finished tests, beside hashes
@@ -87,8 +89,8 @@ def judge(cells: pd.DataFrame) -> pd.DataFrame:
 def compare(first: Any, second: Any) -> Verdict:
     """Test the difference of two results of one line.
 
-    Outcomes of the same tests take McNemar's exact test, or the paired t test where they are not 0 or 1. Other shares
-    take Fisher's exact test. Shares of tests that stopped early, whose number follows from outcomes, have no test.
+    Shares of tests that stopped early are compared by their exact limits. Outcomes of the same tests take McNemar's
+    exact test, or the paired t test where they are not 0 or 1. Other shares take Fisher's exact test.
 
     Source: Fisher 1935; Student 1908; McNemar 1947.
     """
@@ -97,7 +99,7 @@ def compare(first: Any, second: Any) -> Verdict:
     if max(first.seeds, second.seeds) > 1:
         return over_seeds(first.by_seed, second.by_seed)
     if first.unit == "share" and (first.row.get("stops") or second.row.get("stops")):
-        return NONE
+        return LIMITS, apart(first, second)
     ours, theirs = outcomes(first), outcomes(second)
     if ours and theirs and set(ours) == set(theirs):
         if {*ours.values(), *theirs.values()} <= {0.0, 1.0}:
@@ -111,10 +113,15 @@ def compare(first: Any, second: Any) -> Verdict:
 
 
 def over_seeds(first: Mapping[Any, float], second: Mapping[Any, float]) -> Verdict:
-    """Test two means over the same seeds, two or more, by the paired t test; others have no test."""
-    if len(first) < 2 or set(first) != set(second):
+    """Test two means over seeds: the paired t test, or Welch's where the seeds differ; one seed has no test."""
+    from scipy.stats import ttest_ind
+
+    if min(len(first), len(second)) < 2:
         return NONE
-    return paired_t([second[seed] - first[seed] for seed in first], SEEDS_PAIRED)
+    if set(first) == set(second):
+        return paired_t([second[seed] - first[seed] for seed in first], SEEDS_PAIRED)
+    p = float(ttest_ind([*first.values()], [*second.values()], equal_var=False).pvalue)
+    return (SEEDS, p) if np.isfinite(p) else NONE
 
 
 def paired_t(differences: Sequence[float], name: str) -> Verdict:
@@ -129,6 +136,31 @@ def paired_t(differences: Sequence[float], name: str) -> Verdict:
     if not any(differences):
         return name, 1.0
     return (name, float(stats.ttest_1samp(differences, 0).pvalue)) if np.std(differences) > 0 else NONE
+
+
+def apart(first: Any, second: Any) -> float:
+    """Find the smallest a at which the exact limits of two shares, each at confidence 1 - a/2, lie apart.
+
+    A sequential probe's number of tests depends on their outcomes, for which these limits allow and other tests do not.
+    Both hold their true shares with probability 1 - a or more, so that p is conservative.
+    """
+    from scipy.optimize import brentq
+
+    def limits_of(record: Any) -> Callable[[float], tuple[float, float]]:
+        stops, passed, n = record.row.get("stops"), int(record.passed), int(record.n)
+        if not stops:
+            return partial(share_limits, passed, n)
+        design = sequential_design(stops["tests"], tuple(stops["thresholds"]), stops["error"], stops["round"])
+        return partial(exact_limits, design, n, passed)
+
+    low, high = (limits_of(record) for record in sorted((first, second), key=lambda r: r.passed / r.n))
+
+    def gap(log_a: float) -> float:
+        return high(1 - 10**log_a / 2)[0] - low(1 - 10**log_a / 2)[1]
+
+    if gap(0.0) <= 0:
+        return 1.0
+    return float(10 ** (LEAST if gap(LEAST) > 0 else brentq(gap, LEAST, 0.0, xtol=1e-6)))
 
 
 def outcomes(record: Any) -> dict[Any, float] | None:

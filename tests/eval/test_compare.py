@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from scipy.stats import fisher_exact, ttest_rel
+from scipy.stats import fisher_exact, ttest_ind, ttest_rel
 
 from eval.compare import WRITERS, arrange, main, spread
 from eval.engine.records import read_records
-from eval.engine.statistics import FISHER, MCNEMAR, PAIRED_T, SEEDS_PAIRED, compare, holm
+from eval.engine.statistics import FISHER, LIMITS, MCNEMAR, PAIRED_T, SEEDS, SEEDS_PAIRED, compare, holm
 from lab.errors import ConfigError
 from lab.schema import format_yaml
 from tests.eval.commands import runner
@@ -188,6 +188,17 @@ def probe_row(consumed, passed, tests=4, length=128, **changes):
     return {**about, **NEEDLES, **known, "accuracy": passed / tests, "score": passed / tests, **changes}
 
 
+def test_lengths_that_stopped_early_are_compared_by_their_limits(tmp_path):
+    """2 and 18 of 20: the limits meet at 1/2 where P(X <= 2) = (1 + 20 + 190) / 2^20 = a / 4."""
+    stops = {"tests": 20, "thresholds": [0.8], "error": 0.0, "round": 20}  # one look, at all tests
+    found = compared(write(tmp_path / "a", probe_row(7, 2, 20, stops=stops), probe_row(9, 18, 20)))
+    assert found == (LIMITS, pytest.approx(4 * 211 / 2**20, rel=1e-4))
+    same = write(tmp_path / "b", probe_row(7, 2, 20, stops=stops), probe_row(9, 3, 20, stops=stops))
+    assert compared(same)[1] == 1
+    far = write(tmp_path / "c", probe_row(7, 0, 500, stops={**stops, "tests": 500}), probe_row(9, 500, 500))
+    assert compared(far)[1] == 1e-12
+
+
 def write_run(folder, window, seed, passed, **summary):
     """Make a run folder with one probe, its tests drawn with the run's own seed from its own corpus."""
     name, haystack, consumed = f"w{window}-{seed}", f"text of {window}", 1000 + seed
@@ -217,7 +228,7 @@ def test_seeds_are_folded_into_their_mean_with_limits(windows):
     # .2, .4, .6: mean .4, s .2, t_2 = 4.3027: .4 -+ .4968, of which a share has the part above 0
     assert (first.score, first.low, first.high) == (pytest.approx(0.4), 0, pytest.approx(0.8968, abs=1e-4))
     assert (first.seeds, second.seeds, second.score) == (3, 2, pytest.approx(0.85))
-    assert second.test is None, "three seeds and two are no pairs"
+    assert (second.test, second.p) == (SEEDS, ttest_ind([0.2, 0.4, 0.6], [0.8, 0.9], equal_var=False).pvalue)
     same = grid_of(*windows[:2], *windows[3:], by=["data.window"]).cells
     assert (same.test == SEEDS_PAIRED).sum() == 1
     length = cells["probe effective length at 0.8", "96"], cells["probe effective length at 0.8", "192"]
@@ -263,7 +274,7 @@ def test_every_format(windows, tmp_path, capsys, suffix):
     assert (status, "4 results in 2 lines" in out) == (0, True)
     text = (tmp_path / f"t{suffix}").read_text()
     assert "<112, 2 seeds" in text
-    assert "? no test (2)" in text
+    assert "differs from 96 at 0.05" in text
 
 
 @pytest.mark.parametrize(
