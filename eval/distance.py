@@ -14,7 +14,7 @@ the share crosses the threshold (lab/probe/effective_distance.py):
     python -m eval.distance runs/cpu_demo --position.distance.method=rerope --position.distance.window=96
     python -m eval.distance runs/cpu_demo --window=384 --plot
     python -m eval.distance models/Llama-3.1-8B --haystack=essays.txt --points=6 --tests=50
-    python -m eval.distance "hf:OWNER/NAME@step*" --haystack=essays.txt -o series --plot
+    python -m eval.distance "hf:OWNER/NAME@step*" --haystack=essays.txt -o series
 
 All methods of --distance get the same tests. A name alone takes the parameters of eval/engine/methods.py.
 Several models, such as the revisions of a public model or the checkpoints of a
