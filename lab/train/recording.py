@@ -249,7 +249,11 @@ class Dashboard:
         """Wait for what is still to be sent."""
         import wandb
 
+        begin = time.monotonic()
         self.attempt(wandb.teardown, int(not finished))
+        if time.monotonic() - begin >= FINISH_S:
+            rest = f"wandb sync --include-online {Path(self.run.dir).parent}"
+            show(f"track.wandb: not all was sent in {FINISH_S:g} s; send it with: {rest}", error=True)
 
     def attempt(self, send: Callable[..., Any], value: Any) -> None:
         """Report the first failure; wandb raises SystemExit where its own process has failed."""
