@@ -42,7 +42,7 @@ SOME = {  # settings that the others must list
     "merge": ("weights", "positions"),
     "harness": ("tasks", "limit"),
     "plan": ("corpus",),
-    "positions": ("leak", "counts", "sentence_tokens", "samples"),
+    "positions": ("leak", "sentence_tokens", "samples"),
     "prepare": ("data.window", "data.upsample.share"),
     "compare": ("by",),
     "reach": ("at", "last"),

@@ -22,17 +22,38 @@ SUMS = ("loss", "targets", "tokens", "stop", "weight")
 """Nats, scored tokens, tokens, ranks asked to stop, the targets' loss weights. A metric adds its name here."""
 
 
+class StepSums:
+    """Named sums in one float64 vector, which one all-reduce adds up over ranks and one copy takes to the host.
+
+    `not_finite` has a flag for each stream, set where a pack's loss is not finite.
+    """
+
+    def __init__(self, n_streams: int) -> None:
+        self.vector = torch.zeros(len(SUMS) + n_streams, dtype=torch.float64, device="cpu")
+
+    def __getitem__(self, name: str) -> Tensor:
+        """Return a sum as a view of no dimensions."""
+        return self.vector[SUMS.index(name)]
+
+    @property
+    def not_finite(self) -> Tensor:
+        """The flags of all streams, as a view."""
+        return self.vector[len(SUMS) :]
+
+
 @dataclass(frozen=True)
 class StepStats:
     """Statistics of one optimizer step over all ranks.
 
-    `skipped` is whether loss or gradient were not finite, so that the step changed nothing.
+    `skipped` is whether loss or gradient were not finite, so that the step changed nothing; `streams` are the streams
+    whose packs then had a loss that is not finite, none where only the gradient was not.
     """
 
     sums: Mapping[str, float]
     grad_norm: float
     lr: float
     skipped: bool
+    streams: tuple[int, ...] = ()
 
 
 class Training(lightning.LightningModule):
@@ -68,7 +89,7 @@ class Training(lightning.LightningModule):
         self.stop_asked = False  # this rank received a signal
         self.stop_agreed = False  # any rank received a signal before the last step
         self.skipped_steps = 0  # without an update, over the whole run
-        self.sums = torch.zeros(len(SUMS), dtype=torch.float64, device="cpu")  # one number for each of SUMS
+        self.sums = StepSums(train.n_packs)
 
     def configure_model(self) -> None:
         """Build the decoder, the same on every rank, with the weights to start from; sharded where there is a mesh."""
@@ -96,13 +117,15 @@ class Training(lightning.LightningModule):
             loss_weights=weights,
         )
         loss, plain = (loss, loss) if weights is None else loss
-        self.sums = self.sums.to(loss.device)
+        sums = self.sums
+        sums.vector = sums.vector.to(loss.device)
         counted = self.context is None or self.context.rank == 0  # the others of a group have the same pack
-        weight = batch["n_targets"] if weights is None else weights.sum(dtype=torch.float64)
-        targets, tokens = batch["n_targets"] * counted, segments.n_real * counted
-        added = (plain.detach(), targets, tokens, float(self.stop_asked), counted * weight)
-        for total, value in zip(self.sums.unbind(), added, strict=True):
-            total.add_(value)  # a number is an argument of the kernel, not a copy to it
+        sums["loss"].add_(plain.detach())
+        sums["targets"].add_(batch["n_targets"] * counted)  # a number is an argument of the kernel, not a copy to it
+        sums["tokens"].add_(segments.n_real * counted)
+        sums["stop"].add_(float(self.stop_asked))
+        sums["weight"].add_(counted * (batch["n_targets"] if weights is None else weights.sum(dtype=torch.float64)))
+        sums.not_finite[batch["stream"]].add_(~(torch.isfinite(loss.detach()) & torch.isfinite(plain.detach())))
         return loss / (self.train_config.micro_batch_tokens // self.train_config.context_parallel)
 
     def configure_gradient_clipping(
@@ -117,21 +140,21 @@ class Training(lightning.LightningModule):
         Source: torch/optim/adam.py, _fused_adam.
         """
         if distributed.is_available() and distributed.is_initialized():
-            distributed.all_reduce(self.sums)
-        loss, *_, weight = self.sums.unbind()
+            distributed.all_reduce(self.sums.vector)
+        weight = self.sums["weight"]
         scale = torch.full_like(weight, self.train_config.batch_tokens) / weight.masked_fill(weight == 0, 1.0)
         parameters = [p for p in self.parameters() if p.grad is not None]
         torch._foreach_mul_([p.grad for p in parameters if p.grad is not None], scale)  # a few operations on a GPU
         norm = torch.nn.utils.clip_grad_norm_(parameters, CLIP_NORM)
         norm = norm.full_tensor() if hasattr(norm, "full_tensor") else norm
-        bad = ~torch.isfinite(norm + loss)
+        bad = ~torch.isfinite(norm + self.sums["loss"]) | (self.sums.not_finite.sum() > 0)
         optimizer.found_inf = bad.float()
-        found = torch.cat([self.sums, norm[None], bad[None]])
+        found = torch.cat([self.sums.vector, norm[None], bad[None]])
         self.copied = found.to("cpu", non_blocking=True)  # from a GPU to pinned memory, at once
         self.copy_done = torch.cuda.Event() if found.is_cuda else None
         if self.copy_done is not None:
             self.copy_done.record()
-        self.sums.zero_()
+        self.sums.vector.zero_()
 
     def optimizer_step(
         self, epoch: int, batch_idx: int, optimizer: Any, optimizer_closure: Callable[[], Any] | None = None
@@ -145,11 +168,12 @@ class Training(lightning.LightningModule):
         if self.copy_done is not None:
             self.copy_done.synchronize()  # waits for nothing that was queued after the copy
         *values, norm, bad = self.copied.tolist()
-        sums = dict(zip(SUMS, values, strict=True))
+        sums = dict(zip(SUMS, values, strict=False))
+        streams = tuple(stream for stream, flag in enumerate(values[len(SUMS) :]) if flag)
         self.consumed += int(sums["tokens"])
         self.stop_agreed = sums["stop"] > 0
         self.skipped_steps += int(bad)
-        self.finished = StepStats(sums, norm, lr, bool(bad))
+        self.finished = StepStats(sums, norm, lr, bool(bad), streams)
 
     def configure_optimizers(self) -> Any:
         """AdamW with decay on matrices only, and the schedule by step."""

@@ -11,7 +11,6 @@ launchers and clusters repeat them, and a repeated signal must not kill a run th
 
 from __future__ import annotations
 
-import math
 import os
 import re
 import signal
@@ -35,6 +34,7 @@ from lab.train.shards import Files, ShardWriter, finish_writing, packed, restore
 from lab.train.starting import Start
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)  # Ctrl-C; kill and preemption; SLURM's warning
+SHOWN = 8  # streams that a fault names at most
 LOST = re.compile("peer|timed out|remote", re.IGNORECASE)  # in the errors of gloo and NCCL
 COPY_S = 1.0  # a Ctrl-C this soon after another is the same one, forwarded by a launcher
 
@@ -89,10 +89,11 @@ class Stopping(Callback):
         if not module.finished:
             return
         if module.finished.skipped:
-            what = "gradient" if math.isfinite(module.finished.sums["loss"]) else "loss"
+            streams = ", ".join(map(str, module.finished.streams[:SHOWN]))
+            what = f"loss that is not finite (streams {streams})" if streams else "gradient that is not finite"
             remedy = "start another run with a lower optim.lr, or resume from the last checkpoint on another machine"
             place = f"step {trainer.global_step}, which ends at {module.consumed:,} tokens"
-            self.fault = f"optim.lr={module.optim.lr}: {place}, has a {what} that is not finite; {remedy}"
+            self.fault = f"optim.lr={module.optim.lr}: {place}, has a {what}; {remedy}"
         if self.fault or module.stop_agreed:
             self.stop(trainer)
 
