@@ -85,7 +85,8 @@ def arrange(records: pd.DataFrame, by: Sequence[str] = ()) -> Grid:
 
 def with_arms(records: pd.DataFrame) -> pd.DataFrame:
     """Add the settings in which runs differ, and name models by their arms, whose checkpoints get common names."""
-    frame, has = records.copy(), records.run != ""
+    frame = records.reindex(columns=list(dict.fromkeys([*records, "length", "checkpoint", "weights"])))
+    has = records.run != ""
     settings = dict(zip(frame.run[has], frame.settings[has], strict=True))
     for name in differing(settings):
         frame[name] = [str(known.get(name)) for known in frame.settings]

@@ -277,6 +277,14 @@ def test_every_format(windows, tmp_path, capsys, suffix):
     assert "differs from 96 at 0.05" in text
 
 
+def test_a_file_of_reach_alone_is_a_table(tmp_path, capsys):
+    row = {"model": "m", "method": "rope+plain", "checkpoint": "c", "metric": "reach", "threshold": 0.8, "n": 8}
+    limits = {"reach": 50.5, "reach_low": 40.0, "reach_high": 60.0, "first_distance": 24, "last_distance": 83}
+    path = write(tmp_path, {**row, **limits, "confidence": 0.95})
+    assert main([str(path)]) == 0
+    assert "50.5 (40 to 60), n=8" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("words", "fault"),
     [
