@@ -10,10 +10,13 @@ import os
 import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lab.command import FAILED, STOPPED, show
 from lab.errors import ConfigError
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
 
 SIGNALS = "SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1"  # that torchrun passes on to the ranks
 SAVE_S = 600  # what ranks may take to save after a signal
@@ -145,3 +148,18 @@ def exchange(value: Any, reason: str | None = None) -> list[Any]:
     if reasons:
         raise WorkFailed(reasons[0])
     return [value for value, _ in parts]
+
+
+def sum_over_ranks(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Add up the values of every rank; a collective call.
+
+    Shapes: any, the same on every rank, and returned.
+    """
+    import torch
+    from torch import distributed
+
+    total = torch.from_numpy(values.copy())
+    if distributed.is_available() and distributed.is_initialized():
+        total = total.to("cuda" if distributed.get_backend() == "nccl" else "cpu")
+        distributed.all_reduce(total)
+    return total.cpu().numpy()

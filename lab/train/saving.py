@@ -192,7 +192,7 @@ class Checkpointing(Callback):
             "skipped_steps": module.skipped_steps,
             "schedule": trainer.lr_scheduler_configs[0].scheduler.state_dict(),
             "data": trainer.datamodule.state_dict(),  # type: ignore[attr-defined]
-            "recording": self.recording.state_dict(),
+            "recording": self.recording.state_of(counts),
             "final": final,
         }
 
