@@ -23,7 +23,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from eval.engine.cases import Writer
-from eval.engine.subject import Subject
+from eval.engine.subject import MOST_TOKENS, Subject
 from lab.data.tokenizer import check_ids, special_ends
 from lab.errors import ConfigError, DataError, first_line
 from lab.model.huggingface.config import read_json
@@ -31,7 +31,6 @@ from lab.model.huggingface.config import read_json
 Ids = list[int]
 Truncate = Literal["left", "middle"]
 FILES = ("config", "generation_config")
-MOST_TOKENS = 4096  # of a text, where the training window is not known
 SPECIAL = 4  # special tokens, which have no text, within a stop string
 GREEDY = {"do_sample": (None, False), "num_beams": (None, 1)}  # settings of a task that change no greedy answer
 IDLE = ("temperature", "top_p", "top_k")
@@ -149,9 +148,8 @@ def open_tokenizer(subject: Subject, folder: Path, *, chat: bool) -> tuple[Any, 
         except (OSError, ValueError, KeyError) as error:
             fault = f"{folder} has no tokenizer of transformers ({first_line(error)})"
             raise ConfigError(f"--apply_chat_template: {fault}; use a model that was trained on chats") from error
-    text = {"bos_token": subject.tokenizer.id_to_token(prefix[0])}
-    if stop_ids:
-        text["eos_token"] = subject.tokenizer.id_to_token(stop_ids[0])
+    ends = {"bos_token": prefix[:1], "eos_token": stop_ids[:1]}
+    text = {name: subject.tokenizer.id_to_token(token) for name, tokens in ends.items() for token in tokens}
     make: Any = PreTrainedTokenizerFast
     own = Writer(subject.tokenizer).tokenizer
     return make(tokenizer_object=own, split_special_tokens=True, **text), prefix[0], stop_ids

@@ -100,12 +100,10 @@ def frequent_words(_: Writer, __: Sources, turn: Turn) -> Draft:
     ahead = [(n, counts(n, ASKED + 2)) for n in range(int(np.ceil(1 / (last - following))) + 1)]
     clear = [n for n, found in ahead if found[ASKED] > found[-1]]
 
-    def counted(units: int) -> list[int]:
-        return counts(clear[units] if units < len(clear) else clear[-1] + 1 + units - len(clear), ranks)
-
     def prompt(units: int, dots: int = 0) -> str:
         words = [DOTS, *coded.first(ranks - 1)]
-        entries = [word for word, count in zip(words, counted(units), strict=True) for _ in range(count)]
+        n_words = clear[units] if units < len(clear) else clear[-1] + 1 + units - len(clear)
+        entries = [word for word, count in zip(words, counts(n_words, ranks), strict=True) for _ in range(count)]
         places = np.argsort(np.random.default_rng(order).random(len(entries)))
         return FREQUENT_WORDS.format(context=" ".join([entries[place] for place in places] + [DOTS] * dots))
 
