@@ -127,8 +127,6 @@ def draw_windows(options: ImpactConfig, tuned: OpenedModel, tokenizer: Tokenizer
     Raises: LabError.
     """
     length = options.length or tuned.train_len
-    if length is None:
-        raise ConfigError("--length: must be set, TUNED does not state its training window; give the target length")
     if options.text is None:
         if tuned.experiment is None:
             raise ConfigError(NO_CORPUS)

@@ -41,7 +41,7 @@ from eval.engine.cases import Distinct, TextCase, Writer, draw_pair, fit
 from eval.engine.command import CellOptions, Form
 from eval.engine.rows import Row, limits
 from eval.engine.run import Cell, Measure, run_measure
-from eval.engine.subject import MOST_TOKENS, SUBJECT
+from eval.engine.subject import SUBJECT
 from lab.command import start
 from lab.schema import Length, Tests
 
@@ -124,10 +124,9 @@ class LineRetrieval(Measure):
         self.writer = Writer(self.subject.tokenizer)
         self.budget = answer_budget(self.writer, DIGITS, BUDGET)
         fixed = max(len(self.case(index, LEAST_LINES).prompt_ids) for index in range(self.options.tests))
-        window = self.subject.model.train_len or MOST_TOKENS
+        window = self.subject.model.train_len
         what, ends = f"line retrieval of {LEAST_LINES} lines", (max(1, window // 4), window)
         self.lengths = choose_lengths(self.options.lengths, what, fixed, self.budget, ends)
-        self.longest = self.lengths[-1]
 
     def case(self, index: int, lines: int) -> TextCase:
         """Draw one test."""

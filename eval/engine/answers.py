@@ -20,14 +20,13 @@ from eval.engine.cases import TextCase, Writer
 from eval.engine.rows import Results, Row, shortened
 from eval.engine.subject import Subject, doublings
 from lab.errors import ConfigError
-from lab.probe.effective_length import NeedleProbe, ResultStore
+from lab.probe.effective_length import ResultStore
 from lab.probe.limits import share_limits
 from lab.probe.needles import Case
 
 CONFIDENCE = 0.95
 SAMPLE = 64  # numbers differ in tokens; the longest of this many is the bound
 NUMBER = re.compile(r"[0-9]+")
-EIGHTHS = 8  # lengths up to the training window of a model without a probe of its own
 
 
 def summed(outcome: Outcome) -> Row:
@@ -137,19 +136,3 @@ def finished_tests(subject: Subject, folder: Path, tests: Row, first: Case, by: 
         "prompt": first.prompt_hash,  # names the tokenizer and how tests are drawn
     }
     return FinishedTests(folder, subject.model.consumed_tokens or 0, key, by)
-
-
-def own_lengths(subject: Subject, probe: NeedleProbe) -> list[int]:
-    """List the lengths that the run probes, up to its training window where it names no last one.
-
-    Eighths of the training window for a Hugging Face folder. The first with room for a test where there is none.
-    """
-    experiment = subject.model.experiment
-    shortest = probe.shortest
-    longest = subject.model.train_len or shortest
-    step = max(1, longest // EIGHTHS)
-    if experiment is not None:
-        step = experiment.probe.step
-        longest = experiment.probe.max_length or longest
-    first = -(-shortest // step) * step
-    return list(range(first, longest + 1, step)) or [first]

@@ -20,12 +20,12 @@ from typing import Any
 
 import numpy as np
 
-from eval.engine.answers import own_lengths
 from eval.engine.needles import STYLE, NeedleMeasure
 from eval.engine.rows import Row, limits, pivot, shortened, to_text, write_rows
 from eval.engine.statistics import share
 from lab.draw import below, draw
 from lab.errors import ConfigError
+from lab.probe.config import ProbeConfig
 from lab.probe.needles import DEPTH_RANGE
 
 THIRDS = ("0-33%", "33-66%", "66-99%")
@@ -94,18 +94,20 @@ def third_rows(tests: Sequence[Row], found: Finds, seed: int, confidence: float)
 class ByDepth(NeedleMeasure):
     """The numbers found by depth and length, and failures by third of the text."""
 
-    def choose_lengths(self) -> list[int]:
-        """Return the lengths asked for, or the run's own.
+    def choose_lengths(self, config: ProbeConfig, shortest: int) -> Sequence[int]:
+        """Return the lengths asked for, or the run's own, up to its training window where it names no last one.
 
         Raises: ConfigError for a number of depths that is not a whole number of them to a needle.
         """
-        needles = self.probe.config.needles
+        needles = config.needles
         self.depths = self.options.depths or CELLS_PER_NEEDLE * needles
         if self.depths % needles:
             near = max(1, round(self.depths / needles)) * needles
             rule = f"must be a multiple of the {needles} needles, each of which has depths of its own"
             raise ConfigError(f"--depths={self.depths}: {rule}; use {near}")
-        return sorted(self.options.lengths or own_lengths(self.subject, self.probe))
+        first = -(-shortest // config.step) * config.step  # with room for a test
+        longest = config.max_length or self.subject.model.train_len
+        return self.options.lengths or range(first, longest + 1, config.step) or [first]
 
     @property
     def about(self) -> Row:

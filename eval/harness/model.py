@@ -32,7 +32,6 @@ from lab.model.huggingface.config import read_json
 Ids = list[int]
 Truncate = Literal["left", "middle"]
 FILES = ("config", "generation_config")
-MOST_TOKENS = 4096  # of a text, where the training window is not known
 SPECIAL = 4  # special tokens, which have no text, within a stop string
 GREEDY = {"do_sample": (None, False), "num_beams": (None, 1)}  # settings of a task that change no greedy answer
 IDLE = ("temperature", "top_p", "top_k")
@@ -46,7 +45,7 @@ def harness_model(subject: Subject, folder: Path, options: Any) -> Any:
     from lm_eval.models.huggingface import HFLM
 
     tokenizer, prefix_id, stop_ids = open_tokenizer(subject, folder, chat=options.apply_chat_template)
-    window = options.max_length or subject.model.train_len or MOST_TOKENS
+    window = options.max_length or subject.model.train_len
 
     class LabModel(HFLM):  # type: ignore[misc]
         """The harness's class with the differences that the module's docstring lists."""

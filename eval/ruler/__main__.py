@@ -96,7 +96,7 @@ class Ruler(Measure):
             task: max(options.answer_budget or task.budget, task.least_budget(self.writer, self.sources))
             for task in options.chosen
         }
-        self.lengths = sorted({*(options.lengths or doublings(SHORTEST, self.subject.model.train_len or SHORTEST))})
+        self.lengths = sorted({*(options.lengths or doublings(SHORTEST, self.subject.model.train_len))})
         shortest = self.lengths[0]
         least = {}
         for task in Bar(options.chosen, desc="drawing", leave=False):
