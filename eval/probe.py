@@ -100,11 +100,9 @@ class ByLength(NeedleMeasure):
 
     def rows(self) -> list[Row]:
         """Probe length after length, and write the records that training's probe writes."""
-        finished = self.finished()
         self.curve: list[LengthResult] = []
         with self.counting() as bar:
-            finished.report = bar.update
-            for result in self.probe.run(self.subject.generate, store=finished):
+            for result in self.probe.run(self.subject.generate, store=self.kept()):
                 self.curve.append(result)
                 bar.total -= self.config.tests - result.tests
                 bar.update(sum(each.tests for each in self.curve) - bar.n)
@@ -192,7 +190,7 @@ class ByMethod(NeedleMeasure):
         config = self.config
         decoder = self.subject.model.decoder
         decoder.frequencies, decoder.distance = item.place(self.own)
-        result = self.run_length(length, self.finished())
+        result = self.probe.run_length(self.subject.generate, length, store=self.kept())
         passed = [row["found"] >= config.required for row in result.cases]
         row = {
             **self.about,

@@ -125,11 +125,11 @@ class ByDepth(NeedleMeasure):
     def rows(self) -> list[Row]:
         """Run the tests, and write a row for each cell and each third."""
         found, rows, confidence = self.probe.protocol.found, [], self.config.confidence
-        finished = self.finished()
         with self.counting() as bar:
+            finished = self.kept()
             for length in self.lengths:
                 bar.name(f"{length:,} tokens")
-                result = self.run_length(length, finished)
+                result = self.probe.run_length(self.subject.generate, length, store=finished)
                 shared = {**self.about, "length": length, "seconds": result.seconds}
                 for row in depth_rows(result.cases, found, self.depths, confidence):
                     rows.append({**shared, "metric": "found_by_depth", **row})

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from annotated_types import Ge, Gt, Le, Lt
 
-from eval.engine.answers import FinishedTests, finished_tests
+from eval.engine.answers import FinishedTests
 from eval.engine.command import Form
 from eval.engine.rows import Row
 from eval.engine.run import Measure
@@ -23,7 +23,7 @@ from lab.draw import draw
 from lab.errors import ConfigError
 from lab.probe.config import ProbeConfig, ProtocolName
 from lab.probe.effective_length import NeedleProbe, Probe, shortest_test
-from lab.probe.limits import LengthResult, shown_length
+from lab.probe.limits import shown_length
 from lab.probe.measuring import tests_of
 from lab.schema import Length, PathText, Positive, Section, Seed, Share, Tests
 
@@ -153,21 +153,15 @@ class NeedleMeasure(Measure):
         """What every row says of the model and the tests."""
         return {**self.subject.row, **tests_of(self.probe)}
 
-    def finished(self) -> FinishedTests:
+    def kept(self) -> FinishedTests:
         """Open the file of the finished tests; what passes is judged later."""
         tests = {name: value for name, value in tests_of(self.probe).items() if name != "required"}
-        return finished_tests(self.subject, self.folder, tests, self.probe.case(self.probe.shortest, 0))
+        return self.finished(tests, self.probe.case(self.probe.shortest, 0), self.config.tests)
 
     def counting(self, methods: int = 1) -> Bar:
         """Open the bar of all tests."""
         self.bar = bar = Bar(total=methods * len(self.lengths) * self.config.tests, desc=self.kind, unit="test")
         return bar
-
-    def run_length(self, length: int, finished: FinishedTests) -> LengthResult:
-        """Run the tests of a length that are not finished."""
-        self.bar.known(sum(test < self.config.tests for test in finished.known(length)))
-        finished.report = self.bar.update
-        return self.probe.run_length(self.subject.generate, length, store=finished)
 
     def length_shares(self, rows: Sequence[Row], series: str, **style: Any) -> Any:
         """Draw shares of tests passed with their limits over length."""

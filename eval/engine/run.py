@@ -44,7 +44,7 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from eval.engine.answers import Outcome, judge
+from eval.engine.answers import FinishedTests, Outcome, judge
 from eval.engine.cases import TextCase
 from eval.engine.command import Form, Request, run
 from eval.engine.rows import Column, Found, Results, Row, columns_text, named_series, shortened, write_rows
@@ -53,6 +53,7 @@ from lab.command import CONTINUES, NOTHING_WRITTEN, Bar
 from lab.data.tokenizer import check_ids
 from lab.draw import Rule, draw, save
 from lab.probe.effective_length import answered
+from lab.probe.needles import Case
 
 
 class Cell(NamedTuple):
@@ -202,6 +203,22 @@ class Measure:
             self.bar.update(len(fresh))
         seconds = round((time.perf_counter() - began) * cell.tests / len(todo), 3) if todo else None
         return Outcome([known[index] for index in range(cell.tests)], seconds)
+
+    def finished(self, tests: Row, first: Case, asked: int, by: str = "length") -> FinishedTests:
+        """Open the file of the model's finished needle tests; `tests` are their properties, `first` is one of them.
+
+        Raises: LabError.
+        """
+        subject = self.subject
+        key = {
+            **tests,
+            "weights": subject.weights,
+            "method": subject.model.method,
+            "precision": subject.precision,
+            "device": subject.device.type,
+            "prompt": first.prompt_hash,  # names the tokenizer and how tests are drawn
+        }
+        return FinishedTests(self.folder, subject.model.consumed_tokens or 0, key, by, self.bar, asked)
 
     def found(self) -> Found:
         """Measure, draw the picture if it is asked for, and return what to show.
