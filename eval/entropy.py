@@ -101,7 +101,7 @@ class Entropy(OnTexts):
         style: dict[str, Any] = {"log_x": True, "x_title": "visible tokens n", "y_title": "attention entropy (nats)"}
         lines = draw(rows, "visible", "entropy", "layer", rules=rules, **style)
         uniform = draw(rows, "visible", "uniform", color=GREY, marks=False, **style)
-        return layer(uniform, lines).properties(title=[self.title, "grey: uniform attention, ln n"])
+        return layer(uniform, lines).properties(title=[self.title(), "grey: uniform attention, ln n"])
 
 
 @torch.no_grad()

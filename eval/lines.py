@@ -159,9 +159,9 @@ class LineRetrieval(Measure):
         known = {"length": max(tokens), "lines": {"least": min(lines), "most": max(lines)}}
         return {**known, "range": range_of(min(tokens), max(tokens)), **summed(outcome)}, outcome.records
 
-    def heading(self, row: Row) -> str:
+    def title(self) -> str:
         """Name the model and the tests."""
-        return f"{row['model']}: {row['method']}; {row['protocol']} protocol, {row['n']} tests each"
+        return f"{super().title()}; {self.options.protocol} protocol, {self.options.tests} tests each"
 
     def chart(self, rows: Sequence[Row]) -> Any:
         """Draw the share found over the tokens of the longest test, a line for each model and method."""

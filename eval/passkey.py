@@ -182,19 +182,19 @@ class Passkey(Measure):
         outcome = self.ask(cell, lambda index: finish(self.draft(index, depth), self.writer, **sizes), **sizes)
         return summed(outcome), outcome.records
 
-    def heading(self, row: Row) -> str:
+    def title(self) -> str:
         """Name the model and the tests."""
-        return f"{row['model']}: {row['method']}; {row['protocol']} protocol, {row['n']} tests a cell"
+        return f"{super().title()}; {self.protocol} protocol, {self.options.tests} tests a cell"
 
     def text(self, rows: Sequence[Row]) -> str:
         """Write the shares as a grid, in percent."""
         grid = 100 * pivot(rows, "depth", "length").rename(index="{:.0%}".format, columns="{:,}".format)
-        return f"{self.heading(rows[0])}\n\n{to_text(grid, '.0f')}"
+        return f"{self.title()}\n\n{to_text(grid, '.0f')}"
 
     def chart(self, rows: Sequence[Row]) -> Any:
         """Draw the grid; cells that were not measured stay empty."""
         shown = [{**row, "depth": f"{row['depth']:.0%}"} for row in sorted(rows, key=itemgetter("depth", "length"))]
-        style: dict[str, Any] = {"kind": "heat", "percent": True, "title": self.heading(rows[0])}
+        style: dict[str, Any] = {"kind": "heat", "percent": True, "title": self.title()}
         style |= {"x_title": "length (tokens, prompt and answer)", "y_title": "depth of the number in the filler"}
         return draw(
             shown, "length", "depth", "score", rules=self.window_between(row["length"] for row in rows), **style

@@ -159,9 +159,10 @@ class Perplexity(Measure):
         each = zip(losses.nll.tolist(), losses.tokens.tolist(), strict=True)
         return found, [{"test": number, "nll": nll, "tokens": tokens} for number, (nll, tokens) in enumerate(each)]
 
-    def heading(self, row: Row) -> str:
+    def title(self) -> str:
         """Name the model and the documents."""
-        return f"{row['model']}: {row['method']}; {row['n']} documents, {row['source']}, stride {row['stride']}"
+        source = self.options.text or "held out"
+        return f"{super().title()}; {len(self.documents)} documents, {source}, stride {self.stride}"
 
     def chart(self, rows: Sequence[Row]) -> Any:
         """Draw perplexity over context length, a line for each model and method."""

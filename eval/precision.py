@@ -180,7 +180,7 @@ class Precision(OnTexts):
             panel(by_shift, "shift", f"attention difference D, {self.n_tokens:,} tokens", shifts, "D"),
             panel(by_token, "token", f"its terms by token, {PAIR}", "token (the first is 1)", "term"),
             panel(of(rows, "D_logit"), "tokens", f"logits of the first token, {PAIR}", "length (tokens)", "D_logit"),
-            title=self.title,
+            title=self.title(),
         )
 
 

@@ -170,8 +170,7 @@ class NeedleMeasure(Measure):
 
     def title(self) -> str:
         """Name the model and the tests."""
-        what = f"{self.config.protocol} protocol, {self.config.tests} tests a length"
-        return f"{self.subject.model.name}: {self.subject.model.method}; {what}"
+        return f"{super().title()}; {self.config.protocol} protocol, {self.config.tests} tests a length"
 
 
 def effective(values: Mapping[str, Any]) -> str:

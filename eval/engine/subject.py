@@ -148,12 +148,6 @@ def weights_of(place: Path) -> str:
     return hashlib.sha256(listed.encode()).hexdigest()[:16]
 
 
-def result_folder(kind: str, request: Request, subject: Subject) -> Path:
-    """Choose where results go: FOLDER of -o, eval/ of the run folder, or runs/KIND-NAME."""
-    run = subject.model.folder
-    return request.folder or (run / "eval" if run is not None else Path("runs") / f"{kind}-{subject.model.name}")
-
-
 def device_for(name: str) -> torch.device:
     """Find the device to compute on.
 
