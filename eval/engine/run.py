@@ -28,7 +28,7 @@ and appends each new one; keeps the finished tests of a stopped cell; prints tex
 the exit status. A row is what `self.subject.row` says of the model, then the cell's fields, then what was measured.
 
 A measure whose rows come all at once replaces `rows` and `path` in place of `cells` and `measure`, as OnTexts does.
-A new measure needs its file, a line in lab/cli.py's COMMANDS and its line in tests/eval/test_measures.py.
+A new measure needs its file and its line in tests/eval/test_measures.py; the console command finds it by its file.
 """
 
 from __future__ import annotations
