@@ -31,7 +31,6 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -41,7 +40,7 @@ from eval.engine.command import Form
 from eval.engine.methods import read_distance
 from eval.engine.needles import as_options, built
 from eval.engine.rows import Row, columns_text, limits, shortened, write_rows
-from eval.engine.run import Measure, run_measure
+from eval.engine.run import Measure
 from lab.command import Bar, start
 from lab.data.tokenizer import check_ids
 from lab.draw import GREY, Rule, below, draw, layer
@@ -151,10 +150,20 @@ class FoundByDistance(Measure):
         return f"{self.subject.model.name}, window {self.probe.test.window:,}; {tests}"
 
     def text(self, rows: Sequence[Row]) -> str:
-        """Write a table for each method."""
+        """Write a table for each method, and its reach."""
+        columns = (
+            ("distance", "distance", ","),
+            ("found", "found", ","),
+            ("tests", "n", ","),
+            ("share", "score", ".3f"),
+            (f"{self.probe.config.confidence:.6g} limits", lambda row: limits(row, ".3f"), ""),
+            ("log p", "log_prob", ".2f"),
+            ("f", "f", ",.0f"),
+        )
         lines = [self.title()]
-        for method in dict.fromkeys(row["method"] for row in rows):
-            lines += ["", method, *method_lines([row for row in rows if row["method"] == method])]
+        for method in dict.fromkeys(self.names):
+            *found, reach = (row for row in rows if row["method"] == method)
+            lines += ["", method, columns_text(found, columns), reach_line(reach)]
         return "\n".join([*lines, ""])
 
     def chart(self, rows: Sequence[Row]) -> Any:
@@ -196,22 +205,7 @@ def reach_line(row: Row) -> str:
     return f"reach {reach} at threshold {row['threshold']:g}, within {low} to {high}; f {f}"
 
 
-def method_lines(rows: Sequence[Row]) -> list[str]:
-    """Write one method's share found by distance, and its reach."""
-    *found, reach = rows
-    columns = (
-        ("distance", "distance", ","),
-        ("found", "found", ","),
-        ("tests", "n", ","),
-        ("share", "score", ".3f"),
-        (f"{reach['confidence']:.6g} limits", lambda row: limits(row, ".3f"), ""),
-        ("log p", "log_prob", ".2f"),
-        ("f", "f", ",.0f"),
-    )
-    return [columns_text(found, columns), reach_line(reach)]
-
-
-main = partial(run_measure, FoundByDistance)
+main = FoundByDistance.main
 
 if __name__ == "__main__":
     start(main)

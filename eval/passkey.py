@@ -37,7 +37,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from operator import itemgetter
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -45,11 +44,11 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from annotated_types import Ge, Le
 
-from eval.engine.answers import answer_budget, choose_lengths, draw_key, summed
-from eval.engine.cases import NOISE, Draft, Writer, finish
+from eval.engine.answers import answer_budget, choose_lengths, summed
+from eval.engine.cases import NOISE, Draft, Writer, draw_number, finish
 from eval.engine.command import CellOptions, Form
 from eval.engine.rows import Row, pivot, to_text
-from eval.engine.run import Cell, Measure, run_measure
+from eval.engine.run import Cell, Measure
 from eval.engine.subject import SUBJECT, haystack_of
 from lab.command import start
 from lab.data import synthetic
@@ -96,7 +95,7 @@ def draft(digits: int, filler: str, depth: float, seed: int, index: int) -> Draf
     The key and the filler's beginning are a function of seed and index, the same at every length and depth.
     """
     rng = np.random.default_rng([seed, index])
-    key = draw_key(rng, digits)
+    key = draw_number(rng, digits)
     compose = words(filler, key, depth, rng) if filler else garbage(key, depth)
     return Draft(compose, 0, (key,), lambda units: {"depth": depth, "filler_units": units})
 
@@ -206,7 +205,7 @@ class Passkey(Measure):
         return self.path.with_name(f"passkey-{digest}.png")
 
 
-main = partial(run_measure, Passkey)
+main = Passkey.main
 
 if __name__ == "__main__":
     start(main)

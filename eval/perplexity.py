@@ -27,7 +27,6 @@ import hashlib
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -37,7 +36,7 @@ from annotated_types import Ge, Le
 
 from eval.engine.command import CellOptions, Form
 from eval.engine.rows import Row, limits
-from eval.engine.run import Cell, Measure, run_measure
+from eval.engine.run import Cell, Measure
 from eval.engine.sliding import CONFIDENCE, text_losses, windows
 from eval.engine.subject import NO_CORPUS, SUBJECT, Subject, doublings
 from lab.command import Bar, start
@@ -211,7 +210,7 @@ def digest_of(documents: Sequence[npt.NDArray[np.int64]]) -> str:
     return hashlib.sha256(b"".join(parts)).hexdigest()[:16]
 
 
-main = partial(run_measure, Perplexity)
+main = Perplexity.main
 
 if __name__ == "__main__":
     start(main)

@@ -50,7 +50,7 @@ from torch import Tensor
 
 from eval.engine.command import Form, TextOptions
 from eval.engine.rows import Row, pivot, to_text
-from eval.engine.run import OnTexts, run_measure
+from eval.engine.run import OnTexts
 from eval.engine.subject import doublings
 from lab.command import Bar, start
 from lab.draw import beside, draw
@@ -283,9 +283,7 @@ def depends_on_positions(decoder: Decoder, n_tokens: int, shifts: Sequence[int])
     return any(not torch.equal(seen(shift), seen(0)) for shift in (REFERENCE, *shifts))
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Run the command line and return the exit status."""
-    return run_measure(Precision, arguments)
+main = Precision.main
 
 
 if __name__ == "__main__":

@@ -35,16 +35,15 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from eval.engine.command import Request
 from eval.engine.depths import ByDepth
 from eval.engine.methods import METHODS, Setting, named
-from eval.engine.needles import FORMS, NeedleMeasure, ProbeOptions, effective
+from eval.engine.needles import NeedleMeasure, ProbeOptions, effective
 from eval.engine.rows import Column, Results, Row, columns_text, limits, shortened
-from eval.engine.run import Measure, run_measure
+from eval.engine.run import Measure
 from eval.engine.statistics import BASE, methods_table, pair, share
 from eval.engine.subject import SUBJECT
 from lab.command import start
@@ -121,7 +120,8 @@ class ByLength(NeedleMeasure):
         """Write the curve, and the effective length at every threshold."""
         config = self.config
         *curve, summary = rows
-        columns: list[Column] = [(name, name, FORMS[name]) for name in ("length", "passed", "tests", "accuracy")]
+        columns: list[Column] = [(name, name, ",") for name in ("length", "passed", "tests")]
+        columns.append(("accuracy", "accuracy", ".3f"))
         columns.append((f"{config.confidence:.6g} limits", lambda row: limits(row, ".3f"), ""))
         lines = [columns_text(curve, columns), *map(effective, summary["thresholds"])]
         if config.sequential:
@@ -237,7 +237,7 @@ class ByMethod(NeedleMeasure):
         return self.folder / f"methods-{digest}.png"
 
 
-main = partial(run_measure, ByLength)
+main = ByLength.main
 
 if __name__ == "__main__":
     start(main)

@@ -30,7 +30,6 @@ from lab.schema import Length, PathText, Positive, Section, Seed, Share, Tests
 EIGHTHS = 8  # lengths up to the training window of a model without a probe of its own
 AnyProbe = TypeVar("AnyProbe", bound=Probe)
 STYLE: dict[str, Any] = {"x_title": "length (tokens)", "percent": True}
-FORMS = {**dict.fromkeys(("length", "tests", "passed", "miss any"), ","), "accuracy": ".3f"}
 
 
 @dataclass(frozen=True, kw_only=True)
