@@ -4,9 +4,9 @@
 
 MODEL is a run folder (its newest checkpoint is taken), a checkpoint in it, or a Hugging Face folder with a
 tokenizer.json. Each test hides one number an exact number of tokens before the end of the prompt. Prompt and answer
-fill the training window (lab/probe/one_number.py). Beside the share found, with exact limits, stand the mean
+fill the training window (lab/probe/effective_distance.py). Beside the share found, with exact limits, stand the mean
 log-probability of the right number and f, how often training saw the distance. Reach is where a non-increasing fit of
-the share crosses the threshold (lab/probe/effective_distance.py):
+the share crosses the threshold (lab/probe/limits.py):
 
     python -m eval.distance runs/cpu_demo --plot
     python -m eval.distance runs/cpu_demo --distance=plain,string:shift=64,window=32,dca --plot

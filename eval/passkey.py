@@ -34,7 +34,6 @@ every test with its key and answer. The picture, one for each subject and protoc
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
@@ -54,6 +53,7 @@ from lab.command import start
 from lab.data import synthetic
 from lab.data.config import Synthetic
 from lab.draw import draw
+from lab.probe.measuring import hashed
 from lab.probe.needles import check_enough, next_word
 from lab.schema import Length, PathText, Tests
 
@@ -164,7 +164,7 @@ class Passkey(Measure):
             "metric": "passkey",
             "protocol": self.protocol,
             "digits": self.digits,
-            "filler": hashlib.sha256(self.filler.encode()).hexdigest()[:16] if self.filler else None,
+            "filler": hashed(self.filler) if self.filler else None,
             "answer_budget": self.budget,
             "n": self.options.tests,
             "seed": self.options.seed,

@@ -101,7 +101,7 @@ class ByLength(NeedleMeasure):
         """Probe length after length, and write the records that training's probe writes."""
         self.curve: list[LengthResult] = []
         with self.counting() as bar:
-            for result in self.probe.run(self.subject.generate, store=self.kept()):
+            for result in self.probe.run(self.subject.generate, store=self.finished_needles()):
                 self.curve.append(result)
                 bar.total -= self.config.tests - result.tests
                 bar.update(sum(each.tests for each in self.curve) - bar.n)
@@ -190,7 +190,7 @@ class ByMethod(NeedleMeasure):
         config = self.config
         decoder = self.subject.model.decoder
         decoder.frequencies, decoder.distance = item.place(self.own)
-        result = self.probe.run_length(self.subject.generate, length, store=self.kept())
+        result = self.probe.run_length(self.subject.generate, length, store=self.finished_needles())
         passed = [row["found"] >= config.required for row in result.cases]
         row = {
             **self.about,

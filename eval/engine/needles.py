@@ -152,7 +152,7 @@ class NeedleMeasure(Measure):
         """What every row says of the model and the tests."""
         return {**self.subject.row, **tests_of(self.probe)}
 
-    def kept(self) -> FinishedTests:
+    def finished_needles(self) -> FinishedTests:
         """Open the file of the finished tests; what passes is judged later."""
         tests = {name: value for name, value in tests_of(self.probe).items() if name != "required"}
         return self.finished(tests, self.probe.case(self.probe.shortest, 0), self.config.tests)
