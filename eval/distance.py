@@ -94,7 +94,8 @@ class FoundByDistance(Measure):
 
         Raises: LabError.
         """
-        model, options = self.subject.model, self.options
+        model = self.subject.model
+        options = self.options
         own = ProbeConfig() if model.experiment is None else model.experiment.tests
         given: dict[str, Any] = {"distance_tests": own.distance_tests or 100}
         if options.distances is not None:  # in place of the run's own
@@ -114,7 +115,9 @@ class FoundByDistance(Measure):
 
     def rows(self) -> list[Row]:
         """Run the tests that are not finished, and write a row for each distance and one for reach of every method."""
-        probe, config, counts = self.probe, self.probe.config, self.subject.counts
+        probe = self.probe
+        config = probe.config
+        counts = self.subject.counts
         tests = {"tests": "one number", **one_number_tests(probe)}
         rows = []
         total = len(self.methods) * len(probe.distances) * config.distance_tests

@@ -139,7 +139,8 @@ class Passkey(Measure):
 
     def prepare(self) -> None:
         """Choose the protocol, its filler and the lengths."""
-        options, subject = self.options, self.subject
+        options = self.options
+        subject = self.subject
         corpus = None if subject.model.experiment is None else subject.model.experiment.data.corpus
         self.protocol = options.protocol or ("lab" if isinstance(corpus, Synthetic) else "passkey")
         is_lab = self.protocol == "lab"

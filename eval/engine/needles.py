@@ -124,7 +124,8 @@ class NeedleMeasure(Measure):
 
         Raises: LabError.
         """
-        subject, window = self.subject, self.subject.model.train_len
+        subject = self.subject
+        window = subject.model.train_len
         own = {item.name: getattr(self.options, item.name, None) for item in fields(ProbeConfig)}
         given = {name: value for name, value in own.items() if value is not None}
         experiment = subject.model.experiment
