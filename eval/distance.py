@@ -37,8 +37,8 @@ from typing import Annotated, Any, Literal
 from annotated_types import Ge, Gt, Le, Lt
 
 from eval.engine.command import Form
-from eval.engine.methods import read_distance
-from eval.engine.needles import as_options, built
+from eval.engine.methods import as_options, read_distance
+from eval.engine.needles import built
 from eval.engine.rows import Row, columns_text, limits, shortened, write_rows
 from eval.engine.run import Measure
 from lab.command import Bar, start

@@ -35,6 +35,7 @@ import numpy.typing as npt
 from annotated_types import Ge, Le
 
 from eval.engine.command import CellOptions, Form
+from eval.engine.methods import as_options
 from eval.engine.rows import Row, limits
 from eval.engine.run import Cell, Measure
 from eval.engine.sliding import CONFIDENCE, text_losses, windows
@@ -113,7 +114,8 @@ class Perplexity(Measure):
         window = max(2, self.subject.model.train_len)
         self.contexts = tuple(sorted(set(options.lengths or doublings(max(2, -(-window // 4)), window))))
         self.stride = options.stride or max(1, min(STRIDE, self.contexts[0] // 2))
-        options = replace(options, lengths=self.contexts, stride=self.stride)  # which checks them
+        with as_options():  # their rules are checked
+            options = replace(options, lengths=self.contexts, stride=self.stride)
         found = documents_of(self.subject, options.text, options.text_field)
         least = options.min_tokens or self.contexts[-1]
         long_enough = [ids[: options.tokens] for ids in found if len(ids) >= least]

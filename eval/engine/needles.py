@@ -5,8 +5,7 @@ Test k of a length is drawn from (seed, length, k). Results are shown by length,
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -14,6 +13,7 @@ from annotated_types import Ge, Gt, Le, Lt
 
 from eval.engine.answers import FinishedTests
 from eval.engine.command import Form
+from eval.engine.methods import as_options
 from eval.engine.rows import Row
 from eval.engine.run import Measure
 from eval.engine.subject import Subject, haystack_of
@@ -86,16 +86,6 @@ class ProbeOptions(Section):
         """Refuse a length given twice."""
         known = self.lengths or ()
         return [f"lengths={length}: is given twice; keep one" for length in sorted({*known}) if known.count(length) > 1]
-
-
-@contextmanager
-def as_options() -> Iterator[None]:
-    """Report faults of a probe's settings, and of its tests, by the names of the options."""
-    try:
-        yield
-    except ConfigError as error:
-        faults = (fault.replace("probe.", "--").replace("distance_", "") for fault in error.faults)
-        raise ConfigError(*(f"--{fault.removeprefix('--')}" for fault in faults)) from error
 
 
 def built(kind: type[AnyProbe], subject: Subject, config: ProbeConfig, haystack: str | None, window: int) -> AnyProbe:
