@@ -124,7 +124,7 @@ class FoundByDistance(Measure):
     def prepare(self) -> None:
         """Build the tests and the methods."""
         self.probe = make_probe(self.subject, self.options)
-        window = self.probe.test.window
+        window = self.probe.window
         self.methods: list[Distance] = []
         for word in self.request.distances:
             self.methods.append(read_distance(word, min(window, self.subject.model.train_len or window), window))
@@ -167,7 +167,7 @@ class FoundByDistance(Measure):
         """Run the tests of the model's present method that are not finished."""
         probe = self.probe
         tests = {"tests": "one number", **one_number_tests(probe)}
-        first = probe.case(probe.test.reachable[0], 0)
+        first = probe.case(probe.reachable[0], 0)
         finished = finished_tests(self.subject, self.folder, tests, first, "distance")
         self.bar.name(self.subject.model.method)
         known = [test for distance in probe.distances for test in finished.known(distance)]
@@ -178,7 +178,7 @@ class FoundByDistance(Measure):
     def title(self) -> str:
         """Name the model and the tests."""
         tests = f"{self.probe.config.distance_tests} tests at each distance"
-        return f"{self.subject.model.name}, window {self.probe.test.window:,}; {tests}"
+        return f"{self.subject.model.name}, window {self.probe.window:,}; {tests}"
 
     def text(self, rows: Sequence[Row]) -> str:
         """Write a table for each method."""
@@ -189,7 +189,7 @@ class FoundByDistance(Measure):
 
     def chart(self, rows: Sequence[Row]) -> Any:
         """Draw shares with limits and their fit; below, f of the training."""
-        window = self.probe.test.window
+        window = self.probe.window
         threshold = self.probe.config.threshold
         whole = [row for row in rows if row["metric"] == "found_by_distance"]
         x: dict[str, Any] = {"x_title": "distance of the number (tokens)"}

@@ -105,7 +105,7 @@ class ByLength(NeedleMeasure):
         self.curve: list[LengthResult] = []
         with self.counting() as bar:
             finished.report = bar.update
-            for result in self.probe.run(self.subject.generate, store=finished):
+            for result in self.probe.run(self.subject, store=finished):
                 self.curve.append(result)
                 bar.total -= self.config.tests - result.tests
                 bar.update(sum(each.tests for each in self.curve) - bar.n)

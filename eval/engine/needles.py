@@ -175,7 +175,7 @@ class NeedleMeasure(Measure):
         """Run the tests of a length that are not finished."""
         self.bar.known(sum(test < self.config.tests for test in finished.known(length)))
         finished.report = self.bar.update
-        return self.probe.run_length(self.subject.generate, length, store=finished)
+        return self.probe.run_at(self.subject, length, store=finished)
 
     def length_shares(self, rows: Sequence[Row], series: str, **style: Any) -> Any:
         """Draw shares of tests passed with their limits over length."""
