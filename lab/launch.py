@@ -37,11 +37,6 @@ class Launch:
         """Whether this process prepares the data, writes the files and prints."""
         return self.rank == 0
 
-    @property
-    def prints_faults(self) -> bool:
-        """Whether this process prints faults: one per node, as all its processes find the same ones."""
-        return self.local_rank == 0
-
 
 def read_launch(environment: Mapping[str, str]) -> Launch:
     """Read the rank of this process; without torchrun it is the only one."""

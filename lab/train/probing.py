@@ -30,11 +30,12 @@ from lab.errors import DiskError
 from lab.launch import OutOfStep, WorkFailed, exchange
 from lab.model.decoder import Decoder
 from lab.model.sharding import allocate, fill
+from lab.positions.methods import describe_pair
 from lab.probe.effective_length import NeedleProbe, Worker
 from lab.probe.measuring import HeldOutLoss, Measuring, ModelInTraining, Probed
 from lab.probe.needles import load_haystack
 from lab.train.checkpoints import folder_name
-from lab.train.environment import commit, computes_in_bf16, method_name, processor
+from lab.train.environment import describe_source
 from lab.train.folder import RunFolder
 from lab.train.recording import Recording
 from lab.train.saving import Checkpointing, Stopping, crossed, describe
@@ -167,13 +168,11 @@ def make_needle_probe(experiment: Experiment, device: torch.device) -> NeedlePro
 
 def describe_probed(experiment: Experiment, device: torch.device, consumed_tokens: int) -> dict[str, Any]:
     """Describe the model that a probe during training measures; `weights` have no hash before they are saved."""
+    method = describe_pair(experiment.position.frequency, experiment.position.distance)
+    in_bf16 = experiment.train.computes_in_bf16(device.type == "cuda")
     return {
-        "model": experiment.run.path.name,
-        "consumed_tokens": consumed_tokens,
-        "commit": commit(),
-        "hardware": processor(device),
-        "method": method_name(experiment),
+        **describe_source(experiment.run.path.name, consumed_tokens, method, device),
         "checkpoint": folder_name(consumed_tokens),
         "weights": None,
-        "precision": "bfloat16" if computes_in_bf16(experiment, device) else "float32",
+        "precision": "bfloat16" if in_bf16 else "float32",
     }
