@@ -39,7 +39,7 @@ class OpenedModel:
     name: str
     decoder: Decoder
     tokenizer: Tokenizer | None
-    train_len: int | None
+    train_len: int
     experiment: Experiment | None = None
     folder: Path | None = None
     consumed_tokens: int | None = None

@@ -1,7 +1,7 @@
 """Trained weights by path: a run folder, a checkpoint in it, a Hugging Face folder, or an id of its hub; no torch.
 
 A run that starts from weights inherits architecture, tokenizer and positions from them where its config leaves these
-out; an architecture that it states must match. hf:OWNER/NAME or hf:OWNER/NAME@REVISION is read from the network, else
+out. An architecture that it states must match. hf:OWNER/NAME or hf:OWNER/NAME@REVISION is read from the network, else
 from the hub's cache.
 """
 

@@ -1,7 +1,7 @@
 """Write and read a checkpoint's tensors through torch.distributed.checkpoint (DCP), and those of a run in training.
 
 Each process writes what it holds: its shards, or its part of tensors that are replicated. A file's header names the
-place of each shard in its tensor, in the form that DCP's own reader of safetensors takes; a file that holds whole
+place of each shard in its tensor, in the form that DCP's own reader of safetensors takes. A file that holds whole
 tensors is one like any other. Any number of processes reads what any number wrote.
 
 DCP's own writers do not serve. HuggingFaceStorageWriter holds a whole file in memory a second time, and
