@@ -53,7 +53,7 @@ def model_config(name: str) -> DecoderConfig:
 
 def make_probe(options: argparse.Namespace, length: int, device: torch.device) -> NeedleProbe:
     """Build the tests of one length on the synthetic corpus."""
-    documents = list(SyntheticText(Synthetic()).documents(0, DOCUMENTS))
+    documents = [*map(SyntheticText(Synthetic()).document, range(DOCUMENTS))]
     fixed = synthetic.TASK + synthetic.NEEDLE + synthetic.QUESTION + synthetic.ANSWER_PREFIX
     tokenizer = train_bpe([fixed, *documents], VOCABULARY)
     config = ProbeConfig(

@@ -112,7 +112,7 @@ class Precision(OnTexts):
     def prepare(self) -> None:
         """Choose lengths, draw the texts, and refuse methods that a shift changes in exact arithmetic."""
         options, model = self.options, self.subject.model
-        window = model.train_len or MOST_TOKENS
+        window = model.train_len
         first, last = LENGTHS
         self.n_tokens = options.length or min(window, MOST_TOKENS)
         self.lengths = sorted({*(options.lengths or doublings(first, min(WINDOWS * window, last)))})
@@ -182,7 +182,7 @@ class Precision(OnTexts):
             panel(by_shift, "shift", f"attention difference D, {self.n_tokens:,} tokens", shifts, "D"),
             panel(by_token, "token", f"its terms by token, {PAIR}", "token (the first is 1)", "term"),
             panel(of(rows, "D_logit"), "tokens", f"logits of the first token, {PAIR}", "length (tokens)", "D_logit"),
-            title=self.title,
+            title=self.title(),
         )
 
 

@@ -51,6 +51,7 @@ from eval.engine.subject import SUBJECT
 from lab.command import start
 from lab.draw import Rule
 from lab.errors import ConfigError
+from lab.probe.config import ProbeConfig
 from lab.probe.limits import LengthResult, monotone_shares
 from lab.probe.measuring import length_record, summary_record
 from lab.train.folder import RunFolder
@@ -65,8 +66,6 @@ ALIKE = ("protocol", "needles", "digits", "required", "answer_budget", "haystack
 
 class ByLength(NeedleMeasure):
     """The share of tests passed by length, and effective length."""
-
-    own_steps = True
 
     @classmethod
     def chosen(cls, request: Request) -> type[Measure]:
@@ -102,11 +101,9 @@ class ByLength(NeedleMeasure):
 
     def rows(self) -> list[Row]:
         """Probe length after length, and write the records that training's probe writes."""
-        finished = self.finished()
         self.curve: list[LengthResult] = []
         with self.counting() as bar:
-            finished.report = bar.update
-            for result in self.probe.run(self.subject.generate, store=finished):
+            for result in self.probe.run(self.subject.generate, store=self.kept()):
                 self.curve.append(result)
                 bar.total -= self.config.tests - result.tests
                 bar.update(sum(each.tests for each in self.curve) - bar.n)
@@ -156,19 +153,16 @@ class ByMethod(NeedleMeasure):
 
     def prepare(self) -> None:
         """Build the tests and the methods."""
-        train_len = self.options.train_len or self.subject.model.train_len
-        if train_len is None:
-            raise ConfigError("--train_len: must be set, the model does not state its training length")
-        self.train_len = train_len
+        self.train_len = train_len = self.options.train_len or self.subject.model.train_len
         self.own = self.subject.model.decoder.frequencies
         self.words = sorted(self.request.distances or METHODS, key=lambda word: word != BASE)
-        lengths = self.choose_lengths()
+        lengths = sorted(self.options.lengths or [train_len])
         self.settings = {length: [named(word, train_len, length) for word in self.words] for length in lengths}
         super().prepare()
 
-    def choose_lengths(self) -> list[int]:
+    def choose_lengths(self, config: ProbeConfig, shortest: int) -> Sequence[int]:
         """Return the lengths asked for, or the training length."""
-        return sorted(self.options.lengths or [self.train_len])
+        return list(self.settings)
 
     @property
     def path(self) -> Path:
@@ -183,9 +177,9 @@ class ByMethod(NeedleMeasure):
             for length, settings in self.settings.items():
                 base: list[bool] | None = None
                 for item in settings:
-                    bar.name(f"{item.method} at {length:,} tokens")
+                    bar.name(f"{item.word} at {length:,} tokens")
                     row, passed = self.run_method(item, length)
-                    if item.method == BASE:
+                    if item.word == BASE:
                         base = passed
                     elif base is not None:
                         row["versus_rope"] = pair(base, passed)
@@ -197,13 +191,13 @@ class ByMethod(NeedleMeasure):
         config = self.config
         decoder = self.subject.model.decoder
         decoder.frequencies, decoder.distance = item.place(self.own)
-        result = self.run_length(length, self.finished())
+        result = self.probe.run_length(self.subject.generate, length, store=self.kept())
         passed = [row["found"] >= config.required for row in result.cases]
         row = {
             **self.about,
             "metric": "needles_by_method",
-            "compared_as": item.method,
-            "train_len": item.train_len,
+            "compared_as": item.word,
+            "train_len": self.train_len,
             "assumed_len": item.assumed_len,
             "parameters": item.parameters,
             "n": config.tests,

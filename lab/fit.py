@@ -27,6 +27,7 @@ from __future__ import annotations
 import os
 import shlex
 import sys
+from argparse import Namespace
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -35,6 +36,7 @@ from lab.config import Experiment, load_experiment
 from lab.errors import ConfigError
 from lab.launch import needs_torchrun, read_launch, start_ranks
 
+Work = Callable[[Experiment, Namespace], str | int]
 SYNTAX = Syntax(
     flags=("--resume", "--restart", "--print_config", "--dry_run", "--profile"),
     values=("-o", "--memory_gib"),
@@ -65,29 +67,26 @@ def resume_command(arguments: Sequence[str]) -> str:
     return shlex.join(["python", "-m", "lab.fit", *words])
 
 
-def check(words: Words) -> str | int:
-    """Check the command line, and return the config where it is asked for."""
-    experiment = parse(words)
-    return (experiment.describe() + experiment.to_yaml()).rstrip("\n") if words.options.print_config else 0
+def read_arguments(arguments: Sequence[str], work: Work = lambda experiment, options: 0) -> int:
+    """Print the config where that is asked for, or do some work with it and the options; return the exit status."""
 
+    def checked(words: Words) -> str | int:
+        experiment = parse(words)
+        if words.options.print_config:
+            return (experiment.describe() + experiment.to_yaml()).rstrip("\n")
+        return work(experiment, words.options)
 
-def read_arguments(arguments: Sequence[str], work: Callable[[Words], str | int] = check) -> int:
-    """Do some work with the command line, and return the exit status."""
     stopped = f"interrupted before training; continue with:\n  {resume_command(arguments)}"
     stopped = NOTHING_WRITTEN if "--profile" in arguments else stopped
-    silent = not read_launch(os.environ).prints_faults
+    silent = read_launch(os.environ).local_rank > 0  # all processes of a node find the same faults
     lines = lambda: ["Settings (default; meaning):", "", *settings_lines(Experiment)]  # noqa: E731
-    return run(__doc__, arguments, work, syntax=SYNTAX, settings=lines, stopped=stopped, silent=silent)
+    return run(__doc__, arguments, checked, syntax=SYNTAX, settings=lines, stopped=stopped, silent=silent)
 
 
 if __name__ == "__main__":
 
-    def train(words: Words) -> str | int:
+    def train(experiment: Experiment, options: Namespace) -> str | int:
         """Train, or what else the command line asks for; torch is loaded here, after the settings have been checked."""
-        experiment = parse(words)
-        options = words.options
-        if options.print_config:
-            return check(words)
         if options.dry_run:
             from lab.estimate import estimate
 

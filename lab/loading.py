@@ -20,7 +20,7 @@ from lab.model.decoder import Decoder
 from lab.model.huggingface.config import decoder_config, read_settings
 from lab.model.huggingface.pretrained import load_pretrained
 from lab.positions import Distance, Frequencies, frequencies
-from lab.positions.methods import Replaced, describe
+from lab.positions.methods import Replaced, describe_pair
 from lab.positions.string import of_length
 from lab.schema import override, part, validated
 from lab.source import CONFIG, FIELD, find_place, is_hub_id, tokenizer_of
@@ -38,7 +38,7 @@ class OpenedModel:
     name: str
     decoder: Decoder
     tokenizer: Tokenizer | None
-    train_len: int | None
+    train_len: int
     experiment: Experiment | None = None
     folder: Path | None = None
     consumed_tokens: int | None = None
@@ -46,7 +46,7 @@ class OpenedModel:
     @property
     def method(self) -> str:
         """Name the position methods in results, as frequency+distance with the parameters that are not defaults."""
-        return f"{describe(self.decoder.frequencies.config)}+{describe(self.decoder.distance)}"
+        return describe_pair(self.decoder.frequencies.config, self.decoder.distance)
 
 
 def open_model(

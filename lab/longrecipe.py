@@ -139,14 +139,8 @@ def dry_run(words: Words, estimate: Callable[[Experiment, str | None], str]) -> 
 def main(arguments: Sequence[str], work: Callable[[Words], str | int] = carry_out) -> int:
     """Run the command line and return the exit status."""
     heading = "Settings (default; meaning), those of the training stages as in lab.fit --help=all:"
-    return run(
-        __doc__,
-        arguments,
-        work,
-        syntax=SYNTAX,
-        settings=lambda: [heading, "", *settings_lines(Recipe)],
-        stopped=CONTINUES,
-    )
+    lines = lambda: [heading, "", *settings_lines(Recipe)]  # noqa: E731
+    return run(__doc__, arguments, work, syntax=SYNTAX, settings=lines, stopped=CONTINUES)
 
 
 if __name__ == "__main__":

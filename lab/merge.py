@@ -135,9 +135,9 @@ def choose_positions(models: Models, wanted: Path | None, given_len: int | None)
         found = ", ".join(f"{path} has {method} at theta {theta}" for path, (theta, method) in own.items())
         raise ConfigError(f"--positions: must be given, the positions differ ({found}); name the model to keep")
     model = next(iter(models.values())) if wanted is None else models[wanted]
-    lengths = [m.train_len for m in ([model] if differ else models.values()) if m.train_len is not None]
+    lengths = [m.train_len for m in ([model] if differ else models.values())]
     decoder = model.decoder
-    train_len = given_len or max(lengths, default=None)
+    train_len: int | None = given_len or max(lengths)
     if decoder.frequencies.method == "dynamic_ntk" and given_len is None:
         train_len = None  # the method has its own and would compute something else with another
     hugging_face_settings(decoder.cfg, decoder.frequencies, decoder.distance, "float32", train_len)

@@ -26,7 +26,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from eval.engine.cases import TextCase, Turn, Writer
+from eval.engine.cases import Turn, Writer
 from eval.engine.command import CellOptions, Form
 from eval.engine.rows import Row, to_text
 from eval.engine.run import Cell, Measure, run_measure
@@ -96,7 +96,7 @@ class Ruler(Measure):
             task: max(options.answer_budget or task.budget, task.least_budget(self.writer, self.sources))
             for task in options.chosen
         }
-        self.lengths = sorted({*(options.lengths or doublings(SHORTEST, self.subject.model.train_len or SHORTEST))})
+        self.lengths = sorted({*(options.lengths or doublings(SHORTEST, self.subject.model.train_len))})
         shortest = self.lengths[0]
         least = {}
         for task in Bar(options.chosen, desc="drawing", leave=False):
@@ -107,17 +107,12 @@ class Ruler(Measure):
             if options.lengths:
                 raise task.too_short(shortest, least[task])
             self.lengths = [1 << (least[task] - 1).bit_length()]
-        self.longest = self.lengths[-1]
         for task in options.chosen:
-            self.case(task, self.longest, 0)
+            task.case(self.writer, self.sources, self.turn(task, self.lengths[-1], 0))
 
     def turn(self, task: Task, length: int, index: int) -> Turn:
         """Identify a test."""
         return task.turn(length, self.budgets[task], self.options.seed, index)
-
-    def case(self, task: Task, length: int, index: int) -> TextCase:
-        """Draw a test."""
-        return task.case(self.writer, self.sources, self.turn(task, length, index))
 
     @property
     def folder(self) -> Path:
@@ -152,7 +147,7 @@ class Ruler(Measure):
         length = cell.row["length"]
         outcome = self.ask(
             cell,
-            lambda index: self.case(task, length, index),
+            lambda index: task.case(self.writer, self.sources, self.turn(task, length, index)),
             budget=self.budgets[task],
             length=length,
             judge=task.judge,

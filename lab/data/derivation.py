@@ -150,8 +150,7 @@ def derive_task(folder: Path, name: str, job: DerivedShard) -> shards.Manifest:
                 order = spread(job.copies(shard), np.random.default_rng([SEED, int(final.name.partition("-")[2])]))
             for document in order.tolist():
                 part = shard.part(document)
-                scored = None if shard.scored is None else shard.scored[part]
-                writer.add(split, shard.tokens[part], manifest["sources"][shard.sources[document]], scored)
+                writer.add(split, shard.tokens[part], manifest["sources"][shard.sources[document]], shard.scored[part])
     return writer.close(final)
 
 

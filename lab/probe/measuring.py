@@ -187,11 +187,12 @@ class ModelInTraining:
 
 
 class Measuring:
-    """The tests of a run and its held-out loss, None where none is asked for; `about` describes what was probed."""
+    """The tests of a run and its held-out loss, None where none is asked for.
 
-    def __init__(
-        self, probe: NeedleProbe, loss: HeldOutLoss | None, about: Callable[[torch.device, int], Record]
-    ) -> None:
+    `about` describes the model after so many tokens.
+    """
+
+    def __init__(self, probe: NeedleProbe, loss: HeldOutLoss | None, about: Callable[[int], Record]) -> None:
         self.probe, self.loss, self.about = probe, loss, about
         self.distances = DistanceProbe.beside(probe)
 
@@ -211,7 +212,7 @@ class Measuring:
                 results.append(result)
                 if not goes_on(f"probing: {by} {result.length} {result.accuracy:.2f}"):
                     return None
-        about = self.described(consumed)
+        about = self.about(consumed)
         saved = SavedCounts(counts.lengths, counts.frequency(), counts.tokens)  # f is slow under a method
         lines = [length_record(self.probe, result, about, saved) for result in lengths]
         summary = summary_record(self.probe, lengths, about, saved)
@@ -228,10 +229,6 @@ class Measuring:
             loss, scored = sums.sum(0).tolist()
             summary |= {"held_out_loss": loss / max(scored, 1), "context_loss": context_loss(sums)}
         return Found([*lines, summary], [case for result in (*lengths, *distances) for case in result.cases])
-
-    def described(self, consumed: int) -> Record:
-        """Describe the model after so many tokens."""
-        return self.about(torch.device(self.probe.device), consumed)
 
 
 class HeldOutLoss:

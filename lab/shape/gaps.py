@@ -101,14 +101,11 @@ def pairs_of_chunks(lengths: IntArray, starts: IntArray, edges: IntArray) -> Flo
         >>> pairs_of_chunks(np.array([2, 1]), np.array([0, 4]), np.arange(1, 6)).tolist()
         [1.0, 0.0, 1.0, 1.0]
     """
-    a, b = np.triu_indices(len(lengths), 1)
+    a, b = np.triu_indices(len(lengths))  # a chunk is paired with itself too
     m, n, apart = lengths[a][:, None], lengths[b][:, None], (starts[b] - starts[a])[:, None]
     t = edges - 1 - apart
-    across = triangle(t + m) - triangle(t) - triangle(t + m - n) + triangle(t - n)
-    own = lengths[:, None].astype(np.float64)
-    x = np.minimum(edges - 1, own)  # longest distance counted inside a chunk, which no pair exceeds
-    within = np.diff(x * own - x * (x + 1) / 2, axis=1).sum(0)
-    counted: FloatArray = within + np.diff(across, axis=1).sum(0)
+    pairs = triangle(t + m) - triangle(t) - triangle(t + m - n) + triangle(t - n)
+    counted: FloatArray = np.diff(pairs, axis=1).sum(0)
     return counted
 
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from lab.errors import CheckpointError, ConfigError
+from lab.positions.methods import brief_value
 from lab.schema import read_yaml
 
 Row = dict[str, Any]
@@ -126,19 +127,10 @@ def name_arms(settings: Mapping[str, Row]) -> dict[str, str]:
         if "None" in values and len(values) == 2 and n_arms(settings, others) == arms:
             keys = others
     return {
-        name: ", ".join(f"{key.split('.')[-1]}={plain(each[key])}" for key in keys if each.get(key) is not None) or ONLY
+        name: ", ".join(f"{key.split('.')[-1]}={brief_value(each[key])}" for key in keys if each.get(key) is not None)
+        or ONLY
         for name, each in settings.items()
     }
-
-
-def plain(value: Any) -> str:
-    """Write a value without the decimals of a whole number.
-
-    Example:
-        >>> plain(96.0), plain(0.8), plain("natural")
-        ('96', '0.8', 'natural')
-    """
-    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def n_arms(settings: Mapping[str, Row], keys: Sequence[str]) -> int:

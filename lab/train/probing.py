@@ -31,11 +31,12 @@ from lab.errors import DiskError
 from lab.launch import OutOfStep, WorkFailed, exchange
 from lab.model.decoder import Decoder
 from lab.model.sharding import allocate, fill
+from lab.positions.methods import describe_pair
 from lab.probe.effective_length import NeedleProbe, Worker
 from lab.probe.measuring import Found, HeldOutLoss, Measuring, ModelInTraining
 from lab.probe.needles import load_haystack
 from lab.train.checkpoints import folder_name
-from lab.train.environment import commit, computes_in_bf16, method_name, processor
+from lab.train.environment import describe_source
 from lab.train.folder import RunFolder
 from lab.train.recording import Recording
 from lab.train.saving import Checkpointing, Stopping, crossed, describe
@@ -60,7 +61,7 @@ class Probing(Callback):
             part = {"rank": trainer.global_rank, "world_size": trainer.world_size, "device": module.device}
             loss = HeldOutLoss(data, tokens=tokens, pack_tokens=self.experiment.train.micro_batch_tokens, **part)
         probe = make_needle_probe(self.experiment, module.device)
-        self.measuring = Measuring(probe, loss, partial(describe_probed, self.experiment))
+        self.measuring = Measuring(probe, loss, partial(describe_probed, self.experiment, module.device))
         self.probed_at = trainer.strategy.broadcast(self.folder.last_probe())
         unprobed = self.probed_at < module.consumed
         if (self.saving.trained and unprobed) or self.interval_passed(module):
@@ -142,7 +143,7 @@ class Probing(Callback):
                 found = describe(error)
         show(f"the probe at {consumed:,} tokens failed ({found}); training goes on", error=True)
         with suppress(OSError, DiskError):
-            self.folder.append("probes.jsonl", {**self.measuring.described(consumed), "failed": found})
+            self.folder.append("probes.jsonl", {**self.measuring.about(consumed), "failed": found})
 
 
 def make_needle_probe(experiment: Experiment, device: torch.device) -> NeedleProbe:
@@ -165,13 +166,11 @@ def make_needle_probe(experiment: Experiment, device: torch.device) -> NeedlePro
 
 def describe_probed(experiment: Experiment, device: torch.device, consumed_tokens: int) -> dict[str, Any]:
     """Describe the model that a probe during training measures; `weights` have no hash before they are saved."""
+    method = describe_pair(experiment.position.frequency, experiment.position.distance)
+    in_bf16 = experiment.train.computes_in_bf16(device.type == "cuda")
     return {
-        "model": experiment.run.path.name,
-        "consumed_tokens": consumed_tokens,
-        "commit": commit(),
-        "hardware": processor(device),
-        "method": method_name(experiment),
+        **describe_source(experiment.run.path.name, consumed_tokens, method, device),
         "checkpoint": folder_name(consumed_tokens),
         "weights": None,
-        "precision": "bfloat16" if computes_in_bf16(experiment, device) else "float32",
+        "precision": "bfloat16" if in_bf16 else "float32",
     }

@@ -31,7 +31,7 @@ from lab.loading import start_from
 from lab.model.decoder import Decoder
 from lab.model.sharding import Make, Sharding, accumulating
 from lab.probe.limits import shown_length
-from lab.train.environment import choose_backend, choose_compile, computes_in_bf16, training_device
+from lab.train.environment import choose_backend, choose_compile, device_for
 from lab.train.folder import RunFolder, is_finished
 from lab.train.module import Training
 from lab.train.probing import Probing
@@ -50,7 +50,7 @@ HINTS = (  # of libraries, about settings that the lab chooses
 
 
 @dataclass(frozen=True)
-class Run:
+class Assembled:
     """The parts of one run that outlive its assembly."""
 
     trainer: lightning.Trainer
@@ -141,7 +141,7 @@ def profile_experiment(experiment: Experiment, folder: Path | None) -> int:
     return 0
 
 
-def assemble(start: Start, profiler: Profiler | None = None) -> Run:
+def assemble(start: Start, profiler: Profiler | None = None) -> Assembled:
     """Build everything a run needs, without training; training resumes from the checkpoint of `start` if it has one.
 
     A run with a `profiler` writes nothing, and a signal ends it at once.
@@ -154,7 +154,7 @@ def assemble(start: Start, profiler: Profiler | None = None) -> Run:
         warnings.filterwarnings("ignore", message=message)
     experiment = start.experiment
     train = experiment.train
-    device = training_device(experiment)
+    device = device_for(train.accelerator, "train.accelerator")
     on_gpu = device.type == "cuda"
     strategy = train.resolved_strategy(on_gpu)
     kept = profiler is None and experiment.reads_token_types  # the run folder keeps what selects sentences
@@ -164,10 +164,10 @@ def assemble(start: Start, profiler: Profiler | None = None) -> Run:
     saving = Checkpointing(start, recording, stopping)
     probing = Probing(experiment, recording, stopping, saving)
     callbacks: list[Callback] = [recording, stopping, saving, probing] if profiler is None else []
-    autocast = computes_in_bf16(experiment, device) and strategy != "fsdp"
+    autocast = train.computes_in_bf16(on_gpu) and strategy != "fsdp"
     try:
         trainer = lightning.Trainer(
-            accelerator="gpu" if on_gpu or train.accelerator == "gpu" else "cpu",
+            accelerator="gpu" if on_gpu else "cpu",
             devices=train.devices,
             num_nodes=train.nodes,
             strategy=make_strategy(strategy, train.world_size, device),
@@ -190,7 +190,7 @@ def assemble(start: Start, profiler: Profiler | None = None) -> Run:
             f"train.accelerator={train.accelerator}, train.devices={train.devices}: {first_line(error)}; use the "
             "devices of this machine"
         ) from error
-    return Run(
+    return Assembled(
         trainer, make_module(experiment, device, trained=start.checkpoint is not None), data, recording, stopping
     )
 
@@ -198,7 +198,7 @@ def assemble(start: Start, profiler: Profiler | None = None) -> Run:
 def make_module(experiment: Experiment, device: torch.device, *, trained: bool) -> Training:
     """Build the training of a model, which starts from other weights unless it has been `trained`."""
     train = experiment.train
-    bf16 = computes_in_bf16(experiment, device)
+    bf16 = train.computes_in_bf16(device.type == "cuda")
     start = None
     if experiment.start is not None and not trained:
         start = partial(start_from, path=Path(experiment.start.path))

@@ -132,21 +132,10 @@ def write_shards(
     Raises: CheckpointError.
     """
     if background:
-        future = checkpoint.async_save(tensors, storage_writer=writer, process_group=group)
-        assert isinstance(future, Future), "the stager copies before it returns"
-        return future
+        return checkpoint.async_save(tensors, storage_writer=writer, process_group=group)
     with one_error(f"{writer.root}: no checkpoint could be written"):
         checkpoint.save(tensors, storage_writer=writer, process_group=group)
     return None
-
-
-def finish_writing(future: Future[Any], root: Path) -> None:
-    """Wait until a checkpoint written in the background is published. A collective call.
-
-    Raises: CheckpointError.
-    """
-    with one_error(f"{root}: no checkpoint could be written"):
-        future.result()
 
 
 @contextmanager
