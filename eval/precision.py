@@ -20,7 +20,7 @@ token.
     D_logit      = 1/T sum over layers, heads and queries i of |A_i0(d1) - A_i0(d2)|                            (Eq. 5)
 
 ATTN(d) are the attention weights and A(d) the logits, as softmax is given them, when a text of T tokens is at the
-positions d .. d + T - 1; n_j = 1 / (T - j), keys counted from 0, is one over the queries that see key j. d2 is
+positions d .. d + T - 1. n_j = 1 / (T - j), keys counted from 0, is one over the queries that see key j. d2 is
 REFERENCE. Without the sum over keys, D is the profile by token.
 
 Where bfloat16 rounds:

@@ -12,14 +12,14 @@ defaults, steps of an eighth of its window, and needs a haystack:
 --sequential stops a length as soon as the verdict that all tests would give is known up to --error. --protocol=released
 and released_llama31 run the tests of the released script of arXiv:2410.18745, prompt for prompt.
 
---by=depth counts each number at its own depth and length (Figure 4 of the paper), and says in which third of the text
+--by=depth counts each number at its own depth and length (Figure 4 of the paper). It says in which third of the text
 failures lie (Table 4; eval/engine/depths.py has the definitions):
 
     python -m eval.probe runs/tiny_2k --by=depth --lengths=512,1024,1536,2048 --depths=20 --tests=500 --plot
 
 Several methods in --distance are compared on the same tests, at the training length unless --lengths names others
-(Table 1; settings by eval/engine/methods.py, or by parameters after a colon). McNemar's exact test judges the
-difference to rope, corrected for the number of methods (Holm); an asterisk marks significance at 0.05:
+(Table 1). Their settings are those of eval/engine/methods.py, or parameters after a colon. McNemar's exact test judges
+the difference to rope, corrected for the number of methods (Holm); an asterisk marks significance at 0.05:
 
     python -m eval.probe runs/tiny_2k --distance=rope,ntk,yarn,rerope,self_extend,dca,string --plot
     python -m eval.probe runs/tiny_2k --distance=rope,string,string:released_scaling=true,string:shift=1024,window=64
