@@ -39,13 +39,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from eval.engine.answers import share
 from eval.engine.command import Request
 from eval.engine.depths import ByDepth
 from eval.engine.methods import METHODS, Setting, named
 from eval.engine.needles import FORMS, NeedleMeasure, ProbeOptions, effective
 from eval.engine.rows import Column, Results, Row, columns_text, limits, shortened
 from eval.engine.run import Measure, run_measure
-from eval.engine.statistics import BASE, methods_table, pair, share
+from eval.engine.statistics import BASE, methods_table, pair
 from eval.engine.subject import SUBJECT
 from lab.command import start
 from lab.draw import Rule

@@ -20,9 +20,9 @@ from typing import Any
 
 import numpy as np
 
+from eval.engine.answers import share
 from eval.engine.needles import STYLE, NeedleMeasure
 from eval.engine.rows import Row, limits, pivot, shortened, to_text, write_rows
-from eval.engine.statistics import share
 from lab.draw import below, draw
 from lab.errors import ConfigError
 from lab.probe.config import ProbeConfig
