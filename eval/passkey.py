@@ -21,11 +21,12 @@ sentences of filler again and again, cut at any letter:
 
     task / filler / The pass key is 71432. Remember it. 71432 is the pass key. / filler / What is the pass key? ...
 
-`lab` asks in the words that the lab's own small models are trained on: one needle of the four-needle test in filler of
-the run's corpus, cut between words, with as many digits as the corpus has. A depth d puts d of the filler before the
-number. Three things differ from the released scripts. The key has exactly its number of digits (theirs is drawn from 1
-to 50,000). Prompt and answer fill the length in the model's own tokens, as exactly as a letter or word more of filler
-allows (theirs counts letters). The first number of the answer must be the key (theirs compares the first tokens).
+`lab` asks in the words that the lab's own small models are trained on. It hides one needle of the four-needle test in
+filler of the run's corpus, cut between words. The number has as many digits as the corpus's. A depth d puts d of the
+filler before the number. Three things differ from the released scripts. The key has exactly its number of digits
+(theirs is drawn from 1 to 50,000). Prompt and answer fill the length in the model's own tokens, as exactly as a letter
+or word more of filler allows (theirs counts letters). The first number of the answer must be the key (theirs compares
+the first tokens).
 
 Prints a table. Adds a line for each cell to passkey.jsonl once it is known. The file is in eval/ of the run folder,
 in runs/passkey-NAME for a Hugging Face folder, or in FOLDER. A second call continues from there. passkey-cases/ holds

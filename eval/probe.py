@@ -12,14 +12,14 @@ defaults, steps of an eighth of its window, and needs a haystack:
 --sequential stops a length as soon as the verdict that all tests would give is known up to --error. --protocol=released
 and released_llama31 run the tests of the released script of arXiv:2410.18745, prompt for prompt.
 
---by=depth counts each number at its own depth and length (Figure 4 of the paper), and says in which third of the text
+--by=depth counts each number at its own depth and length (Figure 4 of the paper). It says in which third of the text
 failures lie (Table 4; eval/engine/depths.py has the definitions):
 
     python -m eval.probe runs/tiny_2k --by=depth --lengths=512,1024,1536,2048 --depths=20 --tests=500 --plot
 
 Several methods in --distance are compared on the same tests, at the training length unless --lengths names others
-(Table 1; settings by eval/engine/methods.py, or by parameters after a colon). McNemar's exact test judges the
-difference to rope, corrected for the number of methods (Holm); an asterisk marks significance at 0.05:
+(Table 1). Their settings are those of eval/engine/methods.py, or parameters after a colon. McNemar's exact test judges
+the difference to rope, corrected for the number of methods (Holm); an asterisk marks significance at 0.05:
 
     python -m eval.probe runs/tiny_2k --distance=rope,ntk,yarn,rerope,self_extend,dca,string --plot
     python -m eval.probe runs/tiny_2k --distance=rope,string,string:released_scaling=true,string:shift=1024,window=64
@@ -38,13 +38,14 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from eval.engine.answers import share
 from eval.engine.command import Request
 from eval.engine.depths import ByDepth
 from eval.engine.methods import METHODS, Setting, named
 from eval.engine.needles import NeedleMeasure, ProbeOptions, effective
 from eval.engine.rows import Column, Results, Row, columns_text, limits, shortened
 from eval.engine.run import Measure
-from eval.engine.statistics import BASE, methods_table, pair, share
+from eval.engine.statistics import BASE, methods_table, pair
 from eval.engine.subject import SUBJECT
 from lab.command import start
 from lab.draw import Rule
@@ -101,7 +102,7 @@ class ByLength(NeedleMeasure):
         """Probe length after length, and write the records that training's probe writes."""
         self.curve: list[LengthResult] = []
         with self.counting() as bar:
-            for result in self.probe.run(self.subject.generate, store=self.finished_needles()):
+            for result in self.probe.run(self.subject, store=self.finished_needles()):
                 self.curve.append(result)
                 bar.total -= self.config.tests - result.tests
                 bar.update(sum(each.tests for each in self.curve) - bar.n)
@@ -190,7 +191,7 @@ class ByMethod(NeedleMeasure):
         config = self.config
         decoder = self.subject.model.decoder
         decoder.frequencies, decoder.distance = item.place(self.own)
-        result = self.probe.run_length(self.subject.generate, length, store=self.finished_needles())
+        result = self.probe.run_at(self.subject, length, store=self.finished_needles())
         passed = [row["found"] >= config.required for row in result.cases]
         row = {
             **self.about,

@@ -22,10 +22,10 @@ The file's docstring is the help text. It declares its options and a subclass of
 
     main = Passkey.main
 
-The engine does the rest. It reads the command line and expands patterns of models; opens each model under the methods
-asked for (self.subject); shows the bar; skips rows that are already in KIND.jsonl
-and appends each new one; keeps the finished tests of a stopped cell; prints text or JSON; saves the picture; returns
-the exit status. A row is what `self.subject.row` says of the model, then the cell's fields, then what was measured.
+The engine does the rest. It reads the command line, expands patterns of models, and opens each model under the methods
+asked for (self.subject). It shows the bar, skips rows that are already in KIND.jsonl and appends each new one. It keeps
+the finished tests of a stopped cell. It prints text or JSON, saves the picture, and returns the exit status. A row is
+what `self.subject.row` says of the model, then the cell's fields, then what was measured.
 
 A measure whose rows come all at once replaces `rows` and `path` in place of `cells` and `measure`, as OnTexts does.
 A new measure needs its file and its line in tests/eval/test_measures.py; the console command finds it by its file.

@@ -13,9 +13,10 @@ tokenizer.json. A test of a length takes at most that many of the model's own to
         --position.distance.window=128 --lengths=2048
 
 Where no file is given for essays, SQuAD or HotpotQA, made-up text takes its place, and the results name it under
-`standins`; such scores are not those of other people. Prints a table, and writes to the run folder (runs/ruler-NAME for
-a Hugging Face folder), or FOLDER: ruler.jsonl, a line for each checkpoint, task and length, once it is known, so that a
-second call continues from there; ruler-cases/, every test with its expected and actual answer; ruler_summary.json.
+`standins`. Such scores are not those of other people. Prints a table, and writes to the run folder (runs/ruler-NAME for
+a Hugging Face folder), or FOLDER. ruler.jsonl gets a line for each checkpoint, task and length once it is known, so
+that a second call continues from there. ruler-cases/ holds every test with its expected and actual answer.
+ruler_summary.json comes last.
 """
 
 from __future__ import annotations
