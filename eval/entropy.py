@@ -66,10 +66,9 @@ class Entropy(OnTexts):
 
     def prepare(self) -> None:
         """Choose the length of the texts and the numbers of visible tokens."""
-        usual = min(WINDOWS * (self.subject.model.train_len or MOST_TOKENS), MOST_TOKENS)
+        usual = min(WINDOWS * self.subject.model.train_len, MOST_TOKENS)
         self.visible = sorted({*(self.options.lengths or (*doublings(2, usual), usual))})
-        self.longest = n_tokens = self.visible[-1]
-        self.texts = self.draw_texts(n_tokens)
+        self.texts = self.draw_texts(self.visible[-1])
 
     def records(self) -> Iterator[Row]:
         """Make a result for each layer and number of visible tokens; `std` is over texts, None of a single one."""
@@ -102,7 +101,7 @@ class Entropy(OnTexts):
         style: dict[str, Any] = {"log_x": True, "x_title": "visible tokens n", "y_title": "attention entropy (nats)"}
         lines = draw(rows, "visible", "entropy", "layer", rules=rules, **style)
         uniform = draw(rows, "visible", "uniform", color=GREY, marks=False, **style)
-        return layer(uniform, lines).properties(title=[self.title, "grey: uniform attention, ln n"])
+        return layer(uniform, lines).properties(title=[self.title(), "grey: uniform attention, ln n"])
 
 
 @torch.no_grad()

@@ -39,7 +39,7 @@ from eval.engine.command import CellOptions, Form
 from eval.engine.rows import Row, limits
 from eval.engine.run import Cell, Measure, run_measure
 from eval.engine.sliding import CONFIDENCE, text_losses, windows
-from eval.engine.subject import MOST_TOKENS, NO_CORPUS, SUBJECT, Subject, doublings
+from eval.engine.subject import NO_CORPUS, SUBJECT, Subject, doublings
 from lab.command import Bar, start
 from lab.data.preparation import shard_folder
 from lab.data.shards import TokenStore
@@ -111,13 +111,12 @@ class Perplexity(Measure):
         Raises: LabError where there is no text, or where too few documents are long enough.
         """
         options = self.options
-        window = max(2, self.subject.model.train_len or MOST_TOKENS)
+        window = max(2, self.subject.model.train_len)
         self.contexts = tuple(sorted(set(options.lengths or doublings(max(2, -(-window // 4)), window))))
-        self.longest = self.contexts[-1]
         self.stride = options.stride or max(1, min(STRIDE, self.contexts[0] // 2))
         options = replace(options, lengths=self.contexts, stride=self.stride)  # which checks them
         found = documents_of(self.subject, options.text, options.text_field)
-        least = options.min_tokens or self.longest
+        least = options.min_tokens or self.contexts[-1]
         long_enough = [ids[: options.tokens] for ids in found if len(ids) >= least]
         if len(long_enough) < options.documents:
             raise DataError(
@@ -160,9 +159,10 @@ class Perplexity(Measure):
         each = zip(losses.nll.tolist(), losses.tokens.tolist(), strict=True)
         return found, [{"test": number, "nll": nll, "tokens": tokens} for number, (nll, tokens) in enumerate(each)]
 
-    def heading(self, row: Row) -> str:
+    def title(self) -> str:
         """Name the model and the documents."""
-        return f"{row['model']}: {row['method']}; {row['n']} documents, {row['source']}, stride {row['stride']}"
+        source = self.options.text or "held out"
+        return f"{super().title()}; {len(self.documents)} documents, {source}, stride {self.stride}"
 
     def chart(self, rows: Sequence[Row]) -> Any:
         """Draw perplexity over context length, a line for each model and method."""

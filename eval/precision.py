@@ -20,7 +20,7 @@ token.
     D_logit      = 1/T sum over layers, heads and queries i of |A_i0(d1) - A_i0(d2)|                            (Eq. 5)
 
 ATTN(d) are the attention weights and A(d) the logits, as softmax is given them, when a text of T tokens is at the
-positions d .. d + T - 1; n_j = 1 / (T - j), keys counted from 0, is one over the queries that see key j. d2 is
+positions d .. d + T - 1. n_j = 1 / (T - j), keys counted from 0, is one over the queries that see key j. d2 is
 REFERENCE. Without the sum over keys, D is the profile by token.
 
 Where bfloat16 rounds:
@@ -109,7 +109,7 @@ class Precision(OnTexts):
     def prepare(self) -> None:
         """Choose lengths, draw the texts, and refuse methods that a shift changes in exact arithmetic."""
         options, model = self.options, self.subject.model
-        window = model.train_len or MOST_TOKENS
+        window = model.train_len
         first, last = LENGTHS
         self.n_tokens = options.length or min(window, MOST_TOKENS)
         self.lengths = sorted({*(options.lengths or doublings(first, min(WINDOWS * window, last)))})
@@ -180,7 +180,7 @@ class Precision(OnTexts):
             panel(by_shift, "shift", f"attention difference D, {self.n_tokens:,} tokens", shifts, "D"),
             panel(by_token, "token", f"its terms by token, {PAIR}", "token (the first is 1)", "term"),
             panel(of(rows, "D_logit"), "tokens", f"logits of the first token, {PAIR}", "length (tokens)", "D_logit"),
-            title=self.title,
+            title=self.title(),
         )
 
 

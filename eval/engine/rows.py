@@ -1,8 +1,8 @@
 """Results on disk: rows of .jsonl files, appended whole and known by name, so that a stopped measurement resumes.
 
-A cell is one number of a table, such as one depth at one length. Its row states what was measured, and on what and how,
-and is appended as soon as the number is known; until then the cell's finished tests lie in a file of their own, which
-ends in .part. Rows that agree in the fields they are named by are the same measurement.
+A cell is one number of a table, such as one depth at one length. Its row states what was measured, on what and how, and
+is appended as soon as the number is known. Until then the cell's finished tests lie in a file of their own, which ends
+in .part. Rows that agree in the fields they are named by are the same measurement.
 
 What an evaluation found: text for people, rows for machines, and the files that it has written.
 

@@ -8,11 +8,11 @@ the window, or any shorter length asked for, whatever the distance:
                                 |<------------------ d ----------------->|
     d = last token of the prompt - first token of the needle's number
 
-The wording is that of `lab.data.synthetic`, in which the synthetic corpus asks about a single number as about
-several. Tokens that begin every answer, such as a blank, belong to the prompt: what is left to answer is the number.
-So a model that retrieves but does not keep to the wording is not taken for one that cannot retrieve. With four
-needles two suffice, so that the nearest two decide. A task line and four answers also leave little of a small window
-to look back over; here the distance is the only thing that changes.
+The wording is that of `lab.data.synthetic`, in which the synthetic corpus asks about a single number as about several.
+Tokens that begin every answer, such as a blank, belong to the prompt: what is left to answer is the number. So a model
+that retrieves but does not keep to the wording is not taken for one that cannot retrieve. With four needles two
+suffice, so that the nearest two decide. A task line and four answers also leave little of a small window to look back
+over. Here the distance is the only thing that changes.
 
 The number is found if the first digits answered are its digits: what follows them is a matter of wording. A graded
 score, the log-probability in nats of the right number's tokens, each after the right ones, tells models apart that find

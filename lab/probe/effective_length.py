@@ -1,7 +1,7 @@
 """Effective context length: four-needle tests at growing lengths, until one fails.
 
-A length passes when at least `threshold` of its tests find `required` numbers or more; the effective length is the
-last length before the first that fails (arXiv:2410.18745, section 3, which states no threshold: 0.8 is ours). The
+A length passes when at least `threshold` of its tests find `required` numbers or more. The effective length is the last
+length before the first that fails (arXiv:2410.18745, section 3). That section states no threshold: 0.8 is ours. The
 outcome is a function of (model, seed, length) alone: test k of a length is drawn from (seed, length, k). Tests run in
 this order, so that a sequential probe runs the first tests of a full one.
 """

@@ -6,7 +6,7 @@ a probe between two lengths, and nothing of it is recorded. A resumed run finds 
 and runs all of it before its first step.
 
 A probe that fails on any rank, for whatever reason, is recorded as failed, and training goes on; --resume at its step
-runs it again. Ranks communicate by `exchange` only: a rank that fails joins the next exchange of the others, so that
+runs it again. Ranks communicate by `exchange` only. A rank that fails joins the next exchange of the others, so that
 all of them fail there, and none waits. Where another collective call fails on one rank, the others wait in it, so that
 the run must end: OutOfStep.
 """

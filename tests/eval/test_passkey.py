@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from eval.engine.answers import answer_budget, draw_key, first_number, summed
-from eval.engine.cases import Writer
-from eval.passkey import PasskeyTests, main
+from eval.engine.cases import Writer, finish
+from eval.passkey import draft, main
 from tests.eval.answering import Reader, answered
 from tests.eval.commands import rows_named, runner
 
@@ -26,11 +26,9 @@ NEEDLE = re.compile(r"One of the magic numbers is ([0-9]{3})\.")
 both = pytest.mark.parametrize("name", ["bpe", "bytewise"])
 
 
-def case_of(tokenizer, protocol="passkey", **settings):
-    tests = PasskeyTests("passkey") if protocol == "passkey" else PasskeyTests("lab", 3, FILLER)
-    return tests.case(
-        Writer(tokenizer), **{"length": 700, "budget": BUDGET, "depth": 0.5, "seed": 0, "index": 0, **settings}
-    )
+def case_of(tokenizer, protocol="passkey", *, length=700, depth=0.5, seed=0, index=0):
+    digits, filler = (5, "") if protocol == "passkey" else (3, FILLER)
+    return finish(draft(digits, filler, depth, seed, index), Writer(tokenizer), length, BUDGET)
 
 
 @both
