@@ -125,7 +125,7 @@ class FoundByDistance(Measure):
                 about = self.subject.row
                 self.names.append(about["method"])
                 self.bar.name(about["method"])
-                first = probe.case(probe.test.reachable[0], 0)
+                first = probe.case(probe.reachable[0], 0)
                 finished = self.finished(tests, first, config.distance_tests, "distance")
                 found = list(probe.run(self.subject, store=finished))
                 of_distance = {**about, "metric": "found_by_distance"}
@@ -148,7 +148,7 @@ class FoundByDistance(Measure):
     def title(self) -> str:
         """Name the model and the tests."""
         tests = f"{self.probe.config.distance_tests} tests at each distance"
-        return f"{self.subject.model.name}, window {self.probe.test.window:,}; {tests}"
+        return f"{self.subject.model.name}, window {self.probe.window:,}; {tests}"
 
     def text(self, rows: Sequence[Row]) -> str:
         """Write a table for each method."""
@@ -159,7 +159,7 @@ class FoundByDistance(Measure):
 
     def chart(self, rows: Sequence[Row]) -> Any:
         """Draw shares with limits and their fit; below, f of the training."""
-        window = self.probe.test.window
+        window = self.probe.window
         threshold = self.probe.config.threshold
         whole = [row for row in rows if row["metric"] == "found_by_distance"]
         x: dict[str, Any] = {"x_title": "distance of the number (tokens)"}

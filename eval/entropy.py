@@ -28,6 +28,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -129,10 +130,7 @@ def entropy(logits: Tensor) -> Tensor:
     return terms.sum(-1, dtype=torch.float64).clamp(min=0.0)
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Run the command line and return the exit status."""
-    return run_measure(Entropy, arguments)
-
+main = partial(run_measure, Entropy)
 
 if __name__ == "__main__":
     start(main)

@@ -33,11 +33,17 @@ def summed(outcome: Outcome) -> Row:
     """Summarize the tests of a cell: the share passed, with exact limits, and the prompts' lengths."""
     tests = len(outcome.records)
     passed = sum(record["passed"] for record in outcome.records)
-    low, high = share_limits(passed, tests, CONFIDENCE)
     tokens = [record["prompt_tokens"] for record in outcome.records]
-    known = {"score": passed / tests, "low": low, "high": high, "confidence": CONFIDENCE, "passed": passed}
-    lengths = {"prompt_tokens": {"least": min(tokens), "most": max(tokens)}}
-    return {**known, **lengths, "seconds": outcome.seconds}
+    known = {**share(passed, tests, CONFIDENCE), "confidence": CONFIDENCE, "passed": passed}
+    return {**known, "prompt_tokens": {"least": min(tokens), "most": max(tokens)}, "seconds": outcome.seconds}
+
+
+def share(passed: int, tests: int, confidence: float) -> Row:
+    """Return a share with its exact limits; nulls where there are no tests."""
+    if not tests:
+        return {"score": None, "low": None, "high": None}
+    low, high = share_limits(passed, tests, confidence)
+    return {"score": passed / tests, "low": low, "high": high}
 
 
 def first_number(text: str) -> str | None:
