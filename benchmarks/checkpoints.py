@@ -28,7 +28,7 @@ from lightning.fabric.plugins.io import TorchCheckpointIO
 from lab.model.decoder import Decoder, DecoderConfig
 from lab.train.checkpoints import STATE, publish, temporary_folder
 from lab.train.environment import hardware, versions
-from lab.train.shards import NO_GROUP, ShardWriter, finish_writing, packed, tensors_to_save, write_shards
+from lab.train.shards import NO_GROUP, ShardWriter, packed, tensors_to_save, write_shards
 
 WAYS = ("whole", "shards", "background")
 HEAD_DIM, VOCAB_SIZE = 64, 32_000
@@ -70,7 +70,7 @@ def save(way: str, root: Path, decoder: Decoder, optimizer: torch.optim.Optimize
     writing = write_shards(tensors, writer, None, background=way == "background")
     waited = time.perf_counter() - start
     if writing is not None:
-        finish_writing(writing, root)
+        writing.result()
     return waited, time.perf_counter() - start
 
 

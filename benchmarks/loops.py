@@ -32,7 +32,7 @@ from lab.config import load_experiment
 from lab.data.module import PackedData
 from lab.train.environment import ROOT
 from lab.train.module import Training
-from lab.train.session import Run, assemble
+from lab.train.session import Assembled, assemble
 from lab.train.starting import Start
 
 CONFIG = ROOT / "configs" / "cpu_demo.yaml"
@@ -94,7 +94,7 @@ class Turns(Callback):
         return {"ratio": sum(bare) / sum(own), "low": low, "high": high, "step_s": step_s, "turns": len(own)}
 
 
-def built(place: Path, name: str, steps: int) -> Run:
+def built(place: Path, name: str, steps: int) -> Assembled:
     """Assemble a run of the demo with its packs prepared."""
     folders = (f"--run.folder={place / 'runs'}", f"--data.folder={place / 'shards'}", f"--run.name={name}")
     words = [*SETTINGS, *folders, f"--train.tokens={(steps + 1) * 1024}"]  # the last, with the probe, is not measured
@@ -105,7 +105,7 @@ def built(place: Path, name: str, steps: int) -> Run:
     return run
 
 
-def measured(run: Run, other: Run, trainer: lightning.Trainer, each: int) -> record.Figures:
+def measured(run: Assembled, other: Assembled, trainer: lightning.Trainer, each: int) -> record.Figures:
     """Train with the trainer, and in turns with a bare loop on the other run's module."""
     turns = Turns(bare_steps(other.module, other.data), each)
     trainer.callbacks.append(turns)  # type: ignore[attr-defined]

@@ -16,37 +16,14 @@ import runpy
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import redirect_stdout, suppress
+from functools import cache
+from pathlib import Path
 
 from lab.command import HELP, WRONG, show
 from lab.errors import nearest
 
-COMMANDS = {  # name: module and purpose
-    "fit": ("lab.fit", "train a model"),
-    "sweep": ("lab.sweep", "train the runs of a sweep"),
-    "prepare": ("lab.prepare", "tokenize a corpus to shards"),
-    "verify": ("lab.verify", "check every file of a run, a checkpoint or shards"),
-    "longrecipe": ("lab.longrecipe", "extend a model by LongRecipe"),
-    "merge": ("lab.merge", "merge trained models"),
-    "export": ("lab.export", "write a run as a Hugging Face folder"),
-    "probe": ("eval.probe", "effective context length, by depth and by method"),
-    "distance": ("eval.distance", "share of numbers found by distance, and how far back"),
-    "ruler": ("eval.ruler", "RULER's 13 tasks"),
-    "passkey": ("eval.passkey", "passkey retrieval by depth and length"),
-    "lines": ("eval.lines", "line retrieval"),
-    "perplexity": ("eval.perplexity", "perplexity by context length"),
-    "harness": ("eval.harness", "tasks of lm-evaluation-harness"),
-    "compare": ("eval.compare", "results of any evaluations as one table"),
-    "positions": ("eval.positions", "relative positions of a method, and how often they were trained"),
-    "shape": ("eval.shape", "plan the shape of a run's position frequency"),
-    "entropy": ("eval.entropy", "attention entropy"),
-    "precision": ("eval.precision", "what bfloat16 does to RoPE"),
-    "impact": ("eval.impact", "impactful tokens of LongRecipe"),
-    "plan": ("eval.plan", "reach to expect of a corpus, a window and a number of tokens"),
-    "reach": ("eval.reach", "reach explained by f, tokens, window and base, with limits"),
-    "papers": ("eval.papers", "a table or figure of a paper, ours beside theirs"),
-    "report": ("eval.report", "one page, or one picture, of any number of runs"),
-}
-
+ROOT = Path(__file__).resolve().parents[1]
+MAIN = '\nif __name__ == "__main__":\n'
 SETTING = re.compile(r"^ +--([\w.]+)(?:=(.*))?\n +(.*?)(?: \[([^\n]*)\])?$", re.M)
 USAGE = re.compile(r"^    (python -m .*)$", re.M)
 PAGE = """# Settings
@@ -58,16 +35,35 @@ the choice (`name` or `method`) listed before it. `required` settings have no de
 """
 
 
+@cache
+def commands() -> dict[str, tuple[str, str]]:
+    """Find the commands, those of lab first: module and purpose by name.
+
+    A command is a module, or a package with a `__main__.py`, that runs by `python -m`. Its purpose is the first line of
+    its docstring, up to a colon. Modules are read and not imported, as that would take seconds. Left out are names that
+    only say where a measure went.
+    """
+    found = {}
+    for folder in (ROOT / "lab", ROOT / "eval"):
+        for path in sorted([*folder.glob("*.py"), *folder.glob("*/__main__.py")]):
+            text = path.read_text(encoding="utf-8")
+            if MAIN in text and "    moved(" not in text and path.stem != "cli":
+                module = ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__main__")
+                found[module.partition(".")[2]] = (module, re.split(r": |\.?\n", text.split('"""')[1])[0])
+    return found
+
+
 def listing() -> str:
     """List the commands."""
-    return "\n".join([str(__doc__), *(f"  {name:<12}{module:<18}{text}" for name, (module, text) in COMMANDS.items())])
+    lines = [f"  {name:<12}{module:<18}{purpose}" for name, (module, purpose) in commands().items()]
+    return "\n".join([str(__doc__), *lines])
 
 
 def page() -> Iterator[str]:
     """Write docs/settings.md: a table for each command, without a run's settings that another one has listed."""
     yield PAGE
     shared: set[tuple[str, ...]] = set()
-    for name, (_, purpose) in COMMANDS.items():
+    for name, (_, purpose) in commands().items():
         text = help_of(name)
         rows = [row for row in dict.fromkeys(SETTING.findall(text)) if row not in shared]
         if rows:
@@ -97,11 +93,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if words == ["docs"]:
         show("".join(page()), end="")
         return 0
-    if words[0] not in COMMANDS:
-        show(f"{words[0]}: unknown command; {nearest(words[0], COMMANDS)}", error=True)
+    if words[0] not in commands():
+        show(f"{words[0]}: unknown command; {nearest(words[0], commands())}", error=True)
         return WRONG
     sys.argv = [f"probe-lab {words[0]}", *words[1:]]
-    runpy.run_module(COMMANDS[words[0]][0], run_name="__main__", alter_sys=True)
+    runpy.run_module(commands()[words[0]][0], run_name="__main__", alter_sys=True)
     return 0
 
 

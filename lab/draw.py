@@ -110,16 +110,9 @@ def draw(
 def layer(*charts: Any) -> Any:
     """Draw charts without facets on the same axes, the first beneath."""
     alt = altair()
-    parts = []
-    for chart in charts:
-        for part in chart.layer:
-            if part.data is alt.Undefined:
-                part.data = chart.data
-            parts.append(part)
-    whole = alt.layer(*parts)
-    for name in ("width", "height", "title"):
-        setattr(whole, name, getattr(charts[0], name))
-    return whole
+    parts = [(part, chart.data) for chart in charts for part in chart.layer]
+    layers = [part.properties(data=data) if part.data is alt.Undefined else part for part, data in parts]
+    return alt.layer(*layers, width=charts[0].width, height=charts[0].height, title=charts[0].title)
 
 
 def beside(*charts: Any, title: str = "") -> Any:

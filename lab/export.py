@@ -2,7 +2,7 @@ r"""Export a run as a Hugging Face folder, which transformers and lm-evaluation-
 
     python -m lab.export RUN -o FOLDER [--weights_only] [--setting=value ...]
 
-RUN is a run folder (its newest checkpoint is taken) or a checkpoint in it; settings are those of the run's config, such
+RUN is a run folder (its newest checkpoint is taken) or a checkpoint in it. Settings are those of the run's config, such
 as another position method:
 
     python -m lab.export runs/cpu_demo -o exported

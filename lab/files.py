@@ -2,9 +2,9 @@
 
 A manifest lists the files of a folder: `files`, with the size and SHA-256 of each by its name.
 
-One process at a time writes to a folder: a lock by flock(2) on a file in it, which ends with its process, however that
-ends. A second file beside it names the holder, for the message to others. Processes that the holder starts do not
-inherit the lock. A file system without flock is refused, as a file alone would outlast a killed process.
+One process at a time writes to a folder. It holds a lock by flock(2) on a file in it, which ends with its process,
+however that ends. A second file beside it names the holder, for the message to others. Processes that the holder starts
+do not inherit the lock. A file system without flock is refused, as a file alone would outlast a killed process.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import platform
 import secrets
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -231,8 +231,9 @@ def publish_folder(temporary: Path, final: Path) -> None:
         sync(final.parent)
 
 
-def acquire(path: Path, *, wait: bool = False) -> FileLock:
-    """Take the lock of a file, whose folder is made where it is missing.
+@contextmanager
+def locked(path: Path, *, wait: bool = False) -> Iterator[None]:
+    """Hold the lock of a file, whose folder is made where it is missing, during the body; delete its files at the end.
 
     Raises: InUse where another process holds it, unless it is to be waited for; ConfigError where it cannot be written.
     """
@@ -246,39 +247,22 @@ def acquire(path: Path, *, wait: bool = False) -> FileLock:
         since = datetime.now().astimezone().isoformat(sep=" ", timespec="seconds")
         holder = {"host": platform.node(), "pid": os.getpid(), "since": since}
         holder_file(path).write_text(json.dumps(holder), encoding="utf-8")
-    return lock
-
-
-def release(lock: FileLock) -> None:
-    """Give up a lock, and delete its files while it is still held."""
-    path = Path(lock.lock_file)
-    for file in (holder_file(path), path):
-        with suppress(OSError):
-            file.unlink()
-    lock.release()
-
-
-@contextmanager
-def locked(path: Path, *, wait: bool = False) -> Iterator[None]:
-    """Hold the lock of a file during the body.
-
-    Raises: InUse, ConfigError.
-    """
-    lock = acquire(path, wait=wait)
     try:
         yield
     finally:
-        release(lock)
+        for file in (holder_file(path), path):  # while it is still held
+            with suppress(OSError):
+                file.unlink()
+        lock.release()
 
 
 def is_held(path: Path) -> bool:
     """Return whether any process holds the lock of a file."""
-    if path.exists():
-        try:
-            release(acquire(path))
-        except InUse:
-            return True
-    return False
+    try:
+        with locked(path) if path.exists() else nullcontext():
+            return False
+    except InUse:
+        return True
 
 
 def in_use(path: Path) -> str:

@@ -18,8 +18,8 @@ hold. --profile trains six steps apart from the run, and
 writes a trace and a table to FOLDER, or to RUN/profile. With train.devices > 1 the command starts torchrun, which
 starts a process for each device.
 
-Exit status: 0 done; 1 a loss or gradient is not finite, or a rank has died; 2 invalid input, a full disk or a run
-folder in use, a line for each fault on stderr; 75 stopped by a signal after saving.
+Exit status: 0 done; 1 a loss or gradient is not finite, or a rank has died. 2 is invalid input, a full disk or a run
+folder in use, with a line for each fault on stderr. 75 is stopped by a signal after saving.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from __future__ import annotations
 import os
 import shlex
 import sys
+from argparse import Namespace
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -35,8 +36,9 @@ from lab.config import Experiment, load_experiment
 from lab.errors import ConfigError
 from lab.launch import needs_torchrun, read_launch, start_ranks
 
+Work = Callable[[Experiment, Namespace], str | int]
 SYNTAX = Syntax(
-    flags=("--resume", "--restart", "--print_config", "--dry_run", "--profile"),
+    flags=("--restart", "--resume", "--print_config", "--profile", "--dry_run"),
     values=("-o", "--memory_gib"),
     missing="CONFIG: must be the first argument, a YAML file; for instance configs/cpu_demo.yaml",
 )
@@ -52,8 +54,7 @@ def parse(words: Words) -> Experiment:
         value = getattr(options, name.lstrip("-"))
         if value is not None and not getattr(options, flag):
             raise ConfigError(f"{name}={value}: would be ignored without --{flag}; leave it out")
-    flags = ("restart", "resume", "print_config", "profile", "dry_run")
-    given = [f"--{name}" for name in flags if getattr(options, name)]
+    given = [flag for flag in SYNTAX.flags if getattr(options, flag.lstrip("-"))]
     if len(given) > 1:
         raise ConfigError(*(f"{name}: contradicts {given[-1]}; leave one of them out" for name in given[:-1]))
     return load_experiment(Path(words.places[0]), words.settings)
@@ -65,29 +66,26 @@ def resume_command(arguments: Sequence[str]) -> str:
     return shlex.join(["python", "-m", "lab.fit", *words])
 
 
-def check(words: Words) -> str | int:
-    """Check the command line, and return the config where it is asked for."""
-    experiment = parse(words)
-    return (experiment.describe() + experiment.to_yaml()).rstrip("\n") if words.options.print_config else 0
+def read_arguments(arguments: Sequence[str], work: Work = lambda experiment, options: 0) -> int:
+    """Print the config where that is asked for, or do some work with it and the options; return the exit status."""
 
+    def checked(words: Words) -> str | int:
+        experiment = parse(words)
+        if words.options.print_config:
+            return (experiment.describe() + experiment.to_yaml()).rstrip("\n")
+        return work(experiment, words.options)
 
-def read_arguments(arguments: Sequence[str], work: Callable[[Words], str | int] = check) -> int:
-    """Do some work with the command line, and return the exit status."""
     stopped = f"interrupted before training; continue with:\n  {resume_command(arguments)}"
     stopped = NOTHING_WRITTEN if "--profile" in arguments else stopped
-    silent = not read_launch(os.environ).prints_faults
+    silent = read_launch(os.environ).local_rank > 0  # all processes of a node find the same faults
     lines = lambda: ["Settings (default; meaning):", "", *settings_lines(Experiment)]  # noqa: E731
-    return run(__doc__, arguments, work, syntax=SYNTAX, settings=lines, stopped=stopped, silent=silent)
+    return run(__doc__, arguments, checked, syntax=SYNTAX, settings=lines, stopped=stopped, silent=silent)
 
 
 if __name__ == "__main__":
 
-    def train(words: Words) -> str | int:
+    def train(experiment: Experiment, options: Namespace) -> str | int:
         """Train, or what else the command line asks for; torch is loaded here, after the settings have been checked."""
-        experiment = parse(words)
-        options = words.options
-        if options.print_config:
-            return check(words)
         if options.dry_run:
             from lab.estimate import estimate
 

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -105,21 +105,18 @@ def start(job: Job, library: ctypes.CDLL | None) -> subprocess.Popen[bytes]:
 
     Raises: ConfigError.
     """
-    output = None if job.output is None else job.output.open("ab")
-    try:
-        return subprocess.Popen(
-            job.words,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT if output else None,
-            process_group=0,
-            preexec_fn=partial(end_with, os.getpid(), library),  # noqa: PLW1509  only the thread that forks runs Python here
-        )
-    except OSError as error:
-        raise ConfigError(f"{job.words[0]}: cannot be started ({error.strerror}); name another command") from error
-    finally:
-        if output:
-            output.close()
+    with nullcontext() if job.output is None else job.output.open("ab") as output:
+        try:
+            return subprocess.Popen(
+                job.words,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT if output else None,
+                process_group=0,
+                preexec_fn=partial(end_with, os.getpid(), library),  # noqa: PLW1509  only the forking thread runs Python
+            )
+        except OSError as error:
+            raise ConfigError(f"{job.words[0]}: cannot be started ({error.strerror}); name another command") from error
 
 
 def end_with(parent: int, library: ctypes.CDLL | None) -> None:

@@ -10,10 +10,13 @@ import os
 import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lab.command import FAILED, STOPPED, show
 from lab.errors import ConfigError
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
 
 SIGNALS = "SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1"  # that torchrun passes on to the ranks
 SAVE_S = 600  # what ranks may take to save after a signal
@@ -33,11 +36,6 @@ class Launch:
     def is_first(self) -> bool:
         """Whether this process prepares the data, writes the files and prints."""
         return self.rank == 0
-
-    @property
-    def prints_faults(self) -> bool:
-        """Whether this process prints faults: one per node, as all its processes find the same ones."""
-        return self.local_rank == 0
 
 
 def read_launch(environment: Mapping[str, str]) -> Launch:
@@ -145,3 +143,18 @@ def exchange(value: Any, reason: str | None = None) -> list[Any]:
     if reasons:
         raise WorkFailed(reasons[0])
     return [value for value, _ in parts]
+
+
+def sum_over_ranks(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Add up the values of every rank; a collective call.
+
+    Shapes: any, the same on every rank, and returned.
+    """
+    import torch
+    from torch import distributed
+
+    total = torch.from_numpy(values.copy())
+    if distributed.is_available() and distributed.is_initialized():
+        total = total.to("cuda" if distributed.get_backend() == "nccl" else "cpu")
+        distributed.all_reduce(total)
+    return total.cpu().numpy()

@@ -20,11 +20,12 @@ from lab.model.decoder import Decoder
 from lab.model.huggingface.config import decoder_config, read_settings
 from lab.model.huggingface.pretrained import load_pretrained
 from lab.positions import Distance, Frequencies, frequencies
-from lab.positions.methods import Replaced, describe
+from lab.positions.methods import Replaced, describe_pair
 from lab.positions.string import of_length
 from lab.schema import override, part, validated
 from lab.source import CONFIG, FIELD, find_place, is_hub_id, tokenizer_of
 from lab.train.checkpoints import load_weights, open_checkpoint, read_weights_of
+from lab.train.environment import decoder_of
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,7 @@ class OpenedModel:
     name: str
     decoder: Decoder
     tokenizer: Tokenizer | None
-    train_len: int | None
+    train_len: int
     experiment: Experiment | None = None
     folder: Path | None = None
     consumed_tokens: int | None = None
@@ -46,7 +47,7 @@ class OpenedModel:
     @property
     def method(self) -> str:
         """Name the position methods in results, as frequency+distance with the parameters that are not defaults."""
-        return f"{describe(self.decoder.frequencies.config)}+{describe(self.decoder.distance)}"
+        return describe_pair(self.decoder.frequencies.config, self.decoder.distance)
 
 
 def open_model(
@@ -74,9 +75,7 @@ def open_model(
     checkpoint = open_checkpoint(place.folder.resolve())
     folder = checkpoint.folder.parent.parent
     experiment = load_experiment(folder / CONFIG, overrides)
-    distance = experiment.position.distance
-    own = experiment.frequencies
-    decoder = Decoder(experiment.model, frequencies=own, distance=distance, backend=backend, seed=None)
+    decoder = decoder_of(experiment, backend=backend)(None)
     load_weights(decoder, checkpoint)
     tokenizer = tokenizer_in(folder) or tokenizer_in(shard_folder(experiment.data))
     window = experiment.data.window

@@ -21,7 +21,6 @@ from contextvars import ContextVar
 from dataclasses import MISSING, Field, fields
 from functools import cache
 from importlib.resources import files
-from numbers import Integral
 from operator import attrgetter
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, TypeVar, get_args, get_type_hints
@@ -133,9 +132,8 @@ def validated(root: type[T], values: Mapping[str, Any], instance: T | None = Non
 
 def given(section: Any) -> dict[str, Any]:
     """Return the fields of a section that differ from their defaults, and the tags of unions."""
-    values = {item.name: getattr(section, item.name) for item in fields(section)}
     usual = {i.name: i.default if i.default_factory is MISSING else i.default_factory() for i in fields(section)}
-    return {name: value for name, value in values.items() if name in TAGS or value != usual[name]}
+    return {name: value for name in usual if (value := getattr(section, name)) != usual[name] or name in TAGS}
 
 
 def plain(value: Any) -> Any:
@@ -154,7 +152,7 @@ def fault_lines(root: Any, item: Any) -> list[str]:
     if kind == "value_error":  # a rule of a section, whose lines begin with the field
         return [f"{dotted}.{line}".lstrip(".") for line in getattr(context["error"], "faults", [str(context["error"])])]
     if kind in UNKNOWN:
-        return [f"{dotted}={value}: unknown setting; {suggestion(root, section, keys)}"]
+        return unknown(dotted, item["input"], suggestion(root, section, keys))
     if kind.startswith("union_tag"):
         tag, key = str(context.get("tag")), context["discriminator"].strip("'")
         return [f"{dotted}.{key}={brief(tag)}: unknown; {nearest(tag, members_of(hint))}"]
@@ -165,6 +163,13 @@ def fault_lines(root: Any, item: Any) -> list[str]:
     for theirs, ours in WORDS.items():
         rule = rule.replace(theirs, ours)
     return [f"{dotted}={value}: {rule}; {meaning or 'see --help=all'}"]
+
+
+def unknown(name: str, value: Any, remedy: str) -> list[str]:
+    """Write the fault of an unknown setting, or of every setting in an unknown section."""
+    if isinstance(value, dict) and value:
+        return [line for key, inner in value.items() for line in unknown(f"{name}.{key}", inner, remedy)]
+    return [f"{name}={brief(value)}: unknown setting; {remedy}"]
 
 
 def located(root: Any, location: Sequence[Any]) -> tuple[Any, list[Any], Any]:
@@ -220,11 +225,6 @@ def docs_of(section: Any) -> dict[str, str]:
             if isinstance(field, ast.AnnAssign) and isinstance(after, ast.Expr):
                 docs[ast.unparse(field.target)] = inspect.cleandoc(str(getattr(after.value, "value", "")))
     return docs
-
-
-def is_whole(value: object) -> bool:
-    """Return whether a value is a whole number; booleans are not."""
-    return isinstance(value, Integral) and not isinstance(value, bool)
 
 
 class Constructor(SafeConstructor):

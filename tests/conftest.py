@@ -55,7 +55,7 @@ def torture(request, repeats):
 @pytest.fixture(scope="session")
 def bpe():
     """A byte-level BPE with <bos> and <eos>, trained on the synthetic corpus and on the probe's own words."""
-    documents = SyntheticText(Synthetic(words=16, **LENGTHS)).documents(0, 60)
+    documents = map(SyntheticText(Synthetic(words=16, **LENGTHS)).document, range(60))
     fixed = synthetic.TASK + synthetic.NEEDLE + synthetic.QUESTION + synthetic.ANSWER_PREFIX
     return train_bpe([fixed, *documents], vocab_size=400)
 

@@ -55,7 +55,7 @@ LISTS = ("papers",)  # what there is to choose from, where help would be shown w
 
 def main_of(name):
     module = {"longrecipe": "lab.longrecipe", "merge": "lab.merge"}
-    place = module.get(name, cli.COMMANDS[name][0])
+    place = module.get(name, cli.commands()[name][0])
     package = (ROOT / place.replace(".", "/") / "__main__.py").exists()
     module = importlib.import_module(f"{place}.__main__" if package else place)
     return module.read_arguments if name == "fit" else module.main
@@ -68,12 +68,12 @@ def printed(name, words, capsys):
     return status, out
 
 
-@pytest.mark.parametrize("name", cli.COMMANDS)
+@pytest.mark.parametrize("name", cli.commands())
 def test_help_is_short_and_lists_every_setting_where_asked(name, capsys):
     status, short = printed(name, ["--help"], capsys)
     assert status == 0
     assert name in LISTS or printed(name, [], capsys) == (2, short)
-    assert f"python -m {cli.COMMANDS[name][0]} " in short
+    assert f"python -m {cli.commands()[name][0]} " in short
     assert len(short.splitlines()) <= SHORT
     names = [field.name for field in dataclasses.fields(OPTIONS[name])] if name in OPTIONS else SOME.get(name, ())
     status, everything = printed(name, ["--help=all"], capsys)
@@ -84,7 +84,12 @@ def test_help_is_short_and_lists_every_setting_where_asked(name, capsys):
 
 def test_the_console_command_has_every_command():
     packages = {f"eval.{path.parent.name}" for path in ROOT.glob("eval/*/__main__.py")}
-    assert packages <= {module for module, _ in cli.COMMANDS.values()}
+    found = cli.commands()
+    assert packages <= {module for module, _ in found.values()}
+    assert not {"cli", "command", "heatmap", "methods", "needles", "picture"} & set(found)
+    assert found["merge"] == ("lab.merge", "Merge trained models")
+    assert found["sweep"][0] == "lab.sweep"
+    assert found["export"][1].startswith("Export a run as "), "a raw docstring"
     assert 'probe-lab = "lab.cli:main"' in (ROOT / "pyproject.toml").read_text()
 
 
@@ -106,7 +111,7 @@ def test_the_console_command_runs_a_module_as_python_does(capsys, monkeypatch):
         (["--help"], 0, ""),
         ([], 2, ""),
         (["positons"], 2, "positons: unknown command; did you mean positions?"),
-        (["zzz"], 2, "zzz: unknown command; use one of: fit, "),
+        (["zzz"], 2, "zzz: unknown command; use one of: export, fit, "),
     ],
 )
 def test_the_console_command_answers_mistakes(capsys, words, status, start):

@@ -21,7 +21,8 @@ WRONG = {
     # unknown, with the nearest name
     "--optim.l=1": "optim.l=1: unknown setting; did you mean optim.lr?",
     "--data.corpus.wrds=3": "data.corpus.wrds=3: unknown setting; did you mean data.corpus.words?",
-    "--modle.d_model=4": 'modle={"d_model": 4}: unknown setting; did you mean model?',
+    "--modle.d_model=4": "modle.d_model=4: unknown setting; did you mean model?",
+    "--zzz.y.x=[1]": "zzz.y.x=[1]: unknown setting; a config has run, ",
     "--model.lr=1": "model.lr=1: unknown setting; did you mean optim.lr?",
     "--data.corpus.name=sythetic": "data.corpus.name=sythetic: unknown; did you mean synthetic?",
     "--data.tokenizer.method=xqz --model.vocab_size=9": "data.tokenizer.method=xqz: unknown; use one of: bpe, file",

@@ -50,7 +50,7 @@ WORDS = {  # what once crashed, hung or trained, on a command line
     f"--start.path={'x' * 5000}": "start.path=xxxxxxxxxxxxxxxxxxxxxxxx...",
     "--position.frequency.method=ntk --position.frequency.factor=1e300": "position.frequency.factor=1e+300: must be ",
 }
-EVAL = [name for name, (module, _) in cli.COMMANDS.items() if module.startswith("eval") and name != "report"]
+EVAL = [name for name, (module, _) in cli.commands().items() if module.startswith("eval") and name != "report"]
 HARNESS = ["none", "--tasks=lab_choice", f"--include_path={TASKS}"]
 FIRST = {
     "positions": ["string", "--shift=8", "--length=24"],
@@ -193,7 +193,7 @@ def check_words(main, first, key, value, capsys):
 
 def settings_of(name):
     """Return a command's main function and its settings, from its help."""
-    module = cli.COMMANDS[name][0]
+    module = cli.commands()[name][0]
     loaded = importlib.import_module(module)
     main = loaded.main if hasattr(loaded, "main") else importlib.import_module(f"{module}.__main__").main
     with contextlib.redirect_stdout(out := io.StringIO()):

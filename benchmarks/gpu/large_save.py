@@ -19,7 +19,8 @@ DOCUMENTS = 200  # that the tokenizer is trained on
 
 def write_tokenizer(path: Path) -> Path:
     """Train a small tokenizer, for the real one cannot be shipped; the model keeps its full vocabulary."""
-    documents = SyntheticText(Synthetic(median_tokens=532.48, section_tokens=2048.0)).documents(0, DOCUMENTS)
+    generator = SyntheticText(Synthetic(median_tokens=532.48, section_tokens=2048.0))
+    documents = map(generator.document, range(DOCUMENTS))
     probe = synthetic.TASK + synthetic.NEEDLE + synthetic.QUESTION + synthetic.ANSWER_PREFIX
     path.parent.mkdir(parents=True, exist_ok=True)
     train_bpe([probe, *documents], vocab_size=640).save(str(path))

@@ -26,13 +26,11 @@ from eval.engine.cases import Writer
 from eval.engine.subject import Subject
 from lab.data.tokenizer import check_ids, special_ends
 from lab.errors import ConfigError, DataError, first_line
-from lab.model.generate import greedy
 from lab.model.huggingface.config import read_json
 
 Ids = list[int]
 Truncate = Literal["left", "middle"]
 FILES = ("config", "generation_config")
-MOST_TOKENS = 4096  # of a text, where the training window is not known
 SPECIAL = 4  # special tokens, which have no text, within a stop string
 GREEDY = {"do_sample": (None, False), "num_beams": (None, 1)}  # settings of a task that change no greedy answer
 IDLE = ("temperature", "top_p", "top_k")
@@ -46,7 +44,7 @@ def harness_model(subject: Subject, folder: Path, options: Any) -> Any:
     from lm_eval.models.huggingface import HFLM
 
     tokenizer, prefix_id, stop_ids = open_tokenizer(subject, folder, chat=options.apply_chat_template)
-    window = options.max_length or subject.model.train_len or MOST_TOKENS
+    window = options.max_length or subject.model.train_len
 
     class LabModel(HFLM):  # type: ignore[misc]
         """The harness's class with the differences that the module's docstring lists."""
@@ -54,11 +52,9 @@ def harness_model(subject: Subject, folder: Path, options: Any) -> Any:
         cut = 0  # contexts that were too long
         eot_token_id = [*stop_ids, prefix_id][0]
 
-        def tok_batch_encode(
-            self, strings: Sequence[str], left_truncate_len: int | None = None, **_: Any
-        ) -> tuple[Tensor, Tensor]:
+        def tok_batch_encode(self, strings: Sequence[str], left_truncate_len: int, **_: Any) -> tuple[Tensor, Tensor]:
             rows = [self.tok_encode(string) or [self.prefix_token_id] for string in strings]
-            tokens = [torch.tensor(self.fitted(ids, left_truncate_len or len(ids))) for ids in rows]
+            tokens = [torch.tensor(self.fitted(ids, left_truncate_len)) for ids in rows]
             padded = partial(pad_sequence, batch_first=True, padding_side="left")
             return padded(tokens), padded([torch.ones_like(row) for row in tokens])
 
@@ -94,39 +90,27 @@ def harness_model(subject: Subject, folder: Path, options: Any) -> Any:
             answers = context.new_full((len(context), max_length - context.shape[1]), self.eot_token_id)
             for n in lengths.unique().tolist():
                 rows = (lengths == n).nonzero().flatten()
-                found = answer(subject, tokenizer, context[rows, -n:], answers.shape[1], stop, stop_ids)
+                found = subject.generate(context[rows, -n:], answers.shape[1], partial(self.ended, stop))
                 answers[rows, : found.shape[1]] = found
             # what ends an answer is repeated to the end of its row, so that nothing after it is read as text
             over = torch.isin(answers, answers.new_tensor(stop_ids)).int().cummax(1).values.bool()
             return torch.cat([context, answers.masked_fill(over, self.eot_token_id)], 1)
 
+        def ended(self, stops: Sequence[str], answers: Tensor, _: Tensor) -> Tensor:
+            # A stop string ends in the newest token and has no more tokens of text than bytes, so that a whole answer
+            # is decoded only where its last tokens hold one.
+            reach = max((len(stop.encode()) for stop in stops), default=0) + SPECIAL
+
+            def holds_stop(ids: Ids) -> bool:
+                text = tokenizer.decode(ids, skip_special_tokens=True)
+                return any(stop in text for stop in stops)
+
+            rows = answers.tolist()
+            return torch.tensor([r[-1] in stop_ids or (holds_stop(r[-reach:]) and holds_stop(r)) for r in rows])
+
     served: Any = SimpleNamespace(device=subject.device, config=SimpleNamespace(model_type="llama"), name_or_path="")
     settings = {"max_length": window, "prefix_token_id": prefix_id, "batch_size": options.rows(window)}
     return LabModel(served, tokenizer=tokenizer, backend="causal", **settings)
-
-
-def answer(
-    subject: Subject, tokenizer: Any, prompts: Tensor, budget: int, stops: Sequence[str], stop_ids: Ids
-) -> Tensor:
-    """Answer prompts of one length greedily, until a token that ends a document or a text that holds a stop string.
-
-    A stop string ends in the newest token and has no more tokens of text than bytes, so that a whole answer is
-    decoded only where its last tokens hold one.
-
-    Shapes: int64 (B, T) to int64 (B, at most budget).
-    """
-    reach = max((len(stop.encode()) for stop in stops), default=0) + SPECIAL
-
-    def holds_stop(ids: Ids) -> bool:
-        text = tokenizer.decode(ids, skip_special_tokens=True)
-        return any(stop in text for stop in stops)
-
-    def ended(answers: Tensor, _: Tensor) -> Tensor:
-        rows = answers.tolist()
-        return torch.tensor([r[-1] in stop_ids or (holds_stop(r[-reach:]) and holds_stop(r)) for r in rows])
-
-    with subject.computing():
-        return greedy(subject.model.decoder, prompts, budget, subject.stop_id, ended=ended)
 
 
 def kept(ids: Ids, room: int, truncate: Truncate) -> Ids:

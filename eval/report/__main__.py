@@ -86,12 +86,12 @@ def page_spec(figure: Figure) -> dict[str, Any]:
     """Lay out a figure for the page: as wide as it, chosen rows only, dragged, and zoomed by Ctrl and the wheel."""
     alt = altair()
     chart = figure.chart
-    if figure.arms == 1:
+    if not isinstance(chart, alt.FacetChart):
         chart = chart.properties(width="container")
     if figure.log:
         zoom = alt.selection_interval(bind="scales", zoom="wheel![event.ctrlKey || event.metaKey]", name="zoom")
         chart = chart.add_params(zoom)
-    spec: dict[str, Any] = themed(chart.properties(usermeta={"left": figure.left, "arms": figure.arms})).to_dict()
+    spec: dict[str, Any] = themed(chart.properties(usermeta={"left": figure.left})).to_dict()
     spec["config"].pop("background")
     spec["params"] = [*spec.get("params", []), {"name": "pick", "value": ""}]
     for part in spec.get("spec", spec)["layer"]:

@@ -27,8 +27,8 @@ LIMITS = "At each run's last probe. Bands are 95% limits: over seeds, or of the 
 class Figure(NamedTuple):
     """One figure: its name in files, title, what it shows, and the chart.
 
-    `log` is the axis that the reader can make logarithmic, and `is_log` whether it begins so. `arms` are side by side,
-    whose y axis takes `left` pixels.
+    `log` is the axis that the reader can make logarithmic; y begins so. Of arms side by side the y axis takes `left`
+    pixels.
     """
 
     name: str
@@ -36,19 +36,15 @@ class Figure(NamedTuple):
     caption: str
     chart: Any
     log: str = ""
-    is_log: bool = False
-    arms: int = 1
     left: int = 70
 
 
-def by_arm(
-    runs: Runs, rows: pd.DataFrame, x: str, y: str, series: str, size: dict[str, Any], **options: Any
-) -> tuple[Any, int]:
-    """Draw a chart for each arm side by side, and return it with the number of arms."""
+def by_arm(runs: Runs, rows: pd.DataFrame, x: str, y: str, series: str, size: dict[str, Any], **options: Any) -> Any:
+    """Draw a chart for each arm side by side."""
     arms = [arm for arm in runs.arms if arm in set(rows["arm"])]
     facets = {"facet": "arm", **FACET} if len(arms) > 1 else {}
     shown = rows.set_index("arm").loc[arms].reset_index()
-    return draw(shown, x, y, series, **{**facets, **size}, **options), len(arms)
+    return draw(shown, x, y, series, **{**facets, **size}, **options)
 
 
 def over_tokens(runs: Runs, *, value: str, what: str, name: str) -> Figure | None:
@@ -85,10 +81,10 @@ def reach_by_method(runs: Runs) -> Figure | None:
     looks: dict[str, Any] = {"shape": "outcome", "legend": False, "names": runs.methods, "low": "low", "high": "high"}
     looks |= {"x_title": "reach (tokens)", "y_title": ""}
     size = {"height": ROW * len(methods)}
-    chart, n = by_arm(runs, points, "reach", "method", "method", size, kind="point", **looks)
+    chart = by_arm(runs, points, "reach", "method", "method", size, kind="point", **looks)
     caption = "At each run's last probe: means over seeds with 95% limits, or one run with the limits of its tests."
     title = "Reach under each position method"
-    return Figure("reach_by_method", title, caption, chart, arms=n, left=NAMES)
+    return Figure("reach_by_method", title, caption, chart, left=NAMES)
 
 
 def by_shift_and_window(runs: Runs) -> Figure | None:
@@ -99,10 +95,10 @@ def by_shift_and_window(runs: Runs) -> Figure | None:
     cells = cells.sort_values("shift", kind="stable").sort_values("window", ascending=False, kind="stable")
     looks: dict[str, Any] = {"kind": "heat", "text": "text", "x_title": "shift S", "y_title": "window W"}
     size = {"height": CELL * max(3, cells["window"].nunique())}
-    chart, n = by_arm(runs, cells, "shift", "window", "reach", size, **looks)
+    chart = by_arm(runs, cells, "shift", "window", "reach", size, **looks)
     caption = "Means over seeds at the last probe, in tokens. + a run reaches the last distance tested;"
     caption += " < all runs fail at the first; * without the runs that fail there."
-    return Figure("shift_and_window", "Reach by STRING's shift and window", caption, chart, arms=n)
+    return Figure("shift_and_window", "Reach by STRING's shift and window", caption, chart)
 
 
 def string_cells(reaches: pd.DataFrame) -> pd.DataFrame:
@@ -151,12 +147,12 @@ def by_distance(runs: Runs) -> Figure | None:
     looks |= {"low": "low", "high": "high", "y_limits": (0, 1)}
     looks |= {"x_title": "distance of the number (tokens)", "y_title": "share of numbers found"}
     looks["rules"] = [] if runs.threshold is None else [Rule("y", runs.threshold)]
-    chart, n = by_arm(runs, mean, "distance", "share", "method", {}, **looks)
+    chart = by_arm(runs, mean, "distance", "share", "method", {}, **looks)
     caption = LIMITS + ("" if runs.threshold is None else " The dashed level is the threshold.")
     settings = rows["method"].nunique()
     if settings > len(chosen):
         caption += f" Of {settings} settings, the {MOST_METHODS} that reach farthest; the tables hold the others."
-    return Figure("by_distance", "Share of numbers found by distance", caption, chart, arms=n)
+    return Figure("by_distance", "Share of numbers found by distance", caption, chart)
 
 
 def frequency(runs: Runs) -> Figure | None:
@@ -168,7 +164,7 @@ def frequency(runs: Runs) -> Figure | None:
     titles: dict[str, Any] = {"x_title": "relative position i (tokens)", "y_title": "f(i), pairs"}
     chart = draw(rows, "i", "f", "arm", log_y=True, names=runs.arms, marks=False, **titles)
     caption = "How often training used each relative position" + ("; means over seeds." if len(runs.runs) > 1 else ".")
-    return Figure("frequency", "Position frequency", caption, chart, "y", is_log=True)
+    return Figure("frequency", "Position frequency", caption, chart, "y")
 
 
 DRAWN: tuple[Callable[[Runs], Figure | None], ...] = (

@@ -13,9 +13,10 @@ tokenizer.json. A test of a length takes at most that many of the model's own to
         --position.distance.window=128 --lengths=2048
 
 Where no file is given for essays, SQuAD or HotpotQA, made-up text takes its place, and the results name it under
-`standins`; such scores are not those of other people. Prints a table, and writes to the run folder (runs/ruler-NAME for
-a Hugging Face folder), or FOLDER: ruler.jsonl, a line for each checkpoint, task and length, once it is known, so that a
-second call continues from there; ruler-cases/, every test with its expected and actual answer; ruler_summary.json.
+`standins`. Such scores are not those of other people. Prints a table, and writes to the run folder (runs/ruler-NAME for
+a Hugging Face folder), or FOLDER. ruler.jsonl gets a line for each checkpoint, task and length once it is known, so
+that a second call continues from there. ruler-cases/ holds every test with its expected and actual answer.
+ruler_summary.json comes last.
 """
 
 from __future__ import annotations
@@ -26,10 +27,10 @@ from pathlib import Path
 
 import pandas as pd
 
-from eval.engine.cases import TextCase, Turn, Writer
+from eval.engine.cases import Turn, Writer
 from eval.engine.command import CellOptions, Form
 from eval.engine.rows import Row, to_text
-from eval.engine.run import Cell, Measure, run_measure
+from eval.engine.run import Cell, Measure
 from eval.engine.subject import SUBJECT, doublings, open_subject
 from eval.ruler.sources import STANDIN, name_of, read_sources
 from eval.ruler.tasks import ALL, LLAMA2_7B_AT_4K, TASKS, VERSION, Task, averages, effective_length, interval
@@ -96,7 +97,7 @@ class Ruler(Measure):
             task: max(options.answer_budget or task.budget, task.least_budget(self.writer, self.sources))
             for task in options.chosen
         }
-        self.lengths = sorted({*(options.lengths or doublings(SHORTEST, self.subject.model.train_len or SHORTEST))})
+        self.lengths = sorted({*(options.lengths or doublings(SHORTEST, self.subject.model.train_len))})
         shortest = self.lengths[0]
         least = {}
         for task in Bar(options.chosen, desc="drawing", leave=False):
@@ -107,17 +108,12 @@ class Ruler(Measure):
             if options.lengths:
                 raise task.too_short(shortest, least[task])
             self.lengths = [1 << (least[task] - 1).bit_length()]
-        self.longest = self.lengths[-1]
         for task in options.chosen:
-            self.case(task, self.longest, 0)
+            task.case(self.writer, self.sources, self.turn(task, self.lengths[-1], 0))
 
     def turn(self, task: Task, length: int, index: int) -> Turn:
         """Identify a test."""
         return task.turn(length, self.budgets[task], self.options.seed, index)
-
-    def case(self, task: Task, length: int, index: int) -> TextCase:
-        """Draw a test."""
-        return task.case(self.writer, self.sources, self.turn(task, length, index))
 
     @property
     def folder(self) -> Path:
@@ -152,7 +148,7 @@ class Ruler(Measure):
         length = cell.row["length"]
         outcome = self.ask(
             cell,
-            lambda index: self.case(task, length, index),
+            lambda index: task.case(self.writer, self.sources, self.turn(task, length, index)),
             budget=self.budgets[task],
             length=length,
             judge=task.judge,
@@ -201,9 +197,7 @@ class Ruler(Measure):
         return "\n".join(lines)
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Run the command line and return the exit status."""
-    return run_measure(Ruler, arguments)
+main = Ruler.main
 
 
 if __name__ == "__main__":

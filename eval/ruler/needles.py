@@ -96,16 +96,12 @@ def needles(
         depths = sorted(rng.random(len(pairs)).tolist())
     asked = [known.words[k] for k in rng.choice(keys, queries, replace=False)]
     text, most = running_text(sources["essays"], rng)
-    others: list[str] = []
+    others = Distinct(lambda: NEEDLE.format(kind=value_kind, key=known.next(), value=drawn.next()))
 
     def pieces(units: int) -> list[str]:
         if haystack == "essays":
             return SENTENCE_END.split(text(units))
-        if haystack == "noise":
-            return [NOISE] * units
-        while len(others) < units:
-            others.append(NEEDLE.format(kind=value_kind, key=known.next(), value=drawn.next()))
-        return others[:units]
+        return [NOISE] * units if haystack == "noise" else others.first(units)
 
     def prompt(units: int) -> str:
         context = hide(pieces(units), planted, depths, " " if haystack == "essays" else "\n")

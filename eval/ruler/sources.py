@@ -15,7 +15,7 @@ import hashlib
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -54,17 +54,14 @@ def read_sources(**given: str | None) -> Sources:
 
     Raises: DataError.
     """
-    files = {name: given.get(name) for name in READERS}
-    return {name: READERS[name](file) if file else None for name, file in files.items()}
+    return {name: read(file) if (file := given.get(name)) else None for name, read in READERS.items()}
 
 
 def name_of(source: Any) -> str:
     """Name a source by the SHA-256 of its content, 16 hex digits, or as a stand-in."""
     if source is None:
         return STANDIN
-    if isinstance(source, Questions):
-        source = json.dumps([source.documents, source.entries])
-    text = source if isinstance(source, str) else "\n".join(source)
+    text = source if isinstance(source, str) else json.dumps([source.documents, source.entries])
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
@@ -104,12 +101,10 @@ def insert(pieces: Sequence[str], needles: Sequence[str], places: Sequence[int])
         >>> insert(["a", "b", "c", "d"], ["X", "Y"], [2, 4])
         ['a', 'b', 'X', 'c', 'd', 'Y']
     """
-    out: list[str] = []
-    begin = 0
-    for needle, place in zip(needles, places, strict=True):
-        out += [*pieces[begin:place], needle]
-        begin = place
-    return [*out, *pieces[begin:]]
+    out = list(pieces)
+    for needle, place in reversed([*zip(needles, places, strict=True)]):  # moves no piece before an earlier place
+        out.insert(place, needle)
+    return out
 
 
 @dataclass(frozen=True)
@@ -133,8 +128,8 @@ class Questions:
         far = [k for k in turn.rng.permutation(len(self.documents)).tolist() if k not in {*gold, *near}]
         order = [*gold, *(near[k] for k in turn.rng.permutation(len(near))), *far]
         have = f"{self.field}: {len(order):,} documents are too short a haystack for length={{length}}"
-        draft = asked(turn, entry["question"], entry["answers"], lambda k: self.documents[order[k]], len(gold))
-        return replace(draft, most=len(order), exhausted=f"{have}; give a larger file")
+        ends = {"most": len(order), "exhausted": f"{have}; give a larger file"}
+        return asked(turn, entry["question"], entry["answers"], lambda k: self.documents[order[k]], len(gold), **ends)
 
 
 def made_up_people(turn: Turn, hops: int) -> Draft:
@@ -142,21 +137,17 @@ def made_up_people(turn: Turn, hops: int) -> Draft:
     rng = turn.rng
     names = Distinct(lambda: f"{draw_made_up(rng)[:4].title()} {draw_made_up(rng).title()}")
     towns = Distinct(lambda: draw_made_up(rng).title())
-    texts: list[str] = []
-
-    def document(k: int) -> str:
-        while len(texts) <= k:
-            texts.append(describe(names.first(len(texts) + 2)[-2:], towns.first(len(texts) + 1)[-1], rng))
-        return texts[k]
-
+    texts = Distinct(
+        lambda: describe(names.first(len(texts.words) + 2)[-2:], towns.first(len(texts.words) + 1)[-1], rng)
+    )
     person = names.first(1)[0]
     home = towns.first(hops)[-1]
     who = person if hops == 1 else f"the oldest friend of {person}"
-    return asked(turn, f"In which town was {who} born?", (home,), document, hops)
+    return asked(turn, f"In which town was {who} born?", (home,), lambda k: texts.first(k + 1)[k], hops)
 
 
-def asked(turn: Turn, question: str, answers: tuple[str, ...], document: Callable[[int], str], gold: int) -> Draft:
-    """Draw the order of the documents, of which the first `gold` hold the answer, and ask."""
+def asked(turn: Turn, question: str, answers: tuple[str, ...], document: Text, gold: int, **ends: Any) -> Draft:
+    """Draw the order of the documents, of which the first `gold` hold the answer, and ask; they may have `ends`."""
     order = int(turn.rng.integers(2**62))
 
     def prompt(n: int) -> str:
@@ -164,7 +155,7 @@ def asked(turn: Turn, question: str, answers: tuple[str, ...], document: Callabl
         shown = [DOCUMENT.format(number=number, text=document(place)) for number, place in enumerate(places, start=1)]
         return QUESTION.format(context="\n\n".join(shown), query=question)
 
-    return Draft(compose=prompt, least=gold, answers=answers)
+    return Draft(compose=prompt, least=gold, answers=answers, **ends)
 
 
 def describe(people: Sequence[str], town: str, rng: np.random.Generator) -> str:

@@ -53,16 +53,17 @@ def pairs_of_runs(firsts: IntArray, lengths: IntArray, max_len: int) -> IntArray
     return counted
 
 
-def pairs_of_ids(ids: IntArray, max_len: int) -> IntArray:
-    """Count the pairs at each distance: sum over p of [p is an id] [p - i is an id], exact by rounding.
+def pairs_of_ids(queries: IntArray, keys: IntArray, max_len: int) -> IntArray:
+    """Count the pairs at each distance: sum over p of [p is a query's id] [p - i is a key's], exact by rounding.
 
-    Shapes: ids from 0 on, rising (n_tokens,) -> int64 (max_len,).
+    Shapes: ids from 0 on, in any order (n_queries,), (n_keys,) -> int64 (max_len,).
     """
-    n = int(ids[-1]) + 1
-    size = fft.next_fast_len(2 * n - 1, real=True)
-    spectrum = fft.rfft(np.bincount(ids, minlength=size).astype(np.float64))
+    longest = int(max(queries.max(), keys.max()))
+    size = fft.next_fast_len(2 * longest + 1, real=True)
+    of_queries, of_keys = (fft.rfft(np.bincount(ids, minlength=size).astype(np.float64)) for ids in (queries, keys))
     out = np.zeros(max_len, dtype=np.int64)
-    out[:n] = np.rint(fft.irfft(spectrum * spectrum.conj(), size)[:n])
+    n = min(max_len, longest + 1)
+    out[:n] = np.rint(fft.irfft(of_queries * of_keys.conj(), size)[:n])
     return out
 
 

@@ -85,6 +85,8 @@ class PositionCounts:
         Raises: DataError as `add_positions`.
         """
         if position_ids is None:
+            if any(place >= 0 for place in anchors or ()):
+                raise DataError("anchors: need position_ids, the distance to an anchor depends on them")
             self.add_segments(lengths)
             return
         added = self._empty()
@@ -94,7 +96,10 @@ class PositionCounts:
             added._add_group(run)
         if anchors is not None and len(ids):
             places = np.repeat(np.asarray(anchors), lengths)
-            added._add_distances((ids - ids[places])[places >= 0], least=0)
+            distances = (ids - ids[places])[places >= 0]
+            if len(distances):
+                added._check_anchors(int(distances.min()), int(distances.max()))
+                added.gapped += np.bincount(distances, minlength=self.max_len)
         self.lengths += added.lengths
         self.gapped += added.gapped
 
@@ -102,7 +107,10 @@ class PositionCounts:
         """Add scored targets; `targets[c]` of them see exactly c earlier tokens.
 
         Shapes: int64, at most (max_len,).
+        Raises: DataError for a longer context.
         """
+        if len(targets) > self.max_len:
+            raise DataError(f"context={len(targets) - 1}: must be below max_len={self.max_len}, as distances must")
         self.supervised[: len(targets)] += targets
 
     def add_positions(self, position_ids: Any, doc_ids: Any, mask: str = "document") -> None:
@@ -145,8 +153,9 @@ class PositionCounts:
         if mask == "anchor" and of_anchor.any() and not of_anchor.all():
             if of_anchor[np.argmin(of_anchor) :].any():
                 raise DataError("doc_ids: document 0, the anchor, must come before all others")
-            for key in ids[of_anchor].tolist():
-                self._add_distances(ids[~of_anchor] - key, least=1)
+            keys, queries = ids[of_anchor], ids[~of_anchor]
+            self._check_anchors(int(queries.min() - keys.max()) - 1, int(queries.max() - keys.min()))
+            self.gapped += pairs_of_ids(queries - keys.min(), keys - keys.min(), self.max_len)
 
     def _add_group(self, ids: IntArray) -> None:
         """Add all pairs of one group of tokens that see each other causally."""
@@ -165,16 +174,13 @@ class PositionCounts:
         if len(breaks) ** 2 <= RUN_PAIRS:
             self.gapped += pairs_of_runs(ids[[0, *breaks]], np.diff([0, *breaks, len(ids)]), self.max_len)
         else:
-            self.gapped += pairs_of_ids(ids - ids[0], self.max_len)
+            self.gapped += pairs_of_ids(ids - ids[0], ids - ids[0], self.max_len)
 
-    def _add_distances(self, distances: IntArray, least: int) -> None:
-        """Add the distances from tokens to an anchor that they see."""
-        if not len(distances):
-            return
-        if distances.min() < least:
+    def _check_anchors(self, least: int, largest: int) -> None:
+        """Check the least and the largest distance from tokens to the anchors that they see."""
+        if least < 0:
             raise DataError("position_ids: a token must not come before the anchor it sees; use running ids")
-        self._check_span(int(distances.max()))
-        self.gapped += np.bincount(distances, minlength=self.max_len)
+        self._check_span(largest)
 
     def _check_span(self, span: int) -> None:
         if span >= self.max_len:

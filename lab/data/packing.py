@@ -126,26 +126,26 @@ class PackStream:
         self.drawn[sample] = segment, length
         insort(self.waiting, (length, -sample))
 
-    def _read(self, segment: Segment) -> tuple[IntArray, IntArray]:
-        """Read a segment's tokens and those targets that are scored."""
+    def _read(self, segment: Segment) -> tuple[IntArray, IntArray, IntArray]:
+        """Read a segment's tokens, those targets that are scored, and the numbers of the tokens' documents."""
         start, length, continues = segment
         store = self.settings.store
         read = store.read(start, length + continues).astype(np.int64)
-        targets = np.full(length, IGNORE, dtype=np.int64)
-        targets[: len(read) - 1] = read[1:]
-        targets[store.borders(start, len(read)) - 1] = IGNORE
+        documents = store.document_numbers(start, len(read))
+        follows = documents[1:] == documents[:-1]
         if not store.scores_all:
-            targets[: len(read) - 1][~store.scored(start, len(read))[1:]] = IGNORE
-        return read[:length], targets
+            follows &= store.read(start, len(read), "scored")[1:] != 0
+        targets = np.full(length, IGNORE, dtype=np.int64)
+        np.copyto(targets[: len(follows)], read[1:], where=follows)
+        return read[:length], targets, documents[:length]
 
     def _runs(self, sample: int) -> list[TokenRun]:
         """Arrange a sample as the runs that the mask, the skips or the selection make of it."""
         settings, (segment, _) = self.settings, self.drawn.pop(sample)
-        tokens, targets = self._read(segment)
+        tokens, targets, documents = self._read(segment)
         generator = np.random.default_rng([settings.seed, sample])
         if settings.selection is not None:
             return [settings.selection.sample(tokens, targets, generator)]
-        documents = settings.store.document_numbers(segment.start, segment.length)
         runs = settings.arrangement.runs(tokens, targets, documents, generator)
         if settings.skip is None:
             return runs

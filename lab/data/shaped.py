@@ -92,8 +92,8 @@ def target_counts(store: TokenStore, mode: Mode, window: int, mask: str) -> IntA
     joined = mode == "concatenated"
     stop = store.n_tokens // window * window if joined else store.n_tokens  # of what is drawn
     runs, unscored = np.zeros(window + 1, dtype=np.int64), np.zeros(window, dtype=np.int64)
-    for begin, shard in zip(store.token_starts, store.shards, strict=False):
-        bounds = int(begin) + np.concatenate([[0], shard.ends])
+    for begin, shard in zip(store.starts, store.shards, strict=False):
+        bounds = begin + np.concatenate([[0], shard.ends])
         starts, ends = np.minimum(bounds[:-1], stop), np.minimum(bounds[1:], stop)
         first = np.minimum(ends - starts, window - starts % window) if joined else np.minimum(ends - starts, window)
         full, rest = np.divmod(ends - starts - first, window)
@@ -114,7 +114,7 @@ def cut_share(segments: SegmentIndex, store: TokenStore) -> float:
     """Compute the share of documents that a segment ends inside of, in the corpus's first segments."""
     some = segments.locate(np.arange(min(segments.n, MOST_SEGMENTS)))
     cuts = np.array([segment.start + segment.length for segment in some])
-    ends = np.concatenate([shard.ends + begin for shard, begin in zip(store.shards, store.token_starts)])
+    ends = np.concatenate([shard.ends + begin for shard, begin in zip(store.shards, store.starts)])
     owner = np.searchsorted(ends, cuts)
     return len(np.unique(owner[cuts < ends[owner]])) / (int(owner.max()) + 1)
 

@@ -19,6 +19,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -188,17 +189,16 @@ class TokenShardWriter:
 class Shard:
     """One split of one shard, mapped into memory.
 
-    Shapes: `tokens` (tokens,), `scored` uint8 (tokens,) or None where every token is scored, `ends` int64 (documents,),
-        `sources` uint32 (documents,).
+    Shapes: `tokens`, `scored` uint8 (tokens,), `ends` int64 (documents,), `sources` uint32 (documents,).
     """
 
     folder: Path
     split: str
     manifest: Manifest
     tokens: np.ndarray
+    scored: np.ndarray
     ends: np.ndarray
     sources: np.ndarray
-    scored: np.ndarray | None = None
 
     @classmethod
     def all_of(cls, manifests: Mapping[Path, Manifest], split: Split) -> list[Shard]:
@@ -211,7 +211,8 @@ class Shard:
                 there = [kind for kind, path in files.items() if path.name in manifest["files"]]
                 # a view of a memory map is sliced faster
                 maps = {kind: np.memmap(files[kind], kinds[kind], "r").view(np.ndarray) for kind in there}
-                found.append(cls(folder, split, manifest, **maps))
+                everything = np.broadcast_to(np.uint8(1), maps["tokens"].shape)
+                found.append(cls(folder, split, manifest, **{"scored": everything, **maps}))
         return found
 
     def part(self, document: int) -> slice:
@@ -222,13 +223,12 @@ class Shard:
 class TokenStore:
     """All documents of one split, end to end over its shards, read by memory map.
 
-    Units: `token_starts` is where each shard begins, in tokens from the split's beginning.
+    Units: `starts` is where each shard begins, in tokens from the split's beginning.
     """
 
     def __init__(self, shards: list[Shard]) -> None:
         self.shards = shards
-        self.token_starts = np.cumsum([0, *(len(shard.tokens) for shard in shards)])
-        self.starts = self.token_starts.tolist()
+        self.starts = [0, *accumulate(len(shard.tokens) for shard in shards)]
         self.n_tokens = self.starts[-1]
 
     @classmethod
@@ -255,39 +255,26 @@ class TokenStore:
                 break
             yield shard, start - begin
 
-    def read(self, start: int, length: int) -> np.ndarray:
-        """Read `length` tokens from index `start`, across shards; fewer at the end of the split."""
-        parts = [shard.tokens[max(at, 0) : at + length] for shard, at in self.parts(start, length)]
+    def read(self, start: int, length: int, kind: Literal["tokens", "scored"] = "tokens") -> np.ndarray:
+        """Read `length` tokens, or their marks, from index `start`, across shards; fewer at the end of the split."""
+        parts = [getattr(shard, kind)[max(at, 0) : at + length] for shard, at in self.parts(start, length)]
         return parts[0] if len(parts) == 1 else np.concatenate(parts or [np.zeros(0, np.int64)])
 
-    def borders(self, start: int, length: int) -> np.ndarray:
-        """Find where documents begin in `length` tokens from index `start`, but for its first token: int64, rising.
+    def document_numbers(self, start: int, length: int) -> np.ndarray:
+        """Number the documents of `length` tokens from index `start`: int64, 0 for the first token's, then 1, 2, ...
 
-        A place is repeated for every document without tokens that ends there.
+        Documents without tokens take a number as well.
         """
-        found = [np.zeros(0, np.int64)]
+        begins = [np.zeros(0, np.int64)]  # of the documents after the first
         for shard, at in self.parts(start, length):
             first, stop = shard.ends.searchsorted((at, at + length - 1), side="right").tolist()
-            found.append(shard.ends[first:stop] - at)
-        return np.concatenate(found)
-
-    def document_numbers(self, start: int, length: int) -> np.ndarray:
-        """Number the documents of `length` tokens from index `start`: int64, 0 for the first token's, then 1, 2, ..."""
-        return np.bincount(self.borders(start, length), minlength=length).cumsum()
+            begins.append(shard.ends[first:stop] - at)
+        return np.bincount(np.concatenate(begins), minlength=length).cumsum()
 
     @cached_property
     def scores_all(self) -> bool:
         """Whether every token is scored when it is predicted."""
-        return all(shard.scored is None for shard in self.shards)
-
-    def scored(self, start: int, length: int) -> np.ndarray:
-        """Return which of `length` tokens from index `start` are scored when they are predicted: bool (length,)."""
-        marks = np.ones(length, dtype=bool)
-        for shard, at in self.parts(start, length):
-            if shard.scored is not None:
-                own = shard.scored[max(at, 0) : at + length]
-                marks[max(-at, 0) :][: len(own)] = own
-        return marks
+        return not any(f"{shard.split}.scored.bin" in shard.manifest["files"] for shard in self.shards)
 
     def documents(self) -> Iterable[np.ndarray]:
         """Read the documents one by one, in order."""

@@ -15,7 +15,6 @@ section 2, Figure 1a). At any window L, over 80% of the position mass is at i <=
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from typing import Annotated, ClassVar, Literal
@@ -109,10 +108,6 @@ class SyntheticText:
             sentences.insert(int(place), NEEDLE.format(number=number))
         ending = QUESTION + ANSWER_PREFIX + answer(numbers)
         return (TASK if has_task else "") + "".join(sentences).lstrip() + ending
-
-    def documents(self, start: int, stop: int) -> Iterator[str]:
-        """Generate documents `start` to `stop` - 1."""
-        return (self.document(index) for index in range(start, stop))
 
     def filler(self, index: int, n_tokens: int) -> str:
         """Generate about `n_tokens` tokens of filler, without magic numbers or questions."""

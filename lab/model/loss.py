@@ -1,10 +1,10 @@
 """Cross-entropy that never holds all logits: chunks of tokens, whose gradients the forward pass computes.
 
-For hidden states h (T, D), head W (V, D) and targets y, the loss is sum over scored t of
-logsumexp(W h_t) - (W h_t)[y_t]; its gradient in the logits is softmax - onehot, known as soon as a chunk's logits
-are, so the logits are dropped at once. Memory: one chunk of (chunk, V) float32 beside the gradients; on a GPU two in
-the dtype of the logits, and the head's gradient is summed in float32 inside the products. Loss weights multiply the
-terms and the rows of the gradient; the sum without them is returned too, to be logged.
+For hidden states h (T, D), head W (V, D) and targets y, the loss is the sum over scored t of
+logsumexp(W h_t) - (W h_t)[y_t]. Its gradient in the logits is softmax - onehot, known as soon as a chunk's logits are,
+so the logits are dropped at once. Memory: one chunk of (chunk, V) float32 beside the gradients, on a GPU two in the
+dtype of the logits. There the head's gradient is summed in float32 inside the products. Loss weights multiply the terms
+and the rows of the gradient; the sum without them is returned too, to be logged.
 """
 
 from __future__ import annotations

@@ -10,14 +10,14 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from numbers import Real
+from numbers import Integral, Real
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from annotated_types import Ge, Le
 
 from lab.errors import ConfigError
 from lab.positions.regions import Region
-from lab.schema import Positive, Section, is_whole
+from lab.schema import Positive, Section
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -84,7 +84,7 @@ class Frequencies:
         Raises: ConfigError.
         """
         theta = config.base(theta)
-        if not is_whole(head_dim) or head_dim < 2 or head_dim % 2:
+        if not isinstance(head_dim, Integral) or head_dim < 2 or head_dim % 2:
             raise ConfigError(f"head_dim={head_dim}: must be even and >= 2 (rotary pairs); change d_model or n_heads")
         number = isinstance(theta, Real) and not isinstance(theta, bool)
         if not number or not (theta > 0 and math.isfinite(theta)):

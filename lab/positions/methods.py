@@ -97,6 +97,11 @@ def describe(config: FrequencyMethod | Distance) -> str:
     return f"{config.method}({words})" if words else config.method
 
 
+def describe_pair(frequency: FrequencyMethod, distance: Distance) -> str:
+    """Name both methods in results, as frequency+distance with the parameters that are not at their defaults."""
+    return f"{describe(frequency)}+{describe(distance)}"
+
+
 def brief_value(value: Any) -> str:
     """Format a parameter's value; of a list of numbers, the first and the last one.
 

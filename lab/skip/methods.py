@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from numbers import Integral
 from typing import TYPE_CHECKING, Annotated, Any, Union
 
 import numpy as np
@@ -10,7 +11,6 @@ from annotated_types import Ge
 from pydantic import Field, TypeAdapter
 
 from lab.errors import ConfigError, look_up
-from lab.schema import is_whole
 from lab.skip.base import IntArray, Skip
 from lab.skip.longrecipe import LongRecipe
 from lab.skip.pose import Pose
@@ -62,7 +62,7 @@ def skip_positions_from_config(
     Raises: ConfigError with a line for every wrong argument.
     """
     faults = []
-    if not is_whole(n_tokens) or n_tokens < 1:
+    if not isinstance(n_tokens, Integral) or isinstance(n_tokens, bool) or n_tokens < 1:
         faults.append(f"n_tokens={n_tokens}: must be a whole number >= 1; leave empty samples out")
     else:
         faults += config.length_faults(n_tokens) + sentence_faults(config, n_tokens, sentence_lengths)

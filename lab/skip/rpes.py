@@ -43,13 +43,3 @@ class Rpes(Skip):
         """
         chosen = generator.choice(self.target_len, n_tokens, replace=False, shuffle=False)
         return np.sort(chosen.astype(np.int64))
-
-
-def mean_run_length(config: Rpes, n_tokens: int) -> float:
-    """Compute the expected mean run length of ids, in tokens.
-
-    Example:
-        >>> mean_run_length(Rpes(target_len=12), 6), mean_run_length(Rpes(target_len=6), 6)
-        (1.7142857142857142, 6.0)
-    """
-    return config.target_len / (config.target_len - n_tokens + 1)

@@ -147,14 +147,8 @@ def work(words: Words) -> int:
 
 def main(arguments: Sequence[str]) -> int:
     """Run the command line and return the exit status."""
-    return run(
-        __doc__,
-        arguments,
-        work,
-        syntax=SYNTAX,
-        settings=lambda: ["Options (default; meaning):", "", *settings_lines(SweepOptions)],
-        stopped=CONTINUES,
-    )
+    lines = lambda: ["Options (default; meaning):", "", *settings_lines(SweepOptions)]  # noqa: E731
+    return run(__doc__, arguments, work, syntax=SYNTAX, settings=lines, stopped=CONTINUES)
 
 
 if __name__ == "__main__":

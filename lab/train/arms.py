@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from lab.errors import CheckpointError, ConfigError
+from lab.positions.methods import brief_value
 from lab.schema import read_yaml
 
 Row = dict[str, Any]
@@ -71,23 +71,12 @@ def flatten(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     return out
 
 
-def read_config(run: Path) -> dict[str, Any]:
-    """Read the sections of a run's config.yaml.
-
-    Raises: CheckpointError.
-    """
-    try:
-        return read_yaml(run / "config.yaml")
-    except ConfigError as error:
-        raise CheckpointError(f"{run / 'config.yaml'}: not a run's config; restore it") from error
-
-
 def read_settings(run: Path) -> Row:
     """Read the settings of a run's config.yaml by their dotted names, lists as text.
 
-    Raises: CheckpointError.
+    Raises: ConfigError.
     """
-    found = flatten(read_config(run))
+    found = flatten(read_yaml(run / "config.yaml"))
     return {key: str(value) if isinstance(value, list) else value for key, value in found.items()}
 
 
@@ -126,19 +115,10 @@ def name_arms(settings: Mapping[str, Row]) -> dict[str, str]:
         if "None" in values and len(values) == 2 and n_arms(settings, others) == arms:
             keys = others
     return {
-        name: ", ".join(f"{key.split('.')[-1]}={plain(each[key])}" for key in keys if each.get(key) is not None) or ONLY
+        name: ", ".join(f"{key.split('.')[-1]}={brief_value(each[key])}" for key in keys if each.get(key) is not None)
+        or ONLY
         for name, each in settings.items()
     }
-
-
-def plain(value: Any) -> str:
-    """Write a value without the decimals of a whole number.
-
-    Example:
-        >>> plain(96.0), plain(0.8), plain("natural")
-        ('96', '0.8', 'natural')
-    """
-    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def n_arms(settings: Mapping[str, Row], keys: Sequence[str]) -> int:

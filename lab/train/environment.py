@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import subprocess
+from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
 from importlib import metadata
@@ -17,15 +18,21 @@ from lab.config import Experiment
 from lab.errors import ConfigError
 from lab.model import devices
 from lab.model.attention import backends
-from lab.positions.methods import describe
+from lab.model.decoder import Decoder
 
 PACKAGES = ("torch", "lightning", "numpy", "tokenizers", "flash-attn", "xformers")
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def training_device(experiment: Experiment) -> torch.device:
-    """Return the kind of device to train on; Lightning refuses one that is missing."""
-    return torch.device("cuda" if torch.cuda.is_available() and experiment.train.accelerator != "cpu" else "cpu")
+def device_for(name: str, field: str = "--device") -> torch.device:
+    """Find the device to compute on: cpu, gpu, or auto, a GPU where there is one.
+
+    Raises: ConfigError for a GPU that is not there.
+    """
+    available = torch.cuda.is_available()
+    if name == "gpu" and not available:
+        raise ConfigError(f"{field}=gpu: this machine has no CUDA device; use cpu or auto")
+    return torch.device("cuda" if available and name != "cpu" else "cpu")
 
 
 def memory_of(device: torch.device) -> int:
@@ -35,22 +42,22 @@ def memory_of(device: torch.device) -> int:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
-def computes_in_bf16(experiment: Experiment, device: torch.device) -> bool:
-    """Return whether a config computes in bfloat16 on a device."""
-    return experiment.train.computes_in_bf16(device.type == "cuda")
+def decoder_of(experiment: Experiment, **options: Any) -> Callable[[int | None], Decoder]:
+    """Return what builds a run's decoder from a seed, with further options of the decoder."""
+    with torch.device("cpu"):  # the table is here, whatever the default device or that of the weights
+        own = experiment.frequencies
+    distance = experiment.position.distance
+    return lambda seed: Decoder(experiment.model, frequencies=own, distance=distance, seed=seed, **options)
 
 
 def choose_backend(experiment: Experiment, device: torch.device) -> tuple[str, str]:
     """Choose the attention backend; return its name and the reason."""
-    wanted = experiment.train.backend
-    width = experiment.model.head_dim
-    if wanted == "reference":
-        return wanted, "set in the config; dense and slow, the reference for the others"
-    dtype = torch.bfloat16 if computes_in_bf16(experiment, device) else torch.float32
-    chosen = backends.choose(wanted, device, dtype)
-    if wanted == "auto" and not backends.runs_heads(chosen[0], width):
-        return "sdpa", f"{chosen[0]} takes no heads of {width}"
-    return chosen
+    train, width = experiment.train, experiment.model.head_dim
+    dtype = torch.bfloat16 if train.computes_in_bf16(device.type == "cuda") else torch.float32
+    name, reason = backends.choose(train.backend, device, dtype)
+    if train.backend == "auto" and not backends.runs_heads(name, width):
+        return "sdpa", f"{name} takes no heads of {width}"
+    return name, reason
 
 
 def choose_compile(experiment: Experiment, device: torch.device) -> tuple[bool, str]:
@@ -63,29 +70,36 @@ def choose_compile(experiment: Experiment, device: torch.device) -> tuple[bool, 
         return False, "set in the config"
     if wanted == "auto" and device.type != "cuda":
         return False, "on a CPU with train.compile=true only, as it takes some seconds"
-    if not devices.compiles(device.type):
-        needs = (
-            "Triton and a C compiler; install gcc"
-            if device.type == "cuda"
-            else "g++ and Python's headers; install them"
-        )
-        fault = f"torch.compile needs {needs}"
-        if wanted is True:
-            raise ConfigError(f"train.compile=true: {fault}, or use auto or false")
-        return False, fault
-    return True, "two graphs, before and after attention, for all blocks and packs"
-
-
-def method_name(experiment: Experiment) -> str:
-    """Name the position methods in results, as frequency+distance with the parameters that are not defaults."""
-    return f"{describe(experiment.position.frequency)}+{describe(experiment.position.distance)}"
+    if devices.compiles(device.type):
+        return True, "two graphs, before and after attention, for all blocks and packs"
+    needs = {"cuda": "Triton and a C compiler; install gcc", "cpu": "g++ and Python's headers; install them"}
+    fault = f"torch.compile needs {needs[device.type]}"
+    if wanted is True:
+        raise ConfigError(f"train.compile=true: {fault}, or use auto or false")
+    return False, fault
 
 
 def describe_environment(seed: int, threads: int) -> dict[str, Any]:
     """Collect what is needed to reproduce the run; values that cannot be found are "unknown" or left out."""
-    versions_now = {"python": platform.python_version(), **versions()}
-    about = {"commit": commit(), "dirty_diff": git("diff", "HEAD"), "versions": versions_now}
-    return {**about, "hardware": hardware(), "seed": seed, "threads": threads}
+    return {
+        "commit": commit(),
+        "dirty_diff": git("diff", "HEAD"),
+        "versions": {"python": platform.python_version(), **versions()},
+        "hardware": hardware(),
+        "seed": seed,
+        "threads": threads,
+    }
+
+
+def describe_source(model: str, consumed_tokens: int | None, method: str, device: torch.device) -> dict[str, Any]:
+    """Name the model, the code and the hardware that results come from."""
+    return {
+        "model": model,
+        "consumed_tokens": consumed_tokens,
+        "commit": commit(),
+        "hardware": processor(device),
+        "method": method,
+    }
 
 
 @cache

@@ -22,25 +22,6 @@ SUMS = ("loss", "targets", "tokens", "stop", "weight")
 """Nats, scored tokens, tokens, ranks asked to stop, the targets' loss weights. A metric adds its name here."""
 
 
-class StepSums:
-    """Named sums in one float64 vector, which one all-reduce adds up over ranks and one copy takes to the host.
-
-    `not_finite` has a flag for each stream, set where a pack's loss is not finite.
-    """
-
-    def __init__(self, n_streams: int) -> None:
-        self.vector = torch.zeros(len(SUMS) + n_streams, dtype=torch.float64, device="cpu")
-
-    def __getitem__(self, name: str) -> Tensor:
-        """Return a sum as a view of no dimensions."""
-        return self.vector[SUMS.index(name)]
-
-    @property
-    def not_finite(self) -> Tensor:
-        """The flags of all streams, as a view."""
-        return self.vector[len(SUMS) :]
-
-
 @dataclass(frozen=True)
 class StepStats:
     """Statistics of one optimizer step over all ranks.
@@ -89,7 +70,14 @@ class Training(lightning.LightningModule):
         self.stop_asked = False  # this rank received a signal
         self.stop_agreed = False  # any rank received a signal before the last step
         self.skipped_steps = 0  # without an update, over the whole run
-        self.sums = StepSums(train.n_packs)
+        # One vector, which one all-reduce adds up over ranks and one copy takes to the host.
+        self.vector = torch.zeros(len(SUMS) + train.n_packs, dtype=torch.float64, device="cpu")
+
+    @property
+    def sums(self) -> dict[str, Tensor]:
+        """The sums of this step by name, as views, and `not_finite`, a flag for each stream with such a loss."""
+        named = zip(SUMS, self.vector[: len(SUMS)].unbind(), strict=True)
+        return {**dict(named), "not_finite": self.vector[len(SUMS) :]}
 
     def configure_model(self) -> None:
         """Build the decoder, the same on every rank, with the weights to start from; sharded where there is a mesh."""
@@ -117,15 +105,15 @@ class Training(lightning.LightningModule):
             loss_weights=weights,
         )
         loss, plain = (loss, loss) if weights is None else loss
+        self.vector = self.vector.to(loss.device)
         sums = self.sums
-        sums.vector = sums.vector.to(loss.device)
         counted = self.context is None or self.context.rank == 0  # the others of a group have the same pack
         sums["loss"].add_(plain.detach())
         sums["targets"].add_(batch["n_targets"] * counted)  # a number is an argument of the kernel, not a copy to it
         sums["tokens"].add_(segments.n_real * counted)
         sums["stop"].add_(float(self.stop_asked))
         sums["weight"].add_(counted * (batch["n_targets"] if weights is None else weights.sum(dtype=torch.float64)))
-        sums.not_finite[batch["stream"]].add_(~(torch.isfinite(loss.detach()) & torch.isfinite(plain.detach())))
+        sums["not_finite"][batch["stream"]].add_(~(torch.isfinite(loss.detach()) & torch.isfinite(plain.detach())))
         return loss / (self.train_config.micro_batch_tokens // self.train_config.context_parallel)
 
     def configure_gradient_clipping(
@@ -140,21 +128,22 @@ class Training(lightning.LightningModule):
         Source: torch/optim/adam.py, _fused_adam.
         """
         if distributed.is_available() and distributed.is_initialized():
-            distributed.all_reduce(self.sums.vector)
-        weight = self.sums["weight"]
+            distributed.all_reduce(self.vector)
+        sums = self.sums
+        weight = sums["weight"]
         scale = torch.full_like(weight, self.train_config.batch_tokens) / weight.masked_fill(weight == 0, 1.0)
         parameters = [p for p in self.parameters() if p.grad is not None]
         torch._foreach_mul_([p.grad for p in parameters if p.grad is not None], scale)  # a few operations on a GPU
         norm = torch.nn.utils.clip_grad_norm_(parameters, CLIP_NORM)
         norm = norm.full_tensor() if hasattr(norm, "full_tensor") else norm
-        bad = ~torch.isfinite(norm + self.sums["loss"]) | (self.sums.not_finite.sum() > 0)
+        bad = ~torch.isfinite(norm + sums["loss"]) | (sums["not_finite"].sum() > 0)
         optimizer.found_inf = bad.float()
-        found = torch.cat([self.sums.vector, norm[None], bad[None]])
+        found = torch.cat([self.vector, norm[None], bad[None]])
         self.copied = found.to("cpu", non_blocking=True)  # from a GPU to pinned memory, at once
         self.copy_done = torch.cuda.Event() if found.is_cuda else None
         if self.copy_done is not None:
             self.copy_done.record()
-        self.sums.vector.zero_()
+        self.vector.zero_()
 
     def optimizer_step(
         self, epoch: int, batch_idx: int, optimizer: Any, optimizer_closure: Callable[[], Any] | None = None

@@ -25,8 +25,9 @@ from lightning.pytorch.callbacks import Callback
 from lab.command import Bar, show
 from lab.config import Experiment
 from lab.counts import PositionCounts
+from lab.counts.position_counts import COUNTED
 from lab.errors import MissingPackage, first_line
-from lab.launch import exchange
+from lab.launch import sum_over_ranks
 from lab.model.config import peak_flops, utilisation
 from lab.positions import Distance
 from lab.train.folder import RunFolder
@@ -42,7 +43,7 @@ class Counting:
     """Counts what attention saw: the segments of every pack that was trained on, over all ranks.
 
     It never waits for the device: lengths and targets are counted on the host. Ranks are added up only when `total` is
-    called, which every rank must do together; `copies` consecutive ranks have counted the same packs.
+    called, which every rank must do together; each pack has been counted by `copies` of them.
     """
 
     def __init__(self, max_len: int, distance: Distance, *, selects: bool = False, copies: int = 1) -> None:
@@ -63,18 +64,17 @@ class Counting:
 
     def total(self) -> PositionCounts:
         """Add up all ranks; a collective call."""
-        return sum(exchange(self.here)[:: self.copies], self.before)
+        total = PositionCounts(self.here.max_len, self.rel_pos, self.here.weights)
+        for name in COUNTED:
+            setattr(total, name, sum_over_ranks(getattr(self.here, name)) // self.copies)
+        return self.before + total
 
     def selected(self) -> dict[str, int]:
         """Count the samples of selected sentences trained on so far, if sentences are selected; a collective call."""
         if not self.selects:
             return {}
-        total = sum(exchange(self.selected_here)[:: self.copies], self.selected_before)
+        total = self.selected_before + sum_over_ranks(self.selected_here) // self.copies
         return dict(zip(SELECTED, total.tolist(), strict=True))
-
-    def state_dict(self) -> dict[str, Any]:
-        """Save the count of all ranks."""
-        return self.total().to_dict() | self.selected()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restore the count of all ranks."""
@@ -187,9 +187,9 @@ class Recording(Callback):
         """Leave out the time since the last step ended; called after probing or saving."""
         self.batch_start = time.perf_counter()
 
-    def state_dict(self) -> dict[str, Any]:
-        """Save the counts, and the sums since the last line."""
-        return {"counts": self.counting.state_dict(), "sums": self.sums}
+    def state_of(self, counts: PositionCounts) -> dict[str, Any]:
+        """Save the counts of all ranks, as `Counting.total` returns them, and the sums since the last line."""
+        return {"counts": counts.to_dict() | self.counting.selected(), "sums": self.sums}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restore the counts, and the sums since the last line."""

@@ -30,7 +30,7 @@ from lab.model.sharding import reshard
 from lab.train import checkpoints
 from lab.train.folder import packed_counts
 from lab.train.recording import Recording
-from lab.train.shards import Files, ShardWriter, finish_writing, packed, restore_tensors, tensors_to_save, write_shards
+from lab.train.shards import Files, ShardWriter, one_error, packed, restore_tensors, tensors_to_save, write_shards
 from lab.train.starting import Start
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)  # Ctrl-C; kill and preemption; SLURM's warning
@@ -192,7 +192,7 @@ class Checkpointing(Callback):
             "skipped_steps": module.skipped_steps,
             "schedule": trainer.lr_scheduler_configs[0].scheduler.state_dict(),
             "data": trainer.datamodule.state_dict(),  # type: ignore[attr-defined]
-            "recording": self.recording.state_dict(),
+            "recording": self.recording.state_of(counts),
             "final": final,
         }
 
@@ -238,5 +238,6 @@ class Checkpointing(Callback):
         Raises: CheckpointError where it could not be written.
         """
         if self.writing is not None:
-            finish_writing(self.writing, self.folder.checkpoints)
+            with one_error(f"{self.folder.checkpoints}: no checkpoint could be written"):
+                self.writing.result()
             self.writing = None

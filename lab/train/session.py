@@ -28,10 +28,9 @@ from lab.data.module import PackedData
 from lab.errors import ConfigError, first_line
 from lab.launch import find_launch, set_threads
 from lab.loading import start_from
-from lab.model.decoder import Decoder
-from lab.model.sharding import Make, Sharding, accumulating
+from lab.model.sharding import Sharding, accumulating
 from lab.probe.limits import shown_length
-from lab.train.environment import choose_backend, choose_compile, computes_in_bf16, training_device
+from lab.train.environment import choose_backend, choose_compile, decoder_of, device_for
 from lab.train.folder import RunFolder, is_finished
 from lab.train.module import Training
 from lab.train.probing import Probing
@@ -40,17 +39,11 @@ from lab.train.saving import Checkpointing, Stopping
 from lab.train.shards import NO_GROUP
 from lab.train.starting import Start, find_start, own_run, start_folder
 
-HINTS = (  # of libraries, about settings that the lab chooses
-    ".*does not have many workers.*",
-    ".*isinstance.treespec.*",
-    ".*log_every_n_steps.*",
-    ".*lr_scheduler.step.*before.*optimizer.step.*",
-    NO_GROUP,
-)
+HINTS = (".*isinstance.treespec.*", NO_GROUP)  # of libraries, about what the lab cannot or need not change
 
 
 @dataclass(frozen=True)
-class Run:
+class Assembled:
     """The parts of one run that outlive its assembly."""
 
     trainer: lightning.Trainer
@@ -141,7 +134,7 @@ def profile_experiment(experiment: Experiment, folder: Path | None) -> int:
     return 0
 
 
-def assemble(start: Start, profiler: Profiler | None = None) -> Run:
+def assemble(start: Start, profiler: Profiler | None = None) -> Assembled:
     """Build everything a run needs, without training; training resumes from the checkpoint of `start` if it has one.
 
     A run with a `profiler` writes nothing, and a signal ends it at once.
@@ -154,7 +147,7 @@ def assemble(start: Start, profiler: Profiler | None = None) -> Run:
         warnings.filterwarnings("ignore", message=message)
     experiment = start.experiment
     train = experiment.train
-    device = training_device(experiment)
+    device = device_for(train.accelerator, "train.accelerator")
     on_gpu = device.type == "cuda"
     strategy = train.resolved_strategy(on_gpu)
     kept = profiler is None and experiment.reads_token_types  # the run folder keeps what selects sentences
@@ -164,10 +157,10 @@ def assemble(start: Start, profiler: Profiler | None = None) -> Run:
     saving = Checkpointing(start, recording, stopping)
     probing = Probing(experiment, recording, stopping, saving)
     callbacks: list[Callback] = [recording, stopping, saving, probing] if profiler is None else []
-    autocast = computes_in_bf16(experiment, device) and strategy != "fsdp"
+    autocast = train.computes_in_bf16(on_gpu) and strategy != "fsdp"
     try:
         trainer = lightning.Trainer(
-            accelerator="gpu" if on_gpu or train.accelerator == "gpu" else "cpu",
+            accelerator="gpu" if on_gpu else "cpu",
             devices=train.devices,
             num_nodes=train.nodes,
             strategy=make_strategy(strategy, train.world_size, device),
@@ -183,14 +176,13 @@ def assemble(start: Start, profiler: Profiler | None = None) -> Run:
             enable_checkpointing=False,
             enable_progress_bar=False,
             enable_model_summary=False,
-            num_sanity_val_steps=0,
         )
     except MisconfigurationException as error:
         raise ConfigError(
             f"train.accelerator={train.accelerator}, train.devices={train.devices}: {first_line(error)}; use the "
             "devices of this machine"
         ) from error
-    return Run(
+    return Assembled(
         trainer, make_module(experiment, device, trained=start.checkpoint is not None), data, recording, stopping
     )
 
@@ -198,25 +190,16 @@ def assemble(start: Start, profiler: Profiler | None = None) -> Run:
 def make_module(experiment: Experiment, device: torch.device, *, trained: bool) -> Training:
     """Build the training of a model, which starts from other weights unless it has been `trained`."""
     train = experiment.train
-    bf16 = computes_in_bf16(experiment, device)
+    bf16 = train.computes_in_bf16(device.type == "cuda")
     start = None
     if experiment.start is not None and not trained:
         start = partial(start_from, path=Path(experiment.start.path))
-    with torch.device("cpu"):  # the table is here, whatever the default device or that of the weights
-        own = experiment.frequencies
-    make = partial(
-        Decoder,
-        experiment.model,
-        frequencies=own,
-        distance=experiment.position.distance,
-        backend=choose_backend(experiment, device)[0],
-        recompute=train.recompute,
-        compiler="inductor" if choose_compile(experiment, device)[0] else None,
-    )
+    compiler = "inductor" if choose_compile(experiment, device)[0] else None
+    backend = choose_backend(experiment, device)[0]
+    make = decoder_of(experiment, backend=backend, recompute=train.recompute, compiler=compiler)
     whole = train.keeps_whole(experiment.model.n_parameters(), bf16=bf16)
-    sharding = Sharding(torch.bfloat16 if bf16 else None, train.sharded_over, whole=whole)
-    seeded: Make = lambda seed: make(seed=seed)  # noqa: E731
-    return Training(seeded, experiment.optim, train, seed=experiment.run.seed, sharding=sharding, start=start)
+    sharding = Sharding(torch.bfloat16 if bf16 else None, train.sharded_over, whole)
+    return Training(make, experiment.optim, train, seed=experiment.run.seed, sharding=sharding, start=start)
 
 
 def make_strategy(strategy: str, world_size: int, device: torch.device) -> Strategy | str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -30,14 +29,14 @@ from lab.files import (
     write_json,
     writing,
 )
-from lab.launch import Launch, read_launch
+from lab.launch import Launch
 from lab.positions.rope import base_warning
 from lab.probe.needles import KEPT, text_to_keep
 from lab.source import tokenizer_of
 from lab.train import checkpoints
 from lab.train.arms import changes
 from lab.train.checkpoints import Checkpoint
-from lab.train.environment import choose_backend, choose_compile, describe_environment, training_device
+from lab.train.environment import choose_backend, choose_compile, describe_environment, device_for
 from lab.train.folder import RunFolder
 
 WEIGHT_BYTES = 12  # the weight and AdamW's two moments, float32 each
@@ -53,7 +52,7 @@ class Start:
     """
 
     experiment: Experiment
-    launch: Launch = field(default_factory=lambda: read_launch(os.environ))
+    launch: Launch = field(default_factory=Launch)
     checkpoint: Checkpoint | None = None
 
     @property
@@ -231,7 +230,7 @@ def describe_start(start: Start, threads: int) -> dict[str, Any]:
 def announce(experiment: Experiment, checkpoint: Checkpoint | None) -> str:
     """Format the run's size, its attention kernel, whether blocks are compiled, the reasons, and warnings."""
     train = experiment.train
-    device = training_device(experiment)
+    device = device_for(train.accelerator, "train.accelerator")
     backend, reason = choose_backend(experiment, device)
     compiled, why = choose_compile(experiment, device)
     start = f"; continues at {checkpoint.consumed_tokens:,} tokens" if checkpoint else ""

@@ -62,7 +62,7 @@ def opened(config):
 
 def words_of(store):
     """List (word, scored) of every token."""
-    scored = store.scored(0, store.n_tokens).tolist()
+    scored = store.read(0, store.n_tokens, "scored").tolist()
     return [(WORDS[i], mark) for i, mark in zip(store.read(0, store.n_tokens).tolist(), scored, strict=True)]
 
 

@@ -26,7 +26,7 @@ def natural(window, **settings):
 
 @pytest.fixture(scope="module")
 def documents():
-    return list(text().documents(0, DOCUMENTS))
+    return [*map(text().document, range(DOCUMENTS))]
 
 
 @pytest.mark.parametrize(
@@ -35,13 +35,13 @@ def documents():
     ids=["defaults_at_192", "at_384"],
 )
 def test_documents_are_those_of_earlier_versions(settings, sha):
-    documents = "\n".join(SyntheticText(Synthetic(**settings)).documents(0, 200))
+    documents = "\n".join(map(SyntheticText(Synthetic(**settings)).document, range(200)))
     assert hashlib.sha256(documents.encode()).hexdigest()[:16] == sha
 
 
 def test_answer_repeats_in_order_what_its_section_stated():
     asked, most = 0, 0
-    for document in text().documents(0, DOCUMENTS):
+    for document in map(text().document, range(DOCUMENTS)):
         begin = 0
         for question in ASKED.finditer(document):
             before = STATED.findall(document[begin : question.start()])
@@ -57,7 +57,7 @@ def test_answer_repeats_in_order_what_its_section_stated():
 
 def segment_lengths(window, n_documents):
     """Cut tokenized documents of the natural shape every `window` tokens, by definition."""
-    texts = list(text(window).documents(0, n_documents))
+    texts = [*map(text(window).document, range(n_documents))]
     tokenizer = train_bpe(texts[:600], 640)
     lengths = []
     for encoding in tokenizer.encode_batch(texts):

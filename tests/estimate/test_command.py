@@ -59,7 +59,7 @@ def written(tmp_path, monkeypatch):
 
 
 def dry_run(words, capsys):
-    work = lambda read: estimate(fit.parse(read), read.options.memory_gib)  # noqa: E731
+    work = lambda experiment, options: estimate(experiment, options.memory_gib)  # noqa: E731
     status = fit.read_arguments([*words, "--dry_run"], work)
     out, err = capsys.readouterr()
     return status, out or err

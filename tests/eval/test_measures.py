@@ -80,7 +80,7 @@ def run(words_for, capsys):
 
 
 def test_every_evaluation_is_in_the_table():
-    found = {name for name, (module, _) in cli.COMMANDS.items() if module.startswith("eval.")}
+    found = {name for name, (module, _) in cli.commands().items() if module.startswith("eval.")}
     assert found - {"papers"} == set(COMMANDS)  # which runs the others
 
 
@@ -246,6 +246,11 @@ REFUSED = [  # a command, its words, and the beginning of its one line
     ("probe", "--distance=rope,dca --by=depth", "--distance=rope,dca: --by=depth takes one method; leave --by out"),
     ("probe", "--distance=rope,strng", "--distance=strng: unknown method; did you mean string?"),
     ("probe", "--haystack=none.txt", "--haystack=none.txt: no such file; give a .txt, .json or .jsonl file"),
+    (
+        "perplexity",
+        "--stride=300",
+        "--stride=300: must be <= 16, the shortest length, or tokens are passed over; lower",
+    ),
     ("passkey", "--lengths=20", "--lengths=20: too short for "),
 ]
 

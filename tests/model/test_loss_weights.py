@@ -78,7 +78,7 @@ def test_the_gradient_is_the_weighted_mean_and_the_record_the_plain_one(world, m
     for rank, module in enumerate(ranks):
         for number, pack in enumerate(PACKS[rank * own : (rank + 1) * own]):
             (module.training_step(to_batch(pack, BY_CONTEXT), number) / own).backward()
-    total, calls = sum(module.sums.vector for module in ranks), []
+    total, calls = sum(module.vector for module in ranks), []
     for parameters in zip(*(module.parameters() for module in ranks), strict=True):
         mean = sum(parameter.grad for parameter in parameters) / world
         for parameter in parameters:

@@ -3,35 +3,24 @@
 import pytest
 import torch
 
-from lab.positions import FREQUENCY_METHODS, frequencies
+from lab.positions import frequencies
+from tests.positions.cases import FREQUENCIES
 
 FLOAT64_TOL = 1e-13  # powers and blends in float64, right to some tens of units of 1e-16
 FLOAT32_TOL = 1e-6  # relative; transformers works in float32, right to 6e-8 in each of some ten operations
 FLOAT32_RAMP = 1e-7  # its error of 1 - ramp, which is large beside what is left of a pair slowed by the factor
-CASES = {
-    "rope": ("rope", {}),
-    "pi": ("pi", {"factor": 4.0}),
+CASES = {name: (name, parameters) for name, parameters in FREQUENCIES.items() if name != "longrope"}  # of one head size
+CASES |= {
     "pi_barely": ("pi", {"factor": 1.001}),
-    "ntk": ("ntk", {"factor": 4.0}),
     "ntk_far": ("ntk", {"factor": 1000.0}),
-    "dynamic_ntk": ("dynamic_ntk", {"factor": 4.0, "train_len": 2048, "length": 5000}),
-    "dynamic_ntk_follows": ("dynamic_ntk", {"factor": 4.0, "train_len": 2048}),
-    "ntk_by_parts": ("ntk_by_parts", {"factor": 4.0, "train_len": 2048}),
+    "dynamic_ntk_at_5000": ("dynamic_ntk", {"factor": 4.0, "train_len": 2048, "length": 5000}),
     "ntk_by_parts_between_pairs": ("ntk_by_parts", {"factor": 40.0, "train_len": 96, "truncate": False}),
-    "yarn": ("yarn", {"factor": 8.0, "train_len": 8192}),
     "yarn_step": ("yarn", {"factor": 8.0, "train_len": 6}),
-    "llama3": ("llama3", {"factor": 8.0, "train_len": 8192}),
     "llama3_narrow": ("llama3", {"factor": 32.0, "train_len": 64, "low_freq_factor": 1.0, "high_freq_factor": 1.5}),
-    "abf": ("abf", {}),
-    "entropy_abf": ("entropy_abf", {"train_len": 4096}),
 }
 SCALED = {"yarn", "yarn_step", "entropy_abf"}  # those with a factor on the logits
 every = pytest.mark.parametrize(("method", "parameters"), CASES.values(), ids=CASES)
 SIZES = [(4, 10000.0), (64, 10000.0), (128, 500000.0), (32, 100.0)]
-
-
-def test_every_method_is_here():
-    assert {method for method, _ in CASES.values()} == set(FREQUENCY_METHODS) - {"longrope"}  # of one head size each
 
 
 @every
@@ -66,8 +55,8 @@ def test_logit_factor_has_the_shape_of_the_positions(name):
 def test_base_is_the_methods_own_and_only_dynamic_ntk_follows_the_length(name):
     method, parameters = CASES[name]
     built = frequencies(method, head_dim=8, **parameters)
-    assert built.is_dynamic == (name == "dynamic_ntk_follows")
-    assert (built.at_length(9000) is built) == (name != "dynamic_ntk_follows")
+    assert built.is_dynamic == (name == "dynamic_ntk")
+    assert (built.at_length(9000) is built) == (name != "dynamic_ntk")
     assert built.theta == (500_000.0 if "abf" in name else 10_000.0)
     assert frequencies(method, head_dim=8, theta=777.0, **parameters).theta == 777.0
 

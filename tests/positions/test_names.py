@@ -2,21 +2,7 @@ import pytest
 
 from lab.errors import ConfigError, LabError
 from lab.positions import DISTANCE_METHODS, FREQUENCY_METHODS, distance, frequencies
-
-# public names, which other programs rely on
-FREQUENCY_NAMES = [
-    "rope",
-    "pi",
-    "ntk",
-    "dynamic_ntk",
-    "ntk_by_parts",
-    "yarn",
-    "llama3",
-    "longrope",
-    "abf",
-    "entropy_abf",
-]
-DISTANCE_NAMES = ["plain", "string", "dca", "self_extend", "rerope", "leaky_rerope"]
+from tests.positions.cases import DISTANCES, FREQUENCIES
 
 
 def frequency_of(method, **parameters):
@@ -45,5 +31,5 @@ def test_config_errors_are_caught_as_lab_errors_and_as_value_errors():
 
 
 def test_methods_have_the_names_that_other_programs_rely_on():
-    assert [*FREQUENCY_METHODS] == FREQUENCY_NAMES
-    assert [*DISTANCE_METHODS] == DISTANCE_NAMES
+    assert [*FREQUENCY_METHODS] == [*FREQUENCIES]
+    assert [*DISTANCE_METHODS] == [*DISTANCES]

@@ -6,28 +6,10 @@ import pytest
 
 from lab.errors import ConfigError
 from lab.positions import distance, frequencies
+from tests.positions.cases import DISTANCES, FREQUENCIES
 
-FREQUENCIES = {  # parameters that each method accepts
-    "pi": {"factor": 2.0},
-    "ntk": {"factor": 2.0},
-    "dynamic_ntk": {"factor": 2.0, "train_len": 100},
-    "ntk_by_parts": {"factor": 2.0, "train_len": 2048},
-    "yarn": {"factor": 2.0, "train_len": 2048},
-    "llama3": {"factor": 8.0, "train_len": 8192},
-    "longrope": {"short_factor": (1.0,) * 4, "long_factor": (2.0,) * 4, "factor": 8.0, "train_len": 8192},
-    "abf": {"theta": 5e5},
-    "entropy_abf": {"train_len": 16},
-}
-DISTANCES = {
-    "plain": {},
-    "string": {"shift": 20, "window": 4},
-    "dca": {"train_len": 10},
-    "self_extend": {"group": 2, "window": 4},
-    "rerope": {"window": 4},
-    "leaky_rerope": {"window": 4, "leak": 2.0},
-}
 VALID = FREQUENCIES | DISTANCES
-REQUIRED = {**VALID, "abf": {}, "string": {"shift": 20}}  # all but those with a default
+REQUIRED = {**VALID, "string": {"shift": 20}}  # all but those with a default
 EXTENDED = [method for method in FREQUENCIES if "factor" in FREQUENCIES[method]]
 NUMBER, WHOLE, FINITE = "must be a number", "must be a whole number", "must be finite"
 ENDS = "must be > low_freq_factor=4.0"
@@ -131,7 +113,7 @@ def test_every_missing_parameter_is_named(method):
         check_refused(method, {key: value for key, value in required.items() if key != name}, f"{name}: must be set")
 
 
-@pytest.mark.parametrize("method", ["rope", *VALID])
+@pytest.mark.parametrize("method", VALID)
 def test_every_parameter_that_would_be_ignored_is_named(method):
     rule = "unknown setting"
-    check_refused(method, {**VALID.get(method, {}), "facter": 2.0, "sift": 5}, f"facter=2.0: {rule}", f"sift=5: {rule}")
+    check_refused(method, {**VALID[method], "facter": 2.0, "sift": 5}, f"facter=2.0: {rule}", f"sift=5: {rule}")

@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from lab import jobs as jobs_module
-from lab.files import LOCK_NAME, acquire, release
+from lab.files import LOCK_NAME, locked
 from lab.sweep import __main__ as schedule
 
 LIMIT_S, STEPS = 30, 8
@@ -164,11 +164,9 @@ def test_a_second_ctrl_c_ends_runs_that_do_not_stop(tmp_path):
 
 
 def test_a_run_of_another_process_is_left_to_it(tmp_path):
-    hand = acquire(tmp_path / "run_0" / LOCK_NAME)
-    with sweeping(tmp_path, "trains", "trains") as process:
+    with locked(tmp_path / "run_0" / LOCK_NAME), sweeping(tmp_path, "trains", "trains") as process:
         assert status(process) == 75
     assert (lines(tmp_path, 0, "starts"), len(lines(tmp_path, 1, "steps"))) == ([], STEPS)
-    release(hand)
     with sweeping(tmp_path, "trains", "trains") as process:
         assert status(process) == 0
     assert lines(tmp_path, 0, "steps") == [str(step) for step in range(STEPS)]

@@ -2,7 +2,7 @@
 
 Every query attends over the keys of its tiles separately; tile t gives the output o_t and l_t, the log-sum-exp of its
 logits. The whole row's output is sum_t exp(l_t - l) o_t with l = log sum_t exp(l_t). The backward pass needs no
-gradient of l_t: with the whole row's o and l every tile's weights exp(logit - l) are the row's own, and each tile
+gradient of l_t. With the whole row's o and l every tile's weights exp(logit - l) are the row's own. Each tile
 contributes its part of the gradient.
 
 The tiles of a round belong to one band and have no query in common, so that one call runs them all. The number of

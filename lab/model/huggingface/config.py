@@ -32,7 +32,6 @@ from lab.files import read_object
 from lab.model.config import DecoderConfig
 from lab.positions import Distance, Frequencies
 from lab.positions.ntk import scaled_theta
-from lab.schema import is_whole
 
 NAME = "config.json"
 ORIGINAL = "original_max_position_embeddings"
@@ -120,11 +119,11 @@ def faults_of(settings: Mapping[str, Any], own_frequencies: bool) -> list[str]:
     window = settings.get("sliding_window")
     rope = rope_of(settings)
     whole = "attention sees all preceding tokens"
-    slides = family == "mistral" and window is not None and is_whole(reach) and window < reach
+    slides = family == "mistral" and window is not None and type(reach) is int and window < reach
     layers = set(settings.get("layer_types") or ()) - {"full_attention"}
     unknown = rope["rope_type"] not in READ_AS and not own_frequencies
     refused = {  # setting: whether it is refused, the rule
-        "max_position_embeddings": (not is_whole(reach), "must be a whole number of tokens"),
+        "max_position_embeddings": (type(reach) is not int, "must be a whole number of tokens"),
         "hidden_act": (settings["hidden_act"] != "silu", "must be silu, the feed-forward is SwiGLU"),
         "attention_bias": (family != "qwen2" and settings.get("attention_bias"), f"must be false for {family}"),
         "use_sliding_window": (settings["use_sliding_window"], f"must be false, {whole}"),

@@ -6,7 +6,7 @@ import pytest
 import torch
 from tokenizers import processors
 
-from eval.harness import model as harness
+from eval.engine.subject import Subject
 from eval.harness.model import open_tokenizer
 from tests.eval.harness.parts import asked, encoded, greedy_loop, make_model
 
@@ -15,8 +15,8 @@ CONTEXTS = ("The magic", "One of the", "The numbers are", "mentioned in one", "W
 
 
 def test_prompts_of_one_length_are_answered_side_by_side_and_none_is_padded(subject, monkeypatch):
-    prompts, greedy = [], harness.greedy
-    monkeypatch.setattr(harness, "greedy", lambda d, ids, *a, **k: (prompts.append(ids), greedy(d, ids, *a, **k))[1])
+    prompts, generate = [], Subject.generate
+    monkeypatch.setattr(Subject, "generate", lambda s, ids, *a: (prompts.append(ids), generate(s, ids, *a))[1])
     found = asked(make_model(subject, batch=7), "generate_until", [(c, {"max_gen_toks": 5}) for c in CONTEXTS])
     wanted = sorted(encoded(subject, context) for context in CONTEXTS)
     assert sorted(row for each in prompts for row in each.tolist()) == wanted
@@ -35,7 +35,7 @@ def test_the_tokens_that_begin_and_end_a_document(subject, tmp_path, monkeypatch
     assert open_tokenizer(subject, tmp_path, chat=False)[1:] == (9, [9, 7, 6])
     model = make_model(subject, tmp_path)
     answers, rules = torch.tensor([[5, 7, 8], [5, 8, 5]]), []
-    monkeypatch.setattr(harness, "greedy", lambda *_, ended, **__: rules.append(ended) or answers)
+    monkeypatch.setattr(Subject, "generate", lambda *words: rules.append(words[-1]) or answers)
     mask = torch.ones(2, 1, dtype=torch.long)
     found = model._model_generate(torch.tensor([[3], [4]]), 4, ["zz"], attention_mask=mask)
     assert found.tolist() == [[3, 5, 9, 9], [4, 5, 8, 5]]
