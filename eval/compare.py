@@ -8,14 +8,15 @@ probes, of eval.distance, eval.ruler, eval.passkey, eval.lines, eval.perplexity 
     python -m eval.compare runs/tiny_2k/eval --by method -o table.md
     python -m eval.compare runs/windows-* --by window -o windows.tex
 
-Each line is a task at a length, each column a model with its position methods, or what --by names: model, checkpoint,
-method, precision, length, task, any column of the rows, or any setting of the runs' config.yaml (window, or in full
-data.window). Results of other protocols, texts, numbers of needles or seeds never share a line; with --by a setting,
-the texts of each run's own corpus do. A probe's summary gives lines of its own: effective length, reach, f at each.
+Each line is a task at a length. Each column is a model with its position methods, or what --by names: model,
+checkpoint, method, precision, length, task, any column of the rows, or any setting of the runs' config.yaml (window, or
+in full data.window). Results of other protocols, texts, numbers of needles or seeds never share a line. With --by a
+setting, the texts of each run's own corpus do. A probe's summary gives lines of its own: effective length, reach, f at
+each.
 
 Runs that differ only in run.seed are one column: the mean of each score over the seeds, with 95% limits by the t
-distribution; --by model shows each run. Differences to the first column are tested. Outcomes of the same tests take
-McNemar's exact test, or the paired t test where they are not 0 or 1; other shares take Fisher's exact test. Probes that
+distribution. --by model shows each run. Differences to the first column are tested. Outcomes of the same tests take
+McNemar's exact test, or the paired t test where they are not 0 or 1. Other shares take Fisher's exact test. Probes that
 stopped early are compared by their exact limits, means over seeds by the paired t test or Welch's. Holm's method
 adjusts all p of a table together.
 """

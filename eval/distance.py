@@ -4,9 +4,9 @@
 
 MODEL is a run folder (its newest checkpoint is taken), a checkpoint in it, or a Hugging Face folder with a
 tokenizer.json. Each test hides one number an exact number of tokens before the end of the prompt. Prompt and answer
-fill the training window (lab/probe/one_number.py). Beside the share found, with exact limits, stand the mean
+fill the training window (lab/probe/effective_distance.py). Beside the share found, with exact limits, stand the mean
 log-probability of the right number and f, how often training saw the distance. Reach is where a non-increasing fit of
-the share crosses the threshold (lab/probe/effective_distance.py):
+the share crosses the threshold (lab/probe/limits.py):
 
     python -m eval.distance runs/cpu_demo --plot
     python -m eval.distance runs/cpu_demo --distance=plain,string:shift=64,window=32,dca --plot
@@ -31,31 +31,26 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Gt, Le, Lt
 
-from eval.engine.answers import finished_tests
 from eval.engine.command import Form
-from eval.engine.methods import read_distance
+from eval.engine.methods import as_options, read_distance
 from eval.engine.needles import built
 from eval.engine.rows import Row, columns_text, limits, shortened, write_rows
-from eval.engine.run import Measure, run_measure
-from eval.engine.subject import Subject
+from eval.engine.run import Measure
 from lab.command import Bar, start
 from lab.data.tokenizer import check_ids
 from lab.draw import GREY, Rule, below, draw, layer
-from lab.errors import ConfigError, DataError
-from lab.positions import Distance
 from lab.probe.config import ProbeConfig
 from lab.probe.effective_distance import DistanceProbe
-from lab.probe.limits import LengthResult, monotone_shares
+from lab.probe.limits import monotone_shares, shown_length
 from lab.probe.measuring import distance_record, one_number_tests, reach_record
 from lab.schema import Length, PathText, Section, Seed, Share, Tests
 
-OF_PROBE = {"distances": "distances", "points": "distance_points", "tests": "distance_tests"}  # the section's names
+OF_PROBE = {"points": "distance_points", "tests": "distance_tests"}  # options by other names than the settings'
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,33 +82,6 @@ class DistanceOptions(Section):
     """What to compute on; auto takes a GPU where there is one."""
 
 
-def make_probe(subject: Subject, options: DistanceOptions) -> DistanceProbe:
-    """Build the tests; settings left out are those of the run's own probe.
-
-    Raises: LabError, whose lines name options as they are written.
-    """
-    experiment = subject.model.experiment
-    window = options.window or subject.model.train_len
-    if window is None:
-        raise DataError("config.json: names no max_position_embeddings; add it, or give --window")
-    own = ProbeConfig() if experiment is None else experiment.tests
-    given: dict[str, Any] = {"distance_tests": own.distance_tests or 100}
-    if options.distances is not None or options.points is not None:  # in place of either of the run's own
-        given |= {"distances": None, "distance_points": None}
-    for name in (*OF_PROBE, "threshold", "confidence", "batch", "digits", "seed"):
-        if getattr(options, name) is not None:
-            given[OF_PROBE.get(name, name)] = getattr(options, name)
-    try:
-        probe = built(DistanceProbe, subject, replace(own, **given), options.haystack, window)
-    except ConfigError as error:
-        faults = "\n".join(error.faults)
-        for option, name in OF_PROBE.items():
-            faults = faults.replace(name, option)
-        raise ConfigError(*(f"--{line.removeprefix('--')}" for line in faults.split("\n"))) from error
-    check_ids(probe.case(probe.distances[0], 0).prompt_ids, subject.vocab_size)
-    return probe
-
-
 class FoundByDistance(Measure):
     """The share of numbers found by distance under each method, and reach."""
 
@@ -122,74 +90,88 @@ class FoundByDistance(Measure):
     form = Form(options=DistanceOptions, several=True)
 
     def prepare(self) -> None:
-        """Build the tests and the methods."""
-        self.probe = make_probe(self.subject, self.options)
-        window = self.probe.test.window
-        self.methods: list[Distance] = []
-        for word in self.request.distances:
-            self.methods.append(read_distance(word, min(window, self.subject.model.train_len or window), window))
-        self.methods = self.methods or [self.subject.model.decoder.distance]
-        self.counts = self.subject.counts
+        """Build the tests, whose settings left out are those of the run's own probe, and the methods.
+
+        Raises: LabError.
+        """
+        model = self.subject.model
+        options = self.options
+        own = ProbeConfig() if model.experiment is None else model.experiment.tests
+        given: dict[str, Any] = {"distance_tests": own.distance_tests or 100}
+        if options.distances is not None:  # in place of the run's own
+            given["distance_points"] = None
+        for name, value in asdict(options).items():
+            if value is not None and name not in ("window", "haystack", "device"):
+                given[OF_PROBE.get(name, name)] = value
+        window = options.window or model.train_len
+        with as_options():
+            self.probe = built(DistanceProbe, self.subject, replace(own, **given), options.haystack, window)
+        check_ids(self.probe.case(self.probe.distances[0], 0).prompt_ids, self.subject.vocab_size)
+        words = self.request.distances
+        self.methods = [read_distance(word, min(window, model.train_len), window) for word in words]
+        self.methods = self.methods or [model.decoder.distance]
+        self.names: list[str] = []
         self.fits: list[Row] = []
 
     def rows(self) -> list[Row]:
         """Run the tests that are not finished, and write a row for each distance and one for reach of every method."""
-        probe, config = self.probe, self.probe.config
+        probe = self.probe
+        config = probe.config
+        counts = self.subject.counts
+        tests = {"tests": "one number", **one_number_tests(probe)}
         rows = []
         total = len(self.methods) * len(probe.distances) * config.distance_tests
         with Bar(total=total, desc=self.kind, unit="test") as self.bar:
             for method in self.methods:
                 self.subject.model.decoder.distance = method
                 about = self.subject.row
-                found = self.run_all()
+                self.names.append(about["method"])
+                self.bar.name(about["method"])
+                first = probe.case(probe.reachable[0], 0)
+                finished = self.finished(tests, first, config.distance_tests, "distance")
+                found = list(probe.run(self.subject, store=finished))
                 of_distance = {**about, "metric": "found_by_distance"}
-                rows += [distance_record(probe, result, of_distance, self.counts) for result in found]
+                rows += [distance_record(probe, result, of_distance, counts) for result in found]
                 reach = {"threshold": config.threshold, "confidence": config.confidence, "n": config.distance_tests}
-                reach |= reach_record(found, config.threshold, self.counts)
+                reach |= reach_record(found, config.threshold, counts)
                 rows.append({**about, "metric": "reach", **reach})
                 fit = zip(probe.distances, monotone_shares(found), strict=True)
                 self.fits += [{"distance": at, "score": share, "method": about["method"]} for at, share in fit]
-        names = [row["method"] for row in rows if row["metric"] == "reach"]
-        digest = shortened(
-            json.dumps([names, self.probe.distances, {**asdict(self.options), "device": "auto", "batch": None}])
-        )
-        tokens = self.subject.model.consumed_tokens or 0
-        self.file = self.folder / f"distance-{tokens:015d}-{digest}.jsonl"
-        write_rows(self.file, rows)
+        write_rows(self.path, rows)
         return rows
 
     @property
     def path(self) -> Path:
         """The file of the rows, named by methods, distances and options."""
-        return self.file
-
-    def run_all(self) -> list[LengthResult]:
-        """Run the tests of the model's present method that are not finished."""
-        probe = self.probe
-        tests = {"tests": "one number", **one_number_tests(probe)}
-        first = probe.case(probe.test.reachable[0], 0)
-        finished = finished_tests(self.subject, self.folder, tests, first, "distance")
-        self.bar.name(self.subject.model.method)
-        known = [test for distance in probe.distances for test in finished.known(distance)]
-        self.bar.known(sum(test < probe.config.distance_tests for test in known))
-        finished.report = self.bar.update
-        return list(probe.run(self.subject, store=finished))
+        options = {**asdict(self.options), "device": "auto", "batch": None}
+        digest = shortened(json.dumps([self.names, self.probe.distances, options]))
+        return self.folder / f"distance-{self.subject.model.consumed_tokens or 0:015d}-{digest}.jsonl"
 
     def title(self) -> str:
         """Name the model and the tests."""
         tests = f"{self.probe.config.distance_tests} tests at each distance"
-        return f"{self.subject.model.name}, window {self.probe.test.window:,}; {tests}"
+        return f"{self.subject.model.name}, window {self.probe.window:,}; {tests}"
 
     def text(self, rows: Sequence[Row]) -> str:
-        """Write a table for each method."""
+        """Write a table for each method, and its reach."""
+        columns = (
+            ("distance", "distance", ","),
+            ("found", "found", ","),
+            ("tests", "n", ","),
+            ("share", "score", ".3f"),
+            (f"{self.probe.config.confidence:.6g} limits", lambda row: limits(row, ".3f"), ""),
+            ("log p", "log_prob", ".2f"),
+            ("f", "f", ",.0f"),
+        )
         lines = [self.title()]
-        for method in dict.fromkeys(row["method"] for row in rows):
-            lines += ["", method, *method_lines([row for row in rows if row["method"] == method])]
+        for method in dict.fromkeys(self.names):
+            *found, reach = (row for row in rows if row["method"] == method)
+            lines += ["", method, columns_text(found, columns), reach_line(reach)]
         return "\n".join([*lines, ""])
 
     def chart(self, rows: Sequence[Row]) -> Any:
         """Draw shares with limits and their fit; below, f of the training."""
-        window = self.probe.test.window
+        window = self.probe.window
         threshold = self.probe.config.threshold
         whole = [row for row in rows if row["metric"] == "found_by_distance"]
         x: dict[str, Any] = {"x_title": "distance of the number (tokens)"}
@@ -218,37 +200,15 @@ def reach_line(row: Row) -> str:
         >>> reach_line({**row, "reach": None, "reach_low": None, "reach_high": 64.0, "f_at_reach": None})
         'reach <20 at threshold 0.8, within <20 to 64.0; f -'
     """
-    reach, low, high = reach_words(row)
+    low, reach = (shown_length(row[name], row["first_distance"], ",.1f") for name in ("reach_low", "reach"))
+    if row["reach"] == row["last_distance"]:
+        reach = f"{row['last_distance']:,}, the end,"
+    high = "the end" if row["reach_high"] is None else f"{row['reach_high']:,.1f}"
     f = "-" if row["f_at_reach"] is None else f"{row['f_at_reach']:,}"
     return f"reach {reach} at threshold {row['threshold']:g}, within {low} to {high}; f {f}"
 
 
-def reach_words(row: Row) -> tuple[str, str, str]:
-    """Write reach and its limits."""
-    below = f"<{row['first_distance']:,}"
-    reach = below if row["reach"] is None else f"{row['reach']:,.1f}"
-    if row["reach"] == row["last_distance"]:
-        reach = f"{row['last_distance']:,}, the end,"
-    low = below if row["reach_low"] is None else f"{row['reach_low']:,.1f}"
-    return reach, low, "the end" if row["reach_high"] is None else f"{row['reach_high']:,.1f}"
-
-
-def method_lines(rows: Sequence[Row]) -> list[str]:
-    """Write one method's share found by distance, and its reach."""
-    *found, reach = rows
-    columns = (
-        ("distance", "distance", ","),
-        ("found", "found", ","),
-        ("tests", "n", ","),
-        ("share", "score", ".3f"),
-        (f"{reach['confidence']:.6g} limits", lambda row: limits(row, ".3f"), ""),
-        ("log p", "log_prob", ".2f"),
-        ("f", "f", ",.0f"),
-    )
-    return [columns_text(found, columns), reach_line(reach)]
-
-
-main = partial(run_measure, FoundByDistance)
+main = FoundByDistance.main
 
 if __name__ == "__main__":
     start(main)

@@ -36,7 +36,7 @@ from torch import Tensor
 
 from eval.engine.command import Form, TextOptions
 from eval.engine.rows import Row, pivot, to_text
-from eval.engine.run import OnTexts, run_measure
+from eval.engine.run import OnTexts
 from eval.engine.subject import doublings
 from lab.command import Bar, start
 from lab.draw import GREY, draw, layer
@@ -66,10 +66,9 @@ class Entropy(OnTexts):
 
     def prepare(self) -> None:
         """Choose the length of the texts and the numbers of visible tokens."""
-        usual = min(WINDOWS * (self.subject.model.train_len or MOST_TOKENS), MOST_TOKENS)
+        usual = min(WINDOWS * self.subject.model.train_len, MOST_TOKENS)
         self.visible = sorted({*(self.options.lengths or (*doublings(2, usual), usual))})
-        self.longest = n_tokens = self.visible[-1]
-        self.texts = self.draw_texts(n_tokens)
+        self.texts = self.draw_texts(self.visible[-1])
 
     def records(self) -> Iterator[Row]:
         """Make a result for each layer and number of visible tokens; `std` is over texts, None of a single one."""
@@ -102,7 +101,7 @@ class Entropy(OnTexts):
         style: dict[str, Any] = {"log_x": True, "x_title": "visible tokens n", "y_title": "attention entropy (nats)"}
         lines = draw(rows, "visible", "entropy", "layer", rules=rules, **style)
         uniform = draw(rows, "visible", "uniform", color=GREY, marks=False, **style)
-        return layer(uniform, lines).properties(title=[self.title, "grey: uniform attention, ln n"])
+        return layer(uniform, lines).properties(title=[self.title(), "grey: uniform attention, ln n"])
 
 
 @torch.no_grad()
@@ -130,9 +129,7 @@ def entropy(logits: Tensor) -> Tensor:
     return terms.sum(-1, dtype=torch.float64).clamp(min=0.0)
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Run the command line and return the exit status."""
-    return run_measure(Entropy, arguments)
+main = Entropy.main
 
 
 if __name__ == "__main__":

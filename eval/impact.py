@@ -2,9 +2,9 @@
 
     python -m eval.impact BASE TUNED -o FOLDER [--option=value ...] [--plot]
 
-BASE and TUNED are run folders, checkpoints in one, or Hugging Face folders: a model, and the same model after a brief
-training on full windows of the target length. Both score the same windows. At each position the 20% of all targets
-whose logits differ most are marked. The types that are marked most often are taken (arXiv:2409.00509, section 4.1;
+BASE and TUNED are run folders, checkpoints in one, or Hugging Face folders. TUNED is BASE after a brief training on
+full windows of the target length. Both score the same windows. At each position the 20% of all targets whose logits
+differ most are marked. The types that are marked most often are taken (arXiv:2409.00509, section 4.1;
 eval/engine/impactful.py has the method). Training selects sentences by them, with skip.selection: FOLDER:
 
     python -m eval.impact runs/cpu_demo runs/tuned -o runs/impact
@@ -128,8 +128,6 @@ def draw_windows(options: ImpactConfig, tuned: OpenedModel, tokenizer: Tokenizer
     Raises: LabError.
     """
     length = options.length or tuned.train_len
-    if length is None:
-        raise ConfigError("--length: must be set, TUNED does not state its training window; give the target length")
     if options.text is None:
         if tuned.experiment is None:
             raise ConfigError(NO_CORPUS)

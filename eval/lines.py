@@ -40,8 +40,8 @@ from eval.engine.answers import answer_budget, choose_lengths, summed
 from eval.engine.cases import Distinct, TextCase, Writer, draw_pair, fit
 from eval.engine.command import CellOptions, Form
 from eval.engine.rows import Row, limits
-from eval.engine.run import Cell, Measure, run_measure
-from eval.engine.subject import MOST_TOKENS, SUBJECT
+from eval.engine.run import Cell, Measure
+from eval.engine.subject import SUBJECT
 from lab.command import start
 from lab.schema import Length, Tests
 
@@ -124,10 +124,9 @@ class LineRetrieval(Measure):
         self.writer = Writer(self.subject.tokenizer)
         self.budget = answer_budget(self.writer, DIGITS, BUDGET)
         fixed = max(len(self.case(index, LEAST_LINES).prompt_ids) for index in range(self.options.tests))
-        window = self.subject.model.train_len or MOST_TOKENS
+        window = self.subject.model.train_len
         what, ends = f"line retrieval of {LEAST_LINES} lines", (max(1, window // 4), window)
         self.lengths = choose_lengths(self.options.lengths, what, fixed, self.budget, ends)
-        self.longest = self.lengths[-1]
 
     def case(self, index: int, lines: int) -> TextCase:
         """Draw one test."""
@@ -160,9 +159,9 @@ class LineRetrieval(Measure):
         known = {"length": max(tokens), "lines": {"least": min(lines), "most": max(lines)}}
         return {**known, "range": range_of(min(tokens), max(tokens)), **summed(outcome)}, outcome.records
 
-    def heading(self, row: Row) -> str:
+    def title(self) -> str:
         """Name the model and the tests."""
-        return f"{row['model']}: {row['method']}; {row['protocol']} protocol, {row['n']} tests each"
+        return f"{super().title()}; {self.options.protocol} protocol, {self.options.tests} tests each"
 
     def chart(self, rows: Sequence[Row]) -> Any:
         """Draw the share found over the tokens of the longest test, a line for each model and method."""
@@ -171,7 +170,7 @@ class LineRetrieval(Measure):
         return self.length_chart(rows, "tests passed", title, **style)
 
 
-main = partial(run_measure, LineRetrieval)
+main = LineRetrieval.main
 
 if __name__ == "__main__":
     start(main)

@@ -21,11 +21,12 @@ sentences of filler again and again, cut at any letter:
 
     task / filler / The pass key is 71432. Remember it. 71432 is the pass key. / filler / What is the pass key? ...
 
-`lab` asks in the words that the lab's own small models are trained on: one needle of the four-needle test in filler of
-the run's corpus, cut between words, with as many digits as the corpus has. A depth d puts d of the filler before the
-number. Three things differ from the released scripts. The key has exactly its number of digits (theirs is drawn from 1
-to 50,000). Prompt and answer fill the length in the model's own tokens, as exactly as a letter or word more of filler
-allows (theirs counts letters). The first number of the answer must be the key (theirs compares the first tokens).
+`lab` asks in the words that the lab's own small models are trained on. It hides one needle of the four-needle test in
+filler of the run's corpus, cut between words. The number has as many digits as the corpus's. A depth d puts d of the
+filler before the number. Three things differ from the released scripts. The key has exactly its number of digits
+(theirs is drawn from 1 to 50,000). Prompt and answer fill the length in the model's own tokens, as exactly as a letter
+or word more of filler allows (theirs counts letters). The first number of the answer must be the key (theirs compares
+the first tokens).
 
 Prints a table. Adds a line for each cell to passkey.jsonl once it is known. The file is in eval/ of the run folder,
 in runs/passkey-NAME for a Hugging Face folder, or in FOLDER. A second call continues from there. passkey-cases/ holds
@@ -34,10 +35,8 @@ every test with its key and answer. The picture, one for each subject and protoc
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from operator import itemgetter
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -45,16 +44,17 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from annotated_types import Ge, Le
 
-from eval.engine.answers import answer_budget, choose_lengths, draw_key, summed
-from eval.engine.cases import NOISE, Draft, TextCase, Turn, Writer, finish
+from eval.engine.answers import answer_budget, choose_lengths, summed
+from eval.engine.cases import NOISE, Draft, Writer, draw_number, finish
 from eval.engine.command import CellOptions, Form
 from eval.engine.rows import Row, pivot, to_text
-from eval.engine.run import Cell, Measure, run_measure
-from eval.engine.subject import MOST_TOKENS, SUBJECT, Subject, haystack_of
+from eval.engine.run import Cell, Measure
+from eval.engine.subject import SUBJECT, haystack_of
 from lab.command import start
 from lab.data import synthetic
 from lab.data.config import Synthetic
 from lab.draw import draw
+from lab.probe.measuring import hashed
 from lab.probe.needles import check_enough, next_word
 from lab.schema import Length, PathText, Tests
 
@@ -90,41 +90,15 @@ class PasskeyOptions(CellOptions):
         return []
 
 
-@dataclass(frozen=True)
-class PasskeyTests:
-    """How tests are written: a protocol, the digits of the key, and the filler of the lab's protocol."""
+def draft(digits: int, filler: str, depth: float, seed: int, index: int) -> Draft:
+    """Draw all of a test that does not depend on the length; without filler, one of the passkey protocol.
 
-    protocol: Protocol
-    digits: int = DIGITS
-    filler: str = ""
-
-    @classmethod
-    def of(cls, subject: Subject, options: PasskeyOptions) -> PasskeyTests:
-        """Choose protocol, digits and filler.
-
-        Raises: LabError where the lab's protocol has no text to hide numbers in.
-        """
-        corpus = subject.model.experiment.data.corpus if subject.model.experiment is not None else None
-        is_synthetic = isinstance(corpus, Synthetic)
-        if (options.protocol or ("lab" if is_synthetic else "passkey")) == "passkey":
-            return cls("passkey")
-        filler, _ = haystack_of(subject, options.haystack, None)
-        return cls("lab", corpus.digits if isinstance(corpus, Synthetic) else DIGITS, filler)
-
-    def draft(self, depth: float, seed: int, index: int) -> Draft:
-        """Draw all of a test that does not depend on the length.
-
-        The key and the filler's beginning are a function of seed and index, the same at every length and depth.
-        """
-        rng = np.random.default_rng([seed, index])
-        key = draw_key(rng, self.digits)
-        compose = garbage(key, depth) if self.protocol == "passkey" else words(self.filler, key, depth, rng)
-        return Draft(compose, 0, (key,), lambda units: {"depth": depth, "filler_units": units})
-
-    def case(self, writer: Writer, *, length: int, budget: int, depth: float, seed: int, index: int) -> TextCase:
-        """Draw test `index`: at most `length` tokens together with the `budget` for the answer."""
-        turn = Turn(length, budget, seed, index, np.random.default_rng(0))
-        return finish(self.draft(depth, seed, index), writer, turn)
+    The key and the filler's beginning are a function of seed and index, the same at every length and depth.
+    """
+    rng = np.random.default_rng([seed, index])
+    key = draw_number(rng, digits)
+    compose = words(filler, key, depth, rng) if filler else garbage(key, depth)
+    return Draft(compose, 0, (key,), lambda units: {"depth": depth, "filler_units": units})
 
 
 def garbage(key: str, depth: float) -> Callable[[int], str]:
@@ -165,30 +139,34 @@ class Passkey(Measure):
     named_by = (*alike, "length", "depth")
 
     def prepare(self) -> None:
-        """Choose the tests and the lengths."""
+        """Choose the protocol, its filler and the lengths."""
         options = self.options
-        self.writer = Writer(self.subject.tokenizer)
-        self.tests = PasskeyTests.of(self.subject, options)
-        self.budget = answer_budget(self.writer, self.tests.digits, BUDGET)
-        drafts = [self.tests.draft(0.0, options.seed, index) for index in range(options.tests)]
-        fixed = [self.writer.count(draft.compose(0)) for draft in drafts]
-        window = self.subject.model.train_len or MOST_TOKENS
-        what, ends = f"the {self.tests.protocol} protocol", (max(1, window // 4), 2 * window)
+        subject = self.subject
+        corpus = None if subject.model.experiment is None else subject.model.experiment.data.corpus
+        self.protocol = options.protocol or ("lab" if isinstance(corpus, Synthetic) else "passkey")
+        is_lab = self.protocol == "lab"
+        self.digits = corpus.digits if is_lab and isinstance(corpus, Synthetic) else DIGITS
+        self.filler, source = haystack_of(subject, options.haystack, None) if is_lab else ("", None)
+        self.writer = Writer(subject.tokenizer)
+        self.budget = answer_budget(self.writer, self.digits, BUDGET)
+        fixed = [self.writer.count(self.draft(index, 0.0).compose(0)) for index in range(options.tests)]
+        window = subject.model.train_len
+        what, ends = f"the {self.protocol} protocol", (max(1, window // 4), 2 * window)
         self.lengths = choose_lengths(options.lengths, what, max(fixed), self.budget, ends)
-        self.longest = self.lengths[-1]
-        if options.haystack is not None:
-            n_tokens = self.longest - self.budget - fixed[0]
-            named = f"--haystack={options.haystack}"
-            check_enough(self.tests.filler, self.subject.tokenizer, n_tokens, self.longest, named)
+        n_tokens = self.lengths[-1] - self.budget - fixed[0]
+        check_enough(self.filler, subject.tokenizer, n_tokens, self.lengths[-1], source)
+
+    def draft(self, index: int, depth: float) -> Draft:
+        """Draw what does not depend on the length of one test."""
+        return draft(self.digits, self.filler, depth, self.options.seed, index)
 
     def cells(self) -> Iterator[Cell]:
         """List the depths of each length."""
-        filler = self.tests.filler
         about = {
             "metric": "passkey",
-            "protocol": self.tests.protocol,
-            "digits": self.tests.digits,
-            "filler": hashlib.sha256(filler.encode()).hexdigest()[:16] if filler else None,
+            "protocol": self.protocol,
+            "digits": self.digits,
+            "filler": hashed(self.filler) if self.filler else None,
             "answer_budget": self.budget,
             "n": self.options.tests,
             "seed": self.options.seed,
@@ -200,25 +178,24 @@ class Passkey(Measure):
 
     def measure(self, cell: Cell) -> tuple[Row, Sequence[Row]]:
         """Run the tests of one depth and length."""
-        length = cell.row["length"]
-        where = {"length": length, "budget": self.budget, "depth": cell.row["depth"], "seed": self.options.seed}
-        case = partial(self.tests.case, self.writer, **where)
-        outcome = self.ask(cell, lambda index: case(index=index), budget=self.budget, length=length)
+        depth = cell.row["depth"]
+        sizes = {"length": cell.row["length"], "budget": self.budget}
+        outcome = self.ask(cell, lambda index: finish(self.draft(index, depth), self.writer, **sizes), **sizes)
         return summed(outcome), outcome.records
 
-    def heading(self, row: Row) -> str:
+    def title(self) -> str:
         """Name the model and the tests."""
-        return f"{row['model']}: {row['method']}; {row['protocol']} protocol, {row['n']} tests a cell"
+        return f"{super().title()}; {self.protocol} protocol, {self.options.tests} tests a cell"
 
     def text(self, rows: Sequence[Row]) -> str:
         """Write the shares as a grid, in percent."""
         grid = 100 * pivot(rows, "depth", "length").rename(index="{:.0%}".format, columns="{:,}".format)
-        return f"{self.heading(rows[0])}\n\n{to_text(grid, '.0f')}"
+        return f"{self.title()}\n\n{to_text(grid, '.0f')}"
 
     def chart(self, rows: Sequence[Row]) -> Any:
         """Draw the grid; cells that were not measured stay empty."""
         shown = [{**row, "depth": f"{row['depth']:.0%}"} for row in sorted(rows, key=itemgetter("depth", "length"))]
-        style: dict[str, Any] = {"kind": "heat", "percent": True, "title": self.heading(rows[0])}
+        style: dict[str, Any] = {"kind": "heat", "percent": True, "title": self.title()}
         style |= {"x_title": "length (tokens, prompt and answer)", "y_title": "depth of the number in the filler"}
         return draw(
             shown, "length", "depth", "score", rules=self.window_between(row["length"] for row in rows), **style
@@ -230,7 +207,7 @@ class Passkey(Measure):
         return self.path.with_name(f"passkey-{digest}.png")
 
 
-main = partial(run_measure, Passkey)
+main = Passkey.main
 
 if __name__ == "__main__":
     start(main)

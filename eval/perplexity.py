@@ -27,7 +27,6 @@ import hashlib
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -36,10 +35,11 @@ import numpy.typing as npt
 from annotated_types import Ge, Le
 
 from eval.engine.command import CellOptions, Form
+from eval.engine.methods import as_options
 from eval.engine.rows import Row, limits
-from eval.engine.run import Cell, Measure, run_measure
+from eval.engine.run import Cell, Measure
 from eval.engine.sliding import CONFIDENCE, text_losses, windows
-from eval.engine.subject import MOST_TOKENS, NO_CORPUS, SUBJECT, Subject, doublings
+from eval.engine.subject import NO_CORPUS, SUBJECT, Subject, doublings
 from lab.command import Bar, start
 from lab.data.preparation import shard_folder
 from lab.data.shards import TokenStore
@@ -111,13 +111,13 @@ class Perplexity(Measure):
         Raises: LabError where there is no text, or where too few documents are long enough.
         """
         options = self.options
-        window = max(2, self.subject.model.train_len or MOST_TOKENS)
+        window = max(2, self.subject.model.train_len)
         self.contexts = tuple(sorted(set(options.lengths or doublings(max(2, -(-window // 4)), window))))
-        self.longest = self.contexts[-1]
         self.stride = options.stride or max(1, min(STRIDE, self.contexts[0] // 2))
-        options = replace(options, lengths=self.contexts, stride=self.stride)  # which checks them
+        with as_options():  # their rules are checked
+            options = replace(options, lengths=self.contexts, stride=self.stride)
         found = documents_of(self.subject, options.text, options.text_field)
-        least = options.min_tokens or self.longest
+        least = options.min_tokens or self.contexts[-1]
         long_enough = [ids[: options.tokens] for ids in found if len(ids) >= least]
         if len(long_enough) < options.documents:
             raise DataError(
@@ -160,9 +160,10 @@ class Perplexity(Measure):
         each = zip(losses.nll.tolist(), losses.tokens.tolist(), strict=True)
         return found, [{"test": number, "nll": nll, "tokens": tokens} for number, (nll, tokens) in enumerate(each)]
 
-    def heading(self, row: Row) -> str:
+    def title(self) -> str:
         """Name the model and the documents."""
-        return f"{row['model']}: {row['method']}; {row['n']} documents, {row['source']}, stride {row['stride']}"
+        source = self.options.text or "held out"
+        return f"{super().title()}; {len(self.documents)} documents, {source}, stride {self.stride}"
 
     def chart(self, rows: Sequence[Row]) -> Any:
         """Draw perplexity over context length, a line for each model and method."""
@@ -211,7 +212,7 @@ def digest_of(documents: Sequence[npt.NDArray[np.int64]]) -> str:
     return hashlib.sha256(b"".join(parts)).hexdigest()[:16]
 
 
-main = partial(run_measure, Perplexity)
+main = Perplexity.main
 
 if __name__ == "__main__":
     start(main)

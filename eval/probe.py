@@ -12,14 +12,14 @@ defaults, steps of an eighth of its window, and needs a haystack:
 --sequential stops a length as soon as the verdict that all tests would give is known up to --error. --protocol=released
 and released_llama31 run the tests of the released script of arXiv:2410.18745, prompt for prompt.
 
---by=depth counts each number at its own depth and length (Figure 4 of the paper), and says in which third of the text
+--by=depth counts each number at its own depth and length (Figure 4 of the paper). It says in which third of the text
 failures lie (Table 4; eval/engine/depths.py has the definitions):
 
     python -m eval.probe runs/tiny_2k --by=depth --lengths=512,1024,1536,2048 --depths=20 --tests=500 --plot
 
 Several methods in --distance are compared on the same tests, at the training length unless --lengths names others
-(Table 1; settings by eval/engine/methods.py, or by parameters after a colon). McNemar's exact test judges the
-difference to rope, corrected for the number of methods (Holm); an asterisk marks significance at 0.05:
+(Table 1). Their settings are those of eval/engine/methods.py, or parameters after a colon. McNemar's exact test judges
+the difference to rope, corrected for the number of methods (Holm); an asterisk marks significance at 0.05:
 
     python -m eval.probe runs/tiny_2k --distance=rope,ntk,yarn,rerope,self_extend,dca,string --plot
     python -m eval.probe runs/tiny_2k --distance=rope,string,string:released_scaling=true,string:shift=1024,window=64
@@ -35,21 +35,22 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
 from typing import Any
 
+from eval.engine.answers import share
 from eval.engine.command import Request
 from eval.engine.depths import ByDepth
 from eval.engine.methods import METHODS, Setting, named
-from eval.engine.needles import FORMS, NeedleMeasure, ProbeOptions, effective
+from eval.engine.needles import NeedleMeasure, ProbeOptions, effective
 from eval.engine.rows import Column, Results, Row, columns_text, limits, shortened
-from eval.engine.run import Measure, run_measure
-from eval.engine.statistics import BASE, methods_table, pair, share
+from eval.engine.run import Measure
+from eval.engine.statistics import BASE, methods_table, pair
 from eval.engine.subject import SUBJECT
 from lab.command import start
 from lab.draw import Rule
 from lab.errors import ConfigError
+from lab.probe.config import ProbeConfig
 from lab.probe.limits import LengthResult, monotone_shares
 from lab.probe.measuring import length_record, summary_record
 from lab.train.folder import RunFolder
@@ -64,8 +65,6 @@ ALIKE = ("protocol", "needles", "digits", "required", "answer_budget", "haystack
 
 class ByLength(NeedleMeasure):
     """The share of tests passed by length, and effective length."""
-
-    own_steps = True
 
     @classmethod
     def chosen(cls, request: Request) -> type[Measure]:
@@ -101,11 +100,9 @@ class ByLength(NeedleMeasure):
 
     def rows(self) -> list[Row]:
         """Probe length after length, and write the records that training's probe writes."""
-        finished = self.finished()
         self.curve: list[LengthResult] = []
         with self.counting() as bar:
-            finished.report = bar.update
-            for result in self.probe.run(self.subject.generate, store=finished):
+            for result in self.probe.run(self.subject, store=self.finished_needles()):
                 self.curve.append(result)
                 bar.total -= self.config.tests - result.tests
                 bar.update(sum(each.tests for each in self.curve) - bar.n)
@@ -124,7 +121,8 @@ class ByLength(NeedleMeasure):
         """Write the curve, and the effective length at every threshold."""
         config = self.config
         *curve, summary = rows
-        columns: list[Column] = [(name, name, FORMS[name]) for name in ("length", "passed", "tests", "accuracy")]
+        columns: list[Column] = [(name, name, ",") for name in ("length", "passed", "tests")]
+        columns.append(("accuracy", "accuracy", ".3f"))
         columns.append((f"{config.confidence:.6g} limits", lambda row: limits(row, ".3f"), ""))
         lines = [columns_text(curve, columns), *map(effective, summary["thresholds"])]
         if config.sequential:
@@ -155,19 +153,16 @@ class ByMethod(NeedleMeasure):
 
     def prepare(self) -> None:
         """Build the tests and the methods."""
-        train_len = self.options.train_len or self.subject.model.train_len
-        if train_len is None:
-            raise ConfigError("--train_len: must be set, the model does not state its training length")
-        self.train_len = train_len
+        self.train_len = train_len = self.options.train_len or self.subject.model.train_len
         self.own = self.subject.model.decoder.frequencies
         self.words = sorted(self.request.distances or METHODS, key=lambda word: word != BASE)
-        lengths = self.choose_lengths()
+        lengths = sorted(self.options.lengths or [train_len])
         self.settings = {length: [named(word, train_len, length) for word in self.words] for length in lengths}
         super().prepare()
 
-    def choose_lengths(self) -> list[int]:
+    def choose_lengths(self, config: ProbeConfig, shortest: int) -> Sequence[int]:
         """Return the lengths asked for, or the training length."""
-        return sorted(self.options.lengths or [self.train_len])
+        return list(self.settings)
 
     @property
     def path(self) -> Path:
@@ -182,9 +177,9 @@ class ByMethod(NeedleMeasure):
             for length, settings in self.settings.items():
                 base: list[bool] | None = None
                 for item in settings:
-                    bar.name(f"{item.method} at {length:,} tokens")
+                    bar.name(f"{item.word} at {length:,} tokens")
                     row, passed = self.run_method(item, length)
-                    if item.method == BASE:
+                    if item.word == BASE:
                         base = passed
                     elif base is not None:
                         row["versus_rope"] = pair(base, passed)
@@ -196,13 +191,13 @@ class ByMethod(NeedleMeasure):
         config = self.config
         decoder = self.subject.model.decoder
         decoder.frequencies, decoder.distance = item.place(self.own)
-        result = self.run_length(length, self.finished())
+        result = self.probe.run_at(self.subject, length, store=self.finished_needles())
         passed = [row["found"] >= config.required for row in result.cases]
         row = {
             **self.about,
             "metric": "needles_by_method",
-            "compared_as": item.method,
-            "train_len": item.train_len,
+            "compared_as": item.word,
+            "train_len": self.train_len,
             "assumed_len": item.assumed_len,
             "parameters": item.parameters,
             "n": config.tests,
@@ -243,7 +238,7 @@ class ByMethod(NeedleMeasure):
         return self.folder / f"methods-{digest}.png"
 
 
-main = partial(run_measure, ByLength)
+main = ByLength.main
 
 if __name__ == "__main__":
     start(main)

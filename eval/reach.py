@@ -6,7 +6,7 @@
     python -m eval.reach runs/mini-* --last --at=96 -o results
 
 Every probe of every run is a point, or with --last each run's last one. The log of reach is a linear function of five
-logs: of f at one distance, of tokens, of the window, of the rotary base, and of the question's longest distance in the
+logs. They are those of f at one distance, tokens, window, rotary base, and the question's longest distance in the
 synthetic corpus (section). A reach at the end of what was tested counts as that far or farther. No reach counts as less
 than the first distance (eval/engine/regression.py). Limits are at 95%, from 1,000 resamples of whole runs. Columns that
 do not differ, or that follow from others, are named and left out. Models of each column alone, of none and of all are

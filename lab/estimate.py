@@ -7,7 +7,6 @@ The CUDA context with the libraries' workspaces, and NCCL's buffers, are assumed
 from __future__ import annotations
 
 import math
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -21,10 +20,10 @@ from lab.errors import ConfigError
 from lab.model.attention.context import ContextGroup
 from lab.model.attention.segments import Segments
 from lab.model.config import PEAK_FLOPS, DecoderConfig
-from lab.model.decoder import Decoder
 from lab.model.memory import HELD, KERNEL, Memory, fake_ranks, stand_in, track
 from lab.model.sharding import Sharding
 from lab.shape.config import Weights
+from lab.train.environment import decoder_of
 from lab.train.folder import packed_counts
 
 GIB = 2**30
@@ -87,7 +86,6 @@ def memory_of(experiment: Experiment) -> Memory:
 
     Raises: LabError for methods that cannot be built.
     """
-    model = experiment.model
     train = experiment.train
     on_gpu = train.accelerator != "cpu"
     bf16 = train.computes_in_bf16(on_gpu)
@@ -95,22 +93,14 @@ def memory_of(experiment: Experiment) -> Memory:
     packs = min(train.accumulation, 2)  # further ones change nothing
     sharding = None
     if strategy == "fsdp":
-        whole = train.keeps_whole(model.n_parameters(), bf16=bf16)
+        whole = train.keeps_whole(experiment.model.n_parameters(), bf16=bf16)
         sharding = Sharding(torch.bfloat16 if bf16 else None, train.sharded_over, whole)
-    build = partial(
-        Decoder,
-        model,
-        frequencies=experiment.frequencies,
-        distance=experiment.position.distance,
-        backend=KERNEL,
-        seed=None,
-        recompute=train.recompute,
-    )
+    build = decoder_of(experiment, backend=KERNEL, recompute=train.recompute)
     keeps = strategy == "ddp" or packs > 1  # DDP's buckets are the gradients and always there
     with fake_ranks(train.world_size):
         inputs = {**inputs_of(experiment), "context": ContextGroup.of(train.context_parallel)}
         return track(
-            lambda: stand_in(build()), inputs, sharding=sharding, bf16=bf16, keeps_gradients=keeps, packs=packs
+            lambda: stand_in(build(None)), inputs, sharding=sharding, bf16=bf16, keeps_gradients=keeps, packs=packs
         )
 
 

@@ -2,9 +2,9 @@
 
 A manifest lists the files of a folder: `files`, with the size and SHA-256 of each by its name.
 
-One process at a time writes to a folder: a lock by flock(2) on a file in it, which ends with its process, however that
-ends. A second file beside it names the holder, for the message to others. Processes that the holder starts do not
-inherit the lock. A file system without flock is refused, as a file alone would outlast a killed process.
+One process at a time writes to a folder. It holds a lock by flock(2) on a file in it, which ends with its process,
+however that ends. A second file beside it names the holder, for the message to others. Processes that the holder starts
+do not inherit the lock. A file system without flock is refused, as a file alone would outlast a killed process.
 """
 
 from __future__ import annotations

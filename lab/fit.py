@@ -18,8 +18,8 @@ hold. --profile trains six steps apart from the run, and
 writes a trace and a table to FOLDER, or to RUN/profile. With train.devices > 1 the command starts torchrun, which
 starts a process for each device.
 
-Exit status: 0 done; 1 a loss or gradient is not finite, or a rank has died; 2 invalid input, a full disk or a run
-folder in use, a line for each fault on stderr; 75 stopped by a signal after saving.
+Exit status: 0 done; 1 a loss or gradient is not finite, or a rank has died. 2 is invalid input, a full disk or a run
+folder in use, with a line for each fault on stderr. 75 is stopped by a signal after saving.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from lab.launch import needs_torchrun, read_launch, start_ranks
 
 Work = Callable[[Experiment, Namespace], str | int]
 SYNTAX = Syntax(
-    flags=("--resume", "--restart", "--print_config", "--dry_run", "--profile"),
+    flags=("--restart", "--resume", "--print_config", "--profile", "--dry_run"),
     values=("-o", "--memory_gib"),
     missing="CONFIG: must be the first argument, a YAML file; for instance configs/cpu_demo.yaml",
 )
@@ -54,8 +54,7 @@ def parse(words: Words) -> Experiment:
         value = getattr(options, name.lstrip("-"))
         if value is not None and not getattr(options, flag):
             raise ConfigError(f"{name}={value}: would be ignored without --{flag}; leave it out")
-    flags = ("restart", "resume", "print_config", "profile", "dry_run")
-    given = [f"--{name}" for name in flags if getattr(options, name)]
+    given = [flag for flag in SYNTAX.flags if getattr(options, flag.lstrip("-"))]
     if len(given) > 1:
         raise ConfigError(*(f"{name}: contradicts {given[-1]}; leave one of them out" for name in given[:-1]))
     return load_experiment(Path(words.places[0]), words.settings)

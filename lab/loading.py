@@ -25,6 +25,7 @@ from lab.positions.string import of_length
 from lab.schema import override, part, validated
 from lab.source import CONFIG, FIELD, find_place, is_hub_id, tokenizer_of
 from lab.train.checkpoints import load_weights, open_checkpoint, read_weights_of
+from lab.train.environment import decoder_of
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,7 @@ class OpenedModel:
     name: str
     decoder: Decoder
     tokenizer: Tokenizer | None
-    train_len: int | None
+    train_len: int
     experiment: Experiment | None = None
     folder: Path | None = None
     consumed_tokens: int | None = None
@@ -74,9 +75,7 @@ def open_model(
     checkpoint = open_checkpoint(place.folder.resolve())
     folder = checkpoint.folder.parent.parent
     experiment = load_experiment(folder / CONFIG, overrides)
-    distance = experiment.position.distance
-    own = experiment.frequencies
-    decoder = Decoder(experiment.model, frequencies=own, distance=distance, backend=backend, seed=None)
+    decoder = decoder_of(experiment, backend=backend)(None)
     load_weights(decoder, checkpoint)
     tokenizer = tokenizer_in(folder) or tokenizer_in(shard_folder(experiment.data))
     window = experiment.data.window

@@ -13,7 +13,7 @@ inputs, and those of the baselines that `methods` names:
     python -m lab.longrecipe configs/recipes/longrecipe_80k.yaml --launcher "torchrun --nproc_per_node 8"
 
 --launcher is the command that starts lab.fit in the training stages; left out, this Python. Every stage's settings are
-checked before the first one runs, and are written to FOLDER as tune.yaml, analyse.yaml, extend.yaml, replay.yaml and
+checked before the first one runs. They are written to FOLDER as tune.yaml, analyse.yaml, extend.yaml, replay.yaml and
 merge.yaml (pose.yaml, pose_replay.yaml and pose_merge.yaml for PoSE).
 
 --dry_run prints the resources that each training stage needs, and runs none; --memory_gib goes with it as in lab.fit.

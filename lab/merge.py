@@ -5,7 +5,7 @@
 
     W_merged = w_1 W_1 + w_2 W_2 + ...,    w_1 + w_2 + ... = 1    (arXiv:2409.00509, Eq. 7)
 
-A MODEL is a run folder (its newest checkpoint is taken), a checkpoint in it, or a Hugging Face folder; all must be of
+A MODEL is a run folder (its newest checkpoint is taken), a checkpoint in it, or a Hugging Face folder. All must be of
 one shape. FOLDER becomes a Hugging Face folder in float32; sums are taken in float64. Left out, the weights are equal
 shares, which for two models are LongRecipe's 0.5 and 0.5:
 
@@ -20,9 +20,8 @@ AnchorAttention averages over its last five, it averages their scores, as eval.r
 If the models' position methods differ, --positions names the model whose methods and training window are kept. Its
 distance method must be plain, the only one that a Hugging Face folder supports. --train_len replaces the models' own
 training window, for instance that of a model which was extended and then replayed. tokenizer.json is copied if the
-models that have one agree; the ids that begin and end a text are those of the first model that has them. All
-models are loaded at once, in float32.
-Exit status: 0 done; 2 invalid input, one line per fault on stderr; 75 interrupted.
+models that have one agree. The ids that begin and end a text are those of the first model that has them. All models are
+loaded at once, in float32. Exit status: 0 done; 2 invalid input, one line per fault on stderr; 75 interrupted.
 """
 
 from __future__ import annotations
@@ -97,7 +96,7 @@ def merge(words: Words) -> str:
     files = {} if tokenizer is None else {TOKENIZER: tokenizer.read_text(encoding="utf-8")}
     save_pretrained(kept, words.options.o, train_len=train_len, token_ids=shared_ids(models), files=files)
     parts = " + ".join(f"{share:g} {path}" for path, share in zip(paths, shares, strict=True))
-    n = sum(parameter.numel() for parameter in kept.parameters())
+    n = kept.cfg.n_parameters()
     return f"{words.options.o}: {parts}, {n:,} parameters; {'with a' if tokenizer else 'no'} {TOKENIZER}"
 
 
@@ -135,9 +134,9 @@ def choose_positions(models: Models, wanted: Path | None, given_len: int | None)
         found = ", ".join(f"{path} has {method} at theta {theta}" for path, (theta, method) in own.items())
         raise ConfigError(f"--positions: must be given, the positions differ ({found}); name the model to keep")
     model = next(iter(models.values())) if wanted is None else models[wanted]
-    lengths = [m.train_len for m in ([model] if differ else models.values()) if m.train_len is not None]
+    lengths = [m.train_len for m in ([model] if differ else models.values())]
     decoder = model.decoder
-    train_len = given_len or max(lengths, default=None)
+    train_len: int | None = given_len or max(lengths)
     if decoder.frequencies.method == "dynamic_ntk" and given_len is None:
         train_len = None  # the method has its own and would compute something else with another
     hugging_face_settings(decoder.cfg, decoder.frequencies, decoder.distance, "float32", train_len)

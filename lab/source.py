@@ -1,7 +1,7 @@
 """Trained weights by path: a run folder, a checkpoint in it, a Hugging Face folder, or an id of its hub; no torch.
 
 A run that starts from weights inherits architecture, tokenizer and positions from them where its config leaves these
-out; an architecture that it states must match. hf:OWNER/NAME or hf:OWNER/NAME@REVISION is read from the network, else
+out. An architecture that it states must match. hf:OWNER/NAME or hf:OWNER/NAME@REVISION is read from the network, else
 from the hub's cache.
 """
 
@@ -20,8 +20,7 @@ from lab.errors import CheckpointError, ConfigError, brief, first_line
 from lab.model.config import DecoderConfig
 from lab.model.huggingface.config import NAME as HUGGING_FACE
 from lab.model.huggingface.config import decoder_config, frequency_settings, read_json, read_settings, token_text
-from lab.schema import part
-from lab.train.arms import read_config
+from lab.schema import part, read_yaml
 from lab.train.checkpoints import NAME as CHECKPOINT_NAME
 
 CONFIG = "config.yaml"
@@ -147,7 +146,7 @@ def read_source(
 
     An absent model has the architecture that is `stated`, which is enough for a dry run.
 
-    Raises: CheckpointError for a folder of another kind, ConfigError for a model of another kind.
+    Raises: CheckpointError for a folder of another kind, ConfigError for a model of another kind or a broken config.
     """
     if not is_hub_id(path) and not os.path.isdir(path):
         missing = ", ".join(f"model.{name}" for name in ARCHITECTURE if name not in {**DEFAULTS, **stated})
@@ -157,7 +156,7 @@ def read_source(
         return Source({**DEFAULTS, **stated}, {"frequency": {"method": "rope"}}, tokenizer, None)
     place = find_place(path, field)
     if not place.is_hugging_face:
-        values = read_config(place.home)
+        values = read_yaml(place.home / CONFIG)
         data = part(values, "data")
         tokenizer = tokenizer_settings(place.home / TOKENIZER, part(data, "tokenizer").get("eos", "<eos>"))
         return Source(part(values, "model"), part(values, "position"), tokenizer, data.get("window"))

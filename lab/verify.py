@@ -31,7 +31,7 @@ SYNTAX = Syntax(missing="PATH: must be the first argument, a run folder, a check
 MANIFEST = checkpoints.MANIFEST
 RESTORE = "restore it"
 SETTINGS = ("config.yaml", "environment.json", "tokenizer.json")
-Check = Callable[[], object]  # raises a LabError for what is wrong
+Check = Callable[[], object]  # raises a LabError for what is wrong, or an OSError for what cannot be read
 
 
 def checks_of(path: Path) -> Iterator[Check]:
@@ -75,7 +75,7 @@ def checks_of_run(folder: RunFolder) -> Iterator[Check]:
     path = folder.path
     yield partial(load_experiment, path / "config.yaml")
     yield folder.environment
-    yield from (partial(check_exists, path / name) for name in SETTINGS)
+    yield from ((path / name).read_bytes for name in SETTINGS)
     for name in RECORDS:
         yield partial(check_order, folder, name)
     yield from (partial(list, folder.read(f"cases/{cases.name}")) for cases in sorted(path.glob("cases/*.jsonl")))
@@ -85,15 +85,6 @@ def checks_of_run(folder: RunFolder) -> Iterator[Check]:
         yield from checks_of(saved)
     if not checkpoints.is_untrained(folder.checkpoints):
         yield partial(checkpoints.open_checkpoint, path)
-
-
-def check_exists(file: Path) -> None:
-    """Refuse a missing file.
-
-    Raises: CheckpointError.
-    """
-    if not file.is_file():
-        raise CheckpointError(f"{file}: is missing; {RESTORE}")
 
 
 def check_order(folder: RunFolder, name: str) -> None:

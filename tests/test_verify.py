@@ -88,7 +88,7 @@ def write(name, text):
 
 WEIGHTS = f"{LAST}/weights-00000.safetensors"
 RUN_FAULTS = {  # what is done to the run folder, and the line's beginning below it
-    "no_config": (drop("config.yaml"), "config.yaml: is missing"),
+    "no_config": (drop("config.yaml"), "config.yaml: cannot be read ("),
     "config": (write("config.yaml", "train: {tokens: -1}"), None),
     "environment": (write("environment.json", "{"), "environment.json: cannot be read"),
     "metrics": (write("metrics.jsonl", "7\n"), "metrics.jsonl: line 1 "),

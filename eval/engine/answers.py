@@ -10,35 +10,40 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from eval.engine.cases import TextCase, Writer
+from eval.engine.cases import TextCase, Writer, draw_number
 from eval.engine.rows import Results, Row, shortened
-from eval.engine.subject import Subject, doublings
+from eval.engine.subject import doublings
+from lab.command import Bar
 from lab.errors import ConfigError
-from lab.probe.effective_length import NeedleProbe, ResultStore
+from lab.probe.effective_length import ResultStore
 from lab.probe.limits import share_limits
-from lab.probe.needles import Case
 
 CONFIDENCE = 0.95
 SAMPLE = 64  # numbers differ in tokens; the longest of this many is the bound
 NUMBER = re.compile(r"[0-9]+")
-EIGHTHS = 8  # lengths up to the training window of a model without a probe of its own
 
 
 def summed(outcome: Outcome) -> Row:
     """Summarize the tests of a cell: the share passed, with exact limits, and the prompts' lengths."""
     tests = len(outcome.records)
     passed = sum(record["passed"] for record in outcome.records)
-    low, high = share_limits(passed, tests, CONFIDENCE)
     tokens = [record["prompt_tokens"] for record in outcome.records]
-    known = {"score": passed / tests, "low": low, "high": high, "confidence": CONFIDENCE, "passed": passed}
-    lengths = {"prompt_tokens": {"least": min(tokens), "most": max(tokens)}}
-    return {**known, **lengths, "seconds": outcome.seconds}
+    known = {**share(passed, tests, CONFIDENCE), "confidence": CONFIDENCE, "passed": passed}
+    return {**known, "prompt_tokens": {"least": min(tokens), "most": max(tokens)}, "seconds": outcome.seconds}
+
+
+def share(passed: int, tests: int, confidence: float) -> Row:
+    """Return a share with its exact limits; nulls where there are no tests."""
+    if not tests:
+        return {"score": None, "low": None, "high": None}
+    low, high = share_limits(passed, tests, confidence)
+    return {"score": passed / tests, "low": low, "high": high}
 
 
 def first_number(text: str) -> str | None:
@@ -58,18 +63,13 @@ def judge(drawn: TextCase, answer: str) -> Row:
     return {"expected": expected, "answer": answer, "passed": first_number(answer) == expected, **drawn.facts}
 
 
-def draw_key(rng: np.random.Generator, digits: int) -> str:
-    """Draw a number of exactly `digits` digits."""
-    return str(rng.integers(10 ** (digits - 1), 10**digits))
-
-
 def answer_budget(writer: Writer, digits: int, default: int) -> int:
     """Count the tokens that are left for the answer: the default, or the longest of a sample of answers.
 
     Raises: DataError for a tokenizer that does not read a number back whole.
     """
     rng = np.random.default_rng(0)
-    numbers = [draw_key(rng, digits) for _ in range(SAMPLE)]
+    numbers = [draw_number(rng, digits) for _ in range(SAMPLE)]
     for number in numbers:
         writer.check_spelling([number], lambda text, expected: float(first_number(text) == expected[0]))
     return max(default, *(len(writer.spell([number])) for number in numbers))
@@ -101,55 +101,35 @@ class FinishedTests(Results, ResultStore):
 
     The key holds all that decides a test's outcome: checkpoint, position methods, protocol, text, seed. How many tests
     there are, at which lengths, and what passes is not in it: a probe that asks for more reuses the tests of one that
-    asked for less. `by` is the field of a test's length or distance. `report` is called with the number of tests just
-    added.
+    asked for less. `by` is the field of a test's length or distance. The bar counts the first `asked` tests of each.
     """
 
-    def __init__(self, folder: Path, consumed_tokens: int, key: Mapping[str, Any], by: str = "length") -> None:
+    def __init__(
+        self,
+        folder: Path,
+        consumed_tokens: int,
+        key: Mapping[str, Any],
+        by: str = "length",
+        bar: Bar | None = None,
+        asked: int = 0,
+    ) -> None:
         digest = shortened(json.dumps(key, sort_keys=True))
         super().__init__(folder / f"tests-{consumed_tokens:015d}-{digest}.jsonl", (by, "test"))
         self.by = by
-        self.report: Callable[[int], object] = lambda tests: None
+        self.bar = bar
+        self.asked = asked
         if not self.kept:
             self.append([{"key": dict(key)}])
 
     def known(self, length: int) -> Mapping[int, Row]:
         """Return the finished tests of a length by number."""
-        return {row["test"]: row for row in self if row.get(self.by) == length}
+        found = {row["test"]: row for row in self if row.get(self.by) == length}
+        if self.bar is not None:
+            self.bar.known(sum(test < self.asked for test in found))
+        return found
 
     def keep(self, length: int, rows: Mapping[int, Row]) -> None:
         """Add finished tests; they are on the disk when this returns."""
         self.append({self.by: length, "test": test, **row} for test, row in rows.items())
-        self.report(len(rows))
-
-
-def finished_tests(subject: Subject, folder: Path, tests: Row, first: Case, by: str = "length") -> FinishedTests:
-    """Open the file of the model's finished tests; `tests` are their properties, and `first` is one of them.
-
-    Raises: LabError.
-    """
-    key = {
-        **tests,
-        "weights": subject.weights,
-        "method": subject.model.method,
-        "precision": subject.precision,
-        "device": subject.device.type,
-        "prompt": first.prompt_hash,  # names the tokenizer and how tests are drawn
-    }
-    return FinishedTests(folder, subject.model.consumed_tokens or 0, key, by)
-
-
-def own_lengths(subject: Subject, probe: NeedleProbe) -> list[int]:
-    """List the lengths that the run probes, up to its training window where it names no last one.
-
-    Eighths of the training window for a Hugging Face folder. The first with room for a test where there is none.
-    """
-    experiment = subject.model.experiment
-    shortest = probe.shortest
-    longest = subject.model.train_len or shortest
-    step = max(1, longest // EIGHTHS)
-    if experiment is not None:
-        step = experiment.probe.step
-        longest = experiment.probe.max_length or longest
-    first = -(-shortest // step) * step
-    return list(range(first, longest + 1, step)) or [first]
+        if self.bar is not None:
+            self.bar.update(len(rows))

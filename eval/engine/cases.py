@@ -125,21 +125,22 @@ def answer_text(answers: Sequence[str]) -> str:
     return " " + ", ".join(answers)
 
 
-def finish(draft: Draft, writer: Writer, turn: Turn) -> TextCase:
-    """Grow the haystack to the largest size that fits; the smallest must fit.
+def finish(draft: Draft, writer: Writer, length: int, budget: int) -> TextCase:
+    """Grow the haystack to the largest size that fits in `length` beside the answer; the smallest must fit.
 
     Raises: DataError for a source at its end.
     """
+    room = length - budget
     count = cache(lambda n: writer.count(draft.compose(n)))
-    units = fit(count, turn.room, draft.least, draft.most)
+    units = fit(count, room, draft.least, draft.most)
     prompt = draft.compose(units)
-    if units == draft.most and count(units) < turn.room:
-        raise DataError(draft.exhausted.format(length=turn.length))
+    if units == draft.most and count(units) < room:
+        raise DataError(draft.exhausted.format(length=length))
     if draft.refine is not None:
         finer = draft.refine(units)
-        prompt = finer(fit(lambda n: writer.count(finer(n)), turn.room, 0))
+        prompt = finer(fit(lambda n: writer.count(finer(n)), room, 0))
     ids = np.array(writer.encode(prompt), dtype=np.int32)
-    assert len(ids) <= turn.room, f"prompt of {len(ids)} tokens in room for {turn.room}"
+    assert len(ids) <= room, f"prompt of {len(ids)} tokens in room for {room}"
     return TextCase(ids, prompt, draft.answers, draft.facts(units))
 
 
@@ -210,9 +211,9 @@ def draw_pair(rng: Generator) -> str:
     return f"{adjectives[rng.integers(len(adjectives))]}-{nouns[rng.integers(len(nouns))]}"
 
 
-def draw_number(rng: Generator) -> str:
-    """Draw a number of 7 digits."""
-    return str(rng.integers(10 ** (DIGITS - 1), 10**DIGITS))
+def draw_number(rng: Generator, digits: int = DIGITS) -> str:
+    """Draw a number of exactly `digits` digits."""
+    return str(rng.integers(10 ** (digits - 1), 10**digits))
 
 
 def draw_uuid(rng: Generator) -> str:

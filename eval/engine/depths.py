@@ -14,29 +14,23 @@ limits too. The thirds are of the first 99%: 0-33%, 33-66% and 66-99%, each seen
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from eval.engine.answers import own_lengths
+from eval.engine.answers import share
 from eval.engine.needles import STYLE, NeedleMeasure
 from eval.engine.rows import Row, limits, pivot, shortened, to_text, write_rows
-from eval.engine.statistics import share
 from lab.draw import below, draw
 from lab.errors import ConfigError
+from lab.probe.config import ProbeConfig
 from lab.probe.needles import DEPTH_RANGE
 
 THIRDS = ("0-33%", "33-66%", "66-99%")
 DRAW = 4  # keeps the draw of a failure apart from the test's own draws
 CELLS_PER_NEEDLE = 3
-Finds = Callable[[str, list[str]], int]
-
-
-def was_found(row: Mapping[str, Any], found: Finds) -> list[bool]:
-    """Return for each number of a test whether its answer holds it."""
-    return [found(row["answer"], [number]) > 0 for number in row["numbers"]]
 
 
 def cell_of(depth: float, needle: int, needles: int, depths: int) -> int:
@@ -51,21 +45,11 @@ def cell_of(depth: float, needle: int, needles: int, depths: int) -> int:
     return min(max(int(depth / DEPTH_RANGE * depths), needle * own), (needle + 1) * own - 1)
 
 
-def third_of(depth: float) -> int:
-    """Find the third of a depth.
-
-    Example:
-        >>> third_of(0.32), third_of(0.34), third_of(0.65), third_of(0.67), third_of(0.99)
-        (0, 1, 1, 2, 2)
-    """
-    return min(2, int(3 * depth / DEPTH_RANGE))
-
-
-def depth_rows(tests: Sequence[Row], found: Finds, depths: int, confidence: float) -> list[Row]:
+def depth_rows(tests: Sequence[Row], depths: int, confidence: float) -> list[Row]:
     """Count the numbers of one length's tests by depth: a row for each cell."""
     counts = np.zeros((depths, 2), dtype=int)  # missed and found
     for row in tests:
-        for needle, (depth, hit) in enumerate(zip(row["depths"], was_found(row, found), strict=True)):
+        for needle, (depth, hit) in enumerate(zip(row["depths"], row["found_each"], strict=True)):
             counts[cell_of(depth, needle, len(row["depths"]), depths), int(hit)] += 1
     edges = [round(DEPTH_RANGE * k / depths, 6) for k in range(depths + 1)]
     return [
@@ -74,12 +58,15 @@ def depth_rows(tests: Sequence[Row], found: Finds, depths: int, confidence: floa
     ]
 
 
-def third_rows(tests: Sequence[Row], found: Finds, seed: int, confidence: float) -> list[Row]:
+def third_rows(tests: Sequence[Row], seed: int, confidence: float) -> list[Row]:
     """Count the failures of one length's tests by third; `n` is the tests that miss a number."""
     failures = []
     for row in tests:
-        hits = was_found(row, found)
-        lost = [third_of(depth) for depth, hit in zip(row["depths"], hits, strict=True) if not hit]
+        lost = [
+            cell_of(depth, 0, 1, len(THIRDS))
+            for depth, hit in zip(row["depths"], row["found_each"], strict=True)
+            if not hit
+        ]
         if lost:
             generator = np.random.default_rng([seed, row["length"], row["test"], DRAW])
             failures.append(lost[generator.integers(len(lost))])
@@ -94,18 +81,20 @@ def third_rows(tests: Sequence[Row], found: Finds, seed: int, confidence: float)
 class ByDepth(NeedleMeasure):
     """The numbers found by depth and length, and failures by third of the text."""
 
-    def choose_lengths(self) -> list[int]:
-        """Return the lengths asked for, or the run's own.
+    def choose_lengths(self, config: ProbeConfig, shortest: int) -> Sequence[int]:
+        """Return the lengths asked for, or the run's own, up to its training window where it names no last one.
 
         Raises: ConfigError for a number of depths that is not a whole number of them to a needle.
         """
-        needles = self.probe.config.needles
+        needles = config.needles
         self.depths = self.options.depths or CELLS_PER_NEEDLE * needles
         if self.depths % needles:
             near = max(1, round(self.depths / needles)) * needles
             rule = f"must be a multiple of the {needles} needles, each of which has depths of its own"
             raise ConfigError(f"--depths={self.depths}: {rule}; use {near}")
-        return sorted(self.options.lengths or own_lengths(self.subject, self.probe))
+        first = -(-shortest // config.step) * config.step  # with room for a test
+        longest = config.max_length or self.subject.model.train_len
+        return self.options.lengths or range(first, longest + 1, config.step) or [first]
 
     @property
     def about(self) -> Row:
@@ -122,16 +111,17 @@ class ByDepth(NeedleMeasure):
 
     def rows(self) -> list[Row]:
         """Run the tests, and write a row for each cell and each third."""
-        found, rows, confidence = self.probe.protocol.found, [], self.config.confidence
-        finished = self.finished()
+        config = self.config
+        rows = []
         with self.counting() as bar:
+            finished = self.finished_needles()
             for length in self.lengths:
                 bar.name(f"{length:,} tokens")
-                result = self.run_length(length, finished)
+                result = self.probe.run_at(self.subject, length, store=finished)
                 shared = {**self.about, "length": length, "seconds": result.seconds}
-                for row in depth_rows(result.cases, found, self.depths, confidence):
-                    rows.append({**shared, "metric": "found_by_depth", **row})
-                thirds = third_rows(result.cases, found, self.probe.config.seed, confidence)
+                cells = depth_rows(result.cases, self.depths, config.confidence)
+                rows += [{**shared, "metric": "found_by_depth", **row} for row in cells]
+                thirds = third_rows(result.cases, config.seed, config.confidence)
                 shared |= {"metric": "failures_by_third", "accuracy": result.accuracy}
                 rows += [{**shared, **row} for row in thirds]
         write_rows(self.path, rows)

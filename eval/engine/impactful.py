@@ -3,20 +3,21 @@
     change(w, i) = |S_tuned(t | x < t) - S_base(t | x < t)|      t: target i of window w, S: the head's logit of it
 
 Both models score the same windows. Among the targets at one position i of all windows, the `top` share with the largest
-changes is marked: the nearest whole number of them, and at least one. Equal changes count in the order of the windows.
+changes is marked. That is the nearest whole number of them, and at least one. Equal changes count in the order of the
+windows.
 
     change    position 0  1  2        marked at 40% of 3 windows, one at each position
     window 0           1  4  2        .  x  .
     window 1           3  4  1        x  .  .
     window 2           2  0  5        .  .  x
 
-A label (a token, a class of tokens, a part of speech) is impactful by its rate, marked / occurrences: labels are taken
+A label (a token, a class of tokens, a part of speech) is impactful by its rate, marked / occurrences. Labels are taken
 from the highest rate on until they hold the share `coverage` of all that is marked. Labels that occur rarely, whose
 rate is unreliable, are skipped.
 
-Source: arXiv:2409.00509, section 4.1 and Figure 4. The paper takes the share among the marked alone, which a
-frequent class leads without changing much, and does not state how many types it takes: rate and coverage are ours. Its
-Eq. 3 sums the change over samples; the text below it, followed here, marks the top 20% at each position.
+Source: arXiv:2409.00509, section 4.1 and Figure 4. The paper takes the share among the marked alone, which a frequent
+class leads without changing much. It does not state how many types it takes: rate and coverage are ours. Its Eq. 3 sums
+the change over samples; the text below it, followed here, marks the top 20% at each position.
 
 Classes of tokens by rule, from a token's text alone.
 

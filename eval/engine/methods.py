@@ -34,8 +34,9 @@ from __future__ import annotations
 
 import glob
 import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -45,47 +46,37 @@ from lab.errors import ConfigError, look_up
 from lab.model.huggingface.config import read_settings
 from lab.positions import Distance, Frequencies, distance, frequencies
 from lab.positions.methods import PositionConfig
+from lab.positions.plain import Plain
 from lab.positions.string import of_length
 from lab.schema import validated
 from lab.source import CONFIG, find_place, is_hub_id, revisions
 
 METHODS = ("rope", "ntk", "yarn", "rerope", "self_extend", "dca", "string")
 DERIVED = {"distance": ("string", "dca", "self_extend", "rerope"), "frequency": ("ntk", "yarn")}
-PREFIX = "position.distance."
 PATTERN = re.compile(r"[*?\[]")
 
 
 @dataclass(frozen=True)
 class Setting:
-    """One method and its settings in the comparison; `assumed_len` is the training length assumed for it.
-
-    `frequency` and `distance` name methods with their parameters; an empty `frequency` is the model's own.
-    """
+    """A method's parameters, the training length assumed for it, and the word of the command line that names it."""
 
     method: str
-    train_len: int
     assumed_len: int
-    frequency: dict[str, Any]
-    distance: dict[str, Any]
+    parameters: dict[str, Any]
+    word: str
 
     def place(self, own: Frequencies) -> tuple[Frequencies, Distance]:
         """Build the methods for a model that has frequencies of its own.
 
         Raises: ConfigError for parameters out of a method's range.
         """
-        frequency = own
         try:
-            if self.frequency:
-                frequency = frequencies(**self.frequency, head_dim=2 * len(own.inv_freq), theta=own.theta)
-            return frequency, distance(**self.distance)
+            if self.method in DERIVED["frequency"]:
+                sizes: dict[str, Any] = {"head_dim": 2 * len(own.inv_freq), "theta": own.theta}
+                return frequencies(self.method, **sizes, **self.parameters), Plain()
+            return own, distance("plain" if self.method == "rope" else self.method, **self.parameters)
         except ConfigError as error:
-            raise ConfigError(*(f"--distance={self.method}: {fault}" for fault in error.faults)) from error
-
-    @property
-    def parameters(self) -> dict[str, Any]:
-        """Every derived parameter, by name."""
-        given = {**self.frequency, **self.distance}
-        return {name: value for name, value in given.items() if name != "method"}
+            raise ConfigError(*(f"--distance={self.word}: {fault}" for fault in error.faults)) from error
 
 
 def setting(method: str, train_len: int, length: int) -> Setting:
@@ -93,8 +84,8 @@ def setting(method: str, train_len: int, length: int) -> Setting:
 
     Units: tokens.
     Example:
-        >>> setting("string", 2048, 2048).distance
-        {'method': 'string', 'shift': 683, 'window': 128}
+        >>> setting("string", 2048, 2048).parameters
+        {'shift': 683, 'window': 128}
         >>> setting("self_extend", 192, 192).parameters, setting("self_extend", 192, 192).assumed_len
         ({'group': 2, 'window': 32}, 128)
     """
@@ -104,19 +95,16 @@ def setting(method: str, train_len: int, length: int) -> Setting:
     quarter = assumed // 4
     chunk = max(1, 3 * assumed // 4)
     group = -(-(target - quarter) // (assumed - quarter))  # the smallest with w + (T - w) / G <= L'
-    frequencies_of: dict[str, dict[str, Any]] = {
+    parameters: dict[str, dict[str, Any]] = {
+        "rope": {},
         "ntk": {"factor": factor},
         "yarn": {"factor": factor, "train_len": assumed},
-    }
-    distances: dict[str, dict[str, Any]] = {
         "rerope": {"window": quarter, "log_n": max(2, assumed)},
         "self_extend": {"group": group, "window": quarter},
         "dca": {"train_len": assumed, "chunk": chunk, "window": assumed - chunk},
         "string": of_length(train_len),
     }
-    frequency = {"method": method, **frequencies_of[method]} if method in frequencies_of else {}
-    distance_ = {"method": method, **distances[method]} if method in distances else {"method": "plain"}
-    return Setting(method, train_len, train_len if method in ("rope", "string") else assumed, frequency, distance_)
+    return Setting(method, train_len if method in ("rope", "string") else assumed, parameters[method], method)
 
 
 def named(word: str, train_len: int, length: int) -> Setting:
@@ -131,11 +119,18 @@ def named(word: str, train_len: int, length: int) -> Setting:
     method = given.pop("method")
     look_up(dict.fromkeys(METHODS), method, "--distance")
     item = setting(method, train_len, length)
-    if not given:
-        return item
-    kind = "frequency" if item.frequency else "distance"
-    changed: dict[str, Any] = {kind: {**getattr(item, kind), **given}}
-    return replace(item, method=word, assumed_len=given.get("train_len", item.assumed_len), **changed)
+    assumed = given.get("train_len", item.assumed_len)
+    return Setting(method, assumed, {**item.parameters, **given}, word)
+
+
+@contextmanager
+def as_options() -> Iterator[None]:
+    """Report faults of settings by the names of the options that set them; those of a probe lack its prefixes."""
+    try:
+        yield
+    except ConfigError as error:
+        faults = (fault.replace("probe.", "--").replace("distance_", "") for fault in error.faults)
+        raise ConfigError(*(f"--{fault.removeprefix('--')}" for fault in faults)) from error
 
 
 def parameters_of(kind: str, word: str, train_len: Callable[[], int], length: int | None) -> dict[str, Any]:
@@ -146,8 +141,7 @@ def parameters_of(kind: str, word: str, train_len: Callable[[], int], length: in
     given = parse_method(word, f"--{kind}")
     if set(given) != {"method"} or given["method"] not in DERIVED[kind]:
         return given
-    derived = setting(given["method"], train_len(), length or train_len())
-    return derived.distance if kind == "distance" else derived.frequency
+    return {**given, **setting(given["method"], train_len(), length or train_len()).parameters}
 
 
 def read_distance(word: str, train_len: int, length: int) -> Distance:
@@ -159,11 +153,8 @@ def read_distance(word: str, train_len: int, length: int) -> Distance:
         (96, 64)
     """
     given = parameters_of("distance", word, lambda: train_len, length)
-    try:
-        built: Distance = validated(PositionConfig, {"distance": given}).distance
-    except ConfigError as error:
-        raise ConfigError(*(f"--{fault}" for fault in error.faults)) from error
-    return built
+    with as_options():
+        return validated(PositionConfig, {"distance": given}).distance
 
 
 def split_words(text: str) -> list[str]:

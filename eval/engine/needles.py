@@ -11,25 +11,25 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from annotated_types import Ge, Gt, Le, Lt
 
-from eval.engine.answers import EIGHTHS, FinishedTests, finished_tests
+from eval.engine.answers import FinishedTests
 from eval.engine.command import Form
+from eval.engine.methods import as_options
 from eval.engine.rows import Row
 from eval.engine.run import Measure
-from eval.engine.subject import MOST_TOKENS, Subject, haystack_of
+from eval.engine.subject import Subject, haystack_of
 from lab.command import Bar
 from lab.data.tokenizer import check_ids
 from lab.draw import draw
 from lab.errors import ConfigError
 from lab.probe.config import ProbeConfig, ProtocolName
 from lab.probe.effective_length import NeedleProbe, Probe, shortest_test
-from lab.probe.limits import LengthResult, shown_length
+from lab.probe.limits import shown_length
 from lab.probe.measuring import tests_of
 from lab.schema import Length, PathText, Positive, Section, Seed, Share, Tests
 
-UNREAD = ("by", "lengths", "depths", "train_len", "device")  # options that are no settings of a probe
+EIGHTHS = 8  # lengths up to the training window of a model without a probe of its own
 AnyProbe = TypeVar("AnyProbe", bound=Probe)
 STYLE: dict[str, Any] = {"x_title": "length (tokens)", "percent": True}
-FORMS = {**dict.fromkeys(("length", "tests", "passed", "miss any"), ","), "accuracy": ".3f"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,30 +88,6 @@ class ProbeOptions(Section):
         return [f"lengths={length}: is given twice; keep one" for length in sorted({*known}) if known.count(length) > 1]
 
 
-def probe_config(subject: Subject, options: ProbeOptions, *, own_steps: bool) -> ProbeConfig:
-    """Replace the run's own probe settings by the options; another protocol brings its own sizes.
-
-    Lengths are those of the run's `own_steps`, or the options'.
-
-    Raises: ConfigError, which names options as they are written.
-    """
-    experiment, train_len = subject.model.experiment, subject.model.train_len
-    known = {item.name: getattr(options, item.name) for item in fields(options) if item.name not in UNREAD}
-    given: dict[str, Any] = {name: value for name, value in known.items() if value is not None}
-    values = given if experiment is None else experiment.probed(given)
-    if not own_steps:
-        values = {**values, "step": 1, "max_length": None}
-    elif experiment is None and train_len is not None:
-        values = {"step": max(1, train_len // EIGHTHS), **values}
-    try:
-        config = ProbeConfig(**values)
-    except ConfigError as error:
-        raise ConfigError(*(f"--{fault}" for fault in error.faults)) from error
-    if own_steps:
-        return config
-    return replace(config, max_length=max(shortest_test(config, subject.tokenizer), *(options.lengths or (1,))))
-
-
 def built(kind: type[AnyProbe], subject: Subject, config: ProbeConfig, haystack: str | None, window: int) -> AnyProbe:
     """Build the tests of a model; `haystack` is the option, in place of the run's own.
 
@@ -120,10 +96,8 @@ def built(kind: type[AnyProbe], subject: Subject, config: ProbeConfig, haystack:
     experiment = subject.model.experiment
     text, source = haystack_of(subject, haystack, None if experiment is None else experiment.probe.haystack)
     given: dict[str, Any] = {"stop_id": subject.stop_id, "device": subject.device, "source": source}
-    try:
+    with as_options():
         return kind(config, subject.tokenizer, text, window=window, **given)
-    except ConfigError as error:
-        raise ConfigError(*(fault.replace("probe.", "--") for fault in error.faults)) from error
 
 
 class NeedleMeasure(Measure):
@@ -132,50 +106,52 @@ class NeedleMeasure(Measure):
     kind = "probe"
     options: ProbeOptions
     form = Form(options=ProbeOptions, several=True, lone=True)
-    own_steps = False  # whether lengths and early stopping are those of the run's own probe
 
     def prepare(self) -> None:
-        """Build the tests.
+        """Replace the run's own settings by the options, choose the lengths and build the tests.
+
+        Another protocol brings its own sizes.
 
         Raises: LabError.
         """
-        self.config = probe_config(self.subject, self.options, own_steps=self.own_steps)
-        window = self.subject.model.train_len or self.config.max_length or MOST_TOKENS
-        self.probe = built(NeedleProbe, self.subject, self.config, self.options.haystack, window)
-        shortest = self.probe.shortest
-        check_ids(self.probe.case(shortest, 0).prompt_ids, self.subject.vocab_size)
-        self.lengths = self.choose_lengths()
+        subject = self.subject
+        window = subject.model.train_len
+        own = {item.name: getattr(self.options, item.name, None) for item in fields(ProbeConfig)}
+        given = {name: value for name, value in own.items() if value is not None}
+        experiment = subject.model.experiment
+        values = {"step": max(1, window // EIGHTHS), **given} if experiment is None else experiment.probed(given)
+        with as_options():
+            config = ProbeConfig(**values)
+        shortest = shortest_test(config, subject.tokenizer)
+        chosen = sorted(self.choose_lengths(config, shortest))
         rule = f"too short for the needle test, whose fixed parts and answer take {shortest} tokens"
-        short = [length for length in self.lengths if length < shortest]
+        short = [length for length in chosen if length < shortest]
         if short:
             raise ConfigError(*(f"--lengths={length}: {rule}; use {shortest} or more" for length in short))
-        self.longest = self.lengths[-1]
-        self.probe.check_haystack(self.longest)
+        self.config = replace(config, step=1, max_length=chosen[-1]) if chosen else config
+        self.probe = built(NeedleProbe, subject, self.config, self.options.haystack, window)
+        self.lengths = chosen or self.probe.lengths
+        check_ids(self.probe.case(shortest, 0).prompt_ids, subject.vocab_size)
+        self.probe.check_haystack(self.lengths[-1])
 
-    def choose_lengths(self) -> list[int]:
-        """Choose the lengths, rising."""
-        return self.probe.lengths
+    def choose_lengths(self, config: ProbeConfig, shortest: int) -> Sequence[int]:
+        """Choose the lengths; none are those of the config, up to the one at which a probe stops."""
+        return ()
 
     @property
     def about(self) -> Row:
         """What every row says of the model and the tests."""
         return {**self.subject.row, **tests_of(self.probe)}
 
-    def finished(self) -> FinishedTests:
+    def finished_needles(self) -> FinishedTests:
         """Open the file of the finished tests; what passes is judged later."""
         tests = {name: value for name, value in tests_of(self.probe).items() if name != "required"}
-        return finished_tests(self.subject, self.folder, tests, self.probe.case(self.probe.shortest, 0))
+        return self.finished(tests, self.probe.case(self.probe.shortest, 0), self.config.tests)
 
     def counting(self, methods: int = 1) -> Bar:
         """Open the bar of all tests."""
         self.bar = bar = Bar(total=methods * len(self.lengths) * self.config.tests, desc=self.kind, unit="test")
         return bar
-
-    def run_length(self, length: int, finished: FinishedTests) -> LengthResult:
-        """Run the tests of a length that are not finished."""
-        self.bar.known(sum(test < self.config.tests for test in finished.known(length)))
-        finished.report = self.bar.update
-        return self.probe.run_length(self.subject.generate, length, store=finished)
 
     def length_shares(self, rows: Sequence[Row], series: str, **style: Any) -> Any:
         """Draw shares of tests passed with their limits over length."""
@@ -184,8 +160,7 @@ class NeedleMeasure(Measure):
 
     def title(self) -> str:
         """Name the model and the tests."""
-        what = f"{self.config.protocol} protocol, {self.config.tests} tests a length"
-        return f"{self.subject.model.name}: {self.subject.model.method}; {what}"
+        return f"{super().title()}; {self.config.protocol} protocol, {self.config.tests} tests a length"
 
 
 def effective(values: Mapping[str, Any]) -> str:

@@ -1,8 +1,8 @@
 """Results on disk: rows of .jsonl files, appended whole and known by name, so that a stopped measurement resumes.
 
-A cell is one number of a table, such as one depth at one length. Its row states what was measured, and on what and how,
-and is appended as soon as the number is known; until then the cell's finished tests lie in a file of their own, which
-ends in .part. Rows that agree in the fields they are named by are the same measurement.
+A cell is one number of a table, such as one depth at one length. Its row states what was measured, on what and how, and
+is appended as soon as the number is known. Until then the cell's finished tests lie in a file of their own, which ends
+in .part. Rows that agree in the fields they are named by are the same measurement.
 
 What an evaluation found: text for people, rows for machines, and the files that it has written.
 
@@ -63,10 +63,6 @@ class Results:
         """Return the finished row of the same name."""
         return self.kept.get(self.name(row))
 
-    def alike(self, row: Mapping[str, Any], fields: Sequence[str]) -> list[Row]:
-        """List the rows that agree with one in some fields."""
-        return [other for other in self if all(other.get(field) == row[field] for field in fields)]
-
     def append(self, rows: Iterable[Mapping[str, Any]]) -> None:
         """Append rows; they are on the disk when this returns."""
         new = [dict(row) for row in rows]
@@ -89,10 +85,6 @@ class Results:
         if tests is not None:
             self.part(tests[0]).unlink(missing_ok=True)
         return whole
-
-    def started(self, tests: str) -> Results:
-        """Open the finished tests of a cell, whose file will be `tests`."""
-        return Results(self.part(tests), ("test",))
 
     def part(self, tests: str) -> Path:
         """Name the file of a cell's finished tests."""

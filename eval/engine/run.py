@@ -16,16 +16,16 @@ The file's docstring is the help text. It declares its options and a subclass of
         def prepare(self): ...                   read texts, choose lengths, refuse what cannot be measured
         def cells(self): ...                     yield what is to be measured: a Cell for each row
         def measure(self, cell): ...             measure one: the rest of its row, and a record of each test
-        def heading(self, row): ...              what stands above the table
+        def title(self): ...                     what stands above the table and the picture
         columns = (("share", "score", ".3f"),)   the table: heading, the field or a function of the row, format
         def chart(self, rows): ...               the picture, made by lab.draw
 
-    main = partial(run_measure, Passkey)
+    main = Passkey.main
 
-The engine does the rest. It reads the command line and expands patterns of models; opens each model under the methods
-asked for (self.subject); shows the bar; skips rows that are already in KIND.jsonl
-and appends each new one; keeps the finished tests of a stopped cell; prints text or JSON; saves the picture; returns
-the exit status. A row is what `self.subject.row` says of the model, then the cell's fields, then what was measured.
+The engine does the rest. It reads the command line, expands patterns of models, and opens each model under the methods
+asked for (self.subject). It shows the bar, skips rows that are already in KIND.jsonl and appends each new one. It keeps
+the finished tests of a stopped cell. It prints text or JSON, saves the picture, and returns the exit status. A row is
+what `self.subject.row` says of the model, then the cell's fields, then what was measured.
 
 A measure whose rows come all at once replaces `rows` and `path` in place of `cells` and `measure`, as OnTexts does.
 A new measure needs its file and its line in tests/eval/test_measures.py; the console command finds it by its file.
@@ -44,15 +44,16 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from eval.engine.answers import Outcome, judge
+from eval.engine.answers import FinishedTests, Outcome, judge
 from eval.engine.cases import TextCase
 from eval.engine.command import Form, Request, run
 from eval.engine.rows import Column, Found, Results, Row, columns_text, named_series, shortened, write_rows
-from eval.engine.subject import Subject, draw_texts, open_subject, result_folder, source, source_text
+from eval.engine.subject import Subject, draw_texts, open_subject, source, source_text
 from lab.command import CONTINUES, NOTHING_WRITTEN, Bar
 from lab.data.tokenizer import check_ids
 from lab.draw import Rule, draw, save
 from lab.probe.effective_length import answered
+from lab.probe.needles import Case
 
 
 class Cell(NamedTuple):
@@ -84,6 +85,13 @@ class Measure:
         self.prepare()
 
     @classmethod
+    def main(cls, arguments: Sequence[str]) -> int:
+        """Run the measure as a command and return the exit status."""
+        one = lambda request: cls.chosen(request)(request, open_subject(request)).found()  # noqa: E731
+        about = sys.modules[cls.__module__].__doc__
+        return run(f"eval.{cls.kind}", about, cls.form, one, arguments, stopped=cls.stopped)
+
+    @classmethod
     def chosen(cls, request: Request) -> type[Measure]:
         """Choose the measure that a command line asks for, where a command has several."""
         return cls
@@ -102,13 +110,13 @@ class Measure:
         """Measure a cell: the fields to add to its row, and its tests' records, which go to a file of their own."""
         raise NotImplementedError
 
-    def heading(self, row: Row) -> str:
-        """Write what stands above a table with a row."""
-        return f"{row['model']}: {row['method']}"
+    def title(self) -> str:
+        """Name the model and what is measured, above the table and the picture."""
+        return f"{self.subject.model.name}: {self.subject.model.method}"
 
     def text(self, rows: Sequence[Row]) -> str:
         """Write the title and the tables of this call's rows."""
-        return f"{self.heading(rows[0])}\n\n{columns_text(rows, self.columns)}"
+        return f"{self.title()}\n\n{columns_text(rows, self.columns)}"
 
     def chart(self, rows: Sequence[Row]) -> Any:
         """Draw rows; those of earlier calls that are alike are among them."""
@@ -116,8 +124,10 @@ class Measure:
 
     @property
     def folder(self) -> Path:
-        """The folder of the results."""
-        return result_folder(self.kind, self.request, self.subject)
+        """The folder of the results: FOLDER of -o, eval/ of the run folder, or runs/KIND-NAME."""
+        model = self.subject.model
+        own = Path("runs") / f"{self.kind}-{model.name}" if model.folder is None else model.folder / "eval"
+        return self.request.folder or own
 
     @property
     def path(self) -> Path:
@@ -131,9 +141,9 @@ class Measure:
     def window_between(self, lengths: Iterable[int]) -> list[Rule]:
         """Mark the training window if it lies between the lengths of a picture."""
         window = self.subject.model.train_len
-        known = list(lengths)
-        inside = window is not None and min(known) <= window <= max(known)
-        return [Rule("x", window, f"training window {window:,}")] if window is not None and inside else []
+        known = sorted(lengths)
+        inside = known[0] <= window <= known[-1]
+        return [Rule("x", window, f"training window {window:,}")] if inside else []
 
     def length_chart(self, rows: Sequence[Row], y_title: str, title: str, **style: Any) -> Any:
         """Draw scores with their limits over length, a line for each model and method."""
@@ -179,7 +189,7 @@ class Measure:
         Raises: ConfigError where a test cannot be written, DataError for a tokenizer that is not the model's.
         """
         subject = self.subject
-        started = self.results.started(self.file_of(cell))
+        started = Results(self.results.part(self.file_of(cell)), ("test",))
         known = {row["test"]: row for row in started if row["test"] < cell.tests}
         todo = [index for index in range(cell.tests) if index not in known]
         self.bar.update(len(known))
@@ -203,6 +213,22 @@ class Measure:
         seconds = round((time.perf_counter() - began) * cell.tests / len(todo), 3) if todo else None
         return Outcome([known[index] for index in range(cell.tests)], seconds)
 
+    def finished(self, tests: Row, first: Case, asked: int, by: str = "length") -> FinishedTests:
+        """Open the file of the model's finished needle tests; `tests` are their properties, `first` is one of them.
+
+        Raises: LabError.
+        """
+        subject = self.subject
+        key = {
+            **tests,
+            "weights": subject.weights,
+            "method": subject.model.method,
+            "precision": subject.precision,
+            "device": subject.device.type,
+            "prompt": first.prompt_hash,  # names the tokenizer and how tests are drawn
+        }
+        return FinishedTests(self.folder, subject.model.consumed_tokens or 0, key, by, self.bar, asked)
+
     def found(self) -> Found:
         """Measure, draw the picture if it is asked for, and return what to show.
 
@@ -211,7 +237,9 @@ class Measure:
         rows = self.rows()
         picture = self.picture(rows) if self.request.plots else None
         if picture is not None:
-            save(self.chart(self.results.alike(rows[0], self.alike) if self.alike else rows), picture)
+            others = self.results if self.alike else rows
+            alike = [row for row in others if all(row.get(field) == rows[0][field] for field in self.alike)]
+            save(self.chart(alike), picture)
         return Found(self.text(rows), rows, self.path, picture)
 
 
@@ -250,11 +278,10 @@ class OnTexts(Measure):
         folder = self.request.folder or (Path("runs") if model.folder is None else model.folder / "eval")
         return folder / f"{self.kind}-{trained}-{digest}.jsonl"
 
-    @property
     def title(self) -> str:
-        """The title of the picture."""
+        """Name the model and the number of texts."""
         texts = self.options.texts
-        return f"{self.subject.model.name}: {self.subject.model.method}; {texts} text{'s' * (texts != 1)}"
+        return f"{super().title()}; {texts} text{'s' * (texts != 1)}"
 
     def draw_texts(self, n_tokens: int) -> Tensor:
         """Draw the texts that the options ask for.
@@ -268,15 +295,3 @@ class OnTexts(Measure):
         name = options.text and f"--text={options.text}"
         sizes = {"n_tokens": n_tokens, "texts": options.texts, "seed": options.seed, "vocab_size": subject.vocab_size}
         return torch.from_numpy(draw_texts(text, name, subject.tokenizer, **sizes)).to(subject.device)
-
-
-def run_measure(measure: type[Measure], arguments: Sequence[str]) -> int:
-    """Run a measure as a command and return the exit status."""
-
-    def one(request: Request) -> Found:
-        chosen = measure.chosen(request)
-        return chosen(request, open_subject(request)).found()
-
-    about = sys.modules[measure.__module__].__doc__
-    name = f"eval.{measure.kind}"
-    return run(name, about, measure.form, one, arguments, stopped=measure.stopped)

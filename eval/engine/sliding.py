@@ -2,8 +2,9 @@
 
 A text of n tokens x_0 .. x_(n-1) is read in windows of c tokens (the context) that begin at tokens 0, s, 2s, .. (s is
 the stride, s <= c), up to the first that reaches the text's end, where it is cut. Every window is a forward pass of its
-own, which scores the tokens that no window before it has scored: the first window all but x_0, which nothing predicts,
-every other its last s tokens, and the last window what is left, s at most. With c = 5, s = 2, n = 10, . seen, # scored:
+own, which scores the tokens that no window before it has scored. The first window scores all but x_0, which nothing
+predicts. Every other scores its last s tokens, and the last window what is left, s at most. With c = 5, s = 2, n = 10,
+. seen, # scored:
 
     tokens    0 1 2 3 4 5 6 7 8 9
               . # # # #
@@ -11,14 +12,14 @@ every other its last s tokens, and the last window what is left, s at most. With
                       . . . # #
                           . . . #
 
-So each token but x_0 is scored once: with all tokens before it in sight while these are fewer than c, later with c - s
-to c - 1 of them. With s = c no window sees the token before its first one, which is then not scored. In a text of at
-most c tokens one window gives the plain loss. Over texts d,
+So each token but x_0 is scored once. All tokens before it are in sight while these are fewer than c, later c - s to c -
+1 of them. With s = c no window sees the token before its first one, which is then not scored. In a text of at most c
+tokens one window gives the plain loss. Over texts d,
 
     loss = sum_d nll_d / sum_d t_d   (nats per token),    perplexity = exp(loss)
 
 where nll_d adds up -ln p of the t_d scored tokens of text d, in float64. The 95% interval is over texts, which are
-drawn independently: the loss is a ratio of two sums, so that with m texts and the linearised variance of a ratio
+drawn independently. The loss is a ratio of two sums, so that with m texts and the linearised variance of a ratio
 
     se^2 = m / (m - 1) * sum_d (nll_d - loss t_d)^2 / (sum_d t_d)^2,    loss +- t_(m-1, 0.975) se,    then exp
 

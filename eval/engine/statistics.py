@@ -1,4 +1,4 @@
-"""Shares of tests with limits, tests of two results by the outcomes of their tests, and Holm's correction.
+"""Tests of two results by the outcomes of their tests, and Holm's correction.
 
 Some tests are passed by only one of the two: b by the first, c by the second. Where the methods pass equally often,
 either is as likely:
@@ -67,14 +67,6 @@ def holm(p: pd.Series[float]) -> pd.Series[float]:
     """
     rising = p.dropna().sort_values()
     return (rising * np.arange(len(rising), 0, -1)).clip(upper=1).cummax().reindex(p.index)
-
-
-def share(passed: int, tests: int, confidence: float) -> dict[str, Any]:
-    """Return a share with its exact limits; nulls where there are no tests."""
-    if not tests:
-        return {"score": None, "low": None, "high": None}
-    low, high = share_limits(passed, tests, confidence)
-    return {"score": passed / tests, "low": low, "high": high}
 
 
 def judge(cells: pd.DataFrame) -> pd.DataFrame:
@@ -185,7 +177,7 @@ def tests_file(record: Any) -> Path | None:
     row, folder = record.row, record.folder
     if record.evaluation not in ("probe", "methods", "distance"):
         return folder / str(row["cases"]) if row.get("cases") else None
-    precisions = (row["precision"], {"bfloat16": "bf16", "float32": "fp32"}.get(row["precision"]))
+    precisions = (row.get("precision"), {"bfloat16": "bf16", "float32": "fp32"}.get(str(row.get("precision"))))
     for path in sorted(folder.glob("tests-*.jsonl")) if record.evaluation != "probe" else ():
         key = next(RunFolder(folder).read(path.name), {}).get("key", {})
         hashes = all(str(key.get(name)).startswith(str(row.get(name))) for name in ("weights", "haystack"))

@@ -24,13 +24,11 @@ from lab.model.attention.inspection import token_losses
 from lab.model.generate import Ended, greedy
 from lab.model.huggingface.config import read_settings
 from lab.probe.needles import load_haystack, read_texts
-from lab.schema import LONGEST
 from lab.source import is_hub_id, named
 from lab.train.checkpoints import COUNTS, Checkpoint, folder_name
 from lab.train.environment import describe_source, device_for, memory_of
 
 MOST_WINDOWS = 1024  # of the longest text in training windows; papers extend by at most 64
-MOST_TOKENS = 4096  # of the longest test of a model that does not state its training window
 NO_CORPUS = "--text: must be set, a Hugging Face folder has no corpus of its own; give a text file"
 SUBJECT = ("model", "checkpoint", "weights", "method", "precision")  # the fields that name a model in rows
 
@@ -102,7 +100,7 @@ def refuse_far(options: Any, model: OpenedModel, device: torch.device) -> None:
     """
     cfg = model.decoder.cfg
     token_bytes = 2 * 2 * cfg.n_layers * cfg.n_kv_heads * cfg.head_dim  # keys and values, in bfloat16
-    most = min(MOST_WINDOWS * (model.train_len or LONGEST), memory_of(device) // token_bytes)
+    most = min(MOST_WINDOWS * model.train_len, memory_of(device) // token_bytes)
     rule = f"must be <= {most:,}, {MOST_WINDOWS:,} windows of the model, or the keys and values that memory holds"
     named = {field.name: getattr(options, field.name) or 0 for field in fields(options) if "Length" in str(field.type)}
     longest = {name: max(value) if isinstance(value, tuple) else value for name, value in named.items()}
@@ -148,12 +146,6 @@ def weights_of(place: Path) -> str:
     files = [(path.name, path.stat()) for path in sorted(named(place).glob("*.safetensors"))]
     listed = "".join(f"{name} {stat.st_size} {stat.st_mtime_ns}\n" for name, stat in files)
     return hashlib.sha256(listed.encode()).hexdigest()[:16]
-
-
-def result_folder(kind: str, request: Request, subject: Subject) -> Path:
-    """Choose where results go: FOLDER of -o, eval/ of the run folder, or runs/KIND-NAME."""
-    run = subject.model.folder
-    return request.folder or (run / "eval" if run is not None else Path("runs") / f"{kind}-{subject.model.name}")
 
 
 def doublings(first: int, last: int) -> tuple[int, ...]:

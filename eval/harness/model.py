@@ -44,7 +44,7 @@ def harness_model(subject: Subject, folder: Path, options: Any) -> Any:
     from lm_eval.models.huggingface import HFLM
 
     tokenizer, prefix_id, stop_ids = open_tokenizer(subject, folder, chat=options.apply_chat_template)
-    window = options.max_length or subject.model.train_len or MOST_TOKENS
+    window = options.max_length or subject.model.train_len
 
     class LabModel(HFLM):  # type: ignore[misc]
         """The harness's class with the differences that the module's docstring lists."""

@@ -7,7 +7,7 @@
 
 PAPER is string, dca, longrecipe, entropy_abf or anchor. A table is eval/papers/PAPER/TABLE.yaml: what is trained and
 evaluated, how its rows are read, the published numbers with their source; docs/papers.md lists all. What is missing is
-trained through lab.sweep and evaluated by the commands that --dry_run prints; what is finished is skipped, so that the
+trained through lab.sweep and evaluated by the commands that --dry_run prints. What is finished is skipped, so that the
 same command continues after Ctrl-C (exit status 75) or a crash. Models and data are those of eval/papers/needs.yaml.
 
 Writes table.json, an object for each cell with both numbers, to runs/papers/PAPER-TABLE, with --mini to

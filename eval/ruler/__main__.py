@@ -13,9 +13,10 @@ tokenizer.json. A test of a length takes at most that many of the model's own to
         --position.distance.window=128 --lengths=2048
 
 Where no file is given for essays, SQuAD or HotpotQA, made-up text takes its place, and the results name it under
-`standins`; such scores are not those of other people. Prints a table, and writes to the run folder (runs/ruler-NAME for
-a Hugging Face folder), or FOLDER: ruler.jsonl, a line for each checkpoint, task and length, once it is known, so that a
-second call continues from there; ruler-cases/, every test with its expected and actual answer; ruler_summary.json.
+`standins`. Such scores are not those of other people. Prints a table, and writes to the run folder (runs/ruler-NAME for
+a Hugging Face folder), or FOLDER. ruler.jsonl gets a line for each checkpoint, task and length once it is known, so
+that a second call continues from there. ruler-cases/ holds every test with its expected and actual answer.
+ruler_summary.json comes last.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ import pandas as pd
 from eval.engine.cases import Turn, Writer
 from eval.engine.command import CellOptions, Form
 from eval.engine.rows import Row, to_text
-from eval.engine.run import Cell, Measure, run_measure
+from eval.engine.run import Cell, Measure
 from eval.engine.subject import SUBJECT, doublings, open_subject
 from eval.ruler.sources import STANDIN, name_of, read_sources
 from eval.ruler.tasks import ALL, LLAMA2_7B_AT_4K, TASKS, VERSION, Task, averages, effective_length, interval
@@ -96,7 +97,7 @@ class Ruler(Measure):
             task: max(options.answer_budget or task.budget, task.least_budget(self.writer, self.sources))
             for task in options.chosen
         }
-        self.lengths = sorted({*(options.lengths or doublings(SHORTEST, self.subject.model.train_len or SHORTEST))})
+        self.lengths = sorted({*(options.lengths or doublings(SHORTEST, self.subject.model.train_len))})
         shortest = self.lengths[0]
         least = {}
         for task in Bar(options.chosen, desc="drawing", leave=False):
@@ -196,9 +197,7 @@ class Ruler(Measure):
         return "\n".join(lines)
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Run the command line and return the exit status."""
-    return run_measure(Ruler, arguments)
+main = Ruler.main
 
 
 if __name__ == "__main__":

@@ -100,7 +100,7 @@ class Task:
         least = writer.count(draft.compose(draft.least)) + turn.budget
         if least > turn.length:
             raise self.too_short(turn.length, least)
-        return finish(draft, writer, turn)
+        return finish(draft, writer, turn.length, turn.budget)
 
     def least_length(self, writer: Writer, sources: Sources, turns: Iterable[Turn]) -> int:
         """Find the shortest length with room for all tests, in the form that they have at theirs.

@@ -5,8 +5,8 @@
     document    runs a a a, b b b b; ids 0 1 2 0 1 2 3 (reset) or 0 1 2 3 4 5 6 (running)
     anchor      runs A, a a a, b b b b; ids 0, 1 2 3, 4 5 6 7; every run sees A too
 
-With chunks, documents are cut at random points and the chunks shuffled, each document's in order. A document that
-sees only itself is then reassembled, with the ids its tokens have in the shuffled window: attention depends on ids and
+With chunks, documents are cut at random points and the chunks shuffled, each document's in order. A document that sees
+only itself is then reassembled, with the ids its tokens have in the shuffled window. Attention depends on ids and
 visibility, not on the order of a row. No target crosses a document.
 
 Source: arXiv:2411.13476, sections 3 and 5.2, Figures 2 and 5. The released code cuts chunks from the start of the pack,

@@ -19,7 +19,7 @@ from typing import Any
 import lightning
 import numpy as np
 import torch
-from torch import Tensor, distributed
+from torch import Tensor
 
 from lab.counts import targets_by_context, visible_context
 from lab.data.arrangement import IGNORE, Arrangement
@@ -33,6 +33,7 @@ from lab.data.shaped import Shaped, shape_corpus
 from lab.data.shards import TokenStore, read_manifests
 from lab.data.tokenizer import load_tokenizer, special_ends
 from lab.errors import DataError
+from lab.launch import exchange
 from lab.masks import WindowMask
 from lab.skip.methods import skip_positions_from_config
 from lab.skip.sentences import sentence_ends, split_sentences
@@ -174,11 +175,7 @@ class PackedData(lightning.LightningDataModule):
 
     def state_dict(self) -> dict[str, Tensor]:
         """Gather the states of all streams from all ranks: int64 (n_streams, 1 + look_ahead), row j for stream j."""
-        parts = [self.states]
-        if distributed.is_available() and distributed.is_initialized():
-            parts = [{} for _ in range(distributed.get_world_size())]
-            distributed.all_gather_object(parts, self.states)
-        states = {stream: state for part in parts for stream, state in part.items()}
+        states = {stream: state for part in exchange(self.states) for stream, state in part.items()}
         if len(states) < self.n_streams:
             return {}
         return {"streams": torch.from_numpy(np.stack([states[j] for j in range(self.n_streams)]))}

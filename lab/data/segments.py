@@ -10,7 +10,7 @@ Every mode locates segment i without reading the segments before it. In mode nat
 counts the segments before every GROUP-th document: a billion documents have 31 MB of it.
 
 Samples are shuffled without memory, by a keyed permutation evaluated at one index at a time. A four-round Feistel
-network permutes the numbers of 2h bits, the smallest even width that holds n; a result outside 0 .. n - 1 is permuted
+network permutes the numbers of 2h bits, the smallest even width that holds n. A result outside 0 .. n - 1 is permuted
 again until it falls inside, which keeps the map a permutation.
 """
 

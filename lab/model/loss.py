@@ -1,10 +1,10 @@
 """Cross-entropy that never holds all logits: chunks of tokens, whose gradients the forward pass computes.
 
-For hidden states h (T, D), head W (V, D) and targets y, the loss is sum over scored t of
-logsumexp(W h_t) - (W h_t)[y_t]; its gradient in the logits is softmax - onehot, known as soon as a chunk's logits
-are, so the logits are dropped at once. Memory: one chunk of (chunk, V) float32 beside the gradients; on a GPU two in
-the dtype of the logits, and the head's gradient is summed in float32 inside the products. Loss weights multiply the
-terms and the rows of the gradient; the sum without them is returned too, to be logged.
+For hidden states h (T, D), head W (V, D) and targets y, the loss is the sum over scored t of
+logsumexp(W h_t) - (W h_t)[y_t]. Its gradient in the logits is softmax - onehot, known as soon as a chunk's logits are,
+so the logits are dropped at once. Memory: one chunk of (chunk, V) float32 beside the gradients, on a GPU two in the
+dtype of the logits. There the head's gradient is summed in float32 inside the products. Loss weights multiply the terms
+and the rows of the gradient; the sum without them is returned too, to be logged.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from lab.model import devices
-from lab.model.devices import multiply
+from lab.model.devices import compute_dtype, multiply
 
 IGNORE = -100  # target of a token that is not scored: padding, and the last token of a document
 
@@ -44,10 +44,9 @@ class ChunkedCrossEntropy(torch.autograd.Function):
         loss_weights: Tensor | None,
     ) -> tuple[Tensor, Tensor]:
         """Compute both sums, float32 (or float64 for float64 inputs); to train, keep the weighted one's gradients."""
-        device = hidden.device.type
-        compute = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else hidden.dtype
+        compute = compute_dtype(hidden)
         wide = torch.promote_types(compute, torch.float32)
-        with torch.autocast(device, enabled=False):
+        with torch.autocast(hidden.device.type, enabled=False):
             head = weight.to(compute)
             wants_hidden, wants_weight = (trains and needed for needed in ctx.needs_input_grad[:2])
             grad_hidden = torch.empty_like(hidden) if wants_hidden else None

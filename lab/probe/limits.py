@@ -25,11 +25,11 @@ where T tests are run and X pass. With T fixed these are the limits of Clopper a
 early, T is random. The two probabilities are then sums over the stopping points, ordered by the share passed (Jennison,
 Turnbull 1983). Either way the limits hold the true share with probability 1 - a or more.
 
-**Where the curve falls.** The step definition (arXiv:2410.18745, section 3) takes the last length before the first
-one whose share is below the threshold. The smooth one takes all lengths into account: the shares are fitted by the
-non-increasing curve nearest in squares, weighted by tests (pool adjacent violators), and joined linearly between
-lengths. Lengths are equally spaced; a logarithmic join differs by less than step^2 / (8 length) tokens. The limits are
-those of two curves,
+**Where the curve falls.** The step definition (arXiv:2410.18745, section 3) takes the last length before the first one
+whose share is below the threshold. The smooth one takes all lengths into account. The shares are fitted by the
+non-increasing curve nearest in squares, weighted by tests (pool adjacent violators). It is linear between lengths.
+Lengths are equally spaced; a logarithmic join differs by less than step^2 / (8 length) tokens. The limits are those of
+two curves,
 
     low:   min over j <= i of low_j  (the first length that may fail ends it)
     high:  max over j >= i of high_j  (up to the last length that may pass)

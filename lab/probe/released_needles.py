@@ -1,10 +1,10 @@
 """The four-needle test of the script released with arXiv:2410.18745, text for text, for comparison with its numbers.
 
 Source: HKUNLP/STRING, niah/test_niah_llama.py, commit 216cc2f. The haystack is cut at its full stops. Pieces are added,
-above LONG tokens a GROUP at a time, until the text exceeds the length less the answer's budget; the task line is
+above LONG tokens a GROUP at a time, until the text exceeds the length less the answer's budget. The task line is
 counted apart from the rest, each with the tokens that begin a document. So prompts overshoot, each by another number of
-tokens. Needles are between pieces, after the given shares of their number; pieces after the last needle are joined by
-a full stop and a blank, all others by a full stop.
+tokens. Needles are between pieces, after the given shares of their number. Pieces after the last needle are joined by a
+full stop and a blank, all others by a full stop.
 
 The numbers, the same in all tests, and then each test's depths come from one stream of Python's `random` with seed 42.
 Seed 0 of the lab is this stream, and seed s the stream with 42 + s. A number counts also inside a longer one.

@@ -16,7 +16,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from lab.errors import CheckpointError, ConfigError
 from lab.positions.methods import brief_value
 from lab.schema import read_yaml
 
@@ -72,23 +71,12 @@ def flatten(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     return out
 
 
-def read_config(run: Path) -> dict[str, Any]:
-    """Read the sections of a run's config.yaml.
-
-    Raises: CheckpointError.
-    """
-    try:
-        return read_yaml(run / "config.yaml")
-    except ConfigError as error:
-        raise CheckpointError(f"{run / 'config.yaml'}: not a run's config; restore it") from error
-
-
 def read_settings(run: Path) -> Row:
     """Read the settings of a run's config.yaml by their dotted names, lists as text.
 
-    Raises: CheckpointError.
+    Raises: ConfigError.
     """
-    found = flatten(read_config(run))
+    found = flatten(read_yaml(run / "config.yaml"))
     return {key: str(value) if isinstance(value, list) else value for key, value in found.items()}
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import subprocess
+from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
 from importlib import metadata
@@ -17,6 +18,7 @@ from lab.config import Experiment
 from lab.errors import ConfigError
 from lab.model import devices
 from lab.model.attention import backends
+from lab.model.decoder import Decoder
 
 PACKAGES = ("torch", "lightning", "numpy", "tokenizers", "flash-attn", "xformers")
 ROOT = Path(__file__).resolve().parents[2]
@@ -40,6 +42,14 @@ def memory_of(device: torch.device) -> int:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
+def decoder_of(experiment: Experiment, **options: Any) -> Callable[[int | None], Decoder]:
+    """Return what builds a run's decoder from a seed, with further options of the decoder."""
+    with torch.device("cpu"):  # the table is here, whatever the default device or that of the weights
+        own = experiment.frequencies
+    distance = experiment.position.distance
+    return lambda seed: Decoder(experiment.model, frequencies=own, distance=distance, seed=seed, **options)
+
+
 def choose_backend(experiment: Experiment, device: torch.device) -> tuple[str, str]:
     """Choose the attention backend; return its name and the reason."""
     train, width = experiment.train, experiment.model.head_dim
@@ -60,17 +70,13 @@ def choose_compile(experiment: Experiment, device: torch.device) -> tuple[bool, 
         return False, "set in the config"
     if wanted == "auto" and device.type != "cuda":
         return False, "on a CPU with train.compile=true only, as it takes some seconds"
-    if not devices.compiles(device.type):
-        needs = (
-            "Triton and a C compiler; install gcc"
-            if device.type == "cuda"
-            else "g++ and Python's headers; install them"
-        )
-        fault = f"torch.compile needs {needs}"
-        if wanted is True:
-            raise ConfigError(f"train.compile=true: {fault}, or use auto or false")
-        return False, fault
-    return True, "two graphs, before and after attention, for all blocks and packs"
+    if devices.compiles(device.type):
+        return True, "two graphs, before and after attention, for all blocks and packs"
+    needs = {"cuda": "Triton and a C compiler; install gcc", "cpu": "g++ and Python's headers; install them"}
+    fault = f"torch.compile needs {needs[device.type]}"
+    if wanted is True:
+        raise ConfigError(f"train.compile=true: {fault}, or use auto or false")
+    return False, fault
 
 
 def describe_environment(seed: int, threads: int) -> dict[str, Any]:

@@ -28,10 +28,9 @@ from lab.data.module import PackedData
 from lab.errors import ConfigError, first_line
 from lab.launch import find_launch, set_threads
 from lab.loading import start_from
-from lab.model.decoder import Decoder
-from lab.model.sharding import Make, Sharding, accumulating
+from lab.model.sharding import Sharding, accumulating
 from lab.probe.limits import shown_length
-from lab.train.environment import choose_backend, choose_compile, device_for
+from lab.train.environment import choose_backend, choose_compile, decoder_of, device_for
 from lab.train.folder import RunFolder, is_finished
 from lab.train.module import Training
 from lab.train.probing import Probing
@@ -40,13 +39,7 @@ from lab.train.saving import Checkpointing, Stopping
 from lab.train.shards import NO_GROUP
 from lab.train.starting import Start, find_start, own_run, start_folder
 
-HINTS = (  # of libraries, about settings that the lab chooses
-    ".*does not have many workers.*",
-    ".*isinstance.treespec.*",
-    ".*log_every_n_steps.*",
-    ".*lr_scheduler.step.*before.*optimizer.step.*",
-    NO_GROUP,
-)
+HINTS = (".*isinstance.treespec.*", NO_GROUP)  # of libraries, about what the lab cannot or need not change
 
 
 @dataclass(frozen=True)
@@ -183,7 +176,6 @@ def assemble(start: Start, profiler: Profiler | None = None) -> Assembled:
             enable_checkpointing=False,
             enable_progress_bar=False,
             enable_model_summary=False,
-            num_sanity_val_steps=0,
         )
     except MisconfigurationException as error:
         raise ConfigError(
@@ -202,21 +194,12 @@ def make_module(experiment: Experiment, device: torch.device, *, trained: bool) 
     start = None
     if experiment.start is not None and not trained:
         start = partial(start_from, path=Path(experiment.start.path))
-    with torch.device("cpu"):  # the table is here, whatever the default device or that of the weights
-        own = experiment.frequencies
-    make = partial(
-        Decoder,
-        experiment.model,
-        frequencies=own,
-        distance=experiment.position.distance,
-        backend=choose_backend(experiment, device)[0],
-        recompute=train.recompute,
-        compiler="inductor" if choose_compile(experiment, device)[0] else None,
-    )
+    compiler = "inductor" if choose_compile(experiment, device)[0] else None
+    backend = choose_backend(experiment, device)[0]
+    make = decoder_of(experiment, backend=backend, recompute=train.recompute, compiler=compiler)
     whole = train.keeps_whole(experiment.model.n_parameters(), bf16=bf16)
-    sharding = Sharding(torch.bfloat16 if bf16 else None, train.sharded_over, whole=whole)
-    seeded: Make = lambda seed: make(seed=seed)  # noqa: E731
-    return Training(seeded, experiment.optim, train, seed=experiment.run.seed, sharding=sharding, start=start)
+    sharding = Sharding(torch.bfloat16 if bf16 else None, train.sharded_over, whole)
+    return Training(make, experiment.optim, train, seed=experiment.run.seed, sharding=sharding, start=start)
 
 
 def make_strategy(strategy: str, world_size: int, device: torch.device) -> Strategy | str:

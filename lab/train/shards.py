@@ -1,7 +1,7 @@
 """Write and read a checkpoint's tensors through torch.distributed.checkpoint (DCP), and those of a run in training.
 
 Each process writes what it holds: its shards, or its part of tensors that are replicated. A file's header names the
-place of each shard in its tensor, in the form that DCP's own reader of safetensors takes; a file that holds whole
+place of each shard in its tensor, in the form that DCP's own reader of safetensors takes. A file that holds whole
 tensors is one like any other. Any number of processes reads what any number wrote.
 
 DCP's own writers do not serve. HuggingFaceStorageWriter holds a whole file in memory a second time, and
@@ -10,7 +10,6 @@ FileSystemWriter stores its metadata as a pickle, which runs code when it is rea
 
 from __future__ import annotations
 
-import dataclasses
 import io
 import json
 import os
@@ -18,6 +17,7 @@ import struct
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -39,20 +39,17 @@ DTYPES = {torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torc
 NO_GROUP = ".*torch.distributed is disabled.*"  # DCP's warning, irrelevant to a single process
 
 
+@dataclass(eq=False)
 class ShardWriter(StorageWriter):
-    """Writes one checkpoint: process 0 makes the folder and writes the small files, all write tensors, 0 publishes.
+    """Writes one checkpoint: process 0 makes the folder, all write tensors, 0 writes the small files and publishes.
 
     DCP raises an error of any process in all of them.
     """
 
-    def __init__(
-        self, root: Path, consumed_tokens: int, small: Mapping[str, bytes], publish: Callable[[Files], None]
-    ) -> None:
-        self.root = root
-        self.consumed_tokens = consumed_tokens
-        self.small = small
-        self.publish = publish
-        self.files: Files = {}
+    root: Path
+    consumed_tokens: int
+    small: Mapping[str, bytes]
+    publish: Callable[[Files], None]
 
     def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
         """Do nothing: a writer is used for one checkpoint."""
@@ -60,8 +57,7 @@ class ShardWriter(StorageWriter):
     def set_up_storage_writer(self, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
         """Create the folder before any process writes into it."""
         if is_coordinator:
-            folder = temporary_folder(self.root)
-            self.files = {name: write_hashed(folder / name, [data]) for name, data in self.small.items()}
+            temporary_folder(self.root)
 
     def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
         """Keep the plan of one process."""
@@ -69,7 +65,7 @@ class ShardWriter(StorageWriter):
 
     def prepare_global_plan(self, plans: list[SavePlan]) -> list[SavePlan]:
         """Number the processes, for the names of their files."""
-        return [dataclasses.replace(plan, storage_data=number) for number, plan in enumerate(plans)]
+        return [replace(plan, storage_data=number) for number, plan in enumerate(plans)]
 
     def write_data(self, plan: SavePlan, planner: SavePlanner) -> futures.Future[list[WriteResult]]:
         """Write this process's part of the plan, weights and moments to one file each."""
@@ -91,8 +87,9 @@ class ShardWriter(StorageWriter):
         return done
 
     def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
-        """Publish the folder with the hashes of all files."""
-        self.publish(self.files | {result.index.fqn: result.storage_data for part in results for result in part})
+        """Write the small files, and publish the folder with the hashes of all."""
+        files = {name: write_hashed(self.root / TEMPORARY / name, [data]) for name, data in self.small.items()}
+        self.publish(files | {result.index.fqn: result.storage_data for part in results for result in part})
 
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:

@@ -9,10 +9,8 @@ import torch
 from scipy.stats import beta
 
 import eval.engine.subject
-from eval.engine.depths import cell_of, depth_rows, third_of, third_rows, was_found
+from eval.engine.depths import cell_of, depth_rows, third_rows
 from eval.probe import main
-from lab.probe.needles import found
-from lab.probe.released_needles import found as found_anywhere
 from tests.eval.commands import runner, size_of
 
 HAYSTACK = " ".join(f"bake{'.' if k % 7 == 6 else ''}" for k in range(4000))
@@ -29,19 +27,19 @@ def test_a_needle_stays_in_its_own_part():
 
 
 def test_thirds_end_at_33_and_66_percent():
-    assert [third_of(depth) for depth in (0.0, 0.3299, 0.3301, 0.6599, 0.6601, 0.99, 1.0)] == [0, 0, 1, 1, 2, 2, 2]
-
-
-def test_every_number_is_judged_on_its_own():
-    row = {"numbers": ["12", "345", "678"], "answer": " 345 and 6789, 112."}
-    assert was_found(row, found) == [False, True, False]
-    assert was_found(row, found_anywhere) == [True, True, True]
+    assert [cell_of(depth, 0, 1, 3) for depth in (0.0, 0.3299, 0.3301, 0.6599, 0.6601, 0.99, 1.0)] == [
+        0,
+        0,
+        1,
+        1,
+        2,
+        2,
+        2,
+    ]
 
 
 def row_of(test, depths, hits):
-    numbers = [f"{10 * test + k}" for k in range(len(depths))]
-    answer = " and ".join(number for number, hit in zip(numbers, hits, strict=True) if hit)
-    return {"length": 64, "test": test, "depths": depths, "numbers": numbers, "answer": answer}
+    return {"length": 64, "test": test, "depths": depths, "found_each": hits}
 
 
 TESTS = [
@@ -53,7 +51,7 @@ TESTS = [
 
 
 def test_depths_by_hand():
-    rows = depth_rows(TESTS, found, 8, 0.95)
+    rows = depth_rows(TESTS, 8, 0.95)
     assert [(row["n"], row["found"]) for row in rows] == [
         (3, 2),
         (1, 0),
@@ -70,27 +68,27 @@ def test_depths_by_hand():
         n, k = row["n"], row["found"]
         low, high = (beta.ppf(0.025, k, n - k + 1) if k else 0.0), (beta.ppf(0.975, k + 1, n - k) if k < n else 1.0)
         assert (row["low"], row["high"]) == pytest.approx((low, high), abs=1e-9)
-    empty = depth_rows(TESTS[:1], found, 12, 0.95)[0]
+    empty = depth_rows(TESTS[:1], 12, 0.95)[0]
     assert (empty["n"], empty["score"], empty["low"], empty["high"]) == (0, None, None, None)
 
 
 def test_thirds_by_hand():
-    rows = third_rows(TESTS, found, 0, 0.95)
+    rows = third_rows(TESTS, 0, 0.95)
     assert [row["third"] for row in rows] == THIRDS
     assert [(row["n"], row["failures"]) for row in rows] == [(3, 2), (3, 0), (3, 1)]  # one of each test that misses any
     assert [row["score"] for row in rows] == [2 / 3, 0, 1 / 3]
-    nothing = third_rows(TESTS[2:3], found, 0, 0.95)
+    nothing = third_rows(TESTS[2:3], 0, 0.95)
     assert [(row["n"], row["score"]) for row in nothing] == [(0, None)] * 3
 
 
 def test_the_missed_number_that_counts_is_drawn_evenly_and_by_the_tests_own_seed():
     tests = [row_of(k, [0.1, 0.4, 0.6, 0.9], [0, 0, 1, 0]) for k in range(1200)]
-    rows = third_rows(tests, found, 5, 0.99999)
+    rows = third_rows(tests, 5, 0.99999)
     assert all(row["low"] < 1 / 3 < row["high"] for row in rows)
     assert max(row["failures"] for row in rows) < 480
-    halves = [third_rows(part, found, 5, 0.95) for part in (tests[600:], tests[:600])]
+    halves = [third_rows(part, 5, 0.95) for part in (tests[600:], tests[:600])]
     assert [a["failures"] + b["failures"] for a, b in zip(*halves, strict=True)] == [row["failures"] for row in rows]
-    assert third_rows(tests, found, 6, 0.95) != third_rows(tests, found, 5, 0.95)
+    assert third_rows(tests, 6, 0.95) != third_rows(tests, 5, 0.95)
 
 
 run = runner(main, "probe")

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from eval.engine.answers import answer_budget, draw_key, first_number, summed
-from eval.engine.cases import Writer
-from eval.passkey import PasskeyTests, main
+from eval.engine.answers import answer_budget, first_number, summed
+from eval.engine.cases import Writer, draw_number, finish
+from eval.passkey import draft, main
 from tests.eval.answering import Reader, answered
 from tests.eval.commands import rows_named, runner
 
@@ -26,11 +26,9 @@ NEEDLE = re.compile(r"One of the magic numbers is ([0-9]{3})\.")
 both = pytest.mark.parametrize("name", ["bpe", "bytewise"])
 
 
-def case_of(tokenizer, protocol="passkey", **settings):
-    tests = PasskeyTests("passkey") if protocol == "passkey" else PasskeyTests("lab", 3, FILLER)
-    return tests.case(
-        Writer(tokenizer), **{"length": 700, "budget": BUDGET, "depth": 0.5, "seed": 0, "index": 0, **settings}
-    )
+def case_of(tokenizer, protocol="passkey", *, length=700, depth=0.5, seed=0, index=0):
+    digits, filler = (5, "") if protocol == "passkey" else (3, FILLER)
+    return finish(draft(digits, filler, depth, seed, index), Writer(tokenizer), length, BUDGET)
 
 
 @both
@@ -106,7 +104,7 @@ def test_a_reader_of_the_last_tokens_finds_the_keys_that_lie_there(request, name
 
 def test_a_key_has_exactly_its_digits():
     rng = np.random.default_rng(0)
-    drawn = {draw_key(rng, 2) for _ in range(2000)}
+    drawn = {draw_number(rng, 2) for _ in range(2000)}
     assert drawn == {str(number) for number in range(10, 100)}
 
 

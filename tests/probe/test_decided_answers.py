@@ -7,6 +7,7 @@ import torch
 
 from lab.probe import effective_length
 from lab.probe.effective_length import NeedleProbe
+from lab.probe.needles import NeedleCase
 from tests.probe.test_effective_length import make_probe
 
 GAPS = ["", " ", ", "]
@@ -19,7 +20,7 @@ class Streams:
     def __init__(self, probe, answers, *, obeys):
         self.tokenizer, self.answers, self.obeys, self.tokens = probe.tokenizer, answers, obeys, 0
 
-    def __call__(self, prompts, n_tokens, ended):
+    def generate(self, prompts, n_tokens, ended):
         rows = torch.tensor([self.ids(prompt, n_tokens) for prompt in prompts.tolist()])
         for n in range(1, n_tokens):
             self.tokens += 1
@@ -70,3 +71,11 @@ def test_what_is_decided_stays_so_whatever_follows(bpe):
             assert probe.judge(case, longer)["found"] == probe.judge(case, text)["found"] == 4
     assert decided > 100
     assert not probe.decided(case, " ".join(case.numbers)), "a digit more makes another number"
+
+
+def test_every_number_is_judged_on_its_own(bpe):
+    case = NeedleCase([1], ["12", "345", "678"], [0.1, 0.4, 0.7], [9, 6, 3])
+    answer = " 345 and 6789, 112."
+    assert make_probe(bpe).judge(case, answer)["found_each"] == [False, True, False]
+    sizes = {"digits": 6, "step": 256, "max_length": 512, "answer_budget": 128}
+    assert make_probe(bpe, protocol="released", **sizes).judge(case, answer)["found_each"] == [True, True, True]
