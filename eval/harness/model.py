@@ -23,7 +23,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from eval.engine.cases import Writer
-from eval.engine.subject import MOST_TOKENS, Subject
+from eval.engine.subject import Subject
 from lab.data.tokenizer import check_ids, special_ends
 from lab.errors import ConfigError, DataError, first_line
 from lab.model.huggingface.config import read_json
