@@ -116,11 +116,11 @@ class Precision(OnTexts):
         self.n_tokens = options.length or min(window, MOST_TOKENS)
         self.lengths = sorted({*(options.lengths or doublings(first, min(WINDOWS * window, last)))})
         self.shifts = sorted({0, *(options.shifts or SHIFTS)})
-        self.longest = max(self.n_tokens, *self.lengths)
-        if depends_on_positions(model.decoder, self.longest, self.shifts):
+        longest = max(self.n_tokens, *self.lengths)
+        if depends_on_positions(model.decoder, longest, self.shifts):
             rule = "depends on the positions themselves, so that a shift changes attention in exact arithmetic too"
             raise ConfigError(f"position: {model.method} {rule}; measure with another method")
-        self.texts = self.draw_texts(self.longest)
+        self.texts = self.draw_texts(longest)
 
     def records(self) -> Iterator[Row]:
         """Measure every text with the model's weights and with random ones, in every arithmetic.
