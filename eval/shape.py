@@ -34,7 +34,7 @@ from lab.data.preparation import shard_folder
 from lab.data.shaped import Shaped, shape_corpus
 from lab.data.shards import TokenStore
 from lab.errors import ConfigError
-from lab.shape import Plan
+from lab.shape.profiles import Plan
 from lab.skip import run_lengths
 
 PARTS = 4  # of the window, that the table sums the pairs over

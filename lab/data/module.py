@@ -28,7 +28,7 @@ from lab.data.corpora import open_corpus
 from lab.data.packing import AssignIds, Pack, PackSettings, PackStream
 from lab.data.preparation import end_of_document, is_prepared, prepare, shard_folder
 from lab.data.segments import index_documents, index_segments
-from lab.data.selecting import Selection
+from lab.data.selecting import Selection, read_token_types
 from lab.data.shaped import Shaped, shape_corpus
 from lab.data.shards import TokenStore, read_manifests
 from lab.data.tokenizer import load_tokenizer, special_ends
@@ -149,7 +149,9 @@ class PackedData(lightning.LightningDataModule):
             self.weights = self.shaped.plan.weights
         elif skip is not None and skip.selects:
             path = self.token_types or (Path(skip.selection) if skip.by_types else None)
-            self.settings.selection = Selection.of(skip, config.window, load_tokenizer(shard_folder(config)), path)
+            tokenizer = load_tokenizer(shard_folder(config))
+            impactful = None if path is None else read_token_types(path, tokenizer)
+            self.settings.selection = Selection(skip, config.window, sentence_ends(tokenizer), impactful)
         elif skip is not None:
             self.settings.skip = skip_function(config, skip)
 

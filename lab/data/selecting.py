@@ -29,7 +29,7 @@ from lab.schema import PathText, Positive, Section, Seed, Tests
 from lab.skip.base import IntArray
 from lab.skip.longrecipe import LongRecipe
 from lab.skip.methods import skip_positions_from_config
-from lab.skip.sentences import BoolArray, draw_sentences, places_of, sentence_ends, sentences_with, split_sentences
+from lab.skip.sentences import BoolArray, draw_sentences, places_of, sentences_with, split_sentences
 
 RESULT = "impact.json"  # written by eval.impact
 FIELD = "skip.selection"
@@ -52,15 +52,6 @@ class Selection:
     budget: int
     ends: BoolArray
     impactful: BoolArray | None
-
-    @classmethod
-    def of(cls, config: LongRecipe, budget: int, tokenizer: Tokenizer, path: Path | None) -> Selection:
-        """Read the selection of a config; `path` is that of eval.impact's result, if the config names one.
-
-        Raises: LabError.
-        """
-        impactful = None if path is None else read_token_types(path, tokenizer)
-        return cls(config, budget, sentence_ends(tokenizer), impactful)
 
     def sentences(self, tokens: IntArray) -> tuple[IntArray, BoolArray, bool]:
         """Split a window, and return its sentences, which of them remain, and whether any has an impactful token."""

@@ -22,10 +22,9 @@ from lab.data.segments import IntArray, SegmentIndex, index_segments
 from lab.data.shards import TokenStore
 from lab.errors import ConfigError
 from lab.masks import Causal, WindowMask
-from lab.shape import Plan, ShapeConfig
-from lab.shape.config import Gaps
+from lab.shape.config import Gaps, ShapeConfig
 from lab.shape.gaps import layouts, plan_gaps
-from lab.shape.profiles import length_frequency, plan_weights
+from lab.shape.profiles import Plan, cut_counts, length_frequency, plan_weights
 
 FIELD = "shape.strategy.method=weights"
 DIGITS = 6  # of the weights on record, which two machines compute alike
@@ -60,8 +59,8 @@ def shape_corpus(shape: ShapeConfig, data: DataConfig, store: TokenStore, mask: 
     if not isinstance(shape.strategy, Gaps):
         return Shaped(plan_weights(shape, target_counts(store, data.mode, data.window, mask.method)), segments)
     options = layouts(data.window, shape.strategy.target_len)
-    natural = length_frequency(natural_counts(store, shape.strategy.target_len))
-    plan = plan_gaps(shape, options, data.window, natural)
+    counts = [cut_counts(np.diff(shard.ends, prepend=0), shape.strategy.target_len) for shard in store.shards]
+    plan = plan_gaps(shape, options, data.window, length_frequency(np.sum(counts, axis=0)))
     probabilities = plan.draws / plan.draws.sum()
 
     def place(tokens: np.ndarray, generator: np.random.Generator) -> np.ndarray:
@@ -69,16 +68,6 @@ def shape_corpus(shape: ShapeConfig, data: DataConfig, store: TokenStore, mask: 
         return layout.ids(len(tokens), generator)
 
     return Shaped(plan, segments, place)
-
-
-def natural_counts(store: TokenStore, window: int) -> IntArray:
-    """Count the segments of each length, documents cut every `window` tokens: int64 (window + 1,)."""
-    counts = np.zeros(window + 1, dtype=np.int64)
-    for shard in store.shards:
-        full, rest = np.divmod(np.diff(shard.ends, prepend=0), window)
-        counts += np.bincount(rest[rest > 0], minlength=window + 1)
-        counts[window] += full.sum()
-    return counts
 
 
 def target_counts(store: TokenStore, mode: Mode, window: int, mask: str) -> IntArray:

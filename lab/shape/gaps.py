@@ -75,8 +75,7 @@ class ChunkLayout:
         places = np.unique((low + (np.arange(PLACES) + 0.5) / PLACES * (high - low)).astype(int))
         window = int(edges[-1])
         pairs = sum(pairs_of_runs(*self.starts(n_tokens, int(u)), window) for u in places)
-        mean: FloatArray = np.add.reduceat(pairs, edges[:-1]) / len(places)
-        return mean
+        return np.add.reduceat(pairs, edges[:-1]) / len(places)
 
 
 def layouts(n_tokens: int, target_len: int) -> list[ChunkLayout]:

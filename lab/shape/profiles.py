@@ -73,6 +73,20 @@ def bin_edges(window: int) -> IntArray:
     return np.unique(np.linspace(1, window, min(BINS, window - 1) + 1).round().astype(np.int64))
 
 
+def cut_counts(lengths: IntArray, window: int, documents: FloatArray | None = None) -> FloatArray:
+    """Count the segments of each length, documents of these lengths, or so many of each, cut every `window` tokens.
+
+    Shapes: (n,), (n,) -> float64 (window + 1,).
+    Example:
+        >>> cut_counts(np.array([2, 5]), 4).tolist()
+        [0.0, 1.0, 1.0, 0.0, 1.0]
+    """
+    documents = np.ones(len(lengths)) if documents is None else documents
+    counts = np.bincount(lengths % window, documents, window + 1).astype(np.float64)
+    counts[[0, window]] = 0, lengths // window @ documents
+    return counts
+
+
 def length_frequency(counts: IntArray | FloatArray) -> FloatArray:
     """Compute f of segments by length: f(i) = sum over n of counts(n) max(n - i, 0).
 

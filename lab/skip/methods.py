@@ -87,4 +87,4 @@ def sentence_faults(config: Skip, n_tokens: int, sentence_lengths: Any) -> list[
     if sum(lengths) == n_tokens:
         return []
     rule = f"must be whole numbers >= 1 that sum to n_tokens={n_tokens}, as every token is in one sentence"
-    return [f"sentence_lengths: {rule}; see lab.skip.split_sentences"]
+    return [f"sentence_lengths: {rule}; see lab.skip.sentences.split_sentences"]
