@@ -35,7 +35,7 @@ from lab.data.tokenizer import load_tokenizer, special_ends
 from lab.errors import DataError
 from lab.launch import exchange
 from lab.masks import WindowMask
-from lab.skip.methods import skip_positions_from_config
+from lab.skip.methods import skip_positions
 from lab.skip.sentences import sentence_ends, split_sentences
 
 Batch = dict[str, Any]
@@ -62,7 +62,7 @@ def skip_function(config: DataConfig, skip: Any) -> AssignIds:
 
     def place(tokens: np.ndarray, generator: np.random.Generator) -> np.ndarray:
         sentences = None if ends is None else split_sentences(tokens, ends)
-        return skip_positions_from_config(skip, len(tokens), sentence_lengths=sentences, generator=generator)
+        return skip_positions(skip, len(tokens), sentence_lengths=sentences, generator=generator)
 
     return place
 

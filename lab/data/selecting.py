@@ -28,7 +28,7 @@ from lab.errors import ConfigError, MissingPackage, first_line
 from lab.schema import PathText, Positive, Section, Seed, Tests
 from lab.skip.base import IntArray
 from lab.skip.longrecipe import LongRecipe
-from lab.skip.methods import skip_positions_from_config
+from lab.skip.methods import skip_positions
 from lab.skip.sentences import BoolArray, draw_sentences, places_of, sentences_with, split_sentences
 
 RESULT = "impact.json"  # written by eval.impact
@@ -78,7 +78,7 @@ class Selection:
         lengths, remaining, matched = self.sentences(tokens)
         kept = draw_sentences(lengths, remaining, self.budget, generator)
         places = places_of(lengths, kept)
-        ids = skip_positions_from_config(self.config, len(places), sentence_lengths=kept[kept > 0], generator=generator)
+        ids = skip_positions(self.config, len(places), sentence_lengths=kept[kept > 0], generator=generator)
         follows = np.diff(places, append=-1) == 1
         return TokenRun(tokens[places], np.where(follows, targets[places], IGNORE), ids, matched=matched)
 

@@ -80,20 +80,18 @@ def target_counts(store: TokenStore, mode: Mode, window: int, mask: str) -> IntA
         raise ConfigError(f"{FIELD}: needs a corpus all of which is scored; leave data.tags and conversations out")
     joined = mode == "concatenated"
     stop = store.n_tokens // window * window if joined else store.n_tokens  # of what is drawn
-    runs, unscored = np.zeros(window + 1, dtype=np.int64), np.zeros(window, dtype=np.int64)
+    whole = joined and mask == "causal"  # a window is one run
+    runs, unscored = np.zeros(window + 1), np.zeros(window)
     for begin, shard in zip(store.starts, store.shards, strict=False):
-        bounds = begin + np.concatenate([[0], shard.ends])
-        starts, ends = np.minimum(bounds[:-1], stop), np.minimum(bounds[1:], stop)
-        first = np.minimum(ends - starts, window - starts % window) if joined else np.minimum(ends - starts, window)
-        full, rest = np.divmod(ends - starts - first, window)
-        runs += np.bincount(first, minlength=window + 1) + np.bincount(rest, minlength=window + 1)
-        runs[window] += full.sum()
-        last = np.where(rest > 0, rest, np.where(full > 0, window, first)) - 1
-        context = (ends - 1) % window if joined and mask == "causal" else last
-        unscored += np.bincount(context[(bounds[1:] <= stop) & (ends > starts)], minlength=window)
-    if joined and mask == "causal":
-        runs = np.bincount([window], [stop // window], window + 1).astype(np.int64)
-    counts: IntArray = np.cumsum(runs[:0:-1])[::-1] - unscored
+        bounds = begin + np.append(0, shard.ends)
+        lengths = np.diff(np.minimum(bounds, stop))
+        first = np.minimum(lengths, -bounds[:-1] % window * joined)  # tokens in a window that has begun
+        runs += np.bincount(first, minlength=window + 1) + cut_counts(lengths - first, window)
+        last = bounds[1:] if whole else np.where(lengths > first, lengths - first, first)
+        unscored += np.bincount((last[(bounds[1:] <= stop) & (lengths > 0)] - 1) % window, minlength=window)
+    if whole:
+        runs = np.bincount([window], [stop // window], window + 1).astype(np.float64)
+    counts: IntArray = (np.cumsum(runs[:0:-1])[::-1] - unscored).astype(np.int64)
     if not counts.any():
         raise ConfigError(f"{FIELD}: the corpus has no targets; use documents of two tokens or more")
     return counts

@@ -113,16 +113,6 @@ def profile_of(frequency: FloatArray, edges: IntArray) -> FloatArray:
     return shares
 
 
-def total_variation(p: FloatArray, q: FloatArray) -> float:
-    """Compute the total variation between two profiles.
-
-    Example:
-        >>> total_variation(np.array([0.5, 0.5]), np.array([0.25, 0.75]))
-        0.25
-    """
-    return float(np.abs(p - q).sum() / 2)
-
-
 def target_frequency(config: ShapeConfig, natural: FloatArray) -> FloatArray:
     """Compute the f of a target, up to a factor.
 
@@ -182,7 +172,7 @@ class Plan:
     @property
     def distance(self) -> float:
         """Total variation between the aim and the profile reached."""
-        return total_variation(self.aimed, self.reached)
+        return float(np.abs(self.aimed - self.reached).sum() / 2)
 
     def within_reach(self, config: ShapeConfig) -> Plan:
         """Return the plan itself, unless it is too far from the target.
