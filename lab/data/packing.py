@@ -113,7 +113,7 @@ class PackStream:
     def _located(self, samples: IntArray) -> list[Segment]:
         """Find the segments of global samples."""
         segments = self.settings.segments
-        return segments.locate(sample_segments(samples, segments.n, self.settings.seed))
+        return [*map(segments.locate, sample_segments(samples, segments.n, self.settings.seed).tolist())]
 
     def _wait(self, sample: int, segment: Segment) -> None:
         settings, selection = self.settings, self.settings.selection

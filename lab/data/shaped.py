@@ -99,7 +99,7 @@ def target_counts(store: TokenStore, mode: Mode, window: int, mask: str) -> IntA
 
 def cut_share(segments: SegmentIndex, store: TokenStore) -> float:
     """Compute the share of documents that a segment ends inside of, in the corpus's first segments."""
-    some = segments.locate(np.arange(min(segments.n, MOST_SEGMENTS)))
+    some = map(segments.locate, range(min(segments.n, MOST_SEGMENTS)))
     cuts = np.array([segment.start + segment.length for segment in some])
     ends = np.concatenate([shard.ends + begin for shard, begin in zip(store.shards, store.starts)])
     owner = np.searchsorted(ends, cuts)
