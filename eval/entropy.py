@@ -28,7 +28,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -37,7 +36,7 @@ from torch import Tensor
 
 from eval.engine.command import Form, TextOptions
 from eval.engine.rows import Row, pivot, to_text
-from eval.engine.run import OnTexts, run_measure
+from eval.engine.run import OnTexts
 from eval.engine.subject import doublings
 from lab.command import Bar, start
 from lab.draw import GREY, draw, layer
@@ -130,7 +129,8 @@ def entropy(logits: Tensor) -> Tensor:
     return terms.sum(-1, dtype=torch.float64).clamp(min=0.0)
 
 
-main = partial(run_measure, Entropy)
+main = Entropy.main
+
 
 if __name__ == "__main__":
     start(main)

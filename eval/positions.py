@@ -141,8 +141,7 @@ def cells(distance: Distance, q_pos: IntArray, k_pos: IntArray) -> FloatArray:
     import torch
 
     rel_pos = distance.rel_pos(torch.from_numpy(q_pos), torch.from_numpy(k_pos)).numpy()
-    causal: FloatArray = np.where(k_pos[None, :] <= q_pos[:, None], rel_pos, np.nan)
-    return causal
+    return np.where(k_pos[None, :] <= q_pos[:, None], rel_pos, np.nan)
 
 
 def values(distance: Distance, length: int) -> FloatArray:

@@ -42,7 +42,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
-from functools import partial
 from itertools import product
 from typing import Any
 
@@ -53,7 +52,7 @@ from torch import Tensor
 
 from eval.engine.command import Form, TextOptions
 from eval.engine.rows import Row, pivot, to_text
-from eval.engine.run import OnTexts, run_measure
+from eval.engine.run import OnTexts
 from eval.engine.subject import doublings
 from lab.command import Bar, start
 from lab.draw import beside, draw
@@ -117,11 +116,11 @@ class Precision(OnTexts):
         self.n_tokens = options.length or min(window, MOST_TOKENS)
         self.lengths = sorted({*(options.lengths or doublings(first, min(WINDOWS * window, last)))})
         self.shifts = sorted({0, *(options.shifts or SHIFTS)})
-        self.longest = max(self.n_tokens, *self.lengths)
-        if depends_on_positions(model.decoder, self.longest, self.shifts):
+        longest = max(self.n_tokens, *self.lengths)
+        if depends_on_positions(model.decoder, longest, self.shifts):
             rule = "depends on the positions themselves, so that a shift changes attention in exact arithmetic too"
             raise ConfigError(f"position: {model.method} {rule}; measure with another method")
-        self.texts = self.draw_texts(self.longest)
+        self.texts = self.draw_texts(longest)
 
     def records(self) -> Iterator[Row]:
         """Measure every text with the model's weights and with random ones, in every arithmetic.
@@ -278,7 +277,8 @@ def depends_on_positions(decoder: Decoder, n_tokens: int, shifts: Sequence[int])
     return any(not torch.equal(seen(shift), seen(0)) for shift in (REFERENCE, *shifts))
 
 
-main = partial(run_measure, Precision)
+main = Precision.main
+
 
 if __name__ == "__main__":
     start(main)

@@ -114,7 +114,7 @@ class ByDepth(NeedleMeasure):
         config = self.config
         rows = []
         with self.counting() as bar:
-            finished = self.kept()
+            finished = self.finished_needles()
             for length in self.lengths:
                 bar.name(f"{length:,} tokens")
                 result = self.probe.run_at(self.subject, length, store=finished)
