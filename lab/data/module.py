@@ -29,12 +29,13 @@ from lab.data.packing import AssignIds, Pack, PackSettings, PackStream
 from lab.data.preparation import end_of_document, is_prepared, prepare, shard_folder
 from lab.data.segments import index_documents, index_segments
 from lab.data.selecting import Selection, read_token_types
-from lab.data.shaped import Shaped, shape_corpus
+from lab.data.shaped import shape_corpus
 from lab.data.shards import TokenStore, read_manifests
 from lab.data.tokenizer import load_tokenizer, special_ends
 from lab.errors import DataError
 from lab.launch import exchange
 from lab.masks import WindowMask
+from lab.shape.profiles import Plan
 from lab.skip.methods import skip_positions
 from lab.skip.sentences import sentence_ends, split_sentences
 
@@ -121,7 +122,7 @@ class PackedData(lightning.LightningDataModule):
         return TokenStore.open(shard_folder(self.config), "train")
 
     @cached_property
-    def shaped(self) -> Shaped | None:
+    def shaped(self) -> Plan | None:
         """The plan of the shape, computed once; None without a shape."""
         experiment = self.experiment
         if experiment.shape is None:
@@ -145,8 +146,8 @@ class PackedData(lightning.LightningDataModule):
             arrangement=arrangement_of(config, experiment.mask),
         )
         if self.shaped is not None:
-            self.settings.skip = self.shaped.skip
-            self.weights = self.shaped.plan.weights
+            self.settings.skip = self.shaped.place
+            self.weights = self.shaped.weights
         elif skip is not None and skip.selects:
             path = self.token_types or (Path(skip.selection) if skip.by_types else None)
             tokenizer = load_tokenizer(shard_folder(config))

@@ -11,19 +11,18 @@ of n tokens has one target of each context 0 .. n - 1, and the last token of a d
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
 
 from lab.data.config import DataConfig, Mode
-from lab.data.packing import AssignIds
 from lab.data.segments import IntArray, SegmentIndex, index_segments
 from lab.data.shards import TokenStore
 from lab.errors import ConfigError
 from lab.masks import Causal, WindowMask
 from lab.shape.config import Gaps, ShapeConfig
-from lab.shape.gaps import layouts, plan_gaps
+from lab.shape.gaps import plan_gaps
 from lab.shape.profiles import Plan, cut_counts, length_frequency, plan_weights
 
 FIELD = "shape.strategy.method=weights"
@@ -31,43 +30,26 @@ DIGITS = 6  # of the weights on record, which two machines compute alike
 MOST_SEGMENTS = 200_000  # segments in which cut documents are counted
 
 
-@dataclass(frozen=True, eq=False)
-class Shaped:
-    """A shaped corpus for training: its segments, the plan, and the function that assigns ids, if any."""
-
-    plan: Plan
-    segments: SegmentIndex
-    skip: AssignIds | None = None
-
-    def cost(self, store: TokenStore, tokens: int) -> dict[str, float]:
-        """Return what a run of `tokens` tokens reads twice or never, the documents it cuts, and its pairs by token."""
-        return {
-            "repeated_frac": max(tokens - store.n_tokens, 0) / tokens,
-            "unread_frac": max(store.n_tokens - tokens, 0) / store.n_tokens,
-            "cut_frac": cut_share(self.segments, store),
-            "pairs_per_token": self.plan.pairs_per_token,
-            "natural_pairs_per_token": self.plan.natural_pairs_per_token,
-        }
-
-
-def shape_corpus(shape: ShapeConfig, data: DataConfig, store: TokenStore, mask: WindowMask = Causal()) -> Shaped:
-    """Plan how a corpus is drawn or weighed, and build the segments that draw it.
+def shape_corpus(shape: ShapeConfig, data: DataConfig, store: TokenStore, mask: WindowMask = Causal()) -> Plan:
+    """Plan how a corpus is drawn or weighed.
 
     Raises: ConfigError for an unreachable target.
     """
-    segments = index_segments(store, data.mode, data.window)
     if not isinstance(shape.strategy, Gaps):
-        return Shaped(plan_weights(shape, target_counts(store, data.mode, data.window, mask.method)), segments)
-    options = layouts(data.window, shape.strategy.target_len)
+        return plan_weights(shape, target_counts(store, data.mode, data.window, mask.method))
     counts = [cut_counts(np.diff(shard.ends, prepend=0), shape.strategy.target_len) for shard in store.shards]
-    plan = plan_gaps(shape, options, data.window, length_frequency(np.sum(counts, axis=0)))
-    probabilities = plan.draws / plan.draws.sum()
+    return plan_gaps(shape, data.window, length_frequency(np.sum(counts, axis=0)))
 
-    def place(tokens: np.ndarray, generator: np.random.Generator) -> np.ndarray:
-        layout = options[generator.choice(len(options), p=probabilities)]
-        return layout.ids(len(tokens), generator)
 
-    return Shaped(plan, segments, place)
+def cost_of(plan: Plan, data: DataConfig, store: TokenStore, tokens: int) -> dict[str, float]:
+    """Return what a run of `tokens` tokens reads twice or never, the documents it cuts, and its pairs by token."""
+    return {
+        "repeated_frac": max(tokens - store.n_tokens, 0) / tokens,
+        "unread_frac": max(store.n_tokens - tokens, 0) / store.n_tokens,
+        "cut_frac": cut_share(index_segments(store, data.mode, data.window), store),
+        "pairs_per_token": plan.pairs_per_token,
+        "natural_pairs_per_token": plan.natural_pairs_per_token,
+    }
 
 
 def target_counts(store: TokenStore, mode: Mode, window: int, mask: str) -> IntArray:
@@ -79,7 +61,7 @@ def target_counts(store: TokenStore, mode: Mode, window: int, mask: str) -> IntA
     if not store.scores_all:
         raise ConfigError(f"{FIELD}: needs a corpus all of which is scored; leave data.tags and conversations out")
     joined = mode == "concatenated"
-    stop = store.n_tokens // window * window if joined else store.n_tokens  # of what is drawn
+    stop = index_segments(store, mode, window).n * window if joined else store.n_tokens  # of what is drawn
     whole = joined and mask == "causal"  # a window is one run
     runs, unscored = np.zeros(window + 1), np.zeros(window)
     for begin, shard in zip(store.starts, store.shards, strict=False):

@@ -47,11 +47,13 @@ Short of W nothing changes. The total variation between the aim and what is reac
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
+from lab.counts.pairs import sum_to_the_end
 from lab.errors import ConfigError
 from lab.shape.config import Exact, ShapeConfig
 
@@ -95,12 +97,8 @@ def length_frequency(counts: IntArray | FloatArray) -> FloatArray:
         >>> length_frequency(np.array([0, 1, 0, 2])).tolist()
         [7.0, 4.0, 2.0]
     """
-    return sum_to_the_end(sum_to_the_end(counts)[1:])  # the inner sum counts the segments of more than i tokens
-
-
-def sum_to_the_end(values: IntArray | FloatArray) -> FloatArray:
-    """Sum the values from each place to the end."""
-    return np.cumsum(values[::-1], dtype=np.float64)[::-1]
+    longer = sum_to_the_end(counts.astype(np.float64))[1:]  # segments of more than i tokens
+    return sum_to_the_end(longer)
 
 
 def profile_of(frequency: FloatArray, edges: IntArray) -> FloatArray:
@@ -154,7 +152,7 @@ class Plan:
     `pairs_per_token` counts the pairs of tokens at distance 1 or more, `natural_pairs_per_token` those of the corpus's
     documents cut every T tokens: attention's work. `weights`, where targets are weighed and nothing is drawn, holds the
     loss weight of a target by its visible context, the profiles are those of the supervised f, and pairs are counted by
-    target.
+    target. `place`, where ids are drawn, assigns them to a sample's tokens.
 
     Shapes: `draws` int64 (layouts,); `natural`, `aimed` and `reached` profiles (bins,), `edges` (bins + 1,);
         `weights` (window,).
@@ -168,6 +166,7 @@ class Plan:
     pairs_per_token: float
     natural_pairs_per_token: float
     weights: FloatArray | None = None
+    place: Callable[[np.ndarray, np.random.Generator], np.ndarray] | None = None
 
     @property
     def distance(self) -> float:
