@@ -57,7 +57,6 @@ def open_model(
     overrides: Mapping[str, Any] | None = None,
     *,
     device: torch.device | str = "cpu",
-    backend: str = "auto",
 ) -> OpenedModel:
     """Open a run folder, a checkpoint in it, a Hugging Face folder or hf:OWNER/NAME@REVISION, to compute in float32.
 
@@ -72,14 +71,14 @@ def open_model(
         folder = place.folder.resolve()
         settings = read_settings(folder)
         own, distance = replaced_methods(settings, overrides)
-        decoder = load_pretrained(folder, frequencies=own, distance=distance, device=device, backend=backend)
+        decoder = load_pretrained(folder, frequencies=own, distance=distance, device=device)
         name = Path(path).name if is_hub_id(Path(path)) else folder.name
         window = settings["max_position_embeddings"]
         return OpenedModel(name, decoder, tokenizer_in(folder), window, settings=settings)
     checkpoint = open_checkpoint(place.folder.resolve())
     folder = checkpoint.folder.parent.parent
     experiment = load_experiment(folder / CONFIG, overrides)
-    decoder = decoder_of(experiment, backend=backend)(None)
+    decoder = decoder_of(experiment)(None)
     load_weights(decoder, checkpoint)
     tokenizer = tokenizer_in(folder) or tokenizer_in(shard_folder(experiment.data))
     window = experiment.data.window

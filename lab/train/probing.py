@@ -37,7 +37,6 @@ from lab.probe.measuring import Found, HeldOutLoss, Measuring, ModelInTraining
 from lab.probe.needles import load_haystack
 from lab.train.checkpoints import folder_name
 from lab.train.environment import describe_source
-from lab.train.folder import RunFolder
 from lab.train.recording import Recording
 from lab.train.saving import Checkpointing, Stopping, crossed, describe
 
@@ -47,7 +46,6 @@ class Probing(Callback):
 
     def __init__(self, experiment: Experiment, recording: Recording, stopping: Stopping, saving: Checkpointing) -> None:
         self.experiment = experiment
-        self.folder = RunFolder(experiment.run.path)
         self.recording = recording
         self.stopping = stopping
         self.saving = saving
@@ -62,7 +60,7 @@ class Probing(Callback):
             loss = HeldOutLoss(data, tokens=tokens, pack_tokens=self.experiment.train.micro_batch_tokens, **part)
         probe = make_needle_probe(self.experiment, module.device)
         self.measuring = Measuring(probe, loss, partial(describe_probed, self.experiment, module.device))
-        self.probed_at = trainer.strategy.broadcast(self.folder.last_probe())
+        self.probed_at = trainer.strategy.broadcast(self.recording.folder.last_probe())
         unprobed = self.probed_at < module.consumed
         if (self.saving.trained and unprobed) or self.interval_passed(module):
             self.run(trainer, module)
@@ -134,16 +132,16 @@ class Probing(Callback):
         """Write what a probe found, or that it failed and why; also where it cannot be written."""
         if isinstance(found, Found):
             try:
-                self.folder.write_counts(counts, consumed)
-                self.folder.write_cases(consumed, found.cases)
-                self.folder.append("probes.jsonl", *found.lines)
+                self.recording.folder.write_counts(counts, consumed)
+                self.recording.folder.write_cases(consumed, found.cases)
+                self.recording.folder.append("probes.jsonl", *found.lines)
                 self.recording.mirror(found.summary)
                 return
             except Exception as error:  # of any kind, such as a full disk
                 found = describe(error)
         show(f"the probe at {consumed:,} tokens failed ({found}); training goes on", error=True)
         with suppress(OSError, DiskError):
-            self.folder.append("probes.jsonl", {**self.measuring.about(consumed), "failed": found})
+            self.recording.folder.append("probes.jsonl", {**self.measuring.about(consumed), "failed": found})
 
 
 def make_needle_probe(experiment: Experiment, device: torch.device) -> NeedleProbe:
