@@ -17,11 +17,11 @@ tokens; `times_allowed` is how many times the roofline the target of 0.1% (2K) o
 from __future__ import annotations
 
 import argparse
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from benchmarks import record, roofline
 from benchmarks.generation import SHAPES
@@ -34,9 +34,9 @@ from lab.data.synthetic import SyntheticText
 from lab.data.tokenizer import train_bpe
 from lab.model.config import DecoderConfig
 from lab.model.decoder import Decoder
-from lab.model.generate import Ended, greedy
 from lab.probe.config import ProbeConfig
-from lab.probe.effective_length import NeedleProbe, Worker
+from lab.probe.effective_length import NeedleProbe
+from lab.probe.measuring import ModelInTraining
 
 DOCUMENTS, VOCABULARY = 300, 600
 ROOF_PART = 1
@@ -75,14 +75,11 @@ def measure(options: argparse.Namespace, length: int, speed: roofline.Speed) -> 
     dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
     decoder = Decoder(model_config(options.model), seed=0).to(device, dtype).eval()
     probe = make_probe(options, length, device)
-
-    def generate(prompts: Tensor, n_tokens: int, ended: Ended | None = None) -> Tensor:
-        return greedy(decoder, prompts, n_tokens, ended=ended)
-
+    model = ModelInTraining(decoder, None, nullcontext)
     draw_s = median_s(
         lambda: [probe.case(length, test) for test in range(options.tests)], torch.device("cpu"), options.turns
     )
-    whole_s = median_s(lambda: probe.run_length(generate, length, Worker()), device, options.turns)
+    whole_s = median_s(lambda: probe.run_at(model, length), device, options.turns)
     sizes = (options.tests, length - options.budget, options.budget)
     least_s = roofline.least_s(decoder.cfg, *sizes, decoder.embedding.weight.element_size(), speed)["whole"]
     return {

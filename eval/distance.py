@@ -4,9 +4,9 @@
 
 MODEL is a run folder (its newest checkpoint is taken), a checkpoint in it, or a Hugging Face folder with a
 tokenizer.json. Each test hides one number an exact number of tokens before the end of the prompt. Prompt and answer
-fill the training window (lab/probe/one_number.py). Beside the share found, with exact limits, stand the mean
+fill the training window (lab/probe/effective_distance.py). Beside the share found, with exact limits, stand the mean
 log-probability of the right number and f, how often training saw the distance. Reach is where a non-increasing fit of
-the share crosses the threshold (lab/probe/effective_distance.py):
+the share crosses the threshold (lab/probe/limits.py):
 
     python -m eval.distance runs/cpu_demo --plot
     python -m eval.distance runs/cpu_demo --distance=plain,string:shift=64,window=32,dca --plot
@@ -31,17 +31,16 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Gt, Le, Lt
 
 from eval.engine.command import Form
-from eval.engine.methods import read_distance
-from eval.engine.needles import as_options, built
+from eval.engine.methods import as_options, read_distance
+from eval.engine.needles import built
 from eval.engine.rows import Row, columns_text, limits, shortened, write_rows
-from eval.engine.run import Measure, run_measure
+from eval.engine.run import Measure
 from lab.command import Bar, start
 from lab.data.tokenizer import check_ids
 from lab.draw import GREY, Rule, below, draw, layer
@@ -95,7 +94,8 @@ class FoundByDistance(Measure):
 
         Raises: LabError.
         """
-        model, options = self.subject.model, self.options
+        model = self.subject.model
+        options = self.options
         own = ProbeConfig() if model.experiment is None else model.experiment.tests
         given: dict[str, Any] = {"distance_tests": own.distance_tests or 100}
         if options.distances is not None:  # in place of the run's own
@@ -115,7 +115,9 @@ class FoundByDistance(Measure):
 
     def rows(self) -> list[Row]:
         """Run the tests that are not finished, and write a row for each distance and one for reach of every method."""
-        probe, config, counts = self.probe, self.probe.config, self.subject.counts
+        probe = self.probe
+        config = probe.config
+        counts = self.subject.counts
         tests = {"tests": "one number", **one_number_tests(probe)}
         rows = []
         total = len(self.methods) * len(probe.distances) * config.distance_tests
@@ -125,7 +127,7 @@ class FoundByDistance(Measure):
                 about = self.subject.row
                 self.names.append(about["method"])
                 self.bar.name(about["method"])
-                first = probe.case(probe.test.reachable[0], 0)
+                first = probe.case(probe.reachable[0], 0)
                 finished = self.finished(tests, first, config.distance_tests, "distance")
                 found = list(probe.run(self.subject, store=finished))
                 of_distance = {**about, "metric": "found_by_distance"}
@@ -148,18 +150,28 @@ class FoundByDistance(Measure):
     def title(self) -> str:
         """Name the model and the tests."""
         tests = f"{self.probe.config.distance_tests} tests at each distance"
-        return f"{self.subject.model.name}, window {self.probe.test.window:,}; {tests}"
+        return f"{self.subject.model.name}, window {self.probe.window:,}; {tests}"
 
     def text(self, rows: Sequence[Row]) -> str:
-        """Write a table for each method."""
+        """Write a table for each method, and its reach."""
+        columns = (
+            ("distance", "distance", ","),
+            ("found", "found", ","),
+            ("tests", "n", ","),
+            ("share", "score", ".3f"),
+            (f"{self.probe.config.confidence:.6g} limits", lambda row: limits(row, ".3f"), ""),
+            ("log p", "log_prob", ".2f"),
+            ("f", "f", ",.0f"),
+        )
         lines = [self.title()]
-        for method in dict.fromkeys(row["method"] for row in rows):
-            lines += ["", method, *method_lines([row for row in rows if row["method"] == method])]
+        for method in dict.fromkeys(self.names):
+            *found, reach = (row for row in rows if row["method"] == method)
+            lines += ["", method, columns_text(found, columns), reach_line(reach)]
         return "\n".join([*lines, ""])
 
     def chart(self, rows: Sequence[Row]) -> Any:
         """Draw shares with limits and their fit; below, f of the training."""
-        window = self.probe.test.window
+        window = self.probe.window
         threshold = self.probe.config.threshold
         whole = [row for row in rows if row["metric"] == "found_by_distance"]
         x: dict[str, Any] = {"x_title": "distance of the number (tokens)"}
@@ -196,22 +208,7 @@ def reach_line(row: Row) -> str:
     return f"reach {reach} at threshold {row['threshold']:g}, within {low} to {high}; f {f}"
 
 
-def method_lines(rows: Sequence[Row]) -> list[str]:
-    """Write one method's share found by distance, and its reach."""
-    *found, reach = rows
-    columns = (
-        ("distance", "distance", ","),
-        ("found", "found", ","),
-        ("tests", "n", ","),
-        ("share", "score", ".3f"),
-        (f"{reach['confidence']:.6g} limits", lambda row: limits(row, ".3f"), ""),
-        ("log p", "log_prob", ".2f"),
-        ("f", "f", ",.0f"),
-    )
-    return [columns_text(found, columns), reach_line(reach)]
-
-
-main = partial(run_measure, FoundByDistance)
+main = FoundByDistance.main
 
 if __name__ == "__main__":
     start(main)

@@ -36,7 +36,7 @@ from torch import Tensor
 
 from eval.engine.command import Form, TextOptions
 from eval.engine.rows import Row, pivot, to_text
-from eval.engine.run import OnTexts, run_measure
+from eval.engine.run import OnTexts
 from eval.engine.subject import doublings
 from lab.command import Bar, start
 from lab.draw import GREY, draw, layer
@@ -129,9 +129,7 @@ def entropy(logits: Tensor) -> Tensor:
     return terms.sum(-1, dtype=torch.float64).clamp(min=0.0)
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Run the command line and return the exit status."""
-    return run_measure(Entropy, arguments)
+main = Entropy.main
 
 
 if __name__ == "__main__":

@@ -78,15 +78,14 @@ def analyse(request: Request) -> Found:
         folder.mkdir(parents=True, exist_ok=True)
     changes = np.abs(score(tuned, windows, device, "tuned") - score(base, windows, device, "base"))
     marked = mark(changes, scored, options.top)
-    tables = {}
-    for by in dict.fromkeys(("class", options.by)):
-        of_token, names = labels_of(by, texts, tags)
-        tables[by] = tally(of_token[windows.targets[scored]], changes[scored], marked[scored], names)
+    labels = {by: labels_of(by, texts, tags) for by in ("class", options.by)}
+    targets = windows.targets[scored]
+    tables = {by: tally(of[targets], changes[scored], marked[scored], names) for by, (of, names) in labels.items()}
     types = tables[options.by]
     chosen = choose(types, options.coverage, options.min_count)
     if not chosen:
         raise DataError(f"--min_count={options.min_count}: no {options.by} is so frequent; lower it or add --windows")
-    token_ids = np.flatnonzero(np.isin(of_token, chosen))
+    token_ids = np.flatnonzero(np.isin(labels[options.by][0], chosen))
     rows = types.assign(chosen=types.index.isin(chosen)).to_dict("records")
     result: dict[str, Any] = {
         "base": {"path": str(models[0]), **source(base, device)},
@@ -104,7 +103,7 @@ def analyse(request: Request) -> Found:
     write_json(folder / RESULT, result)
     picture = folder / "impact.png" if request.plots else None
     if picture is not None:
-        of_token, names = labels_of("pos" if options.by == "pos" else "class", texts, tags)
+        of_token, names = labels["pos" if options.by == "pos" else "class"]
         title = f"{base.name} against {tuned.name}: what was marked in {len(windows.targets):,} windows"
         save(chart(np.array(names)[of_token[windows.targets]], marked, title), picture)
     tables[options.by] = types.assign(label=types["label"].where(~types.index.isin(chosen), types["label"] + " *"))
@@ -154,11 +153,8 @@ def score(model: OpenedModel, windows: Windows, device: torch.device, name: str)
     """
     check_ids([windows.tokens.max(), windows.targets.max()], model.decoder.cfg.vocab_size)
     decoder = model.decoder.to(device)
-    bar = Bar(zip(windows.tokens, windows.targets, strict=True), desc=name, unit="window", total=len(windows.tokens))
-    found = [
-        target_logits(decoder, *(torch.from_numpy(x)[None].to(device) for x in (tokens, targets))).cpu()
-        for tokens, targets in bar
-    ]
+    pairs = torch.from_numpy(np.stack([windows.tokens, windows.targets], axis=1))[:, :, None]
+    found = [target_logits(decoder, *pair.to(device)).cpu() for pair in Bar(pairs, desc=name, unit="window")]
     decoder.to("cpu")
     return torch.cat(found).double().numpy()
 

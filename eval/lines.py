@@ -40,7 +40,7 @@ from eval.engine.answers import answer_budget, choose_lengths, summed
 from eval.engine.cases import Distinct, TextCase, Writer, draw_pair, fit
 from eval.engine.command import CellOptions, Form
 from eval.engine.rows import Row, limits
-from eval.engine.run import Cell, Measure, run_measure
+from eval.engine.run import Cell, Measure
 from eval.engine.subject import SUBJECT
 from lab.command import start
 from lab.schema import Length, Tests
@@ -170,7 +170,7 @@ class LineRetrieval(Measure):
         return self.length_chart(rows, "tests passed", title, **style)
 
 
-main = partial(run_measure, LineRetrieval)
+main = LineRetrieval.main
 
 if __name__ == "__main__":
     start(main)

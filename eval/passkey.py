@@ -35,10 +35,8 @@ every test with its key and answer. The picture, one for each subject and protoc
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from operator import itemgetter
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -46,16 +44,17 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from annotated_types import Ge, Le
 
-from eval.engine.answers import answer_budget, choose_lengths, draw_key, summed
-from eval.engine.cases import NOISE, Draft, Writer, finish
+from eval.engine.answers import answer_budget, choose_lengths, summed
+from eval.engine.cases import NOISE, Draft, Writer, draw_number, finish
 from eval.engine.command import CellOptions, Form
 from eval.engine.rows import Row, pivot, to_text
-from eval.engine.run import Cell, Measure, run_measure
+from eval.engine.run import Cell, Measure
 from eval.engine.subject import SUBJECT, haystack_of
 from lab.command import start
 from lab.data import synthetic
 from lab.data.config import Synthetic
 from lab.draw import draw
+from lab.probe.measuring import hashed
 from lab.probe.needles import check_enough, next_word
 from lab.schema import Length, PathText, Tests
 
@@ -97,7 +96,7 @@ def draft(digits: int, filler: str, depth: float, seed: int, index: int) -> Draf
     The key and the filler's beginning are a function of seed and index, the same at every length and depth.
     """
     rng = np.random.default_rng([seed, index])
-    key = draw_key(rng, digits)
+    key = draw_number(rng, digits)
     compose = words(filler, key, depth, rng) if filler else garbage(key, depth)
     return Draft(compose, 0, (key,), lambda units: {"depth": depth, "filler_units": units})
 
@@ -141,7 +140,8 @@ class Passkey(Measure):
 
     def prepare(self) -> None:
         """Choose the protocol, its filler and the lengths."""
-        options, subject = self.options, self.subject
+        options = self.options
+        subject = self.subject
         corpus = None if subject.model.experiment is None else subject.model.experiment.data.corpus
         self.protocol = options.protocol or ("lab" if isinstance(corpus, Synthetic) else "passkey")
         is_lab = self.protocol == "lab"
@@ -166,7 +166,7 @@ class Passkey(Measure):
             "metric": "passkey",
             "protocol": self.protocol,
             "digits": self.digits,
-            "filler": hashlib.sha256(self.filler.encode()).hexdigest()[:16] if self.filler else None,
+            "filler": hashed(self.filler) if self.filler else None,
             "answer_budget": self.budget,
             "n": self.options.tests,
             "seed": self.options.seed,
@@ -207,7 +207,7 @@ class Passkey(Measure):
         return self.path.with_name(f"passkey-{digest}.png")
 
 
-main = partial(run_measure, Passkey)
+main = Passkey.main
 
 if __name__ == "__main__":
     start(main)

@@ -27,7 +27,6 @@ import hashlib
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -36,8 +35,9 @@ import numpy.typing as npt
 from annotated_types import Ge, Le
 
 from eval.engine.command import CellOptions, Form
+from eval.engine.methods import as_options
 from eval.engine.rows import Row, limits
-from eval.engine.run import Cell, Measure, run_measure
+from eval.engine.run import Cell, Measure
 from eval.engine.sliding import CONFIDENCE, text_losses, windows
 from eval.engine.subject import NO_CORPUS, SUBJECT, Subject, doublings
 from lab.command import Bar, start
@@ -114,7 +114,8 @@ class Perplexity(Measure):
         window = max(2, self.subject.model.train_len)
         self.contexts = tuple(sorted(set(options.lengths or doublings(max(2, -(-window // 4)), window))))
         self.stride = options.stride or max(1, min(STRIDE, self.contexts[0] // 2))
-        options = replace(options, lengths=self.contexts, stride=self.stride)  # which checks them
+        with as_options():  # their rules are checked
+            options = replace(options, lengths=self.contexts, stride=self.stride)
         found = documents_of(self.subject, options.text, options.text_field)
         least = options.min_tokens or self.contexts[-1]
         long_enough = [ids[: options.tokens] for ids in found if len(ids) >= least]
@@ -211,7 +212,7 @@ def digest_of(documents: Sequence[npt.NDArray[np.int64]]) -> str:
     return hashlib.sha256(b"".join(parts)).hexdigest()[:16]
 
 
-main = partial(run_measure, Perplexity)
+main = Perplexity.main
 
 if __name__ == "__main__":
     start(main)

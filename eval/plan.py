@@ -31,7 +31,7 @@ from annotated_types import Ge, Le
 
 from eval.engine.command import Form, Request, run
 from eval.engine.law import Law, Point, fit_law, measured, published
-from eval.engine.lengths import SLIMPAJAMA, FloatArray, LengthHistogram, read_lengths
+from eval.engine.lengths import SLIMPAJAMA, FloatArray, read_lengths
 from eval.engine.records import read_runs, unpacked
 from eval.engine.rows import Found, Row, limits, save, to_text
 from lab.command import start
@@ -41,6 +41,8 @@ from lab.schema import Length, PathText, Positive, PositiveFloat, Section
 FRACTIONS = (1 / 8, 1 / 4, 1 / 2, 3 / 4)  # of the window, where f is printed
 SHARES = ("f", "share_to", "share_from", "segments_to")
 FORMS = {"window": ",", "f at the reach": ".3g", "error": "+.0%", **dict.fromkeys(SHARES, ".4g")}
+FORMS |= {f"f({part:g}L)": ".3g" for part in FRACTIONS}
+Arm = tuple[Row, FloatArray]  # a window and a mode, and f(i) / f(0) of them
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,11 +67,6 @@ class PlanOptions(Section):
         wide = [i for i in self.positions if i >= min(self.window)]
         return [f"positions={i}: must be < {min(self.window)}, the window; lower it" for i in wide]
 
-    def arms(self, lengths: LengthHistogram) -> Iterator[tuple[Row, FloatArray]]:
-        """Name every window with every mode, and compute f(i) / f(0) of it."""
-        for window, mode in product(self.window, self.mode):
-            yield {"window": window, "mode": mode}, lengths.frequency(window, mode)
-
 
 def report(runs: Sequence[Path], options: PlanOptions) -> Found:
     """Fit, check and predict; the rows are the predictions, or with --positions the shares of f.
@@ -77,18 +74,26 @@ def report(runs: Sequence[Path], options: PlanOptions) -> Found:
     Raises: LabError.
     """
     lengths = read_lengths(options.corpus)
+    pairs = product(options.window, options.mode)
+    arms: list[Arm] = [({"window": window, "mode": mode}, lengths.frequency(window, mode)) for window, mode in pairs]
     if options.positions:
-        rows = list(shares_of(lengths, options))
+        rows = list(shares_of(arms, options))
         shown = [{name: row[name] for name in ("position", "window", "mode", *SHARES)} for row in rows]
         return Found(to_text(shown, FORMS), rows)
     evidence = measured(read_runs(runs)) if runs else published(read_lengths(SLIMPAJAMA))
     law = fit_law(evidence.points)
     n = sum(not point.open for point in evidence.points)
     size = f"models of {evidence.parameters:,.0f} parameters"
-    rows = expected(lengths, options, law, evidence.source)
+    rows = [
+        {"law": evidence.source, "tokens": options.tokens, **arm, **law.expect(f, options.tokens)} for arm, f in arms
+    ]
+    if options.target is not None:
+        for row, (_, f) in zip(rows, arms, strict=True):
+            row |= {"target": options.target, "target_tokens": law.tokens_for(f, options.target)}
+    seen = [arm | {f"f({x:g}L)": f[int(x * arm["window"])] * options.tokens for x in FRACTIONS} for arm, f in arms]
     parts = [
         f"corpus: {lengths.name}; {options.tokens:.3g} tokens",
-        frequencies(lengths, options),
+        to_text(seen, FORMS),
         "\n".join([f"law of {evidence.source}, {size}, n = {n}: F = {law.f:.3g}", *evidence.left_out]),
         held_out(evidence.points),
         predictions(rows, options),
@@ -96,42 +101,15 @@ def report(runs: Sequence[Path], options: PlanOptions) -> Found:
     return Found("\n\n".join(parts), rows)
 
 
-def frequencies(lengths: LengthHistogram, options: PlanOptions) -> str:
-    """Lay out f at fractions of each window."""
-    rows = []
-    for arm, per_token in options.arms(lengths):
-        f = {f"f({part:g}L)": per_token[int(part * arm["window"])] * options.tokens for part in FRACTIONS}
-        rows.append({**arm, **f})
-    return to_text(rows, {"window": ",", **dict.fromkeys(f, ".3g")})
-
-
-def expected(lengths: LengthHistogram, options: PlanOptions, law: Law, source: str) -> list[Row]:
-    """List what a law predicts for each window and mode."""
-    rows = []
-    for arm, per_token in options.arms(lengths):
-        row = {"law": source, "tokens": options.tokens, **arm, **law.expect(per_token, options.tokens)}
-        if options.target is not None:
-            row |= {"target": options.target, "target_tokens": law.tokens_for(per_token, options.target)}
-        rows.append(row)
-    return rows
-
-
 def predictions(rows: Sequence[Row], options: PlanOptions) -> str:
     """Lay out the reach to expect, and the tokens that a target takes, unknown where it is beyond the window."""
-    names = (f"tokens for {options.target or 0:,}", "from", "to")
-    table = []
-    for row in rows:
-        shown = {
-            "window": row["window"],
-            "mode": row["mode"],
-            "expected reach": in_words(row),
-            "limits": limits(row, ","),
-        }
-        if options.target is not None:
-            needed = row["target_tokens"] or []
-            shown |= dict(zip(names, [*needed, None, None, None], strict=False))
-        table.append(shown)
-    return f"expected after {options.tokens:.3g} tokens:\n{to_text(table, FORMS | dict.fromkeys(names, '.3g'))}"
+    heads = [] if options.target is None else [f"tokens for {options.target:,}", "from", "to"]
+    table = [
+        {"window": row["window"], "mode": row["mode"], "expected reach": in_words(row), "limits": limits(row, ",")}
+        | dict(zip(heads, [*(row.get("target_tokens") or []), None, None, None], strict=False))
+        for row in rows
+    ]
+    return f"expected after {options.tokens:.3g} tokens:\n{to_text(table, FORMS | dict.fromkeys(heads, '.3g'))}"
 
 
 def in_words(found: Row) -> str:
@@ -178,18 +156,17 @@ def prediction(law: Law, point: Point) -> Row:
     return {**row, "error": min(error, 0.0) if point.open else error}
 
 
-def shares_of(lengths: LengthHistogram, options: PlanOptions) -> Iterator[Row]:
+def shares_of(arms: Sequence[Arm], options: PlanOptions) -> Iterator[Row]:
     """Make a result for each window, mode and position.
 
     `share_to` is the share of f up to a position, `share_from` from it on, `segments_to` that of segments as long.
 
     Example:
-        >>> lengths = LengthHistogram("one", np.array([4]), np.array([1.0]))
-        >>> full = PlanOptions(window=(8,), positions=(2,), mode=("concatenated",), tokens=8.0)
-        >>> [[round(row[name], 4) for name in SHARES] for row in shares_of(lengths, full)]
+        >>> full = PlanOptions(window=(8,), positions=(2,), tokens=8.0)
+        >>> [[round(row[name], 4) for name in SHARES] for row in shares_of([({}, np.arange(8, 0, -1) / 8)], full)]
         [[6.0, 0.5833, 0.5833, 0.0]]
     """
-    for arm, per_token in options.arms(lengths):
+    for arm, per_token in arms:
         total = per_token.sum()
         segments = np.diff(np.append(per_token, [0, 0]), 2)  # f is their double sum from behind
         for i in options.positions:

@@ -38,7 +38,7 @@ from annotated_types import Ge, Le
 from eval.engine.command import Form, Request, run
 from eval.engine.lengths import FloatArray, IntArray, natural_lengths
 from eval.engine.rows import Found, Row, save
-from eval.engine.skip_ids import LONGEST, SkipOptions, evenly, show_skip
+from eval.engine.skip_ids import LONGEST, SkipOptions, show_skip
 from lab.command import NOTHING_WRITTEN, parse_method, read_options, settings_lines, start
 from lab.draw import beside, draw
 from lab.draw import save as save_chart
@@ -97,25 +97,18 @@ def parse(request: Request) -> tuple[Any, Any]:
     Raises: ConfigError with a line for every fault, options named as they are written.
     """
     named = parse_method(str(request.model), "METHOD")
-    config_class = look_up(METHODS, named.pop("method"), "METHOD")
-    options_class = options_of(config_class)
+    method = named.pop("method")
     given = {**named, **request.options}
-    own = {field.name for field in fields(options_class)}
-    built: list[Any] = []
-    faults: list[str] = []
-    for one, names in ((config_class, given.keys() - own), (options_class, given.keys() & own)):
-        try:
-            built.append(read_options(one, {name: given[name] for name in names}))
-        except ConfigError as error:
-            faults += error.faults
-    if faults:
-        raise ConfigError(*faults)
-    return built[0], built[1]
-
-
-def options_of(config_class: type[Any]) -> type[Any]:
-    """Return the class of the command's options for a method."""
-    return SkipOptions if config_class in SKIP_METHODS.values() else MatrixOptions
+    config_class = look_up(METHODS, method, "METHOD")
+    options_class: type[Any] = SkipOptions if method in SKIP_METHODS else MatrixOptions
+    own = {field.name: given.pop(field.name) for field in fields(options_class) if field.name in given}
+    faults: tuple[str, ...] = ()
+    try:
+        config = read_options(config_class, given)
+    except ConfigError as error:
+        faults = error.faults
+    options = read_options(options_class, own, faults)  # which raises those faults as well
+    return config, options
 
 
 def show_matrix(distance: Distance, options: MatrixOptions) -> tuple[str, list[Row]]:
@@ -123,7 +116,8 @@ def show_matrix(distance: Distance, options: MatrixOptions) -> tuple[str, list[R
     length = options.length
     held = values(distance, length)
     parameters = resolved(distance)
-    last = last_row(distance, length)
+    positions = np.arange(length)
+    last = cells(distance, positions[-1:], positions).ravel()
     lines = {
         "method": " ".join([distance.method, *(f"--{name}={json.dumps(value)}" for name, value in parameters.items())]),
         "length": f"{length} tokens",
@@ -147,17 +141,7 @@ def cells(distance: Distance, q_pos: IntArray, k_pos: IntArray) -> FloatArray:
     import torch
 
     rel_pos = distance.rel_pos(torch.from_numpy(q_pos), torch.from_numpy(k_pos)).numpy()
-    causal: FloatArray = np.where(k_pos[None, :] <= q_pos[:, None], rel_pos, np.nan)
-    return causal
-
-
-def last_row(distance: Distance, length: int) -> FloatArray:
-    """Compute what the last query sees.
-
-    Shapes: float64 (length,).
-    """
-    positions = np.arange(length)
-    return cells(distance, positions[-1:], positions).ravel()
+    return np.where(k_pos[None, :] <= q_pos[:, None], rel_pos, np.nan)
 
 
 def values(distance: Distance, length: int) -> FloatArray:
@@ -168,7 +152,7 @@ def values(distance: Distance, length: int) -> FloatArray:
     """
     positions = np.arange(length)
     first_column = cells(distance, positions, positions[:1])
-    found = np.unique(np.append(first_column, last_row(distance, length)))
+    found = np.unique(np.append(first_column, cells(distance, positions[-1:], positions)))
     return found[~np.isnan(found)]
 
 
@@ -218,21 +202,10 @@ def resolved(config: Any) -> dict[str, Any]:
     """
     parameters = {field.name: getattr(config, field.name) for field in fields(config) if field.name != "method"}
     if isinstance(config, Dca):
-        own = {"window": config.w, "parts": None} if config.parts == "all" else {"parts": config.parts}
-        parameters |= {"chunk": config.s, **own}
+        parameters["chunk"] = config.s
+        if config.parts == "all":
+            parameters |= {"window": config.w, "parts": None}
     return {name: value for name, value in parameters.items() if value is not None}
-
-
-def interpolated(f: FloatArray, rel_pos: FloatArray) -> FloatArray:
-    """Return f at any relative positions: linear between whole ones, as Eq. 2 is too, 0 beyond them, nan at nan.
-
-    Source: arXiv:2410.18745, Eq. 2.
-    Example:
-        >>> interpolated(np.array([36.0, 29.0, 23.0]), np.array([0.0, 1.5, 2.5, 3.0, 9.0, np.nan])).tolist()
-        [36.0, 26.0, 11.5, 0.0, 0.0, nan]
-    """
-    found: FloatArray = np.interp(rel_pos, np.arange(len(f) + 1), np.append(f, 0))
-    return found
 
 
 def matrix_chart(distance: Distance, options: MatrixOptions) -> Any:
@@ -240,9 +213,9 @@ def matrix_chart(distance: Distance, options: MatrixOptions) -> Any:
     import pandas as pd
 
     f = natural_lengths(options.length).frequency(options.length, "natural")
-    at = evenly(options.length, CELLS)
+    at = np.linspace(0, options.length - 1, min(options.length, CELLS)).round().astype(np.int64)
     rel_pos = cells(distance, at, at)
-    share = interpolated(f, rel_pos)
+    share = np.interp(rel_pos, np.arange(len(f) + 1), np.append(f, 0))  # linear as in Eq. 2, 0 beyond, nan at nan
     grid = pd.DataFrame({"position": rel_pos.ravel(), "share": share.ravel()})
     grid["query"] = np.repeat(at, len(at))
     grid["key"] = np.tile(at, len(at))
@@ -260,9 +233,8 @@ def matrix_chart(distance: Distance, options: MatrixOptions) -> Any:
 def settings() -> list[str]:
     """Describe the options, and every method's parameters."""
     lines = []
-    for options in (MatrixOptions, SkipOptions):
-        methods = ", ".join(method for method, config in METHODS.items() if options_of(config) is options)
-        lines += [f"Options of {methods} (default; meaning):", "", *settings_lines(options), ""]
+    for options, methods in ((MatrixOptions, DISTANCE_METHODS), (SkipOptions, SKIP_METHODS)):
+        lines += [f"Options of {', '.join(methods)} (default; meaning):", "", *settings_lines(options), ""]
     for method, config in METHODS.items():
         names = [field.name for field in fields(config) if field.name not in ("method", "selection")]
         lines += ["", f"{method} (default; meaning):", "", *settings_lines(config, names)]

@@ -40,7 +40,9 @@ curves are of a whole model in bfloat16 on a GPU, as bf16_model is there; bf16 l
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -50,7 +52,7 @@ from torch import Tensor
 
 from eval.engine.command import Form, TextOptions
 from eval.engine.rows import Row, pivot, to_text
-from eval.engine.run import OnTexts, run_measure
+from eval.engine.run import OnTexts
 from eval.engine.subject import doublings
 from lab.command import Bar, start
 from lab.draw import beside, draw
@@ -114,11 +116,11 @@ class Precision(OnTexts):
         self.n_tokens = options.length or min(window, MOST_TOKENS)
         self.lengths = sorted({*(options.lengths or doublings(first, min(WINDOWS * window, last)))})
         self.shifts = sorted({0, *(options.shifts or SHIFTS)})
-        self.longest = max(self.n_tokens, *self.lengths)
-        if depends_on_positions(model.decoder, self.longest, self.shifts):
+        longest = max(self.n_tokens, *self.lengths)
+        if depends_on_positions(model.decoder, longest, self.shifts):
             rule = "depends on the positions themselves, so that a shift changes attention in exact arithmetic too"
             raise ConfigError(f"position: {model.method} {rule}; measure with another method")
-        self.texts = self.draw_texts(self.longest)
+        self.texts = self.draw_texts(longest)
 
     def records(self) -> Iterator[Row]:
         """Measure every text with the model's weights and with random ones, in every arithmetic.
@@ -126,21 +128,20 @@ class Precision(OnTexts):
         A result is a D, a D_logit or a profile by token; `std` is over texts, None of a single one.
         """
         trained = self.subject.model.decoder
-        names = [name for name, arithmetic in ARITHMETICS.items() if self.options.whole_model or not arithmetic.whole]
+        taken = [name for name, arithmetic in ARITHMETICS.items() if self.options.whole_model or not arithmetic.whole]
         decoders = {"trained": trained, "random": rebuilt(trained, self.options.seed)}
-        bar = Bar(total=len(decoders) * len(names) * len(self.texts), desc="precision", unit="text")
-        with bar:
-            for weights, decoder in decoders.items():
-                for name in names:
-                    arithmetic, profiles, logits = ARITHMETICS[name], [], []
-                    used = in_bfloat16(decoder) if arithmetic.whole else decoder
-                    for text in self.texts[:, None]:
-                        profiles.append(key_differences(used, text[:, : self.n_tokens], self.shifts, arithmetic))
-                        logits.append([first_logit_difference(used, text[:, :n], 0, arithmetic) for n in self.lengths])
-                        bar.update()
-                    about = {"weights": weights, "arithmetic": name, "reference": REFERENCE}
-                    by_token = torch.cat(profiles).cpu().numpy()
-                    yield from self.rows_of(about, by_token, np.array([[float(x) for x in row] for row in logits]))
+        with Bar(total=len(decoders) * len(taken) * len(self.texts), desc="precision", unit="text") as bar:
+            for (weights, decoder), name in product(decoders.items(), taken):
+                arithmetic, profiles, logits = ARITHMETICS[name], [], []
+                used = deepcopy(decoder).bfloat16() if arithmetic.whole else decoder
+                for text in self.texts[:, None]:
+                    profiles.append(key_differences(used, text[:, : self.n_tokens], self.shifts, arithmetic))
+                    logits.append(
+                        [first_logit_difference(used, text[:, :n], 0, arithmetic).item() for n in self.lengths]
+                    )
+                    bar.update()
+                about = {"weights": weights, "arithmetic": name, "reference": REFERENCE}
+                yield from self.rows_of(about, torch.cat(profiles).cpu().numpy(), np.array(logits))
 
     def rows_of(self, about: Row, by_token: Values, by_length: Values) -> Iterator[Row]:
         """Make the results of one weights and arithmetic.
@@ -148,13 +149,13 @@ class Precision(OnTexts):
         Shapes: by_token float64 (texts, len(shifts), n_tokens), the terms of D; by_length float64 (texts,
             len(lengths)), D_logit.
         """
-        for shift, values, profile in zip(self.shifts, by_token.sum(-1).T, by_token.mean(0), strict=True):
+        profiles = by_token.mean(0)
+        tokens = {"tokens": self.n_tokens}
+        for shift, values, profile in zip(self.shifts, by_token.sum(-1).T, profiles, strict=True):
             first = float(profile[0] / profile.sum()) if profile.any() else None
-            row = {**about, "shift": shift, "tokens": self.n_tokens, **summary(values), "first_token_frac": first}
-            yield {"metric": "D", **row}
-        profile = by_token.mean(0)[self.shifts.index(0)]
-        row = {**about, "shift": 0, "tokens": self.n_tokens, "n": len(by_token), "values": profile.tolist()}
-        yield {"metric": "D_by_token", **row}
+            yield {"metric": "D", **about, "shift": shift, **tokens, **summary(values), "first_token_frac": first}
+        of_texts = {"n": len(by_token), "values": profiles[0].tolist()}  # 0 is the least shift
+        yield {"metric": "D_by_token", **about, "shift": 0, **tokens, **of_texts}
         for length, values in zip(self.lengths, by_length.T, strict=True):
             yield {"metric": "D_logit", **about, "shift": 0, "tokens": length, **summary(values)}
 
@@ -164,8 +165,8 @@ class Precision(OnTexts):
         first = {row["curve"]: row["first_token_frac"] for row in of(rows, "D") if row["shift"] == 0}
         by_shift.loc["first token"] = {curve: "-" if x is None else f"{x:.1%}" for curve, x in first.items()}
         by_length = pivot(of(rows, "D_logit"), "tokens", "curve", "value").map("{:.3g}".format).rename("{:,}".format)
-        heads = f"D (Eq. 4): {self.n_tokens:,} tokens, mean over n = {len(self.texts)}", PAIR
-        return f"{heads[0]}\n{to_text(by_shift)}\n\nD_logit (Eq. 5): {heads[1]}\n{to_text(by_length)}"
+        head = f"D (Eq. 4): {self.n_tokens:,} tokens, mean over n = {len(self.texts)}"
+        return f"{head}\n{to_text(by_shift)}\n\nD_logit (Eq. 5): {PAIR}\n{to_text(by_length)}"
 
     def chart(self, rows: Sequence[Row]) -> Any:
         """Draw a picture like Figure 1 of arXiv:2411.13476, with logarithmic axes so that fp32 is seen too."""
@@ -240,8 +241,8 @@ def first_logit_difference(decoder: Decoder, tokens: Tensor, shift: int, arithme
     return total / n_tokens
 
 
-def rebuilt(decoder: Decoder, seed: int | None) -> Decoder:
-    """Make another decoder of the same config and position methods, its weights drawn with a seed or left to fill."""
+def rebuilt(decoder: Decoder, seed: int) -> Decoder:
+    """Make another decoder of the same config and position methods, its weights drawn with a seed."""
     other = Decoder(
         decoder.cfg,
         frequencies=decoder.frequencies,
@@ -250,13 +251,6 @@ def rebuilt(decoder: Decoder, seed: int | None) -> Decoder:
         seed=seed,
     )
     return other.to(decoder.embedding.weight.device).eval()
-
-
-def in_bfloat16(decoder: Decoder) -> Decoder:
-    """Copy a decoder with weights rounded to bfloat16, which makes its activations bfloat16 as well."""
-    other = rebuilt(decoder, seed=None)
-    other.load_state_dict(decoder.state_dict())
-    return other.bfloat16()
 
 
 def at_shifts(
@@ -283,9 +277,7 @@ def depends_on_positions(decoder: Decoder, n_tokens: int, shifts: Sequence[int])
     return any(not torch.equal(seen(shift), seen(0)) for shift in (REFERENCE, *shifts))
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Run the command line and return the exit status."""
-    return run_measure(Precision, arguments)
+main = Precision.main
 
 
 if __name__ == "__main__":

@@ -35,17 +35,17 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
 from typing import Any
 
+from eval.engine.answers import share
 from eval.engine.command import Request
 from eval.engine.depths import ByDepth
 from eval.engine.methods import METHODS, Setting, named
-from eval.engine.needles import FORMS, NeedleMeasure, ProbeOptions, effective
+from eval.engine.needles import NeedleMeasure, ProbeOptions, effective
 from eval.engine.rows import Column, Results, Row, columns_text, limits, shortened
-from eval.engine.run import Measure, run_measure
-from eval.engine.statistics import BASE, methods_table, pair, share
+from eval.engine.run import Measure
+from eval.engine.statistics import BASE, methods_table, pair
 from eval.engine.subject import SUBJECT
 from lab.command import start
 from lab.draw import Rule
@@ -102,7 +102,7 @@ class ByLength(NeedleMeasure):
         """Probe length after length, and write the records that training's probe writes."""
         self.curve: list[LengthResult] = []
         with self.counting() as bar:
-            for result in self.probe.run(self.subject.generate, store=self.kept()):
+            for result in self.probe.run(self.subject, store=self.finished_needles()):
                 self.curve.append(result)
                 bar.total -= self.config.tests - result.tests
                 bar.update(sum(each.tests for each in self.curve) - bar.n)
@@ -121,7 +121,8 @@ class ByLength(NeedleMeasure):
         """Write the curve, and the effective length at every threshold."""
         config = self.config
         *curve, summary = rows
-        columns: list[Column] = [(name, name, FORMS[name]) for name in ("length", "passed", "tests", "accuracy")]
+        columns: list[Column] = [(name, name, ",") for name in ("length", "passed", "tests")]
+        columns.append(("accuracy", "accuracy", ".3f"))
         columns.append((f"{config.confidence:.6g} limits", lambda row: limits(row, ".3f"), ""))
         lines = [columns_text(curve, columns), *map(effective, summary["thresholds"])]
         if config.sequential:
@@ -190,7 +191,7 @@ class ByMethod(NeedleMeasure):
         config = self.config
         decoder = self.subject.model.decoder
         decoder.frequencies, decoder.distance = item.place(self.own)
-        result = self.probe.run_length(self.subject.generate, length, store=self.kept())
+        result = self.probe.run_at(self.subject, length, store=self.finished_needles())
         passed = [row["found"] >= config.required for row in result.cases]
         row = {
             **self.about,
@@ -237,7 +238,7 @@ class ByMethod(NeedleMeasure):
         return self.folder / f"methods-{digest}.png"
 
 
-main = partial(run_measure, ByLength)
+main = ByLength.main
 
 if __name__ == "__main__":
     start(main)

@@ -16,12 +16,11 @@ Exit status: 0 done; 2 a mistake in the input, or a target out of reach, one lin
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
 from eval.engine.command import Form, Request, run
@@ -31,14 +30,12 @@ from lab.command import start
 from lab.config import Experiment, load_experiment
 from lab.data.module import PackedData
 from lab.data.preparation import shard_folder
-from lab.data.shaped import Shaped, shape_corpus
+from lab.data.shaped import shape_corpus
 from lab.data.shards import TokenStore
 from lab.errors import ConfigError
 from lab.shape import Plan
-from lab.skip import run_lengths
 
 PARTS = 4  # of the window, that the table sums the pairs over
-SAMPLES = 40  # whose ids are shown
 NAMES = ("natural", "aimed", "reached")
 
 
@@ -65,7 +62,7 @@ def report(experiment: Experiment, picture: Path | None) -> Found:
     shares = shares.assign(**{name: getattr(plan, name) for name in NAMES})
     if picture is not None:
         title = f"{title}: total variation {plan.distance:.3f}"
-        draw.save(draw.beside(profiles(shares, plan), effect(experiment, shaped), title=title), picture)
+        draw.save(draw.beside(*panels(shares, plan), title=title), picture)
     costs = {"metric": "cost", "tokens": tokens, "total_variation": plan.distance, **cost}
     return Found("\n".join(lines), [costs, *shares.to_dict("records")], picture=picture)
 
@@ -86,31 +83,16 @@ def table(plan: Plan) -> str:
     return "\n".join([*lines, f"total variation, aimed to reached: {plan.distance:.4f}"])
 
 
-def profiles(shares: pd.DataFrame, plan: Plan) -> Any:
-    """Draw the share of the pairs at each distance."""
+def panels(shares: pd.DataFrame, plan: Plan) -> Iterator[Any]:
+    """Draw the share of the pairs at each distance, and the loss weights where there are any."""
     each = shares[[*NAMES]].div(shares["to"] + 1 - shares["from"], axis=0).assign(distance=shares["from"])
     points = each.melt("distance", var_name="profile", value_name="share")
     title = f"share of the {'pairs' if plan.weights is None else 'supervised pairs'} at each distance"
-    return draw.draw(points, "distance", "share", series="profile", names=NAMES, title=title, marks=False)
-
-
-def effect(experiment: Experiment, shaped: Shaped) -> Any:
-    """Draw the loss weights by visible context, or the ids of some samples, one below the other."""
-    if shaped.plan.weights is not None:
-        weights = [{"context": c, "weight": w} for c, w in enumerate(shaped.plan.weights.tolist())]
+    yield draw.draw(points, "distance", "share", series="profile", names=NAMES, title=title, marks=False)
+    if plan.weights is not None:
+        weights = pd.DataFrame({"weight": plan.weights}).rename_axis("context").reset_index()
         title = "loss weight of a target by its visible context"
-        return draw.draw(weights, "context", "weight", title=title, rules=[draw.Rule("y", 1)], marks=False)
-    assert shaped.skip is not None, "a shape weighs targets or skips ids"
-    tokens: npt.NDArray[np.int64] = np.zeros(experiment.data.window, np.int64)
-    runs = []
-    for sample in range(SAMPLES):
-        ids = shaped.skip(tokens, np.random.default_rng([experiment.run.seed, sample]))
-        lengths = run_lengths(ids)
-        starts = ids[np.cumsum(lengths) - lengths]
-        ends = (starts + lengths - 1).tolist()
-        runs += [{"sample": sample, "id": a, "first": a, "last": b} for a, b in zip(starts.tolist(), ends, strict=True)]
-    title = f"ids of {SAMPLES} samples of {len(tokens):,} tokens"
-    return draw.draw(runs, "sample", "id", low="first", high="last", kind="point", title=title)
+        yield draw.draw(weights, "context", "weight", title=title, rules=[draw.Rule("y", 1)], marks=False)
 
 
 def main(arguments: Sequence[str]) -> int:

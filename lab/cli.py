@@ -47,7 +47,7 @@ def commands() -> dict[str, tuple[str, str]]:
     for folder in (ROOT / "lab", ROOT / "eval"):
         for path in sorted([*folder.glob("*.py"), *folder.glob("*/__main__.py")]):
             text = path.read_text(encoding="utf-8")
-            if MAIN in text and "\nmain = moved(" not in text and path.stem != "cli":
+            if MAIN in text and "    moved(" not in text and path.stem != "cli":
                 module = ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__main__")
                 found[module.partition(".")[2]] = (module, re.split(r": |\.?\n", text.split('"""')[1])[0])
     return found

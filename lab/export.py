@@ -59,7 +59,7 @@ def export(words: Words) -> str:
     name_positions(model.decoder, weights_only=words.options.weights_only)
     export_model(model, Path(output))
     lost = f"; without {had}, which config.json has no name for" if model.method != had else ""
-    n = sum(parameter.numel() for parameter in model.decoder.parameters())
+    n = model.decoder.cfg.n_parameters()
     return f"{output}: {model.name} at {model.consumed_tokens or 0:,} tokens, {n:,} parameters, {model.method}{lost}"
 
 
@@ -68,19 +68,17 @@ def name_positions(decoder: Decoder, *, weights_only: bool) -> None:
 
     Raises: ConfigError with a line for each method.
     """
+    own = decoder.frequencies
     unnamed = {}
     if not decoder.distance.is_plain or decoder.distance.scales_logits:
         unnamed["distance"] = decoder.distance.method
-    if decoder.frequencies.method not in WRITTEN_AS:
-        unnamed["frequency"] = decoder.frequencies.method
+        decoder.distance = distance("plain")
+    if own.method not in WRITTEN_AS:
+        unnamed["frequency"] = own.method
+        decoder.frequencies = frequencies("rope", head_dim=decoder.cfg.head_dim, theta=own.theta)
     if unnamed and not weights_only:
         rule = "has no name in a Hugging Face folder; add --weights_only to write plain RoPE in its place"
         raise ConfigError(*(f"position.{kind}.method={name}: {rule}" for kind, name in unnamed.items()))
-    if "distance" in unnamed:
-        decoder.distance = distance("plain")
-    if "frequency" in unnamed:
-        theta = decoder.frequencies.theta
-        decoder.frequencies = frequencies("rope", head_dim=decoder.cfg.head_dim, theta=theta)
 
 
 def export_model(model: OpenedModel, output: Path) -> None:
@@ -91,10 +89,9 @@ def export_model(model: OpenedModel, output: Path) -> None:
     tokenizer = needed(model.tokenizer)
     ids = token_ids(model)
     longest = longest_text(model)
-    given = {name: number for name, number in ids.items() if number is not None}
     about = {
         "tokenizer_class": "PreTrainedTokenizerFast",
-        **{name.removesuffix("_id"): tokenizer.id_to_token(number) for name, number in given.items()},
+        **{name.removesuffix("_id"): tokenizer.id_to_token(n) for name, n in ids.items() if n is not None},
         "clean_up_tokenization_spaces": False,
         "model_input_names": ["input_ids", "attention_mask"],
         **({} if longest is None else {"model_max_length": longest}),

@@ -13,6 +13,7 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from lab.config import Experiment, load_experiment
+from lab.config.sections import override
 from lab.data.preparation import end_of_document, shard_folder
 from lab.data.tokenizer import load_tokenizer, special_ends
 from lab.errors import ConfigError
@@ -22,7 +23,7 @@ from lab.model.huggingface.pretrained import load_pretrained
 from lab.positions import Distance, Frequencies, frequencies
 from lab.positions.methods import Replaced, describe_pair
 from lab.positions.string import of_length
-from lab.schema import override, part, validated
+from lab.schema import part, validated
 from lab.source import CONFIG, FIELD, find_place, is_hub_id, tokenizer_of
 from lab.train.checkpoints import load_weights, open_checkpoint, read_weights_of
 from lab.train.environment import decoder_of

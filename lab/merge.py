@@ -96,7 +96,7 @@ def merge(words: Words) -> str:
     files = {} if tokenizer is None else {TOKENIZER: tokenizer.read_text(encoding="utf-8")}
     save_pretrained(kept, words.options.o, train_len=train_len, token_ids=shared_ids(models), files=files)
     parts = " + ".join(f"{share:g} {path}" for path, share in zip(paths, shares, strict=True))
-    n = sum(parameter.numel() for parameter in kept.parameters())
+    n = kept.cfg.n_parameters()
     return f"{words.options.o}: {parts}, {n:,} parameters; {'with a' if tokenizer else 'no'} {TOKENIZER}"
 
 

@@ -31,11 +31,11 @@ from typing import Any, Literal, NamedTuple
 
 from lab.command import Syntax
 from lab.config import Experiment, StartConfig, load_experiment
+from lab.config.sections import override
 from lab.data.selecting import ImpactConfig
 from lab.errors import ConfigError, LabError
-from lab.schema import Positive, Section, format_yaml, override, part, read_yaml, validated
+from lab.schema import Positive, Section, flatten, format_yaml, part, read_yaml, validated
 from lab.source import Source, read_source
-from lab.train.arms import flatten
 
 SYNTAX = Syntax(
     flags=("--dry_run",),

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from eval.engine.cases import TextCase, Writer
+from eval.engine.cases import TextCase, Writer, draw_number
 from eval.engine.rows import Results, Row, shortened
 from eval.engine.subject import doublings
 from lab.command import Bar
@@ -33,11 +33,17 @@ def summed(outcome: Outcome) -> Row:
     """Summarize the tests of a cell: the share passed, with exact limits, and the prompts' lengths."""
     tests = len(outcome.records)
     passed = sum(record["passed"] for record in outcome.records)
-    low, high = share_limits(passed, tests, CONFIDENCE)
     tokens = [record["prompt_tokens"] for record in outcome.records]
-    known = {"score": passed / tests, "low": low, "high": high, "confidence": CONFIDENCE, "passed": passed}
-    lengths = {"prompt_tokens": {"least": min(tokens), "most": max(tokens)}}
-    return {**known, **lengths, "seconds": outcome.seconds}
+    known = {**share(passed, tests, CONFIDENCE), "confidence": CONFIDENCE, "passed": passed}
+    return {**known, "prompt_tokens": {"least": min(tokens), "most": max(tokens)}, "seconds": outcome.seconds}
+
+
+def share(passed: int, tests: int, confidence: float) -> Row:
+    """Return a share with its exact limits; nulls where there are no tests."""
+    if not tests:
+        return {"score": None, "low": None, "high": None}
+    low, high = share_limits(passed, tests, confidence)
+    return {"score": passed / tests, "low": low, "high": high}
 
 
 def first_number(text: str) -> str | None:
@@ -57,18 +63,13 @@ def judge(drawn: TextCase, answer: str) -> Row:
     return {"expected": expected, "answer": answer, "passed": first_number(answer) == expected, **drawn.facts}
 
 
-def draw_key(rng: np.random.Generator, digits: int) -> str:
-    """Draw a number of exactly `digits` digits."""
-    return str(rng.integers(10 ** (digits - 1), 10**digits))
-
-
 def answer_budget(writer: Writer, digits: int, default: int) -> int:
     """Count the tokens that are left for the answer: the default, or the longest of a sample of answers.
 
     Raises: DataError for a tokenizer that does not read a number back whole.
     """
     rng = np.random.default_rng(0)
-    numbers = [draw_key(rng, digits) for _ in range(SAMPLE)]
+    numbers = [draw_number(rng, digits) for _ in range(SAMPLE)]
     for number in numbers:
         writer.check_spelling([number], lambda text, expected: float(first_number(text) == expected[0]))
     return max(default, *(len(writer.spell([number])) for number in numbers))

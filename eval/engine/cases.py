@@ -211,9 +211,9 @@ def draw_pair(rng: Generator) -> str:
     return f"{adjectives[rng.integers(len(adjectives))]}-{nouns[rng.integers(len(nouns))]}"
 
 
-def draw_number(rng: Generator) -> str:
-    """Draw a number of 7 digits."""
-    return str(rng.integers(10 ** (DIGITS - 1), 10**DIGITS))
+def draw_number(rng: Generator, digits: int = DIGITS) -> str:
+    """Draw a number of exactly `digits` digits."""
+    return str(rng.integers(10 ** (digits - 1), 10**digits))
 
 
 def draw_uuid(rng: Generator) -> str:

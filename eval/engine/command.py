@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, NoReturn
 
 from eval.engine.methods import expand, method_overrides, names_of, split_words
 from eval.engine.rows import Found, document
@@ -110,14 +110,10 @@ def run(
     return command.run(description, arguments, work, syntax=form.syntax, settings=lines, stopped=stopped)
 
 
-def moved(line: str) -> Callable[[Sequence[str]], int]:
-    """Make what a command of another name prints: the line that says where it went."""
-
-    def main(arguments: Sequence[str]) -> int:
-        show(line, error=True)
-        return command.WRONG
-
-    return main
+def moved(line: str) -> NoReturn:
+    """End a command of another name with the line that says where it went."""
+    show(line, error=True)
+    raise SystemExit(command.WRONG)
 
 
 @contextlib.contextmanager

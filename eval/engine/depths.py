@@ -20,9 +20,9 @@ from typing import Any
 
 import numpy as np
 
+from eval.engine.answers import share
 from eval.engine.needles import STYLE, NeedleMeasure
 from eval.engine.rows import Row, limits, pivot, shortened, to_text, write_rows
-from eval.engine.statistics import share
 from lab.draw import below, draw
 from lab.errors import ConfigError
 from lab.probe.config import ProbeConfig
@@ -114,10 +114,10 @@ class ByDepth(NeedleMeasure):
         config = self.config
         rows = []
         with self.counting() as bar:
-            finished = self.kept()
+            finished = self.finished_needles()
             for length in self.lengths:
                 bar.name(f"{length:,} tokens")
-                result = self.probe.run_length(self.subject.generate, length, store=finished)
+                result = self.probe.run_at(self.subject, length, store=finished)
                 shared = {**self.about, "length": length, "seconds": result.seconds}
                 cells = depth_rows(result.cases, self.depths, config.confidence)
                 rows += [{**shared, "metric": "found_by_depth", **row} for row in cells]

@@ -34,7 +34,8 @@ from __future__ import annotations
 
 import glob
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -122,6 +123,16 @@ def named(word: str, train_len: int, length: int) -> Setting:
     return Setting(method, assumed, {**item.parameters, **given}, word)
 
 
+@contextmanager
+def as_options() -> Iterator[None]:
+    """Report faults of settings by the names of the options that set them; those of a probe lack its prefixes."""
+    try:
+        yield
+    except ConfigError as error:
+        faults = (fault.replace("probe.", "--").replace("distance_", "") for fault in error.faults)
+        raise ConfigError(*(f"--{fault.removeprefix('--')}" for fault in faults)) from error
+
+
 def parameters_of(kind: str, word: str, train_len: Callable[[], int], length: int | None) -> dict[str, Any]:
     """Read a word as the settings of a method; a name alone takes derived ones, where there are such.
 
@@ -142,11 +153,8 @@ def read_distance(word: str, train_len: int, length: int) -> Distance:
         (96, 64)
     """
     given = parameters_of("distance", word, lambda: train_len, length)
-    try:
-        built: Distance = validated(PositionConfig, {"distance": given}).distance
-    except ConfigError as error:
-        raise ConfigError(*(f"--{fault}" for fault in error.faults)) from error
-    return built
+    with as_options():
+        return validated(PositionConfig, {"distance": given}).distance
 
 
 def split_words(text: str) -> list[str]:

@@ -5,8 +5,7 @@ Test k of a length is drawn from (seed, length, k). Results are shown by length,
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -14,6 +13,7 @@ from annotated_types import Ge, Gt, Le, Lt
 
 from eval.engine.answers import FinishedTests
 from eval.engine.command import Form
+from eval.engine.methods import as_options
 from eval.engine.rows import Row
 from eval.engine.run import Measure
 from eval.engine.subject import Subject, haystack_of
@@ -30,7 +30,6 @@ from lab.schema import Length, PathText, Positive, Section, Seed, Share, Tests
 EIGHTHS = 8  # lengths up to the training window of a model without a probe of its own
 AnyProbe = TypeVar("AnyProbe", bound=Probe)
 STYLE: dict[str, Any] = {"x_title": "length (tokens)", "percent": True}
-FORMS = {**dict.fromkeys(("length", "tests", "passed", "miss any"), ","), "accuracy": ".3f"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,16 +88,6 @@ class ProbeOptions(Section):
         return [f"lengths={length}: is given twice; keep one" for length in sorted({*known}) if known.count(length) > 1]
 
 
-@contextmanager
-def as_options() -> Iterator[None]:
-    """Report faults of a probe's settings, and of its tests, by the names of the options."""
-    try:
-        yield
-    except ConfigError as error:
-        faults = (fault.replace("probe.", "--").replace("distance_", "") for fault in error.faults)
-        raise ConfigError(*(f"--{fault.removeprefix('--')}" for fault in faults)) from error
-
-
 def built(kind: type[AnyProbe], subject: Subject, config: ProbeConfig, haystack: str | None, window: int) -> AnyProbe:
     """Build the tests of a model; `haystack` is the option, in place of the run's own.
 
@@ -125,7 +114,8 @@ class NeedleMeasure(Measure):
 
         Raises: LabError.
         """
-        subject, window = self.subject, self.subject.model.train_len
+        subject = self.subject
+        window = subject.model.train_len
         own = {item.name: getattr(self.options, item.name, None) for item in fields(ProbeConfig)}
         given = {name: value for name, value in own.items() if value is not None}
         experiment = subject.model.experiment
@@ -153,7 +143,7 @@ class NeedleMeasure(Measure):
         """What every row says of the model and the tests."""
         return {**self.subject.row, **tests_of(self.probe)}
 
-    def kept(self) -> FinishedTests:
+    def finished_needles(self) -> FinishedTests:
         """Open the file of the finished tests; what passes is judged later."""
         tests = {name: value for name, value in tests_of(self.probe).items() if name != "required"}
         return self.finished(tests, self.probe.case(self.probe.shortest, 0), self.config.tests)

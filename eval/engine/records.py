@@ -58,8 +58,7 @@ def records_of(run: Path) -> Iterator[Row]:
             with np.load(path) as arrays:
                 yield {**record, "arrays": {name: arrays[name].tolist() for name in arrays.files}}
         elif path.suffix == ".jsonl":
-            rows: Iterable[Row] = map(json.loads, path.read_text("utf-8").splitlines())
-            yield from ({**record, "row": row} for row in rows)
+            yield from ({**record, "row": json.loads(line)} for line in path.read_text("utf-8").splitlines())
         else:
             yield {**record, "text": path.read_text("utf-8")}
 
@@ -145,7 +144,6 @@ KINDS = {  # by what kind_of returns
     "needles_by_method": Kind("methods", "{required} of {needles} needles", NEEDLES),
     "harness": Kind("harness", "{task} {metric} {filter}", HARNESS, "score"),
     "distance": Kind("distance", "numbers found", ("needles", "digits", "answer_budget", "haystack")),
-    "found_by_prompt": Kind("distance", "numbers found in {context} tokens", ("needles", "digits", "haystack")),
     "needles_by_distance": Kind("distance", "numbers found, several in a test", ()),
     "probe": Kind("probe", "{required} of {needles} needles", NEEDLES),
 }

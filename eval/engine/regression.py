@@ -64,8 +64,7 @@ class Regression(NamedTuple):
 
 def measured(points: pd.DataFrame) -> npt.NDArray[np.bool_]:
     """Mark the points whose reach was measured."""
-    out: npt.NDArray[np.bool_] = (points["low"] == points["high"]).to_numpy()
-    return out
+    return np.asarray(points["low"] == points["high"])
 
 
 def separable(points: pd.DataFrame, columns: Sequence[str]) -> tuple[tuple[str, ...], dict[str, str]]:
@@ -148,8 +147,7 @@ def errors_of(d: Floats, sigma: float, x: Floats, y: Floats, side: Floats) -> Fl
     """Return the standard errors of d at a given s."""
     u = side * (y / sigma - x @ d)
     curvature = np.where(side == 0, 1.0, mills(u) * (mills(u) + u))
-    errors: Floats = np.sqrt(np.diag(np.linalg.inv((x.T * curvature) @ x + PRIOR**2 * np.eye(x.shape[1]))))
-    return errors
+    return np.sqrt(np.diag(np.linalg.inv((x.T * curvature) @ x + PRIOR**2 * np.eye(x.shape[1]))))
 
 
 def bootstrap(points: pd.DataFrame, whole: Regression, resamples: int) -> tuple[pd.DataFrame, int]:

@@ -63,10 +63,6 @@ class Results:
         """Return the finished row of the same name."""
         return self.kept.get(self.name(row))
 
-    def alike(self, row: Mapping[str, Any], fields: Sequence[str]) -> list[Row]:
-        """List the rows that agree with one in some fields."""
-        return [other for other in self if all(other.get(field) == row[field] for field in fields)]
-
     def append(self, rows: Iterable[Mapping[str, Any]]) -> None:
         """Append rows; they are on the disk when this returns."""
         new = [dict(row) for row in rows]
@@ -89,10 +85,6 @@ class Results:
         if tests is not None:
             self.part(tests[0]).unlink(missing_ok=True)
         return whole
-
-    def started(self, tests: str) -> Results:
-        """Open the finished tests of a cell, whose file will be `tests`."""
-        return Results(self.part(tests), ("test",))
 
     def part(self, tests: str) -> Path:
         """Name the file of a cell's finished tests."""

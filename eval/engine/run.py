@@ -20,7 +20,7 @@ The file's docstring is the help text. It declares its options and a subclass of
         columns = (("share", "score", ".3f"),)   the table: heading, the field or a function of the row, format
         def chart(self, rows): ...               the picture, made by lab.draw
 
-    main = partial(run_measure, Passkey)
+    main = Passkey.main
 
 The engine does the rest. It reads the command line, expands patterns of models, and opens each model under the methods
 asked for (self.subject). It shows the bar, skips rows that are already in KIND.jsonl and appends each new one. It keeps
@@ -83,6 +83,13 @@ class Measure:
         self.subject = subject
         self.bar: Any = None
         self.prepare()
+
+    @classmethod
+    def main(cls, arguments: Sequence[str]) -> int:
+        """Run the measure as a command and return the exit status."""
+        one = lambda request: cls.chosen(request)(request, open_subject(request)).found()  # noqa: E731
+        about = sys.modules[cls.__module__].__doc__
+        return run(f"eval.{cls.kind}", about, cls.form, one, arguments, stopped=cls.stopped)
 
     @classmethod
     def chosen(cls, request: Request) -> type[Measure]:
@@ -182,7 +189,7 @@ class Measure:
         Raises: ConfigError where a test cannot be written, DataError for a tokenizer that is not the model's.
         """
         subject = self.subject
-        started = self.results.started(self.file_of(cell))
+        started = Results(self.results.part(self.file_of(cell)), ("test",))
         known = {row["test"]: row for row in started if row["test"] < cell.tests}
         todo = [index for index in range(cell.tests) if index not in known]
         self.bar.update(len(known))
@@ -230,7 +237,9 @@ class Measure:
         rows = self.rows()
         picture = self.picture(rows) if self.request.plots else None
         if picture is not None:
-            save(self.chart(self.results.alike(rows[0], self.alike) if self.alike else rows), picture)
+            others = self.results if self.alike else rows
+            alike = [row for row in others if all(row.get(field) == rows[0][field] for field in self.alike)]
+            save(self.chart(alike), picture)
         return Found(self.text(rows), rows, self.path, picture)
 
 
@@ -286,15 +295,3 @@ class OnTexts(Measure):
         name = options.text and f"--text={options.text}"
         sizes = {"n_tokens": n_tokens, "texts": options.texts, "seed": options.seed, "vocab_size": subject.vocab_size}
         return torch.from_numpy(draw_texts(text, name, subject.tokenizer, **sizes)).to(subject.device)
-
-
-def run_measure(measure: type[Measure], arguments: Sequence[str]) -> int:
-    """Run a measure as a command and return the exit status."""
-
-    def one(request: Request) -> Found:
-        chosen = measure.chosen(request)
-        return chosen(request, open_subject(request)).found()
-
-    about = sys.modules[measure.__module__].__doc__
-    name = f"eval.{measure.kind}"
-    return run(name, about, measure.form, one, arguments, stopped=measure.stopped)

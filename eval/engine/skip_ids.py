@@ -103,13 +103,3 @@ def measure(drawn: Iterable[IntArray], target_len: int) -> tuple[Row, FloatArray
     f = counts.frequency()
     row = {"mean_distance": float(np.mean(distances)), "mean_run_length": float(np.concatenate(runs).mean())}
     return {**row, "largest": largest}, f / f[0]
-
-
-def evenly(length: int, most: int) -> IntArray:
-    """Choose at most `most` of the positions 0 .. length - 1, evenly, both ends among them.
-
-    Example:
-        >>> evenly(9, 5).tolist()
-        [0, 2, 4, 6, 8]
-    """
-    return np.unique(np.linspace(0, length - 1, min(length, most)).round().astype(np.int64))

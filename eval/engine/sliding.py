@@ -146,5 +146,4 @@ def scored(score: Score, texts: Sequence[IntArray], batch: Sequence[tuple[int, W
     for row, (number, window) in enumerate(batch):
         places = slice(window.first - 1 - window.begin, window.end - 1 - window.begin)  # each predicts the next token
         targets[row, places] = texts[number][window.first : window.end]
-    sums: list[float] = score(torch.from_numpy(tokens), torch.from_numpy(targets)).double().sum(1).tolist()
-    return sums
+    return score(torch.from_numpy(tokens), torch.from_numpy(targets)).double().sum(1).tolist()

@@ -1,4 +1,4 @@
-"""Shares of tests with limits, tests of two results by the outcomes of their tests, and Holm's correction.
+"""Tests of two results by the outcomes of their tests, and Holm's correction.
 
 Some tests are passed by only one of the two: b by the first, c by the second. Where the methods pass equally often,
 either is as likely:
@@ -37,7 +37,7 @@ LIMITS = "exact limits that lie apart, as tests stopped early"
 SEEDS_PAIRED, SEEDS = "paired t over the same seeds", "Welch's t over seeds"
 BASE, LEVEL = "rope", 0.05
 FORMS = {"n": ",", "share": ".3f", "p": ".2g", "found": ".3f"}
-KEY = ("method", "protocol", "needles", "digits", "answer_budget", "seed")  # of finished tests, beside hashes
+KEY = ("method", "precision", "protocol", "needles", "digits", "answer_budget", "seed")  # of tests, beside hashes
 
 
 def pair(first: Sequence[bool], second: Sequence[bool]) -> Row:
@@ -67,14 +67,6 @@ def holm(p: pd.Series[float]) -> pd.Series[float]:
     """
     rising = p.dropna().sort_values()
     return (rising * np.arange(len(rising), 0, -1)).clip(upper=1).cummax().reindex(p.index)
-
-
-def share(passed: int, tests: int, confidence: float) -> dict[str, Any]:
-    """Return a share with its exact limits; nulls where there are no tests."""
-    if not tests:
-        return {"score": None, "low": None, "high": None}
-    low, high = share_limits(passed, tests, confidence)
-    return {"score": passed / tests, "low": low, "high": high}
 
 
 def judge(cells: pd.DataFrame) -> pd.DataFrame:
@@ -185,11 +177,10 @@ def tests_file(record: Any) -> Path | None:
     row, folder = record.row, record.folder
     if record.evaluation not in ("probe", "methods", "distance"):
         return folder / str(row["cases"]) if row.get("cases") else None
-    precisions = (row["precision"], {"bfloat16": "bf16", "float32": "fp32"}.get(row["precision"]))
     for path in sorted(folder.glob("tests-*.jsonl")) if record.evaluation != "probe" else ():
         key = next(RunFolder(folder).read(path.name), {}).get("key", {})
         hashes = all(str(key.get(name)).startswith(str(row.get(name))) for name in ("weights", "haystack"))
-        if hashes and key.get("precision") in precisions and all(key.get(name) == row.get(name) for name in KEY):
+        if hashes and all(key.get(name) == row.get(name) for name in KEY):
             return Path(path)
     is_single = "length" in row or "distance" in row  # and no summary
     return folder / f"cases/tokens-{row.get('consumed_tokens') or 0:015d}.jsonl" if is_single else None

@@ -45,7 +45,7 @@ from scipy.special import stdtrit
 
 from eval.engine.command import CellOptions, Form
 from eval.engine.rows import Results, Row, finite, limits, shortened, to_text
-from eval.engine.run import Measure, run_measure
+from eval.engine.run import Measure
 from eval.engine.subject import SUBJECT
 from eval.harness.model import Truncate, harness_model
 from lab.command import start
@@ -256,9 +256,7 @@ def as_number(value: Any) -> float | None:
     return float(value) if isinstance(value, Real) and math.isfinite(value) else None
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Run the command line and return the exit status."""
-    return run_measure(Harness, arguments)
+main = Harness.main
 
 
 if __name__ == "__main__":

@@ -30,7 +30,7 @@ import pandas as pd
 from eval.engine.cases import Turn, Writer
 from eval.engine.command import CellOptions, Form
 from eval.engine.rows import Row, to_text
-from eval.engine.run import Cell, Measure, run_measure
+from eval.engine.run import Cell, Measure
 from eval.engine.subject import SUBJECT, doublings, open_subject
 from eval.ruler.sources import STANDIN, name_of, read_sources
 from eval.ruler.tasks import ALL, LLAMA2_7B_AT_4K, TASKS, VERSION, Task, averages, effective_length, interval
@@ -197,9 +197,7 @@ class Ruler(Measure):
         return "\n".join(lines)
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Run the command line and return the exit status."""
-    return run_measure(Ruler, arguments)
+main = Ruler.main
 
 
 if __name__ == "__main__":

@@ -136,10 +136,9 @@ class DataConfig(Section):
 
     def shard_identity(self) -> dict[str, object]:
         """The settings that determine the shards; two runs with the same identity share them."""
-        if self.upsample is not None and self.base is not None:
-            base = self.base.shard_identity()
-            return {"base": base, "upsample": asdict(self.upsample), "version": DERIVED_VERSION}
         identity = asdict(self)
+        if self.base is not None:
+            return {"base": self.base.shard_identity(), "upsample": identity["upsample"], "version": DERIVED_VERSION}
         identity = {name: identity[name] for name in ("held_out_frac", "tags", "corpus", "tokenizer")}
         if isinstance(self.tokenizer, Bpe):
             identity["tokenizer"]["sample_documents"] = self.sample_documents

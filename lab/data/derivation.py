@@ -84,11 +84,11 @@ def plan(base: Path, upsample: Upsample) -> tuple[list[DerivedShard], dict[str, 
     sources = sorted({name for path in shards.shards_in(base) for name in shards.read_manifest(path)["sources"]})
 
     def counted(shard: Shard, copies: Ints | int = 1) -> Ints:
-        """Count documents and tokens by class: int64 (2, n_classes), exact below 2^53."""
+        """Count documents and tokens by class: int64 (2, n_classes)."""
         lengths, classes = classes_of(shard, sources)
-        amounts = (np.ones_like(lengths) * copies, copies * lengths)
-        counts = [np.bincount(classes, weights=amount, minlength=2 * len(sources)) for amount in amounts]
-        return np.stack(counts).astype(np.int64)
+        counts = np.zeros((2 * len(sources), 2), dtype=np.int64)
+        np.add.at(counts, classes, np.column_stack(np.broadcast_arrays(copies, copies * lengths)))
+        return counts.T
 
     own = {shard.folder: counted(shard) for shard in parts}
     before: Ints = sum(own.values())  # type: ignore[assignment]
@@ -96,14 +96,14 @@ def plan(base: Path, upsample: Upsample) -> tuple[list[DerivedShard], dict[str, 
     if None not in kept:
         why = f"{', '.join(sorted({*map(str, kept)}))}; long ones have more than {upsample.longer_than:,} tokens"
         raise DataError(f"data.upsample.share={upsample.share}: changes no source ({why}); raise it, or leave it out")
-    offsets = draw_offsets(len(before[0]))
-    earlier = np.zeros_like(before)
-    jobs = []
-    for path in shards.shards_in(base):
-        jobs.append(DerivedShard(path, sources, weights.ravel(), offsets, earlier[0].copy()))
-        earlier += own.get(path, 0)
-    copied = {job.shard: job for job in jobs}
-    after: Ints = sum(counted(shard, copied[shard.folder].copies(shard)) for shard in parts)  # type: ignore[assignment]
+    offsets = np.random.default_rng(SEED).integers(OFFSETS, size=len(before[0])) / OFFSETS
+    documents = [own[path][0] if path in own else np.zeros_like(before[0]) for path in shards.shards_in(base)]
+    earlier = np.cumsum(documents, axis=0) - documents
+    jobs = {
+        path: DerivedShard(path, sources, weights.ravel(), offsets, row)
+        for path, row in zip(shards.shards_in(base), earlier, strict=True)
+    }
+    after: Ints = sum(counted(shard, jobs[shard.folder].copies(shard)) for shard in parts)  # type: ignore[assignment]
     if not after[1].sum():
         raise DataError(f"data.upsample.tokens={upsample.tokens}: leaves no document; raise it or leave it out")
     rows = [
@@ -112,7 +112,7 @@ def plan(base: Path, upsample: Upsample) -> tuple[list[DerivedShard], dict[str, 
         for k, name in enumerate(sources)
     ]
     rows.sort(key=lambda row: -row["tokens_before"])
-    return jobs, {**asdict(upsample), "sources": [*rows, row_of("all", before, after)]}
+    return [*jobs.values()], {**asdict(upsample), "sources": [*rows, row_of("all", before, after)]}
 
 
 def row_of(source: str, before: Ints, after: Ints) -> dict[str, Any]:
@@ -163,20 +163,12 @@ def weigh(tokens: Ints, upsample: Upsample) -> tuple[Floats, list[str | None]]:
         >>> weights.round(3).tolist(), kept
         ([[0.571, 2.0], [1.0, 1.0]], [None, 'no long documents'])
     """
-    share, total = upsample.share, tokens.sum(1)
-    weights = np.ones(tokens.shape)
-    kept: list[str | None] = []
-    for source, (short, long) in enumerate(tokens.tolist()):
-        reasons = (long == 0, short == 0, long >= share * (short + long))
-        kept.append(next((why for why, holds in zip(KEPT, reasons) if holds), None))
-        if kept[-1] is None:
-            weights[source] = (1 - share) * total[source] / short, share * total[source] / long
-    return weights * (1 if upsample.tokens is None else upsample.tokens / int(total.sum())), kept
-
-
-def draw_offsets(n_classes: int, seed: int = SEED) -> Floats:
-    """Draw u for every class, a multiple of 1 / OFFSETS in [0, 1)."""
-    return np.random.default_rng(seed).integers(OFFSETS, size=n_classes) / OFFSETS
+    total, (short, long) = tokens.sum(1, keepdims=True), tokens.T
+    wanted = total * [1 - upsample.share, upsample.share]
+    kept = np.select([long == 0, short == 0, long >= wanted[:, 1]], KEPT, "")
+    weights = np.divide(wanted, tokens, out=np.ones(tokens.shape), where=kept[:, None] == "")
+    scale = 1 if upsample.tokens is None else upsample.tokens / int(total.sum())
+    return weights * scale, [why or None for why in kept.tolist()]
 
 
 def copies_of(lengths: Ints, classes: Ints, before: Ints, weights: Floats, offsets: Floats) -> Ints:

@@ -25,7 +25,7 @@ from lab.data.config import Bpe, DataConfig
 from lab.data.corpora import open_corpus
 from lab.data.segments import index_documents
 from lab.data.shards import SPLITS, Split, task_name
-from lab.data.tokenizer import EOS, TOKENIZER, no_text, obtain_tokenizer, run_task
+from lab.data.tokenizer import EOS, TOKENIZER, obtain_tokenizer, run_task
 from lab.errors import DataError
 
 INPUTS = "inputs.json"
@@ -118,7 +118,10 @@ def prepare(
         return prepared
     if not prepared.tokens["train"]:
         shutil.rmtree(folder)
-        raise DataError(no_text(Counter(prepared.skips) + Counter({"held out": prepared.documents["held_out"]})))
+        left_out = Counter(prepared.skips) + Counter({"held out": prepared.documents["held_out"]})
+        counts = ", ".join(f"{n:,} {reason}" for reason, n in left_out.most_common()) or "there are no rows"
+        remedy = "name its field `text`, check its path, or lower data.held_out_frac"
+        raise DataError(f"data.corpus: empty, no document has text to train on ({counts}); {remedy}")
     with files.locked(folder / files.LOCK_NAME, wait=True):
         close_folder(config, folder)
     index_documents(folder, config.window)

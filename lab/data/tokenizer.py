@@ -14,10 +14,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from functools import cache
-from itertools import chain, islice
+from functools import lru_cache
+from itertools import chain, islice, pairwise
 from pathlib import Path
 
 import numpy as np
@@ -33,6 +32,7 @@ from lab.files import temporary_of, write_atomic
 
 TOKENIZER = "tokenizer.json"
 BATCH_DOCUMENTS = 256
+CACHED = 256  # texts whose tokens are kept: tags, and the turns of a conversation that is being cut
 HASH_BYTES = 8
 BOS, EOS = "<bos>", "<eos>"
 # words with their leading space, single digits, punctuation, white space: numbers are split into digits
@@ -115,38 +115,23 @@ def vocabulary_hash(tokenizer: Tokenizer) -> str:
 def obtain_tokenizer(config: DataConfig, folder: Path) -> Tokenizer:
     """Read the folder's tokenizer, or create it: a copy of the given file, or a BPE trained on the training split.
 
-    Raises: DataError where there is no text to train on.
+    Raises: DataError.
     """
     path, choice = folder / TOKENIZER, config.tokenizer
     if path.exists():
         return load_tokenizer(path)
     if isinstance(choice, Bpe):
-        left_out, reader = Counter[str](), open_corpus(config)
-
-        def texts() -> Iterator[str]:
-            for item in chain.from_iterable(map(reader.read, range(reader.n_tasks))):
-                if isinstance(item, TextDocument) and split_of(item.text, config.held_out_frac) == "train":
-                    yield item.text
-                else:
-                    left_out[item if isinstance(item, str) else "held out"] += 1
-
-        sample = list(islice(texts(), config.sample_documents))
-        if not sample:
-            raise DataError(no_text(left_out))
+        reader = open_corpus(config)
+        items = chain.from_iterable(map(reader.read, range(reader.n_tasks)))
+        texts = (item.text for item in items if isinstance(item, TextDocument))
+        own = (text for text in texts if split_of(text, config.held_out_frac) == "train")
         # with short windows the sample may lack the needle test's words
         first = [synthetic.TASK + synthetic.NEEDLE + synthetic.QUESTION] if isinstance(config.corpus, Synthetic) else []
-        tokenizer = train_bpe(first + sample, choice.vocab_size)
+        tokenizer = train_bpe(chain(first, islice(own, config.sample_documents)), choice.vocab_size)
     else:
         tokenizer = load_tokenizer(Path(choice.path), choice.eos)
     write_atomic(path, tokenizer.to_str().encode("utf-8"))
     return tokenizer
-
-
-def no_text(left_out: Counter[str]) -> str:
-    """Describe a corpus without a document to train on, by the reasons why documents were left out."""
-    counts = ", ".join(f"{n:,} {reason}" for reason, n in left_out.most_common()) or "there are no rows"
-    remedy = "name its field `text`, check its path, or lower data.held_out_frac"
-    return f"data.corpus: empty, no document has text to train on ({counts}); {remedy}"
 
 
 def split_of(text: str, held_out_frac: float) -> Split:
@@ -163,12 +148,9 @@ def run_task(config: DataConfig, folder: Path, eos: int, task: int) -> Manifest:
     writer = TokenShardWriter(temporary_of(place), dtype, name=config.shard_name, marks_scored=marks)
     before, after = special_ends(tokenizer)
 
+    @lru_cache(CACHED)
     def encode(text: str) -> list[int]:
         return list(tokenizer.encode(text, add_special_tokens=False).ids)
-
-    @cache
-    def tag_of(source: str) -> list[int]:
-        return encode(f"{source}\n") if config.tags else []
 
     def count(parts: Parts) -> int:
         return sum(len(encode(text)) for text, _ in parts) + len(before) + len(after) + 1  # the end of the document
@@ -185,7 +167,8 @@ def run_task(config: DataConfig, folder: Path, eos: int, task: int) -> Manifest:
                 body = [(encoding.ids[len(before) : len(encoding.ids) - len(after)], True)]
                 if document.parts is not None:
                     body = [(encode(part), own) for part, own in document.parts]
-                pieces = [(before, True), (tag_of(document.source), False), *body, ([*after, eos], True)]
+                tag = encode(f"{document.source}\n") if config.tags else []
+                pieces = [(before, True), (tag, False), *body, ([*after, eos], True)]
                 ids = [i for piece, _ in pieces for i in piece]
                 scored = [own for piece, own in pieces for _ in piece]
             writer.add(split_of(document.text, config.held_out_frac), ids, document.source, scored)
@@ -228,18 +211,12 @@ def cut(parts: Parts, most: int | None, count: Callable[[Parts], int]) -> Iterat
         >>> [[text for text, _ in piece] for piece in cut(parts, 4, len)]
         [['U1', 'A1', 'U2', 'A2'], ['U3', 'A3']]
     """
-    if most is None or count(parts) <= most:
-        yield parts
-        return
     ends = [place + 1 for place, (_, scored) in enumerate(parts) if scored or place + 1 == len(parts)]
-    around = count(())  # tokens at either end of a sample
-    start, total = 0, around
-    for before, end in zip([0, *ends], ends):
-        size = count(parts[before:end]) - around
-        if before > start and total + size > most:
+    start = 0
+    for before, end in pairwise([0, *ends]):
+        if most is not None and before > start and count(parts[start:end]) > most:
             yield parts[start:before]
-            start, total = before, around
-        total += size
+            start = before
     yield parts[start:]
 
 

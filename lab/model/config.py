@@ -54,18 +54,15 @@ class DecoderConfig(Section):
             faults.append(f"d_model={self.d_model}: {rule}; lower it, n_layers or d_ff")
         field = "d_model" if self.attention_width is None else "attention_width"
         if self.width % self.n_heads:
-            faults.append(f"n_heads={self.n_heads}: must divide {field}={self.width}; use {self.near(self.width)}")
+            faults.append(
+                f"n_heads={self.n_heads}: must divide {field}={self.width}; use {near(self.width, self.n_heads)}"
+            )
         elif self.head_dim % 2:
             faults.append(f"n_heads={self.n_heads}: head_dim {self.head_dim} must be even; use another number of heads")
         elif self.n_heads % self.n_kv_heads:
-            near = self.near(self.n_heads, self.n_kv_heads)
-            faults.append(f"n_kv_heads={self.n_kv_heads}: must divide n_heads={self.n_heads}; use {near}")
+            nearest = near(self.n_heads, self.n_kv_heads)
+            faults.append(f"n_kv_heads={self.n_kv_heads}: must divide n_heads={self.n_heads}; use {nearest}")
         return faults
-
-    def near(self, width: int, wanted: int | None = None) -> int:
-        """Find the divisor of `width` nearest to the wanted number of heads."""
-        wanted = wanted or self.n_heads
-        return min((n for n in range(1, width + 1) if width % n == 0), key=lambda n: abs(n - wanted))
 
     @property
     def width(self) -> int:
@@ -106,6 +103,11 @@ class DecoderConfig(Section):
     def flops_per_token_causal(self, window: int) -> int:
         """Count the operations per token with windows always full: half of `window` pairs per token."""
         return int(self.flops_per_token(window / 2))
+
+
+def near(width: int, wanted: int) -> int:
+    """Find the divisor of `width` nearest to the wanted number of heads."""
+    return min((n for n in range(1, width + 1) if width % n == 0), key=lambda n: abs(n - wanted))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -146,7 +146,7 @@ class Decoder(nn.Module):
         x_BTD = self.embedding(tokens)
         for number, block in enumerate(self.blocks, start=1):
             if last_only and segments is None and context is None and number == self.cfg.n_layers and n_tokens > 1:
-                layout = layout.last_query()
+                layout = replace(layout, q_pos=layout.q_pos[..., -1:])
             if self.recompute and torch.is_grad_enabled():
                 x_BTD = checkpoint(block, x_BTD, layout, cache, use_reentrant=False)
             else:
@@ -174,8 +174,6 @@ class Decoder(nn.Module):
         """Prepare ids, rotations and segments once for all layers."""
         past = cache.length if cache is not None else 0
         k_pos = torch.arange(past + tokens.shape[1], device=tokens.device)
-        if position_ids is None:
-            starts = (0,) * (1 if segments is None else len(segments.lengths))
         if position_ids is not None:
             assert past == 0, "explicit ids cannot continue a cache"
             k_pos = position_ids
@@ -183,6 +181,9 @@ class Decoder(nn.Module):
                 starts = first_ids(k_pos, segments)
         elif segments is not None:
             k_pos = segments.position_ids
+            starts = (0,) * len(segments.lengths)
+        else:
+            starts = (0,)
         return Layout(
             k_pos[past:] if past else k_pos,
             k_pos,
@@ -196,9 +197,6 @@ class Decoder(nn.Module):
 
     def new_cache(self, batch: int, max_tokens: int, context: ContextGroup | None = None) -> KeyCache:
         """Create an empty key cache for `batch` rows of up to `max_tokens` tokens; of its own heads in a group."""
-        cfg = self.cfg
         unrotated = self.backend == "reference" or self.frequencies.is_dynamic  # keys are rotated at every step
         n_maps = 0 if unrotated else len({band.k_map for band in self.distance.bands})
-        device = self.embedding.weight.device
-        sizes = cfg.n_layers, batch, cfg.n_kv_heads, max_tokens, cfg.head_dim
-        return KeyCache(*sizes, device, n_maps=n_maps, context=context)
+        return KeyCache(self.cfg, batch, max_tokens, self.embedding.weight.device, n_maps=n_maps, context=context)

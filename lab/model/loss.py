@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from lab.model import devices
-from lab.model.devices import multiply
+from lab.model.devices import compute_dtype, multiply
 
 IGNORE = -100  # target of a token that is not scored: padding, and the last token of a document
 
@@ -44,10 +44,9 @@ class ChunkedCrossEntropy(torch.autograd.Function):
         loss_weights: Tensor | None,
     ) -> tuple[Tensor, Tensor]:
         """Compute both sums, float32 (or float64 for float64 inputs); to train, keep the weighted one's gradients."""
-        device = hidden.device.type
-        compute = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else hidden.dtype
+        compute = compute_dtype(hidden)
         wide = torch.promote_types(compute, torch.float32)
-        with torch.autocast(device, enabled=False):
+        with torch.autocast(hidden.device.type, enabled=False):
             head = weight.to(compute)
             wants_hidden, wants_weight = (trains and needed for needed in ctx.needs_input_grad[:2])
             grad_hidden = torch.empty_like(hidden) if wants_hidden else None

@@ -34,6 +34,7 @@ from lab.model.attention.cache import KeyCache
 from lab.model.attention.layout import Layout
 from lab.model.block import Attention
 from lab.model.decoder import Decoder, Head
+from lab.model.devices import compute_dtype
 from lab.model.loss import ChunkedCrossEntropy, chunk_tokens
 from lab.model.sharding import Sharding, accumulating, arranged, shard
 
@@ -90,8 +91,7 @@ class FusedCrossEntropy(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, hidden: Tensor, weight: Tensor) -> Tensor:
         """Allocate both gradients, and a chunk's logits and their gradient."""
-        device = hidden.device.type
-        compute = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else hidden.dtype
+        compute = compute_dtype(hidden)
         wide = torch.promote_types(compute, torch.float32)
         head = weight.to(compute)
         ctx.save_for_backward(torch.empty_like(hidden), torch.zeros_like(weight, dtype=wide))
@@ -169,9 +169,7 @@ def track(
         mesh = arranged(init_device_mesh("cpu", (distributed.get_world_size(),)), sharding.degree)
     with FakeTensorMode(allow_non_fake_inputs=True):
         decoder = build()
-        widened = (
-            4 * sum(p.numel() for p in decoder.parameters()) if whole and bf16 else 0
-        )  # gradients, no kind of torch's
+        widened = 4 * decoder.cfg.n_parameters() if whole and bf16 else 0  # gradients, no kind of torch's
         if sharding is not None and mesh is not None:
             shard(decoder, mesh, sharding)
         optimizer = torch.optim.AdamW(decoder.parameters(), fused=True)

@@ -112,9 +112,8 @@ def arranged(mesh: DeviceMesh, degree: int | None) -> DeviceMesh:
 
     Example, of 4 ranks at degree 2: weights are shared by ranks 0 1 and 2 3, gradients also averaged over 0 2 and 1 3.
     """
-    if degree in (None, mesh.size()):
+    if degree is None or degree == mesh.size():
         return mesh
-    assert degree is not None, "compared above"
     shape = (mesh.size() // degree, degree)
     return init_device_mesh(mesh.device_type, shape, mesh_dim_names=("replicate", "shard"))
 

@@ -55,11 +55,6 @@ class FrequencyMethod(Section, ABC):
         """Return the rotary base in use: the model's `theta` by default."""
         return theta
 
-    @property
-    def is_dynamic(self) -> bool:
-        """Whether the inverse frequencies depend on the length of the text, a parameter that is left out."""
-        return getattr(self, "length", 0) is None
-
 
 @dataclass(frozen=True, kw_only=True)
 class Extension(FrequencyMethod):
@@ -108,8 +103,8 @@ class Frequencies:
 
     @property
     def is_dynamic(self) -> bool:
-        """Whether the inverse frequencies follow the length of the text."""
-        return self.config.is_dynamic
+        """Whether the inverse frequencies depend on the length of the text, a parameter that is left out."""
+        return getattr(self.config, "length", 0) is None
 
     def at_length(self, length: int) -> Frequencies:
         """Return the frequencies for a text of `length` tokens, which differ for a dynamic method alone."""

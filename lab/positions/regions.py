@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -33,22 +33,6 @@ class Tile:
     def shifted(self, q: int, k: int) -> Tile:
         """Move the tile, for instance from positions to indices in a packed row."""
         return Tile(range(self.q.start + q, self.q.stop + q), range(self.k.start + k, self.k.stop + k), self.shape)
-
-
-class Region(Protocol):
-    """A part of the causal mask."""
-
-    def contains(self, q_pos: Tensor, k_pos: Tensor) -> Tensor:
-        """Return for each pair of positions, which broadcast, whether it lies in the region."""
-        ...
-
-    def tiles(self, q: range, k: range) -> Iterator[Tile]:
-        """Cut the region's causal pairs of queries `q` and keys `k` (ending together) into tiles of positions."""
-        ...
-
-    def seeing(self, q: range, key: int) -> range:
-        """Return those of the queries, all after one key, that see it in this region."""
-        ...
 
 
 def triangle(q: range, k: range, behind: int) -> Iterator[Tile]:
@@ -87,8 +71,7 @@ class Near:
         if not self.width:
             return
         for start in range(q.start, q.stop, self.width):
-            block = range(start, min(start + self.width, q.stop))
-            yield from self.block(block, k)
+            yield from self.block(range(start, min(start + self.width, q.stop)), k)
 
     def window(self, q: range, k: range) -> Iterator[Tile]:
         """Cut one near tile for all queries."""
@@ -143,26 +126,6 @@ def by_chunk(q: range, size: int) -> Iterator[tuple[int, range]]:
 
 
 @dataclass(frozen=True)
-class SameChunk:
-    """The pairs whose query and key lie in one chunk of `size` positions."""
-
-    size: int
-
-    def contains(self, q_pos: Tensor, k_pos: Tensor) -> Tensor:
-        """Compare the chunks."""
-        return q_pos // self.size <= k_pos // self.size
-
-    def tiles(self, q: range, k: range) -> Iterator[Tile]:
-        """Cut a causal mask per chunk."""
-        for begin, part in by_chunk(q, self.size):
-            yield from triangle(part, range(max(begin, k.start), part.stop), 0)
-
-    def seeing(self, q: range, key: int) -> range:
-        """Cut the queries by chunk."""
-        return range(q.start, min(q.stop, (key // self.size + 1) * self.size))
-
-
-@dataclass(frozen=True)
 class ChunksBack:
     """The pairs whose key lies `least` to `most` chunks before the query's; any number from `least` on for None."""
 
@@ -188,3 +151,25 @@ class ChunksBack:
         chunk = key // self.size
         stop = q.stop if self.most is None else min(q.stop, (chunk + self.most + 1) * self.size)
         return range(max(q.start, (chunk + self.least) * self.size), stop)
+
+
+@dataclass(frozen=True)
+class SameChunk(ChunksBack):
+    """The pairs whose query and key lie in one chunk of `size` positions."""
+
+    least: int = 0
+    most: int | None = 0
+
+    def tiles(self, q: range, k: range) -> Iterator[Tile]:
+        """Cut a causal mask per chunk."""
+        for begin, part in by_chunk(q, self.size):
+            yield from triangle(part, range(max(begin, k.start), part.stop), 0)
+
+
+Region = Near | Far | ChunksBack
+"""A part of the causal mask.
+
+`contains` tells for each pair of positions, which broadcast, whether it lies in the region. `tiles` cuts the causal
+pairs of queries and keys that end together into tiles of positions. `seeing` returns those of the queries, all after
+one key, that see it in this region.
+"""

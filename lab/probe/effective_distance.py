@@ -23,14 +23,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from copy import copy
-from dataclasses import dataclass, fields, replace
-from functools import cached_property, partial
+from dataclasses import dataclass, fields
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from tokenizers import Tokenizer
 
 from lab.data import synthetic
 from lab.data.synthetic import draw_numbers
@@ -73,59 +70,68 @@ class OneNumberCase(NeedleCase):
     spelling: Spelling
 
 
-@dataclass(frozen=True, eq=False)
-class OneNumberTest:
-    """Draws the tests of a window; a test is a function of (seed, distance, number of the test).
+@dataclass(eq=False, repr=False)
+class DistanceProbe(Probe):
+    """Draws, runs and scores the one-number tests of one model; a test is a function of (seed, distance, its number).
 
-    A number that takes more tokens than the longest of SAMPLE_NUMBERS is drawn again.
+    A number that takes more tokens than the longest of SAMPLE_NUMBERS is drawn again. Prompts begin with the tokens
+    `head` and end with `tail`: the question, the first words of the answer, and `lead`, with which every answer begins.
+    `longest` are the most tokens of a needle before its number's first, of one after it, and of an answer. The window
+    has room for the distances in `reachable`.
     """
 
-    tokenizer: Tokenizer
-    haystack: str
-    window: int
-    digits: int
-    seed: int
+    by = "distance"
 
-    @cached_property
-    def ends(self) -> tuple[list[int], list[int]]:
-        """Tokens that begin every prompt, and those that end it: question, first words, what begins every answer."""
-        tail = plain_ids(self.tokenizer, synthetic.QUESTION + synthetic.ANSWER_PREFIX)
-        return special_ends(self.tokenizer)[0], tail + self.lead
+    def __post_init__(self) -> None:
+        """Measure the parts of a test, check the settings, and choose the distances.
 
-    @cached_property
-    def samples(self) -> list[str]:
-        """Numbers whose tokens stand for those of all."""
-        return draw_numbers(np.random.default_rng(0), needles.SAMPLE_NUMBERS, self.digits)
+        Raises: ConfigError, DataError.
+        """
+        config, tokenizer = self.config, self.tokenizer
+        samples = draw_numbers(np.random.default_rng(0), needles.SAMPLE_NUMBERS, config.digits)
+        leads = {tuple(ids[: digits[0]]) for ids, digits in map(self.answer, samples)}
+        self.lead = list(leads.pop()) if len(leads) == 1 else []  # none where the number's first token differs
+        self.head = special_ends(tokenizer)[0]
+        self.tail = plain_ids(tokenizer, synthetic.QUESTION + synthetic.ANSWER_PREFIX) + self.lead
+        sizes = [self.spell(number, *self.answer(number)).sizes for number in samples]
+        self.longest = tuple(map(max, zip(*sizes, strict=True)))
+        place, after, self.budget = self.longest
+        self.prompt_tokens = self.window - self.budget
+        self.reachable = range(len(self.tail) + after, self.prompt_tokens - len(self.head) - place)
+        self.required = 1
+        self.design = sequential_design(config.distance_tests, (), 0.0, config.distance_tests)
+        (number,) = draw_numbers(np.random.default_rng(config.seed), 1, config.digits)
+        needles.check_spelling(tokenizer, synthetic.answer([number]), [number], lambda text: answers(text, number))
+        self.distances = self.choose_distances()
+        needles.check_enough(self.haystack, tokenizer, len(self.reachable), self.window, self.source)
 
-    @cached_property
-    def lead(self) -> list[int]:
-        """Tokens before the number with which every answer begins; none where the number's first token differs."""
-        leads = {tuple(ids[: digits[0]]) for ids, digits in map(self.answer, self.samples)}
-        return list(leads.pop()) if len(leads) == 1 else []
+    @classmethod
+    def beside(cls, probe: Probe) -> DistanceProbe | None:
+        """Build the one-number tests of a model whose four-needle tests are built; None where none is asked for.
 
-    @cached_property
-    def longest(self) -> tuple[int, int, int]:
-        """Most tokens of a needle before its number's first, of one after it, and of an answer."""
-        sizes = [self.spell(number, *self.answer(number)).sizes for number in self.samples]
-        place, after, answer = map(max, zip(*sizes, strict=True))
-        return place, after, answer
+        Raises: ConfigError, DataError.
+        """
+        inputs = {field.name: getattr(probe, field.name) for field in fields(Probe) if field.init}
+        return cls(**inputs) if probe.config.distance_tests else None
 
-    @property
-    def budget(self) -> int:
-        """Tokens of the window that are left for the answer."""
-        return self.longest[2]
+    def choose_distances(self) -> list[int]:
+        """Return the distances that the settings name, or equally spaced ones.
 
-    @property
-    def prompt_tokens(self) -> int:
-        """Tokens of every prompt."""
-        return self.window - self.budget
-
-    @property
-    def reachable(self) -> range:
-        """All distances that the window has room for."""
-        head, tail = self.ends
-        place, after, _ = self.longest
-        return range(len(tail) + after, self.prompt_tokens - len(head) - place)
+        Raises: ConfigError for a window without room for a test, or a distance outside it.
+        """
+        reachable, config = self.reachable, self.config
+        outside = [distance for distance in config.distances or () if distance not in reachable]
+        if outside or not reachable:
+            rule = (
+                f"must be {reachable.start} to {reachable.stop - 1}, what a window of {self.window} tokens has room for"
+            )
+            remedy = "name others, or set probe.distance_tests to 0"
+            raise ConfigError(f"probe.distances={outside or config.distances}: {rule}; {remedy}")
+        if config.distances is not None:
+            return list(config.distances)
+        first = min(max(reachable[0], self.window // NEAR), reachable[-1])
+        points = np.linspace(first, reachable[-1], config.distance_points or DISTANCES)
+        return [int(point) for point in np.unique(points.round())]
 
     def spell(self, number: str, ids: list[int], digits: list[int]) -> Spelling:
         """Encode a number's needle, beside its whole answer as `answer` encodes it."""
@@ -140,102 +146,35 @@ class OneNumberTest:
         return encoding.ids, [k for k, (a, b) in enumerate(encoding.offsets) if b > start and a < start + len(number)]
 
     def case(self, distance: int, test: int) -> OneNumberCase:
-        """Draw one test.
+        """Draw one test of a distance.
 
         The haystack is read from a random index on, so that the needle is at the beginning of a word.
 
         Raises: DataError for an empty haystack.
         """
-        generator = np.random.default_rng([self.seed, distance, test, STREAM])
+        generator = np.random.default_rng([self.config.seed, distance, test, STREAM])
         number, spelling = self.draw(generator)
-        head, tail = self.ends
-        n_hay = self.prompt_tokens - len(head) - len(spelling.needle) - len(tail)
-        before = n_hay - (distance - len(tail) - spelling.sizes[1])
+        n_hay = self.prompt_tokens - len(self.head) - len(spelling.needle) - len(self.tail)
+        before = n_hay - (distance - len(self.tail) - spelling.sizes[1])
         hay, words = needles.cut_haystack(self.tokenizer, self.haystack, n_hay + SPARE_TOKENS, generator)
         skipped = min((int(word) - before for word in words if 0 <= word - before <= SPARE_TOKENS), default=0)
-        hay = hay[skipped : skipped + n_hay]
-        drawn = needles.compose([number], hay, [before], (head, [(spelling.needle, spelling.place)], tail))
-        return OneNumberCase(drawn.prompt_ids, drawn.numbers, drawn.depths, drawn.distances, spelling)
+        parts = self.head, [(spelling.needle, spelling.place)], self.tail
+        drawn = needles.compose([number], hay[skipped : skipped + n_hay], [before], parts)
+        return OneNumberCase(**vars(drawn), spelling=spelling)
 
     def draw(self, generator: np.random.Generator) -> tuple[str, Spelling]:
         """Draw a number that is no longer in tokens than the sample's longest."""
         while True:
-            (number,) = draw_numbers(generator, 1, self.digits)
+            (number,) = draw_numbers(generator, 1, self.config.digits)
             ids, digits = self.answer(number)
             spelling = self.spell(number, ids, digits)
             fits = all(size <= most for size, most in zip(spelling.sizes, self.longest, strict=True))
             if fits and ids[: len(self.lead)] == self.lead:
                 return number, spelling
 
-
-@dataclass(eq=False, repr=False)
-class DistanceProbe(Probe):
-    """Draws, runs and scores the one-number tests of one model."""
-
-    by = "distance"
-
-    def __post_init__(self) -> None:
-        """Check the settings, and choose the distances.
-
-        Raises: ConfigError, DataError.
-        """
-        config, tokenizer, tests = self.config, self.tokenizer, self.config.distance_tests
-        self.test = OneNumberTest(tokenizer, self.haystack, self.window, config.digits, config.seed)
-        self.budget, self.required = self.test.budget, 1
-        self.design = sequential_design(tests, (), 0.0, tests)
-        (number,) = draw_numbers(np.random.default_rng(config.seed), 1, config.digits)
-        needles.check_spelling(tokenizer, synthetic.answer([number]), [number], lambda text: answers(text, number))
-        self.distances = self.choose_distances()
-        needles.check_enough(self.haystack, tokenizer, len(self.test.reachable), self.window, self.source)
-
-    @classmethod
-    def beside(cls, probe: Probe) -> DistanceProbe | None:
-        """Build the one-number tests of a model whose four-needle tests are built; None where none is asked for.
-
-        Raises: ConfigError, DataError.
-        """
-        inputs = {field.name: getattr(probe, field.name) for field in fields(Probe) if field.init}
-        return cls(**inputs) if probe.config.distance_tests else None
-
-    def in_prompt(self, length: int) -> DistanceProbe:
-        """Return the same tests in prompts that fill `length` tokens with the answer; only distances that fit are kept.
-
-        A test hides the same number at the same distance; what differs is the text before it.
-        """
-        shorter = copy(self)
-        shorter.test = replace(self.test, window=length)
-        shorter.budget = shorter.test.budget
-        shorter.distances = [distance for distance in self.distances if distance in shorter.test.reachable]
-        return shorter
-
-    def choose_distances(self) -> list[int]:
-        """Return the distances that the settings name, or equally spaced ones.
-
-        Raises: ConfigError for a window without room for a test, or a distance outside it.
-        """
-        reachable, window, config = self.test.reachable, self.test.window, self.config
-        outside = [distance for distance in config.distances or () if distance not in reachable]
-        if outside or not reachable:
-            rule = f"must be {reachable.start} to {reachable.stop - 1}, what a window of {window} tokens has room for"
-            remedy = "name others, or set probe.distance_tests to 0"
-            raise ConfigError(f"probe.distances={outside or config.distances}: {rule}; {remedy}")
-        if config.distances is not None:
-            return list(config.distances)
-        first = min(max(reachable[0], window // NEAR), reachable[-1])
-        points = np.linspace(first, reachable[-1], config.distance_points or DISTANCES)
-        return [int(point) for point in np.unique(points.round())]
-
-    def case(self, length: int, test: int) -> OneNumberCase:
-        """Draw one test of a distance."""
-        return self.test.case(length, test)
-
     def run(self, model: Any, worker: Worker = Worker(), store: ResultStore = ResultStore()) -> Iterator[LengthResult]:
-        """Probe distance after distance; a collective call. The model has `generate` and `losses`.
-
-        The store keeps the tests of a distance as of a length.
-        """
-        for distance in self.distances:
-            yield self.run_at(model.generate, distance, partial(self.judged, model), worker, store)
+        """Probe distance after distance; the store keeps the tests of a distance as of a length."""
+        return (self.run_at(model, distance, worker, store) for distance in self.distances)
 
     def judged(self, model: Any, batch: Sequence[tuple[int, OneNumberCase, str]]) -> Iterator[tuple[int, Row]]:
         """Find the numbers in the answers of a batch, and score the right answers."""

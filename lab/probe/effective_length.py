@@ -36,7 +36,6 @@ Decided = Callable[[AnyCase, str], bool]
 Generate = Callable[..., Tensor]
 """Continues prompts, int64 (B, T), greedily by at most n_tokens: int64 (B, n); `ended` may end rows early."""
 Row = dict[str, Any]
-Judge = Callable[[list[tuple[int, Any, str]]], Iterable[tuple[int, Row]]]  # of the answers of a batch
 
 
 def answered(
@@ -137,16 +136,19 @@ class Probe:
     source: str | None = None
     by: ClassVar[str]
     case: ClassVar[Callable[..., NeedleCase]]  # draws a test of a length or distance
+    judged: ClassVar[Callable[..., Iterable[tuple[int, Row]]]]  # scores the answers of a batch
+    decided: ClassVar[Callable[..., bool] | None] = None  # whether no more tokens change an answer's score
     design: Design = field(init=False)  # where the tests of a length or distance stop
     budget: int = field(init=False)  # tokens that are left for the answer
     required: int = field(init=False)  # numbers that must be found for a test to pass
 
     def run_at(
-        self, generate: Generate, length: int, judge: Judge, worker: Worker, store: ResultStore, decided: Any = None
+        self, model: Any, length: int, worker: Worker = Worker(), store: ResultStore = ResultStore()
     ) -> LengthResult:
         """Run the tests of a length or distance round after round until the design stops; a collective call.
 
-        A round has the same tests on any number of ranks, and ends with all of them.
+        A round has the same tests on any number of ranks, and ends with all of them. The model has `generate`, and for
+        one-number tests `losses`.
         """
         known, passed, ran, began = store.known(length), 0, 0, time.perf_counter()
         rows: list[Row] = []
@@ -155,10 +157,10 @@ class Probe:
             fresh: list[tuple[int, Row]] = []
             todo = [test for test in tests if test not in known][worker.rank :: worker.world_size]
             cases = ((test, self.case(length, test)) for test in todo)
-            asked = (generate, self.tokenizer, self.stop_id, cases)
+            asked = (model.generate, self.tokenizer, self.stop_id, cases)
             most = self.config.rows(devices.kind(torch.device(self.device)))
-            for batch in answered(*asked, budget=self.budget, rows=most, device=self.device, decided=decided):
-                done = list(judge(batch))
+            for batch in answered(*asked, budget=self.budget, rows=most, device=self.device, decided=self.decided):
+                done = list(self.judged(model, batch))
                 store.keep(length, dict(done))
                 fresh += done
             joined = dict(worker.gather(fresh))
@@ -219,22 +221,13 @@ class NeedleProbe(Probe):
         rng = np.random.default_rng([config.seed, length, test])
         return needles.make_case(*text, config.budget, rng, digits=config.digits, needles=config.needles)
 
-    def run(
-        self, model: Generate, worker: Worker = Worker(), store: ResultStore = ResultStore()
-    ) -> Iterator[LengthResult]:
+    def run(self, model: Any, worker: Worker = Worker(), store: ResultStore = ResultStore()) -> Iterator[LengthResult]:
         """Probe length after length: all up to `max_length`, or, without one, until a length fails every threshold."""
         for length in self.lengths:
-            result = self.run_length(model, length, worker, store)
+            result = self.run_at(model, length, worker, store)
             yield result
             if self.config.max_length is None and result.accuracy < self.config.all_thresholds[0]:
                 return
-
-    def run_length(
-        self, model: Generate, length: int, worker: Worker = Worker(), store: ResultStore = ResultStore()
-    ) -> LengthResult:
-        """Run the tests of one length; a collective call."""
-        judge: Judge = lambda batch: ((test, self.judge(case, answer)) for test, case, answer in batch)  # noqa: E731
-        return self.run_at(model, length, judge, worker, store, self.decided)
 
     def decided(self, case: NeedleCase, text: str) -> bool:
         """Return whether a text holds all numbers, whatever follows it: more digits would make one another number.
@@ -242,6 +235,10 @@ class NeedleProbe(Probe):
         A text that lacks a number is never decided, as a later token may complete it, which `found_each` records.
         """
         return bool(self.protocol.found(text.rstrip("0123456789"), case.numbers) == len(case.numbers))
+
+    def judged(self, _: Any, batch: Sequence[tuple[int, NeedleCase, str]]) -> list[tuple[int, Row]]:
+        """Count the numbers in the answers of a batch."""
+        return [(test, self.judge(case, answer)) for test, case, answer in batch]
 
     def judge(self, case: NeedleCase, answer: str) -> Row:
         """Count the numbers in an answer."""

@@ -11,7 +11,7 @@ import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -31,6 +31,7 @@ from lab.probe.effective_length import NeedleProbe, Row, Worker
 from lab.probe.limits import LengthResult, effective_lengths, reach
 
 Record = dict[str, Any]
+Probed = tuple[list[Record], list[Row]]  # the lines of a probe, of which the last is the summary, and all of its tests
 RESAMPLES = 1000
 
 
@@ -114,9 +115,8 @@ def distance_record(
 
 def one_number_tests(probe: DistanceProbe) -> Record:
     """Return the properties of the tests beside their distances."""
-    test = probe.test
-    sizes = {"needles": 1, "digits": test.digits, "prompt_tokens": test.prompt_tokens}
-    return {**sizes, "haystack": hashed(test.haystack), "seed": test.seed}
+    sizes = {"needles": 1, "digits": probe.config.digits, "prompt_tokens": probe.prompt_tokens}
+    return {**sizes, "haystack": hashed(probe.haystack), "seed": probe.config.seed}
 
 
 def reach_record(results: Sequence[LengthResult], threshold: float, counts: Counted | None) -> Record:
@@ -154,18 +154,6 @@ def found_by_distance(
     return rows
 
 
-class Found(NamedTuple):
-    """What a probe has found: its lines, of which the last is the summary, and all of its tests."""
-
-    lines: list[Record]
-    cases: list[Row]
-
-    @property
-    def summary(self) -> Record:
-        """The summary of the whole."""
-        return self.lines[-1]
-
-
 @dataclass(frozen=True, eq=False)
 class ModelInTraining:
     """The model between two steps, as evaluation uses models, in the training's own precision."""
@@ -187,48 +175,46 @@ class ModelInTraining:
 
 
 class Measuring:
-    """The tests of a run and its held-out loss, None where none is asked for.
+    """The tests of a run and its held-out loss, None where none is asked for."""
 
-    `about` describes the model after so many tokens.
-    """
-
-    def __init__(self, probe: NeedleProbe, loss: HeldOutLoss | None, about: Callable[[int], Record]) -> None:
-        self.probe, self.loss, self.about = probe, loss, about
+    def __init__(self, probe: NeedleProbe, loss: HeldOutLoss | None) -> None:
+        self.probe = probe
+        self.loss = loss
         self.distances = DistanceProbe.beside(probe)
 
     def run(
-        self, model: ModelInTraining, worker: Worker, consumed: int, counts: Any, goes_on: Callable[[str], bool]
-    ) -> Found | None:
+        self, model: ModelInTraining, worker: Worker, about: Record, counts: Any, goes_on: Callable[[str], bool]
+    ) -> Probed | None:
         """Run this process's tests and measure its part of the loss; a collective call.
 
-        `goes_on` receives a line after every length and distance; where it returns false, the probe ends with None.
+        `about` describes the model. `goes_on` receives a line after every length and distance; where it returns false,
+        the probe ends with None.
         """
         lengths: list[LengthResult] = []
         distances: list[LengthResult] = []
-        runs = [("length", lengths, self.probe.run(model.generate, worker))]
+        runs = [("length", lengths, self.probe.run(model, worker))]
         runs += [("distance", distances, self.distances.run(model, worker))] if self.distances else []
         for by, results, run in runs:
             for result in run:
                 results.append(result)
                 if not goes_on(f"probing: {by} {result.length} {result.accuracy:.2f}"):
                     return None
-        about = self.about(consumed)
         saved = SavedCounts(counts.lengths, counts.frequency(), counts.tokens)  # f is slow under a method
         lines = [length_record(self.probe, result, about, saved) for result in lengths]
         summary = summary_record(self.probe, lengths, about, saved)
         if self.distances is not None:  # the four-needle tests that fit the window are read at the same distances
-            config, test = self.distances.config, self.distances.test
+            config = self.distances.config
             lines += [distance_record(self.distances, result, about, saved) for result in distances]
-            fitting = [case for result in lengths if result.length <= test.window for case in result.cases]
+            fitting = [case for result in lengths if result.length <= self.distances.window for case in result.cases]
             summary |= reach_record(distances, config.threshold, saved)
             summary["needles_by_distance"] = found_by_distance(
-                fitting, self.distances.distances, confidence=config.confidence, seed=test.seed
+                fitting, self.distances.distances, confidence=config.confidence, seed=config.seed
             )
         if self.loss is not None:
             sums = torch.stack(worker.gather([self.loss.sums(model.losses).cpu()])).sum(0)
             loss, scored = sums.sum(0).tolist()
             summary |= {"held_out_loss": loss / max(scored, 1), "context_loss": context_loss(sums)}
-        return Found([*lines, summary], [case for result in (*lengths, *distances) for case in result.cases])
+        return [*lines, summary], [case for result in (*lengths, *distances) for case in result.cases]
 
 
 class HeldOutLoss:

@@ -5,10 +5,7 @@ second, with v ids free between the chunks of a group and u between the groups:
 
     k = 4, g = 2     |chunk| v |chunk|    u    |chunk| v |chunk|         n + (k - 2) v + u <= T
 
-u is drawn anew for every sample from a cell of its grid, so that no single distance dominates. Two chunks of m and l
-tokens that begin d apart have, at distance i, the convolution of two boxes, in R(z) = max(z, 0) and t = i - d:
-
-    pairs(i) = R(t + m) - R(t) - R(t + m - l) + R(t - l)
+u is drawn anew for every sample from a cell of its grid, so that no single distance dominates.
 
 Layout c has F_c(b) pairs in bin b, P_c in all. Drawn x_c times, the layouts have the profile sum of x_c F_c over sum of
 x_c P_c. The plan minimises the total variation to the profile t of the aim, a linear program:
@@ -27,6 +24,7 @@ from itertools import pairwise, product
 
 import numpy as np
 
+from lab.counts.pairs import pairs_of_runs
 from lab.shape.config import ShapeConfig
 from lab.shape.profiles import FloatArray, IntArray, Plan, bin_edges, profile_of, target_frequency
 
@@ -47,23 +45,23 @@ class ChunkLayout:
     between: tuple[int, int]
 
     def starts(self, n_tokens: int, between: int) -> tuple[IntArray, IntArray]:
-        """Compute the chunks' lengths and first ids.
+        """Compute the chunks' first ids and lengths.
 
         Example:
             >>> [x.tolist() for x in ChunkLayout(4, 2, 1, (0, 9)).starts(8, 5)]
-            [[2, 2, 2, 2], [0, 3, 10, 13]]
+            [[0, 3, 10, 13], [2, 2, 2, 2]]
         """
         ends = np.arange(self.chunks + 1) * n_tokens // self.chunks
         groups = np.arange(self.chunks) >= self.first
         gaps = np.arange(self.chunks) * self.inner + groups * (between - self.inner)
-        return np.diff(ends), ends[:-1] + gaps
+        return ends[:-1] + gaps, np.diff(ends)
 
     def ids(self, n_tokens: int, generator: np.random.Generator) -> IntArray:
         """Draw the ids of a sample.
 
         Shapes: int64 (n_tokens,), strictly increasing from 0.
         """
-        lengths, starts = self.starts(n_tokens, int(generator.integers(*self.between)))
+        starts, lengths = self.starts(n_tokens, int(generator.integers(*self.between)))
         offsets = starts - (np.cumsum(lengths) - lengths)
         ids: IntArray = np.arange(n_tokens, dtype=np.int64) + np.repeat(offsets, lengths)
         return ids
@@ -75,7 +73,9 @@ class ChunkLayout:
         """
         low, high = self.between
         places = np.unique((low + (np.arange(PLACES) + 0.5) / PLACES * (high - low)).astype(int))
-        mean: FloatArray = np.mean([pairs_of_chunks(*self.starts(n_tokens, int(u)), edges) for u in places], axis=0)
+        window = int(edges[-1])
+        pairs = sum(pairs_of_runs(*self.starts(n_tokens, int(u)), window) for u in places)
+        mean: FloatArray = np.add.reduceat(pairs, edges[:-1]) / len(places)
         return mean
 
 
@@ -91,28 +91,6 @@ def layouts(n_tokens: int, target_len: int) -> list[ChunkLayout]:
             cells = np.unique(np.linspace(0, room - (k - 2) * v + 1, GAPS + 1).astype(int)).tolist()
             found += [ChunkLayout(k, first, v, (low, high)) for low, high in pairwise(cells)]
     return found
-
-
-def pairs_of_chunks(lengths: IntArray, starts: IntArray, edges: IntArray) -> FloatArray:
-    """Count the pairs of contiguous chunks by bins of distances.
-
-    Shapes: (chunks,), (chunks,), (bins + 1,) -> float64 (bins,).
-    Example:
-        >>> pairs_of_chunks(np.array([2, 1]), np.array([0, 4]), np.arange(1, 6)).tolist()
-        [1.0, 0.0, 1.0, 1.0]
-    """
-    a, b = np.triu_indices(len(lengths))  # a chunk is paired with itself too
-    m, n, apart = lengths[a][:, None], lengths[b][:, None], (starts[b] - starts[a])[:, None]
-    t = edges - 1 - apart
-    pairs = triangle(t + m) - triangle(t) - triangle(t + m - n) + triangle(t - n)
-    counted: FloatArray = np.diff(pairs, axis=1).sum(0)
-    return counted
-
-
-def triangle(z: IntArray) -> FloatArray:
-    """Sum max(y, 0) over whole y <= z."""
-    high = np.maximum(z, 0).astype(np.float64)
-    return high * (high + 1) / 2
 
 
 def nearest(pairs: FloatArray, profile: FloatArray) -> FloatArray:

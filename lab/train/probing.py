@@ -14,7 +14,6 @@ the run must end: OutOfStep.
 from __future__ import annotations
 
 from contextlib import suppress
-from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -33,7 +32,7 @@ from lab.model.decoder import Decoder
 from lab.model.sharding import allocate, fill
 from lab.positions.methods import describe_pair
 from lab.probe.effective_length import NeedleProbe, Worker
-from lab.probe.measuring import Found, HeldOutLoss, Measuring, ModelInTraining
+from lab.probe.measuring import HeldOutLoss, Measuring, ModelInTraining, Probed
 from lab.probe.needles import load_haystack
 from lab.train.checkpoints import folder_name
 from lab.train.environment import describe_source
@@ -58,8 +57,7 @@ class Probing(Callback):
         if tokens:
             part = {"rank": trainer.global_rank, "world_size": trainer.world_size, "device": module.device}
             loss = HeldOutLoss(data, tokens=tokens, pack_tokens=self.experiment.train.micro_batch_tokens, **part)
-        probe = make_needle_probe(self.experiment, module.device)
-        self.measuring = Measuring(probe, loss, partial(describe_probed, self.experiment, module.device))
+        self.measuring = Measuring(make_needle_probe(self.experiment, module.device), loss)
         self.probed_at = trainer.strategy.broadcast(self.recording.folder.last_probe())
         unprobed = self.probed_at < module.consumed
         if (self.saving.trained and unprobed) or self.interval_passed(module):
@@ -82,7 +80,7 @@ class Probing(Callback):
     def run(self, trainer: lightning.Trainer, module: Any) -> None:
         """Probe and record, also that it failed; a collective call. A signal ends it with nothing recorded."""
         counts = self.recording.counting.total()
-        found: Found | str | None
+        found: Probed | str | None
         try:
             try:
                 found = self.measure(trainer, module, counts)
@@ -96,11 +94,11 @@ class Probing(Callback):
         if found is None:
             return
         if trainer.is_global_zero:
-            self.record(module.consumed, found, counts)
+            self.record(module, found, counts)
         self.probed_at = module.consumed
         self.recording.pause()
 
-    def measure(self, trainer: lightning.Trainer, module: Any, counts: PositionCounts) -> Found | None:
+    def measure(self, trainer: lightning.Trainer, module: Any, counts: PositionCounts) -> Probed | None:
         """Run this rank's tests and measure its part of the loss; None where a signal ends it."""
         context = trainer.precision_plugin.forward_context
         model = ModelInTraining(self.whole(module), self.measuring.probe.stop_id, context)
@@ -110,7 +108,8 @@ class Probing(Callback):
             self.recording.report(line)
             return not self.stopping.agree(trainer, module)
 
-        return self.measuring.run(model, worker, module.consumed, counts, goes_on)
+        about = describe_probed(self.experiment, module.device, module.consumed)
+        return self.measuring.run(model, worker, about, counts, goes_on)
 
     def whole(self, module: Any) -> Decoder:
         """Return the model, or a whole copy where it is sharded; a collective call.
@@ -128,20 +127,23 @@ class Probing(Callback):
             raise OutOfStep(describe(error)) from error
         return copy
 
-    def record(self, consumed: int, found: Found | str, counts: PositionCounts) -> None:
+    def record(self, module: Any, found: Probed | str, counts: PositionCounts) -> None:
         """Write what a probe found, or that it failed and why; also where it cannot be written."""
-        if isinstance(found, Found):
+        consumed = module.consumed
+        if not isinstance(found, str):
+            lines, cases = found
             try:
                 self.recording.folder.write_counts(counts, consumed)
-                self.recording.folder.write_cases(consumed, found.cases)
-                self.recording.folder.append("probes.jsonl", *found.lines)
-                self.recording.mirror(found.summary)
+                self.recording.folder.write_cases(consumed, cases)
+                self.recording.folder.append("probes.jsonl", *lines)
+                self.recording.mirror(lines[-1])
                 return
             except Exception as error:  # of any kind, such as a full disk
                 found = describe(error)
         show(f"the probe at {consumed:,} tokens failed ({found}); training goes on", error=True)
         with suppress(OSError, DiskError):
-            self.recording.folder.append("probes.jsonl", {**self.measuring.about(consumed), "failed": found})
+            about = describe_probed(self.experiment, module.device, consumed)
+            self.recording.folder.append("probes.jsonl", {**about, "failed": found})
 
 
 def make_needle_probe(experiment: Experiment, device: torch.device) -> NeedleProbe:

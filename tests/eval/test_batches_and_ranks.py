@@ -3,15 +3,17 @@
 Rows hold answers and scores; a model with random weights finds next to no number, but its answers differ.
 """
 
+from contextlib import nullcontext
+
 import pytest
 import torch
 from torch import distributed
 
 from lab.model.decoder import Decoder, DecoderConfig
-from lab.model.generate import greedy
 from lab.positions import distance
 from lab.probe.config import ProbeConfig
 from lab.probe.effective_length import NeedleProbe, Worker
+from lab.probe.measuring import ModelInTraining
 from tests.ranks import meet
 
 HAYSTACK = " ".join(f"bake{'.' if k % 7 == 6 else ''}" for k in range(4000))
@@ -40,7 +42,7 @@ def run(bpe, tests, batch, method="plain", worker=Worker()):
     )
     probe = NeedleProbe(config, bpe, HAYSTACK, window=128, stop_id=STOP)
     model = make_decoder(bpe, method)
-    (result,) = probe.run(lambda prompts, n, ended: greedy(model, prompts, n, STOP, ended=ended), worker)
+    (result,) = probe.run(ModelInTraining(model, STOP, nullcontext), worker)
     return result.cases
 
 

@@ -246,6 +246,11 @@ REFUSED = [  # a command, its words, and the beginning of its one line
     ("probe", "--distance=rope,dca --by=depth", "--distance=rope,dca: --by=depth takes one method; leave --by out"),
     ("probe", "--distance=rope,strng", "--distance=strng: unknown method; did you mean string?"),
     ("probe", "--haystack=none.txt", "--haystack=none.txt: no such file; give a .txt, .json or .jsonl file"),
+    (
+        "perplexity",
+        "--stride=300",
+        "--stride=300: must be <= 16, the shortest length, or tokens are passed over; lower",
+    ),
     ("passkey", "--lengths=20", "--lengths=20: too short for "),
 ]
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from eval.engine.answers import answer_budget, draw_key, first_number, summed
-from eval.engine.cases import Writer, finish
+from eval.engine.answers import answer_budget, first_number, summed
+from eval.engine.cases import Writer, draw_number, finish
 from eval.passkey import draft, main
 from tests.eval.answering import Reader, answered
 from tests.eval.commands import rows_named, runner
@@ -104,7 +104,7 @@ def test_a_reader_of_the_last_tokens_finds_the_keys_that_lie_there(request, name
 
 def test_a_key_has_exactly_its_digits():
     rng = np.random.default_rng(0)
-    drawn = {draw_key(rng, 2) for _ in range(2000)}
+    drawn = {draw_number(rng, 2) for _ in range(2000)}
     assert drawn == {str(number) for number in range(10, 100)}
 
 

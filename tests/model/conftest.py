@@ -38,8 +38,8 @@ def put_module(monkeypatch, name, **contents):
 
 
 def forget_packages():
-    backends.installed.cache_clear()
-    backends.import_fault.cache_clear()
+    for looked_up in (backends.import_fault, backends.activate):
+        looked_up.cache_clear()
 
 
 @pytest.fixture

@@ -30,7 +30,7 @@ FAULTS = {
 def forget():
     for name in [n for n in sys.modules if n.partition(".")[0] in ("flash_attn", "flash_attn_interface", "xformers")]:
         del sys.modules[name]
-    for looked_up in (backends.installed, backends.import_fault, backends.activate):
+    for looked_up in (backends.import_fault, backends.activate):
         looked_up.cache_clear()
 
 

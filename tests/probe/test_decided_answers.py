@@ -20,7 +20,7 @@ class Streams:
     def __init__(self, probe, answers, *, obeys):
         self.tokenizer, self.answers, self.obeys, self.tokens = probe.tokenizer, answers, obeys, 0
 
-    def __call__(self, prompts, n_tokens, ended):
+    def generate(self, prompts, n_tokens, ended):
         rows = torch.tensor([self.ids(prompt, n_tokens) for prompt in prompts.tolist()])
         for n in range(1, n_tokens):
             self.tokens += 1

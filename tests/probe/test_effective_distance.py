@@ -96,7 +96,7 @@ def test_log_probabilities_are_those_of_all_logits_in_float64(bpe):
         DecoderConfig(d_model=16, n_layers=2, n_heads=4, n_kv_heads=2, d_ff=24, vocab_size=400, tie_embeddings=False)
     ).double()
     probe = make_probe(bpe, distances=(60,))
-    cases = [probe.test.case(60, k) for k in range(3)]
+    cases = [probe.case(60, k) for k in range(3)]
 
     class Model:
         def losses(self, tokens, targets):
@@ -112,7 +112,7 @@ def test_log_probabilities_are_those_of_all_logits_in_float64(bpe):
         first = len(case.prompt_ids)
         assert bpe.decode(ids[first : first + 3]) == case.numbers[0]
         expected.append(sum(float(log_p[place - 1, ids[place]]) for place in range(first, first + 3)))
-    assert log_probs(Model(), cases, probe.test.budget, "cpu") == pytest.approx(expected, abs=1e-9)
+    assert log_probs(Model(), cases, probe.budget, "cpu") == pytest.approx(expected, abs=1e-9)
 
 
 def test_the_records_of_distances(bpe):

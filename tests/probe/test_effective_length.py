@@ -26,7 +26,7 @@ class Oracle:
         self.tokenizer, self.answer = tokenizer, answer
         self.calls, self.lengths = 0, []
 
-    def __call__(self, prompts, n_tokens, ended=None):
+    def generate(self, prompts, n_tokens, ended=None):
         self.calls += 1
         length = prompts.shape[1] + n_tokens
         self.lengths.append(length)

@@ -23,7 +23,7 @@ class Copier:
     def __init__(self, tokenizer, seen):
         self.tokenizer, self.seen, self.ran = tokenizer, seen, 0
 
-    def __call__(self, prompts, n_tokens, ended=None):
+    def generate(self, prompts, n_tokens, ended=None):
         self.ran += len(prompts)
         rows = []
         for prompt in prompts[:, -self.seen :].tolist():

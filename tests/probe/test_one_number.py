@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from lab.probe.effective_distance import OneNumberTest
+from lab.probe.config import ProbeConfig
+from lab.probe.effective_distance import DistanceProbe
 from lab.probe.needles import make_case
 
 QUESTION = "\n\nWhat are the magic numbers mentioned in the provided text? The numbers are"  # 76 characters
@@ -34,7 +35,7 @@ def tokenizer(request):
 
 
 def make_test(tokenizer, window=320, digits=3, seed=5):
-    return OneNumberTest(tokenizer, HAYSTACK, window, digits, seed)
+    return DistanceProbe(ProbeConfig(digits=digits, seed=seed), tokenizer, HAYSTACK, window=window, stop_id=None)
 
 
 def test_a_case_placed_by_hand():

@@ -5,7 +5,7 @@ import pytest
 
 from lab.errors import ConfigError
 from lab.shape.config import Gaps, Power, ShapeConfig
-from lab.shape.gaps import ChunkLayout, layouts, nearest, pairs_of_chunks, plan_gaps, whole_draws
+from lab.shape.gaps import ChunkLayout, layouts, nearest, plan_gaps, whole_draws
 from lab.shape.profiles import length_frequency
 
 PAIRS = np.array([[0.0, 0.0], [1.0, 0.0], [2.0, 1.0]])  # of segments of 1, 2 and 3 tokens at distances 1 and 2
@@ -17,20 +17,20 @@ def counted(ids, edges):
     return np.histogram(distances, edges)[0]
 
 
-@pytest.mark.parametrize("seed", range(8))
-def test_pairs_of_chunks(seed):
-    generator = np.random.default_rng(seed)
-    lengths, gaps = generator.integers(1, 9, 5), generator.integers(0, 7, 5)
-    starts = np.cumsum(lengths + gaps) - lengths
-    ids = np.concatenate([start + np.arange(n) for start, n in zip(starts, lengths, strict=True)])
-    edges = np.array([1, 2, 3, 7, 20, 90])
-    np.testing.assert_array_equal(pairs_of_chunks(lengths, starts, edges), counted(ids, edges))
+@pytest.mark.parametrize(("chunks", "first", "inner", "between"), [(1, 1, 0, 0), (2, 1, 0, 7), (5, 2, 3, 11)])
+def test_the_pairs_of_a_layout(chunks, first, inner, between):
+    layout, edges = ChunkLayout(chunks, first, inner, (between, between + 1)), np.array([1, 2, 3, 7, 20, 90])
+    ids = layout.ids(23, np.random.default_rng(0))
+    np.testing.assert_array_equal(layout.mean_pairs(23, edges), counted(ids, edges))
+    wider = ChunkLayout(chunks, first, inner, (between, between + 4))  # each of its four values is counted
+    each = [ChunkLayout(chunks, first, inner, (u, u + 1)).mean_pairs(23, edges) for u in range(between, between + 4)]
+    np.testing.assert_allclose(wider.mean_pairs(23, edges), np.mean(each, axis=0))
 
 
 def test_a_layout_by_hand():
     # 10 tokens in 4 chunks of 2, 3, 2 and 3; 1 id free inside groups, 5 between them
     layout = ChunkLayout(chunks=4, first=2, inner=1, between=(5, 6))
-    lengths, starts = layout.starts(10, 5)
+    starts, lengths = layout.starts(10, 5)
     assert lengths.tolist() == [2, 3, 2, 3]
     assert starts.tolist() == [0, 3, 11, 14]
     assert layout.ids(10, np.random.default_rng(0)).tolist() == [0, 1, 3, 4, 5, 11, 12, 14, 15, 16]
@@ -46,7 +46,7 @@ def test_ids_of_every_layout_rise_from_0_and_stay_below_the_target_window(n_toke
             assert (len(ids), ids[0]) == (n_tokens, 0)
             assert (np.diff(ids) >= 1).all()
             assert len(np.flatnonzero(np.diff(ids) > 1)) <= layout.chunks - 1
-    ends = {int(o.starts(n_tokens, o.between[1] - 1)[1][-1] + o.starts(n_tokens, 0)[0][-1]) for o in options}
+    ends = {int(sum(place[-1] for place in o.starts(n_tokens, o.between[1] - 1))) for o in options}
     assert max(ends) == target_len
 
 

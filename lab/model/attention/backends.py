@@ -27,7 +27,6 @@ from lab.model.attention.segments import Spans
 
 MASKED_ROWS = 512  # tokens up to which a segment and its anchor run faster under a dense mask than as tiles, measured
 HALF_ONLY = ("flash", "varlen")  # these run bands by torch's flash attention, which returns the log-sum-exp
-TILED = ("sdpa", *HALF_ONLY)
 SPANS = ("varlen", "flash", "xformers")  # one call for all segments of a row
 PACKAGES = {"flash": "flash_attn", "xformers": "xformers.ops"}
 FLASH_3 = "flash_attn_interface"  # FlashAttention 3, flash-attn's folder hopper/
@@ -44,7 +43,7 @@ def plan_for(backend: str, layout: Layout, q: Tensor, v: Tensor) -> tuple[str, t
     if name == "reference":
         return name, v.dtype
     whole, fits = runs_whole(layout), runs_heads(name, q.shape[3])
-    tiled = layout.starts is not None and name in TILED
+    tiled = layout.starts is not None and name in HALF_ONLY
     if not (name == "sdpa" or (fits and (tiled or whole))):
         if backend != "auto":
             what = f"distance={layout.distance.method}" if layout.starts is not None else "these ids or this mask"
@@ -96,11 +95,11 @@ def choose(backend: str, device: torch.device, dtype: torch.dtype) -> tuple[str,
         return "sdpa", f"the fastest exact one on {device.type}"
     if dtype not in HALF:
         return "sdpa", f"the variable-length kernels take float16 or bfloat16, not {named(dtype)}"
-    fault = activate(device) if installed(FLASH_3) else ""
+    fault = activate(device)
     if fault is None:
         return "varlen", "torch's variable-length kernel is FlashAttention 3's"
     left_out = fault and f"; FlashAttention 3 is left out: {fault}"
-    fault = import_fault("flash_attn") if installed("flash_attn") else ""
+    fault = import_fault("flash_attn")
     if fault is not None:
         why = f"cannot be imported ({fault})" if fault else "is not installed"
         return "varlen", f"flash-attn {why}; torch's variable-length kernel is used{left_out}"
@@ -110,8 +109,9 @@ def choose(backend: str, device: torch.device, dtype: torch.dtype) -> tuple[str,
 def check(backend: str, device: torch.device, dtype: torch.dtype) -> None:
     """Raise an error, in one line, for a backend that cannot run here."""
     module = PACKAGES.get(backend)
-    package = module.partition(".")[0] if module else None
-    if package and not installed(package):
+    fault = import_fault(module) if module else None
+    package = (module or "").partition(".")[0]
+    if fault == "":
         raise MissingPackage(package, f"train.backend={backend} (backend: auto would go without)", "gpu")
     if backend not in (*WHOLE, "reference"):
         names = ", ".join(["auto", "reference", *WHOLE])
@@ -124,7 +124,6 @@ def check(backend: str, device: torch.device, dtype: torch.dtype) -> None:
         raise ConfigError(
             f"train.backend={backend}: takes float16 or bfloat16, not {named(dtype)}; use sdpa, auto or half precision"
         )
-    fault = import_fault(module) if module else None
     if fault:
         raise ConfigError(
             f"train.backend={backend}: {package} is installed but cannot be imported ({fault}); "
@@ -138,18 +137,14 @@ def named(dtype: torch.dtype) -> str:
 
 
 @cache
-def installed(package: str) -> bool:
-    """Return whether a package is installed, looked up once."""
-    return importlib.util.find_spec(package) is not None
-
-
-@cache
 def import_fault(module: str) -> str | None:
-    """Import a module, once, and return in one line why that failed; None if it did not.
+    """Import a module, once, and return in one line why that failed; "" if it is not installed, None if it succeeded.
 
     A package built for another torch, CUDA or Python is installed but fails on import: a library or symbol is missing,
     or its version check fails.
     """
+    if importlib.util.find_spec(module.partition(".")[0]) is None:
+        return ""
     try:
         importlib.import_module(module)
     except FAULTS as error:
@@ -159,7 +154,10 @@ def import_fault(module: str) -> str | None:
 
 @cache
 def activate(device: torch.device) -> str | None:
-    """Put FlashAttention 3 in place of 2 within torch's own operators, once; return in one line why not, or None."""
+    """Put FlashAttention 3 in place of 2 within torch's own operators, once; return why not, as `import_fault` does."""
+    fault = import_fault(FLASH_3)
+    if fault is not None:
+        return fault
     major, minor = torch.cuda.get_device_capability(device)
     if major != HOPPER:
         return f"it runs on compute capability {HOPPER}.0, this GPU has {major}.{minor}"

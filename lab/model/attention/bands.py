@@ -35,50 +35,47 @@ def attend_bands(q: Tensor, keys: list[Tensor], v: Tensor, layout: Layout, layer
     Shapes: q (B, N, Tq, H), not rotated; keys: one (B, K, Tk, H) per key map, rotated; v (B, K, Tk, H); returns
         (B, N, Tq, H). A query that no tile covers, one of padding, gets zeros.
     """
-    factor = layout.logit_factor(layer, layout.q_rotations[0].cos_B1TH.dtype)
-    out: Tensor = Bands.apply(q, v, factor, layout, kernel, *keys)  # type: ignore[no-untyped-call]
+    out: Tensor = Bands.apply(q, v, layout, layer, kernel, *keys)  # type: ignore[no-untyped-call]
     return out
 
 
 @dataclass(frozen=True, eq=False)
 class Places:
-    """Tokens of every sequence of a batch: one contiguous run, stored as a slice, or any tokens, listed.
+    """Tokens of every sequence of a batch: one contiguous run, or any tokens, listed by sequence and place.
 
-    Shapes: `listed` the sequence and the place of each token, int64 (n,).
+    `index` selects them from (B, T, ...), with the leading `sizes` (B, n), or (B * n,) where they are listed.
     """
 
-    run: slice | None = None
-    listed: tuple[Tensor, Tensor] | None = None
+    index: tuple[Any, Any]
+    sizes: tuple[int, ...]
 
     @classmethod
     def of(cls, runs: Sequence[tuple[range, bool]], batch: int, device: torch.device) -> Places:
         """Find the tokens of runs, some in reverse order, sequence by sequence."""
         adjacent = all(a.stop == b.start for (a, _), (b, _) in itertools.pairwise(runs))
         if adjacent and not any(turned for _, turned in runs):
-            return cls(run=slice(runs[0][0].start, runs[-1][0].stop))
+            run = slice(runs[0][0].start, runs[-1][0].stop)
+            return cls((slice(None), run), (batch, run.stop - run.start))
         parts = [torch.arange(run.start, run.stop, device=HOST) for run, _ in runs]
         one = torch.cat([part.flip(0) if turned else part for part, (_, turned) in zip(parts, runs, strict=True)])
         sequence = torch.arange(batch, device=HOST).repeat_interleave(len(one))
-        return cls(listed=(moved(sequence, device), moved(one.repeat(batch), device)))
+        return cls((moved(sequence, device), moved(one.repeat(batch), device)), (len(sequence),))
 
     def take(self, x: Tensor) -> Tensor:
-        """Gather the tokens of (B, T, ...) as (n, ...)."""
-        return x[self.listed] if self.listed is not None else x[:, self.run].flatten(0, 1)
+        """Gather the tokens of (B, T, ...) as (B * n, ...)."""
+        return x[self.index].flatten(0, len(self.sizes) - 1)
 
     def put(self, x: Tensor, part: Tensor) -> None:
         """Write the tokens, each of which occurs once."""
-        if self.listed is not None:
-            x[self.listed] = part
-        else:
-            x[:, self.run] = part.unflatten(0, (len(x), -1))
+        x[self.index] = part.unflatten(0, self.sizes)
 
     def add(self, x: Tensor, part: Tensor) -> None:
         """Add to the tokens of a contiguous tensor; some may occur several times."""
-        if self.listed is not None:  # no sort, unlike an accumulating index_put_
-            sequence, place = self.listed
+        sequence, place = self.index
+        if isinstance(place, slice):
+            x[self.index] += part.unflatten(0, self.sizes)
+        else:  # no sort, unlike an accumulating index_put_
             x.flatten(0, 1).index_add_(0, sequence * x.shape[1] + place, part)
-        else:
-            x[:, self.run] += part.unflatten(0, (len(x), -1))
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,15 +100,13 @@ def rounds_of(layout: Layout, batch: int, windows: bool) -> list[Round]:
         for band, tile in layout.cut(windows):
             kind = (band, "causal" if tile.shape == "upper" else tile.shape)
             fitting = (tiles for own, tiles in drafts if own == kind and tiles[-1].q.stop <= tile.q.start)
-            tiles = next(fitting, None)
-            if tiles is None:
-                drafts.append((kind, [tile]))
-            else:
-                tiles.append(tile)
+            tiles = next(fitting, [])
+            if not tiles:
+                drafts.append((kind, tiles))
+            tiles.append(tile)
         drafts.sort(key=lambda draft: draft[0][0])
         layout.rounds[key] = [round_of(*kind, tiles, layout, batch) for kind, tiles in drafts]
-    made: list[Round] = layout.rounds[key]
-    return made
+    return layout.rounds[key]
 
 
 def round_of(band: int, shape: str, tiles: list[Tile], layout: Layout, batch: int) -> Round:
@@ -130,7 +125,7 @@ class Bands(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, q: Tensor, v: Tensor, factor: Tensor | None, layout: Layout, kernel: SpanKernel, *keys: Tensor
+        ctx: Any, q: Tensor, v: Tensor, layout: Layout, layer: int, kernel: SpanKernel, *keys: Tensor
     ) -> Tensor:
         """Run every round and merge it into the rows it covers."""
         wide = torch.promote_types(v.dtype, torch.float32)
@@ -140,27 +135,30 @@ class Bands(torch.autograd.Function):
         band, turned = -1, q
         for part in rounds_of(layout, batch, kernel.windows):
             if part.band != band:
-                band, turned = part.band, turn(q, layout.q_rotations[part.band], factor, v.dtype)
+                band = part.band
+                turned = layout.rotate_queries(q, band, layer, v.dtype).transpose(1, 2)
             k_part, v_part = (part.keys.take(x.transpose(1, 2)) for x in (keys[layout.key_of_band[band]], v))
             found = kernel.forward(part.queries.take(turned), k_part, v_part, part.spans)
-            merge(out, lse, part, *found)
+            merge(out, lse, part.queries, *found)
         out = out.to(v.dtype)
-        ctx.layout, ctx.kernel = layout, kernel
-        ctx.save_for_backward(q, v, factor, out, lse, *keys)
+        ctx.layout, ctx.layer, ctx.kernel = layout, layer, kernel
+        ctx.save_for_backward(q, v, out, lse, *keys)
         return out.transpose(1, 2)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         """Sum the gradients of all rounds, with the whole rows' output and log-sum-exp."""
-        q, v, factor, out, lse, *keys = ctx.saved_tensors
+        q, v, out, lse, *keys = ctx.saved_tensors
         layout, kernel = ctx.layout, ctx.kernel
+        factor = layout.logit_factor(ctx.layer, layout.q_rotations[0].cos_B1TH.dtype)
         grad = grads[0].transpose(1, 2)
         dq = torch.zeros_like(q, dtype=lse.dtype)
         dk, dv = [zeros_by_token(k, lse.dtype) for k in keys], zeros_by_token(v, lse.dtype)
         rounds = rounds_of(layout, len(q), kernel.windows)
         for band in range(len(layout.bands)):
-            rotation, key = layout.q_rotations[band], layout.key_of_band[band]
-            turned, dq_band = turn(q, rotation, factor, v.dtype), zeros_by_token(q, lse.dtype)
+            rotation, key = layout.q_rotations[band].by_token(), layout.key_of_band[band]
+            turned = layout.rotate_queries(q, band, ctx.layer, v.dtype).transpose(1, 2)
+            dq_band = zeros_by_token(q, lse.dtype)
             for part in (part for part in rounds if part.band == band):
                 k_part, v_part = (part.keys.take(x.transpose(1, 2)) for x in (keys[key], v))
                 grad_part, q_part, out_part, lse_part = (part.queries.take(x) for x in (grad, turned, out, lse))
@@ -168,16 +166,10 @@ class Bands(torch.autograd.Function):
                 part.queries.put(dq_band, part.queries.take(dq_band) + grads_part[0])
                 part.keys.add(dk[key], grads_part[1].to(lse.dtype))
                 part.keys.add(dv, grads_part[2].to(lse.dtype))
-            back = rotation.by_token().rotate_back(dq_band)
+            back = Rotation(rotation.cos_B1TH, -rotation.sin_B1TH).rotate(dq_band)
             dq += (back if factor is None else back * factor[:, :, None, None]).transpose(1, 2)
         k_grads = (x.transpose(1, 2).to(v.dtype) for x in dk)
         return dq.to(q.dtype), dv.transpose(1, 2).to(v.dtype), None, None, None, *k_grads
-
-
-def turn(q: Tensor, rotation: Rotation, factor: Tensor | None, dtype: torch.dtype) -> Tensor:
-    """Rotate and scale queries (B, N, T, H) for a band; returns (B, T, N, H)."""
-    q = rotation.by_token().rotate(q.transpose(1, 2))
-    return (q if factor is None else q * factor[:, :, None, None]).to(dtype)
 
 
 def zeros_by_token(x: Tensor, dtype: torch.dtype) -> Tensor:
@@ -185,12 +177,11 @@ def zeros_by_token(x: Tensor, dtype: torch.dtype) -> Tensor:
     return torch.zeros_like(x.transpose(1, 2), dtype=dtype, memory_format=torch.contiguous_format)
 
 
-def merge(out: Tensor, lse: Tensor, into: Round, part: Tensor, part_lse: Tensor) -> None:
+def merge(out: Tensor, lse: Tensor, places: Places, part: Tensor, part_lse: Tensor) -> None:
     """Merge a round's output into that of its rows, in place.
 
     Shapes: out (B, T, N, H); lse (B, T, N); part (n, N, H); part_lse (N, n).
     """
-    places = into.queries
     added = part_lse.T
     before = places.take(lse)
     total = torch.logaddexp(before, added)

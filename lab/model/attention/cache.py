@@ -10,6 +10,7 @@ from torch import Tensor
 
 from lab.model.attention.context import ContextGroup
 from lab.model.attention.layout import Rotation
+from lab.model.config import DecoderConfig
 
 
 class KeyCache:
@@ -25,18 +26,16 @@ class KeyCache:
 
     def __init__(
         self,
-        n_layers: int,
+        cfg: DecoderConfig,
         batch: int,
-        n_kv_heads: int,
         max_tokens: int,
-        head_dim: int,
         device: torch.device,
         *,
-        n_maps: int = 1,
-        context: ContextGroup | None = None,
+        n_maps: int,
+        context: ContextGroup | None,
     ) -> None:
-        own_heads = n_kv_heads if context is None else n_kv_heads // context.degree
-        self.shape = (n_layers, max(n_maps, 1) + 1, batch, own_heads, max_tokens, head_dim)
+        own_heads = cfg.n_kv_heads // (1 if context is None else context.degree)
+        self.shape = (cfg.n_layers, max(n_maps, 1) + 1, batch, own_heads, max_tokens, cfg.head_dim)
         self.device = device
         self.n_maps = n_maps
         self.context = context
@@ -71,10 +70,10 @@ class KeyCache:
         self.rows = rows
         self.length = length
 
-    def repeat(self, row: int, rows: slice, length: int) -> None:
-        """Copy the first `length` tokens of one row into others."""
+    def repeat(self, length: int) -> None:
+        """Copy the first `length` tokens of the first row into the others."""
         assert self.store is not None, "filled"
-        self.store[:, :, rows, :, :length] = self.store[:, :, row : row + 1, :, :length]
+        self.store[:, :, 1:, :, :length] = self.store[:, :, :1, :, :length]
 
     def compact(self, kept: Tensor) -> None:
         """Keep some rows, moved to the front in ascending order, layer by layer to save memory.

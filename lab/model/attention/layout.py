@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -44,10 +43,6 @@ class Rotation:
             return torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1)
         halves = [torch.addcmul(first * cos, second, sin, value=-1), torch.addcmul(second * cos, first, sin)]
         return torch.cat(halves, dim=-1)  # without gradients fewer temporaries
-
-    def rotate_back(self, x_BNTH: Tensor) -> Tensor:
-        """Rotate every pair by the negative angle, for the backward pass."""
-        return Rotation(self.cos_B1TH, -self.sin_B1TH).rotate(x_BNTH)
 
     def by_token(self) -> Rotation:
         """Return the rotation of (B, T, N, H)."""
@@ -111,12 +106,8 @@ class Layout:
         """The number of each band's key map."""
         return [self.key_maps.index(band.k_map) for band in self.bands]
 
-    def last_query(self) -> Layout:
-        """Restrict the layout of a causal row to its last query."""
-        return replace(self, q_pos=self.q_pos[..., -1:])
-
     @cached_property
-    def rounds(self) -> dict[Any, Any]:
+    def rounds(self) -> dict[Any, list[Any]]:
         """Rounds of tiles that lab/model/attention/bands.py makes once and runs in all layers."""
         return {}
 
@@ -135,7 +126,7 @@ class Layout:
         place = 0
         for number, (length, start) in enumerate(zip(lengths, starts, strict=True)):
             keys = range(start, start + length)
-            queries = keys if self.segments is not None else keys[n_k - n_q :]
+            queries = keys[n_k - n_q :]  # all of a packed row's
             begins[place] = start
             for band_number, band in enumerate(self.bands):
                 region = band.region
@@ -170,13 +161,11 @@ class Layout:
 
     def logit_factor(self, layer: int, dtype: torch.dtype) -> Tensor | None:
         """Return the factor on the logits of each query, (B or 1, Tq), or None if it is one."""
-        factor = None
-        if self.frequencies.scales_logits:
-            factor = self.frequencies.logit_factor(self.q_pos, layer)
-        if self.distance.scales_logits:
-            own = self.distance.logit_factor(self.q_pos)
-            factor = own if factor is None else factor * own
-        return None if factor is None else torch.atleast_2d(factor.to(dtype))
+        if not (self.frequencies.scales_logits or self.distance.scales_logits):
+            return None
+        factor = self.frequencies.logit_factor(self.q_pos, layer) * self.distance.logit_factor(self.q_pos)
+        rows: Tensor = torch.atleast_2d(factor.to(dtype))
+        return rows
 
 
 def first_ids(ids: Tensor, segments: Segments | None) -> tuple[int, ...] | None:
@@ -189,7 +178,6 @@ def first_ids(ids: Tensor, segments: Segments | None) -> tuple[int, ...] | None:
         regular = bool((ids == ids[:1, :1] + torch.arange(ids.shape[1], device=ids.device)).all())
         return (int(ids[0, 0]),) if regular and ids.numel() else None
     row, within = (x[: segments.n_real] for x in (ids[0], segments.position_ids))
-    begins = [0, *itertools.accumulate(segments.lengths)][:-1]
-    starts = row[torch.tensor(begins, dtype=torch.int64, device=ids.device)]
+    starts = row[segments.cu_seqlens[:-1]]
     regular = bool((row == starts[segments.doc_ids[: len(row)]] + within).all())
     return tuple(starts.tolist()) if regular else None

@@ -53,11 +53,6 @@ def cumulative(lengths: Sequence[int]) -> Tensor:
     return torch.tensor([0, *lengths], dtype=torch.int64, device=HOST).cumsum(0).to(torch.int32)
 
 
-def counted(lengths: Sequence[int]) -> Tensor:
-    """Count from 0 within runs of the given lengths, int64."""
-    return torch.cat([torch.arange(n, device=HOST) for n in lengths])
-
-
 @dataclass(frozen=True, eq=False)
 class Segments:
     """The segments of one packed row of `n_tokens` tokens.
@@ -106,7 +101,8 @@ class Segments:
     @cached_property
     def position_ids(self) -> Tensor:
         """Ids that start again at 0 in every segment, int64 (n_tokens,); padding continues as one more segment."""
-        return moved(counted([*self.lengths, self.n_tokens - self.n_real]), self.cu_seqlens.device)
+        lengths = [*self.lengths, self.n_tokens - self.n_real]
+        return moved(torch.cat([torch.arange(n, device=HOST) for n in lengths]), self.cu_seqlens.device)
 
     @cached_property
     def doc_ids(self) -> Tensor:

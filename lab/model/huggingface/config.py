@@ -22,13 +22,13 @@ modeling_rope_utils.py and the four families' configuration files.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 from lab.errors import CheckpointError, ConfigError
+from lab.files import read_object
 from lab.model.config import DecoderConfig
 from lab.positions import Distance, Frequencies
 from lab.positions.ntk import scaled_theta
@@ -76,15 +76,11 @@ def read_settings(folder: Path) -> dict[str, Any]:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Read the object in a JSON file of the folder; empty if the file is missing or holds something else.
+    """Read the object in a JSON file of the folder; empty if the file is missing.
 
     Raises: CheckpointError for a broken file.
     """
-    try:
-        content = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
-    except (OSError, ValueError) as error:
-        raise CheckpointError(f"{path}: cannot be read ({error}); copy the folder again") from error
-    return content if isinstance(content, dict) else {}
+    return read_object(path, CheckpointError, "copy the folder again") if path.is_file() else {}
 
 
 def token_text(settings: Mapping[str, Any], key: str) -> str | None:

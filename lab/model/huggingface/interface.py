@@ -11,6 +11,7 @@ Axes: B batch, T tokens, N heads, K key-value heads, H per head.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -22,7 +23,7 @@ from lab.model.attention.attend import attend_layout
 from lab.model.attention.layout import Layout, PositionMap, first_ids
 from lab.model.attention.segments import dense_mask
 from lab.model.huggingface.config import FAMILIES
-from lab.positions import Band, Distance, Frequencies, identity
+from lab.positions import Band, Distance, Frequencies
 from lab.positions import frequencies as make_frequencies
 
 NAME = "probe_lab"
@@ -35,7 +36,7 @@ class ExtraRotation:
     def __init__(self, own: Distance) -> None:
         bands = own.bands
         places = (place for band in bands for place in (band.q_map, band.k_map))
-        maps = {place: extra_rotation(place) for place in places}  # bands share key maps
+        maps = {place: partial(extra_rotation, place) for place in places}  # bands share key maps
         self.own = own
         self.bands = tuple(Band(band.region, maps[band.q_map], maps[band.k_map]) for band in bands)
 
@@ -44,14 +45,9 @@ class ExtraRotation:
         return getattr(self.own, name)
 
 
-def extra_rotation(place: PositionMap) -> PositionMap:
-    """Return the map to the remaining rotation of a token that is rotated by its own position."""
-    return no_rotation if place is identity else lambda positions: place(positions) - positions
-
-
-def no_rotation(positions: Tensor) -> Tensor:
-    """Return zero for every token."""
-    return positions * 0
+def extra_rotation(place: PositionMap, positions: Tensor) -> Tensor:
+    """Return the remaining rotation of tokens that are rotated by their own positions."""
+    return place(positions) - positions
 
 
 @dataclass(eq=False)

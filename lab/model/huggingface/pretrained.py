@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from lab.errors import CheckpointError, ConfigError
-from lab.files import publish_folder, write_atomic, write_json, writing
+from lab.files import publish_folder, temporary_of, write_atomic, write_json, writing
 from lab.model.decoder import Decoder
 from lab.model.huggingface.config import (
     NAME,
@@ -117,9 +117,8 @@ def save_pretrained(
     tied = decoder.cfg.tie_embeddings
     state = {name: tensor for name, tensor in decoder.state_dict().items() if not (tied and name == "head.weight")}
     tensors = {hugging_face_name(name): tensor for name, tensor in state.items()}
-    temporary = final.with_name(f".{final.name}.tmp-{os.getpid()}")
+    temporary = temporary_of(final)
     try:
-        shutil.rmtree(temporary, ignore_errors=True)
         with writing(str(path), "folder"):
             temporary.mkdir(parents=True)
         save_torch_state_dict(tensors, temporary, max_shard_size=shard_bytes)
@@ -159,10 +158,8 @@ def load_tensors(
     faults = tensor_faults({theirs: tuple(shapes[name]) for theirs, name in names.items()}, stored)
     if faults:
         raise CheckpointError("\n".join(faults))
-    found = {}
-    for theirs in names:
-        tensor = stored[theirs].get_tensor(theirs)  # maps the file, which may change after loading
-        found[theirs] = tensor.to(device=device, dtype=dtype, copy=True)
+    # a tensor maps the file, which may change after loading
+    found = {name: stored[name].get_tensor(name).to(device=device, dtype=dtype, copy=True) for name in names}
     if tied and not torch.equal(found.get(HEAD, found[EMBEDDING]), found[EMBEDDING]):
         raise CheckpointError(f"{HEAD}: must equal {EMBEDDING}; set tie_word_embeddings to false in config.json")
     loaded = {name: found[theirs] for theirs, name in names.items()}
@@ -176,11 +173,10 @@ def stored_tensors(folder: Path) -> dict[str, Any]:
     """
     from safetensors import SafetensorError, safe_open
 
-    whole = folder / SINGLE
-    index = folder / INDEX
-    if not whole.is_file() and not index.is_file():
+    whole = (folder / SINGLE).is_file()
+    names = {SINGLE} if whole else {*read_json(folder / INDEX).get("weight_map", {}).values()}
+    if not names:
         raise CheckpointError(f"{folder}: holds no {SINGLE} and no {INDEX}; use a folder with weights, not pickles")
-    names = {SINGLE} if whole.is_file() else {*read_json(index).get("weight_map", {}).values()}
     stored: dict[str, Any] = {}
     for path in sorted(folder / name for name in names):
         try:
