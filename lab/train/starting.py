@@ -62,14 +62,11 @@ class Start:
 
 
 @contextmanager
-def own_run(experiment: Experiment, launch: Launch) -> Iterator[None]:
+def own_run(experiment: Experiment) -> Iterator[None]:
     """Own the run folder during the body, as the first process; the others wait for it when they meet.
 
     Raises: InUse, ConfigError where the folder cannot be made.
     """
-    if not launch.is_first:
-        yield
-        return
     path = experiment.run.path
     with writing(f"run.folder={experiment.run.folder}", "folder"):
         path.mkdir(parents=True, exist_ok=True)
