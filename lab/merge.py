@@ -39,11 +39,11 @@ from lab.data.tokenizer import load_tokenizer
 from lab.errors import ConfigError
 from lab.loading import OpenedModel, open_model, token_ids
 from lab.model.decoder import Decoder, DecoderConfig
-from lab.model.huggingface.config import hugging_face_settings, read_settings
+from lab.model.huggingface.config import hugging_face_settings
 from lab.model.huggingface.pretrained import save_pretrained
 from lab.recipes import MergeConfig
 from lab.schema import PathText, Positive
-from lab.source import FREE, TOKENIZER, named, tokenizer_of
+from lab.source import FREE, TOKENIZER, tokenizer_of
 from lab.train.checkpoints import newest_checkpoints
 
 ONE_SHAPE = "merge models of one shape and tokenizer"
@@ -158,12 +158,8 @@ def shared_tokenizer(models: Models) -> Path | None:
 def shared_ids(models: Models) -> dict[str, Any]:
     """Find the ids that begin and end a text: each that of the first model that has one."""
     found: dict[str, Any] = {}
-    for path, model in reversed(models.items()):
-        if model.experiment is None:
-            own = read_settings(named(path).resolve())
-        else:
-            own = token_ids(model) if model.tokenizer else {}
-        found |= {name: own[name] for name in ("bos_token_id", "eos_token_id") if own.get(name) is not None}
+    for model in reversed(models.values()):
+        found |= {name: own for name, own in token_ids(model).items() if own is not None}
     return found
 
 
