@@ -92,12 +92,10 @@ def draw(
         if low is not None and high is not None:
             band = chart.mark_area(opacity=0.13, clip=True)
             ends = band if kind == "line" else chart.mark_rule(strokeWidth=1.2, clip=True)
-            from_to = (
-                {"x": alt.X(f"{low}:Q"), "x2": f"{high}:Q"} if named_y else {"y": alt.Y(f"{low}:Q"), "y2": f"{high}:Q"}
-            )
+            side = "x" if named_y else "y"
             shown = {name: style[name] for name in ("color", "xOffset") if name in style}
             shown |= {"color": alt.value("#222222")} if kind == "bar" else {}
-            layers.append(ends.encode(**{**sides, **from_to}, **shown))
+            layers.append(ends.encode(**{**sides, side: f"{low}:Q", f"{side}2": f"{high}:Q"}, **shown))
         layers += [part for rule in rules for part in looks.rule_layers(rule)]
     whole = alt.layer(*layers, data=table).properties(width=width, height=height)
     if facet is not None:
@@ -156,7 +154,6 @@ def save(chart: Any, path: Path) -> None:
         raise ConfigError(f"{path}: must end in .png or .svg; rename the picture")
     spec = themed(chart).to_dict()
     with writing(str(path), "picture with -o"):
-        path.parent.mkdir(parents=True, exist_ok=True)
         is_png = path.suffix == ".png"
         data = vl_convert.vegalite_to_png(spec, scale=2.0) if is_png else vl_convert.vegalite_to_svg(spec).encode()
         write_atomic(path, data)

@@ -102,9 +102,6 @@ def looks_of(
     """Give each series its colour and its dash or shape; numbers go from light to dark."""
     alt = altair()
 
-    def cycled(values: Sequence[str], looks: Sequence[Any]) -> Any:
-        return alt.Scale(domain=list(values), range=[looks[k % len(looks)] for k in range(len(values))])
-
     if is_numeric(table[series]):
         bar = alt.Legend(title=words(series), orient="right", format=".3~s")
         color = alt.Color(f"{series}:Q", scale=alt.Scale(scheme="viridis", reverse=True), legend=bar)
@@ -116,14 +113,16 @@ def looks_of(
     if kind == "line":
         look |= {"symbolType": "stroke", "symbolSize": 400, "symbolStrokeWidth": 2}
     legend = alt.Legend(**look) if listed and len(shown) > 1 else None
-    found = {"color": alt.Color(f"{series}:N", scale=cycled(values, PALETTE), legend=legend)}
+    found = {"color": alt.Color(f"{series}:N", scale=alt.Scale(domain=values, range=PALETTE), legend=legend)}
     if shape is not None:
         kinds = list(dict.fromkeys(table[shape].sort_values()))  # of a categorical column in the order of its values
-        found["shape"] = alt.Shape(f"{shape}:N", scale=cycled(kinds, SHAPES), legend=alt.Legend(title=None, columns=1))
+        found["shape"] = alt.Shape(
+            f"{shape}:N", scale=alt.Scale(domain=kinds, range=SHAPES), legend=alt.Legend(title=None, columns=1)
+        )
     elif kind == "point" and listed:
-        found["shape"] = alt.Shape(f"{series}:N", scale=cycled(values, SHAPES), legend=legend)
+        found["shape"] = alt.Shape(f"{series}:N", scale=alt.Scale(domain=values, range=SHAPES), legend=legend)
     elif kind == "line":
-        found["strokeDash"] = alt.StrokeDash(f"{series}:N", scale=cycled(values, DASHES), legend=legend)
+        found["strokeDash"] = alt.StrokeDash(f"{series}:N", scale=alt.Scale(domain=values, range=DASHES), legend=legend)
     return found
 
 

@@ -152,7 +152,8 @@ def fault_lines(root: Any, item: Any) -> list[str]:
     if kind == "value_error":  # a rule of a section, whose lines begin with the field
         return [f"{dotted}.{line}".lstrip(".") for line in getattr(context["error"], "faults", [str(context["error"])])]
     if kind in UNKNOWN:
-        return unknown(dotted, item["input"], suggestion(root, section, keys))
+        remedy, found = suggestion(root, section, keys), flatten({dotted: item["input"]})
+        return [f"{name}={brief(value)}: unknown setting; {remedy}" for name, value in found.items()]
     if kind.startswith("union_tag"):
         tag, key = str(context.get("tag")), context["discriminator"].strip("'")
         return [f"{dotted}.{key}={brief(tag)}: unknown; {nearest(tag, members_of(hint))}"]
@@ -163,13 +164,6 @@ def fault_lines(root: Any, item: Any) -> list[str]:
     for theirs, ours in WORDS.items():
         rule = rule.replace(theirs, ours)
     return [f"{dotted}={value}: {rule}; {meaning or 'see --help=all'}"]
-
-
-def unknown(name: str, value: Any, remedy: str) -> list[str]:
-    """Write the fault of an unknown setting, or of every setting in an unknown section."""
-    if isinstance(value, dict) and value:
-        return [line for key, inner in value.items() for line in unknown(f"{name}.{key}", inner, remedy)]
-    return [f"{name}={brief(value)}: unknown setting; {remedy}"]
 
 
 def located(root: Any, location: Sequence[Any]) -> tuple[Any, list[Any], Any]:
@@ -280,21 +274,20 @@ def read_yaml(path: Path) -> dict[str, Any]:
     return values
 
 
+def flatten(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Turn nested sections into dotted keys.
+
+    Example:
+        >>> flatten({"optim": {"lr": 1.0}, "skip": None})
+        {'optim.lr': 1.0, 'skip': None}
+    """
+    out: dict[str, Any] = {}
+    for key, value in values.items():
+        out |= flatten(value, f"{prefix}{key}.") if isinstance(value, dict) and value else {prefix + key: value}
+    return out
+
+
 def part(values: dict[str, Any], key: str) -> dict[str, Any]:
     """Return a section, empty where it is missing or null."""
     found = values.get(key)
     return found if isinstance(found, dict) else {}
-
-
-def override(values: dict[str, Any], overrides: Mapping[str, Any]) -> None:
-    """Set dotted keys; changing the tag of a union drops the keys of the member that was there."""
-    for dotted in sorted(overrides, key=lambda key: key.split(".")[-1] not in TAGS):
-        *parents, last = dotted.split(".")
-        node = values
-        for parent in parents:
-            if not isinstance(node.get(parent), dict):
-                node[parent] = {}
-            node = node[parent]
-        if len(parents) > 1 and last in TAGS and node.get(last) != overrides[dotted]:
-            node.clear()
-        node[last] = overrides[dotted]

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from lab import analysis, cli
-from lab.schema import parse_yaml
-from lab.train.arms import flatten
+from lab.schema import flatten, parse_yaml
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(ROOT / "benchmarks").glob("*.md")])

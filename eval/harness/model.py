@@ -148,9 +148,8 @@ def open_tokenizer(subject: Subject, folder: Path, *, chat: bool) -> tuple[Any, 
         except (OSError, ValueError, KeyError) as error:
             fault = f"{folder} has no tokenizer of transformers ({first_line(error)})"
             raise ConfigError(f"--apply_chat_template: {fault}; use a model that was trained on chats") from error
-    text = {"bos_token": subject.tokenizer.id_to_token(prefix[0])}
-    if stop_ids:
-        text["eos_token"] = subject.tokenizer.id_to_token(stop_ids[0])
+    ends = {"bos_token": prefix[:1], "eos_token": stop_ids[:1]}
+    text = {name: subject.tokenizer.id_to_token(token) for name, tokens in ends.items() for token in tokens}
     make: Any = PreTrainedTokenizerFast
     own = Writer(subject.tokenizer).tokenizer
     return make(tokenizer_object=own, split_special_tokens=True, **text), prefix[0], stop_ids

@@ -23,8 +23,8 @@ from lab.command import STOPPED, show
 from lab.errors import ConfigError, DataError, LabError
 from lab.files import write_json, writing
 from lab.jobs import Job, is_finished, run_jobs
+from lab.schema import flatten
 from lab.sweep.planning import PlannedRun, plan, planned_run
-from lab.train.arms import flatten
 from lab.train.folder import RunFolder
 
 FINISHED = "finished.json"  # in a table's folder: the evaluations that have run
@@ -35,11 +35,10 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class Measured:
-    """One row on one model: its values, its folder, and the commands, each as words."""
+    """One row on one model: its values, of which `out` is its folder, and the commands, each as words."""
 
     row: str
     values: Mapping[str, Any]
-    out: Path
     commands: tuple[tuple[str, ...], ...]
 
 
@@ -57,7 +56,7 @@ def measured_rows(table: Table, folder: Path) -> Iterator[Measured]:
             digest = hashlib.sha256("\n".join(plain).encode()).hexdigest()[:8]
             out = folder / f"{re.sub('[^a-z0-9]+', '-', row.lower()).strip('-')}-{digest}"
             commands = tuple(tuple(shlex.split(command.replace("{out}", str(out)))) for command in plain)
-            yield Measured(row, {**values, "out": out}, out, commands)
+            yield Measured(row, {**values, "out": out}, commands)
 
 
 def models(table: Table, row: str, own: Mapping[str, Any], runs: Sequence[PlannedRun]) -> list[Row]:
@@ -155,7 +154,9 @@ def number(column: Column, one: Measured) -> float | None:
 
     Raises: CheckpointError for a broken file.
     """
-    place = Path(expand(column.file, one.values)) if column.file.startswith("{model}") else one.out / column.file
+    place = (
+        Path(expand(column.file, one.values)) if column.file.startswith("{model}") else one.values["out"] / column.file
+    )
     newest: dict[str, Row] = {}
     for path in sorted(place.parent.glob(place.name)):
         whole = path.suffix == ".json"

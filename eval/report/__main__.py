@@ -71,7 +71,6 @@ def make_report(request: Request) -> Found:
         return found._replace(picture=output)
     data = render(runs, drawn, title).encode()
     with writing(f"-o {output}", "file"):
-        output.parent.mkdir(parents=True, exist_ok=True)
         write_atomic(output, data)
     text = f"{output}: {counts}, {len(data) / 1e6:.1f} MB"
     if options.figures is not None:

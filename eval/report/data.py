@@ -165,11 +165,9 @@ def folded(rows: pd.DataFrame, by: Sequence[str], value: str) -> pd.DataFrame:
 def shares(rows: pd.DataFrame) -> pd.DataFrame:
     """Fold seeds: the mean share with limits over seeds; of one run, the limits of its tests."""
     by = ["arm", "method", "distance"]
-    if rows.empty:
-        return pd.DataFrame(columns=[*by, "share", "low", "high", "runs", "f", "tests"])
     mean = folded(rows, by, "score").rename(columns={"mean": "share", "count": "runs"})
-    tests: Any = {name: (name, how) for name, how in (("low", "first"), ("high", "first"), ("f", "mean"), ("n", "sum"))}
-    one = rows.dropna(subset=["score"]).groupby(by, sort=False).agg(**tests).reset_index()
+    tests: Any = {"low": "first", "high": "first", "f": "mean", "n": "sum"}
+    one = rows.dropna(subset=["score"]).groupby(by, sort=False).agg(tests).reset_index()
     for limit in ("low", "high"):
         mean[limit] = mean[limit].where(mean["runs"] > 1, one[limit]).clip(0, 1)
     f = one["f"].astype(float).round()  # of rows without any it is a column of objects, which no page can hold

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
@@ -15,7 +14,7 @@ from lab.draw import NAMES, Rule, draw, layer, words
 FEWEST_SEEDS = 3  # of which limits are drawn over tokens
 MOST_BANDS = 6  # arms whose limits are drawn
 MOST_METHODS = 8  # that are drawn in one panel
-STRING = re.compile(r"string\(shift=(\d+)(?:,window=(\d+))?\)")
+STRING = r"^string\(shift=(?P<shift>\d+)(?:,window=(?P<window>\d+))?\)$"
 DEFAULT_WINDOW = 128  # of STRING, which names of methods leave out
 BEYOND_LAST = 1.05  # of the last distance that was tested, where limits are cut off
 FACET: dict[str, Any] = {"width": 240, "height": 160}
@@ -39,12 +38,12 @@ class Figure(NamedTuple):
     left: int = 70
 
 
-def by_arm(runs: Runs, rows: pd.DataFrame, x: str, y: str, series: str, size: dict[str, Any], **options: Any) -> Any:
+def by_arm(runs: Runs, rows: pd.DataFrame, x: str, y: str, series: str, **options: Any) -> Any:
     """Draw a chart for each arm side by side."""
     arms = [arm for arm in runs.arms if arm in set(rows["arm"])]
     facets = {"facet": "arm", **FACET} if len(arms) > 1 else {}
     shown = rows.set_index("arm").loc[arms].reset_index()
-    return draw(shown, x, y, series, **{**facets, **size}, **options)
+    return draw(shown, x, y, series, **{**facets, **options})
 
 
 def over_tokens(runs: Runs, *, value: str, what: str, name: str) -> Figure | None:
@@ -80,8 +79,7 @@ def reach_by_method(runs: Runs) -> Figure | None:
     points["high"] = points["high"].clip(upper=farthest(runs.reaches) * BEYOND_LAST)
     looks: dict[str, Any] = {"shape": "outcome", "legend": False, "names": runs.methods, "low": "low", "high": "high"}
     looks |= {"x_title": "reach (tokens)", "y_title": ""}
-    size = {"height": ROW * len(methods)}
-    chart = by_arm(runs, points, "reach", "method", "method", size, kind="point", **looks)
+    chart = by_arm(runs, points, "reach", "method", "method", kind="point", height=ROW * len(methods), **looks)
     caption = "At each run's last probe: means over seeds with 95% limits, or one run with the limits of its tests."
     title = "Reach under each position method"
     return Figure("reach_by_method", title, caption, chart, left=NAMES)
@@ -94,8 +92,8 @@ def by_shift_and_window(runs: Runs) -> Figure | None:
         return None
     cells = cells.sort_values("shift", kind="stable").sort_values("window", ascending=False, kind="stable")
     looks: dict[str, Any] = {"kind": "heat", "text": "text", "x_title": "shift S", "y_title": "window W"}
-    size = {"height": CELL * max(3, cells["window"].nunique())}
-    chart = by_arm(runs, cells, "shift", "window", "reach", size, **looks)
+    height = CELL * max(3, cells["window"].nunique())
+    chart = by_arm(runs, cells, "shift", "window", "reach", height=height, **looks)
     caption = "Means over seeds at the last probe, in tokens. + a run reaches the last distance tested;"
     caption += " < all runs fail at the first; * without the runs that fail there."
     return Figure("shift_and_window", "Reach by STRING's shift and window", caption, chart)
@@ -111,10 +109,8 @@ def string_cells(reaches: pd.DataFrame) -> pd.DataFrame:
         >>> string_cells(rows)[["shift", "window", "text"]].values.tolist()[:2]
         [[64, 16, '120'], [64, 32, '120']]
     """
-    settings = reaches["method"].map(lambda name: STRING.fullmatch(str(name)))
-    rows = reaches[settings.notna()]
-    found = [(int(match[1]), int(match[2] or DEFAULT_WINDOW)) for match in settings.dropna()]
-    rows = rows.assign(shift=[shift for shift, _ in found], window=[window for _, window in found])
+    found = reaches["method"].astype(str).str.extract(STRING).dropna(subset=["shift"])
+    rows = reaches.join(found.fillna(str(DEFAULT_WINDOW)).astype(int), how="inner")
     sizes = rows.groupby("arm")[["shift", "window"]].transform("nunique")
     by = ["arm", "shift", "window"]
     points = reach_points(rows[(sizes >= 2).all(axis="columns")], by)
@@ -147,7 +143,7 @@ def by_distance(runs: Runs) -> Figure | None:
     looks |= {"low": "low", "high": "high", "y_limits": (0, 1)}
     looks |= {"x_title": "distance of the number (tokens)", "y_title": "share of numbers found"}
     looks["rules"] = [] if runs.threshold is None else [Rule("y", runs.threshold)]
-    chart = by_arm(runs, mean, "distance", "share", "method", {}, **looks)
+    chart = by_arm(runs, mean, "distance", "share", "method", **looks)
     caption = LIMITS + ("" if runs.threshold is None else " The dashed level is the threshold.")
     settings = rows["method"].nunique()
     if settings > len(chosen):

@@ -32,7 +32,7 @@ import numpy as np
 from scipy.special import zeta
 
 from eval.engine.cases import Distinct, Draft, Turn, Writer, draw_letters, draw_made_up, english
-from eval.ruler.sources import Sources
+from eval.ruler.sources import Sources, shuffled
 
 # The wording is verbatim from NVIDIA/RULER, scripts/data/synthetic/constants.py (Apache 2.0).
 COMMON_WORDS = (
@@ -83,10 +83,8 @@ def list_words(words: Sequence[str], common: int, common_repeats: int, other_rep
         >>> list_words(["ox", "hen"], 1, 3, 1, 5).split("\n")[1]
         '1. hen 2. ox 3. ox 4. ox'
     """
-    entries = [word for word in words[:common] for _ in range(common_repeats)]
-    entries += [word for word in words[common:] for _ in range(other_repeats)]
-    places = np.argsort(np.random.default_rng(order).random(len(entries)))
-    listed = " ".join(f"{number}. {entries[place]}" for number, place in enumerate(places, start=1))
+    entries = np.repeat(words, [common_repeats] * common + [other_repeats] * (len(words) - common))
+    listed = " ".join(f"{number}. {word}" for number, word in enumerate(shuffled(entries, order), start=1))
     return COMMON_WORDS.format(context=listed)
 
 
@@ -100,14 +98,11 @@ def frequent_words(_: Writer, __: Sources, turn: Turn) -> Draft:
     ahead = [(n, counts(n, ASKED + 2)) for n in range(int(np.ceil(1 / (last - following))) + 1)]
     clear = [n for n, found in ahead if found[ASKED] > found[-1]]
 
-    def counted(units: int) -> list[int]:
-        return counts(clear[units] if units < len(clear) else clear[-1] + 1 + units - len(clear), ranks)
-
     def prompt(units: int, dots: int = 0) -> str:
         words = [DOTS, *coded.first(ranks - 1)]
-        entries = [word for word, count in zip(words, counted(units), strict=True) for _ in range(count)]
-        places = np.argsort(np.random.default_rng(order).random(len(entries)))
-        return FREQUENT_WORDS.format(context=" ".join([entries[place] for place in places] + [DOTS] * dots))
+        n_words = clear[units] if units < len(clear) else clear[-1] + 1 + units - len(clear)
+        entries = shuffled(np.repeat(words, counts(n_words, ranks)), order)
+        return FREQUENT_WORDS.format(context=" ".join(entries + [DOTS] * dots))
 
     return Draft(
         compose=prompt,

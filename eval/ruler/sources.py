@@ -151,11 +151,16 @@ def asked(turn: Turn, question: str, answers: tuple[str, ...], document: Text, g
     order = int(turn.rng.integers(2**62))
 
     def prompt(n: int) -> str:
-        places = np.argsort(np.random.default_rng(order).random(n)).tolist()
-        shown = [DOCUMENT.format(number=number, text=document(place)) for number, place in enumerate(places, start=1)]
+        places = enumerate(shuffled(range(n), order), start=1)
+        shown = [DOCUMENT.format(number=number, text=document(place)) for number, place in places]
         return QUESTION.format(context="\n\n".join(shown), query=question)
 
     return Draft(compose=prompt, least=gold, answers=answers, **ends)
+
+
+def shuffled(entries: Any, order: int) -> list[Any]:
+    """Shuffle entries; more of them with the same `order` keep that of the ones they share."""
+    return [entries[place] for place in np.argsort(np.random.default_rng(order).random(len(entries)))]
 
 
 def describe(people: Sequence[str], town: str, rng: np.random.Generator) -> str:

@@ -21,18 +21,18 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
-from lab.config.sections import RunConfig, StartConfig, TrackConfig, TrainConfig, fill_in, fill_in_tags
+from lab.config.sections import RunConfig, StartConfig, TrackConfig, TrainConfig, fill_in, fill_in_tags, override
 from lab.data.config import DataConfig, Synthetic
 from lab.masks import Causal, MaskConfig
 from lab.model.config import DecoderConfig, OptimConfig
 from lab.positions import Frequencies
 from lab.positions.methods import PositionConfig
 from lab.probe.config import NEEDLES, ProbeConfig, ProbeSection, completed
-from lab.schema import Section, format_yaml, given, override, plain, read_yaml, validated
+from lab.schema import Section, flatten, format_yaml, given, plain, read_yaml, validated
 from lab.shape.config import Gaps, ShapeConfig
 from lab.skip.methods import SkipConfig
 from lab.source import inherit
-from lab.train.arms import FREE_TO_CHANGE, flatten
+from lab.train.arms import FREE_TO_CHANGE
 
 AUTO = "auto"  # the run.name that is replaced
 DIGITS = 8

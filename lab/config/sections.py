@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import reduce
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -12,10 +13,8 @@ from annotated_types import Ge, Le
 from lab.data.config import Bpe, DataConfig
 from lab.data.tokenizer import load_tokenizer
 from lab.positions.string import of_length
-from lab.schema import LONGEST_NAME, MOST, Length, PathText, Positive, Section, Seed, is_short
+from lab.schema import LONGEST_NAME, MOST, TAGS, Length, PathText, Positive, Section, Seed, is_short
 
-PRECISIONS = Literal["auto", "fp32", "bf16"]
-STRATEGIES = Literal["auto", "single", "ddp", "fsdp"]
 BACKENDS = Literal["auto", "reference", "sdpa", "varlen", "flash", "xformers"]
 CUDA_BACKENDS = ("varlen", "flash", "xformers")
 HYBRID_FROM = 64  # processes; from there on, a ring over all of them is bound by latency
@@ -48,9 +47,9 @@ class TrainConfig(Section):
     """Consecutive processes that share each pack, every one with its part of the tokens and, in attention, heads."""
     accelerator: Literal["auto", "cpu", "gpu"] = "auto"
     """What to run on; auto takes a GPU where there is one."""
-    strategy: STRATEGIES = "auto"
+    strategy: Literal["auto", "single", "ddp", "fsdp"] = "auto"
     """single, ddp, or fsdp (FSDP2); auto is fsdp in bf16 on GPUs, otherwise single for one process and ddp for more."""
-    precision: PRECISIONS = "auto"
+    precision: Literal["auto", "fp32", "bf16"] = "auto"
     """bf16 computes in bfloat16 and keeps float32 weights; auto is bf16 on a GPU and fp32 on a CPU."""
     backend: BACKENDS = "auto"
     """Attention kernel; auto chooses by device and prints which and why."""
@@ -204,9 +203,17 @@ def fill_in_tags(values: dict[str, Any]) -> None:
 def default(values: dict[str, Any], dotted: str, value: Any) -> None:
     """Set a setting that was left out."""
     *parents, last = dotted.split(".")
-    for key in parents:
-        values = section(values, key)
-    values.setdefault(last, value)
+    reduce(section, parents, values).setdefault(last, value)
+
+
+def override(values: dict[str, Any], overrides: Mapping[str, Any]) -> None:
+    """Set dotted keys; changing the tag of a union drops the keys of the member that was there."""
+    for dotted in sorted(overrides, key=lambda key: key.split(".")[-1] not in TAGS):
+        *parents, last = dotted.split(".")
+        node = reduce(section, parents, values)
+        if len(parents) > 1 and last in TAGS and node.get(last) != overrides[dotted]:
+            node.clear()
+        node[last] = overrides[dotted]
 
 
 def section(values: dict[str, Any], key: str) -> dict[str, Any]:

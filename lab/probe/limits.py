@@ -219,8 +219,6 @@ class LengthResult:
 
 def monotone_shares(results: Sequence[LengthResult]) -> Floats:
     """Fit the shares by a non-increasing curve, weighted by tests; one value for each length."""
-    if not results:
-        return np.zeros(0)
     shares, weights = [r.accuracy for r in results], [r.tests for r in results]
     fitted: Floats = isotonic_regression(shares, weights=weights, increasing=False).x
     return fitted
@@ -250,17 +248,16 @@ def effective_lengths(results: Sequence[LengthResult], threshold: float) -> dict
     Units: tokens, the smooth ones to a tenth.
     """
     lengths = [r.length for r in results]
-    high_curve = np.maximum.accumulate([r.high for r in reversed(results)] or [0.0])[::-1][: len(results)]
+    high_curve = np.maximum.accumulate([r.high for r in reversed(results)])[::-1]
     step, _ = crossing(lengths, [r.accuracy for r in results], threshold)
     _, smooth = crossing(lengths, monotone_shares(results), threshold)
-    low_curve = np.minimum.accumulate([r.low for r in results] or [0.0])[: len(results)]
-    low, smooth_low = crossing(lengths, low_curve, threshold)
+    low, smooth_low = crossing(lengths, np.minimum.accumulate([r.low for r in results]), threshold)
     high, smooth_high = crossing(lengths, high_curve, threshold)
-    is_open = not results or bool(high_curve[-1] >= threshold)
+    is_open = bool(high_curve[-1] >= threshold)
     return {
         "threshold": threshold,
         "effective_length": step or None,
-        "first_length": lengths[0] if lengths else None,
+        "first_length": lengths[0],
         "low": low,
         "high": None if is_open else high,
         "smooth": round(smooth, 1) or None,

@@ -46,11 +46,9 @@ class Draws:
 
 @dataclass(frozen=True)
 class ReleasedPrompt:
-    """The text of a prompt; `places` are the indices in it of the first digit of each of `numbers`."""
+    """The text of a prompt; `places` are the indices in it of the first digit of each number."""
 
     text: str
-    numbers: list[str]
-    depths: list[float]
     places: list[int]
 
 
@@ -83,7 +81,7 @@ def make_case(tokenizer: Tokenizer, haystack: str, length: int, draws: Draws, *,
     encoding = tokenizer.encode(prompt.text)
     ends, last = [end for _, end in encoding.offsets], len(encoding.ids) - 1
     distances = [last - next(k for k, end in enumerate(ends) if end > place) for place in prompt.places]
-    return NeedleCase(encoding.ids, prompt.numbers, prompt.depths, distances)
+    return NeedleCase(encoding.ids, draws.numbers, draws.depths, distances)
 
 
 def shortest(tokenizer: Tokenizer, *, seed: int, llama31: bool) -> int:
@@ -117,7 +115,7 @@ def write(tokenizer: Tokenizer, haystack: str, limit: int, draws: Draws, *, llam
         raise DataError(f"haystack: ends before a test of {limit + BUDGET} tokens is full; give a longer text")
     text, places = lay_out(pieces[:n], draws, llama31=llama31)
     whole = TASK + text.removeprefix(".")
-    return ReleasedPrompt(whole, draws.numbers, draws.depths, [place + len(whole) - len(text) for place in places])
+    return ReleasedPrompt(whole, [place + len(whole) - len(text) for place in places])
 
 
 @lru_cache(maxsize=256)

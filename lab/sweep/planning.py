@@ -29,8 +29,7 @@ from lab.command import Syntax
 from lab.config import Experiment, load_experiment
 from lab.config.experiment import AUTO
 from lab.errors import ConfigError, LabError
-from lab.schema import Positive, Section, part, read_yaml, validated
-from lab.train.arms import flatten
+from lab.schema import Positive, Section, flatten, part, read_yaml, validated
 from lab.train.folder import RunFolder
 
 FORM = '["${env}", "${interpreter}", -m, lab.fit, CONFIG, --resume, --run.name=auto, "${args}"]'

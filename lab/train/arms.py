@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from lab.positions.methods import brief_value
-from lab.schema import read_yaml
+from lab.schema import flatten, read_yaml
 
 Row = dict[str, Any]
 CONFIDENCE = 0.95
@@ -56,19 +56,6 @@ def changes(before: dict[str, Any], now: dict[str, Any]) -> Iterator[tuple[str, 
     for key in sorted(old.keys() | new.keys()):
         if old.get(key) != new.get(key) and not key.startswith(FREE_TO_CHANGE):
             yield key, old.get(key), new.get(key)
-
-
-def flatten(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Turn nested sections into dotted keys.
-
-    Example:
-        >>> flatten({"optim": {"lr": 1.0}, "skip": None})
-        {'optim.lr': 1.0, 'skip': None}
-    """
-    out: dict[str, Any] = {}
-    for key, value in values.items():
-        out |= flatten(value, f"{prefix}{key}.") if isinstance(value, dict) and value else {prefix + key: value}
-    return out
 
 
 def read_settings(run: Path) -> Row:

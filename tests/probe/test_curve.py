@@ -73,9 +73,6 @@ def test_limits_are_open_where_the_last_length_may_pass():
     values = effective_lengths(outcomes([1.0, 0.75], reach=0.1), 0.8)
     assert (values["effective_length"], values["low"], values["high"], values["smooth_high"]) == (128, 128, None, None)
     assert effective_lengths(outcomes([1.0, 0.75], reach=0.01), 0.8)["high"] == 128
-    values = effective_lengths([], 0.8)
-    assert (values["effective_length"], values["low"], values["high"], values["smooth"]) == (None, 0, None, None)
-    assert values["first_length"] is None
 
 
 def coverage(tests, slope, models, seed, *, sequential=False, stops=False, confidence=0.95):

@@ -49,7 +49,7 @@ def test_every_run_of_every_file_is_valid_and_has_a_name_of_its_own(path):
 
 FAULTS = {
     "method: bayes\nparameters: {a: {value: 1}}": "method=bayes: must be one of 'grid' or 'random'",
-    "method: grid\nearly_terminate: {type: hyperband}": "early_terminate={",
+    "method: grid\nearly_terminate: {type: hyperband}": "early_terminate.type=hyperband: unknown setting",
     "method: random\nparameters: {a: {min: 1, max: 2}}": "run_cap: must be set where method=random",
     "method: grid\nparameters: {a: {min: 1.0, max: 2}}": "parameters.a: has no list of values",
     "method: grid\nparameters: {a: {min: low, max: 1}}": 'parameters.a.min="low": must be a number',

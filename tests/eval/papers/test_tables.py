@@ -81,10 +81,10 @@ def test_every_command_parses_up_to_the_missing_model(paper, mini, empty_place, 
 def test_ours_beside_theirs(tmp_path):
     table = read_table("string/table1", mini=True)
     (one,) = measured_rows(table, tmp_path)
-    one.out.mkdir()
+    one.values["out"].mkdir()
     rows = [{"compared_as": "rope", "score": 0.5}, {"compared_as": "rope", "score": 0.75, "seed": 1}]
     rows += [{"compared_as": "string", "score": 0.25, "commit": "old"}, {"compared_as": "string", "score": 0.5}]
-    (one.out / "methods.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (one.values["out"] / "methods.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     mini = {cell["column"]: cell for cell in compare(table, [one], mini=True)}
     assert (mini["RoPE"]["ours"], mini["STRING"]["ours"]) == (62.5, 50.0)  # the mean; the newest of one measurement
     assert (mini["RoPE"]["theirs"], mini["RoPE"]["difference"], mini["RoPE"]["scale"]) == (56.6, None, "mini")
