@@ -21,8 +21,9 @@ from eval.engine.rows import Row, to_text
 from lab.counts import PositionCounts
 from lab.errors import ConfigError
 from lab.schema import Section, Seed, Tests
-from lab.skip import mean_distance, run_lengths, skip_positions, split_sentences
+from lab.skip import mean_distance, run_lengths, skip_positions
 from lab.skip.base import Skip
+from lab.skip.sentences import split_sentences
 
 LONGEST = 4_194_304  # tokens of a text or window; f, or a row of the matrix, is held in memory
 
