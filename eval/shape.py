@@ -30,10 +30,10 @@ from lab.command import start
 from lab.config import Experiment, load_experiment
 from lab.data.module import PackedData
 from lab.data.preparation import shard_folder
-from lab.data.shaped import shape_corpus
+from lab.data.shaped import cost_of, shape_corpus
 from lab.data.shards import TokenStore
 from lab.errors import ConfigError
-from lab.shape import Plan
+from lab.shape.profiles import Plan
 
 PARTS = 4  # of the window, that the table sums the pairs over
 NAMES = ("natural", "aimed", "reached")
@@ -48,8 +48,8 @@ def report(experiment: Experiment, picture: Path | None) -> Found:
     assert shape is not None, "refused before"
     PackedData(experiment).prepare_data()
     store = TokenStore.open(shard_folder(experiment.data), "train")
-    shaped = shape_corpus(shape, experiment.data, store, experiment.mask)
-    plan, cost = shaped.plan, shaped.cost(store, tokens)
+    plan = shape_corpus(shape, experiment.data, store, experiment.mask)
+    cost = cost_of(plan, experiment.data, store, tokens)
     title = f"{shape.strategy.method} for {shape.target.method}"
     lines = [
         title,

@@ -63,11 +63,6 @@ class Run:
 
     path: Path
 
-    @property
-    def name(self) -> str:
-        """Name of the run."""
-        return self.path.resolve().name
-
     def f(self, consumed_tokens: int | None = None) -> IntArray:
         """Return the position frequency, at the end or at the probe after so many consumed tokens.
 
@@ -126,7 +121,7 @@ class Run:
                 draw(rows, "length", "accuracy", "consumed_tokens", y_limits=(0, 1), title=named, width=WIDTH)
             )
         picture = Picture(self.path / "picture.png" if output is None else Path(output))
-        save(beside(*charts, title=self.name), picture.path)
+        save(beside(*charts, title=self.path.resolve().name), picture.path)
         return picture
 
 
@@ -166,7 +161,7 @@ def frame(runs: PathLike | Iterable[PathLike]) -> pd.DataFrame:
     settings = {path: read_settings(Path(path)) for path in found}
     apart = [name for name in differing(settings) if any(name in values for values in settings.values())]
     rows = [
-        {"run": open_run(path).name, **{name: settings[path].get(name) for name in apart}, **record}
+        {"run": Path(path).resolve().name, **{name: settings[path].get(name) for name in apart}, **record}
         for path in found
         for record in RunFolder(Path(path)).probes()
     ]

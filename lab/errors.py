@@ -10,9 +10,6 @@ from typing import TypeVar
 T = TypeVar("T")
 
 LONGEST_SHOWN = 80  # characters of a value in an error's line
-IN_NO_EXTRA = {  # built from source against the installed torch, which pip's isolated builds do not see
-    "flash_attn": "pip install --no-build-isolation flash-attn",
-}
 
 
 class LabError(Exception):
@@ -50,7 +47,9 @@ class MissingPackage(LabError):
     """An optional package is missing; `extra` is the extra in pyproject.toml that installs it."""
 
     def __init__(self, package: str, needed_for: str, extra: str) -> None:
-        command = IN_NO_EXTRA.get(package, f"pip install -e '.[{extra}]'")
+        command = f"pip install -e '.[{extra}]'"
+        if package == "flash_attn":  # built from source, against the installed torch, which isolated builds do not see
+            command = "pip install --no-build-isolation flash-attn"
         super().__init__(f"{package}: not installed, needed for {needed_for}; {command}")
 
 

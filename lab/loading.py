@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from torch import Tensor
 from lab.config import Experiment, load_experiment
 from lab.config.sections import override
 from lab.data.preparation import end_of_document, shard_folder
-from lab.data.tokenizer import load_tokenizer, needed, special_ends
+from lab.data.tokenizer import load_tokenizer, special_ends
 from lab.errors import ConfigError
 from lab.model.decoder import Decoder
 from lab.model.huggingface.config import decoder_config, read_settings
@@ -34,7 +34,8 @@ class OpenedModel:
     """An opened model; fields that its source does not state are None.
 
     `train_len` is the training window in tokens: a run's data.window, a Hugging Face folder's max_position_embeddings.
-    `folder` is the run folder, and `consumed_tokens` the tokens that the checkpoint was trained on.
+    `folder` is the run folder, and `consumed_tokens` the tokens that the checkpoint was trained on. `settings` is the
+    config.json of a Hugging Face folder.
     """
 
     name: str
@@ -44,6 +45,7 @@ class OpenedModel:
     experiment: Experiment | None = None
     folder: Path | None = None
     consumed_tokens: int | None = None
+    settings: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def method(self) -> str:
@@ -56,7 +58,6 @@ def open_model(
     overrides: Mapping[str, Any] | None = None,
     *,
     device: torch.device | str = "cpu",
-    backend: str = "auto",
 ) -> OpenedModel:
     """Open a run folder, a checkpoint in it, a Hugging Face folder or hf:OWNER/NAME@REVISION, to compute in float32.
 
@@ -69,14 +70,16 @@ def open_model(
     overrides = dict(overrides or {})
     if place.is_hugging_face:
         folder = place.folder.resolve()
-        own, distance = replaced_methods(folder, overrides)
-        decoder = load_pretrained(folder, frequencies=own, distance=distance, device=device, backend=backend)
+        settings = read_settings(folder)
+        own, distance = replaced_methods(settings, overrides)
+        decoder = load_pretrained(folder, frequencies=own, distance=distance, device=device)
         name = Path(path).name if is_hub_id(Path(path)) else folder.name
-        return OpenedModel(name, decoder, tokenizer_in(folder), read_settings(folder)["max_position_embeddings"])
+        window = settings["max_position_embeddings"]
+        return OpenedModel(name, decoder, tokenizer_in(folder), window, settings=settings)
     checkpoint = open_checkpoint(place.folder.resolve())
     folder = checkpoint.folder.parent.parent
     experiment = load_experiment(folder / CONFIG, overrides)
-    decoder = decoder_of(experiment, backend=backend)(None)
+    decoder = decoder_of(experiment)(None)
     load_weights(decoder, checkpoint)
     tokenizer = tokenizer_in(folder) or tokenizer_in(shard_folder(experiment.data))
     window = experiment.data.window
@@ -84,8 +87,8 @@ def open_model(
     return OpenedModel(folder.name, decoder.to(device).eval(), tokenizer, window, experiment, folder, consumed)
 
 
-def replaced_methods(folder: Path, overrides: dict[str, Any]) -> tuple[Frequencies | None, Distance]:
-    """Build the position methods that dotted overrides name; None means the folder's own frequency method.
+def replaced_methods(settings: dict[str, Any], overrides: dict[str, Any]) -> tuple[Frequencies | None, Distance]:
+    """Build the position methods that dotted overrides name; None means the frequency method of config.json.
 
     Raises: LabError.
     """
@@ -94,7 +97,6 @@ def replaced_methods(folder: Path, overrides: dict[str, Any]) -> tuple[Frequenci
         rule = "not a setting of a Hugging Face folder; set position.frequency or position.distance"
         raise ConfigError(*(f"{key}={overrides[key]}: {rule}" for key in others))
     values: dict[str, Any] = {}
-    settings = read_settings(folder)
     override(values, overrides)
     chosen = part(values, "position")
     if part(chosen, "distance").get("method") == "string" and "shift" not in chosen["distance"]:
@@ -115,15 +117,17 @@ def tokenizer_in(folder: Path) -> Tokenizer | None:
     return None if file is None else load_tokenizer(file)
 
 
-def token_ids(model: OpenedModel) -> dict[str, int | None]:
-    """Find the ids that begin a text and end a document, as a run's tokenizer and corpus have them.
+def token_ids(model: OpenedModel) -> dict[str, Any]:
+    """Find the ids that begin a text and end a document, as a run's tokenizer and corpus have them, or config.json.
 
-    Raises: DataError for a run without a tokenizer.
+    A run without a tokenizer has none.
     """
-    assert model.experiment is not None, "a run's model"
-    tokenizer = needed(model.tokenizer)
-    begins = next(reversed(special_ends(tokenizer)[0]), None)
-    return {"bos_token_id": begins, "eos_token_id": end_of_document(model.experiment.data, tokenizer)}
+    if model.experiment is None:
+        return {name: model.settings.get(name) for name in ("bos_token_id", "eos_token_id")}
+    if model.tokenizer is None:
+        return {}
+    begins = next(reversed(special_ends(model.tokenizer)[0]), None)
+    return {"bos_token_id": begins, "eos_token_id": end_of_document(model.experiment.data, model.tokenizer)}
 
 
 def read_weights(path: Path) -> dict[str, Tensor]:

@@ -50,8 +50,7 @@ def is_done(resolved: Resolved, stage: Stage) -> bool:
     if stage.kind in TRAINING:
         return is_finished(resolved.experiments[stage.name])
     file = Path(resolved.recipe.folder) / f"{stage.name}.yaml"
-    written = file.read_text(encoding="utf-8") if file.exists() else None
-    is_same = written == format_yaml(resolved.settings[stage.name])
+    is_same = file.exists() and file.read_text(encoding="utf-8") == format_yaml(resolved.settings[stage.name])
     return is_same and (resolved.recipe.path(stage) / RESULTS[stage.kind]).exists()
 
 

@@ -38,15 +38,14 @@ from lab.command import Bar, Syntax, Words, read_options, run, settings_lines, s
 from lab.data.tokenizer import load_tokenizer
 from lab.errors import ConfigError
 from lab.loading import OpenedModel, open_model, token_ids
-from lab.model.decoder import Decoder
-from lab.model.huggingface.config import hugging_face_settings, read_settings
+from lab.model.decoder import Decoder, DecoderConfig
+from lab.model.huggingface.config import hugging_face_settings
 from lab.model.huggingface.pretrained import save_pretrained
 from lab.recipes import MergeConfig
 from lab.schema import PathText, Positive
-from lab.source import FREE, TOKENIZER, named, tokenizer_of
+from lab.source import FREE, TOKENIZER, tokenizer_of
 from lab.train.checkpoints import newest_checkpoints
 
-MOST_FAULTS = 8
 ONE_SHAPE = "merge models of one shape and tokenizer"
 SYNTAX = Syntax(places=None, values=("-o",))
 Models = dict[Path, OpenedModel]
@@ -101,26 +100,25 @@ def merge(words: Words) -> str:
 
 
 def refuse_differences(models: Models) -> None:
-    """Refuse models that differ from the first one in the shape of a weight, or in what they compute with it.
+    """Refuse models that differ from the first one in a setting that decides the shapes of weights or their use.
 
-    Raises: ConfigError with a line for each of the first differences.
+    Raises: ConfigError with a line for each difference.
     """
-    (first, ours), *others = ((path, traits_of(model.decoder)) for path, model in models.items())
+    (first, ours), *others = ((path, architecture(model.decoder.cfg)) for path, model in models.items())
     faults = [
-        f"{name}: {theirs.get(name, 'missing')} in {path}, {ours.get(name, 'missing')} in {first}; {ONE_SHAPE}"
+        f"model.{name}: {theirs[name]} in {path}, {value} in {first}; {ONE_SHAPE}"
         for path, theirs in others
-        for name in {**ours, **theirs}
-        if theirs.get(name) != ours.get(name)
+        for name, value in ours.items()
+        if theirs[name] != value
     ]
     if faults:
-        raise ConfigError(*faults[:MOST_FAULTS])
+        raise ConfigError(*faults)
 
 
-def traits_of(decoder: Decoder) -> dict[str, Any]:
-    """List the shapes of a decoder's weights, and the settings that decide what it computes with them."""
-    settings = dataclasses.asdict(decoder.cfg) | {"attention_width": decoder.cfg.width}
-    shapes = {name: [*tensor.shape] for name, tensor in decoder.state_dict().items()}
-    return shapes | {f"model.{name}": value for name, value in settings.items() if name not in FREE}
+def architecture(cfg: DecoderConfig) -> dict[str, Any]:
+    """List the settings of a decoder that are part of its architecture."""
+    settings = dataclasses.asdict(cfg) | {"attention_width": cfg.width}
+    return {name: value for name, value in settings.items() if name not in FREE}
 
 
 def choose_positions(models: Models, wanted: Path | None, given_len: int | None) -> tuple[Decoder, int | None]:
@@ -160,12 +158,8 @@ def shared_tokenizer(models: Models) -> Path | None:
 def shared_ids(models: Models) -> dict[str, Any]:
     """Find the ids that begin and end a text: each that of the first model that has one."""
     found: dict[str, Any] = {}
-    for path, model in reversed(models.items()):
-        if model.experiment is None:
-            own = read_settings(named(path).resolve())
-        else:
-            own = token_ids(model) if model.tokenizer else {}
-        found |= {name: own[name] for name in ("bos_token_id", "eos_token_id") if own.get(name) is not None}
+    for model in reversed(models.values()):
+        found |= {name: own for name, own in token_ids(model).items() if own is not None}
     return found
 
 

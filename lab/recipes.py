@@ -226,10 +226,9 @@ def resolve_training(recipe: Recipe, source: Source) -> dict[str, Experiment]:
 
 def stage_settings(recipe: Recipe, stage: Stage, source: Source, start: Path) -> dict[str, Any]:
     """Compose a training stage's settings: common ones, its own, and those that the recipe sets."""
-    share = 1.0 if stage.kind == "tune" else SAMPLE_FRAC
-    mode = {} if stage.kind == "replay" else {"mode": "concatenated"}
-    window = source.window if stage.kind == "replay" else round(share * recipe.target_len)
-    values: dict[str, Any] = {"data": {"window": window, **mode}}
+    full = {"window": recipe.target_len, "mode": "concatenated"}
+    sample = {**full, "window": round(SAMPLE_FRAC * recipe.target_len)}
+    values: dict[str, Any] = {"data": {"tune": full, "extend": sample, "replay": {"window": source.window}}[stage.kind]}
     if source.tokenizer is not None:
         values["data"]["tokenizer"] = source.tokenizer  # the base's file, so that stages can share shards
     sections = [recipe.common, getattr(recipe, stage.kind)]

@@ -28,6 +28,7 @@ TOKENIZER = "tokenizer.json"
 PLACES = "a run folder, a checkpoint in it, or a Hugging Face folder"
 FIELD = "start.path="
 HUB = "hf:"
+PATTERNS = ("*.json", "*.safetensors", "*.jinja")  # files of a model that are downloaded
 ARCHITECTURE = [item.name for item in dataclasses.fields(DecoderConfig)]
 DEFAULTS = {item.name: item.default for item in dataclasses.fields(DecoderConfig) if item.default is not MISSING}
 FREE = ("theta", "embedding_std")  # settings of the model that are not part of its architecture
@@ -115,9 +116,7 @@ def hub_folder(path: Path) -> Path:
 
     name, _, revision = str(path).removeprefix(HUB).partition("@")
     try:
-        return Path(
-            snapshot_download(name, revision=revision or None, allow_patterns=["*.json", "*.safetensors", "*.jinja"])
-        )
+        return Path(snapshot_download(name, revision=revision or None, allow_patterns=[*PATTERNS]))
     except (OSError, ValueError) as error:
         reason = " ".join(first_line(error).split())
         raise CheckpointError(

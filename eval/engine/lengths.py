@@ -13,7 +13,7 @@ from lab.data.config import Mode
 from lab.data.shards import TokenStore
 from lab.data.synthetic import NATURAL_LOG_STD, NATURAL_MEDIAN
 from lab.errors import DataError
-from lab.shape.profiles import length_frequency
+from lab.shape.profiles import cut_counts, length_frequency
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
@@ -43,15 +43,10 @@ class LengthHistogram:
             >>> (7 * three.frequency(4, "natural")).round(6).tolist()
             [7.0, 4.0, 2.0, 1.0]
         """
-        segments = np.zeros(window + 1)
-        if mode == "concatenated":
-            segments[window] = 1
-        elif mode == "uniform":
-            segments[1:] = 1
-        else:
-            np.add.at(segments, self.lengths % window, self.counts)
-            segments[window] += float(self.lengths // window @ self.counts)
-            segments[0] = 0
+        segments = cut_counts(self.lengths, window, self.counts)
+        if mode != "natural":
+            segments = np.zeros(window + 1)
+            segments[1 if mode == "uniform" else window :] = 1
         f = length_frequency(segments)
         per_token: FloatArray = f / f[0]
         return per_token

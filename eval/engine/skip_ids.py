@@ -21,7 +21,7 @@ from eval.engine.rows import Row, to_text
 from lab.counts import PositionCounts
 from lab.errors import ConfigError
 from lab.schema import Section, Seed, Tests
-from lab.skip import mean_distance, run_lengths, skip_positions_from_config
+from lab.skip import mean_distance, run_lengths, skip_positions
 from lab.skip.base import Skip
 
 LONGEST = 4_194_304  # tokens of a text or window; f, or a row of the matrix, is held in memory
@@ -85,7 +85,7 @@ def samples(config: Skip, options: SkipOptions) -> Iterator[IntArray]:
         lengths = None
         if config.needs_sentences:
             lengths = drawn_sentences(options.n_tokens, options.sentence_tokens, generator)
-        yield skip_positions_from_config(config, options.n_tokens, sentence_lengths=lengths, generator=generator)
+        yield skip_positions(config, options.n_tokens, sentence_lengths=lengths, generator=generator)
 
 
 def measure(drawn: Iterable[IntArray], target_len: int) -> tuple[Row, FloatArray]:

@@ -16,13 +16,11 @@ from torch import Tensor
 
 from eval.engine.command import Request
 from lab.counts import SavedCounts
-from lab.data.preparation import end_of_document
 from lab.data.tokenizer import check_ids, needed
 from lab.errors import ConfigError, DataError
-from lab.loading import OpenedModel, open_model
+from lab.loading import OpenedModel, open_model, token_ids
 from lab.model.attention.inspection import token_losses
 from lab.model.generate import Ended, greedy
-from lab.model.huggingface.config import read_settings
 from lab.probe.needles import load_haystack, read_texts
 from lab.source import is_hub_id, named
 from lab.train.checkpoints import COUNTS, Checkpoint, folder_name
@@ -115,13 +113,10 @@ def as_subject(model: OpenedModel, place: Path, device: torch.device) -> Subject
     Raises: DataError for a model without a tokenizer.
     """
     tokenizer = needed(model.tokenizer)
-    stop_id: int | None
+    stop_id = first_id(token_ids(model)["eos_token_id"])
+    in_bf16 = device.type == "cuda"
     if model.experiment is not None:
-        in_bf16 = model.experiment.train.computes_in_bf16(device.type == "cuda")
-        stop_id = end_of_document(model.experiment.data, tokenizer)
-    else:
-        in_bf16 = device.type == "cuda"
-        stop_id = first_id(read_settings(named(place).resolve()).get("eos_token_id"))
+        in_bf16 = model.experiment.train.computes_in_bf16(in_bf16)
     saved = None
     if model.folder is not None and model.consumed_tokens is not None:
         saved = Checkpoint(model.folder / "checkpoints" / folder_name(model.consumed_tokens))

@@ -27,6 +27,7 @@ command never runs them again, and continues after Ctrl-C (exit status 75).
 from __future__ import annotations
 
 import hashlib
+import inspect
 import json
 import math
 import os
@@ -187,7 +188,7 @@ def rows_of(results: Mapping[str, Any]) -> Iterator[Row]:
         below = list(dict.fromkeys(tasks_of(results, task)))
         samples = [test for name in below for test in results["samples"][name]]
         # what defines the tasks: their settings, the source of their functions, and their documents
-        defined = [json.dumps({name: results["configs"][name] for name in below}, sort_keys=True, default=str)]
+        defined = [json.dumps({name: results["configs"][name] for name in below}, sort_keys=True, default=source_of)]
         defined += [test["doc_hash"] + test["target_hash"] for test in samples]
         n = sum(results["n-samples"][name]["effective"] for name in below)
         about = {
@@ -210,6 +211,11 @@ def rows_of(results: Mapping[str, Any]) -> Iterator[Row]:
                 "score": as_number(score),
                 **interval(as_number(score), each, as_number(numbers.get(f"{metric}_stderr,{filtered}")), n),
             }
+
+
+def source_of(value: Any) -> str:
+    """Write a function by its source, as its address differs in every call, and other values as text."""
+    return inspect.getsource(value) if inspect.isfunction(value) else str(value)
 
 
 def tasks_of(results: Mapping[str, Any], name: str) -> Iterator[str]:

@@ -18,10 +18,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
+
+from lab.skip.base import IntArray
 
 IGNORE = -100  # target of a token that is not scored; the value that torch's own loss ignores
-IntArray = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)

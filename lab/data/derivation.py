@@ -229,5 +229,4 @@ def partners(order: Ints, place: int) -> Ints:
     free = (here != own) & (here != after) & (left != own) & (right != own)
     if place + 1 < len(order):  # its left neighbour is the copy that is swapped
         free[place + 1] = after != own and right[place + 1] != own
-    found: Ints = np.flatnonzero(free)
-    return found
+    return np.flatnonzero(free)

@@ -28,14 +28,15 @@ from lab.data.corpora import open_corpus
 from lab.data.packing import AssignIds, Pack, PackSettings, PackStream
 from lab.data.preparation import end_of_document, is_prepared, prepare, shard_folder
 from lab.data.segments import index_documents, index_segments
-from lab.data.selecting import Selection
-from lab.data.shaped import Shaped, shape_corpus
+from lab.data.selecting import Selection, read_token_types
+from lab.data.shaped import shape_corpus
 from lab.data.shards import TokenStore, read_manifests
 from lab.data.tokenizer import load_tokenizer, special_ends
 from lab.errors import DataError
 from lab.launch import exchange
 from lab.masks import WindowMask
-from lab.skip.methods import skip_positions_from_config
+from lab.shape.profiles import Plan
+from lab.skip.methods import skip_positions
 from lab.skip.sentences import sentence_ends, split_sentences
 
 Batch = dict[str, Any]
@@ -62,7 +63,7 @@ def skip_function(config: DataConfig, skip: Any) -> AssignIds:
 
     def place(tokens: np.ndarray, generator: np.random.Generator) -> np.ndarray:
         sentences = None if ends is None else split_sentences(tokens, ends)
-        return skip_positions_from_config(skip, len(tokens), sentence_lengths=sentences, generator=generator)
+        return skip_positions(skip, len(tokens), sentence_lengths=sentences, generator=generator)
 
     return place
 
@@ -121,7 +122,7 @@ class PackedData(lightning.LightningDataModule):
         return TokenStore.open(shard_folder(self.config), "train")
 
     @cached_property
-    def shaped(self) -> Shaped | None:
+    def shaped(self) -> Plan | None:
         """The plan of the shape, computed once; None without a shape."""
         experiment = self.experiment
         if experiment.shape is None:
@@ -145,11 +146,13 @@ class PackedData(lightning.LightningDataModule):
             arrangement=arrangement_of(config, experiment.mask),
         )
         if self.shaped is not None:
-            self.settings.skip = self.shaped.skip
-            self.weights = self.shaped.plan.weights
+            self.settings.skip = self.shaped.place
+            self.weights = self.shaped.weights
         elif skip is not None and skip.selects:
             path = self.token_types or (Path(skip.selection) if skip.by_types else None)
-            self.settings.selection = Selection.of(skip, config.window, load_tokenizer(shard_folder(config)), path)
+            tokenizer = load_tokenizer(shard_folder(config))
+            impactful = None if path is None else read_token_types(path, tokenizer)
+            self.settings.selection = Selection(skip, config.window, sentence_ends(tokenizer), impactful)
         elif skip is not None:
             self.settings.skip = skip_function(config, skip)
 

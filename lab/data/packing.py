@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 from itertools import islice
 
 import numpy as np
-import numpy.typing as npt
 
 from lab.data.arrangement import IGNORE, Arrangement, TokenRun
 from lab.data.config import DataConfig
@@ -24,9 +23,9 @@ from lab.data.segments import Segment, SegmentIndex, index_segments, sample_segm
 from lab.data.selecting import Selection
 from lab.data.shards import TokenStore
 from lab.errors import ConfigError, DataError
+from lab.skip.base import IntArray
 
 AssignIds = Callable[[np.ndarray, np.random.Generator], np.ndarray]  # tokens of a run -> rotary ids
-IntArray = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,7 +112,7 @@ class PackStream:
     def _located(self, samples: IntArray) -> list[Segment]:
         """Find the segments of global samples."""
         segments = self.settings.segments
-        return segments.locate(sample_segments(samples, segments.n, self.settings.seed))
+        return [*map(segments.locate, sample_segments(samples, segments.n, self.settings.seed).tolist())]
 
     def _wait(self, sample: int, segment: Segment) -> None:
         settings, selection = self.settings, self.settings.selection
@@ -154,31 +153,28 @@ class PackStream:
     def _pack(self, chosen: list[int]) -> Pack:
         """Lay out the runs of samples, end to end."""
         selection = self.settings.selection
-        begin = 0
-        runs: list[TokenRun] = []
-        anchors: list[int] = []
-        for sample in chosen:
-            own = self._runs(sample)
-            runs += own
-            anchors += [begin if run.anchored else -1 for run in own]
-            begin += sum(len(run.tokens) for run in own)
+        runs = [run for sample in chosen for run in self._runs(sample)]
+        lengths = [len(run.tokens) for run in runs]
 
         def row(parts: list[IntArray], padding: int) -> IntArray:
             out = np.full(self.settings.pack_tokens, padding, dtype=np.int64)
-            np.concatenate(parts, out=out[:begin])
+            np.concatenate(parts, out=out[: sum(lengths)])
             return out
 
         tokens = row([run.tokens for run in runs], 0)
         targets = row([run.targets for run in runs], IGNORE)
         plain = all(run.ids[0] == 0 and run.ids[-1] == len(run.ids) - 1 for run in runs)
         ids = None if plain else row([run.ids for run in runs], 0)
-        anchored = tuple(anchors) if self.settings.arrangement.mask == "anchor" else None
+        anchors = None
+        if self.settings.arrangement.mask == "anchor":  # the run before an anchored one is its anchor, or shares it
+            anchored = [run.anchored for run in runs]
+            firsts = np.where(anchored, 0, np.cumsum(lengths) - lengths)
+            anchors = tuple(np.where(anchored, np.maximum.accumulate(firsts), -1).tolist())
         selected = None
         if selection is not None:
             short = sum(len(run.tokens) < selection.budget for run in runs)
             selected = len(runs), sum(not run.matched for run in runs), short
-        lengths = [len(run.tokens) for run in runs]
-        return Pack(tokens, targets, lengths, self.stream, self.state(), ids, anchored, selected)
+        return Pack(tokens, targets, lengths, self.stream, self.state(), ids, anchors, selected)
 
 
 @dataclass(frozen=True, eq=False)

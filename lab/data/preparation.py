@@ -76,9 +76,8 @@ def is_prepared(config: DataConfig) -> bool:
         return False
     if config.base is None or not is_prepared(config.base):
         return True
-    return files.read_object(folder / INPUTS, DataError, PREPARE_AGAIN) == derivation.inputs_of(
-        shard_folder(config.base)
-    )
+    inputs = files.read_object(folder / INPUTS, DataError, PREPARE_AGAIN)
+    return inputs == derivation.inputs_of(shard_folder(config.base))
 
 
 def prepare(

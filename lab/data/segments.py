@@ -71,12 +71,8 @@ class NaturalSegments:
         self.starts = np.cumsum([0, *(int(counts[-1]) for counts in self.counts)])
         self.n = int(self.starts[-1])
 
-    def locate(self, numbers: IntArray) -> list[Segment]:
-        """Return segments by their numbers."""
-        return [self._located(number) for number in numbers.tolist()]
-
-    def _located(self, number: int) -> Segment:
-        """Locate the shard, the group, the document, then the piece."""
+    def locate(self, number: int) -> Segment:
+        """Locate a segment's shard, its group, its document, then the piece."""
         shard = int(self.starts.searchsorted(number, side="right")) - 1
         counts, ends = self.counts[shard], self.store.shards[shard].ends
         number -= int(self.starts[shard])
@@ -104,14 +100,11 @@ class CutSegments:
         self.n_tokens, self.ends = store.n_tokens, [0, *accumulate(lengths)]
         self.n = store.n_tokens // self.ends[-1] * len(lengths)
 
-    def locate(self, numbers: IntArray) -> list[Segment]:
-        """Locate the blocks, then the pieces in the cut that all blocks share."""
-        found = []
-        for number in numbers.tolist():
-            block, place = divmod(number, len(self.ends) - 1)
-            start, stop = (block * self.ends[-1] + end for end in self.ends[place : place + 2])
-            found.append(Segment(start, stop - start, stop < self.n_tokens))
-        return found
+    def locate(self, number: int) -> Segment:
+        """Locate a segment's block, then the piece in the cut that all blocks share."""
+        block, place = divmod(number, len(self.ends) - 1)
+        start, stop = (block * self.ends[-1] + end for end in self.ends[place : place + 2])
+        return Segment(start, stop - start, stop < self.n_tokens)
 
 
 SegmentIndex = NaturalSegments | CutSegments  # segments numbered 0 .. n - 1

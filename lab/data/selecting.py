@@ -28,8 +28,8 @@ from lab.errors import ConfigError, MissingPackage, first_line
 from lab.schema import PathText, Positive, Section, Seed, Tests
 from lab.skip.base import IntArray
 from lab.skip.longrecipe import LongRecipe
-from lab.skip.methods import skip_positions_from_config
-from lab.skip.sentences import BoolArray, draw_sentences, places_of, sentence_ends, sentences_with, split_sentences
+from lab.skip.methods import skip_positions
+from lab.skip.sentences import BoolArray, draw_sentences, places_of, sentences_with, split_sentences
 
 RESULT = "impact.json"  # written by eval.impact
 FIELD = "skip.selection"
@@ -52,15 +52,6 @@ class Selection:
     budget: int
     ends: BoolArray
     impactful: BoolArray | None
-
-    @classmethod
-    def of(cls, config: LongRecipe, budget: int, tokenizer: Tokenizer, path: Path | None) -> Selection:
-        """Read the selection of a config; `path` is that of eval.impact's result, if the config names one.
-
-        Raises: LabError.
-        """
-        impactful = None if path is None else read_token_types(path, tokenizer)
-        return cls(config, budget, sentence_ends(tokenizer), impactful)
 
     def sentences(self, tokens: IntArray) -> tuple[IntArray, BoolArray, bool]:
         """Split a window, and return its sentences, which of them remain, and whether any has an impactful token."""
@@ -87,7 +78,7 @@ class Selection:
         lengths, remaining, matched = self.sentences(tokens)
         kept = draw_sentences(lengths, remaining, self.budget, generator)
         places = places_of(lengths, kept)
-        ids = skip_positions_from_config(self.config, len(places), sentence_lengths=kept[kept > 0], generator=generator)
+        ids = skip_positions(self.config, len(places), sentence_lengths=kept[kept > 0], generator=generator)
         follows = np.diff(places, append=-1) == 1
         return TokenRun(tokens[places], np.where(follows, targets[places], IGNORE), ids, matched=matched)
 

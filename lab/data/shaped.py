@@ -11,74 +11,45 @@ of n tokens has one target of each context 0 .. n - 1, and the last token of a d
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
 
 from lab.data.config import DataConfig, Mode
-from lab.data.packing import AssignIds
 from lab.data.segments import IntArray, SegmentIndex, index_segments
 from lab.data.shards import TokenStore
 from lab.errors import ConfigError
 from lab.masks import Causal, WindowMask
-from lab.shape import Plan, ShapeConfig
-from lab.shape.config import Gaps
-from lab.shape.gaps import layouts, plan_gaps
-from lab.shape.profiles import length_frequency, plan_weights
+from lab.shape.config import Gaps, ShapeConfig
+from lab.shape.gaps import plan_gaps
+from lab.shape.profiles import Plan, cut_counts, length_frequency, plan_weights
 
 FIELD = "shape.strategy.method=weights"
 DIGITS = 6  # of the weights on record, which two machines compute alike
 MOST_SEGMENTS = 200_000  # segments in which cut documents are counted
 
 
-@dataclass(frozen=True, eq=False)
-class Shaped:
-    """A shaped corpus for training: its segments, the plan, and the function that assigns ids, if any."""
-
-    plan: Plan
-    segments: SegmentIndex
-    skip: AssignIds | None = None
-
-    def cost(self, store: TokenStore, tokens: int) -> dict[str, float]:
-        """Return what a run of `tokens` tokens reads twice or never, the documents it cuts, and its pairs by token."""
-        return {
-            "repeated_frac": max(tokens - store.n_tokens, 0) / tokens,
-            "unread_frac": max(store.n_tokens - tokens, 0) / store.n_tokens,
-            "cut_frac": cut_share(self.segments, store),
-            "pairs_per_token": self.plan.pairs_per_token,
-            "natural_pairs_per_token": self.plan.natural_pairs_per_token,
-        }
-
-
-def shape_corpus(shape: ShapeConfig, data: DataConfig, store: TokenStore, mask: WindowMask = Causal()) -> Shaped:
-    """Plan how a corpus is drawn or weighed, and build the segments that draw it.
+def shape_corpus(shape: ShapeConfig, data: DataConfig, store: TokenStore, mask: WindowMask = Causal()) -> Plan:
+    """Plan how a corpus is drawn or weighed.
 
     Raises: ConfigError for an unreachable target.
     """
-    segments = index_segments(store, data.mode, data.window)
     if not isinstance(shape.strategy, Gaps):
-        return Shaped(plan_weights(shape, target_counts(store, data.mode, data.window, mask.method)), segments)
-    options = layouts(data.window, shape.strategy.target_len)
-    natural = length_frequency(natural_counts(store, shape.strategy.target_len))
-    plan = plan_gaps(shape, options, data.window, natural)
-    probabilities = plan.draws / plan.draws.sum()
-
-    def place(tokens: np.ndarray, generator: np.random.Generator) -> np.ndarray:
-        layout = options[generator.choice(len(options), p=probabilities)]
-        return layout.ids(len(tokens), generator)
-
-    return Shaped(plan, segments, place)
+        return plan_weights(shape, target_counts(store, data.mode, data.window, mask.method))
+    counts = [cut_counts(np.diff(shard.ends, prepend=0), shape.strategy.target_len) for shard in store.shards]
+    return plan_gaps(shape, data.window, length_frequency(np.sum(counts, axis=0)))
 
 
-def natural_counts(store: TokenStore, window: int) -> IntArray:
-    """Count the segments of each length, documents cut every `window` tokens: int64 (window + 1,)."""
-    counts = np.zeros(window + 1, dtype=np.int64)
-    for shard in store.shards:
-        full, rest = np.divmod(np.diff(shard.ends, prepend=0), window)
-        counts += np.bincount(rest[rest > 0], minlength=window + 1)
-        counts[window] += full.sum()
-    return counts
+def cost_of(plan: Plan, data: DataConfig, store: TokenStore, tokens: int) -> dict[str, float]:
+    """Return what a run of `tokens` tokens reads twice or never, the documents it cuts, and its pairs by token."""
+    return {
+        "repeated_frac": max(tokens - store.n_tokens, 0) / tokens,
+        "unread_frac": max(store.n_tokens - tokens, 0) / store.n_tokens,
+        "cut_frac": cut_share(index_segments(store, data.mode, data.window), store),
+        "pairs_per_token": plan.pairs_per_token,
+        "natural_pairs_per_token": plan.natural_pairs_per_token,
+    }
 
 
 def target_counts(store: TokenStore, mode: Mode, window: int, mask: str) -> IntArray:
@@ -90,21 +61,19 @@ def target_counts(store: TokenStore, mode: Mode, window: int, mask: str) -> IntA
     if not store.scores_all:
         raise ConfigError(f"{FIELD}: needs a corpus all of which is scored; leave data.tags and conversations out")
     joined = mode == "concatenated"
-    stop = store.n_tokens // window * window if joined else store.n_tokens  # of what is drawn
-    runs, unscored = np.zeros(window + 1, dtype=np.int64), np.zeros(window, dtype=np.int64)
+    stop = index_segments(store, mode, window).n * window if joined else store.n_tokens  # of what is drawn
+    whole = joined and mask == "causal"  # a window is one run
+    runs, unscored = np.zeros(window + 1), np.zeros(window)
     for begin, shard in zip(store.starts, store.shards, strict=False):
-        bounds = begin + np.concatenate([[0], shard.ends])
-        starts, ends = np.minimum(bounds[:-1], stop), np.minimum(bounds[1:], stop)
-        first = np.minimum(ends - starts, window - starts % window) if joined else np.minimum(ends - starts, window)
-        full, rest = np.divmod(ends - starts - first, window)
-        runs += np.bincount(first, minlength=window + 1) + np.bincount(rest, minlength=window + 1)
-        runs[window] += full.sum()
-        last = np.where(rest > 0, rest, np.where(full > 0, window, first)) - 1
-        context = (ends - 1) % window if joined and mask == "causal" else last
-        unscored += np.bincount(context[(bounds[1:] <= stop) & (ends > starts)], minlength=window)
-    if joined and mask == "causal":
-        runs = np.bincount([window], [stop // window], window + 1).astype(np.int64)
-    counts: IntArray = np.cumsum(runs[:0:-1])[::-1] - unscored
+        bounds = begin + np.append(0, shard.ends)
+        lengths = np.diff(np.minimum(bounds, stop))
+        first = np.minimum(lengths, -bounds[:-1] % window * joined)  # tokens in a window that has begun
+        runs += np.bincount(first, minlength=window + 1) + cut_counts(lengths - first, window)
+        last = bounds[1:] if whole else np.where(lengths > first, lengths - first, first)
+        unscored += np.bincount((last[(bounds[1:] <= stop) & (lengths > 0)] - 1) % window, minlength=window)
+    if whole:
+        runs = np.bincount([window], [stop // window], window + 1).astype(np.float64)
+    counts: IntArray = (np.cumsum(runs[:0:-1])[::-1] - unscored).astype(np.int64)
     if not counts.any():
         raise ConfigError(f"{FIELD}: the corpus has no targets; use documents of two tokens or more")
     return counts
@@ -112,7 +81,7 @@ def target_counts(store: TokenStore, mode: Mode, window: int, mask: str) -> IntA
 
 def cut_share(segments: SegmentIndex, store: TokenStore) -> float:
     """Compute the share of documents that a segment ends inside of, in the corpus's first segments."""
-    some = segments.locate(np.arange(min(segments.n, MOST_SEGMENTS)))
+    some = map(segments.locate, range(min(segments.n, MOST_SEGMENTS)))
     cuts = np.array([segment.start + segment.length for segment in some])
     ends = np.concatenate([shard.ends + begin for shard, begin in zip(store.shards, store.starts)])
     owner = np.searchsorted(ends, cuts)

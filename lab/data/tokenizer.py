@@ -162,15 +162,14 @@ def run_task(config: DataConfig, folder: Path, eos: int, task: int) -> Manifest:
         writer.skips.update(item for item in batch if isinstance(item, str))
         encodings = tokenizer.encode_batch_fast([document.text for document in documents])
         for document, encoding in zip(documents, encodings, strict=True):
-            ids, scored = [*encoding.ids, eos], None
-            if marks:  # neither a tag is scored nor a prompt (arXiv:2411.13476, section 5.2; 2401.07004, section 4)
-                body = [(encoding.ids[len(before) : len(encoding.ids) - len(after)], True)]
-                if document.parts is not None:
-                    body = [(encode(part), own) for part, own in document.parts]
-                tag = encode(f"{document.source}\n") if config.tags else []
-                pieces = [(before, True), (tag, False), *body, ([*after, eos], True)]
-                ids = [i for piece, _ in pieces for i in piece]
-                scored = [own for piece, own in pieces for _ in piece]
+            body = [(encoding.ids[len(before) : len(encoding.ids) - len(after)], True)]
+            if document.parts is not None:
+                body = [(encode(part), own) for part, own in document.parts]
+            tag = encode(f"{document.source}\n") if config.tags else []
+            # neither a tag is scored nor a prompt (arXiv:2411.13476, section 5.2; 2401.07004, section 4)
+            pieces = [(before, True), (tag, False), *body, ([*after, eos], True)]
+            ids = [*chain.from_iterable(piece for piece, _ in pieces)]
+            scored = np.repeat([own for _, own in pieces], [len(piece) for piece, _ in pieces])
             writer.add(split_of(document.text, config.held_out_frac), ids, document.source, scored)
     return writer.close(place)
 

@@ -26,6 +26,7 @@ from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 
 from lab.errors import LabError
+from lab.launch import exchange
 from lab.model.decoder import Decoder
 
 Make = Callable[[int | None], Decoder]
@@ -79,16 +80,14 @@ def build(
 
 def begin(decoder: Decoder | None, start: Start | None) -> None:
     """Load the weights to start from in the first process, or raise its error in every process."""
-    faults: list[LabError | None] = [None]
+    fault: LabError | None = None
     try:
         if decoder is not None and start is not None:
             start(decoder)
     except LabError as error:
-        faults = [error]
-    if distributed.is_available() and distributed.is_initialized():
-        distributed.broadcast_object_list(faults, src=0)
-    if faults[0] is not None:
-        raise faults[0]
+        fault = error
+    if (first := exchange(fault)[0]) is not None:
+        raise first
 
 
 def shard(decoder: Decoder, mesh: DeviceMesh, sharding: Sharding) -> None:

@@ -75,8 +75,7 @@ class ChunkLayout:
         places = np.unique((low + (np.arange(PLACES) + 0.5) / PLACES * (high - low)).astype(int))
         window = int(edges[-1])
         pairs = sum(pairs_of_runs(*self.starts(n_tokens, int(u)), window) for u in places)
-        mean: FloatArray = np.add.reduceat(pairs, edges[:-1]) / len(places)
-        return mean
+        return np.add.reduceat(pairs, edges[:-1]) / len(places)
 
 
 def layouts(n_tokens: int, target_len: int) -> list[ChunkLayout]:
@@ -128,18 +127,25 @@ def whole_draws(draws: FloatArray, cycle: int) -> IntArray:
     return whole
 
 
-def plan_gaps(config: ShapeConfig, options: list[ChunkLayout], n_tokens: int, natural: FloatArray) -> Plan:
-    """Plan the draws of a cycle.
+def plan_gaps(config: ShapeConfig, n_tokens: int, natural: FloatArray) -> Plan:
+    """Plan the draws of a cycle; each sample draws a layout of its ids with the plan's probabilities.
 
     Shapes: `natural`, f of the corpus's documents cut every T tokens, (T,).
     Raises: ConfigError for a target out of reach.
     """
     edges = bin_edges(len(natural))
+    options = layouts(n_tokens, len(natural))
     aimed = profile_of(target_frequency(config, natural), edges)
     offered = np.stack([layout.mean_pairs(n_tokens, edges) for layout in options])
     draws = whole_draws(nearest(offered, aimed), CYCLE)
     pairs = draws @ offered
     per_token, natural_per_token = pairs.sum() / (CYCLE * n_tokens), natural[1:].sum() / natural[0]
     reached = pairs / pairs.sum()
-    plan = Plan(draws, profile_of(natural, edges), aimed, reached, edges, per_token, natural_per_token)
+    probabilities = draws / draws.sum()
+
+    def place(tokens: np.ndarray, generator: np.random.Generator) -> np.ndarray:
+        layout = options[generator.choice(len(options), p=probabilities)]
+        return layout.ids(len(tokens), generator)
+
+    plan = Plan(draws, profile_of(natural, edges), aimed, reached, edges, per_token, natural_per_token, place=place)
     return plan.within_reach(config)

@@ -47,11 +47,13 @@ Short of W nothing changes. The total variation between the aim and what is reac
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
+from lab.counts.pairs import sum_to_the_end
 from lab.errors import ConfigError
 from lab.shape.config import Exact, ShapeConfig
 
@@ -73,6 +75,20 @@ def bin_edges(window: int) -> IntArray:
     return np.unique(np.linspace(1, window, min(BINS, window - 1) + 1).round().astype(np.int64))
 
 
+def cut_counts(lengths: IntArray, window: int, documents: FloatArray | None = None) -> FloatArray:
+    """Count the segments of each length, documents of these lengths, or so many of each, cut every `window` tokens.
+
+    Shapes: (n,), (n,) -> float64 (window + 1,).
+    Example:
+        >>> cut_counts(np.array([2, 5]), 4).tolist()
+        [0.0, 1.0, 1.0, 0.0, 1.0]
+    """
+    documents = np.ones(len(lengths)) if documents is None else documents
+    counts = np.bincount(lengths % window, documents, window + 1).astype(np.float64)
+    counts[[0, window]] = 0, lengths // window @ documents
+    return counts
+
+
 def length_frequency(counts: IntArray | FloatArray) -> FloatArray:
     """Compute f of segments by length: f(i) = sum over n of counts(n) max(n - i, 0).
 
@@ -81,12 +97,8 @@ def length_frequency(counts: IntArray | FloatArray) -> FloatArray:
         >>> length_frequency(np.array([0, 1, 0, 2])).tolist()
         [7.0, 4.0, 2.0]
     """
-    return sum_to_the_end(sum_to_the_end(counts)[1:])  # the inner sum counts the segments of more than i tokens
-
-
-def sum_to_the_end(values: IntArray | FloatArray) -> FloatArray:
-    """Sum the values from each place to the end."""
-    return np.cumsum(values[::-1], dtype=np.float64)[::-1]
+    longer = sum_to_the_end(counts.astype(np.float64))[1:]  # segments of more than i tokens
+    return sum_to_the_end(longer)
 
 
 def profile_of(frequency: FloatArray, edges: IntArray) -> FloatArray:
@@ -97,16 +109,6 @@ def profile_of(frequency: FloatArray, edges: IntArray) -> FloatArray:
     pairs: FloatArray = np.add.reduceat(frequency, edges[:-1])
     shares: FloatArray = pairs / pairs.sum()
     return shares
-
-
-def total_variation(p: FloatArray, q: FloatArray) -> float:
-    """Compute the total variation between two profiles.
-
-    Example:
-        >>> total_variation(np.array([0.5, 0.5]), np.array([0.25, 0.75]))
-        0.25
-    """
-    return float(np.abs(p - q).sum() / 2)
 
 
 def target_frequency(config: ShapeConfig, natural: FloatArray) -> FloatArray:
@@ -150,7 +152,7 @@ class Plan:
     `pairs_per_token` counts the pairs of tokens at distance 1 or more, `natural_pairs_per_token` those of the corpus's
     documents cut every T tokens: attention's work. `weights`, where targets are weighed and nothing is drawn, holds the
     loss weight of a target by its visible context, the profiles are those of the supervised f, and pairs are counted by
-    target.
+    target. `place`, where ids are drawn, assigns them to a sample's tokens.
 
     Shapes: `draws` int64 (layouts,); `natural`, `aimed` and `reached` profiles (bins,), `edges` (bins + 1,);
         `weights` (window,).
@@ -164,11 +166,12 @@ class Plan:
     pairs_per_token: float
     natural_pairs_per_token: float
     weights: FloatArray | None = None
+    place: Callable[[np.ndarray, np.random.Generator], np.ndarray] | None = None
 
     @property
     def distance(self) -> float:
         """Total variation between the aim and the profile reached."""
-        return total_variation(self.aimed, self.reached)
+        return float(np.abs(self.aimed - self.reached).sum() / 2)
 
     def within_reach(self, config: ShapeConfig) -> Plan:
         """Return the plan itself, unless it is too far from the target.

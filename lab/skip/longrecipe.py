@@ -83,5 +83,4 @@ def flattened(sentence_lengths: IntArray, slots: IntArray) -> IntArray:
         [0, 1, 2, 5, 6, 10]
     """
     free = slots - np.arange(len(slots))  # ids skipped before each sentence
-    ids: IntArray = np.arange(sentence_lengths.sum(), dtype=np.int64) + np.repeat(free, sentence_lengths)
-    return ids
+    return np.arange(sentence_lengths.sum(), dtype=np.int64) + np.repeat(free, sentence_lengths)

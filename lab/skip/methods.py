@@ -31,37 +31,28 @@ else:  # the table is the one place that lists the methods
 
 
 def skip_positions(
-    method: str,
+    method: str | Skip,
     n_tokens: int,
     *,
-    target_len: int,
+    target_len: int | None = None,
     sentence_lengths: Sequence[int] | IntArray | None = None,
     generator: np.random.Generator | None = None,
 ) -> IntArray:
     """Draw position ids for a sample: strictly increasing in 0 .. target_len - 1.
 
-    `sentence_lengths`, the tokens of each sentence, is for "longrecipe" alone; `generator` must be given.
-
-    Shapes: int64 (n_tokens,).
-    Raises: ConfigError with a line for every wrong argument.
-    """
-    config = look_up(SKIP_METHODS, method, "skip.method")(target_len=target_len)
-    return skip_positions_from_config(config, n_tokens, sentence_lengths=sentence_lengths, generator=generator)
-
-
-def skip_positions_from_config(
-    config: Skip,
-    n_tokens: int,
-    *,
-    sentence_lengths: Sequence[int] | IntArray | None = None,
-    generator: np.random.Generator | None = None,
-) -> IntArray:
-    """Draw position ids by the method of a config section, as `skip_positions` does by name.
+    `method` is a name, which needs `target_len`, or a config section, which has its own. `sentence_lengths`, the tokens
+    of each sentence, is for "longrecipe" alone; `generator` must be given.
 
     Shapes: int64 (n_tokens,).
     Raises: ConfigError with a line for every wrong argument.
     """
     faults = []
+    if isinstance(method, Skip):
+        config = method
+        if target_len is not None:
+            faults.append(f"target_len={target_len}: would be ignored, the section has its own; leave it out")
+    else:
+        config = look_up(SKIP_METHODS, method, "skip.method")(target_len=target_len)  # type: ignore[arg-type]
     if not isinstance(n_tokens, Integral) or isinstance(n_tokens, bool) or n_tokens < 1:
         faults.append(f"n_tokens={n_tokens}: must be a whole number >= 1; leave empty samples out")
     else:
@@ -87,4 +78,4 @@ def sentence_faults(config: Skip, n_tokens: int, sentence_lengths: Any) -> list[
     if sum(lengths) == n_tokens:
         return []
     rule = f"must be whole numbers >= 1 that sum to n_tokens={n_tokens}, as every token is in one sentence"
-    return [f"sentence_lengths: {rule}; see lab.skip.split_sentences"]
+    return [f"sentence_lengths: {rule}; see lab.skip.sentences.split_sentences"]

@@ -80,8 +80,7 @@ def sentences_with(impactful: BoolArray, tokens: IntArray, lengths: IntArray) ->
         array([ True, False, False])
     """
     begins = np.cumsum(lengths) - lengths
-    found: BoolArray = np.logical_or.reduceat(impactful[tokens], begins)
-    return found
+    return np.logical_or.reduceat(impactful[tokens], begins)
 
 
 def draw_sentences(lengths: IntArray, remaining: BoolArray, budget: int, generator: np.random.Generator) -> IntArray:

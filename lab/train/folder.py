@@ -46,9 +46,8 @@ class RunFolder:
 
     def holds_records(self) -> bool:
         """Return whether the run has recorded or saved anything."""
-        return any((self.path / name).exists() for name in (*RECORDS, "counts.npz")) or bool(
-            candidates(self.checkpoints)
-        )
+        files = [self.path / name for name in (*RECORDS, "counts.npz")]
+        return any(path.exists() for path in [*files, *candidates(self.checkpoints)])
 
     def environment(self) -> Record:
         """Read environment.json; empty where there is none.

@@ -68,7 +68,6 @@ class Training(lightning.LightningModule):
         self.consumed = 0  # tokens over all ranks and steps
         self.finished: StepStats | None = None  # set while the hooks after an optimizer step run
         self.stop_asked = False  # this rank received a signal
-        self.stop_agreed = False  # any rank received a signal before the last step
         self.skipped_steps = 0  # without an update, over the whole run
         # One vector, which one all-reduce adds up over ranks and one copy takes to the host.
         self.vector = torch.zeros(len(SUMS) + train.n_packs, dtype=torch.float64, device="cpu")
@@ -140,9 +139,7 @@ class Training(lightning.LightningModule):
         optimizer.found_inf = bad.float()
         found = torch.cat([self.vector, norm[None], bad[None]])
         self.copied = found.to("cpu", non_blocking=True)  # from a GPU to pinned memory, at once
-        self.copy_done = torch.cuda.Event() if found.is_cuda else None
-        if self.copy_done is not None:
-            self.copy_done.record()
+        self.copy_done = torch.cuda.current_stream().record_event() if found.is_cuda else None
         self.vector.zero_()
 
     def optimizer_step(
@@ -160,7 +157,6 @@ class Training(lightning.LightningModule):
         sums = dict(zip(SUMS, values, strict=False))
         streams = tuple(stream for stream, flag in enumerate(values[len(SUMS) :]) if flag)
         self.consumed += int(sums["tokens"])
-        self.stop_agreed = sums["stop"] > 0
         self.skipped_steps += int(bad)
         self.finished = StepStats(sums, norm, lr, bool(bad), streams)
 

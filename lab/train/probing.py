@@ -36,7 +36,6 @@ from lab.probe.measuring import HeldOutLoss, Measuring, ModelInTraining, Probed
 from lab.probe.needles import load_haystack
 from lab.train.checkpoints import folder_name
 from lab.train.environment import describe_source
-from lab.train.folder import RunFolder
 from lab.train.recording import Recording
 from lab.train.saving import Checkpointing, Stopping, crossed, describe
 
@@ -46,7 +45,6 @@ class Probing(Callback):
 
     def __init__(self, experiment: Experiment, recording: Recording, stopping: Stopping, saving: Checkpointing) -> None:
         self.experiment = experiment
-        self.folder = RunFolder(experiment.run.path)
         self.recording = recording
         self.stopping = stopping
         self.saving = saving
@@ -60,7 +58,7 @@ class Probing(Callback):
             part = {"rank": trainer.global_rank, "world_size": trainer.world_size, "device": module.device}
             loss = HeldOutLoss(data, tokens=tokens, pack_tokens=self.experiment.train.micro_batch_tokens, **part)
         self.measuring = Measuring(make_needle_probe(self.experiment, module.device), loss)
-        self.probed_at = trainer.strategy.broadcast(self.folder.last_probe())
+        self.probed_at = trainer.strategy.broadcast(self.recording.folder.last_probe())
         unprobed = self.probed_at < module.consumed
         if (self.saving.trained and unprobed) or self.interval_passed(module):
             self.run(trainer, module)
@@ -135,9 +133,9 @@ class Probing(Callback):
         if not isinstance(found, str):
             lines, cases = found
             try:
-                self.folder.write_counts(counts, consumed)
-                self.folder.write_cases(consumed, cases)
-                self.folder.append("probes.jsonl", *lines)
+                self.recording.folder.write_counts(counts, consumed)
+                self.recording.folder.write_cases(consumed, cases)
+                self.recording.folder.append("probes.jsonl", *lines)
                 self.recording.mirror(lines[-1])
                 return
             except Exception as error:  # of any kind, such as a full disk
@@ -145,7 +143,7 @@ class Probing(Callback):
         show(f"the probe at {consumed:,} tokens failed ({found}); training goes on", error=True)
         with suppress(OSError, DiskError):
             about = describe_probed(self.experiment, module.device, consumed)
-            self.folder.append("probes.jsonl", {**about, "failed": found})
+            self.recording.folder.append("probes.jsonl", {**about, "failed": found})
 
 
 def make_needle_probe(experiment: Experiment, device: torch.device) -> NeedleProbe:

@@ -94,7 +94,7 @@ class Stopping(Callback):
             remedy = "start another run with a lower optim.lr, or resume from the last checkpoint on another machine"
             place = f"step {trainer.global_step}, which ends at {module.consumed:,} tokens"
             self.fault = f"optim.lr={module.optim.lr}: {place}, has a {what}; {remedy}"
-        if self.fault or module.stop_agreed:
+        if self.fault or module.finished.sums["stop"]:
             self.stop(trainer)
 
     def agree(self, trainer: lightning.Trainer, module: Any) -> bool:

@@ -86,7 +86,7 @@ def run_experiment(
     """
     train = experiment.train
     launch = find_launch(os.environ, train.devices, train.nodes)
-    with own_run(experiment, launch):
+    with own_run(experiment) if launch.is_first else nullcontext():
         start = Start(experiment, launch, None if restart else find_start(experiment, launch, resume=resume))
         finished = is_finished(start.folder, start.checkpoint, train.steps)
         if not finished or launch.world_size > 1:  # several processes find together that nothing is left to train
@@ -163,7 +163,7 @@ def assemble(start: Start, profiler: Profiler | None = None) -> Assembled:
             accelerator="gpu" if on_gpu else "cpu",
             devices=train.devices,
             num_nodes=train.nodes,
-            strategy=make_strategy(strategy, train.world_size, device),
+            strategy=make_strategy(strategy, train.world_size),
             precision="bf16-mixed" if autocast else "32-true",
             max_steps=train.steps,
             max_epochs=-1,
@@ -202,12 +202,11 @@ def make_module(experiment: Experiment, device: torch.device, *, trained: bool) 
     return Training(make, experiment.optim, train, seed=experiment.run.seed, sharding=sharding, start=start)
 
 
-def make_strategy(strategy: str, world_size: int, device: torch.device) -> Strategy | str:
-    """Build Lightning's strategy, with gloo between processes on CPUs."""
-    group = "nccl" if device.type == "cuda" else "gloo"
+def make_strategy(strategy: str, world_size: int) -> Strategy | str:
+    """Build Lightning's strategy."""
     if strategy == "fsdp":
-        return FullySharded(data_parallel_size=world_size, tensor_parallel_size=1, process_group_backend=group)
-    return DDPStrategy(process_group_backend=group, gradient_as_bucket_view=True) if strategy == "ddp" else "auto"
+        return FullySharded(data_parallel_size=world_size, tensor_parallel_size=1)
+    return DDPStrategy(gradient_as_bucket_view=True) if strategy == "ddp" else "auto"
 
 
 def report(folder: RunFolder) -> str:

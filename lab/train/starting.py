@@ -14,7 +14,7 @@ from lab.config import Experiment, load_experiment
 from lab.data.module import PackedData
 from lab.data.preparation import digest_of_data, shard_folder, summarise
 from lab.data.selecting import read_token_types, result_file
-from lab.data.shaped import shape_record, summary_of_shape
+from lab.data.shaped import cost_of, shape_record, summary_of_shape
 from lab.data.tokenizer import load_tokenizer
 from lab.errors import CheckpointError, ConfigError, DiskError
 from lab.files import (
@@ -62,14 +62,11 @@ class Start:
 
 
 @contextmanager
-def own_run(experiment: Experiment, launch: Launch) -> Iterator[None]:
+def own_run(experiment: Experiment) -> Iterator[None]:
     """Own the run folder during the body, as the first process; the others wait for it when they meet.
 
     Raises: InUse, ConfigError where the folder cannot be made.
     """
-    if not launch.is_first:
-        yield
-        return
     path = experiment.run.path
     with writing(f"run.folder={experiment.run.folder}", "folder"):
         path.mkdir(parents=True, exist_ok=True)
@@ -180,18 +177,18 @@ def planned_shape(start: Start, data: PackedData) -> dict[str, Any] | None:
 
     Raises: ConfigError for a target out of reach, CheckpointError for another plan.
     """
-    shape, shaped = start.experiment.shape, data.shaped
-    if shape is None or shaped is None:
+    shape, plan = start.experiment.shape, data.shaped
+    if shape is None or plan is None:
         return None
-    cost = shaped.cost(data.store, start.experiment.train.tokens)
-    record = shape_record(shape, shaped.plan, cost)
+    cost = cost_of(plan, data.config, data.store, start.experiment.train.tokens)
+    record = shape_record(shape, plan, cost)
     path = start.folder.path / "shape.json"
     if start.checkpoint is not None and path.exists():
         before = read_object(path, CheckpointError, f"restore it, or {RESTART}")
         if any(before.get(name) != record[name] for name in ("draws", "weights")):
             rule = "the plan computed now differs, as the solver or the corpus has changed"
             raise CheckpointError(f"{path}: {rule}; continue on the first machine, or choose another --run.name")
-    show(summary_of_shape(shape, shaped.plan, cost))
+    show(summary_of_shape(shape, plan, cost))
     return record
 
 

@@ -41,7 +41,7 @@ def test_opening_at_any_step_locates_each_waiting_segment_once(corpus, mode, ste
     store, located = TokenStore.open(corpus, "train"), []
     segments = index_segments(store, mode, WINDOW)
     locate = segments.locate
-    monkeypatch.setattr(segments, "locate", lambda numbers: located.extend(numbers) or locate(numbers))
+    monkeypatch.setattr(segments, "locate", lambda number: located.append(number) or locate(number))
     pack = next(stream_over(store, segments, pack_tokens=WINDOW, look_ahead=LOOK_AHEAD, state=state))
     assert segments.n > 10**5
     assert pack.state[0] >= step
@@ -59,7 +59,7 @@ def test_segments_are_located_as_by_the_whole_list(corpus, lengths, window):
     edges = [0, 255, 256, 257, DOCUMENTS - 1, DOCUMENTS, DOCUMENTS + 256, 2 * DOCUMENTS - 1]
     for document in [*edges, *np.random.default_rng(window).integers(0, 2 * DOCUMENTS, 200).tolist()]:
         for piece in {0, int(pieces[document]) - 1}:
-            (found,), left = index.locate(np.array([firsts[document] + piece])), int(flat[document]) - piece * window
+            found, left = index.locate(int(firsts[document]) + piece), int(flat[document]) - piece * window
             assert (found.start, found.length) == (starts[document] + piece * window, min(window, left))
             assert found.continues == (left > window)
 

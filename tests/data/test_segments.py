@@ -1,7 +1,6 @@
 import itertools
 from collections import Counter
 
-import numpy as np
 import pytest
 
 from lab.data.segments import index_segments
@@ -11,7 +10,7 @@ WINDOW = 8
 
 
 def read_segments(store, index):
-    found = index.locate(np.arange(index.n))
+    found = [*map(index.locate, range(index.n))]
     return found, [store.read(segment.start, segment.length).tolist() for segment in found]
 
 

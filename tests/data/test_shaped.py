@@ -9,7 +9,7 @@ from lab.counts import PositionCounts
 from lab.data.config import DataConfig
 from lab.data.module import arrangement_of, to_batch
 from lab.data.segments import index_segments
-from lab.data.shaped import cut_share, shape_corpus, target_counts
+from lab.data.shaped import cost_of, cut_share, shape_corpus, target_counts
 from lab.errors import ConfigError
 from lab.masks import Causal, Document
 from lab.shape.config import Exact, Gaps, Power, ShapeConfig, Weights
@@ -32,18 +32,18 @@ def test_packs_show_the_profile_that_was_planned(store):
     """Pairs of the packs' own runs and ids, counted by their dense matrix, against the plan."""
     data = DataConfig(window=WINDOW, mode="concatenated")
     shape = ShapeConfig(strategy=Gaps(target_len=80), target=Power(exponent=0.8))
-    shaped = shape_corpus(shape, data, store)
-    settings = {"pack_tokens": 8 * WINDOW, "seed": SEED, "look_ahead": 8, "skip": shaped.skip}
+    plan = shape_corpus(shape, data, store)
+    settings = {"pack_tokens": 8 * WINDOW, "seed": SEED, "look_ahead": 8, "skip": plan.place}
     found, counts = np.zeros(80, dtype=np.int64), PositionCounts(80)
-    for pack in itertools.islice(stream_over(store, shaped.segments, **settings), 500):
+    for pack in itertools.islice(stream_over(store, index_segments(store, "concatenated", WINDOW), **settings), 500):
         for begin in range(0, len(pack.tokens), WINDOW):
             own = pack.position_ids[begin : begin + WINDOW]
             found += np.bincount((own[:, None] - own)[np.tril_indices(WINDOW)], minlength=80)
             counts.add_positions(own, np.zeros(WINDOW, np.int64), mask="causal")
     np.testing.assert_array_equal(counts.frequency(), found)
-    profile = profile_of(found.astype(float), shaped.plan.edges)
-    assert np.abs(profile - shaped.plan.reached).sum() / 2 < 0.03
-    assert np.abs(profile - shaped.plan.natural).sum() / 2 > 0.06
+    profile = profile_of(found.astype(float), plan.edges)
+    assert np.abs(profile - plan.reached).sum() / 2 < 0.03
+    assert np.abs(profile - plan.natural).sum() / 2 > 0.06
 
 
 def test_the_share_of_documents_cut_and_what_is_read(tmp_path):
@@ -52,9 +52,10 @@ def test_the_share_of_documents_cut_and_what_is_read(tmp_path):
     assert cut_share(index_segments(small, "concatenated", 8), small) == pytest.approx(1 / 4)
     # the second, of 9 tokens, is cut once; all five are read
     assert cut_share(index_segments(small, "natural", 8), small) == pytest.approx(1 / 5)
-    shaped = shape_corpus(ShapeConfig(target=Power(exponent=1.0)), DataConfig(window=8), small)
-    assert shaped.cost(small, 52)["repeated_frac"] == 0.5
-    assert shaped.cost(small, 13)["unread_frac"] == 0.5
+    data = DataConfig(window=8)
+    plan = shape_corpus(ShapeConfig(target=Power(exponent=1.0)), data, small)
+    assert cost_of(plan, data, small, 52)["repeated_frac"] == 0.5
+    assert cost_of(plan, data, small, 13)["unread_frac"] == 0.5
 
 
 def epoch(store, mode, mask):
@@ -69,7 +70,7 @@ def epoch(store, mode, mask):
 def test_an_epoch_has_the_planned_profile_and_a_mean_weight_of_1(store, name, target):
     mode, mask = name.partition("_")[0], SETTINGS[name]
     data = DataConfig(window=WINDOW, mode=mode)
-    plan = shape_corpus(ShapeConfig(strategy=Weights(), target=target), data, store, mask).plan
+    plan = shape_corpus(ShapeConfig(strategy=Weights(), target=target), data, store, mask)
     pairs, total, expected = np.zeros(WINDOW), 0.0, np.zeros(WINDOW, dtype=np.int64)
     for pack in epoch(store, mode, mask):
         weights, place = to_batch(pack, plan.weights)["weights"][0].tolist(), 0

@@ -30,7 +30,7 @@ def sample_segment(sample, n, seed):
 
 def located(segments, sample, seed):
     """Where the segment of one global sample lies."""
-    return segments.locate(np.array([sample_segment(sample, segments.n, seed)]))[0]
+    return segments.locate(sample_segment(sample, segments.n, seed))
 
 
 def shuffled(index, n, key):

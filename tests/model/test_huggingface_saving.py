@@ -1,8 +1,10 @@
 """Saving decoders as Hugging Face folders, and what is refused in such folders: by name, in one line."""
 
 import dataclasses
+import functools
 import shutil
 
+import huggingface_hub
 import pytest
 import safetensors
 import torch
@@ -80,6 +82,14 @@ def test_every_shape_of_decoder_goes_there_and_back(family, tied, changes, tmp_p
     assert_same_state(again, ours)
 
 
+def save_sharded(ours, path, shard_bytes):
+    """Save with the library's default size of files replaced."""
+    own = functools.partial(huggingface_hub.save_torch_state_dict, max_shard_size=shard_bytes)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(huggingface_hub, "save_torch_state_dict", own)
+        save_pretrained(ours, path)
+
+
 @pytest.mark.parametrize(
     ("shard_bytes", "dtype"),
     [(10**9, torch.float64), (20_000, torch.bfloat16)],
@@ -87,7 +97,7 @@ def test_every_shape_of_decoder_goes_there_and_back(family, tied, changes, tmp_p
 )
 def test_loading_what_was_saved_gives_the_same_bits(shard_bytes, dtype, tmp_path):
     ours = decoder("yarn").to(dtype)
-    save_pretrained(ours, tmp_path / "model", shard_bytes=shard_bytes)
+    save_sharded(ours, tmp_path / "model", shard_bytes)
     assert_same_state(load_pretrained(tmp_path / "model", dtype=dtype), ours)
     files = sorted(tmp_path.glob("model/model*.safetensors"))
     n_tensors = len(ours.state_dict())
@@ -264,7 +274,7 @@ def truncate(folder):
 
 
 def lose_a_shard(folder):
-    save_pretrained(load_pretrained(folder), folder.parent / "sharded", shard_bytes=20_000)
+    save_sharded(load_pretrained(folder), folder.parent / "sharded", 20_000)
     shutil.rmtree(folder)
     (folder.parent / "sharded").rename(folder)
     (folder / "model-00002-of-00004.safetensors").unlink()
@@ -272,7 +282,7 @@ def lose_a_shard(folder):
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 FILES = {  # damage to the folder, and the fault after the folder's name
-    "folder": (shutil.rmtree, ": no such folder"),
+    "folder": (shutil.rmtree, ": holds no config.json"),
     "config": (rename("config.json", "params.json"), ": holds no config.json"),
     "broken_config": (lambda folder: (folder / "config.json").write_text("{"), "/config.json: cannot be read ({})"),
     "pickle": (rename(WEIGHTS, "pytorch_model.bin"), f": holds no {WEIGHTS} and no {INDEX}"),

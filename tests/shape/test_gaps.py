@@ -75,4 +75,4 @@ def test_a_target_out_of_reach_is_one_line():
     natural = length_frequency(np.bincount([8] * 50, minlength=65))
     config = ShapeConfig(target=Power(exponent=0), strategy=Gaps(target_len=64))
     with pytest.raises(ConfigError, match=r"^shape\.target\.method=power: skip comes within a total variation of 0\."):
-        plan_gaps(config, layouts(4, 64), 4, natural)
+        plan_gaps(config, 4, natural)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from lab.shape.config import Power, ShapeConfig
-from lab.shape.profiles import bin_edges, length_frequency, profile_of, target_frequency, total_variation
+from lab.shape.profiles import Plan, bin_edges, length_frequency, profile_of, target_frequency
 
 NATURAL = np.array([40.0, 16.0, 4.0, 1.0])  # f(0) .. f(3)
 EDGES = np.array([1, 2, 3, 4])  # a bin for each distance
@@ -47,5 +47,6 @@ def test_targets_by_hand(target, expected):
 
 
 def test_total_variation_is_the_share_that_moves():
-    assert total_variation(np.array([1.0, 0, 0]), np.array([0, 0, 1.0])) == 1
-    assert total_variation(np.array([0.2, 0.3, 0.5]), np.array([0.3, 0.3, 0.4])) == pytest.approx(0.1)
+    none = np.zeros(0)
+    for aimed, reached, moved in ([1, 0, 0], [0, 0, 1], 1), ([0.2, 0.3, 0.5], [0.3, 0.3, 0.4], 0.1):
+        assert Plan(none, none, np.array(aimed), np.array(reached), none, 0, 0).distance == pytest.approx(moved)

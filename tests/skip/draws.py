@@ -4,7 +4,7 @@ import collections
 
 import numpy as np
 
-from lab.skip import SKIP_METHODS, skip_positions_from_config
+from lab.skip import SKIP_METHODS, skip_positions
 
 DRAWS = 3000
 DEVIATIONS = 4.0  # standard deviations, of a mean and of chi-square: less than 1 seed in 100, and the seeds are fixed
@@ -17,10 +17,7 @@ def rng(seed=0):
 def drawn(method, n_tokens, target_len, lengths=None, times=DRAWS, seed=0):
     """Draw ids many times from one generator."""
     config, generator = SKIP_METHODS[method](target_len=target_len), rng(seed)
-    return [
-        skip_positions_from_config(config, n_tokens, sentence_lengths=lengths, generator=generator)
-        for _ in range(times)
-    ]
+    return [skip_positions(config, n_tokens, sentence_lengths=lengths, generator=generator) for _ in range(times)]
 
 
 def check_shares(samples, weights):

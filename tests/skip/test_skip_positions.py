@@ -5,6 +5,7 @@ import pytest
 
 from lab.errors import ConfigError
 from lab.skip import skip_positions
+from lab.skip.pose import Pose
 from tests.skip.draws import rng
 
 METHODS = ["pose", "rpes", "longrecipe"]  # public names, which other programs rely on
@@ -49,6 +50,13 @@ def test_the_generator_alone_decides(method):
     )
     assert first == draw(5)
     assert first != second
+
+
+def test_a_section_has_its_own_target_window():
+    ids = skip_positions(Pose(target_len=500), 90, generator=rng(5))
+    assert ids.tolist() == skip_positions("pose", 90, target_len=500, generator=rng(5)).tolist()
+    with pytest.raises(ConfigError, match="^target_len=600: would be ignored"):
+        skip_positions(Pose(target_len=500), 90, target_len=600, generator=rng(5))
 
 
 ROW = "sentence_lengths: must be whole numbers >= 1 that sum to n_tokens="

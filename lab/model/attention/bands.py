@@ -116,8 +116,8 @@ def round_of(band: int, shape: str, tiles: list[Tile], layout: Layout, batch: in
     keys = Places.of([(tile.k, tile.shape == "upper") for tile in tiles], batch, device)
     spans = Spans.of([len(t.q) for t in tiles] * batch, [len(t.k) for t in tiles] * batch, device)
     region = layout.bands[band].region
-    window = region.width if shape == "near" and isinstance(region, Near) else None
-    return Round(band, queries, keys, replace(spans, causal=shape != "full", window=window))
+    before = region.width - 1 if shape == "near" and isinstance(region, Near) else -1
+    return Round(band, queries, keys, replace(spans, causal=shape != "full", before=before))
 
 
 class Bands(torch.autograd.Function):

@@ -143,7 +143,7 @@ class Flash:
     def forward(self, q: Tensor, k: Tensor, v: Tensor, spans: Spans) -> tuple[Tensor, Tensor]:
         """Call the kernel."""
         options = (*spans.arguments, 0.0, spans.causal, False)
-        out, lse, *_ = torch.ops.aten._flash_attention_forward(q, k, v, *options, window_size_left=before(spans))
+        out, lse, *_ = torch.ops.aten._flash_attention_forward(q, k, v, *options, window_size_left=spans.before)
         return out, lse
 
     def backward(
@@ -154,14 +154,9 @@ class Flash:
         unused = torch.zeros(2, dtype=torch.uint64, device=q.device)  # a random state for dropout
         options = (*spans.arguments, 0.0, spans.causal, unused, unused)
         grads: tuple[Tensor, Tensor, Tensor] = torch.ops.aten._flash_attention_backward(
-            grad, q, k, v, out, lse.contiguous(), *options, window_size_left=before(spans)
+            grad, q, k, v, out, lse.contiguous(), *options, window_size_left=spans.before
         )
         return grads
-
-
-def before(spans: Spans) -> int:
-    """Return how many keys before its own a query sees, -1 for all, as flash attention takes it."""
-    return -1 if spans.window is None else spans.window - 1
 
 
 def repeated(x: Tensor, q: Tensor) -> Tensor:

@@ -24,7 +24,7 @@ HOST = "cpu"  # device of the lengths, whatever the default device
 class Spans:
     """Contiguous runs of queries, each with its run of keys; a run's last query is aligned with its last key.
 
-    In causal spans a query sees the keys up to its own, the last `window` of them if there is one; else all keys.
+    In causal spans a query sees its own key and `before` keys before it, -1 for all of those; else all keys.
 
     Shapes: `cu_q` and `cu_k` int32 (S + 1,) on the tokens' device; `q_lengths` and `k_lengths` S host integers.
     """
@@ -34,7 +34,7 @@ class Spans:
     q_lengths: tuple[int, ...]
     k_lengths: tuple[int, ...]
     causal: bool = True
-    window: int | None = None
+    before: int = -1
 
     @classmethod
     def of(cls, q_lengths: Sequence[int], k_lengths: Sequence[int], device: torch.device) -> Spans:

@@ -23,7 +23,7 @@ modeling_rope_utils.py and the four families' configuration files.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -215,8 +215,7 @@ def rope_settings(method: Frequencies, train_len: int | None) -> dict[str, Any]:
     theta = method.theta
     if method.method == "ntk":
         theta = scaled_theta(theta, config.factor, head_dim=2 * len(method.inv_freq))
-    values = {item.name: getattr(config, item.name) for item in fields(config)}
-    scaling = {name: value for name, value in values.items() if name not in NOT_SCALING and value is not None}
+    scaling = {name: value for name, value in asdict(config).items() if name not in NOT_SCALING and value is not None}
     if kind in OF_LENGTH:
         scaling[ORIGINAL] = config.train_len
     if method.method == "ntk_by_parts":

@@ -35,7 +35,6 @@ from lab.model.huggingface.config import (
 from lab.positions import Distance, Frequencies
 from lab.positions import frequencies as make_frequencies
 
-SHARD_BYTES = 5 * 10**9  # the size of transformers' own files up to version 4
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 HEAD, EMBEDDING = "lm_head.weight", "model.embed_tokens.weight"
 NO_WEIGHT = "rotary_emb.inv_freq"  # a table in folders of early Llamas, computed from config.json here
@@ -71,8 +70,6 @@ def load_pretrained(
         that the lab's decoder cannot run, a line per fault.
     """
     folder = Path(path)
-    if not folder.is_dir():
-        raise CheckpointError(f"{folder}: no such folder; use the folder of a Hugging Face model")
     settings = read_settings(folder)
     cfg = decoder_config(settings, own_frequencies=frequencies is not None)
     if frequencies is None:
@@ -95,7 +92,6 @@ def save_pretrained(
     path: str | os.PathLike[str],
     *,
     train_len: int | None = None,
-    shard_bytes: int = SHARD_BYTES,
     token_ids: Mapping[str, int | None] = MappingProxyType({}),
     files: Mapping[str, str] = MappingProxyType({}),
 ) -> None:
@@ -121,7 +117,7 @@ def save_pretrained(
     try:
         with writing(str(path), "folder"):
             temporary.mkdir(parents=True)
-        save_torch_state_dict(tensors, temporary, max_shard_size=shard_bytes)
+        save_torch_state_dict(tensors, temporary)
         write_json(temporary / NAME, {**settings, **token_ids})
         for name, text in files.items():
             write_atomic(temporary / name, text.encode())

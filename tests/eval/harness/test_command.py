@@ -5,8 +5,9 @@ import shutil
 
 import pytest
 
+from eval.engine.subject import Subject
 from eval.harness import model as harness
-from eval.harness.__main__ import main
+from eval.harness.__main__ import main, source_of
 from tests.eval.harness.parts import TASKS, documents, read_lines, rows_in, subject_of
 
 lm_eval = pytest.importorskip("lm_eval")
@@ -36,11 +37,9 @@ def done(run_folder, tmp_path_factory, harness_files):
 @pytest.fixture
 def passes(monkeypatch):
     """The prompts that the harness's model is asked for."""
-    rows, model, generate = [], harness.check_ids, harness.greedy
+    rows, model, generate = [], harness.check_ids, Subject.generate
     monkeypatch.setattr(harness, "check_ids", lambda ids, size: rows.append(ids) or model(ids, size))
-    monkeypatch.setattr(
-        harness, "greedy", lambda d, ids, *a, **k: (rows.extend(ids.tolist()), generate(d, ids, *a, **k))[1]
-    )
+    monkeypatch.setattr(Subject, "generate", lambda s, ids, *a: (rows.extend(ids.tolist()), generate(s, ids, *a))[1])
     return rows
 
 
@@ -61,6 +60,11 @@ def test_finished_names_are_not_run_again(done, run, passes):
     assert (status, passes) == (0, [])
     assert (folder / "harness.jsonl").read_text() == before
     assert "lab_text" in out
+
+
+def test_a_task_is_defined_by_the_source_of_its_functions_and_not_by_where_they_lie():
+    assert source_of(documents).startswith("def documents(name):\n")
+    assert source_of(TASKS) == str(TASKS)
 
 
 @pytest.mark.parametrize("task", ["lab_choice", "lab_answer"])
