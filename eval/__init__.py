@@ -1,3 +1,3 @@
-"""Evaluation: probes and pictures; a model is known only through `lab.probe.answering`."""
+"""Evaluation: probes and pictures of trained models, which `eval.engine.subject` opens."""
 
 import lab  # noqa: F401  first, as it answers Ctrl-C during the imports that follow

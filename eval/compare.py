@@ -267,7 +267,6 @@ def join(request: Request) -> Found:
         return Found("\n".join([spread(grid).to_string(), "", *notes]), rows)
     text = WRITERS[output.suffix](spread(grid)) + "\n" + "".join(f"% {note}\n" for note in notes)
     with writing(f"-o {output}", "file"):
-        output.parent.mkdir(parents=True, exist_ok=True)
         write_atomic(output, text.encode())
     return Found(f"{len(grid.cells):,} results in {grid.cells.line.nunique():,} lines", rows, output)
 
@@ -275,8 +274,7 @@ def join(request: Request) -> Found:
 def main(arguments: Sequence[str]) -> int:
     """Run the command line and return the exit status."""
     missing = "PATH: must be set; give a run folder, a folder of results, or a .jsonl file, before the options"
-    lacks = ("--distance", "--frequency", "--plot")
-    form = Form(options=CompareOptions, lacks=lacks, each=False, missing=missing)
+    form = Form(options=CompareOptions, lacks=("--distance", "--frequency", "--plot"), each=False, missing=missing)
     return run("eval.compare", __doc__, form, join, arguments)
 
 

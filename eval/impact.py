@@ -31,7 +31,7 @@ import torch
 from tokenizers import Tokenizer
 
 from eval.engine.command import Form, Request, run
-from eval.engine.impactful import BoolArray, FloatArray, IntArray, choose, labels_of, mark, tally, token_texts
+from eval.engine.impactful import BoolArray, FloatArray, choose, labels_of, mark, tally, token_texts
 from eval.engine.rows import Found, to_text
 from eval.engine.subject import NO_CORPUS, draw_texts, source
 from lab.command import NOTHING_WRITTEN, Bar, start
@@ -71,8 +71,7 @@ def analyse(request: Request) -> Found:
     texts = token_texts(tokenizer)
     windows = draw_windows(options, tuned, tokenizer)
     is_special = np.array([text is None for text in texts])
-    scored: BoolArray = windows.targets != IGNORE
-    scored[scored] = ~is_special[windows.targets[scored]]
+    scored = (windows.targets != IGNORE) & ~is_special[windows.targets.clip(0)]
     tags = {} if tagger is None else label_types(tagger, windows.rows(), texts)
     with writing(f"-o {folder}", "folder"):  # before time is spent on results
         folder.mkdir(parents=True, exist_ok=True)
@@ -85,7 +84,7 @@ def analyse(request: Request) -> Found:
     chosen = choose(types, options.coverage, options.min_count)
     if not chosen:
         raise DataError(f"--min_count={options.min_count}: no {options.by} is so frequent; lower it or add --windows")
-    token_ids = np.flatnonzero(np.isin(labels[options.by][0], chosen))
+    impactful = np.isin(labels[options.by][0], chosen)
     rows = types.assign(chosen=types.index.isin(chosen)).to_dict("records")
     result: dict[str, Any] = {
         "base": {"path": str(models[0]), **source(base, device)},
@@ -95,10 +94,10 @@ def analyse(request: Request) -> Found:
         "targets": int(scored.sum()),
         "marked": int(marked.sum()),
         "held_of_marked": float(types.loc[chosen, "marked"].sum() / marked.sum()),
-        "held_of_sentences": sentence_share(windows, token_ids, tokenizer),
+        "held_of_sentences": sentence_share(windows, impactful, tokenizer),
         "types": rows,
         "classes": tables["class"].to_dict("records"),
-        "token_ids": token_ids.tolist(),
+        "token_ids": np.flatnonzero(impactful).tolist(),
     }
     write_json(folder / RESULT, result)
     picture = folder / "impact.png" if request.plots else None
@@ -130,8 +129,7 @@ def draw_windows(options: ImpactConfig, tuned: OpenedModel, tokenizer: Tokenizer
     if options.text is None:
         if tuned.experiment is None:
             raise ConfigError(NO_CORPUS)
-        data = tuned.experiment.data
-        return held_out_windows(data, length=length, windows=options.windows, seed=options.seed)
+        return held_out_windows(tuned.experiment.data, length=length, windows=options.windows, seed=options.seed)
     rows = draw_texts(
         "\n".join(read_texts(Path(options.text), "--text")),
         f"--text={options.text}",
@@ -159,11 +157,9 @@ def score(model: OpenedModel, windows: Windows, device: torch.device, name: str)
     return torch.cat(found).double().numpy()
 
 
-def sentence_share(windows: Windows, token_ids: IntArray, tokenizer: Tokenizer) -> float:
-    """Compute the share of the windows' sentences that hold one of the token types."""
+def sentence_share(windows: Windows, impactful: BoolArray, tokenizer: Tokenizer) -> float:
+    """Compute the share of the windows' sentences that hold one of the impactful token types."""
     ends = sentence_ends(tokenizer)
-    impactful = np.zeros(len(ends), dtype=np.bool_)
-    impactful[token_ids] = True
     found = [sentences_with(impactful, row, split_sentences(row, ends)) for row in windows.tokens]
     return float(np.concatenate(found).mean())
 

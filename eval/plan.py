@@ -23,7 +23,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
-from pathlib import Path
 from typing import Annotated
 
 import numpy as np
@@ -68,19 +67,21 @@ class PlanOptions(Section):
         return [f"positions={i}: must be < {min(self.window)}, the window; lower it" for i in wide]
 
 
-def report(runs: Sequence[Path], options: PlanOptions) -> Found:
+def report(request: Request) -> Found:
     """Fit, check and predict; the rows are the predictions, or with --positions the shares of f.
 
     Raises: LabError.
     """
+    options: PlanOptions = request.options
     lengths = read_lengths(options.corpus)
     pairs = product(options.window, options.mode)
     arms: list[Arm] = [({"window": window, "mode": mode}, lengths.frequency(window, mode)) for window, mode in pairs]
     if options.positions:
         rows = list(shares_of(arms, options))
         shown = [{name: row[name] for name in ("position", "window", "mode", *SHARES)} for row in rows]
-        return Found(to_text(shown, FORMS), rows)
-    evidence = measured(read_runs(runs)) if runs else published(read_lengths(SLIMPAJAMA))
+        return save(Found(to_text(shown, FORMS), rows), request.folder, "plan")
+    with unpacked(request.places) as runs:
+        evidence = measured(read_runs(runs)) if runs else published(read_lengths(SLIMPAJAMA))
     law = fit_law(evidence.points)
     n = sum(not point.open for point in evidence.points)
     size = f"models of {evidence.parameters:,.0f} parameters"
@@ -98,7 +99,7 @@ def report(runs: Sequence[Path], options: PlanOptions) -> Found:
         held_out(evidence.points),
         predictions(rows, options),
     ]
-    return Found("\n\n".join(parts), rows)
+    return save(Found("\n\n".join(parts), rows), request.folder, "plan")
 
 
 def predictions(rows: Sequence[Row], options: PlanOptions) -> str:
@@ -124,15 +125,14 @@ def in_words(found: Row) -> str:
 
 def held_out(points: Sequence[Point]) -> str:
     """Predict every group of points from the others, and lay out the errors."""
-    groups = list(dict.fromkeys(point.group for point in points))
     rows: list[Row] = []
-    for group in groups:
+    for group in dict.fromkeys(point.group for point in points):
         others = [point for point in points if point.group != group and not point.open]
         if others:
             law = fit_law(others)
             rows += [{"left out": group, **prediction(law, point)} for point in points if point.group == group]
     if not rows:
-        return f"held out: nothing, no point of {groups[0]} can be predicted from others"
+        return f"held out: nothing, no point of {points[0].group} can be predicted from others"
     known = [row["within"] for row in rows if row["within"]]
     text = f"mean error, signs aside: {np.mean([abs(row['error']) for row in rows]):.0%} of {len(rows)}"
     text += f"; {known.count('yes')} of {len(known)} within the limits" if known else ""
@@ -184,13 +184,8 @@ def shares_of(arms: Sequence[Arm], options: PlanOptions) -> Iterator[Row]:
 
 def main(arguments: Sequence[str]) -> int:
     """Run the command line and return the exit status."""
-
-    def show(request: Request) -> Found:
-        with unpacked(request.places) as runs:
-            return save(report(runs, request.options), request.folder, "plan")
-
     form = Form(options=PlanOptions, lacks=("--distance", "--frequency", "--plot"), each=False, missing="")
-    return run("eval.plan", __doc__, form, show, arguments)
+    return run("eval.plan", __doc__, form, report, arguments)
 
 
 if __name__ == "__main__":

@@ -216,9 +216,8 @@ def matrix_chart(distance: Distance, options: MatrixOptions) -> Any:
     at = np.linspace(0, options.length - 1, min(options.length, CELLS)).round().astype(np.int64)
     rel_pos = cells(distance, at, at)
     share = np.interp(rel_pos, np.arange(len(f) + 1), np.append(f, 0))  # linear as in Eq. 2, 0 beyond, nan at nan
-    grid = pd.DataFrame({"position": rel_pos.ravel(), "share": share.ravel()})
-    grid["query"] = np.repeat(at, len(at))
-    grid["key"] = np.tile(at, len(at))
+    places = pd.MultiIndex.from_product([at, at], names=["query", "key"])
+    grid = pd.DataFrame({"position": rel_pos.ravel(), "share": share.ravel()}, places).reset_index()
     heat = partial(draw, grid, "key", "query", kind="heat", x_title="key position", y_title="query position")
     never = f"{100 * (share == 0).sum() / np.isfinite(share).sum():.3g}%"
     parameters = ", ".join(f"{name} {value}" for name, value in resolved(distance).items() if value)

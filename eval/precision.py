@@ -43,7 +43,7 @@ from collections.abc import Iterator, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from itertools import product
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -71,8 +71,7 @@ PAIR = f"shift 0 against {REFERENCE}"
 Values = npt.NDArray[np.float64]
 
 
-@dataclass(frozen=True)
-class Arithmetic:
+class Arithmetic(NamedTuple):
     """Where rounding happens: of the rotated queries and keys, and in the whole model."""
 
     rounding: torch.dtype | None = None

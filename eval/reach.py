@@ -58,14 +58,17 @@ class ReachOptions(Section):
     one, whenever it began. This selects by what is explained."""
 
 
-def analyse(runs: Mapping[str, ProbedRun], options: ReachOptions) -> Found:
+def analyse(request: Request) -> Found:
     """Fit and compare; the rows are those of all tables, and the points.
 
     Raises: LabError.
     """
-    settings = {name: run.settings for name, run in runs.items()}
-    distance = options.at or min(int(each["data.window"]) for each in settings.values()) // 2
-    every = read_points(runs, distance, last=options.last)
+    options: ReachOptions = request.options
+    with unpacked(request.places) as places:
+        runs = read_runs(places)
+        settings = {name: run.settings for name, run in runs.items()}
+        distance = options.at or min(int(each["data.window"]) for each in settings.values()) // 2
+        every = read_points(runs, distance, last=options.last)
     known = every[every["f"] > 0].reset_index(drop=True)
     points = known[np.isfinite(known["low"])].reset_index(drop=True) if options.reached else known
     if points.empty:
@@ -94,7 +97,7 @@ def analyse(runs: Mapping[str, ProbedRun], options: ReachOptions) -> Found:
             parts.append(to_text(tables[f"models by {by}"], FORMS))
     parts.append(f"last probes, geometric means:\n{to_text(tables['arms'], FORMS)}")
     rows = [{"table": name, **row} for name, table in tables.items() for row in table.reset_index().to_dict("records")]
-    return Found("\n\n".join(parts), rows)
+    return save(Found("\n\n".join(parts), rows), request.folder, "reach")
 
 
 def regression_text(table: pd.DataFrame, model: Regression, fitted: int, faults: Mapping[str, str]) -> str:
@@ -122,8 +125,7 @@ def read_points(runs: Mapping[str, ProbedRun], distance: int, *, last: bool) -> 
             tokens = record["consumed_tokens"]
             path = each.path / f"counts/{folder_name(tokens)}.npz"
             f = f_at(SavedCounts.read(path), distance) if path.exists() else None
-            found = {column: record.get(column) for column in REACH}
-            rows.append({**about, "tokens": tokens, "f": f, **bounds(record), **found})
+            rows.append({**record, **about, "tokens": tokens, "f": f, **bounds(record)})
     points = pd.DataFrame(rows, columns=["run", "arm", *COLUMNS, "low", "high", *REACH])
     return points.astype(dict.fromkeys((*COLUMNS, "low", "high", *REACH), float))
 
@@ -161,14 +163,9 @@ def at_the_reach(points: pd.DataFrame) -> pd.DataFrame:
 
 def main(arguments: Sequence[str]) -> int:
     """Run the command line and return the exit status."""
-
-    def work(request: Request) -> Found:
-        with unpacked(request.places) as runs:
-            return save(analyse(read_runs(runs), request.options), request.folder, "reach")
-
     missing = "RUN: must come first, the folders of one or more runs; for instance runs/cpu_demo"
     form = Form(options=ReachOptions, lacks=("--distance", "--frequency", "--plot"), each=False, missing=missing)
-    return run("eval.reach", __doc__, form, work, arguments)
+    return run("eval.reach", __doc__, form, analyse, arguments)
 
 
 if __name__ == "__main__":

@@ -27,7 +27,7 @@ from eval.engine.command import Form, Request, run
 from eval.engine.rows import Found, save, to_text
 from lab import draw
 from lab.command import start
-from lab.config import Experiment, load_experiment
+from lab.config import load_experiment
 from lab.data.module import PackedData
 from lab.data.preparation import shard_folder
 from lab.data.shaped import cost_of, shape_corpus
@@ -39,13 +39,16 @@ PARTS = 4  # of the window, that the table sums the pairs over
 NAMES = ("natural", "aimed", "reached")
 
 
-def report(experiment: Experiment, picture: Path | None) -> Found:
+def report(request: Request) -> Found:
     """Plan; the rows are the distances with their shares of the pairs, and the costs.
 
     Raises: LabError.
     """
+    experiment = load_experiment(request.model, request.options)
     shape, tokens = experiment.shape, experiment.train.tokens
-    assert shape is not None, "refused before"
+    if shape is None:
+        rule = f"must be set, {request.model} leaves it out"
+        raise ConfigError(f"shape: {rule}; for instance --shape.target.exponent=0.5")
     PackedData(experiment).prepare_data()
     store = TokenStore.open(shard_folder(experiment.data), "train")
     plan = shape_corpus(shape, experiment.data, store, experiment.mask)
@@ -60,11 +63,14 @@ def report(experiment: Experiment, picture: Path | None) -> Found:
     ]
     shares = pd.DataFrame({"metric": "pairs", "from": plan.edges[:-1], "to": plan.edges[1:] - 1})
     shares = shares.assign(**{name: getattr(plan, name) for name in NAMES})
+    name = f"shape-{request.model.stem}"
+    picture = (request.folder or Path("runs")) / f"{name}.png" if request.plots else None
     if picture is not None:
         title = f"{title}: total variation {plan.distance:.3f}"
         draw.save(draw.beside(*panels(shares, plan), title=title), picture)
     costs = {"metric": "cost", "tokens": tokens, "total_variation": plan.distance, **cost}
-    return Found("\n".join(lines), [costs, *shares.to_dict("records")], picture=picture)
+    found = Found("\n".join(lines), [costs, *shares.to_dict("records")], picture=picture)
+    return save(found, request.folder, name)
 
 
 def table(plan: Plan) -> str:
@@ -97,17 +103,8 @@ def panels(shares: pd.DataFrame, plan: Plan) -> Iterator[Any]:
 
 def main(arguments: Sequence[str]) -> int:
     """Run the command line and return the exit status."""
-
-    def show(request: Request) -> Found:
-        experiment, name = load_experiment(request.model, request.options), f"shape-{request.model.stem}"
-        if experiment.shape is None:
-            rule = f"must be set, {request.model} leaves it out"
-            raise ConfigError(f"shape: {rule}; for instance --shape.target.exponent=0.5")
-        picture = (request.folder or Path("runs")) / f"{name}.png" if request.plots else None
-        return save(report(experiment, picture), request.folder, name)
-
     missing = "CONFIG: must be the first argument, a YAML file; for instance configs/shape_demo.yaml"
-    return run("eval.shape", __doc__, Form(lacks=("--distance", "--frequency"), missing=missing), show, arguments)
+    return run("eval.shape", __doc__, Form(lacks=("--distance", "--frequency"), missing=missing), report, arguments)
 
 
 if __name__ == "__main__":

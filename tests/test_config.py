@@ -133,6 +133,14 @@ def test_defaults_then_file_then_command_line(tmp_path):
     assert load(tmp_path / "named.yaml", "--data.corpus.name=stdlib").tests.digits == 6  # the paper's
 
 
+def test_another_protocol_has_its_own_answer_budget_and_sizes():
+    experiment = load(CONFIG, "--probe.answer_budget=24")
+    assert experiment.probed({})["answer_budget"] == 24
+    other = experiment.probed({"protocol": "released"})
+    assert (other["answer_budget"], "digits" in other) == (None, False)
+    assert experiment.probed({"protocol": "ours", "seed": 4})["digits"] == 3
+
+
 def test_a_run_folder_names_its_run(tmp_path):
     (tmp_path / "wide").mkdir()
     (tmp_path / "wide" / "config.yaml").write_text(TEXT)

@@ -98,8 +98,7 @@ def choose(table: pd.DataFrame, coverage: float, min_count: int) -> list[int]:
     """
     can = table[(table["marked"] > 0) & (table["occurrences"] >= min_count)]
     wanted = coverage * table["marked"].sum() * (1 - TOLERANCE)
-    taken: list[int] = can.index[: int(np.searchsorted(can["marked"].cumsum(), wanted)) + 1].tolist()
-    return taken
+    return list(can.index[: int(np.searchsorted(can["marked"].cumsum(), wanted)) + 1])
 
 
 def kinds(text: str) -> set[str]:

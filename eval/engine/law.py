@@ -21,14 +21,13 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import stdtrit
 
-from eval.engine.lengths import LengthHistogram
+from eval.engine.lengths import FloatArray, LengthHistogram
 from eval.engine.records import ProbedRun
 from eval.engine.rows import Row
 from lab.counts import SavedCounts
 from lab.errors import ConfigError
 from lab.model.config import DecoderConfig
 
-Floats = npt.NDArray[np.float64]
 SOURCE, PARAMETERS = "arXiv:2410.18745, section 3", 1.3e9  # STRING's two models on SlimPajama
 PUBLISHED = (  # finding, window, tokens, f, four-needle effective length
     (1, 4096, 400e9, None, 1400),
@@ -52,7 +51,7 @@ class Point(NamedTuple):
     reach: float
     f: float
     tokens: float | None = None
-    per_token: Floats | None = None
+    per_token: FloatArray | None = None
     open: bool = False
 
 
@@ -67,7 +66,7 @@ class Law(NamedTuple):
         """The frequency F."""
         return float(np.exp(self.log_f))
 
-    def expect(self, per_token: Floats, tokens: float) -> Row:
+    def expect(self, per_token: FloatArray, tokens: float) -> Row:
         """Predict the reach after `tokens` tokens of a corpus with the frequency `per_token`, with its limits.
 
         `whole` is whether it is the end of the window, beyond which nothing is trained. `reach` is None where position
@@ -80,7 +79,7 @@ class Law(NamedTuple):
             low, high = (last_before(seen >= self.log_f + end) or 0 for end in (self.width, -self.width))
         return {"reach": reach, "low": low, "high": high, "whole": reach == len(seen)}
 
-    def tokens_for(self, per_token: Floats, target: int) -> list[float] | None:
+    def tokens_for(self, per_token: FloatArray, target: int) -> list[float] | None:
         """Return the tokens after which the reach is expected to be `target`, with limits; None beyond the window."""
         if not 1 <= target < len(per_token) or per_token[target] <= 0:
             return None

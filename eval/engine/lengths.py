@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -22,8 +22,7 @@ OF_WINDOW = 2048  # tokens, at which arXiv:2410.18745, Figure 1a, shows its shap
 LONGEST = 2**20  # tokens; longer documents of that shape count as this long
 
 
-@dataclass(frozen=True, eq=False)
-class LengthHistogram:
+class LengthHistogram(NamedTuple):
     """A histogram of document lengths.
 
     Shapes: `lengths` (n,) tokens, distinct; `counts` (n,) documents of each.

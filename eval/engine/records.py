@@ -75,8 +75,7 @@ def unpack(table: Path, folder: Path) -> list[Path]:
                 path = folder / record["run"] / record["file"]
                 path.parent.mkdir(parents=True, exist_ok=True)
                 if "arrays" in record:
-                    arrays: Any = {name: np.array(values) for name, values in record["arrays"].items()}
-                    np.savez(path, **arrays)
+                    np.savez(path, **record["arrays"])
                     continue
                 with path.open("a", encoding="utf-8") as file:
                     file.write(json.dumps(record["row"]) + "\n" if "row" in record else record["text"])

@@ -23,6 +23,7 @@ from lab.errors import ConfigError
 from lab.schema import Section, Seed, Tests
 from lab.skip import mean_distance, run_lengths, skip_positions
 from lab.skip.base import Skip
+from lab.skip.sentences import split_sentences
 
 LONGEST = 4_194_304  # tokens of a text or window; f, or a row of the matrix, is held in memory
 
@@ -73,9 +74,8 @@ def drawn_sentences(n_tokens: int, mean: float, generator: np.random.Generator) 
         >>> drawn_sentences(3, 1.0, np.random.default_rng(0))
         array([1, 1, 1])
     """
-    ends = generator.random(n_tokens) < 1 / mean
-    ends[-1] = True
-    return np.diff(np.flatnonzero(ends), prepend=-1)
+    ends = (generator.random(n_tokens) < 1 / mean).astype(np.int64)
+    return split_sentences(ends, np.array([False, True]))
 
 
 def samples(config: Skip, options: SkipOptions) -> Iterator[IntArray]:

@@ -32,7 +32,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -76,8 +75,7 @@ def windows(n_tokens: int, context: int, stride: int) -> Iterator[Window]:
         scored = end
 
 
-@dataclass(frozen=True, eq=False)
-class TextLosses:
+class TextLosses(NamedTuple):
     """The loss of every text.
 
     Shapes: nll float64 (texts,), nats; tokens int64 (texts,), scored tokens.

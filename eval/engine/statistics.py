@@ -216,6 +216,5 @@ def methods_table(rows: Sequence[Row]) -> str:
         shown[-1] |= {"p": p, "found": row["numbers_found"], "settings": row["method"]}
     lines = ["", f"{rows[0]['length']:,} tokens", to_text(shown, FORMS)]
     if any(versus):
-        tests = f"{MCNEMAR}, p adjusted for {adjusted.count()} methods (Holm)"
-        lines.append(f"* significant at {LEVEL:g}: {tests}")
+        lines.append(f"* significant at {LEVEL:g}: {MCNEMAR}, p adjusted for {adjusted.count()} methods (Holm)")
     return "\n".join(lines)

@@ -27,7 +27,7 @@ from lab.masks import Causal, MaskConfig
 from lab.model.config import DecoderConfig, OptimConfig
 from lab.positions import Frequencies
 from lab.positions.methods import PositionConfig
-from lab.probe.config import NEEDLES, ProbeConfig, ProbeSection, completed
+from lab.probe.config import NEEDLES, ProbeConfig, ProbeSection
 from lab.schema import Section, flatten, format_yaml, given, plain, read_yaml, validated
 from lab.shape.config import Gaps, ShapeConfig
 from lab.skip.methods import SkipConfig
@@ -145,10 +145,17 @@ class Experiment(Section):
             )
 
     def probed(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Return all settings of the probe, some of them as given; not checked."""
-        corpus = self.data.corpus
-        sizes = {"needles": corpus.needles, "digits": corpus.digits} if isinstance(corpus, Synthetic) else {}
-        return completed(self.probe, sizes, given)
+        """Return all settings of the probe, some of them as given; not checked.
+
+        Another protocol than the run's comes with its own answer budget, and only the lab's takes the corpus's sizes.
+        """
+        corpus, values = self.data.corpus, asdict(self.probe)
+        protocol = given.get("protocol", self.probe.protocol)
+        if protocol != self.probe.protocol:
+            values["answer_budget"] = None
+        if protocol == "ours" and isinstance(corpus, Synthetic):
+            values |= {"needles": corpus.needles, "digits": corpus.digits}
+        return {**values, **given}
 
     @property
     def tests(self) -> ProbeConfig:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
-from typing import Annotated, Any, Literal
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Annotated, Literal
 
 from annotated_types import Ge, Gt, Le, Lt
 
@@ -131,19 +131,3 @@ class ProbeConfig(ProbeSection):
     def round_size(self) -> int:
         """Tests between two looks of a sequential length."""
         return -(-self.tests // ROUNDS)
-
-
-def completed(section: ProbeSection, numbers: Mapping[str, int], given: Mapping[str, Any]) -> dict[str, Any]:
-    """Add to a run's section the corpus's sizes of `numbers` and the settings `given`; not checked.
-
-    Another protocol than the section's comes with its own answer budget, and only the lab's takes the corpus's sizes.
-
-    Example:
-        >>> values = completed(ProbeSection(answer_budget=24), {"needles": 2, "digits": 3}, {"protocol": "released"})
-        >>> values["answer_budget"], "digits" in values
-        (None, False)
-    """
-    values, protocol = asdict(section), given.get("protocol", section.protocol)
-    if protocol != section.protocol:
-        values["answer_budget"] = None
-    return {**values, **(numbers if protocol == "ours" else {}), **given}

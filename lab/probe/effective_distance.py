@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -104,15 +104,6 @@ class DistanceProbe(Probe):
         needles.check_spelling(tokenizer, synthetic.answer([number]), [number], lambda text: answers(text, number))
         self.distances = self.choose_distances()
         needles.check_enough(self.haystack, tokenizer, len(self.reachable), self.window, self.source)
-
-    @classmethod
-    def beside(cls, probe: Probe) -> DistanceProbe | None:
-        """Build the one-number tests of a model whose four-needle tests are built; None where none is asked for.
-
-        Raises: ConfigError, DataError.
-        """
-        inputs = {field.name: getattr(probe, field.name) for field in fields(Probe) if field.init}
-        return cls(**inputs) if probe.config.distance_tests else None
 
     def choose_distances(self) -> list[int]:
         """Return the distances that the settings name, or equally spaced ones.

@@ -63,13 +63,12 @@ Bools = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class Design:
-    """Where the tests of one length stop: at a look (t, x) whose entry in `stops` is true, and always after `tests`.
+    """Where the tests of one length stop: at a look (t, x) whose entry in `stops` is true, and always after the last.
 
-    Units: `looks` are numbers of tests, rising, the last is `tests`.
+    Units: `looks` are numbers of tests, rising.
     Shapes: `stops` holds one bool (t + 1,) for each look t, indexed by the number of tests passed.
     """
 
-    tests: int
     thresholds: tuple[float, ...]
     looks: tuple[int, ...]
     stops: tuple[Bools, ...]
@@ -83,7 +82,7 @@ class Design:
         """List the stopping points that can be reached: tests t, passed x, and log N(t, x)."""
         found = []
         orders = np.zeros(1)
-        for tests in range(1, self.tests + 1):
+        for tests in range(1, self.looks[-1] + 1):
             one_more = np.pad(orders, (1, 0), constant_values=-np.inf)
             orders = np.logaddexp(one_more, np.pad(orders, (0, 1), constant_values=-np.inf))
             if tests in self.looks:
@@ -109,8 +108,8 @@ class Design:
         reached = self.stopping_probabilities(shares)
         rows = []
         for threshold in self.thresholds:
-            needed = fewest(self.tests, threshold) - passed
-            full = binom.sf(needed - 1, self.tests - counts, np.asarray(shares)[:, None])
+            needed = fewest(self.looks[-1], threshold) - passed
+            full = binom.sf(needed - 1, self.looks[-1] - counts, np.asarray(shares)[:, None])
             other = np.where(passed / counts >= threshold, 1.0 - full, full)
             rows.append((reached * other).sum(1))
         return np.stack(rows)
@@ -134,10 +133,10 @@ def sequential_design(tests: int, thresholds: tuple[float, ...], error: float, r
     low, high = 0, len(levels)  # at level 0 only a certain verdict stops
     while high - low > 1:
         middle = (low + high) // 2
-        design = Design(tests, thresholds, looks, tuple(doubt <= levels[middle] for doubt in doubts))
+        design = Design(thresholds, looks, tuple(doubt <= levels[middle] for doubt in doubts))
         fits = design.disagreement(shares).max() <= MARGIN * error
         low, high = (middle, high) if fits else (low, middle)
-    return Design(tests, thresholds, looks, tuple(doubt <= levels[low] for doubt in doubts))
+    return Design(thresholds, looks, tuple(doubt <= levels[low] for doubt in doubts))
 
 
 def doubts_at(tests: int, thresholds: Sequence[float], looks: Sequence[int]) -> list[Floats]:

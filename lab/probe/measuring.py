@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -137,10 +137,9 @@ def found_by_distance(
     if not known:
         return []
     middles = (np.array(distances[1:]) + np.array(distances[:-1])) / 2
-    places = [np.searchsorted(middles, case["distances"]) for case in known]
-    tests = np.stack([np.bincount(at, minlength=len(distances)) for at in places])
-    weights = [np.array(case["found_each"], dtype=float) for case in known]
-    numbers = np.stack([np.bincount(*pair, minlength=len(distances)) for pair in zip(places, weights, strict=True)])
+    near = np.searchsorted(middles, [case["distances"] for case in known])[..., None] == np.arange(len(distances))
+    found_there = near & np.array([case["found_each"] for case in known])[..., None]
+    tests, numbers = near.sum(1), found_there.sum(1)
     picks = np.random.default_rng(seed).integers(0, len(known), (RESAMPLES, len(known)))
     times = np.stack([np.bincount(pick, minlength=len(known)) for pick in picks])
     with np.errstate(invalid="ignore"):  # a distance that a draw lacks is nan
@@ -180,7 +179,8 @@ class Measuring:
     def __init__(self, probe: NeedleProbe, loss: HeldOutLoss | None) -> None:
         self.probe = probe
         self.loss = loss
-        self.distances = DistanceProbe.beside(probe)
+        inputs = {field.name: getattr(probe, field.name) for field in fields(probe) if field.init}
+        self.distances = DistanceProbe(**inputs) if probe.config.distance_tests else None
 
     def run(
         self, model: ModelInTraining, worker: Worker, about: Record, counts: Any, goes_on: Callable[[str], bool]

@@ -229,8 +229,7 @@ def found(text: str, numbers: list[str]) -> int:
 
 def plain_ids(tokenizer: Tokenizer, text: str) -> list[int]:
     """Encode a piece that does not begin a document."""
-    ids: list[int] = tokenizer.encode(text, add_special_tokens=False).ids
-    return ids
+    return list(tokenizer.encode(text, add_special_tokens=False).ids)
 
 
 def cut_haystack(
