@@ -185,6 +185,12 @@ def figures(experiment: Experiment, watch: Updates, device: torch.device, tokens
     on_gpu = device.type == "cuda"
     peak = peak_flops(torch.cuda.get_device_name() if on_gpu else None)
     return {
+        "micro_batch_ms": 1e3 * micro_s,
+        "update_ms": 1e3 * update_s,
+        "tokens_per_s": tokens_per_s,
+        "mfu_causal": utilisation(model.flops_per_token_causal(window), tokens_per_s, peak, 1),
+        "mfu_pairs": utilisation(model.flops_per_token(watch.pairs / tokens), tokens_per_s, peak, 1),
+        "peak_gib": torch.cuda.max_memory_allocated() / 2**30 if on_gpu else None,
         "backend": choose_backend(experiment, device)[0],
         "strategy": train.resolved_strategy(on_gpu),
         "compiled": choose_compile(experiment, device)[0],
@@ -194,12 +200,6 @@ def figures(experiment: Experiment, watch: Updates, device: torch.device, tokens
         "micro_batches": train.accumulation,
         "updates": len(watch.marks) // MICRO_BATCHES,
         "parameters": model.n_parameters(),
-        "micro_batch_ms": 1e3 * micro_s,
-        "update_ms": 1e3 * update_s,
-        "tokens_per_s": tokens_per_s,
-        "mfu_causal": utilisation(model.flops_per_token_causal(window), tokens_per_s, peak, 1),
-        "mfu_pairs": utilisation(model.flops_per_token(watch.pairs / tokens), tokens_per_s, peak, 1),
-        "peak_gib": torch.cuda.max_memory_allocated() / 2**30 if on_gpu else None,
         "recompilations": graphs() - watch.compiled,
         "first_loss": watch.losses[0],
         "last_loss": watch.losses[-1],
