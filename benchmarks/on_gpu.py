@@ -41,7 +41,6 @@ if TYPE_CHECKING:  # no package may be imported before it has been found
     from benchmarks import record
 
 ROOT = Path(__file__).resolve().parents[1]
-PART_S = 540
 
 
 @dataclass(frozen=True)
@@ -64,14 +63,14 @@ PARTS = {
     ),
     "rest": (
         COMPILE,
-        Stage("small run", "benchmarks.gpu.small_run", 45),
-        Stage("fsdp", "benchmarks.gpu.fsdp", 50),
-        Stage("large save", "benchmarks.gpu.large_save", 80),
+        Stage("small run", "benchmarks.gpu.small_run", 75),
+        Stage("fsdp", "benchmarks.gpu.fsdp", 45),
+        Stage("large save", "benchmarks.gpu.large_save", 115),
         Stage("windows", "benchmarks.gpu.windows", 40),
-        Stage("variants", "benchmarks.gpu.variants", 80),
-        Stage("bands", "benchmarks.gpu.bands", 35),
-        Stage("probe", "benchmarks.gpu.probe", 35),
-        Stage("peers", "benchmarks.gpu.peers", 90),
+        Stage("variants", "benchmarks.gpu.variants", 60),
+        Stage("bands", "benchmarks.gpu.bands", 30),
+        Stage("probe", "benchmarks.gpu.probe", 30),
+        Stage("peers", "benchmarks.gpu.peers", 60),
     ),
 }
 TOY_PATIENCE = 4  # a CPU may be busy with other work

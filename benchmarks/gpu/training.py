@@ -160,20 +160,25 @@ def measure(
     Raises: LabError for what cannot run here.
     """
     release()
-    updates = updates or options.size.updates
+    return figures(*trained(experiment_of(options, config, settings, updates), Updates(around)))
+
+
+def experiment_of(
+    options: Options, config: Path, settings: Settings | None = None, updates: int | None = None
+) -> Experiment:
+    """Build the run that is measured."""
     own = options.size.large_settings(config, {"run.name": "steps", **places(options), **(settings or {})})
     batch = MICRO_BATCHES * load_experiment(config, own).train.micro_batch_tokens
-    length = {"train.batch_tokens": batch, "train.tokens": (WARM_UP + updates) * batch}
-    experiment = load_experiment(config, own | length)
-    return figures(experiment, *trained(experiment, Updates(around)))
+    length = {"train.batch_tokens": batch, "train.tokens": (WARM_UP + (updates or options.size.updates)) * batch}
+    return load_experiment(config, own | length)
 
 
-def trained(experiment: Experiment, watch: Updates) -> tuple[Updates, torch.device, int]:
-    """Train, and return what was watched, the device, and the tokens after the warm-up."""
+def trained(experiment: Experiment, watch: Updates) -> tuple[Experiment, Updates, torch.device, int]:
+    """Train, and return what, what was watched, the device, and the tokens after the warm-up."""
     run = assemble(Start(experiment), PassThroughProfiler())  # with a profiler, a run writes nothing
     run.trainer.callbacks.append(watch)  # type: ignore[attr-defined]
     run.fit()
-    return watch, run.module.device, run.module.consumed - watch.consumed
+    return experiment, watch, run.module.device, run.module.consumed - watch.consumed
 
 
 def figures(experiment: Experiment, watch: Updates, device: torch.device, tokens: int) -> dict[str, Any]:

@@ -156,6 +156,7 @@ def test_a_step_is_eight_micro_batches_at_both_windows(toy):
     for case in found.values():
         assert (case["micro_batches"], case["updates"], case["pack_tokens"]) == (8, TOY.updates, 256)
         assert case["last_loss"] < case["first_loss"]
+        assert case["dry_run_gib"] > 12 * case["parameters"] / 2**30  # weights and moments
 
 
 def test_parts_take_less_than_nine_minutes_and_begin_by_compiling():
@@ -206,6 +207,7 @@ def test_what_is_measured_is_the_step_of_a_run(options, alone, monkeypatch):
     assert not (options.work / "runs").exists(), "nothing is written"
 
 
+@pytest.mark.filterwarnings("ignore:called a synchronizing")
 def test_only_the_waits_of_the_measured_update_are_counted(options, alone, monkeypatch):
     import warnings
 
