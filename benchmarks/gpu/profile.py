@@ -17,6 +17,7 @@ from torch.profiler import profile as torch_profile
 from benchmarks.gpu.sizes import LARGE, ROOT
 from benchmarks.gpu.stage import Case, Options, Skipped, run
 from benchmarks.gpu.training import measure
+from benchmarks.timing import best_device, wait
 
 TOP = 15
 WAITED = "called a synchronizing CUDA operation"  # torch's warning; turning them on gives another one
@@ -28,6 +29,7 @@ def profiled(found: dict[str, Any]) -> Iterator[None]:
     on_gpu = torch.cuda.is_available()
     with torch_profile(activities=[ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if on_gpu else [])]) as profiler:
         yield
+        wait(best_device())
     own = "self_device_time_total" if on_gpu else "self_cpu_time_total"
     events = sorted(profiler.key_averages(), key=lambda event: getattr(event, own), reverse=True)
     total = sum(getattr(event, own) for event in events)

@@ -79,7 +79,7 @@ def shard_alone(decoder: Decoder, device: torch.device) -> None:
 class Updates(Callback):
     """Gives the run random weights, and marks the starts of micro-batches and the end of the last.
 
-    `around` is entered once the warm-up has ended on the device, and left when all has.
+    `around` is entered once the warm-up has ended on the device, and left when all has been queued there.
     """
 
     def __init__(self, around: AbstractContextManager[Any]) -> None:
@@ -116,8 +116,8 @@ class Updates(Callback):
             self.losses.append(module.finished.sums["loss"] / module.finished.sums["targets"])
         if trainer.global_step == trainer.max_steps:
             self.marks.append(mark(module.device))
-            wait(module.device)
             self.stack.close()
+            wait(module.device)
 
 
 def mark(device: torch.device) -> Any:
