@@ -256,12 +256,11 @@ def test_flash_attention_3_and_2_take_turns(options, monkeypatch):
     monkeypatch.setattr(bands, "attention", stand_in)
     monkeypatch.setattr(bands, "train", lambda *_: ran.append(current[-1:]))
     monkeypatch.setattr(bands.backends, "activate", lambda device: None)
-    monkeypatch.setattr(bands, "subject", lambda *_: (None, None))
-    assert bands.implementations(options, 64)["ratio_to_FA2"] > 0
+    assert bands.measure(options, 64, "FA3")["ratio_to_FA2"] > 0
     assert ran == [[], ["FA3"]] * (1 + TOY.turns)
     monkeypatch.setattr(bands.backends, "activate", lambda device: "")
     with pytest.raises(Skipped, match="is not installed"):
-        bands.implementations(options, 64)
+        bands.measure(options, 64, "FA3")
 
 
 def test_a_save_spans_from_its_beginning_to_its_name(options, monkeypatch):
