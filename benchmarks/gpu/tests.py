@@ -13,7 +13,7 @@ from benchmarks.gpu.stage import Case, Options, Skipped, run
 from lab.model.attention.kernels import WHOLE
 
 COUNTS = re.compile(r"(\d+) (passed|failed|skipped|error)")
-SELECTED = re.compile(r"^collected .*?(\d+) (?:selected|items?)$", re.MULTILINE)
+SELECTED = re.compile(r"collected .*?(\d+) (?:selected|items?)$", re.MULTILINE)
 UNREAD = re.compile(r"_ ERROR collecting (\S+) _")
 RESULT = re.compile(r"^(\S+::\S+) (PASSED|FAILED|SKIPPED|ERROR)\b", re.MULTILINE)
 
