@@ -60,7 +60,7 @@ def make_report(request: Request) -> Found:
     drawn = [figure for draw in DRAWN if (figure := draw(runs)) is not None]
     names = list(runs.runs["run"])
     title = names[0] if len(names) == 1 else f"{len(names)} runs: {names[0]} to {names[-1]}"
-    counts = f"{len(names)} runs, {len(drawn)} figures"
+    counts = f"{len(names)} run{'s' * (len(names) > 1)}, {len(drawn)} figures"
     found = Found(counts, runs.runs.to_dict("records"))
     titled = {figure.name: figure.chart.properties(title=figure.title) for figure in drawn}
     if output.suffix in (".png", ".svg"):

@@ -14,8 +14,9 @@ from eval.papers.__main__ import main, table_text
 from eval.papers.running import compare, measured_rows
 from eval.papers.table import names, needs, read_table
 from lab.command import parse_overrides
+from lab.config.sections import override
 from lab.positions.methods import PositionConfig
-from lab.schema import override, validated
+from lab.schema import validated
 from tests.eval.commands import runner
 
 ROOT = Path(__file__).resolve().parents[3]
