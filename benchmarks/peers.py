@@ -5,7 +5,8 @@
 litgpt comes without its requirements, because they exclude the huggingface-hub that transformers needs.
 
 Each is given rows of tokens with their targets and returns the mean loss; the lab takes the rows as one packed row, as
-its runs do. `compiled` compiles the lab's blocks one by one, and each peer's whole model, as litgpt's recipe does.
+its runs do, and computes bfloat16 as they do: on a GPU in bfloat16 weights, sharded over this process alone, otherwise
+under autocast. `compiled` compiles the lab's blocks one by one, and each peer's whole model, as litgpt's recipe does.
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from benchmarks.gpu.stage import Skipped
-from benchmarks.gpu.training import new_decoder
+from benchmarks.gpu.training import new_decoder, shard_alone
+from lab.config.sections import TrainConfig
+from lab.model.attention import backends
 from lab.model.attention.segments import Segments
 from lab.model.config import DecoderConfig
 
@@ -34,24 +37,28 @@ class Peer:
 
     model: nn.Module
     loss: Loss
+    autocast: bool
 
 
-def ours(cfg: DecoderConfig, rows: int, window: int, device: torch.device, *, compiled: bool) -> Peer:
+def ours(cfg: DecoderConfig, rows: int, window: int, device: torch.device, dtype: str, *, compiled: bool) -> Peer:
     """Build the lab's decoder, compiled as `train.compile: true` does."""
-    backend, compiler = "auto", None
-    if compiled:
-        backend, compiler = "varlen" if device.type == "cuda" else "sdpa", "inductor"
-    decoder = new_decoder(cfg, device, backend=backend, recompute=False, compiler=compiler)
+    backend, _ = backends.choose("auto", device, getattr(torch, dtype))
+    decoder = new_decoder(cfg, device, backend=backend, compiler="inductor" if compiled else None)
+    bf16 = dtype == "bfloat16"
+    run = TrainConfig(precision="bf16" if bf16 else "fp32")
+    sharded = run.resolved_strategy(on_gpu=device.type == "cuda") == "fsdp"
+    if sharded:
+        shard_alone(decoder, device)
     segments = Segments.from_lengths([window] * rows, rows * window, device)
 
     def loss(tokens: Tensor, targets: Tensor) -> Tensor:
         summed = decoder(tokens.view(1, -1), segments=segments, starts=(0,) * rows, targets=targets.view(1, -1))
         return summed / targets.numel()
 
-    return Peer(decoder, loss)
+    return Peer(decoder, loss, autocast=bf16 and not sharded)
 
 
-def litgpt(cfg: DecoderConfig, rows: int, window: int, device: torch.device, *, compiled: bool) -> Peer:
+def litgpt(cfg: DecoderConfig, rows: int, window: int, device: torch.device, dtype: str, *, compiled: bool) -> Peer:
     """Build litgpt's model with the loss of its pretraining recipe."""
     theirs = found("litgpt")
     chunked = importlib.import_module("litgpt.utils").chunked_cross_entropy
@@ -72,12 +79,15 @@ def litgpt(cfg: DecoderConfig, rows: int, window: int, device: torch.device, *, 
         norm_eps=cfg.norm_eps,
         mlp_class_name="LLaMAMLP",
     )
-    model = theirs.GPT(config).to(device)
+    with device:
+        model = theirs.GPT(config)
     run = torch.compile(model) if compiled else model
-    return Peer(model, lambda tokens, targets: chunked(run(tokens), targets))
+    return Peer(model, lambda tokens, targets: chunked(run(tokens), targets), autocast=dtype == "bfloat16")
 
 
-def transformers(cfg: DecoderConfig, rows: int, window: int, device: torch.device, *, compiled: bool) -> Peer:
+def transformers(
+    cfg: DecoderConfig, rows: int, window: int, device: torch.device, dtype: str, *, compiled: bool
+) -> Peer:
     """Build transformers' Llama."""
     theirs = found("transformers")
     config = theirs.LlamaConfig(
@@ -93,14 +103,15 @@ def transformers(cfg: DecoderConfig, rows: int, window: int, device: torch.devic
         attn_implementation="sdpa",
         use_cache=False,
     )
-    model = theirs.LlamaForCausalLM(config).to(device)
+    with device:
+        model = theirs.LlamaForCausalLM(config)
     run = torch.compile(model) if compiled else model
 
     def loss(tokens: Tensor, targets: Tensor) -> Tensor:
         logits: Tensor = run(tokens).logits
         return F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten())
 
-    return Peer(model, loss)
+    return Peer(model, loss, autocast=dtype == "bfloat16")
 
 
 def found(name: str) -> Any:

@@ -25,7 +25,8 @@ import torch
 
 from benchmarks import record, roofline
 from benchmarks.generation import SHAPES
-from benchmarks.gpu.sizes import ROOT
+from benchmarks.gpu.training import new_decoder
+from benchmarks.on_gpu import ROOT
 from benchmarks.timing import best_device, heading, median_s
 from lab.config import load_experiment
 from lab.data import synthetic
@@ -33,7 +34,6 @@ from lab.data.config import Synthetic
 from lab.data.synthetic import SyntheticText
 from lab.data.tokenizer import train_bpe
 from lab.model.config import DecoderConfig
-from lab.model.decoder import Decoder
 from lab.probe.config import ProbeConfig
 from lab.probe.effective_length import NeedleProbe
 from lab.probe.measuring import ModelInTraining
@@ -73,7 +73,7 @@ def measure(options: argparse.Namespace, length: int, speed: roofline.Speed) -> 
     """Time the tests of one length."""
     device = best_device()
     dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
-    decoder = Decoder(model_config(options.model), seed=0).to(device, dtype).eval()
+    decoder = new_decoder(model_config(options.model), device).to(dtype).eval()
     probe = make_probe(options, length, device)
     model = ModelInTraining(decoder, None, nullcontext)
     draw_s = median_s(

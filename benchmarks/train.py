@@ -14,7 +14,8 @@ Growth curves, over windows, packs and sizes; `--packs window` gives every windo
                     --sizes 25M,94M,336M,1.5B --windows 512 --packs 512
 
 A step is what every trainer computes: forward pass, loss, backward pass, clipping, fused AdamW, on rows of `window`
-tokens that fill a pack; bfloat16 is autocast over float32 weights. All sides have the same number of parameters, run in
+tokens that fill a pack; bfloat16 is autocast over float32 weights, and the lab's own way on a GPU
+(benchmarks/peers.py). All sides have the same number of parameters, run in
 this process, and take turns; a round is --steps steps of each, figures are medians of the rounds, and a ratio is the
 median of the rounds' ratios with its quartiles. Ratios are of CPU seconds on a CPU, of seconds on a GPU. `best` is the
 fastest peer. FLOPs per token are causal, as in the lab's own estimate; utilisation is their share of a GPU's peak, and
@@ -37,10 +38,9 @@ from torch import Tensor
 from benchmarks import record
 from benchmarks.gpu.sizes import GPU
 from benchmarks.gpu.stage import outcome_of
-from benchmarks.gpu.training import CLIP_NORM, LEARNING_RATE
 from benchmarks.peers import SIDES, Peer
 from benchmarks.timing import best_device, heading, wait
-from lab.model.config import DecoderConfig, peak_flops
+from lab.model.config import CLIP_NORM, DecoderConfig, peak_flops
 from lab.model.devices import Linear
 from lab.train.environment import memory_of
 
@@ -50,8 +50,10 @@ SIZES: dict[str, Callable[[], DecoderConfig]] = {
     "25M": lambda: DecoderConfig(256, 12, 8, 2, 704, 32_000, tie_embeddings=False),
     "94M": GPU.small_model,
     "336M": lambda: DecoderConfig(1024, 24, 16, 4, 2816, 32_000, tie_embeddings=False),
+    "TinyLlama": lambda: DecoderConfig(2048, 22, 32, 4, 5632, 32_000, tie_embeddings=False),
     "1.5B": GPU.large_model,
 }
+LEARNING_RATE = 4e-4
 BYTES = 20  # of a parameter: weight, gradient, AdamW's moments, and a quarter for all else
 PRODUCT = 1024  # rows, features in and out of the product that measures a CPU
 
@@ -78,13 +80,13 @@ class Spent:
     wall_s: list[float]
 
 
-def stepper(peer: Peer, batch: tuple[Tensor, Tensor], dtype: str) -> Callable[[], None]:
+def stepper(peer: Peer, batch: tuple[Tensor, Tensor]) -> Callable[[], None]:
     """Build one side's training step, the same for all."""
     optimizer = torch.optim.AdamW(peer.model.parameters(), lr=LEARNING_RATE, fused=True)
     device = batch[0].device.type
 
     def step() -> None:
-        with torch.autocast(device, torch.bfloat16, enabled=dtype == "bfloat16"):
+        with torch.autocast(device, torch.bfloat16, enabled=peer.autocast):
             loss = peer.loss(*batch)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(peer.model.parameters(), CLIP_NORM)
@@ -124,10 +126,10 @@ def build(
     for name in names:
 
         def make(name: str = name) -> dict[str, Any]:
-            peer = SIDES[name](cfg, rows, cell.window, device)
+            peer = SIDES[name](cfg, rows, cell.window, device, cell.dtype)
             held = sum(p.numel() for p in peer.model.parameters())
             assert held == cfg.n_parameters(), f"{name} has {held:,} parameters, not {cfg.n_parameters():,}"
-            return {"step": stepper(peer, batch, cell.dtype)}
+            return {"step": stepper(peer, batch)}
 
         outcome = outcome_of(make)
         if outcome["status"] == "ok":

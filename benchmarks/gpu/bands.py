@@ -1,4 +1,4 @@
-"""Distance methods forward and backward against plain attention, in turns, on a few layers of head width 64."""
+"""Distance methods, and FlashAttention 3, against plain attention, forward and backward in turns, on a few layers."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ from functools import partial
 from typing import Any
 
 import torch
+from torch.nn import attention
 
-from benchmarks.gpu.stage import Case, Options, run
+from benchmarks.gpu.stage import Case, Options, Skipped, run
 from benchmarks.gpu.training import new_decoder
 from benchmarks.position_methods import method, shape
 from benchmarks.timing import best_device, in_turns, ratio
+from lab.model.attention import backends
 from lab.model.decoder import Decoder
 
 METHODS = ("string", "dca", "self_extend", "rerope", "leaky_rerope")
@@ -25,12 +27,42 @@ def train(decoder: Decoder, name: str, tokens: torch.Tensor) -> None:
     loss.backward()
 
 
+def subject(options: Options, length: int, backend: str) -> tuple[Decoder, torch.Tensor]:
+    """Build the layers and a row of tokens."""
+    device, size = best_device(), options.size
+    decoder = new_decoder(shape(size.band_layers, size.band_heads), device, backend=backend)
+    decoder.to(torch.bfloat16 if device.type == "cuda" else torch.float32)
+    return decoder, torch.randint(decoder.cfg.vocab_size, (1, length), device=device)
+
+
+def train_by(implementation: str, decoder: Decoder, tokens: torch.Tensor) -> None:
+    """Do so without a method, by torch's own FlashAttention 2 or by the package of 3."""
+    if attention.current_flash_attention_impl() is not None:
+        attention.restore_flash_attention_impl()
+    if implementation == "FA3":
+        attention.activate_flash_attention_impl("FA3")
+    train(decoder, "plain", tokens)
+
+
+def implementations(options: Options, length: int) -> dict[str, Any]:
+    """Time FlashAttention 3 and 2 in turns.
+
+    Raises: Skipped without both.
+    """
+    device = best_device()
+    if (fault := backends.activate(device)) is not None:
+        raise Skipped(f"FlashAttention 3 cannot be used: {fault or 'is not installed'}")
+    decoder, tokens = subject(options, length, "varlen")
+    calls = {name: partial(train_by, name, decoder, tokens) for name in ("FA2", "FA3")}
+    seconds = in_turns(calls, device, options.size.turns)
+    figures = {name: statistics.median(spent) for name, spent in seconds.items()}
+    return {"length": length, **figures, "ratio_to_FA2": ratio(seconds["FA3"], seconds["FA2"])}
+
+
 def measure(options: Options, length: int, name: str) -> dict[str, Any]:
     """Time a method and plain attention in turns, and compare peak memory."""
     device, size = best_device(), options.size
-    decoder = new_decoder(shape(size.band_layers, size.band_heads), device, backend="auto", recompute=False)
-    decoder.to(torch.bfloat16 if device.type == "cuda" else torch.float32)
-    tokens = torch.randint(decoder.cfg.vocab_size, (1, length), device=device)
+    decoder, tokens = subject(options, length, "auto")
     calls = {way: partial(train, decoder, way, tokens) for way in ("plain", name)}
     seconds = in_turns(calls, device, size.turns)
     figures = {"length": length, "layers": size.band_layers, "step_s": statistics.median(seconds[name])}
@@ -49,9 +81,10 @@ def peak_bytes(call: partial[None]) -> int:
 
 
 def cases(options: Options) -> list[Case]:
-    """List every method at every length."""
+    """List every method, and FlashAttention 3, at every length."""
     lengths = options.size.band_lengths
-    return [(f"{name} {n:,}", partial(measure, options, n, name)) for n in lengths for name in METHODS]
+    methods = [(f"{name} {n:,}", partial(measure, options, n, name)) for n in lengths for name in METHODS]
+    return [*methods, *((f"FlashAttention 3 {n:,}", partial(implementations, options, n)) for n in lengths)]
 
 
 if __name__ == "__main__":

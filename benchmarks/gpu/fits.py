@@ -1,11 +1,12 @@
-"""Runs of `python -m lab.fit` as processes: to the end, or killed at a checkpoint and resumed.
+"""Commands as processes, and runs of `python -m lab.fit`: to the end, or killed at a checkpoint and resumed.
 
-What a run prints goes to a log of its own, whose last line is the reason where it fails.
+What a command prints goes to a log of its own, whose last line is the reason where it fails.
 """
 
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 import time
@@ -15,10 +16,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.gpu.sizes import ROOT
+from benchmarks.gpu.sizes import ROOT, Settings
 from benchmarks.gpu.stage import Options
+from benchmarks.on_gpu import last_line
+from lab.train.checkpoints import TEMPORARY
 
-POLL_S = 0.005
+POLL_S = 0.002
 
 
 @dataclass(frozen=True)
@@ -28,7 +31,7 @@ class Fit:
     options: Options
     config: Path
     name: str
-    settings: Sequence[str]
+    settings: Settings
 
     @property
     def folder(self) -> Path:
@@ -46,34 +49,23 @@ class Fit:
         lines = path.read_text(encoding="utf-8").split("\n")[:-1] if path.exists() else []
         return [json.loads(line) for line in lines]
 
-    @contextmanager
-    def started(self, *flags: str) -> Iterator[subprocess.Popen[bytes]]:
-        """Start the command; it is killed where the block leaves it running."""
-        folders = [f"--run.folder={self.folder.parent}", f"--data.folder={self.options.work / 'shards'}"]
-        words = [sys.executable, "-m", "lab.fit", str(self.config), f"--run.name={self.name}", *folders]
-        with (
-            self.log.open("ab") as log,
-            subprocess.Popen([*words, *self.settings, *flags], cwd=ROOT, stdout=log, stderr=log) as process,
-        ):
-            try:
-                yield process
-            finally:
-                process.kill()
+    def words(self, *flags: str) -> list[str]:
+        """Write the command."""
+        places = {"run.name": self.name, "run.folder": self.folder.parent, "data.folder": self.options.work / "shards"}
+        settings = [f"--{key}={'null' if value is None else value}" for key, value in (self.settings | places).items()]
+        return ["lab.fit", str(self.config), *settings, *flags]
 
-    def ended(self, process: subprocess.Popen[bytes]) -> RuntimeError:
-        """Describe an end that was not expected."""
-        return RuntimeError(f"lab.fit ended with status {process.returncode}: {last_line(self.log)}")
+    def clear(self) -> None:
+        """Remove what an earlier measurement has left."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+        self.log.unlink(missing_ok=True)
 
     def run(self, *flags: str) -> float:
         """Run the command to its end and return the seconds.
 
         Raises: RuntimeError for any status but 0.
         """
-        start = time.monotonic()
-        with self.started(*flags) as process:
-            if process.wait():
-                raise self.ended(process)
-        return time.monotonic() - start
+        return call(self.words(*flags), self.log)
 
     def wait_for(self, process: subprocess.Popen[bytes], happened: Callable[[], bool]) -> float:
         """Wait until something has happened and return the seconds it took.
@@ -83,16 +75,17 @@ class Fit:
         start = time.monotonic()
         while not happened():
             if process.poll() is not None:
-                raise self.ended(process)
+                raise RuntimeError(f"lab.fit ended with status {process.returncode}: {last_line(self.log)}")
             time.sleep(POLL_S)
         return time.monotonic() - start
 
     def kill_at_checkpoint(self) -> dict[str, Any]:
-        """Start the run, kill it with SIGKILL as soon as a checkpoint has its name, and time the way there."""
+        """Start the run, kill it with SIGKILL as soon as a checkpoint has its name, and time start and save apart."""
         folder = self.folder / "checkpoints"
-        with self.started() as process:
-            start_s = self.wait_for(process, lambda: folder.is_dir() and any(folder.iterdir()))
-            save_s = self.wait_for(process, lambda: any(folder.glob("tokens-*")))
+        named = lambda: any(folder.glob("tokens-*"))  # noqa: E731
+        with started(self.words(), self.log) as process:
+            start_s = self.wait_for(process, lambda: (folder / TEMPORARY).is_dir() or named())
+            save_s = self.wait_for(process, named)
         checkpoint = min(folder.glob("tokens-*"))
         return {
             "save_begins_s": start_s,
@@ -103,11 +96,28 @@ class Fit:
 
     def resume_until_step(self, step: int) -> float:
         """Resume the run, kill it once it has done a step, and return the seconds to that step."""
-        with self.started("--resume") as process:
+        with started(self.words("--resume"), self.log) as process:
             return self.wait_for(process, lambda: any(line["step"] >= step for line in self.metrics()))
 
 
-def last_line(path: Path) -> str:
-    """Read the last line of a log."""
-    lines = path.read_text(encoding="utf-8", errors="replace").replace("\r", "\n").strip().splitlines()
-    return lines[-1][:300] if lines else "it printed nothing"
+@contextmanager
+def started(words: Sequence[str], log: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """Start a module with arguments; it is killed where the block leaves it running."""
+    command = [sys.executable, "-m", *words]
+    with log.open("ab") as file, subprocess.Popen(command, cwd=ROOT, stdout=file, stderr=file) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def call(words: Sequence[str], log: Path) -> float:
+    """Run a module to its end and return the seconds.
+
+    Raises: RuntimeError for any status but 0.
+    """
+    start = time.monotonic()
+    with started(words, log) as process:
+        if process.wait():
+            raise RuntimeError(f"{words[0]} ended with status {process.returncode}: {last_line(log)}")
+    return time.monotonic() - start

@@ -1,27 +1,45 @@
-"""The small model under FSDP on one rank, killed and resumed, against one process: equal losses, and times."""
+"""The small run once more under FSDP, killed at a checkpoint and resumed: times, and the losses of the whole run."""
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from benchmarks.gpu.fits import Fit
 from benchmarks.gpu.sizes import SMALL
-from benchmarks.gpu.small_run import single
-from benchmarks.gpu.stage import Case, Options, run
+from benchmarks.gpu.small_run import whole
+from benchmarks.gpu.stage import Case, Options, Skipped, run
 
 
-def compare(options: Options) -> dict[str, Any]:
-    """Train twice, the second time killed and resumed, and compare the losses step by step."""
-    alone = single(options)
-    if len(alone.metrics()) == 0:
-        alone.run()
-    sharded = Fit(options, SMALL, "fsdp", [*options.size.small, "--train.strategy=fsdp"])
-    figures = sharded.kill_at_checkpoint()
-    resumed_s = sharded.run("--resume")
-    pairs = list(zip(alone.metrics(), sharded.metrics(), strict=True))
+def sharded(options: Options) -> Fit:
+    """Name the run that is killed."""
+    return Fit(options, SMALL, "fsdp", {**options.size.small, "train.strategy": "fsdp"})
+
+
+def kill(options: Options) -> dict[str, Any]:
+    """Start it and kill it."""
+    fit = sharded(options)
+    fit.clear()
+    return fit.kill_at_checkpoint()
+
+
+def resume(options: Options) -> dict[str, Any]:
+    """Resume it, and compare the losses with those of the run that was not interrupted, step by step.
+
+    Raises: Skipped where either has nothing to go on from.
+    """
+    fit, other = sharded(options), whole(options).metrics()
+    if not any((fit.folder / "checkpoints").glob("tokens-*")):
+        raise Skipped("no checkpoint to resume from; run the stage from its beginning")
+    seconds = fit.run("--resume")
+    lines = fit.metrics()
+    if len(other) < len(lines):
+        raise Skipped(
+            f"the small run has {len(other)} of {len(lines)} steps to compare with; use --only 'small run,fsdp'"
+        )
+    pairs = list(zip(other, lines, strict=True))
     return {
-        **figures,
-        "resumed_run_s": resumed_s,
+        "resumed_run_s": seconds,
         "steps": len(pairs),
         "largest_loss_difference": max(abs(one["loss"] - other["loss"]) for one, other in pairs),
         "largest_grad_norm_difference": max(abs(one["grad_norm"] - other["grad_norm"]) for one, other in pairs),
@@ -29,8 +47,8 @@ def compare(options: Options) -> dict[str, Any]:
 
 
 def cases(options: Options) -> list[Case]:
-    """List the one comparison."""
-    return [("killed and resumed", lambda: compare(options))]
+    """List both parts."""
+    return [("killed at a checkpoint", partial(kill, options)), ("resumed", partial(resume, options))]
 
 
 if __name__ == "__main__":

@@ -1,50 +1,52 @@
-"""Save and resume the 1.49B model under FSDP on one rank: seconds and bytes."""
+"""Save the 1.49B model at its first step by `lab.fit`, and resume it for one: seconds and bytes."""
 
 from __future__ import annotations
 
-import shutil
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 from benchmarks.gpu.fits import Fit
 from benchmarks.gpu.sizes import LARGE
-from benchmarks.gpu.stage import Case, Options, run
-from lab.data import synthetic
-from lab.data.config import Synthetic
-from lab.data.synthetic import SyntheticText
-from lab.data.tokenizer import EOS, train_bpe
+from benchmarks.gpu.stage import Case, Options, Skipped, run
+from benchmarks.gpu.training import places
+from lab.config import load_experiment
 
-DOCUMENTS = 200  # that the tokenizer is trained on
+STEPS = 100  # more than are done
 
 
-def write_tokenizer(path: Path) -> Path:
-    """Train a small tokenizer, for the real one cannot be shipped; the model keeps its full vocabulary."""
-    generator = SyntheticText(Synthetic(median_tokens=532.48, section_tokens=2048.0))
-    documents = map(generator.document, range(DOCUMENTS))
-    probe = synthetic.TASK + synthetic.NEEDLE + synthetic.QUESTION + synthetic.ANSWER_PREFIX
-    path.parent.mkdir(parents=True, exist_ok=True)
-    train_bpe([probe, *documents], vocab_size=640).save(str(path))
-    return path
+def large(options: Options) -> Fit:
+    """Name the run, which saves after every step, of one micro-batch."""
+    settings = options.size.large_settings(LARGE, places(options))
+    tokens = load_experiment(LARGE, settings).train.micro_batch_tokens
+    own = {"train.batch_tokens": tokens, "train.checkpoint_every_tokens": tokens, "train.tokens": STEPS * tokens}
+    return Fit(options, LARGE, "large", settings | own)
 
 
-def save_and_resume(options: Options) -> dict[str, Any]:
-    """Kill a run at its first checkpoint and resume it for one step; its checkpoints are deleted afterwards."""
-    tokenizer = write_tokenizer(options.work / "tokenizer" / "tokenizer.json")
-    settings = [*options.size.large, f"--data.tokenizer.path={tokenizer}", f"--data.tokenizer.eos={EOS}"]
-    fit = Fit(options, LARGE, "large", settings)
+def save(options: Options) -> dict[str, Any]:
+    """Start it, and kill it at its first checkpoint."""
+    fit = large(options)
+    fit.clear()
+    return {"parameters": options.size.large_model().n_parameters(), **fit.kill_at_checkpoint()}
+
+
+def resume(options: Options) -> dict[str, Any]:
+    """Resume it for one step; its files are deleted afterwards.
+
+    Raises: Skipped without a checkpoint.
+    """
+    fit = large(options)
+    if not any((fit.folder / "checkpoints").glob("tokens-*")):
+        raise Skipped("no checkpoint to resume from")
     try:
-        figures = fit.kill_at_checkpoint()
-        resume_s = fit.resume_until_step(figures["killed_at_step"] + 1)
+        seconds = fit.resume_until_step(fit.metrics()[-1]["step"] + 1)
+        return {"first_step_after_resume_s": seconds, "loss": fit.metrics()[-1]["loss"]}
     finally:
-        shutil.rmtree(fit.folder / "checkpoints", ignore_errors=True)
-    last = fit.metrics()[-1]
-    parameters = options.size.large_model().n_parameters()
-    return {"parameters": parameters, **figures, "first_step_after_resume_s": resume_s, "loss": last["loss"]}
+        fit.clear()
 
 
 def cases(options: Options) -> list[Case]:
-    """List the one run."""
-    return [("fsdp", lambda: save_and_resume(options))]
+    """List both parts."""
+    return [(part.__name__, partial(part, options)) for part in (save, resume)]
 
 
 if __name__ == "__main__":

@@ -1,9 +1,11 @@
-"""Where a training step's time goes, by operation, and where the host waits for the device."""
+"""Where an update's time goes, by operation, and where the host waits for the device; a model at a time."""
 
 from __future__ import annotations
 
 import warnings
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,59 +14,48 @@ import torch
 from torch.profiler import ProfilerActivity
 from torch.profiler import profile as torch_profile
 
-from benchmarks.gpu.sizes import ROOT
+from benchmarks.gpu.sizes import LARGE, ROOT
 from benchmarks.gpu.stage import Case, Options, Skipped, run
-from benchmarks.gpu.training import WARM_UP, Setting, prepared
-from benchmarks.timing import best_device, wait
-from lab.model.config import DecoderConfig
+from benchmarks.gpu.training import measure
 
-STEPS, TOP = 3, 15
+TOP = 15
+WAITED = "called a synchronizing CUDA operation"  # torch's warning; turning them on gives another one
 
 
-def operations(cfg: DecoderConfig, setting: Setting) -> dict[str, Any]:
-    """Profile a few steps and list the operations that take the most of the device's own time."""
-    device = best_device()
-    _, step, _ = prepared(cfg, setting)
-    for _ in range(WARM_UP):
-        step()
-    activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if device.type == "cuda" else [])]
-    with torch_profile(activities=activities) as profiler:
-        for _ in range(STEPS):
-            step()
-        wait(device)
-    own = "self_device_time_total" if device.type == "cuda" else "self_cpu_time_total"
+@contextmanager
+def profiled(found: dict[str, Any]) -> Iterator[None]:
+    """List the operations that take the most of the device's own time."""
+    on_gpu = torch.cuda.is_available()
+    with torch_profile(activities=[ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if on_gpu else [])]) as profiler:
+        yield
+    own = "self_device_time_total" if on_gpu else "self_cpu_time_total"
     events = sorted(profiler.key_averages(), key=lambda event: getattr(event, own), reverse=True)
     total = sum(getattr(event, own) for event in events)
-    top = [
+    found["ms"] = total / 1e3
+    found["top"] = [
         {
             "operation": event.key[:80],
-            "calls_per_step": event.count / STEPS,
-            "ms_per_step": getattr(event, own) / 1e3 / STEPS,
+            "calls": event.count,
+            "ms": getattr(event, own) / 1e3,
             "share": getattr(event, own) / total,
         }
         for event in events[:TOP]
     ]
-    return {"steps": STEPS, "ms_per_step": total / 1e3 / STEPS, "top": top}
 
 
-def synchronisations(cfg: DecoderConfig, setting: Setting) -> dict[str, Any]:
-    """Count the calls of a step that make the host wait for the device, by line of our code.
-
-    Raises: Skipped on a CPU.
-    """
-    if not torch.cuda.is_available():
-        raise Skipped("no CUDA device to wait for")
-    _, step, _ = prepared(cfg, setting)
-    for _ in range(WARM_UP):
-        step()
+@contextmanager
+def watched(found: dict[str, Any]) -> Iterator[None]:
+    """Count the calls that make the host wait for the device, by the line that makes them."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         torch.cuda.set_sync_debug_mode("warn")
-        for _ in range(STEPS):
-            step()
-        torch.cuda.set_sync_debug_mode("default")
-    places = Counter(place(w) for w in caught if "synchroniz" in str(w.message))
-    return {"steps": STEPS, "per_step": places.total() / STEPS, "places": dict(places.most_common(TOP))}
+        try:
+            yield
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+    places = Counter(place(w) for w in caught if str(w.message).startswith(WAITED))
+    found["waits"] = places.total()
+    found["places"] = dict(places.most_common(TOP))
 
 
 def place(warning: warnings.WarningMessage) -> str:
@@ -74,14 +65,28 @@ def place(warning: warnings.WarningMessage) -> str:
     return f"{name}:{warning.lineno}"
 
 
+def operations(options: Options) -> dict[str, Any]:
+    """Profile an update."""
+    found: dict[str, Any] = {}
+    trained = measure(options, LARGE, updates=1, around=profiled(found))
+    return {"micro_batches": trained["micro_batches"], **found}
+
+
+def synchronisations(options: Options) -> dict[str, Any]:
+    """Count what an update waits for.
+
+    Raises: Skipped on a CPU.
+    """
+    if not torch.cuda.is_available():
+        raise Skipped("no CUDA device to wait for")
+    found: dict[str, Any] = {}
+    trained = measure(options, LARGE, updates=1, around=watched(found))
+    return {"micro_batches": trained["micro_batches"], **found}
+
+
 def cases(options: Options) -> list[Case]:
     """List both."""
-    size = options.size
-    cfg, setting = size.large_model(), Setting(size.pack, size.window, size.steps)
-    return [
-        ("operations", partial(operations, cfg, setting)),
-        ("synchronisations", partial(synchronisations, cfg, setting)),
-    ]
+    return [(each.__name__, partial(each, options)) for each in (operations, synchronisations)]
 
 
 if __name__ == "__main__":

@@ -2,143 +2,147 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from lab.command import parse_overrides
+from benchmarks.on_gpu import ROOT
 from lab.config import load_experiment
 from lab.model.config import DecoderConfig
 
-ROOT = Path(__file__).resolve().parents[2]
-SMALL, LARGE = ROOT / "configs/h200_small.yaml", ROOT / "configs/tiny_2k.yaml"
-SMALL_RUN = (  # a corpus and probes that take seconds
-    "--optim.warmup_steps=4",
-    "--data.held_out_frac=0.01",
-    "--probe.loss_tokens=0",
-    "--track.every_steps=1",
-)
-LARGE_RUN = (
-    "--data.corpus.name=synthetic",
-    "--data.held_out_frac=0.01",
-    "--optim.warmup_steps=1",
-    "--probe.protocol=ours",
-    "--probe.haystack=null",
-    "--train.devices=1",
-    "--train.nodes=1",
-    "--probe.loss_tokens=0",
-    "--track.wandb=off",
-    "--track.every_steps=1",
-)
+Settings = dict[str, Any]
+"""Values by dotted name."""
+SMALL, LARGE, LARGE_4K = (ROOT / f"configs/{name}.yaml" for name in ("h200_small", "tiny_2k", "tiny_4k"))
+BRIEF = {  # a corpus and probes that take seconds
+    "data.held_out_frac": 0.01,
+    "probe.loss_tokens": 0,
+    "track.every_steps": 1,
+}
+LARGE_RUN = {
+    **BRIEF,
+    "data.corpus.name": "synthetic",
+    "optim.warmup_steps": 1,
+    "probe.protocol": "ours",
+    "probe.haystack": None,
+    "train.devices": 1,
+    "train.nodes": 1,
+    "track.wandb": "off",
+}
 
 
 @dataclass(frozen=True)
 class Size:
-    """Lengths in tokens; `small` and `large` are settings of a run of configs/h200_small and configs/tiny_2k.
+    """Settings of the runs of configs/h200_small and configs/tiny_2k, lengths in tokens, and how often to measure.
 
-    `generated` answers of `shapes` are generated at a time beside transformers.
+    `longest` are those of the longest window, `documents` those of a corpus for a window of 2,048. `probe` is a model,
+    the lengths, tests and answers' tokens, and `peers` are commands by case.
     """
 
-    small: tuple[str, ...]
-    large: tuple[str, ...]
-    pack: int
-    window: int
-    windows: tuple[int, int]
-    steps: int
+    small: Settings
+    large: Settings
+    longest: Settings
+    documents: int
+    updates: int
     band_lengths: tuple[int, ...]
     band_layers: int
     band_heads: int
-    prompts: tuple[int, ...]
-    batch: int
-    shapes: tuple[str, ...]
-    generated: int
-    new_tokens: int
+    probe: tuple[str, tuple[int, ...], int, int]
+    peers: dict[str, tuple[str, ...]]
     turns: int
     roof_part: int = 1
 
     def small_model(self) -> DecoderConfig:
         """Build the config of the model of configs/h200_small.yaml, 94M parameters on a GPU."""
-        return load_experiment(SMALL, parse_overrides(self.small)).model
+        return load_experiment(SMALL, self.small).model
 
     def large_model(self) -> DecoderConfig:
         """Build the config of the model of configs/tiny_2k.yaml, 1.49B parameters on a GPU."""
-        return load_experiment(LARGE, parse_overrides(self.large)).model
+        return load_experiment(LARGE, self.large).model
+
+    def large_settings(self, config: Path, settings: Settings) -> Settings:
+        """Add to the settings of a run of the large model a corpus whose documents fit its window."""
+        window = load_experiment(config, self.large | settings).data.window
+        corpus = {
+            "data.corpus.documents": max(self.documents * 2048 // window, 64),
+            "data.corpus.median_tokens": 0.26 * window,
+            "data.corpus.section_tokens": window,
+        }
+        return {**self.large, **corpus, **settings}
 
 
+PEER = ("train", "--device=cuda", "--dtypes=bfloat16", "--sizes=TinyLlama", "--windows=2048", "--packs=8192")
 GPU = Size(
-    small=(
-        *SMALL_RUN,
-        "--data.corpus.documents=2500",
-        "--train.tokens=2621440",
-        "--train.checkpoint_every_tokens=655360",
-        "--probe.tests=20",
-        "--probe.step=1280",
-    ),
-    large=(
-        *LARGE_RUN,
-        "--data.corpus.documents=400",
-        "--data.corpus.median_tokens=532.48",
-        "--data.corpus.section_tokens=2048",
-        "--train.tokens=1638400",
-        "--train.batch_tokens=16384",
-        "--train.checkpoint_every_tokens=16384",
-    ),
-    pack=16_384,
-    window=2048,
-    windows=(4096, 32_768),
-    steps=20,
+    small={
+        **BRIEF,
+        "optim.warmup_steps": 4,
+        "data.corpus.documents": 2500,
+        "train.tokens": 20 * 131_072,
+        "train.checkpoint_every_tokens": 5 * 131_072,
+        "probe.tests": 20,
+        "probe.step": 1280,
+    },
+    large=LARGE_RUN,
+    longest={"data.window": 32_768, "train.micro_batch_tokens": 32_768, "train.recompute": True},
+    documents=400,
+    updates=5,
     band_lengths=(2048, 16_384),
     band_layers=4,
     band_heads=32,
-    prompts=(512, 2048),
-    batch=200,
-    shapes=("demo", "large"),
-    generated=8,
-    new_tokens=64,
+    probe=(str(LARGE), (1024, 2048), 200, 64),
+    peers={
+        "generation beside transformers": (
+            *("generation", "--shapes=large", "--lengths=512,2048", "--batches=8", "--new-tokens=64", "--turns=3"),
+            "--dtype=bfloat16",
+        ),
+        **{
+            f"training beside {peer}": (*PEER, "--rounds=3", f"--sides=ours+compile,{peer}+compile")
+            for peer in ("litgpt", "transformers")
+        },
+    },
     turns=5,
 )
-TOY_RUN = (
-    "--model.d_model=32",
-    "--model.n_layers=2",
-    "--model.n_heads=4",
-    "--model.n_kv_heads=2",
-    "--model.d_ff=64",
-    "--data.window=96",
-    "--data.corpus.median_tokens=24.96",
-    "--data.corpus.section_tokens=96",
-    "--data.look_ahead=16",
-    "--train.tokens=10240",
-    "--train.batch_tokens=512",
-    "--train.micro_batch_tokens=256",
-    "--train.checkpoint_every_tokens=2048",
-    "--train.accelerator=cpu",
-    "--train.precision=fp32",
-    "--train.threads=1",
-    "--probe.tests=1",
-    "--probe.step=216",
-    "--probe.max_length=216",
-    "--probe.answer_budget=40",
-)
-TOY = replace(
-    GPU,
-    small=(
-        *SMALL_RUN,
-        *TOY_RUN,
-        "--data.corpus.documents=200",
-        "--data.tokenizer.vocab_size=600",
-    ),
-    large=(*LARGE_RUN, *TOY_RUN, "--model.vocab_size=1024", "--data.corpus.documents=200"),
-    pack=256,
-    window=64,
-    windows=(128, 256),
-    steps=3,
+TOY_RUN = {
+    "model.d_model": 32,
+    "model.n_layers": 2,
+    "model.n_heads": 4,
+    "model.n_kv_heads": 2,
+    "model.d_ff": 64,
+    "data.window": 96,
+    "data.corpus.documents": 200,
+    "data.corpus.median_tokens": 24.96,
+    "data.corpus.section_tokens": 96,
+    "data.look_ahead": 16,
+    "train.tokens": 10_240,
+    "train.batch_tokens": 512,
+    "train.micro_batch_tokens": 256,
+    "train.checkpoint_every_tokens": 2048,
+    "train.accelerator": "cpu",
+    "train.precision": "fp32",
+    "train.threads": 1,
+    "probe.tests": 1,
+    "probe.step": 216,
+    "probe.max_length": 216,
+    "probe.answer_budget": 40,
+}
+TOY = Size(
+    small={**BRIEF, "optim.warmup_steps": 4, **TOY_RUN, "data.tokenizer.vocab_size": 600},
+    large={**LARGE_RUN, **TOY_RUN, "model.vocab_size": 1024},
+    longest={"data.window": 192, "train.recompute": True},
+    documents=10,
+    updates=2,
     band_lengths=(64,),
     band_layers=1,
     band_heads=4,
-    prompts=(32,),
-    batch=2,
-    shapes=("demo",),
-    generated=2,
-    new_tokens=4,
+    probe=("demo", (216,), 2, 40),
+    peers={
+        "generation beside transformers": (
+            *("generation", "--shapes=demo", "--lengths=32", "--batches=2", "--new-tokens=4", "--turns=1"),
+        ),
+        "training beside litgpt": (
+            *("train", "--device=cpu", "--dtypes=float32", "--sizes=tiny", "--windows=16", "--packs=32"),
+            *("--rounds=1", "--sides=ours,litgpt"),
+        ),
+    },
     turns=1,
     roof_part=8,
 )

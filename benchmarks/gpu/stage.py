@@ -5,9 +5,13 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import statistics
+import subprocess
+import threading
 import time
 import traceback
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +19,9 @@ from typing import Any
 from benchmarks.gpu.sizes import GPU, TOY, Size
 from lab.errors import LabError
 
+QUERY = ("nvidia-smi", "--query-gpu=utilization.gpu,clocks.sm,power.draw", "--format=csv,noheader,nounits")
+SAMPLE_S = 1.0
+BUSY = 50  # percent of the time since the sample before in which a kernel ran
 Case = tuple[str, Callable[[], dict[str, Any]]]
 
 
@@ -45,9 +52,43 @@ def run(cases: Callable[[Options], Iterable[Case]]) -> None:
     os.dup2(2, 1)
     for name, measure in cases(Options(arguments.out.resolve(), TOY if arguments.toy else GPU)):
         start = time.monotonic()
-        outcome = outcome_of(measure)
+        with sampled() as state:
+            outcome = outcome_of(measure)
+        if outcome["status"] == "ok":
+            outcome["figures"] |= state
         reports.write(json.dumps({"case": name, "seconds": time.monotonic() - start, **outcome}) + "\n")
         reports.flush()
+
+
+@contextmanager
+def sampled() -> Iterator[dict[str, float]]:
+    """Sample the first GPU's clock and power while the body runs; medians while it was busy follow, if there is one."""
+    state: dict[str, float] = {}
+    rows: list[list[float]] = []
+    done = threading.Event()
+    thread = threading.Thread(target=sample, args=(rows, done))
+    thread.start()
+    try:
+        yield state
+    finally:
+        done.set()
+        thread.join()
+    if rows:
+        busy = [row for row in rows if row[0] >= BUSY] or rows
+        state |= {"sm_clock_mhz": statistics.median(row[1] for row in busy)}
+        state |= {"power_w": statistics.median(row[2] for row in busy)}
+
+
+def sample(rows: list[list[float]], done: threading.Event) -> None:
+    """Add a row of nvidia-smi's numbers every SAMPLE_S until all is done, or nothing where it does not tell them."""
+    while True:
+        try:
+            text = subprocess.run(QUERY, capture_output=True, text=True, check=True).stdout
+            rows.append([float(word) for word in text.splitlines()[0].split(",")])
+        except (OSError, subprocess.CalledProcessError, IndexError, ValueError):
+            return
+        if done.wait(SAMPLE_S):
+            return
 
 
 def outcome_of(measure: Callable[[], dict[str, Any]]) -> dict[str, Any]:

@@ -1,39 +1,64 @@
-"""Run the tests that need a GPU: those marked `gpu`, in the files that hold any."""
+"""Run the tests that need a GPU, all that `pytest -m gpu` selects; every result is in gpu_tests.txt as it comes."""
 
 from __future__ import annotations
 
 import re
 import subprocess
 import sys
+from collections import Counter
 from typing import Any
 
 from benchmarks.gpu.sizes import ROOT
 from benchmarks.gpu.stage import Case, Options, Skipped, run
+from lab.model.attention.kernels import WHOLE
 
-COUNTS = re.compile(r"(\d+) (passed|failed|skipped|errors?|deselected)")
+COUNTS = re.compile(r"(\d+) (passed|failed|skipped|errors?)\b")
+SELECTED = re.compile(r"^collected .*?(\d+) selected$|^collected (\d+) items?$", re.MULTILINE)
+UNREAD = re.compile(r"_ ERROR collecting (\S+) _")
+RESULT = re.compile(r"^(\S+::\S+) (PASSED|FAILED|SKIPPED|ERROR)\b", re.MULTILINE)
 
 
-def run_tests() -> dict[str, Any]:
-    """Run them and count.
+def run_tests(options: Options, *places: str) -> dict[str, Any]:
+    """Run them and count; files that cannot be read for want of a package are named.
 
-    Raises: RuntimeError when one fails, Skipped when none ran.
+    Raises: RuntimeError when one fails, Skipped when none passed.
     """
-    files = sorted(str(path) for path in ROOT.glob("tests/**/*.py") if "mark.gpu" in path.read_text(encoding="utf-8"))
-    words = [sys.executable, "-m", "pytest", "-m", "gpu", "-p", "no:cacheprovider", *files]
-    done = subprocess.run(words, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=False)
-    print(done.stdout)
-    last = done.stdout.strip().splitlines()[-1] if done.stdout.strip() else "no output"
-    if done.returncode not in (0, 5):
-        raise RuntimeError(last)
+    path = options.out / "gpu_tests.txt"
+    words = [sys.executable, "-m", "pytest", "-m", "gpu", "-vv", "-p", "no:cacheprovider", *places]
+    with path.open("w", encoding="utf-8") as file:
+        done = subprocess.run(
+            [*words, "--continue-on-collection-errors"], cwd=ROOT, stdout=file, stderr=file, check=False
+        )
+    text = path.read_text(encoding="utf-8", errors="replace")
+    last = text.strip().splitlines()[-1] if text.strip() else "no output"
     counts = {kind: int(count) for count, kind in COUNTS.findall(last)}
+    unread = UNREAD.findall(text)
+    if counts.get("failed") or done.returncode not in (0, 1) or errors(counts) > len(unread):
+        raise RuntimeError(last)
     if not counts.get("passed"):
         raise Skipped(f"no test ran: {last}")
-    return counts
+    return {**counts, **selection(text), "not_read": sorted(set(unread))}
+
+
+def errors(counts: dict[str, int]) -> int:
+    """Return how many errors pytest counts."""
+    return counts.get("errors", 0) + counts.get("error", 0)
+
+
+def selection(text: str) -> dict[str, Any]:
+    """Count the tests that were selected, and the results of each attention backend."""
+    found = SELECTED.search(text)
+    results = RESULT.findall(text)
+    by_backend = {
+        name: dict(Counter(result.lower() for test, result in results if re.search(rf"[\[-]{name}[_\]-]", test)))
+        for name in WHOLE
+    }
+    return {"selected": int(found[1] or found[2]) if found else len(results), "backends": by_backend}
 
 
 def cases(options: Options) -> list[Case]:
     """List the one run."""
-    return [("pytest -m gpu", run_tests)]
+    return [("pytest -m gpu", lambda: run_tests(options))]
 
 
 if __name__ == "__main__":

@@ -1,97 +1,70 @@
-"""Training steps of a model with random weights on packs of natural segments: speed, memory, recompilations.
+"""Updates of a run on one GPU: the data, `Training`, strategy and loop that `lab.fit` assembles, with random weights.
 
-A step is what a training step of one GPU computes: forward and backward pass of compiled blocks in bf16 with float32
-weights, sharded over a mesh of one rank, or with `autocast` not sharded, clipping, AdamW; on a CPU all is float32 and
-what would be compiled runs as traced. Reading data, records and exchanges between processes are not part of it.
+An update accumulates over MICRO_BATCHES packs. A micro-batch is timed where no update precedes or follows it; what an
+update takes beyond its micro-batches is its own: gathering, reducing, clipping and AdamW. Times are those of the
+device, at the starts of the micro-batches, which the host does not wait for. Nothing is written.
 """
 
 from __future__ import annotations
 
 import gc
-import itertools
+import os
+import statistics
 import sys
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, distributed
+from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.profilers import PassThroughProfiler
+from torch import distributed
 from torch.distributed.device_mesh import init_device_mesh
 
-from benchmarks.packed_attention import natural_lengths
-from benchmarks.timing import best_device, wait
-from lab.model.attention import backends
-from lab.model.attention.segments import Segments
+from benchmarks.gpu.sizes import Settings
+from benchmarks.gpu.stage import Options
+from benchmarks.timing import wait
+from lab.config import Experiment, load_experiment
+from lab.data import synthetic
+from lab.data.config import Synthetic
+from lab.data.synthetic import SyntheticText
+from lab.data.tokenizer import EOS, train_bpe
 from lab.model.config import DecoderConfig, peak_flops, utilisation
 from lab.model.decoder import Decoder
 from lab.model.sharding import Sharding, shard
 from lab.positions import frequencies
+from lab.train.environment import choose_backend, choose_compile
+from lab.train.session import assemble
+from lab.train.starting import Start
 
-WARM_UP = 3
-PACKS = 4  # different ones, so that shapes change as in a run
-LEARNING_RATE, CLIP_NORM = 4e-4, 1.0
-
-
-@dataclass(frozen=True)
-class Setting:
-    """What differs between the cases."""
-
-    tokens: int
-    window: int
-    steps: int
-    backend: str = "auto"
-    recompute: bool = False
-    compiled: bool = True
-    autocast: bool = False
+WARM_UP = 1  # updates, of MICRO_BATCHES packs each
+MICRO_BATCHES = 8
+DOCUMENTS = 200  # that the tokenizer is trained on
 
 
-def new_decoder(
-    cfg: DecoderConfig, device: torch.device, *, backend: str, recompute: bool, compiler: str | None = None
-) -> Decoder:
-    """Build a decoder whose random weights are drawn on the device, which a CPU would take longest of all for."""
+def new_decoder(cfg: DecoderConfig, device: torch.device, **options: Any) -> Decoder:
+    """Build a decoder with random weights."""
     rope = frequencies("rope", head_dim=cfg.head_dim, theta=cfg.theta)
+    return drawn(lambda seed: Decoder(cfg, frequencies=rope, seed=seed, **options), device)
+
+
+def drawn(make: Callable[[int | None], Decoder], device: torch.device) -> Decoder:
+    """Build a decoder and draw its weights on the device, as a CPU would take longest of all for it."""
     with torch.device("meta"):
-        decoder = Decoder(cfg, frequencies=rope, backend=backend, seed=None, recompute=recompute, compiler=compiler)
+        decoder = make(None)
     decoder.to_empty(device=device)
-    if cfg.tie_embeddings:  # leaving the meta device parts them
+    if decoder.cfg.tie_embeddings:  # leaving the meta device parts them
         decoder.head.weight = decoder.embedding.weight
     torch.manual_seed(0)
     for parameter in decoder.parameters():
         if parameter.ndim > 1:
-            torch.nn.init.normal_(parameter, std=cfg.d_model**-0.5 / 2)
+            torch.nn.init.normal_(parameter, std=decoder.cfg.d_model**-0.5 / 2)
         else:
             torch.nn.init.ones_(parameter)
     return decoder
-
-
-def packs(cfg: DecoderConfig, setting: Setting, device: torch.device) -> list[tuple[Tensor, Segments]]:
-    """Draw packs of natural segment lengths with random tokens."""
-    drawn = []
-    for seed in range(PACKS):
-        lengths = natural_lengths(setting.tokens, setting.window, seed)
-        tokens = torch.randint(cfg.vocab_size, (1, setting.tokens), device=device)
-        segments = Segments.from_lengths(lengths, setting.tokens, device)
-        drawn.append((tokens, segments))
-    return drawn
-
-
-def stepper(decoder: Decoder, drawn: list[tuple[Tensor, Segments]], *, autocast: bool = False) -> Callable[[], Tensor]:
-    """Return a function that trains on the next pack and returns the loss per token, without waiting for the device."""
-    optimizer = torch.optim.AdamW(decoder.parameters(), lr=LEARNING_RATE, fused=True)
-    order = itertools.cycle(drawn)
-
-    def step() -> Tensor:
-        tokens, segments = next(order)
-        with torch.autocast(tokens.device.type, torch.bfloat16, enabled=autocast):
-            loss: Tensor = decoder(tokens, segments=segments, targets=tokens) / tokens.numel()
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(decoder.parameters(), CLIP_NORM)
-        optimizer.step()
-        optimizer.zero_grad()
-        return loss.detach()
-
-    return step
 
 
 def shard_alone(decoder: Decoder, device: torch.device) -> None:
@@ -103,58 +76,148 @@ def shard_alone(decoder: Decoder, device: torch.device) -> None:
     shard(decoder, init_device_mesh(device.type, (1,)), Sharding(torch.bfloat16, whole=True))
 
 
-def prepared(cfg: DecoderConfig, setting: Setting) -> tuple[str, Callable[[], Tensor], list[tuple[Tensor, Segments]]]:
-    """Build the model and the packs of a setting; return the backend it takes, the step and the packs.
+class Updates(Callback):
+    """Gives the run random weights, and marks the starts of micro-batches and the end of the last.
 
-    Raises: LabError for a backend that cannot run here.
+    `around` is entered once the warm-up has ended on the device, and left when all has.
     """
-    device = best_device()
+
+    def __init__(self, around: AbstractContextManager[Any]) -> None:
+        self.around = around
+        self.stack = ExitStack()
+        self.marks: list[Any] = []
+        self.losses: list[float] = []
+        self.consumed = 0  # tokens of the warm-up
+        self.pairs = 0.0  # of tokens that attend, since
+        self.compiled = 0  # graphs until then
+
+    def setup(self, trainer: Any, module: Any, stage: str) -> None:
+        """Build the decoder, which `configure_model` then leaves as it is."""
+        module.decoder = drawn(module.make_decoder, trainer.strategy.root_device)
+        if module.device_mesh is not None:
+            shard(module.decoder, module.device_mesh["data_parallel"], module.sharding)
+
+    def on_train_batch_start(self, trainer: Any, module: Any, batch: Any, batch_idx: int) -> None:
+        """Mark the time."""
+        if trainer.global_step < WARM_UP:
+            return
+        if not self.marks:
+            wait(module.device)
+            if module.device.type == "cuda":
+                torch.cuda.reset_peak_memory_stats()
+            self.consumed, self.compiled = module.consumed, graphs()
+            self.stack.enter_context(self.around)
+        self.marks.append(mark(module.device))
+        self.pairs += sum(n * (n + 1) / 2 for n in batch["lengths"])
+
+    def on_train_batch_end(self, trainer: Any, module: Any, *_: Any) -> None:
+        """Note the loss of a step; after the last one wait for the device."""
+        if module.finished:
+            self.losses.append(module.finished.sums["loss"] / module.finished.sums["targets"])
+        if trainer.global_step == trainer.max_steps:
+            self.marks.append(mark(module.device))
+            wait(module.device)
+            self.stack.close()
+
+
+def mark(device: torch.device) -> Any:
+    """Return the time on a CPU, or an event that a GPU will give its time to."""
+    if device.type != "cuda":
+        return time.perf_counter()
+    event = torch.cuda.Event(enable_timing=True)
+    event.record()
+    return event
+
+
+def seconds_of(marks: Sequence[Any]) -> list[float]:
+    """Return the seconds from the first mark to each."""
+    if isinstance(marks[0], float):
+        return [at - marks[0] for at in marks]
+    return [marks[0].elapsed_time(event) / 1e3 for event in marks]
+
+
+def apart(times: Sequence[float], packs: int) -> tuple[float, float]:
+    """Return the seconds of a micro-batch, and those of an update beyond its micro-batches, both medians.
+
+    `times` are the starts of the micro-batches, `packs` of them an update, and the end of the last.
+    """
+    spent = [end - start for start, end in pairwise(times)]
+    updates = [spent[at : at + packs] for at in range(0, len(spent), packs)]
+    micro_s = statistics.median(one for update in updates for one in update[1:-1])
+    return micro_s, statistics.median(map(sum, updates)) - packs * micro_s
+
+
+def measure(
+    options: Options,
+    config: Path,
+    settings: Settings | None = None,
+    *,
+    updates: int | None = None,
+    around: AbstractContextManager[Any] = nullcontext(),
+) -> dict[str, Any]:
+    """Train a run of a config for some updates after a warm-up, and measure.
+
+    Raises: LabError for what cannot run here.
+    """
+    release()
+    return figures(*trained(experiment_of(options, config, settings, updates), Updates(around)))
+
+
+def experiment_of(
+    options: Options, config: Path, settings: Settings | None = None, updates: int | None = None
+) -> Experiment:
+    """Build the run that is measured."""
+    own = options.size.large_settings(config, {"run.name": "steps", **places(options), **(settings or {})})
+    batch = MICRO_BATCHES * load_experiment(config, own).train.micro_batch_tokens
+    length = {"train.batch_tokens": batch, "train.tokens": (WARM_UP + (updates or options.size.updates)) * batch}
+    return load_experiment(config, own | length)
+
+
+def trained(experiment: Experiment, watch: Updates) -> tuple[Experiment, Updates, torch.device, int]:
+    """Train, and return what, what was watched, the device, and the tokens after the warm-up."""
+    run = assemble(Start(experiment), PassThroughProfiler())  # with a profiler, a run writes nothing
+    run.trainer.callbacks.append(watch)  # type: ignore[attr-defined]
+    run.fit()
+    return experiment, watch, run.module.device, run.module.consumed - watch.consumed
+
+
+def figures(experiment: Experiment, watch: Updates, device: torch.device, tokens: int) -> dict[str, Any]:
+    """Compute what a table shows of a run."""
+    train, model, window = experiment.train, experiment.model, experiment.data.window
+    times = seconds_of(watch.marks)
+    micro_s, update_s = apart(times, MICRO_BATCHES)
+    tokens_per_s = tokens / times[-1]
     on_gpu = device.type == "cuda"
-    dtype = torch.bfloat16 if on_gpu else torch.float32
-    backend, _ = backends.choose(setting.backend, device, dtype)
-    compiler = ("inductor" if on_gpu else "eager") if setting.compiled else None
-    decoder = new_decoder(cfg, device, backend=backend, recompute=setting.recompute, compiler=compiler)
-    if on_gpu and not setting.autocast:
-        shard_alone(decoder, device)
-    drawn = packs(cfg, setting, device)
-    return backend, stepper(decoder, drawn, autocast=on_gpu and setting.autocast), drawn
-
-
-def train(cfg: DecoderConfig, setting: Setting) -> dict[str, Any]:
-    """Train for the steps of a setting after a warm-up, and measure.
-
-    Raises: LabError for a backend that cannot run here.
-    """
-    device = best_device()
-    if device.type == "cuda":
-        gc.collect()  # a sharded decoder refers to itself
-        torch.cuda.empty_cache()
-        torch.cuda.reset_peak_memory_stats()
-    backend, step, drawn = prepared(cfg, setting)
-    losses = [step() for _ in range(WARM_UP)]
-    compiled = graphs()
-    wait(device)
-    start = time.perf_counter()
-    losses += [step() for _ in range(setting.steps)]
-    wait(device)
-    tokens_per_s = setting.steps * setting.tokens / (time.perf_counter() - start)
+    peak = peak_flops(torch.cuda.get_device_name() if on_gpu else None)
     return {
-        "backend": backend,
-        "compiled": setting.compiled,
-        "autocast": setting.autocast,
-        "recompute": setting.recompute,
-        "pack_tokens": setting.tokens,
-        "window": setting.window,
-        "parameters": cfg.n_parameters(),
-        "steps": setting.steps,
-        "step_s": setting.tokens / tokens_per_s,
+        "micro_batch_ms": 1e3 * micro_s,
+        "update_ms": 1e3 * update_s,
         "tokens_per_s": tokens_per_s,
-        **utilisations(cfg, setting, drawn, tokens_per_s),
-        "peak_gib": torch.cuda.max_memory_allocated() / 2**30 if device.type == "cuda" else None,
-        "recompilations": graphs() - compiled,
-        "first_loss": float(losses[0]),
-        "last_loss": float(losses[-1]),
+        "mfu_causal": utilisation(model.flops_per_token_causal(window), tokens_per_s, peak, 1),
+        "mfu_pairs": utilisation(model.flops_per_token(watch.pairs / tokens), tokens_per_s, peak, 1),
+        "peak_gib": torch.cuda.max_memory_allocated() / 2**30 if on_gpu else None,
+        "backend": choose_backend(experiment, device)[0],
+        "strategy": train.resolved_strategy(on_gpu),
+        "compiled": choose_compile(experiment, device)[0],
+        "recompute": train.recompute,
+        "window": window,
+        "pack_tokens": train.micro_batch_tokens,
+        "micro_batches": train.accumulation,
+        "updates": len(watch.marks) // MICRO_BATCHES,
+        "parameters": model.n_parameters(),
+        "recompilations": graphs() - watch.compiled,
+        "first_loss": watch.losses[0],
+        "last_loss": watch.losses[-1],
     }
+
+
+def release() -> None:
+    """Free what the run before has left: its model refers to itself, its process group and port would outlive it."""
+    gc.collect()
+    if distributed.is_initialized():
+        distributed.destroy_process_group()
+    os.environ.pop("MASTER_PORT", None)
+    torch.cuda.empty_cache()
 
 
 def graphs() -> int:
@@ -163,18 +226,21 @@ def graphs() -> int:
     return int(dynamo.counters["stats"]["unique_graphs"]) if dynamo else 0
 
 
-def utilisations(
-    cfg: DecoderConfig, setting: Setting, drawn: list[tuple[Tensor, Segments]], tokens_per_s: float
-) -> dict[str, float | None]:
-    """Compute the share of the device's peak, with windows always full and with the pairs attended."""
-    peak = peak_flops(torch.cuda.get_device_name() if torch.cuda.is_available() else None)
-    pairs = sum(pairs_of(segments) for _, segments in drawn) / (len(drawn) * setting.tokens)
+def places(options: Options) -> Settings:
+    """Return the settings of the stages' folders, and of a small tokenizer, for the real one cannot be shipped.
+
+    The model keeps its full vocabulary.
+    """
+    path = options.work / "tokenizer" / "tokenizer.json"
+    if not path.exists():
+        generator = SyntheticText(Synthetic(median_tokens=532.48, section_tokens=2048.0))
+        documents = map(generator.document, range(DOCUMENTS))
+        probe = synthetic.TASK + synthetic.NEEDLE + synthetic.QUESTION + synthetic.ANSWER_PREFIX
+        path.parent.mkdir(parents=True, exist_ok=True)
+        train_bpe([probe, *documents], vocab_size=640).save(str(path))
     return {
-        "mfu_causal": utilisation(cfg.flops_per_token_causal(setting.window), tokens_per_s, peak, 1),
-        "mfu_pairs": utilisation(cfg.flops_per_token(pairs), tokens_per_s, peak, 1),
+        "run.folder": str(options.work / "runs"),
+        "data.folder": str(options.work / "shards"),
+        "data.tokenizer.path": str(path),
+        "data.tokenizer.eos": EOS,
     }
-
-
-def pairs_of(segments: Segments) -> float:
-    """Count the pairs of tokens that a pack attends."""
-    return sum(n * (n + 1) / 2 for n in segments.lengths)

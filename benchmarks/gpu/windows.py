@@ -1,22 +1,18 @@
-"""Train the model of configs/tiny_2k.yaml at longer windows."""
+"""Train the model of configs/tiny_2k.yaml at the longest window, whose activations are recomputed."""
 
 from __future__ import annotations
 
 from functools import partial
 
+from benchmarks.gpu.sizes import LARGE
 from benchmarks.gpu.stage import Case, Options, run
-from benchmarks.gpu.training import Setting, train
+from benchmarks.gpu.training import measure
 
 
 def cases(options: Options) -> list[Case]:
-    """List the windows; the longest recomputes its activations, as the long-context configs do."""
-    size = options.size
-    short, long = size.windows
-    settings = [
-        Setting(max(size.pack, short), short, size.steps),
-        Setting(max(size.pack, long), long, size.steps // 4 or 1, recompute=True),
-    ]
-    return [(f"{s.window:,}", partial(train, size.large_model(), s)) for s in settings]
+    """List the one window."""
+    longest = options.size.longest
+    return [(f"{longest['data.window']:,}", partial(measure, options, LARGE, longest, updates=2))]
 
 
 if __name__ == "__main__":

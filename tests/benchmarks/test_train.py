@@ -35,13 +35,20 @@ def test_speed_by_hand():
     assert row["utilisation"] == pytest.approx(row["flops_per_token_causal"] * 128 / 1e9)
 
 
+def test_the_lab_runs_bf16_on_a_cpu_under_autocast_by_the_backend_that_auto_takes(monkeypatch):
+    monkeypatch.setattr(peers.backends, "choose", lambda *_: ("flash", "installed"))
+    for dtype in ("float32", "bfloat16"):
+        peer = peers.ours(train.SIZES["tiny"](), 2, 8, CPU, dtype, compiled=True)
+        assert (peer.model.backend, peer.autocast) == ("flash", dtype == "bfloat16")
+
+
 @pytest.mark.slow
 def test_all_sides_have_one_model_and_loss():
     """The same weights for the lab and transformers give the same loss."""
     cfg = train.SIZES["tiny"]()
     tokens = torch.randint(cfg.vocab_size, (2, 9), generator=torch.Generator().manual_seed(0))
-    ours = peers.ours(cfg, 2, 8, CPU, compiled=False)
-    theirs = peers.transformers(cfg, 2, 8, CPU, compiled=False)
+    ours = peers.ours(cfg, 2, 8, CPU, "float32", compiled=False)
+    theirs = peers.transformers(cfg, 2, 8, CPU, "float32", compiled=False)
     theirs.model.load_state_dict(generation.in_transformers(ours.model).state_dict())
     losses = [peer.loss(tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()) for peer in (ours, theirs)]
     torch.testing.assert_close(losses[0], losses[1], rtol=1e-5, atol=0)

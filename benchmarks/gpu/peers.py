@@ -1,0 +1,33 @@
+"""Training and generation beside the peers that are installed, by `benchmarks.train` and `benchmarks.generation`."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+from benchmarks import record
+from benchmarks.gpu.fits import call
+from benchmarks.gpu.stage import Case, Options, run
+from benchmarks.peers import found
+
+
+def measure(options: Options, name: str, benchmark: str, *words: str) -> dict[str, Any]:
+    """Run a command and return the figures of its records by case.
+
+    Raises: Skipped without the peer.
+    """
+    found(name.rpartition(" ")[2])
+    path = options.work / f"{name.replace(' ', '_')}.jsonl"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.unlink(missing_ok=True)
+    call([f"benchmarks.{benchmark}", *words, "--json", str(path)], options.out / "logs" / f"{path.stem}.log")
+    return {row.case: row.figures or row.reason for row in record.read(path)}
+
+
+def cases(options: Options) -> list[Case]:
+    """List the commands."""
+    return [(name, partial(measure, options, name, *words)) for name, words in options.size.peers.items()]
+
+
+if __name__ == "__main__":
+    run(cases)

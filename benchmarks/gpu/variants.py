@@ -1,0 +1,26 @@
+"""Train the model of configs/tiny_2k.yaml with one setting changed at a time, and with every attention backend."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from benchmarks.gpu.sizes import LARGE
+from benchmarks.gpu.stage import Case, Options, run
+from benchmarks.gpu.training import measure
+from lab.model.attention.kernels import WHOLE
+
+CHANGES = {
+    **{f"backend {name}": {"train.backend": name} for name in WHOLE},
+    "not compiled": {"train.compile": False},
+    "autocast": {"train.strategy": "single"},
+    "recompute": {"train.recompute": True},
+}
+
+
+def cases(options: Options) -> list[Case]:
+    """List the changes."""
+    return [(name, partial(measure, options, LARGE, change, updates=2)) for name, change in CHANGES.items()]
+
+
+if __name__ == "__main__":
+    run(cases)
