@@ -6,7 +6,10 @@ values are enough, and the rest and the head follow for B tokens. Causal attenti
 T (T + 1) / 2 pairs, in the last block for T of them. A step does the same for B tokens, and reads all weights and the
 keys and values of all rows.
 
-    python -m benchmarks.roofline [--dtype bfloat16] [--json FILE]      measures both speeds
+Of training, the tokens per second of an H200 are estimated between two ends. Products, attention and what is read and
+written take their time after each other, at speeds that are assumed (`ENDS`): none has been measured.
+
+    python -m benchmarks.roofline [--dtype bfloat16] [--json FILE]      measures both speeds, and prints both ends
 """
 
 from __future__ import annotations
@@ -14,19 +17,27 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from benchmarks import record
 from benchmarks.timing import best_device, heading, timed
+from lab.config import load_experiment
 from lab.model.config import DecoderConfig
 from lab.model.devices import Linear
 
+ROOT = Path(__file__).resolve().parents[1]
 PRODUCT_SIZE = {"cpu": 2048, "cuda": 8192}
 READ_BYTES = {"cpu": 1 << 28, "cuda": 1 << 30}  # no cache holds it
 TIMES = 5
 Least = dict[str, float]  # seconds of prefill, of a step and of the whole
+TRAINED = ("tiny_2k", "tiny_4k")
+PEAK = 989e12  # bf16 FLOP/s of an H200: NVIDIA's data sheet
+BLOCK_BYTES = 200e3  # of a token: what the kernels of a block between its products read and write (LOG.md)
+OTHER_BYTES = 1.9e6  # of a token: the loss without its products, gradients added up, casts, AdamW (LOG.md)
+LAUNCH_S = 816 * 1.5e-6  # gaps between the kernels of a micro-batch
 
 
 @dataclass(frozen=True)
@@ -55,6 +66,38 @@ class Speed:
     def figures(self) -> record.Figures:
         """Return both as figures."""
         return {"tflop_per_s": self.operations_per_s / 1e12, "read_gb_per_s": self.bytes_per_s / 1e9}
+
+
+@dataclass(frozen=True)
+class Assumed:
+    """What the kernels of training are assumed to reach."""
+
+    products_per_s: float
+    attention_per_s: float
+    bytes_per_s: float = 4.1e12  # of the 4.8 TB/s of the data sheet
+
+    def seconds(self, cfg: DecoderConfig, window: int, micro_batch: int) -> float:
+        """Estimate the time of a token of full windows, forward and backward.
+
+        Example, by hand: 6 FLOPs for each of 4 (2 * 2 + 2 * 4 + 3 * 6) + 10 * 4 weights, 12 * 4 for each of 2 pairs:
+            >>> cfg = DecoderConfig(4, 1, 2, 1, 6, 10, tie_embeddings=True)
+            >>> rest = (BLOCK_BYTES + OTHER_BYTES) / 8 + LAUNCH_S / 9
+            >>> Assumed(2.0, 3.0, 8.0).seconds(cfg, 3, 9) == 6 * (120 + 40) / 2 + 12 * 4 * 2 / 3 + rest
+            True
+        """
+        block, _, head = weights(cfg)
+        products = 6 * (block * cfg.n_layers + head)
+        pairs = cfg.n_layers * (window + 1) / 2
+        moved = BLOCK_BYTES * cfg.n_layers + OTHER_BYTES
+        compute_s = products / self.products_per_s + 12 * cfg.width * pairs / self.attention_per_s
+        return compute_s + moved / self.bytes_per_s + LAUNCH_S / micro_batch
+
+
+ENDS = {  # attention at heads of 64 and 2K on an H100, TFLOP/s of FlashAttention 2 and 3: forward 262 and 371, backward
+    # without a mask 264 and 422 (arXiv:2407.08608, figures 5 and 6); packed documents are shorter
+    "low: products at 60% of the peak, attention at 220 TFLOP/s": Assumed(0.6 * PEAK, 220e12),
+    "high: products at 70% of the peak, attention at 300 TFLOP/s": Assumed(0.7 * PEAK, 300e12),
+}
 
 
 def weights(cfg: DecoderConfig) -> tuple[int, int, int]:
@@ -128,7 +171,15 @@ def main() -> None:
     device = best_device()
     speed = measured(device, getattr(torch, options.dtype))
     print(f"{heading(device)}: {options.dtype}, {speed}")
-    record.Log("roofline", options.json).add("speeds", options.dtype, speed.figures())
+    log = record.Log("roofline", options.json)
+    log.add("speeds", options.dtype, speed.figures())
+    for name in TRAINED:
+        experiment = load_experiment(ROOT / f"configs/{name}.yaml")
+        sizes = (experiment.model, experiment.data.window, experiment.train.micro_batch_tokens)
+        for end, assumed in ENDS.items():
+            tokens_per_s = 1 / assumed.seconds(*sizes)
+            print(f"{name} on an H200, estimate, {end}: {tokens_per_s:,.0f} tokens/s")
+            log.add("training, estimate", f"{name}, {end}", {"tokens_per_s": tokens_per_s})
 
 
 if __name__ == "__main__":

@@ -2,14 +2,18 @@
 
 import re
 import signal
+from datetime import timedelta
 
 import pytest
 
+from lab.train.session import make_strategy
 from tests.fits import UNPROBED, command, fit, records
-from tests.launching import environment, interpreter, patched, port, running, torchrun, workers
+from tests.forked import LIMIT_S
+from tests.launching import TORCHRUN, environment, interpreter, patched, port, running, signalled, torchrun, workers
 
 ENDLESS = (*UNPROBED, "--train.tokens=4096000")
 SHORT = (*UNPROBED, "--train.tokens=40960", "--train.checkpoint_every_tokens=4096")
+RARE = (*UNPROBED, "--train.tokens=204800", "--train.checkpoint_every_tokens=40960")  # every 40 of 200 steps
 TWO = ("--train.devices=2", "--train.strategy=ddp")
 FAILING = """
 import os, time, torch
@@ -63,13 +67,18 @@ def test_the_ranks_of_a_killed_launcher_save_and_end(place):
     assert output.count("all saved") == 1
 
 
+def meeting(name):
+    """List the options of the torchrun of each of two nodes."""
+    place = ("--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{port()}", f"--rdzv-id={name}")
+    return ("--nnodes=2", *place, "--local-addr=127.0.0.1")
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("agent", [0, 1])
 def test_the_ranks_of_all_nodes_save_and_end_after_the_death_of_one_agent(place, agent):
     name = f"agent{agent}"
     words = command(place, name, *ENDLESS, "--train.nodes=2", *TWO[1:])
-    meeting = ("--nnodes=2", "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{port()}", f"--rdzv-id={name}")
-    start = [(torchrun(words, *meeting, "--local-addr=127.0.0.1", workers=1), environment())] * 2
+    start = [(torchrun(words, *meeting(name), workers=1), environment())] * 2
     with running(place, start, interpreter) as processes:
         processes.wait_for(place / "runs" / name, 5)
         processes.started[agent].kill()
@@ -78,6 +87,44 @@ def test_the_ranks_of_all_nodes_save_and_end_after_the_death_of_one_agent(place,
     text = "".join(outputs)
     assert re.search(rf"torchrun \(process \d+\) of rank {agent} has ended; saving", text), text
     assert text.count("all saved") == 1
+
+
+IMPATIENT = """
+from datetime import timedelta
+from lab.train import session
+session.TIMEOUT = timedelta(seconds=5)
+"""
+
+
+def test_ranks_wait_ten_minutes_for_each_other():
+    assert {make_strategy(name, 2)._timeout for name in ("ddp", "fsdp")} == {timedelta(minutes=10)}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("strategy", "number", "told"),
+    [  # gloo sees that a process has ended, NCCL does not: there it is like one that never answers
+        pytest.param("ddp", signal.SIGSTOP, "[Tt]imed out", id="ddp_silent"),
+        pytest.param("fsdp", signal.SIGSTOP, "[Tt]imed out", id="fsdp_silent"),
+        pytest.param("fsdp", signal.SIGKILL, "", id="fsdp_killed"),
+    ],
+)
+def test_a_rank_lost_on_another_node_ends_the_run_which_resumes(place, strategy, number, told):
+    name = f"lost_{strategy}{number}"
+    own = command(place, name, *RARE, "--train.nodes=2", f"--train.strategy={strategy}")
+    words = patched(own, IMPATIENT)
+    agent = [words[0], *TORCHRUN, *meeting(name), "--nproc-per-node=1", "--no-python", *words]
+    with running(place, [(agent, environment())] * 2, interpreter) as processes:
+        processes.wait_for(place / "runs" / name, 1)
+        first, last = processes.ranks()
+        left = next(process for process in processes.started if process.pid == first.ppid())
+        processes.wait_for(place / "runs" / name, 45)
+        signalled([last], number)  # between two saves, in which ranks wait for longer
+        output = left.communicate(timeout=LIMIT_S)[0]
+    assert left.returncode == 1
+    assert re.search(rf"^rank 0 \(process {first.pid}\) failed \(\w+: .*{told}", output, re.M), output
+    run = fit(place, name, *RARE, "--resume")
+    assert [record["step"] for record in records(run)] == list(range(1, 201))
 
 
 STEP = {"place": "Decoder.forward", "gradients": True, "call": 5}

@@ -90,7 +90,8 @@ class Experiment(Section):
         needles = self.probed({}).get("needles", NEEDLES)
         if probe.required > needles:
             yield self.fault("probe.required", f"must be <= {needles}, the numbers of a test; lower it")
-        if data.held_out_frac == 0 and (probe.loss_tokens or (probe.haystack is None and not self.is_synthetic)):
+        has_text = probe.haystack is not None or isinstance(data.corpus, Synthetic)
+        if data.held_out_frac == 0 and (probe.loss_tokens or not has_text):
             rule = "the probe needs held-out text; raise it, or set probe.loss_tokens=0 and probe.haystack"
             yield self.fault("data.held_out_frac", rule)
         yield from self.position_rules()
@@ -183,11 +184,6 @@ class Experiment(Section):
     def reach(self) -> int:
         """Longest distance that training can show, plus one: what the counter holds."""
         return next((attrgetter(name)(self) for name in self.gaps), self.data.window)
-
-    @property
-    def is_synthetic(self) -> bool:
-        """Whether the corpus is the synthetic one."""
-        return isinstance(self.data.corpus, Synthetic)
 
     @property
     def logged_positions(self) -> dict[str, int]:

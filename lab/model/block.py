@@ -14,12 +14,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from lab.model.attention.attend import attend_layout
-from lab.model.attention.backends import SPANS
+from lab.model.attention.backends import attention_dtype, runs_at_once
 from lab.model.attention.cache import KeyCache
 from lab.model.attention.kernels import WHOLE
 from lab.model.attention.layout import Layout, Rotation
 from lab.model.config import DecoderConfig
-from lab.model.devices import Linear
+from lab.model.devices import Linear, compute_dtype
 
 Heads = tuple[Tensor, Tensor, Tensor]
 """Queries, keys and values."""
@@ -105,7 +105,8 @@ class Block(nn.Module):
         graphs = self.graphs if layout.segments is not None and torch.is_grad_enabled() else None
         before, after = graphs or (Block.before, Block.after)
         # no name holds queries, keys and values, so that they are freed before the other layers
-        if graphs is None or not (attention.backend in SPANS and layout.distance.is_plain and layout.context is None):
+        in_graph = layout.distance.is_plain and layout.context is None and runs_at_once(attention.backend, layout)
+        if graphs is None or not in_graph:
             return after(self, x_BTD, attention.attended(*before(self, x_BTD, n_queries), layout, cache))
         rotation = layout.q_rotations[0]  # within the graph, since one call of a kernel attends
         factor = layout.logit_factor(attention.layer, rotation.cos_B1TH.dtype)
@@ -126,11 +127,13 @@ class Block(nn.Module):
         # tokens come before heads in memory, as the kernel reads them, so that nothing is copied
         q, k = (rotation.by_token().rotate(x.transpose(1, 2)).transpose(1, 2) for x in (q, k))
         q = q if factor is None else q * factor[:, None, :, None]
-        return q.to(v.dtype), k.to(v.dtype), v
+        dtype = attention_dtype(q, v)
+        return q.to(dtype), k.to(dtype), v.to(dtype)
 
     def after(self, x_BTD: Tensor, out_BNTH: Tensor) -> Tensor:
         """Add what the queries attended to, then feed forward: (B, T, D) to (B, Tq, D)."""
-        x_BTD = last_tokens(x_BTD, out_BNTH.shape[2]) + self.attention.out(out_BNTH.transpose(1, 2).flatten(2))
+        out_BTD = out_BNTH.transpose(1, 2).flatten(2).to(compute_dtype(self.attention.out.weight))
+        x_BTD = last_tokens(x_BTD, out_BNTH.shape[2]) + self.attention.out(out_BTD)
         out: Tensor = x_BTD + self.feed_forward(self.feed_forward_norm(x_BTD))
         return out
 

@@ -20,6 +20,7 @@ from torch.nn import functional
 from lab.model import devices
 from lab.model.devices import compute_dtype, multiply
 
+CPU_ROWS = 64  # whose logits stay in a processor's caches from the softmax to the gradient
 IGNORE = -100  # target of a token that is not scored: padding, and the last token of a document
 
 
@@ -93,16 +94,19 @@ def chunk_terms(
     Shapes: logits (chunk, V); the others (chunk,); returns two scalars and (chunk, V) in the dtype of the logits, or
         without training the logits.
     """
-    log_probs = torch.log_softmax(logits, dim=-1, dtype=scored.dtype)
     own = targets.clamp_min(0)[:, None]
-    chosen = log_probs.gather(1, own)[:, 0]
-    sums = (chosen * weighted).sum(), (chosen * scored).sum()
-    if not trains:
-        return sums, logits
-    probs = log_probs.exp_()
-    own_grad = (probs.gather(1, own) - 1) * weighted[:, None]
-    grad = probs.mul_(weighted[:, None]).to(logits.dtype)
-    return sums, grad.scatter_(1, own, own_grad.to(grad.dtype))
+    rows = CPU_ROWS if devices.kind(logits.device) == "cpu" else len(logits)
+    chosen, grads = [], []
+    for part, target, weight in zip(*(x.split(rows) for x in (logits, own, weighted[:, None])), strict=True):
+        log_probs = torch.log_softmax(part, dim=-1, dtype=scored.dtype)
+        chosen.append(log_probs.gather(1, target))
+        if trains:
+            probs = log_probs.exp_()
+            own_grad = (probs.gather(1, target) - 1) * weight
+            grad = probs.mul_(weight).to(part.dtype)
+            grads.append(grad.scatter_(1, target, own_grad.to(grad.dtype)))
+    found = torch.cat(chosen)[:, 0]
+    return ((found * weighted).sum(), (found * scored).sum()), torch.cat(grads) if trains else logits
 
 
 @cache

@@ -132,7 +132,8 @@ class Training(lightning.LightningModule):
         weight = sums["weight"]
         scale = torch.full_like(weight, self.train_config.batch_tokens) / weight.masked_fill(weight == 0, 1.0)
         parameters = [p for p in self.parameters() if p.grad is not None]
-        torch._foreach_mul_([p.grad for p in parameters if p.grad is not None], scale)  # a few operations on a GPU
+        # A GPU multiplies the whole list in a few kernels only by a factor of its own dtype.
+        torch._foreach_mul_([p.grad for p in parameters if p.grad is not None], scale.to(parameters[0].dtype))
         norm = torch.nn.utils.clip_grad_norm_(parameters, CLIP_NORM)
         norm = norm.full_tensor() if hasattr(norm, "full_tensor") else norm
         bad = ~torch.isfinite(norm + sums["loss"]) | (sums["not_finite"].sum() > 0)

@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -39,6 +40,7 @@ from lab.train.saving import Checkpointing, Stopping
 from lab.train.shards import NO_GROUP
 from lab.train.starting import Start, find_start, own_run, start_folder
 
+TIMEOUT = timedelta(minutes=10)  # of a collective call: a node that is lost closes no connection
 HINTS = (".*isinstance.treespec.*", NO_GROUP)  # of libraries, about what the lab cannot or need not change
 
 
@@ -205,8 +207,8 @@ def make_module(experiment: Experiment, device: torch.device, *, trained: bool) 
 def make_strategy(strategy: str, world_size: int) -> Strategy | str:
     """Build Lightning's strategy."""
     if strategy == "fsdp":
-        return FullySharded(data_parallel_size=world_size, tensor_parallel_size=1)
-    return DDPStrategy(gradient_as_bucket_view=True) if strategy == "ddp" else "auto"
+        return FullySharded(data_parallel_size=world_size, tensor_parallel_size=1, timeout=TIMEOUT)
+    return DDPStrategy(gradient_as_bucket_view=True, timeout=TIMEOUT) if strategy == "ddp" else "auto"
 
 
 def report(folder: RunFolder) -> str:

@@ -200,7 +200,8 @@ CASES = {
     "anchor_decoding": Case(1, 10, rows=2, mask="anchor", docs=DOCS),
     "packed": Case(29, 29, lengths=PIECES),
     "packed_running": Case(29, 29, lengths=PIECES, starts=(0, 9, 10, 24)),
-    "packed_alike": Case(13, 13, lengths=(4, 4, 4)),
+    "packed_alike": Case(12, 12, lengths=(4, 4, 4)),
+    "packed_alike_padded": Case(13, 13, lengths=(4, 4, 4)),
     "anchored": Case(34, 34, lengths=RUNS, anchors=(-1, 0, 0, 0, -1, 21, 21), starts=(0, 1, 8, 9, 0, 1, 6)),
     "anchored_gapped": Case(
         34,

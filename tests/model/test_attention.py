@@ -3,6 +3,7 @@ import torch
 
 from lab.errors import ConfigError, DataError, MissingPackage
 from lab.model.attention import attend
+from lab.model.attention.kernels import WHOLE
 from lab.model.attention.segments import Segments
 from tests.model.by_definition import draw
 
@@ -107,3 +108,15 @@ def test_keys_with_their_anchor_by_hand():
     assert (spans.cu_q.tolist(), spans.q_lengths) == ([0, 1, 3, 4], (1, 2, 1))
     assert spans.arguments[2:] == (2, 3)
     assert segments.per_token(segments.anchors).tolist() == [-1, 0, 0, 0, -1]
+
+
+@pytest.mark.parametrize(("lengths", "padding", "calls"), [((4, 4, 4), 0, 1), ((4, 4, 4), 1, 3), ((4, 8), 0, 2)])
+def test_segments_of_one_length_that_fill_the_row_are_one_call(lengths, padding, calls, monkeypatch):
+    made = []
+    attend = torch.nn.functional.scaled_dot_product_attention
+    monkeypatch.setattr(
+        torch.nn.functional, "scaled_dot_product_attention", lambda *a, **b: made.append(1) or attend(*a, **b)
+    )
+    q = torch.randn(1, 2, sum(lengths) + padding, 8)
+    WHOLE["sdpa"](q, q, q, pack(lengths, padding))
+    assert len(made) == calls

@@ -13,6 +13,9 @@ from lab.model.attention.backends import plan_for
 from lab.model.attention.layout import Layout
 from lab.model.attention.segments import Segments, dense_mask
 from lab.positions import distance, frequencies
+from lab.train.environment import choose_backend
+from tests.fits import load
+from tests.model import stand_ins
 
 CUDA, HALF = torch.device("cuda"), torch.bfloat16
 FAULTS = {
@@ -115,6 +118,22 @@ def test_flash_attention_3_is_left_out_with_the_reason(hopper, package, monkeypa
     name, reason = backends.choose("auto", CUDA, HALF)
     assert name == ("flash" if flash_attn else "varlen")
     assert re.search(r"FlashAttention 3 is left out: .*(9\.0.*8\.0|takes 30 arguments second line)", reason)
+
+
+@pytest.mark.parametrize(
+    ("torch_has", "heads", "said"),
+    [
+        pytest.param("varlen_attn_2_11", "2", True, id="torch_2_11"),
+        pytest.param("varlen_attn_2_11", "4", False, id="torch_2_11_no_groups"),
+        pytest.param("varlen_attn_2_12", "2", False, id="torch_2_12"),
+    ],
+)
+def test_a_torch_that_repeats_keys_and_values_says_so(package, monkeypatch, torch_has, heads, said):
+    monkeypatch.setattr("torch.nn.attention.varlen.varlen_attn", getattr(stand_ins, torch_has))
+    experiment = load("--train.precision=bf16", "--model.n_heads=4", f"--model.n_kv_heads={heads}")
+    name, reason = choose_backend(experiment, CUDA)
+    assert name == "varlen"
+    assert ("repeats keys and values for grouped heads" in reason) is said
 
 
 WIDTH = 64

@@ -96,6 +96,19 @@ def test_two_graphs_around_attention_serve_all_blocks_and_packs(kernels, given, 
     assert counter.frame_count == 2, "of all blocks, packs and uses"
 
 
+@pytest.mark.parametrize("kinds", [(), ("gaps", "weights")])
+def test_on_a_cpu_queries_and_keys_are_rotated_in_the_graph(kinds, monkeypatch):
+    torch._dynamo.reset()
+    counter = CompileCounterWithBackend("aot_eager")
+    compiled, eager = training(SHARPENED, counter, "sdpa"), training(SHARPENED, None, "sdpa")
+    batch = draw(3, kinds)
+    wanted = outcome(eager, batch)
+    monkeypatch.setattr("lab.model.block.attend_layout", pytest.fail)
+    for got, expected in zip(outcome(compiled, batch), wanted, strict=True):
+        assert float((got - expected).abs().max()) <= FLOAT32_TOL * float(expected.abs().max())
+    assert counter.frame_count == 2
+
+
 def on_two_ranks(kind):
     """Train on the same packs on every rank; return the graphs, the weights' names, and norms and gradients."""
     meet()

@@ -1,7 +1,9 @@
 import math
 
+import numpy as np
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from lab.model.config import DecoderConfig, OptimConfig
 from lab.positions import distance, frequencies
@@ -142,3 +144,32 @@ def test_a_long_gradient_is_cut_to_the_norm_and_its_own_norm_is_recorded(monkeyp
     assert norm == pytest.approx(0.01, rel=1e-3)  # torch divides by the norm plus 1e-6
     assert cut.finished.grad_norm == pytest.approx(free.finished.grad_norm, rel=FLOAT64_TOL)
     assert free.finished.grad_norm > 0.01
+
+
+class Kernels(TorchDispatchMode):
+    """Count the kernels that a GPU starts to multiply lists of gradients, lists of one chunk in one kernel.
+
+    Source: torch/aten/src/ATen/native/cuda/ForeachBinaryOpScalarTensor.cu and ForeachUtils.h, can_use_fast_route.
+    """
+
+    n = 0
+
+    def __torch_dispatch__(self, function, types, arguments=(), options=None):
+        if function is torch.ops.aten._foreach_mul_.Tensor:
+            tensors, factor = arguments
+            fast = {(x.dtype, x.device) for x in tensors} == {(factor.dtype, factor.device)}
+            self.n += 1 if fast else len(tensors)
+        return function(*arguments, **(options or {}))
+
+
+def test_all_gradients_are_scaled_in_one_kernel_as_in_float32():
+    module, batches = training().float(), [batch_of(1, [5, 2], [4, 1]), batch_of(2, [8], [7])]
+    for index, batch in enumerate(batches):
+        module.training_step(batch, index).backward()
+    before = [p.grad.numpy().copy() for p in module.parameters()]
+    with Kernels() as kernels:
+        module.configure_gradient_clipping(torch.optim.AdamW(module.parameters()))
+    assert kernels.n == 2, "the scale and the clipping, whatever the number of parameters"
+    factor = np.float32(16 / 12)  # tokens of the batch over those that are scored, which is no power of two
+    for parameter, gradient in zip(module.parameters(), before, strict=True):
+        np.testing.assert_array_equal(parameter.grad.numpy(), gradient * factor)

@@ -19,7 +19,7 @@ VARIANTS = {
     "fp32": (1, ()),
     "bf16": (1, ("--train.precision=bf16",)),
     "ddp": (2, (*TWO, "--train.strategy=ddp")),
-    "fsdp": (2, (*TWO, "--train.strategy=fsdp")),
+    "fsdp": (2, (*TWO, "--train.strategy=fsdp", "--train.async_checkpoints=true")),
 }
 OPTIONS = ("--train.checkpoint_every_tokens=2048",)
 IN_SAVE = 3  # every third kill comes while a save is seen

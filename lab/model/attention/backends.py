@@ -59,8 +59,19 @@ def plan_for(backend: str, layout: Layout, q: Tensor, v: Tensor) -> tuple[str, t
         kernel = name
     else:
         kernel = bands if bands is not None and (whole or layout.starts is not None) else "dense"
-    # on a CPU float32 even for bfloat16 is exact and, measured, faster
-    return kernel, torch.promote_types(q.dtype, torch.float32) if on_cpu else v.dtype
+    return kernel, attention_dtype(q, v)
+
+
+def attention_dtype(q: Tensor, v: Tensor) -> torch.dtype:
+    """Return the dtype that kernels take: on a CPU float32 even for bfloat16, as exact and, measured, faster."""
+    return torch.promote_types(q.dtype, torch.float32) if devices.kind(v.device) == "cpu" else v.dtype
+
+
+def runs_at_once(backend: str, layout: Layout) -> bool:
+    """Return whether one call of a backend attends on a packed row, whose rotation may then be part of a graph."""
+    anchored = layout.segments is not None and layout.segments.anchors is not None
+    on_cpu = devices.kind(layout.q_pos.device) == "cpu"
+    return runs_whole(layout) and (backend in SPANS or (backend == "sdpa" and on_cpu and not anchored))
 
 
 def runs_whole(layout: Layout) -> bool:

@@ -34,11 +34,16 @@ HEAD_MULTIPLE = 8  # flash attention needs head_dim to be divisible by this
 def sdpa(q: Tensor, k: Tensor, v: Tensor, segments: Segments | None) -> Tensor:
     """Run torch's scaled dot-product attention, packed rows segment by segment.
 
-    Measured on CPUs, one call per segment beats padded batches of segments and a dense mask at all windows; the split
-    and the concatenation keep the backward pass free of full-size zeros, which slicing would add per segment.
+    Segments of one length are a batch. Else, measured on CPUs, one call per segment beats padded batches and a dense
+    mask at all windows. The split and the concatenation keep the backward pass free of full-size zeros, which slicing
+    would add per segment.
     """
     if segments is None:
         return sdpa_rows(q, k, v)
+    alike = len({*segments.lengths}) == 1 and segments.n_real == segments.n_tokens and segments.anchors is None
+    if alike:  # a batch, without copies
+        rows = (x[0].unflatten(1, (len(segments.lengths), -1)).transpose(0, 1) for x in (q, k, v))
+        return joined(sdpa_rows(*rows))[None].transpose(1, 2)
     sizes = [*segments.lengths, segments.n_tokens - segments.n_real]
     key_sizes = sizes
     if segments.anchors is not None:  # short segments only: with a dense mask the hidden half is computed too
@@ -91,17 +96,20 @@ def keys_of(x_TNH: Tensor, segments: Segments) -> Tensor:
     return x_TNH[: segments.n_real] if segments.anchors is None else x_TNH.index_select(0, segments.key_places)
 
 
-def varlen_kernel(q: Tensor, k: Tensor, v: Tensor, spans: Spans) -> Tensor:
-    """Call torch's own variable-length attention, which supports grouped heads from torch 2.12 on."""
+def takes_grouped_heads() -> bool:
+    """Return whether torch's variable-length attention takes grouped heads, as from torch 2.12 on."""
     from torch.nn.attention.varlen import varlen_attn
 
-    options: dict[str, Any] = {"window_size": (-1, 0)}
-    if q.shape[1] != k.shape[1]:
-        if "enable_gqa" in inspect.signature(varlen_attn).parameters:
-            options["enable_gqa"] = True
-        else:
-            k, v = repeated(k, q), repeated(v, q)
-    out = varlen_attn(q, k, v, *spans.arguments, **options)
+    return "enable_gqa" in inspect.signature(varlen_attn).parameters
+
+
+def varlen_kernel(q: Tensor, k: Tensor, v: Tensor, spans: Spans) -> Tensor:
+    """Call torch's own variable-length attention."""
+    from torch.nn.attention.varlen import varlen_attn
+
+    options: dict[str, Any] = {"enable_gqa": True} if takes_grouped_heads() else {}
+    k, v = (x if options else repeated(x, q) for x in (k, v))
+    out = varlen_attn(q, k, v, *spans.arguments, window_size=(-1, 0), **options)
     assert isinstance(out, Tensor), "the log-sum-exp is returned on request only"
     return out
 
