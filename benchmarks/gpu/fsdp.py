@@ -9,6 +9,7 @@ from benchmarks.gpu.fits import Fit
 from benchmarks.gpu.sizes import SMALL
 from benchmarks.gpu.small_run import whole
 from benchmarks.gpu.stage import Case, Options, Skipped, run
+from lab.config import load_experiment
 
 
 def sharded(options: Options) -> Fit:
@@ -29,14 +30,12 @@ def resume(options: Options) -> dict[str, Any]:
     Raises: Skipped where either has nothing to go on from.
     """
     fit, other = sharded(options), whole(options).metrics()
+    steps = load_experiment(SMALL, options.size.small).train.steps
+    if len(other) < steps:
+        raise Skipped(f"the small run has {len(other)} of {steps} steps to compare with; use --only 'small run,fsdp'")
     fit.find_checkpoint()
     seconds = fit.run("--resume")
-    lines = fit.metrics()
-    if len(other) < len(lines):
-        raise Skipped(
-            f"the small run has {len(other)} of {len(lines)} steps to compare with; use --only 'small run,fsdp'"
-        )
-    pairs = list(zip(other, lines, strict=True))
+    pairs = list(zip(other, fit.metrics(), strict=True))
     return {
         "resumed_run_s": seconds,
         "steps": len(pairs),

@@ -26,7 +26,7 @@ def measure(options: Options, name: str, benchmark: str, *words: str) -> dict[st
 
 def cases(options: Options) -> list[Case]:
     """List the commands."""
-    return [(name, partial(measure, options, name, *words)) for name, words in options.size.peers.items()]
+    return [(name, partial(measure, options, name, *words.split())) for name, words in options.size.peers.items()]
 
 
 if __name__ == "__main__":

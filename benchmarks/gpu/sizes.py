@@ -47,7 +47,7 @@ class Size:
     band_layers: int
     band_heads: int
     probe: tuple[str, tuple[int, ...], int, int]
-    peers: dict[str, tuple[str, ...]]
+    peers: dict[str, str]
     turns: int
     roof_part: int = 1
 
@@ -70,7 +70,8 @@ class Size:
         return {**self.large, **corpus, **settings}
 
 
-PEER = ("train", "--device=cuda", "--dtypes=bfloat16", "--sizes=TinyLlama", "--windows=2048", "--packs=8192")
+GENERATE = "generation --shapes={} --lengths={} --batches={} --new-tokens={} --turns={} --dtype={}"
+TRAIN = "train --device=cuda --dtypes=bfloat16 --sizes=TinyLlama --windows=2048 --packs=8192 --rounds=3 --sides={}"
 GPU = Size(
     small={
         **BRIEF,
@@ -90,14 +91,9 @@ GPU = Size(
     band_heads=32,
     probe=(str(LARGE), (1024, 2048), 200, 64),
     peers={
-        "generation beside transformers": (
-            *("generation", "--shapes=large", "--lengths=512,2048", "--batches=8", "--new-tokens=64", "--turns=3"),
-            "--dtype=bfloat16",
-        ),
-        **{
-            f"training beside {peer}": (*PEER, "--rounds=3", f"--sides=ours+compile,{peer}+compile")
-            for peer in ("litgpt", "transformers")
-        },
+        "generation beside transformers": GENERATE.format("large", "512,2048", 8, 64, 3, "bfloat16"),
+        "training beside litgpt": TRAIN.format("ours+compile,litgpt+compile"),
+        "training beside transformers": TRAIN.format("ours+compile,transformers+compile"),
     },
     turns=5,
 )
@@ -134,11 +130,7 @@ TOY = Size(
     band_layers=1,
     band_heads=4,
     probe=("demo", (216,), 2, 40),
-    peers={
-        "generation beside transformers": (
-            *("generation", "--shapes=demo", "--lengths=32", "--batches=2", "--new-tokens=4", "--turns=1"),
-        )
-    },
+    peers={"generation beside transformers": GENERATE.format("demo", 32, 2, 4, 1, "float32")},
     turns=1,
     roof_part=8,
 )

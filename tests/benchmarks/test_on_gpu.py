@@ -309,7 +309,7 @@ def test_after_a_small_run_that_was_cut_there_is_nothing_to_compare_with(options
     for fit, steps in ((fsdp.whole(options), 7), (fsdp.sharded(options), 20)):
         (fit.folder / "checkpoints" / "tokens-000000002048").mkdir(parents=True)
         (fit.folder / "metrics.jsonl").write_text('{"loss": 1.0, "grad_norm": 1.0}\n' * steps)
-    monkeypatch.setattr(fits, "call", lambda words, log: 1.0)
+    monkeypatch.setattr(fits, "call", lambda words, log: 1.0)  # the resumed run goes to its end
     outcome = outcome_of(partial(fsdp.resume, options))
     assert outcome["status"] == "skipped"
     assert outcome["reason"].startswith("the small run has 7 of 20 steps to compare with; ")
