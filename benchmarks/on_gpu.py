@@ -1,17 +1,14 @@
 """All GPU measurements, without a network: two commands of less than 9 minutes each.
 
-    python -m benchmarks.on_gpu --out DIR --part first     roofs, kernels' tests, training of 1.49B, a profile
-    python -m benchmarks.on_gpu --out DIR --part rest      runs, FSDP, saving, windows, methods, probes, peers
-    python -m benchmarks.on_gpu --out DIR [--part first|rest] [--only STAGE,...] [--toy] [--wheels DIR]
+    python -m benchmarks.on_gpu --out DIR --part first|rest [--only STAGE,...] [--toy] [--wheels DIR]
 
 Every stage is a process of its own with a time limit; the limits of a part add up to less than 9 minutes, and its first
 stage fills the compiler's cache. DIR/results.jsonl gets a line (see benchmarks.record) for every case as soon as it is
 measured, with the clock and power of the GPU meanwhile; DIR/logs/ what the stages print. A stage that fails, or is
 killed at its limit with all its processes, is a line too, and the next one starts. Corpora are synthetic and weights
 random. Without a GPU, or with --toy, the same stages run at toy size in about a minute. --only repeats some stages and
-leaves the files of the others; `python -m benchmarks.results DIR/results.jsonl` writes the tables.
-
---wheels installs the packages that are missing from a folder of wheels.
+leaves the files of the others; `python -m benchmarks.results DIR/results.jsonl` writes the tables. Packages that are
+missing are installed from the wheels in a folder, --wheels.
 
 Exit status: 0 if nothing failed; 1 if a stage failed or ran out of time; 2 for an invalid command line, or a package
 that is missing.
@@ -66,8 +63,7 @@ PARTS = {
         Stage("small run", "benchmarks.gpu.small_run", 75),
         Stage("fsdp", "benchmarks.gpu.fsdp", 45),
         Stage("large save", "benchmarks.gpu.large_save", 115),
-        Stage("windows", "benchmarks.gpu.windows", 40),
-        Stage("variants", "benchmarks.gpu.variants", 60),
+        Stage("variants", "benchmarks.gpu.variants", 100),
         Stage("bands", "benchmarks.gpu.bands", 30),
         Stage("probe", "benchmarks.gpu.probe", 30),
         Stage("peers", "benchmarks.gpu.peers", 60),

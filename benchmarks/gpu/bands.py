@@ -27,49 +27,34 @@ def train(decoder: Decoder, name: str, tokens: torch.Tensor) -> None:
     loss.backward()
 
 
-def subject(options: Options, length: int, backend: str) -> tuple[Decoder, torch.Tensor]:
-    """Build the layers and a row of tokens."""
-    device, size = best_device(), options.size
-    decoder = new_decoder(shape(size.band_layers, size.band_heads), device, backend=backend)
-    decoder.to(torch.bfloat16 if device.type == "cuda" else torch.float32)
-    return decoder, torch.randint(decoder.cfg.vocab_size, (1, length), device=device)
-
-
-def train_by(implementation: str, decoder: Decoder, tokens: torch.Tensor) -> None:
-    """Do so without a method, by torch's own FlashAttention 2 or by the package of 3."""
+def train_by(decoder: Decoder, name: str, tokens: torch.Tensor) -> None:
+    """Do so without a method, by torch's own FlashAttention 2 (FA2) or by the package of 3 (FA3)."""
     if attention.current_flash_attention_impl() is not None:
         attention.restore_flash_attention_impl()
-    if implementation == "FA3":
-        attention.activate_flash_attention_impl("FA3")
+    if name == "FA3":
+        attention.activate_flash_attention_impl(name)
     train(decoder, "plain", tokens)
 
 
-def implementations(options: Options, length: int) -> dict[str, Any]:
-    """Time FlashAttention 3 and 2 in turns.
-
-    Raises: Skipped without both.
-    """
-    device = best_device()
-    if (fault := backends.activate(device)) is not None:
-        raise Skipped(f"FlashAttention 3 cannot be used: {fault or 'is not installed'}")
-    decoder, tokens = subject(options, length, "varlen")
-    calls = {name: partial(train_by, name, decoder, tokens) for name in ("FA2", "FA3")}
-    seconds = in_turns(calls, device, options.size.turns)
-    figures = {name: statistics.median(spent) for name, spent in seconds.items()}
-    return {"length": length, **figures, "ratio_to_FA2": ratio(seconds["FA3"], seconds["FA2"])}
-
-
 def measure(options: Options, length: int, name: str) -> dict[str, Any]:
-    """Time a method and plain attention in turns, and compare peak memory."""
+    """Time a method against plain attention, or FlashAttention 3 against 2, in turns, and compare peak memory.
+
+    Raises: Skipped without FlashAttention 3.
+    """
     device, size = best_device(), options.size
-    decoder, tokens = subject(options, length, "auto")
-    calls = {way: partial(train, decoder, way, tokens) for way in ("plain", name)}
+    base, backend, call = ("FA2", "varlen", train_by) if name == "FA3" else ("plain", "auto", train)
+    if name == "FA3" and (fault := backends.activate(device)) is not None:
+        raise Skipped(f"FlashAttention 3 cannot be used: {fault or 'is not installed'}")
+    decoder = new_decoder(shape(size.band_layers, size.band_heads), device, backend=backend)
+    decoder.to(torch.bfloat16 if device.type == "cuda" else torch.float32)
+    tokens = torch.randint(decoder.cfg.vocab_size, (1, length), device=device)
+    calls = {way: partial(call, decoder, way, tokens) for way in (base, name)}
     seconds = in_turns(calls, device, size.turns)
     figures = {"length": length, "layers": size.band_layers, "step_s": statistics.median(seconds[name])}
-    figures["ratio_to_plain"] = ratio(seconds[name], seconds["plain"])
+    figures[f"ratio_to_{base}"] = ratio(seconds[name], seconds[base])
     if device.type == "cuda":
         peaks = {way: peak_bytes(call) for way, call in calls.items()}
-        figures |= {"peak_gib": peaks[name] / 2**30, "peak_to_plain": peaks[name] / peaks["plain"]}
+        figures |= {"peak_gib": peaks[name] / 2**30, f"peak_to_{base}": peaks[name] / peaks[base]}
     return figures
 
 
@@ -83,8 +68,7 @@ def peak_bytes(call: partial[None]) -> int:
 def cases(options: Options) -> list[Case]:
     """List every method, and FlashAttention 3, at every length."""
     lengths = options.size.band_lengths
-    methods = [(f"{name} {n:,}", partial(measure, options, n, name)) for n in lengths for name in METHODS]
-    return [*methods, *((f"FlashAttention 3 {n:,}", partial(implementations, options, n)) for n in lengths)]
+    return [(f"{name} {n:,}", partial(measure, options, n, name)) for n in lengths for name in (*METHODS, "FA3")]
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.gpu.sizes import ROOT, Settings
-from benchmarks.gpu.stage import Options
+from benchmarks.gpu.stage import Options, Skipped
 from benchmarks.on_gpu import last_line
 from lab.train.checkpoints import TEMPORARY
 
@@ -93,6 +93,11 @@ class Fit:
             "checkpoint_bytes": sum(path.stat().st_size for path in checkpoint.rglob("*") if path.is_file()),
             "killed_at_step": self.metrics()[-1]["step"],
         }
+
+    def find_checkpoint(self) -> None:
+        """Raise Skipped where there is nothing to resume from."""
+        if not any((self.folder / "checkpoints").glob("tokens-*")):
+            raise Skipped("no checkpoint to resume from; run the stage from its beginning")
 
     def resume_until_step(self, step: int) -> float:
         """Resume the run, kill it once it has done a step, and return the seconds to that step."""

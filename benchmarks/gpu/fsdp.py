@@ -29,8 +29,7 @@ def resume(options: Options) -> dict[str, Any]:
     Raises: Skipped where either has nothing to go on from.
     """
     fit, other = sharded(options), whole(options).metrics()
-    if not any((fit.folder / "checkpoints").glob("tokens-*")):
-        raise Skipped("no checkpoint to resume from; run the stage from its beginning")
+    fit.find_checkpoint()
     seconds = fit.run("--resume")
     lines = fit.metrics()
     if len(other) < len(lines):

@@ -7,7 +7,7 @@ from typing import Any
 
 from benchmarks.gpu.fits import Fit
 from benchmarks.gpu.sizes import LARGE
-from benchmarks.gpu.stage import Case, Options, Skipped, run
+from benchmarks.gpu.stage import Case, Options, run
 from benchmarks.gpu.training import places
 from lab.config import load_experiment
 
@@ -35,8 +35,7 @@ def resume(options: Options) -> dict[str, Any]:
     Raises: Skipped without a checkpoint.
     """
     fit = large(options)
-    if not any((fit.folder / "checkpoints").glob("tokens-*")):
-        raise Skipped("no checkpoint to resume from")
+    fit.find_checkpoint()
     try:
         seconds = fit.resume_until_step(fit.metrics()[-1]["step"] + 1)
         return {"first_step_after_resume_s": seconds, "loss": fit.metrics()[-1]["loss"]}

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import warnings
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from torch.profiler import profile as torch_profile
 from benchmarks.gpu.sizes import LARGE, ROOT
 from benchmarks.gpu.stage import Case, Options, Skipped, run
 from benchmarks.gpu.training import measure
+from benchmarks.timing import best_device, wait
 
 TOP = 15
 WAITED = "called a synchronizing CUDA operation"  # torch's warning; turning them on gives another one
@@ -28,6 +29,7 @@ def profiled(found: dict[str, Any]) -> Iterator[None]:
     on_gpu = torch.cuda.is_available()
     with torch_profile(activities=[ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if on_gpu else [])]) as profiler:
         yield
+        wait(best_device())
     own = "self_device_time_total" if on_gpu else "self_cpu_time_total"
     events = sorted(profiler.key_averages(), key=lambda event: getattr(event, own), reverse=True)
     total = sum(getattr(event, own) for event in events)
@@ -65,28 +67,24 @@ def place(warning: warnings.WarningMessage) -> str:
     return f"{name}:{warning.lineno}"
 
 
-def operations(options: Options) -> dict[str, Any]:
-    """Profile an update."""
-    found: dict[str, Any] = {}
-    trained = measure(options, LARGE, updates=1, around=profiled(found))
-    return {"micro_batches": trained["micro_batches"], **found}
+def update(options: Options, watch: Callable[[dict[str, Any]], AbstractContextManager[None]]) -> dict[str, Any]:
+    """Watch an update.
 
-
-def synchronisations(options: Options) -> dict[str, Any]:
-    """Count what an update waits for.
-
-    Raises: Skipped on a CPU.
+    Raises: Skipped on a CPU, for which nothing waits.
     """
-    if not torch.cuda.is_available():
+    if watch is watched and not torch.cuda.is_available():
         raise Skipped("no CUDA device to wait for")
     found: dict[str, Any] = {}
-    trained = measure(options, LARGE, updates=1, around=watched(found))
+    trained = measure(options, LARGE, updates=1, around=watch(found))
     return {"micro_batches": trained["micro_batches"], **found}
 
 
 def cases(options: Options) -> list[Case]:
     """List both."""
-    return [(each.__name__, partial(each, options)) for each in (operations, synchronisations)]
+    return [
+        ("operations", partial(update, options, profiled)),
+        ("synchronisations", partial(update, options, watched)),
+    ]
 
 
 if __name__ == "__main__":

@@ -137,11 +137,7 @@ TOY = Size(
     peers={
         "generation beside transformers": (
             *("generation", "--shapes=demo", "--lengths=32", "--batches=2", "--new-tokens=4", "--turns=1"),
-        ),
-        "training beside litgpt": (
-            *("train", "--device=cpu", "--dtypes=float32", "--sizes=tiny", "--windows=16", "--packs=32"),
-            *("--rounds=1", "--sides=ours,litgpt"),
-        ),
+        )
     },
     turns=1,
     roof_part=8,

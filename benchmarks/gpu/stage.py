@@ -75,8 +75,7 @@ def sampled() -> Iterator[dict[str, float]]:
         thread.join()
     if rows:
         busy = [row for row in rows if row[0] >= BUSY] or rows
-        state |= {"sm_clock_mhz": statistics.median(row[1] for row in busy)}
-        state |= {"power_w": statistics.median(row[2] for row in busy)}
+        _, state["sm_clock_mhz"], state["power_w"] = map(statistics.median, zip(*busy, strict=True))
 
 
 def sample(rows: list[list[float]], done: threading.Event) -> None:

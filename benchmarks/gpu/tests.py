@@ -12,8 +12,8 @@ from benchmarks.gpu.sizes import ROOT
 from benchmarks.gpu.stage import Case, Options, Skipped, run
 from lab.model.attention.kernels import WHOLE
 
-COUNTS = re.compile(r"(\d+) (passed|failed|skipped|errors?)\b")
-SELECTED = re.compile(r"^collected .*?(\d+) selected$|^collected (\d+) items?$", re.MULTILINE)
+COUNTS = re.compile(r"(\d+) (passed|failed|skipped|error)")
+SELECTED = re.compile(r"collected .*?(\d+) (?:selected|items?)$", re.MULTILINE)
 UNREAD = re.compile(r"_ ERROR collecting (\S+) _")
 RESULT = re.compile(r"^(\S+::\S+) (PASSED|FAILED|SKIPPED|ERROR)\b", re.MULTILINE)
 
@@ -24,36 +24,28 @@ def run_tests(options: Options, *places: str) -> dict[str, Any]:
     Raises: RuntimeError when one fails, Skipped when none passed.
     """
     path = options.out / "gpu_tests.txt"
-    words = [sys.executable, "-m", "pytest", "-m", "gpu", "-vv", "-p", "no:cacheprovider", *places]
+    words = ["-m", "gpu", "-vv", "-p", "no:cacheprovider", "--continue-on-collection-errors", *places]
     with path.open("w", encoding="utf-8") as file:
-        done = subprocess.run(
-            [*words, "--continue-on-collection-errors"], cwd=ROOT, stdout=file, stderr=file, check=False
-        )
+        done = subprocess.run([sys.executable, "-m", "pytest", *words], cwd=ROOT, stdout=file, stderr=file, check=False)
     text = path.read_text(encoding="utf-8", errors="replace")
     last = text.strip().splitlines()[-1] if text.strip() else "no output"
     counts = {kind: int(count) for count, kind in COUNTS.findall(last)}
     unread = UNREAD.findall(text)
-    if counts.get("failed") or done.returncode not in (0, 1) or errors(counts) > len(unread):
+    if counts.get("failed") or done.returncode not in (0, 1) or counts.get("error", 0) > len(unread):
         raise RuntimeError(last)
     if not counts.get("passed"):
         raise Skipped(f"no test ran: {last}")
     return {**counts, **selection(text), "not_read": sorted(set(unread))}
 
 
-def errors(counts: dict[str, int]) -> int:
-    """Return how many errors pytest counts."""
-    return counts.get("errors", 0) + counts.get("error", 0)
-
-
 def selection(text: str) -> dict[str, Any]:
     """Count the tests that were selected, and the results of each attention backend."""
-    found = SELECTED.search(text)
     results = RESULT.findall(text)
     by_backend = {
         name: dict(Counter(result.lower() for test, result in results if re.search(rf"[\[-]{name}[_\]-]", test)))
         for name in WHOLE
     }
-    return {"selected": int(found[1] or found[2]) if found else len(results), "backends": by_backend}
+    return {"selected": max(map(int, SELECTED.findall(text)), default=0), "backends": by_backend}
 
 
 def cases(options: Options) -> list[Case]:

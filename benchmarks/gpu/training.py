@@ -37,6 +37,7 @@ from lab.model.decoder import Decoder
 from lab.model.sharding import Sharding, shard
 from lab.positions import frequencies
 from lab.train.environment import choose_backend, choose_compile
+from lab.train.module import Training
 from lab.train.session import assemble
 from lab.train.starting import Start
 
@@ -79,7 +80,7 @@ def shard_alone(decoder: Decoder, device: torch.device) -> None:
 class Updates(Callback):
     """Gives the run random weights, and marks the starts of micro-batches and the end of the last.
 
-    `around` is entered once the warm-up has ended on the device, and left when all has.
+    `around` is entered once the warm-up has ended on the device, and left when all has been queued there.
     """
 
     def __init__(self, around: AbstractContextManager[Any]) -> None:
@@ -116,8 +117,8 @@ class Updates(Callback):
             self.losses.append(module.finished.sums["loss"] / module.finished.sums["targets"])
         if trainer.global_step == trainer.max_steps:
             self.marks.append(mark(module.device))
-            wait(module.device)
             self.stack.close()
+            wait(module.device)
 
 
 def mark(device: torch.device) -> Any:
@@ -160,7 +161,11 @@ def measure(
     Raises: LabError for what cannot run here.
     """
     release()
-    return figures(*trained(experiment_of(options, config, settings, updates), Updates(around)))
+    experiment, watch = experiment_of(options, config, settings, updates), Updates(around)
+    run = assemble(Start(experiment), PassThroughProfiler())  # with a profiler, a run writes nothing
+    run.trainer.callbacks.append(watch)  # type: ignore[attr-defined]
+    run.fit()
+    return figures(experiment, watch, run.module)
 
 
 def experiment_of(
@@ -173,16 +178,9 @@ def experiment_of(
     return load_experiment(config, own | length)
 
 
-def trained(experiment: Experiment, watch: Updates) -> tuple[Experiment, Updates, torch.device, int]:
-    """Train, and return what, what was watched, the device, and the tokens after the warm-up."""
-    run = assemble(Start(experiment), PassThroughProfiler())  # with a profiler, a run writes nothing
-    run.trainer.callbacks.append(watch)  # type: ignore[attr-defined]
-    run.fit()
-    return experiment, watch, run.module.device, run.module.consumed - watch.consumed
-
-
-def figures(experiment: Experiment, watch: Updates, device: torch.device, tokens: int) -> dict[str, Any]:
+def figures(experiment: Experiment, watch: Updates, module: Training) -> dict[str, Any]:
     """Compute what a table shows of a run."""
+    device, tokens = module.device, module.consumed - watch.consumed
     train, model, window = experiment.train, experiment.model, experiment.data.window
     times = seconds_of(watch.marks)
     micro_s, update_s = apart(times, MICRO_BATCHES)

@@ -1,4 +1,4 @@
-"""Train the model of configs/tiny_2k.yaml with one setting changed at a time, and with every attention backend."""
+"""Train the model of configs/tiny_2k.yaml with a setting changed at a time, by every backend, at the longest window."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ CHANGES = {
 
 def cases(options: Options) -> list[Case]:
     """List the changes."""
-    return [(name, partial(measure, options, LARGE, change, updates=2)) for name, change in CHANGES.items()]
+    longest = options.size.longest
+    changes = {f"window {longest['data.window']:,}": longest, **CHANGES}
+    return [(name, partial(measure, options, LARGE, change, updates=2)) for name, change in changes.items()]
 
 
 if __name__ == "__main__":

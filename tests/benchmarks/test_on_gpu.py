@@ -215,6 +215,7 @@ def test_only_the_waits_of_the_measured_update_are_counted(options, alone, monke
     monkeypatch.setattr(torch.cuda, "set_sync_debug_mode", lambda mode: warnings.warn(notice, stacklevel=1))
     waits = lambda *_: warnings.warn("called a synchronizing CUDA operation (Triggered internally)", stacklevel=1)  # noqa: E731
     count(monkeypatch, Training, "read_stats", waits)  # after every update, also of the warm-up
+    count(monkeypatch, training, "wait", waits)
     found = {}
     training.measure(options, LARGE, ONE_LAYER, updates=1, around=profile.watched(found))
     assert found["waits"] == 1
@@ -255,12 +256,11 @@ def test_flash_attention_3_and_2_take_turns(options, monkeypatch):
     monkeypatch.setattr(bands, "attention", stand_in)
     monkeypatch.setattr(bands, "train", lambda *_: ran.append(current[-1:]))
     monkeypatch.setattr(bands.backends, "activate", lambda device: None)
-    monkeypatch.setattr(bands, "subject", lambda *_: (None, None))
-    assert bands.implementations(options, 64)["ratio_to_FA2"] > 0
+    assert bands.measure(options, 64, "FA3")["ratio_to_FA2"] > 0
     assert ran == [[], ["FA3"]] * (1 + TOY.turns)
     monkeypatch.setattr(bands.backends, "activate", lambda device: "")
     with pytest.raises(Skipped, match="is not installed"):
-        bands.implementations(options, 64)
+        bands.measure(options, 64, "FA3")
 
 
 def test_a_save_spans_from_its_beginning_to_its_name(options, monkeypatch):
@@ -379,6 +379,17 @@ def test_every_backend_is_among_the_tests_of_kernels(options):
     found = selected(options, *KERNELS)
     assert all(found["backends"][name]["skipped"] > 10 for name in ("sdpa", "varlen", "flash", "xformers"))
     assert found["selected"] > 150
+
+
+def test_results_of_the_tests_are_in_their_file_as_they_come(options):
+    path = options.out / "test_made_up.py"
+    path.write_text(
+        "import os, pytest\n\n@pytest.mark.gpu\ndef test_one(): pass\n\n@pytest.mark.gpu\ndef test_two(): os._exit(9)\n"
+    )
+    with pytest.raises(RuntimeError):
+        gpu_tests.run_tests(options, str(path))
+    [(test, result)] = gpu_tests.RESULT.findall((options.out / "gpu_tests.txt").read_text())
+    assert (test.rpartition("::")[2], result) == ("test_one", "PASSED")
 
 
 @pytest.mark.slow
