@@ -56,7 +56,7 @@ def test_all_sides_have_one_model_and_loss():
 
 @pytest.mark.slow
 def test_loops_are_recorded(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(loops, "SETTINGS", (*loops.SETTINGS, "--data.corpus.documents=400"))
+    monkeypatch.setattr(loops, "SETTINGS", [word.replace("=4000", "=400") for word in loops.SETTINGS])
     monkeypatch.setattr(sys, "argv", ["loops", "--steps=8", "--each=2", f"--json={tmp_path / 'r.jsonl'}"])
     loops.main()
     rows = {row.case: row.figures for row in record.read(tmp_path / "r.jsonl")}
