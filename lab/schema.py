@@ -122,7 +122,7 @@ def validated(root: type[T], values: Mapping[str, Any], instance: T | None = Non
         raise ConfigError(f"settings: {rule}; write section.key: value") from error
     token = IS_CHECKING.set(True)
     try:
-        return adapter(root).validator.validate_json(text, self_instance=instance)  # type: ignore[no-any-return]
+        return adapter(root).validator.validate_json(text, self_instance=instance)
     except ValidationError as error:
         items = sorted(error.errors(include_url=False), key=lambda item: item["type"] not in UNKNOWN)
         raise ConfigError(*dict.fromkeys(line for item in items for line in fault_lines(root, item))) from None

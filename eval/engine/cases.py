@@ -109,8 +109,7 @@ class Writer:
 
     def spell(self, answers: Sequence[str]) -> list[int]:
         """Encode all answers as a model would write them."""
-        ids: list[int] = self.tokenizer.encode(answer_text(answers), add_special_tokens=False).ids
-        return ids
+        return self.tokenizer.encode(answer_text(answers), add_special_tokens=False).ids
 
     def check_spelling(self, answers: Sequence[str], score: Score) -> None:
         """Refuse a tokenizer in which the right answer would not score 1.

@@ -47,8 +47,7 @@ class LengthHistogram(NamedTuple):
             segments = np.zeros(window + 1)
             segments[1 if mode == "uniform" else window :] = 1
         f = length_frequency(segments)
-        per_token: FloatArray = f / f[0]
-        return per_token
+        return f / f[0]
 
 
 def read_lengths(corpus: str) -> LengthHistogram:

@@ -58,8 +58,7 @@ class Regression(NamedTuple):
         median = self.intercept + np.log(points[list(self.columns)].to_numpy(float)) @ self.slopes
         low, high = ((points[side].to_numpy() - median) / self.sigma for side in ("low", "high"))
         exact = LOG_DENSITY - np.where(low == high, low, 0) ** 2 / 2 - np.log(self.sigma)
-        out: Floats = np.where(low == high, exact, np.where(np.isinf(high), log_ndtr(-low), log_ndtr(high)))
-        return out
+        return np.where(low == high, exact, np.where(np.isinf(high), log_ndtr(-low), log_ndtr(high)))
 
 
 def measured(points: pd.DataFrame) -> npt.NDArray[np.bool_]:
@@ -139,8 +138,7 @@ def loss(parameters: Floats, x: Floats, y: Floats, side: Floats) -> tuple[float,
 
 def mills(u: Floats) -> Floats:
     """Return the derivative of ln Phi."""
-    out: Floats = np.exp(LOG_DENSITY - u**2 / 2 - log_ndtr(u))
-    return out
+    return np.exp(LOG_DENSITY - u**2 / 2 - log_ndtr(u))
 
 
 def errors_of(d: Floats, sigma: float, x: Floats, y: Floats, side: Floats) -> Floats:

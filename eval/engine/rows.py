@@ -196,8 +196,7 @@ def to_text(table: pd.DataFrame | Sequence[Mapping[str, Any]], form: str | Mappi
         for name, values in frame.astype(object).items()
     }
     index = [format(name, forms.get(str(frame.index.name), "")) for name in frame.index]
-    text: str = pd.DataFrame(words, index).rename_axis(columns=frame.index.name).to_string()
-    return text
+    return pd.DataFrame(words, index).rename_axis(columns=frame.index.name).to_string()
 
 
 def columns_text(rows: Sequence[Row], columns: Sequence[Column]) -> str:

@@ -195,8 +195,7 @@ class Experiment(Section):
 
     def to_dict(self) -> dict[str, Any]:
         """Return the experiment as nested dicts of what YAML can hold."""
-        found: dict[str, Any] = json.loads(json.dumps(asdict(self)))
-        return found
+        return json.loads(json.dumps(asdict(self)))
 
     def to_yaml(self) -> str:
         """Write the resolved experiment as YAML that reads back to the same."""

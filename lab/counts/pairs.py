@@ -49,8 +49,7 @@ def pairs_of_runs(firsts: IntArray, lengths: IntArray, max_len: int) -> IntArray
     for place, sign in ((gap - b + 1, 1), (gap + 1, -1), (gap - b + 1 + a, -1), (gap + a + 1, 1)):
         impulses += sign * np.bincount(np.minimum(place, max_len + 1), minlength=max_len + 2)
     inside = np.bincount(lengths, minlength=max_len + 1)
-    counted: IntArray = np.cumsum(np.cumsum(impulses))[:max_len] + sum_to_the_end(sum_to_the_end(inside)[1:])
-    return counted
+    return np.cumsum(np.cumsum(impulses))[:max_len] + sum_to_the_end(sum_to_the_end(inside)[1:])
 
 
 def pairs_of_ids(queries: IntArray, keys: IntArray, max_len: int) -> IntArray:
@@ -81,8 +80,7 @@ def visible_context(lengths: Sequence[int], anchors: Sequence[int] | None = None
     begins = np.cumsum(sizes) - sizes
     if anchors is not None:
         begins = begins - (np.asarray(anchors) >= 0)
-    context: IntArray = np.arange(sizes.sum()) - np.repeat(begins, sizes)
-    return context
+    return np.arange(sizes.sum()) - np.repeat(begins, sizes)
 
 
 def targets_by_context(

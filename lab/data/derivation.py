@@ -131,8 +131,7 @@ def table(record: dict[str, Any]) -> str:
     frame = pd.DataFrame(record["sources"]).set_index("source").rename_axis(None)
     shares = dict.fromkeys(("long_before", "long_after"), "{:.1%}".format)
     copies = dict.fromkeys(("copies_of_short", "copies_of_long"), "{:.3f}".format)
-    text: str = frame.fillna({"kept": ""}).to_string(formatters={**shares, **copies}, na_rep="")
-    return text
+    return frame.fillna({"kept": ""}).to_string(formatters={**shares, **copies}, na_rep="")
 
 
 def derive_task(folder: Path, name: str, job: DerivedShard) -> shards.Manifest:

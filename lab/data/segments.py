@@ -127,8 +127,7 @@ def group_counts(shard: Shard, window: int) -> IntArray:
     digest = shard.manifest["files"][f"{shard.split}.ends.bin"]["sha256"][:8]
     path = shard.folder / f".segments-{shard.split}-{window}-{digest}.npy"
     with suppress(OSError, ValueError, EOFError):
-        saved: IntArray = np.load(path, mmap_mode="r").view(np.ndarray)
-        return saved
+        return np.load(path, mmap_mode="r").view(np.ndarray)
     counts = segment_counts(shard.ends, window)
     found: IntArray = np.append(counts[GROUP - 1 : -1 : GROUP], counts[-1])
     buffer = io.BytesIO()

@@ -80,8 +80,7 @@ class FeedForward(nn.Module):
 
     def forward(self, x_BTD: Tensor) -> Tensor:
         """Apply the layer to every token."""
-        out: Tensor = self.out(F.silu(self.gate(x_BTD)) * self.up(x_BTD))
-        return out
+        return self.out(F.silu(self.gate(x_BTD)) * self.up(x_BTD))
 
 
 class Block(nn.Module):
@@ -134,8 +133,7 @@ class Block(nn.Module):
         """Add what the queries attended to, then feed forward: (B, T, D) to (B, Tq, D)."""
         out_BTD = out_BNTH.transpose(1, 2).flatten(2).to(compute_dtype(self.attention.out.weight))
         x_BTD = last_tokens(x_BTD, out_BNTH.shape[2]) + self.attention.out(out_BTD)
-        out: Tensor = x_BTD + self.feed_forward(self.feed_forward_norm(x_BTD))
-        return out
+        return x_BTD + self.feed_forward(self.feed_forward_norm(x_BTD))
 
 
 def compile_block(compiler: Any) -> Graphs:

@@ -79,8 +79,7 @@ def onednn() -> Any:
 def multiply(a: Tensor, b: Tensor) -> Tensor:
     """Compute a b for matrices of one dtype, without a gradient; for oneDNN a must not be transposed."""
     if by_onednn(a) and a.is_contiguous():
-        out: Tensor = onednn().default(a, b.T, None, "none", [], "")
-        return out
+        return onednn().default(a, b.T, None, "none", [], "")
     return a @ b
 
 
@@ -91,8 +90,7 @@ class OneDnnLinear(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         """Compute x W^T + b."""
         ctx.save_for_backward(x, weight)
-        out: Tensor = onednn().default(x, weight, bias, "none", [], "")
-        return out
+        return onednn().default(x, weight, bias, "none", [], "")
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
@@ -115,6 +113,5 @@ class Linear(nn.Linear):
         large = input.numel() * self.weight.shape[0] >= LEAST_PRODUCTS
         plain = not torch.compiler.is_compiling() and {type(input), type(self.weight)} <= {Tensor, nn.Parameter}
         if large and plain and by_onednn(input):
-            out: Tensor = OneDnnLinear.apply(input, self.weight, self.bias)  # type: ignore[no-untyped-call]
-            return out
+            return OneDnnLinear.apply(input, self.weight, self.bias)  # type: ignore[no-untyped-call]
         return F.linear(input, self.weight, self.bias)

@@ -81,8 +81,7 @@ class FusedRMSNorm(nn.RMSNorm):
 
     def forward(self, x: Tensor) -> Tensor:
         """Scale every token; shapes and kept tensors only."""
-        out: Tensor = FusedNorm.apply(x, self.weight)  # type: ignore[no-untyped-call]
-        return out
+        return FusedNorm.apply(x, self.weight)  # type: ignore[no-untyped-call]
 
 
 class FusedCrossEntropy(torch.autograd.Function):
@@ -111,8 +110,7 @@ class FusedHead(Head):
 
     def forward(self, x: Tensor, *_: Any, **__: Any) -> Tensor:  # type: ignore[override]
         """Compute the loss; shapes and tensors only."""
-        loss: Tensor = FusedCrossEntropy.apply(x.flatten(0, 1), self.weight)  # type: ignore[no-untyped-call]
-        return loss
+        return FusedCrossEntropy.apply(x.flatten(0, 1), self.weight)  # type: ignore[no-untyped-call]
 
 
 STAND_INS = {Attention: FlashAttention, nn.RMSNorm: FusedRMSNorm, Head: FusedHead}

@@ -97,8 +97,7 @@ class Design:
         """Compute the probability of each stopping point at each true share, (shares, points)."""
         counts, passed, log_orders = self.points
         p = np.asarray(shares, dtype=np.float64)[:, None]
-        out: Floats = np.exp(log_orders + passed * np.log(p) + (counts - passed) * np.log1p(-p))
-        return out
+        return np.exp(log_orders + passed * np.log(p) + (counts - passed) * np.log1p(-p))
 
     def disagreement(self, shares: Floats) -> Floats:
         """Compute D(p), how often the verdict is not that of all tests, (thresholds, shares)."""
@@ -219,8 +218,7 @@ class LengthResult:
 def monotone_shares(results: Sequence[LengthResult]) -> Floats:
     """Fit the shares by a non-increasing curve, weighted by tests; one value for each length."""
     shares, weights = [r.accuracy for r in results], [r.tests for r in results]
-    fitted: Floats = isotonic_regression(shares, weights=weights, increasing=False).x
-    return fitted
+    return isotonic_regression(shares, weights=weights, increasing=False).x
 
 
 def crossing(lengths: Sequence[int], shares: Sequence[float] | Floats, threshold: float) -> tuple[int, float]:

@@ -63,8 +63,7 @@ class ChunkLayout:
         """
         starts, lengths = self.starts(n_tokens, int(generator.integers(*self.between)))
         offsets = starts - (np.cumsum(lengths) - lengths)
-        ids: IntArray = np.arange(n_tokens, dtype=np.int64) + np.repeat(offsets, lengths)
-        return ids
+        return np.arange(n_tokens, dtype=np.int64) + np.repeat(offsets, lengths)
 
     def mean_pairs(self, n_tokens: int, edges: IntArray) -> FloatArray:
         """Count a window's pairs by bins of distances, averaged over some values of u in its cell.
@@ -109,8 +108,7 @@ def nearest(pairs: FloatArray, profile: FloatArray) -> FloatArray:
         b_eq=[1.0],
     )
     assert solution.success, f"some draws always sum to 1: {solution.message}"
-    draws: FloatArray = np.maximum(solution.x[:n], 0)
-    return draws
+    return np.maximum(solution.x[:n], 0)
 
 
 def whole_draws(draws: FloatArray, cycle: int) -> IntArray:

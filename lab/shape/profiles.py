@@ -107,8 +107,7 @@ def profile_of(frequency: FloatArray, edges: IntArray) -> FloatArray:
     Shapes: f (window,), (bins + 1,) -> (bins,).
     """
     pairs: FloatArray = np.add.reduceat(frequency, edges[:-1])
-    shares: FloatArray = pairs / pairs.sum()
-    return shares
+    return pairs / pairs.sum()
 
 
 def target_frequency(config: ShapeConfig, natural: FloatArray) -> FloatArray:
@@ -119,8 +118,7 @@ def target_frequency(config: ShapeConfig, natural: FloatArray) -> FloatArray:
     if isinstance(config.target, Exact):
         targets = natural - np.append(natural[1:], 0.0)
         return sum_to_the_end(targets * exact_weights(config.target.exponent, targets))
-    power: FloatArray = (natural / natural[0]) ** config.target.exponent
-    return power
+    return (natural / natural[0]) ** config.target.exponent
 
 
 def exact_weights(exponent: float, targets: FloatArray) -> FloatArray:
@@ -141,8 +139,7 @@ def exact_weights(exponent: float, targets: FloatArray) -> FloatArray:
         raise ConfigError(f"shape.target.method=exact: {rule}; use longer documents or a shorter window")
     q = in_bucket / in_bucket.sum()
     r = np.power(q, -exponent, where=q > 0, out=np.zeros_like(q))
-    weights: FloatArray = 1 + EXTRA * (r / (q @ r))[bucket] * long
-    return weights
+    return 1 + EXTRA * (r / (q @ r))[bucket] * long
 
 
 @dataclass(frozen=True, eq=False)
@@ -204,8 +201,7 @@ def weights_for(aim: FloatArray, targets: IntArray, most: float = MAX_WEIGHT) ->
     below = most_f + np.minimum.accumulate((aimed - most_f)[::-1])[::-1]
     reached = np.maximum(below, total - (most_f[0] - most_f))
     weights = np.divide(-np.diff(reached), targets, out=np.ones(len(targets)), where=targets > 0)
-    clipped: FloatArray = np.clip(weights, 0.0, most) + 0.0  # against rounding, and -0.0
-    return clipped
+    return np.clip(weights, 0.0, most) + 0.0  # against rounding, and -0.0
 
 
 def plan_weights(config: ShapeConfig, targets: IntArray) -> Plan:

@@ -109,5 +109,4 @@ def places_of(lengths: IntArray, kept: IntArray) -> IntArray:
     """
     begins = np.cumsum(lengths) - lengths
     before = np.cumsum(kept) - kept
-    places: IntArray = np.arange(kept.sum(), dtype=np.int64) + np.repeat(begins - before, kept)
-    return places
+    return np.arange(kept.sum(), dtype=np.int64) + np.repeat(begins - before, kept)

@@ -35,8 +35,7 @@ def attend_bands(q: Tensor, keys: list[Tensor], v: Tensor, layout: Layout, layer
     Shapes: q (B, N, Tq, H), not rotated; keys: one (B, K, Tk, H) per key map, rotated; v (B, K, Tk, H); returns
         (B, N, Tq, H). A query that no tile covers, one of padding, gets zeros.
     """
-    out: Tensor = Bands.apply(q, v, layout, layer, kernel, *keys)  # type: ignore[no-untyped-call]
-    return out
+    return Bands.apply(q, v, layout, layer, kernel, *keys)  # type: ignore[no-untyped-call]
 
 
 @dataclass(frozen=True, eq=False)

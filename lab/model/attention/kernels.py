@@ -118,8 +118,7 @@ def flash_kernel(q: Tensor, k: Tensor, v: Tensor, spans: Spans) -> Tensor:
     """Call flash-attn's variable-length kernel."""
     from flash_attn import flash_attn_varlen_func
 
-    out: Tensor = flash_attn_varlen_func(q, k, v, *spans.arguments, causal=True)
-    return out
+    return flash_attn_varlen_func(q, k, v, *spans.arguments, causal=True)
 
 
 def xformers_kernel(q: Tensor, k: Tensor, v: Tensor, spans: Spans) -> Tensor:
@@ -131,8 +130,7 @@ def xformers_kernel(q: Tensor, k: Tensor, v: Tensor, spans: Spans) -> Tensor:
         list(spans.q_lengths), list(spans.k_lengths), device=q.device
     )
     rows = [x[None] for x in (q, repeated(k, q), repeated(v, q))]
-    out: Tensor = memory_efficient_attention(*rows, attn_bias=bias)[0]
-    return out
+    return memory_efficient_attention(*rows, attn_bias=bias)[0]
 
 
 WHOLE: dict[str, Callable[[Tensor, Tensor, Tensor, Segments | None], Tensor]] = {
@@ -161,10 +159,9 @@ class Flash:
         grad, out = grad.to(q.dtype), out.to(q.dtype)
         unused = torch.zeros(2, dtype=torch.uint64, device=q.device)  # a random state for dropout
         options = (*spans.arguments, 0.0, spans.causal, unused, unused)
-        grads: tuple[Tensor, Tensor, Tensor] = torch.ops.aten._flash_attention_backward(
+        return torch.ops.aten._flash_attention_backward(
             grad, q, k, v, out, lse.contiguous(), *options, window_size_left=spans.before
         )
-        return grads
 
 
 def repeated(x: Tensor, q: Tensor) -> Tensor:
@@ -225,8 +222,7 @@ def stacked(x: Tensor, k: Tensor) -> Tensor:
 
 def joined(x: Tensor) -> Tensor:
     """Join the spans of a batch, (S, N, n, ...) to (S * n, N, ...)."""
-    rows: Tensor = x.transpose(1, 2).flatten(0, 1)
-    return rows
+    return x.transpose(1, 2).flatten(0, 1)
 
 
 SpanKernel = Flash | CpuFlash

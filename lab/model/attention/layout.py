@@ -164,8 +164,7 @@ class Layout:
         if not (self.frequencies.scales_logits or self.distance.scales_logits):
             return None
         factor = self.frequencies.logit_factor(self.q_pos, layer) * self.distance.logit_factor(self.q_pos)
-        rows: Tensor = torch.atleast_2d(factor.to(dtype))
-        return rows
+        return torch.atleast_2d(factor.to(dtype))
 
 
 def first_ids(ids: Tensor, segments: Segments | None) -> tuple[int, ...] | None:

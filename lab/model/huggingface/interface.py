@@ -64,8 +64,7 @@ class Applied:
         sizes = (n_k, q.shape)
         if not self.last or self.last[1] != sizes or any(a is not b for a, b in zip(same, self.last[0])):
             self.last = same, sizes, self.make(q, n_k, mask, position_ids)
-        made: Layout = self.last[2]
-        return made
+        return self.last[2]
 
     def make(self, q: Tensor, n_k: int, mask: Tensor | None, position_ids: Tensor | None) -> Layout:
         """Compute the keys' positions and build the layout; q and k already contain the frequencies' own factor."""
@@ -136,8 +135,7 @@ def stated_mask(*, q_length: int, kv_length: int, **settings: Any) -> Tensor | N
     from transformers.masking_utils import sdpa_mask
 
     settings["allow_is_causal_skip"] = q_length == kv_length
-    mask: Tensor | None = sdpa_mask(q_length=q_length, kv_length=kv_length, **settings)
-    return mask
+    return sdpa_mask(q_length=q_length, kv_length=kv_length, **settings)
 
 
 def attention(
