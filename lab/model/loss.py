@@ -91,22 +91,25 @@ def chunk_terms(
 
     The target's own p - 1 is rounded after the subtraction.
 
-    Shapes: logits (chunk, V); the others (chunk,); returns two scalars and (chunk, V) in the dtype of the logits, or
-        without training the logits.
+    On a CPU the gradient takes the place of the logits.
+
+    Shapes: logits (chunk, V); the others (chunk,); returns two scalars and (chunk, V) in the dtype of the logits, of no
+        meaning without training.
     """
     own = targets.clamp_min(0)[:, None]
-    rows = CPU_ROWS if devices.kind(logits.device) == "cpu" else len(logits)
-    chosen, grads = [], []
-    for part, target, weight in zip(*(x.split(rows) for x in (logits, own, weighted[:, None])), strict=True):
+    on_cpu = devices.kind(logits.device) == "cpu"
+    rows = CPU_ROWS if on_cpu else len(logits)
+    grads = logits if on_cpu else torch.empty_like(logits)
+    chosen = []
+    for part, target, weight, grad in zip(*(x.split(rows) for x in (logits, own, weighted[:, None], grads))):
         log_probs = torch.log_softmax(part, dim=-1, dtype=scored.dtype)
         chosen.append(log_probs.gather(1, target))
         if trains:
             probs = log_probs.exp_()
             own_grad = (probs.gather(1, target) - 1) * weight
-            grad = probs.mul_(weight).to(part.dtype)
-            grads.append(grad.scatter_(1, target, own_grad.to(grad.dtype)))
+            grad.copy_(probs.mul_(weight)).scatter_(1, target, own_grad.to(grad.dtype))
     found = torch.cat(chosen)[:, 0]
-    return ((found * weighted).sum(), (found * scored).sum()), torch.cat(grads) if trains else logits
+    return ((found * weighted).sum(), (found * scored).sum()), grads
 
 
 @cache
