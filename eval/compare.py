@@ -194,7 +194,9 @@ def spelt(value: Any) -> str:
 
 def number(cell: Any) -> str:
     """Write a score with its limits, shares in percent: 50.0 (25.0 to 75.0), n=8; * is significant, ? not tested."""
-    factor, form, tail = 100 if cell.unit == "share" else 1, FORMS.get(cell.unit, ".4g"), ".0" * (cell.unit == "tokens")
+    factor = 100 if cell.unit == "share" else 1
+    form = FORMS.get(cell.unit, ".4g")
+    tail = ".0" * (cell.unit == "tokens")
     score, low, high, below = (
         None if pd.isna(x) else f"{factor * x:{form}}".removesuffix(tail)
         for x in (cell.score, cell.low, cell.high, cell.below)

@@ -167,7 +167,8 @@ class Perplexity(Measure):
 
     def chart(self, rows: Sequence[Row]) -> Any:
         """Draw perplexity over context length, a line for each model and method."""
-        first, scores = rows[0], [row["score"] for row in rows]
+        first = rows[0]
+        scores = [row["score"] for row in rows]
         least, most = min(scores), max(scores)
         spread = max(most - least, 0.02 * most)  # intervals may be far wider than what differs
         far_apart = most > 10 * least

@@ -109,7 +109,8 @@ class Precision(OnTexts):
 
     def prepare(self) -> None:
         """Choose lengths, draw the texts, and refuse methods that a shift changes in exact arithmetic."""
-        options, model = self.options, self.subject.model
+        options = self.options
+        model = self.subject.model
         window = model.train_len
         first, last = LENGTHS
         self.n_tokens = options.length or min(window, MOST_TOKENS)
@@ -131,7 +132,9 @@ class Precision(OnTexts):
         decoders = {"trained": trained, "random": rebuilt(trained, self.options.seed)}
         with Bar(total=len(decoders) * len(taken) * len(self.texts), desc="precision", unit="text") as bar:
             for (weights, decoder), name in product(decoders.items(), taken):
-                arithmetic, profiles, logits = ARITHMETICS[name], [], []
+                arithmetic = ARITHMETICS[name]
+                profiles = []
+                logits = []
                 used = deepcopy(decoder).bfloat16() if arithmetic.whole else decoder
                 for text in self.texts[:, None]:
                     profiles.append(key_differences(used, text[:, : self.n_tokens], self.shifts, arithmetic))
@@ -266,7 +269,8 @@ def at_shifts(
 def depends_on_positions(decoder: Decoder, n_tokens: int, shifts: Sequence[int]) -> bool:
     """Return whether a shift changes attention in exact arithmetic too, where D would measure the position method."""
     ids = torch.linspace(0, n_tokens - 1, min(n_tokens, SAMPLED)).round().long()
-    distance, layer = decoder.distance, decoder.cfg.n_layers - 1
+    distance = decoder.distance
+    layer = decoder.cfg.n_layers - 1
 
     def seen(shift: int) -> Tensor:
         rel_pos = torch.where(ids[:, None] >= ids, distance.rel_pos(ids + shift, ids + shift), 0.0)

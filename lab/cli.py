@@ -77,7 +77,8 @@ def page() -> Iterator[str]:
 
 def help_of(command: str) -> str:
     """Return what --help=all of a command prints."""
-    words, printed = sys.argv, io.StringIO()
+    words = sys.argv
+    printed = io.StringIO()
     with redirect_stdout(printed), suppress(SystemExit):
         main([command, "--help=all"])
     sys.argv = words

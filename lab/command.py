@@ -161,7 +161,8 @@ def settings_lines(options_class: type[Section], names: Iterable[str] | None = N
     """Describe settings, all or those named: default, meaning and values, a method as the heading of its own."""
     listed = [one for one in settings_in(options_class, prefix) if names is None or one[0] in names]
     times = Counter(name for name, *_ in listed)
-    lines, inside = [], "."
+    lines = []
+    inside = "."
     for name, item, section, hint in listed:
         heads = times[name] > 1 and item.name in TAGS
         inside = name.removesuffix(item.name) if heads else inside
@@ -209,7 +210,8 @@ class Lines:
     """A stream for a bar that writes each of its states as a line, for files and pipes."""
 
     def __init__(self, stream: TextIO) -> None:
-        self.stream, self.flush = stream, stream.flush
+        self.stream = stream
+        self.flush = stream.flush
 
     def write(self, text: str) -> None:
         """Write a state without what moves a terminal's cursor; tqdm writes line ends by themselves."""

@@ -194,7 +194,8 @@ def write_hashed(path: Path, parts: Iterable[bytes | memoryview], named: Path | 
 
     Raises: DiskError.
     """
-    digest, size = hashlib.sha256(), 0
+    digest = hashlib.sha256()
+    size = 0
     try:
         with path.open("xb") as file:
             for part in parts:

@@ -152,7 +152,9 @@ def fit(count: Callable[[int], int], room: int, least: int, most: int | None = N
         >>> fit(lambda n: 7 + 3 * n, 100, 0), fit(lambda n: 7 + 3 * n, 100, 0, most=20)
         (31, 20)
     """
-    low, at_low, step = least, count(least), PROBE_UNITS
+    low = least
+    at_low = count(least)
+    step = PROBE_UNITS
     assert at_low <= room, f"{least} units take {at_low} of {room} tokens"
     while True:  # grow until it no longer fits
         high = low + step if most is None else min(low + step, most)

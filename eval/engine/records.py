@@ -194,7 +194,8 @@ def read(row: Row) -> Iterator[Row]:
 
     `below` is the first value tested, where that one failed.
     """
-    kind, tokens = kind_of(row), row.get("consumed_tokens")
+    kind = kind_of(row)
+    tokens = row.get("consumed_tokens")
     shared = {name: row.get(name) for name in (*COLUMNS, *WIDER, "score", "low", "high")}
     shared["checkpoint"] = row.get("checkpoint") or (f"tokens-{tokens:015d}" if tokens else None)
     shared |= {"below": None, "passed": np.nan}
@@ -224,7 +225,8 @@ def read(row: Row) -> Iterator[Row]:
 
 def kind_of(row: Row) -> Kind | None:
     """Find the evaluation that a row is of."""
-    name, protocol = row.get("metric"), str(row.get("protocol"))
+    name = row.get("metric")
+    protocol = str(row.get("protocol"))
     if protocol == "ruler" or protocol.startswith("lm-eval-"):
         name = protocol[:5].replace("lm-ev", "harness")
     elif name == "line_retrieval":

@@ -93,7 +93,8 @@ def inflation(points: pd.DataFrame, columns: Sequence[str]) -> dict[str, float]:
     logs = np.log(points[list(columns)].to_numpy(float))
     out = {}
     for k, column in enumerate(columns):
-        y, x = logs[:, k], np.delete(logs, k, 1)
+        y = logs[:, k]
+        x = np.delete(logs, k, 1)
         x = np.column_stack([np.ones(len(y)), x])
         residuals = y - x @ np.linalg.lstsq(x, y, rcond=None)[0]
         out[column] = float(1 - residuals @ residuals / np.square(y - y.mean()).sum())
@@ -117,7 +118,8 @@ def fit(points: pd.DataFrame, columns: Sequence[str]) -> Regression | None:
     start = np.append(np.zeros(x.shape[1]), -np.log(max(float(y.std()), LEAST_SIGMA)))
     limits = [(None, None)] * x.shape[1] + [(-np.log(MOST_SIGMA), -np.log(LEAST_SIGMA))]
     found = minimize(loss, start, (x, y - centre, side), "TNC", jac=True, bounds=limits, options={"maxfun": 10000})
-    d, sigma = found.x[:-1], float(np.exp(-found.x[-1]))
+    d = found.x[:-1]
+    sigma = float(np.exp(-found.x[-1]))
     slopes = d[1:] * sigma / scale
     is_open = errors_of(d, sigma, x, y - centre, side)[1:] > OPEN
     reported = dict(zip(columns, np.where(is_open, np.copysign(np.inf, slopes), slopes).tolist(), strict=True))
@@ -127,7 +129,8 @@ def fit(points: pd.DataFrame, columns: Sequence[str]) -> Regression | None:
 
 def loss(parameters: Floats, x: Floats, y: Floats, side: Floats) -> tuple[float, Floats]:
     """Return minus the log likelihood with its prior, and the gradient, at d and ln h."""
-    d, h = parameters[:-1], np.exp(parameters[-1])
+    d = parameters[:-1]
+    h = np.exp(parameters[-1])
     z = h * y - x @ d
     exact = side == 0
     value = np.where(exact, parameters[-1] - z**2 / 2, log_ndtr(np.where(exact, 0, side * z)))

@@ -94,7 +94,9 @@ def measure(drawn: Iterable[IntArray], target_len: int) -> tuple[Row, FloatArray
     Shapes: also f(i) / f(0), float64 (target_len,).
     """
     counts = PositionCounts(target_len)
-    distances, runs, largest = [], [], 0
+    distances = []
+    runs = []
+    largest = 0
     for ids in drawn:
         counts.add_positions(ids, np.zeros_like(ids), mask="causal")
         distances.append(mean_distance(ids))

@@ -139,7 +139,9 @@ def apart(first: Any, second: Any) -> float:
     from scipy.optimize import brentq
 
     def limits_of(record: Any) -> Callable[[float], tuple[float, float]]:
-        stops, passed, n = record.row.get("stops"), int(record.passed), int(record.n)
+        stops = record.row.get("stops")
+        passed = int(record.passed)
+        n = int(record.n)
         if not stops:
             return partial(share_limits, passed, n)
         design = sequential_design(stops["tests"], tuple(stops["thresholds"]), stops["error"], stops["round"])

@@ -150,7 +150,8 @@ class Experiment(Section):
 
         Another protocol than the run's comes with its own answer budget, and only the lab's takes the corpus's sizes.
         """
-        corpus, values = self.data.corpus, asdict(self.probe)
+        corpus = self.data.corpus
+        values = asdict(self.probe)
         protocol = given.get("protocol", self.probe.protocol)
         if protocol != self.probe.protocol:
             values["answer_budget"] = None
@@ -203,7 +204,9 @@ class Experiment(Section):
 
     def describe(self) -> str:
         """Format parameters, FLOPs and steps as comment lines."""
-        model, train, window = self.model, self.train, self.data.window
+        model = self.model
+        train = self.train
+        window = self.data.window
         shared = f" ({train.context_parallel} a pack)" if train.context_parallel > 1 else ""
         return (
             f"# parameters: {model.n_parameters(False):,} untied, {model.n_parameters(True):,} tied "
@@ -238,7 +241,8 @@ def load_experiment(path: Path, overrides: dict[str, Any] | None = None) -> Expe
 
 def automatic_name(experiment: Experiment, config: str) -> str:
     """Name a run after its config and what it computes."""
-    tests, chosen = experiment.tests, flatten(json.loads(json.dumps(given(experiment), default=plain)))
+    tests = experiment.tests
+    chosen = flatten(json.loads(json.dumps(given(experiment), default=plain)))
     chosen |= {"probe.needles": tests.needles, "probe.digits": tests.digits, "probe.answer_budget": tests.budget}
     if experiment.shape is not None:  # named also where it is the default, which was another once
         chosen["shape.strategy.method"] = experiment.shape.strategy.method

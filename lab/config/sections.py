@@ -187,7 +187,8 @@ def fill_in(values: dict[str, Any], name: str) -> None:
         model.setdefault("vocab_size", tokenizer.get("vocab_size", Bpe.vocab_size))
     elif "vocab_size" not in model and isinstance(path, str) and is_short(path):  # any other is refused later
         model["vocab_size"] = load_tokenizer(Path(path)).get_vocab_size()
-    distance, window = section(section(values, "position"), "distance"), data.get("window", DataConfig.window)
+    distance = section(section(values, "position"), "distance")
+    window = data.get("window", DataConfig.window)
     if distance.get("method") == "string" and "shift" not in distance and isinstance(window, int):
         distance.update({**of_length(window), **distance})
 

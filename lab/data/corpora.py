@@ -61,7 +61,8 @@ def open_corpus(config: DataConfig) -> Reader:
     """
     corpus = config.corpus
     if isinstance(corpus, Synthetic):
-        generator, indices = SyntheticText(corpus), range(corpus.documents)
+        generator = SyntheticText(corpus)
+        indices = range(corpus.documents)
         tasks = [indices[start : start + TASK_DOCUMENTS] for start in indices[::TASK_DOCUMENTS]]
         return Reader(
             len(tasks), {}, lambda task: (TextDocument(generator.document(k), "synthetic") for k in tasks[task])
@@ -233,7 +234,8 @@ def to_conversation(row: Row, source: str) -> Item:
         return "no turns in field 'conversations'"
     parts: list[tuple[str, bool]] = []
     for turn in turns:
-        role, text = ROLES.get(str(turn.get("from"))), turn.get("value")
+        role = ROLES.get(str(turn.get("from")))
+        text = turn.get("value")
         if role is None or not isinstance(text, str):
             return "a turn without a known 'from' and a text 'value'"
         if role == "ASSISTANT" and text.strip():

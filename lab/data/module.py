@@ -219,7 +219,8 @@ def to_batch(pack: Pack, weights: np.ndarray | None = None) -> Batch:
 
     Shapes: weights float64, longer than the longest run.
     """
-    scored, ends = pack.targets != IGNORE, np.cumsum([0, *pack.lengths], dtype=np.int32)
+    scored = pack.targets != IGNORE
+    ends = np.cumsum([0, *pack.lengths], dtype=np.int32)
     n_tokens = int(ends[-1])
     from_0 = np.concatenate([np.arange(n) for n in (*pack.lengths, len(scored) - n_tokens)])
     ids = from_0 if pack.position_ids is None else pack.position_ids

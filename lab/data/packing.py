@@ -97,7 +97,8 @@ class PackStream:
         oldest = next(iter(self.drawn))
         length = self.drawn[oldest][1]
         del self.waiting[bisect_left(self.waiting, (length, -oldest))]
-        chosen, room = [oldest], settings.pack_tokens - length
+        chosen = [oldest]
+        room = settings.pack_tokens - length
         while (fit := bisect_right(self.waiting, (room, 1))) > 0:
             length, negated = self.waiting.pop(fit - 1)
             chosen.append(-negated)
@@ -115,7 +116,8 @@ class PackStream:
         return [*map(segments.locate, sample_segments(samples, segments.n, self.settings.seed).tolist())]
 
     def _wait(self, sample: int, segment: Segment) -> None:
-        settings, selection = self.settings, self.settings.selection
+        settings = self.settings
+        selection = self.settings.selection
         length = segment.length + settings.arrangement.extra_tokens
         if selection is not None:
             length = selection.length(settings.store.read(segment.start, segment.length).astype(np.int64))

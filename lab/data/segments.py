@@ -74,7 +74,8 @@ class NaturalSegments:
     def locate(self, number: int) -> Segment:
         """Locate a segment's shard, its group, its document, then the piece."""
         shard = int(self.starts.searchsorted(number, side="right")) - 1
-        counts, ends = self.counts[shard], self.store.shards[shard].ends
+        counts = self.counts[shard]
+        ends = self.store.shards[shard].ends
         number -= int(self.starts[shard])
         group = int(counts.searchsorted(number, side="right"))
         begin, before = (int(ends[group * GROUP - 1]), int(counts[group - 1])) if group else (0, 0)
@@ -97,7 +98,8 @@ class CutSegments:
     """
 
     def __init__(self, store: TokenStore, lengths: list[int]) -> None:
-        self.n_tokens, self.ends = store.n_tokens, [0, *accumulate(lengths)]
+        self.n_tokens = store.n_tokens
+        self.ends = [0, *accumulate(lengths)]
         self.n = store.n_tokens // self.ends[-1] * len(lengths)
 
     def locate(self, number: int) -> Segment:

@@ -77,7 +77,8 @@ class SyntheticText:
     """The generator of documents; every document is a function of the corpus's settings and its index."""
 
     def __init__(self, corpus: Synthetic) -> None:
-        self.corpus, self.lexicon = corpus, lexicon(corpus.words)
+        self.corpus = corpus
+        self.lexicon = lexicon(corpus.words)
 
     def document(self, index: int) -> str:
         """Generate document `index`: sections of at most `section_tokens`, one string ending in a full stop."""

@@ -117,7 +117,8 @@ def obtain_tokenizer(config: DataConfig, folder: Path) -> Tokenizer:
 
     Raises: DataError.
     """
-    path, choice = folder / TOKENIZER, config.tokenizer
+    path = folder / TOKENIZER
+    choice = config.tokenizer
     if path.exists():
         return load_tokenizer(path)
     if isinstance(choice, Bpe):
@@ -142,9 +143,11 @@ def split_of(text: str, held_out_frac: float) -> Split:
 
 def run_task(config: DataConfig, folder: Path, eos: int, task: int) -> Manifest:
     """Tokenize one task into one shard."""
-    tokenizer, items = load_tokenizer(folder), open_corpus(config).read(task)
+    tokenizer = load_tokenizer(folder)
+    items = open_corpus(config).read(task)
     marks = config.tags or isinstance(config.corpus, Conversations)
-    dtype, place = token_dtype(tokenizer.get_vocab_size()), folder / task_name(task)
+    dtype = token_dtype(tokenizer.get_vocab_size())
+    place = folder / task_name(task)
     writer = TokenShardWriter(temporary_of(place), dtype, name=config.shard_name, marks_scored=marks)
     before, after = special_ends(tokenizer)
 

@@ -150,7 +150,10 @@ class Probe:
         A round has the same tests on any number of ranks, and ends with all of them. The model has `generate`, and for
         one-number tests `losses`.
         """
-        known, passed, ran, began = store.known(length), 0, 0, time.perf_counter()
+        known = store.known(length)
+        passed = 0
+        ran = 0
+        began = time.perf_counter()
         rows: list[Row] = []
         for look in self.design.looks:
             tests = range(len(rows), look)

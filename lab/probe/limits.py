@@ -265,7 +265,8 @@ def effective_lengths(results: Sequence[LengthResult], threshold: float) -> dict
 
 def reach(results: Sequence[LengthResult], threshold: float) -> dict[str, float | int | None]:
     """Find how far back numbers are found, as the smooth effective length; limits below the first distance differ."""
-    found, first = effective_lengths(results, threshold), results[0].length
+    found = effective_lengths(results, threshold)
+    first = results[0].length
     high = found["smooth_high"]
     ends = {"first_distance": first, "last_distance": results[-1].length}
     limits = {"reach_low": found["smooth_low"] or None, "reach_high": None if high is None else high or first}

@@ -54,9 +54,11 @@ def length_record(probe: NeedleProbe, result: LengthResult, about: Mapping[str, 
     `f` is how often training had seen the length as a distance when it was probed, null where that was not counted.
     `n` and `score`, the same as `tests` and `accuracy`, are common to all evaluations.
     """
-    config, stops = probe.config, None
+    config = probe.config
+    stops = None
     if config.sequential:  # the rule by which a length stops
-        thresholds, size = list(config.all_thresholds), config.round_size
+        thresholds = list(config.all_thresholds)
+        size = config.round_size
         stops = {"tests": config.tests, "thresholds": thresholds, "error": config.error_rate, "round": size}
     return {
         **about,
@@ -231,7 +233,8 @@ class HeldOutLoss:
         )
         packs = [next(stream) for _ in range(n_packs)]
         self.packs = packs[rank::world_size]
-        self.device, self.buckets = device, data.window.bit_length() + 1
+        self.device = device
+        self.buckets = data.window.bit_length() + 1
 
     def sums(self, model: Callable[[Tensor, Tensor, Segments], Tensor]) -> Tensor:
         """Sum the loss in nats and the scored tokens of each bucket over this rank's packs: float64 (buckets, 2)."""

@@ -60,7 +60,8 @@ def load_haystack(path: str | None, data: DataConfig, tokenizer: Tokenizer, run:
         return "\n".join(read_texts(Path(path), "probe.haystack"))
     if isinstance(data.corpus, Synthetic):
         return SyntheticText(data.corpus).filler(FILLER_INDEX, FILLER_TOKENS)
-    parts, tokens = [], 0
+    parts = []
+    tokens = 0
     for document in TokenStore.open(shard_folder(data), "held_out").documents():
         parts.append(tokenizer.decode(document.tolist()))
         tokens += len(document)
@@ -181,7 +182,9 @@ def compose(numbers: list[str], hay: list[int], places: list[int], parts: Parts)
     Units: `places` are indices of the haystack's tokens; `parts` are those of `fixed_parts`.
     """
     head, planted, tail = parts
-    prompt, begin, starts = list(head), 0, []
+    prompt = list(head)
+    begin = 0
+    starts = []
     for place, (ids, first) in zip(places, planted, strict=True):
         prompt += hay[begin:place]
         starts.append(len(prompt) + first)

@@ -79,7 +79,8 @@ def make_case(tokenizer: Tokenizer, haystack: str, length: int, draws: Draws, *,
     """
     prompt = write(tokenizer, haystack, length - BUDGET, draws, llama31=llama31)
     encoding = tokenizer.encode(prompt.text)
-    ends, last = [end for _, end in encoding.offsets], len(encoding.ids) - 1
+    ends = [end for _, end in encoding.offsets]
+    last = len(encoding.ids) - 1
     distances = [last - next(k for k, end in enumerate(ends) if end > place) for place in prompt.places]
     return NeedleCase(encoding.ids, draws.numbers, draws.depths, distances)
 
@@ -121,7 +122,9 @@ def write(tokenizer: Tokenizer, haystack: str, limit: int, draws: Draws, *, llam
 @lru_cache(maxsize=256)
 def usual(tokenizer: Tokenizer, haystack: str, limit: int, llama31: bool) -> int:
     """Find about how many pieces the tests of a length have, by the first."""
-    pieces, draws, most = cut(haystack, GROUP if limit > LONG else 1), draw(0, 0), 1
+    pieces = cut(haystack, GROUP if limit > LONG else 1)
+    draws = draw(0, 0)
+    most = 1
     tokens = cache(lambda n: count(tokenizer, lay_out(pieces[:n], draws, llama31=llama31)[0]))
     while most < len(pieces) and tokens(most) <= limit:
         most *= 2
@@ -143,7 +146,8 @@ def cut(haystack: str, size: int) -> tuple[str, ...]:
 def lay_out(pieces: Sequence[str], draws: Draws, *, llama31: bool) -> tuple[str, list[int]]:
     """Write all but the task line; return it with the index of each number."""
     cuts = [0, *(int(depth * len(pieces)) for depth in draws.depths)]
-    text, places = "", []
+    text = ""
+    places = []
     for number, (begin, end) in zip(draws.numbers, itertools.pairwise(cuts), strict=True):
         text += ".".join(pieces[begin:end]) + ". "
         places.append(len(text) + NEEDLE.index("{"))

@@ -210,7 +210,9 @@ def plan_weights(config: ShapeConfig, targets: IntArray) -> Plan:
     Shapes: targets (window,).
     Raises: ConfigError for a target out of reach.
     """
-    f, edges, no_draws = sum_to_the_end(targets), bin_edges(len(targets)), np.zeros(0, dtype=np.int64)
+    f = sum_to_the_end(targets)
+    edges = bin_edges(len(targets))
+    no_draws = np.zeros(0, dtype=np.int64)
     goal = target_frequency(config, f)
     natural, aim = f / f[1:].sum(), goal / goal[1:].sum()
     weights = weights_for(aim, targets)

@@ -94,7 +94,8 @@ def publish(
 
     `written` is the manifest of the folder's files, hashed as they were written; left out, they are read.
     """
-    temporary, folder = root / TEMPORARY, root / folder_name(consumed_tokens)
+    temporary = root / TEMPORARY
+    folder = root / folder_name(consumed_tokens)
     files = manifest_of(temporary) if written is None else dict(sorted(written.items()))
     write_json(temporary / MANIFEST, {CONSUMED: consumed_tokens, "files": files})
     publish_folder(temporary, folder)
@@ -136,7 +137,8 @@ def fault_of(folder: Path) -> str | None:
     """Return why a checkpoint is unusable, or None if all of its files are there and belong to it."""
     try:
         manifest = read_object(folder / MANIFEST, CheckpointError, "restore it")
-        files, consumed = entries_of(manifest), Checkpoint(folder).consumed_tokens
+        files = entries_of(manifest)
+        consumed = Checkpoint(folder).consumed_tokens
         if files is None or manifest.get(CONSUMED) != consumed:
             return f"{MANIFEST} is not that of this checkpoint"
         for name, entry in files.items():
@@ -232,7 +234,8 @@ def read_weights_of(checkpoint: Checkpoint) -> dict[str, Tensor]:
 
     Raises: CheckpointError.
     """
-    shared, read = read_state(checkpoint, ["shared"])["shared"], read_parameters(checkpoint)
+    shared = read_state(checkpoint, ["shared"])["shared"]
+    read = read_parameters(checkpoint)
     return read | {name: read[first] for name, first in shared.items()}
 
 

@@ -53,7 +53,8 @@ def decoder_of(experiment: Experiment, **options: Any) -> Callable[[int | None],
 
 def choose_backend(experiment: Experiment, device: torch.device) -> tuple[str, str]:
     """Choose the attention backend; return its name and the reason."""
-    train, width = experiment.train, experiment.model.head_dim
+    train = experiment.train
+    width = experiment.model.head_dim
     dtype = torch.bfloat16 if train.computes_in_bf16(device.type == "cuda") else torch.float32
     name, reason = backends.choose(train.backend, device, dtype)
     if train.backend == "auto" and not backends.runs_heads(name, width):

@@ -52,7 +52,8 @@ class Probing(Callback):
 
     def on_train_start(self, trainer: lightning.Trainer, module: Any) -> None:
         """Set up the probe before the first step, so that faults are reported early, and run an overdue one."""
-        data, tokens = self.experiment.data, self.experiment.probe.loss_tokens
+        data = self.experiment.data
+        tokens = self.experiment.probe.loss_tokens
         loss = None
         if tokens:
             part = {"rank": trainer.global_rank, "world_size": trainer.world_size, "device": module.device}

@@ -177,7 +177,8 @@ def planned_shape(start: Start, data: PackedData) -> dict[str, Any] | None:
 
     Raises: ConfigError for a target out of reach, CheckpointError for another plan.
     """
-    shape, plan = start.experiment.shape, data.shaped
+    shape = start.experiment.shape
+    plan = data.shaped
     if shape is None or plan is None:
         return None
     cost = cost_of(plan, data.config, data.store, start.experiment.train.tokens)

@@ -84,7 +84,8 @@ def attend_layout(
     Shapes: q (B, N, Tq, H); k, v (B, K, Tk, H), not rotated; returns (B, N, Tq, H) in the dtype of v.
     """
     name, dtype = plan_for(backend, layout, q, v)
-    keys, values = [k], v.to(dtype)
+    keys = [k]
+    values = v.to(dtype)
     if cache is not None:
         keys, values = cache.extend(layer, k, v, layout.k_rotations, dtype)
     if name != "reference" and (cache is None or not cache.n_maps):
@@ -139,7 +140,9 @@ def attend_dense(q: Tensor, keys: list[Tensor], v: Tensor, layout: Layout, layer
     wide = torch.promote_types(v.dtype, torch.float32)
     bands = range(len(layout.bands))
     queries = [layout.rotate_queries(q, number, layer, v.dtype).to(wide) for number in bands]
-    keys, v_wide, seen_B1QK = [k.to(wide) for k in keys], v.to(wide), layout.seen()[:, None]
+    keys = [k.to(wide) for k in keys]
+    v_wide = v.to(wide)
+    seen_B1QK = layout.seen()[:, None]
     outs = []
     for start in range(0, q.shape[2], DENSE_ROWS):
         rows = slice(start, start + DENSE_ROWS)

@@ -42,7 +42,8 @@ def plan_for(backend: str, layout: Layout, q: Tensor, v: Tensor) -> tuple[str, t
     name = choose(backend, q.device, v.dtype)[0]
     if name == "reference":
         return name, v.dtype
-    whole, fits = runs_whole(layout), runs_heads(name, q.shape[3])
+    whole = runs_whole(layout)
+    fits = runs_heads(name, q.shape[3])
     tiled = layout.starts is not None and name in HALF_ONLY
     if not (name == "sdpa" or (fits and (tiled or whole))):
         if backend != "auto":

@@ -131,7 +131,8 @@ class Bands(torch.autograd.Function):
         batch, heads, n_q, width = q.shape
         out = torch.zeros(batch, n_q, heads, width, dtype=wide, device=q.device)
         lse = torch.full((batch, n_q, heads), -torch.inf, dtype=wide, device=q.device)
-        band, turned = -1, q
+        band = -1
+        turned = q
         for part in rounds_of(layout, batch, kernel.windows):
             if part.band != band:
                 band = part.band
@@ -155,7 +156,8 @@ class Bands(torch.autograd.Function):
         dk, dv = [zeros_by_token(k, lse.dtype) for k in keys], zeros_by_token(v, lse.dtype)
         rounds = rounds_of(layout, len(q), kernel.windows)
         for band in range(len(layout.bands)):
-            rotation, key = layout.q_rotations[band].by_token(), layout.key_of_band[band]
+            rotation = layout.q_rotations[band].by_token()
+            key = layout.key_of_band[band]
             turned = layout.rotate_queries(q, band, ctx.layer, v.dtype).transpose(1, 2)
             dq_band = zeros_by_token(q, lse.dtype)
             for part in (part for part in rounds if part.band == band):

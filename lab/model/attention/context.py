@@ -59,7 +59,8 @@ class ContextGroup:
         Consecutive query heads share a key-value head, so that each rank has the key-value heads of its query heads.
         """
         parts = x.unflatten(1, (self.degree, -1)).permute(1, 3, 0, 2, 4)  # rank, t, B, n, H
-        sent, received = [x.shape[2]] * self.degree, self.sizes(n_tokens)
+        sent = [x.shape[2]] * self.degree
+        received = self.sizes(n_tokens)
         got = all_to_all_single_autograd(parts.flatten(0, 1), received, sent, self.group)
         return got.permute(1, 2, 0, 3)
 
