@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator
-from functools import partial
+from functools import cache, partial
 from typing import Any, ClassVar
 
 import torch
@@ -100,7 +100,13 @@ def takes_grouped_heads() -> bool:
     """Return whether torch's variable-length attention takes grouped heads, as from torch 2.12 on."""
     from torch.nn.attention.varlen import varlen_attn
 
-    return "enable_gqa" in inspect.signature(varlen_attn).parameters
+    return "enable_gqa" in options_of(varlen_attn)
+
+
+@cache
+def options_of(function: Callable[..., Any]) -> frozenset[str]:
+    """List a function's parameters, read once, as every layer of every pack asks."""
+    return frozenset(inspect.signature(function).parameters)
 
 
 def varlen_kernel(q: Tensor, k: Tensor, v: Tensor, spans: Spans) -> Tensor:
