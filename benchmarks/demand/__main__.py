@@ -3,10 +3,10 @@
     python -m benchmarks.demand N [--jobs=2] [--seeds=5]       train what is missing and add it to the records
     python -m benchmarks.demand N --results [-o FOLDER]        tables, tests and pictures of what is recorded
 
-N is the number of an experiment, whose runs are those of sweeps/demand_N.yaml. Seed after seed, every arm is trained
-and then evaluated by eval.distance: 64 tests at each of 14 distances, with prompts of the run's own seed. Then the
-seed's records are added to benchmarks/demand/records/N.jsonl.xz; a run that is there is not trained again. After Ctrl-C
-or a crash the same command continues. Runs lie in runs/demand.
+N is the number of an experiment, whose runs are those of sweeps/demand_N.yaml; 8 has those of 1 and 2. Seed after seed,
+every arm is trained and then evaluated by eval.distance: 64 tests at each of 14 distances, with prompts of the seed's
+own. Then the seed's records are added to benchmarks/demand/records/N.jsonl.xz. Runs that are there are not trained
+again. After Ctrl-C or a crash the same command continues. Runs lie in runs/demand.
 
 Exit status: 0 done; 1 a run failed; 75 stopped, to be continued.
 """
@@ -32,19 +32,21 @@ METHODS = {  # experiments whose runs are evaluated under distance methods too
     1: ("string:shift=64,window=32", "dca:train_len=128,chunk=96", "rerope:window=48"),
     2: ("string:shift=64,window=32", "dca:train_len=128,chunk=96", "rerope:window=48"),
 }
+WINDOWS = {4: ("--window=192",)}  # prompts of one length for models of several windows
+EVALUATED = 8  # the methods, under which the runs of 1 and 2 are evaluated with them
 SETTINGS = {"run.folder": "runs/demand"}
 
 
 def main() -> int:
     """Run the command line and return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("experiment", type=int, choices=(1, 2, 3, 8), metavar="N")
+    parser.add_argument("experiment", type=int, choices=(1, 2, 3, 4, 7, 8), metavar="N")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--seeds", type=int)
     parser.add_argument("--results", action="store_true")
     parser.add_argument("-o", dest="folder", type=Path)
     options = parser.parse_args()
-    if options.results:
+    if options.results or options.experiment == EVALUATED:
         try:
             describe(options.experiment, RECORDS, options.folder)
         except LabError as error:
@@ -58,7 +60,7 @@ def main() -> int:
     for seed, group in itertools.groupby(waiting, key=lambda run: run.experiment.run.seed):
         arms = list(group)
         print(f"experiment {options.experiment}, seed {seed}: {len(arms)} runs", flush=True)
-        status = train(arms, options.jobs) or evaluate(arms, METHODS.get(options.experiment, ()), options.jobs)
+        status = train(arms, options.jobs) or evaluate(arms, options.experiment, options.jobs)
         if status:
             return status
         add(table, [run.path for run in arms])
@@ -81,14 +83,16 @@ def train(runs: Sequence[PlannedRun], jobs: int) -> int:
     return run_jobs([Job(run.path.name, run.words(jobs), run.path / "fit.log") for run in unfinished], jobs)
 
 
-def evaluate(runs: Sequence[PlannedRun], methods: Sequence[str], jobs: int) -> int:
+def evaluate(runs: Sequence[PlannedRun], experiment: int, jobs: int) -> int:
     """Measure reach under plain distance, and under methods where the loss is untouched or has no control."""
     queue = []
     for run in runs:
         weights = run.experiment.weights
-        own = methods if weights is None or weights.control == "none" else ()
+        is_control = weights is not None and weights.control != "none"
+        methods = () if is_control else METHODS.get(experiment, ())
         words = [sys.executable, "-m", "eval.distance", str(run.path), DISTANCES, "--tests=64", "--batch=64"]
-        words += [f"--seed={run.experiment.run.seed}", *(f"--distance={method}" for method in ("plain", *own))]
+        words += [f"--seed={run.experiment.run.seed}", *(f"--distance={method}" for method in ("plain", *methods))]
+        words += WINDOWS.get(experiment, ())
         queue.append(Job(run.path.name, words, run.path / "distance.log"))
     return run_jobs(queue, jobs)
 

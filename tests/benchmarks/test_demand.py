@@ -47,7 +47,10 @@ def test_arms_and_paired_tests(tmp_path, capsys):
     # differences -3, -2.8 and -3.2: mean -3, standard deviation 0.2, t(2) = 4.303
     half = 4.303 * 0.2 / math.sqrt(3)
     (test,) = [line for line in lines if "far 96 less near 96" in line]
-    assert test.replace("-3.000", "-3.0") == f"1a log p 97-179 far 96 less near 96 3 -3.0 {-3 - half:.3f} {-3 + half:.3f} 0.95"
+    assert (
+        test.replace("-3.000", "-3.0")
+        == f"1a log p 97-179 far 96 less near 96 3 -3.0 {-3 - half:.3f} {-3 + half:.3f} 0.95"
+    )
     (equal,) = [line for line in lines if "near 96 less untouched" in line]
     assert equal.startswith("1c ln reach near 96 less untouched 3 0.164 ")
     assert equal.endswith("0.9 not shown")
