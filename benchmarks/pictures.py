@@ -28,7 +28,10 @@ SKIPPED = (
 COMPARED = "rope,ntk,yarn,rerope,self_extend,dca,string"
 WINDOWS = "192,256,288,320,352,384,448"
 COMMANDS = {  # that draw a picture, the last one in the folder {out}
-    "demo": ["lab.fit configs/cpu_demo.yaml --resume", f"eval.distance runs/cpu_demo {METHODS} --plot -o {{out}}"],
+    "demo": [
+        "lab.fit configs/cpu_demo.yaml --resume --train.precision=fp32",
+        f"eval.distance runs/cpu_demo {METHODS} --plot -o {{out}}",
+    ],
     "methods": [
         "lab.fit configs/base_192.yaml --resume",
         f"eval.probe runs/base_192 --distance={COMPARED} --tests=200 --lengths={WINDOWS} --plot -o {{out}}",

@@ -50,7 +50,7 @@ class TrainConfig(Section):
     strategy: Literal["auto", "single", "ddp", "fsdp"] = "auto"
     """single, ddp, or fsdp (FSDP2); auto is fsdp in bf16 on GPUs, otherwise single for one process and ddp for more."""
     precision: Literal["auto", "fp32", "bf16"] = "auto"
-    """bf16 computes in bfloat16 and keeps float32 weights; auto is bf16 on a GPU and fp32 on a CPU."""
+    """bf16 computes in bfloat16 and keeps float32 weights; auto is bf16 on a GPU and the faster of both on a CPU."""
     backend: BACKENDS = "auto"
     """Attention kernel; auto chooses by device and prints which and why."""
     compile: Literal["auto", True, False] = "auto"
