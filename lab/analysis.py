@@ -3,7 +3,7 @@
 `lab.open_run` and `lab.frame` are these functions:
 
     run = lab.open_run("runs/cpu_demo")
-    run.f()[96], run.probes(), run.metrics(), run.plot()
+    run.f()[96], run.g()[96], run.probes(), run.metrics(), run.plot()
     lab.frame("runs/*").groupby("data.window").effective_length.mean()
 
 Tables are pandas DataFrames of the columns in PROBES, LENGTHS and DISTANCES. A value that was not measured is missing.
@@ -33,7 +33,7 @@ from lab.train.folder import RunFolder
 if TYPE_CHECKING:
     import pandas as pd
 
-    from lab.counts.position_counts import IntArray
+    from lab.counts.position_counts import FloatArray, IntArray
 
 PathLike = str | os.PathLike[str]
 POINTS = 200  # of a curve at most
@@ -69,10 +69,28 @@ class Run:
         Shapes: f[i] of relative position i, int64 (window,).
         Raises: CheckpointError for a run that has counted nothing there.
         """
+        return self.counts(consumed_tokens).f
+
+    def counts(self, consumed_tokens: int | None = None) -> SavedCounts:
+        """Read what was counted up to the end, or up to the probe after so many consumed tokens.
+
+        Raises: CheckpointError for a run that has counted nothing there.
+        """
         name = "counts.npz" if consumed_tokens is None else f"counts/{folder_name(consumed_tokens)}.npz"
         if not (self.path / name).exists():
             raise CheckpointError(f"{self.path}: holds no {name}; use a run that has saved or probed there")
-        return SavedCounts.read(self.path / name).f
+        return SavedCounts.read(self.path / name)
+
+    def g(self, consumed_tokens: int | None = None) -> IntArray | FloatArray:
+        """Return the demand, at the end or at the probe after so many consumed tokens.
+
+        Shapes: g[d] of evidence distance d (window,), int64 where all loss weights are 0 or 1.
+        Raises: CheckpointError for a run that has counted none there.
+        """
+        g = self.counts(consumed_tokens).g
+        if g is None:
+            raise CheckpointError(f"{self.path}: was recorded before demand was counted; train it again")
+        return g
 
     def metrics(self) -> pd.DataFrame:
         """Return one row per logged step: step, consumed_tokens, loss, lr, tokens_per_s, f_at_0.5L and others.

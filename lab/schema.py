@@ -38,7 +38,7 @@ T = TypeVar("T")
 
 MOST = 10**15  # of anything counted; a thousand times the tokens of the longest trainings
 LONGEST_NAME, LONGEST_PATH = 200, 4000  # bytes; file systems allow 255, of which temporary names take some, and 4095
-TAGS = ("name", "method")  # keys that select a member of a tagged union
+TAGS = ("name", "method", "by")  # keys that select a member of a tagged union
 UNKNOWN = ("unexpected_keyword_argument", "extra_forbidden")  # pydantic's errors of a key that is no setting
 WORDS = {  # of pydantic's messages, in ours
     "Input should be '": "must be one of '",

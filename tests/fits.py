@@ -75,7 +75,7 @@ def assert_same_run(run: Path, other: Path) -> None:
     files = counts_of(run)
     assert files == counts_of(other)
     for file in files:
-        for key in ("f", "lengths", "tokens"):
+        for key in ("f", "lengths", "tokens", "g", "g_unweighted"):
             np.testing.assert_array_equal(np.load(run / file)[key], np.load(other / file)[key])
 
 

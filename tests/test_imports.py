@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parents[1]
 LAYERS = """
 lab.errors < lab lab.files lab.schema
 < lab.looks < lab.draw lab.command < lab.launch
-< lab.positions lab.masks lab.skip lab.counts < lab.shape
+< lab.positions lab.masks lab.skip lab.counts lab.evidence < lab.shape
 < lab.data lab.model lab.train < lab.probe lab.source
 < lab.config < lab.train.environment lab.train.module < lab.loading lab.train.starting lab.train.recording
 < lab.train.saving < lab.train.probing < lab.train.session

@@ -23,6 +23,9 @@ from typing import Any
 
 from lab.config.sections import RunConfig, StartConfig, TrackConfig, TrainConfig, fill_in, fill_in_tags, override
 from lab.data.config import DataConfig, Synthetic
+from lab.evidence.methods import EvidenceConfig
+from lab.evidence.repeat import Repeat
+from lab.evidence.weights import ByEvidence
 from lab.masks import Causal, MaskConfig
 from lab.model.config import DecoderConfig, OptimConfig
 from lab.positions import Frequencies
@@ -61,6 +64,10 @@ class Experiment(Section):
     """Position ids with gaps: pose, rpes or longrecipe; left out, ids count up by one."""
     shape: ShapeConfig | None = None
     """Target profile of the position frequency; left out, segments are used in the order drawn."""
+    evidence: EvidenceConfig = field(default_factory=Repeat)
+    """What counts as a target's evidence, whose distances the demand counts."""
+    weights: ByEvidence | None = None
+    """Targets that lose their loss, by the distance of their evidence; left out, all keep it."""
     optim: OptimConfig = field(default_factory=OptimConfig)
     """Optimizer and schedule."""
     train: TrainConfig = field(default_factory=TrainConfig)
@@ -137,6 +144,8 @@ class Experiment(Section):
         for name, is_used in joins.items():
             if is_used and data.mode != "concatenated":
                 yield self.fault(name, "needs windows of several documents; set data.mode: concatenated")
+        if self.weights is not None and self.weights.keep[-1][1] >= data.window - 1 and len(self.weights.keep) == 1:
+            yield self.fault("weights.keep", f"must leave out distances below data.window={data.window}; lower its end")
         if weighs and data.mode == "uniform":
             yield self.fault("data.mode", "shape.strategy.method=weights counts no uniform cuts; set another")
         up_to = None if shape is None else getattr(shape.target, "up_to", None)

@@ -25,6 +25,7 @@ USUAL = {  # members of tagged unions that need not be named
     "position.frequency.method": "rope",
     "position.distance.method": "plain",
     "mask.method": "causal",
+    "evidence.method": "repeat",
 }
 USUAL_SHAPE = {"shape.target.method": "power", "shape.strategy.method": "weights"}
 

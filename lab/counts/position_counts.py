@@ -21,23 +21,21 @@ Targets are counted too, by visible context c (lab.counts.pairs), and each has a
 
 from __future__ import annotations
 
-import zipfile
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from lab.counts.demand import UNIT
 from lab.counts.pairs import pairs_of_ids, pairs_of_runs, sum_to_the_end
-from lab.errors import CheckpointError, DataError
+from lab.errors import DataError
 
 IntArray = npt.NDArray[np.int64]
 FloatArray = npt.NDArray[np.float64]
 RelPos = Callable[[IntArray, IntArray], FloatArray]  # (queries,), (keys,) -> (queries, keys)
 MASKS = ("causal", "document", "anchor")
-COUNTED = ("lengths", "gapped", "supervised")  # what is added, compared and saved
+COUNTED = ("lengths", "gapped", "supervised", "evidence", "demand")  # what is added, compared and saved
 RUN_PAIRS = 1 << 16  # pairs of runs up to which impulses are faster than a Fourier transform
 ROWS = 256  # queries whose relative positions are held in memory at one time
 
@@ -62,6 +60,8 @@ class PositionCounts:
         self.lengths: IntArray = np.zeros(max_len + 1, dtype=np.int64)  # c[n], segments of length n
         self.gapped: IntArray = np.zeros(max_len, dtype=np.int64)  # f of what was added by add_positions
         self.supervised: IntArray = np.zeros(max_len, dtype=np.int64)  # targets by visible context
+        self.evidence: IntArray = np.zeros(max_len, dtype=np.int64)  # scored targets by evidence distance
+        self.demand: IntArray = np.zeros(max_len, dtype=np.int64)  # their loss weights, see lab.counts.demand
 
     def add_segments(self, lengths: Sequence[int] | IntArray) -> None:
         """Add causal segments of the given lengths, in tokens, contiguous ids.
@@ -112,6 +112,17 @@ class PositionCounts:
         if len(targets) > self.max_len:
             raise DataError(f"context={len(targets) - 1}: must be below max_len={self.max_len}, as distances must")
         self.supervised[: len(targets)] += targets
+
+    def add_evidence(self, evidence: IntArray, demand: IntArray) -> None:
+        """Add scored targets by evidence distance, and the sums of their weights (lab.counts.demand.by_distance).
+
+        Shapes: int64, at most (max_len,).
+        Raises: DataError for a longer distance.
+        """
+        if len(evidence) > self.max_len:
+            raise DataError(f"evidence distance={len(evidence) - 1}: must be below max_len={self.max_len}")
+        self.evidence[: len(evidence)] += evidence
+        self.demand[: len(demand)] += demand
 
     def add_positions(self, position_ids: Any, doc_ids: Any, mask: str = "document") -> None:
         """Add one row of tokens with any ids, under a mask; doc_ids below 0 are padding and are not counted.
@@ -206,6 +217,10 @@ class PositionCounts:
         """Return the supervised f(i) for 0 <= i < max_len: int64 where all targets weigh 1, else float64 (max_len,)."""
         return sum_to_the_end(self.supervised if self.weights is None else self.supervised * self.weights)
 
+    def g(self) -> IntArray | FloatArray:
+        """Return the demand by distance 0 <= d < max_len: int64 where weights are 0 or 1, else float64 (max_len,)."""
+        return self.demand if self.weights is None else self.demand.astype(np.float64) * UNIT
+
     @property
     def tokens(self) -> int:
         """Consumed tokens: f(0)."""
@@ -253,47 +268,3 @@ class PositionCounts:
         for name in COUNTED:
             setattr(counts, name, np.asarray(state[name], dtype=np.int64))
         return counts
-
-
-@dataclass(frozen=True, eq=False)
-class SavedCounts:
-    """The contents of a counts.npz, or of a file in counts/ of a run folder.
-
-    Shapes: `lengths`, segments of each length, int64 (max_len + 1,); `f` int64 (max_len,).
-    """
-
-    lengths: IntArray
-    f: IntArray
-    tokens: int
-
-    @classmethod
-    def read(cls, path: Path) -> SavedCounts:
-        """Read a file.
-
-        Raises: CheckpointError.
-        """
-        try:
-            with path.open("rb") as opened, np.load(opened) as file:
-                return cls(file["lengths"], file["f"], int(file["tokens"]))
-        except (OSError, ValueError, TypeError, KeyError, EOFError, zipfile.BadZipFile) as error:
-            reason = str(error).strip("'\"") or type(error).__name__
-            raise CheckpointError(f"{path}: cannot be read ({reason}); restore it") from error
-
-    def frequency(self) -> IntArray:
-        """Return f(i) for 0 <= i < max_len."""
-        return self.f
-
-
-Counted = PositionCounts | SavedCounts
-
-
-def f_at(counts: Counted | None, i: int) -> int | None:
-    """Return f(i); None where nothing was counted: without a counter, or where `i` is beyond what it holds.
-
-    Example:
-        >>> saved = SavedCounts(np.array([0, 1, 0, 1]), np.array([4, 2, 1]), 4)
-        >>> f_at(saved, 1), f_at(saved, 3), f_at(None, 1)
-        (2, None, None)
-    """
-    f = () if counts is None else counts.frequency()
-    return int(f[i]) if 0 <= i < len(f) else None

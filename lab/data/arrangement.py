@@ -19,9 +19,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from lab.evidence.base import IGNORE as IGNORE  # noqa: PLC0414 - the data's modules import it from here
 from lab.skip.base import IntArray
-
-IGNORE = -100  # target of a token that is not scored; the value that torch's own loss ignores
 
 
 @dataclass(frozen=True, eq=False)

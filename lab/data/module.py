@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from lab.counts import targets_by_context, visible_context
+from lab.counts.demand import by_distance
 from lab.data.arrangement import IGNORE, Arrangement
 from lab.data.config import DataConfig
 from lab.data.corpora import open_corpus
@@ -144,6 +145,8 @@ class PackedData(lightning.LightningDataModule):
             look_ahead=config.look_ahead,
             n_streams=self.n_streams,
             arrangement=arrangement_of(config, experiment.mask),
+            evidence=experiment.evidence,
+            weights=experiment.weights,
         )
         if self.shaped is not None:
             self.settings.skip = self.shaped.place
@@ -215,20 +218,26 @@ def to_batch(pack: Pack, weights: np.ndarray | None = None) -> Batch:
 
     Ids count from 0 in every run where the pack has none, and in the padding. `starts` are the first ids of the runs,
     or None unless the ids of each run count up by one. `weights` is the loss weight of a target by its visible context;
-    left out, all weigh 1.
+    left out, all weigh 1 but those dropped, which weigh 0. `evidence` counts the scored targets by evidence distance,
+    and `demand` adds up their weights.
 
     Shapes: weights float64, longer than the longest run.
     """
     scored = pack.targets != IGNORE
+    kept = scored if pack.dropped is None else scored & ~pack.dropped
     ends = np.cumsum([0, *pack.lengths], dtype=np.int32)
     n_tokens = int(ends[-1])
     from_0 = np.concatenate([np.arange(n) for n in (*pack.lengths, len(scored) - n_tokens)])
     ids = from_0 if pack.position_ids is None else pack.position_ids
     shifts = (ids - from_0)[:n_tokens]
     starts = shifts[ends[:-1]]
-    weighed = np.zeros(len(scored), dtype=np.float32)
+    weighed = kept.astype(np.float32)
     if weights is not None:
-        weighed[:n_tokens] = weights[visible_context(pack.lengths, pack.anchors)]
+        weighed[:n_tokens] *= weights[visible_context(pack.lengths, pack.anchors)]
+    counted = {}
+    if pack.distances is not None:
+        counted["evidence"] = by_distance(pack.distances[scored])
+        counted["demand"] = by_distance(pack.distances[kept], None if weights is None else weighed[kept])
     return {
         "tokens": torch.from_numpy(pack.tokens)[None],
         "targets": torch.from_numpy(pack.targets)[None],
@@ -240,8 +249,9 @@ def to_batch(pack: Pack, weights: np.ndarray | None = None) -> Batch:
         "counted": pack.position_ids,
         "selected": pack.selected,
         "n_targets": int(np.count_nonzero(scored)),
-        "supervised": targets_by_context(pack.lengths, pack.anchors, scored),
-        "weights": None if weights is None else torch.from_numpy(weighed * scored)[None],
+        "supervised": targets_by_context(pack.lengths, pack.anchors, kept),
+        **counted,
+        "weights": None if weights is None and pack.dropped is None else torch.from_numpy(weighed)[None],
         "stream": pack.stream,
         "state": pack.state,
     }

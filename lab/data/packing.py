@@ -23,8 +23,11 @@ from lab.data.segments import Segment, SegmentIndex, index_segments, sample_segm
 from lab.data.selecting import Selection
 from lab.data.shards import TokenStore
 from lab.errors import ConfigError, DataError
+from lab.evidence.base import Evidence
+from lab.evidence.weights import ByEvidence
 from lab.skip.base import IntArray
 
+OF_WEIGHTS = 1  # marks the draws of a pack's weights, which those of its first sample do not share
 AssignIds = Callable[[np.ndarray, np.random.Generator], np.ndarray]  # tokens of a run -> rotary ids
 
 
@@ -35,10 +38,12 @@ class Pack:
     `lengths` are those of its runs, each a causal row to attention. `position_ids` is None where ids count from 0 in
     every run; `anchors` holds the index of each run's anchor, -1 for none, or is None where there are no anchors.
     `selected` counts, where sentences are selected, the runs, those without an impactful sentence, and those shorter
-    than the budget.
+    than the budget. `distances` are the targets' evidence distances, and `dropped` the scored targets without a loss;
+    each is None where it is not asked for.
 
     Shapes: `tokens`, `targets`, `position_ids` int64 (pack_tokens,), padding at the end with token 0, target IGNORE and
-    id 0; `state` int64 (1 + look_ahead,) of the stream after this pack.
+    id 0; `distances` int64 and `dropped` bool, as `tokens`; `state` int64 (1 + look_ahead,) of the stream after this
+        pack.
     """
 
     tokens: np.ndarray
@@ -49,6 +54,8 @@ class Pack:
     position_ids: np.ndarray | None = None
     anchors: tuple[int, ...] | None = None
     selected: tuple[int, int, int] | None = None
+    distances: np.ndarray | None = None
+    dropped: np.ndarray | None = None
 
 
 @dataclass(eq=False, kw_only=True)
@@ -64,6 +71,8 @@ class PackSettings:
     arrangement: Arrangement = field(default_factory=Arrangement)
     skip: AssignIds | None = None
     selection: Selection | None = None
+    evidence: Evidence | None = None
+    weights: ByEvidence | None = None
 
 
 class PackStream:
@@ -176,7 +185,13 @@ class PackStream:
         if selection is not None:
             short = sum(len(run.tokens) < selection.budget for run in runs)
             selected = len(runs), sum(not run.matched for run in runs), short
-        return Pack(tokens, targets, lengths, self.stream, self.state(), ids, anchors, selected)
+        distances = dropped = None
+        if self.settings.evidence is not None:
+            distances = self.settings.evidence.distances(tokens, targets, lengths)
+            if self.settings.weights is not None:
+                generator = np.random.default_rng([self.settings.seed, chosen[0], OF_WEIGHTS])
+                dropped = self.settings.weights.dropped(distances, targets != IGNORE, generator)
+        return Pack(tokens, targets, lengths, self.stream, self.state(), ids, anchors, selected, distances, dropped)
 
 
 @dataclass(frozen=True, eq=False)

@@ -6,7 +6,8 @@ metrics.jsonl     one object per logged step
 probes.jsonl      one object per probed length, and one per probe; `failed`, the reason, where a probe failed
 cases/            every test of every probe, one file per probe
 counts.npz        `lengths`, the histogram of segment lengths, `f`, the position frequency, `tokens`, consumed,
-                  `supervised`, targets by visible context, `supervised_f`, and `weights`, of the loss, where planned
+                  `supervised`, targets by visible context, `supervised_f`, and `weights`, of the loss, where planned;
+                  `g`, the demand, and `g_unweighted`, without loss weights
 counts/           the same at every probe, compressed: tokens-000000250000.npz; lab.counts.SavedCounts reads both
 checkpoints/      see lab.train.checkpoints
 tokenizer.json    a copy of the shards' own; with it and the haystack, a copy of the folder is probed without the shards
@@ -154,6 +155,7 @@ def packed_counts(counts: PositionCounts, save: Callable[..., None] = np.savez) 
     targets: Record = {"supervised": counts.supervised, "supervised_f": counts.supervised_f()}
     if counts.weights is not None:
         targets["weights"] = counts.weights
+    targets |= {"g": counts.g(), "g_unweighted": counts.evidence}
     save(buffer, lengths=counts.lengths, f=counts.frequency(), tokens=counts.tokens, **targets)
     return buffer.getvalue()
 

@@ -25,6 +25,7 @@ from lightning.pytorch.callbacks import Callback
 from lab.command import Bar, show
 from lab.config import Experiment
 from lab.counts import PositionCounts
+from lab.counts.pairs import sum_to_the_end
 from lab.counts.position_counts import COUNTED
 from lab.errors import MissingPackage, first_line
 from lab.launch import sum_over_ranks
@@ -59,6 +60,7 @@ class Counting:
         """Count a pack."""
         self.here.add_runs(batch["lengths"], batch["counted"], batch["anchors"])
         self.here.add_targets(batch["supervised"])
+        self.here.add_evidence(batch["evidence"], batch["demand"])
         if self.selects:
             self.selected_here += batch["selected"]
 
@@ -205,12 +207,17 @@ class Recording(Callback):
 
 
 def frequency_metrics(counts: PositionCounts, positions: Mapping[str, int]) -> dict[str, float]:
-    """Read f and the supervised f at the chosen positions, by name, and f's shares at i <= L/2 and i >= 3L/4 of L."""
+    """Read f and the supervised f at the chosen positions, by name, and f's shares at i <= L/2 and i >= 3L/4 of L.
+
+    g_from_0.5L is the demand at distances of L // 2 and more, the sum of g there.
+    """
     frequency = counts.frequency()
     supervised = counts.supervised_f()
     window = counts.max_len
     metrics: dict[str, float] = {name: int(frequency[position]) for name, position in positions.items()}
     metrics |= {f"supervised_{name}": supervised[position].item() for name, position in positions.items()}
+    beyond = sum_to_the_end(counts.g())
+    metrics |= {name.replace("f_at", "g_from"): beyond[position].item() for name, position in positions.items()}
     metrics["share_le_half"] = counts.share(0, window // 2)
     metrics["share_ge_three_quarters"] = counts.share(-(-3 * window // 4), window)
     return metrics

@@ -18,10 +18,15 @@ PACKS = [  # lengths, ids, anchors, targets by visible context
 ]
 
 
+def asked(number):
+    """Count some targets by evidence distance, and what they weigh."""
+    return {"evidence": np.array([0, number, 3]), "demand": np.array([0, number // 2, 2])}
+
+
 def batch_of(number):
     lengths, ids, anchors, targets = PACKS[number]
     ids = None if ids is None else np.array(ids)
-    return {"lengths": lengths, "counted": ids, "anchors": anchors, "supervised": np.array(targets)}
+    return {"lengths": lengths, "counted": ids, "anchors": anchors, "supervised": np.array(targets), **asked(number)}
 
 
 def count(numbers, weights=None, before=None):
@@ -41,6 +46,7 @@ def expected(numbers):
         lengths, ids, anchors, targets = PACKS[number]
         total.add_runs(lengths, None if ids is None else np.array(ids), anchors)
         total.add_targets(np.array(targets))
+        total.add_evidence(**asked(number))
     return total
 
 

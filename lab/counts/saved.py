@@ -1,0 +1,59 @@
+"""Counts in a file, and f at one position of counts of any kind."""
+
+from __future__ import annotations
+
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from lab.counts.position_counts import FloatArray, IntArray, PositionCounts
+from lab.errors import CheckpointError
+
+
+@dataclass(frozen=True, eq=False)
+class SavedCounts:
+    """The contents of a counts.npz, or of a file in counts/ of a run folder.
+
+    Shapes: `lengths`, segments of each length, int64 (max_len + 1,); `f` int64 (max_len,); `g` and `g_unweighted`, the
+        demand with and without loss weights (max_len,), None in records from before it was counted.
+    """
+
+    lengths: IntArray
+    f: IntArray
+    tokens: int
+    g: IntArray | FloatArray | None = None
+    g_unweighted: IntArray | None = None
+
+    @classmethod
+    def read(cls, path: Path) -> SavedCounts:
+        """Read a file.
+
+        Raises: CheckpointError.
+        """
+        try:
+            with path.open("rb") as opened, np.load(opened) as file:
+                return cls(file["lengths"], file["f"], int(file["tokens"]), file.get("g"), file.get("g_unweighted"))
+        except (OSError, ValueError, TypeError, KeyError, EOFError, zipfile.BadZipFile) as error:
+            reason = str(error).strip("'\"") or type(error).__name__
+            raise CheckpointError(f"{path}: cannot be read ({reason}); restore it") from error
+
+    def frequency(self) -> IntArray:
+        """Return f(i) for 0 <= i < max_len."""
+        return self.f
+
+
+Counted = PositionCounts | SavedCounts
+
+
+def f_at(counts: Counted | None, i: int) -> int | None:
+    """Return f(i); None where nothing was counted: without a counter, or where `i` is beyond what it holds.
+
+    Example:
+        >>> saved = SavedCounts(np.array([0, 1, 0, 1]), np.array([4, 2, 1]), 4)
+        >>> f_at(saved, 1), f_at(saved, 3), f_at(None, 1)
+        (2, None, None)
+    """
+    f = () if counts is None else counts.frequency()
+    return int(f[i]) if 0 <= i < len(f) else None

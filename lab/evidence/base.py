@@ -1,0 +1,65 @@
+"""The base class of evidence methods, and the layout of a pack in which they look for evidence.
+
+A target is the token that follows an index of a run. So the tokens of a run and the target of its last index make one
+sequence, and the target of index i is at place i + 1 of it. Its evidence distance d says that the evidence is the token
+at place i + 1 - d, which attention sees from index i at relative position d - 1. A target without evidence has d = 0.
+
+    run        a b c a | targets b c a b        sequence   a b c a b
+    distances of the targets b c a b, evidence an earlier copy of two tokens     0 0 3 3
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from lab.schema import Section
+
+IntArray = npt.NDArray[np.int64]
+IGNORE = -100  # target of a token that is not scored; the value that torch's own loss ignores
+NONE = -1  # at the end of the sequence of a run whose last index has no target
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evidence(Section, ABC):
+    """The parameters of an evidence method, and the distances that it finds."""
+
+    @property
+    @abstractmethod
+    def method(self) -> str:
+        """Name of the method in the config."""
+
+    @abstractmethod
+    def distances(self, tokens: IntArray, targets: IntArray, lengths: Sequence[int]) -> IntArray:
+        """Find the evidence distance of each target of packed runs, in tokens; 0 where there is none.
+
+        Shapes: int64 (tokens,), padding after the runs included -> int64 (tokens,).
+        """
+
+
+@dataclass(frozen=True, eq=False)
+class Sequences:
+    """The sequences of packed runs, end to end.
+
+    Shapes: `tokens`, one more for each run, NONE where there is none; `ends`, where the sequence of each token ends;
+        `targets`, the place of each target of the runs, int64.
+    """
+
+    tokens: IntArray
+    ends: IntArray
+    targets: IntArray
+
+    @classmethod
+    def of(cls, tokens: IntArray, targets: IntArray, lengths: Sequence[int]) -> Sequences:
+        """Lay out the runs of a pack."""
+        sizes = np.asarray(lengths, dtype=np.int64)
+        stops = np.cumsum(sizes)
+        lasts = targets[stops - 1]
+        out = np.insert(tokens[: stops[-1]], stops, np.where(lasts == IGNORE, NONE, lasts))
+        numbers = np.arange(len(sizes))
+        ends = np.repeat(stops + numbers + (lasts != IGNORE), sizes + 1)
+        return cls(out, ends, np.arange(1, stops[-1] + 1) + np.repeat(numbers, sizes))

@@ -1,0 +1,15 @@
+"""The table of evidence methods."""
+
+from typing import TYPE_CHECKING, Annotated, TypeAlias, Union
+
+from pydantic import Field
+
+from lab.evidence.base import Evidence
+from lab.evidence.repeat import Repeat
+
+EVIDENCE_METHODS: dict[str, type[Evidence]] = {"repeat": Repeat}
+
+if TYPE_CHECKING:
+    EvidenceConfig: TypeAlias = Evidence
+else:  # the table is the one place that lists the methods
+    EvidenceConfig = Annotated[Union[tuple(EVIDENCE_METHODS.values())], Field(discriminator="method")]  # noqa: UP007

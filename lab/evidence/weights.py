@@ -1,0 +1,78 @@
+"""Loss weights by evidence: targets whose evidence lies at other distances than those to keep have no loss.
+
+`keep` lists intervals of evidence distances, both ends included. A target with evidence outside them is *outside*; one
+without evidence never is. Of the outside targets of a pack, each is chosen with the probability `fraction`. Which
+targets lose their loss depends on `control`. A control takes it off as many as were chosen, all where a pack has fewer:
+
+    none     those chosen
+    near     random ones whose evidence lies nearer than that of any outside distance
+    random   random ones of all scored targets, wherever their evidence lies, or without any
+
+    keep [[0, 2]]   distances 0 2 3 1 0 3    none: the 2 at distance 3; near: 2 of the 2 at distances 1 and 2
+
+The draws depend on the seed and on the pack alone, so a run and its control read the same packs in the same order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+import numpy as np
+import numpy.typing as npt
+from annotated_types import Gt, Le
+
+from lab.evidence.base import IntArray
+from lab.schema import Section
+
+Flags = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ByEvidence(Section):
+    """Which targets have a loss, by the distance of their evidence."""
+
+    by: Literal["evidence"] = "evidence"
+    keep: tuple[tuple[int, int], ...]
+    """Intervals of evidence distances whose targets keep their loss, in tokens, both ends included."""
+    fraction: Annotated[float, Gt(0), Le(1)] = 1.0
+    """Share of the targets outside that lose their loss."""
+    control: Literal["none", "near", "random"] = "none"
+    """Which targets lose it: those outside, as many random nearer ones, or as many random ones of all."""
+
+    def rules(self) -> Iterator[str]:
+        """Require rising intervals without overlap, from 0 or more on."""
+        bounds = [bound for interval in self.keep for bound in interval]
+        if not bounds or bounds[0] < 0 or any(low > high for low, high in self.keep):
+            yield self.fault("keep", "must be intervals [low, high] with 0 <= low <= high; for instance [[0, 96]]")
+        elif any(low <= before[1] for before, (low, _) in zip(self.keep, self.keep[1:])):
+            yield self.fault("keep", "must be intervals that rise and do not overlap; join or sort them")
+        elif self.control == "near" and bounds[1] < 1:
+            yield self.fault("control", "needs nearer targets; raise the end of the first interval of keep")
+
+    def outside(self, distances: IntArray) -> Flags:
+        """Find the distances outside the intervals; 0, no evidence, is never outside."""
+        inside = distances == 0
+        for low, high in self.keep:
+            inside |= (distances >= low) & (distances <= high)
+        return ~inside
+
+    def dropped(self, distances: IntArray, scored: Flags, generator: np.random.Generator) -> Flags:
+        """Choose the targets of a pack that lose their loss.
+
+        Shapes: evidence distances int64 (tokens,), scored (tokens,) -> (tokens,).
+        """
+        out = np.zeros(len(distances), dtype=np.bool_)
+        places = np.flatnonzero(scored & self.outside(distances))
+        if self.fraction < 1:
+            places = places[generator.random(len(places)) < self.fraction]
+        if self.control != "none" and len(places):
+            eligible = scored
+            if self.control == "near":
+                low, high = self.keep[0]
+                eligible = scored & (distances >= max(low, 1)) & (distances <= high)
+            others = np.flatnonzero(eligible)
+            places = generator.choice(others, min(len(places), len(others)), replace=False)
+        out[places] = True
+        return out

@@ -1,0 +1,72 @@
+"""Evidence by repetition against values worked by hand and a search by definition."""
+
+import numpy as np
+import pytest
+
+from lab.evidence.repeat import Repeat
+from tests.evidence import brute
+
+IGNORE = -100
+
+
+def found(tokens, last, n=3):
+    """Return the distances of one run whose last target is given."""
+    targets = np.array([*tokens[1:], last])
+    return Repeat(tokens=n).distances(np.array(tokens), targets, [len(tokens)]).tolist()
+
+
+def test_worked_by_hand():
+    # places 0 1 2 3 4 5 6 7 8: the block 1 2 3 is 5 places later again, so its targets at places 5, 6 and 7 have d = 5
+    assert found([1, 2, 3, 7, 8, 1, 2, 3], 9) == [0, 0, 0, 0, 5, 5, 5, 0]
+    # the last target ends a block too, and is left out where it is not scored
+    assert found([1, 2, 3, 7, 1, 2], 3) == [0, 0, 0, 4, 4, 4]
+    assert found([1, 2, 3, 7, 1, 2], IGNORE) == [0, 0, 0, 0, 0, 0]
+    # the nearest of two copies; copies may overlap: 4 4 4 at places 0 .. 2 and 1 .. 3
+    assert found([1, 2, 3, 1, 2, 3, 5, 1, 2, 3], IGNORE) == [0, 0, 3, 3, 3, 0, 4, 4, 4, 0]
+    assert found([4, 4, 4, 4], IGNORE) == [1, 1, 1, 0]
+    # blocks of two
+    assert found([7, 8, 9, 7], 8, n=2) == [0, 0, 3, 3]
+
+
+def test_a_copy_in_another_run_is_no_evidence():
+    tokens = np.array([1, 2, 3, 1, 2, 3, 1, 2, 3])
+    targets = np.array([2, 3, IGNORE, 2, 3, 1, 2, 3, IGNORE])
+    assert Repeat().distances(tokens, targets, [3, 6]).tolist() == [0, 0, 0, 0, 0, 3, 3, 3, 0]
+
+
+def pack_of(generator, vocabulary, padding=5):
+    """Draw a pack of runs with some targets that are not scored, and padding."""
+    lengths = generator.integers(1, 40, 12).tolist()
+    n = sum(lengths)
+    tokens = np.zeros(n + padding, dtype=np.int64)
+    targets = np.full(n + padding, IGNORE)
+    tokens[:n] = vocabulary[generator.integers(0, len(vocabulary), n)]
+    targets[: n - 1] = tokens[1:n]
+    ends = np.cumsum(lengths) - 1
+    targets[ends] = np.where(generator.random(len(ends)) < 0.5, IGNORE, vocabulary[0])
+    targets[np.flatnonzero(generator.random(n) < 0.1)] = IGNORE
+    return tokens, targets, lengths
+
+
+@pytest.mark.parametrize("n", [2, 3, 5, 16])
+@pytest.mark.parametrize("largest", [3, 150_000], ids=["few_types", "ids_to_150000"])
+def test_random_packs_equal_the_search_by_definition(n, largest):
+    generator = np.random.default_rng(n)
+    vocabulary = np.linspace(0, largest, 4).astype(np.int64)
+    some = 0
+    for _ in range(10):
+        tokens, targets, lengths = pack_of(generator, vocabulary)
+        distances = Repeat(tokens=n).distances(tokens, targets, lengths)
+        expected = [
+            brute.repeat(sequence, place, n)
+            for sequence, scored in brute.runs_of(tokens, targets, lengths)
+            for place in range(1, len(scored))
+            if place < len(sequence)
+        ]
+        scored = np.flatnonzero(targets != IGNORE)
+        # a run whose last target is missing has one place less than tokens
+        inside = np.delete(np.arange(sum(lengths)), [e - 1 for e in np.cumsum(lengths) if targets[e - 1] == IGNORE])
+        assert distances[inside].tolist() == expected
+        assert not distances[sum(lengths) :].any()
+        some += np.count_nonzero(distances[scored])
+    assert some or n == 16
