@@ -10,10 +10,13 @@ from lab.data.module import PackedData
 from lab.jobs import is_finished
 from lab.loading import open_model
 from lab.schema import read_yaml
+from lab.sweep.planning import plan
 from lab.train import session
 from tests.fits import UNPROBED, assert_same_run, exact_metrics, load, records, settings_of, train
+from tests.forked import ROOT
 from tests.ranks import train as train_as_rank
 
+SWEEPS = [path for path in sorted((ROOT / "sweeps").rglob("*.yaml")) if "configs/cpu_" in path.read_text()]
 AUTO = "--train.precision=auto"
 SHORT = (*UNPROBED, "--train.tokens=6144", "--train.checkpoint_every_tokens=2048")
 TIMES = {  # seconds of a step in float32 and bfloat16, and what is faster by more than 3%
@@ -23,6 +26,12 @@ TIMES = {  # seconds of a step in float32 and bfloat16, and what is faster by mo
     "alike": (0.1, 0.1, "fp32"),
     "slower": (0.1, 1.3, "fp32"),
 }
+
+
+@pytest.mark.parametrize("path", SWEEPS, ids=lambda path: path.stem)
+def test_sweeps_of_configs_that_leave_it_open_set_the_precision(path, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    assert {run.experiment.train.precision for run in plan(path, {}, seeds=1)} == {"fp32"}
 
 
 @pytest.fixture(scope="module")
