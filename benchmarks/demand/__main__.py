@@ -33,6 +33,7 @@ METHODS = {  # experiments whose runs are evaluated under distance methods too
     2: ("string:shift=64,window=32", "dca:train_len=128,chunk=96", "rerope:window=48"),
 }
 WINDOWS = {4: ("--window=192",)}  # prompts of one length for models of several windows
+GAPPED = (5,)  # experiments whose runs are also asked with gaps in the ids
 EVALUATED = 8  # the methods, under which the runs of 1 and 2 are evaluated with them
 SETTINGS = {"run.folder": "runs/demand"}
 
@@ -40,7 +41,7 @@ SETTINGS = {"run.folder": "runs/demand"}
 def main() -> int:
     """Run the command line and return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("experiment", type=int, choices=(1, 2, 3, 4, 7, 8), metavar="N")
+    parser.add_argument("experiment", type=int, choices=(1, 2, 3, 4, 5, 7, 8), metavar="N")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--seeds", type=int)
     parser.add_argument("--results", action="store_true")
@@ -94,6 +95,14 @@ def evaluate(runs: Sequence[PlannedRun], experiment: int, jobs: int) -> int:
         words += [f"--seed={run.experiment.run.seed}", *(f"--distance={method}" for method in ("plain", *methods))]
         words += WINDOWS.get(experiment, ())
         queue.append(Job(run.path.name, words, run.path / "distance.log"))
+    status = run_jobs(queue, jobs)
+    if status or experiment not in GAPPED:
+        return status
+    module = [sys.executable, "-m", "benchmarks.demand.gapped"]
+    queue = [
+        Job(run.path.name, [*module, str(run.path), f"--seed={run.experiment.run.seed}"], run.path / "gapped.log")
+        for run in runs
+    ]
     return run_jobs(queue, jobs)
 
 

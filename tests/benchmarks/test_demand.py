@@ -4,10 +4,15 @@ import json
 import math
 
 import pytest
+import torch
 
+from benchmarks.demand.gapped import Gapped, first_after
 from benchmarks.demand.results import arm_of, describe
 from eval.engine.records import pack
+from lab.probe.config import ProbeConfig
+from lab.probe.effective_distance import DistanceProbe
 from lab.schema import format_yaml
+from tests.probe.test_one_number import HAYSTACK
 
 
 def record(place, name, weights, seed, log_prob, reach):
@@ -68,3 +73,31 @@ def test_arms_and_paired_tests(tmp_path, capsys):
 )
 def test_arms_are_named_by_their_weights(weights, name):
     assert arm_of({"weights": weights}) == name
+
+
+class Recorder:
+    """A decoder that keeps the ids of its last call."""
+
+    def __call__(self, tokens, position_ids, targets, summed):
+        self.ids = position_ids
+        return torch.zeros(tokens.shape)
+
+
+@pytest.mark.parametrize("gap", [0, 50])
+def test_the_gap_follows_the_number(bpe, gap):
+    config = ProbeConfig(digits=3, distance_tests=4)
+    probe = DistanceProbe(config, bpe, HAYSTACK, window=160, stop_id=None)
+    cases = [probe.case(60, test) for test in range(4)]
+    places = torch.tensor([[first_after(case, 60)] for case in cases])
+    tokens = torch.tensor([case.prompt_ids for case in cases])
+    recorder = Recorder()
+    Gapped(recorder, gap, places).losses(tokens, tokens)
+    for case, ids in zip(cases, recorder.ids.tolist(), strict=True):
+        (jump,) = [k for k in range(1, len(ids)) if ids[k] != ids[k - 1] + 1] or [int(places[cases.index(case)])]
+        assert ids[jump] == jump + gap
+        before = bpe.decode(case.prompt_ids[:jump])
+        assert before.endswith(f"{case.numbers[0]}."), "all of the needle, and nothing after it"
+        number = bpe.encode(f" {case.numbers[0]}", add_special_tokens=False).ids
+        first = len(case.prompt_ids) - 1 - 60
+        assert case.prompt_ids[first : first + 3] == number[-3:], "its digits"
+        assert ids[-1] - ids[first] == 60 + gap
