@@ -41,7 +41,7 @@ from lab.train.arms import FREE_TO_CHANGE
 
 AUTO = "auto"  # the run.name that is replaced
 DIGITS = 8
-ONCE_DEFAULT = {"probe.answer_budget": 64, "probe.batch": 64, "weights.by": "evidence"}  # when first runs were named
+ONCE_DEFAULT = {"probe.answer_budget": 64, "probe.batch": 64}  # defaults when the first runs were named
 ONCE_NAMED = ("probe.batch",)  # free to change only since then
 LOGGED_EIGHTHS = (1, 2, 4, 6)  # of the window, where f is logged
 WeightsConfig = Annotated[ByEvidence | ByContext, Field(discriminator="by")]

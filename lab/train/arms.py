@@ -113,7 +113,7 @@ def n_arms(settings: Mapping[str, Row], keys: Sequence[str]) -> int:
     return len({tuple(str(each.get(key)) for key in keys) for each in settings.values()})
 
 
-def mean_with_limits(values: Sequence[float]) -> tuple[float, float, float]:
+def mean_with_limits(values: Sequence[float], confidence: float = CONFIDENCE) -> tuple[float, float, float]:
     """Return the mean over seeds and its limits, which are nan where there are none.
 
     Example:
@@ -126,5 +126,5 @@ def mean_with_limits(values: Sequence[float]) -> tuple[float, float, float]:
     mean = statistics.fmean(values)
     if n < 2 or len(set(values)) == 1:
         return mean, math.nan, math.nan
-    low, high = stats.t.interval(CONFIDENCE, n - 1, loc=mean, scale=stats.sem(values))
+    low, high = stats.t.interval(confidence, n - 1, loc=mean, scale=stats.sem(values))
     return mean, float(low), float(high)
