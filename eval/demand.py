@@ -123,7 +123,7 @@ def count(place: Path, options: DemandOptions, given: Mapping[str, Any]) -> tupl
     packs = map(next, itertools.cycle([data.stream(j) for j in range(data.n_streams)]))
     with Bar(total=wanted, desc="read", unit="tok", unit_scale=True, leave=False) as bar:
         while bar.n < wanted:
-            batch = to_batch(next(packs), data.weights)
+            batch = to_batch(next(packs))
             counting.add(batch)
             bar.update(sum(batch["lengths"]))
     counts = counting.here
