@@ -177,7 +177,7 @@ def step_seconds(experiment: Experiment, data: PackedData) -> tuple[float, float
     The pack must be a real one: short segments slow bfloat16 down.
     """
     data.setup("fit")
-    batch = to_batch(next(data.stream(0)), data.weights)
+    batch = to_batch(next(data.stream(0)))
     module = make_module(experiment, torch.device("cpu"), trained=True)
     module.decoder = module.make_decoder(0)
     spent: dict[bool, list[float]] = {False: [], True: []}
