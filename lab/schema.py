@@ -38,7 +38,7 @@ T = TypeVar("T")
 
 MOST = 10**15  # of anything counted; a thousand times the tokens of the longest trainings
 LONGEST_NAME, LONGEST_PATH = 200, 4000  # bytes; file systems allow 255, of which temporary names take some, and 4095
-TAGS = ("name", "method")  # keys that select a member of a tagged union
+TAGS = ("name", "method", "by")  # keys that select a member of a tagged union
 UNKNOWN = ("unexpected_keyword_argument", "extra_forbidden")  # pydantic's errors of a key that is no setting
 WORDS = {  # of pydantic's messages, in ours
     "Input should be '": "must be one of '",
@@ -183,7 +183,7 @@ def located(root: Any, location: Sequence[Any]) -> tuple[Any, list[Any], Any]:
 def members_of(hint: Any) -> dict[Any, Any]:
     """Return the config classes that a field's type admits, by tag: one for a section, several for a tagged union."""
     if isinstance(hint, type) and issubclass(hint, Section):
-        return {getattr(hint, "method", getattr(hint, "name", None)): hint}
+        return {next((getattr(hint, tag) for tag in TAGS if hasattr(hint, tag)), None): hint}
     return {tag: found for part in get_args(hint) for tag, found in members_of(part).items()}
 
 

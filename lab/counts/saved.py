@@ -17,7 +17,8 @@ class SavedCounts:
     """The contents of a counts.npz, or of a file in counts/ of a run folder.
 
     Shapes: `lengths`, segments of each length, int64 (max_len + 1,); `f` int64 (max_len,); `g` and `g_unweighted`, the
-        demand with and without loss weights (max_len,), None in records from before it was counted.
+        demand with and without loss weights (max_len,), None in records from before it was counted; `targets` is
+        the sum of all loss weights.
     """
 
     lengths: IntArray
@@ -25,6 +26,7 @@ class SavedCounts:
     tokens: int
     g: IntArray | FloatArray | None = None
     g_unweighted: IntArray | None = None
+    targets: float = 0
 
     @classmethod
     def read(cls, path: Path) -> SavedCounts:
@@ -34,7 +36,9 @@ class SavedCounts:
         """
         try:
             with path.open("rb") as opened, np.load(opened) as file:
-                return cls(file["lengths"], file["f"], int(file["tokens"]), file.get("g"), file.get("g_unweighted"))
+                targets = file["supervised_f"][0].item() if "supervised_f" in file else 0
+                sums = int(file["tokens"]), file.get("g"), file.get("g_unweighted"), targets
+                return cls(file["lengths"], file["f"], *sums)
         except (OSError, ValueError, TypeError, KeyError, EOFError, zipfile.BadZipFile) as error:
             reason = str(error).strip("'\"") or type(error).__name__
             raise CheckpointError(f"{path}: cannot be read ({reason}); restore it") from error

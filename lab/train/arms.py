@@ -40,6 +40,7 @@ FREE_TO_CHANGE = (  # settings, or sections, that do not change what a run compu
     "run.folder",
     "run.name",
 )
+LEFT_OPEN = ("train.precision", "auto")  # takes what the run began with
 NOT_OF_THE_ARM = ("run.", "track.", "train.threads", "train.devices", "train.accelerator", "probe.batch")
 ONLY = "all"  # name of an arm without others
 
@@ -54,7 +55,7 @@ def changes(before: dict[str, Any], now: dict[str, Any]) -> Iterator[tuple[str, 
     old = flatten(before)
     new = flatten(now)
     for key in sorted(old.keys() | new.keys()):
-        if old.get(key) != new.get(key) and not key.startswith(FREE_TO_CHANGE):
+        if old.get(key) != new.get(key) and not key.startswith(FREE_TO_CHANGE) and (key, new.get(key)) != LEFT_OPEN:
             yield key, old.get(key), new.get(key)
 
 
@@ -113,7 +114,7 @@ def n_arms(settings: Mapping[str, Row], keys: Sequence[str]) -> int:
     return len({tuple(str(each.get(key)) for key in keys) for each in settings.values()})
 
 
-def mean_with_limits(values: Sequence[float]) -> tuple[float, float, float]:
+def mean_with_limits(values: Sequence[float], confidence: float = CONFIDENCE) -> tuple[float, float, float]:
     """Return the mean over seeds and its limits, which are nan where there are none.
 
     Example:
@@ -126,5 +127,5 @@ def mean_with_limits(values: Sequence[float]) -> tuple[float, float, float]:
     mean = statistics.fmean(values)
     if n < 2 or len(set(values)) == 1:
         return mean, math.nan, math.nan
-    low, high = stats.t.interval(CONFIDENCE, n - 1, loc=mean, scale=stats.sem(values))
+    low, high = stats.t.interval(confidence, n - 1, loc=mean, scale=stats.sem(values))
     return mean, float(low), float(high)

@@ -25,7 +25,8 @@ def test_a_model_of_transformers(hugging_face_folder, bpe, tmp_path, monkeypatch
     """The gain is the difference of the losses that transformers itself computes of both contexts."""
     transformers = pytest.importorskip("transformers")
     monkeypatch.chdir(tmp_path)
-    texts = [" ".join(f"{word} {n % 7}." for n in range(7)) for word in ("alpha", "beta", "gamma")]
+    generator = np.random.default_rng(0)
+    texts = ["".join(generator.choice([*"abcd"], 60)) for _ in range(4)]
     (tmp_path / "texts.jsonl").write_text("".join(json.dumps({"body": text}) + "\n" for text in texts))
     words = [str(hugging_face_folder), "--text=texts.jsonl", "--text_field=body", "--evidence=repeat:tokens=2", *QUICK]
     bins, reach = rows_of([word.replace("targets=12", "targets=9999") for word in words], capsys)

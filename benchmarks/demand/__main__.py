@@ -1,0 +1,116 @@
+"""Train and evaluate an experiment of docs/demand.md, or print its results.
+
+    python -m benchmarks.demand N [--jobs=2] [--seeds=5]       train what is missing and add it to the records
+    python -m benchmarks.demand N --results [-o FOLDER]        tables, tests and pictures of what is recorded
+
+N is the number of an experiment, whose runs are those of sweeps/demand_N.yaml; 8 has those of 1 and 2. Seed after seed,
+every arm is trained and then evaluated by eval.distance: 64 tests at each of 14 distances, with prompts of the seed's
+own. Then the seed's records are added to benchmarks/demand/records/N.jsonl.xz. Runs that are there are not trained
+again. After Ctrl-C or a crash the same command continues. Runs lie in runs/demand.
+
+Exit status: 0 done; 1 a run failed; 75 stopped, to be continued.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from benchmarks.demand.results import describe
+from eval.engine.records import pack, unpacked
+from lab.errors import LabError
+from lab.jobs import Job, is_finished, run_jobs
+from lab.sweep.planning import PlannedRun, plan
+
+RECORDS = Path("benchmarks/demand/records")
+DISTANCES = "--distances=24,36,48,60,72,84,96,108,120,132,144,156,168,179"
+METHODS = {  # experiments whose runs are evaluated under distance methods too
+    1: ("string:shift=64,window=32", "dca:train_len=128,chunk=96", "rerope:window=48"),
+    2: ("string:shift=64,window=32", "dca:train_len=128,chunk=96", "rerope:window=48"),
+}
+WINDOWS = {4: ("--window=192",)}  # prompts of one length for models of several windows
+GAPPED = (5,)  # experiments whose runs are also asked with gaps in the ids
+EVALUATED = 8  # the methods, under which the runs of 1 and 2 are evaluated with them
+SETTINGS = {"run.folder": "runs/demand"}
+
+
+def main() -> int:
+    """Run the command line and return the exit status."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("experiment", type=int, choices=(1, 2, 3, 4, 5, 7, 8), metavar="N")
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--seeds", type=int)
+    parser.add_argument("--results", action="store_true")
+    parser.add_argument("-o", dest="folder", type=Path)
+    options = parser.parse_args()
+    if options.results or options.experiment == EVALUATED:
+        try:
+            describe(options.experiment, RECORDS, options.folder)
+        except LabError as error:
+            parser.error(str(error))
+        return 0
+    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // options.jobs)))
+    table = RECORDS / f"{options.experiment}.jsonl.xz"
+    runs = plan(Path(f"sweeps/demand_{options.experiment}.yaml"), SETTINGS, seeds=options.seeds)
+    known = recorded(table)
+    waiting = sorted((run for run in runs if run.path.name not in known), key=lambda run: run.experiment.run.seed)
+    for seed, group in itertools.groupby(waiting, key=lambda run: run.experiment.run.seed):
+        arms = list(group)
+        print(f"experiment {options.experiment}, seed {seed}: {len(arms)} runs", flush=True)
+        status = train(arms, options.jobs) or evaluate(arms, options.experiment, options.jobs)
+        if status:
+            return status
+        add(table, [run.path for run in arms])
+    return 0
+
+
+def recorded(table: Path) -> set[str]:
+    """Name the runs of a table."""
+    if not table.exists():
+        return set()
+    with unpacked([table]) as runs:
+        return {run.name for run in runs}
+
+
+def train(runs: Sequence[PlannedRun], jobs: int) -> int:
+    """Train runs, so many at once."""
+    unfinished = [run for run in runs if not is_finished(run.experiment)]
+    for run in unfinished:
+        run.path.mkdir(parents=True, exist_ok=True)
+    return run_jobs([Job(run.path.name, run.words(jobs), run.path / "fit.log") for run in unfinished], jobs)
+
+
+def evaluate(runs: Sequence[PlannedRun], experiment: int, jobs: int) -> int:
+    """Measure reach under plain distance, and under methods where the loss is untouched or has no control."""
+    queue = []
+    for run in runs:
+        weights = run.experiment.weights
+        is_control = weights is not None and weights.control != "none"
+        methods = () if is_control else METHODS.get(experiment, ())
+        words = [sys.executable, "-m", "eval.distance", str(run.path), DISTANCES, "--tests=64", "--batch=64"]
+        words += [f"--seed={run.experiment.run.seed}", *(f"--distance={method}" for method in ("plain", *methods))]
+        words += WINDOWS.get(experiment, ())
+        queue.append(Job(run.path.name, words, run.path / "distance.log"))
+    status = run_jobs(queue, jobs)
+    if status or experiment not in GAPPED:
+        return status
+    module = [sys.executable, "-m", "benchmarks.demand.gapped"]
+    queue = [
+        Job(run.path.name, [*module, str(run.path), f"--seed={run.experiment.run.seed}"], run.path / "gapped.log")
+        for run in runs
+    ]
+    return run_jobs(queue, jobs)
+
+
+def add(table: Path, runs: Sequence[Path]) -> None:
+    """Add runs to a table."""
+    with unpacked([table] if table.exists() else []) as before:
+        pack([*before, *runs], table)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

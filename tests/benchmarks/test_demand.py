@@ -1,0 +1,103 @@
+"""The results of the experiments on demand, from records made by hand."""
+
+import json
+import math
+
+import pytest
+import torch
+
+from benchmarks.demand.gapped import Gapped, first_after
+from benchmarks.demand.results import arm_of, describe
+from eval.engine.records import pack
+from lab.probe.config import ProbeConfig
+from lab.probe.effective_distance import DistanceProbe
+from lab.schema import format_yaml
+from tests.probe.test_one_number import HAYSTACK
+
+
+def record(place, name, weights, seed, log_prob, reach):
+    """Write a run's records: two distances, and reach from the first, 24, to the last, 179."""
+    run = place / name
+    (run / "eval").mkdir(parents=True)
+    (run / "config.yaml").write_text(format_yaml({"run": {"seed": seed}, "weights": weights}))
+    about = {"method": "rope+plain"}
+    rows = [{**about, "metric": "found_by_distance", "distance": 36, "score": 1.0, "log_prob": -0.5}]
+    rows.append({**about, "metric": "found_by_distance", "distance": 120, "score": 0.5, "log_prob": log_prob})
+    ends = {"first_distance": 24, "last_distance": 179}
+    rows.append({**about, "metric": "reach", "reach": reach, **ends})
+    (run / "eval" / "distance-1.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return run
+
+
+def by_evidence(control):
+    return {"by": "evidence", "keep": [[0, 96]], "control": control, "fraction": 1.0}
+
+
+def test_arms_and_paired_tests(tmp_path, capsys):
+    runs = []
+    for seed, shift in enumerate((0.0, 0.2, -0.2)):
+        runs.append(record(tmp_path, f"u{seed}", None, seed, -1.0 + shift, 140.0))
+        runs.append(record(tmp_path, f"f{seed}", by_evidence("none"), seed, -4.0 + 2 * shift, None if seed else 110.0))
+        runs.append(record(tmp_path, f"n{seed}", by_evidence("near"), seed, -1.0 + shift, 179.0 if seed else 140.0))
+    pack(runs, tmp_path / "1.jsonl.xz")
+    describe(1, tmp_path, tmp_path)
+    lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+    # geometric means of 140 140 140, of 110 24 24, and of 140 179 179; 24 is the bound of no reach
+    assert lines[1].startswith("untouched 3 140.0 nan to nan 0 0 -0.50")
+    (far,) = [line for line in lines if line.startswith("far 96")]
+    assert far.startswith(f"far 96 3 {(110 * 24 * 24) ** (1 / 3):.1f} ")
+    assert " 2 0 -0.50 " in far
+    (near,) = [line for line in lines if line.startswith("near 96")]
+    assert " 0 2 -0.50 " in near
+    # differences -3, -2.8 and -3.2: mean -3, standard deviation 0.2, t(2) = 4.303
+    half = 4.303 * 0.2 / math.sqrt(3)
+    (test,) = [line for line in lines if "far 96 less near 96" in line]
+    assert (
+        test.replace("-3.000", "-3.0")
+        == f"1a log p 97-179 far 96 less near 96 3 -3.0 {-3 - half:.3f} {-3 + half:.3f} 0.95"
+    )
+    (equal,) = [line for line in lines if "near 96 less untouched" in line]
+    assert equal.startswith("1c ln reach near 96 less untouched 3 0.164 ")
+    assert equal.endswith("0.9 not shown")
+    assert (tmp_path / "demand_1.png").stat().st_size > 10_000
+
+
+@pytest.mark.parametrize(
+    ("weights", "name"),
+    [
+        (None, "untouched"),
+        (by_evidence("random"), "random 96"),
+        ({**by_evidence("none"), "fraction": 0.984375}, "dose 1/64"),
+        ({**by_evidence("near"), "keep": [[0, 64], [128, 192]]}, "hole, near"),
+    ],
+)
+def test_arms_are_named_by_their_weights(weights, name):
+    assert arm_of({"weights": weights}) == name
+
+
+class Recorder:
+    """A decoder that keeps the ids of its last call."""
+
+    def __call__(self, tokens, position_ids, targets, summed):
+        self.ids = position_ids
+        return torch.zeros(tokens.shape)
+
+
+@pytest.mark.parametrize("gap", [0, 50])
+def test_the_gap_follows_the_number(bpe, gap):
+    config = ProbeConfig(digits=3, distance_tests=4)
+    probe = DistanceProbe(config, bpe, HAYSTACK, window=160, stop_id=None)
+    cases = [probe.case(60, test) for test in range(4)]
+    places = torch.tensor([[first_after(case, 60)] for case in cases])
+    tokens = torch.tensor([case.prompt_ids for case in cases])
+    recorder = Recorder()
+    Gapped(recorder, gap, places).losses(tokens, tokens)
+    for case, ids in zip(cases, recorder.ids.tolist(), strict=True):
+        (jump,) = [k for k in range(1, len(ids)) if ids[k] != ids[k - 1] + 1] or [int(places[cases.index(case)])]
+        assert ids[jump] == jump + gap
+        before = bpe.decode(case.prompt_ids[:jump])
+        assert before.endswith(f"{case.numbers[0]}."), "all of the needle, and nothing after it"
+        number = bpe.encode(f" {case.numbers[0]}", add_special_tokens=False).ids
+        first = len(case.prompt_ids) - 1 - 60
+        assert case.prompt_ids[first : first + 3] == number[-3:], "its digits"
+        assert ids[-1] - ids[first] == 60 + gap
