@@ -69,7 +69,11 @@ def simulate(folder: Path, documents: int, shards: int) -> None:
 def module_of(config: DataConfig) -> PackedData:
     """Build the data module of a run on one process."""
     train = SimpleNamespace(micro_batch_tokens=PACK, n_packs=1, context_parallel=1)
-    rest = {"mask": Causal(), "skip": None, "shape": None, "run": SimpleNamespace(seed=0)}
+    rest = {
+        "mask": Causal(),
+        "run": SimpleNamespace(seed=0),
+        **dict.fromkeys(("skip", "planned", "evidence", "weights")),
+    }
     return PackedData(SimpleNamespace(data=config, train=train, **rest))
 
 

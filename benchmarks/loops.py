@@ -38,6 +38,7 @@ from lab.train.starting import Start
 CONFIG = ROOT / "configs" / "cpu_demo.yaml"
 WARM_UP = 2  # turns that are not counted
 SETTINGS = (
+    "--train.precision=fp32",
     "--data.corpus.documents=4000",
     "--train.checkpoint_every_tokens=131072",
     "--optim.warmup_steps=1",

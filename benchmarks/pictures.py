@@ -22,13 +22,14 @@ DOCS = Path("docs")
 WIDTH, COLOURS = 1300, 128  # of a picture
 MINIATURE_RECORDS = Path("benchmarks/miniature")
 METHODS = "--distance=plain --distance=string:shift=64,window=32 --distance=dca:train_len=128,chunk=96"
-SKIPPED = (
-    "--data.mode=concatenated --shape.strategy.method=skip --shape.strategy.target_len=640 --shape.target.exponent=0.5"
-)
+SKIPPED = "--data.mode=concatenated --weights=null --shape.target_len=640 --shape.target.exponent=0.5"
 COMPARED = "rope,ntk,yarn,rerope,self_extend,dca,string"
 WINDOWS = "192,256,288,320,352,384,448"
 COMMANDS = {  # that draw a picture, the last one in the folder {out}
-    "demo": ["lab.fit configs/cpu_demo.yaml --resume", f"eval.distance runs/cpu_demo {METHODS} --plot -o {{out}}"],
+    "demo": [
+        "lab.fit configs/cpu_demo.yaml --resume --train.precision=fp32",
+        f"eval.distance runs/cpu_demo {METHODS} --plot -o {{out}}",
+    ],
     "methods": [
         "lab.fit configs/base_192.yaml --resume",
         f"eval.probe runs/base_192 --distance={COMPARED} --tests=200 --lengths={WINDOWS} --plot -o {{out}}",

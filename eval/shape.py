@@ -2,11 +2,11 @@
 
     python -m eval.shape CONFIG [--section.key=value ...] [--plot] [-o FOLDER]
 
-CONFIG is that of a run with a shape section; nothing is trained. An embedded corpus is made where it is missing, any
-other must have been prepared.
+CONFIG is that of a run with a shape section, or with weights by context, which aim the supervised f. Nothing is
+trained. An embedded corpus is made where it is missing, any other must have been prepared.
 
     python -m eval.shape configs/shape_demo.yaml
-    python -m eval.shape configs/shape_demo.yaml --shape.target.exponent=0.3 --plot
+    python -m eval.shape configs/shape_demo.yaml --weights.target.exponent=0.3 --plot
     python -m eval.shape configs/extend_shape_skip.yaml
 
 A target that the corpus cannot reach by these means is refused.
@@ -30,7 +30,7 @@ from lab.command import start
 from lab.config import load_experiment
 from lab.data.module import PackedData
 from lab.data.preparation import shard_folder
-from lab.data.shaped import cost_of, shape_corpus
+from lab.data.shaped import cost_of, plan_for
 from lab.data.shards import TokenStore
 from lab.errors import ConfigError
 from lab.shape.profiles import Plan
@@ -45,15 +45,15 @@ def report(request: Request) -> Found:
     Raises: LabError.
     """
     experiment = load_experiment(request.model, request.options)
-    shape, tokens = experiment.shape, experiment.train.tokens
-    if shape is None:
-        rule = f"must be set, {request.model} leaves it out"
-        raise ConfigError(f"shape: {rule}; for instance --shape.target.exponent=0.5")
+    planned, tokens = experiment.planned, experiment.train.tokens
+    if planned is None:
+        rule = f"must be set, or weights.by=context, {request.model} leaves both out"
+        raise ConfigError(f"shape: {rule}; for instance --weights.by=context --weights.target.exponent=0.5")
     PackedData(experiment).prepare_data()
     store = TokenStore.open(shard_folder(experiment.data), "train")
-    plan = shape_corpus(shape, experiment.data, store, experiment.mask)
+    plan = plan_for(planned, experiment.data, store, experiment.mask)
     cost = cost_of(plan, experiment.data, store, tokens)
-    title = f"{shape.strategy.method} for {shape.target.method}"
+    title = f"{planned.section} for {planned.target.method}"
     lines = [
         title,
         table(plan),

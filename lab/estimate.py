@@ -22,7 +22,7 @@ from lab.model.attention.segments import Segments
 from lab.model.config import PEAK_FLOPS, DecoderConfig
 from lab.model.memory import HELD, KERNEL, Memory, fake_ranks, stand_in, track
 from lab.model.sharding import Sharding
-from lab.shape.config import Weights
+from lab.shape.config import ByContext
 from lab.train.environment import decoder_of
 from lab.train.folder import packed_counts
 
@@ -190,8 +190,7 @@ def checkpoint_bytes(experiment: Experiment) -> int:
 
 def counts_bytes(experiment: Experiment) -> int:
     """Count the bytes of counts.npz, with loss weights if there are any."""
-    weighs = experiment.shape is not None and isinstance(experiment.shape.strategy, Weights)
-    weights = np.ones(experiment.reach) if weighs else None
+    weights = np.ones(experiment.reach) if isinstance(experiment.weights, ByContext) else None
     return len(packed_counts(PositionCounts(experiment.reach, weights=weights)))
 
 

@@ -183,7 +183,7 @@ def located(root: Any, location: Sequence[Any]) -> tuple[Any, list[Any], Any]:
 def members_of(hint: Any) -> dict[Any, Any]:
     """Return the config classes that a field's type admits, by tag: one for a section, several for a tagged union."""
     if isinstance(hint, type) and issubclass(hint, Section):
-        return {getattr(hint, "method", getattr(hint, "name", None)): hint}
+        return {next((getattr(hint, tag) for tag in TAGS if hasattr(hint, tag)), None): hint}
     return {tag: found for part in get_args(hint) for tag, found in members_of(part).items()}
 
 

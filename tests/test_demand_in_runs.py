@@ -21,7 +21,7 @@ RUNS = {
     "chunks": (JOINED, "--mask.method=document", "--mask.ids=running", "--mask.chunks=2"),
     "anchor": (JOINED, "--mask.method=anchor"),
     "pose": (JOINED, "--skip.method=pose", "--skip.target_len=200"),
-    "context": ("--shape.target.exponent=0.7",),
+    "context": ("--weights.by=context", "--weights.target.exponent=0.7"),
     "far": (*FAR, "--evidence.tokens=2"),
     "near": ("--weights.by=evidence", "--weights.keep=[[0,30]]", "--weights.control=near", "--weights.fraction=0.5"),
     "random": (*FAR, "--weights.control=random"),

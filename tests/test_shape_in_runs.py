@@ -1,4 +1,4 @@
-"""A shape as a setting of a run: rules, whole runs, what they count, how they resume, and the command that plans."""
+"""Shapes and weights by context in runs: rules, what whole runs count, how they resume, and the command that plans."""
 
 import json
 import shutil
@@ -14,42 +14,41 @@ from tests.fits import CONFIG, cut_after, load, records, train
 from tests.refusals import refused
 
 JOINED = ("--data.mode=concatenated",)
-SKIP = (
-    "--shape.target.exponent=0.8",
-    "--shape.strategy.method=skip",
-    "--shape.strategy.target_len=240",
-    *JOINED,
-)
-WEIGHTS = ("--shape.target.exponent=0.7",)
+SHAPE = ("--shape.target.exponent=0.8", "--shape.target_len=240", *JOINED)
+WEIGHTS = ("--weights.by=context", "--weights.target.exponent=0.7")
 LARGE = ("--data.corpus.documents=1500", "--probe.every_tokens=null", "--probe.loss_tokens=0", "--probe.tests=1")
 
 
-WITHOUT = "does not go with shape.strategy.method; leave one of them out"
+WITHOUT = "does not go with shape.target_len; leave one of them out"
+BESIDE = "does not go with weights.by; leave one of them out"
 REFUSED = {
-    "mode": (SKIP[:3], "shape.strategy.method=skip: needs windows of several documents; set data.mode: concatenated"),
+    "mode": (SHAPE[:2], "shape.target_len=240: needs windows of several documents; set data.mode: concatenated"),
     "skip": (
-        (*SKIP, "--skip.method=pose", "--skip.target_len=200"),
+        (*SHAPE, "--skip.method=pose", "--skip.target_len=200"),
         f"skip.method=pose: {WITHOUT}",
     ),
-    "mask": ((*SKIP, "--mask.method=document"), f"mask.method=document: {WITHOUT}"),
-    "chunks": ((*SKIP, "--mask.chunks=2"), f"mask.chunks=2: {WITHOUT}"),
+    "mask": ((*SHAPE, "--mask.method=document"), f"mask.method=document: {WITHOUT}"),
+    "chunks": ((*SHAPE, "--mask.chunks=2"), f"mask.chunks=2: {WITHOUT}"),
     "target_len": (
-        (*SKIP[:2], "--shape.strategy.target_len=96", *JOINED),
-        "shape.strategy.target_len=96: must be > data.window=96, or there is nothing to skip",
+        (SHAPE[0], "--shape.target_len=96", *JOINED),
+        "shape.target_len=96: must be > data.window=96, or there is nothing to skip",
     ),
     "weights_skip": (
         (*WEIGHTS, "--skip.method=pose", "--skip.target_len=200"),
-        f"skip.method=pose: {WITHOUT}",
+        f"skip.method=pose: {BESIDE}",
     ),
     "weights_mask": (
         (*WEIGHTS, *JOINED, "--mask.method=anchor"),
-        f"mask.method=anchor: {WITHOUT}",
+        f"mask.method=anchor: {BESIDE}",
     ),
     "weights_mode": (
         (*WEIGHTS, "--data.mode=uniform"),
-        "data.mode=uniform: shape.strategy.method=weights counts no uniform cuts",
+        "data.mode=uniform: weights.by=context counts no uniform cuts",
     ),
-    "unknown": (("--shape.target.height=2.0",), "shape.target.height=2.0: unknown setting"),
+    "weights_shape": ((*WEIGHTS, *SHAPE), "weights.by=context: does not go with shape.target_len"),
+    "weights_keep": ((*WEIGHTS, "--weights.keep=[[0,9]]"), "weights.keep=[[0, 9]]: unknown setting"),
+    "target_len_left_out": (SHAPE[:1], "shape.target_len: must be set"),
+    "unknown": ((*SHAPE, "--shape.target.height=2.0"), "shape.target.height=2.0: unknown setting"),
 }
 
 
@@ -59,7 +58,7 @@ def test_shapes_that_do_not_fit_the_run_are_refused(words, start):
         load(*words)
 
 
-RUNS = {"plain": (), "skip": SKIP, "weights": WEIGHTS}
+RUNS = {"plain": (), "shape": SHAPE, "weights": WEIGHTS}
 
 
 @pytest.fixture(scope="module")
@@ -73,19 +72,19 @@ def place(tmp_path_factory):
     return place
 
 
-@pytest.mark.parametrize(("name", "tolerance"), [("skip", 0.1), ("weights", 0.03)])
+@pytest.mark.parametrize(("name", "tolerance"), [("shape", 0.1), ("weights", 0.03)])
 def test_a_run_shows_about_what_was_planned(place, name, tolerance):
     """20,480 tokens are some 400 segments, so the profile counted is that of the plan up to their draw."""
-    record = json.loads((place / "runs" / name / "shape.json").read_text())
+    record = json.loads((place / "runs" / name / "plan.json").read_text())
     lines = (place / f"{name}.txt").read_text().splitlines()
-    (line,) = [line for line in lines if line.startswith(f"shape: {name} for ")]
+    (line,) = [line for line in lines if line.startswith(f"{name} for power, ")]
     assert f"total variation {record['total_variation']:.3f}" in line
     edges = np.array(record["edges"])
     f = np.load(place / "runs" / name / "counts.npz")["supervised_f" if name == "weights" else "f"]
     assert len(f) == edges[-1]
     profile = np.add.reduceat(f, edges[:-1]) / f[1:].sum()
     assert np.abs(profile - record["reached"]).sum() / 2 < tolerance
-    assert record["shape"]["strategy"]["method"] == name
+    assert record["settings"]["target"]["exponent"] == {"shape": 0.8, "weights": 0.7}[name]
     assert record["cost"]["pairs_per_token"] > 0
 
 
@@ -106,20 +105,20 @@ def test_a_run_records_both_sides_of_f(place):
 
 
 def test_a_target_out_of_reach_is_one_line_before_training(place):
-    with refused("shape.target.method=power: skip comes within a total variation of 0.", error=ConfigError):
-        train(place, "flat", *LARGE, *SKIP[1:], "--shape.target.exponent=0")
+    with refused("shape.target.method=power: the plan comes within a total variation of 0.", error=ConfigError):
+        train(place, "flat", *LARGE, *SHAPE[1:], "--shape.target.exponent=0")
     assert not (place / "runs" / "flat").exists()
 
 
-@pytest.mark.parametrize(("name", "key"), [("skip", "draws"), ("weights", "weights")])
+@pytest.mark.parametrize(("name", "key"), [("shape", "draws"), ("weights", "weights")])
 def test_a_run_goes_on_only_with_the_plan_it_was_begun_with(place, name, key):
     whole = place / "runs" / name
     begun = cut_after(whole, place / "runs" / f"begun_{name}", n=-1)
     other = shutil.copytree(begun, place / "runs" / f"other_{name}")
-    record = json.loads((other / "shape.json").read_text())
+    record = json.loads((other / "plan.json").read_text())
     record[key][0] += 1
-    (other / "shape.json").write_text(json.dumps(record))
-    with refused(f"{other / 'shape.json'}: the plan "):
+    (other / "plan.json").write_text(json.dumps(record))
+    with refused(f"{other / 'plan.json'}: the plan "):
         train(place, other.name, *LARGE, *RUNS[name], resume=True)
     train(place, begun.name, *LARGE, *RUNS[name], resume=True)
     counts = [np.load(run / "counts.npz") for run in (whole, begun)]
@@ -131,7 +130,7 @@ def test_a_run_goes_on_only_with_the_plan_it_was_begun_with(place, name, key):
 
 def test_the_command_plans_and_draws(place, capsys):
     shards = (f"--data.folder={place / 'shards'}", *LARGE)
-    for name in ("skip", "weights"):
+    for name in ("shape", "weights"):
         words = RUNS[name]
         picture = place / name / f"shape-{CONFIG.stem}.png"
         assert main([str(CONFIG), *words, *shards, "--plot", "-o", str(picture.parent)]) == 0

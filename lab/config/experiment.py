@@ -19,7 +19,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from operator import attrgetter
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import Field
 
 from lab.config.sections import RunConfig, StartConfig, TrackConfig, TrainConfig, fill_in, fill_in_tags, override
 from lab.data.config import DataConfig, Synthetic
@@ -32,7 +34,7 @@ from lab.positions import Frequencies
 from lab.positions.methods import PositionConfig
 from lab.probe.config import NEEDLES, ProbeConfig, ProbeSection
 from lab.schema import Section, flatten, format_yaml, given, plain, read_yaml, validated
-from lab.shape.config import Gaps, ShapeConfig
+from lab.shape.config import ByContext, Planned, ShapeConfig
 from lab.skip.methods import SkipConfig
 from lab.source import inherit
 from lab.train.arms import FREE_TO_CHANGE
@@ -42,6 +44,7 @@ DIGITS = 8
 ONCE_DEFAULT = {"probe.answer_budget": 64, "probe.batch": 64}  # defaults when the first runs were named
 ONCE_NAMED = ("probe.batch",)  # free to change only since then
 LOGGED_EIGHTHS = (1, 2, 4, 6)  # of the window, where f is logged
+WeightsConfig = Annotated[ByEvidence | ByContext, Field(discriminator="by")]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,11 +66,11 @@ class Experiment(Section):
     skip: SkipConfig | None = None
     """Position ids with gaps: pose, rpes or longrecipe; left out, ids count up by one."""
     shape: ShapeConfig | None = None
-    """Target profile of the position frequency; left out, segments are used in the order drawn."""
+    """Ids with gaps that give the position frequency a profile; left out, ids count up by one."""
     evidence: EvidenceConfig = field(default_factory=Repeat)
     """What counts as a target's evidence, whose distances the demand counts."""
-    weights: ByEvidence | None = None
-    """Targets that lose their loss, by the distance of their evidence; left out, all keep it."""
+    weights: WeightsConfig | None = None
+    """Loss weights of targets, by evidence or by visible context; left out, all weigh 1."""
     optim: OptimConfig = field(default_factory=OptimConfig)
     """Optimizer and schedule."""
     train: TrainConfig = field(default_factory=TrainConfig)
@@ -127,12 +130,13 @@ class Experiment(Section):
 
     def id_rules(self) -> Iterator[str]:
         """Find the faults between what decides ids and who sees whom (shape, skip, mask), and the windows."""
-        data, shape, mask = self.data, self.shape, self.mask
-        weighs = shape is not None and not isinstance(shape.strategy, Gaps)
+        data, mask, weights = self.data, self.mask, self.weights
+        weighs = isinstance(weights, ByContext)
         masked = "mask.method" if mask.method != "causal" else "mask.chunks"
         is_masked = mask.method != "causal" or mask.chunks is not None
         counted = weighs and mask.method == "document" and mask.chunks is None  # a mask that weights know
-        used = {"shape.strategy.method": shape, "skip.method": self.skip, masked: is_masked and not counted}
+        used = {"shape.target_len": self.shape, "weights.by": weighs, "skip.method": self.skip}
+        used[masked] = is_masked and not counted
         names = [name for name, is_used in used.items() if is_used]
         if len(names) > 1:
             yield self.fault(names[-1], f"does not go with {names[0]}; leave one of them out")
@@ -140,19 +144,14 @@ class Experiment(Section):
             if self.reach <= data.window:
                 yield self.fault(name, f"must be > data.window={data.window}, or there is nothing to skip; raise it")
         joins = {masked: is_masked, "skip.selection": getattr(self.skip, "selects", False)}
-        joins["shape.strategy.method"] = shape is not None and not weighs
+        joins["shape.target_len"] = self.shape is not None
         for name, is_used in joins.items():
             if is_used and data.mode != "concatenated":
                 yield self.fault(name, "needs windows of several documents; set data.mode: concatenated")
-        if self.weights is not None and self.weights.keep[-1][1] >= data.window - 1 and len(self.weights.keep) == 1:
+        if isinstance(weights, ByEvidence) and weights.keep[-1][1] >= data.window - 1 and len(weights.keep) == 1:
             yield self.fault("weights.keep", f"must leave out distances below data.window={data.window}; lower its end")
         if weighs and data.mode == "uniform":
-            yield self.fault("data.mode", "shape.strategy.method=weights counts no uniform cuts; set another")
-        up_to = None if shape is None else getattr(shape.target, "up_to", None)
-        if up_to is not None and up_to >= self.reach:
-            yield self.fault(
-                "shape.target.up_to", f"must be < {self.reach}, the longest distance plus one; leave it out"
-            )
+            yield self.fault("data.mode", "weights.by=context counts no uniform cuts; set another")
 
     def probed(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """Return all settings of the probe, some of them as given; not checked.
@@ -184,10 +183,15 @@ class Experiment(Section):
         return getattr(self.skip, "by_types", False)
 
     @property
+    def planned(self) -> Planned | None:
+        """What the corpus is planned for: ids with gaps, or weights by visible context."""
+        return self.weights if isinstance(self.weights, ByContext) else self.shape
+
+    @property
     def gaps(self) -> tuple[str, ...]:
         """The setting of the largest id plus one, where ids have gaps."""
-        if self.shape is not None and isinstance(self.shape.strategy, Gaps):
-            return ("shape.strategy.target_len",)
+        if self.shape is not None:
+            return ("shape.target_len",)
         return () if self.skip is None else ("skip.target_len",)
 
     @property
@@ -253,8 +257,6 @@ def automatic_name(experiment: Experiment, config: str) -> str:
     tests = experiment.tests
     chosen = flatten(json.loads(json.dumps(given(experiment), default=plain)))
     chosen |= {"probe.needles": tests.needles, "probe.digits": tests.digits, "probe.answer_budget": tests.budget}
-    if experiment.shape is not None:  # named also where it is the default, which was another once
-        chosen["shape.strategy.method"] = experiment.shape.strategy.method
     named = {
         key: value
         for key, value in chosen.items()

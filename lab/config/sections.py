@@ -27,7 +27,6 @@ USUAL = {  # members of tagged unions that need not be named
     "mask.method": "causal",
     "evidence.method": "repeat",
 }
-USUAL_SHAPE = {"shape.target.method": "power", "shape.strategy.method": "weights"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +50,7 @@ class TrainConfig(Section):
     strategy: Literal["auto", "single", "ddp", "fsdp"] = "auto"
     """single, ddp, or fsdp (FSDP2); auto is fsdp in bf16 on GPUs, otherwise single for one process and ddp for more."""
     precision: Literal["auto", "fp32", "bf16"] = "auto"
-    """bf16 computes in bfloat16 and keeps float32 weights; auto is bf16 on a GPU and fp32 on a CPU."""
+    """bf16 computes in bfloat16 and keeps float32 weights; auto is bf16 on a GPU and the faster of both on a CPU."""
     backend: BACKENDS = "auto"
     """Attention kernel; auto chooses by device and prints which and why."""
     compile: Literal["auto", True, False] = "auto"
@@ -198,8 +197,13 @@ def fill_in_tags(values: dict[str, Any]) -> None:
     """Fill in the tags of unions that were left out."""
     if "path" in section(section(values, "data"), "tokenizer"):
         default(values, "data.tokenizer.method", "file")
-    for dotted, tag in {**USUAL, **(USUAL_SHAPE if isinstance(values.get("shape"), dict) else {})}.items():
+    for dotted, tag in USUAL.items():
         default(values, dotted, tag)
+    if isinstance(weights := values.get("weights"), dict):
+        weights.setdefault("by", "evidence")
+    for planned in (values.get("shape"), weights):
+        if isinstance(planned, dict) and planned.get("by") != "evidence":
+            default(planned, "target.method", "power")
 
 
 def default(values: dict[str, Any], dotted: str, value: Any) -> None:

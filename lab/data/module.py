@@ -30,10 +30,11 @@ from lab.data.packing import AssignIds, Pack, PackSettings, PackStream
 from lab.data.preparation import end_of_document, is_prepared, prepare, shard_folder
 from lab.data.segments import index_documents, index_segments
 from lab.data.selecting import Selection, read_token_types
-from lab.data.shaped import shape_corpus
+from lab.data.shaped import plan_for
 from lab.data.shards import TokenStore, read_manifests
 from lab.data.tokenizer import load_tokenizer, special_ends
 from lab.errors import DataError
+from lab.evidence.weights import ByEvidence
 from lab.launch import exchange
 from lab.masks import WindowMask
 from lab.shape.profiles import Plan
@@ -69,6 +70,23 @@ def skip_function(config: DataConfig, skip: Any) -> AssignIds:
     return place
 
 
+def weigh_by_evidence(weights: ByEvidence, pack: Pack, generator: np.random.Generator) -> np.ndarray:
+    """Choose the targets of a pack that keep their loss."""
+    scored = pack.targets != IGNORE
+    return scored & ~weights.dropped(pack.distances, scored, generator)  # type: ignore[arg-type]
+
+
+def weigh_by_context(by_context: np.ndarray, pack: Pack, generator: np.random.Generator | None = None) -> np.ndarray:
+    """Weigh the targets of a pack by visible context; nothing is drawn.
+
+    Shapes: float64, longer than the longest run -> float32 (pack_tokens,).
+    """
+    weights = (pack.targets != IGNORE).astype(np.float32)
+    context = visible_context(pack.lengths, pack.anchors)
+    weights[: len(context)] *= by_context[context]
+    return weights
+
+
 class PackedData(lightning.LightningDataModule):
     """Packs of one corpus for one training run, by the settings of an `Experiment`.
 
@@ -81,7 +99,6 @@ class PackedData(lightning.LightningDataModule):
         self.experiment, self.token_types = experiment, token_types
         self.config: DataConfig = experiment.data
         self.n_streams: int = experiment.train.n_packs
-        self.weights: np.ndarray | None = None  # loss weights by visible context, once planned
         self.states: dict[int, np.ndarray] = {}
 
     def check_prepared(self) -> None:
@@ -123,12 +140,15 @@ class PackedData(lightning.LightningDataModule):
         return TokenStore.open(shard_folder(self.config), "train")
 
     @cached_property
-    def shaped(self) -> Plan | None:
-        """The plan of the shape, computed once; None without a shape."""
-        experiment = self.experiment
-        if experiment.shape is None:
-            return None
-        return shape_corpus(experiment.shape, self.config, self.store, experiment.mask)
+    def plan(self) -> Plan | None:
+        """The plan of ids with gaps or of weights by visible context, computed once; None without either."""
+        planned = self.experiment.planned
+        return None if planned is None else plan_for(planned, self.config, self.store, self.experiment.mask)
+
+    @property
+    def weights(self) -> np.ndarray | None:
+        """The planned loss weights by visible context."""
+        return None if self.plan is None else self.plan.weights
 
     def setup(self, stage: str) -> None:
         """Open the training split.
@@ -146,11 +166,13 @@ class PackedData(lightning.LightningDataModule):
             n_streams=self.n_streams,
             arrangement=arrangement_of(config, experiment.mask),
             evidence=experiment.evidence,
-            weights=experiment.weights,
         )
-        if self.shaped is not None:
-            self.settings.skip = self.shaped.place
-            self.weights = self.shaped.weights
+        if self.weights is not None:
+            self.settings.weigh = partial(weigh_by_context, self.weights)
+        elif experiment.weights is not None:
+            self.settings.weigh = partial(weigh_by_evidence, experiment.weights)
+        if self.plan is not None:
+            self.settings.skip = self.plan.place
         elif skip is not None and skip.selects:
             path = self.token_types or (Path(skip.selection) if skip.by_types else None)
             tokenizer = load_tokenizer(shard_folder(config))
@@ -164,7 +186,7 @@ class PackedData(lightning.LightningDataModule):
         rank, world = (self.trainer.global_rank, self.trainer.world_size) if self.trainer else (0, 1)
         shared = self.experiment.train.context_parallel
         streams = [self.stream(j) for j in range(rank // shared, self.n_streams, world // shared)]
-        return ahead(map(partial(to_batch, weights=self.weights), map(next, itertools.cycle(streams))), PREFETCH)
+        return ahead(map(to_batch, map(next, itertools.cycle(streams))), PREFETCH)
 
     def stream(self, index: int, states: Mapping[int, np.ndarray] | None = None) -> PackStream:
         """Open a stream at its state, the saved one by default, or at its beginning."""
@@ -213,31 +235,26 @@ def ahead(batches: Iterator[Batch], prefetch: int) -> Iterator[Batch]:
             pool.shutdown(cancel_futures=True)
 
 
-def to_batch(pack: Pack, weights: np.ndarray | None = None) -> Batch:
+def to_batch(pack: Pack) -> Batch:
     """Convert a pack to a training batch: tensors to move to the device, and values that stay on the host.
 
     Ids count from 0 in every run where the pack has none, and in the padding. `starts` are the first ids of the runs,
-    or None unless the ids of each run count up by one. `weights` is the loss weight of a target by its visible context;
-    left out, all weigh 1 but those dropped, which weigh 0. `evidence` counts the scored targets by evidence distance,
-    and `demand` adds up their weights.
-
-    Shapes: weights float64, longer than the longest run.
+    or None unless the ids of each run count up by one. `supervised` counts the targets that have a loss by visible
+    context, `evidence` the scored targets by evidence distance, and `demand` adds up their weights.
     """
     scored = pack.targets != IGNORE
-    kept = scored if pack.dropped is None else scored & ~pack.dropped
+    weights = scored if pack.weights is None else pack.weights
+    kept = weights > 0
     ends = np.cumsum([0, *pack.lengths], dtype=np.int32)
     n_tokens = int(ends[-1])
     from_0 = np.concatenate([np.arange(n) for n in (*pack.lengths, len(scored) - n_tokens)])
     ids = from_0 if pack.position_ids is None else pack.position_ids
     shifts = (ids - from_0)[:n_tokens]
     starts = shifts[ends[:-1]]
-    weighed = kept.astype(np.float32)
-    if weights is not None:
-        weighed[:n_tokens] *= weights[visible_context(pack.lengths, pack.anchors)]
     counted = {}
     if pack.distances is not None:
         counted["evidence"] = by_distance(pack.distances[scored])
-        counted["demand"] = by_distance(pack.distances[kept], None if weights is None else weighed[kept])
+        counted["demand"] = by_distance(pack.distances[kept], None if weights.dtype == bool else weights[kept])
     return {
         "tokens": torch.from_numpy(pack.tokens)[None],
         "targets": torch.from_numpy(pack.targets)[None],
@@ -251,7 +268,7 @@ def to_batch(pack: Pack, weights: np.ndarray | None = None) -> Batch:
         "n_targets": int(np.count_nonzero(scored)),
         "supervised": targets_by_context(pack.lengths, pack.anchors, kept),
         **counted,
-        "weights": None if weights is None and pack.dropped is None else torch.from_numpy(weighed)[None],
+        "weights": None if pack.weights is None else torch.from_numpy(weights.astype(np.float32))[None],
         "stream": pack.stream,
         "state": pack.state,
     }

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 
 import numpy as np
@@ -24,7 +24,6 @@ from lab.data.selecting import Selection
 from lab.data.shards import TokenStore
 from lab.errors import ConfigError, DataError
 from lab.evidence.base import Evidence
-from lab.evidence.weights import ByEvidence
 from lab.skip.base import IntArray
 
 OF_WEIGHTS = 1  # marks the draws of a pack's weights, which those of its first sample do not share
@@ -38,12 +37,12 @@ class Pack:
     `lengths` are those of its runs, each a causal row to attention. `position_ids` is None where ids count from 0 in
     every run; `anchors` holds the index of each run's anchor, -1 for none, or is None where there are no anchors.
     `selected` counts, where sentences are selected, the runs, those without an impactful sentence, and those shorter
-    than the budget. `distances` are the targets' evidence distances, and `dropped` the scored targets without a loss;
-    each is None where it is not asked for.
+    than the budget. `distances` are the targets' evidence distances, None without a method. `weights` are the loss
+    weights of the targets, 0 where none is scored; None where every scored one weighs 1.
 
     Shapes: `tokens`, `targets`, `position_ids` int64 (pack_tokens,), padding at the end with token 0, target IGNORE and
-    id 0; `distances` int64 and `dropped` bool, as `tokens`; `state` int64 (1 + look_ahead,) of the stream after this
-        pack.
+    id 0; `distances` int64 and `weights` float32, or bool where all are 0 or 1, as `tokens`; `state` int64
+        (1 + look_ahead,) of the stream after this pack.
     """
 
     tokens: np.ndarray
@@ -55,7 +54,10 @@ class Pack:
     anchors: tuple[int, ...] | None = None
     selected: tuple[int, int, int] | None = None
     distances: np.ndarray | None = None
-    dropped: np.ndarray | None = None
+    weights: np.ndarray | None = None
+
+
+Weigh = Callable[[Pack, np.random.Generator], np.ndarray]  # a pack -> its weights
 
 
 @dataclass(eq=False, kw_only=True)
@@ -72,7 +74,7 @@ class PackSettings:
     skip: AssignIds | None = None
     selection: Selection | None = None
     evidence: Evidence | None = None
-    weights: ByEvidence | None = None
+    weigh: Weigh | None = None
 
 
 class PackStream:
@@ -185,13 +187,12 @@ class PackStream:
         if selection is not None:
             short = sum(len(run.tokens) < selection.budget for run in runs)
             selected = len(runs), sum(not run.matched for run in runs), short
-        distances = dropped = None
-        if self.settings.evidence is not None:
-            distances = self.settings.evidence.distances(tokens, targets, lengths)
-            if self.settings.weights is not None:
-                generator = np.random.default_rng([self.settings.seed, chosen[0], OF_WEIGHTS])
-                dropped = self.settings.weights.dropped(distances, targets != IGNORE, generator)
-        return Pack(tokens, targets, lengths, self.stream, self.state(), ids, anchors, selected, distances, dropped)
+        evidence, weigh = self.settings.evidence, self.settings.weigh
+        distances = None if evidence is None else evidence.distances(tokens, targets, lengths)
+        pack = Pack(tokens, targets, lengths, self.stream, self.state(), ids, anchors, selected, distances)
+        if weigh is None:
+            return pack
+        return replace(pack, weights=weigh(pack, np.random.default_rng([self.settings.seed, chosen[0], OF_WEIGHTS])))
 
 
 @dataclass(frozen=True, eq=False)

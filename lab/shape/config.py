@@ -1,9 +1,9 @@
-"""The shape section of a run's config: the target profile of f and the strategy that reaches it."""
+"""What aims at a profile: the shape section for f, and weights by visible context for the supervised f."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from annotated_types import Ge, Le
 from pydantic import Field
@@ -31,31 +31,28 @@ class Exact(Section):
     """Power of the inverse frequency by which buckets of long targets share the extra weight; 0 is evenly."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Gaps(Section):
-    """Assign ids with gaps to the tokens of full windows, in chunks placed as planned."""
+Target = Annotated[Power | Exact, Field(discriminator="method")]
 
-    method: Literal["skip"] = "skip"
+
+@dataclass(frozen=True, kw_only=True)
+class ShapeConfig(Section):
+    """Ids with gaps for the tokens of full windows, in chunks placed so that f has a profile."""
+
+    section: ClassVar[str] = "shape"
+    target: Target = field(default_factory=Power)
+    """The target profile of f."""
     target_len: Length
     """Target window T in tokens, which all ids stay below."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Weights(Section):
-    """Weight the loss of every target by the earlier tokens it sees; the draws do not change."""
+class ByContext(Section):
+    """A loss weight of every target by the earlier tokens it sees, so that the supervised f has a profile."""
 
-    method: Literal["weights"] = "weights"
-
-
-Target = Annotated[Power | Exact, Field(discriminator="method")]
-Strategy = Annotated[Gaps | Weights, Field(discriminator="method")]
-
-
-@dataclass(frozen=True, kw_only=True)
-class ShapeConfig(Section):
-    """The profile that the position frequency, or the supervised one, should have."""
-
+    section: ClassVar[str] = "weights"
+    by: Literal["context"] = "context"
     target: Target = field(default_factory=Power)
-    """The target profile."""
-    strategy: Strategy = field(default_factory=Weights)
-    """How the target is reached."""
+    """The target profile of the supervised f."""
+
+
+Planned = ShapeConfig | ByContext

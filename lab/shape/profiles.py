@@ -12,7 +12,7 @@ Targets, f the natural position frequency (arXiv:2410.18745, Eq. 2), i = 1 .. T 
     power   f(i)^exponent
     exact   f(i) with EXACT's weights
 
-Strategy weights takes the supervised f for f: its targets are counted in place of its tokens.
+Weights take the supervised f for f: its targets are counted in place of its tokens.
 
 EXACT puts targets into buckets by the logarithm of their visible context, [2^b, 2^(b+1)). Long are the buckets that
 begin at LONG_FRAC T or beyond; with q_b the share of the long targets in bucket b, a target in it weighs
@@ -55,7 +55,7 @@ import numpy.typing as npt
 
 from lab.counts.pairs import sum_to_the_end
 from lab.errors import ConfigError
-from lab.shape.config import Exact, ShapeConfig
+from lab.shape.config import Exact, Planned
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
@@ -110,25 +110,26 @@ def profile_of(frequency: FloatArray, edges: IntArray) -> FloatArray:
     return pairs / pairs.sum()
 
 
-def target_frequency(config: ShapeConfig, natural: FloatArray) -> FloatArray:
+def target_frequency(config: Planned, natural: FloatArray) -> FloatArray:
     """Compute the f of a target, up to a factor.
 
     Shapes: natural f (window,) -> (window,).
     """
     if isinstance(config.target, Exact):
         targets = natural - np.append(natural[1:], 0.0)
-        return sum_to_the_end(targets * exact_weights(config.target.exponent, targets))
+        return sum_to_the_end(targets * exact_weights(config, targets))
     return (natural / natural[0]) ** config.target.exponent
 
 
-def exact_weights(exponent: float, targets: FloatArray) -> FloatArray:
+def exact_weights(config: Planned, targets: FloatArray) -> FloatArray:
     """Compute EXACT's weight of a target by its visible context.
 
     Shapes: targets by visible context (window,) -> (window,).
     Raises: ConfigError where no target is long.
     Example:
+        >>> from lab.shape.config import ByContext
         >>> targets = np.array([9.0, 0, 0, 0] + [1.0] * 4 + [0.125] * 8)
-        >>> exact_weights(0.5, targets)[[3, 4, 8]].round(6).tolist()
+        >>> exact_weights(ByContext(target=Exact(exponent=0.5)), targets)[[3, 4, 8]].round(6).tolist()
         [1.0, 1.125, 1.25]
     """
     bucket = np.frexp(np.arange(len(targets)))[1]  # 0; 1; 2 for 2 and 3; 3 for 4 .. 7
@@ -136,9 +137,10 @@ def exact_weights(exponent: float, targets: FloatArray) -> FloatArray:
     in_bucket = np.bincount(bucket, targets * long)
     if not in_bucket.any():
         rule = f"no target sees {LONG_FRAC:g} of the window, rounded up to a power of two"
-        raise ConfigError(f"shape.target.method=exact: {rule}; use longer documents or a shorter window")
+        fault = config.fault("target.method", f"{rule}; use longer documents or a shorter window")
+        raise ConfigError(f"{config.section}.{fault}")
     q = in_bucket / in_bucket.sum()
-    r = np.power(q, -exponent, where=q > 0, out=np.zeros_like(q))
+    r = np.power(q, -config.target.exponent, where=q > 0, out=np.zeros_like(q))
     return 1 + EXTRA * (r / (q @ r))[bucket] * long
 
 
@@ -170,15 +172,15 @@ class Plan:
         """Total variation between the aim and the profile reached."""
         return float(np.abs(self.aimed - self.reached).sum() / 2)
 
-    def within_reach(self, config: ShapeConfig) -> Plan:
+    def within_reach(self, config: Planned) -> Plan:
         """Return the plan itself, unless it is too far from the target.
 
         Raises: ConfigError.
         """
         if self.distance > TOLERANCE:
-            rule = f"{config.strategy.method} comes within a total variation of {self.distance:.3f}, over {TOLERANCE:g}"
-            remedy = "use a power with an exponent nearer to 1"
-            raise ConfigError(f"shape.target.method={config.target.method}: {rule}; {remedy}")
+            rule = f"the plan comes within a total variation of {self.distance:.3f}, over {TOLERANCE:g}"
+            fault = config.fault("target.method", f"{rule}; use a power with an exponent nearer to 1")
+            raise ConfigError(f"{config.section}.{fault}")
         return self
 
 
@@ -204,7 +206,7 @@ def weights_for(aim: FloatArray, targets: IntArray, most: float = MAX_WEIGHT) ->
     return np.clip(weights, 0.0, most) + 0.0  # against rounding, and -0.0
 
 
-def plan_weights(config: ShapeConfig, targets: IntArray) -> Plan:
+def plan_weights(config: Planned, targets: IntArray) -> Plan:
     """Plan the weights of a corpus's targets, counted by visible context.
 
     Shapes: targets (window,).

@@ -14,7 +14,7 @@ from lab.config import Experiment, load_experiment
 from lab.data.module import PackedData
 from lab.data.preparation import digest_of_data, shard_folder, summarise
 from lab.data.selecting import read_token_types, result_file
-from lab.data.shaped import cost_of, shape_record, summary_of_shape
+from lab.data.shaped import cost_of, plan_record, summary_of_plan
 from lab.data.tokenizer import load_tokenizer
 from lab.errors import CheckpointError, ConfigError, DiskError
 from lab.files import (
@@ -134,8 +134,8 @@ def start_folder(start: Start, data: PackedData, threads: int, *, restart: bool 
         source = result_file(Path(experiment.skip.selection) if checkpoint is None else start.folder.token_types)
         read_token_types(source, tokenizer)
         files[start.folder.token_types.name] = source.read_bytes()
-    if (shape := planned_shape(start, data)) is not None:
-        files["shape.json"] = shape
+    if (plan := planned(start, data)) is not None:
+        files["plan.json"] = plan
     if restart and any(not entry.name.startswith(LOCK_NAME) for entry in path.iterdir()):
         show(f"{path}: moved to {move_aside(path)}")
     weights = experiment.model.n_parameters() * WEIGHT_BYTES  # room for two checkpoints, or for a second one
@@ -172,24 +172,24 @@ def check_vocabulary(experiment: Experiment) -> None:
         )
 
 
-def planned_shape(start: Start, data: PackedData) -> dict[str, Any] | None:
-    """Print and return the shape of a run that has one; a resumed run must have its first plan.
+def planned(start: Start, data: PackedData) -> dict[str, Any] | None:
+    """Print and return the plan of a run that has one; a resumed run must have its first plan.
 
     Raises: ConfigError for a target out of reach, CheckpointError for another plan.
     """
-    shape = start.experiment.shape
-    plan = data.shaped
-    if shape is None or plan is None:
+    config = start.experiment.planned
+    plan = data.plan
+    if config is None or plan is None:
         return None
     cost = cost_of(plan, data.config, data.store, start.experiment.train.tokens)
-    record = shape_record(shape, plan, cost)
-    path = start.folder.path / "shape.json"
+    record = plan_record(config, plan, cost)
+    path = start.folder.path / "plan.json"
     if start.checkpoint is not None and path.exists():
         before = read_object(path, CheckpointError, f"restore it, or {RESTART}")
         if any(before.get(name) != record[name] for name in ("draws", "weights")):
             rule = "the plan computed now differs, as the solver or the corpus has changed"
             raise CheckpointError(f"{path}: {rule}; continue on the first machine, or choose another --run.name")
-    show(summary_of_shape(shape, plan, cost))
+    show(summary_of_plan(config, plan, cost))
     return record
 
 
@@ -231,10 +231,11 @@ def announce(experiment: Experiment, checkpoint: Checkpoint | None) -> str:
     device = device_for(train.accelerator, "train.accelerator")
     backend, reason = choose_backend(experiment, device)
     compiled, why = choose_compile(experiment, device)
+    precision = "bf16" if train.computes_in_bf16(device.type == "cuda") else "fp32"
     start = f"; continues at {checkpoint.consumed_tokens:,} tokens" if checkpoint else ""
     lines = [
         f"run: {experiment.run.path}: {experiment.model.n_parameters():,} parameters, {train.steps:,} steps of "
-        f"{train.batch_tokens:,} tokens on {device.type}{start}",
+        f"{train.batch_tokens:,} tokens on {device.type} in {precision}{start}",
         f"attention: {backend} ({reason})",
         f"compiled blocks: {'yes' if compiled else 'no'} ({why})",
     ]

@@ -1,18 +1,19 @@
 """Shaped data: ids as planned, pairs counted one by one; targets by visible context against every segment; costs."""
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from lab.counts import PositionCounts
 from lab.data.config import DataConfig
-from lab.data.module import arrangement_of, to_batch
+from lab.data.module import arrangement_of, to_batch, weigh_by_context
 from lab.data.segments import index_segments
-from lab.data.shaped import cost_of, cut_share, shape_corpus, target_counts
+from lab.data.shaped import cost_of, cut_share, plan_for, target_counts
 from lab.errors import ConfigError
 from lab.masks import Causal, Document
-from lab.shape.config import Exact, Gaps, Power, ShapeConfig, Weights
+from lab.shape.config import ByContext, Exact, Power, ShapeConfig
 from lab.shape.profiles import profile_of
 from tests.data.stores import make_store, numbered_documents, stream_over
 from tests.data.windows import IGNORE
@@ -31,8 +32,7 @@ def store(tmp_path_factory):
 def test_packs_show_the_profile_that_was_planned(store):
     """Pairs of the packs' own runs and ids, counted by their dense matrix, against the plan."""
     data = DataConfig(window=WINDOW, mode="concatenated")
-    shape = ShapeConfig(strategy=Gaps(target_len=80), target=Power(exponent=0.8))
-    plan = shape_corpus(shape, data, store)
+    plan = plan_for(ShapeConfig(target_len=80, target=Power(exponent=0.8)), data, store)
     settings = {"pack_tokens": 8 * WINDOW, "seed": SEED, "look_ahead": 8, "skip": plan.place}
     found, counts = np.zeros(80, dtype=np.int64), PositionCounts(80)
     for pack in itertools.islice(stream_over(store, index_segments(store, "concatenated", WINDOW), **settings), 500):
@@ -53,7 +53,7 @@ def test_the_share_of_documents_cut_and_what_is_read(tmp_path):
     # the second, of 9 tokens, is cut once; all five are read
     assert cut_share(index_segments(small, "natural", 8), small) == pytest.approx(1 / 5)
     data = DataConfig(window=8)
-    plan = shape_corpus(ShapeConfig(target=Power(exponent=1.0)), data, small)
+    plan = plan_for(ByContext(target=Power(exponent=1.0)), data, small)
     assert cost_of(plan, data, small, 52)["repeated_frac"] == 0.5
     assert cost_of(plan, data, small, 13)["unread_frac"] == 0.5
 
@@ -70,10 +70,11 @@ def epoch(store, mode, mask):
 def test_an_epoch_has_the_planned_profile_and_a_mean_weight_of_1(store, name, target):
     mode, mask = name.partition("_")[0], SETTINGS[name]
     data = DataConfig(window=WINDOW, mode=mode)
-    plan = shape_corpus(ShapeConfig(strategy=Weights(), target=target), data, store, mask)
+    plan = plan_for(ByContext(target=target), data, store, mask)
     pairs, total, expected = np.zeros(WINDOW), 0.0, np.zeros(WINDOW, dtype=np.int64)
     for pack in epoch(store, mode, mask):
-        weights, place = to_batch(pack, plan.weights)["weights"][0].tolist(), 0
+        weighed = replace(pack, weights=weigh_by_context(plan.weights, pack))
+        weights, place = to_batch(weighed)["weights"][0].tolist(), 0
         for length in pack.lengths:
             for context in range(length):
                 assert (weights[place] > 0) == (pack.targets[place] != IGNORE)
@@ -88,5 +89,5 @@ def test_an_epoch_has_the_planned_profile_and_a_mean_weight_of_1(store, name, ta
 
 def test_a_corpus_without_targets_is_refused(tmp_path):
     store = make_store(tmp_path, [numbered_documents([1] * 9)])
-    with pytest.raises(ConfigError, match="^shape.strategy.method=weights: the corpus has no targets"):
+    with pytest.raises(ConfigError, match="^weights.by=context: the corpus has no targets"):
         target_counts(store, "natural", WINDOW, "causal")

@@ -1,13 +1,14 @@
 """Loss weights: gradients of the weighted mean over the batch, however it is divided; the plain loss is logged."""
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 from torch import distributed
 
-from lab.data.module import to_batch
+from lab.data.module import to_batch, weigh_by_context
 from lab.data.packing import Pack
 from lab.model.config import DecoderConfig, OptimConfig
 from lab.model.loss import IGNORE
@@ -77,7 +78,8 @@ def test_the_gradient_is_the_weighted_mean_and_the_record_the_plain_one(world, m
     own = 4 // world
     for rank, module in enumerate(ranks):
         for number, pack in enumerate(PACKS[rank * own : (rank + 1) * own]):
-            (module.training_step(to_batch(pack, BY_CONTEXT), number) / own).backward()
+            weighed = replace(pack, weights=weigh_by_context(BY_CONTEXT, pack))
+            (module.training_step(to_batch(weighed), number) / own).backward()
     total, calls = sum(module.vector for module in ranks), []
     for parameters in zip(*(module.parameters() for module in ranks), strict=True):
         mean = sum(parameter.grad for parameter in parameters) / world

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from lab.errors import ConfigError
-from lab.shape.config import Gaps, Power, ShapeConfig
+from lab.shape.config import Power, ShapeConfig
 from lab.shape.gaps import ChunkLayout, layouts, nearest, plan_gaps, whole_draws
 from lab.shape.profiles import length_frequency
 
@@ -73,6 +73,8 @@ def test_whole_draws_lose_none_and_stay_within_one(cycle):
 
 def test_a_target_out_of_reach_is_one_line():
     natural = length_frequency(np.bincount([8] * 50, minlength=65))
-    config = ShapeConfig(target=Power(exponent=0), strategy=Gaps(target_len=64))
-    with pytest.raises(ConfigError, match=r"^shape\.target\.method=power: skip comes within a total variation of 0\."):
+    config = ShapeConfig(target=Power(exponent=0), target_len=64)
+    with pytest.raises(
+        ConfigError, match=r"^shape\.target\.method=power: the plan comes within a total variation of 0\."
+    ):
         plan_gaps(config, 4, natural)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from lab.shape.config import Power, ShapeConfig
+from lab.shape.config import ByContext, Power
 from lab.shape.profiles import Plan, bin_edges, length_frequency, profile_of, target_frequency
 
 NATURAL = np.array([40.0, 16.0, 4.0, 1.0])  # f(0) .. f(3)
@@ -11,7 +11,7 @@ EDGES = np.array([1, 2, 3, 4])  # a bin for each distance
 
 
 def profile(target, natural=NATURAL, edges=EDGES):
-    return profile_of(target_frequency(ShapeConfig(target=target), natural), edges)
+    return profile_of(target_frequency(ByContext(target=target), natural), edges)
 
 
 @pytest.mark.parametrize("seed", range(5))

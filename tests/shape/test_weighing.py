@@ -7,7 +7,7 @@ import pytest
 from scipy.optimize import linprog
 
 from lab.errors import ConfigError
-from lab.shape.config import Exact, ShapeConfig
+from lab.shape.config import ByContext, Exact
 from lab.shape.profiles import exact_weights, plan_weights, weights_for
 
 WINDOW = 48
@@ -85,10 +85,11 @@ def test_exact_weights_bucket_by_bucket(exponent):
     expected = np.ones(WINDOW)
     for b in sizes:
         expected[members[b]] += 0.15 * ratio[b] / mean
-    weights = exact_weights(exponent, targets)
+    config = ByContext(target=Exact(exponent=exponent))
+    weights = exact_weights(config, targets)
     np.testing.assert_allclose(weights, expected)
-    plan = plan_weights(ShapeConfig(target=Exact(exponent=exponent)), targets.astype(int))
+    plan = plan_weights(config, targets.astype(int))
     np.testing.assert_allclose(plan.weights, expected * targets.sum() / (expected @ targets))
     assert plan.distance < 1e-9
-    with pytest.raises(ConfigError, match="^shape.target.method=exact: no target sees"):
-        exact_weights(exponent, targets * (np.arange(WINDOW) < 4))
+    with pytest.raises(ConfigError, match="^weights.target.method=exact: no target sees"):
+        exact_weights(config, targets * (np.arange(WINDOW) < 4))
