@@ -106,6 +106,7 @@ class Experiment(Section):
             yield self.fault("data.held_out_frac", rule)
         yield from self.position_rules()
         yield from self.id_rules()
+        yield from self.evidence_rules()
 
     def position_rules(self) -> Iterator[str]:
         """Find the faults between the position methods and the other sections."""
@@ -152,6 +153,20 @@ class Experiment(Section):
             yield self.fault("weights.keep", f"must leave out distances below data.window={data.window}; lower its end")
         if weighs and data.mode == "uniform":
             yield self.fault("data.mode", "weights.by=context counts no uniform cuts; set another")
+
+    def evidence_rules(self) -> Iterator[str]:
+        """Find the faults between stored evidence, the corpus, and runs that are no pieces of documents in order."""
+        if not self.evidence.stored:
+            return
+        if not isinstance(self.data.corpus, Synthetic) or self.data.upsample is not None:
+            rule = "needs the labels of data.corpus.name: synthetic, without data.upsample; use repeat or suffix"
+            yield self.fault("evidence.method", rule)
+        moves = {"mask.chunks": self.mask.chunks, "mask.method": self.mask.method == "anchor"}
+        moves["skip.selection"] = getattr(self.skip, "selects", False)
+        for name, is_used in moves.items():
+            if is_used:
+                rule = f"keeps no documents in order, which evidence.method={self.evidence.method} needs"
+                yield self.fault(name, f"{rule}; use repeat or suffix")
 
     def probed(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """Return all settings of the probe, some of them as given; not checked.

@@ -26,6 +26,7 @@ from lab.counts.demand import by_distance
 from lab.data.arrangement import IGNORE, Arrangement
 from lab.data.config import DataConfig
 from lab.data.corpora import open_corpus
+from lab.data.labels import Labels, write_labels
 from lab.data.packing import AssignIds, Pack, PackSettings, PackStream
 from lab.data.preparation import end_of_document, is_prepared, prepare, shard_folder
 from lab.data.segments import index_documents, index_segments
@@ -126,6 +127,8 @@ class PackedData(lightning.LightningDataModule):
         if not is_prepared(self.config):
             prepare(self.config, workers=len(os.sched_getaffinity(0)))
         index_documents(shard_folder(self.config), self.segment_window())
+        if getattr(self.experiment.evidence, "stored", False):
+            write_labels(self.config)
 
     def segment_window(self) -> int:
         """Return the tokens of the longest segment: those of a window without what the mask adds to it."""
@@ -166,6 +169,7 @@ class PackedData(lightning.LightningDataModule):
             n_streams=self.n_streams,
             arrangement=arrangement_of(config, experiment.mask),
             evidence=experiment.evidence,
+            labels=Labels(self.store) if getattr(experiment.evidence, "stored", False) else None,
         )
         if self.weights is not None:
             self.settings.weigh = partial(weigh_by_context, self.weights)

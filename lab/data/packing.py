@@ -18,6 +18,7 @@ import numpy as np
 
 from lab.data.arrangement import IGNORE, Arrangement, TokenRun
 from lab.data.config import DataConfig
+from lab.data.labels import Labels
 from lab.data.preparation import shard_folder
 from lab.data.segments import Segment, SegmentIndex, index_segments, sample_segments
 from lab.data.selecting import Selection
@@ -74,6 +75,7 @@ class PackSettings:
     skip: AssignIds | None = None
     selection: Selection | None = None
     evidence: Evidence | None = None
+    labels: Labels | None = None
     weigh: Weigh | None = None
 
 
@@ -166,6 +168,7 @@ class PackStream:
     def _pack(self, chosen: list[int]) -> Pack:
         """Lay out the runs of samples, end to end."""
         selection = self.settings.selection
+        segments = [self.drawn[sample][0] for sample in chosen]
         runs = [run for sample in chosen for run in self._runs(sample)]
         lengths = [len(run.tokens) for run in runs]
 
@@ -188,7 +191,9 @@ class PackStream:
             short = sum(len(run.tokens) < selection.budget for run in runs)
             selected = len(runs), sum(not run.matched for run in runs), short
         evidence, weigh = self.settings.evidence, self.settings.weigh
-        distances = None if evidence is None else evidence.distances(tokens, targets, lengths)
+        labels = self.settings.labels
+        stored = None if labels is None else row([labels.read(s.start + 1, s.length) for s in segments], 0)
+        distances = None if evidence is None else evidence.distances(tokens, targets, lengths, stored)
         pack = Pack(tokens, targets, lengths, self.stream, self.state(), ids, anchors, selected, distances)
         if weigh is None:
             return pack

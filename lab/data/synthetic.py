@@ -15,6 +15,8 @@ section 2, Figure 1a). At any window L, over 80% of the position mass is at i <=
 from __future__ import annotations
 
 import math
+import re
+from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from typing import Annotated, ClassVar, Literal
@@ -43,6 +45,7 @@ SEED = 0  # of the documents; the run's own seed shuffles them
 NEEDLE_TOKENS = 8  # tokens of a needle beside its number's digits: a word, a stop or a space is one each
 QUESTION_TOKENS = 17  # of the question, the answer's first words and its full stop
 TASK_TOKENS = 31
+Piece = tuple[str, Hashable]  # a text and its origin, which its copies share; None for what is no copy and has none
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,12 +85,35 @@ class SyntheticText:
 
     def document(self, index: int) -> str:
         """Generate document `index`: sections of at most `section_tokens`, one string ending in a full stop."""
+        return "".join(text for text, _ in self.pieces(index))
+
+    def copies(self, index: int) -> Iterator[tuple[int, int, int]]:
+        """List the words of document `index` that copy an earlier word of their section, with the space before them.
+
+        These are words of repeated phrases and of quotes, and numbers in answers. Each copies the latest word of the
+        same origin. Yields where a copy begins and ends, and where the word that it copies ends, in characters.
+        """
+        ends: dict[Hashable, int] = {}
+        at = 0
+        for text, origin in self.pieces(index):
+            at += len(text)
+            if origin in ends:
+                yield at - len(text), at, ends[origin]
+            if origin is not None:
+                ends[origin] = at
+
+    def pieces(self, index: int) -> Iterator[Piece]:
+        """Generate document `index` piece by piece; copies of a word are in its section."""
         rng = np.random.default_rng([SEED, index])
         length = self.corpus.median_tokens * np.exp(rng.normal(0.0, self.corpus.log_std))
         n_sections = max(1, math.ceil(length / self.corpus.section_tokens))
-        return "\n\n".join(self.section(rng, length / n_sections, has_task=k == 0) for k in range(n_sections))
+        for k in range(n_sections):
+            if k:
+                yield "\n\n", None
+            for text, origin in self.section(rng, length / n_sections, has_task=k == 0):
+                yield text, None if origin is None else (k, origin)
 
-    def section(self, rng: np.random.Generator, length: float, has_task: bool) -> str:
+    def section(self, rng: np.random.Generator, length: float, has_task: bool) -> list[Piece]:
         """Generate about `length` tokens of filler, followed, if there is room, by a question about numbers in it.
 
         Numbers are at log-uniform distances before the question, so that short distances are common and long ones
@@ -97,31 +123,35 @@ class SyntheticText:
         room = length - QUESTION_TOKENS
         asks = rng.random() < self.corpus.question_prob and room > 2 * each
         if not asks:
-            return "".join(self.sentences(rng, max(2, round(length)))).lstrip()
+            return joined(self.sentences(rng, max(2, round(length))))
         numbers = draw_numbers(rng, min(self.corpus.needles, int(room // each) - 1), self.corpus.digits)
         room -= each * len(numbers)
         has_task = has_task and room > 2 * TASK_TOKENS
         sentences = self.sentences(rng, max(2, round(room - TASK_TOKENS * has_task)))
-        after = np.cumsum([0, *(sentence.count(" ") + 1 for sentence in reversed(sentences))])  # tokens to the end
+        after = np.cumsum([0, *(len(sentence) for sentence in reversed(sentences))])  # tokens to the end
         distances = np.exp(rng.uniform(0.0, np.log(after[-1] + 1), len(numbers)))
         places = np.sort(len(sentences) - np.searchsorted(after, distances - 1, side="left"))
         for number, place in zip(reversed(numbers), places[::-1], strict=True):
-            sentences.insert(int(place), NEEDLE.format(number=number))
-        ending = QUESTION + ANSWER_PREFIX + answer(numbers)
-        return (TASK if has_task else "") + "".join(sentences).lstrip() + ending
+            sentences.insert(int(place), split_numbers(NEEDLE.format(number=number)))
+        ending = split_numbers(QUESTION + ANSWER_PREFIX + answer(numbers))
+        return [*([(TASK, None)] if has_task else []), *joined(sentences), *ending]
 
     def filler(self, index: int, n_tokens: int) -> str:
         """Generate about `n_tokens` tokens of filler, without magic numbers or questions."""
-        return "".join(self.sentences(np.random.default_rng([SEED, index]), n_tokens)).lstrip()
+        return "".join(text for text, _ in joined(self.sentences(np.random.default_rng([SEED, index]), n_tokens)))
 
-    def sentences(self, rng: np.random.Generator, n_tokens: int) -> list[str]:
-        """Generate filler sentences, each with a leading space, of about `n_tokens` words and stops together."""
-        text: list[str] = []  # all words so far, from which quotes are taken
-        phrases: list[list[str]] = []
-        out: list[str] = []
+    def sentences(self, rng: np.random.Generator, n_tokens: int) -> list[list[Piece]]:
+        """Generate filler sentences of about `n_tokens` words and stops together.
+
+        Each is its words, with a leading space, and a stop. A word that is drawn is an origin of its own.
+        """
+        text: list[Piece] = []  # all words so far, from which quotes are taken
+        phrases: list[list[Piece]] = []
+        drawn = 0
+        out: list[list[Piece]] = []
         left = n_tokens
         while left > 1:
-            sentence: list[str] = []
+            sentence: list[Piece] = []
             if len(text) > QUOTE_WORDS[1] and rng.random() < self.corpus.quote_prob:
                 size = int(rng.integers(*QUOTE_WORDS))
                 begin = int(rng.integers(0, len(text) - size))
@@ -132,18 +162,36 @@ class SyntheticText:
                         phrase = phrases[int(rng.integers(0, len(phrases)))]
                     else:
                         n_words = int(rng.integers(*PHRASE_WORDS, endpoint=True))
-                        phrase = self.lexicon[rng.integers(0, self.corpus.words, n_words)].tolist()
-                        for place in np.flatnonzero(rng.random(len(phrase)) < self.corpus.number_prob):
-                            phrase[place] = draw_numbers(rng, 1, self.corpus.digits)[0]
+                        words = self.lexicon[rng.integers(0, self.corpus.words, n_words)].tolist()
+                        for place in np.flatnonzero(rng.random(n_words) < self.corpus.number_prob):
+                            words[place] = draw_numbers(rng, 1, self.corpus.digits)[0]
+                        phrase = [(f" {word}", drawn + k) for k, word in enumerate(words)]
+                        drawn += n_words
                         phrases.append(phrase)
                     sentence = sentence + phrase
             # a number is a space and digits
-            costs = np.cumsum([1 + self.corpus.digits * word.isdigit() for word in sentence])
+            costs = np.cumsum([1 + self.corpus.digits * word[1:].isdigit() for word, _ in sentence])
             sentence = sentence[: max(1, int(np.searchsorted(costs, left - 1, side="right")))]
             text.extend(sentence)
-            out.append(" " + " ".join(sentence) + ".")
+            out.append([*sentence, (".", None)])
             left -= int(costs[len(sentence) - 1]) + 1
         return out
+
+
+def joined(sentences: list[list[Piece]]) -> list[Piece]:
+    """Join sentences, without the space before the first."""
+    pieces = [piece for sentence in sentences for piece in sentence]
+    return [(text.lstrip(), origin) for text, origin in pieces[:1]] + pieces[1:]
+
+
+def split_numbers(text: str) -> list[Piece]:
+    """Cut a text at its numbers, each of which is its own origin.
+
+    Example:
+        >>> split_numbers("The numbers are 12 and 34.")
+        [('The numbers are ', None), ('12', '12'), (' and ', None), ('34', '34'), ('.', None)]
+    """
+    return [(part, part if part.isdigit() else None) for part in re.split("([0-9]+)", text)]
 
 
 @cache

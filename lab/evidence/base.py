@@ -13,6 +13,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -26,7 +27,9 @@ NONE = -1  # at the end of the sequence of a run whose last index has no target
 
 @dataclass(frozen=True, kw_only=True)
 class Evidence(Section, ABC):
-    """The parameters of an evidence method, and the distances that it finds."""
+    """The parameters of an evidence method, and the distances that it finds, or that are stored beside the shards."""
+
+    stored: ClassVar[bool] = False
 
     @property
     @abstractmethod
@@ -34,8 +37,12 @@ class Evidence(Section, ABC):
         """Name of the method in the config."""
 
     @abstractmethod
-    def distances(self, tokens: IntArray, targets: IntArray, lengths: Sequence[int]) -> IntArray:
+    def distances(
+        self, tokens: IntArray, targets: IntArray, lengths: Sequence[int], stored: IntArray | None = None
+    ) -> IntArray:
         """Find the evidence distance of each target of packed runs, in tokens; 0 where there is none.
+
+        `stored` are the distances of the targets in their documents, of methods that have them stored.
 
         Shapes: int64 (tokens,), padding after the runs included -> int64 (tokens,).
         """

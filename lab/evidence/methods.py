@@ -4,11 +4,12 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias, Union
 
 from pydantic import Field
 
+from lab.evidence.asked import Asked
 from lab.evidence.base import Evidence
 from lab.evidence.repeat import Repeat
 from lab.evidence.suffix import Suffix
 
-EVIDENCE_METHODS: dict[str, type[Evidence]] = {"repeat": Repeat, "suffix": Suffix}
+EVIDENCE_METHODS: dict[str, type[Evidence]] = {"repeat": Repeat, "suffix": Suffix, "asked": Asked}
 
 if TYPE_CHECKING:
     EvidenceConfig: TypeAlias = Evidence

@@ -32,7 +32,9 @@ class Repeat(Evidence):
     tokens: Annotated[int, Ge(2), Le(16)] = 3
     """Tokens n of a block."""
 
-    def distances(self, tokens: IntArray, targets: IntArray, lengths: Sequence[int]) -> IntArray:
+    def distances(
+        self, tokens: IntArray, targets: IntArray, lengths: Sequence[int], stored: IntArray | None = None
+    ) -> IntArray:
         """Find the nearest earlier copy of each block by sorting the blocks of all runs at once.
 
         Example:

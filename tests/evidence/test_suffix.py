@@ -33,7 +33,7 @@ def test_worked_by_hand():
 def test_a_copy_in_another_run_is_no_evidence():
     tokens = np.array([1, 2, 3, 1, 2, 3, 1, 2, 3])
     targets = np.array([2, 3, IGNORE, 2, 3, 1, 2, 3, IGNORE])
-    assert Suffix().distances(tokens, targets, [3, 6]).tolist() == [0, 0, 0, 0, 0, 0, 0, 3, 0]
+    assert Suffix(least=2).distances(tokens, targets, [3, 6]).tolist() == [0, 0, 0, 0, 0, 0, 0, 3, 0]
 
 
 @pytest.mark.parametrize("longest", [2, 5, 64])

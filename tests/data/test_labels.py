@@ -1,0 +1,172 @@
+"""The labels of the generated corpus: documents worked by hand, stored labels in runs, and how methods agree."""
+
+import itertools
+import re
+
+import numpy as np
+import pytest
+
+from lab.command import parse_overrides
+from lab.config import load_experiment
+from lab.data.config import Synthetic
+from lab.data.labels import Labels, labels_of, path_of
+from lab.data.module import PackedData
+from lab.data.segments import index_segments
+from lab.data.synthetic import SyntheticText
+from lab.data.tokenizer import load_tokenizer
+from lab.errors import ConfigError, DataError
+from lab.evidence.asked import Asked
+from lab.evidence.repeat import Repeat
+from lab.evidence.suffix import Suffix
+from tests.data.stores import make_store, numbered_documents, stream_over
+from tests.forked import ROOT
+from tests.refusals import refused
+
+DEMO = ROOT / "configs" / "cpu_demo.yaml"
+SMALL = Synthetic(
+    words=8,
+    digits=2,
+    median_tokens=70,
+    log_std=0.3,
+    section_tokens=60,
+    quote_prob=0.4,
+    number_prob=0.2,
+    repeat_prob=0.5,
+)
+# "koput telib zegat fuluf" is repeated; the last "koput" of the sentence was drawn anew. "fuluf" and "zegat" recur.
+FIRST = """One of the magic numbers is 45. telib fuluf 95 koput telib zegat fuluf. koput telib zegat fuluf koput.
+
+What are the magic numbers mentioned in the provided text? The numbers are 45.
+
+One of the magic numbers is 36. koput fuluf zegat telib sukag zegat telib bilep. telib 73 libid telib.
+
+What are the magic numbers mentioned in the provided text? The numbers are 36."""
+# "bilep 35 pemop fuluf bilep" is repeated whole and then begun again; each copies the latest.
+SECOND = """One of the magic numbers is 16. bilep 35 pemop fuluf bilep bilep 35 pemop fuluf bilep bilep 35.
+
+What are the magic numbers mentioned in the provided text? The numbers are 16.
+
+One of the magic numbers is 82. zegat libid fuluf 31. sukag 34 47 libid zegat libid fuluf.
+
+What are the magic numbers mentioned in the provided text? The numbers are 82."""
+COPIES = {
+    43: (FIRST, "koput telib zegat fuluf 45 36"),
+    49: (SECOND, "bilep 35 pemop fuluf bilep bilep 35 16 zegat libid fuluf 82"),
+}
+
+
+def load(*words):
+    return load_experiment(DEMO, parse_overrides(words))
+
+
+@pytest.mark.parametrize("index", COPIES)
+def test_copies_worked_by_hand(index):
+    text, words = COPIES[index]
+    generator = SyntheticText(SMALL)
+    assert generator.document(index) == text
+    found = [*generator.copies(index)]
+    assert [text[begin:end].strip() for begin, end, _ in found] == words.split()
+    for begin, end, earlier in found:  # a copy repeats its word, the first of a document without a space before it
+        assert text[:earlier].endswith(text[begin:end].strip())
+        assert "\n\n" not in text[earlier:begin].replace("\n\nWhat", "")
+    if index == 49:
+        assert [end - earlier for _, end, earlier in found[:7]] == [27] * 7, "bilep 35 pemop fuluf bilep and its spaces"
+
+
+@pytest.mark.parametrize("mode", ["natural", "concatenated"])
+@pytest.mark.parametrize("window", [7, 40])
+def test_a_run_has_the_labels_that_lie_within_it(tmp_path, mode, window):
+    documents = numbered_documents([9, 30, 1, 17, 25, 40])  # token t of all is t + 1
+    store = make_store(tmp_path, [documents[:4], documents[4:]])
+    labels = np.random.default_rng(1).integers(0, 12, 122)
+    for shard, own in zip(store.shards, (labels[:57], labels[57:]), strict=True):
+        np.save(path_of(shard), own)
+    settings = {"pack_tokens": 64, "labels": Labels(store), "evidence": Asked(), "look_ahead": 8}
+    stream = stream_over(store, index_segments(store, mode, window), **settings)
+    seen, kept = 0, 0
+    for pack in itertools.islice(stream, 20):
+        indices = np.concatenate([np.arange(length) for length in pack.lengths])
+        for index, target, distance in zip(indices, pack.targets, pack.distances, strict=False):
+            if target >= 0:
+                label = labels[target - 1]
+                assert distance == (label if label <= index + 1 else 0)
+                seen, kept = seen + 1, kept + (distance > 0)
+    assert 100 < kept < seen
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory):
+    """Read packs of the demo's corpus, of fewer documents, with their labels."""
+    folder = tmp_path_factory.mktemp("labels")
+    words = (f"--data.folder={folder}", "--data.corpus.documents=2000", "--evidence.method=asked")
+    data = PackedData(load(*words))
+    data.prepare_data()
+    data.setup("fit")
+    return data, [*itertools.islice(data.stream(0), 60)]
+
+
+def test_answers_copy_the_number_that_their_question_asks_for(demo):
+    data, packs = demo
+    tokenizer = load_tokenizer(data.store.shards[0].folder.parent)
+    asked = 0
+    for pack in packs:
+        for begin, length in zip(np.cumsum([0, *pack.lengths]), pack.lengths):
+            run = pack.tokens[begin : begin + length]
+            pieces = [tokenizer.decode([token], skip_special_tokens=False) for token in run]
+            text, ends = "".join(pieces), np.cumsum([*map(len, pieces)])
+            for question in re.finditer(r"The numbers are ([^.]*)\.", text):
+                for number in re.finditer("[0-9]+", question[0]):
+                    stated = text[: question.start()].rfind(f"magic numbers is {number[0]}.")
+                    assert stated >= 0
+                    for digit in range(len(number[0])):
+                        copy = question.start() + number.start() + digit + 1  # where the digit ends
+                        source = stated + len("magic numbers is ") + digit + 1
+                        place, origin = np.searchsorted(ends, [copy, source])
+                        assert pack.distances[begin + place - 1] == place - origin
+                        asked += 1
+    assert asked > 200
+
+
+def agreement(packs, method):
+    """Count asked targets, those that a method finds, and those at the same distance."""
+    asked, found, same = 0, 0, 0
+    for pack in packs:
+        distances = method.distances(pack.tokens, pack.targets, pack.lengths)
+        scored = pack.targets >= 0
+        asked += np.count_nonzero(pack.distances[scored])
+        found += np.count_nonzero(distances[scored])
+        same += np.count_nonzero((distances == pack.distances)[scored & (distances > 0)])
+    return asked, found, same
+
+
+def test_the_page_says_how_methods_agree_with_the_labels(demo):
+    page = (ROOT / "docs" / "methods.md").read_text()
+    rows = re.findall(r"^\| `(\w+)`, (\w+) (\d+) \| (\d+)% \| (\d+)% \|$", page, re.M)
+    assert len(rows) == 6
+    for name, setting, value, recall, precision in rows:
+        method = {"repeat": Repeat, "suffix": Suffix}[name](**{setting: int(value)})
+        asked, found, same = agreement(demo[1], method)
+        assert 100 * same / asked == pytest.approx(int(recall), abs=3)  # of fewer documents
+        assert 100 * same / found == pytest.approx(int(precision), abs=3)  # of fewer documents
+
+
+def test_other_documents_than_the_generators_are_refused(demo):
+    data, _ = demo
+    (shard,) = data.store.shards
+    other = load("--data.corpus.digits=4")
+    with refused(f"{shard.folder}: document ", error=DataError):
+        labels_of(shard, other.data, load_tokenizer(shard.folder.parent))
+
+
+JOINED = "--data.mode=concatenated"
+REFUSED = {
+    "corpus": (("--data.corpus.name=stdlib",), "evidence.method=asked: needs the labels of data.corpus.name"),
+    "chunks": ((JOINED, "--mask.method=document", "--mask.chunks=2"), "mask.chunks=2: keeps no documents in order"),
+    "anchor": ((JOINED, "--mask.method=anchor"), "mask.method=anchor: keeps no documents in order"),
+}
+
+
+@pytest.mark.parametrize(("words", "start"), REFUSED.values(), ids=REFUSED)
+def test_stored_evidence_goes_with_documents_in_order(words, start):
+    with refused(start, error=ConfigError):
+        load("--evidence.method=asked", *words)
