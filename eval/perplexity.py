@@ -23,15 +23,12 @@ perplexity-cases/ holds every document's loss.
 
 from __future__ import annotations
 
-import hashlib
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
-import numpy.typing as npt
 from annotated_types import Ge, Le
 
 from eval.engine.command import CellOptions, Form
@@ -39,17 +36,12 @@ from eval.engine.methods import as_options
 from eval.engine.rows import Row, limits
 from eval.engine.run import Cell, Measure
 from eval.engine.sliding import CONFIDENCE, text_losses, windows
-from eval.engine.subject import NO_CORPUS, SUBJECT, Subject, doublings
-from lab.command import Bar, start
-from lab.data.preparation import shard_folder
-from lab.data.shards import TokenStore
-from lab.data.tokenizer import check_ids, special_ends
-from lab.errors import ConfigError, DataError
-from lab.probe.needles import read_texts
+from eval.engine.subject import SUBJECT, digest_of, documents_of, doublings
+from lab.command import start
+from lab.data.tokenizer import check_ids
+from lab.errors import DataError
 from lab.schema import LONGEST, Length, PathText, Positive, Tests
 
-AnyIds = npt.NDArray[Any]  # of any integer type, as they lie in a store
-SUFFIXES = (".txt", ".json", ".jsonl")
 STRIDE = 256  # tokens (arXiv:2402.17463, section 4.1)
 PairLength = Annotated[int, Ge(2), Le(LONGEST)]  # a token predicts the next
 
@@ -176,41 +168,6 @@ class Perplexity(Measure):
         style: dict[str, Any] = {"x_title": "context length (tokens)", "log_y": far_apart}
         style["y_limits"] = None if far_apart else (least - spread, most + spread)
         return self.length_chart(rows, "perplexity", f"sliding window, stride {first['stride']}; {documents}", **style)
-
-
-def documents_of(subject: Subject, text: str | None, text_field: str) -> list[AnyIds]:
-    """Read and encode the documents of a file or folder, or the held-out documents of a run.
-
-    A document of a file begins with the tokenizer's first token; held-out documents are those of training, from
-    their first token to the one that ends them.
-
-    Raises: LabError where there is no text.
-    """
-    if text is None:
-        if subject.model.experiment is None:
-            raise ConfigError(NO_CORPUS)
-        return list(TokenStore.open(shard_folder(subject.model.experiment.data), "held_out").documents())
-    before = special_ends(subject.tokenizer)[0]
-    encode = subject.tokenizer.encode
-    texts = Bar(file_texts(Path(text), text_field), desc="encoding", leave=False)
-    return [np.array(before + encode(each, add_special_tokens=False).ids, dtype=np.int64) for each in texts]
-
-
-def file_texts(place: Path, text_field: str) -> list[str]:
-    """Read the texts of a file or of a folder's files: a .txt or .json is one text, each line of a .jsonl is one.
-
-    Raises: DataError for missing, broken or empty files.
-    """
-    files = sorted(path for path in place.rglob("*") if path.suffix in SUFFIXES) if place.is_dir() else [place]
-    if not files:
-        raise DataError(f"--text={place}: holds no .txt, .json or .jsonl file; give a folder with text in it")
-    return [text for path in files for text in read_texts(path, "--text", text_field)]
-
-
-def digest_of(documents: Sequence[npt.NDArray[np.int64]]) -> str:
-    """Name documents by the hash of their tokens."""
-    parts = (np.int64(len(ids)).tobytes() + ids.astype("<i8").tobytes() for ids in documents)
-    return hashlib.sha256(b"".join(parts)).hexdigest()[:16]
 
 
 main = Perplexity.main

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -15,11 +16,14 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from eval.engine.command import Request
+from lab.command import Bar
 from lab.counts import SavedCounts
-from lab.data.tokenizer import check_ids, needed
+from lab.data.preparation import shard_folder
+from lab.data.shards import TokenStore
+from lab.data.tokenizer import check_ids, needed, special_ends
 from lab.errors import ConfigError, DataError
 from lab.loading import OpenedModel, open_model, token_ids
-from lab.model.attention.inspection import token_losses
+from lab.model.attention.inspection import token_losses, token_scores
 from lab.model.generate import Ended, greedy
 from lab.probe.needles import load_haystack, read_texts
 from lab.source import is_hub_id, named
@@ -28,6 +32,8 @@ from lab.train.environment import describe_source, device_for, memory_of
 
 MOST_WINDOWS = 1024  # of the longest text in training windows; papers extend by at most 64
 NO_CORPUS = "--text: must be set, a Hugging Face folder has no corpus of its own; give a text file"
+AnyIds = npt.NDArray[Any]  # of any integer type, as they lie in a store
+SUFFIXES = (".txt", ".json", ".jsonl")
 SUBJECT = ("model", "checkpoint", "weights", "method", "precision")  # the fields that name a model in rows
 
 
@@ -78,6 +84,11 @@ class Subject:
         """Return each target's loss in nats, float64 (B, T), 0 where a target is below 0."""
         with self.computing():
             return token_losses(self.model.decoder, tokens.to(self.device), targets.to(self.device))
+
+    def scores(self, tokens: Tensor, targets: Tensor) -> Tensor:
+        """Return each target's loss, and 1 where it is the most likely token, float64 (2, B, T)."""
+        with self.computing():
+            return token_scores(self.model.decoder, tokens.to(self.device), targets.to(self.device))
 
 
 def open_subject(request: Request) -> Subject:
@@ -185,6 +196,41 @@ def source_text(subject: Subject, path: str | None, text_field: str) -> str:
     if subject.model.experiment is None:
         raise ConfigError(NO_CORPUS)
     return load_haystack(None, subject.model.experiment.data, subject.tokenizer)
+
+
+def documents_of(subject: Subject, text: str | None, text_field: str) -> list[AnyIds]:
+    """Read and encode the documents of a file or folder, or the held-out documents of a run.
+
+    A document of a file begins with the tokenizer's first token; held-out documents are those of training, from
+    their first token to the one that ends them.
+
+    Raises: LabError where there is no text.
+    """
+    if text is None:
+        if subject.model.experiment is None:
+            raise ConfigError(NO_CORPUS)
+        return list(TokenStore.open(shard_folder(subject.model.experiment.data), "held_out").documents())
+    before = special_ends(subject.tokenizer)[0]
+    encode = subject.tokenizer.encode
+    texts = Bar(file_texts(Path(text), text_field), desc="encoding", leave=False)
+    return [np.array(before + encode(each, add_special_tokens=False).ids, dtype=np.int64) for each in texts]
+
+
+def file_texts(place: Path, text_field: str) -> list[str]:
+    """Read the texts of a file or of a folder's files: a .txt or .json is one text, each line of a .jsonl is one.
+
+    Raises: DataError for missing, broken or empty files.
+    """
+    files = sorted(path for path in place.rglob("*") if path.suffix in SUFFIXES) if place.is_dir() else [place]
+    if not files:
+        raise DataError(f"--text={place}: holds no .txt, .json or .jsonl file; give a folder with text in it")
+    return [text for path in files for text in read_texts(path, "--text", text_field)]
+
+
+def digest_of(documents: Sequence[npt.NDArray[np.int64]]) -> str:
+    """Name documents by the hash of their tokens."""
+    parts = (np.int64(len(ids)).tobytes() + ids.astype("<i8").tobytes() for ids in documents)
+    return hashlib.sha256(b"".join(parts)).hexdigest()[:16]
 
 
 def draw_texts(

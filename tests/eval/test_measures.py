@@ -24,6 +24,7 @@ COMMANDS = {  # words that measure little; of the shared options those that are 
     "perplexity": (("RUN", "--documents=1", "--lengths=16", "--tokens=64"), MODEL),
     "entropy": (("RUN", "--texts=1", "--lengths=16"), MODEL),
     "precision": (("RUN", "--texts=1", "--length=16", "--lengths=16", "--shifts=0"), MODEL),
+    "recall": (("RUN", "--targets=9", "--bins=2,20"), MODEL),
     "impact": (("RUN", "RUN", "--windows=2", "--length=16", "--min_count=1", "-o", "OUT"), (PLOT,)),
     "compare": (("ROWS",), ()),
     "reach": (("RUNS", "--at=64"), ()),
@@ -35,7 +36,17 @@ COMMANDS = {  # words that measure little; of the shared options those that are 
 }
 ROW = {"metric": "passkey", "model": "m", "method": "rope+plain", "depth": 0.5, "length": 8, "n": 4, "score": 0.5}
 LONG = ("harness", "shape")  # measured in tests of their own
-MEASURES = ("probe", "distance", "ruler", "passkey", "lines", "perplexity", "entropy", "precision")  # of one model
+MEASURES = (
+    "probe",
+    "distance",
+    "ruler",
+    "passkey",
+    "lines",
+    "perplexity",
+    "entropy",
+    "precision",
+    "recall",
+)  # of one model
 RESUMED = MEASURES[:6]
 SCORED = ("passkey", "lines", "perplexity")  # one score with its limits a row
 COLUMNS = {"model", "checkpoint", "weights", "commit", "hardware", "method", "precision", "protocol", "length", "n"}
@@ -252,6 +263,9 @@ REFUSED = [  # a command, its words, and the beginning of its one line
         "--stride=300: must be <= 16, the shortest length, or tokens are passed over; lower",
     ),
     ("passkey", "--lengths=20", "--lengths=20: too short for "),
+    ("recall", "--bins=20,99", "--bins=(20, 99): must rise, up to the training window of 64; correct it"),
+    ("recall", "--evidence=repaet", "--evidence=repaet: unknown method; did you mean repeat?"),
+    ("recall", "--evidence=repeat:tokens=1", "--evidence.tokens=1: must be >= 2"),
 ]
 
 

@@ -113,22 +113,31 @@ def target_logits(decoder: Decoder, tokens: Tensor, targets: Tensor) -> Tensor:
     return torch.cat(parts).view(targets.shape)
 
 
-@torch.no_grad()
 def token_losses(decoder: Decoder, tokens: Tensor, targets: Tensor) -> Tensor:
     """Compute the loss of each target in nats; 0 without a target.
 
+    Shapes: tokens and targets int64 (B, T), targets below 0 where there is none -> float64 (B, T).
+    """
+    return token_scores(decoder, tokens, targets)[0]
+
+
+@torch.no_grad()
+def token_scores(decoder: Decoder, tokens: Tensor, targets: Tensor) -> Tensor:
+    """Compute the loss of each target in nats, and 1 where no other token is more likely; 0 without a target.
+
     The head's logits, of tokens with a target alone and some rows at a time, are normalised in float64.
 
-    Shapes: tokens and targets int64 (B, T), targets below 0 where there is none -> float64 (B, T).
+    Shapes: tokens and targets int64 (B, T), targets below 0 where there is none -> float64 (2, B, T).
     """
     hidden = last_block(decoder, tokens).flatten(0, 1)
     wanted = targets.flatten()
-    losses = torch.zeros(len(wanted), dtype=torch.float64, device=tokens.device)
+    scores = torch.zeros(2, len(wanted), dtype=torch.float64, device=tokens.device)
     rows = max(1, BLOCK_LOGITS // decoder.cfg.vocab_size)  # of the head at a time
     for places in (wanted >= 0).nonzero()[:, 0].split(rows):
         logits = decoder.head(decoder.norm(hidden[places])).double()
-        losses[places] = logits.logsumexp(-1) - logits.gather(1, wanted[places, None])[:, 0]
-    return losses.view(targets.shape)
+        own = logits.gather(1, wanted[places, None])[:, 0]
+        scores[:, places] = torch.stack([logits.logsumexp(-1) - own, (own >= logits.amax(-1)).double()])
+    return scores.view(2, *targets.shape)
 
 
 def last_block(decoder: Decoder, tokens: Tensor) -> Tensor:

@@ -1,0 +1,189 @@
+"""Measure what a model gains from evidence by its distance, on held-out text, and its natural reach.
+
+    python -m eval.recall MODEL [--option=value ...] [--distance=METHOD] [--plot] [-o FOLDER]
+
+MODEL is a run folder (its newest checkpoint is taken), a checkpoint in it, or a Hugging Face folder with a
+tokenizer.json. The evidence of a target is, for instance, an earlier copy of a block of tokens that contains it
+(lab/evidence). Targets are scored with the whole context of a training window, and with the context cut just behind
+their evidence. The difference is the gain from evidence at that distance. Natural reach is where the gain falls to half
+of its plateau (lab/probe/recall.py). No number is hidden, so that models that find none are told apart too.
+
+    python -m eval.recall runs/cpu_stdlib --plot
+    python -m eval.recall runs/cpu_demo --distance=string:shift=64,window=32
+    python -m eval.recall runs/cpu_demo --bins=16,48,96,144 --targets=1000
+    python -m eval.recall models/Llama-3.1-8B --text=books/ --evidence=repeat:tokens=4 --plot
+
+Limits are at 95%, from 1,000 resamples of whole documents. A bin with fewer than 8 targets, or with those of one
+document alone, is left out. So a text needs two documents, as files of a folder or lines of a .jsonl file.
+
+Prints a table. Writes recall-TOKENS-HASH.jsonl, a line for each bin of distances and one for natural reach. The file is
+in eval/ of the run folder, in runs/ for a Hugging Face folder, or in FOLDER. The picture is beside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Annotated, Any, Literal
+
+import numpy as np
+from annotated_types import Ge
+
+from eval.engine.command import Form
+from eval.engine.rows import Row, columns_text, limits
+from eval.engine.run import OnTexts
+from eval.engine.subject import digest_of, documents_of
+from lab.command import Bar, parse_method, start
+from lab.data.tokenizer import check_ids
+from lab.draw import Rule, below, draw
+from lab.errors import ConfigError, DataError, look_up
+from lab.evidence.base import Evidence
+from lab.evidence.methods import EVIDENCE_METHODS
+from lab.evidence.repeat import Repeat
+from lab.probe.recall import FEWEST, RecallTest, half_octaves
+from lab.schema import PathText, Section, Seed, Tests, validated
+
+CONFIDENCE = 0.95
+Edge = Annotated[int, Ge(2)]  # behind which a token is left to predict from
+COLUMNS = (
+    ("distance", lambda row: f"{row['distance']:,}-{row['last']:,}", ""),
+    ("targets", "n", ","),
+    ("documents", "documents", ","),
+    ("share", "share", ".2%"),
+    ("nats whole", "nats_whole", ".3f"),
+    ("nats cut", "nats_cut", ".3f"),
+    ("gain", "score", ".3f"),
+    ("95% limits", lambda row: limits(row, ".3f"), ""),
+    ("right whole", "right_whole", ".3f"),
+    ("right cut", "right_cut", ".3f"),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecallOptions(Section):
+    """Options of this command."""
+
+    bins: tuple[Edge, ...] | None = None
+    """First distance of each bin in tokens, rising, with commas between them; left out, half octaves."""
+    targets: Tests = 300
+    """Targets of each bin, at most."""
+    evidence: str | None = None
+    """What counts as evidence, NAME or NAME:parameter=value,...; left out, the run's own, or repeat."""
+    text: PathText | None = None
+    """Source of the documents: a folder of .txt, .json or .jsonl files, or a .jsonl file with one in each line; left
+    out, the run's held-out documents."""
+    text_field: str = "text"
+    """Field of the rows of a .json or .jsonl file that holds the text."""
+    seed: Seed = 0
+    """Seed of the choice of targets, and of the limits."""
+    device: Literal["auto", "cpu", "gpu"] = "auto"
+    """What to compute on; auto takes a GPU where there is one."""
+
+
+class Recall(OnTexts):
+    """The gain from evidence by its distance."""
+
+    kind = "recall"
+    options: RecallOptions
+    form = Form(options=RecallOptions)
+
+    def prepare(self) -> None:
+        """Read the documents and draw the targets.
+
+        Raises: LabError where there is no text, or too little evidence in it.
+        """
+        options, model = self.options, self.subject.model
+        window = model.train_len
+        edges = options.bins or half_octaves(window)
+        if list(edges) != sorted({*edges}) or edges[-1] > window:
+            raise ConfigError(f"--bins={edges}: must rise, up to the training window of {window}; correct it")
+        self.evidence = Repeat() if model.experiment is None else model.experiment.evidence
+        if options.evidence is not None:
+            self.evidence = read_evidence(options.evidence)
+        found = documents_of(self.subject, options.text, options.text_field)
+        self.documents = [np.asarray(ids, dtype=np.int64) for ids in found]
+        check_ids(np.concatenate(self.documents), self.subject.vocab_size)
+        sizes: Row = {"window": window, "edges": edges, "most": options.targets, "seed": options.seed}
+        self.test = RecallTest(self.documents, self.evidence, device=self.subject.device, **sizes)
+        if not self.test.targets:
+            rule = f"no bin has {FEWEST} targets with evidence in two of its {len(found)} documents"
+            raise DataError(f"--text={options.text or 'held out'}: {rule}; give more text, or other bins")
+
+    def records(self) -> Iterator[Row]:
+        """Score the targets, and make a row for each bin and one for natural reach."""
+        test = self.test
+        with Bar(total=2 * len(test.targets), desc=self.kind, unit="context") as bar:
+            bins, reach = test.found(
+                test.scores(self.subject, test.targets, bar.update), self.subject.counts, CONFIDENCE
+            )
+        about = {**self.subject.row, "evidence": asdict(self.evidence), "window": test.window, "confidence": CONFIDENCE}
+        about |= {"texts": digest_of(self.documents), "source": self.options.text or "held out"}
+        yield from ({**about, "metric": "recall", **row} for row in bins)
+        yield {**about, "metric": "natural_reach", "n": len(test.targets), **reach}
+
+    def title(self) -> str:
+        """Name the model, the text and the evidence."""
+        model, source = self.subject.model, self.options.text or "held out"
+        evidence = " ".join(map(str, asdict(self.evidence).values()))
+        return f"{model.name}: {model.method}; {len(self.documents):,} documents, {source}; evidence: {evidence}"
+
+    def text(self, rows: Sequence[Row]) -> str:
+        """Write the table, and natural reach."""
+        return f"{self.title()}\n\n{columns_text(rows[:-1], COLUMNS)}\n\n{reach_line(rows[-1])}"
+
+    def chart(self, rows: Sequence[Row]) -> Any:
+        """Draw the gain with its limits, and natural reach; below, the share right with each context."""
+        *bins, reach = rows
+        rules = []
+        if reach["natural_reach"] is not None:
+            rules = [Rule("x", reach["natural_reach"], "natural reach"), Rule("y", reach["plateau"] / 2, "half")]
+        style: dict[str, Any] = {"log_x": True, "x_title": "distance of the evidence (tokens)"}
+        ends: dict[str, Any] = {"low": "low", "high": "high", "y_title": "gain (nats)", "rules": rules}
+        gains = draw(bins, "middle", "score", title=self.title().replace("; ", "\n"), **ends, **style)
+        names = {"right_whole": "whole context", "right_cut": "cut behind the evidence"}
+        right = [{**row, "right": row[key], "context": name} for key, name in names.items() for row in bins]
+        return below(gains, draw(right, "middle", "right", "context", percent=True, y_title="targets right", **style))
+
+
+def read_evidence(word: str) -> Evidence:
+    """Build the evidence method that a word names.
+
+    Raises: ConfigError.
+    Example:
+        >>> read_evidence("repeat:tokens=4")
+        Repeat(method='repeat', tokens=4)
+    """
+    given = parse_method(word, "--evidence")
+    kind = look_up(EVIDENCE_METHODS, given["method"], "--evidence")
+    try:
+        return validated(kind, given)
+    except ConfigError as error:
+        raise ConfigError(*(f"--evidence.{fault}" for fault in error.faults)) from error
+
+
+def reach_line(row: Row) -> str:
+    """Write natural reach with its limits.
+
+    Example:
+        >>> row = {"natural_first": 18.6, "natural_last": 151.2, "plateau": 0.5, "f_at_natural_reach": 21000}
+        >>> reach_line({**row, "natural_reach": 64.0, "natural_reach_low": 48.3, "natural_reach_high": None})
+        'natural reach 64.0, at half of a plateau of 0.500 nats, within 48.3 to the end (151.2); f 21,000'
+        >>> reach_line({**row, "natural_reach": None}), reach_line({"natural_first": None})
+        ('natural reach none: no gain from 18.6 tokens on', 'natural reach none: fewer than two bins')
+    """
+    first, last = row["natural_first"], row.get("natural_last")
+    if first is None:
+        return "natural reach none: fewer than two bins"
+    if row["natural_reach"] is None:
+        return f"natural reach none: no gain from {first:,.1f} tokens on"
+    reach, low = row["natural_reach"], row["natural_reach_low"]
+    high = f"the end ({last:,.1f})" if row["natural_reach_high"] is None else f"{row['natural_reach_high']:,.1f}"
+    f = "-" if row["f_at_natural_reach"] is None else f"{row['f_at_natural_reach']:,}"
+    about = f"natural reach {reach:,.1f}, at half of a plateau of {row['plateau']:.3f} nats"
+    return f"{about}, within {low:,.1f} to {high}; f {f}"
+
+
+main = Recall.main
+
+if __name__ == "__main__":
+    start(main)

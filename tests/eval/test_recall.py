@@ -1,0 +1,77 @@
+"""eval.recall on folders of transformers and of the lab's export, and its files."""
+
+import json
+from dataclasses import asdict
+
+import numpy as np
+import pytest
+import torch
+
+from eval.recall import RecallOptions, main
+from lab.evidence.repeat import Repeat
+from lab.export import main as export
+from tests.evidence import brute
+
+QUICK = ["--targets=12", "--bins=2,8,16,32", "-o", "out", "--json"]
+
+
+def rows_of(words, capsys):
+    assert main(words) == 0
+    *bins, reach = json.loads(capsys.readouterr().out)["rows"]
+    return bins, reach
+
+
+def test_a_model_of_transformers(hugging_face_folder, bpe, tmp_path, monkeypatch, capsys):
+    """The gain is the difference of the losses that transformers itself computes of both contexts."""
+    transformers = pytest.importorskip("transformers")
+    monkeypatch.chdir(tmp_path)
+    generator = np.random.default_rng(0)
+    texts = ["".join(generator.choice([*"abcd"], 60)) for _ in range(4)]
+    (tmp_path / "texts.jsonl").write_text("".join(json.dumps({"body": text}) + "\n" for text in texts))
+    words = [str(hugging_face_folder), "--text=texts.jsonl", "--text_field=body", "--evidence=repeat:tokens=2", *QUICK]
+    bins, reach = rows_of([word.replace("targets=12", "targets=9999") for word in words], capsys)
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(hugging_face_folder, dtype=torch.float32)
+    head = bpe.encode("").ids
+    losses = {row["distance"]: [] for row in bins}
+    with torch.no_grad():
+        for text in texts:
+            ids = head + bpe.encode(text, add_special_tokens=False).ids
+            assert len(ids) <= reach["window"]
+            for place in range(1, len(ids)):
+                d = brute.repeat(ids, place, 2)
+                if d >= 2:
+                    pair = [ids[:place], ids[place - d + 1 : place]]
+                    logits = [theirs(torch.tensor([context])).logits[0, -1] for context in pair]
+                    nats = [-float(each.log_softmax(-1)[ids[place]]) for each in logits]
+                    losses.get(max(edge for edge in (2, 8, 16, 32) if edge <= d), []).append(nats)
+    assert len(bins) > 1
+    for row in bins:
+        whole, cut = np.mean(losses[row["distance"]], axis=0)
+        assert row["n"] == len(losses[row["distance"]])
+        assert (row["nats_whole"], row["nats_cut"]) == pytest.approx((whole, cut), abs=1e-4)
+        assert row["score"] == pytest.approx(cut - whole, abs=1e-4)
+    assert (reach["n"], reach["evidence"]) == (sum(row["n"] for row in bins), asdict(Repeat(tokens=2)))
+
+
+def test_a_run_and_its_export_agree(run_folder, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    own = rows_of([str(run_folder), *QUICK], capsys)
+    assert export([str(run_folder), "-o", "exported"]) == 0
+    capsys.readouterr()
+    texts = tmp_path / "texts"
+    texts.mkdir()
+    for n in range(3):
+        (texts / f"{n}.txt").write_text(" ".join(f"word {k * k % 9}." for k in range(40 + n)))
+    both = [rows_of([place, "--text=texts", *QUICK], capsys) for place in (str(run_folder), "exported")]
+    numbers = [[[row[name] for name in ("distance", "n", "score", "low", "high")] for row in bins] for bins, _ in both]
+    np.testing.assert_allclose(*numbers, atol=1e-5)
+    assert own[1]["texts"] != both[0][1]["texts"] == both[1][1]["texts"]
+    assert own[1]["source"] == "held out"
+
+
+def test_one_document_is_refused(run_folder, text_file, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main([str(run_folder), f"--text={text_file}"]) == 2
+    rule = "no bin has 8 targets with evidence in two of its 1 documents; give more text, or other bins"
+    assert capsys.readouterr().err.splitlines()[-1] == f"--text={text_file}: {rule}"
+    assert RecallOptions().text is None

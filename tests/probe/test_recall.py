@@ -1,0 +1,178 @@
+"""Recall against definitions: contexts and distances by brute force, losses of texts alone, gains that are known."""
+
+from collections import Counter
+
+import numpy as np
+import pytest
+import torch
+
+from lab.counts import SavedCounts
+from lab.evidence.repeat import Repeat
+from lab.model.attention.inspection import token_scores
+from lab.model.config import DecoderConfig
+from lab.model.decoder import Decoder
+from lab.positions import distance
+from lab.probe import recall
+from lab.probe.recall import FIELDS, RecallTest
+from tests.evidence import brute
+
+WINDOW = 96
+EDGES = [16, 32, 64]
+LOW, HIGH = 0.5, 2.5  # nats of a target that the copier finds, and of another
+
+
+class Copier:
+    """Finds a target that stands among the last `reach` tokens; keeps the contexts that it has seen, and targets."""
+
+    def __init__(self, reach):
+        self.reach = reach
+        self.seen = Counter()
+
+    def scores(self, tokens, targets):
+        out = torch.zeros(2, *tokens.shape, dtype=torch.float64)
+        for row, place in (targets >= 0).nonzero().tolist():
+            context = tokens[row, : place + 1].tolist()
+            target = int(targets[row, place])
+            self.seen[tuple(context), target] += 1
+            found = target in context[-self.reach :]
+            out[:, row, place] = torch.tensor([LOW if found else HIGH, float(found)])
+        return out
+
+
+def planted(distances, documents=6, copies=4):
+    """Make documents of tokens that differ, but for blocks of 3 that come again so far back, each in its own window."""
+    fresh = iter(range(1, 10**9))
+    texts = []
+    for _ in range(documents):
+        parts = []
+        for d in distances * copies:
+            part = [next(fresh) for _ in range(WINDOW)]
+            part[WINDOW - 3 :] = part[WINDOW - 3 - d : WINDOW - d]
+            parts += part
+        texts.append(np.array(parts))
+    return texts
+
+
+def words(seed=0, documents=5, vocabulary=6):
+    """Draw documents of few words, which repeat blocks at all distances."""
+    generator = np.random.default_rng(seed)
+    return [generator.integers(1, vocabulary, size) for size in generator.integers(1, 3 * WINDOW, documents)]
+
+
+def measured(test, model):
+    return test.found(test.scores(model, test.targets))
+
+
+@pytest.mark.parametrize(
+    ("reach", "gains", "natural"),
+    [
+        (50, [2, 2, 0], np.sqrt(40 * 80)),  # half of 2 lies half way from 40 to 80 in their logs
+        (30, [2, 0, 0], np.sqrt(20 * 40)),
+        (90, [2, 2, 2], 80),
+        (10, [0, 0, 0], None),
+    ],
+)
+def test_a_copier_of_known_reach(reach, gains, natural):
+    # each bin has targets at one distance: 20, 40 and 80 tokens
+    bins, found = measured(RecallTest(planted([20, 40, 80]), Repeat(), WINDOW, EDGES, most=50), Copier(reach))
+    assert [row["score"] for row in bins] == [row["low"] for row in bins] == [row["high"] for row in bins] == gains
+    assert [(row["distance"], row["last"], row["n"], row["documents"]) for row in bins] == [
+        (16, 31, 50, 6),  # of 3 targets in each of 24 blocks
+        (32, 63, 50, 6),
+        (64, 96, 50, 6),
+    ]
+    assert [row["middle"] for row in bins] == pytest.approx([20, 40, 80])
+    assert [row["right_whole"] for row in bins] == [gain / 2 for gain in gains]
+    assert [row["right_cut"] for row in bins] == [0, 0, 0]
+    assert [row["nats_cut"] for row in bins] == [HIGH] * 3
+    assert [row["share"] for row in bins] == pytest.approx([72 / (72 * WINDOW - 6)] * 3)  # a document's first is none
+    assert (found["natural_first"], found["natural_last"]) == (20, 80)
+    at = None if natural is None else round(float(natural), 1)
+    ends = (at, None if natural == 80 else at)
+    assert (found["natural_reach"], found["natural_reach_low"], found["natural_reach_high"]) == (at, *ends)
+
+
+def test_contexts_by_brute_force():
+    """The contexts that the model reads are those of the definition, token by token."""
+    documents = words()
+    evidence = Repeat(tokens=4)
+    edges = [2, 5, 24]
+    candidates = {low: [] for low in edges}
+    for ids in documents:
+        for begin in range(0, len(ids), WINDOW):
+            piece = ids[begin : begin + WINDOW + 1].tolist()
+            for place in range(1, len(piece)):
+                d = brute.repeat(piece, place, 4)
+                if d >= 2:
+                    low = max(edge for edge in edges if edge <= d)
+                    between = [piece[q] for q in range(place) if q > place - d]
+                    candidates[low] += [((tuple(piece[:place]), piece[place]), (tuple(between), piece[place]))]
+    every = RecallTest(documents, evidence, WINDOW, edges, most=10**6)
+    copier = Copier(WINDOW)
+    every.scores(copier, every.targets)
+    assert min(map(len, candidates.values())) > 8
+    assert copier.seen == Counter(context for pairs in candidates.values() for pair in pairs for context in pair)
+    few = RecallTest(documents, evidence, WINDOW, edges, most=8)
+    assert Counter(target.bin for target in few.targets) == {0: 8, 1: 8, 2: 8}
+    copier = Copier(WINDOW)
+    few.scores(copier, few.targets)
+    assert not copier.seen - Counter(context for pairs in candidates.values() for pair in pairs for context in pair)
+
+
+@pytest.mark.parametrize("method", [{"method": "plain"}, {"method": "string", "shift": 40, "window": 9}], ids=str)
+def test_scores_are_those_of_each_text_alone(method, monkeypatch):
+    monkeypatch.setattr(recall, "TOKENS_AT_ONCE", 4 * WINDOW)
+    cfg = DecoderConfig(vocab_size=10, d_model=16, n_layers=2, n_heads=2, n_kv_heads=1, d_ff=24, tie_embeddings=False)
+    decoder = Decoder(cfg, distance=distance(**method)).double()
+    test = RecallTest(words(vocabulary=9), Repeat(), WINDOW, [2, 8, 30], most=12)
+
+    class Model:
+        scores = staticmethod(lambda *rows: token_scores(decoder, *rows))
+
+    found = test.scores(Model, test.targets)
+    assert len(found) == 36
+    for target, row in zip(test.targets, found, strict=True):
+        piece = torch.tensor(test.pieces[target.piece])[None]
+        for column, begin in enumerate((0, target.place - target.distance + 1)):
+            logits = decoder(piece[:, begin : target.place])[0, -1].detach()
+            own = int(piece[0, target.place])
+            nats = torch.nn.functional.cross_entropy(logits, torch.tensor(own)).item()
+            assert row[2 * column] == pytest.approx(nats, abs=1e-9)
+            assert row[2 * column + 1] == (int(logits.argmax()) == own)
+    assert 0 < found[:, 1].mean() < 1
+
+
+def test_limits_are_over_documents():
+    """Of two documents, one with a gain of 2 and one without, a quarter of the draws have none and a quarter all."""
+    test = RecallTest(planted([20, 40], documents=2), Repeat(), WINDOW, EDGES, most=50)
+    scores = np.array([[HIGH - 2 * target.document, 0, HIGH, 0] for target in test.targets])
+    bins, found = test.found(scores)
+    assert [(row["score"], row["low"], row["high"]) for row in bins] == [(1, 0, 2)] * 2
+    assert found["plateau"] == 1
+    assert found["natural_reach"] is None  # as the plateau may be 0
+
+
+@pytest.mark.parametrize(
+    "documents", [[], [np.arange(1)], planted([20, 40], documents=1), [np.arange(900)] * 3], ids=len
+)
+def test_too_little_text_has_none(documents):
+    test = RecallTest(documents, Repeat(), WINDOW, EDGES, most=50)
+    assert test.targets == []
+    assert measured(test, Copier(9)) == ([], dict.fromkeys(FIELDS))
+
+
+def test_one_far_bin_has_no_reach():
+    test = RecallTest(planted([20]), Repeat(), WINDOW, EDGES, most=50)
+    bins, found = measured(test, Copier(50))
+    assert ([row["score"] for row in bins], found) == ([2], dict.fromkeys(FIELDS))
+
+
+def test_nearer_bins_do_not_move_the_plateau():
+    test = RecallTest(planted([5, 20, 80]), Repeat(), WINDOW, [4, 16, 64], most=50)
+    gains = {0: 9.0, 1: 2.0, 2: 0.5}
+    scores = np.array([[0, 0, gains[target.bin], 0] for target in test.targets])
+    f = np.arange(WINDOW) * 10
+    _, found = test.found(scores, SavedCounts(None, f, 0))
+    # the gain falls from 2 at 20 to 0.5 at 80: to 1 in two thirds of ln 4
+    assert found["natural_reach"] == pytest.approx(20 * 4 ** (2 / 3), abs=0.05)
+    assert (found["plateau"], found["f_at_natural_reach"]) == (2, 500)
