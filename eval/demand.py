@@ -35,6 +35,7 @@ from lab import draw
 from lab.analysis import Run
 from lab.command import NOTHING_WRITTEN, Bar, parse_method, read_options, settings_lines, start
 from lab.config import Experiment, load_experiment
+from lab.counts.demand import F, G, edges_of, per_distance
 from lab.data.corpora import SUFFIXES
 from lab.data.module import PackedData, to_batch
 from lab.data.preparation import prepare
@@ -45,8 +46,7 @@ from lab.train.recording import Counting
 
 MOST_TOKENS = 3_000_000  # read unless --tokens says otherwise
 BASE = Path("cpu_stdlib")  # the config whose settings a TEXT is read by
-PICTURE_BINS = 8  # an octave
-NAMES = ("f(i), pairs at i", "g(d), targets that ask for d", "g(d) without loss weights")
+NAMES = (F, G, "g(d) without loss weights")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,29 +139,18 @@ def of_text(place: Path, given: Mapping[str, Any]) -> dict[str, Any]:
     return {"data.corpus.name": "text", "data.corpus.path": str(place), **held_out, **pack}
 
 
-def edges_of(max_len: int, parts: int) -> list[int]:
-    """Cut the distances 1 .. max_len - 1 into bins, `parts` to an octave where there are so many distances.
-
-    Example:
-        >>> edges_of(13, 2)
-        [1, 2, 3, 4, 6, 8, 12, 13]
-    """
-    edges = {(parts + k) * 2**octave // parts for octave in range(max_len.bit_length()) for k in range(parts)}
-    return [*sorted(edge for edge in edges if edge < max_len), max_len]
-
-
-def binned(counts: Demand, parts: int) -> tuple[list[int], dict[str, Any]]:
-    """Sum f, g and, where weights make a difference, g without them over bins of distances."""
-    edges = edges_of(len(counts.f), parts)
+def columns_of(counts: Demand) -> dict[str, Any]:
+    """Return f, g and, where weights make a difference, g without them."""
     columns = {"f": counts.f, "g": counts.g, "g_unweighted": counts.unweighted}
     if np.array_equal(counts.g, counts.unweighted):
         del columns["g_unweighted"]
-    return edges, {name: np.add.reduceat(values, edges[:-1]) for name, values in columns.items()}
+    return columns
 
 
 def table(counts: Demand) -> list[dict[str, Any]]:
     """List bins of distances: f and g in each, g as shares, and the targets that ask for the bin or farther."""
-    edges, columns = binned(counts, 2)
+    edges = edges_of(len(counts.f), 2)
+    columns = {name: np.add.reduceat(values, edges[:-1]) for name, values in columns_of(counts).items()}
     g = columns["g"]
     rows = pd.DataFrame({"from": edges[:-1], "to": np.array(edges[1:]) - 1, **columns})
     rows["g_per_million"] = 1e6 * g / max(1, counts.targets)
@@ -202,14 +191,9 @@ def summary(head: Mapping[str, Any]) -> str:
 
 def chart(counts: Demand, title: str) -> Any:
     """Draw the mean f and g of each distance, both axes logarithmic; a distance without any is left out."""
-    edges, columns = binned(counts, PICTURE_BINS)
-    means = pd.DataFrame({name: values / np.diff(edges) for name, values in zip(NAMES, columns.values(), strict=False)})
-    points = means.assign(distance=edges[:-1]).melt("distance", var_name="profile", value_name="per distance")
-    shown = points[points["per distance"] > 0]
-    names = [name for name in NAMES if name in means]
-    return draw.draw(
-        shown, "distance", "per distance", "profile", log_x=True, log_y=True, names=names, title=title, marks=False
-    )
+    profiles = dict(zip(NAMES, columns_of(counts).values(), strict=False))
+    looks: dict[str, Any] = {"log_x": True, "log_y": True, "names": list(profiles), "marks": False}
+    return draw.draw(per_distance(profiles), "distance", "per distance", "profile", title=title, **looks)
 
 
 def settings() -> list[str]:

@@ -15,20 +15,19 @@ from __future__ import annotations
 
 import glob
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from lab.counts import SavedCounts
+from lab.counts.demand import per_distance
 from lab.draw import beside, draw, save
 from lab.errors import CheckpointError
 from lab.source import find_place
 from lab.train.arms import differing, read_settings
 from lab.train.checkpoints import folder_name
-from lab.train.folder import RunFolder
+from lab.train.folder import Record, RunFolder
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -36,12 +35,12 @@ if TYPE_CHECKING:
     from lab.counts.position_counts import FloatArray, IntArray
 
 PathLike = str | os.PathLike[str]
-POINTS = 200  # of a curve at most
 WIDTH = 280  # pixels of a chart
 LOSS = "training loss, nats per token"
+SHOWN = "position frequency and demand"
 # The columns of the tables; docs/commands.md has their meanings.
 EFFECTIVE = ("effective_length", "threshold", "low", "high", "smooth", "first_length", "f_at_effective_length")
-REACH = ("reach", "reach_low", "reach_high", "f_at_reach")
+REACH = ("reach", "reach_low", "reach_high", "f_at_reach", "g_from_reach")
 PROBES = ("consumed_tokens", *EFFECTIVE, *REACH, "held_out_loss", "tests", "protocol", "method")
 LENGTHS = ("consumed_tokens", "length", "tests", "passed", "accuracy", "low", "high", "f", "method")
 DISTANCES = ("consumed_tokens", "distance", "n", "found", "score", "low", "high", "log_prob", "f", "method")
@@ -104,7 +103,7 @@ class Run:
 
         Raises: CheckpointError for a broken file.
         """
-        return as_table(RunFolder(self.path).probes(), PROBES)
+        return as_table(with_demand(self.path), PROBES)
 
     def lengths(self) -> pd.DataFrame:
         """Return one row per probe of training and length, with the columns of LENGTHS.
@@ -121,14 +120,13 @@ class Run:
         return records_with(self.path, "distance", DISTANCES)
 
     def plot(self, output: PathLike | None = None) -> Picture:
-        """Draw f, loss and accuracy by length, to picture.png in the run folder if no other file is named.
+        """Draw f with g, loss, and accuracy by length, to picture.png in the run folder if no other file is named.
 
         Raises: MissingPackage; CheckpointError for a run that has counted nothing.
         """
-        f, metrics, lengths = self.f(), self.metrics(), self.lengths()
-        places = np.unique(np.linspace(0, len(f) - 1, POINTS).round().astype(int))
-        frequency = [{"i": int(i), "f": int(f[i])} for i in places]
-        charts = [draw(frequency, "i", "f", marks=False, title="position frequency", width=WIDTH)]
+        profiles, metrics, lengths = self.counts().profiles(), self.metrics(), self.lengths()
+        looks: dict[str, Any] = {"names": list(profiles), "log_x": True, "log_y": True, "marks": False, "width": WIDTH}
+        charts = [draw(per_distance(profiles), "distance", "per distance", "profile", title=SHOWN, **looks)]
         if len(metrics):
             loss = metrics[["consumed_tokens", "loss"]]
             charts.append(draw(loss, "consumed_tokens", "loss", marks=False, title=LOSS, width=WIDTH))
@@ -141,6 +139,14 @@ class Run:
         picture = Picture(self.path / "picture.png" if output is None else Path(output))
         save(beside(*charts, title=self.path.resolve().name), picture.path)
         return picture
+
+
+def with_demand(run: Path) -> Iterator[Record]:
+    """Read the summaries of probes, each with the demand from its reach on, where that was counted."""
+    for record in RunFolder(run).probes():
+        path = run / f"counts/{folder_name(record['consumed_tokens'])}.npz"
+        known = record.get("reach") is not None and path.exists()
+        yield {**record, "g_from_reach": SavedCounts.read(path).g_from(int(record["reach"])) if known else None}
 
 
 def records_with(run: Path, key: str, columns: Iterable[str]) -> pd.DataFrame:
@@ -181,7 +187,7 @@ def frame(runs: PathLike | Iterable[PathLike]) -> pd.DataFrame:
     rows = [
         {"run": Path(path).resolve().name, **{name: settings[path].get(name) for name in apart}, **record}
         for path in found
-        for record in RunFolder(Path(path)).probes()
+        for record in with_demand(Path(path))
     ]
     return as_table(rows, ["run", *apart, *PROBES])
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import signal
 import sys
 from collections import Counter
@@ -21,6 +20,7 @@ from tqdm import tqdm
 
 from lab.errors import ConfigError, LabError, brief
 from lab.files import on_disk
+from lab.output import guard
 from lab.schema import MOST, TAGS, Section, adapter, docs_of, is_short, parse_yaml, settings_in, validated
 
 FAILED, WRONG, STOPPED = 1, 2, 75  # exit statuses
@@ -103,8 +103,22 @@ def parse_overrides(arguments: Sequence[str]) -> dict[str, Any]:
             raise ConfigError(f"--{key}: is given twice; keep one of them")
         if not equals:
             text = left.pop(0) if left and not left[0].startswith("--") else "true"
-        overrides[key] = parse_yaml(text, f"--{brief(key)}")
+        overrides[key] = parse_value(text, f"--{brief(key)}")
     return overrides
+
+
+def parse_value(text: str, name: str) -> Any:
+    """Read an option's value as YAML; of a value that is text, without quotes, every character counts.
+
+    Raises: ConfigError, also for what YAML would cut off as a comment.
+    Example:
+        >>> parse_value("1e-3", "--x"), parse_value("a #b", "--x"), parse_value('"a"', "--x")
+        (0.001, 'a #b', 'a')
+    """
+    value = parse_yaml(text, name)
+    if " #" in text and not isinstance(value, str):
+        raise ConfigError(f"{name}={brief(text)}: YAML takes what follows # for a comment; leave it out")
+    return text if isinstance(value, str) and not text.startswith(('"', "'")) else value
 
 
 def parse_method(word: str, option: str) -> dict[str, Any]:
@@ -199,11 +213,8 @@ def values_of(schema: Mapping[str, Any]) -> str:
 def show(text: object, *, error: bool = False, end: str = "\n") -> None:
     """Print to stdout, or to stderr for an error; all of the lab's output goes through here."""
     stream = sys.stderr if error else sys.stdout
-    try:
-        stream.write(f"{text}{end}")
-        stream.flush()
-    except BrokenPipeError:  # `| head` has exited; stdout must not be flushed again at exit
-        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+    stream.write(f"{text}{end}")
+    stream.flush()
 
 
 class Lines:
@@ -261,6 +272,7 @@ def run(
     --help=all also the lines of `settings`. A LabError is printed, one line a fault; a KeyboardInterrupt may hold its
     own line.
     """
+    guard()
     if not arguments or {*HELP} & {*arguments}:
         more = list(settings())
         hint = ["--help=all lists every setting, its default and meaning."] if more else []
@@ -280,6 +292,8 @@ def run(
 
 
 def start(main: Callable[[Sequence[str]], int]) -> NoReturn:
-    """Run a command in this process; SIGTERM stops it as Ctrl-C does."""
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    """Run a command in this process; SIGTERM stops it as Ctrl-C does, and so does a closed terminal without nohup."""
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) != signal.SIG_IGN:
+            signal.signal(number, signal.default_int_handler)
     raise SystemExit(main(sys.argv[1:]))

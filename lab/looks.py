@@ -80,6 +80,8 @@ def axis(
         scale |= {"nice": False, "padding": 6}
     if percent or values.dropna().abs().max() >= MANY:
         options["format"] = ".0%" if percent else ".3~s"
+        if log and values.min() < 1:  # where the format has m for thousandths
+            options["labelExpr"] = "datum.value < 1 ? datum.value : datum.label"
     elif log and side == "x":
         scale["base"] = 2
         options["format"] = ","

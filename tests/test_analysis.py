@@ -10,7 +10,10 @@ import pytest
 
 import lab
 from lab.analysis import DISTANCES, LENGTHS, PROBES
+from lab.counts import PositionCounts
 from lab.schema import format_yaml, parse_yaml
+from lab.train.checkpoints import folder_name
+from lab.train.folder import RunFolder
 from tests.fits import records, train
 from tests.refusals import refused
 
@@ -44,13 +47,31 @@ def test_f_is_that_of_the_file(trained):
 )
 def test_tables_hold_one_kind_of_record_each(trained, table, columns, file, key):
     found = getattr(lab.open_run(trained), table)()
-    expected = [record for record in records(trained, file) if key in record]
+    more = {"g_from_reach": None} if table == "probes" else {}  # no probe of so short a run has a reach
+    expected = [record | more for record in records(trained, file) if key in record]
     assert list(found.columns) == list(columns or expected[0])
     assert len(found) == len(expected) > 2
     for row, record in zip(json.loads(found.to_json(orient="records", double_precision=15)), expected, strict=True):
         for name, value in row.items():
             wanted = record[name]
             assert value == (pytest.approx(wanted, rel=1e-12) if isinstance(wanted, float) else wanted), name
+
+
+def test_demand_from_the_reach_on_is_that_of_the_counts_at_the_probe(tmp_path):
+    (tmp_path / "config.yaml").write_text("{}")
+    folder, counts = RunFolder(tmp_path), PositionCounts(6)
+    probes = [{"effective_length": None, "reach": reach} for reach in (3.7, None, 5.0, 2.0)]
+    folder.write_records("probes.jsonl", [{"consumed_tokens": n, **row} for n, row in enumerate(probes, start=1)])
+    for tokens in (1, 2, 3):
+        counts.add_evidence(np.array([0, 0, 0, 4, 2]), np.array([0, 0, 0, 3, 1]))  # g(3) = 3, g(4) = 1 a time
+        folder.write_counts(counts, tokens)
+    older = {"lengths": counts.lengths, "f": counts.frequency(), "tokens": 1}
+    np.savez(tmp_path / f"counts/{folder_name(4)}.npz", **older)
+    run = lab.open_run(tmp_path)
+    assert run.probes().g_from_reach.fillna(-1).tolist() == [4, -1, 0, -1], "nothing at 5; not counted in the last"
+    assert lab.frame(tmp_path).g_from_reach.equals(run.probes().g_from_reach)
+    assert list(run.counts(3).profiles().values())[1].tolist() == [0, 0, 0, 9, 3, 0]
+    assert len(run.counts(4).profiles()) == 1
 
 
 def test_a_picture_has_f_and_what_was_recorded(trained, tmp_path):

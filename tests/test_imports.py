@@ -12,7 +12,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 LAYERS = """
 lab.errors < lab lab.files lab.schema
-< lab.looks < lab.draw lab.command < lab.launch
+< lab.looks lab.output < lab.draw lab.command < lab.launch
 < lab.positions lab.masks lab.skip lab.counts lab.evidence < lab.shape
 < lab.data lab.model lab.train < lab.probe lab.source
 < lab.config < lab.train.environment lab.train.module < lab.loading lab.train.starting lab.train.recording

@@ -10,7 +10,7 @@ from tests.launching import copy, environment, interpreter, patched, port, runni
 
 SHORT = ("--probe.every_tokens=null", "--probe.loss_tokens=0")
 TWO = ("--train.devices=2", "--train.strategy=ddp")
-SIGNALS = {"term": signal.SIGTERM, "int": signal.SIGINT, "usr1": signal.SIGUSR1}
+SIGNALS = {"term": signal.SIGTERM, "int": signal.SIGINT, "usr1": signal.SIGUSR1, "hup": signal.SIGHUP}
 STATUS = {"alone": 75, "fit": 75, "two_agents": 1}
 
 

@@ -26,6 +26,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
+from lab.analysis import with_demand
 from lab.errors import ConfigError, DataError
 from lab.files import write_atomic
 from lab.train.arms import read_settings
@@ -118,9 +119,7 @@ def read_runs(places: Sequence[Path]) -> dict[str, ProbedRun]:
     if faults or not places:
         raise ConfigError(*(faults or ["RUNS: must be set; name run folders"]))
     return {
-        name: ProbedRun(
-            place, read_settings(place), sorted(RunFolder(place).probes(), key=itemgetter("consumed_tokens"))
-        )
+        name: ProbedRun(place, read_settings(place), sorted(with_demand(place), key=itemgetter("consumed_tokens")))
         for name, place in zip(names, places, strict=True)
     }
 

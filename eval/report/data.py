@@ -4,7 +4,7 @@
     probes     one row for each probe: consumed tokens, reach, effective length, f at each, held-out loss
     reaches    reach under each position method, at the last probe
     distances  share of numbers found by distance under each position method, at the last probe
-    frequency  f(i) of every run
+    frequency  f(i) of every run, and g(d) where it was counted, by bins of distances
 
 An arm is a set of runs that differ in nothing but seed and name (lab/train/arms.py).
 """
@@ -22,17 +22,17 @@ import pandas as pd
 from eval.engine.records import ProbedRun
 from eval.engine.records import read_runs as read_probed
 from lab.counts import SavedCounts
+from lab.counts.demand import per_distance
 from lab.train.arms import mean_with_limits, name_arms
 from lab.train.folder import RunFolder
 
 Row = dict[str, Any]
-POINTS = 96  # of f(i) of a run
 ONE = "found_by_distance"  # the metric of one-number tests, which training's rows do not name
 TESTS = ["digits", "prompt_tokens", "haystack", "seed"]  # what one-number tests are beside their distance
 MEASURED = "reach"  # outcomes of a probe
 BEYOND = "at least: last distance passed"
 BELOW = "none: first distance failed"
-REACH = ["reach", "reach_low", "reach_high", "first_distance", "last_distance", "f_at_reach"]
+REACH = ["reach", "reach_low", "reach_high", "first_distance", "last_distance", "f_at_reach", "g_from_reach"]
 LENGTH = ["effective_length", "low", "high", "first_length", "f_at_effective_length", "held_out_loss"]
 
 
@@ -91,7 +91,7 @@ def read_runs(places: Sequence[Path]) -> Runs:
         frame(probes_of, ["probe", "tokens", *REACH, *LENGTH]),
         reaches,
         distances,
-        frame(frequency_of, ["i", "f"]),
+        frame(frequency_of, ["profile", "distance", "per distance"]),
         settings,
         list(dict.fromkeys(arms[name] for name in runs)),
         sorted({*distances["method"], *reaches["method"]}, key=lambda name: (name != "plain", natural(name))),
@@ -140,12 +140,9 @@ def distances_of(_: ProbedRun, last: list[Row]) -> list[Row]:
 
 
 def frequency_of(run: ProbedRun, _: list[Row]) -> list[Row]:
-    """Read f(i) at no more than POINTS positions, equally spaced."""
-    if not (run.path / "counts.npz").exists():
-        return []
-    f = SavedCounts.read(run.path / "counts.npz").f
-    places = np.unique(np.linspace(1, len(f) - 1, POINTS).round().astype(int)) if len(f) > 1 else ()
-    return [{"i": int(i), "f": int(f[i])} for i in places]
+    """Read f and g, as means over bins of distances."""
+    path = run.path / "counts.npz"
+    return per_distance(SavedCounts.read(path).profiles()) if path.exists() else []
 
 
 def most_tested(rows: pd.DataFrame, by: list[str]) -> pd.DataFrame:

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from eval.report.data import BELOW, BEYOND, Row, Runs, farthest, folded, reach_points, shares
+from lab.counts.demand import F
 from lab.draw import NAMES, Rule, draw, layer, words
 
 FEWEST_SEEDS = 3  # of which limits are drawn over tokens
@@ -152,15 +153,19 @@ def by_distance(runs: Runs) -> Figure | None:
 
 
 def frequency(runs: Runs) -> Figure | None:
-    """Draw the position frequency by distance."""
-    rows = runs.frequency.groupby(["arm", "i"], sort=False)["f"].mean().round().reset_index()
-    rows = rows[rows["f"] > 0]
+    """Draw the position frequency, and beside it the demand, by distance."""
+    by = ["profile", "arm", "distance"]
+    rows = runs.frequency.groupby(by, sort=False)["per distance"].mean().reset_index()
     if rows.empty:
         return None
-    titles: dict[str, Any] = {"x_title": "relative position i (tokens)", "y_title": "f(i), pairs"}
-    chart = draw(rows, "i", "f", "arm", log_y=True, names=runs.arms, marks=False, **titles)
-    caption = "How often training used each relative position" + ("; means over seeds." if len(runs.runs) > 1 else ".")
-    return Figure("frequency", "Position frequency", caption, chart, "y")
+    demanded = rows["profile"].nunique() > 1
+    looks: dict[str, Any] = {"names": runs.arms, "log_x": True, "log_y": True, "marks": False}
+    looks |= {"facet": "profile", "width": 380, "height": 240} if demanded else {"y_title": F}
+    chart = draw(rows, "distance", "per distance", "arm", x_title="distance (tokens)", **looks)
+    caption = "How often training used each relative position"
+    caption += ", and how many targets have their nearest evidence at each distance" if demanded else ""
+    caption += "; means over seeds." if len(runs.runs) > 1 else "."
+    return Figure("frequency", "Position frequency" + " and demand" * demanded, caption, chart)
 
 
 DRAWN: tuple[Callable[[Runs], Figure | None], ...] = (

@@ -9,11 +9,16 @@ counted in units of UNIT, to which it is rounded.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 
 IntArray = npt.NDArray[np.int64]
 UNIT = 2.0**-20
+F, G = "f(i), pairs at i", "g(d), targets that ask for d"  # in pictures
+BINS = 8  # an octave of a picture
 
 
 def by_distance(distances: IntArray, weights: npt.NDArray[np.floating] | None = None) -> IntArray:
@@ -28,3 +33,31 @@ def by_distance(distances: IntArray, weights: npt.NDArray[np.floating] | None = 
     counts: IntArray = np.bincount(distances, units, minlength=1).astype(np.int64)
     counts[0] = 0
     return counts
+
+
+def edges_of(max_len: int, parts: int) -> list[int]:
+    """Cut the distances 1 .. max_len - 1 into bins, `parts` to an octave where there are so many distances.
+
+    Example:
+        >>> edges_of(13, 2)
+        [1, 2, 3, 4, 6, 8, 12, 13]
+    """
+    edges = {(parts + k) * 2**octave // parts for octave in range(max_len.bit_length()) for k in range(parts)}
+    return [*sorted(edge for edge in edges if edge < max_len), max_len]
+
+
+def per_distance(profiles: Mapping[str, npt.NDArray[Any]]) -> list[dict[str, Any]]:
+    """List the mean of each profile over bins of distances; a mean of 0, which no logarithm shows, is left out.
+
+    Example:
+        >>> per_distance({"f": np.array([5, 4, 0])})
+        [{'profile': 'f', 'distance': 1.0, 'per distance': 4.0}]
+    """
+    rows = []
+    for name, values in profiles.items():
+        edges = np.array(edges_of(len(values), BINS))
+        means = np.add.reduceat(values, edges[:-1]) / np.diff(edges) if len(values) > 1 else ()
+        middles = (edges[:-1] + edges[1:] - 1) / 2
+        found = zip(middles.tolist(), map(float, means))
+        rows += [{"profile": name, "distance": at, "per distance": mean} for at, mean in found if mean > 0]
+    return rows

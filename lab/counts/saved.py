@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
+from lab.counts.demand import F, G
 from lab.counts.position_counts import FloatArray, IntArray, PositionCounts
 from lab.errors import CheckpointError
 
@@ -46,6 +47,14 @@ class SavedCounts:
     def frequency(self) -> IntArray:
         """Return f(i) for 0 <= i < max_len."""
         return self.f
+
+    def g_from(self, distance: int) -> float | None:
+        """Return the demand from a distance on: the sum of g there; None where it was not counted, or is beyond."""
+        return self.g[distance:].sum().item() if self.g is not None and 0 <= distance < len(self.g) else None
+
+    def profiles(self) -> dict[str, IntArray | FloatArray]:
+        """Return f, and g where it was counted, by their names in pictures."""
+        return {F: self.f} if self.g is None else {F: self.f, G: self.g}
 
 
 Counted = PositionCounts | SavedCounts

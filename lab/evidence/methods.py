@@ -6,8 +6,9 @@ from pydantic import Field
 
 from lab.evidence.base import Evidence
 from lab.evidence.repeat import Repeat
+from lab.evidence.suffix import Suffix
 
-EVIDENCE_METHODS: dict[str, type[Evidence]] = {"repeat": Repeat}
+EVIDENCE_METHODS: dict[str, type[Evidence]] = {"repeat": Repeat, "suffix": Suffix}
 
 if TYPE_CHECKING:
     EvidenceConfig: TypeAlias = Evidence

@@ -46,17 +46,17 @@ class Repeat(Evidence):
         out = np.zeros(len(tokens), dtype=np.int64)
         if size < n:
             return out
-        codes = block_codes(laid.tokens + 1, n)
+        both = block_codes(laid.tokens + 1, n)
         bits = size.bit_length()
-        both = np.sort(codes << bits | np.arange(len(codes)))  # by code, then by place
-        places = both & ((1 << bits) - 1)
+        both <<= bits
+        both |= np.arange(len(both))
+        both.sort()  # by code, then by place
+        again = np.flatnonzero(both[1:] ^ both[:-1] < 1 << bits)  # the block before is its nearest earlier copy
+        copies, places = both[again] & (1 << bits) - 1, both[again + 1] & (1 << bits) - 1
         ends = laid.ends[places]
-        again = (
-            both[1:] ^ both[:-1]
-        ) >> bits == 0  # the block before is its nearest earlier copy, in its run or before
-        again &= (ends[1:] == ends[:-1]) & (places[1:] + n <= ends[1:])
-        nearest = np.full(size + n - 1, size)  # by first token of a block, n - 1 entries later
-        nearest[places[1:] + n - 1] = np.where(again, np.diff(places), size)
+        inside = (laid.ends[copies] == ends) & (places + n <= ends)  # both in one run
+        nearest = np.full(size + n - 1, size, dtype=np.int32)  # by first token of a block, n - 1 entries later
+        nearest[places + n - 1] = np.where(inside, places - copies, size)
         least = nearest[n - 1 :].copy()
         for ahead in range(1, n):
             np.minimum(least, nearest[n - 1 - ahead : -ahead], out=least)
@@ -72,8 +72,12 @@ def block_codes(tokens: IntArray, n: int) -> IntArray:
     """
     codes = tokens
     width = int(tokens.max()) + 1
+    bound = width  # codes are less
     for ahead in range(1, n):
-        if (int(codes.max()) + 1) * width >= WORD >> len(tokens).bit_length():  # then ranks take the place of codes
+        if bound * width >= WORD >> len(tokens).bit_length():  # then ranks take the place of codes
             codes = np.unique(codes, return_inverse=True)[1]
-        codes = codes[:-1] * width + tokens[ahead:]
+            bound = len(codes)
+        codes = codes[:-1] * width
+        codes += tokens[ahead:]
+        bound *= width
     return codes

@@ -33,7 +33,8 @@ from lab.train.recording import Recording
 from lab.train.shards import Files, ShardWriter, one_error, packed, restore_tensors, tensors_to_save, write_shards
 from lab.train.starting import Start
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)  # Ctrl-C; kill and preemption; SLURM's warning
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
+"""Ctrl-C; kill and preemption; SLURM's warning; a closed terminal, but not under nohup."""
 SHOWN = 8  # streams that a fault names at most
 LOST = re.compile("peer|timed out|remote", re.IGNORECASE)  # in the errors of gloo and NCCL
 COPY_S = 1.0  # a Ctrl-C this soon after another is the same one, forwarded by a launcher
@@ -76,7 +77,8 @@ class Stopping(Callback):
             module.stop_asked = True
 
         for number in SIGNALS:
-            signal.signal(number, ask)
+            if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
+                signal.signal(number, ask)
 
     def on_train_batch_start(self, trainer: lightning.Trainer, module: Any, *_: Any) -> None:
         """Stop the ranks of a torchrun that has been killed, as nothing else ends them."""

@@ -24,6 +24,28 @@ def repeat(sequence, place, n):
     return min(found, default=0)
 
 
+def suffix(sequence, place, least, longest=64):
+    """Find the distance to the earlier copy of a place whose preceding tokens match longest; 0 without one."""
+    best = (least - 1, 0)
+    for copy in range(place):
+        matched = 0
+        while matched < min(copy, longest) and sequence[copy - matched - 1] == sequence[place - matched - 1]:
+            matched += 1
+        if sequence[copy] == sequence[place] and matched >= max(best[0], least):
+            best = matched, place - copy
+    return best[1]
+
+
+def expected(tokens, targets, lengths, distance):
+    """List, by indices of a pack, the distances of all targets that are tokens; distance(sequence, place) defines."""
+    indices, found, begin = [], [], 0
+    for length, (sequence, _) in zip(lengths, runs_of(tokens, targets, lengths), strict=True):
+        indices += range(begin, begin + len(sequence) - 1)
+        found += [distance(sequence, place) for place in range(1, len(sequence))]
+        begin += length
+    return indices, found
+
+
 def demand(tokens, targets, lengths, distance):
     """Count the scored targets of a pack by evidence distance; distance(sequence, place) is the definition."""
     counts = {}

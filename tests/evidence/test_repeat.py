@@ -5,6 +5,7 @@ import pytest
 
 from lab.evidence.repeat import Repeat
 from tests.evidence import brute
+from tests.evidence.packs import pack_of
 
 IGNORE = -100
 
@@ -34,20 +35,6 @@ def test_a_copy_in_another_run_is_no_evidence():
     assert Repeat().distances(tokens, targets, [3, 6]).tolist() == [0, 0, 0, 0, 0, 3, 3, 3, 0]
 
 
-def pack_of(generator, vocabulary, padding=5):
-    """Draw a pack of runs with some targets that are not scored, and padding."""
-    lengths = generator.integers(1, 40, 12).tolist()
-    n = sum(lengths)
-    tokens = np.zeros(n + padding, dtype=np.int64)
-    targets = np.full(n + padding, IGNORE)
-    tokens[:n] = vocabulary[generator.integers(0, len(vocabulary), n)]
-    targets[: n - 1] = tokens[1:n]
-    ends = np.cumsum(lengths) - 1
-    targets[ends] = np.where(generator.random(len(ends)) < 0.5, IGNORE, vocabulary[0])
-    targets[np.flatnonzero(generator.random(n) < 0.1)] = IGNORE
-    return tokens, targets, lengths
-
-
 @pytest.mark.parametrize("n", [2, 3, 5, 16])
 @pytest.mark.parametrize("largest", [3, 150_000], ids=["few_types", "ids_to_150000"])
 def test_random_packs_equal_the_search_by_definition(n, largest):
@@ -57,16 +44,8 @@ def test_random_packs_equal_the_search_by_definition(n, largest):
     for _ in range(10):
         tokens, targets, lengths = pack_of(generator, vocabulary)
         distances = Repeat(tokens=n).distances(tokens, targets, lengths)
-        expected = [
-            brute.repeat(sequence, place, n)
-            for sequence, scored in brute.runs_of(tokens, targets, lengths)
-            for place in range(1, len(scored))
-            if place < len(sequence)
-        ]
-        scored = np.flatnonzero(targets != IGNORE)
-        # a run whose last target is missing has one place less than tokens
-        inside = np.delete(np.arange(sum(lengths)), [e - 1 for e in np.cumsum(lengths) if targets[e - 1] == IGNORE])
-        assert distances[inside].tolist() == expected
+        indices, expected = brute.expected(tokens, targets, lengths, lambda x, p: brute.repeat(x, p, n))
+        assert distances[indices].tolist() == expected
         assert not distances[sum(lengths) :].any()
-        some += np.count_nonzero(distances[scored])
+        some += np.count_nonzero(distances[targets != IGNORE])
     assert some or n == 16

@@ -11,9 +11,11 @@ from eval.report.figures import (
     DEFAULT_WINDOW,
     DRAWN,
     by_shift_and_window,
+    frequency,
     reach_by_method,
     string_cells,
 )
+from lab.counts.demand import F, G
 from lab.draw import themed
 from lab.positions.string import String
 from lab.train.folder import RunFolder
@@ -94,3 +96,20 @@ def test_reach_without_the_distances_tested_and_shares_without_f_are_drawn_in_va
     far = DRAWN[4](read_runs([path]))
     for figure in (reach_by_method(runs), by_shift_and_window(runs), far):
         json.dumps(themed(figure.chart).to_dict(), allow_nan=False)
+
+
+def test_f_and_g_are_drawn_side_by_side_and_g_is_missing_in_older_records(tmp_path):
+    pytest.importorskip("altair")
+    paths = [write_fake(tmp_path / f"a{seed}", seed=seed, window=4) for seed in (0, 1)]
+    f = (np.array([40, 30, 20, 10]), np.array([40, 30, 20, 30]))
+    for path, own in zip(paths, f, strict=True):
+        np.savez(path / "counts.npz", lengths=np.zeros(5, np.int64), f=own, tokens=40)
+    older = frequency(read_runs(paths))
+    assert "facet" not in older.chart.to_dict()
+    np.savez(paths[0] / "counts.npz", lengths=np.zeros(5, np.int64), f=f[0], tokens=40, g=np.array([0, 0, 7, 1]))
+    figure = frequency(read_runs(paths))
+    spec = json.loads(json.dumps(themed(figure.chart).to_dict(), allow_nan=False))
+    (rows,) = spec["datasets"].values()
+    found = {(row["profile"][0], row["distance"]): row["per distance"] for row in rows}
+    assert found == {("f", 1): 30, ("f", 2): 20, ("f", 3): 20, ("g", 2): 7, ("g", 3): 1}  # g(1) = 0 has no logarithm
+    assert spec["facet"]["sort"] == [F, G]

@@ -1,0 +1,70 @@
+"""Standard output and error of a command, whose loss costs lines and never the work.
+
+A reader such as `head` may exit, a terminal close, a disk fill up. From then on a stream's lines go nowhere. The other
+stream says so once, unless a reader had enough.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from contextlib import suppress
+from typing import Any, TextIO
+
+NAMES = ("stdout", "stderr")
+
+
+class Output:
+    """A text stream that outlives what it is written to."""
+
+    def __init__(self, stream: TextIO, name: str) -> None:
+        self.stream, self.name = stream, name
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.stream, name)
+
+    def write(self, text: str) -> int:
+        """Write text, or lose it."""
+        try:
+            return self.stream.write(text)
+        except OSError as error:
+            self.lose(error)
+            return len(text)
+
+    def flush(self) -> None:
+        """Write what is buffered, or lose it."""
+        try:
+            self.stream.flush()
+        except OSError as error:
+            self.lose(error)
+
+    def lose(self, error: OSError) -> None:
+        """Write to nowhere from now on; what is still buffered goes there too."""
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, self.stream.fileno())
+        os.close(nowhere)
+        other = sys.stderr if self.name == "stdout" else sys.stdout
+        if not isinstance(error, BrokenPipeError):
+            with suppress(OSError):
+                other.write(
+                    f"{self.name}: cannot be written ({error.strerror}); its lines are lost, all else goes on\n"
+                )
+                other.flush()
+
+
+def guard() -> None:
+    """Guard both streams of this process, and open those that it was started without.
+
+    A closed descriptor is opened on the null device first, or the next file would take its number. Characters that a
+    stream's encoding lacks are written as escapes.
+    """
+    for number, name in enumerate(NAMES, start=1):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), number)
+        stream = getattr(sys, name) or os.fdopen(number, "w", encoding="utf-8", closefd=False)
+        if not isinstance(stream, Output):
+            with suppress(AttributeError):  # of a stream that a test has put there
+                stream.reconfigure(errors="backslashreplace")
+            setattr(sys, name, Output(stream, name))

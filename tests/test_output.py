@@ -1,0 +1,125 @@
+"""Lost output: a closed or full stream costs lines, never a run; a command that only prints ends quietly."""
+
+import os
+import pty
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from types import SimpleNamespace
+
+import pytest
+
+from lab.train import environment as environment_of_runs
+from tests.fits import UNPROBED, command, fit, records
+from tests.forked import LIMIT_S, ROOT, python
+
+PRINTS = [sys.executable, "-m", "eval.positions", "string", "--shift=3", "--window=0", "--length=9"]
+
+
+def shell(words, rest, cwd=ROOT, **environment):
+    """Run words with redirections."""
+    line = " ".join(words) + " " + rest
+    env = {**os.environ, **environment}
+    words = ["bash", "-c", f"set -o pipefail; {line}"]
+    return subprocess.run(words, check=False, cwd=cwd, capture_output=True, text=True, timeout=LIMIT_S, env=env)
+
+
+@pytest.mark.parametrize(
+    ("rest", "status", "says"),
+    [
+        ("| head -1", 0, ""),
+        (">&-", 0, ""),
+        ("2>&-", 0, ""),
+        (">/dev/full", 0, "stdout: cannot be written (No space left on device)"),
+        ("2>/dev/full", 0, ""),
+    ],
+)
+def test_a_command_that_prints(rest, status, says):
+    done = shell(PRINTS, rest)
+    assert done.returncode == status, done.stderr
+    assert done.stderr.startswith(says)
+    assert "Traceback" not in done.stderr
+    assert len(done.stderr.splitlines()) == bool(says)
+
+
+def test_characters_that_the_encoding_lacks_are_written_as_escapes():
+    done = shell([sys.executable, "-m", "lab.fit", "configs/größe.yaml"], "", PYTHONIOENCODING="ascii")
+    assert done.returncode == 2
+    assert "gr\\xf6\\xdfe" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    place = tmp_path_factory.mktemp("output")
+    fit(place, "prepares", *UNPROBED)
+    return place
+
+
+@pytest.mark.parametrize("rest", ["2>&1 | head -1", ">&- 2>&-", "2>/dev/full", ">/dev/full"])
+def test_a_run_goes_on_without_its_output(place, rest):
+    name = f"run{len(rest)}"
+    done = shell(command(place, name, *UNPROBED), rest)
+    assert done.returncode == 0, done.stderr
+    assert [record["step"] for record in records(place / "runs" / name)][-1] == 20
+    assert "Traceback" not in done.stderr + done.stdout
+
+
+def test_a_closed_terminal_saves_the_run(place):
+    leader, follower = pty.openpty()
+    words = command(place, "closed", *UNPROBED, "--train.tokens=409600")
+    child = subprocess.Popen(
+        words, cwd=ROOT, stdin=follower, stdout=follower, stderr=follower, start_new_session=True, close_fds=True
+    )
+    os.close(follower)
+    run = place / "runs" / "closed"
+    until = time.monotonic() + LIMIT_S
+    while not (run / "metrics.jsonl").exists() or len(records(run)) < 3:
+        assert child.poll() is None
+        assert time.monotonic() < until
+        time.sleep(0.05)
+        os.set_blocking(leader, False)
+        with suppress(BlockingIOError):
+            os.read(leader, 65536)
+    os.close(leader)  # from here on writing to the terminal fails
+    child.send_signal(signal.SIGHUP)
+    assert child.wait(LIMIT_S) == 75
+    saved = sorted((run / "checkpoints").iterdir())[-1]
+    assert int(saved.name.removeprefix("tokens-")) == records(run)[-1]["consumed_tokens"]
+    assert len(records(run)) < 400
+
+
+LIMITED = """
+import resource, sys
+resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[1]), resource.RLIM_INFINITY))
+import runpy
+sys.argv = sys.argv[2:]
+runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=False)
+"""
+
+
+@pytest.mark.parametrize("module", ["lab.fit", "lab.export"])
+def test_a_limit_of_file_sizes_is_one_line(place, tmp_path, module):
+    words = command(place, "limited", *UNPROBED)[3:]
+    if module == "lab.export":
+        words = [str(place / "runs" / "prepares"), "-o", str(tmp_path / "exported")]
+    done = python("-c", LIMITED, "60000", module, *words)
+    assert done.returncode == 2, done.stderr
+    (line,) = [line for line in done.stderr.splitlines() if "File too large" in line]
+    assert "bytes are free" in line
+    assert "Traceback" not in done.stderr
+    assert not (tmp_path / "exported").exists()
+
+
+def test_a_change_that_is_not_text_is_recorded(monkeypatch):
+    def run(words, **options):
+        return subprocess.run(
+            [sys.executable, "-c", "import os; os.write(1, b'a \\xff b')"],
+            check=True,
+            **{name: value for name, value in options.items() if name != "check"},
+        )
+
+    monkeypatch.setattr(environment_of_runs, "subprocess", SimpleNamespace(run=run, CalledProcessError=OSError))
+    assert environment_of_runs.git("diff") == "a \N{REPLACEMENT CHARACTER} b"
