@@ -8,9 +8,10 @@
     python -m eval.plan runs/mini-* --corpus=shards/synthetic-0a1b2c3d --window=128,192,256 --tokens=5e6
 
 The law is one position frequency F at which models reach that far (eval/engine/law.py). It is fitted to the last probe
-of the runs named, or without any to the two models of arXiv:2410.18745. Every group of points (a window; of the paper's
-a point) is left out in turn and predicted from the others. Read the errors that are printed before the plan. Runs that
-reach the longest that was tested are predicted, not fitted: their reach is a lower bound.
+of the runs named, or without any to the two models of arXiv:2410.18745. Of runs that counted it, a second law takes the
+demand from a distance on in place of f. Every group of points (an arm; of the paper's a point) is left out in turn and
+predicted from the others, by each law and by one reach for all. Read the errors that are printed before the plan. Runs
+that reach the longest that was tested are predicted, not fitted: their reach is a lower bound.
 The corpus is a folder of token shards, or the shape of SlimPajama.
 The 95% limits are of one new model of the size and kind of those fitted, no other.
 With --positions the command writes no plan, but f there and the shares of f and of segments on both sides. These are
@@ -23,13 +24,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
+from pathlib import Path
 from typing import Annotated
 
 import numpy as np
 from annotated_types import Ge, Le
 
 from eval.engine.command import Form, Request, run
-from eval.engine.law import Law, Point, fit_law, measured, published
+from eval.engine.demand import demand_per_token
+from eval.engine.law import Evidence, Law, Point, fit_law, measured, published
 from eval.engine.lengths import SLIMPAJAMA, FloatArray, read_lengths
 from eval.engine.records import read_runs, unpacked
 from eval.engine.rows import Found, Row, limits, save, to_text
@@ -39,7 +42,8 @@ from lab.schema import Length, PathText, Positive, PositiveFloat, Section
 
 FRACTIONS = (1 / 8, 1 / 4, 1 / 2, 3 / 4)  # of the window, where f is printed
 SHARES = ("f", "share_to", "share_from", "segments_to")
-FORMS = {"window": ",", "f at the reach": ".3g", "error": "+.0%", **dict.fromkeys(SHARES, ".4g")}
+FORMS = {"window": ",", **dict.fromkeys(("f at the reach", "demand there"), ".3g")}
+FORMS |= {**dict.fromkeys(("error", "error by demand"), "+.0%"), **dict.fromkeys(SHARES, ".4g")}
 FORMS |= {f"f({part:g}L)": ".3g" for part in FRACTIONS}
 Arm = tuple[Row, FloatArray]  # a window and a mode, and f(i) / f(0) of them
 
@@ -83,7 +87,7 @@ def report(request: Request) -> Found:
     with unpacked(request.places) as runs:
         evidence = measured(read_runs(runs)) if runs else published(read_lengths(SLIMPAJAMA))
     law = fit_law(evidence.points)
-    n = sum(not point.open for point in evidence.points)
+    n = sum(point.fits for point in evidence.points)
     size = f"models of {evidence.parameters:,.0f} parameters"
     rows = [
         {"law": evidence.source, "tokens": options.tokens, **arm, **law.expect(f, options.tokens)} for arm, f in arms
@@ -91,12 +95,19 @@ def report(request: Request) -> Found:
     if options.target is not None:
         for row, (_, f) in zip(rows, arms, strict=True):
             row |= {"target": options.target, "target_tokens": law.tokens_for(f, options.target)}
+    laws = [f"law of {evidence.source}, {size}, n = {n}: F = {law.f:.3g}", *evidence.left_out]
+    if evidence.demanded:
+        asking = fit_law(evidence.demanded)
+        laws.insert(1, f"law of demand, n = {sum(point.fits for point in evidence.demanded)}: G = {asking.f:.3g}")
+        for row in rows if options.corpus != SLIMPAJAMA else ():
+            asked = demand_per_token(Path(options.corpus), row["window"], row["mode"], evidence.evidence)
+            row["by_demand"] = asking.expect(asked, options.tokens)
     seen = [arm | {f"f({x:g}L)": f[int(x * arm["window"])] * options.tokens for x in FRACTIONS} for arm, f in arms]
     parts = [
         f"corpus: {lengths.name}; {options.tokens:.3g} tokens",
         to_text(seen, FORMS),
-        "\n".join([f"law of {evidence.source}, {size}, n = {n}: F = {law.f:.3g}", *evidence.left_out]),
-        held_out(evidence.points),
+        "\n".join(laws),
+        held_out(evidence),
         predictions(rows, options),
     ]
     return save(Found("\n\n".join(parts), rows), request.folder, "plan")
@@ -107,6 +118,7 @@ def predictions(rows: Sequence[Row], options: PlanOptions) -> str:
     heads = [] if options.target is None else [f"tokens for {options.target:,}", "from", "to"]
     table = [
         {"window": row["window"], "mode": row["mode"], "expected reach": in_words(row), "limits": limits(row, ",")}
+        | ({"by demand": in_words(row["by_demand"])} if "by_demand" in row else {})
         | dict(zip(heads, [*(row.get("target_tokens") or []), None, None, None], strict=False))
         for row in rows
     ]
@@ -123,37 +135,56 @@ def in_words(found: Row) -> str:
     return "none" if found["reach"] is None else f"{'>=' * found['whole']}{found['reach']:,}"
 
 
-def held_out(points: Sequence[Point]) -> str:
+def held_out(evidence: Evidence) -> str:
     """Predict every group of points from the others, and lay out the errors."""
-    rows: list[Row] = []
+    points, rows, constant = evidence.points, list[Row](), list[float]()
     for group in dict.fromkeys(point.group for point in points):
-        others = [point for point in points if point.group != group and not point.open]
-        if others:
-            law = fit_law(others)
-            rows += [{"left out": group, **prediction(law, point)} for point in points if point.group == group]
+        law, asking = (law_without(group, each) for each in (points, evidence.demanded))
+        reaches = [np.log(point.reach) for point in points if point.group != group and point.fits]
+        for k, point in enumerate(points):
+            if point.group == group and law is not None:
+                row = {"left out": group, **prediction(law, point)}
+                if asking is not None:
+                    found = prediction(asking, evidence.demanded[k])
+                    row |= {"demand there": found["f at the reach"], "by demand": found["predicted"]}
+                    row |= {"error by demand": found["error"]}
+                rows.append(row)
+                constant.append(shortfall(float(np.exp(np.mean(reaches))), point))
     if not rows:
         return f"held out: nothing, no point of {points[0].group} can be predicted from others"
     known = [row["within"] for row in rows if row["within"]]
     text = f"mean error, signs aside: {np.mean([abs(row['error']) for row in rows]):.0%} of {len(rows)}"
     text += f"; {known.count('yes')} of {len(known)} within the limits" if known else ""
-    return "\n".join(["left out in turn and predicted from the others:", to_text(rows, FORMS), text])
+    lines = ["left out in turn and predicted from the others:", to_text(rows, FORMS), text]
+    by_demand = [abs(row["error by demand"]) for row in rows if "error by demand" in row]
+    lines += [f"by demand: {np.mean(by_demand):.0%} of {len(by_demand)}"] if by_demand else []
+    lines.append(f"by one reach, the geometric mean of the others: {np.mean(np.abs(constant)):.0%} of {len(rows)}")
+    return "\n".join(lines)
+
+
+def law_without(group: str, points: Sequence[Point]) -> Law | None:
+    """Fit the law to the points of other groups; None without any."""
+    others = [point for point in points if point.group != group and point.fits]
+    return fit_law(others) if others else None
+
+
+def shortfall(reach: float, point: Point) -> float:
+    """Return the relative error of a predicted reach: of an open point how far it falls short, 0 where it does not."""
+    error = reach / point.reach - 1
+    return min(error, 0.0) if point.open else error
 
 
 def prediction(law: Law, point: Point) -> Row:
-    """Predict one point: its reach, or, where its tokens are unknown, its f; None for what is not known.
-
-    The error of an open point is how far the prediction falls short of it, 0 where it does not.
-    """
+    """Predict one point: its reach, or, where its tokens are unknown, its f; None for what is not known."""
     row: Row = {"f at the reach": point.f, "measured": f"{'>=' * point.open}{point.reach:,.0f}"}
     if point.tokens is None or point.per_token is None:
         unknown = {"limits": None, "within": None, "error": law.f / point.f - 1}
         return {**row, "predicted": f"f {law.f:.3g}", **unknown}
     found = law.expect(point.per_token, point.tokens)
-    error = (found["reach"] or 0) / point.reach - 1
     row |= {"predicted": in_words(found), "limits": limits(found, ","), "within": None}
     if found["low"] is not None and not point.open:  # reach has fractions
         row["within"] = "yes" if found["low"] <= point.reach <= found["high"] + 1 else "no"
-    return {**row, "error": min(error, 0.0) if point.open else error}
+    return {**row, "error": shortfall(found["reach"] or 0, point)}
 
 
 def shares_of(arms: Sequence[Arm], options: PlanOptions) -> Iterator[Row]:

@@ -1,16 +1,18 @@
-"""Explain reach by position frequency, tokens, window and rotary base in one regression with limits.
+"""Explain reach by position frequency, demand, tokens, window and rotary base in one regression with limits.
 
     python -m eval.reach RUN [RUN ...] [--option=value ...] [-o FOLDER]
 
     python -m eval.reach runs/mini-*
     python -m eval.reach runs/mini-* --last --at=96 -o results
 
-Every probe of every run is a point, or with --last each run's last one. The log of reach is a linear function of five
-logs. They are those of f at one distance, tokens, window, rotary base, and the question's longest distance in the
-synthetic corpus (section). A reach at the end of what was tested counts as that far or farther. No reach counts as less
-than the first distance (eval/engine/regression.py). Limits are at 95%, from 1,000 resamples of whole runs. Columns that
-do not differ, or that follow from others, are named and left out. Models of each column alone, of none and of all are
-compared. What counts is the log likelihood of runs, and of arms, that were left out of the fit.
+Every probe of every run is a point, or with --last each run's last one. The log of reach is a linear function of six
+logs. They are those of f at one distance, the demand from there on, tokens, window, rotary base, and the question's
+longest distance in the synthetic corpus (section). Demand is summed, since few targets or none ask for one distance.
+One is added to it, so that a run without any has a log. With records from before demand was counted, its column is left
+out. A reach at the end of what was tested counts as that far or farther. No reach counts as less than the first
+distance (eval/engine/regression.py). Limits are at 95%, from 1,000 resamples of whole runs. Columns that do not differ,
+or that follow from others, are named and left out. Models of each column alone, of tokens and window, of none, and of
+all are compared. What counts is the log likelihood of runs, and of arms, that were left out of the fit.
 
 Prints the tables; -o writes their rows and the points to reach.jsonl.
 Exit status: 0 done; 2 a mistake in the input, one line each on stderr.
@@ -36,7 +38,8 @@ from lab.schema import Positive, Section
 from lab.train.arms import differing, name_arms
 from lab.train.checkpoints import folder_name
 
-COLUMNS = ("f", "tokens", "window", "theta", "section")  # of two that cannot be told apart, the first is kept
+DEMAND = "demand+1"
+COLUMNS = ("f", DEMAND, "tokens", "window", "theta", "section")  # of two that cannot be told apart, the first is kept
 SETTINGS = {"window": "data.window", "theta": "model.theta", "section": "data.corpus.section_tokens"}
 REACH = ("reach", "reach_low", "reach_high", "f_at_reach")
 RESAMPLES = 1000  # of whole runs, from which limits are taken
@@ -91,7 +94,8 @@ def analyse(request: Request) -> Found:
         limits, fitted = bootstrap(points, model, RESAMPLES)
         tables["coefficients"] = limits
         parts.append(regression_text(limits, model, fitted, faults))
-        models = {"none": (), **{column: (column,) for column in columns}, "all": columns}
+        both = {"tokens, window": ("tokens", "window")} if {"tokens", "window"} <= {*columns} else {}
+        models = {"none": (), **{column: (column,) for column in columns}, **both, "all": columns}
         for by in ("run", "arm"):
             tables[f"models by {by}"] = compare(points, models, by)
             parts.append(to_text(tables[f"models by {by}"], FORMS))
@@ -111,7 +115,7 @@ def regression_text(table: pd.DataFrame, model: Regression, fitted: int, faults:
 
 
 def read_points(runs: Mapping[str, ProbedRun], distance: int, *, last: bool) -> pd.DataFrame:
-    """Make a row for each probe of reach, or each run's `last`, with f at the distance, nan where it is unknown.
+    """Make a row for each probe of reach, or each run's `last`, with f and demand at the distance, nan where unknown.
 
     `low` and `high` are the bounds of the log of reach: one value where it was measured, the last distance and infinity
     where it is the end, minus infinity and the first distance where it is none.
@@ -124,8 +128,12 @@ def read_points(runs: Mapping[str, ProbedRun], distance: int, *, last: bool) -> 
         for record in probes[-1:] if last else probes:
             tokens = record["consumed_tokens"]
             path = each.path / f"counts/{folder_name(tokens)}.npz"
-            f = f_at(SavedCounts.read(path), distance) if path.exists() else None
-            rows.append({**record, **about, "tokens": tokens, "f": f, **bounds(record)})
+            counts = SavedCounts.read(path) if path.exists() else None
+            demand = None if counts is None else counts.g_from(distance)
+            asked = None if demand is None else demand + 1
+            rows.append(
+                {**record, **about, "tokens": tokens, "f": f_at(counts, distance), DEMAND: asked, **bounds(record)}
+            )
     points = pd.DataFrame(rows, columns=["run", "arm", *COLUMNS, "low", "high", *REACH])
     return points.astype(dict.fromkeys((*COLUMNS, "low", "high", *REACH), float))
 

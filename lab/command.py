@@ -103,8 +103,22 @@ def parse_overrides(arguments: Sequence[str]) -> dict[str, Any]:
             raise ConfigError(f"--{key}: is given twice; keep one of them")
         if not equals:
             text = left.pop(0) if left and not left[0].startswith("--") else "true"
-        overrides[key] = parse_yaml(text, f"--{brief(key)}")
+        overrides[key] = parse_value(text, f"--{brief(key)}")
     return overrides
+
+
+def parse_value(text: str, name: str) -> Any:
+    """Read an option's value as YAML; of a value that is text, without quotes, every character counts.
+
+    Raises: ConfigError, also for what YAML would cut off as a comment.
+    Example:
+        >>> parse_value("1e-3", "--x"), parse_value("a #b", "--x"), parse_value('"a"', "--x")
+        (0.001, 'a #b', 'a')
+    """
+    value = parse_yaml(text, name)
+    if " #" in text and not isinstance(value, str):
+        raise ConfigError(f"{name}={brief(text)}: YAML takes what follows # for a comment; leave it out")
+    return text if isinstance(value, str) and not text.startswith(('"', "'")) else value
 
 
 def parse_method(word: str, option: str) -> dict[str, Any]:

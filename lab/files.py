@@ -28,7 +28,8 @@ from typing_extensions import TypedDict  # typing's own is not read by pydantic 
 
 from lab.errors import ConfigError, DiskError, InUse, LabError
 
-DISK = (errno.ENOSPC, errno.EDQUOT, errno.EIO)  # full, over a quota, broken
+DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS)
+"""Full, over a quota or a limit of file sizes, broken, read-only."""
 SHOWN = 12  # hexadecimal digits of a hash in messages
 LOCK_NAME = ".lock"
 POLL_S = 0.1

@@ -14,6 +14,7 @@ import pytest
 
 from lab.command import parse_overrides
 from lab.config import Experiment, load_experiment
+from lab.probe.recall import FIELDS
 from tests.forked import LIMIT_S, ROOT, Forked, python
 
 CONFIG = ROOT / "configs" / "cpu_test.yaml"
@@ -24,6 +25,7 @@ UNPROBED = (
 FRACTIONS = ("0.125", "0.25", "0.5", "0.75")
 EXACT = ("step", "consumed_tokens", "loss", "lr", "grad_norm", *(f"f_at_{x}L" for x in FRACTIONS), "share_le_half")
 SUMS = ("held_out_loss", "context_loss", "log_prob")  # of losses, in another order where more processes train
+RECALL = ("recall", *FIELDS)  # of losses too; natural reach magnifies their differences in models that gain nothing
 SPEED = ("tokens_per_s", "mfu")
 
 
@@ -94,11 +96,14 @@ def assert_equal_training(run: Path, other: Path, atol: float) -> None:
     assert read_cases(run).keys() == read_cases(other).keys()
     for name in ("probes.jsonl", *(f"cases/{name}" for name in read_cases(run))):
         for mine, line in zip(records(run, name), records(other, name), strict=True):
-            plain = [{k: v for k, v in one.items() if k not in (*SUMS, "model", "seconds")} for one in (mine, line)]
+            others = (*SUMS, *RECALL, "model", "seconds")
+            plain = [{k: v for k, v in one.items() if k not in others} for one in (mine, line)]
             assert plain[0] == plain[1]
             assert mine.keys() == line.keys()
             for key in mine.keys() & set(SUMS):  # the log-probability of a number is that of up to six tokens
                 assert mine[key] == (line[key] and pytest.approx(line[key], rel=0, abs=10 * atol))
+            bins = [[list(row.values()) for row in one.get("recall", ())] for one in (mine, line)]
+            np.testing.assert_allclose(*bins, rtol=0, atol=10 * atol)
 
 
 def interrupt(words: list[str], run: Path, number: signal.Signals, lines: int) -> tuple[int, str]:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import importlib
+import shlex
 import signal
 import sys
 
@@ -146,12 +147,13 @@ def test_words(words, expected):
         "run --plot=yes": "--plot: ",
         "run --weights": "--weights: expected at least one argument",
         "run --n=1 --n=2": "--n: is given twice",
+        "run '--n=1 #2'": "--n=1 #2: YAML takes what follows # for a comment",
         "run more": "more: not a setting",
     }.items(),
 )
 def test_words_that_cannot_be_read_are_one_line(words, start):
     with refused(start, error=ConfigError):
-        SYNTAX.read(words.split())
+        SYNTAX.read(shlex.split(words))
 
 
 def raising(error):

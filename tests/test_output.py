@@ -7,11 +7,13 @@ import subprocess
 import sys
 import time
 from contextlib import suppress
+from types import SimpleNamespace
 
 import pytest
 
+from lab.train import environment as environment_of_runs
 from tests.fits import UNPROBED, command, fit, records
-from tests.forked import LIMIT_S, ROOT
+from tests.forked import LIMIT_S, ROOT, python
 
 PRINTS = [sys.executable, "-m", "eval.positions", "string", "--shift=3", "--window=0", "--length=9"]
 
@@ -87,3 +89,37 @@ def test_a_closed_terminal_saves_the_run(place):
     saved = sorted((run / "checkpoints").iterdir())[-1]
     assert int(saved.name.removeprefix("tokens-")) == records(run)[-1]["consumed_tokens"]
     assert len(records(run)) < 400
+
+
+LIMITED = """
+import resource, sys
+resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[1]), resource.RLIM_INFINITY))
+import runpy
+sys.argv = sys.argv[2:]
+runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=False)
+"""
+
+
+@pytest.mark.parametrize("module", ["lab.fit", "lab.export"])
+def test_a_limit_of_file_sizes_is_one_line(place, tmp_path, module):
+    words = command(place, "limited", *UNPROBED)[3:]
+    if module == "lab.export":
+        words = [str(place / "runs" / "prepares"), "-o", str(tmp_path / "exported")]
+    done = python("-c", LIMITED, "60000", module, *words)
+    assert done.returncode == 2, done.stderr
+    (line,) = [line for line in done.stderr.splitlines() if "File too large" in line]
+    assert "bytes are free" in line
+    assert "Traceback" not in done.stderr
+    assert not (tmp_path / "exported").exists()
+
+
+def test_a_change_that_is_not_text_is_recorded(monkeypatch):
+    def run(words, **options):
+        return subprocess.run(
+            [sys.executable, "-c", "import os; os.write(1, b'a \\xff b')"],
+            check=True,
+            **{name: value for name, value in options.items() if name != "check"},
+        )
+
+    monkeypatch.setattr(environment_of_runs, "subprocess", SimpleNamespace(run=run, CalledProcessError=OSError))
+    assert environment_of_runs.git("diff") == "a \N{REPLACEMENT CHARACTER} b"

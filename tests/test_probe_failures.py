@@ -6,6 +6,7 @@ from unittest.mock import patch
 import pytest
 
 from lab.probe.measuring import HeldOutLoss
+from lab.probe.recall import RecallTest
 from lab.train.checkpoints import candidates
 from lab.train.folder import RunFolder
 from lab.train.probing import ModelInTraining, Probing
@@ -63,6 +64,7 @@ SLOW = pytest.mark.slow
     [
         pytest.param(2, DDP, ModelInTraining, "generate", RuntimeError("planted\nat length"), id="ddp_model"),
         pytest.param(2, DDP, ModelInTraining, "generate", garbage_ids, id="ddp_garbage"),
+        pytest.param(2, DDP, RecallTest, "scores", ValueError("planted"), id="ddp_recall"),
         pytest.param(2, FSDP, Probing, "whole", MemoryError("planted"), id="fsdp_room"),
         pytest.param(1, {}, RunFolder, "write_cases", OSError(28, "No space left on device"), id="full_disk"),
         pytest.param(2, DDP, HeldOutLoss, "sums", ValueError(), id="ddp_loss", marks=SLOW),

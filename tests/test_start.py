@@ -109,7 +109,7 @@ def test_a_tokenizer_of_another_vocabulary_is_one_line(source, write, tmp_path):
     experiment = load_experiment(write(source))
     prepare(experiment.data, progress=False)
     check_vocabulary(experiment)
-    with refused("model.vocab_size=300: the tokenizer has 400 tokens; use 400", error=ConfigError):
+    with refused("model.vocab_size=300: the tokenizer's largest id is 399; use 400", error=ConfigError):
         check_vocabulary(dataclasses.replace(experiment, model=dataclasses.replace(experiment.model, vocab_size=300)))
     other = shutil.copytree(source, tmp_path / "other")
     text = (other / "tokenizer.json").read_text(encoding="utf-8")

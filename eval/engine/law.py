@@ -8,7 +8,12 @@ F is the geometric mean of f_k at the reach of finished runs, k = 1 .. n. Limits
 
     ln F +- t(n - 1) s sqrt(1 + 1/n),    s the standard deviation of ln f_k
 
+The law of demand is the same with the demand from i on, the sum of g(d) over d >= i, in the place of f(i): G is the
+geometric mean of the demand from the reach on. A model that reaches where nothing asks contradicts it whatever G is: it
+is predicted, but not fitted.
+
 Source: arXiv:2410.18745, section 3, findings (1) to (3): similar effective lengths at similar f, whatever the window.
+The law of demand is this lab's own (docs/demand.md).
 """
 
 from __future__ import annotations
@@ -25,8 +30,10 @@ from eval.engine.lengths import FloatArray, LengthHistogram
 from eval.engine.records import ProbedRun
 from eval.engine.rows import Row
 from lab.counts import SavedCounts
+from lab.counts.pairs import sum_to_the_end
 from lab.errors import ConfigError
 from lab.model.config import DecoderConfig
+from lab.train.arms import name_arms
 
 SOURCE, PARAMETERS = "arXiv:2410.18745, section 3", 1.3e9  # STRING's two models on SlimPajama
 PUBLISHED = (  # finding, window, tokens, f, four-needle effective length
@@ -41,10 +48,11 @@ CONFIDENCE = 0.95
 
 
 class Point(NamedTuple):
-    """What a finished model reached: `reach` tokens, at which its position frequency was `f`.
+    """What a finished model reached: `reach` tokens, at which its position frequency, or its demand, was `f`.
 
     `group` names points that are left out together. `tokens` were consumed, of a corpus whose f(i) / f(0) is
     `per_token`, (window,); both are None where only f is known. The reach of an `open` point lies there or beyond.
+    Points that are open, or whose `f` is 0, are predicted and not fitted.
     """
 
     group: str
@@ -53,6 +61,11 @@ class Point(NamedTuple):
     tokens: float | None = None
     per_token: FloatArray | None = None
     open: bool = False
+
+    @property
+    def fits(self) -> bool:
+        """Whether a law can be fitted to it."""
+        return not self.open and self.f > 0
 
 
 class Law(NamedTuple):
@@ -88,14 +101,14 @@ class Law(NamedTuple):
 
 
 def fit_law(points: Sequence[Point]) -> Law:
-    """Fit the law to points; those that are open are left out.
+    """Fit the law to points; those that are open, or where f is 0, are left out.
 
     Example:
         >>> law = fit_law([Point("a", 100, 4e6), Point("b", 400, 1e6)])
         >>> round(law.f)
         2000000
     """
-    logs = np.log([point.f for point in points if not point.open])
+    logs = np.log([point.f for point in points if point.fits])
     assert len(logs), "the caller refuses a law without points"
     if len(logs) == 1:
         return Law(float(logs[0]), None)
@@ -109,12 +122,17 @@ def last_before(passes: npt.NDArray[np.bool_]) -> int | None:
 
 
 class Evidence(NamedTuple):
-    """Points of models of one size, `parameters`, and a line for each run that the law leaves out."""
+    """Points of models of one size, `parameters`, and a line for each run that a law leaves out.
+
+    `demanded` are the same points for the law of demand, none if some cannot be; `evidence` is their method's settings.
+    """
 
     source: str
     parameters: float
     points: list[Point]
     left_out: list[str]
+    demanded: list[Point]
+    evidence: Row
 
 
 def published(lengths: LengthHistogram) -> Evidence:
@@ -125,7 +143,7 @@ def published(lengths: LengthHistogram) -> Evidence:
         per_token = None if tokens is None else lengths.frequency(window, "natural")
         at_reach = f if tokens is None or per_token is None else tokens * float(per_token[reach])
         points.append(Point(f"window {window:,}, {known}, finding {finding}", reach, at_reach or 0, tokens, per_token))
-    return Evidence(SOURCE, PARAMETERS, points, [])
+    return Evidence(SOURCE, PARAMETERS, points, [], [], {})
 
 
 def measured(runs: dict[str, ProbedRun]) -> Evidence:
@@ -135,7 +153,10 @@ def measured(runs: dict[str, ProbedRun]) -> Evidence:
     """
     sizes: set[int] = set()
     points: list[Point] = []
+    demanded: list[Point] = []
     left_out = []
+    methods = []
+    arms = name_arms({name: run.settings for name, run in runs.items()})
     for name, run in runs.items():
         known = {field.name for field in fields(DecoderConfig)}  # settings of the model that are gone do not matter
         given = {key: run.settings[f"model.{key}"] for key in known if f"model.{key}" in run.settings}
@@ -147,11 +168,22 @@ def measured(runs: dict[str, ProbedRun]) -> Evidence:
             what = f"{reach:g} may lie beyond the longest that was tested" if reach and f else "or f there is unknown"
             left_out.append(f"left out: {name}: reach {what}")
         if reach and f:
-            counted = SavedCounts.read(run.path / "counts.npz").frequency()
-            group = f"window {run.settings['data.window']:,}"
+            counted = SavedCounts.read(run.path / "counts.npz")
             tokens = record["consumed_tokens"]
-            points.append(Point(group, float(reach), float(f), tokens, counted / counted[0], is_open))
+            points.append(Point(arms[name], float(reach), float(f), tokens, counted.f / counted.f[0], is_open))
+            if counted.g is not None:
+                asked = sum_to_the_end(counted.g) / counted.f[0]
+                demanded.append(points[-1]._replace(f=tokens * float(asked[int(reach)]), per_token=asked))
+                methods.append({key: value for key, value in run.settings.items() if key.startswith("evidence.")})
+                if demanded[-1].f == 0:
+                    left_out.append(f"left out of the law of demand: {name}: nothing asks for its reach, {reach:g}")
     if len(sizes) > 1 or all(point.open for point in points):
         rule = f"{'; '.join(left_out) or 'models of several sizes'}; name runs of one size with a reach"
         raise ConfigError(f"RUNS: no law for models of {sorted(sizes)} parameters ({rule})")
-    return Evidence(f"{len(runs)} runs", sizes.pop(), points, left_out)
+    if len(demanded) < len(points) or any(method != methods[0] for method in methods):
+        left_out.append("no law of demand: some runs have not counted it, or count evidence by other settings")
+        demanded = []
+    elif not any(point.fits for point in demanded):
+        demanded = []
+    method = {key.partition(".")[2]: value for key, value in methods[0].items()} if demanded else {}
+    return Evidence(f"{len(runs)} runs", sizes.pop(), points, left_out, demanded, method)

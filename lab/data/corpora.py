@@ -82,10 +82,18 @@ def open_corpus(config: DataConfig) -> Reader:
     files = [path for path in found if path.name.endswith(suffixes) and path.is_file()]
     if not files:
         raise DataError(f"data.corpus.path={root}: holds no text files; put {', '.join(suffixes)} there")
+    for path in files:
+        if not is_text(str(path)):
+            raise DataError(f"data.corpus.path={root}: holds {path.name!a}, no name in UTF-8; rename the file")
     most = SLIMPAJAMA_TASKS if isinstance(corpus, Slimpajama) else len(files)
     if isinstance(corpus, Conversations) and corpus.limit is not None:
         most = 1  # which counts
     return reader_of(files, root, most, lambda path: read_file(path, corpus))
+
+
+def is_text(name: str) -> bool:
+    """Return whether a name is UTF-8; Python stands for other bytes by halves of surrogates."""
+    return not any("\ud800" <= character <= "\udfff" for character in name)
 
 
 def reader_of(files: list[Path], root: Path, most: int, read: Callable[[Path], Iterable[Item]]) -> Reader:
@@ -175,7 +183,7 @@ def parsed(line: bytes) -> Row | str:
     """Parse a JSON object."""
     try:
         row = json.loads(line.decode("utf-8"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:  # of which the second is for a row nested too deep
         return "not UTF-8" if isinstance(error, UnicodeDecodeError) else "not JSON"
     return row if isinstance(row, dict) else "not a JSON object"
 

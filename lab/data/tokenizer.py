@@ -88,6 +88,11 @@ def check_ids(ids: npt.ArrayLike, vocab_size: int) -> None:
         raise DataError(f"tokenizer.json: has more ids than the model's {vocab_size}; use the model's own tokenizer")
 
 
+def n_ids(tokenizer: Tokenizer) -> int:
+    """Return the largest id plus one, which may be more than there are tokens."""
+    return 1 + max(tokenizer.get_vocab().values())
+
+
 def needed(tokenizer: Tokenizer | None) -> Tokenizer:
     """Return a model's tokenizer, which must not be missing.
 
@@ -99,10 +104,15 @@ def needed(tokenizer: Tokenizer | None) -> Tokenizer:
 
 
 def special_ends(tokenizer: Tokenizer) -> tuple[list[int], list[int]]:
-    """Return the special tokens that the tokenizer puts before and after every text."""
+    """Return the special tokens that the tokenizer puts before and after every text.
+
+    Raises: DataError for one that deletes text.
+    """
     encoding = tokenizer.encode("a")
     marks = encoding.special_tokens_mask
     text = [place for place, special in enumerate(marks) if not special]
+    if not text:
+        raise DataError("tokenizer.json: turns the text a into nothing; correct its normalizer")
     return encoding.ids[: text[0]], encoding.ids[text[-1] + 1 :]
 
 
@@ -146,7 +156,7 @@ def run_task(config: DataConfig, folder: Path, eos: int, task: int) -> Manifest:
     tokenizer = load_tokenizer(folder)
     items = open_corpus(config).read(task)
     marks = config.tags or isinstance(config.corpus, Conversations)
-    dtype = token_dtype(tokenizer.get_vocab_size())
+    dtype = token_dtype(n_ids(tokenizer))
     place = folder / task_name(task)
     writer = TokenShardWriter(temporary_of(place), dtype, name=config.shard_name, marks_scored=marks)
     before, after = special_ends(tokenizer)

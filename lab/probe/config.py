@@ -52,7 +52,7 @@ class ProbeSection(Section):
     distance_points: Annotated[int, Ge(2), Le(1000)] | None = None
     """Number of distances, equally spaced from a quarter of the window to the largest that fits; left out, 14."""
     loss_tokens: NonNegative = 65_536
-    """Held-out tokens whose loss is measured with every probe; 0 for none."""
+    """Held-out tokens whose loss is measured with every probe, and with it recall; 0 for none."""
 
     def rules(self) -> Iterator[str]:
         """Refuse settings without effect, and lengths that none is left of."""

@@ -3,6 +3,8 @@
 The held-out loss is that of text packed as in training, the same packs at every call. It is also summed by visible
 context, the c earlier tokens of its document that a token sees beside itself. The gain in loss from context tells
 models apart that find nothing yet. Bucket 0 is c = 0, bucket b > 0 is 2^(b - 1) <= c < 2^b.
+
+Recall (lab.probe.recall) takes TARGETS held-out targets of each bin from NEAR tokens on, the same at every call.
 """
 
 from __future__ import annotations
@@ -23,16 +25,21 @@ from lab.data.packing import PackSettings, PackStream
 from lab.data.preparation import shard_folder
 from lab.data.segments import index_segments
 from lab.data.shards import TokenStore
+from lab.evidence.base import Evidence
+from lab.model.attention.inspection import token_scores
 from lab.model.attention.segments import Segments
 from lab.model.decoder import Decoder
 from lab.model.generate import Ended, greedy
 from lab.probe.effective_distance import DistanceProbe
 from lab.probe.effective_length import NeedleProbe, Row, Worker
 from lab.probe.limits import LengthResult, effective_lengths, reach
+from lab.probe.recall import NEAR, RecallTest, half_octaves
 
 Record = dict[str, Any]
 Probed = tuple[list[Record], list[Row]]  # the lines of a probe, of which the last is the summary, and all of its tests
 RESAMPLES = 1000
+TARGETS = 32  # of a bin, which take 4% of the time of the demo's probe
+RECALL_TOKENS = 2**20  # of held-out text in which targets are looked for
 
 
 def tests_of(probe: NeedleProbe) -> Record:
@@ -174,13 +181,19 @@ class ModelInTraining:
             losses: Tensor = self.decoder(tokens, segments=segments, targets=targets, summed=False)
         return losses
 
+    def scores(self, tokens: Tensor, targets: Tensor) -> Tensor:
+        """Compute each target's loss, and 1 where it is the most likely token, in rows of one text each."""
+        with self.context():
+            return token_scores(self.decoder, tokens, targets)
+
 
 class Measuring:
-    """The tests of a run and its held-out loss, None where none is asked for."""
+    """The tests of a run, its held-out loss and its recall, None where they are not asked for."""
 
-    def __init__(self, probe: NeedleProbe, loss: HeldOutLoss | None) -> None:
+    def __init__(self, probe: NeedleProbe, loss: HeldOutLoss | None, recall: RecallTest | None = None) -> None:
         self.probe = probe
         self.loss = loss
+        self.recall = recall
         inputs = {field.name: getattr(probe, field.name) for field in fields(probe) if field.init}
         self.distances = DistanceProbe(**inputs) if probe.config.distance_tests else None
 
@@ -216,6 +229,13 @@ class Measuring:
             sums = torch.stack(worker.gather([self.loss.sums(model.losses).cpu()])).sum(0)
             loss, scored = sums.sum(0).tolist()
             summary |= {"held_out_loss": loss / max(scored, 1), "context_loss": context_loss(sums)}
+        if self.recall is not None:
+            parts = worker.gather([self.recall.scores(model, self.recall.targets[worker.rank :: worker.world_size])])
+            scores = np.zeros((len(self.recall.targets), parts[0].shape[1]))
+            for rank, part in enumerate(parts):
+                scores[rank :: worker.world_size] = part
+            bins, natural_reach = self.recall.found(scores, saved, self.probe.config.confidence)
+            summary |= {"recall": bins, **natural_reach}
         return [*lines, summary], [case for result in (*lengths, *distances) for case in result.cases]
 
 
@@ -249,6 +269,15 @@ class HeldOutLoss:
             bucket = torch.from_numpy(np.frexp(earlier)[1].astype(np.int64))  # the exponent is the bit length
             total.index_add_(0, bucket.to(self.device), sums)
         return total
+
+
+def held_out_recall(data: DataConfig, evidence: Evidence, device: torch.device | str) -> RecallTest:
+    """Draw the targets of a run's probes from the first of its held-out documents."""
+    store = TokenStore.open(shard_folder(data), "held_out")
+    tokens = store.read(0, RECALL_TOKENS)
+    ends = np.flatnonzero(np.diff(store.document_numbers(0, len(tokens)))) + 1
+    edges = half_octaves(data.window, NEAR)
+    return RecallTest(np.split(tokens, ends), evidence, data.window, edges, TARGETS, device=device)
 
 
 def context_loss(sums: Tensor) -> dict[str, float]:

@@ -115,7 +115,8 @@ def commit() -> str:
 def git(*arguments: str) -> str:
     """Run git on the repository of the code; empty without git or a repository."""
     try:
-        done = subprocess.run(["git", "-C", str(ROOT), *arguments], capture_output=True, text=True, check=True)
+        words = ["git", "-C", str(ROOT), *arguments]
+        done = subprocess.run(words, capture_output=True, encoding="utf-8", errors="replace", check=True)
     except (OSError, subprocess.CalledProcessError):
         return ""
     return done.stdout.strip()

@@ -32,7 +32,7 @@ from lab.model.decoder import Decoder
 from lab.model.sharding import allocate, fill
 from lab.positions.methods import describe_pair
 from lab.probe.effective_length import NeedleProbe, Worker
-from lab.probe.measuring import HeldOutLoss, Measuring, ModelInTraining, Probed
+from lab.probe.measuring import HeldOutLoss, Measuring, ModelInTraining, Probed, held_out_recall
 from lab.probe.needles import load_haystack
 from lab.train.checkpoints import folder_name
 from lab.train.environment import describe_source
@@ -54,11 +54,12 @@ class Probing(Callback):
         """Set up the probe before the first step, so that faults are reported early, and run an overdue one."""
         data = self.experiment.data
         tokens = self.experiment.probe.loss_tokens
-        loss = None
+        loss = recall = None
         if tokens:
             part = {"rank": trainer.global_rank, "world_size": trainer.world_size, "device": module.device}
             loss = HeldOutLoss(data, tokens=tokens, pack_tokens=self.experiment.train.micro_batch_tokens, **part)
-        self.measuring = Measuring(make_needle_probe(self.experiment, module.device), loss)
+            recall = held_out_recall(data, self.experiment.evidence, module.device)
+        self.measuring = Measuring(make_needle_probe(self.experiment, module.device), loss, recall)
         self.probed_at = trainer.strategy.broadcast(self.recording.folder.last_probe())
         unprobed = self.probed_at < module.consumed
         if (self.saving.trained and unprobed) or self.interval_passed(module):

@@ -15,7 +15,7 @@ from lab.data.module import PackedData
 from lab.data.preparation import digest_of_data, shard_folder, summarise
 from lab.data.selecting import read_token_types, result_file
 from lab.data.shaped import cost_of, plan_record, summary_of_plan
-from lab.data.tokenizer import load_tokenizer
+from lab.data.tokenizer import load_tokenizer, n_ids
 from lab.errors import CheckpointError, ConfigError, DiskError
 from lab.files import (
     LOCK_NAME,
@@ -160,9 +160,12 @@ def check_vocabulary(experiment: Experiment) -> None:
 
     Raises: ConfigError.
     """
-    ours = load_tokenizer(shard_folder(experiment.data)).get_vocab()
-    if len(ours) > (size := experiment.model.vocab_size):
-        raise ConfigError(f"model.vocab_size={size}: the tokenizer has {len(ours)} tokens; use {len(ours)} or more")
+    tokenizer = load_tokenizer(shard_folder(experiment.data))
+    ours = tokenizer.get_vocab()
+    ids = n_ids(tokenizer)
+    size = experiment.model.vocab_size
+    if ids > size:
+        raise ConfigError(f"model.vocab_size={size}: the tokenizer's largest id is {ids - 1}; use {ids} or more")
     path = "" if experiment.start is None else experiment.start.path
     own = tokenizer_of(Path(path)) if path else None
     if own is not None and (differ := len(load_tokenizer(own).get_vocab().items() ^ ours.items())):

@@ -35,3 +35,45 @@ def test_a_text_that_spells_the_end_token_stays_text(tmp_path, bpe, special):
     ids, _ = read_shard(shard_folder(config) / "task-00000", "train")[0]
     assert (ids.count(1), ids[-1]) == (1, 1)
     assert load_tokenizer(shard_folder(config)).decode(ids) == text
+
+
+def prepared_ids(tmp_path, tokenizer, lines):
+    """Prepare lines of JSON with a tokenizer of its own, and read the documents and what was left out."""
+    (tmp_path / "own.json").write_text(json.dumps(tokenizer))
+    (tmp_path / "corpus.jsonl").write_text("".join(f"{line}\n" for line in lines))
+    choice = TokenizerFile(path=str(tmp_path / "own.json"), eos="<eos>")
+    corpus = Text(path=str(tmp_path / "corpus.jsonl"))
+    config = DataConfig(corpus=corpus, tokenizer=choice, held_out_frac=0.0, folder=str(tmp_path))
+    found = prepare(config, progress=False)
+    return read_shard(shard_folder(config) / "task-00000", "train")[0], found.skips
+
+
+def test_a_row_nested_too_deep_is_counted_as_broken(tmp_path, bpe):
+    deep = '{"text": "x", "meta": ' + "[" * 100_000 + "]" * 100_000 + "}"
+    _, skips = prepared_ids(tmp_path, json.loads(bpe.to_str()), [deep, '{"text": "a page"}'])
+    assert skips == {"not JSON": 1}
+
+
+def test_ids_beyond_the_number_of_tokens_are_kept(tmp_path, bpe):
+    settings = json.loads(bpe.to_str())
+    vocabulary = settings["model"]["vocab"]
+    (common,) = bpe.encode("e", add_special_tokens=False).ids
+    (word,) = [token for token, index in vocabulary.items() if index == common]
+    vocabulary[word] = 70_000  # more than two bytes hold
+    ids, _ = prepared_ids(tmp_path, settings, ['{"text": "eee"}'])[0]
+    assert 70_000 in ids
+
+
+def test_a_normalizer_that_deletes_text_is_refused(tmp_path, bpe):
+    settings = json.loads(bpe.to_str())
+    settings["normalizer"] = {"type": "Replace", "pattern": {"Regex": "."}, "content": ""}
+    with refused("tokenizer.json: turns the text a into nothing"):
+        prepared_ids(tmp_path, settings, ['{"text": "a page"}'])
+
+
+def test_a_name_that_is_not_utf_8_is_refused(tmp_path):
+    (tmp_path / "corpus").mkdir()
+    with open(bytes(tmp_path / "corpus") + b"/caf\xe9.txt", "w") as file:
+        file.write("a page")
+    with refused(f"data.corpus.path={tmp_path / 'corpus'}: holds 'caf\\udce9.txt'"):
+        prepare(text_config(tmp_path), progress=False)

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from eval.engine.demand import demand_per_token
 from eval.engine.law import Point, fit_law
 from eval.engine.lengths import LengthHistogram, natural_lengths
 from eval.plan import main
@@ -14,6 +15,8 @@ from lab.config import load_experiment
 from lab.counts import PositionCounts
 from lab.positions.rope import base_warning, longest_context, smallest_base
 from lab.train.folder import RunFolder
+from tests.data.stores import make_store
+from tests.evidence import brute
 
 
 def brute_force(lengths, window, mode):
@@ -77,14 +80,16 @@ def test_a_wrong_corpus_is_one_line(capsys):
     assert error == "--corpus=none: must be slimpajama or a folder of token shards; correct it\n"
 
 
-def finished_run(folder, window, tokens, **summary):
-    """Write what the planner reads of a run, trained on full windows."""
+def finished_run(folder, window, tokens, asked=None, **summary):
+    """Write what the planner reads of a run, trained on full windows; `asked` are its targets by evidence distance."""
     config = Path(__file__).parents[2] / "configs" / "cpu_test.yaml"
     experiment = load_experiment(config, {"data.window": window, "run.name": folder.name})
     folder.mkdir()
     (folder / "config.yaml").write_text(experiment.to_yaml())
     counts = PositionCounts(window)
     counts.add_segments([window] * (tokens // window))
+    g = np.bincount([*(asked or {})], [*(asked or {}).values()], minlength=1).astype(int)
+    counts.add_evidence(g, g)
     run = RunFolder(folder)
     run.write_counts(counts)
     run.write_records("probes.jsonl", [{"consumed_tokens": tokens, "effective_length": None, **summary}])
@@ -101,7 +106,7 @@ def test_runs_are_points_and_a_window_is_predicted_from_the_others(tmp_path, cap
     assert status == 0
     assert "n = 3: F = 3.2e+04" in text
     assert "left out: open: reach 120 may lie beyond the longest that was tested" in text
-    errors = [line.split()[-1] for line in text.splitlines() if line.strip().startswith("window 1") or "+0%" in line]
+    errors = [line.split()[-1] for line in text.splitlines() if line.strip().startswith("window=1") or "+0%" in line]
     assert errors.count("+0%") == 3
     # a window of 64 after 64,000 tokens: f(32) = 32,000, the law; f(48) = 16,000, so that 48 takes twice the tokens
     assert text.splitlines()[-1].split()[:3] == ["64", "concatenated", "32"]
@@ -119,10 +124,79 @@ def test_a_window_that_is_held_out_is_predicted_with_limits_and_error(tmp_path, 
     assert main([str(tmp_path / name) for name in ("w32", "w64", "w128", "open")]) == 0
     lines = capsys.readouterr().out.split("left out in turn", 1)[1].splitlines()[2:]
     rows = [re.split(r" {2,}", line.strip()) for line in lines]
-    assert rows[0] == ["window 32", "3.2e+04", "16", "17", "0 to 31", "yes", "+6%"]
+    assert rows[0] == ["window=32", "3.2e+04", "16", "17", "0 to 31", "yes", "+6%"]
     # residuals +-ln 1.5: s = 0.573, the margin t(.975, 1) s sqrt(1 + 1/2) = 12.71 * 0.573 * 1.22 = 8.9 nats
     by_name = {row[0]: row[2:] for row in rows}
-    assert by_name["window 256"][0] == ">=204"
-    assert by_name["window 256"][1] == str(256 - math.ceil(30_652 / 250))
-    assert by_name["window 256"][3:] == ["-", "-35%"], "133 instead of 204, and no limits to hold an open reach"
+    assert by_name["window=256"][0] == ">=204"
+    assert by_name["window=256"][1] == str(256 - math.ceil(30_652 / 250))
+    assert by_name["window=256"][3:] == ["-", "-35%"], "133 instead of 204, and no limits to hold an open reach"
     assert next(line for line in lines if line.startswith("mean error")).endswith("3 of 3 within the limits")
+
+
+LEFT_OUT = ("f", "measured", "predicted", "limits", "within", "error", "demand there", "by demand", "error by demand")
+
+
+def held_out_rows(out):
+    """Read the table of what was left out, and the lines after it."""
+    lines = out.split("predicted from the others:\n", 1)[1].splitlines()
+    table = [re.split(r" {2,}", line.strip()) for line in lines if line.startswith("window=")]
+    return {row[0]: dict(zip(LEFT_OUT, row[1:], strict=True)) for row in table}, lines
+
+
+def test_demand_predicts_where_it_decides(tmp_path, capsys):
+    # demand decides: 900 to 1,100 targets ask for the reach, none for more; f there is 48,000, 20,000 and 54,000
+    for window, reach, n in ((32, 8, 900), (64, 44, 1000), (128, 20, 1100)):
+        f = (window - reach) * (64_000 // window)
+        summary = {"reach": reach, "reach_high": reach + 4.0, "f_at_reach": f}
+        finished_run(tmp_path / f"d{window}", window, 64_000, {2: 5000, reach: n}, **summary)
+    # its reach, 60, lies beyond all demand, 30: left out of the law of demand, which predicts 30, half of it
+    far = {"reach": 60, "reach_high": 64.0, "f_at_reach": 196 * 250}
+    finished_run(tmp_path / "far", 256, 64_000, {2: 5000, 30: 1050}, **far)
+    # an open reach of demand is predicted, not fitted, and errs where the prediction falls short: 80 of 100
+    summary = {"reach": 100, "reach_high": None, "f_at_reach": 412 * 125}
+    finished_run(tmp_path / "open", 512, 64_000, {2: 5000, 80: 4000}, **summary)
+    names = ("d32", "d64", "d128", "far", "open")
+    assert main([*(str(tmp_path / name) for name in names), "--mode=concatenated"]) == 0
+    out = capsys.readouterr().out
+    assert "left out of the law of demand: far: nothing asks for its reach, 60\n" in out
+    assert "law of demand, n = 3: G = 997\n" in out  # (900 * 1000 * 1100) ** (1 / 3)
+    rows, lines = held_out_rows(out)
+    errors = [rows[f"window={window}"]["error by demand"] for window in (32, 64, 128, 256, 512)]
+    # without 32: G = sqrt(1000 * 1100) = 1,049 > 900, so that the last that asks for enough is 2: 2 / 8 - 1
+    assert errors == ["-75%", "+0%", "+0%", "-50%", "-20%"]
+    assert [row["demand there"] for row in rows.values()] == ["900", "1e+03", "1.1e+03", "0", "0"]
+    assert "by demand: 29% of 5" in lines
+    # by f, without 32: F = (20,000 * 54,000 * 49,000) ** (1 / 3) = 37,545; 2,000 (32 - i) >= F up to 13
+    assert (rows["window=32"]["predicted"], rows["window=32"]["error"]) == ("13", "+62%")
+    # one reach: (44 * 20 * 60) ** (1 / 3) = 37.5 for 32: +369%; 21.25, -52%; 27.6, +38%; 19.2, -68%; 25.4, -75%
+    assert "by one reach, the geometric mean of the others: 120% of 5" in lines
+
+
+def test_runs_without_demand_or_by_other_evidence_have_no_law_of_it(tmp_path, capsys):
+    for window, reach in ((32, 8), (64, 44)):
+        summary = {"reach": reach, "reach_high": reach + 4.0, "f_at_reach": 20_000}
+        finished_run(tmp_path / f"w{window}", window, 64_000, {3: 5000, reach: 1000}, **summary)
+    runs = [str(tmp_path / name) for name in ("w32", "w64")]
+    assert main(runs) == 0
+    assert "law of demand, n = 2: G = 1e+03" in capsys.readouterr().out
+    config = tmp_path / "w64" / "config.yaml"
+    config.write_text(config.read_text().replace("evidence:\n  method: repeat\n  tokens: 3", "evidence:\n  tokens: 4"))
+    assert main(runs) == 0
+    assert "no law of demand: some runs have not counted it, or count" in capsys.readouterr().out
+
+
+def test_the_demand_of_shards_is_that_of_every_segment(tmp_path, monkeypatch):
+    monkeypatch.setattr("eval.engine.demand.SEGMENTS", 1)  # so that what is read ends with the shards
+    generator = np.random.default_rng(0)
+    documents = [generator.integers(1, 4, n).tolist() for n in (40, 7, 25, 3, 60)]
+    make_store(tmp_path / "shards", [documents])
+    window, g = 16, np.zeros(16)
+    for document in documents:
+        for begin in range(0, len(document), window):
+            sequence = document[begin : begin + window + 1]  # with the target of the last index
+            for place in range(1, len(sequence)):
+                g[brute.repeat(sequence, place, 3)] += 1
+    expected = [g[d:].sum() / sum(map(len, documents)) for d in range(1, window)]
+    found = demand_per_token(tmp_path / "shards", window, "natural", {"method": "repeat", "tokens": 3})
+    assert expected[0] > 0.1
+    np.testing.assert_allclose(found[1:], expected, rtol=1e-12)

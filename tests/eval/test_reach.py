@@ -2,6 +2,7 @@
 
 import json
 import re
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -9,8 +10,9 @@ import pytest
 from scipy.optimize import minimize
 from scipy.stats import CensoredData, norm
 
+from eval.engine.records import read_runs
 from eval.engine.regression import bootstrap, compare, fit, held_out, inflation, measured, separable
-from eval.reach import at_the_reach, bounds, main
+from eval.reach import at_the_reach, bounds, main, read_points
 from lab.counts import PositionCounts
 from lab.schema import format_yaml
 from lab.train.folder import RunFolder
@@ -145,6 +147,24 @@ def test_models_are_compared_by_what_was_left_out():
     assert held_out(few, (), "run")[0] == pytest.approx(norm.logpdf(1, others.mean(), others.std()), rel=1e-3)
 
 
+@pytest.mark.parametrize("decides", ["f", "demand+1"])
+def test_left_out_arms_show_which_of_f_and_demand_decides(decides):
+    generator, other = np.random.default_rng(5), {"f": "demand+1", "demand+1": "f"}[decides]
+    rows = []
+    for arm in range(8):  # one of both is crossed with the other; in two arms nothing asks, and ln(0 + 1) = 0
+        columns = {decides: 1.0 if arm < 2 else 10.0 ** (1 + arm // 2), other: (2e3, 3e5)[arm % 2]}
+        for seed in range(3):
+            y = 4 + 0.15 * np.log(columns[decides]) + generator.normal(0, 0.05)
+            rows.append({"run": f"{arm}-{seed}", "arm": arm, **columns, "low": y, "high": y})
+    points = pd.DataFrame(rows)
+    columns, faults = separable(points, ["f", "demand+1"])
+    assert (columns, faults) == (("f", "demand+1"), {})
+    model = fit(points, columns)
+    assert dict(zip(columns, model.slopes)) == pytest.approx({decides: 0.15, other: 0}, abs=0.02)
+    table = compare(points, {"f": ("f",), "demand+1": ("demand+1",), "all": columns}, "arm")["log likelihood"]
+    assert table[decides] > table[other] + 10
+
+
 def test_f_at_the_reach_is_laid_out_by_arm():
     rows = [("a", "x", 100, 4000), ("a", "x", 100, 400), ("b", "x", 400, 1600), ("c", "y", None, None)]
     points = pd.DataFrame(
@@ -208,6 +228,24 @@ def test_the_command_reads_runs_and_writes_its_tables_and_picture(tmp_path, caps
     assert main([*runs, "--reached", "--at=64"]) == 0
     assert re.match(rf"n = {points['reach'].notna().sum()} probes .* none in 0;", capsys.readouterr().out)
     assert points["reach"].isna().any()
+
+
+def test_demand_is_summed_from_the_distance_on_and_unknown_in_older_records(tmp_path, capsys):
+    paths = [Path(path) for path in write_runs(tmp_path / "runs")]
+    for number, path in enumerate(paths):
+        for file in path.glob("counts/*.npz"):
+            with np.load(file) as saved:
+                arrays = {**saved, "g": np.bincount([3, 63, 64, 90], [9, 9, number, 5], minlength=len(saved["f"]))}
+            np.savez(file, **arrays)
+    points = read_points(read_runs(paths), 64, last=True)
+    assert points["demand+1"].tolist() == [number + 6 for number in range(len(paths))]
+    assert main([*map(str, paths), "--at=64", "--last"]) == 0
+    assert "demand+1, " not in capsys.readouterr().out
+    np.savez(file, **{name: array for name, array in arrays.items() if name not in ("g", "g_unweighted")})
+    assert main([*map(str, paths), "--at=64"]) == 0
+    out = capsys.readouterr().out
+    assert "not in the regression: demand+1, unknown in some points" in out
+    assert "tokens, window" in out, "both together are a model"
 
 
 @pytest.mark.parametrize(

@@ -21,8 +21,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lab.errors import CheckpointError, ConfigError
-from lab.files import publish_folder, temporary_of, write_atomic, write_json, writing
+from lab.errors import CheckpointError, ConfigError, DiskError, first_line
+from lab.files import disk_fault, publish_folder, temporary_of, write_atomic, write_json, writing
 from lab.model.decoder import Decoder
 from lab.model.huggingface.config import (
     NAME,
@@ -101,9 +101,10 @@ def save_pretrained(
     `token_ids` are those of special tokens in config.json, null where left out; `files` are texts to write beside it.
 
     Raises: CheckpointError for a path that is not empty; ConfigError for one that cannot be written, and for positions
-        that config.json does not support.
+        that config.json does not support; DiskError.
     """
     from huggingface_hub import save_torch_state_dict
+    from safetensors import SafetensorError
 
     final = Path(path).absolute()
     if final.exists() and not (final.is_dir() and not any(final.iterdir())):
@@ -117,7 +118,11 @@ def save_pretrained(
     try:
         with writing(str(path), "folder"):
             temporary.mkdir(parents=True)
-        save_torch_state_dict(tensors, temporary)
+        try:
+            save_torch_state_dict(tensors, temporary)
+        except SafetensorError as error:  # of the file, as the tensors are sound
+            needed = sum(tensor.nbytes for tensor in tensors.values())
+            raise DiskError(disk_fault(final, needed, first_line(error))) from error
         write_json(temporary / NAME, {**settings, **token_ids})
         for name, text in files.items():
             write_atomic(temporary / name, text.encode())
