@@ -185,7 +185,7 @@ def test_runs_without_demand_or_by_other_evidence_have_no_law_of_it(tmp_path, ca
     assert "no law of demand: some runs have not counted it, or count" in capsys.readouterr().out
 
 
-def test_the_demand_of_shards_is_that_of_every_segment(tmp_path, monkeypatch):
+def test_the_demand_of_shards_is_that_of_every_segment(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr("eval.engine.demand.SEGMENTS", 1)  # so that what is read ends with the shards
     generator = np.random.default_rng(0)
     documents = [generator.integers(1, 4, n).tolist() for n in (40, 7, 25, 3, 60)]
@@ -200,3 +200,12 @@ def test_the_demand_of_shards_is_that_of_every_segment(tmp_path, monkeypatch):
     found = demand_per_token(tmp_path / "shards", window, "natural", {"method": "repeat", "tokens": 3})
     assert expected[0] > 0.1
     np.testing.assert_allclose(found[1:], expected, rtol=1e-12)
+    # the law of one run has G = 1,000; so many tokens that just the distances up to `last` have as much
+    last = np.flatnonzero(np.diff(expected)).max() + 1
+    summary = {"reach": 8, "reach_high": 12.0, "f_at_reach": 48_000}
+    finished_run(tmp_path / "run", 32, 64_000, {8: 1000}, **summary)
+    tokens = 2000 / (expected[last - 1] + expected[last])
+    assert main([str(tmp_path / "run"), f"--corpus={tmp_path / 'shards'}", "--window=16", f"--tokens={tokens}"]) == 0
+    table = capsys.readouterr().out.split("expected after")[1].splitlines()
+    assert table[1].endswith("by demand")
+    assert table[2].split()[-1] == str(last)
