@@ -123,7 +123,7 @@ def count(place: Path, options: DemandOptions, given: Mapping[str, Any]) -> tupl
     if is_text or (options.score and experiment.data.embedded and not is_prepared(experiment.data)):
         prepare(experiment.data, workers=len(os.sched_getaffinity(0)))
     if options.score is not None:
-        store_losses(data, Path(options.score))
+        store_losses(experiment.data, Path(options.score))
     data.prepare_data()
     data.setup("fit")
     counting = Counting(experiment.reach, experiment.position.distance)

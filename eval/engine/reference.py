@@ -15,10 +15,10 @@ import torch
 
 from eval.engine.subject import Subject, as_subject
 from lab.command import Bar
+from lab.config import DataConfig
 from lab.data.labels import path_of, write_numbers
-from lab.data.module import PackedData
 from lab.data.preparation import shard_folder
-from lab.data.shards import Shard
+from lab.data.shards import Shard, TokenStore
 from lab.data.tokenizer import load_tokenizer, vocabulary_hash
 from lab.errors import DataError
 from lab.files import read_object, write_json
@@ -29,25 +29,25 @@ RECORD = ".reference.json"
 AT_ONCE = 16_384  # tokens of a batch, padding included
 
 
-def store_losses(data: PackedData, model: Path) -> None:
+def store_losses(config: DataConfig, model: Path) -> None:
     """Score the shards that are not scored yet.
 
     Raises: LabError, also for a model with another vocabulary, or where another model's losses are stored.
     """
-    folder = shard_folder(data.config)
+    folder, store = shard_folder(config), TokenStore.open(shard_folder(config), "train")
     device = device_for("auto")
     subject = as_subject(open_model(model, device=device), model, device)
     if vocabulary_hash(subject.tokenizer) != vocabulary_hash(load_tokenizer(folder)):
         raise DataError(f"--score={model}: has another vocabulary than {folder}; score with a model trained on it")
-    record = {"model": subject.model.name, "weights": subject.weights, "window": data.config.window}
+    record = {"model": subject.model.name, "weights": subject.weights, "window": config.window}
     remedy = f"delete it and every .loss-* of {folder}"
     if (folder / RECORD).exists() and read_object(folder / RECORD, DataError, remedy) != record:
         raise DataError(f"--score={model}: {folder / RECORD} names another model or window; to replace it, {remedy}")
     write_json(folder / RECORD, record)
-    with Bar(total=data.store.n_tokens, desc="score", unit="tok", unit_scale=True) as bar:
-        for shard in data.store.shards:
+    with Bar(total=store.n_tokens, desc="score", unit="tok", unit_scale=True) as bar:
+        for shard in store.shards:
             if not path_of(shard, "loss").exists():
-                write_numbers(shard, "loss", losses_of(subject, shard, data.config.window))
+                write_numbers(shard, "loss", losses_of(subject, shard, config.window))
             bar.update(len(shard.tokens))
 
 
