@@ -50,8 +50,8 @@ def per_distance(profiles: Mapping[str, npt.NDArray[Any]]) -> list[dict[str, Any
     """List the mean of each profile over bins of distances; a mean of 0, which no logarithm shows, is left out.
 
     Example:
-        >>> per_distance({"f": np.array([5, 4, 0])})
-        [{'profile': 'f', 'distance': 1.0, 'per distance': 4.0}]
+        >>> per_distance({"g": np.repeat([0, 4, 8], [17, 2, 1])})[1]
+        {'profile': 'g', 'distance': 18.5, 'per distance': 6.0}
     """
     rows = []
     for name, values in profiles.items():
