@@ -15,7 +15,7 @@ import torch
 
 from eval.engine.subject import Subject, as_subject
 from lab.command import Bar
-from lab.config import DataConfig
+from lab.data.config import DataConfig
 from lab.data.labels import path_of, write_numbers
 from lab.data.preparation import shard_folder
 from lab.data.shards import Shard, TokenStore
@@ -34,7 +34,8 @@ def store_losses(config: DataConfig, model: Path) -> None:
 
     Raises: LabError, also for a model with another vocabulary, or where another model's losses are stored.
     """
-    folder, store = shard_folder(config), TokenStore.open(shard_folder(config), "train")
+    folder = shard_folder(config)
+    store = TokenStore.open(folder, "train")
     device = device_for("auto")
     subject = as_subject(open_model(model, device=device), model, device)
     if vocabulary_hash(subject.tokenizer) != vocabulary_hash(load_tokenizer(folder)):
