@@ -14,7 +14,7 @@ data.corpus.path takes it; its window and its BPE are those of configs/cpu_stdli
 
 --score=MODEL also stores the model's loss of every training token beside the shards, for weights.control=loss:
 
-    python -m eval.demand configs/cpu_demo.yaml --score=runs/cpu_demo
+    python -m eval.demand configs/cpu_demo.yaml --score=runs/reference
 
 A target counts by its loss weight; where weights make a difference, g without them is shown too.
 Exit status: 0 done; 2 a mistake in the input, one line each on stderr.

@@ -29,6 +29,10 @@ from lab.files import write_atomic
 
 IntArray = npt.NDArray[np.int64]
 Kind = Literal["asked", "loss"]
+NEEDED: dict[Kind, tuple[str, str]] = {  # the setting that needs them, and the options of eval.demand that store them
+    "asked": ("evidence.method", "--evidence=asked"),
+    "loss": ("weights.control", "--score=MODEL"),
+}
 
 
 class Labels:
@@ -41,8 +45,10 @@ class Labels:
         self.store = store
         paths = {shard.folder: path_of(shard, kind) for shard in store.shards}
         if missing := [path for path in paths.values() if not path.exists()]:
-            remedy = "run python -m eval.demand CONFIG --score=MODEL, or use control: random"
-            raise DataError(f"weights.control={kind}: losses are not stored in {missing[0]}; {remedy}")
+            field, options = NEEDED[kind]
+            raise DataError(
+                f"{field}={kind}: is not stored in {missing[0]}; run python -m eval.demand CONFIG {options}"
+            )
         self.arrays = {folder: np.load(path, mmap_mode="r").view(np.ndarray) for folder, path in paths.items()}
 
     def read(self, start: int, length: int) -> np.ndarray:

@@ -25,7 +25,7 @@ def place(tmp_path_factory):
     """Train the reference, refuse a control by losses before there are any, store them, and train both arms."""
     place = tmp_path_factory.mktemp("reference")
     train(place, "reference", *UNPROBED)
-    with refused("weights.control=loss: losses are not stored in ", error=DataError):
+    with refused("weights.control=loss: is not stored in ", error=DataError):
         train(place, "control", *UNPROBED, *FAR, "--weights.control=loss")
     assert not (place / "runs" / "control").exists()
     words = [f"--data.folder={place / 'shards'}", f"--score={place / 'runs' / 'reference'}", "--tokens=2000", "--json"]
