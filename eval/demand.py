@@ -12,6 +12,10 @@ data.corpus.path takes it; its window and its BPE are those of configs/cpu_stdli
     python -m eval.demand runs/cpu_demo
     python -m eval.demand essays.txt --data.window=512 --data.tokenizer.vocab_size=2048
 
+--score=MODEL also stores the model's loss of every training token beside the shards, for weights.control=loss:
+
+    python -m eval.demand configs/cpu_demo.yaml --score=runs/reference
+
 A target counts by its loss weight; where weights make a difference, g without them is shown too.
 Exit status: 0 done; 2 a mistake in the input, one line each on stderr.
 """
@@ -30,6 +34,7 @@ import pandas as pd
 from annotated_types import Ge, Le
 
 from eval.engine.command import Form, Request, run
+from eval.engine.reference import store_losses
 from eval.engine.rows import Found, save, to_text
 from lab import draw
 from lab.analysis import Run
@@ -38,9 +43,9 @@ from lab.config import Experiment, load_experiment
 from lab.counts.demand import F, G, edges_of, per_distance
 from lab.data.corpora import SUFFIXES
 from lab.data.module import PackedData, to_batch
-from lab.data.preparation import prepare
+from lab.data.preparation import is_prepared, prepare
 from lab.errors import ConfigError
-from lab.schema import Section
+from lab.schema import PathText, Section
 from lab.source import CONFIG
 from lab.train.recording import Counting
 
@@ -57,6 +62,8 @@ class DemandOptions(Section):
     """Tokens to read, a pack more at most; left out, those of the run or the TEXT, 3,000,000 at most."""
     evidence: str | None = None
     """Evidence method, NAME or NAME:parameter=value,...; left out, that of the settings."""
+    score: PathText | None = None
+    """Model whose losses of all training tokens are stored beside the shards, for weights.control=loss."""
 
 
 class Demand(NamedTuple):
@@ -113,8 +120,10 @@ def count(place: Path, options: DemandOptions, given: Mapping[str, Any]) -> tupl
         settings |= {f"evidence.{key}": value for key, value in named.items()}
     experiment = load_experiment(BASE if is_text else place, settings)
     data = PackedData(experiment)
-    if is_text:
+    if is_text or (options.score and experiment.data.embedded and not is_prepared(experiment.data)):
         prepare(experiment.data, workers=len(os.sched_getaffinity(0)))
+    if options.score is not None:
+        store_losses(experiment.data, Path(options.score))
     data.prepare_data()
     data.setup("fit")
     counting = Counting(experiment.reach, experiment.position.distance)

@@ -34,6 +34,8 @@ METHODS = {  # experiments whose runs are evaluated under distance methods too
 }
 WINDOWS = {4: ("--window=192",)}  # prompts of one length for models of several windows
 GAPPED = (5,)  # experiments whose runs are also asked with gaps in the ids
+NATURAL = (6,)  # experiments on real text, evaluated by eval.recall
+BINS = "--bins=2,4,8,16,32,48,65,96,129,192,257,384"  # which D = 64 and 128 divide
 EVALUATED = 8  # the methods, under which the runs of 1 and 2 are evaluated with them
 SETTINGS = {"run.folder": "runs/demand"}
 
@@ -41,7 +43,7 @@ SETTINGS = {"run.folder": "runs/demand"}
 def main() -> int:
     """Run the command line and return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("experiment", type=int, choices=(1, 2, 3, 4, 5, 7, 8), metavar="N")
+    parser.add_argument("experiment", type=int, choices=range(1, 9), metavar="N")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--seeds", type=int)
     parser.add_argument("--results", action="store_true")
@@ -87,6 +89,13 @@ def train(runs: Sequence[PlannedRun], jobs: int) -> int:
 def evaluate(runs: Sequence[PlannedRun], experiment: int, jobs: int) -> int:
     """Measure reach under plain distance, and under methods where the loss is untouched or has no control."""
     queue = []
+    if experiment in NATURAL:
+        recall = [sys.executable, "-m", "eval.recall"]
+        queue = [
+            Job(run.path.name, [*recall, str(run.path), BINS, "--targets=1000"], run.path / "recall.log")
+            for run in runs
+        ]
+        return run_jobs(queue, jobs)
     for run in runs:
         weights = run.experiment.weights
         is_control = weights is not None and weights.control != "none"

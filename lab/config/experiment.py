@@ -155,18 +155,21 @@ class Experiment(Section):
             yield self.fault("data.mode", "weights.by=context counts no uniform cuts; set another")
 
     def evidence_rules(self) -> Iterator[str]:
-        """Find the faults between stored evidence, the corpus, and runs that are no pieces of documents in order."""
-        if not self.evidence.stored:
+        """Find the faults between what is stored by token, the corpus, and runs that are no documents in order."""
+        by_loss = getattr(self.weights, "control", None) == "loss"
+        if not (self.evidence.stored or by_loss):
             return
-        if not isinstance(self.data.corpus, Synthetic) or self.data.upsample is not None:
+        needs = "weights.control=loss" if by_loss else f"evidence.method={self.evidence.method}"
+        remedy = "use control: random" if by_loss else "use repeat or suffix"
+        synthetic = isinstance(self.data.corpus, Synthetic) and self.data.upsample is None
+        if self.evidence.stored and not synthetic:
             rule = "needs the labels of data.corpus.name: synthetic, without data.upsample; use repeat or suffix"
             yield self.fault("evidence.method", rule)
         moves = {"mask.chunks": self.mask.chunks, "mask.method": self.mask.method == "anchor"}
         moves["skip.selection"] = getattr(self.skip, "selects", False)
         for name, is_used in moves.items():
             if is_used:
-                rule = f"keeps no documents in order, which evidence.method={self.evidence.method} needs"
-                yield self.fault(name, f"{rule}; use repeat or suffix")
+                yield self.fault(name, f"keeps no documents in order, which {needs} needs; {remedy}")
 
     def probed(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """Return all settings of the probe, some of them as given; not checked.

@@ -1,8 +1,9 @@
-"""The evidence labels of a generated corpus, stored beside its shards.
+"""Numbers of training tokens that are stored beside the shards: evidence labels, and losses of a reference model.
 
 Documents are generated again and their tokens compared with the shard's. A label is the distance from a token to the
 token that it copies (lab.evidence.asked), 0 where it copies none. A hidden file of the shard's folder holds those of
 the training split; its name has a part of the hash of the tokens, so that the labels of other tokens are not read.
+Losses are in nats, float16, and written by eval.demand --score.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import io
 from collections.abc import Iterable
 from itertools import islice
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -26,28 +28,47 @@ from lab.errors import DataError
 from lab.files import write_atomic
 
 IntArray = npt.NDArray[np.int64]
+Kind = Literal["asked", "loss"]
+NEEDED: dict[Kind, tuple[str, str]] = {  # the setting that needs them, and the options of eval.demand that store them
+    "asked": ("evidence.method", "--evidence=asked"),
+    "loss": ("weights.control", "--score=MODEL"),
+}
 
 
 class Labels:
-    """The stored labels of a split's tokens, read as its tokens are."""
+    """The stored labels of a split's tokens, read as its tokens are.
 
-    def __init__(self, store: TokenStore) -> None:
+    Raises: DataError where there are none.
+    """
+
+    def __init__(self, store: TokenStore, kind: Kind = "asked") -> None:
         self.store = store
-        self.arrays = {shard.folder: np.load(path_of(shard), mmap_mode="r").view(np.ndarray) for shard in store.shards}
+        paths = {shard.folder: path_of(shard, kind) for shard in store.shards}
+        if missing := [path for path in paths.values() if not path.exists()]:
+            field, options = NEEDED[kind]
+            raise DataError(
+                f"{field}={kind}: is not stored in {missing[0]}; run python -m eval.demand CONFIG {options}"
+            )
+        self.arrays = {folder: np.load(path, mmap_mode="r").view(np.ndarray) for folder, path in paths.items()}
 
-    def read(self, start: int, length: int) -> IntArray:
+    def read(self, start: int, length: int) -> np.ndarray:
         """Read the labels of `length` tokens from index `start`, 0 beyond the split."""
         parts = [self.arrays[shard.folder][max(at, 0) : at + length] for shard, at in self.store.parts(start, length)]
-        out = np.zeros(length, dtype=np.int64)
-        found = np.concatenate([*parts, out[:0]])
-        out[: len(found)] = found
-        return out
+        n = sum(map(len, parts))
+        return np.concatenate([*parts, np.zeros(length - n, dtype=np.int8)])
 
 
-def path_of(shard: Shard) -> Path:
+def path_of(shard: Shard, kind: Kind = "asked") -> Path:
     """Name the file of a shard's labels."""
     digest = shard.manifest["files"][f"{shard.split}.tokens.bin"]["sha256"][:8]
-    return shard.folder / f".asked-{shard.split}-{digest}.npy"
+    return shard.folder / f".{kind}-{shard.split}-{digest}.npy"
+
+
+def write_numbers(shard: Shard, kind: Kind, numbers: np.ndarray) -> None:
+    """Store a number for each token of a shard."""
+    buffer = io.BytesIO()
+    np.save(buffer, numbers)
+    write_atomic(path_of(shard, kind), buffer.getvalue())
 
 
 def write_labels(config: DataConfig) -> None:
@@ -59,9 +80,7 @@ def write_labels(config: DataConfig) -> None:
     tokenizer = load_tokenizer(folder)
     for shard in Shard.all_of(read_manifests(folder), "train"):
         if not path_of(shard).exists():
-            buffer = io.BytesIO()
-            np.save(buffer, labels_of(shard, config, tokenizer))
-            write_atomic(path_of(shard), buffer.getvalue())
+            write_numbers(shard, "asked", labels_of(shard, config, tokenizer))
 
 
 def labels_of(shard: Shard, config: DataConfig, tokenizer: Tokenizer) -> npt.NDArray[np.int32]:

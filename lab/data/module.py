@@ -26,7 +26,7 @@ from lab.counts.demand import by_distance
 from lab.data.arrangement import IGNORE, Arrangement
 from lab.data.config import DataConfig
 from lab.data.corpora import open_corpus
-from lab.data.labels import Labels, write_labels
+from lab.data.labels import Kind, Labels, write_labels
 from lab.data.packing import AssignIds, Pack, PackSettings, PackStream
 from lab.data.preparation import end_of_document, is_prepared, prepare, shard_folder
 from lab.data.segments import index_documents, index_segments
@@ -74,7 +74,7 @@ def skip_function(config: DataConfig, skip: Any) -> AssignIds:
 def weigh_by_evidence(weights: ByEvidence, pack: Pack, generator: np.random.Generator) -> np.ndarray:
     """Choose the targets of a pack that keep their loss."""
     scored = pack.targets != IGNORE
-    return scored & ~weights.dropped(pack.distances, scored, generator)  # type: ignore[arg-type]
+    return scored & ~weights.dropped(pack.distances, scored, generator, pack.losses)  # type: ignore[arg-type]
 
 
 def weigh_by_context(by_context: np.ndarray, pack: Pack, generator: np.random.Generator | None = None) -> np.ndarray:
@@ -129,6 +129,7 @@ class PackedData(lightning.LightningDataModule):
         index_documents(shard_folder(self.config), self.segment_window())
         if getattr(self.experiment.evidence, "stored", False):
             write_labels(self.config)
+        self.beside()
 
     def segment_window(self) -> int:
         """Return the tokens of the longest segment: those of a window without what the mask adds to it."""
@@ -141,6 +142,18 @@ class PackedData(lightning.LightningDataModule):
     def store(self) -> TokenStore:
         """The training split, which must have been prepared."""
         return TokenStore.open(shard_folder(self.config), "train")
+
+    def beside(self) -> dict[str, Labels]:
+        """Open what the run reads beside the shards.
+
+        Raises: DataError for losses that are not stored.
+        """
+        kinds: dict[str, Kind] = {}
+        if getattr(self.experiment.evidence, "stored", False):
+            kinds["labels"] = "asked"
+        if getattr(self.experiment.weights, "control", None) == "loss":
+            kinds["losses"] = "loss"
+        return {name: Labels(self.store, kind) for name, kind in kinds.items()}
 
     @cached_property
     def plan(self) -> Plan | None:
@@ -160,6 +173,7 @@ class PackedData(lightning.LightningDataModule):
         """
         experiment = self.experiment
         config, skip = self.config, experiment.skip
+        beside = self.beside()
         self.settings = PackSettings(
             store=self.store,
             segments=index_segments(self.store, config.mode, self.segment_window()),
@@ -169,7 +183,8 @@ class PackedData(lightning.LightningDataModule):
             n_streams=self.n_streams,
             arrangement=arrangement_of(config, experiment.mask),
             evidence=experiment.evidence,
-            labels=Labels(self.store) if getattr(experiment.evidence, "stored", False) else None,
+            labels=beside.get("labels"),
+            losses=beside.get("losses"),
         )
         if self.weights is not None:
             self.settings.weigh = partial(weigh_by_context, self.weights)

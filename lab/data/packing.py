@@ -39,11 +39,12 @@ class Pack:
     every run; `anchors` holds the index of each run's anchor, -1 for none, or is None where there are no anchors.
     `selected` counts, where sentences are selected, the runs, those without an impactful sentence, and those shorter
     than the budget. `distances` are the targets' evidence distances, None without a method. `weights` are the loss
-    weights of the targets, 0 where none is scored; None where every scored one weighs 1.
+    weights of the targets, 0 where none is scored; None where every scored one weighs 1. `losses` are those of a
+    reference model, where weights need them.
 
     Shapes: `tokens`, `targets`, `position_ids` int64 (pack_tokens,), padding at the end with token 0, target IGNORE and
-    id 0; `distances` int64 and `weights` float32, or bool where all are 0 or 1, as `tokens`; `state` int64
-        (1 + look_ahead,) of the stream after this pack.
+    id 0; `distances` int64, `losses` float32 and `weights` float32, or bool where all are 0 or 1, as `tokens`; `state`
+        int64 (1 + look_ahead,) of the stream after this pack.
     """
 
     tokens: np.ndarray
@@ -56,6 +57,7 @@ class Pack:
     selected: tuple[int, int, int] | None = None
     distances: np.ndarray | None = None
     weights: np.ndarray | None = None
+    losses: np.ndarray | None = None
 
 
 Weigh = Callable[[Pack, np.random.Generator], np.ndarray]  # a pack -> its weights
@@ -76,6 +78,7 @@ class PackSettings:
     selection: Selection | None = None
     evidence: Evidence | None = None
     labels: Labels | None = None
+    losses: Labels | None = None
     weigh: Weigh | None = None
 
 
@@ -172,8 +175,8 @@ class PackStream:
         runs = [run for sample in chosen for run in self._runs(sample)]
         lengths = [len(run.tokens) for run in runs]
 
-        def row(parts: list[IntArray], padding: int) -> IntArray:
-            out = np.full(self.settings.pack_tokens, padding, dtype=np.int64)
+        def row(parts: list[np.ndarray], padding: int, dtype: type = np.int64) -> np.ndarray:
+            out: np.ndarray = np.full(self.settings.pack_tokens, padding, dtype=dtype)
             np.concatenate(parts, out=out[: sum(lengths)])
             return out
 
@@ -191,10 +194,17 @@ class PackStream:
             short = sum(len(run.tokens) < selection.budget for run in runs)
             selected = len(runs), sum(not run.matched for run in runs), short
         evidence, weigh = self.settings.evidence, self.settings.weigh
-        labels = self.settings.labels
-        stored = None if labels is None else row([labels.read(s.start + 1, s.length) for s in segments], 0)
+
+        def beside(labels: Labels | None, dtype: type) -> np.ndarray | None:
+            parts = [] if labels is None else [labels.read(s.start + 1, s.length) for s in segments]
+            return row(parts, 0, dtype) if parts else None
+
+        stored = beside(self.settings.labels, np.int64)
         distances = None if evidence is None else evidence.distances(tokens, targets, lengths, stored)
-        pack = Pack(tokens, targets, lengths, self.stream, self.state(), ids, anchors, selected, distances)
+        losses = beside(self.settings.losses, np.float32)
+        pack = Pack(
+            tokens, targets, lengths, self.stream, self.state(), ids, anchors, selected, distances, losses=losses
+        )
         if weigh is None:
             return pack
         return replace(pack, weights=weigh(pack, np.random.default_rng([self.settings.seed, chosen[0], OF_WEIGHTS])))

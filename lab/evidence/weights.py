@@ -7,6 +7,8 @@ targets lose their loss depends on `control`. A control takes it off as many as 
     none     those chosen
     near     random ones whose evidence lies nearer than that of any outside distance
     random   random ones of all scored targets, wherever their evidence lies, or without any
+    loss     as random, and each of those chosen gives its place to one of the same loss: the scored targets of a pack
+             are cut into BINS of as many by a reference model's loss, and as many are drawn of each bin
 
     keep [[0, 2]]   distances 0 2 3 1 0 3    none: the 2 at distance 3; near: 2 of the 2 at distances 1 and 2
 
@@ -26,6 +28,7 @@ from annotated_types import Gt, Le
 from lab.evidence.base import IntArray
 from lab.schema import Section
 
+BINS = 20
 Flags = npt.NDArray[np.bool_]
 
 
@@ -38,8 +41,8 @@ class ByEvidence(Section):
     """Intervals of evidence distances whose targets keep their loss, in tokens, both ends included."""
     fraction: Annotated[float, Gt(0), Le(1)] = 1.0
     """Share of the targets outside that lose their loss."""
-    control: Literal["none", "near", "random"] = "none"
-    """Which targets lose it: those outside, as many random nearer ones, or as many random ones of all."""
+    control: Literal["none", "near", "random", "loss"] = "none"
+    """Which targets lose it: those outside, as many random nearer ones, random ones of all, or of all of equal loss."""
 
     def rules(self) -> Iterator[str]:
         """Require rising intervals without overlap, from 0 or more on."""
@@ -58,16 +61,21 @@ class ByEvidence(Section):
             inside |= (distances >= low) & (distances <= high)
         return ~inside
 
-    def dropped(self, distances: IntArray, scored: Flags, generator: np.random.Generator) -> Flags:
-        """Choose the targets of a pack that lose their loss.
+    def dropped(
+        self, distances: IntArray, scored: Flags, generator: np.random.Generator, losses: np.ndarray | None = None
+    ) -> Flags:
+        """Choose the targets of a pack that lose their loss; `losses` are a reference model's, for control: loss.
 
-        Shapes: evidence distances int64 (tokens,), scored (tokens,) -> (tokens,).
+        Shapes: evidence distances int64 (tokens,), scored (tokens,), losses (tokens,) -> (tokens,).
         """
         out = np.zeros(len(distances), dtype=np.bool_)
         places = np.flatnonzero(scored & self.outside(distances))
         if self.fraction < 1:
             places = places[generator.random(len(places)) < self.fraction]
-        if self.control != "none" and len(places):
+        if self.control == "loss":
+            assert losses is not None, "read beside the shards"
+            places = of_equal_loss(places, losses, scored, generator)
+        elif self.control != "none" and len(places):
             eligible = scored
             if self.control == "near":
                 low, high = self.keep[0]
@@ -76,3 +84,13 @@ class ByEvidence(Section):
             places = generator.choice(others, min(len(places), len(others)), replace=False)
         out[places] = True
         return out
+
+
+def of_equal_loss(places: IntArray, losses: np.ndarray, scored: Flags, generator: np.random.Generator) -> IntArray:
+    """Draw scored targets, as many from each bin of losses as `places` has there."""
+    eligible = np.flatnonzero(scored)
+    rising = eligible[np.argsort(losses[eligible], kind="stable")]
+    chosen = [
+        generator.choice(bin_, np.isin(bin_, places).sum(), replace=False) for bin_ in np.array_split(rising, BINS)
+    ]
+    return np.concatenate(chosen)

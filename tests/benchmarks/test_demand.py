@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from benchmarks.demand.gapped import Gapped, first_after
-from benchmarks.demand.results import arm_of, describe
+from benchmarks.demand.plans import by_weights
+from benchmarks.demand.results import describe
 from eval.engine.records import pack
 from lab.probe.config import ProbeConfig
 from lab.probe.effective_distance import DistanceProbe
@@ -72,7 +73,7 @@ def test_arms_and_paired_tests(tmp_path, capsys):
     ],
 )
 def test_arms_are_named_by_their_weights(weights, name):
-    assert arm_of({"weights": weights}) == name
+    assert by_weights({"weights": weights}) == name
 
 
 class Recorder:

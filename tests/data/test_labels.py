@@ -166,6 +166,12 @@ REFUSED = {
 }
 
 
+def test_a_control_by_loss_goes_with_documents_in_order():
+    words = ("--weights.by=evidence", "--weights.keep=[[0,9]]", "--weights.control=loss", JOINED, "--mask.chunks=2")
+    with refused("mask.chunks=2: keeps no documents in order, which weights.control=loss needs", error=ConfigError):
+        load(*words)
+
+
 @pytest.mark.parametrize(("words", "start"), REFUSED.values(), ids=REFUSED)
 def test_stored_evidence_goes_with_documents_in_order(words, start):
     with refused(start, error=ConfigError):

@@ -58,3 +58,23 @@ REFUSED = {
 def test_wrong_weights_are_refused(settings, start):
     with refused(start, error=ConfigError):
         ByEvidence(**settings)
+
+
+def test_a_control_of_equal_loss_draws_as_many_of_every_bin():
+    generator = np.random.default_rng(0)
+    losses = np.append(generator.permutation(200) / 10, 0.55)  # 20 bins: 0.0 to 0.9, 1.0 to 1.9 and so on up to 19.9
+    distances = np.where((losses < 1) | (losses >= 19.5), 30, generator.integers(0, 3, 201))
+    scored = losses != 0.55
+    often = np.zeros(201)
+    for seed in range(300):
+        draw = np.random.default_rng(seed)
+        chosen = ByEvidence(keep=((0, 9),), control="loss").dropped(distances, scored, draw, losses)
+        assert (chosen & (losses < 1)).sum() == 10, "all of a bin that lies outside"
+        assert chosen.sum() == 15
+        assert not chosen[-1]
+        often += chosen
+    last = often[losses >= 19]  # 5 of these 10 lie outside; any 5 of them are dropped
+    assert last.sum() == 300 * 5
+    assert np.abs(last / 300 - 0.5).max() < 4 * np.sqrt(0.25 / 300)
+    nearer = often[(losses >= 1) & (losses < 19)]
+    assert not nearer.any()

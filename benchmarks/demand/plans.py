@@ -1,0 +1,154 @@
+"""What the experiments of docs/demand.md compare: their arms, bands of distances, and the tests of the predictions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+PLAIN = "rope+plain"
+GAPPED = "gapped"  # in place of a method: asked at relative positions beyond the distance in tokens
+FAR, LAST = (48, 64, 96, 128), 179
+Config = dict[str, Any]
+
+
+class Contrast(NamedTuple):
+    """A difference between two arms in the mean outcome over distances from `low` to `high`, for a prediction."""
+
+    prediction: str
+    arm: str
+    other: str
+    low: int
+    high: int
+
+
+def by_weights(config: Config) -> str:
+    """Name a run's arm by its loss weights.
+
+    Example:
+        >>> by_weights({"weights": {"keep": [[0, 64]], "control": "near", "fraction": 1.0}})
+        'near 64'
+    """
+    weights = config.get("weights")
+    if weights is None:
+        return "untouched"
+    control = weights["control"]
+    if len(weights["keep"]) > 1:
+        return "hole" if control == "none" else f"hole, {control}"
+    if weights["fraction"] < 1:
+        return f"dose 1/{round(1 / (1 - weights['fraction']))}"
+    return f"{'far' if control == 'none' else control} {weights['keep'][0][1]}"
+
+
+def by_window(config: Config) -> str:
+    """Name a run's arm by its window and mask."""
+    mask = {"causal": "joined"}.get(config["mask"]["method"], config["mask"]["method"])
+    return f"{mask} {config['data']['window']}"
+
+
+def by_gaps(config: Config) -> str:
+    """Name a run's arm by its gaps and loss weights."""
+    return f"{'no gaps' if config.get('skip') is None else 'gaps'}, {by_weights(config)}"
+
+
+def by_size(config: Config) -> str:
+    """Name a run's arm by the width of its model and its loss weights."""
+    return f"width {config['model']['d_model']}, {by_weights(config)}"
+
+
+class Plan(NamedTuple):
+    """What an experiment compares: the tables of its runs, its arms, bands of distances, and tests.
+
+    `outcome` is what a distance is measured by: log p of the right number in nats, or the gain of eval.recall. `method`
+    is the one under which arms are compared; with `methods` arms are listed under each.
+    """
+
+    tables: tuple[int, ...]
+    arms: tuple[str, ...]
+    bands: tuple[tuple[int, int], ...]
+    contrasts: tuple[Contrast, ...] = ()
+    equal: tuple[tuple[str, str, str], ...] = ()
+    name: Callable[[Config], str] = by_weights
+    method: str = PLAIN
+    methods: bool = False
+    outcome: str = "log p"
+
+
+CONTROLS = ("far", "near", "random")
+HOLE = tuple(f"hole{name}" for name in ("", ", near", ", random"))
+DOSES = tuple(f"dose 1/{4**k}" for k in range(1, 5))
+WIDTHS = (128, 256, 512)
+THIRDS = ((24, 60), (72, 120), (132, LAST))
+PLANS = {
+    1: Plan(
+        (1,),
+        ("untouched", *(f"{name} {D}" for D in FAR for name in CONTROLS)),
+        ((24, 48), (49, 64), (65, 96), (97, 128), (129, LAST)),
+        (
+            *(Contrast("1a", f"far {D}", f"{other} {D}", D + 1, LAST) for other in CONTROLS[1:] for D in FAR),
+            *(Contrast("1d", f"far {D}", "untouched", 24, D) for D in FAR),
+        ),
+        tuple(("1c", f"{name} {D}", "untouched") for D in FAR for name in CONTROLS[1:]),
+    ),
+    2: Plan(
+        (1, 2),
+        ("untouched", *HOLE, "far 64"),
+        THIRDS,
+        (
+            Contrast("2a", "hole", "untouched", 72, 120),
+            Contrast("2a", "hole", "hole, near", 72, 120),
+            Contrast("2b", "hole", "far 64", 72, 120),
+            Contrast("-", "hole", "untouched", 132, LAST),
+        ),
+        (("-", "hole, near", "untouched"), ("-", "hole, random", "untouched")),
+    ),
+    3: Plan(
+        (1, 3),
+        ("untouched", *DOSES, "far 64"),
+        THIRDS,
+        (
+            *(Contrast("3b", arm, "far 64", 72, LAST) for arm in ("untouched", *DOSES)),
+            *(Contrast("3a", arm, other, 72, LAST) for arm, other in zip(("untouched", *DOSES), DOSES)),
+        ),
+    ),
+    4: Plan(
+        (4,),
+        ("document 192", "document 384", "joined 192", "joined 384"),
+        THIRDS,
+        (
+            Contrast("4a", "joined 192", "document 192", 24, LAST),
+            Contrast("4a", "joined 384", "document 384", 24, LAST),
+        ),
+        (("4b", "document 384", "document 192"),),
+        name=by_window,
+    ),
+    5: Plan(
+        (5,),
+        ("no gaps, untouched", "no gaps, far 64", "gaps, untouched", "gaps, far 64"),
+        ((24, 60), (72, 120), (144, 192), (240, 288)),
+        (
+            Contrast("5a", "gaps, far 64", "no gaps, far 64", 72, 192),
+            Contrast("5a", "gaps, far 64", "no gaps, untouched", 240, 288),
+        ),
+        name=by_gaps,
+        method=GAPPED,
+    ),
+    6: Plan(
+        (6,),
+        ("untouched", *(f"{name} {D}" for D in (64, 128) for name in CONTROLS)),
+        ((2, 31), (32, 64), (65, 128), (129, 512)),
+        tuple(
+            Contrast("6a", f"far {D}", f"{other} {D}", D + 1, 512)
+            for D in (64, 128)
+            for other in (*CONTROLS[1:], "untouched")
+        ),
+        outcome="gain",
+    ),
+    7: Plan(
+        (7,),
+        tuple(f"width {width}, {name}" for width in WIDTHS for name in ("untouched", "far 96", "near 96")),
+        ((24, 96), (97, LAST)),
+        tuple(Contrast("7a", f"width {width}, far 96", f"width {width}, near 96", 97, LAST) for width in WIDTHS),
+        name=by_size,
+    ),
+    8: Plan((1, 2), ("untouched", *(f"far {D}" for D in FAR), "hole"), THIRDS, methods=True),
+}
