@@ -77,15 +77,15 @@ CONTROLS = ("far", "near", "random")
 HOLE = tuple(f"hole{name}" for name in ("", ", near", ", random"))
 DOSES = tuple(f"dose 1/{4**k}" for k in range(1, 5))
 WIDTHS = (128, 256, 512)
-THIRDS = ((24, 60), (72, 120), (132, LAST))
+THIRDS = ((48, 60), (72, 120), (132, LAST))
 PLANS = {
     1: Plan(
         (1,),
         ("untouched", *(f"{name} {D}" for D in FAR for name in CONTROLS)),
-        ((24, 48), (49, 64), (65, 96), (97, 128), (129, LAST)),
+        ((48, 48), (49, 64), (65, 96), (97, 128), (129, LAST)),
         (
             *(Contrast("1a", f"far {D}", f"{other} {D}", D + 1, LAST) for other in CONTROLS[1:] for D in FAR),
-            *(Contrast("1d", f"far {D}", "untouched", 24, D) for D in FAR),
+            *(Contrast("1d", f"far {D}", "untouched", 48, D) for D in FAR),
         ),
         tuple(("1c", f"{name} {D}", "untouched") for D in FAR for name in CONTROLS[1:]),
     ),
@@ -115,8 +115,8 @@ PLANS = {
         ("document 192", "document 384", "joined 192", "joined 384"),
         THIRDS,
         (
-            Contrast("4a", "joined 192", "document 192", 24, LAST),
-            Contrast("4a", "joined 384", "document 384", 24, LAST),
+            Contrast("4a", "joined 192", "document 192", 48, LAST),
+            Contrast("4a", "joined 384", "document 384", 48, LAST),
         ),
         (("4b", "document 384", "document 192"),),
         name=by_window,
@@ -146,7 +146,7 @@ PLANS = {
     7: Plan(
         (7,),
         tuple(f"width {width}, {name}" for width in WIDTHS for name in ("untouched", "far 96", "near 96")),
-        ((24, 96), (97, LAST)),
+        ((48, 96), (97, LAST)),
         tuple(Contrast("7a", f"width {width}, far 96", f"width {width}, near 96", 97, LAST) for width in WIDTHS),
         name=by_size,
     ),

@@ -3,7 +3,8 @@
 A run is one observation. Runs of one seed share initial weights and the order of the text, so that arms are compared by
 the differences of pairs. Limits are those of the t distribution over seeds, at 95%. Two arms are equal in reach where
 the 90% limits of the mean difference of ln reach lie within ln 1.1 of 0: two one-sided tests at 5%. A reach that is
-below the first distance, or at the last, enters at that bound and is counted.
+below the first distance, or at the last, enters at that bound and is counted. Distances below NEAREST are left out:
+there models of all arms find fewer numbers than farther away.
 """
 
 from __future__ import annotations
@@ -21,10 +22,14 @@ from benchmarks.demand.plans import GAPPED, PLAIN, PLANS, Plan
 from eval.engine.records import unpacked
 from lab.draw import Rule, draw, save
 from lab.errors import ConfigError
+from lab.probe.limits import LengthResult, reach
 from lab.schema import read_yaml
 from lab.train.arms import mean_with_limits
 
 MARGIN = math.log(1.1)
+NEAREST = 48  # tokens, a quarter of the window, where the lab's own probe begins
+THRESHOLD = 0.8
+Row = dict[str, Any]
 
 
 def describe(experiment: int, records: Path, folder: Path | None) -> None:
@@ -51,26 +56,41 @@ def read(tables: Sequence[Path], plan: Plan) -> tuple[pd.DataFrame, pd.DataFrame
         for run in runs:
             config = read_yaml(run / "config.yaml")
             about = {"arm": plan.name(config), "seed": config["run"]["seed"]}
-            for path in sorted(run.glob("eval/*.jsonl")):
-                for row in map(json.loads, path.read_text("utf-8").splitlines()):
-                    found = outcome(row)
-                    (reaches if "end" in found else tests).append(about | {"method": row["method"]} | found)
+            texts = [path.read_text("utf-8") for path in sorted(run.glob("eval/*.jsonl"))]
+            rows = [json.loads(line) for text in texts for line in text.splitlines()]
+            tests += [about | {"method": row["method"]} | found for row in rows if (found := outcome(row))]
+            reaches += [about | found for found in reaches_of(rows)]
     return pd.DataFrame(tests), pd.DataFrame(reaches)
 
 
-def outcome(row: dict[str, Any]) -> dict[str, Any]:
-    """Read a row of eval.distance, eval.recall or benchmarks.demand.gapped: an outcome at a distance, or a reach."""
+def outcome(row: Row) -> Row | None:
+    """Read a row of eval.distance, eval.recall or benchmarks.demand.gapped: an outcome at a distance; else None."""
     metric = row["metric"]
-    if metric in {"reach", "natural_reach"}:
-        reach = row[metric]
-        names = ("natural_first", "natural_last") if metric == "natural_reach" else ("first_distance", "last_distance")
-        first, last = (row[name] for name in names)
-        return {"reach": float(first if reach is None else reach), "below": reach is None, "end": reach == last}
     if metric == "recall":
         return {"distance": row["distance"], "value": row["score"], "score": row["right_whole"]}
     if metric == "gapped":
         return {"distance": row["position"], "value": row["log_prob"], "score": math.nan, "method": GAPPED}
-    return {"distance": row["distance"], "value": row["log_prob"], "score": row["score"]}
+    if metric == "found_by_distance" and row["distance"] >= NEAREST:
+        return {"distance": row["distance"], "value": row["log_prob"], "score": row["score"]}
+    return None
+
+
+def reaches_of(rows: Sequence[Row]) -> Iterator[Row]:
+    """Find the reach under each method from NEAREST tokens on, and read natural reach; at its bound where censored."""
+    known = [row for row in rows if row["metric"] == "found_by_distance" and row["distance"] >= NEAREST]
+    for method in dict.fromkeys(row["method"] for row in known):
+        own = [row for row in known if row["method"] == method]
+        found = reach([LengthResult(row["distance"], row["n"], row["found"], []) for row in own], THRESHOLD)
+        yield {"method": method} | bounded(found["reach"], found["first_distance"], found["last_distance"])
+    for row in rows:
+        if row["metric"] == "natural_reach" and row["natural_first"] is not None:
+            natural = bounded(row["natural_reach"], row["natural_first"], row["natural_last"])
+            yield {"method": row["method"]} | natural
+
+
+def bounded(found: float | None, first: float, last: float) -> Row:
+    """Enter no reach as the first distance that was tested, and say on which side a reach is censored."""
+    return {"reach": first if found is None else found, "below": found is None, "end": found == last}
 
 
 def band(tests: pd.DataFrame, low: int, high: int) -> pd.Series:

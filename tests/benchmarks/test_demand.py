@@ -16,16 +16,15 @@ from lab.schema import format_yaml
 from tests.probe.test_one_number import HAYSTACK
 
 
-def record(place, name, weights, seed, log_prob, reach):
-    """Write a run's records: two distances, and reach from the first, 24, to the last, 179."""
+def record(place, name, weights, seed, log_prob, found):
+    """Write a run's records: three distances, of which the first is left out; `found` of 64 at the others."""
     run = place / name
     (run / "eval").mkdir(parents=True)
     (run / "config.yaml").write_text(format_yaml({"run": {"seed": seed}, "weights": weights}))
-    about = {"method": "rope+plain"}
-    rows = [{**about, "metric": "found_by_distance", "distance": 36, "score": 1.0, "log_prob": -0.5}]
-    rows.append({**about, "metric": "found_by_distance", "distance": 120, "score": 0.5, "log_prob": log_prob})
-    ends = {"first_distance": 24, "last_distance": 179}
-    rows.append({**about, "metric": "reach", "reach": reach, **ends})
+    about = {"method": "rope+plain", "metric": "found_by_distance", "n": 64}
+    tested = zip((24, 60, 120), (0, *found), (-9.0, -0.5, log_prob), strict=True)
+    rows = [{**about, "distance": d, "found": n, "score": n / 64, "log_prob": p} for d, n, p in tested]
+    rows.append({"method": "rope+plain", "metric": "reach", "reach": None, "first_distance": 24, "last_distance": 120})
     (run / "eval" / "distance-1.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     return run
 
@@ -37,28 +36,33 @@ def by_evidence(control):
 def test_arms_and_paired_tests(tmp_path, capsys):
     runs = []
     for seed, shift in enumerate((0.0, 0.2, -0.2)):
-        runs.append(record(tmp_path, f"u{seed}", None, seed, -1.0 + shift, 140.0))
-        runs.append(record(tmp_path, f"f{seed}", by_evidence("none"), seed, -4.0 + 2 * shift, None if seed else 110.0))
-        runs.append(record(tmp_path, f"n{seed}", by_evidence("near"), seed, -1.0 + shift, 179.0 if seed else 140.0))
+        runs.append(record(tmp_path, f"u{seed}", None, seed, -1.0 + shift, (64, 32)))
+        runs.append(
+            record(tmp_path, f"f{seed}", by_evidence("none"), seed, -4.0 + 2 * shift, (0, 0) if seed else (64, 0))
+        )
+        runs.append(
+            record(tmp_path, f"n{seed}", by_evidence("near"), seed, -1.0 + shift, (64, 64) if seed else (64, 32))
+        )
     pack(runs, tmp_path / "1.jsonl.xz")
     describe(1, tmp_path, tmp_path)
     lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
-    # geometric means of 140 140 140, of 110 24 24, and of 140 179 179; 24 is the bound of no reach
-    assert lines[1].startswith("untouched 3 140.0 nan to nan 0 0 -0.50")
+    # 80% lie at 60 + 60 * 0.2 / 0.5 = 84 tokens where half is found at 120, at 72 where none is; 60 and 120 are bounds
+    assert lines[1].startswith("untouched 3 84.0 nan to nan 0 0 ")
     (far,) = [line for line in lines if line.startswith("far 96")]
-    assert far.startswith(f"far 96 3 {(110 * 24 * 24) ** (1 / 3):.1f} ")
-    assert " 2 0 -0.50 " in far
+    assert far.startswith(f"far 96 3 {(72 * 60 * 60) ** (1 / 3):.1f} ")
+    assert " 2 0 " in far
     (near,) = [line for line in lines if line.startswith("near 96")]
-    assert " 0 2 -0.50 " in near
+    assert near.startswith(f"near 96 3 {(84 * 120 * 120) ** (1 / 3):.1f} ")
+    assert " 0 2 " in near
     # differences -3, -2.8 and -3.2: mean -3, standard deviation 0.2, t(2) = 4.303
     half = 4.303 * 0.2 / math.sqrt(3)
     (test,) = [line for line in lines if "far 96 less near 96" in line]
-    assert (
-        test.replace("-3.000", "-3.0")
-        == f"1a log p 97-179 far 96 less near 96 3 -3.0 {-3 - half:.3f} {-3 + half:.3f} 0.95"
+    assert test.replace("-3.000", "-3.0") == (
+        f"1a log p 97-179 far 96 less near 96 3 -3.0 {-3 - half:.3f} {-3 + half:.3f} 0.95"
     )
+    # ln(120 / 84) = 0.357 for two of three seeds
     (equal,) = [line for line in lines if "near 96 less untouched" in line]
-    assert equal.startswith("1c ln reach near 96 less untouched 3 0.164 ")
+    assert equal.startswith("1c ln reach near 96 less untouched 3 0.238 ")
     assert equal.endswith("0.9 not shown")
     assert (tmp_path / "demand_1.png").stat().st_size > 10_000
 
