@@ -110,7 +110,7 @@ def find_start(experiment: Experiment, launch: Launch, *, resume: bool) -> Check
     for line in passed:
         show(line, error=True)
     if found is not None:
-        checkpoints.read_state(found, checkpoints.NEEDED)  # or some part of the run would begin anew
+        checkpoints.read_state(found, whole=True)  # or some part of the run would begin anew
     return found
 
 
