@@ -70,10 +70,10 @@ def brief(value: object) -> str:
     return text if len(text) <= LONGEST_SHOWN else f"{text[:24]}...{text[-24:]} ({len(text):,} characters)"
 
 
-def nearest(word: str, names: Collection[str]) -> str:
-    """Suggest the nearest of some names in place of an unknown word, or list all."""
+def nearest(word: str, names: Collection[str], other: str = "") -> str:
+    """Suggest the nearest of some names in place of an unknown word, or `other`, or list all."""
     near = difflib.get_close_matches(word, names, n=1)
-    return f"did you mean {near[0]}?" if near else f"use one of: {', '.join(names)}"
+    return f"did you mean {near[0]}?" if near else other or f"use one of: {', '.join(names)}"
 
 
 def look_up(methods: Mapping[str, T], method: str, field: str) -> T:

@@ -222,10 +222,15 @@ def docs_of(section: Any) -> dict[str, str]:
 
 
 class Constructor(SafeConstructor):
-    """Builds plain values, and text for dates."""
+    """Builds plain values, text for dates, and a whole number where one with an exponent has no fraction, as 1e4."""
+
+    def _number(self, node: Any) -> float:
+        value: float = self.construct_yaml_float(node)
+        return int(value) if "e" in node.value.lower() and value % 1 == 0 and abs(value) < 2**53 else value
 
 
 Constructor.add_constructor("tag:yaml.org,2002:timestamp", SafeConstructor.construct_yaml_str)
+Constructor.add_constructor("tag:yaml.org,2002:float", Constructor._number)
 
 
 def parse_yaml(text: str, name: str) -> Any:
@@ -267,7 +272,9 @@ def read_yaml(path: Path) -> dict[str, Any]:
         text = path.read_text(encoding="utf-8")
     except (OSError, ValueError) as error:  # not UTF-8, or a name with a NUL
         reason = getattr(error, "strerror", None) or error
-        raise ConfigError(f"{path}: cannot be read ({reason}); use a YAML config, as one of configs/") from error
+        names = [entry.name for entry in (files("lab") / "configs").iterdir()]
+        remedy = nearest(f"{path.stem}.yaml", names, "use a YAML config, as one of configs/")
+        raise ConfigError(f"{path}: cannot be read ({reason}); {remedy}") from error
     values = parse_yaml(text, str(path))
     if not isinstance(values, dict):
         raise ConfigError(f"{path}: must hold sections (model:, data:, train:, ...); see configs/")

@@ -125,6 +125,8 @@ SYNTAX = Syntax(flags=("--plot",), values=("-o",), lists=("--weights",))
 READ = {  # words: places, -o, --plot, --weights, settings
     "run --n=3 --m 4": (["run"], None, False, None, {"n": 3, "m": 4}),
     "run --n -1": (["run"], None, False, None, {"n": -1}),
+    "run --n=1e4 --m=1.5e1 --k=1e-3": (["run"], None, False, None, {"n": 10_000, "m": 15, "k": 0.001}),
+    "run --a=b#c --d='e'": (["run"], None, False, None, {"a": "b#c", "d": "e"}),
     "-o out run --plot": (["run"], "out", True, None, {}),
     "run --n 5 -o out --weights 1 -2 --a.b=x": (["run"], "out", False, ["1", "-2"], {"n": 5, "a.b": "x"}),
     "run --fast --n=1": (["run"], None, False, None, {"fast": True, "n": 1}),
@@ -138,6 +140,7 @@ READ = {  # words: places, -o, --plot, --weights, settings
 def test_words(words, expected):
     places, options, settings = SYNTAX.read(words.split())
     assert (places, options.o, options.plot, options.weights, settings) == expected
+    assert [*map(type, settings.values())] == [*map(type, expected[-1].values())]
 
 
 @pytest.mark.parametrize(

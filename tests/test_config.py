@@ -35,6 +35,7 @@ WRONG = {
     "--train.recompute=3": "train.recompute=3: must be true or false",
     "--run.name=5": "run.name=5: must be text",
     "--optim=3": "optim=3: must be a section",
+    "--train.tokens=1.5e0": "train.tokens=1.5: must be a whole number",
     "--optim=3 --optim.lr=1e-3": "optim=3: must be a section",
     # out of range
     "--data.window=1": "data.window=1: must be >= 2",

@@ -36,6 +36,7 @@ WINDOWS = {4: ("--window=192",)}  # prompts of one length for models of several 
 GAPPED = (5,)  # experiments whose runs are also asked with gaps in the ids
 NATURAL = (6,)  # experiments on real text, evaluated by eval.recall
 BINS = "--bins=2,4,8,16,32,48,65,96,129,192,257,384"  # which D = 64 and 128 divide
+CORPORA = {9: 5}  # experiments with a corpus for each seed, and their seeds
 EVALUATED = 8  # the methods, under which the runs of 1 and 2 are evaluated with them
 SETTINGS = {"run.folder": "runs/demand"}
 
@@ -43,7 +44,7 @@ SETTINGS = {"run.folder": "runs/demand"}
 def main() -> int:
     """Run the command line and return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("experiment", type=int, choices=range(1, 9), metavar="N")
+    parser.add_argument("experiment", type=int, choices=range(1, 10), metavar="N")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--seeds", type=int)
     parser.add_argument("--results", action="store_true")
@@ -57,7 +58,7 @@ def main() -> int:
         return 0
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // options.jobs)))
     table = RECORDS / f"{options.experiment}.jsonl.xz"
-    runs = plan(Path(f"sweeps/demand_{options.experiment}.yaml"), SETTINGS, seeds=options.seeds)
+    runs = planned(options.experiment, options.seeds)
     known = recorded(table)
     waiting = sorted((run for run in runs if run.path.name not in known), key=lambda run: run.experiment.run.seed)
     for seed, group in itertools.groupby(waiting, key=lambda run: run.experiment.run.seed):
@@ -68,6 +69,15 @@ def main() -> int:
             return status
         add(table, [run.path for run in arms])
     return 0
+
+
+def planned(experiment: int, seeds: int | None) -> list[PlannedRun]:
+    """Plan the runs of an experiment, in CORPORA with a corpus for each seed."""
+    sweep = Path(f"sweeps/demand_{experiment}.yaml")
+    if experiment not in CORPORA:
+        return plan(sweep, SETTINGS, seeds=seeds)
+    own = [{"run.seed": seed, "data.corpus.seed": seed} for seed in range(seeds or CORPORA[experiment])]
+    return [run for each in own for run in plan(sweep, {**SETTINGS, **each})]
 
 
 def recorded(table: Path) -> set[str]:

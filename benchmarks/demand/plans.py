@@ -55,6 +55,12 @@ def by_size(config: Config) -> str:
     return f"width {config['model']['d_model']}, {by_weights(config)}"
 
 
+def by_sections(config: Config) -> str:
+    """Name a run's arm by its corpus's sections."""
+    corpus = config["data"]["corpus"]
+    return f"sections of {corpus['section_tokens']:g}, {corpus['asks']} asks"
+
+
 class Plan(NamedTuple):
     """What an experiment compares: the tables of its runs, its arms, bands of distances, and tests.
 
@@ -149,6 +155,16 @@ PLANS = {
         ((48, 96), (97, LAST)),
         tuple(Contrast("7a", f"width {width}, far 96", f"width {width}, near 96", 97, LAST) for width in WIDTHS),
         name=by_size,
+    ),
+    9: Plan(
+        (9,),
+        tuple(f"sections of {tokens}, {asks} asks" for asks in ("every", "last") for tokens in (96, 192)),
+        THIRDS,
+        tuple(
+            Contrast("9a", f"sections of 192, {asks} asks", f"sections of 96, {asks} asks", 72, LAST)
+            for asks in ("every", "last")
+        ),
+        name=by_sections,
     ),
     8: Plan((1, 2), ("untouched", *(f"far {D}" for D in FAR), "hole"), THIRDS, methods=True),
 }

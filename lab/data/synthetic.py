@@ -24,7 +24,7 @@ from typing import Annotated, ClassVar, Literal
 import numpy as np
 from annotated_types import Ge, Gt, Le
 
-from lab.schema import Section, Share
+from lab.schema import Section, Seed, Share
 
 # the wording of the four-needle test (arXiv:2410.18745, Table 5), which the probe shares
 TASK = (
@@ -41,7 +41,6 @@ VOWELS = "aeiou"
 PHRASE_WORDS = (3, 7)
 QUOTE_WORDS = (8, 16)
 SENTENCE_PHRASES = (1, 4)
-SEED = 0  # of the documents; the run's own seed shuffles them
 NEEDLE_TOKENS = 8  # tokens of a needle beside its number's digits: a word, a stop or a space is one each
 QUESTION_TOKENS = 17  # of the question, the answer's first words and its full stop
 TASK_TOKENS = 31
@@ -68,12 +67,16 @@ class Synthetic(Section):
     """Probability that a word of filler is a number; repeats and quotes repeat it too."""
     question_prob: Share = 0.95
     """Probability that a long enough section states numbers and ends with the question and answer."""
+    asks: Literal["every", "last"] = "every"
+    """Which sections of a document may ask for numbers."""
     section_tokens: Annotated[float, Ge(1), Le(2**24)] = 192.0
     """Longest section in tokens; repeats, quotes and questions reach back no further than their section."""
     median_tokens: Annotated[float, Ge(1), Le(2**20)] = 49.92
     """Median document length in tokens; SlimPajama's shape at a window of 192, and at any window of 0.26 times it."""
     log_std: Annotated[float, Gt(0), Le(3)] = NATURAL_LOG_STD
     """Standard deviation of the logarithm of the document length."""
+    seed: Seed = 0
+    """Seed of the documents; the run's own seed shuffles them."""
 
 
 class SyntheticText:
@@ -104,24 +107,25 @@ class SyntheticText:
 
     def pieces(self, index: int) -> Iterator[Piece]:
         """Generate document `index` piece by piece; copies of a word are in its section."""
-        rng = np.random.default_rng([SEED, index])
+        rng = np.random.default_rng([self.corpus.seed, index])
         length = self.corpus.median_tokens * np.exp(rng.normal(0.0, self.corpus.log_std))
         n_sections = max(1, math.ceil(length / self.corpus.section_tokens))
         for k in range(n_sections):
             if k:
                 yield "\n\n", None
-            for text, origin in self.section(rng, length / n_sections, has_task=k == 0):
+            may_ask = k == n_sections - 1 or self.corpus.asks == "every"
+            for text, origin in self.section(rng, length / n_sections, has_task=k == 0, may_ask=may_ask):
                 yield text, None if origin is None else (k, origin)
 
-    def section(self, rng: np.random.Generator, length: float, has_task: bool) -> list[Piece]:
-        """Generate about `length` tokens of filler, followed, if there is room, by a question about numbers in it.
+    def section(self, rng: np.random.Generator, length: float, has_task: bool, may_ask: bool) -> list[Piece]:
+        """Generate about `length` tokens of filler; if it may ask and has room, a question about numbers in it follows.
 
         Numbers are at log-uniform distances before the question, so that short distances are common and long ones
         rare, like dependencies in natural text.
         """
         each = NEEDLE_TOKENS + 2 * self.corpus.digits + 2  # a number costs its needle and its place in the answer
         room = length - QUESTION_TOKENS
-        asks = rng.random() < self.corpus.question_prob and room > 2 * each
+        asks = rng.random() < self.corpus.question_prob and room > 2 * each and may_ask
         if not asks:
             return joined(self.sentences(rng, max(2, round(length))))
         numbers = draw_numbers(rng, min(self.corpus.needles, int(room // each) - 1), self.corpus.digits)
@@ -138,7 +142,9 @@ class SyntheticText:
 
     def filler(self, index: int, n_tokens: int) -> str:
         """Generate about `n_tokens` tokens of filler, without magic numbers or questions."""
-        return "".join(text for text, _ in joined(self.sentences(np.random.default_rng([SEED, index]), n_tokens)))
+        return "".join(
+            text for text, _ in joined(self.sentences(np.random.default_rng([self.corpus.seed, index]), n_tokens))
+        )
 
     def sentences(self, rng: np.random.Generator, n_tokens: int) -> list[list[Piece]]:
         """Generate filler sentences of about `n_tokens` words and stops together.

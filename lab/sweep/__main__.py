@@ -25,7 +25,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 
 from lab.command import CONTINUES, FAILED, STOPPED, Syntax, Words, read_options, run, settings_lines, show, start
-from lab.errors import ConfigError
+from lab.errors import ConfigError, nearest
 from lab.files import LOCK_NAME, is_held
 from lab.jobs import Job, is_finished, run_jobs
 from lab.schema import NonNegative, Positive, Section
@@ -131,6 +131,8 @@ def work(words: Words) -> int:
     names = [field.name for field in fields(SweepOptions)]
     options = read_options(SweepOptions, {key: value for key, value in words.settings.items() if key in names})
     given = {key: value for key, value in words.settings.items() if key not in names}
+    if faults := [f"--{key}: unknown option; {near}" for key in given if (near := nearest(key, names, "-")) != "-"]:
+        raise ConfigError(*faults)
     runs = plan(Path(words.places[0]), given, seeds=options.seeds, seed=options.seed)
     if options.index is not None:
         if options.index >= len(runs):

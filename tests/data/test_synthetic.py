@@ -83,3 +83,16 @@ def test_lengths_of_the_natural_median_have_the_shape_of_slimpajama(window, n_do
     assert measured["far"] < 0.05
     assert abs(measured["eighth_to_quarter"] - 0.20) <= 0.06
     assert abs(measured["full"] - 0.20) <= 0.08
+
+
+def test_only_the_last_section_asks_and_each_seed_has_documents_of_its_own():
+    long = {"median_tokens": 600.0, "log_std": 0.1, "question_prob": 1.0, "section_tokens": 150.0}
+    every, last, other = (
+        [*map(SyntheticText(Synthetic(**long, **more)).document, range(30))]
+        for more in ({}, {"asks": "last"}, {"asks": "last", "seed": 1})
+    )
+    assert {len(ASKED.findall(document)) for document in last} == {1}
+    assert min(len(ASKED.findall(document)) for document in every) >= 4
+    assert all(ASKED.search(document).end() == len(document) for document in last)
+    assert not {*last} & {*other}
+    assert not any(document.startswith("There is") for document in last), "the first section asks nothing"
