@@ -26,8 +26,9 @@ import itertools
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 import numpy as np
 import pandas as pd
@@ -40,6 +41,7 @@ from lab import draw
 from lab.analysis import Run
 from lab.command import NOTHING_WRITTEN, Bar, parse_method, read_options, settings_lines, start
 from lab.config import Experiment, load_experiment
+from lab.counts import SavedCounts
 from lab.counts.demand import F, G, edges_of, per_distance
 from lab.data.corpora import SUFFIXES
 from lab.data.module import PackedData, to_batch
@@ -51,7 +53,13 @@ from lab.train.recording import Counting
 
 MOST_TOKENS = 3_000_000  # read unless --tokens says otherwise
 BASE = Path("cpu_stdlib")  # the config whose settings a TEXT is read by
-NAMES = (F, G, "g(d) without loss weights")
+NAMES = {"f": F, "g": G, "g_unweighted": "g(d) without loss weights"}  # in the picture
+HEADS = {  # in the table
+    "g_unweighted": "g without weights",
+    "g_per_million": "g per million targets",
+    "g_share": "of those with evidence",
+    "g_or_farther": "g from here on",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,19 +74,6 @@ class DemandOptions(Section):
     """Model whose losses of all training tokens are stored beside the shards, for weights.control=loss."""
 
 
-class Demand(NamedTuple):
-    """What was counted; `targets` is the sum of all loss weights, so where all weigh 0 or 1 those with a loss.
-
-    Shapes: `f`, `g` and `unweighted`, g without loss weights (max_len,).
-    """
-
-    tokens: int
-    targets: float
-    f: Any
-    g: Any
-    unweighted: Any
-
-
 def report(request: Request) -> Found:
     """Count or read f and g; the rows are what was counted in all, and bins of distances.
 
@@ -88,27 +83,33 @@ def report(request: Request) -> Found:
     own = {field.name: given.pop(field.name) for field in fields(DemandOptions) if field.name in given}
     options = read_options(DemandOptions, own)
     if (place / CONFIG).is_file():
-        ignored = [f"--{name}: would be ignored, a run has counted; name {place / CONFIG}" for name in {**own, **given}]
-        if ignored:
-            raise ConfigError(*ignored)
-        experiment, saved = load_experiment(place / CONFIG), Run(place).counts()
-        counts = Demand(saved.tokens, saved.targets, saved.f, Run(place).g(), saved.g_unweighted)
+        if own or given:
+            rule = f"would be ignored, a run has counted; name {place / CONFIG}"
+            raise ConfigError(*(f"--{name}: {rule}" for name in {**own, **given}))
+        experiment, counts = load_experiment(place / CONFIG), Run(place).counts()
+        Run(place).g()  # raises where there is none
     else:
         experiment, counts = count(place, options, given)
-    head = facts(experiment, counts)
-    bins = [{"metric": "demand", **row} for row in table(counts)]
-    name = f"demand-{place.name if place.is_dir() else place.stem}"
-    picture = (request.folder or Path("runs")) / f"{name}.png" if request.plots else None
-    if picture is not None:
-        draw.save(chart(counts, f"{name.partition('-')[2]}: {summary(head)}"), picture)
-    shown = [shown_row(row) for row in bins]
-    forms = dict.fromkeys(shown[0], ",.0f") | {"distance": "", "of those with evidence": ".1%"}
-    return save(
-        Found(f"{summary(head)}\n{to_text(shown, forms)}", [head, *bins], picture=picture), request.folder, name
+    profiles = profiles_of(counts)
+    with_evidence = profiles["g"].sum().item()
+    evidence = asdict(experiment.evidence)
+    head = {"metric": "counted", "tokens": counts.tokens, "targets": counts.targets, "with_evidence": with_evidence}
+    method = ", ".join(f"{name} {value}" for name, value in evidence.items()).removeprefix("method ")
+    summary = (
+        f"{counts.tokens:,} tokens read, {counts.targets:,.0f} targets, {with_evidence:,.0f} "
+        f"({with_evidence / max(1, counts.targets):.1%}) with evidence by {method}"
     )
+    rows = table(profiles, counts.targets)
+    name = place.name if place.is_dir() else place.stem
+    picture = (request.folder or Path("runs")) / f"demand-{name}.png" if request.plots else None
+    if picture is not None:
+        draw.save(chart(profiles, f"{name}: {summary}"), picture)
+    found = [{**head, "evidence": evidence}, *({"metric": "demand", **row} for row in rows.to_dict("records"))]
+    text = f"{summary}\n{as_text(rows)}"
+    return save(Found(text, found, picture=picture), request.folder, f"demand-{name}")
 
 
-def count(place: Path, options: DemandOptions, given: Mapping[str, Any]) -> tuple[Experiment, Demand]:
+def count(place: Path, options: DemandOptions, given: Mapping[str, Any]) -> tuple[Experiment, SavedCounts]:
     """Count the first packs of a config's run, or of a text.
 
     Raises: LabError.
@@ -127,17 +128,17 @@ def count(place: Path, options: DemandOptions, given: Mapping[str, Any]) -> tupl
     data.prepare_data()
     data.setup("fit")
     counting = Counting(experiment.reach, experiment.position.distance)
-    counting.here.weights = data.weights
+    counts = counting.here
+    counts.weights = data.weights
     wanted = int(options.tokens or min(MOST_TOKENS, data.store.n_tokens if is_text else experiment.train.tokens))
     packs = map(next, itertools.cycle([data.stream(j) for j in range(data.n_streams)]))
     with Bar(total=wanted, desc="read", unit="tok", unit_scale=True, leave=False) as bar:
         while bar.n < wanted:
-            batch = to_batch(next(packs))
-            counting.add(batch)
+            counting.add(batch := to_batch(next(packs)))
             bar.update(sum(batch["lengths"]))
-    counts = counting.here
     targets = counts.supervised_f()[0].item()
-    return experiment, Demand(counts.tokens, targets, counts.frequency(), counts.g(), counts.evidence)
+    demand = {"g": counts.g(), "g_unweighted": counts.evidence, "targets": targets}
+    return experiment, SavedCounts(counts.lengths, counts.frequency(), counts.tokens, **demand)
 
 
 def of_text(place: Path, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -148,73 +149,46 @@ def of_text(place: Path, given: Mapping[str, Any]) -> dict[str, Any]:
     return {"data.corpus.name": "text", "data.corpus.path": str(place), **held_out, **pack}
 
 
-def columns_of(counts: Demand) -> dict[str, Any]:
+def profiles_of(counts: SavedCounts) -> dict[str, Any]:
     """Return f, g and, where weights make a difference, g without them."""
-    columns = {"f": counts.f, "g": counts.g, "g_unweighted": counts.unweighted}
-    if np.array_equal(counts.g, counts.unweighted):
-        del columns["g_unweighted"]
-    return columns
+    profiles: dict[str, Any] = {"f": counts.f, "g": counts.g, "g_unweighted": counts.g_unweighted}
+    if np.array_equal(profiles["g"], profiles["g_unweighted"]):
+        del profiles["g_unweighted"]
+    return profiles
 
 
-def table(counts: Demand) -> list[dict[str, Any]]:
-    """List bins of distances: f and g in each, g as shares, and the targets that ask for the bin or farther."""
-    edges = edges_of(len(counts.f), 2)
-    columns = {name: np.add.reduceat(values, edges[:-1]) for name, values in columns_of(counts).items()}
-    g = columns["g"]
-    rows = pd.DataFrame({"from": edges[:-1], "to": np.array(edges[1:]) - 1, **columns})
-    rows["g_per_million"] = 1e6 * g / max(1, counts.targets)
-    rows["g_share"] = g / max(1, g.sum())
-    rows["g_or_farther"] = g[::-1].cumsum()[::-1]
-    return rows.to_dict("records")
+def table(profiles: Mapping[str, Any], targets: float) -> pd.DataFrame:
+    """Tabulate bins of distances: f and g in each, g as shares, and the targets that ask for the bin or farther."""
+    edges = edges_of(len(profiles["f"]), 2)
+    rows = pd.DataFrame({name: np.add.reduceat(values, edges[:-1]) for name, values in profiles.items()})
+    rows.insert(0, "from", edges[:-1])
+    rows.insert(1, "to", np.array(edges[1:]) - 1)
+    rows["g_per_million"] = 1e6 * rows["g"] / max(1, targets)
+    rows["g_share"] = rows["g"] / max(1, rows["g"].sum())
+    rows["g_or_farther"] = rows["g"][::-1].cumsum()
+    return rows
 
 
-def shown_row(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Name the columns of a row for people."""
-    low, high = row["from"], row["to"]
-    out = {"distance": f"{low:,}" if low == high else f"{low:,}-{high:,}", "f": row["f"], "g": row["g"]}
-    if "g_unweighted" in row:
-        out["g without weights"] = row["g_unweighted"]
-    return out | {
-        "g per million targets": row["g_per_million"],
-        "of those with evidence": row["g_share"],
-        "g from here on": row["g_or_farther"],
-    }
+def as_text(rows: pd.DataFrame) -> str:
+    """Lay out the table for people."""
+    distances = [f"{low:,}" if low == high else f"{low:,}-{high:,}" for low, high in zip(rows["from"], rows["to"])]
+    shown = rows.drop(columns=["from", "to"]).rename(columns=HEADS).set_index(pd.Index(distances, name="distance"))
+    return to_text(shown, dict.fromkeys(shown, ",.0f") | {HEADS["g_share"]: ".1%"})
 
 
-def facts(experiment: Experiment, counts: Demand) -> dict[str, Any]:
-    """Return what was counted in all."""
-    evidence = {"evidence": asdict(experiment.evidence)}
-    found = {"targets": counts.targets, "with_evidence": counts.g.sum().item()}
-    return {"metric": "counted", "tokens": counts.tokens, **found, **evidence}
-
-
-def summary(head: Mapping[str, Any]) -> str:
-    """Describe what was counted in one line."""
-    evidence = ", ".join(f"{name} {value}" for name, value in head["evidence"].items()).removeprefix("method ")
-    share = head["with_evidence"] / max(1, head["targets"])
-    return (
-        f"{head['tokens']:,} tokens read, {head['targets']:,.0f} targets, {head['with_evidence']:,.0f} ({share:.1%}) "
-        f"with evidence by {evidence}"
-    )
-
-
-def chart(counts: Demand, title: str) -> Any:
+def chart(profiles: Mapping[str, Any], title: str) -> Any:
     """Draw the mean f and g of each distance, both axes logarithmic; a distance without any is left out."""
-    profiles = dict(zip(NAMES, columns_of(counts).values(), strict=False))
-    looks: dict[str, Any] = {"log_x": True, "log_y": True, "names": list(profiles), "marks": False}
-    return draw.draw(per_distance(profiles), "distance", "per distance", "profile", title=title, **looks)
-
-
-def settings() -> list[str]:
-    """Describe the command's own options."""
-    return settings_lines(DemandOptions)
+    named = {NAMES[name]: values for name, values in profiles.items()}
+    looks: dict[str, Any] = {"log_x": True, "log_y": True, "names": list(named), "marks": False}
+    return draw.draw(per_distance(named), "distance", "per distance", "profile", title=title, **looks)
 
 
 def main(arguments: Sequence[str]) -> int:
     """Run the command line and return the exit status."""
     missing = "CONFIG|RUN|TEXT: must be the first argument; for instance configs/cpu_demo.yaml"
+    own = partial(settings_lines, DemandOptions)
     form = Form(lacks=("--distance", "--frequency"), missing=missing)
-    return run("eval.demand", __doc__, form, report, arguments, settings=settings, stopped=NOTHING_WRITTEN)
+    return run("eval.demand", __doc__, form, report, arguments, settings=own, stopped=NOTHING_WRITTEN)
 
 
 if __name__ == "__main__":

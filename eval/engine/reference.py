@@ -12,15 +12,17 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from torch.nn.utils.rnn import pad_sequence
 
 from eval.engine.subject import Subject, as_subject
 from lab.command import Bar
 from lab.data.config import DataConfig
-from lab.data.labels import path_of, write_numbers
+from lab.data.labels import store_numbers
 from lab.data.preparation import shard_folder
 from lab.data.shards import Shard, TokenStore
 from lab.data.tokenizer import load_tokenizer, vocabulary_hash
 from lab.errors import DataError
+from lab.evidence.base import IGNORE
 from lab.files import read_object, write_json
 from lab.loading import open_model
 from lab.train.environment import device_for
@@ -35,7 +37,6 @@ def store_losses(config: DataConfig, model: Path) -> None:
     Raises: LabError, also for a model with another vocabulary, or where another model's losses are stored.
     """
     folder = shard_folder(config)
-    store = TokenStore.open(folder, "train")
     device = device_for("auto")
     subject = as_subject(open_model(model, device=device), model, device)
     if vocabulary_hash(subject.tokenizer) != vocabulary_hash(load_tokenizer(folder)):
@@ -45,34 +46,23 @@ def store_losses(config: DataConfig, model: Path) -> None:
     if (folder / RECORD).exists() and read_object(folder / RECORD, DataError, remedy) != record:
         raise DataError(f"--score={model}: {folder / RECORD} names another model or window; to replace it, {remedy}")
     write_json(folder / RECORD, record)
-    with Bar(total=store.n_tokens, desc="score", unit="tok", unit_scale=True) as bar:
-        for shard in store.shards:
-            if not path_of(shard, "loss").exists():
-                write_numbers(shard, "loss", losses_of(subject, shard, config.window))
-            bar.update(len(shard.tokens))
+    store_numbers(TokenStore.open(folder, "train"), "loss", lambda shard: losses_of(subject, shard, config.window))
 
 
 def losses_of(subject: Subject, shard: Shard, window: int) -> np.ndarray:
     """Compute the loss of every token of a shard: float16 (tokens,)."""
-    bounds = [0, *shard.ends.tolist()]
-    pieces = [
-        (start, min(start + window, end - 1))
-        for begin, end in pairwise(bounds)
-        for start in range(begin, end - 1, window)
-    ]
+    bounds = pairwise([0, *shard.ends.tolist()])
+    pieces = [(at, min(at + window, end - 1)) for begin, end in bounds for at in range(begin, end - 1, window)]
     pieces.sort(key=lambda piece: piece[0] - piece[1])  # the longest first
     out = np.zeros(len(shard.tokens), dtype=np.float16)
-    done = 0
-    while done < len(pieces):
-        longest = pieces[done][1] - pieces[done][0]
-        rows = pieces[done : done + max(1, AT_ONCE // longest)]
-        done += len(rows)
-        tokens = torch.zeros(len(rows), longest, dtype=torch.long)
-        targets = torch.full_like(tokens, -1)
-        for row, (start, stop) in enumerate(rows):
-            tokens[row, : stop - start] = torch.from_numpy(shard.tokens[start:stop].astype(np.int64))
-            targets[row, : stop - start] = torch.from_numpy(shard.tokens[start + 1 : stop + 1].astype(np.int64))
-        losses = subject.losses(tokens, targets).cpu().numpy()
-        for row, (start, stop) in enumerate(rows):
-            out[start + 1 : stop + 1] = losses[row, : stop - start]
+    text = torch.from_numpy(shard.tokens.astype(np.int64))
+    with Bar(total=len(pieces), desc="score", unit="piece") as bar:
+        while bar.n < len(pieces):
+            longest = pieces[bar.n][1] - pieces[bar.n][0]
+            rows = pieces[bar.n : bar.n + max(1, AT_ONCE // longest)]
+            tokens = pad_sequence([text[start:stop] for start, stop in rows], batch_first=True)
+            targets = pad_sequence([text[start + 1 : stop + 1] for start, stop in rows], True, IGNORE)
+            for (start, stop), losses in zip(rows, subject.losses(tokens, targets).cpu().numpy(), strict=True):
+                out[start + 1 : stop + 1] = losses[: stop - start]
+            bar.update(len(rows))
     return out

@@ -25,6 +25,7 @@ from pydantic import Field
 
 from lab.config.sections import RunConfig, StartConfig, TrackConfig, TrainConfig, fill_in, fill_in_tags, override
 from lab.data.config import DataConfig, Synthetic
+from lab.evidence.base import Stored
 from lab.evidence.methods import EvidenceConfig
 from lab.evidence.repeat import Repeat
 from lab.evidence.weights import ByEvidence
@@ -156,20 +157,14 @@ class Experiment(Section):
 
     def evidence_rules(self) -> Iterator[str]:
         """Find the faults between what is stored by token, the corpus, and runs that are no documents in order."""
-        by_loss = getattr(self.weights, "control", None) == "loss"
-        if not (self.evidence.stored or by_loss):
-            return
-        needs = "weights.control=loss" if by_loss else f"evidence.method={self.evidence.method}"
-        remedy = "use control: random" if by_loss else "use repeat or suffix"
-        synthetic = isinstance(self.data.corpus, Synthetic) and self.data.upsample is None
-        if self.evidence.stored and not synthetic:
+        if "asked" in self.stored and (not isinstance(self.data.corpus, Synthetic) or self.data.upsample is not None):
             rule = "needs the labels of data.corpus.name: synthetic, without data.upsample; use repeat or suffix"
             yield self.fault("evidence.method", rule)
         moves = {"mask.chunks": self.mask.chunks, "mask.method": self.mask.method == "anchor"}
         moves["skip.selection"] = getattr(self.skip, "selects", False)
         for name, is_used in moves.items():
-            if is_used:
-                yield self.fault(name, f"keeps no documents in order, which {needs} needs; {remedy}")
+            for kind, setting in self.stored.items() if is_used else ():
+                yield self.fault(name, f"keeps no documents in order, which {setting}={kind} needs; leave one out")
 
     def probed(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """Return all settings of the probe, some of them as given; not checked.
@@ -199,6 +194,12 @@ class Experiment(Section):
     def reads_token_types(self) -> bool:
         """Whether samples are made of sentences with impactful tokens."""
         return getattr(self.skip, "by_types", False)
+
+    @property
+    def stored(self) -> dict[str, str]:
+        """The kinds of numbers that the run reads beside the shards, and the settings that need them."""
+        kinds = {self.evidence.method: "evidence.method"} if isinstance(self.evidence, Stored) else {}
+        return kinds | ({"loss": "weights.control"} if getattr(self.weights, "control", None) == "loss" else {})
 
     @property
     def planned(self) -> Planned | None:

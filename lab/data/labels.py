@@ -1,18 +1,19 @@
-"""Numbers of training tokens that are stored beside the shards: evidence labels, and losses of a reference model.
+"""Numbers of training tokens that are stored beside the shards: evidence distances, and losses of a reference model.
 
-Documents are generated again and their tokens compared with the shard's. A label is the distance from a token to the
-token that it copies (lab.evidence.asked), 0 where it copies none. A hidden file of the shard's folder holds those of
-the training split; its name has a part of the hash of the tokens, so that the labels of other tokens are not read.
-Losses are in nats, float16, and written by eval.demand --score.
+    asked   the distance to the token that a token copies (lab.evidence.asked), 0 where it copies none
+    loss    nats of a reference model, float16 (eval.engine.reference)
+
+A hidden file of each shard's folder holds those of the training split. Its name has a part of the hash of the tokens,
+so that the numbers of other tokens are not read. Labels of asked come from generating the documents again, whose
+tokens are compared with the shard's.
 """
 
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable
-from itertools import islice
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -20,94 +21,67 @@ from tokenizers import Tokenizer
 
 from lab.data.config import DataConfig, Synthetic
 from lab.data.corpora import TASK_DOCUMENTS
-from lab.data.preparation import shard_folder
-from lab.data.shards import Shard, TokenStore, again, read_manifests
+from lab.data.shards import Shard, TokenStore, again
 from lab.data.synthetic import SyntheticText
-from lab.data.tokenizer import BATCH_DOCUMENTS, load_tokenizer, special_ends, split_of
+from lab.data.tokenizer import special_ends, split_of
 from lab.errors import DataError
 from lab.files import write_atomic
 
 IntArray = npt.NDArray[np.int64]
-Kind = Literal["asked", "loss"]
-NEEDED: dict[Kind, tuple[str, str]] = {  # the setting that needs them, and the options of eval.demand that store them
-    "asked": ("evidence.method", "--evidence=asked"),
-    "loss": ("weights.control", "--score=MODEL"),
-}
+STORED_BY = {"asked": "--evidence=asked", "loss": "--score=MODEL"}  # options of eval.demand
 
 
-class Labels:
-    """The stored labels of a split's tokens, read as its tokens are.
-
-    Raises: DataError where there are none.
-    """
-
-    def __init__(self, store: TokenStore, kind: Kind = "asked") -> None:
-        self.store = store
-        paths = {shard.folder: path_of(shard, kind) for shard in store.shards}
-        if missing := [path for path in paths.values() if not path.exists()]:
-            field, options = NEEDED[kind]
-            raise DataError(
-                f"{field}={kind}: is not stored in {missing[0]}; run python -m eval.demand CONFIG {options}"
-            )
-        self.arrays = {folder: np.load(path, mmap_mode="r").view(np.ndarray) for folder, path in paths.items()}
-
-    def read(self, start: int, length: int) -> np.ndarray:
-        """Read the labels of `length` tokens from index `start`, 0 beyond the split."""
-        parts = [self.arrays[shard.folder][max(at, 0) : at + length] for shard, at in self.store.parts(start, length)]
-        n = sum(map(len, parts))
-        return np.concatenate([*parts, np.zeros(length - n, dtype=np.int8)])
-
-
-def path_of(shard: Shard, kind: Kind = "asked") -> Path:
-    """Name the file of a shard's labels."""
+def path_of(shard: Shard, kind: str) -> Path:
+    """Name the file of a shard's numbers."""
     digest = shard.manifest["files"][f"{shard.split}.tokens.bin"]["sha256"][:8]
     return shard.folder / f".{kind}-{shard.split}-{digest}.npy"
 
 
-def write_numbers(shard: Shard, kind: Kind, numbers: np.ndarray) -> None:
-    """Store a number for each token of a shard."""
-    buffer = io.BytesIO()
-    np.save(buffer, numbers)
-    write_atomic(path_of(shard, kind), buffer.getvalue())
+def numbers_of(store: TokenStore, kind: str, setting: str) -> TokenStore:
+    """Open the numbers of a split's tokens, which are read as the tokens are; `setting` needs them.
 
-
-def write_labels(config: DataConfig) -> None:
-    """Store the labels of the training split, those that are missing.
-
-    Raises: DataError where a shard holds other documents than the generator makes.
+    Raises: DataError where there are none.
     """
-    folder = shard_folder(config)
-    tokenizer = load_tokenizer(folder)
-    for shard in Shard.all_of(read_manifests(folder), "train"):
-        if not path_of(shard).exists():
-            write_numbers(shard, "asked", labels_of(shard, config, tokenizer))
+    paths = [path_of(shard, kind) for shard in store.shards]
+    if missing := [path for path in paths if not path.exists()]:
+        remedy = f"run python -m eval.demand CONFIG {STORED_BY[kind]}"
+        raise DataError(f"{setting}={kind}: is not stored in {missing[0]}; {remedy}")
+    arrays = [np.load(path, mmap_mode="r").view(np.ndarray) for path in paths]
+    return TokenStore([replace(shard, tokens=array) for shard, array in zip(store.shards, arrays, strict=True)])
+
+
+def store_numbers(store: TokenStore, kind: str, compute: Callable[[Shard], np.ndarray]) -> None:
+    """Compute and store a number for each token of the shards that have none."""
+    for shard in store.shards:
+        if not path_of(shard, kind).exists():
+            buffer = io.BytesIO()
+            np.save(buffer, compute(shard))
+            write_atomic(path_of(shard, kind), buffer.getvalue())
 
 
 def labels_of(shard: Shard, config: DataConfig, tokenizer: Tokenizer) -> npt.NDArray[np.int32]:
-    """Label the tokens of a shard.
+    """Label the tokens of a shard of the generated corpus.
 
-    Raises: DataError as `write_labels`.
+    Raises: DataError where the shard holds other documents than the generator makes.
     """
     assert isinstance(config.corpus, Synthetic), "checked with the config"
     generator = SyntheticText(config.corpus)
-    task = int(shard.folder.name.partition("-")[2])
-    last = min((task + 1) * TASK_DOCUMENTS, config.corpus.documents)
-    texts = ((index, generator.document(index)) for index in range(task * TASK_DOCUMENTS, last))
-    kept = ((index, text) for index, text in texts if split_of(text, config.held_out_frac) == "train")
-    lead, trail = (len(ends) for ends in special_ends(tokenizer))
+    first = int(shard.folder.name.partition("-")[2]) * TASK_DOCUMENTS
+    before, after = special_ends(tokenizer)
     out = np.zeros(len(shard.tokens), dtype=np.int32)
     document = 0
-    while batch := list(islice(kept, BATCH_DOCUMENTS)):
-        for (index, _), encoding in zip(batch, tokenizer.encode_batch([text for _, text in batch]), strict=True):
-            body = slice(lead, len(encoding.ids) - trail)
-            ids = np.array(encoding.ids[body])
-            part = shard.part(document)
-            own = slice(part.stop - 1 - trail - len(ids), part.stop - 1 - trail)  # what ends a document is one token
-            if not np.array_equal(shard.tokens[own], ids):
-                raise DataError(f"{shard.folder}: document {document} is not what is generated; {again(shard.folder)}")
-            ends = np.array([end for _, end in encoding.offsets[body]])
-            out[own] = distances_to_copied(ids, ends, generator.copies(index))
-            document += 1
+    for index in range(first, min(first + TASK_DOCUMENTS, config.corpus.documents)):
+        text = generator.document(index)
+        if split_of(text, config.held_out_frac) != "train":
+            continue
+        encoding = tokenizer.encode(text, add_special_tokens=False)
+        part = shard.part(document)
+        if shard.tokens[part].tolist()[:-1] != [*before, *encoding.ids, *after]:  # the last one ends the document
+            raise DataError(f"{shard.folder}: document {document} is not what is generated; {again(shard.folder)}")
+        ids, ends = np.array(encoding.ids), np.array([end for _, end in encoding.offsets])
+        begin = part.start + len(before)
+        out[begin : begin + len(ids)] = distances_to_copied(ids, ends, generator.copies(index))
+        document += 1
     return out
 
 

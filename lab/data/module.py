@@ -26,7 +26,7 @@ from lab.counts.demand import by_distance
 from lab.data.arrangement import IGNORE, Arrangement
 from lab.data.config import DataConfig
 from lab.data.corpora import open_corpus
-from lab.data.labels import Kind, Labels, write_labels
+from lab.data.labels import labels_of, numbers_of, store_numbers
 from lab.data.packing import AssignIds, Pack, PackSettings, PackStream
 from lab.data.preparation import end_of_document, is_prepared, prepare, shard_folder
 from lab.data.segments import index_documents, index_segments
@@ -74,7 +74,8 @@ def skip_function(config: DataConfig, skip: Any) -> AssignIds:
 def weigh_by_evidence(weights: ByEvidence, pack: Pack, generator: np.random.Generator) -> np.ndarray:
     """Choose the targets of a pack that keep their loss."""
     scored = pack.targets != IGNORE
-    return scored & ~weights.dropped(pack.distances, scored, generator, pack.losses)  # type: ignore[arg-type]
+    assert pack.distances is not None, "a run has an evidence method"
+    return scored & ~weights.dropped(pack.distances, scored, generator, pack.stored.get("loss"))
 
 
 def weigh_by_context(by_context: np.ndarray, pack: Pack, generator: np.random.Generator | None = None) -> np.ndarray:
@@ -127,8 +128,9 @@ class PackedData(lightning.LightningDataModule):
         if not is_prepared(self.config):
             prepare(self.config, workers=len(os.sched_getaffinity(0)))
         index_documents(shard_folder(self.config), self.segment_window())
-        if getattr(self.experiment.evidence, "stored", False):
-            write_labels(self.config)
+        if "asked" in self.experiment.stored:
+            tokenizer = load_tokenizer(shard_folder(self.config))
+            store_numbers(self.store, "asked", partial(labels_of, config=self.config, tokenizer=tokenizer))
         self.beside()
 
     def segment_window(self) -> int:
@@ -143,17 +145,12 @@ class PackedData(lightning.LightningDataModule):
         """The training split, which must have been prepared."""
         return TokenStore.open(shard_folder(self.config), "train")
 
-    def beside(self) -> dict[str, Labels]:
-        """Open what the run reads beside the shards.
+    def beside(self) -> dict[str, TokenStore]:
+        """Open the numbers that the run reads beside the shards, by kind.
 
-        Raises: DataError for losses that are not stored.
+        Raises: DataError for any that are not stored.
         """
-        kinds: dict[str, Kind] = {}
-        if getattr(self.experiment.evidence, "stored", False):
-            kinds["labels"] = "asked"
-        if getattr(self.experiment.weights, "control", None) == "loss":
-            kinds["losses"] = "loss"
-        return {name: Labels(self.store, kind) for name, kind in kinds.items()}
+        return {kind: numbers_of(self.store, kind, setting) for kind, setting in self.experiment.stored.items()}
 
     @cached_property
     def plan(self) -> Plan | None:
@@ -173,7 +170,6 @@ class PackedData(lightning.LightningDataModule):
         """
         experiment = self.experiment
         config, skip = self.config, experiment.skip
-        beside = self.beside()
         self.settings = PackSettings(
             store=self.store,
             segments=index_segments(self.store, config.mode, self.segment_window()),
@@ -183,8 +179,7 @@ class PackedData(lightning.LightningDataModule):
             n_streams=self.n_streams,
             arrangement=arrangement_of(config, experiment.mask),
             evidence=experiment.evidence,
-            labels=beside.get("labels"),
-            losses=beside.get("losses"),
+            beside=self.beside(),
         )
         if self.weights is not None:
             self.settings.weigh = partial(weigh_by_context, self.weights)

@@ -10,7 +10,7 @@ that still fits. No segment is cut or dropped. A stream's state is the next samp
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 
@@ -18,7 +18,6 @@ import numpy as np
 
 from lab.data.arrangement import IGNORE, Arrangement, TokenRun
 from lab.data.config import DataConfig
-from lab.data.labels import Labels
 from lab.data.preparation import shard_folder
 from lab.data.segments import Segment, SegmentIndex, index_segments, sample_segments
 from lab.data.selecting import Selection
@@ -39,11 +38,11 @@ class Pack:
     every run; `anchors` holds the index of each run's anchor, -1 for none, or is None where there are no anchors.
     `selected` counts, where sentences are selected, the runs, those without an impactful sentence, and those shorter
     than the budget. `distances` are the targets' evidence distances, None without a method. `weights` are the loss
-    weights of the targets, 0 where none is scored; None where every scored one weighs 1. `losses` are those of a
-    reference model, where weights need them.
+    weights of the targets, 0 where none is scored; None where every scored one weighs 1. `stored` are the targets'
+    numbers from beside the shards, by kind.
 
     Shapes: `tokens`, `targets`, `position_ids` int64 (pack_tokens,), padding at the end with token 0, target IGNORE and
-    id 0; `distances` int64, `losses` float32 and `weights` float32, or bool where all are 0 or 1, as `tokens`; `state`
+    id 0; `distances` int64, `stored` float64 and `weights` float32, or bool where all are 0 or 1, as `tokens`; `state`
         int64 (1 + look_ahead,) of the stream after this pack.
     """
 
@@ -57,7 +56,7 @@ class Pack:
     selected: tuple[int, int, int] | None = None
     distances: np.ndarray | None = None
     weights: np.ndarray | None = None
-    losses: np.ndarray | None = None
+    stored: Mapping[str, np.ndarray] = field(default_factory=dict)
 
 
 Weigh = Callable[[Pack, np.random.Generator], np.ndarray]  # a pack -> its weights
@@ -77,8 +76,7 @@ class PackSettings:
     skip: AssignIds | None = None
     selection: Selection | None = None
     evidence: Evidence | None = None
-    labels: Labels | None = None
-    losses: Labels | None = None
+    beside: Mapping[str, TokenStore] = field(default_factory=dict)
     weigh: Weigh | None = None
 
 
@@ -175,8 +173,8 @@ class PackStream:
         runs = [run for sample in chosen for run in self._runs(sample)]
         lengths = [len(run.tokens) for run in runs]
 
-        def row(parts: list[np.ndarray], padding: int, dtype: type = np.int64) -> np.ndarray:
-            out: np.ndarray = np.full(self.settings.pack_tokens, padding, dtype=dtype)
+        def row(parts: list[IntArray], padding: int) -> IntArray:
+            out = np.full(self.settings.pack_tokens, padding, dtype=np.int64)
             np.concatenate(parts, out=out[: sum(lengths)])
             return out
 
@@ -194,20 +192,26 @@ class PackStream:
             short = sum(len(run.tokens) < selection.budget for run in runs)
             selected = len(runs), sum(not run.matched for run in runs), short
         evidence, weigh = self.settings.evidence, self.settings.weigh
-
-        def beside(labels: Labels | None, dtype: type) -> np.ndarray | None:
-            parts = [] if labels is None else [labels.read(s.start + 1, s.length) for s in segments]
-            return row(parts, 0, dtype) if parts else None
-
-        stored = beside(self.settings.labels, np.int64)
-        distances = None if evidence is None else evidence.distances(tokens, targets, lengths, stored)
-        losses = beside(self.settings.losses, np.float32)
+        stored = {kind: self._stored(numbers, segments) for kind, numbers in self.settings.beside.items()}
+        distances = None
+        if evidence is not None:
+            distances = evidence.distances(tokens, targets, lengths, stored.get(evidence.method))
         pack = Pack(
-            tokens, targets, lengths, self.stream, self.state(), ids, anchors, selected, distances, losses=losses
+            tokens, targets, lengths, self.stream, self.state(), ids, anchors, selected, distances, stored=stored
         )
         if weigh is None:
             return pack
         return replace(pack, weights=weigh(pack, np.random.default_rng([self.settings.seed, chosen[0], OF_WEIGHTS])))
+
+    def _stored(self, numbers: TokenStore, segments: list[Segment]) -> np.ndarray:
+        """Read the numbers of the targets of segments, end to end; the split's last token has no target."""
+        out = np.zeros(self.settings.pack_tokens)
+        begin = 0
+        for start, length, _ in segments:
+            read = numbers.read(start + 1, length)
+            out[begin : begin + len(read)] = read
+            begin += length
+        return out
 
 
 @dataclass(frozen=True, eq=False)

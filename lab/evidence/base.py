@@ -13,11 +13,11 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
+from lab.errors import ConfigError
 from lab.schema import Section
 
 IntArray = npt.NDArray[np.int64]
@@ -27,9 +27,7 @@ NONE = -1  # at the end of the sequence of a run whose last index has no target
 
 @dataclass(frozen=True, kw_only=True)
 class Evidence(Section, ABC):
-    """The parameters of an evidence method, and the distances that it finds, or that are stored beside the shards."""
-
-    stored: ClassVar[bool] = False
+    """The parameters of an evidence method, and the distances that it finds."""
 
     @property
     @abstractmethod
@@ -42,10 +40,29 @@ class Evidence(Section, ABC):
     ) -> IntArray:
         """Find the evidence distance of each target of packed runs, in tokens; 0 where there is none.
 
-        `stored` are the distances of the targets in their documents, of methods that have them stored.
+        `stored` are those of a method that has them beside the shards.
 
         Shapes: int64 (tokens,), padding after the runs included -> int64 (tokens,).
         """
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stored(Evidence, ABC):
+    """A method whose distances in whole documents are stored beside the shards, for training tokens alone."""
+
+    def distances(
+        self, tokens: IntArray, targets: IntArray, lengths: Sequence[int], stored: IntArray | None = None
+    ) -> IntArray:
+        """Keep the distances that lie within their run.
+
+        Raises: ConfigError where none are stored.
+        """
+        if stored is None:
+            rule = "is stored for training tokens alone, and these are others"
+            raise ConfigError(f"evidence.method={self.method}: {rule}; use repeat or suffix")
+        visible = np.zeros(len(tokens), dtype=np.int64)
+        visible[: sum(lengths)] = np.concatenate([np.arange(1, length + 1) for length in lengths])
+        return np.where(stored <= visible, stored, 0).astype(np.int64)
 
 
 @dataclass(frozen=True, eq=False)

@@ -70,8 +70,8 @@ def test_the_control_loses_targets_of_the_same_losses(place):
     means, random = [], []
     for _, pack, other in zip(range(40), data.stream(0), plain.stream(0), strict=False):
         scored = pack.targets >= 0
-        means.append([pack.losses[scored & ~each.weights].mean() for each in (pack, other)])
-        random.append(pack.losses[scored].mean())
+        means.append([pack.stored["loss"][scored & ~each.weights].mean() for each in (pack, other)])
+        random.append(pack.stored["loss"][scored].mean())
     means = np.mean(means, axis=0)
     assert abs(means[0] - means[1]) < 0.1 * abs(means[1] - np.mean(random))
 
