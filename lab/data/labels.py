@@ -88,7 +88,7 @@ def labels_of(shard: Shard, config: DataConfig, tokenizer: Tokenizer) -> npt.NDA
 def distances_to_copied(ids: IntArray, ends: IntArray, copies: Iterable[tuple[int, int, int]]) -> IntArray:
     """Compute the distance from each token to the one that it copies, 0 where it copies none.
 
-    `copies` are rising parts of the text, each with its beginning, its end, and the end of what it copies. A token
+    `copies` are parts of the text, each with its beginning, its end, and the end of what it copies. A token
     belongs to the part that its last character lies in, and copies the token that ends as far before the copied end.
 
     Shapes: `ids`, `ends` of the tokens in characters, rising (tokens,); the distances (tokens,).
@@ -99,13 +99,11 @@ def distances_to_copied(ids: IntArray, ends: IntArray, copies: Iterable[tuple[in
         [0, 0, 0, 0, 3]
     """
     out = np.zeros(len(ids), dtype=np.int64)
-    parts = np.array([*copies], dtype=np.int64).reshape(-1, 3)
-    if not len(parts):
-        return out
-    begins, stops, earlier = parts.T
-    number = np.minimum(np.searchsorted(stops, ends), len(parts) - 1)
-    places = np.searchsorted(ends, earlier[number] - (stops[number] - ends))
-    same = (ends > begins[number]) & (ends <= stops[number])
-    same &= (ends[places] == earlier[number] - (stops[number] - ends)) & (ids[places] == ids)
-    out[same] = (np.arange(len(ids)) - places)[same]
+    place_of = {end: place for place, end in enumerate(ends.tolist())}
+    for begin, stop, earlier in copies:
+        first, beyond = np.searchsorted(ends, (begin, stop), side="right").tolist()
+        for place in range(first, beyond):
+            copied = place_of.get(earlier - stop + int(ends[place]))
+            if copied is not None and ids[copied] == ids[place]:
+                out[place] = place - copied
     return out
