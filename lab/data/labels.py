@@ -1,7 +1,8 @@
 """Numbers of training tokens that are stored beside the shards: evidence distances, and losses of a reference model.
 
     asked   the distance to the token that a token copies (lab.evidence.asked), 0 where it copies none
-    loss    nats of a reference model, float16 (eval.engine.reference)
+    gain    the least context that a reference model needs (lab.evidence.gain)
+    loss    its nats, float16
 
 A hidden file of each shard's folder holds those of the training split. Its name has a part of the hash of the tokens,
 so that the numbers of other tokens are not read. Labels of asked come from generating the documents again, whose
@@ -28,7 +29,11 @@ from lab.errors import DataError
 from lab.files import write_atomic
 
 IntArray = npt.NDArray[np.int64]
-STORED_BY = {"asked": "--evidence=asked", "loss": "--score=MODEL"}  # options of eval.demand
+STORED_BY = {
+    "asked": "--evidence=asked",
+    "gain": "--evidence=gain --score=MODEL",
+    "loss": "--score=MODEL",
+}  # options of eval.demand
 
 
 def path_of(shard: Shard, kind: str) -> Path:
