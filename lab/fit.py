@@ -35,6 +35,7 @@ from lab.command import NOTHING_WRITTEN, Syntax, Words, run, settings_lines
 from lab.config import Experiment, load_experiment
 from lab.errors import ConfigError
 from lab.launch import needs_torchrun, read_launch, start_ranks
+from lab.train.beginning import check_beginning
 
 Work = Callable[[Experiment, Namespace], str | int]
 SYNTAX = Syntax(
@@ -90,6 +91,12 @@ if __name__ == "__main__":
             from lab.estimate import estimate
 
             return estimate(experiment, options.memory_gib)
+        if not options.profile:
+            check_beginning(experiment, resume=options.resume, restart=options.restart)
+        if experiment.train.accelerator == "gpu":
+            from lab.train.environment import device_for
+
+            device_for("gpu", "train.accelerator")
         again = resume_command(sys.argv[1:])
         if needs_torchrun(os.environ, experiment.train.devices, experiment.train.nodes):
             return start_ranks(sys.argv[1:], experiment.train.devices, again)

@@ -42,6 +42,7 @@ def checks_of(path: Path) -> Iterator[Check]:
     if checkpoints.NAME.fullmatch(path.name):
         yield partial(check_hashes, path, MANIFEST)
         yield partial(checkpoints.open_checkpoint, path)
+        yield partial(checkpoints.read_state, checkpoints.Checkpoint(path), whole=True)
     elif path.name.startswith("task-"):
         yield partial(read_manifest, path)
         yield partial(check_hashes, path, MANIFEST)

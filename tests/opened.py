@@ -6,6 +6,7 @@ import torch
 from safetensors.torch import save_file
 
 from lab.config import load_experiment
+from lab.counts import COUNTED
 from lab.model.decoder import Decoder
 from lab.schema import format_yaml
 from lab.train.checkpoints import publish, temporary_folder
@@ -45,8 +46,19 @@ def write_run(folder, data, position=None, std=0.4, **model):
 
 
 def save_weights(root, decoder, consumed=CONSUMED, keep=2):
-    """Publish a checkpoint that holds a decoder's weights, without the state of a run."""
+    """Publish a checkpoint that holds a decoder's weights, and the state of a run that counted up to 4 tokens."""
     folder, weights = temporary_folder(root), {name: tensor.clone() for name, tensor in weights_of(decoder).items()}
     save_file(weights, folder / "weights-00000.safetensors", {"consumed_tokens": str(consumed)})
-    (folder / "state.ckpt").write_bytes(packed({"shared": shared_names(decoder)}))
+    counts = {"max_len": 4, "lengths": [0] * 5, **{name: [0] * 4 for name in COUNTED if name != "lengths"}}
+    state = {
+        "step": 1,
+        "consumed_tokens": consumed,
+        "skipped_steps": 0,
+        "final": {},
+        "schedule": {"last_epoch": 1, "base_lrs": [0.1], "lr_lambdas": [None], "_last_lr": [0.1]},
+        "data": {"streams": torch.zeros((1, 3), dtype=torch.int64)},
+        "recording": {"counts": counts, "sums": {"loss": 1.0}},
+        "shared": shared_names(decoder),
+    }
+    (folder / "state.ckpt").write_bytes(packed(state))
     return publish(root, consumed, keep)

@@ -4,6 +4,7 @@ import subprocess
 import sys
 
 import pytest
+import torch
 
 from lab.config import load_experiment
 from tests.forked import ROOT, python
@@ -71,3 +72,46 @@ def test_print_config_reads_back_and_counts_the_parameters_both_ways(tmp_path):
     asked = {"optim.lr": 1e-3, "run.name": "other"}
     assert load_experiment(tmp_path / "printed.yaml") == load_experiment(ROOT / CONFIG, asked)
     assert fit(str(tmp_path / "printed.yaml"), "--print_config").stdout == done.stdout
+
+
+REFUSED = {  # what the run folder's place and settings are, and the line
+    "run_exists": ((), "run.name=there: "),
+    "changed": (("--resume", "--optim.beta2=0.9"), "optim.beta2=0.9: the run was started with "),
+    "a_file": (("--run.folder={place}/file",), "run.folder={place}/file: "),
+    "unprepared": (
+        ("--run.name=new", "--data.corpus={{name: text, path: {place}}}"),
+        "data.corpus.name=text: not prepared in {place}/shards/text-",
+    ),
+    "no_gpu": (("--run.name=new", "--train.accelerator=gpu"), "train.accelerator=gpu: "),
+}
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU is there")
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_refusal_does_not_wait_for_lightning(tmp_path, name):
+    (tmp_path / "runs" / "there").mkdir(parents=True)
+    (tmp_path / "runs" / "there" / "config.yaml").write_text(load_experiment(ROOT / CONFIG).to_yaml())
+    (tmp_path / "runs" / "there" / "metrics.jsonl").write_text("")
+    (tmp_path / "file").write_text("")
+    options, start = REFUSED[name]
+    own = [word.format(place=tmp_path) for word in options]
+    words = [
+        "lab.fit",
+        CONFIG,
+        f"--run.folder={tmp_path / 'runs'}",
+        "--run.name=there",
+        f"--data.folder={tmp_path / 'shards'}",
+    ]
+    given = {word.split("=")[0] for word in own}
+    code = WATCH.format(answers=[[*(word for word in words[1:] if word.split("=")[0] not in given), *own]])
+    alone = [sys.executable, "-W", "ignore", "-c", code.replace("'torch' in", "'lightning' in")]
+    done = subprocess.run(alone, cwd=ROOT, capture_output=True, text=True, check=False, timeout=100)
+    assert done.stdout.split() == ["2", "False"], done.stderr
+    check_faults(done.stderr.splitlines(), [start.format(place=tmp_path)])
+    assert not (tmp_path / "runs" / "new").exists()
+
+
+def test_a_refused_run_leaves_no_folder_behind(tmp_path):
+    done = fit(CONFIG, f"--run.folder={tmp_path / 'a' / 'runs'}", f"--data.folder={tmp_path}", "--model.vocab_size=300")
+    assert done.returncode == 2, done.stderr
+    assert not (tmp_path / "a" / "runs").exists()

@@ -1,18 +1,25 @@
 """lab.verify: flipped bytes, missing, cut and exchanged files are found, and whole folders have no fault."""
 
+import hashlib
 import json
 import random
 import shutil
 
 import numpy as np
 import pytest
+import torch
 
+from lab.config import load_experiment
 from lab.counts import PositionCounts
 from lab.data.preparation import shard_folder
+from lab.errors import CheckpointError
+from lab.launch import Launch
 from lab.model.decoder import Decoder, DecoderConfig
 from lab.train.folder import RunFolder
+from lab.train.starting import find_start
 from lab.verify import main
 from tests.opened import save_weights, write_run
+from tests.refusals import refused
 
 AT = 8192  # consumed tokens of the last checkpoint
 LAST = f"checkpoints/tokens-{AT:015d}"
@@ -135,3 +142,34 @@ def test_what_cannot_be_verified_is_refused(words, capsys, tmp_path, monkeypatch
     assert main(words) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert "; " in line
+
+
+STATE_FAULTS = {  # what is done to a state, and the part that is named
+    "no_schedule": (lambda state: state.pop("schedule"), "schedule: "),
+    "no_streams": (lambda state: state["data"].pop("streams"), "data.streams: "),
+    "flat_streams": (lambda state: state["data"].update(streams=torch.zeros(3)), "data.streams: "),
+    "no_consumed": (lambda state: state.pop("consumed_tokens"), "consumed_tokens: "),
+    "step_as_text": (lambda state: state.update(step="7"), "step: "),
+    "short_counts": (lambda state: state["recording"]["counts"]["demand"].pop(), "recording.counts: "),
+    "no_lambdas": (lambda state: state["schedule"].pop("lr_lambdas"), "schedule.lr_lambdas: "),
+}
+
+
+@pytest.mark.parametrize("name", STATE_FAULTS)
+def test_a_state_that_lacks_a_part_is_refused_by_verify_and_at_resume(here, capsys, name):
+    run, _ = here
+    change, part = STATE_FAULTS[name]
+    place = run / LAST / "state.ckpt"
+    state = torch.load(place, weights_only=True)
+    change(state)
+    torch.save(state, place)
+    manifest = json.loads((run / LAST / "manifest.json").read_text())
+    data = place.read_bytes()
+    manifest["files"]["state.ckpt"] |= {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+    (run / LAST / "manifest.json").write_text(json.dumps(manifest))
+    start = f"{place}: cannot be read ({part}"
+    status, lines = verified(run, capsys)
+    assert status == 1
+    assert any(line.startswith(start) for line in lines), lines
+    with refused(start, error=CheckpointError):
+        find_start(load_experiment(run / "config.yaml", {"run.folder": str(run.parent)}), Launch(), resume=True)

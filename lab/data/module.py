@@ -25,16 +25,14 @@ from lab.counts import targets_by_context, visible_context
 from lab.counts.demand import by_distance
 from lab.data.arrangement import IGNORE, Arrangement
 from lab.data.config import DataConfig
-from lab.data.corpora import open_corpus
 from lab.data.labels import labels_of, numbers_of, store_numbers
 from lab.data.packing import AssignIds, Pack, PackSettings, PackStream
-from lab.data.preparation import end_of_document, is_prepared, prepare, shard_folder
+from lab.data.preparation import check_prepared, end_of_document, is_prepared, prepare, shard_folder
 from lab.data.segments import index_documents, index_segments
 from lab.data.selecting import Selection, read_token_types
 from lab.data.shaped import plan_for
-from lab.data.shards import TokenStore, read_manifests
+from lab.data.shards import TokenStore
 from lab.data.tokenizer import load_tokenizer, special_ends
-from lab.errors import DataError
 from lab.evidence.weights import ByEvidence
 from lab.launch import exchange
 from lab.masks import WindowMask
@@ -103,20 +101,6 @@ class PackedData(lightning.LightningDataModule):
         self.n_streams: int = experiment.train.n_packs
         self.states: dict[int, np.ndarray] = {}
 
-    def check_prepared(self) -> None:
-        """Refuse a corpus that must be prepared first; every process checks, so that none waits for the others.
-
-        Raises: DataError.
-        """
-        if self.config.embedded:
-            return
-        read_manifests(shard_folder(self.config))
-        if not is_prepared(self.config):
-            if getattr(self.config.corpus, "path", None):
-                open_corpus(self.config)  # raises where the path is wrong
-            rule = f"not prepared in {shard_folder(self.config)}; run python -m lab.prepare with the same config first"
-            raise DataError(f"data.corpus.name={self.config.corpus.name}: {rule}")
-
     def prepare_data(self) -> None:
         """Prepare an embedded corpus; any other must have been prepared. Then check names, sizes and manifests.
 
@@ -124,7 +108,7 @@ class PackedData(lightning.LightningDataModule):
 
         Raises: DataError.
         """
-        self.check_prepared()
+        check_prepared(self.config)
         if not is_prepared(self.config):
             prepare(self.config, workers=len(os.sched_getaffinity(0)))
         index_documents(shard_folder(self.config), self.segment_window())

@@ -59,6 +59,22 @@ def shard_folder(config: DataConfig) -> Path:
     return Path(config.folder) / config.shard_name
 
 
+def check_prepared(config: DataConfig) -> None:
+    """Refuse a corpus that must be prepared first; every process checks, so that none waits for the others.
+
+    Raises: DataError.
+    """
+    if config.embedded:
+        return
+    folder = shard_folder(config)
+    shards.read_manifests(folder)
+    if not is_prepared(config):
+        if getattr(config.corpus, "path", None):
+            open_corpus(config)  # raises where the path is wrong
+        rule = f"not prepared in {folder}; run python -m lab.prepare with the same config first"
+        raise DataError(f"data.corpus.name={config.corpus.name}: {rule}")
+
+
 def is_prepared(config: DataConfig) -> bool:
     """Return whether every task of the corpus is done: prepared.json exists, and so does every shard.
 

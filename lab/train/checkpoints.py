@@ -33,6 +33,7 @@ from safetensors import SafetensorError, safe_open
 
 from lab.errors import CheckpointError, first_line
 from lab.files import FileEntry, entries_of, file_fault, manifest_of, publish_folder, read_object, remove, write_json
+from lab.train.state import check
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -42,7 +43,6 @@ STATE, COUNTS, MANIFEST = "state.ckpt", "counts.npz", "manifest.json"
 WEIGHTS, OPTIMIZER = "weights", "optimizer"  # beginnings of the names of the files that hold tensors
 CONSUMED = "consumed_tokens"
 TEMPORARY, UNTRAINED = ".writing", "untrained.json"
-NEEDED = (CONSUMED, "step", "schedule", "data", "recording", "final", "shared")  # of a state that a run continues from
 SHARDING = "DCP_SHARDING_INFO"  # entry of a file's header: the place of each shard in its tensor
 
 
@@ -196,17 +196,17 @@ def open_checkpoint(folder: Path) -> Checkpoint:
     return found
 
 
-def read_state(checkpoint: Checkpoint, needed: Collection[str] = ()) -> dict[str, Any]:
+def read_state(checkpoint: Checkpoint, *, whole: bool = False) -> dict[str, Any]:
     """Read a checkpoint's state.ckpt without running code from it.
 
-    Raises: CheckpointError, also where it lacks something that is needed.
+    Raises: CheckpointError; of a `whole` state also where a part is missing or has another form.
     """
     import torch
 
     with refusing(checkpoint.state):
         state = torch.load(checkpoint.state, map_location="cpu", weights_only=True, mmap=True)
-        if missing := [name for name in needed if name not in state]:
-            raise ValueError(f"it holds no {', '.join(missing)}")
+        if whole:
+            check(state)
         return dict(state)
 
 
@@ -234,7 +234,8 @@ def read_weights_of(checkpoint: Checkpoint) -> dict[str, Tensor]:
 
     Raises: CheckpointError.
     """
-    shared = read_state(checkpoint, ["shared"])["shared"]
+    with refusing(checkpoint.state):
+        shared = read_state(checkpoint)["shared"]
     read = read_parameters(checkpoint)
     return read | {name: read[first] for name, first in shared.items()}
 

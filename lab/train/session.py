@@ -28,6 +28,7 @@ from torch import distributed
 from lab.command import FAILED, STOPPED, show
 from lab.config import Experiment, load_experiment
 from lab.data.module import PackedData, to_batch
+from lab.data.preparation import check_prepared
 from lab.errors import ConfigError, first_line
 from lab.launch import Launch, exchange, find_launch, set_threads
 from lab.loading import start_from
@@ -99,7 +100,7 @@ def run_experiment(
             threads = set_threads(train.threads or (start.folder.threads() if resume else None), launch)
             start = replace(start, experiment=with_precision(experiment, launch, resume=resume))
             run = assemble(start)
-            run.data.check_prepared()
+            check_prepared(experiment.data)
             if launch.is_first:
                 run.data.prepare_data()
                 start_folder(start, run.data, threads, restart=restart)
@@ -134,7 +135,7 @@ def profile_experiment(experiment: Experiment, folder: Path | None) -> int:
     set_threads(experiment.train.threads, launch)
     experiment = with_precision(experiment, launch, resume=True)
     run = assemble(Start(experiment, launch), PyTorchProfiler(path, "profile", row_limit=25))
-    run.data.check_prepared()
+    check_prepared(experiment.data)
     run.trainer.fit_loop.epoch_loop.max_steps = 6
     run.fit()
     if launch.is_first:
@@ -156,7 +157,7 @@ def with_precision(experiment: Experiment, launch: Launch, *, resume: bool) -> E
     if device_for(train.accelerator, "train.accelerator").type != "cpu":
         return experiment
     data = PackedData(experiment)
-    data.check_prepared()
+    check_prepared(experiment.data)
     chosen: Any = None  # of the first process
     if launch.is_first:
         data.prepare_data()

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from lab.command import show
-from lab.config import Experiment, load_experiment
+from lab.config import Experiment
 from lab.data.module import PackedData
 from lab.data.preparation import digest_of_data, shard_folder, summarise
 from lab.data.selecting import read_token_types, result_file
@@ -34,14 +34,13 @@ from lab.positions.rope import base_warning
 from lab.probe.needles import KEPT, text_to_keep
 from lab.source import tokenizer_of
 from lab.train import checkpoints
-from lab.train.arms import changes
+from lab.train.beginning import RESTART, check_run
 from lab.train.checkpoints import Checkpoint
 from lab.train.environment import choose_backend, choose_compile, describe_environment, device_for
 from lab.train.folder import RunFolder
 
 WEIGHT_BYTES = 12  # the weight and AdamW's two moments, float32 each
 POSITION_BYTES = 32  # of counts.npz: lengths, f, supervised and its f
-RESTART = "begin anew with --restart, which moves this folder aside and deletes nothing"
 
 
 @dataclass(frozen=True)
@@ -68,6 +67,7 @@ def own_run(experiment: Experiment) -> Iterator[None]:
     Raises: InUse, ConfigError where the folder cannot be made.
     """
     path = experiment.run.path
+    had_parent = path.parent.exists()
     with writing(f"run.folder={experiment.run.folder}", "folder"):
         path.mkdir(parents=True, exist_ok=True)
     try:
@@ -78,6 +78,8 @@ def own_run(experiment: Experiment) -> Iterator[None]:
     finally:
         with suppress(OSError):
             path.rmdir()  # nothing was written
+            if not had_parent:
+                path.parent.rmdir()
 
 
 def find_start(experiment: Experiment, launch: Launch, *, resume: bool) -> Checkpoint | None:
@@ -87,20 +89,8 @@ def find_start(experiment: Experiment, launch: Launch, *, resume: bool) -> Check
         can be resumed.
     """
     folder = RunFolder(experiment.run.path)
-    if not folder.holds_records():
-        return None  # a new run, or one that ended before it trained
-    if not resume:
-        raise CheckpointError(
-            f"run.name={experiment.run.name}: {folder.path} already holds a run; continue with --resume, {RESTART}, or "
-            "choose another --run.name"
-        )
-    config = folder.path / "config.yaml"
-    if not config.is_file():
-        raise CheckpointError(f"{config}: is missing, and nothing tells what was trained; restore it, or {RESTART}")
-    differ = changes(load_experiment(config).to_dict(), experiment.to_dict())
-    remedy = "set it back, or choose another --run.name"
-    if faults := [f"{key}={new}: the run was started with {old}; {remedy}" for key, old, new in differ]:
-        raise ConfigError(*faults)
+    if not check_run(experiment, resume=resume):
+        return None
     if not launch.is_first:
         return None
     found, passed = checkpoints.newest(folder.checkpoints)
@@ -110,7 +100,7 @@ def find_start(experiment: Experiment, launch: Launch, *, resume: bool) -> Check
     for line in passed:
         show(line, error=True)
     if found is not None:
-        checkpoints.read_state(found, checkpoints.NEEDED)  # or some part of the run would begin anew
+        checkpoints.read_state(found, whole=True)  # or some part of the run would begin anew
     return found
 
 
