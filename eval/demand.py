@@ -95,7 +95,8 @@ def report(request: Request) -> Found:
     profiles = profiles_of(counts)
     with_evidence = profiles["g"].sum().item()
     evidence = asdict(experiment.evidence)
-    head = {"metric": "counted", "tokens": counts.tokens, "targets": counts.targets, "with_evidence": with_evidence}
+    sums = {"tokens": counts.tokens, "targets": counts.targets, "with_evidence": with_evidence}
+    head = {"metric": "counted", **sums, "evidence": evidence}
     method = ", ".join(f"{name} {value}" for name, value in evidence.items()).removeprefix("method ")
     summary = (
         f"{counts.tokens:,} tokens read, {counts.targets:,.0f} targets, {with_evidence:,.0f} "
@@ -106,9 +107,8 @@ def report(request: Request) -> Found:
     picture = (request.folder or Path("runs")) / f"demand-{name}.png" if request.plots else None
     if picture is not None:
         draw.save(chart(profiles, f"{name}: {summary}"), picture)
-    found = [{**head, "evidence": evidence}, *({"metric": "demand", **row} for row in rows.to_dict("records"))]
-    text = f"{summary}\n{as_text(rows)}"
-    return save(Found(text, found, picture=picture), request.folder, f"demand-{name}")
+    found = [head, *({"metric": "demand", **row} for row in rows.to_dict("records"))]
+    return save(Found(f"{summary}\n{as_text(rows)}", found, picture=picture), request.folder, f"demand-{name}")
 
 
 def count(place: Path, options: DemandOptions, given: Mapping[str, Any]) -> tuple[Experiment, SavedCounts]:
