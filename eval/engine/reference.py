@@ -51,7 +51,7 @@ def store_scores(config: DataConfig, model: Path, *, gain: bool) -> None:
     store, window = TokenStore.open(folder, "train"), config.window
     store_numbers(store, "loss", lambda shard: losses_of(subject, shard, window, window).astype(np.float16))
     if gain:
-        store_numbers(store, "gain", lambda shard: least_contexts(subject, shard, window))
+        store_numbers(store, f"gain-{window}", lambda shard: least_contexts(subject, shard, window))
 
 
 def least_contexts(subject: Subject, shard: Shard, window: int) -> np.ndarray:

@@ -1,7 +1,7 @@
 """Numbers of training tokens that are stored beside the shards: evidence distances, and losses of a reference model.
 
     asked   the distance to the token that a token copies (lab.evidence.asked), 0 where it copies none
-    gain    the least context that a reference model needs (lab.evidence.gain)
+    gain    the least context that a reference model needs in a window (lab.evidence.gain)
     loss    its nats, float16
 
 A hidden file of each shard's folder holds those of the training split. Its name has a part of the hash of the tokens,
@@ -42,12 +42,12 @@ def path_of(shard: Shard, kind: str) -> Path:
     return shard.folder / f".{kind}-{shard.split}-{digest}.npy"
 
 
-def numbers_of(store: TokenStore, kind: str, setting: str) -> TokenStore:
+def numbers_of(store: TokenStore, kind: str, setting: str, window: int) -> TokenStore:
     """Open the numbers of a split's tokens, which are read as the tokens are; `setting` needs them.
 
     Raises: DataError where there are none.
     """
-    paths = [path_of(shard, kind) for shard in store.shards]
+    paths = [path_of(shard, f"gain-{window}" if kind == "gain" else kind) for shard in store.shards]
     if missing := [path for path in paths if not path.exists()]:
         remedy = f"run python -m eval.demand CONFIG {STORED_BY[kind]}"
         raise DataError(f"{setting}={kind}: is not stored in {missing[0]}; {remedy}")

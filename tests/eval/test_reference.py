@@ -114,7 +114,7 @@ def test_stored_contexts_are_the_least_by_one_pass_for_each_target(place):
     data = data_of(place)
     decoder = open_model(place / "runs" / "reference").decoder
     (shard,) = data.store.shards
-    stored = np.load(path_of(shard, "gain"))
+    stored = np.load(path_of(shard, "gain-96"))
     long = int(np.argmax(np.diff(shard.ends) > 96)) + 1  # of two pieces
     different, close = set(), 0
     for document in (0, long):
@@ -144,7 +144,7 @@ def test_a_run_counts_the_stored_contexts(place):
     run = lab.open_run(place / "runs" / "gain")
     data = data_of(place, "--evidence.method=gain")
     (shard,) = data.store.shards
-    stored = np.load(path_of(shard, "gain"))
+    stored = np.load(path_of(shard, "gain-96"))
     expected = np.zeros(96)
     for stream in range(data.n_streams):
         for _, pack in zip(range(40 // data.n_streams), data.stream(stream), strict=False):
@@ -160,3 +160,9 @@ def test_other_tokens_than_those_of_training_have_none():
     row = np.zeros(5, dtype=np.int64)
     with refused("evidence.method=gain: is stored for training tokens alone", error=ConfigError):
         Gain().distances(row, row, [5])
+
+
+def test_contexts_in_another_window_are_refused(place):
+    data = PackedData(load(*settings_of(place, "any"), *UNPROBED, "--evidence.method=gain", "--data.window=64"))
+    with refused("evidence.method=gain: is not stored in ", error=DataError):
+        data.prepare_data()
