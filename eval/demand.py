@@ -12,7 +12,8 @@ data.corpus.path takes it; its window and its BPE are those of configs/cpu_stdli
     python -m eval.demand runs/cpu_demo
     python -m eval.demand essays.txt --data.window=512 --data.tokenizer.vocab_size=2048
 
---score=MODEL also stores the model's loss of every training token beside the shards, for weights.control=loss:
+--score=MODEL also stores the model's loss of every training token beside the shards, for weights.control=loss. With
+--evidence=gain it also stores the least context that the model needs, in up to four passes for each octave of context:
 
     python -m eval.demand configs/cpu_demo.yaml --score=runs/reference
 
@@ -35,7 +36,7 @@ import pandas as pd
 from annotated_types import Ge, Le
 
 from eval.engine.command import Form, Request, run
-from eval.engine.reference import store_losses
+from eval.engine.reference import store_scores
 from eval.engine.rows import Found, save, to_text
 from lab import draw
 from lab.analysis import Run
@@ -71,7 +72,8 @@ class DemandOptions(Section):
     evidence: str | None = None
     """Evidence method, NAME or NAME:parameter=value,...; left out, that of the settings."""
     score: PathText | None = None
-    """Model whose losses of all training tokens are stored beside the shards, for weights.control=loss."""
+    """Model whose losses of all training tokens are stored beside the shards, for weights.control=loss; with
+    evidence.method=gain the contexts that it needs, too."""
 
 
 def report(request: Request) -> Found:
@@ -93,7 +95,8 @@ def report(request: Request) -> Found:
     profiles = profiles_of(counts)
     with_evidence = profiles["g"].sum().item()
     evidence = asdict(experiment.evidence)
-    head = {"metric": "counted", "tokens": counts.tokens, "targets": counts.targets, "with_evidence": with_evidence}
+    sums = {"tokens": counts.tokens, "targets": counts.targets, "with_evidence": with_evidence}
+    head = {"metric": "counted", **sums, "evidence": evidence}
     method = ", ".join(f"{name} {value}" for name, value in evidence.items()).removeprefix("method ")
     summary = (
         f"{counts.tokens:,} tokens read, {counts.targets:,.0f} targets, {with_evidence:,.0f} "
@@ -104,9 +107,8 @@ def report(request: Request) -> Found:
     picture = (request.folder or Path("runs")) / f"demand-{name}.png" if request.plots else None
     if picture is not None:
         draw.save(chart(profiles, f"{name}: {summary}"), picture)
-    found = [{**head, "evidence": evidence}, *({"metric": "demand", **row} for row in rows.to_dict("records"))]
-    text = f"{summary}\n{as_text(rows)}"
-    return save(Found(text, found, picture=picture), request.folder, f"demand-{name}")
+    found = [head, *({"metric": "demand", **row} for row in rows.to_dict("records"))]
+    return save(Found(f"{summary}\n{as_text(rows)}", found, picture=picture), request.folder, f"demand-{name}")
 
 
 def count(place: Path, options: DemandOptions, given: Mapping[str, Any]) -> tuple[Experiment, SavedCounts]:
@@ -124,7 +126,7 @@ def count(place: Path, options: DemandOptions, given: Mapping[str, Any]) -> tupl
     if is_text or (options.score and experiment.data.embedded and not is_prepared(experiment.data)):
         prepare(experiment.data, workers=len(os.sched_getaffinity(0)))
     if options.score is not None:
-        store_losses(experiment.data, Path(options.score))
+        store_scores(experiment.data, Path(options.score), gain="gain" in experiment.stored)
     data.prepare_data()
     data.setup("fit")
     counting = Counting(experiment.reach, experiment.position.distance)

@@ -1,4 +1,4 @@
-"""A reference model's losses of all training tokens, stored beside the shards for weights.control: loss.
+"""A reference model's losses of all training tokens, stored beside the shards, and the contexts that it needs.
 
 Documents are cut every data.window tokens as in mode natural; a token's loss, in nats, is that after the tokens of its
 piece before it. The first token of a document has none, 0. One reference is stored for a corpus: .reference.json names
@@ -14,7 +14,8 @@ import numpy as np
 import torch
 from torch.nn.utils.rnn import pad_sequence
 
-from eval.engine.subject import Subject, as_subject
+from eval.engine.sliding import windows
+from eval.engine.subject import Subject, as_subject, doublings
 from lab.command import Bar
 from lab.data.config import DataConfig
 from lab.data.labels import store_numbers
@@ -23,6 +24,7 @@ from lab.data.shards import Shard, TokenStore
 from lab.data.tokenizer import load_tokenizer, vocabulary_hash
 from lab.errors import DataError
 from lab.evidence.base import IGNORE
+from lab.evidence.gain import FIRST, TOLERANCE
 from lab.files import read_object, write_json
 from lab.loading import open_model
 from lab.train.environment import device_for
@@ -31,8 +33,8 @@ RECORD = ".reference.json"
 AT_ONCE = 16_384  # tokens of a batch, padding included
 
 
-def store_losses(config: DataConfig, model: Path) -> None:
-    """Score the shards that are not scored yet.
+def store_scores(config: DataConfig, model: Path, *, gain: bool) -> None:
+    """Score the shards that are not scored yet: losses, and with `gain` the least contexts of lab.evidence.gain.
 
     Raises: LabError, also for a model with another vocabulary, or where another model's losses are stored.
     """
@@ -42,27 +44,53 @@ def store_losses(config: DataConfig, model: Path) -> None:
     if vocabulary_hash(subject.tokenizer) != vocabulary_hash(load_tokenizer(folder)):
         raise DataError(f"--score={model}: has another vocabulary than {folder}; score with a model trained on it")
     record = {"model": subject.model.name, "weights": subject.weights, "window": config.window}
-    remedy = f"delete it and every .loss-* of {folder}"
+    remedy = f"delete it and every .loss-* and .gain-* of {folder}"
     if (folder / RECORD).exists() and read_object(folder / RECORD, DataError, remedy) != record:
         raise DataError(f"--score={model}: {folder / RECORD} names another model or window; to replace it, {remedy}")
     write_json(folder / RECORD, record)
-    store_numbers(TokenStore.open(folder, "train"), "loss", lambda shard: losses_of(subject, shard, config.window))
+    store, window = TokenStore.open(folder, "train"), config.window
+    store_numbers(store, "loss", lambda shard: losses_of(subject, shard, window, window).astype(np.float16))
+    if gain:
+        store_numbers(store, f"gain-{window}", lambda shard: least_contexts(subject, shard, window))
 
 
-def losses_of(subject: Subject, shard: Shard, window: int) -> np.ndarray:
-    """Compute the loss of every token of a shard: float16 (tokens,)."""
+def least_contexts(subject: Subject, shard: Shard, window: int) -> np.ndarray:
+    """Find the least context that each token of a shard needs, 0 where FIRST tokens suffice: int32 (tokens,)."""
+    most = losses_of(subject, shard, window, window) + TOLERANCE
+    begins = np.repeat([0, *shard.ends[:-1]], np.diff(shard.ends, prepend=0))
+    out = (np.arange(len(most)) - begins - 1) % window + 1  # the whole context, of all but first tokens
+    waiting = np.ones(len(most), dtype=np.bool_)
+    for context in doublings(FIRST, window - 1):
+        suffices = waiting & (losses_of(subject, shard, window, context, waiting) <= most)
+        out[suffices] = np.minimum(out[suffices], context) if context > FIRST else 0
+        waiting &= ~suffices
+    return out.astype(np.int32)
+
+
+def losses_of(
+    subject: Subject, shard: Shard, window: int, context: int, wanted: np.ndarray | None = None
+) -> np.ndarray:
+    """Compute the loss of every token of a shard after at most `context` tokens of its piece: float32 (tokens,).
+
+    A pass that scores none of the tokens that are `wanted` is left out.
+    """
     bounds = pairwise([0, *shard.ends.tolist()])
     pieces = [(at, min(at + window, end - 1)) for begin, end in bounds for at in range(begin, end - 1, window)]
-    pieces.sort(key=lambda piece: piece[0] - piece[1])  # the longest first
-    out = np.zeros(len(shard.tokens), dtype=np.float16)
+    steps = [(at, each) for at, stop in pieces for each in windows(stop + 1 - at, context + 1, max(1, context // 4))]
+    passes = [(at + begin, at + end, at + first) for at, (begin, end, first) in steps]
+    passes = [each for each in passes if wanted is None or wanted[each[2] : each[1]].any()]
+    passes.sort(key=lambda each: each[0] - each[1])  # the longest first
+    out = np.zeros(len(shard.tokens), dtype=np.float32)
     text = torch.from_numpy(shard.tokens.astype(np.int64))
-    with Bar(total=len(pieces), desc="score", unit="piece") as bar:
-        while bar.n < len(pieces):
-            longest = pieces[bar.n][1] - pieces[bar.n][0]
-            rows = pieces[bar.n : bar.n + max(1, AT_ONCE // longest)]
-            tokens = pad_sequence([text[start:stop] for start, stop in rows], batch_first=True)
-            targets = pad_sequence([text[start + 1 : stop + 1] for start, stop in rows], True, IGNORE)
-            for (start, stop), losses in zip(rows, subject.losses(tokens, targets).cpu().numpy(), strict=True):
-                out[start + 1 : stop + 1] = losses[: stop - start]
+    with Bar(total=len(passes), desc=f"score, {context} tokens", leave=False) as bar:
+        while bar.n < len(passes):
+            longest = passes[bar.n][1] - passes[bar.n][0] - 1
+            rows = passes[bar.n : bar.n + max(1, AT_ONCE // longest)]
+            tokens = pad_sequence([text[begin : end - 1] for begin, end, _ in rows], batch_first=True)
+            targets = torch.full_like(tokens, IGNORE)
+            for target, (begin, end, first) in zip(targets, rows, strict=True):
+                target[first - 1 - begin : end - 1 - begin] = text[first:end]
+            for (begin, end, first), losses in zip(rows, subject.losses(tokens, targets).cpu().numpy(), strict=True):
+                out[first:end] = losses[first - 1 - begin : end - 1 - begin]
             bar.update(len(rows))
     return out

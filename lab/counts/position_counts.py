@@ -116,13 +116,16 @@ class PositionCounts:
     def add_evidence(self, evidence: IntArray, demand: IntArray) -> None:
         """Add scored targets by evidence distance, and the sums of their weights (lab.counts.demand.by_distance).
 
-        Shapes: int64, at most (max_len,).
+        The distance max_len, of the target after a whole window from its first token, counts as max_len - 1.
+
+        Shapes: int64, at most (max_len + 1,).
         Raises: DataError for a longer distance.
         """
-        if len(evidence) > self.max_len:
-            raise DataError(f"evidence distance={len(evidence) - 1}: must be below max_len={self.max_len}")
-        self.evidence[: len(evidence)] += evidence
-        self.demand[: len(demand)] += demand
+        if len(evidence) > self.max_len + 1:
+            raise DataError(f"evidence distance={len(evidence) - 1}: must be at most max_len={self.max_len}")
+        for counts, found in ((self.evidence, evidence), (self.demand, demand)):
+            counts[: len(found)] += found[: self.max_len]
+            counts[-1] += found[self.max_len :].sum()
 
     def add_positions(self, position_ids: Any, doc_ids: Any, mask: str = "document") -> None:
         """Add one row of tokens with any ids, under a mask; doc_ids below 0 are padding and are not counted.

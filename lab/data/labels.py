@@ -1,7 +1,8 @@
 """Numbers of training tokens that are stored beside the shards: evidence distances, and losses of a reference model.
 
     asked   the distance to the token that a token copies (lab.evidence.asked), 0 where it copies none
-    loss    nats of a reference model, float16 (eval.engine.reference)
+    gain    the least context that a reference model needs in a window (lab.evidence.gain)
+    loss    its nats, float16
 
 A hidden file of each shard's folder holds those of the training split. Its name has a part of the hash of the tokens,
 so that the numbers of other tokens are not read. Labels of asked come from generating the documents again, whose
@@ -28,7 +29,11 @@ from lab.errors import DataError
 from lab.files import write_atomic
 
 IntArray = npt.NDArray[np.int64]
-STORED_BY = {"asked": "--evidence=asked", "loss": "--score=MODEL"}  # options of eval.demand
+STORED_BY = {
+    "asked": "--evidence=asked",
+    "gain": "--evidence=gain --score=MODEL",
+    "loss": "--score=MODEL",
+}  # options of eval.demand
 
 
 def path_of(shard: Shard, kind: str) -> Path:
@@ -37,12 +42,12 @@ def path_of(shard: Shard, kind: str) -> Path:
     return shard.folder / f".{kind}-{shard.split}-{digest}.npy"
 
 
-def numbers_of(store: TokenStore, kind: str, setting: str) -> TokenStore:
+def numbers_of(store: TokenStore, kind: str, setting: str, window: int) -> TokenStore:
     """Open the numbers of a split's tokens, which are read as the tokens are; `setting` needs them.
 
     Raises: DataError where there are none.
     """
-    paths = [path_of(shard, kind) for shard in store.shards]
+    paths = [path_of(shard, f"gain-{window}" if kind == "gain" else kind) for shard in store.shards]
     if missing := [path for path in paths if not path.exists()]:
         remedy = f"run python -m eval.demand CONFIG {STORED_BY[kind]}"
         raise DataError(f"{setting}={kind}: is not stored in {missing[0]}; {remedy}")
@@ -88,7 +93,7 @@ def labels_of(shard: Shard, config: DataConfig, tokenizer: Tokenizer) -> npt.NDA
 def distances_to_copied(ids: IntArray, ends: IntArray, copies: Iterable[tuple[int, int, int]]) -> IntArray:
     """Compute the distance from each token to the one that it copies, 0 where it copies none.
 
-    `copies` are rising parts of the text, each with its beginning, its end, and the end of what it copies. A token
+    `copies` are parts of the text, each with its beginning, its end, and the end of what it copies. A token
     belongs to the part that its last character lies in, and copies the token that ends as far before the copied end.
 
     Shapes: `ids`, `ends` of the tokens in characters, rising (tokens,); the distances (tokens,).
@@ -99,13 +104,11 @@ def distances_to_copied(ids: IntArray, ends: IntArray, copies: Iterable[tuple[in
         [0, 0, 0, 0, 3]
     """
     out = np.zeros(len(ids), dtype=np.int64)
-    parts = np.array([*copies], dtype=np.int64).reshape(-1, 3)
-    if not len(parts):
-        return out
-    begins, stops, earlier = parts.T
-    number = np.minimum(np.searchsorted(stops, ends), len(parts) - 1)
-    places = np.searchsorted(ends, earlier[number] - (stops[number] - ends))
-    same = (ends > begins[number]) & (ends <= stops[number])
-    same &= (ends[places] == earlier[number] - (stops[number] - ends)) & (ids[places] == ids)
-    out[same] = (np.arange(len(ids)) - places)[same]
+    place_of = {end: place for place, end in enumerate(ends.tolist())}
+    for begin, stop, earlier in copies:
+        first, beyond = np.searchsorted(ends, (begin, stop), side="right").tolist()
+        for place in range(first, beyond):
+            copied = place_of.get(earlier - stop + int(ends[place]))
+            if copied is not None and ids[copied] == ids[place]:
+                out[place] = place - copied
     return out

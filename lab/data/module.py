@@ -134,7 +134,8 @@ class PackedData(lightning.LightningDataModule):
 
         Raises: DataError for any that are not stored.
         """
-        return {kind: numbers_of(self.store, kind, setting) for kind, setting in self.experiment.stored.items()}
+        needed, window = self.experiment.stored, self.config.window
+        return {kind: numbers_of(self.store, kind, setting, window) for kind, setting in needed.items()}
 
     @cached_property
     def plan(self) -> Plan | None:

@@ -14,6 +14,7 @@ section 2, Figure 1a). At any window L, over 80% of the position mass is at i <=
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 from collections.abc import Hashable, Iterator
@@ -44,6 +45,7 @@ SENTENCE_PHRASES = (1, 4)
 NEEDLE_TOKENS = 8  # tokens of a needle beside its number's digits: a word, a stop or a space is one each
 QUESTION_TOKENS = 17  # of the question, the answer's first words and its full stop
 TASK_TOKENS = 31
+BREAK = "\n\n"  # between sections
 Piece = tuple[str, Hashable]  # a text and its origin, which its copies share; None for what is no copy and has none
 
 
@@ -100,22 +102,23 @@ class SyntheticText:
         at = 0
         for text, origin in self.pieces(index):
             at += len(text)
+            if text == BREAK:
+                ends.clear()
             if origin in ends:
                 yield at - len(text), at, ends[origin]
             if origin is not None:
                 ends[origin] = at
 
     def pieces(self, index: int) -> Iterator[Piece]:
-        """Generate document `index` piece by piece; copies of a word are in its section."""
+        """Generate document `index` piece by piece; an origin is that of its section alone."""
         rng = np.random.default_rng([self.corpus.seed, index])
         length = self.corpus.median_tokens * np.exp(rng.normal(0.0, self.corpus.log_std))
         n_sections = max(1, math.ceil(length / self.corpus.section_tokens))
         for k in range(n_sections):
             if k:
-                yield "\n\n", None
+                yield BREAK, None
             may_ask = k == n_sections - 1 or self.corpus.asks == "every"
-            for text, origin in self.section(rng, length / n_sections, has_task=k == 0, may_ask=may_ask):
-                yield text, None if origin is None else (k, origin)
+            yield from self.section(rng, length / n_sections, has_task=k == 0, may_ask=may_ask)
 
     def section(self, rng: np.random.Generator, length: float, has_task: bool, may_ask: bool) -> list[Piece]:
         """Generate about `length` tokens of filler; if it may ask and has room, a question about numbers in it follows.
@@ -142,9 +145,8 @@ class SyntheticText:
 
     def filler(self, index: int, n_tokens: int) -> str:
         """Generate about `n_tokens` tokens of filler, without magic numbers or questions."""
-        return "".join(
-            text for text, _ in joined(self.sentences(np.random.default_rng([self.corpus.seed, index]), n_tokens))
-        )
+        rng = np.random.default_rng([self.corpus.seed, index])
+        return "".join(text for text, _ in joined(self.sentences(rng, n_tokens)))
 
     def sentences(self, rng: np.random.Generator, n_tokens: int) -> list[list[Piece]]:
         """Generate filler sentences of about `n_tokens` words and stops together.
@@ -153,7 +155,7 @@ class SyntheticText:
         """
         text: list[Piece] = []  # all words so far, from which quotes are taken
         phrases: list[list[Piece]] = []
-        drawn = 0
+        drawn = itertools.count()
         out: list[list[Piece]] = []
         left = n_tokens
         while left > 1:
@@ -171,8 +173,7 @@ class SyntheticText:
                         words = self.lexicon[rng.integers(0, self.corpus.words, n_words)].tolist()
                         for place in np.flatnonzero(rng.random(n_words) < self.corpus.number_prob):
                             words[place] = draw_numbers(rng, 1, self.corpus.digits)[0]
-                        phrase = [(f" {word}", drawn + k) for k, word in enumerate(words)]
-                        drawn += n_words
+                        phrase = [(f" {word}", next(drawn)) for word in words]
                         phrases.append(phrase)
                     sentence = sentence + phrase
             # a number is a space and digits

@@ -6,10 +6,11 @@ from pydantic import Field
 
 from lab.evidence.asked import Asked
 from lab.evidence.base import Evidence
+from lab.evidence.gain import Gain
 from lab.evidence.repeat import Repeat
 from lab.evidence.suffix import Suffix
 
-EVIDENCE_METHODS: dict[str, type[Evidence]] = {"repeat": Repeat, "suffix": Suffix, "asked": Asked}
+EVIDENCE_METHODS: dict[str, type[Evidence]] = {"repeat": Repeat, "suffix": Suffix, "asked": Asked, "gain": Gain}
 
 if TYPE_CHECKING:
     EvidenceConfig: TypeAlias = Evidence

@@ -56,10 +56,8 @@ class ByEvidence(Section):
 
     def outside(self, distances: IntArray) -> Flags:
         """Find the distances outside the intervals; 0, no evidence, is never outside."""
-        inside = distances == 0
-        for low, high in self.keep:
-            inside |= (distances >= low) & (distances <= high)
-        return ~inside
+        inside = [(distances >= low) & (distances <= high) for low, high in ((0, 0), *self.keep)]
+        return ~np.any(inside, axis=0)
 
     def dropped(
         self, distances: IntArray, scored: Flags, generator: np.random.Generator, losses: np.ndarray | None = None
@@ -75,12 +73,10 @@ class ByEvidence(Section):
         if self.control == "loss":
             assert losses is not None, "read beside the shards"
             places = of_equal_loss(places, losses, scored, generator)
-        elif self.control != "none" and len(places):
-            eligible = scored
-            if self.control == "near":
-                low, high = self.keep[0]
-                eligible = scored & (distances >= max(low, 1)) & (distances <= high)
-            others = np.flatnonzero(eligible)
+        elif self.control != "none":
+            low, high = self.keep[0]
+            nearer = (distances >= max(low, 1)) & (distances <= high)
+            others = np.flatnonzero(scored & nearer if self.control == "near" else scored)
             places = generator.choice(others, min(len(places), len(others)), replace=False)
         out[places] = True
         return out
