@@ -295,7 +295,7 @@ def test_recall_is_a_table_of_its_own(tmp_path, capsys):
     assert "gain from evidence" in out
     assert "0.75" in out
     assert "natural reach" in out
-    assert "88.5 (70 to " in out
+    assert "88.5 (70 or more), n=80" in out
 
 
 @pytest.mark.parametrize(
