@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
@@ -42,6 +42,8 @@ DEMAND = "demand+1"
 COLUMNS = ("f", DEMAND, "tokens", "window", "theta", "section")  # of two that cannot be told apart, the first is kept
 SETTINGS = {"window": "data.window", "theta": "model.theta", "section": "data.corpus.section_tokens"}
 REACH = ("reach", "reach_low", "reach_high", "f_at_reach")
+NATURAL = {"reach": "natural_reach", "first_distance": "natural_first", "last_distance": "natural_last"}
+NATURAL |= {"f_at_reach": "f_at_natural_reach"}
 RESAMPLES = 1000  # of whole runs, from which limits are taken
 FORMS = {"reach": ",.1f", "log likelihood": ".2f"}
 FORMS |= dict.fromkeys(("f at reach", "least f", "most f"), ",.0f")
@@ -52,6 +54,8 @@ FORMS |= dict.fromkeys(("coefficient", "low", "high", "all less it", "from", "to
 class ReachOptions(Section):
     """Options of this command."""
 
+    of: Literal["reach", "natural_reach"] = "reach"
+    """What is explained: how far numbers are found, or natural reach (eval.recall)."""
     at: Positive | None = None
     """Distance in tokens at which f is read; left out, half of the smallest window."""
     last: bool = False
@@ -71,7 +75,7 @@ def analyse(request: Request) -> Found:
         runs = read_runs(places)
         settings = {name: run.settings for name, run in runs.items()}
         distance = options.at or min(int(each["data.window"]) for each in settings.values()) // 2
-        every = read_points(runs, distance, last=options.last)
+        every = read_points(runs, distance, options)
     known = every[every["f"] > 0].reset_index(drop=True)
     points = known[np.isfinite(known["low"])].reset_index(drop=True) if options.reached else known
     if points.empty:
@@ -114,8 +118,8 @@ def regression_text(table: pd.DataFrame, model: Regression, fitted: int, faults:
     return "\n".join([*lines, *(f"not in the regression: {column}, {fault}" for column, fault in faults.items())])
 
 
-def read_points(runs: Mapping[str, ProbedRun], distance: int, *, last: bool) -> pd.DataFrame:
-    """Make a row for each probe of reach, or each run's `last`, with f and demand at the distance, nan where unknown.
+def read_points(runs: Mapping[str, ProbedRun], distance: int, options: ReachOptions) -> pd.DataFrame:
+    """Make a row for each probe of reach, or each run's last, with f and demand at the distance, nan where unknown.
 
     `low` and `high` are the bounds of the log of reach: one value where it was measured, the last distance and infinity
     where it is the end, minus infinity and the first distance where it is none.
@@ -124,8 +128,11 @@ def read_points(runs: Mapping[str, ProbedRun], distance: int, *, last: bool) -> 
     rows: list[dict[str, Any]] = []
     for name, each in runs.items():
         about = {"run": name, "arm": arms[name], **{column: each.settings.get(key) for column, key in SETTINGS.items()}}
-        probes = [record for record in each.probes if record.get("first_distance") is not None]
-        for record in probes[-1:] if last else probes:
+        records = each.probes
+        if options.of == "natural_reach":
+            records = [row | {name: row.get(own) for name, own in NATURAL.items()} for row in records]
+        probes = [record for record in records if record.get("first_distance") is not None]
+        for record in probes[-1:] if options.last else probes:
             tokens = record["consumed_tokens"]
             path = each.path / f"counts/{folder_name(tokens)}.npz"
             counts = SavedCounts.read(path) if path.exists() else None

@@ -41,7 +41,8 @@ SHOWN = "position frequency and demand"
 # The columns of the tables; docs/commands.md has their meanings.
 EFFECTIVE = ("effective_length", "threshold", "low", "high", "smooth", "first_length", "f_at_effective_length")
 REACH = ("reach", "reach_low", "reach_high", "f_at_reach", "g_from_reach")
-PROBES = ("consumed_tokens", *EFFECTIVE, *REACH, "held_out_loss", "tests", "protocol", "method")
+NATURAL = ("natural_reach", "natural_reach_low", "natural_reach_high")
+PROBES = ("consumed_tokens", *EFFECTIVE, *REACH, *NATURAL, "held_out_loss", "tests", "protocol", "method")
 LENGTHS = ("consumed_tokens", "length", "tests", "passed", "accuracy", "low", "high", "f", "method")
 DISTANCES = ("consumed_tokens", "distance", "n", "found", "score", "low", "high", "log_prob", "f", "method")
 

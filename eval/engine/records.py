@@ -144,11 +144,13 @@ KINDS = {  # by what kind_of returns
     "distance": Kind("distance", "numbers found", ("needles", "digits", "answer_budget", "haystack")),
     "needles_by_distance": Kind("distance", "numbers found, several in a test", ()),
     "probe": Kind("probe", "{required} of {needles} needles", NEEDLES),
+    "recall": Kind("recall", "gain from evidence", ("evidence", "texts", "window"), "nats"),
 }
 SUMMARY = (  # score, lower and upper limit, first value tested, task, unit
     ("effective_length", "low", "high", "first_length", "effective length at {threshold:g}", "tokens"),
     ("smooth", "smooth_low", "smooth_high", "first_length", "smooth effective length at {threshold:g}", "tokens"),
     ("reach", "reach_low", "reach_high", "first_distance", "reach at {threshold:g}", "tokens"),
+    ("natural_reach", "natural_reach_low", "natural_reach_high", "natural_first", "natural reach", "tokens"),
     ("f_at_effective_length", "", "", "", "f at the effective length", "pairs"),
     ("f_at_reach", "", "", "", "f at the reach", "pairs"),
     ("held_out_loss", "", "", "", "held-out loss", "nats"),
@@ -205,14 +207,17 @@ def read(row: Row) -> Iterator[Row]:
             "evaluation": kind.evaluation,
             "alike": {name: row.get(name) for name in ("protocol", "seed", *kind.alike)},
             "task": kind.task.format_map(row).removesuffix(" none"),
-            "length": row.get({"lines": "asked", "distance": "distance"}.get(kind.evaluation, "length")),
+            "length": row.get(
+                {"lines": "asked", "distance": "distance", "recall": "distance"}.get(kind.evaluation, "length")
+            ),
             "n": row["n"],
             "unit": kind.unit,
         }
-    if kind is not None or not {"effective_length", "reach"} & set(row):
+    if kind is not None or not {"effective_length", "reach", "natural_reach"} & set(row):
         return
-    shared["evaluation"] = "probe" if "effective_length" in row else "distance"
-    shared["alike"] = {name: row.get(name) for name in ("protocol", *NEEDLES[:-1])}  # of no one text or draw of tests
+    shared["evaluation"] = "probe" if "effective_length" in row else "distance" if "reach" in row else "recall"
+    alike = KINDS["recall"].alike if shared["evaluation"] == "recall" else NEEDLES[:-1]  # of no one draw of tests
+    shared["alike"] = {name: row.get(name) for name in ("protocol", *alike)}
     for name, low, high, first, task, unit in SUMMARY:
         score, below = row.get(name), row.get(first)
         if name not in row or (score is None and below is None) or (unit == "pairs" and not score):

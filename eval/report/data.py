@@ -34,6 +34,7 @@ BEYOND = "at least: last distance passed"
 BELOW = "none: first distance failed"
 REACH = ["reach", "reach_low", "reach_high", "first_distance", "last_distance", "f_at_reach", "g_from_reach"]
 LENGTH = ["effective_length", "low", "high", "first_length", "f_at_effective_length", "held_out_loss"]
+LENGTH += ["natural_reach", "natural_reach_low", "natural_reach_high"]
 
 
 SHARE = ["score", "low", "high", "n", "f", "log_prob"]

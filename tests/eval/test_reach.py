@@ -12,7 +12,7 @@ from scipy.stats import CensoredData, norm
 
 from eval.engine.records import read_runs
 from eval.engine.regression import bootstrap, compare, fit, held_out, inflation, measured, separable
-from eval.reach import at_the_reach, bounds, main, read_points
+from eval.reach import ReachOptions, at_the_reach, bounds, main, read_points
 from lab.counts import PositionCounts
 from lab.schema import format_yaml
 from lab.train.folder import RunFolder
@@ -230,6 +230,22 @@ def test_the_command_reads_runs_and_writes_its_tables_and_picture(tmp_path, caps
     assert points["reach"].isna().any()
 
 
+def test_natural_reach_is_explained_in_the_place_of_reach(tmp_path, capsys):
+    paths = [Path(path) for path in write_runs(tmp_path / "runs")]
+    for path in paths:
+        folder = RunFolder(path)
+        records = [*folder.records("probes.jsonl")]
+        ends = {"natural_first": 18.0, "natural_last": 100.0, "f_at_natural_reach": 7}
+        found = zip(records, (None, 40.0, 100.0), strict=True)
+        folder.write_records("probes.jsonl", [row | ends | {"natural_reach": reach} for row, reach in found])
+    points = read_points(read_runs(paths), 64, ReachOptions(of="natural_reach"))
+    assert np.exp(points["low"]).tolist() == pytest.approx([0, 40, 100] * len(paths))
+    assert np.exp(points["high"]).tolist() == pytest.approx([18, 40, np.inf] * len(paths))
+    assert points["f_at_reach"].tolist() == [7] * len(points)
+    assert main([*map(str, paths), "--of=natural_reach", "--at=64"]) == 0
+    assert "reach measured in 8, the end of what was tested in 8, none in 8" in capsys.readouterr().out
+
+
 def test_demand_is_summed_from_the_distance_on_and_unknown_in_older_records(tmp_path, capsys):
     paths = [Path(path) for path in write_runs(tmp_path / "runs")]
     for number, path in enumerate(paths):
@@ -237,7 +253,7 @@ def test_demand_is_summed_from_the_distance_on_and_unknown_in_older_records(tmp_
             with np.load(file) as saved:
                 arrays = {**saved, "g": np.bincount([3, 63, 64, 90], [9, 9, number, 5], minlength=len(saved["f"]))}
             np.savez(file, **arrays)
-    points = read_points(read_runs(paths), 64, last=True)
+    points = read_points(read_runs(paths), 64, ReachOptions(last=True))
     assert points["demand+1"].tolist() == [number + 6 for number in range(len(paths))]
     assert main([*map(str, paths), "--at=64", "--last"]) == 0
     assert "demand+1, " not in capsys.readouterr().out
