@@ -13,6 +13,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -25,55 +26,16 @@ IGNORE = -100  # target of a token that is not scored; the value that torch's ow
 NONE = -1  # at the end of the sequence of a run whose last index has no target
 
 
-@dataclass(frozen=True, kw_only=True)
-class Evidence(Section, ABC):
-    """The parameters of an evidence method, and the distances that it finds."""
-
-    @property
-    @abstractmethod
-    def method(self) -> str:
-        """Name of the method in the config."""
-
-    @abstractmethod
-    def distances(
-        self, tokens: IntArray, targets: IntArray, lengths: Sequence[int], stored: IntArray | None = None
-    ) -> IntArray:
-        """Find the evidence distance of each target of packed runs, in tokens; 0 where there is none.
-
-        `stored` are those of a method that has them beside the shards.
-
-        Shapes: int64 (tokens,), padding after the runs included -> int64 (tokens,).
-        """
-
-
-@dataclass(frozen=True, kw_only=True)
-class Stored(Evidence, ABC):
-    """A method whose distances in whole documents are stored beside the shards, for training tokens alone."""
-
-    def distances(
-        self, tokens: IntArray, targets: IntArray, lengths: Sequence[int], stored: IntArray | None = None
-    ) -> IntArray:
-        """Keep the distances that lie within their run.
-
-        Raises: ConfigError where none are stored.
-        """
-        if stored is None:
-            rule = "is stored for training tokens alone, and these are others"
-            raise ConfigError(f"evidence.method={self.method}: {rule}; use repeat or suffix")
-        visible = np.zeros(len(tokens), dtype=np.int64)
-        visible[: sum(lengths)] = np.concatenate([np.arange(1, length + 1) for length in lengths])
-        return np.where(stored <= visible, stored, 0).astype(np.int64)
-
-
 @dataclass(frozen=True, eq=False)
 class Sequences:
     """The sequences of packed runs, end to end.
 
-    Shapes: `tokens`, one more for each run, NONE where there is none; `ends`, where the sequence of each token ends;
-        `targets`, the place of each target of the runs, int64.
+    Shapes: `tokens`, one more for each run, NONE where there is none; `begins` and `ends`, where the sequence of each
+        token begins and ends; `targets`, the place of each target of the runs, int64.
     """
 
     tokens: IntArray
+    begins: IntArray
     ends: IntArray
     targets: IntArray
 
@@ -85,5 +47,48 @@ class Sequences:
         lasts = targets[stops - 1]
         out = np.insert(tokens[: stops[-1]], stops, np.where(lasts == IGNORE, NONE, lasts))
         numbers = np.arange(len(sizes))
+        begins = np.repeat(stops - sizes + numbers, sizes + 1)
         ends = np.repeat(stops + numbers + (lasts != IGNORE), sizes + 1)
-        return cls(out, ends, np.arange(1, stops[-1] + 1) + np.repeat(numbers, sizes))
+        return cls(out, begins, ends, np.arange(1, stops[-1] + 1) + np.repeat(numbers, sizes))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evidence(Section, ABC):
+    """The parameters of an evidence method, and the distances that it finds."""
+
+    @property
+    @abstractmethod
+    def method(self) -> str:
+        """Name of the method in the config."""
+
+    def distances(self, tokens: IntArray, targets: IntArray, lengths: Sequence[int]) -> IntArray:
+        """Find the evidence distance of each target of packed runs, in tokens; 0 where there is none.
+
+        Shapes: int64 (tokens,), padding after the runs included -> int64 (tokens,).
+        """
+        laid = Sequences.of(tokens, targets, lengths)
+        out = np.zeros(len(tokens), dtype=np.int64)
+        out[: len(laid.targets)] = self.nearest(laid)[laid.targets]
+        return out
+
+    @abstractmethod
+    def nearest(self, laid: Sequences) -> IntArray:
+        """Find the distance from each place of the sequences to its evidence; 0 where there is none."""
+
+
+class Stored(Evidence, ABC):
+    """A method whose distances in whole documents are stored beside the shards, for training tokens alone."""
+
+    def nearest(self, laid: Sequences) -> IntArray:
+        """Find nothing.
+
+        Raises: ConfigError.
+        """
+        rule = "is stored for training tokens alone, and these are others"
+        raise ConfigError(f"evidence.method={self.method}: {rule}; use repeat or suffix")
+
+    def within(self, stored: npt.NDArray[Any], lengths: Sequence[int]) -> IntArray:
+        """Keep the stored distances of packed targets that lie within their run, padding after the runs included."""
+        visible = np.zeros(len(stored), dtype=np.int64)
+        visible[: sum(lengths)] = np.concatenate([np.arange(1, length + 1) for length in lengths])
+        return np.where(stored <= visible, stored, 0).astype(np.int64)

@@ -12,7 +12,6 @@ block that may end after the target is this lab's own, since a repeated number o
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
@@ -32,9 +31,7 @@ class Repeat(Evidence):
     tokens: Annotated[int, Ge(2), Le(16)] = 3
     """Tokens n of a block."""
 
-    def distances(
-        self, tokens: IntArray, targets: IntArray, lengths: Sequence[int], stored: IntArray | None = None
-    ) -> IntArray:
+    def nearest(self, laid: Sequences) -> IntArray:
         """Find the nearest earlier copy of each block by sorting the blocks of all runs at once.
 
         Example:
@@ -43,11 +40,9 @@ class Repeat(Evidence):
             [0, 0, 3, 3]
         """
         n = self.tokens
-        laid = Sequences.of(tokens, targets, lengths)
         size = len(laid.tokens)
-        out = np.zeros(len(tokens), dtype=np.int64)
         if size < n:
-            return out
+            return np.zeros(size, dtype=np.int64)
         both = block_codes(laid.tokens + 1, n)
         bits = size.bit_length()
         both <<= bits
@@ -63,8 +58,7 @@ class Repeat(Evidence):
         for ahead in range(1, n):
             np.minimum(least, nearest[n - 1 - ahead : -ahead], out=least)
         least[least == size] = 0
-        out[: len(laid.targets)] = least[laid.targets]
-        return out
+        return least.astype(np.int64)
 
 
 def block_codes(tokens: IntArray, n: int) -> IntArray:

@@ -14,7 +14,6 @@ the tokens that they predict. Which copy counts where there are several is the c
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
@@ -34,9 +33,7 @@ class Suffix(Evidence):
     least: Annotated[int, Ge(1), Le(LONGEST)] = 1
     """Fewest tokens before the target that must match."""
 
-    def distances(
-        self, tokens: IntArray, targets: IntArray, lengths: Sequence[int], stored: IntArray | None = None
-    ) -> IntArray:
+    def nearest(self, laid: Sequences) -> IntArray:
         """Lengthen the blocks that end at each place by one token at a time, as long as earlier copies remain.
 
         Example:
@@ -44,14 +41,11 @@ class Suffix(Evidence):
             >>> Suffix(least=2).distances(run, np.array([2, 3, 4, 2, 3, 5, 1, 2, 3]), [9]).tolist()
             [0, 0, 0, 0, 0, 0, 0, 0, 7]
         """
-        laid = Sequences.of(tokens, targets, lengths)
         found: IntArray = np.zeros(len(laid.tokens), dtype=np.int64)
-        starts = np.cumsum([0, *lengths])[:-1] + np.arange(len(lengths))
-        begins = np.repeat(starts, np.asarray(lengths) + 1)  # where the run of each place begins
         width = int(laid.tokens.max()) + 1
         bits = len(laid.tokens).bit_length()
         places: IntArray = np.flatnonzero(laid.tokens >= 0)
-        codes: IntArray = begins[places] * width + laid.tokens[places]  # equal for equal blocks of one run
+        codes: IntArray = laid.begins[places] * width + laid.tokens[places]  # equal for equal blocks of one run
         for matched in range(LONGEST + 1):
             if matched:
                 codes = codes * width + laid.tokens[places - matched]
@@ -62,11 +56,9 @@ class Suffix(Evidence):
             if matched >= self.least:
                 later = np.flatnonzero(again)
                 found[places[later]] = places[later] - places[later - 1]
-            kept = (again[1:] | again[:-1]) & (places - matched > begins[places])  # blocks that have a copy
+            kept = (again[1:] | again[:-1]) & (places - matched > laid.begins[places])  # blocks that have a copy
             codes = np.cumsum(~again[:-1], dtype=np.int64)[kept]
             places = places[kept]
             if not len(places):
                 break
-        out = np.zeros(len(tokens), dtype=np.int64)
-        out[: len(laid.targets)] = found[laid.targets]
-        return out
+        return found
