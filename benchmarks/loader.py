@@ -27,6 +27,7 @@ from lab.data.module import PackedData, to_batch
 from lab.data.preparation import shard_folder
 from lab.data.segments import index_documents
 from lab.data.shards import TokenShardWriter
+from lab.evidence.repeat import Repeat
 from lab.masks import Causal
 
 WINDOW, PACK = 2048, 16_384
@@ -72,7 +73,9 @@ def module_of(config: DataConfig) -> PackedData:
     rest = {
         "mask": Causal(),
         "run": SimpleNamespace(seed=0),
-        **dict.fromkeys(("skip", "planned", "evidence", "weights")),
+        **dict.fromkeys(("skip", "planned", "weights")),
+        "evidence": Repeat(),
+        "stored": {},
     }
     return PackedData(SimpleNamespace(data=config, train=train, **rest))
 

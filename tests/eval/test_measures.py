@@ -31,11 +31,12 @@ COMMANDS = {  # words that measure little; of the shared options those that are 
     "report": (("FAKE",), ()),
     "plan": (("--window=64",), ()),
     "shape": (("SHAPE",), (PLOT,)),
+    "demand": (("SHAPE",), (PLOT,)),
     "positions": (("string:shift=3,window=0", "--length=9"), (PLOT,)),
     "harness": (("RUN", "--tasks=x"), (METHOD, FREQUENCY)),
 }
 ROW = {"metric": "passkey", "model": "m", "method": "rope+plain", "depth": 0.5, "length": 8, "n": 4, "score": 0.5}
-LONG = ("harness", "shape")  # measured in tests of their own
+LONG = ("harness", "shape", "demand")  # measured in tests of their own
 MEASURES = (
     "probe",
     "distance",
