@@ -58,7 +58,10 @@ def place(tmp_path_factory):
     return place
 
 
-@pytest.mark.parametrize("rest", ["2>&1 | head -1", ">&- 2>&-", "2>/dev/full", ">/dev/full"])
+LESS_LIKELY = [pytest.param(rest, marks=pytest.mark.slow) for rest in (">&- 2>&-", ">/dev/full")]
+
+
+@pytest.mark.parametrize("rest", ["2>&1 | head -1", "2>/dev/full", *LESS_LIKELY])
 def test_a_run_goes_on_without_its_output(place, rest):
     name = f"run{len(rest)}"
     done = shell(command(place, name, *UNPROBED), rest)
