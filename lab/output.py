@@ -40,9 +40,7 @@ class Output:
 
     def lose(self, error: OSError) -> None:
         """Write to nowhere from now on; what is still buffered goes there too."""
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, self.stream.fileno())
-        os.close(nowhere)
+        open_nowhere(self.stream.fileno())
         other = sys.stderr if self.name == "stdout" else sys.stdout
         if not isinstance(error, BrokenPipeError):
             with suppress(OSError):
@@ -50,6 +48,14 @@ class Output:
                     f"{self.name}: cannot be written ({error.strerror}); its lines are lost, all else goes on\n"
                 )
                 other.flush()
+
+
+def open_nowhere(number: int) -> None:
+    """Open the null device as a descriptor of this number, which may be open or closed."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    if nowhere != number:
+        os.dup2(nowhere, number)
+        os.close(nowhere)
 
 
 def guard() -> None:
@@ -62,7 +68,7 @@ def guard() -> None:
         try:
             os.fstat(number)
         except OSError:
-            os.dup2(os.open(os.devnull, os.O_WRONLY), number)
+            open_nowhere(number)
         stream = getattr(sys, name) or os.fdopen(number, "w", encoding="utf-8", closefd=False)
         if not isinstance(stream, Output):
             with suppress(AttributeError):  # of a stream that a test has put there

@@ -17,7 +17,7 @@ import argparse
 import itertools
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from benchmarks.demand.results import describe
@@ -98,31 +98,32 @@ def train(runs: Sequence[PlannedRun], jobs: int) -> int:
 
 def evaluate(runs: Sequence[PlannedRun], experiment: int, jobs: int) -> int:
     """Measure reach under plain distance, and under methods where the loss is untouched or has no control."""
-    queue = []
     if experiment in NATURAL:
-        recall = [sys.executable, "-m", "eval.recall"]
-        queue = [
-            Job(run.path.name, [*recall, str(run.path), BINS, "--targets=1000"], run.path / "recall.log")
-            for run in runs
-        ]
-        return run_jobs(queue, jobs)
-    for run in runs:
+        return run_each("eval.recall", runs, jobs, lambda run: [BINS, "--targets=1000"])
+
+    def options(run: PlannedRun) -> list[str]:
         weights = run.experiment.weights
         is_control = weights is not None and weights.control != "none"
-        methods = () if is_control else METHODS.get(experiment, ())
-        words = [sys.executable, "-m", "eval.distance", str(run.path), DISTANCES, "--tests=64", "--batch=64"]
-        words += [f"--seed={run.experiment.run.seed}", *(f"--distance={method}" for method in ("plain", *methods))]
-        words += WINDOWS.get(experiment, ())
-        queue.append(Job(run.path.name, words, run.path / "distance.log"))
-    status = run_jobs(queue, jobs)
+        methods = ("plain", *(() if is_control else METHODS.get(experiment, ())))
+        tests = [DISTANCES, "--tests=64", "--batch=64", seed_of(run), *WINDOWS.get(experiment, ())]
+        return [*tests, *(f"--distance={method}" for method in methods)]
+
+    status = run_each("eval.distance", runs, jobs, options)
     if status or experiment not in GAPPED:
         return status
-    module = [sys.executable, "-m", "benchmarks.demand.gapped"]
-    queue = [
-        Job(run.path.name, [*module, str(run.path), f"--seed={run.experiment.run.seed}"], run.path / "gapped.log")
-        for run in runs
-    ]
-    return run_jobs(queue, jobs)
+    return run_each("benchmarks.demand.gapped", runs, jobs, lambda run: [seed_of(run)])
+
+
+def seed_of(run: PlannedRun) -> str:
+    """Write the option by which a run's tests have its own seed."""
+    return f"--seed={run.experiment.run.seed}"
+
+
+def run_each(module: str, runs: Sequence[PlannedRun], jobs: int, options: Callable[[PlannedRun], list[str]]) -> int:
+    """Run a module on each run, so many at once; what it prints is in the run folder."""
+    log = f"{module.rpartition('.')[2]}.log"
+    start = [sys.executable, "-m", module]
+    return run_jobs([Job(run.path.name, [*start, str(run.path), *options(run)], run.path / log) for run in runs], jobs)
 
 
 def add(table: Path, runs: Sequence[Path]) -> None:

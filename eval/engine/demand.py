@@ -6,9 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from eval.engine.lengths import FloatArray
+from lab.counts import PositionCounts
 from lab.counts.demand import by_distance
 from lab.counts.pairs import sum_to_the_end
 from lab.data.arrangement import IGNORE
@@ -34,12 +33,12 @@ def demand_per_token(shards: Path, window: int, mode: Mode, evidence: Mapping[st
     store = TokenStore.open(shards, "train")
     segments = index_segments(store, mode, window)
     sizes: dict[str, Any] = {"pack_tokens": SEGMENTS * window, "look_ahead": SEGMENTS}
-    g, tokens = np.zeros(window), 0
+    counts = PositionCounts(window)
     for pack in PackStream(PackSettings(store=store, segments=segments, seed=0, evidence=method, **sizes)):
         assert pack.distances is not None, "the settings name a method"
         found = by_distance(pack.distances[pack.targets != IGNORE])
-        g[: len(found)] += found
-        tokens += sum(pack.lengths)
-        if tokens >= min(READ, store.n_tokens):
+        counts.add_segments(pack.lengths)
+        counts.add_evidence(found, found)
+        if counts.tokens >= min(READ, store.n_tokens):
             break
-    return sum_to_the_end(g) / tokens
+    return sum_to_the_end(counts.demand) / counts.tokens

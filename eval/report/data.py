@@ -21,6 +21,7 @@ import pandas as pd
 
 from eval.engine.records import ProbedRun
 from eval.engine.records import read_runs as read_probed
+from lab.analysis import NATURAL
 from lab.counts import SavedCounts
 from lab.counts.demand import per_distance
 from lab.train.arms import mean_with_limits, name_arms
@@ -34,7 +35,7 @@ BEYOND = "at least: last distance passed"
 BELOW = "none: first distance failed"
 REACH = ["reach", "reach_low", "reach_high", "first_distance", "last_distance", "f_at_reach", "g_from_reach"]
 LENGTH = ["effective_length", "low", "high", "first_length", "f_at_effective_length", "held_out_loss"]
-LENGTH += ["natural_reach", "natural_reach_low", "natural_reach_high"]
+LENGTH += NATURAL
 
 
 SHARE = ["score", "low", "high", "n", "f", "log_prob"]

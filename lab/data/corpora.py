@@ -91,9 +91,13 @@ def open_corpus(config: DataConfig) -> Reader:
     return reader_of(files, root, most, lambda path: read_file(path, corpus))
 
 
-def is_text(name: str) -> bool:
-    """Return whether a name is UTF-8; Python stands for other bytes by halves of surrogates."""
-    return not any("\ud800" <= character <= "\udfff" for character in name)
+def is_text(text: str) -> bool:
+    """Return whether UTF-8 can encode a text, which holds no lone surrogates of JSON or of a file's name."""
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def reader_of(files: list[Path], root: Path, most: int, read: Callable[[Path], Iterable[Item]]) -> Reader:
@@ -138,9 +142,7 @@ def usable(text: str, source: str, parts: Parts | None = None) -> Item:
     """Build a document, unless its text is empty or cannot be encoded."""
     if not text.strip():
         return "empty"
-    try:
-        text.encode("utf-8")
-    except UnicodeEncodeError:  # lone surrogates, such as JSON's \\ud800
+    if not is_text(text):
         return "not UTF-8"
     return TextDocument(text, sys.intern(source), parts)
 

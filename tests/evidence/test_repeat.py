@@ -5,7 +5,7 @@ import pytest
 
 from lab.evidence.repeat import Repeat
 from tests.evidence import brute
-from tests.evidence.packs import pack_of
+from tests.evidence.packs import agreed
 
 IGNORE = -100
 
@@ -40,12 +40,5 @@ def test_a_copy_in_another_run_is_no_evidence():
 def test_random_packs_equal_the_search_by_definition(n, largest):
     generator = np.random.default_rng(n)
     vocabulary = np.linspace(0, largest, 4).astype(np.int64)
-    some = 0
-    for _ in range(10):
-        tokens, targets, lengths = pack_of(generator, vocabulary)
-        distances = Repeat(tokens=n).distances(tokens, targets, lengths)
-        indices, expected = brute.expected(tokens, targets, lengths, lambda x, p: brute.repeat(x, p, n))
-        assert distances[indices].tolist() == expected
-        assert not distances[sum(lengths) :].any()
-        some += np.count_nonzero(distances[targets != IGNORE])
+    some = agreed(Repeat(tokens=n), lambda x, p: brute.repeat(x, p, n), generator, vocabulary)
     assert some or n == 16
