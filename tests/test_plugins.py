@@ -16,7 +16,7 @@ from tests.fits import CONFIG, UNPROBED, fit, load
 from tests.forked import ROOT, python
 from tests.test_contributing import METHOD
 
-[CORPUS] = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "plugins.md").read_text(), re.S)
+[CORPUS] = re.findall(r"```python\n(\"\"\".*?)```", (ROOT / "docs" / "plugins.md").read_text(), re.S)
 PARAMETERS = ("--position.frequency.method=partial_pi", "--position.frequency.factor=4")
 SETTINGS = (*PARAMETERS, "--position.frequency.train_len=12")
 SHORT = (*UNPROBED, "--train.tokens=6144", "--train.checkpoint_every_tokens=2048")
