@@ -2,10 +2,9 @@
 
 from typing import Annotated
 
-from lab.evidence.asked import Asked
 from lab.evidence.base import Evidence
-from lab.evidence.gain import Gain
 from lab.evidence.repeat import Repeat
+from lab.evidence.stored import Asked, Gain
 from lab.evidence.suffix import Suffix
 from lab.schema import OneOf
 
