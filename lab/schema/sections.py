@@ -111,7 +111,7 @@ class OneOf:
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> Any:
         """Have pydantic read the classes that the table holds now."""
-        members = Union[tuple(self.table.values())]  # noqa: UP007
+        members: Any = Union[tuple(self.table.values())]  # noqa: UP007
         return handler.generate_schema(Annotated[members, Discriminator(self.tag)])
 
 

@@ -25,7 +25,7 @@ SKIP_METHODS: dict[str, type[Skip]] = {
 
 LENGTHS = TypeAdapter(list[Annotated[int, Ge(1)]])
 
-SkipConfig = Annotated[Skip, OneOf(Skip, SKIP_METHODS)]
+SkipConfig = Annotated[Any, OneOf(Skip, SKIP_METHODS)]
 
 
 def skip_positions(

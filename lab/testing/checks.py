@@ -69,13 +69,15 @@ def check_bands(built: Distance, ids: Tensor) -> None:
 def check_attention(built: Distance, ids: Tensor) -> None:
     """Compare attention by bands, of all queries and of the last one alone, with the dense reference."""
     generator = torch.Generator().manual_seed(0)
-    leaves = [torch.randn(1, 2, len(ids), HEAD_DIM, generator=generator).double().requires_grad_() for _ in range(3)]
+    shape = (1, 2, len(ids), HEAD_DIM)
+    leaves = [torch.randn(shape, generator=generator).double().requires_grad_() for _ in range(3)]
+    q, k, v = leaves
     rope = frequencies("rope", head_dim=HEAD_DIM, theta=THETA)
     run = partial(attend, frequencies=rope, distance=built, backend="sdpa")
-    out, truth = run(*leaves), dense(*leaves, built, ids, rope.inv_freq)
+    out, truth = run(q, k, v), dense(q, k, v, built, ids, rope.inv_freq)
     weight = torch.randn(out.shape, generator=generator).double()
     grads, true_grads = (torch.autograd.grad((one * weight).sum(), leaves) for one in (out, truth))
-    last = run(leaves[0][:, :, -1:], *leaves[1:])
+    last = run(q[:, :, -1:], k, v)
     for what, one, other in (
         ("attention", out, truth),
         ("decoding", last, truth[:, :, -1:]),
@@ -127,7 +129,8 @@ def check_skip_method(method: type[Skip], **parameters: Any) -> None:
         n_tokens = 1 + seed * (built.target_len - 1) // (len(SEEDS) - 1)
         sentences = np.full(n_tokens, 1, dtype=np.int64) if built.needs_sentences else None
         first, again = (built.position_ids(n_tokens, sentences, np.random.default_rng(seed)) for _ in range(2))
-        assert (first.dtype, first.shape) == (np.int64, (n_tokens,)), f"ids must be int64 of shape ({n_tokens},)"
+        assert first.dtype == np.int64, "ids must be int64"
+        assert first.shape == (n_tokens,), f"ids must have the shape ({n_tokens},)"
         assert (np.diff(first) >= 1).all(), f"ids must rise: {first.tolist()}"
         inside = (first >= 0) & (first < built.target_len)
         assert inside.all(), f"ids must lie in 0 .. target_len - 1: {first.tolist()}"
@@ -148,7 +151,8 @@ def check_evidence_method(method: type[Evidence], **parameters: Any) -> None:
         targets = np.append(tokens[1:], 0)
         targets[np.cumsum(lengths) - 1] = IGNORE
         found = built.distances(tokens, targets, lengths)
-        assert (found.dtype, found.shape) == (np.int64, (padded,)), f"distances must be int64 of shape ({padded},)"
+        assert found.dtype == np.int64, "distances must be int64"
+        assert found.shape == (padded,), f"distances must have the shape ({padded},)"
         assert (found[sum(lengths) :] == 0).all(), "padding must have no evidence"
         for end, length in zip(np.cumsum(lengths), lengths, strict=True):
             run = slice(end - length, end)
