@@ -37,7 +37,7 @@ from annotated_types import Ge, Le
 
 from eval.engine.command import Form, Request, run
 from eval.engine.reference import store_scores
-from eval.engine.rows import Found, save, to_text
+from eval.engine.rows import RESULTS, Found, save, to_text
 from lab import draw
 from lab.analysis import Run
 from lab.command import NOTHING_WRITTEN, Bar, parse_method, read_options, settings_lines, start
@@ -104,7 +104,7 @@ def report(request: Request) -> Found:
     )
     rows = table(profiles, counts.targets)
     name = place.name if place.is_dir() else place.stem
-    picture = (request.folder or Path("runs")) / f"demand-{name}.png" if request.plots else None
+    picture = (request.folder or RESULTS) / f"demand-{name}.png" if request.plots else None
     if picture is not None:
         draw.save(chart(profiles, f"{name}: {summary}"), picture)
     found = [head, *({"metric": "demand", **row} for row in rows.to_dict("records"))]

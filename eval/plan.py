@@ -34,7 +34,7 @@ from eval.engine.command import Form, Request, run
 from eval.engine.demand import demand_per_token
 from eval.engine.law import Evidence, Law, Point, fit_law, measured, published
 from eval.engine.lengths import SLIMPAJAMA, FloatArray, read_lengths
-from eval.engine.records import read_runs, unpacked
+from eval.engine.records import is_run, read_runs, unpacked
 from eval.engine.rows import Found, Row, limits, save, to_text
 from lab.command import start
 from lab.data.config import Mode
@@ -215,7 +215,8 @@ def shares_of(arms: Sequence[Arm], options: PlanOptions) -> Iterator[Row]:
 
 def main(arguments: Sequence[str]) -> int:
     """Run the command line and return the exit status."""
-    form = Form(options=PlanOptions, lacks=("--distance", "--frequency", "--plot"), each=False, missing="")
+    lacks = ("--distance", "--frequency", "--plot")
+    form = Form(options=PlanOptions, lacks=lacks, each=False, takes=is_run, missing="")
     return run("eval.plan", __doc__, form, report, arguments)
 
 

@@ -20,7 +20,7 @@ long ids go on without a gap, and f at quarters of the window (eval/engine/skip_
     python -m eval.positions pose --n_tokens 2048 --target_len 8192
     python -m eval.positions longrecipe --n_tokens=24000 --target_len=80000 --sentence_tokens=86
 
-Parameters may follow METHOD after a colon: string:shift=3,window=0. The picture lies in runs/, or in FOLDER of -o.
+Parameters may follow METHOD after a colon: string:shift=3,window=0. The picture lies in results/, or in FOLDER of -o.
 """
 
 from __future__ import annotations
@@ -29,7 +29,6 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from functools import partial
-from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
@@ -37,7 +36,7 @@ from annotated_types import Ge, Le
 
 from eval.engine.command import Form, Request, run
 from eval.engine.lengths import FloatArray, IntArray, natural_lengths
-from eval.engine.rows import Found, Row, save
+from eval.engine.rows import RESULTS, Found, Row, save
 from eval.engine.skip_ids import LONGEST, SkipOptions, show_skip
 from lab.command import NOTHING_WRITTEN, parse_method, read_options, settings_lines, start
 from lab.draw import beside, draw
@@ -85,7 +84,7 @@ def show(request: Request) -> Found:
         raise ConfigError(*faults)
     text, rows = (show_skip if is_skip else show_matrix)(config, options)
     name = f"positions-{config.method}-{length}"
-    picture = (request.folder or Path("runs")) / f"{name}.png" if request.plots else None
+    picture = (request.folder or RESULTS) / f"{name}.png" if request.plots else None
     if picture is not None:
         save_chart(matrix_chart(config, options), picture)
     return save(Found(text, rows, picture=picture), request.folder, name)

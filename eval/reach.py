@@ -28,7 +28,7 @@ import numpy as np
 import pandas as pd
 
 from eval.engine.command import Form, Request, run
-from eval.engine.records import ProbedRun, read_runs, unpacked
+from eval.engine.records import ProbedRun, is_run, read_runs, unpacked
 from eval.engine.regression import CONFIDENCE, SPARE, Regression, bootstrap, compare, fit, measured, separable
 from eval.engine.rows import Found, save, to_text
 from lab.command import start
@@ -179,7 +179,8 @@ def at_the_reach(points: pd.DataFrame) -> pd.DataFrame:
 def main(arguments: Sequence[str]) -> int:
     """Run the command line and return the exit status."""
     missing = "RUN: must come first, the folders of one or more runs; for instance runs/cpu_demo"
-    form = Form(options=ReachOptions, lacks=("--distance", "--frequency", "--plot"), each=False, missing=missing)
+    lacks = ("--distance", "--frequency", "--plot")
+    form = Form(options=ReachOptions, lacks=lacks, each=False, takes=is_run, missing=missing)
     return run("eval.reach", __doc__, form, analyse, arguments)
 
 

@@ -17,7 +17,7 @@ Limits are at 95%, from 1,000 resamples of whole documents. A bin with fewer tha
 document alone, is left out. So a text needs two documents, as files of a folder or lines of a .jsonl file.
 
 Prints a table. Writes recall-TOKENS-HASH.jsonl, a line for each bin of distances and one for natural reach. The file is
-in eval/ of the run folder, in runs/ for a Hugging Face folder, or in FOLDER. The picture is beside it.
+in eval/ of the run folder, in results/recall-NAME for a Hugging Face folder, or in FOLDER. The picture is beside it.
 """
 
 from __future__ import annotations

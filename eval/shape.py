@@ -17,14 +17,13 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from eval.engine.command import Form, Request, run
-from eval.engine.rows import Found, save, to_text
+from eval.engine.rows import RESULTS, Found, save, to_text
 from lab import draw
 from lab.command import start
 from lab.config import load_experiment
@@ -64,7 +63,7 @@ def report(request: Request) -> Found:
     shares = pd.DataFrame({"metric": "pairs", "from": plan.edges[:-1], "to": plan.edges[1:] - 1})
     shares = shares.assign(**{name: getattr(plan, name) for name in NAMES})
     name = f"shape-{request.model.stem}"
-    picture = (request.folder or Path("runs")) / f"{name}.png" if request.plots else None
+    picture = (request.folder or RESULTS) / f"{name}.png" if request.plots else None
     if picture is not None:
         title = f"{title}: total variation {plan.distance:.3f}"
         draw.save(draw.beside(*panels(shares, plan), title=title), picture)

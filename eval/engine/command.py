@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, NoReturn
 
-from eval.engine.methods import expand, method_overrides, names_of, split_words
+from eval.engine.methods import expand, is_model, method_overrides, names_of, split_words
 from eval.engine.rows import Found, document
 from lab import command
 from lab.command import Syntax, Words, read_options, settings_lines, show
@@ -40,7 +40,8 @@ class Form:
     """What a command takes; without `options` its settings are those of a run, read elsewhere.
 
     `lacks` are the shared options that make no sense for it. `several` methods may be named in one --distance; a `lone`
-    one replaces the model's own. `each` is whether several models are measured one by one.
+    one replaces the model's own. `each` is whether several models are measured one by one, `takes` what of the matches
+    of a pattern is a model.
     """
 
     options: type[Any] | None = None
@@ -48,6 +49,7 @@ class Form:
     several: bool = False
     lone: bool = False
     each: bool = True
+    takes: Callable[[Path], bool] = is_model
     missing: str = MODEL
 
     @property
@@ -136,7 +138,7 @@ def requests_of(words: Words, form: Form) -> Iterator[Request]:
     Raises: ConfigError with a line for every fault, options named as they are written.
     """
     named = words.options
-    places = expand(words.places)
+    places = expand(words.places, form.takes)
     own = dict(words.settings)
     faults = [
         f"{option}: is no option of this command; leave it out"

@@ -220,6 +220,19 @@ def test_a_pattern_that_matches_nothing_is_refused(run, tmp_path):
     assert run("perplexity", [str(tmp_path / "b*")]) == (2, "", line)
 
 
+@pytest.mark.parametrize(("name", "options"), [("reach", ["--at=64"]), ("compare", []), ("report", ["-o", "a.png"])])
+def test_a_pattern_leaves_out_what_is_no_run_and_a_name_does_not(name, options, run, tmp_path):
+    write_runs(tmp_path / "runs")
+    (tmp_path / "runs/other").mkdir()
+    (tmp_path / "runs/a.png").write_bytes(b"")
+    pattern = run(name, ["runs/*", *options])
+    note = "runs/*: left out a.png, other, which this command does not take\n"
+    assert (pattern[0], pattern[2]) == (0, note)
+    assert run(name, ["runs/[0-9]*", *options]) == (0, pattern[1], "")
+    status, _, err = run(name, ["runs/other", "runs/160-80-0", *options])
+    assert (status, err.count("\n"), err.startswith("runs/other: ")) == (2, 1, True)
+
+
 def test_help_has_methods_as_headings(run):
     status, listed, _ = run("lines", ["--help=all"])
     assert status == 0
