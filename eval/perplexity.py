@@ -63,8 +63,8 @@ class PerplexityOptions(CellOptions):
     tokens: Positive | None = None
     """Tokens of each document that are read, from its beginning; left out, all of them."""
     text: PathText | None = None
-    """Source of the documents: a .txt or .json file, each one document, a .jsonl file with one in each line, or a
-    folder of these; left out, the run's held-out documents."""
+    """Source of the documents: a .txt, .md, .py or .json file, each one document, a .jsonl file with one in each
+    line, or a folder or a pattern of these; left out, the run's held-out documents."""
     text_field: str = "text"
     """Field of the rows of a .json or .jsonl file that holds the text."""
 

@@ -70,8 +70,8 @@ class RecallOptions(Section):
     evidence: str | None = None
     """What counts as evidence, NAME or NAME:parameter=value,...; left out, the run's own, or repeat."""
     text: PathText | None = None
-    """Source of the documents: a folder of .txt, .json or .jsonl files, or a .jsonl file with one in each line; left
-    out, the run's held-out documents."""
+    """Source of the documents: a folder or a pattern of .txt, .md, .py, .json or .jsonl files, or a .jsonl file with
+    one in each line; left out, the run's held-out documents."""
     text_field: str = "text"
     """Field of the rows of a .json or .jsonl file that holds the text."""
     seed: Seed = 0

@@ -5,12 +5,17 @@ use, so that `import lab` stays light.
 """
 
 import importlib
+import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from lab.analysis import frame, open_run
 
 __all__ = ["frame", "open_run"]
+
+if sys.platform == "win32":  # which has neither the signals that a run saves at nor the locks of its folder
+    sys.stderr.write("Windows: is not supported; use WSL, Linux or macOS\n")
+    raise SystemExit(2)
 
 
 def __dir__() -> list[str]:

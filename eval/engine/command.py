@@ -180,7 +180,8 @@ class TextOptions(Section):
     texts: Tests = 10
     """Texts, pieces of the source that do not overlap."""
     text: PathText | None = None
-    """Source of the texts, a .txt, .json or .jsonl file; left out, a run's corpus: held-out documents, fresh filler."""
+    """Source of the texts: a .txt, .md, .py, .json or .jsonl file, or a folder or a pattern of these; left out, a run's
+    corpus: held-out documents, fresh filler."""
     text_field: str = "text"
     """Field of the rows of a .json or .jsonl file that holds the text."""
     seed: Seed = 0

@@ -270,7 +270,7 @@ REFUSED = [  # a command, its words, and the beginning of its one line
     ("probe", "--by=depth --lengths=20", "--lengths=20: too short for the needle test, whose fixed parts and answer "),
     ("probe", "--distance=rope,dca --by=depth", "--distance=rope,dca: --by=depth takes one method; leave --by out"),
     ("probe", "--distance=rope,strng", "--distance=strng: unknown method; did you mean string?"),
-    ("probe", "--haystack=none.txt", "--haystack=none.txt: no such file; give a .txt, .json or .jsonl file"),
+    ("probe", "--haystack=none.txt", "--haystack=none.txt: no such file; give a .txt, .md, .py, .json or .jsonl file"),
     (
         "perplexity",
         "--stride=300",
