@@ -30,7 +30,7 @@ from typing import Annotated
 import numpy as np
 from annotated_types import Ge, Le
 
-from eval.engine.command import Form, Request, run
+from eval.engine.command import OF_RUNS, Form, Request, run
 from eval.engine.demand import demand_per_token
 from eval.engine.law import Evidence, Law, Point, fit_law, measured, published
 from eval.engine.lengths import SLIMPAJAMA, FloatArray, read_lengths
@@ -215,8 +215,7 @@ def shares_of(arms: Sequence[Arm], options: PlanOptions) -> Iterator[Row]:
 
 def main(arguments: Sequence[str]) -> int:
     """Run the command line and return the exit status."""
-    lacks = ("--distance", "--frequency", "--plot")
-    form = Form(options=PlanOptions, lacks=lacks, each=False, takes=is_run, missing="")
+    form = Form(options=PlanOptions, lacks=OF_RUNS, each=False, takes=is_run, missing="")
     return run("eval.plan", __doc__, form, report, arguments)
 
 

@@ -27,7 +27,7 @@ from typing import Any, Literal
 import numpy as np
 import pandas as pd
 
-from eval.engine.command import Form, Request, run
+from eval.engine.command import OF_RUNS, Form, Request, run
 from eval.engine.records import ProbedRun, is_run, read_runs, unpacked
 from eval.engine.regression import CONFIDENCE, SPARE, Regression, bootstrap, compare, fit, measured, separable
 from eval.engine.rows import Found, save, to_text
@@ -179,8 +179,7 @@ def at_the_reach(points: pd.DataFrame) -> pd.DataFrame:
 def main(arguments: Sequence[str]) -> int:
     """Run the command line and return the exit status."""
     missing = "RUN: must come first, the folders of one or more runs; for instance runs/cpu_demo"
-    lacks = ("--distance", "--frequency", "--plot")
-    form = Form(options=ReachOptions, lacks=lacks, each=False, takes=is_run, missing=missing)
+    form = Form(options=ReachOptions, lacks=OF_RUNS, each=False, takes=is_run, missing=missing)
     return run("eval.reach", __doc__, form, analyse, arguments)
 
 

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, NoReturn
+from typing import Any, Literal, NamedTuple
 
 from eval.engine.methods import expand, is_model, method_overrides, names_of, split_words
 from eval.engine.rows import Found, document
@@ -24,6 +24,7 @@ from lab.positions.methods import PositionConfig
 from lab.schema import PathText, Section, Seed, Tests
 
 MODEL = "{word}: MODEL must be the first argument; give a run folder, a checkpoint in it, or a Hugging Face folder"
+OF_RUNS = ("--distance", "--frequency", "--plot")  # which no command of several runs takes
 METHOD = "NAME or NAME:parameter=value,..."
 SHARED = {  # option: default and meaning
     "--distance": "=null\n      Distance method in place of the model's own; a name alone takes derived "
@@ -49,7 +50,7 @@ class Form:
     several: bool = False
     lone: bool = False
     each: bool = True
-    takes: Callable[[Path], bool] = is_model
+    takes: Callable[[Path], object] = is_model
     missing: str = MODEL
 
     @property
@@ -110,12 +111,6 @@ def run(
 
     lines = lambda: form.lines(settings())  # noqa: E731
     return command.run(description, arguments, work, syntax=form.syntax, settings=lines, stopped=stopped)
-
-
-def moved(line: str) -> NoReturn:
-    """End a command of another name with the line that says where it went."""
-    show(line, error=True)
-    raise SystemExit(command.WRONG)
 
 
 @contextlib.contextmanager

@@ -199,13 +199,11 @@ def is_model(place: Path) -> bool:
         return False
 
 
-def expand(words: Sequence[str], takes: Callable[[Path], bool] = is_model) -> list[Path]:
+def expand(words: Sequence[str], takes: Callable[[Path], object] = is_model) -> list[Path]:
     """List the places that words name: themselves, or the folders, files or revisions that match a pattern.
 
-    Matches are ordered by name, numbers in it by size. A note names those that the command does not take; where it
-    takes none, the pattern is kept as a place.
-
-    Raises: ConfigError for a pattern that nothing matches.
+    Matches are ordered by name, numbers in it by size. A note names those that the command does not take. Where it
+    takes none, the pattern is a place, which the command refuses.
     """
     found: list[Path] = []
     for word in words:
@@ -215,8 +213,6 @@ def expand(words: Sequence[str], takes: Callable[[Path], bool] = is_model) -> li
             continue
         on_hub = is_hub_id(path)
         matches = revisions(word) if on_hub else glob.glob(word)
-        if not matches:
-            raise ConfigError(f"{word}: matches nothing; give {'revisions' if on_hub else 'folders'} that exist")
         numbered = {match: [int(n) if n.isdigit() else n for n in re.split("([0-9]+)", match)] for match in matches}
         places = list(map(Path, sorted(matches, key=numbered.__getitem__)))
         taken = [place for place in places if on_hub or takes(place)]

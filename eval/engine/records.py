@@ -164,14 +164,9 @@ SUMMARY = (  # score, lower and upper limit, first value tested, task, unit
 
 def results_at(path: Path) -> list[Path]:
     """List the files of results at a place: the file itself, or those of a folder, without single tests."""
-    found = [path] if path.is_file() else sorted(path.rglob("*.jsonl"))
+    found = [path] if path.name.endswith((ENDING, ".jsonl")) else sorted(path.rglob("*.jsonl"))
     others = ("metrics.jsonl", "tests-")
     return [file for file in found if not file.name.startswith(others) and "cases" not in file.parent.name]
-
-
-def has_results(place: Path) -> bool:
-    """Return whether a place is a table of runs, or holds results."""
-    return place.name.endswith((ENDING, ".jsonl")) or (place.is_dir() and bool(results_at(place)))
 
 
 def read_records(paths: Sequence[Path]) -> pd.DataFrame:

@@ -108,31 +108,24 @@ def read_texts(path: Path, field: str, text_field: str = "text") -> list[str]:
     files = [path] if path.is_file() else files_at(path, (*PLAIN, ".json", ".jsonl"))
     if not files:
         raise DataError(f"{field}={path}: no such file; {kinds}")
-    filled = [file for file in files if file.stat().st_size]
-    texts = [text for file in filled for text in texts_of(file, field, text_field, kinds)]
+    texts: list[Any] = []
+    for file in files:
+        try:
+            content = file.read_text(encoding="utf-8")
+            parts: list[Any] = [line for line in content.split("\n") if line.strip()]
+            if file.suffix in (".json", ".jsonl"):
+                rows = [json.loads(part) for part in (parts if file.suffix == ".jsonl" else [content])]
+                parts = [row.get(text_field) if isinstance(row, dict) else None for row in rows]
+            elif parts:
+                parts = [content]
+        except (OSError, ValueError, RecursionError) as error:
+            raise DataError(f"{field}={file}: cannot be read ({error}); {kinds}") from error
+        wrong = [number for number, text in enumerate(parts, start=1) if not isinstance(text, str)]
+        if wrong:
+            raise DataError(f"{field}={file}: row {wrong[0]:,} holds no text in `{text_field}`; {kinds}")
+        texts += parts
     if not any(map(str.strip, texts)):
         raise DataError(f"{field}={path}: holds no text; {kinds}")
-    return texts
-
-
-def texts_of(path: Path, field: str, text_field: str, kinds: str) -> list[Any]:
-    """Read the texts of a file.
-
-    Raises: DataError.
-    """
-    try:
-        content = path.read_text(encoding="utf-8")
-        texts: list[Any] = (
-            [line for line in content.split("\n") if line.strip()] if path.suffix == ".jsonl" else [content]
-        )
-        if path.suffix in (".json", ".jsonl"):
-            rows = [json.loads(text) for text in texts]
-            texts = [row.get(text_field) if isinstance(row, dict) else None for row in rows]
-    except (OSError, ValueError, RecursionError) as error:
-        raise DataError(f"{field}={path}: cannot be read ({error}); {kinds}") from error
-    wrong = [number for number, text in enumerate(texts, start=1) if not isinstance(text, str)]
-    if wrong:
-        raise DataError(f"{field}={path}: row {wrong[0]:,} holds no text in `{text_field}`; {kinds}")
     return texts
 
 

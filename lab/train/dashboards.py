@@ -42,9 +42,9 @@ def check_packages(track: TrackConfig) -> None:
         raise MissingPackage("tensorboard", "track.loggers=[tensorboard]", "tensorboard")
 
 
-def dashboards_of(experiment: Experiment) -> list[Dashboard]:
+def dashboards_of(experiment: Experiment) -> list[Logger | Wandb]:
     """Open the dashboards that a run asks for, in the first process."""
-    loggers: list[Dashboard] = [Logger(experiment, kind) for kind in experiment.track.loggers]
+    loggers: list[Logger | Wandb] = [Logger(experiment, kind) for kind in experiment.track.loggers]
     return loggers if experiment.track.wandb == "off" else [*loggers, Wandb(experiment)]
 
 
@@ -64,10 +64,6 @@ class Dashboard:
         """Send numbers."""
         raise NotImplementedError
 
-    def close(self, *, finished: bool) -> None:
-        """Send what is left."""
-        raise NotImplementedError
-
     def attempt(self, send: Callable[..., Any], value: Any) -> None:
         """Report the first failure; wandb raises SystemExit where its own process has failed."""
         try:
@@ -82,7 +78,8 @@ class Logger(Dashboard):
     """One of Lightning's loggers, in a folder of its own."""
 
     def __init__(self, experiment: Experiment, kind: str) -> None:
-        from lightning.fabric.loggers import CSVLogger, TensorBoardLogger
+        from lightning.fabric.loggers.csv_logs import CSVLogger
+        from lightning.fabric.loggers.tensorboard import TensorBoardLogger
 
         self.name = f"track.loggers={kind}"
         folder = RunFolder(experiment.run.path)

@@ -22,7 +22,7 @@ from lab.counts.position_counts import COUNTED
 from lab.launch import sum_over_ranks
 from lab.model.config import peak_flops, utilisation
 from lab.positions import Distance
-from lab.train.dashboards import Dashboard, dashboards_of
+from lab.train.dashboards import Logger, Wandb, dashboards_of
 from lab.train.folder import RunFolder
 from lab.train.module import SUMS
 
@@ -102,7 +102,7 @@ class Recording(Callback):
         self.batch_start = 0.0
         self.shown = ""  # of the last line
         self.bar: Bar | None = None
-        self.dashboards: list[Dashboard] = []
+        self.dashboards: list[Logger | Wandb] = []
 
     def setup(self, trainer: lightning.Trainer, module: Any, stage: str) -> None:
         """Take the loss weights that the data module has planned."""

@@ -216,7 +216,7 @@ def test_a_torn_row_is_measured_again(run):
 
 
 def test_a_pattern_that_matches_nothing_is_refused(run, tmp_path):
-    line = f"{tmp_path / 'b*'}: matches nothing; give folders that exist\n"
+    line = f"{tmp_path / 'b*'}: no such folder; use a run folder, a checkpoint in it, or a Hugging Face folder\n"
     assert run("perplexity", [str(tmp_path / "b*")]) == (2, "", line)
 
 
