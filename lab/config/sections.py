@@ -12,8 +12,9 @@ from annotated_types import Ge, Le
 
 from lab.data.config import Bpe, DataConfig
 from lab.data.tokenizer import load_tokenizer
+from lab.errors import LONGEST_NAME, is_short
 from lab.positions.string import of_length
-from lab.schema import LONGEST_NAME, MOST, TAGS, Length, PathText, Positive, Section, Seed, is_short
+from lab.schema import MOST, TAGS, Length, PathText, Positive, Section, Seed
 
 BACKENDS = Literal["auto", "reference", "sdpa", "varlen", "flash", "xformers"]
 CUDA_BACKENDS = ("varlen", "flash", "xformers")

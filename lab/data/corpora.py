@@ -16,7 +16,7 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
-from lab.data.config import Conversations, DataConfig, Slimpajama, Stdlib, Synthetic, Text
+from lab.data.config import Conversations, DataConfig, OwnCorpus, Slimpajama, Stdlib, Synthetic, Text
 from lab.data.synthetic import SyntheticText
 from lab.errors import DataError, MissingPackage, first_line
 
@@ -74,6 +74,8 @@ def open_corpus(config: DataConfig) -> Reader:
         outside = {"site-packages", "dist-packages", "__pycache__"}
         files = [path for path in root.rglob("*.py") if not outside & set(path.relative_to(root).parts)]
         return reader_of(sorted(files), root, STDLIB_TASKS, lambda path: read_source(path, root))
+    if isinstance(corpus, OwnCorpus):
+        return Reader(1, {}, lambda task: (usable(text, corpus.name) for text in corpus.documents()))
     if corpus.path is None:
         return open_hub(HUB_DATASET)
     suffixes = (*ROWS, *PLAIN) if isinstance(corpus, Text) else ROWS

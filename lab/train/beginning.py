@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 from lab.config import Experiment, load_experiment
 from lab.data.preparation import check_prepared
 from lab.errors import CheckpointError, ConfigError
+from lab.schema.plugins import KEPT, digest_of
 from lab.train.arms import changes
 from lab.train.dashboards import check_packages
 from lab.train.folder import RunFolder
@@ -46,6 +48,12 @@ def check_run(experiment: Experiment, *, resume: bool) -> bool:
     config = folder.path / "config.yaml"
     if not config.is_file():
         raise CheckpointError(f"{config}: is missing, and nothing tells what was trained; restore it, or {RESTART}")
+    for name in experiment.plugins:
+        kept = folder.path / KEPT / Path(name).name
+        if digest_of(kept) != digest_of(Path(name)):
+            raise ConfigError(
+                f"plugins={name}: differs from {kept}, which the run began with; restore it, or {RESTART}"
+            )
     differ = changes(load_experiment(config).to_dict(), experiment.to_dict())
     remedy = "set it back, or choose another --run.name"
     if faults := [f"{key}={new}: the run was started with {old}; {remedy}" for key, old, new in differ]:
