@@ -5,6 +5,7 @@ adds your own methods: lab/schema/plugins.py. They are imported on first use, so
 """
 
 import importlib
+import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -13,6 +14,10 @@ if TYPE_CHECKING:
 
 __all__ = ["frame", "load_plugin", "open_run"]
 LAZY = {"frame": "lab.analysis", "open_run": "lab.analysis", "load_plugin": "lab.schema"}  # imported on first use
+
+if sys.platform == "win32":  # which has neither the signals that a run saves at nor the locks of its folder
+    sys.stderr.write("Windows: is not supported; use WSL, Linux or macOS\n")
+    raise SystemExit(2)
 
 
 def __dir__() -> list[str]:

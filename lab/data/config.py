@@ -31,11 +31,11 @@ class Stdlib(Section):
 
 @dataclass(frozen=True, kw_only=True)
 class Text(Section):
-    """Files of text, each a source: .jsonl, .jsonl.zst, .parquet (a document per row) or .txt (one document)."""
+    """Files of text, each a source: .jsonl, .jsonl.zst, .parquet (a document per row), .txt, .md or .py (one)."""
 
     name: Literal["text"] = "text"
     path: PathText
-    """A file, or a folder searched at all depths."""
+    """A file, a folder searched at all depths, or a pattern of these, as notes/*.md."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""What refuses a run before anything heavy is loaded: a folder that holds another run, and shards that are missing."""
+"""What refuses a run before anything heavy is loaded: another run in its folder, missing packages and shards."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from lab.data.preparation import check_prepared
 from lab.errors import CheckpointError, ConfigError
 from lab.schema.plugins import KEPT, digest_of
 from lab.train.arms import changes
+from lab.train.dashboards import check_packages
 from lab.train.folder import RunFolder
 
 RESTART = "begin anew with --restart, which moves this folder aside and deletes nothing"
@@ -26,6 +27,7 @@ def check_beginning(experiment: Experiment, *, resume: bool, restart: bool = Fal
         raise ConfigError(f"run.folder={experiment.run.folder}: {place} is no folder to write in; name another folder")
     if not restart:
         check_run(experiment, resume=resume)
+    check_packages(experiment.track)
     check_prepared(experiment.data)
 
 
