@@ -165,8 +165,8 @@ class PackedData(lightning.LightningDataModule):
             beside=self.beside(),
         )
         if config.schedule is not None:
-            step = experiment.train.batch_tokens
-            self.settings.block = lambda number: config.schedule.block(config.window, step * number)
+            after = partial(config.schedule.block, config.window)
+            self.settings.block = lambda number: after(number * experiment.train.batch_tokens)
         if self.weights is not None:
             self.settings.weigh = partial(weigh_by_context, self.weights)
         elif experiment.weights is not None:
