@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import torch
 
+import eval.engine.subject
 from eval.engine.answers import judge
 from eval.engine.rows import Results
 from eval.engine.run import Cell, Measure
@@ -34,3 +35,22 @@ class Reader:
             ]
             rows.append(ids + [self.stop_id] * (n_tokens - len(ids)))
         return torch.tensor(rows)
+
+
+def silent(decoder, prompts, n_tokens, stop_id, **options):
+    """Answer nothing, without a model."""
+    return torch.full((len(prompts), n_tokens), stop_id)
+
+
+class Counted:
+    """Counts the prompts that go through a model, and stops it after some."""
+
+    def __init__(self, monkeypatch, stop_after=None, greedy=None):
+        self.prompts, self.stop_after, self.greedy = 0, stop_after, greedy or eval.engine.subject.greedy
+        monkeypatch.setattr(eval.engine.subject, "greedy", self)
+
+    def __call__(self, decoder, prompts, *rest, **options):
+        if self.stop_after is not None and self.prompts >= self.stop_after:
+            raise KeyboardInterrupt
+        self.prompts += len(prompts)
+        return self.greedy(decoder, prompts, *rest, **options)
