@@ -25,16 +25,17 @@ class Reader:
     """Sees the last tokens of a prompt, and answers what `say` makes of their text, then the token that ends it."""
 
     def __init__(self, tokenizer, seen, say, stop_id=1):
-        self.tokenizer, self.seen, self.say, self.stop_id = tokenizer, seen, say, stop_id
+        self.tokenizer, self.seen, self.say, self.stop_id, self.prompts = tokenizer, seen, say, stop_id, 0
 
-    def __call__(self, prompts, n_tokens, ended=None):
+    def generate(self, prompts, n_tokens, ended=None):
+        self.prompts += len(prompts)
         rows = []
         for prompt in prompts[:, -self.seen :].tolist():
-            ids = self.tokenizer.encode(self.say(self.tokenizer.decode(prompt)), add_special_tokens=False).ids[
-                :n_tokens
-            ]
-            rows.append(ids + [self.stop_id] * (n_tokens - len(ids)))
+            said = self.tokenizer.encode(self.say(self.tokenizer.decode(prompt)), add_special_tokens=False).ids
+            rows.append((said + [self.stop_id] * n_tokens)[:n_tokens])
         return torch.tensor(rows)
+
+    __call__ = generate
 
 
 def silent(decoder, prompts, n_tokens, stop_id, **options):

@@ -16,6 +16,7 @@ from eval.engine.statistics import holm, pair
 from eval.probe import main
 from lab.loading import open_model
 from lab.positions import frequencies
+from tests.eval.answering import Reader
 from tests.eval.commands import rows_named, runner
 
 OWN = frequencies("rope", head_dim=8, theta=1000.0)
@@ -128,7 +129,7 @@ NEEDLE = re.compile(r"One of the magic numbers is ([0-9]+)\.")
 SEEN = {"plain": 60, "string": 400, "dca": 90}
 
 
-class Reader:
+class MethodReader:
     """A model that sees as many last tokens as its distance method lets it, and answers with the numbers there."""
 
     def __init__(self, monkeypatch, tokenizer):
@@ -138,12 +139,8 @@ class Reader:
     def __call__(self, decoder, prompts, n_tokens, stop_id, **options):
         self.prompts += len(prompts)
         self.shown.append((decoder.frequencies.method, decoder.distance.method, prompts.tolist()))
-        answers = []
-        for prompt in prompts[:, -SEEN[decoder.distance.method] :].tolist():
-            text = " " + ", ".join(NEEDLE.findall(self.tokenizer.decode(prompt)))
-            ids = self.tokenizer.encode(text, add_special_tokens=False).ids[:n_tokens]
-            answers.append(ids + [stop_id] * (n_tokens - len(ids)))
-        return torch.tensor(answers)
+        say = lambda text: " " + ", ".join(NEEDLE.findall(text))  # noqa: E731
+        return Reader(self.tokenizer, SEEN[decoder.distance.method], say, stop_id)(prompts, n_tokens)
 
 
 @pytest.fixture
@@ -154,7 +151,7 @@ def words(run_folder, tmp_path):
 
 def test_methods_with_known_answers(words, run_folder, tmp_path, capsys, monkeypatch):
     tokenizer = open_model(run_folder).tokenizer
-    reader = Reader(monkeypatch, tokenizer)
+    reader = MethodReader(monkeypatch, tokenizer)
     status, out, _ = run(words, capsys)
     assert status == 0
     shown = {name: [p for _, method, prompts in reader.shown if method == name for p in prompts] for name in SEEN}
@@ -192,7 +189,7 @@ def test_methods_with_known_answers(words, run_folder, tmp_path, capsys, monkeyp
 
 
 def test_replaced_parameters_are_rows_of_their_own(words, tmp_path, capsys, monkeypatch, run_folder):
-    Reader(monkeypatch, open_model(run_folder).tokenizer)
+    MethodReader(monkeypatch, open_model(run_folder).tokenizer)
     own = ["string:released_scaling=true", "string:shift=30,window=8", "dca:train_len=40,chunk=20,window=10"]
     asked = [word for word in words if not str(word).startswith("--distance")]
     status, out, _ = run([*asked, f"--distance=rope,{','.join(own)},string"], capsys)
@@ -207,7 +204,7 @@ def test_replaced_parameters_are_rows_of_their_own(words, tmp_path, capsys, monk
 
 
 def test_a_second_call_keeps_seconds_and_comparisons(words, run_folder, tmp_path, capsys, monkeypatch):
-    Reader(monkeypatch, open_model(run_folder).tokenizer)
+    MethodReader(monkeypatch, open_model(run_folder).tokenizer)
     assert run(words, capsys)[0] == 0
     rows = rows_of(tmp_path)
     assert [(row["compared_as"], row["seconds"] > 0) for row in rows] == [
