@@ -382,8 +382,7 @@ def test_every_backend_is_among_the_tests_of_kernels_and_results_are_in_their_fi
     with pytest.raises(RuntimeError):
         gpu_tests.run_tests(options, *KERNELS, str(path))
     text = (options.out / "gpu_tests.txt").read_text()
-    *_, (test, result) = gpu_tests.RESULT.findall(text)
-    assert (test.rpartition("::")[2], result) == ("test_one", "PASSED")
+    assert "::test_one PASSED" in text
     found = gpu_tests.selection(text)
     ran = [sum(found["backends"][name].values()) for name in ("sdpa", "varlen", "flash", "xformers")]
     assert min(ran) > 10
