@@ -18,7 +18,6 @@ Exit status: 0 done; 2 invalid input; 75 interrupted, to be run again.
 from __future__ import annotations
 
 import json
-import os
 from functools import partial
 from pathlib import Path
 
@@ -29,6 +28,7 @@ from lab.data.corpora import open_corpus
 from lab.data.derivation import RECORD, table
 from lab.data.preparation import is_prepared, prepare, shard_folder, verify
 from lab.errors import ConfigError
+from lab.launch import cores
 
 SYNTAX = Syntax(
     flags=("--verify",), missing="CONFIG: must be the first argument, a YAML file; for instance configs/cpu_stdlib.yaml"
@@ -45,7 +45,7 @@ def carry_out(words: Words) -> str:
     first, _, stride = str("0/1" if task is None else task).partition("/")
     if not (first.isdigit() and stride.isdigit() and int(first) < int(stride)):
         raise ConfigError(f"--task={task}: must be I/N with 0 <= I < N; for instance 0/64")
-    workers = overrides.pop("workers", len(os.sched_getaffinity(0)))
+    workers = overrides.pop("workers", cores())
     if type(workers) is not int or workers < 1:  # true is an int
         raise ConfigError(
             f"--workers={str(workers).lower()}: must be a whole number >= 1; leave it out for the default"
