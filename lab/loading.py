@@ -18,7 +18,7 @@ from lab.data.preparation import end_of_document, shard_folder
 from lab.data.tokenizer import load_tokenizer, special_ends
 from lab.errors import ConfigError
 from lab.model.decoder import Decoder
-from lab.model.huggingface.config import decoder_config, read_settings
+from lab.model.huggingface.config import chat_template_of, decoder_config, read_settings
 from lab.model.huggingface.pretrained import load_pretrained
 from lab.positions import Distance, Frequencies, frequencies
 from lab.positions.methods import Replaced, describe_pair
@@ -35,7 +35,7 @@ class OpenedModel:
 
     `train_len` is the training window in tokens: a run's data.window, a Hugging Face folder's max_position_embeddings.
     `folder` is the run folder, and `consumed_tokens` the tokens that the checkpoint was trained on. `settings` is the
-    config.json of a Hugging Face folder.
+    config.json of a Hugging Face folder, and `chat_template` its own, or that of a run's conversations.
     """
 
     name: str
@@ -46,6 +46,7 @@ class OpenedModel:
     folder: Path | None = None
     consumed_tokens: int | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)
+    chat_template: str | None = None
 
     @property
     def method(self) -> str:
@@ -75,7 +76,8 @@ def open_model(
         decoder = load_pretrained(folder, frequencies=own, distance=distance, device=device)
         name = Path(path).name if is_hub_id(Path(path)) else folder.name
         window = settings["max_position_embeddings"]
-        return OpenedModel(name, decoder, tokenizer_in(folder), window, settings=settings)
+        more: dict[str, Any] = {"settings": settings, "chat_template": chat_template_of(folder)}
+        return OpenedModel(name, decoder, tokenizer_in(folder), window, **more)
     checkpoint = open_checkpoint(place.folder.resolve())
     folder = checkpoint.folder.parent.parent
     experiment = load_experiment(folder / CONFIG, overrides)
@@ -84,7 +86,9 @@ def open_model(
     tokenizer = tokenizer_in(folder) or tokenizer_in(shard_folder(experiment.data))
     window = experiment.data.window
     consumed = checkpoint.consumed_tokens
-    return OpenedModel(folder.name, decoder.to(device).eval(), tokenizer, window, experiment, folder, consumed)
+    chat = getattr(experiment.data.corpus, "template", None)
+    of_run = (experiment, folder, consumed)
+    return OpenedModel(folder.name, decoder.to(device).eval(), tokenizer, window, *of_run, chat_template=chat)
 
 
 def replaced_methods(settings: dict[str, Any], overrides: dict[str, Any]) -> tuple[Frequencies | None, Distance]:

@@ -10,6 +10,7 @@ from typing import Annotated, ClassVar, Literal
 from annotated_types import Ge, Gt, Le, Lt
 from pydantic import Field
 
+from lab.data.chat import USER_ASSISTANT
 from lab.data.synthetic import Synthetic as Synthetic  # noqa: PLC0414 - all sections can be imported from here
 from lab.data.synthetic import example
 from lab.schema import PathText, Positive, Section, Share
@@ -59,6 +60,8 @@ class Conversations(Section):
     """Least share of ASCII among a conversation's letters; 0.99 keeps English and few other languages, 0 keeps all."""
     limit: Positive | None = None
     """Samples to take, from the first; left out, all."""
+    template: str = USER_ASSISTANT
+    """Jinja by which turns become text, special tokens in it too; evaluations and lab.export take it from the run."""
 
 
 Corpus = Annotated[Synthetic | Stdlib | Text | Slimpajama | Conversations, Field(discriminator="name")]
