@@ -7,7 +7,7 @@ for `bos_token` and `eos_token`, which are empty here: the tokenizer adds what b
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -22,38 +22,12 @@ Turn = dict[str, str]
 
 
 @lru_cache(maxsize=8)
-def compiled(template: str) -> Callable[..., str]:
-    """Compile a template as transformers does.
+def compiled(template: str) -> Any:
+    """Compile a template as transformers does."""
+    from jinja2.sandbox import ImmutableSandboxedEnvironment  # here, as it takes a tenth of a second
 
-    Raises: ConfigError.
-    """
-    from jinja2 import TemplateError  # here, as it takes a tenth of a second
-    from jinja2.sandbox import ImmutableSandboxedEnvironment
-
-    extensions = ["jinja2.ext.loopcontrols"]
-    environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=extensions)
-
-    def refuse(message: str) -> str:
-        raise TemplateError(message)
-
-    environment.globals["raise_exception"] = refuse
-    try:
-        known = environment.from_string(template)
-    except TemplateError as error:
-        raise wrong(error) from error
-
-    def written(**values: Any) -> str:
-        try:
-            return known.render(values)
-        except (TemplateError, TypeError) as error:
-            raise wrong(error) from error
-
-    return written
-
-
-def wrong(error: Exception) -> ConfigError:
-    """Return the error for a template that cannot be rendered."""
-    return ConfigError(f"chat template: cannot be rendered ({first_line(error)}); correct its Jinja")
+    loops = "jinja2.ext.loopcontrols"
+    return ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[loops]).from_string(template)
 
 
 def render(template: str, turns: Sequence[Turn], *, answer: bool = False) -> str:
@@ -64,7 +38,12 @@ def render(template: str, turns: Sequence[Turn], *, answer: bool = False) -> str
         >>> render(USER_ASSISTANT, [{"role": "user", "content": "Hi"}], answer=True)
         'USER: Hi\nASSISTANT:'
     """
-    return compiled(template)(messages=list(turns), add_generation_prompt=answer)
+    from jinja2 import TemplateError
+
+    try:
+        return str(compiled(template).render(messages=list(turns), add_generation_prompt=answer))
+    except (TemplateError, TypeError) as error:
+        raise ConfigError(f"chat template: cannot be rendered ({first_line(error)}); correct its Jinja") from error
 
 
 def around(template: str) -> tuple[str, str]:
@@ -77,5 +56,5 @@ def around(template: str) -> tuple[str, str]:
     """
     before, asked, after = render(template, [{"role": "user", "content": ASKED}], answer=True).partition(ASKED)
     if not asked:
-        raise wrong(ValueError("it leaves out what the user says"))
+        raise ConfigError("chat template: leaves out what a user says; correct its Jinja")
     return before, after
