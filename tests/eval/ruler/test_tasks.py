@@ -254,4 +254,4 @@ def test_a_chat_stands_around_the_task_and_before_the_answers_first_words(mergin
     assert [ids.count(tokenizer.token_to_id(word)) for word in (BEGIN, "<|end|>", "<|assistant|>")] == [n] * 3
     assert len(ids) + TASKS[task].budget <= 8000
     assert len(ids) > 7000
-    assert solve(case.prompt)[:1] == list(case.answers[:1])
+    assert case.answers[0] in solve(case.prompt)
