@@ -2,8 +2,8 @@
 
     python -m eval.lines MODEL [--option=value ...] [--plot] [-o FOLDER]
 
-MODEL is a run folder (its newest checkpoint is taken), a checkpoint in it, or a Hugging Face folder with a
-tokenizer.json. Tests have as many lines as a length in the model's own tokens holds. Scores have exact 95% limits:
+MODEL is a run folder, a checkpoint in it, or any causal model of transformers, a folder or hf:OWNER/NAME@REVISION
+(docs/models.md). Tests have as many lines as a length in the model's own tokens holds. Scores have exact 95% limits:
 
     python -m eval.lines models/Llama-2-7B-chat --lengths=4096,16384 --plot
     python -m eval.lines runs/tiny_2k --protocol=completion --lengths=1024,2048 --tests=200

@@ -182,7 +182,7 @@ def haystack_of(subject: Subject, path: str | None, own: str | None) -> tuple[st
     if experiment is None:
         raise ConfigError("--haystack: must be set, a Hugging Face folder has no corpus of its own; give a text file")
     source = None if own is None else f"probe.haystack={own}"
-    run = subject.model.folder if own == experiment.probe.haystack else None
+    run = subject.model.home if own == experiment.probe.haystack else None
     return load_haystack(own, experiment.data, subject.tokenizer, run), source
 
 

@@ -2,8 +2,8 @@
 
     python -m eval.harness MODEL --tasks NAME,NAME [--option=value ...] [-o FOLDER]
 
-MODEL is a run folder (its newest checkpoint is taken), a checkpoint in it, or a Hugging Face folder with a
-tokenizer.json. Tasks, tags and groups are the harness's, or those of the YAML files in a folder of yours:
+MODEL is a run folder, a checkpoint in it, or any causal model of transformers, a folder or hf:OWNER/NAME@REVISION
+(docs/models.md). Tasks, tags and groups are the harness's, or those of the YAML files in a folder of yours:
 
     python -m eval.harness models/Llama-3.1-8B --tasks hellaswag,mmlu,gsm8k --num_fewshot 5
     python -m eval.harness models/Llama-3.1-8B --tasks longbench --max_length 32768 --truncate middle

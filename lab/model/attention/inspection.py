@@ -18,6 +18,7 @@ from lab.model.attention.attend import band_logits
 from lab.model.attention.layout import Layout
 from lab.model.block import Block
 from lab.model.decoder import Decoder
+from lab.model.huggingface.foreign import Foreign
 
 BLOCK_LOGITS = 2**22  # most logits of a block, 16 MiB in float32; larger blocks were measured to be slower on a CPU
 
@@ -41,11 +42,14 @@ class LayerInputs:
 
 
 @torch.no_grad()
-def layer_inputs(decoder: Decoder, tokens: Tensor, *, shift: int = 0) -> Iterator[LayerInputs]:
-    """Run a decoder over rows of one text each, the first token at position `shift`, and yield every layer's inputs.
+def layer_inputs(decoder: Decoder | Foreign, tokens: Tensor, *, shift: int = 0) -> Iterator[LayerInputs]:
+    """Run a model over rows of one text each, the first token at position `shift`, and yield every layer's inputs.
 
     Shapes: tokens int64 (B, T).
     """
+    if isinstance(decoder, Foreign):
+        yield from (LayerInputs(layer, *found) for layer, found in enumerate(decoder.layer_inputs(tokens, shift)))
+        return
     n_tokens = tokens.shape[1]
     layout = decoder.layout(tokens, torch.arange(n_tokens, device=tokens.device) + shift, starts=(shift,))
     x_BTD = decoder.embedding(tokens)
@@ -98,22 +102,35 @@ class LayerLogits:
 
 
 @torch.no_grad()
-def target_logits(decoder: Decoder, tokens: Tensor, targets: Tensor) -> Tensor:
-    """Compute the head's logit of each target, un-normalised, without those of the other tokens; 0 without a target.
+def scored_logits(decoder: Decoder | Foreign, tokens: Tensor, targets: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+    """Compute the head's logits where there is a target, some places at a time.
 
-    Shapes: tokens and targets int64 (B, T), targets below 0 where there is none -> float (B, T).
+    Shapes: tokens and targets int64 (B, T), targets below 0 where there is none; yields places int64 (n,) in the flat
+        (B * T,), and float64 (n, V).
     """
-    hidden = decoder.norm(last_block(decoder, tokens)).flatten(0, 1)
-    wanted = targets.flatten()
-    rows = max(1, BLOCK_LOGITS // hidden.shape[1])  # of the head at a time
-    parts = [
-        (x * decoder.head.weight[y.clamp_min(0)]).sum(-1) * (y >= 0)
-        for x, y in zip(hidden.split(rows), wanted.split(rows), strict=True)
-    ]
-    return torch.cat(parts).view(targets.shape)
+    rows = max(1, BLOCK_LOGITS // decoder.cfg.vocab_size)  # of the head at a time
+    if isinstance(decoder, Foreign):
+        for places, logits in decoder.scored_logits(tokens, targets >= 0):
+            for part, own in zip(places.split(rows), logits.split(rows), strict=True):
+                yield part, own.double()
+        return
+    hidden = last_block(decoder, tokens).flatten(0, 1)
+    for places in (targets.flatten() >= 0).nonzero()[:, 0].split(rows):
+        yield places, decoder.head(decoder.norm(hidden[places])).double()
 
 
-def token_losses(decoder: Decoder, tokens: Tensor, targets: Tensor) -> Tensor:
+def target_logits(decoder: Decoder | Foreign, tokens: Tensor, targets: Tensor) -> Tensor:
+    """Compute the head's logit of each target, un-normalised; 0 without a target.
+
+    Shapes: tokens and targets int64 (B, T), targets below 0 where there is none -> float64 (B, T).
+    """
+    found = torch.zeros(targets.numel(), dtype=torch.float64, device=tokens.device)
+    for places, logits in scored_logits(decoder, tokens, targets):
+        found[places] = logits.gather(1, targets.flatten()[places, None])[:, 0]
+    return found.view(targets.shape)
+
+
+def token_losses(decoder: Decoder | Foreign, tokens: Tensor, targets: Tensor) -> Tensor:
     """Compute the loss of each target in nats; 0 without a target.
 
     Shapes: tokens and targets int64 (B, T), targets below 0 where there is none -> float64 (B, T).
@@ -121,21 +138,16 @@ def token_losses(decoder: Decoder, tokens: Tensor, targets: Tensor) -> Tensor:
     return token_scores(decoder, tokens, targets)[0]
 
 
-@torch.no_grad()
-def token_scores(decoder: Decoder, tokens: Tensor, targets: Tensor) -> Tensor:
+def token_scores(decoder: Decoder | Foreign, tokens: Tensor, targets: Tensor) -> Tensor:
     """Compute the loss of each target in nats, and 1 where no other token is more likely; 0 without a target.
 
-    The head's logits, of tokens with a target alone and some rows at a time, are normalised in float64.
+    The logits are normalised in float64.
 
     Shapes: tokens and targets int64 (B, T), targets below 0 where there is none -> float64 (2, B, T).
     """
-    hidden = last_block(decoder, tokens).flatten(0, 1)
-    wanted = targets.flatten()
-    scores = torch.zeros(2, len(wanted), dtype=torch.float64, device=tokens.device)
-    rows = max(1, BLOCK_LOGITS // decoder.cfg.vocab_size)  # of the head at a time
-    for places in (wanted >= 0).nonzero()[:, 0].split(rows):
-        logits = decoder.head(decoder.norm(hidden[places])).double()
-        own = logits.gather(1, wanted[places, None])[:, 0]
+    scores = torch.zeros(2, targets.numel(), dtype=torch.float64, device=tokens.device)
+    for places, logits in scored_logits(decoder, tokens, targets):
+        own = logits.gather(1, targets.flatten()[places, None])[:, 0]
         scores[:, places] = torch.stack([logits.logsumexp(-1) - own, (own >= logits.amax(-1)).double()])
     return scores.view(2, *targets.shape)
 
