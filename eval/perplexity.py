@@ -16,8 +16,7 @@ that were measured on the same documents, so that one call for each compares met
     python -m eval.perplexity runs/tiny_2k --lengths=2048,4096 --plot --position.distance.method=dca \
         --position.distance.train_len=2048
 
-Prints a table. Adds a line for each length to perplexity.jsonl once it is known. The file is in eval/ of the run
-folder, in runs/perplexity-NAME for a Hugging Face folder, or in FOLDER. A second call continues from there.
+Prints a table. Adds a line for each length to perplexity.jsonl once it is known. A second call continues from there.
 perplexity-cases/ holds every document's loss.
 """
 

@@ -4,9 +4,9 @@
 
 MODEL is a run folder, a checkpoint in it, or any causal model of transformers, a folder or hf:OWNER/NAME@REVISION
 (docs/models.md). In exact arithmetic a shift changes nothing. D adds up the differences of the attention weights,
-D_logit those of the logits of the first token (arXiv:2411.13476, Eq. 4, 5 and Figure 1). Both are measured in float32, and with
-rotated queries and keys rounded to bfloat16, as flash attention takes them. The weights are the model's own, and random
-ones of the same config:
+D_logit those of the logits of the first token (arXiv:2411.13476, Eq. 4, 5 and Figure 1). Both are measured in float32,
+and with rotated queries and keys rounded to bfloat16, as flash attention takes them. The weights are the model's own,
+and random ones of the same config:
 
     python -m eval.precision runs/cpu_demo
     python -m eval.precision runs/cpu_demo --length=192 --texts=50 --plot
@@ -57,7 +57,7 @@ from eval.engine.subject import doublings
 from lab.command import Bar, start
 from lab.draw import beside, draw
 from lab.errors import ConfigError
-from lab.model.attention.inspection import BLOCK_LOGITS, LayerInputs, LayerLogits, layer_inputs
+from lab.model.attention.inspection import BLOCK_LOGITS, AnyDecoder, LayerInputs, LayerLogits, layer_inputs
 from lab.model.decoder import Decoder
 from lab.model.huggingface.foreign import Foreign
 from lab.schema import Length, NonNegative
@@ -209,12 +209,7 @@ def summary(values: Values) -> Row:
 
 @torch.no_grad()
 def key_differences(
-    decoder: Decoder | Foreign,
-    tokens: Tensor,
-    shifts: Sequence[int],
-    arithmetic: Arithmetic,
-    *,
-    most: int = BLOCK_LOGITS,
+    decoder: AnyDecoder, tokens: Tensor, shifts: Sequence[int], arithmetic: Arithmetic, *, most: int = BLOCK_LOGITS
 ) -> Tensor:
     """Compute the terms of D by key for every shift against REFERENCE; D is their sum.
 
@@ -236,7 +231,7 @@ def key_differences(
 
 
 @torch.no_grad()
-def first_logit_difference(decoder: Decoder | Foreign, tokens: Tensor, shift: int, arithmetic: Arithmetic) -> Tensor:
+def first_logit_difference(decoder: AnyDecoder, tokens: Tensor, shift: int, arithmetic: Arithmetic) -> Tensor:
     """Compute D_logit of a shift against REFERENCE.
 
     Shapes: tokens int64 (B, T); returns float64 (B,).
@@ -249,14 +244,14 @@ def first_logit_difference(decoder: Decoder | Foreign, tokens: Tensor, shift: in
     return total / n_tokens
 
 
-def rounded(decoder: Decoder | Foreign) -> Decoder | Foreign:
+def rounded(decoder: AnyDecoder) -> AnyDecoder:
     """Copy a model, its weights rounded to bfloat16."""
     if isinstance(decoder, Foreign):
         return decoder.remade(lambda model: deepcopy(model).bfloat16())
     return deepcopy(decoder).bfloat16()
 
 
-def rebuilt(decoder: Decoder | Foreign, seed: int) -> Decoder | Foreign:
+def rebuilt(decoder: AnyDecoder, seed: int) -> AnyDecoder:
     """Make another model of the same config and position methods, its weights drawn with a seed."""
     if isinstance(decoder, Foreign):
         with torch.random.fork_rng():
@@ -273,7 +268,7 @@ def rebuilt(decoder: Decoder | Foreign, seed: int) -> Decoder | Foreign:
 
 
 def at_shifts(
-    decoder: Decoder | Foreign, tokens: Tensor, shifts: Sequence[int], arithmetic: Arithmetic
+    decoder: AnyDecoder, tokens: Tensor, shifts: Sequence[int], arithmetic: Arithmetic
 ) -> Iterator[Sequence[LayerInputs]]:
     """Yield for each layer its inputs at every shift: of forward passes of their own, or of one that is not shifted."""
     if arithmetic.whole:
@@ -283,7 +278,7 @@ def at_shifts(
         yield [inputs.shifted(shift) for shift in shifts]
 
 
-def depends_on_positions(decoder: Decoder | Foreign, n_tokens: int, shifts: Sequence[int]) -> bool:
+def depends_on_positions(decoder: AnyDecoder, n_tokens: int, shifts: Sequence[int]) -> bool:
     """Return whether a shift changes attention in exact arithmetic too, where D would measure the position method."""
     ids = torch.linspace(0, n_tokens - 1, min(n_tokens, SAMPLED)).round().long()
     distance = decoder.distance

@@ -16,8 +16,7 @@ of its plateau (lab/probe/recall.py). No number is hidden, so that models that f
 Limits are at 95%, from 1,000 resamples of whole documents. A bin with fewer than 8 targets, or with those of one
 document alone, is left out. So a text needs two documents, as files of a folder or lines of a .jsonl file.
 
-Prints a table. Writes recall-TOKENS-HASH.jsonl, a line for each bin of distances and one for natural reach. The file is
-in eval/ of the run folder, in runs/ for a Hugging Face folder, or in FOLDER. The picture is beside it.
+Prints a table. Writes recall-TOKENS-HASH.jsonl, a line for each bin of distances and one for natural reach.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ from lab.data.preparation import end_of_document, shard_folder
 from lab.data.tokenizer import load_tokenizer, special_ends
 from lab.errors import ConfigError
 from lab.model.decoder import Decoder
-from lab.model.huggingface.config import decoder_config, model_settings, read_settings, serves
+from lab.model.huggingface.config import FAMILIES, decoder_config, faults_of, model_settings, read_settings
 from lab.model.huggingface.foreign import Foreign, load_foreign
 from lab.model.huggingface.pretrained import load_pretrained
 from lab.positions import Distance, Frequencies, frequencies
@@ -100,7 +100,7 @@ def open_hugging_face(folder: Path, name: str, overrides: dict[str, Any], device
     settings = model_settings(folder)
     frequency, distance = replaced_methods(settings, overrides)
     decoder: Decoder | Foreign
-    if serves(settings, own_frequencies=frequency is not None):
+    if settings["model_type"] in FAMILIES and not faults_of(settings, frequency is not None):
         cfg = decoder_config(settings, own_frequencies=frequency is not None)
         own = None if frequency is None else Frequencies.of(frequency, cfg.head_dim, cfg.theta)
         decoder = load_pretrained(folder, frequencies=own, distance=distance, device=device)

@@ -50,7 +50,6 @@ LIGHT = (  # import no torch, so that a mistake in a config is reported at once
     "lab.skip",
     "lab.model.huggingface.config",
     "eval.needles",
-    "eval.picture",
     "eval.positions",
 )
 

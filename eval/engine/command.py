@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, NoReturn
+from typing import Any, Literal, NamedTuple
 
 from eval.engine.methods import expand, method_overrides, names_of, split_words
 from eval.engine.rows import Found, document
@@ -29,7 +29,7 @@ SHARED = {  # option: default and meaning
     "--distance": "=null\n      Distance method in place of the model's own; a name alone takes derived "
     f"parameters. [{METHOD}]",
     "--frequency": f"=null\n      Frequency method in place of the model's own. [{METHOD}]",
-    "-o": " FOLDER\n      Where results and pictures are written.",
+    "-o": " FOLDER\n      Where results and pictures are written; left out, eval/ of a run, or runs/COMMAND-NAME.",
     "--plot": "\n      Draw the picture beside the results.",
     "--json": "\n      Print one JSON object and nothing else: command, rows, files, pictures.",
 }
@@ -108,12 +108,6 @@ def run(
 
     lines = lambda: form.lines(settings())  # noqa: E731
     return command.run(description, arguments, work, syntax=form.syntax, settings=lines, stopped=stopped)
-
-
-def moved(line: str) -> NoReturn:
-    """End a command of another name with the line that says where it went."""
-    show(line, error=True)
-    raise SystemExit(command.WRONG)
 
 
 @contextlib.contextmanager

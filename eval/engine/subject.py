@@ -23,7 +23,7 @@ from lab.data.shards import TokenStore
 from lab.data.tokenizer import check_ids, needed, special_ends
 from lab.errors import ConfigError, DataError
 from lab.loading import OpenedModel, open_model, token_ids
-from lab.model.attention.inspection import token_losses, token_scores
+from lab.model.attention.inspection import token_scores
 from lab.model.generate import Ended, greedy
 from lab.probe.needles import load_haystack, read_texts
 from lab.source import is_hub_id, named
@@ -82,13 +82,12 @@ class Subject:
 
     def losses(self, tokens: Tensor, targets: Tensor) -> Tensor:
         """Return each target's loss in nats, float64 (B, T), 0 where a target is below 0."""
-        with self.computing():
-            return token_losses(self.model.decoder, tokens.to(self.device), targets.to(self.device))
+        return self.scores(tokens, targets)[0]
 
     def scores(self, tokens: Tensor, targets: Tensor) -> Tensor:
         """Return each target's loss, and 1 where it is the most likely token, float64 (2, B, T)."""
         with self.computing():
-            return token_scores(self.model.decoder, tokens.to(self.device), targets.to(self.device))
+            return token_scores(self.model.decoder, tokens.to(self.device), targets.to(self.device))[:2]
 
 
 def open_subject(request: Request) -> Subject:

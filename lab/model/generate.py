@@ -20,6 +20,7 @@ from lab.model.attention.context import ContextGroup
 from lab.model.decoder import Decoder
 from lab.model.huggingface.foreign import Foreign, ForeignCache
 
+AnyDecoder = Decoder | Foreign
 Ended = Callable[[Tensor, Tensor], Tensor]
 NEAR = 256  # ten times the largest difference measured (docs/evaluation.md)
 CACHE_BYTES = 1 << 31  # for the keys and values of rows that are generated together on a CPU, or by a group
@@ -32,7 +33,7 @@ KEPT_FRAC = 0.75  # the cache is compacted when at most this share of its rows i
 
 @torch.no_grad()
 def greedy(
-    model: Decoder | Foreign,
+    model: AnyDecoder,
     prompts: Tensor,
     n_tokens: int,
     stop_id: int | None = None,
@@ -72,7 +73,7 @@ def greedy(
     return answers[:, : max(widths, default=0)]
 
 
-def rows_at_once(model: Decoder | Foreign, n_rows: int, n_tokens: int, context: ContextGroup | None) -> int:
+def rows_at_once(model: AnyDecoder, n_rows: int, n_tokens: int, context: ContextGroup | None) -> int:
     """Count the rows whose keys and values fit, in the weights' dtype, as theirs is not known yet.
 
     On a GPU the memory that is free decides, and parts have like numbers of rows, as every part has the same steps; the
@@ -88,7 +89,7 @@ def rows_at_once(model: Decoder | Foreign, n_rows: int, n_tokens: int, context: 
     return math.ceil(n_rows / n_parts)
 
 
-def prefill(model: Decoder | Foreign, prompts: Tensor, cache: KeyCache | ForeignCache) -> Tensor:
+def prefill(model: AnyDecoder, prompts: Tensor, cache: KeyCache | ForeignCache) -> Tensor:
     """Fill the cache with the prompts, their common prefix once, and return the logits that follow, (B, V)."""
     n_rows, n_tokens = prompts.shape
     prefix = common_prefix(prompts) if cache.n_maps else 0
@@ -120,9 +121,7 @@ def common_prefix(prompts: Tensor) -> int:
     return prefix if len(prompts) > 1 and prefix >= LEAST_SHARE * prompts.shape[1] else 0
 
 
-def prefill_rows(
-    model: Decoder | Foreign, tokens: Tensor, cache: KeyCache | ForeignCache, row: int, past: int
-) -> Tensor:
+def prefill_rows(model: AnyDecoder, tokens: Tensor, cache: KeyCache | ForeignCache, row: int, past: int) -> Tensor:
     """Continue the cache's rows from `row` on, which hold `past` tokens, and return the last logits."""
     cache.select(slice(row, row + len(tokens)), past)
     step = max(1, ACTIVATION_BYTES // bytes_per_token(model) // len(tokens))
@@ -133,14 +132,14 @@ def prefill_rows(
     return logits[:, -1]
 
 
-def bytes_per_token(model: Decoder | Foreign) -> int:
+def bytes_per_token(model: AnyDecoder) -> int:
     """Count a block's bytes per token: residuals, queries, keys, values, the feed-forward layer."""
     cfg = model.cfg
     return (4 * cfg.d_model + 4 * cfg.width + 3 * cfg.d_ff) * model.embedding.weight.element_size()
 
 
 def decode(
-    model: Decoder | Foreign,
+    model: AnyDecoder,
     logits: Tensor,
     cache: KeyCache | ForeignCache,
     answers: Tensor,

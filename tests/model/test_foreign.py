@@ -125,7 +125,7 @@ def test_a_model_as_it_is_scores_and_answers_as_transformers(family, text, monke
     targets[1, :20] = -100
     monkeypatch.setattr("lab.model.huggingface.foreign.MOST_LOGITS", 97 * 15)  # a row at a time
     logs = log_probs(model, text)
-    losses, right = token_scores(foreign, text, targets)
+    losses, right, _ = token_scores(foreign, text, targets)
     own = -logs.gather(2, text.roll(-1, 1)[..., None])[..., 0]
     torch.testing.assert_close(losses, torch.where(targets >= 0, own, 0.0), rtol=0, atol=TOL)
     assert torch.equal(right > 0, (targets >= 0) & (logs.argmax(-1) == text.roll(-1, 1)))

@@ -20,6 +20,7 @@ from lab.model.block import Block
 from lab.model.decoder import Decoder
 from lab.model.huggingface.foreign import Foreign
 
+AnyDecoder = Decoder | Foreign
 BLOCK_LOGITS = 2**22  # most logits of a block, 16 MiB in float32; larger blocks were measured to be slower on a CPU
 
 
@@ -42,7 +43,7 @@ class LayerInputs:
 
 
 @torch.no_grad()
-def layer_inputs(decoder: Decoder | Foreign, tokens: Tensor, *, shift: int = 0) -> Iterator[LayerInputs]:
+def layer_inputs(decoder: AnyDecoder, tokens: Tensor, *, shift: int = 0) -> Iterator[LayerInputs]:
     """Run a model over rows of one text each, the first token at position `shift`, and yield every layer's inputs.
 
     Shapes: tokens int64 (B, T).
@@ -102,54 +103,31 @@ class LayerLogits:
 
 
 @torch.no_grad()
-def scored_logits(decoder: Decoder | Foreign, tokens: Tensor, targets: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-    """Compute the head's logits where there is a target, some places at a time.
+def token_scores(decoder: AnyDecoder, tokens: Tensor, targets: Tensor) -> Tensor:
+    """Compute of each target the loss in nats, 1 where no other token is more likely, and its logit; else 0.
 
-    Shapes: tokens and targets int64 (B, T), targets below 0 where there is none; yields places int64 (n,) in the flat
-        (B * T,), and float64 (n, V).
+    The head's logits, of tokens with a target alone and some rows at a time, are normalised in float64.
+
+    Shapes: tokens and targets int64 (B, T), targets below 0 where there is none -> float64 (3, B, T).
     """
+    wanted = targets.flatten()
+    scores = torch.zeros(3, len(wanted), dtype=torch.float64, device=tokens.device)
+    for places, logits in scored_logits(decoder, tokens, targets >= 0):
+        own = logits.gather(1, wanted[places, None])[:, 0]
+        scores[:, places] = torch.stack([logits.logsumexp(-1) - own, (own >= logits.amax(-1)).double(), own])
+    return scores.view(3, *targets.shape)
+
+
+def scored_logits(decoder: AnyDecoder, tokens: Tensor, wanted: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+    """Compute the logits of some tokens at a time: their places in the flat (B * T,), and float64 (n, V)."""
     rows = max(1, BLOCK_LOGITS // decoder.cfg.vocab_size)  # of the head at a time
     if isinstance(decoder, Foreign):
-        for places, logits in decoder.scored_logits(tokens, targets >= 0):
-            for part, own in zip(places.split(rows), logits.split(rows), strict=True):
-                yield part, own.double()
+        for found in decoder.scored_logits(tokens, wanted):
+            yield from ((part, own.double()) for part, own in zip(*(x.split(rows) for x in found), strict=True))
         return
     hidden = last_block(decoder, tokens).flatten(0, 1)
-    for places in (targets.flatten() >= 0).nonzero()[:, 0].split(rows):
+    for places in wanted.flatten().nonzero()[:, 0].split(rows):
         yield places, decoder.head(decoder.norm(hidden[places])).double()
-
-
-def target_logits(decoder: Decoder | Foreign, tokens: Tensor, targets: Tensor) -> Tensor:
-    """Compute the head's logit of each target, un-normalised; 0 without a target.
-
-    Shapes: tokens and targets int64 (B, T), targets below 0 where there is none -> float64 (B, T).
-    """
-    found = torch.zeros(targets.numel(), dtype=torch.float64, device=tokens.device)
-    for places, logits in scored_logits(decoder, tokens, targets):
-        found[places] = logits.gather(1, targets.flatten()[places, None])[:, 0]
-    return found.view(targets.shape)
-
-
-def token_losses(decoder: Decoder | Foreign, tokens: Tensor, targets: Tensor) -> Tensor:
-    """Compute the loss of each target in nats; 0 without a target.
-
-    Shapes: tokens and targets int64 (B, T), targets below 0 where there is none -> float64 (B, T).
-    """
-    return token_scores(decoder, tokens, targets)[0]
-
-
-def token_scores(decoder: Decoder | Foreign, tokens: Tensor, targets: Tensor) -> Tensor:
-    """Compute the loss of each target in nats, and 1 where no other token is more likely; 0 without a target.
-
-    The logits are normalised in float64.
-
-    Shapes: tokens and targets int64 (B, T), targets below 0 where there is none -> float64 (2, B, T).
-    """
-    scores = torch.zeros(2, targets.numel(), dtype=torch.float64, device=tokens.device)
-    for places, logits in scored_logits(decoder, tokens, targets):
-        own = logits.gather(1, targets.flatten()[places, None])[:, 0]
-        scores[:, places] = torch.stack([logits.logsumexp(-1) - own, (own >= logits.amax(-1)).double()])
-    return scores.view(2, *targets.shape)
 
 
 def last_block(decoder: Decoder, tokens: Tensor) -> Tensor:

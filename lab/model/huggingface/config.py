@@ -98,7 +98,7 @@ def reading(folder: Path) -> Iterator[Any]:
     try:
         import transformers
 
-        transformers.utils.logging.disable_progress_bar()
+        transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
         yield transformers
     except ModuleNotFoundError as error:
         raise MissingPackage(error.name or "transformers", f"the model of {folder}", "hf") from error
@@ -150,11 +150,6 @@ def decoder_config(settings: Mapping[str, Any], *, own_frequencies: bool) -> Dec
     if faults:
         raise ConfigError(*faults)
     return cfg
-
-
-def serves(settings: Mapping[str, Any], *, own_frequencies: bool) -> bool:
-    """Return whether the lab's decoder computes what transformers does."""
-    return settings["model_type"] in FAMILIES and not faults_of(settings, own_frequencies)
 
 
 def faults_of(settings: Mapping[str, Any], own_frequencies: bool) -> list[str]:

@@ -16,7 +16,7 @@ from torch import Tensor
 from lab.errors import CheckpointError, ConfigError
 from lab.model.config import DecoderConfig
 from lab.model.huggingface.config import SIZES, reading
-from lab.model.huggingface.interface import Inputs, Own, apply, own_frequencies, rotary_of
+from lab.model.huggingface.interface import Inputs, apply, own_frequencies, rotary_of
 from lab.positions import Distance, Frequencies
 from lab.positions.methods import ROPE_THETA
 from lab.positions.plain import Plain
@@ -30,34 +30,16 @@ class Foreign:
     def __init__(self, model: Any) -> None:
         self.model = model
         self.cfg = sizes_of(model.config.get_text_config())
-        theta = (getattr(model.config, "rope_parameters", None) or {}).get("rope_theta", ROPE_THETA)
-        rotary = rotary_of(model)
-        self.own = Frequencies.of(Own(), self.cfg.head_dim, theta) if rotary is None else own_frequencies(rotary, theta)
+        rope = getattr(model.config, "rope_parameters", None) or {}
+        self.own = own_frequencies(rotary_of(model), rope.get("rope_theta", ROPE_THETA), self.cfg.head_dim)
         self.methods: tuple[Frequencies, Distance] = self.own, Plain()
         taken = inspect.signature(model.forward).parameters
         self.cache = next((name for name in ("past_key_values", "cache_params") if name in taken), "")
         if not self.cache or "logits_to_keep" not in taken:
-            raise ConfigError(
-                f"model={type(model).__name__}: takes no key cache or no logits_to_keep; use another model"
-            )
+            raise ConfigError(f"model={type(model).__name__}: takes no cache or no logits_to_keep; use another model")
 
-    @property
-    def frequencies(self) -> Frequencies:
-        """The frequency method."""
-        return self.methods[0]
-
-    @frequencies.setter
-    def frequencies(self, method: Frequencies) -> None:
-        self.place(method, self.distance)
-
-    @property
-    def distance(self) -> Distance:
-        """The distance method."""
-        return self.methods[1]
-
-    @distance.setter
-    def distance(self, method: Distance) -> None:
-        self.place(self.frequencies, method)
+    frequencies: Any = property(lambda self: self.methods[0], lambda self, method: self.place(method, self.distance))
+    distance: Any = property(lambda self: self.methods[1], lambda self, method: self.place(self.frequencies, method))
 
     def place(self, frequencies: Frequencies, distance: Distance, inputs: list[Inputs] | None = None) -> None:
         """Apply both methods, and collect the layers' inputs where a list is given."""
@@ -83,9 +65,8 @@ class Foreign:
 
         Shapes: int64 (B, T) -> (B, T, V) or (B, 1, V).
         """
-        known: dict[str, Any] = {} if cache is None else {self.cache: cache.own}
-        kept = int(last_only)  # 0 keeps all
-        logits: Tensor = self.model(tokens, use_cache=cache is not None, logits_to_keep=kept, **known).logits
+        known = {self.cache: None if cache is None else cache.own, "use_cache": cache is not None}
+        logits: Tensor = self.model(tokens, logits_to_keep=int(last_only), **known).logits  # 0 keeps all
         return logits
 
     def new_cache(self, batch: int, max_tokens: int, context: Any = None) -> ForeignCache:
@@ -99,11 +80,10 @@ class Foreign:
         """
         kept = wanted.any(0).nonzero()[:, 0]
         rows = max(1, MOST_LOGITS // max(1, len(kept) * self.cfg.vocab_size))
-        indices = torch.arange(tokens.numel(), device=tokens.device).view(tokens.shape)
-        for part, place, chosen in zip(*(x.split(rows) for x in (tokens, indices, wanted)), strict=True):
+        places = torch.arange(tokens.numel(), device=tokens.device).view(tokens.shape)[:, kept]
+        for part, place, chosen in zip(*(x.split(rows) for x in (tokens, places, wanted[:, kept])), strict=True):
             if len(kept):
-                logits = self.model(part, use_cache=False, logits_to_keep=kept).logits
-                yield place[:, kept][chosen[:, kept]], logits[chosen[:, kept]]
+                yield place[chosen], self.model(part, use_cache=False, logits_to_keep=kept).logits[chosen]
 
     @torch.no_grad()
     def layer_inputs(self, tokens: Tensor, shift: int) -> list[Inputs]:
@@ -148,13 +128,11 @@ class ForeignCache:
 
 def sizes_of(config: Any) -> DecoderConfig:
     """Return the sizes of a model of transformers as those of a decoder."""
-    found: dict[str, Any] = {
-        ours: getattr(config, theirs, None) for ours, theirs in SIZES.items() if ours != "norm_eps"
-    }
+    found: dict[str, Any] = {ours: getattr(config, theirs, None) for ours, theirs in SIZES.items()}
     heads, width = found["n_heads"] or 1, found["d_model"]
     own = {"n_heads": heads, "n_kv_heads": found["n_kv_heads"] or heads, "d_ff": found["d_ff"] or 4 * width}
-    head_dim = getattr(config, "head_dim", None) or width // heads
-    return DecoderConfig(**{**found, **own, "tie_embeddings": False, "attention_width": heads * head_dim})
+    own |= {"attention_width": heads * (getattr(config, "head_dim", None) or width // heads)}
+    return DecoderConfig(**{**found, **own, "tie_embeddings": False, "norm_eps": 1e-5})
 
 
 def load_foreign(folder: Path, device: torch.device | str) -> Foreign:
@@ -167,7 +145,5 @@ def load_foreign(folder: Path, device: torch.device | str) -> Foreign:
         model, info = transformers.AutoModelForCausalLM.from_pretrained(folder, **known)
     lost = sorted(map(str, [*info["missing_keys"], *info["mismatched_keys"]]))
     if lost:
-        raise CheckpointError(
-            f"{folder}: weights do not fit config.json ({lost[0]}, {len(lost)} in all); copy it again"
-        )
+        raise CheckpointError(f"{folder}: weights do not fit config.json ({', '.join(lost[:3])}); copy it again")
     return Foreign(model.to(device).eval())

@@ -103,10 +103,10 @@ class Applied:
         return Layout(q_pos, k_pos, method, self.distance, q.dtype, starts=starts, mask=seen)
 
 
-def own_frequencies(rotary: Any, theta: float = 1.0) -> Frequencies:
-    """Return a model's own inverse frequencies, with any scaling; none where it rotates nothing."""
+def own_frequencies(rotary: Any, theta: float = 1.0, head_dim: int = 0) -> Frequencies:
+    """Return a model's own inverse frequencies, with any scaling; zeros where it rotates nothing."""
     if rotary is None:
-        return Frequencies(Own(), theta, torch.zeros(0, dtype=torch.float64))
+        return Frequencies(Own(), theta, Own().inv_freq(head_dim, theta))
     is_plain = getattr(rotary, "rope_type", "default") == "default"
     return Frequencies(Rope() if is_plain else Own(), theta, rotary.inv_freq.detach().double().cpu())
 
