@@ -18,8 +18,7 @@ Exit status: 0 done; 2 invalid input; 75 interrupted, to be run again.
 from __future__ import annotations
 
 import json
-import os
-from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from lab.command import Syntax, Words, run, settings_lines, start
@@ -29,6 +28,7 @@ from lab.data.corpora import open_corpus
 from lab.data.derivation import RECORD, table
 from lab.data.preparation import is_prepared, prepare, shard_folder, verify
 from lab.errors import ConfigError
+from lab.launch import cores
 
 SYNTAX = Syntax(
     flags=("--verify",),
@@ -43,7 +43,7 @@ def carry_out(words: Words) -> str:
     """
     overrides = dict(words.settings)
     share = read_share(overrides.pop("task", None))
-    workers = overrides.pop("workers", len(os.sched_getaffinity(0)))
+    workers = overrides.pop("workers", cores())
     if type(workers) is not int or workers < 1:  # true is an int
         raise ConfigError(
             f"--workers={str(workers).lower()}: must be a whole number >= 1; leave it out for the default"
@@ -74,20 +74,9 @@ def read_share(text: object) -> tuple[int, int] | None:
     return int(first), int(stride)
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Run the command line and return the exit status."""
-    return run(
-        __doc__,
-        arguments,
-        carry_out,
-        syntax=SYNTAX,
-        settings=lambda: [
-            "Settings of the corpus (default; meaning):",
-            "",
-            *settings_lines(DataConfig, prefix="data."),
-        ],
-        stopped="interrupted; finished tasks are kept, run the same command to continue",
-    )
+LINES = lambda: ["Settings of the corpus (default; meaning):", "", *settings_lines(DataConfig, prefix="data.")]  # noqa: E731
+STOPPED = "interrupted; finished tasks are kept, run the same command to continue"
+main = partial(run, __doc__, work=carry_out, syntax=SYNTAX, settings=LINES, stopped=STOPPED)
 
 
 if __name__ == "__main__":

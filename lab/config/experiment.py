@@ -25,16 +25,17 @@ from pydantic import Field
 
 from lab.config.sections import RunConfig, StartConfig, TrackConfig, TrainConfig, fill_in, fill_in_tags, override
 from lab.data.config import DataConfig, Synthetic
-from lab.evidence.base import Stored
 from lab.evidence.methods import EvidenceConfig
 from lab.evidence.repeat import Repeat
+from lab.evidence.stored import Stored
 from lab.evidence.weights import ByEvidence
 from lab.masks import Causal, MaskConfig
 from lab.model.config import DecoderConfig, OptimConfig
 from lab.positions import Frequencies
 from lab.positions.methods import PositionConfig
 from lab.probe.config import NEEDLES, ProbeConfig, ProbeSection
-from lab.schema import Section, flatten, format_yaml, given, plain, read_yaml, validated
+from lab.schema import PathText, Section, flatten, format_yaml, given, load_plugins, plain, read_yaml, validated
+from lab.schema.plugins import digest_of
 from lab.shape.config import ByContext, Planned, ShapeConfig
 from lab.skip.methods import SkipConfig
 from lab.source import inherit
@@ -80,6 +81,8 @@ class Experiment(Section):
     """Effective length."""
     track: TrackConfig = field(default_factory=TrackConfig)
     """Records."""
+    plugins: tuple[PathText, ...] = ()
+    """Python files with methods of your own (docs/plugins.md); the run keeps copies of them."""
 
     def rules(self) -> Iterator[str]:
         """Find the faults between sections."""
@@ -105,6 +108,8 @@ class Experiment(Section):
         if data.held_out_frac == 0 and (probe.loss_tokens or not has_text):
             rule = "the probe needs held-out text; raise it, or set probe.loss_tokens=0 and probe.haystack"
             yield self.fault("data.held_out_frac", rule)
+        if len({Path(name).name for name in self.plugins}) < len(self.plugins):
+            yield self.fault("plugins", "must have names of their own; rename one of the files")
         yield from self.position_rules()
         yield from self.id_rules()
         yield from self.evidence_rules()
@@ -257,6 +262,8 @@ def load_experiment(path: Path, overrides: dict[str, Any] | None = None) -> Expe
     Raises: ConfigError with one line per fault.
     """
     values, overrides = read_yaml(path), flatten(overrides or {})
+    load_plugins(values.get("plugins"), path.parent if path.name == "config.yaml" else None)
+    load_plugins(overrides.get("plugins"))
     whole = copy.deepcopy(values)
     override(whole, overrides)
     inherit(values, whole)
@@ -281,5 +288,6 @@ def automatic_name(experiment: Experiment, config: str) -> str:
         for key, value in chosen.items()
         if (key in ONCE_NAMED or not key.startswith(FREE_TO_CHANGE)) and ONCE_DEFAULT.get(key) != value
     }
+    named |= {f"plugins.{Path(path).name}": digest_of(Path(path)) for path in named.pop("plugins", ())}
     text = json.dumps(named, sort_keys=True)
     return f"{config}-{hashlib.sha256(text.encode()).hexdigest()[:DIGITS]}"

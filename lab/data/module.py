@@ -7,7 +7,6 @@ would wait for them. A thread packs while a step computes, which holds Python's 
 from __future__ import annotations
 
 import itertools
-import os
 import sys
 from collections import deque
 from collections.abc import Iterator, Mapping
@@ -27,7 +26,7 @@ from lab.data.arrangement import IGNORE, Arrangement
 from lab.data.config import DataConfig
 from lab.data.labels import labels_of, numbers_of, store_numbers
 from lab.data.packing import AssignIds, Pack, PackSettings, PackStream
-from lab.data.preparation import check_prepared, end_of_document, is_prepared, prepare, shard_folder
+from lab.data.preparation import end_of_document, prepare_missing, shard_folder
 from lab.data.segments import index_documents, index_segments
 from lab.data.selecting import Selection, read_token_types
 from lab.data.shaped import plan_for
@@ -102,15 +101,13 @@ class PackedData(lightning.LightningDataModule):
         self.states: dict[int, np.ndarray] = {}
 
     def prepare_data(self) -> None:
-        """Prepare an embedded corpus; any other must have been prepared. Then check names, sizes and manifests.
+        """Prepare a generated corpus or a small text; any other must have been. Then check names, sizes and manifests.
 
         One process of each node does this before the others open the corpus; it also builds indices.
 
         Raises: DataError.
         """
-        check_prepared(self.config)
-        if not is_prepared(self.config):
-            prepare(self.config, workers=len(os.sched_getaffinity(0)))
+        prepare_missing(self.config)
         index_documents(shard_folder(self.config), self.segment_window())
         if "asked" in self.experiment.stored:
             tokenizer = load_tokenizer(shard_folder(self.config))

@@ -1,4 +1,4 @@
-"""Numbers found by depth: cells and thirds by hand, a model that sees only the last tokens, and eval.heatmap."""
+"""Numbers found by depth: cells and thirds by hand, and a model that sees only the last tokens."""
 
 import json
 import re

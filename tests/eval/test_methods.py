@@ -1,4 +1,4 @@
-"""Comparing methods: settings by hand from the paper, McNemar's test against scipy, and eval.methods as a command."""
+"""Comparing methods: settings by hand from the paper, McNemar's test against scipy, and eval.probe of several."""
 
 import math
 import re

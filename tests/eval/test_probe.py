@@ -221,7 +221,7 @@ def test_a_hugging_face_folder_answers_as_the_run_it_came_from(probe, exported, 
 def test_a_hugging_face_folder_is_probed_in_eighths_of_its_window(probe, exported, text_file, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert main([str(exported), f"--haystack={text_file}", "--tests=1", "--answer_budget=36"]) == 0
-    folder = next((tmp_path / "runs" / "probe-tiny-llama").glob("probe-*"))
+    folder = next((tmp_path / "results" / "probe-tiny-llama").glob("probe-*"))
     (row, summary) = lines(folder / "probes.jsonl")
     tokenizer = open_model(exported).tokenizer
     least = shortest(tokenizer, 36, digits=6, needles=4, seed=0)

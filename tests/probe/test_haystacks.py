@@ -30,6 +30,20 @@ def test_a_file_is_read(tmp_path, bpe, name, content, text):
     assert load(tmp_path / name, bpe) == text
 
 
+def test_a_folder_and_a_pattern_are_all_their_files(tmp_path, bpe):
+    (tmp_path / "in").mkdir()
+    for name, text in {
+        "b.md": "two",
+        "a.py": "one",
+        "in/c.json": '{"text": "three"}',
+        "no.png": "-",
+        "no.txt": "",
+    }.items():
+        (tmp_path / name).write_text(text)
+    assert load(tmp_path, bpe) == "one\ntwo\nthree"
+    assert load(tmp_path / "*.[mp]*", bpe) == "one\ntwo"
+
+
 @pytest.mark.parametrize(
     ("name", "content", "reason"),
     [
