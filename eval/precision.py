@@ -258,11 +258,7 @@ def rebuilt(decoder: AnyDecoder, seed: int) -> AnyDecoder:
             torch.manual_seed(seed)
             return decoder.remade(lambda model: type(model)(deepcopy(model.config)).to(model.device))
     other = Decoder(
-        decoder.cfg,
-        frequencies=decoder.frequencies,
-        distance=decoder.distance,
-        backend=decoder.backend,
-        seed=seed,
+        decoder.cfg, frequencies=decoder.frequencies, distance=decoder.distance, backend=decoder.backend, seed=seed
     )
     return other.to(decoder.embedding.weight.device).eval()
 

@@ -141,8 +141,10 @@ class Experiment(Section):
         weighs = isinstance(weights, ByContext)
         masked = "mask.method" if mask.method != "causal" else "mask.chunks"
         is_masked = mask.method != "causal" or mask.chunks is not None
-        counted = weighs and mask.method == "document" and mask.chunks is None  # a mask that weights know
-        used = {"shape.target_len": self.shape, "weights.by": weighs, "skip.method": self.skip}
+        scheduled = data.schedule is not None
+        counted = (weighs or scheduled) and mask.method == "document" and mask.chunks is None  # a mask that they know
+        used = {"data.schedule.start": scheduled, "shape.target_len": self.shape, "weights.by": weighs}
+        used |= {"skip.method": self.skip}
         used[masked] = is_masked and not counted
         names = [name for name, is_used in used.items() if is_used]
         if len(names) > 1:
@@ -157,6 +159,11 @@ class Experiment(Section):
                 yield self.fault(name, "needs windows of several documents; set data.mode: concatenated")
         if isinstance(weights, ByEvidence) and weights.keep[-1][1] >= data.window - 1 and len(weights.keep) == 1:
             yield self.fault("weights.keep", f"must leave out distances below data.window={data.window}; lower its end")
+        if data.schedule is not None and data.schedule.start >= data.window:
+            yield self.fault("data.schedule.start", f"must be < data.window={data.window}; lower it")
+        if data.schedule is not None and data.schedule.tokens > self.train.tokens:
+            rule = f"must be <= train.tokens={self.train.tokens}, or the window is never whole; lower it"
+            yield self.fault("data.schedule.tokens", rule)
         if weighs and data.mode == "uniform":
             yield self.fault("data.mode", "weights.by=context counts no uniform cuts; set another")
 

@@ -12,6 +12,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from annotated_types import Ge, Gt, Le, Lt
 from pydantic import Field
 
+from lab.data.schedule import WindowSchedule
 from lab.data.synthetic import Synthetic as Synthetic  # noqa: PLC0414 - all sections can be imported from here
 from lab.data.synthetic import example
 from lab.schema import OneOf, PathText, Positive, Section, Share
@@ -143,6 +144,8 @@ class DataConfig(Section):
     """Folder that holds the token shards of all corpora."""
     look_ahead: Annotated[int, Ge(1), Le(4096)] = 256
     """Segments a stream may choose from when it fills a pack."""
+    schedule: WindowSchedule | None = None
+    """Blocks of the window that grow in training, outside of which tokens see nothing; left out, windows are whole."""
 
     @property
     def embedded(self) -> bool:

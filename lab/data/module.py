@@ -99,6 +99,7 @@ class PackedData(lightning.LightningDataModule):
         self.config: DataConfig = experiment.data
         self.n_streams: int = experiment.train.n_packs
         self.states: dict[int, np.ndarray] = {}
+        self.steps = 0  # trained before; every stream gives a pack to each
 
     def prepare_data(self) -> None:
         """Prepare a generated corpus or a small text; any other must have been. Then check names, sizes and manifests.
@@ -163,6 +164,9 @@ class PackedData(lightning.LightningDataModule):
             evidence=experiment.evidence,
             beside=self.beside(),
         )
+        if config.schedule is not None:
+            after = partial(config.schedule.block, config.window)
+            self.settings.block = lambda number: after(number * experiment.train.batch_tokens)
         if self.weights is not None:
             self.settings.weigh = partial(weigh_by_context, self.weights)
         elif experiment.weights is not None:
@@ -187,7 +191,7 @@ class PackedData(lightning.LightningDataModule):
     def stream(self, index: int, states: Mapping[int, np.ndarray] | None = None) -> PackStream:
         """Open a stream at its state, the saved one by default, or at its beginning."""
         state = (self.states if states is None else states).get(index)
-        return PackStream(self.settings, index, None if state is None else state.tolist())
+        return PackStream(self.settings, index, None if state is None else state.tolist(), self.steps)
 
     def transfer_batch_to_device(self, batch: Batch, device: torch.device, dataloader_idx: int) -> Batch:
         """Move a batch's tensors; Lightning's own search for them visits every number of its tuples."""
