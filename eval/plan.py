@@ -32,8 +32,7 @@ import numpy as np
 from annotated_types import Ge, Le
 
 from eval.engine.command import OF_RUNS, Form, Request, run
-from eval.engine.demand import demand_per_token
-from eval.engine.law import Evidence, Law, Point, fit_law, measured, published
+from eval.engine.law import Evidence, Law, Point, demand_per_token, fit_law, measured, published
 from eval.engine.lengths import SLIMPAJAMA, FloatArray, read_lengths
 from eval.engine.records import is_run, read_runs, unpacked
 from eval.engine.rows import Found, Row, limits, to_text

@@ -62,8 +62,7 @@ class MatrixOptions(Section):
 
 METHODS: dict[str, type[Any]] = {**DISTANCE_METHODS, **SKIP_METHODS}
 FORM = Form(
-    lacks=("--distance", "--frequency"),
-    missing=f"METHOD: must be the first argument; one of: {', '.join(METHODS)}",
+    lacks=("--distance", "--frequency"), missing=f"METHOD: must be the first argument; one of: {', '.join(METHODS)}"
 )
 
 

@@ -17,11 +17,7 @@ from lab.skip.longrecipe import LongRecipe
 from lab.skip.pose import Pose
 from lab.skip.rpes import Rpes
 
-SKIP_METHODS: dict[str, type[Skip]] = {
-    "pose": Pose,
-    "rpes": Rpes,
-    "longrecipe": LongRecipe,
-}
+SKIP_METHODS: dict[str, type[Skip]] = {"pose": Pose, "rpes": Rpes, "longrecipe": LongRecipe}
 
 LENGTHS = TypeAdapter(list[Annotated[int, Ge(1)]])
 

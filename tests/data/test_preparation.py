@@ -91,11 +91,7 @@ def test_a_large_vocabulary_comes_back_whole(tmp_path):
 
 def test_the_synthetic_corpus_is_a_function_of_its_config_whatever_the_window(prepared, tmp_path):
     other = DataConfig(
-        corpus=prepared.corpus,
-        tokenizer=Bpe(vocab_size=400),
-        window=96,
-        held_out_frac=0.1,
-        folder=str(tmp_path),
+        corpus=prepared.corpus, tokenizer=Bpe(vocab_size=400), window=96, held_out_frac=0.1, folder=str(tmp_path)
     )
     prepare(other, progress=False)
     assert other.shard_name == prepared.shard_name
