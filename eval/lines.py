@@ -2,8 +2,8 @@
 
     python -m eval.lines MODEL [--option=value ...] [--plot] [-o FOLDER]
 
-MODEL is a run folder (its newest checkpoint is taken), a checkpoint in it, or a Hugging Face folder with a
-tokenizer.json. Tests have as many lines as a length in the model's own tokens holds. Scores have exact 95% limits:
+MODEL is a run folder, a checkpoint in it, or any causal model of transformers, a folder or hf:OWNER/NAME@REVISION
+(docs/models.md). Tests have as many lines as a length in the model's own tokens holds. Scores have exact 95% limits:
 
     python -m eval.lines models/Llama-2-7B-chat --lengths=4096,16384 --plot
     python -m eval.lines runs/tiny_2k --protocol=completion --lengths=1024,2048 --tests=200
@@ -22,9 +22,8 @@ first words, for models that only complete. Two things differ from the released 
 LongEval). The words are the lab's own lists. The answer's first number must be the line's (theirs takes the last one),
 so that text after the answer does not count.
 
-Prints a table. Adds a line for each length to lines.jsonl once it is known. The file is in eval/ of the run folder,
-in results/lines-NAME for a Hugging Face folder, or in FOLDER. A second call continues from there. lines-cases/ holds
-every test. The picture shows all that was measured with the same tests.
+Prints a table. Adds a line for each length to lines.jsonl once it is known. A second call continues from there.
+lines-cases/ holds every test. The picture shows all that was measured with the same tests.
 """
 
 from __future__ import annotations
@@ -37,8 +36,9 @@ from typing import Any, Literal
 import numpy as np
 
 from eval.engine.answers import answer_budget, choose_lengths, summed
-from eval.engine.cases import Distinct, TextCase, Writer, draw_pair, fit
-from eval.engine.command import CellOptions, Form
+from eval.engine.cases import ANSWER, ASK, Distinct, TextCase, Writer, draw_pair, fit
+from eval.engine.chat import ChatOptions
+from eval.engine.command import Form
 from eval.engine.rows import Row, limits
 from eval.engine.run import Cell, Measure
 from eval.engine.subject import SUBJECT
@@ -64,7 +64,7 @@ ANSWER_START = "\nThe <REGISTER_CONTENT> in line {name} is <"
 
 
 @dataclass(frozen=True, kw_only=True)
-class LinesOptions(CellOptions):
+class LinesOptions(ChatOptions):
     """Options of this command."""
 
     lengths: tuple[Length, ...] | None = None
@@ -87,8 +87,8 @@ def draw_case(writer: Writer, protocol: Protocol, *, lines: int, seed: int, inde
     names = Distinct(partial(draw_pair, rng)).first(lines)
     asked = int(share * lines)
     record = "".join(LINE.format(name=n, number=x) for n, x in zip(names, numbers, strict=True))
-    ending = QUESTION + (ANSWER_START if protocol == "completion" else "")
-    prompt = TASK + record + ending.format(name=names[asked])
+    ending = QUESTION + ANSWER + (ANSWER_START if protocol == "completion" else "")
+    prompt = writer.dressed(ASK + TASK + record + ending.format(name=names[asked]))
     facts: dict[str, Any] = {"lines": lines, "line": asked, "name": names[asked]}
     return TextCase(np.array(writer.encode(prompt), dtype=np.int32), prompt, (str(numbers[asked]),), facts)
 
@@ -109,7 +109,7 @@ class LineRetrieval(Measure):
     kind = "lines"
     options: LinesOptions
     form = Form(options=LinesOptions)
-    alike = ("protocol", "answer_budget", "n", "seed", "by")
+    alike = ("protocol", "chat", "answer_budget", "n", "seed", "by")
     named_by = (*SUBJECT, *alike, "asked")
     columns = (
         ("lines", lambda row: "-".join(f"{number:,}" for number in dict.fromkeys(row["lines"].values())), ""),
@@ -121,7 +121,7 @@ class LineRetrieval(Measure):
 
     def prepare(self) -> None:
         """Choose the lengths, all of which have room for every test."""
-        self.writer = Writer(self.subject.tokenizer)
+        self.writer = self.options.writer(self.subject)
         self.budget = answer_budget(self.writer, DIGITS, BUDGET)
         fixed = max(len(self.case(index, LEAST_LINES).prompt_ids) for index in range(self.options.tests))
         window = self.subject.model.train_len
@@ -142,6 +142,7 @@ class LineRetrieval(Measure):
         about = {
             "metric": "line_retrieval",
             "protocol": self.options.protocol,
+            "chat": self.options.chat,
             "answer_budget": self.budget,
             "n": self.options.tests,
             "seed": self.options.seed,

@@ -2,8 +2,8 @@
 
     python -m eval.harness MODEL --tasks NAME,NAME [--option=value ...] [-o FOLDER]
 
-MODEL is a run folder (its newest checkpoint is taken), a checkpoint in it, or a Hugging Face folder with a
-tokenizer.json. Tasks, tags and groups are the harness's, or those of the YAML files in a folder of yours:
+MODEL is a run folder, a checkpoint in it, or any causal model of transformers, a folder or hf:OWNER/NAME@REVISION
+(docs/models.md). Tasks, tags and groups are the harness's, or those of the YAML files in a folder of yours:
 
     python -m eval.harness models/Llama-3.1-8B --tasks hellaswag,mmlu,gsm8k --num_fewshot 5
     python -m eval.harness models/Llama-3.1-8B --tasks longbench --max_length 32768 --truncate middle
@@ -15,10 +15,9 @@ Where --distance names no parameters, string, dca, self_extend and rerope take t
 the training window. The harness's own class hf encodes, scores and answers; eval/harness/model.py lists what differs.
 Answers are greedy; tasks that sample are refused. Needs the extra: pip install -e '.[harness]'.
 
-Prints a table. harness.jsonl gets a line for each task, metric and filter. It is in eval/ of the run folder
-(results/harness-NAME for a Hugging Face folder) or FOLDER. The 95% interval of a number is exact where every document
-scores 0 or 1 and the number is their mean. Else it is the harness's standard error times the quantile of Student's t. A
-note counts the contexts that were too long.
+Prints a table. harness.jsonl gets a line for each task, metric and filter. The 95% interval of a number is exact where
+every document scores 0 or 1 and the number is their mean. Else it is the harness's standard error times the quantile of
+Student's t. A note counts the contexts that were too long.
 
 harness-cases/ holds every test with its answer and score, and the harness's cache of finished requests. The same
 command never runs them again, and continues after Ctrl-C (exit status 75).
@@ -44,7 +43,8 @@ import numpy as np
 from annotated_types import Ge
 from scipy.special import stdtrit
 
-from eval.engine.command import CellOptions, Form
+from eval.engine.chat import ChatOptions
+from eval.engine.command import Form
 from eval.engine.rows import Results, Row, finite, limits, shortened, to_text
 from eval.engine.run import Measure
 from eval.engine.subject import SUBJECT
@@ -62,7 +62,7 @@ NAMED_BY = (*READ_WITH, "protocol", "definition", "num_fewshot", "limit", "seed"
 
 
 @dataclass(frozen=True, kw_only=True)
-class HarnessOptions(CellOptions):
+class HarnessOptions(ChatOptions):
     """Options of this command."""
 
     tasks: tuple[str, ...]
@@ -77,8 +77,6 @@ class HarnessOptions(CellOptions):
     """Most tokens of a text, answer included, beyond which contexts are cut; left out, the training window."""
     truncate: Truncate = "left"
     """Part that a long context loses: its beginning, or its middle, as LongBench and InfiniteBench cut it."""
-    apply_chat_template: bool = False
-    """Ask as in a chat, with the template of a Hugging Face folder; earlier examples become turns of it."""
     confirm_run_unsafe_code: bool = False
     """Run programs that the model writes, as HumanEval does; do this in a sandbox alone."""
 
@@ -110,14 +108,14 @@ class Harness(Measure):
         options = self.options
         started = time.perf_counter()
         about = {**self.subject.row, "protocol": f"lm-eval-{version('lm_eval')}", "length": self.model.max_length}
-        about |= {"chat": options.apply_chat_template, "num_fewshot": options.num_fewshot, "limit": options.limit}
+        about |= {"chat": options.chat, "num_fewshot": options.num_fewshot, "limit": options.limit}
         about |= {"truncate": options.truncate, "seed": options.seed}
         known = Results(self.path, self.named_by)
         cache = self.folder / "harness-cases" / f"requests-{shortened(json.dumps([about[key] for key in READ_WITH]))}"
         with writing(f"-o {self.folder}", "folder"):
             cache.parent.mkdir(exist_ok=True)
         seeds = ("random_seed", "numpy_random_seed", "torch_random_seed", "fewshot_random_seed")
-        asked = ("confirm_run_unsafe_code", "apply_chat_template", "num_fewshot", "limit")
+        asked = ("confirm_run_unsafe_code", "num_fewshot", "limit")
         try:
             with redirect_stdout(sys.stderr):
                 scores: dict[str, Any] = simple_evaluate(
@@ -127,6 +125,7 @@ class Harness(Measure):
                     use_cache=str(cache),
                     bootstrap_iters=1000,
                     **dict.fromkeys(seeds, options.seed),
+                    apply_chat_template=bool(options.chat),
                     **{name: getattr(options, name) for name in asked},
                 )
         except (AssertionError, ImportError, ValueError) as error:  # how the harness refuses what it is asked for
