@@ -125,6 +125,33 @@ def test_the_page_of_data_lists_all():
     assert [name for name, need in needs().items() if need.train is None and f"\n| {name} " not in page] == []
 
 
+def test_a_row_that_fails_leaves_the_others_printed_and_finished(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("eval.papers.table.HOME", tmp_path)
+    monkeypatch.setattr("eval.papers.table.names", lambda: ["string/table1"])
+    monkeypatch.setattr("eval.papers.table.needs", dict)
+    mini = {"note": "none", "rows": {"bad": {"skip": "string"}, "good": {"skip": "rpes"}}}
+    text = "eval.positions {skip} --n_tokens=8 --target_len=16 --samples=2 -o {out}"
+    column = {"file": "positions-*.jsonl", "field": "mean_run_length", "where": {"name": "{skip}"}}
+    table = {"title": "t", "source": "s", "evaluate": [text], "columns": {"run": column}, "published": {}, "mini": mini}
+    (tmp_path / "string").mkdir()
+    file = tmp_path / "string/table1.yaml"
+    file.write_text(json.dumps(table))  # JSON is YAML
+    words = f"string/table1 --mini -o {tmp_path / 'out'}"
+    status, out, errors = command(words, capsys)
+    assert status == 1
+    assert re.search(r"\ngood +[\d.]+\n", out)
+    assert "bad" not in out
+    assert re.match(
+        r"bad: eval.positions string .* ended with status 2: --length: must be set", errors.splitlines()[-1]
+    )
+    mini["rows"]["bad"]["skip"] = "pose"
+    file.write_text(json.dumps(table))
+    status, out, errors = command(words, capsys)
+    assert status == 0
+    assert re.search(r"\nbad +[\d.]+\ngood +[\d.]+\n", out)
+    assert errors.count("eval.positions") == 1  # the row that failed, and no other
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", names())
 def test_every_miniature_runs(name):
