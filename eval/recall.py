@@ -6,7 +6,8 @@ MODEL is a run folder (its newest checkpoint is taken), a checkpoint in it, or a
 tokenizer.json. The evidence of a target is, for instance, an earlier copy of a block of tokens that contains it
 (lab/evidence). Targets are scored with the whole context of a training window, and with the context cut just behind
 their evidence. The difference is the gain from evidence at that distance. Natural reach is where the gain falls to half
-of its plateau (lab/probe/recall.py). No number is hidden, so that models that find none are told apart too.
+of its plateau (lab/probe/recall.py). No number is hidden, so that models that find none are told apart too. Targets
+without evidence have a line of their own, with their nats.
 
     python -m eval.recall runs/cpu_stdlib --plot
     python -m eval.recall runs/cpu_demo --distance=string:shift=64,window=32
@@ -16,8 +17,9 @@ of its plateau (lab/probe/recall.py). No number is hidden, so that models that f
 Limits are at 95%, from 1,000 resamples of whole documents. A bin with fewer than 8 targets, or with those of one
 document alone, is left out. So a text needs two documents, as files of a folder or lines of a .jsonl file.
 
-Prints a table. Writes recall-TOKENS-HASH.jsonl, a line for each bin of distances and one for natural reach. The file is
-in eval/ of the run folder, in runs/ for a Hugging Face folder, or in FOLDER. The picture is beside it.
+Prints a table. Writes recall-TOKENS-HASH.jsonl, a line for each bin of distances, one for targets without evidence and
+one for natural reach. The file is in eval/ of the run folder, in runs/ for a Hugging Face folder, or in FOLDER. The
+picture is beside it.
 """
 
 from __future__ import annotations
@@ -44,7 +46,12 @@ from lab.probe.recall import FEWEST, RecallTest, half_octaves
 from lab.schema import PathText, Section, Seed, Tests, validated
 
 CONFIDENCE = 0.95
+NOT_WITHOUT = ("distance", "last", "middle", "nats_cut", "right_cut")  # fields that targets without evidence lack
 Edge = Annotated[int, Ge(2)]  # behind which a token is left to predict from
+WITHOUT = (
+    "without evidence {score:.3f} nats, within {low:.3f} to {high:.3f}, {right_whole:.1%} right; "
+    "{n:,} targets of {documents:,} documents"
+)
 COLUMNS = (
     ("distance", lambda row: f"{row['distance']:,}-{row['last']:,}", ""),
     ("targets", "n", ","),
@@ -104,8 +111,8 @@ class Recall(OnTexts):
         self.documents = [np.asarray(ids, dtype=np.int64) for ids in found]
         check_ids(np.concatenate(self.documents), self.subject.vocab_size)
         sizes: Row = {"window": window, "edges": edges, "most": options.targets, "seed": options.seed}
-        self.test = RecallTest(self.documents, self.evidence, device=self.subject.device, **sizes)
-        if not self.test.targets:
+        self.test = RecallTest(self.documents, self.evidence, device=self.subject.device, without=True, **sizes)
+        if not any(target.distance for target in self.test.targets):
             rule = f"no bin has {FEWEST} targets with evidence in two of its {len(found)} documents"
             raise DataError(f"--text={options.text or 'held out'}: {rule}; give more text, or other bins")
 
@@ -113,13 +120,14 @@ class Recall(OnTexts):
         """Score the targets, and make a row for each bin and one for natural reach."""
         test = self.test
         with Bar(total=2 * len(test.targets), desc=self.kind, unit="context") as bar:
-            bins, reach = test.found(
-                test.scores(self.subject, test.targets, bar.update), self.subject.counts, CONFIDENCE
-            )
+            scores = test.scores(self.subject, test.targets, bar.update)
+        bins, reach = test.found(scores, self.subject.counts, CONFIDENCE)
         about = {**self.subject.row, "evidence": asdict(self.evidence), "window": test.window, "confidence": CONFIDENCE}
         about |= {"texts": digest_of(self.documents), "source": self.options.text or "held out"}
-        yield from ({**about, "metric": "recall", **row} for row in bins)
-        yield {**about, "metric": "natural_reach", "n": len(test.targets), **reach}
+        for row in bins:
+            own = {key: value for key, value in row.items() if row["distance"] or key not in NOT_WITHOUT}
+            yield {**about, "metric": "recall" if row["distance"] else "no_evidence", **own}
+        yield {**about, "metric": "natural_reach", "n": sum(row["n"] for row in bins if row["distance"]), **reach}
 
     def title(self) -> str:
         """Name the model, the text and the evidence."""
@@ -129,11 +137,13 @@ class Recall(OnTexts):
 
     def text(self, rows: Sequence[Row]) -> str:
         """Write the table, and natural reach."""
-        return f"{self.title()}\n\n{columns_text(rows[:-1], COLUMNS)}\n\n{reach_line(rows[-1])}"
+        bins = [row for row in rows if row["metric"] == "recall"]
+        own = [WITHOUT.format(**row) for row in rows if row["metric"] == "no_evidence"]
+        return "\n".join([self.title(), "", columns_text(bins, COLUMNS), "", *own, reach_line(rows[-1])])
 
     def chart(self, rows: Sequence[Row]) -> Any:
         """Draw the gain with its limits, and natural reach; below, the share right with each context."""
-        *bins, reach = rows
+        bins, reach = [row for row in rows if row["metric"] == "recall"], rows[-1]
         rules = []
         if reach["natural_reach"] is not None:
             rules = [Rule("x", reach["natural_reach"], "natural reach"), Rule("y", reach["plateau"] / 2, "half")]
@@ -168,19 +178,15 @@ def reach_line(row: Row) -> str:
         >>> row = {"natural_first": 18.6, "natural_last": 151.2, "plateau": 0.5, "f_at_natural_reach": 21000}
         >>> reach_line({**row, "natural_reach": 64.0, "natural_reach_low": 48.3, "natural_reach_high": None})
         'natural reach 64.0, at half of a plateau of 0.500 nats, within 48.3 to the end (151.2); f 21,000'
-        >>> reach_line({**row, "natural_reach": None}), reach_line({"natural_first": None})
-        ('natural reach none: no gain from 18.6 tokens on', 'natural reach none: fewer than two bins')
     """
-    first, last = row["natural_first"], row.get("natural_last")
-    if first is None:
-        return "natural reach none: fewer than two bins"
-    if row["natural_reach"] is None:
-        return f"natural reach none: no gain from {first:,.1f} tokens on"
-    reach, low = row["natural_reach"], row["natural_reach_low"]
-    high = f"the end ({last:,.1f})" if row["natural_reach_high"] is None else f"{row['natural_reach_high']:,.1f}"
+    first, reach, high = (row.get(name) for name in ("natural_first", "natural_reach", "natural_reach_high"))
+    if first is None or reach is None:
+        why = "fewer than two bins" if first is None else f"no gain from {first:,.1f} tokens on"
+        return f"natural reach none: {why}"
+    end = f"the end ({row['natural_last']:,.1f})" if high is None else f"{high:,.1f}"
     f = "-" if row["f_at_natural_reach"] is None else f"{row['f_at_natural_reach']:,}"
     about = f"natural reach {reach:,.1f}, at half of a plateau of {row['plateau']:.3f} nats"
-    return f"{about}, within {low:,.1f} to {high}; f {f}"
+    return f"{about}, within {row['natural_reach_low']:,.1f} to {end}; f {f}"
 
 
 main = Recall.main

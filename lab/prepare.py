@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from lab.command import Syntax, Words, run, settings_lines, start
@@ -74,20 +74,9 @@ def read_share(text: object) -> tuple[int, int] | None:
     return int(first), int(stride)
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Run the command line and return the exit status."""
-    return run(
-        __doc__,
-        arguments,
-        carry_out,
-        syntax=SYNTAX,
-        settings=lambda: [
-            "Settings of the corpus (default; meaning):",
-            "",
-            *settings_lines(DataConfig, prefix="data."),
-        ],
-        stopped="interrupted; finished tasks are kept, run the same command to continue",
-    )
+LINES = lambda: ["Settings of the corpus (default; meaning):", "", *settings_lines(DataConfig, prefix="data.")]  # noqa: E731
+STOPPED = "interrupted; finished tasks are kept, run the same command to continue"
+main = partial(run, __doc__, work=carry_out, syntax=SYNTAX, settings=LINES, stopped=STOPPED)
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 PLAIN = "rope+plain"
+GAIN = "gain"  # of eval.recall, the outcome on real text
 GAPPED = "gapped"  # in place of a method: asked at relative positions beyond the distance in tokens
 FAR, LAST = (48, 64, 96, 128), 179
 Config = dict[str, Any]
@@ -64,8 +65,8 @@ def by_sections(config: Config) -> str:
 class Plan(NamedTuple):
     """What an experiment compares: the tables of its runs, its arms, bands of distances, and tests.
 
-    `outcome` is what a distance is measured by: log p of the right number in nats, or the gain of eval.recall. `method`
-    is the one under which arms are compared; with `methods` arms are listed under each.
+    `outcome` is what a distance is measured by: log p of the right number in nats, or GAIN. `method` is the one under
+    which arms are compared; with `methods` arms are listed under each. `equal` are pairs of arms that should be equal.
     """
 
     tables: tuple[int, ...]
@@ -147,7 +148,8 @@ PLANS = {
             for D in (64, 128)
             for other in (*CONTROLS[1:], "untouched")
         ),
-        outcome="gain",
+        tuple(("6b", f"{name} {D}", "untouched") for D in (64, 128) for name in CONTROLS),
+        outcome=GAIN,
     ),
     7: Plan(
         (7,),

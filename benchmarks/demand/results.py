@@ -2,9 +2,10 @@
 
 A run is one observation. Runs of one seed share initial weights and the order of the text, so that arms are compared by
 the differences of pairs. Limits are those of the t distribution over seeds, at 95%. Two arms are equal in reach where
-the 90% limits of the mean difference of ln reach lie within ln 1.1 of 0: two one-sided tests at 5%. A reach that is
-below the first distance, or at the last, enters at that bound and is counted. Distances below NEAREST are left out:
-there models of all arms find fewer numbers than farther away.
+the 90% limits of the mean difference of ln reach lie within ln 1.1 of 0: two one-sided tests at 5%. On real text they
+are equal in the nats of targets without evidence, within 0.05. A reach that is below the first distance, or at the
+last, enters at that bound and is counted. Distances below NEAREST are left out: there models of all arms find fewer
+numbers than farther away.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from benchmarks.demand.plans import GAPPED, PLAIN, PLANS, Plan
+from benchmarks.demand.plans import GAIN, GAPPED, PLAIN, PLANS, Plan
 from eval.engine.records import unpacked
 from lab.draw import Rule, draw, save
 from lab.errors import ConfigError
@@ -26,7 +27,9 @@ from lab.probe.limits import LengthResult, reach
 from lab.schema import read_yaml
 from lab.train.arms import mean_with_limits
 
-MARGIN = math.log(1.1)
+MARGIN = math.log(1.1)  # of ln reach
+MARGIN_NATS = 0.05
+WITHOUT = 0  # the distance of targets without evidence
 NEAREST = 48  # tokens, a quarter of the window, where the lab's own probe begins
 THRESHOLD = 0.8
 Row = dict[str, Any]
@@ -42,7 +45,7 @@ def describe(experiment: int, records: Path, folder: Path | None) -> None:
     methods = sorted(tests["method"].unique(), key=lambda name: name != PLAIN) if plan.methods else [plan.method]
     rows = [row for method in methods for row in arm_rows(plan, method, tests, reaches)]
     print(pd.DataFrame(rows).to_string(index=False))
-    for compared in (contrast_rows(plan, tests), equality_rows(plan, reaches)):
+    for compared in (contrast_rows(plan, tests), equality_rows(plan, tests, reaches)):
         if table := list(compared):
             print(f"\n{pd.DataFrame(table).to_string(index=False)}")
     if folder is not None:
@@ -66,8 +69,8 @@ def read(tables: Sequence[Path], plan: Plan) -> tuple[pd.DataFrame, pd.DataFrame
 def outcome(row: Row) -> Row | None:
     """Read a row of eval.distance, eval.recall or benchmarks.demand.gapped: an outcome at a distance; else None."""
     metric = row["metric"]
-    if metric == "recall":
-        return {"distance": row["distance"], "value": row["score"], "score": row["right_whole"]}
+    if metric in ("recall", "no_evidence"):
+        return {"distance": row.get("distance", WITHOUT), "value": row["score"], "score": row["right_whole"]}
     if metric == "gapped":
         return {"distance": row["position"], "value": row["log_prob"], "score": math.nan, "method": GAPPED}
     if metric == "found_by_distance" and row["distance"] >= NEAREST:
@@ -103,6 +106,7 @@ def arm_rows(plan: Plan, method: str, tests: pd.DataFrame, reaches: pd.DataFrame
     """Describe each arm under a method: mean reach, its limits, seeds at the bounds, and the outcome by band."""
     mine = tests[tests["method"] == method]
     bands = {f"{plan.outcome} {low}-{high}": band(mine, low, high) for low, high in plan.bands}
+    bands["nats without evidence"] = band(mine, WITHOUT, WITHOUT)
     for arm in plan.arms:
         own = reaches[(reaches["arm"] == arm) & (reaches["method"] == (PLAIN if method == GAPPED else method))]
         if own.empty:
@@ -123,12 +127,15 @@ def contrast_rows(plan: Plan, tests: pd.DataFrame) -> Iterator[dict]:
         yield from paired(values, arm, other, f"{prediction} {plan.outcome} {low}-{high}")
 
 
-def equality_rows(plan: Plan, reaches: pd.DataFrame) -> Iterator[dict]:
-    """Test whether arms are equal in reach."""
-    logs = np.log(reaches[reaches["method"] == PLAIN].set_index(["arm", "seed"])["reach"])
+def equality_rows(plan: Plan, tests: pd.DataFrame, reaches: pd.DataFrame) -> Iterator[dict]:
+    """Test whether arms are equal in reach, on real text in the nats of targets without evidence."""
+    values, name, margin = band(tests, WITHOUT, WITHOUT), "nats without evidence", MARGIN_NATS
+    if plan.outcome != GAIN:
+        logs = np.log(reaches[reaches["method"] == PLAIN].set_index(["arm", "seed"])["reach"])
+        values, name, margin = logs, "ln reach", MARGIN
     for prediction, arm, other in plan.equal:
-        for row in paired(logs, arm, other, f"{prediction} ln reach", 0.90):
-            inside = row["low"] > -MARGIN and row["high"] < MARGIN
+        for row in paired(values, arm, other, f"{prediction} {name}", 0.90):
+            inside = row["low"] > -margin and row["high"] < margin
             yield row | {"equal": "yes" if inside else "not shown"}
 
 

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple, NoReturn
 
 from eval.engine.methods import expand, method_overrides, names_of, split_words
-from eval.engine.rows import Found, document
-from lab import command
+from eval.engine.rows import Found, Row, document, write_rows
+from lab import command, draw
 from lab.command import Syntax, Words, read_options, settings_lines, show
 from lab.errors import ConfigError, brief
 from lab.launch import read_launch
@@ -79,6 +79,20 @@ class Request(NamedTuple):
     folder: Path | None = None
     distances: tuple[str, ...] = ()
     places: tuple[Path, ...] = ()
+
+    def save(self, name: str, text: str, rows: Sequence[Row], chart: Callable[[], Any] | None = None) -> Found:
+        """Return what was found; -o writes the rows to FOLDER/NAME.jsonl, --plot draws NAME.png there or in runs/.
+
+        Raises: ConfigError where that cannot be done.
+        """
+        written = picture = None
+        if chart is not None and self.plots:
+            picture = (self.folder or Path("runs")) / f"{name}.png"
+            draw.save(chart(), picture)
+        if self.folder is not None:
+            written = self.folder / f"{name}.jsonl"
+            write_rows(written, rows)
+        return Found(text, rows, written, picture)
 
 
 def run(

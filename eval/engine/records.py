@@ -145,6 +145,7 @@ KINDS = {  # by what kind_of returns
     "needles_by_distance": Kind("distance", "numbers found, several in a test", ()),
     "probe": Kind("probe", "{required} of {needles} needles", NEEDLES),
     "recall": Kind("recall", "gain from evidence", ("evidence", "texts", "window"), "nats"),
+    "no_evidence": Kind("recall", "nats without evidence", ("evidence", "texts", "window"), "nats"),
 }
 SUMMARY = (  # score, lower and upper limit, first value tested, task, unit
     ("effective_length", "low", "high", "first_length", "effective length at {threshold:g}", "tokens"),

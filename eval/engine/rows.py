@@ -152,17 +152,6 @@ def finite(value: Any) -> Any:
     return value if value is None or isinstance(value, bool | int | float | str) else str(value)
 
 
-def save(found: Found, folder: Path | None, name: str) -> Found:
-    """Write the rows to FOLDER/NAME.jsonl, where a folder is asked for.
-
-    Raises: ConfigError where that cannot be done.
-    """
-    if folder is None:
-        return found
-    write_rows(folder / f"{name}.jsonl", found.rows)
-    return found._replace(written=folder / f"{name}.jsonl")
-
-
 def file_in(place: Path | None, default: str, home: Path = Path()) -> Path:
     """Name the file of -o, which is a file with an ending, or a folder for one of the default name.
 

@@ -212,19 +212,13 @@ def documents_of(subject: Subject, text: str | None, text_field: str) -> list[An
         return list(TokenStore.open(shard_folder(subject.model.experiment.data), "held_out").documents())
     before = special_ends(subject.tokenizer)[0]
     encode = subject.tokenizer.encode
-    texts = Bar(file_texts(Path(text), text_field), desc="encoding", leave=False)
-    return [np.array(before + encode(each, add_special_tokens=False).ids, dtype=np.int64) for each in texts]
-
-
-def file_texts(place: Path, text_field: str) -> list[str]:
-    """Read the texts of a file or of a folder's files: a .txt or .json is one text, each line of a .jsonl is one.
-
-    Raises: DataError for missing, broken or empty files.
-    """
+    place = Path(text)  # of which a .txt or .json is one text, each line of a .jsonl is one
     files = sorted(path for path in place.rglob("*") if path.suffix in SUFFIXES) if place.is_dir() else [place]
     if not files:
         raise DataError(f"--text={place}: holds no .txt, .json or .jsonl file; give a folder with text in it")
-    return [text for path in files for text in read_texts(path, "--text", text_field)]
+    read = [each for path in files for each in read_texts(path, "--text", text_field)]
+    texts = Bar(read, desc="encoding", leave=False)
+    return [np.array(before + encode(each, add_special_tokens=False).ids, dtype=np.int64) for each in texts]
 
 
 def digest_of(documents: Sequence[npt.NDArray[np.int64]]) -> str:

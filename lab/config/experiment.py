@@ -25,9 +25,9 @@ from pydantic import Field
 
 from lab.config.sections import RunConfig, StartConfig, TrackConfig, TrainConfig, fill_in, fill_in_tags, override
 from lab.data.config import DataConfig, Synthetic
-from lab.evidence.base import Stored
 from lab.evidence.methods import EvidenceConfig
 from lab.evidence.repeat import Repeat
+from lab.evidence.stored import Stored
 from lab.evidence.weights import ByEvidence
 from lab.masks import Causal, MaskConfig
 from lab.model.config import DecoderConfig, OptimConfig

@@ -23,7 +23,8 @@ from lab.data.segments import Segment, SegmentIndex, index_segments, sample_segm
 from lab.data.selecting import Selection
 from lab.data.shards import TokenStore
 from lab.errors import ConfigError, DataError
-from lab.evidence.base import Evidence, Stored
+from lab.evidence.base import Evidence
+from lab.evidence.stored import Stored
 from lab.skip.base import IntArray
 
 OF_WEIGHTS = 1  # marks the draws of a pack's weights, which those of its first sample do not share

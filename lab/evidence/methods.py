@@ -4,10 +4,9 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias, Union
 
 from pydantic import Field
 
-from lab.evidence.asked import Asked
 from lab.evidence.base import Evidence
-from lab.evidence.gain import Gain
 from lab.evidence.repeat import Repeat
+from lab.evidence.stored import Asked, Gain
 from lab.evidence.suffix import Suffix
 
 EVIDENCE_METHODS: dict[str, type[Evidence]] = {"repeat": Repeat, "suffix": Suffix, "asked": Asked, "gain": Gain}

@@ -221,7 +221,7 @@ def monotone_shares(results: Sequence[LengthResult]) -> Floats:
     return isotonic_regression(shares, weights=weights, increasing=False).x
 
 
-def crossing(lengths: Sequence[int], shares: Sequence[float] | Floats, threshold: float) -> tuple[int, float]:
+def crossing(lengths: Sequence[Any] | Floats, shares: Sequence[float] | Floats, threshold: float) -> tuple[Any, float]:
     """Find where a curve first falls below a threshold: the last length before, and that length on linear joins.
 
     Both are 0 where it begins below, and the last length where it never falls.

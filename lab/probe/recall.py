@@ -11,9 +11,9 @@ whether it is the most likely token: with its whole context, and with the contex
     gain(d) = mean of nats(cut) - nats(whole) over the targets whose evidence lies d back
 
 Every token of a document but its first counts as a target. Distances are in bins, half octaves from 4 tokens on, and at
-most so many targets are drawn of each. A bin with fewer than FEWEST targets, or targets of one document alone, is left
-out. Limits are quantiles over RESAMPLES draws of whole documents with replacement (the cluster bootstrap), as targets
-of one document depend on each other.
+most so many targets are drawn of each. Targets without evidence can be a bin too: d = 0, whose score is nats(whole). A
+bin with fewer than FEWEST targets, or targets of one document alone, is left out. Limits are quantiles over RESAMPLES
+draws of whole documents with replacement (the cluster bootstrap), as targets of one document depend on each other.
 
 **Natural reach**: the farthest distance at which the gain is half of its plateau. The gains of the bins from NEAR
 tokens on are fitted by the non-increasing curve nearest in squares, weighted by targets. Its first value is the
@@ -38,10 +38,11 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from scipy.optimize import isotonic_regression
+from torch.nn.utils.rnn import pad_sequence
 
 from lab.counts import Counted, f_at
 from lab.evidence.base import IGNORE, Evidence
-from lab.probe.limits import Floats
+from lab.probe.limits import Floats, crossing
 
 NEAR = 16  # tokens, of the nearest bin that counts for natural reach
 FEWEST = 8  # targets of a bin
@@ -80,7 +81,7 @@ class RecallTest:
     """Draws targets from documents, scores them with both contexts, and sums up what was found.
 
     `edges` are the first distances of the bins, rising from 2 or more; the last bin ends at the window. At most `most`
-    targets are drawn of each.
+    targets are drawn of each. `without` adds a last bin, of targets without evidence.
     """
 
     documents: Iterable[npt.NDArray[Any]]
@@ -90,34 +91,34 @@ class RecallTest:
     most: int
     seed: int = 0
     device: torch.device | str = "cpu"
+    without: bool = False
 
     def __post_init__(self) -> None:
         """Find the evidence of all targets, and draw those of each bin; `shares` are the bins' shares of all."""
-        pieces = [
+        found = [
             (number, np.asarray(ids[start : start + self.window + 1], dtype=np.int64))
             for number, ids in enumerate(self.documents)
             for start in range(0, len(ids) - 1, self.window)
         ]
         self.bins = [*zip(self.edges, [*(edge - 1 for edge in self.edges[1:]), self.window], strict=True)]
-        self.pieces = [piece for _, piece in pieces]
+        self.bins += [(0, 0)] * self.without
+        self.pieces = [piece for _, piece in found]
         self.targets: list[Target] = []
         self.shares = [0.0] * len(self.bins)
-        if not pieces:
+        if not found:
             return
-        lengths = np.array([len(piece) - 1 for piece in self.pieces])
+        lengths = [len(piece) - 1 for piece in self.pieces]
         tokens, targets = (np.concatenate([piece[part] for piece in self.pieces]) for part in (np.s_[:-1], np.s_[1:]))
-        distances = self.evidence.distances(tokens, targets, lengths.tolist())
+        distances = self.evidence.distances(tokens, targets, lengths)
         owners = np.repeat(np.arange(len(lengths)), lengths)
-        places = np.arange(len(tokens)) - np.repeat(np.cumsum(lengths) - lengths, lengths) + 1
+        places = np.concatenate([np.arange(1, length + 1) for length in lengths])
         generator = np.random.default_rng(self.seed)
         for number, (low, high) in enumerate(self.bins):
-            found = np.flatnonzero((distances >= low) & (distances <= high))
-            self.shares[number] = len(found) / len(tokens)
-            chosen = np.sort(generator.permutation(found)[: self.most])
-            drawn = [
-                Target(number, pieces[piece][0], piece, place, distance)
-                for piece, place, distance in zip(*(each[chosen].tolist() for each in (owners, places, distances)))
-            ]
+            inside = np.flatnonzero((distances >= low) & (distances <= high))
+            self.shares[number] = len(inside) / len(tokens)
+            chosen = np.sort(generator.permutation(inside)[: self.most])
+            rows = zip(*(each[chosen].tolist() for each in (owners, places, distances)))
+            drawn = [Target(number, found[piece][0], piece, place, distance) for piece, place, distance in rows]
             if len(drawn) >= FEWEST and len({target.document for target in drawn}) > 1:
                 self.targets += drawn
 
@@ -127,7 +128,7 @@ class RecallTest:
         The model has `scores`. Contexts of about one length are read side by side, padded after their ends, where no
         token that is scored sees it.
 
-        Shapes: (targets, 4), in the columns of SCORES.
+        Shapes: (targets, 4), in the columns of SCORES; without evidence both contexts are the whole one.
         """
         texts = [self.pieces[each.piece][: each.place + 1] for each in targets]  # each ended by its target
         texts += [text[-each.distance :] for text, each in zip(texts, targets)]
@@ -136,12 +137,11 @@ class RecallTest:
         while waiting:
             rows = max(1, TOKENS_AT_ONCE // len(texts[waiting[0]]))
             numbers, waiting = waiting[:rows], waiting[rows:]
-            tokens = torch.zeros((len(numbers), len(texts[numbers[0]]) - 1), dtype=torch.int64)
+            own = [torch.from_numpy(texts[number]) for number in numbers]
+            tokens = pad_sequence([text[:-1] for text in own], batch_first=True)
             wanted = torch.full_like(tokens, IGNORE)
-            for row, number in enumerate(numbers):
-                *context, target = texts[number].tolist()
-                tokens[row, : len(context)] = torch.tensor(context)
-                wanted[row, len(context) - 1] = target
+            for row, text in zip(wanted, own):
+                row[len(text) - 2] = text[-1]
             out[:, numbers] = model.scores(tokens.to(self.device), wanted.to(self.device)).sum(-1).cpu().numpy()
             done(len(numbers))
         return np.concatenate(np.split(out, 2, axis=1)).T
@@ -155,19 +155,19 @@ class RecallTest:
             return [], dict.fromkeys(FIELDS)
         bins, columns = np.unique([each.bin for each in self.targets], return_inverse=True)
         documents, rows = np.unique([each.document for each in self.targets], return_inverse=True)
-        logs = np.log([each.distance for each in self.targets])
-        sums = np.zeros((len(documents), len(bins), 6))
-        np.add.at(sums, (rows, columns), np.column_stack([np.ones(len(scores)), scores, logs]))
+        distances = np.array([each.distance for each in self.targets])
+        value = np.where(distances > 0, scores[:, 2] - scores[:, 0], scores[:, 0])
         size = len(documents)
+        sums = np.zeros((size, len(bins), 7))
+        parts = np.ones(len(value)), scores, value, np.log(np.maximum(distances, 1))
+        np.add.at(sums, (rows, columns), np.column_stack(parts))
         drawn = np.random.default_rng(self.seed).multinomial(size, np.full(size, 1 / size), RESAMPLES)
-        drawn_sums = np.tensordot(np.vstack([np.ones(size), drawn]), sums, 1)  # of all documents first
-        n = drawn_sums[..., 0]
+        n, *of_scores, values, logs = np.moveaxis(np.tensordot(np.vstack([np.ones(size), drawn]), sums, 1), 2, 0)
         with np.errstate(invalid="ignore"):  # a bin that a draw lacks is nan
-            means = drawn_sums[..., 1:] / n[..., None]
-        gains = means[..., 2] - means[..., 0]
+            values = values / n  # of all documents first, then of each draw
         ends = (1 - confidence) / 2, (1 + confidence) / 2
-        lows, highs = np.nanquantile(gains[1:], ends, axis=0)
-        middles = np.exp(means[0, :, 4])
+        lows, highs = np.nanquantile(values[1:], ends, axis=0)
+        middles = np.exp(logs[0] / n[0])
         lines = [
             {
                 **dict(zip(("distance", "last"), self.bins[number], strict=True)),
@@ -175,15 +175,15 @@ class RecallTest:
                 "share": self.shares[number],
                 "n": int(n[0, k]),
                 "documents": int(np.count_nonzero(sums[:, k, 0])),
-                **dict(zip(SCORES, means[0, k, :4].tolist(), strict=True)),
-                "score": float(gains[0, k]),
+                **{name: float(each[0, k] / n[0, k]) for name, each in zip(SCORES, of_scores, strict=True)},
+                "score": float(values[0, k]),
                 "low": float(lows[k]),
                 "high": float(highs[k]),
             }
             for k, number in enumerate(bins.tolist())
         ]
-        far = np.array(self.edges)[bins] >= NEAR
-        return lines, reach_fields(middles[far], gains[:, far], n[:, far], ends, counts)
+        far = np.array(self.bins)[bins, 0] >= NEAR
+        return lines, natural_reach(middles[far], values[:, far], n[:, far], ends, counts)
 
 
 def half_of_plateau(distances: Floats, gains: Floats, weights: Floats) -> tuple[float, float]:
@@ -200,16 +200,11 @@ def half_of_plateau(distances: Floats, gains: Floats, weights: Floats) -> tuple[
     if not known.any():
         return 0.0, 0.0
     curve = isotonic_regression(gains[known], weights=weights[known], increasing=False).x
-    half = float(curve[0]) / 2
-    beyond = [*(curve < half), True].index(True)
-    if half <= 0 or beyond == len(curve):
-        return 2 * half, float(distances[known][-1]) if half > 0 else 0.0
-    near, far = np.log(distances[known][beyond - 1 : beyond + 1])
-    fall = (curve[beyond - 1] - half) / (curve[beyond - 1] - curve[beyond])
-    return 2 * half, float(np.exp(near + fall * (far - near)))
+    plateau = float(curve[0])
+    return plateau, float(np.exp(crossing(np.log(distances[known]), curve, plateau / 2)[1])) if plateau > 0 else 0.0
 
 
-def reach_fields(
+def natural_reach(
     distances: Floats, gains: Floats, weights: Floats, ends: tuple[float, float], counts: Counted | None
 ) -> Row:
     """Build the fields of a summary about natural reach; all are None where fewer than two bins count.
@@ -221,9 +216,9 @@ def reach_fields(
         return found
     (plateau, reach), *others = (half_of_plateau(distances, *each) for each in zip(gains, weights, strict=True))
     plateaus, reaches = np.array(others).T
-    low, high = np.quantile(reaches, ends, method="nearest").tolist()
-    first, last = distances[0], distances[-1]
+    first, last = distances[[0, -1]].tolist()
     if np.quantile(plateaus, ends[0]) > 0:
+        low, high = np.quantile(reaches, ends, method="nearest").tolist()
         limits = round(reach, 1), round(low, 1), None if high >= last else round(high, 1)
         found |= dict(zip(REACH, (*limits, f_at(counts, int(reach))), strict=True))
-    return found | {"natural_first": round(float(first), 1), "natural_last": round(float(last), 1), "plateau": plateau}
+    return found | {"natural_first": round(first, 1), "natural_last": round(last, 1), "plateau": plateau}

@@ -189,15 +189,6 @@ class Recording(Callback):
         """Leave out the time since the last step ended; called after probing or saving."""
         self.batch_start = time.perf_counter()
 
-    def state_of(self, counts: PositionCounts) -> dict[str, Any]:
-        """Save the counts of all ranks, as `Counting.total` returns them, and the sums since the last line."""
-        return {"counts": counts.to_dict() | self.counting.selected(), "sums": self.sums}
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Restore the counts, and the sums since the last line."""
-        self.counting.load_state_dict(state_dict["counts"])
-        self.sums = state_dict["sums"]
-
     def close(self, *, finished: bool) -> None:
         """Close bar and dashboard, also after an error."""
         if self.bar is not None:

@@ -133,7 +133,8 @@ def start_folder(start: Start, data: PackedData, threads: int, *, restart: bool 
     if free_bytes(path) < needed:
         raise DiskError(disk_fault(path, needed, "checkpoints until the first is replaced, and counts"))
     if checkpoint is None:
-        checkpoints.mark_untrained(start.folder.checkpoints)
+        untrained = start.folder.checkpoints / checkpoints.UNTRAINED  # the run begins at step 0, whatever it recorded
+        write_json(untrained, {checkpoints.CONSUMED: 0})
         (path / KEPT).unlink(missing_ok=True)
         probe = experiment.probe
         text = text_to_keep(probe.haystack, experiment.data, tokenizer, probe.longest(experiment.data.window))

@@ -106,3 +106,30 @@ def test_the_gap_follows_the_number(bpe, gap):
         first = len(case.prompt_ids) - 1 - 60
         assert case.prompt_ids[first : first + 3] == number[-3:], "its digits"
         assert ids[-1] - ids[first] == 60 + gap
+
+
+def test_real_text_is_compared_by_gain_and_by_nats_without_evidence(tmp_path, capsys):
+    """Of far less untouched the gain differs, and the nats without evidence by 0.01 + - 0.01: within 0.05."""
+    runs = []
+    for seed in range(4):
+        for name, weights, gain, nats in (("u", None, 0.3, 2.0), ("f", by_evidence("none"), 0.1, 2.01)):
+            run = tmp_path / f"{name}{seed}"
+            (run / "eval").mkdir(parents=True)
+            settings = weights and {**weights, "keep": [[0, 64]]}
+            (run / "config.yaml").write_text(format_yaml({"run": {"seed": seed}, "weights": settings}))
+            about = {"method": "rope+plain", "right_whole": 0.5}
+            ends = {"natural_first": 16, "natural_last": 400, "natural_reach": 90.0}
+            shift = (0.01 if seed % 2 else -0.01) * (name == "f")
+            rows = [{"metric": "recall", "distance": d, "score": gain + shift} for d in (32, 96, 200)]
+            rows += [{"metric": "no_evidence", "score": nats + shift}, {"metric": "natural_reach", **ends}]
+            (run / "eval" / "recall-1.jsonl").write_text("".join(json.dumps(about | row) + "\n" for row in rows))
+            runs.append(run)
+    pack(runs, tmp_path / "6.jsonl.xz")
+    describe(6, tmp_path, tmp_path)
+    lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+    assert lines[0].endswith("gain 129-512 nats without evidence")
+    assert lines[2] == "far 64 4 90.0 nan to nan 0 0 0.10 0.10 0.10 2.01"
+    half = 2.353 * math.sqrt(4 / 3) * 0.01 / 2  # t(3) = 2.353 at 90%, standard deviation 0.01 sqrt(4 / 3)
+    (equal,) = [line for line in lines if line.startswith("6b")]
+    assert equal == f"6b nats without evidence far 64 less untouched 4 0.01 {0.01 - half:.3f} {0.01 + half:.3f} 0.9 yes"
+    assert (tmp_path / "demand_6.png").stat().st_size > 5_000

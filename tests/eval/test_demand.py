@@ -11,7 +11,7 @@ from lab.counts import PositionCounts
 from lab.data.module import PackedData
 from lab.data.shards import TokenStore
 from lab.train.folder import RunFolder
-from tests.eval.commands import check_faults, rows_in, runner, size_of, words_of
+from tests.eval.commands import rows_in, runner, size_of, words_of
 from tests.evidence import brute
 from tests.fits import CONFIG, UNPROBED, load
 
@@ -97,20 +97,6 @@ def test_a_run_shows_what_it_has_counted(run_folder, tmp_path, capsys):
     ]
     assert min(size_of(tmp_path / "demand-counted.png")) > 500
     assert [row["metric"] for row in rows_in(tmp_path / "demand-counted.jsonl")] == ["counted"] + 5 * ["demand"]
-
-
-REFUSED = {
-    "tokens": (f"{CONFIG} --tokens=0", "--tokens=0: must be >= 1"),
-    "method": (f"{CONFIG} --evidence=rhyme", "evidence.method=rhyme: unknown"),
-    "missing": ("nowhere.yaml", "nowhere.yaml: cannot be read (No such file or directory)"),
-}
-
-
-@pytest.mark.parametrize(("words", "line"), REFUSED.values(), ids=REFUSED)
-def test_a_mistake_is_one_line(capsys, words, line):
-    status, out, err = run(words, capsys)
-    assert (status, out) == (2, "")
-    check_faults(err.splitlines(), [line])
 
 
 def test_settings_of_a_run_that_has_counted_are_refused(run_folder, capsys):

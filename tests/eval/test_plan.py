@@ -74,12 +74,6 @@ def test_the_bound_of_the_rotary_base():
     assert base_warning(10_000, 4096).startswith("model.theta=10000: serves 1,995 tokens")
 
 
-def test_a_wrong_corpus_is_one_line(capsys):
-    assert main(["--corpus=none"]) == 2
-    error = capsys.readouterr().err
-    assert error == "--corpus=none: must be slimpajama or a folder of token shards; correct it\n"
-
-
 def finished_run(folder, window, tokens, asked=None, **summary):
     """Write what the planner reads of a run, trained on full windows; `asked` are its targets by evidence distance."""
     config = Path(__file__).parents[2] / "configs" / "cpu_test.yaml"

@@ -17,8 +17,10 @@ QUICK = ["--targets=12", "--bins=2,8,16,32", "-o", "out", "--json"]
 
 def rows_of(words, capsys):
     assert main(words) == 0
-    *bins, reach = json.loads(capsys.readouterr().out)["rows"]
-    return bins, reach
+    *rows, reach = json.loads(capsys.readouterr().out)["rows"]
+    *bins, own = rows
+    assert own["metric"] == "no_evidence"
+    return [*bins, {**own, "distance": 0}], reach
 
 
 def test_a_model_of_transformers(hugging_face_folder, bpe, tmp_path, monkeypatch, capsys):
@@ -32,7 +34,9 @@ def test_a_model_of_transformers(hugging_face_folder, bpe, tmp_path, monkeypatch
     bins, reach = rows_of([word.replace("targets=12", "targets=9999") for word in words], capsys)
     theirs = transformers.AutoModelForCausalLM.from_pretrained(hugging_face_folder, dtype=torch.float32)
     head = bpe.encode("").ids
+    *bins, own = bins
     losses = {row["distance"]: [] for row in bins}
+    without = []
     with torch.no_grad():
         for text in texts:
             ids = head + bpe.encode(text, add_special_tokens=False).ids
@@ -44,12 +48,18 @@ def test_a_model_of_transformers(hugging_face_folder, bpe, tmp_path, monkeypatch
                     logits = [theirs(torch.tensor([context])).logits[0, -1] for context in pair]
                     nats = [-float(each.log_softmax(-1)[ids[place]]) for each in logits]
                     losses.get(max(edge for edge in (2, 8, 16, 32) if edge <= d), []).append(nats)
+                elif not d:
+                    logits = theirs(torch.tensor([ids[:place]])).logits[0, -1]
+                    without.append((-float(logits.log_softmax(-1)[ids[place]]), int(logits.argmax()) == ids[place]))
     assert len(bins) > 1
     for row in bins:
         whole, cut = np.mean(losses[row["distance"]], axis=0)
         assert row["n"] == len(losses[row["distance"]])
         assert (row["nats_whole"], row["nats_cut"]) == pytest.approx((whole, cut), abs=1e-4)
         assert row["score"] == pytest.approx(cut - whole, abs=1e-4)
+    assert (own["n"], own["documents"]) == (len(without), 4)
+    assert (own["score"], own["right_whole"]) == pytest.approx(tuple(np.mean(without, axis=0)), abs=1e-4)
+    assert own["low"] < own["score"] < own["high"]
     assert (reach["n"], reach["evidence"]) == (sum(row["n"] for row in bins), asdict(Repeat(tokens=2)))
 
 
