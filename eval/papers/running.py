@@ -187,7 +187,7 @@ def number(column: Column, one: Measured) -> float | None:
     values = [float(value) * column.times for value in chosen if isinstance(value, int | float)]
     if not values:
         return None
-    return values[-1] if column.pick == "last" else sum(values) / len(values)
+    return {"first": values[0], "last": values[-1], "mean": sum(values) / len(values)}[column.pick]
 
 
 def fits(row: Row, where: Mapping[str, Any], values: Mapping[str, Any]) -> bool:

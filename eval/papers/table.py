@@ -33,7 +33,7 @@ class Column(Section):
     """Values that fields of a result must have; * and ? stand for any characters, a list for any of its values."""
     times: float = 1.0
     """Factor on the number, such as 100 for percent."""
-    pick: Literal["mean", "last"] = "mean"
+    pick: Literal["mean", "first", "last"] = "mean"
     """What is taken of several results."""
 
 
