@@ -141,6 +141,7 @@ def test_a_row_that_fails_leaves_the_others_printed_and_finished(tmp_path, monke
     assert re.match(
         r"bad: eval.positions string .* ended with status 2: --length: must be set", errors.splitlines()[-1]
     )
+    assert command(words, capsys)[0] == 1  # what failed is not finished
     mini["rows"]["bad"]["skip"] = "pose"
     file.write_text(json.dumps(table))
     status, out, errors = command(words, capsys)
