@@ -93,7 +93,7 @@ def run_stage(stage: Stage, out: Path, toy: bool, log: record.Log) -> list[recor
     start, path = time.monotonic(), out / "logs" / f"{stage.name.replace(' ', '_')}.log"
     limit_s = stage.limit_s * (TOY_PATIENCE if toy else 1)
     report(f"{stage.name}: starts, at most {limit_s:g} s")
-    words = [sys.executable, "-m", stage.module, "--out", str(out), *(["--toy"] if toy else [])]
+    words = [sys.executable, "-m", "benchmarks.gpu", stage.module, "--out", str(out), *(["--toy"] if toy else [])]
     threads = {"OMP_WAIT_POLICY": "PASSIVE", **({"OMP_NUM_THREADS": "1"} if toy else {})}  # waiting ones must not spin
     found = []
     with path.open("w", encoding="utf-8") as errors:

@@ -4,7 +4,7 @@
 
 f(i) is the number of pairs of tokens i apart (lab/counts/position_counts.py). g(d) is the demand: the targets whose
 nearest evidence lies d tokens back (lab/counts/demand.py). Of a CONFIG, both are counted in the first packs of its
-run, and nothing is trained. Of a RUN, they are what it has counted. A TEXT is a file or a folder, as
+run, and nothing is trained. Of a RUN, they are what it has counted. A TEXT is a file, a folder or a pattern, as
 data.corpus.path takes it; its window and its BPE are those of configs/cpu_stdlib.yaml unless settings say otherwise.
 
     python -m eval.demand configs/cpu_demo.yaml --plot
@@ -24,10 +24,10 @@ Exit status: 0 done; 2 a mistake in the input, one line each on stderr.
 from __future__ import annotations
 
 import itertools
-import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from functools import partial
+from glob import has_magic
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -44,10 +44,11 @@ from lab.command import NOTHING_WRITTEN, Bar, parse_method, read_options, settin
 from lab.config import Experiment, load_experiment
 from lab.counts import SavedCounts
 from lab.counts.demand import F, G, edges_of, per_distance
-from lab.data.corpora import SUFFIXES
+from lab.data.corpora import PLAIN, ROWS
 from lab.data.module import PackedData, to_batch
-from lab.data.preparation import is_prepared, prepare
+from lab.data.preparation import prepare, prepare_missing
 from lab.errors import ConfigError
+from lab.launch import cores
 from lab.schema import PathText, Section
 from lab.source import CONFIG
 from lab.train.recording import Counting
@@ -105,7 +106,7 @@ def report(request: Request) -> Found:
         f"({with_evidence / max(1, counts.targets):.1%}) with evidence by {method}"
     )
     rows = table(profiles, counts.targets)
-    name = place.name if place.is_dir() else place.stem
+    name = place.name if place.is_dir() else place.stem.replace("*", "all")
     found = [head, *({"metric": "demand", **row} for row in rows.to_dict("records"))]
     picture = partial(chart, profiles, f"{name}: {summary}")
     return request.save(f"demand-{name}", f"{summary}\n{as_text(rows)}", found, picture)
@@ -117,7 +118,8 @@ def count(place: Path, options: DemandOptions, given: Mapping[str, Any]) -> tupl
     Raises: LabError.
     """
     settings = {}
-    if is_text := place.is_dir() or place.name.endswith(SUFFIXES):  # all of it, in packs that hold its window
+    is_text = place.is_dir() or place.name.endswith((*ROWS, *PLAIN)) or has_magic(str(place))
+    if is_text:  # all of it, in packs that hold its window
         settings = {"data.corpus.name": "text", "data.corpus.path": str(place), "data.held_out_frac": 0}
         settings |= {"probe.loss_tokens": 0, "probe.haystack": str(place)}  # no probe reads it
         if window := given.get("data.window"):
@@ -128,8 +130,10 @@ def count(place: Path, options: DemandOptions, given: Mapping[str, Any]) -> tupl
         settings |= {f"evidence.{key}": value for key, value in named.items()}
     experiment = load_experiment(BASE if is_text else place, settings)
     data = PackedData(experiment)
-    if is_text or (options.score and experiment.data.embedded and not is_prepared(experiment.data)):
-        prepare(experiment.data, workers=len(os.sched_getaffinity(0)))
+    if is_text:
+        prepare(experiment.data, workers=cores())
+    elif options.score is not None:
+        prepare_missing(experiment.data)
     if options.score is not None:
         store_scores(experiment.data, Path(options.score), gain="gain" in experiment.stored)
     data.prepare_data()
@@ -176,6 +180,7 @@ def chart(profiles: Mapping[str, Any], title: str) -> Any:
 
 FORM = Form(
     lacks=("--distance", "--frequency"),
+    takes=lambda place: place.suffix == ".yaml" or (place / CONFIG).is_file(),  # not the files of a TEXT
     missing="CONFIG|RUN|TEXT: must be the first argument; for instance configs/cpu_demo.yaml",
 )
 OWN = partial(settings_lines, DemandOptions)

@@ -22,7 +22,7 @@ that were measured on the same documents, so that one call for each compares met
         --position.distance.train_len=2048
 
 Prints a table. Adds a line for each length to perplexity.jsonl once it is known. The file is in eval/ of the run
-folder, in runs/perplexity-NAME for a Hugging Face folder, or in FOLDER. A second call continues from there.
+folder, in results/perplexity-NAME for a Hugging Face folder, or in FOLDER. A second call continues from there.
 perplexity-cases/ holds every document's loss.
 """
 
@@ -72,8 +72,8 @@ class PerplexityOptions(CellOptions):
     tokens: Positive | None = None
     """Tokens of each document that are read, from its beginning; left out, all of them."""
     text: PathText | None = None
-    """Source of the documents: a .txt or .json file, each one document, a .jsonl file with one in each line, or a
-    folder of these; left out, the run's held-out documents."""
+    """Source of the documents: a .txt, .md, .py or .json file, each one document, a .jsonl file with one in each
+    line, or a folder or a pattern of these; left out, the run's held-out documents."""
     text_field: str = "text"
     """Field of the rows of a .json or .jsonl file that holds the text."""
 

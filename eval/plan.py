@@ -31,11 +31,10 @@ from typing import Annotated
 import numpy as np
 from annotated_types import Ge, Le
 
-from eval.engine.command import Form, Request, run
-from eval.engine.demand import demand_per_token
-from eval.engine.law import Evidence, Law, Point, fit_law, measured, published
+from eval.engine.command import OF_RUNS, Form, Request, run
+from eval.engine.law import Evidence, Law, Point, demand_per_token, fit_law, measured, published
 from eval.engine.lengths import SLIMPAJAMA, FloatArray, read_lengths
-from eval.engine.records import read_runs, unpacked
+from eval.engine.records import is_run, read_runs, unpacked
 from eval.engine.rows import Found, Row, limits, to_text
 from lab.command import start
 from lab.data.config import Mode
@@ -209,7 +208,7 @@ def shares_of(arms: Sequence[Arm], options: PlanOptions) -> Iterator[Row]:
             }
 
 
-FORM = Form(options=PlanOptions, lacks=("--distance", "--frequency", "--plot"), each=False, missing="")
+FORM = Form(options=PlanOptions, lacks=OF_RUNS, each=False, takes=is_run, missing="")
 main = partial(run, "eval.plan", __doc__, FORM, report)
 
 

@@ -20,7 +20,7 @@ long ids go on without a gap, and f at quarters of the window (eval/engine/skip_
     python -m eval.positions pose --n_tokens 2048 --target_len 8192
     python -m eval.positions longrecipe --n_tokens=24000 --target_len=80000 --sentence_tokens=86
 
-Parameters may follow METHOD after a colon: string:shift=3,window=0. The picture lies in runs/, or in FOLDER of -o.
+Parameters may follow METHOD after a colon: string:shift=3,window=0. The picture lies in results/, or in FOLDER of -o.
 """
 
 from __future__ import annotations
@@ -62,8 +62,7 @@ class MatrixOptions(Section):
 
 METHODS: dict[str, type[Any]] = {**DISTANCE_METHODS, **SKIP_METHODS}
 FORM = Form(
-    lacks=("--distance", "--frequency"),
-    missing=f"METHOD: must be the first argument; one of: {', '.join(METHODS)}",
+    lacks=("--distance", "--frequency"), missing=f"METHOD: must be the first argument; one of: {', '.join(METHODS)}"
 )
 
 

@@ -28,8 +28,8 @@ from typing import Any, Literal
 import numpy as np
 import pandas as pd
 
-from eval.engine.command import Form, Request, run
-from eval.engine.records import ProbedRun, read_runs, unpacked
+from eval.engine.command import OF_RUNS, Form, Request, run
+from eval.engine.records import ProbedRun, is_run, read_runs, unpacked
 from eval.engine.regression import CONFIDENCE, SPARE, Regression, bootstrap, compare, fit, measured, separable
 from eval.engine.rows import Found, to_text
 from lab.command import start
@@ -178,7 +178,7 @@ def at_the_reach(points: pd.DataFrame) -> pd.DataFrame:
 
 
 MISSING = "RUN: must come first, the folders of one or more runs; for instance runs/cpu_demo"
-FORM = Form(options=ReachOptions, lacks=("--distance", "--frequency", "--plot"), each=False, missing=MISSING)
+FORM = Form(options=ReachOptions, lacks=OF_RUNS, each=False, takes=is_run, missing=MISSING)
 main = partial(run, "eval.reach", __doc__, FORM, analyse)
 
 

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 Row = dict[str, Any]
+RESULTS = Path("results")  # of models, where -o names no folder; those of runs lie in their folders
 Column = tuple[str, str | Callable[[Row], Any], str]  # heading, the field or a function of the row, format
 
 

@@ -15,7 +15,7 @@ tokenizer.json. A test of a length takes at most that many of the model's own to
 
 Where no file is given for essays, SQuAD or HotpotQA, made-up text takes its place, as fewer words do without --words.
 The results name it under `standins`. Such scores are not those of other people. Prints a table, and writes to the run
-folder (runs/ruler-NAME for a Hugging Face folder), or FOLDER. ruler.jsonl gets a line for each checkpoint, task and
+folder (results/ruler-NAME for a Hugging Face folder), or FOLDER. ruler.jsonl gets a line for each checkpoint, task and
 length once it is known, so that a second call continues from there. ruler-cases/ holds every test with its expected and
 actual answer. ruler_summary.json comes last.
 """
@@ -31,7 +31,7 @@ import pandas as pd
 
 from eval.engine.cases import Turn, Writer
 from eval.engine.command import CellOptions, Form
-from eval.engine.rows import Row, to_text
+from eval.engine.rows import RESULTS, Row, to_text
 from eval.engine.run import Cell, Measure
 from eval.engine.subject import SUBJECT, doublings, open_subject
 from eval.ruler.sources import STANDIN, name_of, read_sources
@@ -124,7 +124,7 @@ class Ruler(Measure):
     def folder(self) -> Path:
         """The folder of the results: that of the run itself."""
         model = self.subject.model
-        return self.request.folder or model.folder or Path("runs") / f"ruler-{model.name}"
+        return self.request.folder or model.folder or RESULTS / f"ruler-{model.name}"
 
     def cells(self) -> Iterator[Cell]:
         """List the tasks at each length."""

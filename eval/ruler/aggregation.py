@@ -106,10 +106,7 @@ def frequent_words(_: Writer, __: Sources, turn: Turn) -> Draft:
         return FREQUENT_WORDS.format(context=" ".join(entries + [DOTS] * dots))
 
     return Draft(
-        compose=prompt,
-        least=0,
-        answers=tuple(coded.first(ASKED)),
-        refine=lambda units: partial(prompt, units),
+        compose=prompt, least=0, answers=tuple(coded.first(ASKED)), refine=lambda units: partial(prompt, units)
     )
 
 

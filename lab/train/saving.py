@@ -216,6 +216,7 @@ class Checkpointing(Callback):
         for param_group, lr in zip(optimizer.param_groups, schedule.get_last_lr(), strict=True):
             param_group["lr"] = lr
         trainer.datamodule.load_state_dict(state["data"])  # type: ignore[attr-defined]
+        trainer.datamodule.steps = state["step"]  # type: ignore[attr-defined]
         self.recording.counting.load_state_dict(state["recording"]["counts"])
         self.recording.sums = state["recording"]["sums"]
         self.final = {step: at for step, at in state["final"].items() if step in self.config.final_steps}

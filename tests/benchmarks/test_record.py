@@ -3,16 +3,7 @@ import sys
 
 import pytest
 
-from benchmarks import (
-    attention,
-    loader,
-    position_methods,
-    probe,
-    record,
-    roofline,
-    tokenize,
-    train,
-)
+from benchmarks import attention, loader, position_methods, probe, record, roofline, tokenize, train
 from benchmarks.results import page
 
 

@@ -206,8 +206,21 @@ def test_a_torn_row_is_measured_again(run):
 
 
 def test_a_pattern_that_matches_nothing_is_refused(run, tmp_path):
-    line = f"{tmp_path / 'b*'}: matches nothing; give folders that exist\n"
+    line = f"{tmp_path / 'b*'}: no such folder; use a run folder, a checkpoint in it, or a Hugging Face folder\n"
     assert run("perplexity", [str(tmp_path / "b*")]) == (2, "", line)
+
+
+@pytest.mark.parametrize(("name", "options"), [("reach", ["--at=64"]), ("compare", []), ("report", ["-o", "a.png"])])
+def test_a_pattern_leaves_out_what_is_no_run_and_a_name_does_not(name, options, run, tmp_path):
+    write_runs(tmp_path / "runs")
+    (tmp_path / "runs/other").mkdir()
+    (tmp_path / "runs/a.png").write_bytes(b"")
+    pattern = run(name, ["runs/*", *options])
+    note = "runs/*: left out a.png, other, which this command does not take\n"
+    assert (pattern[0], pattern[2]) == (0, note)
+    assert run(name, ["runs/[0-9]*", *options]) == (0, pattern[1], "")
+    status, _, err = run(name, ["runs/other", "runs/160-80-0", *options])
+    assert (status, err.count("\n"), err.startswith("runs/other: ")) == (2, 1, True)
 
 
 def test_help_has_methods_as_headings(run):
@@ -247,7 +260,7 @@ REFUSED = [  # a command, its words, and the beginning of its one line
     ("probe", "RUN --by=depth --lengths=20", "--lengths=20: too short for the needle test, whose fixed parts and"),
     ("probe", "RUN --distance=rope,dca --by=depth", "--distance=rope,dca: --by=depth takes one method; leave --by out"),
     ("probe", "RUN --distance=rope,strng", "--distance=strng: unknown method; did you mean string?"),
-    ("probe", "RUN --haystack=none.txt", "--haystack=none.txt: no such file; give a .txt, .json or .jsonl file"),
+    ("probe", "RUN --haystack=none.txt", "--haystack=none.txt: no such file; give a .txt, .md, .py, .json or .jsonl"),
     ("perplexity", "RUN --stride=300", "--stride=300: must be <= 16, the shortest length, or tokens are passed over"),
     ("passkey", "RUN --lengths=20", "--lengths=20: too short for "),
     ("recall", "RUN --bins=20,99", "--bins=(20, 99): must rise, up to the training window of 64; correct it"),

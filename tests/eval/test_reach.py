@@ -202,6 +202,7 @@ def write_runs(folder):
                 found = {"reach": reach, "reach_low": reach - 5, "reach_high": reach + 5, "f_at_reach": 5000}
                 found |= {"reach": None, "reach_low": None, "f_at_reach": None} if reach < 30 else {}
                 found |= {"first_distance": 30, "last_distance": window - 20, "effective_length": None}
+                found |= {"threshold": 0.8, "model": run.path.name, "method": "rope+plain"}
                 records.append({"consumed_tokens": tokens, **found})
             run.write_records("probes.jsonl", records)
     return sorted(str(path) for path in folder.iterdir())

@@ -7,14 +7,7 @@ import pandas as pd
 import pytest
 
 from eval.report.data import BELOW, BEYOND, MEASURED, reach_points, read_runs
-from eval.report.figures import (
-    DEFAULT_WINDOW,
-    DRAWN,
-    by_shift_and_window,
-    frequency,
-    reach_by_method,
-    string_cells,
-)
+from eval.report.figures import DEFAULT_WINDOW, DRAWN, by_shift_and_window, frequency, reach_by_method, string_cells
 from lab.counts.demand import F, G
 from lab.draw import themed
 from lab.positions.string import String
