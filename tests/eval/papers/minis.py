@@ -14,7 +14,7 @@ from pathlib import Path
 
 from eval.papers import running
 from eval.papers.__main__ import own_folder
-from eval.papers.table import names, read_table
+from eval.papers.table import PLACEHOLDER, names, read_table
 
 ROOT = Path(__file__).resolve().parents[3]
 RECORD = Path(__file__).with_name("minis.json")
@@ -29,10 +29,12 @@ def main_of(module):
 def settings(name):
     """Name all that a miniature's cells depend on, but the code: its settings, commands, sweeps and tasks."""
     table = read_table(name, mini=True)
-    texts = [repr((table.values, table.rows, table.evaluate, table.columns))]
+    texts = [*table.evaluate, repr(table.rows), repr(table.columns)]
+    for text in texts:  # which grows by the values that it names
+        texts += [str(table.values[found]) for found in PLACEHOLDER.findall(text) if found in table.values]
     texts += [str(need.train) for need in table.needed.values()]
     files = [*table.sweep, *sorted(path.relative_to(ROOT) for path in (ROOT / TASKS).glob("mini*"))]
-    if not any(TASKS in text for text in (*table.evaluate, *map(str, table.values.values()))):
+    if not any(TASKS in text for text in texts):
         files = [*table.sweep]
     texts += [(ROOT / file).read_text() for file in files]
     return hashlib.sha256("\n".join(texts).encode()).hexdigest()[:12]
