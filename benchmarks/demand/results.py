@@ -25,7 +25,7 @@ from lab.draw import Rule, draw, save
 from lab.errors import ConfigError
 from lab.probe.limits import LengthResult, reach
 from lab.schema import read_yaml
-from lab.train.arms import mean_with_limits
+from lab.train.arms import censored, mean_with_limits
 
 MARGIN = math.log(1.1)  # of ln reach
 MARGIN_NATS = 0.05
@@ -93,7 +93,8 @@ def reaches_of(rows: Sequence[Row]) -> Iterator[Row]:
 
 def bounded(found: float | None, first: float, last: float) -> Row:
     """Enter no reach as the first distance that was tested, and say on which side a reach is censored."""
-    return {"reach": first if found is None else found, "below": found is None, "end": found == last}
+    end = censored(found, first, last)
+    return {"reach": first if found is None else found, "below": end == "below", "end": end == "end"}
 
 
 def band(tests: pd.DataFrame, low: int, high: int) -> pd.Series:
