@@ -5,6 +5,8 @@
     reaches    reach under each position method, at the last probe
     distances  share of numbers found by distance under each position method, at the last probe
     frequency  f(i) of every run, and g(d) where it was counted, by bins of distances
+    contexts   held-out loss by visible context, at the last probe
+    gains      gain from evidence by its distance, at the last probe
 
 An arm is a set of n runs that differ in nothing but seed and name (lab/train/arms.py).
 """
@@ -22,7 +24,7 @@ import pandas as pd
 
 from eval.engine.records import ProbedRun
 from eval.engine.records import read_runs as read_probed
-from lab.analysis import NATURAL
+from lab.analysis import NATURAL, contexts_of
 from lab.counts import SavedCounts
 from lab.counts.demand import per_distance
 from lab.looks import BELOW, BEYOND, MEAN, RUN
@@ -39,7 +41,7 @@ ENDS = {  # of what was tested
 }
 REACH = ["reach", "reach_low", "reach_high", "first_distance", "last_distance", "f_at_reach", "g_from_reach"]
 LENGTH = ["effective_length", "low", "high", *ENDS["effective_length"], "f_at_effective_length", "held_out_loss"]
-LENGTH += [*NATURAL, *ENDS["natural_reach"]]
+LENGTH += NATURAL
 SHARE = ["score", "low", "high", "n", "f", "log_prob"]
 
 
@@ -55,6 +57,8 @@ class Runs(NamedTuple):
     reaches: pd.DataFrame
     distances: pd.DataFrame
     frequency: pd.DataFrame
+    contexts: pd.DataFrame
+    gains: pd.DataFrame
     settings: Mapping[str, Row]
     arms: list[str]
     methods: list[str]
@@ -98,6 +102,8 @@ def read_runs(places: Sequence[Path]) -> Runs:
         reaches,
         distances,
         frame(frequency_of, ["profile", "distance", "per distance"]),
+        frame(lambda run, _: [row for probe in run.probes[-1:] for row in contexts_of(probe)], ["context", "loss"]),
+        frame(gains_of, ["distance", "middle", "gain", "low", "high", "n"]),
         settings,
         list(dict.fromkeys(arms[name] for name in runs)),
         sorted({*distances["method"], *reaches["method"]}, key=lambda name: (name != "plain", natural(name))),
@@ -151,6 +157,14 @@ def frequency_of(run: ProbedRun, _: list[Row]) -> list[Row]:
     return per_distance(SavedCounts.read(path).profiles()) if path.exists() else []
 
 
+def gains_of(run: ProbedRun, last: list[Row]) -> list[Row]:
+    """List the gains from evidence: of the last eval.recall under plain distance, or else of the last probe."""
+    rows = [row for row in last if row.get("metric") == "recall" and row["method"] == "plain"]
+    newest = [row for row in rows if all(row[name] == rows[-1][name] for name in ("texts", "evidence"))]
+    probed = run.probes[-1].get("recall", []) if run.probes else []
+    return [{**row, "gain": row["score"]} for row in newest or probed]
+
+
 def most_tested(rows: pd.DataFrame, by: list[str]) -> pd.DataFrame:
     """Keep of rows about the same thing the one with most tests, of equals the last."""
     order = rows["n"].fillna(0).sort_values(kind="stable").index
@@ -159,20 +173,25 @@ def most_tested(rows: pd.DataFrame, by: list[str]) -> pd.DataFrame:
 
 
 def folded(rows: pd.DataFrame, by: Sequence[str], value: str) -> pd.DataFrame:
-    """Fold the runs of an arm: the `mean` of a value, limits `low` and `high`, nan for one run, and `count` of runs."""
-    lists = rows.dropna(subset=[value]).groupby([*by], sort=False)[value].agg(list).reset_index()
+    """Fold the runs of an arm: the `mean` of a value, limits `low` and `high`, and `count` of runs.
+
+    Limits of one run are those of its row, or nan.
+    """
+    groups = rows.dropna(subset=[value]).groupby([*by], sort=False)
+    lists = groups[value].agg(list).reset_index()
     limits = pd.DataFrame([mean_with_limits(each) for each in lists[value]], columns=["mean", "low", "high"])
-    return lists[[*by]].assign(**limits, count=lists[value].map(len).astype(int))
+    folds = lists[[*by]].assign(**limits, count=lists[value].map(len).astype(int))
+    for limit in {"low", "high"} & {*rows}:
+        folds[limit] = folds[limit].where(folds["count"] > 1, groups[limit].first().reset_index()[limit].astype(float))
+    return folds
 
 
 def shares(rows: pd.DataFrame) -> pd.DataFrame:
     """Fold seeds: the mean share with limits over seeds; of one run, the limits of its tests."""
     by = ["arm", "method", "distance"]
     mean = folded(rows, by, "score").rename(columns={"mean": "share", "count": "runs"})
-    tests: Any = {"low": "first", "high": "first", "f": "mean", "n": "sum"}
-    one = rows.dropna(subset=["score"]).groupby(by, sort=False).agg(tests).reset_index()
-    for limit in ("low", "high"):
-        mean[limit] = mean[limit].where(mean["runs"] > 1, one[limit]).clip(0, 1)
+    one = rows.dropna(subset=["score"]).groupby(by, sort=False).agg({"f": "mean", "n": "sum"}).reset_index()
+    mean[["low", "high"]] = mean[["low", "high"]].clip(0, 1)
     f = one["f"].astype(float).round()  # of rows without any it is a column of objects, which no page can hold
     return mean.assign(f=f, tests=one["n"])
 

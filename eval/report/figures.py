@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from eval.report.data import Row, Runs, farthest, outcomes, reach_points, shares
+from eval.report.data import Row, Runs, farthest, folded, outcomes, reach_points, shares
 from lab.counts.demand import F
 from lab.draw import NAMES, Rule, draw, layer, words
 from lab.looks import BELOW, BEYOND, MEAN, RUN
@@ -172,13 +172,42 @@ def frequency(runs: Runs) -> Figure | None:
     return Figure("frequency", "Position frequency" + " and demand" * demanded, caption, chart)
 
 
+def held_out(runs: Runs) -> Figure | None:
+    """Draw the held-out loss by visible context."""
+    mean = folded(runs.contexts[runs.contexts["context"] > 0], ["arm", "context"], "loss")
+    titles = {"x_title": "visible context (tokens, up to twice as many)", "y_title": "held-out loss (nats)"}
+    return curve(runs, mean, "context", "Held-out loss by visible context", "context", titles)
+
+
+def gain(runs: Runs) -> Figure | None:
+    """Draw the gain from evidence by its distance."""
+    mean = folded(runs.gains, ["arm", "distance"], "gain")
+    middle = runs.gains.groupby(["arm", "distance"], sort=False)["middle"].mean().reset_index()
+    titles = {"x_title": "distance of the evidence (tokens)", "y_title": "gain (nats)"}
+    return curve(runs, mean.merge(middle), "middle", "Gain from evidence by its distance", "gain", titles)
+
+
+def curve(runs: Runs, mean: pd.DataFrame, x: str, title: str, name: str, titles: dict[str, Any]) -> Figure | None:
+    """Draw means by distance, a line with limits for each arm."""
+    if mean.empty:
+        return None
+    limits: dict[str, Any] = {"low": "low", "high": "high"} if len(runs.arms) <= MOST_BANDS else {}
+    chart = draw(mean, x, "mean", "arm", names=runs.arms, log_x=True, **limits, **titles)
+    return Figure(
+        name, title, "At each run's last probe: " + ("means over seeds." if len(runs.runs) > 1 else ""), chart
+    )
+
+
 DRAWN: tuple[Callable[[Runs], Figure | None], ...] = (
     partial(over_tokens, value="reach", what="Reach: one number, {passing}", name="growth"),
     partial(
         over_tokens, value="effective_length", what="Effective length: four needles, {passing}", name="effective_length"
     ),
+    partial(over_tokens, value="natural_reach", what="Natural reach: gain from evidence", name="natural_reach"),
     reach_by_method,
     by_shift_and_window,
     by_distance,
+    gain,
+    held_out,
     frequency,
 )
