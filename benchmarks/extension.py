@@ -39,17 +39,8 @@ MASKS = ["full", "concatenated", "document", "document_running", "anchor", "anch
 SKIPS = ["pose", "rpes", "longrecipe"]
 SHAPES = ["shape_skip", "shape_weights", "shape_exact"]
 GROUPS = {"masks": [*MASKS, *SKIPS, *SHAPES], "positions": POSITIONS}
-HEADS = (
-    "method",
-    "f(L/2)/f(0)",
-    "f(3L/4)/f(0)",
-    "supervised at 3L/4",
-    "loss",
-    "effective length",
-    "passed at 384",
-    "at 576",
-    "s/step",
-)
+HEADS = ("method", "f(L/2)/f(0)", "f(3L/4)/f(0)", "supervised at 3L/4", "loss", "effective length", "passed at 384")
+HEADS += ("at 576", "s/step")
 
 
 def records(run: Path, name: str) -> list[dict[str, Any]]:
@@ -65,19 +56,15 @@ def train(config: str, seed: int, runs: Path) -> Path:
     return run
 
 
-def figures(run: Path) -> dict[str, float]:
-    """Read what the table shows of one run."""
-    metrics, probes = records(run, "metrics.jsonl"), records(run, "probes.jsonl")
-    last = metrics[-1]
+def figures(run: Path, probed: Path | None = None) -> dict[str, float]:
+    """Read what the table shows of one run, from its own last probe or one in another folder."""
+    probes = records(probed or run, "probes.jsonl")
+    summary = [p for p in probes if "effective_length" in p][-1]
+    last = [p for p in probes if "length" in p and p.get("consumed_tokens") == summary.get("consumed_tokens")]
+    accuracy = {p["length"]: p["accuracy"] for p in last}
     counts = np.load(run / "counts.npz")
     frequency, supervised = counts["f"], supervised_of(counts)
-    accuracy = {
-        p["length"]: p["accuracy"]
-        for p in probes
-        if p.get("consumed_tokens") == last["consumed_tokens"] and "length" in p
-    }
-    summary = [p for p in probes if "effective_length" in p][-1]
-    per_step = last["consumed_tokens"] / last["step"]
+    metrics = records(run, "metrics.jsonl")
     found = {
         "half": frequency[len(frequency) // 2] / frequency[0],
         "three_quarters": frequency[3 * len(frequency) // 4] / frequency[0],
@@ -87,7 +74,9 @@ def figures(run: Path) -> dict[str, float]:
         "first_length": min(accuracy),
         "at_384": accuracy[384],
         "at_576": accuracy[576],
-        "step_s": per_step / statistics.median(m["tokens_per_s"] for m in metrics),
+        "step_s": metrics[-1]["consumed_tokens"]
+        / metrics[-1]["step"]
+        / statistics.median(m["tokens_per_s"] for m in metrics),
     }
     return {name: float(value) for name, value in found.items()}
 
@@ -126,18 +115,7 @@ def before() -> str:
     """Probe the base itself at the same lengths."""
     output = BASE / "eval" / "before-extension"
     probe([str(BASE), "--tests=100", "--step=64", "--max_length=704", "-o", str(output)])
-    probes = records(output, "probes.jsonl")
-    accuracy = {p["length"]: p["accuracy"] for p in probes if "length" in p}
-    counts = np.load(BASE / "counts.npz")
-    frequency, supervised = counts["f"], supervised_of(counts)
-    half, three_quarters = (frequency[n * len(frequency) // 4] / frequency[0] for n in (2, 3))
-    length = shown_length(probes[-1]["effective_length"], probes[-1]["first_length"])
-    weighed = supervised[3 * len(supervised) // 4] / supervised[0]
-    return (
-        f"| base_192, before | {half:.3f} | {three_quarters:.3f} | {weighed:.3f} | "
-        f"{common_loss(BASE):.3f} | {length} | "
-        f"{accuracy[384]:.2f} | {accuracy[576]:.2f} | |"
-    )
+    return row("base_192, before", [figures(BASE, output)])
 
 
 def main() -> None:

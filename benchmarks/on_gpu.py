@@ -93,13 +93,14 @@ def run_stage(stage: Stage, out: Path, toy: bool, log: record.Log) -> list[recor
     start, path = time.monotonic(), out / "logs" / f"{stage.name.replace(' ', '_')}.log"
     limit_s = stage.limit_s * (TOY_PATIENCE if toy else 1)
     report(f"{stage.name}: starts, at most {limit_s:g} s")
-    words = [sys.executable, "-m", stage.module, "--out", str(out), *(["--toy"] if toy else [])]
+    words = [sys.executable, "-m", "benchmarks.gpu", stage.module, "--out", str(out), *(["--toy"] if toy else [])]
+    threads = {"OMP_WAIT_POLICY": "PASSIVE", **({"OMP_NUM_THREADS": "1"} if toy else {})}  # waiting ones must not spin
     found = []
     with path.open("w", encoding="utf-8") as errors:
         process = subprocess.Popen(
             words,
             cwd=ROOT,
-            env=surroundings(toy),
+            env={**os.environ, **threads},
             stdout=subprocess.PIPE,
             stderr=errors,
             text=True,
@@ -131,11 +132,6 @@ def run_stage(stage: Stage, out: Path, toy: bool, log: record.Log) -> list[recor
     return found
 
 
-def surroundings(toy: bool) -> dict[str, str]:
-    """Build the environment of a stage: waiting threads must not spin, and toy sizes use one thread."""
-    return {**os.environ, "OMP_WAIT_POLICY": "PASSIVE", **({"OMP_NUM_THREADS": "1"} if toy else {})}
-
-
 def kill_group(process: subprocess.Popen[str]) -> None:
     """Kill a stage and all that it started; none may be left."""
     try:
@@ -149,7 +145,9 @@ def log_case(log: record.Log, stage: Stage, line: str) -> record.Record:
     case: dict[str, Any] = json.loads(line)
     name = case.pop("case")
     written = log.add(stage.name, name, **case)
-    report(f"{stage.name}: {name}: {written.status}, {written.seconds:.1f} s{remark(written)}")
+    numbers = [f"{key} {value:,.4g}" for key, value in written.figures.items() if isinstance(value, int | float)]
+    remark = written.reason or ", ".join(numbers[:6])
+    report(f"{stage.name}: {name}: {written.status}, {written.seconds:.1f} s: {remark}")
     return written
 
 
@@ -158,14 +156,6 @@ def fail(log: record.Log, stage: Stage, start: float, status: record.Status, rea
     seconds = time.monotonic() - start
     report(f"{stage.name}: {status}, {seconds:.1f} s: {reason}")
     return log.add(stage.name, status=status, reason=reason, seconds=seconds)
-
-
-def remark(written: record.Record) -> str:
-    """Show the reason, or the first figures."""
-    if written.reason is not None:
-        return f": {written.reason}"
-    numbers = {key: value for key, value in written.figures.items() if isinstance(value, int | float)}
-    return ": " + ", ".join(f"{key} {value:,.4g}" for key, value in list(numbers.items())[:6])
 
 
 def report(line: str) -> None:

@@ -105,31 +105,22 @@ def measure(names: list[str], length: int, layers: int, heads: int, turns: int) 
 
 
 def peak_bytes(name: str, length: int, layers: int, heads: int) -> int:
-    """Measure the peak memory of one prefill, in a process of its own on a CPU."""
-    if torch.cuda.is_available():
-        device = torch.device("cuda")
-        decoder = model(layers, device, heads)
-        decoder.distance = method(name, length)
-        torch.cuda.reset_peak_memory_stats()
-        prefill(decoder, torch.randint(512, (1, length), device=device))
-        return torch.cuda.max_memory_allocated()
-    words = [sys.executable, "-m", "benchmarks.position_methods", "--peak", name, str(length), str(layers), str(heads)]
-    return int(subprocess.run(words, capture_output=True, text=True, check=True).stdout)
-
-
-def own_peak(name: str, length: int, layers: int, heads: int) -> int:
-    """Prefill once and read this process's peak."""
-    decoder = model(layers, torch.device("cpu"), heads)
+    """Prefill once, and read the peak memory of the GPU, or of this process."""
+    device = best_device()
+    decoder = model(layers, device, heads)
     decoder.distance = method(name, length)
-    prefill(decoder, torch.randint(512, (1, length)))
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    on_gpu = device.type == "cuda"
+    if on_gpu:
+        torch.cuda.reset_peak_memory_stats()
+    prefill(decoder, torch.randint(512, (1, length), device=device))
+    return torch.cuda.max_memory_allocated() if on_gpu else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 def main() -> None:
     """Print the table."""
     if sys.argv[1:2] == ["--peak"]:
         name, *numbers = sys.argv[2:]
-        print(own_peak(name, *map(int, numbers)))
+        print(peak_bytes(name, *map(int, numbers)))
         return
     on_gpu = torch.cuda.is_available()
     parser = record.parser_of(__doc__)
@@ -149,7 +140,10 @@ def main() -> None:
     for length in map(int, options.lengths.split(",")):
         base = None
         for row in measure(names, length, options.layers, options.heads, options.turns):
-            row["peak_bytes"] = peak_bytes(row["method"], length, options.layers, options.heads)
+            sizes = (length, options.layers, options.heads)
+            words = [sys.executable, "-m", "benchmarks.position_methods", "--peak", row["method"], *map(str, sizes)]
+            done = None if on_gpu else subprocess.run(words, capture_output=True, text=True, check=True)
+            row["peak_bytes"] = int(done.stdout) if done else peak_bytes(row["method"], *sizes)
             base = base or row["peak_bytes"]
             log.add(row["method"], f"{length:,}", {"layers": options.layers, "heads": options.heads, **row})
             print(

@@ -92,11 +92,7 @@ class Log:
 @cache
 def environment() -> dict[str, Any]:
     """Name the commit, the hardware and the versions of this process."""
-    return {
-        "commit": commit(),
-        "hardware": hardware(),
-        "versions": {"python": platform.python_version(), **versions()},
-    }
+    return {"commit": commit(), "hardware": hardware(), "versions": {"python": platform.python_version(), **versions()}}
 
 
 def read(path: Path) -> list[Record]:

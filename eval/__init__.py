@@ -1,3 +1,3 @@
 """Evaluation: probes and pictures of trained models, which `eval.engine.subject` opens."""
 
-import lab  # noqa: F401  first, as it answers Ctrl-C during the imports that follow
+import lab  # noqa: F401  first, as it refuses a system that the others cannot be imported on

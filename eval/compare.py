@@ -32,8 +32,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from eval.engine.command import Form, Request, run
-from eval.engine.records import COLUMNS, WIDER, read_records, unpacked
+from eval.engine.command import OF_RUNS, Form, Request, run
+from eval.engine.records import COLUMNS, WIDER, read_records, results_at, unpacked
 from eval.engine.rows import Found, Row, file_in
 from eval.engine.statistics import LEVEL, judge
 from lab.command import start
@@ -276,7 +276,7 @@ def join(request: Request) -> Found:
 def main(arguments: Sequence[str]) -> int:
     """Run the command line and return the exit status."""
     missing = "PATH: must be set; give a run folder, a folder of results, or a .jsonl file, before the options"
-    form = Form(options=CompareOptions, lacks=("--distance", "--frequency", "--plot"), each=False, missing=missing)
+    form = Form(options=CompareOptions, lacks=OF_RUNS, each=False, takes=results_at, missing=missing)
     return run("eval.compare", __doc__, form, join, arguments)
 
 

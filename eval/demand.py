@@ -4,7 +4,7 @@
 
 f(i) is the number of pairs of tokens i apart (lab/counts/position_counts.py). g(d) is the demand: the targets whose
 nearest evidence lies d tokens back (lab/counts/demand.py). Of a CONFIG, both are counted in the first packs of its
-run, and nothing is trained. Of a RUN, they are what it has counted. A TEXT is a file or a folder, as
+run, and nothing is trained. Of a RUN, they are what it has counted. A TEXT is a file, a folder or a pattern, as
 data.corpus.path takes it; its window and its BPE are those of configs/cpu_stdlib.yaml unless settings say otherwise.
 
     python -m eval.demand configs/cpu_demo.yaml --plot
@@ -24,10 +24,10 @@ Exit status: 0 done; 2 a mistake in the input, one line each on stderr.
 from __future__ import annotations
 
 import itertools
-import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from functools import partial
+from glob import has_magic
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -37,17 +37,18 @@ from annotated_types import Ge, Le
 
 from eval.engine.command import Form, Request, run
 from eval.engine.reference import store_scores
-from eval.engine.rows import Found, save, to_text
+from eval.engine.rows import Found, to_text
 from lab import draw
 from lab.analysis import Run
 from lab.command import NOTHING_WRITTEN, Bar, parse_method, read_options, settings_lines, start
 from lab.config import Experiment, load_experiment
 from lab.counts import SavedCounts
 from lab.counts.demand import F, G, edges_of, per_distance
-from lab.data.corpora import SUFFIXES
+from lab.data.corpora import PLAIN, ROWS
 from lab.data.module import PackedData, to_batch
-from lab.data.preparation import is_prepared, prepare
+from lab.data.preparation import prepare, prepare_missing
 from lab.errors import ConfigError
+from lab.launch import cores
 from lab.schema import PathText, Section
 from lab.source import CONFIG
 from lab.train.recording import Counting
@@ -92,7 +93,9 @@ def report(request: Request) -> Found:
         Run(place).g()  # raises where there is none
     else:
         experiment, counts = count(place, options, given)
-    profiles = profiles_of(counts)
+    profiles: dict[str, Any] = {"f": counts.f, "g": counts.g, "g_unweighted": counts.g_unweighted}
+    if np.array_equal(profiles["g"], profiles["g_unweighted"]):
+        del profiles["g_unweighted"]
     with_evidence = profiles["g"].sum().item()
     evidence = asdict(experiment.evidence)
     sums = {"tokens": counts.tokens, "targets": counts.targets, "with_evidence": with_evidence}
@@ -103,12 +106,10 @@ def report(request: Request) -> Found:
         f"({with_evidence / max(1, counts.targets):.1%}) with evidence by {method}"
     )
     rows = table(profiles, counts.targets)
-    name = place.name if place.is_dir() else place.stem
-    picture = (request.folder or Path("runs")) / f"demand-{name}.png" if request.plots else None
-    if picture is not None:
-        draw.save(chart(profiles, f"{name}: {summary}"), picture)
+    name = place.name if place.is_dir() else place.stem.replace("*", "all")
     found = [head, *({"metric": "demand", **row} for row in rows.to_dict("records"))]
-    return save(Found(f"{summary}\n{as_text(rows)}", found, picture=picture), request.folder, f"demand-{name}")
+    picture = partial(chart, profiles, f"{name}: {summary}")
+    return request.save(f"demand-{name}", f"{summary}\n{as_text(rows)}", found, picture)
 
 
 def count(place: Path, options: DemandOptions, given: Mapping[str, Any]) -> tuple[Experiment, SavedCounts]:
@@ -116,15 +117,23 @@ def count(place: Path, options: DemandOptions, given: Mapping[str, Any]) -> tupl
 
     Raises: LabError.
     """
-    is_text = place.is_dir() or place.name.endswith(SUFFIXES)
-    settings = {**(of_text(place, given) if is_text else {}), **given}
+    settings = {}
+    is_text = place.is_dir() or place.name.endswith((*ROWS, *PLAIN)) or has_magic(str(place))
+    if is_text:  # all of it, in packs that hold its window
+        settings = {"data.corpus.name": "text", "data.corpus.path": str(place), "data.held_out_frac": 0}
+        settings |= {"probe.loss_tokens": 0, "probe.haystack": str(place)}  # no probe reads it
+        if window := given.get("data.window"):
+            settings |= {"train.batch_tokens": window, "train.micro_batch_tokens": window}
+    settings |= given
     if options.evidence is not None:
         named = parse_method(options.evidence, "--evidence")
         settings |= {f"evidence.{key}": value for key, value in named.items()}
     experiment = load_experiment(BASE if is_text else place, settings)
     data = PackedData(experiment)
-    if is_text or (options.score and experiment.data.embedded and not is_prepared(experiment.data)):
-        prepare(experiment.data, workers=len(os.sched_getaffinity(0)))
+    if is_text:
+        prepare(experiment.data, workers=cores())
+    elif options.score is not None:
+        prepare_missing(experiment.data)
     if options.score is not None:
         store_scores(experiment.data, Path(options.score), gain="gain" in experiment.stored)
     data.prepare_data()
@@ -141,22 +150,6 @@ def count(place: Path, options: DemandOptions, given: Mapping[str, Any]) -> tupl
     targets = counts.supervised_f()[0].item()
     demand = {"g": counts.g(), "g_unweighted": counts.evidence, "targets": targets}
     return experiment, SavedCounts(counts.lengths, counts.frequency(), counts.tokens, **demand)
-
-
-def of_text(place: Path, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings by which a text is read: all of it, in packs that hold its window."""
-    window = given.get("data.window")
-    pack = {f"train.{name}": window for name in ("batch_tokens", "micro_batch_tokens")} if window else {}
-    held_out = {"data.held_out_frac": 0, "probe.loss_tokens": 0, "probe.haystack": str(place)}  # no probe reads it
-    return {"data.corpus.name": "text", "data.corpus.path": str(place), **held_out, **pack}
-
-
-def profiles_of(counts: SavedCounts) -> dict[str, Any]:
-    """Return f, g and, where weights make a difference, g without them."""
-    profiles: dict[str, Any] = {"f": counts.f, "g": counts.g, "g_unweighted": counts.g_unweighted}
-    if np.array_equal(profiles["g"], profiles["g_unweighted"]):
-        del profiles["g_unweighted"]
-    return profiles
 
 
 def table(profiles: Mapping[str, Any], targets: float) -> pd.DataFrame:
@@ -185,12 +178,13 @@ def chart(profiles: Mapping[str, Any], title: str) -> Any:
     return draw.draw(per_distance(named), "distance", "per distance", "profile", title=title, **looks)
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Run the command line and return the exit status."""
-    missing = "CONFIG|RUN|TEXT: must be the first argument; for instance configs/cpu_demo.yaml"
-    own = partial(settings_lines, DemandOptions)
-    form = Form(lacks=("--distance", "--frequency"), missing=missing)
-    return run("eval.demand", __doc__, form, report, arguments, settings=own, stopped=NOTHING_WRITTEN)
+FORM = Form(
+    lacks=("--distance", "--frequency"),
+    takes=lambda place: place.suffix == ".yaml" or (place / CONFIG).is_file(),  # not the files of a TEXT
+    missing="CONFIG|RUN|TEXT: must be the first argument; for instance configs/cpu_demo.yaml",
+)
+OWN = partial(settings_lines, DemandOptions)
+main = partial(run, "eval.demand", __doc__, FORM, report, settings=OWN, stopped=NOTHING_WRITTEN)
 
 
 if __name__ == "__main__":

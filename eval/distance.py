@@ -21,7 +21,7 @@ Several models, such as the revisions of a public model or the checkpoints of a
 folder, are measured in turn. eval.compare puts their reach into one table.
 
 Prints a table for each method. Writes distance-TOKENS-HASH.jsonl, a line for each distance and one for reach. The
-file is in eval/ of the run folder, in runs/distance-NAME for a Hugging Face folder, or in FOLDER. The picture is
+file is in eval/ of the run folder, in results/distance-NAME for a Hugging Face folder, or in FOLDER. The picture is
 beside it. Every finished test is kept in tests-TOKENS-KEY.jsonl: after Ctrl-C (exit status 75) or a crash the same
 command continues.
 """

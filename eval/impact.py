@@ -19,8 +19,8 @@ Exit status: 0 done; 2 a mistake in the input, one line each on stderr; 75 inter
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -192,10 +192,8 @@ def chart(labels: npt.NDArray[np.str_], marked: BoolArray, title: str) -> Any:
     return draw(rows, "position", "share", "label", percent=True, title=title, **titles)
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Run the command line and return the exit status."""
-    form = Form(options=ImpactConfig, lacks=("--distance", "--frequency"), each=False, missing="")
-    return run("eval.impact", __doc__, form, analyse, arguments, stopped=NOTHING_WRITTEN)
+FORM = Form(options=ImpactConfig, lacks=("--distance", "--frequency"), each=False, missing="")
+main = partial(run, "eval.impact", __doc__, FORM, analyse, stopped=NOTHING_WRITTEN)
 
 
 if __name__ == "__main__":

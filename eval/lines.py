@@ -23,7 +23,7 @@ LongEval). The words are the lab's own lists. The answer's first number must be 
 so that text after the answer does not count.
 
 Prints a table. Adds a line for each length to lines.jsonl once it is known. The file is in eval/ of the run folder,
-in runs/lines-NAME for a Hugging Face folder, or in FOLDER. A second call continues from there. lines-cases/ holds
+in results/lines-NAME for a Hugging Face folder, or in FOLDER. A second call continues from there. lines-cases/ holds
 every test. The picture shows all that was measured with the same tests.
 """
 

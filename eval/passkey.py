@@ -29,8 +29,8 @@ or word more of filler allows (theirs counts letters). The first number of the a
 the first tokens).
 
 Prints a table. Adds a line for each cell to passkey.jsonl once it is known. The file is in eval/ of the run folder,
-in runs/passkey-NAME for a Hugging Face folder, or in FOLDER. A second call continues from there. passkey-cases/ holds
-every test with its key and answer. The picture, one for each subject and protocol, is beside them.
+in results/passkey-NAME for a Hugging Face folder, or in FOLDER. A second call continues from there. passkey-cases/
+holds every test with its key and answer. The picture, one for each subject and protocol, is beside them.
 """
 
 from __future__ import annotations

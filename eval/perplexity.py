@@ -10,6 +10,11 @@ eval/engine/sliding.py defines which tokens are scored with which context, and t
     python -m eval.perplexity runs/tiny_2k --lengths=512,1024,2048,4096 --documents=50 --tokens=16384 --plot
     python -m eval.perplexity models/Llama-2-7B --text=pg19/ --lengths=4096,8192,16384 --plot
 
+`--protocol=whole-windows` is that of the released script of arXiv:2402.17463. It joins all documents, and averages the
+loss over whole windows, of all tokens but a window's first. One text has no interval:
+
+    python -m eval.perplexity models/Llama-2-7B --text=pg19/ --protocol=whole-windows --lengths=4096,8192
+
 Position methods take the place of the model's own. A call adds its rows to the existing ones. The picture shows all
 that were measured on the same documents, so that one call for each compares methods and checkpoints:
 
@@ -17,7 +22,7 @@ that were measured on the same documents, so that one call for each compares met
         --position.distance.train_len=2048
 
 Prints a table. Adds a line for each length to perplexity.jsonl once it is known. The file is in eval/ of the run
-folder, in runs/perplexity-NAME for a Hugging Face folder, or in FOLDER. A second call continues from there.
+folder, in results/perplexity-NAME for a Hugging Face folder, or in FOLDER. A second call continues from there.
 perplexity-cases/ holds every document's loss.
 """
 
@@ -26,7 +31,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from annotated_types import Ge, Le
@@ -35,14 +40,16 @@ from eval.engine.command import CellOptions, Form
 from eval.engine.methods import as_options
 from eval.engine.rows import Row, limits
 from eval.engine.run import Cell, Measure
-from eval.engine.sliding import CONFIDENCE, text_losses, windows
-from eval.engine.subject import SUBJECT, digest_of, documents_of, doublings
+from eval.engine.sliding import CONFIDENCE, IntArray, text_losses, whole_windows, windows
+from eval.engine.subject import SUBJECT, AnyIds, digest_of, documents_of, doublings
 from lab.command import start
-from lab.data.tokenizer import check_ids
+from lab.data.tokenizer import check_ids, special_ends
 from lab.errors import DataError
 from lab.schema import LONGEST, Length, PathText, Positive, Tests
 
 STRIDE = 256  # tokens (arXiv:2402.17463, section 4.1)
+DOCUMENTS = 10
+PROTOCOLS = {"sliding-window": windows, "whole-windows": whole_windows}
 PairLength = Annotated[int, Ge(2), Le(LONGEST)]  # a token predicts the next
 
 
@@ -56,15 +63,17 @@ class PerplexityOptions(CellOptions):
     stride: Length | None = None
     """Tokens that the window moves by, at most the shortest length; left out, 256, or half the shortest length where
     that is less."""
-    documents: Tests = 10
-    """Documents, drawn from those that are long enough."""
+    protocol: Literal["sliding-window", "whole-windows"] = "sliding-window"
+    """Documents of which every token is scored once, or whole windows of all documents as one text."""
+    documents: Tests | None = None
+    """Documents, drawn from those that are long enough; left out, 10, and all of them where they are joined."""
     min_tokens: PairLength | None = None
     """Tokens of the shortest document that is taken; left out, the longest of --lengths."""
     tokens: Positive | None = None
     """Tokens of each document that are read, from its beginning; left out, all of them."""
     text: PathText | None = None
-    """Source of the documents: a .txt or .json file, each one document, a .jsonl file with one in each line, or a
-    folder of these; left out, the run's held-out documents."""
+    """Source of the documents: a .txt, .md, .py or .json file, each one document, a .jsonl file with one in each
+    line, or a folder or a pattern of these; left out, the run's held-out documents."""
     text_field: str = "text"
     """Field of the rows of a .json or .jsonl file that holds the text."""
 
@@ -75,6 +84,12 @@ class PerplexityOptions(CellOptions):
         if lengths and self.stride is not None and self.stride > min(lengths):
             rule = f"must be <= {min(lengths)}, the shortest length, or tokens are passed over"
             faults.append(f"stride={self.stride}: {rule}; lower it")
+        if self.protocol == "whole-windows":
+            given = [name for name in ("documents", "min_tokens", "tokens") if getattr(self, name) is not None]
+            return [
+                *faults,
+                *(f"{name}={getattr(self, name)}: all documents are joined; leave it out" for name in given),
+            ]
         least = self.min_tokens or max(lengths, default=1)
         if self.tokens is not None and self.tokens < least:
             faults.append(f"tokens={self.tokens}: must be >= {least}, min_tokens or the longest length; raise it")
@@ -98,7 +113,7 @@ class Perplexity(Measure):
     )
 
     def prepare(self) -> None:
-        """Choose the lengths and draw the documents.
+        """Choose the lengths and the documents.
 
         Raises: LabError where there is no text, or where too few documents are long enough.
         """
@@ -107,45 +122,69 @@ class Perplexity(Measure):
         self.contexts = tuple(sorted(set(options.lengths or doublings(max(2, -(-window // 4)), window))))
         self.stride = options.stride or max(1, min(STRIDE, self.contexts[0] // 2))
         with as_options():  # their rules are checked
-            options = replace(options, lengths=self.contexts, stride=self.stride)
+            self.options = replace(options, lengths=self.contexts, stride=self.stride)
         found = documents_of(self.subject, options.text, options.text_field)
+        self.n = len(found)
+        self.shorter = 0
+        self.documents = self.joined(found) if options.protocol == "whole-windows" else self.drawn(found)
+        check_ids(np.concatenate(self.documents), self.subject.vocab_size)
+
+    def joined(self, found: Sequence[AnyIds]) -> list[IntArray]:
+        """Join all documents, of which only the first keeps the tokens that begin a text.
+
+        Raises: DataError for a text without a whole window.
+        """
+        begins = len(special_ends(self.subject.tokenizer)[0])
+        text = np.concatenate([ids[begins * (number > 0) :] for number, ids in enumerate(found)])
+        least = self.contexts[-1] + self.stride + 1
+        if len(text) < least:
+            rule = f"whole windows of it need {least} tokens, and all documents together have {len(text)}"
+            raise DataError(f"--lengths={self.contexts[-1]}: {rule}; lower it, or give more --text")
+        return [text.astype(np.int64)]
+
+    def drawn(self, found: Sequence[AnyIds]) -> list[IntArray]:
+        """Draw documents that are long enough, in their order.
+
+        Raises: DataError for too few.
+        """
+        options = self.options
         least = options.min_tokens or self.contexts[-1]
+        self.n = options.documents or DOCUMENTS
         long_enough = [ids[: options.tokens] for ids in found if len(ids) >= least]
-        if len(long_enough) < options.documents:
+        if len(long_enough) < self.n:
             raise DataError(
-                f"--documents={options.documents}: {options.text or 'the held-out split'} has {len(long_enough)} "
+                f"--documents={self.n}: {options.text or 'the held-out split'} has {len(long_enough)} "
                 f"documents of {least} tokens or more, the longest has {max(map(len, found), default=0)}; lower it, "
                 "--lengths or --min_tokens, or give another --text"
             )
         order = np.random.default_rng(options.seed).permutation(len(long_enough))
-        chosen = np.sort(order[: options.documents])
-        self.documents = [np.asarray(long_enough[number], dtype=np.int64) for number in chosen]
         self.shorter = len(found) - len(long_enough)
-        check_ids(np.concatenate(self.documents), self.subject.vocab_size)
+        return [np.asarray(long_enough[number], dtype=np.int64) for number in np.sort(order[: self.n])]
 
     def cells(self) -> Iterator[Cell]:
         """List the context lengths."""
+        cut = PROTOCOLS[self.options.protocol]
         for context in self.contexts:
             row = {
                 "metric": "perplexity",
-                "protocol": "sliding-window",
+                "protocol": self.options.protocol,
                 "length": context,
                 "stride": self.stride,
-                "n": len(self.documents),
+                "n": self.n,
                 "source": self.options.text or "held out",
                 "texts": digest_of(self.documents),
                 "shorter_left_out": self.shorter,
                 "seed": self.options.seed,
             }
-            count = sum(1 for ids in self.documents for _ in windows(len(ids), context, self.stride))
+            count = sum(1 for ids in self.documents for _ in cut(len(ids), context, self.stride))
             yield Cell(row, count, f"{context:,} tokens", str(context))
 
     def measure(self, cell: Cell) -> tuple[Row, Sequence[Row]]:
         """Score the documents with one context length; a record is a document's loss in nats and its tokens."""
         context = cell.row["length"]
         started = time.perf_counter()
-        rows = self.options.rows(context)
-        losses = text_losses(self.subject.losses, self.documents, context, self.stride, rows=rows, done=self.bar.update)
+        how: dict[str, Any] = {"rows": self.options.rows(context), "cut": PROTOCOLS[self.options.protocol]}
+        losses = text_losses(self.subject.losses, self.documents, context, self.stride, done=self.bar.update, **how)
         low, high = losses.limits or (None, None)
         found = {"score": losses.perplexity, "low": low, "high": high, "confidence": CONFIDENCE, "loss": losses.loss}
         found |= {"scored_tokens": int(losses.tokens.sum()), "seconds": round(time.perf_counter() - started, 3)}
@@ -155,7 +194,7 @@ class Perplexity(Measure):
     def title(self) -> str:
         """Name the model and the documents."""
         source = self.options.text or "held out"
-        return f"{super().title()}; {len(self.documents)} documents, {source}, stride {self.stride}"
+        return f"{super().title()}; {self.n} documents, {source}, stride {self.stride}"
 
     def chart(self, rows: Sequence[Row]) -> Any:
         """Draw perplexity over context length, a line for each model and method."""
@@ -164,10 +203,11 @@ class Perplexity(Measure):
         least, most = min(scores), max(scores)
         spread = max(most - least, 0.02 * most)  # intervals may be far wider than what differs
         far_apart = most > 10 * least
-        documents = f"{first['n']} documents ({first['source']}), 95% over documents"
+        title = f"{first['protocol']}, stride {first['stride']}; {first['n']} documents ({first['source']})"
+        title += ", 95% over documents" * (first["low"] is not None)
         style: dict[str, Any] = {"x_title": "context length (tokens)", "log_y": far_apart}
         style["y_limits"] = None if far_apart else (least - spread, most + spread)
-        return self.length_chart(rows, "perplexity", f"sliding window, stride {first['stride']}; {documents}", **style)
+        return self.length_chart(rows, "perplexity", title, **style)
 
 
 main = Perplexity.main

@@ -23,6 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Annotated
@@ -30,12 +31,11 @@ from typing import Annotated
 import numpy as np
 from annotated_types import Ge, Le
 
-from eval.engine.command import Form, Request, run
-from eval.engine.demand import demand_per_token
-from eval.engine.law import Evidence, Law, Point, fit_law, measured, published
+from eval.engine.command import OF_RUNS, Form, Request, run
+from eval.engine.law import Evidence, Law, Point, demand_per_token, fit_law, measured, published
 from eval.engine.lengths import SLIMPAJAMA, FloatArray, read_lengths
-from eval.engine.records import read_runs, unpacked
-from eval.engine.rows import Found, Row, limits, save, to_text
+from eval.engine.records import is_run, read_runs, unpacked
+from eval.engine.rows import Found, Row, limits, to_text
 from lab.command import start
 from lab.data.config import Mode
 from lab.schema import Length, PathText, Positive, PositiveFloat, Section
@@ -83,7 +83,7 @@ def report(request: Request) -> Found:
     if options.positions:
         rows = list(shares_of(arms, options))
         shown = [{name: row[name] for name in ("position", "window", "mode", *SHARES)} for row in rows]
-        return save(Found(to_text(shown, FORMS), rows), request.folder, "plan")
+        return request.save("plan", to_text(shown, FORMS), rows)
     with unpacked(request.places) as runs:
         evidence = measured(read_runs(runs)) if runs else published(read_lengths(SLIMPAJAMA))
     law = fit_law(evidence.points)
@@ -110,7 +110,7 @@ def report(request: Request) -> Found:
         held_out(evidence),
         predictions(rows, options),
     ]
-    return save(Found("\n\n".join(parts), rows), request.folder, "plan")
+    return request.save("plan", "\n\n".join(parts), rows)
 
 
 def predictions(rows: Sequence[Row], options: PlanOptions) -> str:
@@ -139,8 +139,9 @@ def held_out(evidence: Evidence) -> str:
     """Predict every group of points from the others, and lay out the errors."""
     points, rows, constant = evidence.points, list[Row](), list[float]()
     for group in dict.fromkeys(point.group for point in points):
-        law, asking = (law_without(group, each) for each in (points, evidence.demanded))
-        reaches = [np.log(point.reach) for point in points if point.group != group and point.fits]
+        fitted = [[p for p in each if p.group != group and p.fits] for each in (points, evidence.demanded)]
+        law, asking = (fit_law(each) if each else None for each in fitted)
+        reaches = [np.log(point.reach) for point in fitted[0]]
         for k, point in enumerate(points):
             if point.group == group and law is not None:
                 row = {"left out": group, **prediction(law, point)}
@@ -160,12 +161,6 @@ def held_out(evidence: Evidence) -> str:
     lines += [f"by demand: {np.mean(by_demand):.0%} of {len(by_demand)}"] if by_demand else []
     lines.append(f"by one reach, the geometric mean of the others: {np.mean(np.abs(constant)):.0%} of {len(rows)}")
     return "\n".join(lines)
-
-
-def law_without(group: str, points: Sequence[Point]) -> Law | None:
-    """Fit the law to the points of other groups; None without any."""
-    others = [point for point in points if point.group != group and point.fits]
-    return fit_law(others) if others else None
 
 
 def shortfall(reach: float, point: Point) -> float:
@@ -213,10 +208,8 @@ def shares_of(arms: Sequence[Arm], options: PlanOptions) -> Iterator[Row]:
             }
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Run the command line and return the exit status."""
-    form = Form(options=PlanOptions, lacks=("--distance", "--frequency", "--plot"), each=False, missing="")
-    return run("eval.plan", __doc__, form, report, arguments)
+FORM = Form(options=PlanOptions, lacks=OF_RUNS, each=False, takes=is_run, missing="")
+main = partial(run, "eval.plan", __doc__, FORM, report)
 
 
 if __name__ == "__main__":

@@ -20,16 +20,14 @@ long ids go on without a gap, and f at quarters of the window (eval/engine/skip_
     python -m eval.positions pose --n_tokens 2048 --target_len 8192
     python -m eval.positions longrecipe --n_tokens=24000 --target_len=80000 --sentence_tokens=86
 
-Parameters may follow METHOD after a colon: string:shift=3,window=0. The picture lies in runs/, or in FOLDER of -o.
+Parameters may follow METHOD after a colon: string:shift=3,window=0. The picture lies in results/, or in FOLDER of -o.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from functools import partial
-from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
@@ -37,11 +35,10 @@ from annotated_types import Ge, Le
 
 from eval.engine.command import Form, Request, run
 from eval.engine.lengths import FloatArray, IntArray, natural_lengths
-from eval.engine.rows import Found, Row, save
+from eval.engine.rows import Found, Row
 from eval.engine.skip_ids import LONGEST, SkipOptions, show_skip
 from lab.command import NOTHING_WRITTEN, parse_method, read_options, settings_lines, start
 from lab.draw import beside, draw
-from lab.draw import save as save_chart
 from lab.errors import ConfigError, look_up
 from lab.positions import DISTANCE_METHODS, Distance
 from lab.positions.dca import Dca
@@ -65,8 +62,7 @@ class MatrixOptions(Section):
 
 METHODS: dict[str, type[Any]] = {**DISTANCE_METHODS, **SKIP_METHODS}
 FORM = Form(
-    lacks=("--distance", "--frequency"),
-    missing=f"METHOD: must be the first argument; one of: {', '.join(METHODS)}",
+    lacks=("--distance", "--frequency"), missing=f"METHOD: must be the first argument; one of: {', '.join(METHODS)}"
 )
 
 
@@ -84,11 +80,7 @@ def show(request: Request) -> Found:
     if faults:
         raise ConfigError(*faults)
     text, rows = (show_skip if is_skip else show_matrix)(config, options)
-    name = f"positions-{config.method}-{length}"
-    picture = (request.folder or Path("runs")) / f"{name}.png" if request.plots else None
-    if picture is not None:
-        save_chart(matrix_chart(config, options), picture)
-    return save(Found(text, rows, picture=picture), request.folder, name)
+    return request.save(f"positions-{config.method}-{length}", text, rows, partial(matrix_chart, config, options))
 
 
 def parse(request: Request) -> tuple[Any, Any]:
@@ -240,9 +232,7 @@ def settings() -> list[str]:
     return lines
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Run the command line and return the exit status."""
-    return run("eval.positions", __doc__, FORM, show, arguments, settings=settings, stopped=NOTHING_WRITTEN)
+main = partial(run, "eval.positions", __doc__, FORM, show, settings=settings, stopped=NOTHING_WRITTEN)
 
 
 if __name__ == "__main__":

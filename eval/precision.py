@@ -246,11 +246,7 @@ def first_logit_difference(decoder: Decoder, tokens: Tensor, shift: int, arithme
 def rebuilt(decoder: Decoder, seed: int) -> Decoder:
     """Make another decoder of the same config and position methods, its weights drawn with a seed."""
     other = Decoder(
-        decoder.cfg,
-        frequencies=decoder.frequencies,
-        distance=decoder.distance,
-        backend=decoder.backend,
-        seed=seed,
+        decoder.cfg, frequencies=decoder.frequencies, distance=decoder.distance, backend=decoder.backend, seed=seed
     )
     return other.to(decoder.embedding.weight.device).eval()
 

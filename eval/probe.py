@@ -24,8 +24,8 @@ the difference to rope, corrected for the number of methods (Holm); an asterisk 
     python -m eval.probe runs/tiny_2k --distance=rope,ntk,yarn,rerope,self_extend,dca,string --plot
     python -m eval.probe runs/tiny_2k --distance=rope,string,string:released_scaling=true,string:shift=1024,window=64
 
-Every finished test is kept in tests-TOKENS-KEY.jsonl, in FOLDER or eval/ of the run (runs/probe-NAME for a Hugging Face
-folder). After Ctrl-C (exit status 75) or a crash the same command continues, and one for more tests or lengths reuses
+Every finished test is kept in tests-TOKENS-KEY.jsonl, in FOLDER or eval/ of the run (results/probe-NAME for another
+model). After Ctrl-C (exit status 75) or a crash the same command continues, and one for more tests or lengths reuses
 them. Results are beside it: probe-TOKENS-HASH/ (FOLDER itself with -o) with probes.jsonl and cases/ as training writes
 them, heatmap-TOKENS-HASH.jsonl by depth, methods.jsonl.
 """

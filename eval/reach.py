@@ -20,17 +20,18 @@ Exit status: 0 done; 2 a mistake in the input, one line each on stderr.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
 
-from eval.engine.command import Form, Request, run
-from eval.engine.records import ProbedRun, read_runs, unpacked
+from eval.engine.command import OF_RUNS, Form, Request, run
+from eval.engine.records import ProbedRun, is_run, read_runs, unpacked
 from eval.engine.regression import CONFIDENCE, SPARE, Regression, bootstrap, compare, fit, measured, separable
-from eval.engine.rows import Found, save, to_text
+from eval.engine.rows import Found, to_text
 from lab.command import start
 from lab.counts import SavedCounts, f_at
 from lab.errors import DataError
@@ -105,7 +106,7 @@ def analyse(request: Request) -> Found:
             parts.append(to_text(tables[f"models by {by}"], FORMS))
     parts.append(f"last probes, geometric means:\n{to_text(tables['arms'], FORMS)}")
     rows = [{"table": name, **row} for name, table in tables.items() for row in table.reset_index().to_dict("records")]
-    return save(Found("\n\n".join(parts), rows), request.folder, "reach")
+    return request.save("reach", "\n\n".join(parts), rows)
 
 
 def regression_text(table: pd.DataFrame, model: Regression, fitted: int, faults: Mapping[str, str]) -> str:
@@ -175,11 +176,9 @@ def at_the_reach(points: pd.DataFrame) -> pd.DataFrame:
     return table.assign(**{"least f": arms["least f"].min(), "most f": arms["most f"].max()})
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Run the command line and return the exit status."""
-    missing = "RUN: must come first, the folders of one or more runs; for instance runs/cpu_demo"
-    form = Form(options=ReachOptions, lacks=("--distance", "--frequency", "--plot"), each=False, missing=missing)
-    return run("eval.reach", __doc__, form, analyse, arguments)
+MISSING = "RUN: must come first, the folders of one or more runs; for instance runs/cpu_demo"
+FORM = Form(options=ReachOptions, lacks=OF_RUNS, each=False, takes=is_run, missing=MISSING)
+main = partial(run, "eval.reach", __doc__, FORM, analyse)
 
 
 if __name__ == "__main__":

@@ -18,8 +18,8 @@ Limits are at 95%, from 1,000 resamples of whole documents. A bin with fewer tha
 document alone, is left out. So a text needs two documents, as files of a folder or lines of a .jsonl file.
 
 Prints a table. Writes recall-TOKENS-HASH.jsonl, a line for each bin of distances, one for targets without evidence and
-one for natural reach. The file is in eval/ of the run folder, in runs/ for a Hugging Face folder, or in FOLDER. The
-picture is beside it.
+one for natural reach. The file is in eval/ of the run folder, in results/recall-NAME for a Hugging Face folder, or
+in FOLDER. The picture is beside it.
 """
 
 from __future__ import annotations
@@ -77,8 +77,8 @@ class RecallOptions(Section):
     evidence: str | None = None
     """What counts as evidence, NAME or NAME:parameter=value,...; left out, the run's own, or repeat."""
     text: PathText | None = None
-    """Source of the documents: a folder of .txt, .json or .jsonl files, or a .jsonl file with one in each line; left
-    out, the run's held-out documents."""
+    """Source of the documents: a folder or a pattern of .txt, .md, .py, .json or .jsonl files, or a .jsonl file with
+    one in each line; left out, the run's held-out documents."""
     text_field: str = "text"
     """Field of the rows of a .json or .jsonl file that holds the text."""
     seed: Seed = 0

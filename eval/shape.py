@@ -16,15 +16,15 @@ Exit status: 0 done; 2 a mistake in the input, or a target out of reach, one lin
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from eval.engine.command import Form, Request, run
-from eval.engine.rows import Found, save, to_text
+from eval.engine.rows import Found, to_text
 from lab import draw
 from lab.command import start
 from lab.config import load_experiment
@@ -63,14 +63,9 @@ def report(request: Request) -> Found:
     ]
     shares = pd.DataFrame({"metric": "pairs", "from": plan.edges[:-1], "to": plan.edges[1:] - 1})
     shares = shares.assign(**{name: getattr(plan, name) for name in NAMES})
-    name = f"shape-{request.model.stem}"
-    picture = (request.folder or Path("runs")) / f"{name}.png" if request.plots else None
-    if picture is not None:
-        title = f"{title}: total variation {plan.distance:.3f}"
-        draw.save(draw.beside(*panels(shares, plan), title=title), picture)
-    costs = {"metric": "cost", "tokens": tokens, "total_variation": plan.distance, **cost}
-    found = Found("\n".join(lines), [costs, *shares.to_dict("records")], picture=picture)
-    return save(found, request.folder, name)
+    rows = [{"metric": "cost", "tokens": tokens, "total_variation": plan.distance, **cost}, *shares.to_dict("records")]
+    chart = lambda: draw.beside(*panels(shares, plan), title=f"{title}: total variation {plan.distance:.3f}")  # noqa: E731
+    return request.save(f"shape-{request.model.stem}", "\n".join(lines), rows, chart)
 
 
 def table(plan: Plan) -> str:
@@ -101,10 +96,8 @@ def panels(shares: pd.DataFrame, plan: Plan) -> Iterator[Any]:
         yield draw.draw(weights, "context", "weight", title=title, rules=[draw.Rule("y", 1)], marks=False)
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Run the command line and return the exit status."""
-    missing = "CONFIG: must be the first argument, a YAML file; for instance configs/shape_demo.yaml"
-    return run("eval.shape", __doc__, Form(lacks=("--distance", "--frequency"), missing=missing), report, arguments)
+MISSING = "CONFIG: must be the first argument, a YAML file; for instance configs/shape_demo.yaml"
+main = partial(run, "eval.shape", __doc__, Form(lacks=("--distance", "--frequency"), missing=MISSING), report)
 
 
 if __name__ == "__main__":

@@ -1,16 +1,23 @@
 """The probe lab: why a language model uses less context than it was trained on, and what changes that.
 
-lab.open_run(path) opens a run, lab.frame(pattern) is a table of many runs: lab/analysis.py. Both are imported on first
-use, so that `import lab` stays light.
+lab.open_run(path) opens a run, lab.frame(pattern) is a table of many runs: lab/analysis.py. lab.load_plugin(path)
+adds your own methods: lab/schema/plugins.py. They are imported on first use, so that `import lab` stays light.
 """
 
 import importlib
+import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from lab.analysis import frame, open_run
+    from lab.schema import load_plugin
 
-__all__ = ["frame", "open_run"]
+__all__ = ["frame", "load_plugin", "open_run"]
+LAZY = {"frame": "lab.analysis", "open_run": "lab.analysis", "load_plugin": "lab.schema"}  # imported on first use
+
+if sys.platform == "win32":  # which has neither the signals that a run saves at nor the locks of its folder
+    sys.stderr.write("Windows: is not supported; use WSL, Linux or macOS\n")
+    raise SystemExit(2)
 
 
 def __dir__() -> list[str]:
@@ -20,6 +27,6 @@ def __dir__() -> list[str]:
 
 def __getattr__(name: str) -> Any:
     """Import what needs torch on first use."""
-    if name not in __all__:
+    if name not in LAZY:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module("lab.analysis"), name)
+    return getattr(importlib.import_module(LAZY[name]), name)

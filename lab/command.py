@@ -18,10 +18,11 @@ from typing import Any, NamedTuple, NoReturn, TextIO
 
 from tqdm import tqdm
 
-from lab.errors import ConfigError, LabError, brief
+from lab.errors import ConfigError, LabError, brief, is_short
 from lab.files import on_disk
 from lab.output import guard
-from lab.schema import MOST, TAGS, Section, adapter, docs_of, is_short, parse_yaml, settings_in, validated
+from lab.schema import MOST, TAGS, Section, adapter, docs_of, parse_yaml, settings_in, validated
+from lab.schema.plugins import TRUSTED, load_installed
 
 FAILED, WRONG, STOPPED = 1, 2, 75  # exit statuses
 CONTINUES = "stopped; the same command continues"
@@ -146,10 +147,8 @@ def read_options(options_class: type[Any], given: Mapping[str, Any], faults: Seq
     """
     lists = [field.name for field in fields(options_class) if "tuple" in str(field.type)]
     values = {name: as_list(value, name) if name in lists else value for name, value in given.items()}
-    faults = [
-        *faults,
-        *(f"--{name}=[]: must hold one or more; leave it out" for name in lists if given.get(name) == []),
-    ]
+    empty = [f"--{name}=[]: must hold one or more; leave it out" for name in lists if given.get(name) == []]
+    faults = [*faults, *empty]
     try:
         options = validated(options_class, values)
     except ConfigError as error:
@@ -270,9 +269,11 @@ def run(
 
     Text that `work` returns is printed; an exit status that it returns is returned. --help prints the description,
     --help=all also the lines of `settings`. A LabError is printed, one line a fault; a KeyboardInterrupt may hold its
-    own line.
+    own line. Every command takes --trust, by which the plugins that runs keep are executed.
     """
     guard()
+    TRUSTED.set("--trust" in arguments)
+    arguments = [word for word in arguments if word != "--trust"]
     if not arguments or {*HELP} & {*arguments}:
         more = list(settings())
         hint = ["--help=all lists every setting, its default and meaning."] if more else []
@@ -280,15 +281,15 @@ def run(
         return 0 if arguments else WRONG
     try:
         with on_disk():
+            load_installed()
             done = work(syntax.read(arguments))
     except (LabError, KeyboardInterrupt) as error:
         if not silent:
             show(str(error) or stopped, error=True)
         return STOPPED if isinstance(error, KeyboardInterrupt) else WRONG
-    if isinstance(done, int):
-        return done
-    show(done)
-    return 0
+    if not isinstance(done, int):
+        show(done)
+    return done if isinstance(done, int) else 0
 
 
 def start(main: Callable[[Sequence[str]], int]) -> NoReturn:

@@ -10,6 +10,7 @@ from typing import TypeVar
 T = TypeVar("T")
 
 LONGEST_SHOWN = 80  # characters of a value in an error's line
+LONGEST_NAME, LONGEST_PATH = 200, 4000  # bytes; file systems allow 255, of which temporary names take some, and 4095
 
 
 class LabError(Exception):
@@ -68,6 +69,13 @@ def brief(value: object) -> str:
     is_plain = not isinstance(value, dict | list) and str(value).isprintable()
     text = str(value) if is_plain else json.dumps(value, default=str)
     return text if len(text) <= LONGEST_SHOWN else f"{text[:24]}...{text[-24:]} ({len(text):,} characters)"
+
+
+def is_short(path: object) -> bool:
+    """Return whether file systems can hold a path, and a line can show it."""
+    text = str(path).encode("utf-8", "replace")
+    fits = len(text) <= LONGEST_PATH and max(map(len, text.split(b"/"))) <= LONGEST_NAME
+    return fits and str(path).isprintable()
 
 
 def nearest(word: str, names: Collection[str], other: str = "") -> str:

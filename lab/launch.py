@@ -108,12 +108,16 @@ def order_of(exitcode: int) -> int:
     return 2 if exitcode == -signal.SIGTERM else int(exitcode >= 0)
 
 
+def cores() -> int:
+    """Count the CPU cores that this process may use; all of them where the system does not say (macOS)."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def set_threads(threads: int | None, launch: Launch = Launch()) -> int:
     """Set the number of CPU threads of this process, by default its part of the cores, and return it."""
     import torch
 
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    chosen = threads or max(1, cores // launch.local_world_size)
+    chosen = threads or max(1, cores() // launch.local_world_size)
     torch.set_num_threads(chosen)
     if launch.world_size > 1:
         os.environ["OMP_NUM_THREADS"] = str(chosen)  # otherwise Lightning sets its own number

@@ -54,10 +54,7 @@ class OpenedModel:
 
 
 def open_model(
-    path: str | os.PathLike[str],
-    overrides: Mapping[str, Any] | None = None,
-    *,
-    device: torch.device | str = "cpu",
+    path: str | os.PathLike[str], overrides: Mapping[str, Any] | None = None, *, device: torch.device | str = "cpu"
 ) -> OpenedModel:
     """Open a run folder, a checkpoint in it, a Hugging Face folder or hf:OWNER/NAME@REVISION, to compute in float32.
 

@@ -30,6 +30,7 @@ import shlex
 import shutil
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import dropwhile
 from pathlib import Path
 
@@ -52,12 +53,6 @@ def is_done(resolved: Resolved, stage: Stage) -> bool:
     file = Path(resolved.recipe.folder) / f"{stage.name}.yaml"
     is_same = file.exists() and file.read_text(encoding="utf-8") == format_yaml(resolved.settings[stage.name])
     return is_same and (resolved.recipe.path(stage) / RESULTS[stage.kind]).exists()
-
-
-def stages_left(resolved: Resolved) -> list[Stage]:
-    """List the remaining stages: of every method, those from the first on that has not finished."""
-    methods = [stages_of(method) for method in resolved.recipe.methods]
-    return [stage for stages in methods for stage in dropwhile(lambda stage: is_done(resolved, stage), stages)]
 
 
 def write_settings(resolved: Resolved, left: Sequence[Stage]) -> None:
@@ -102,7 +97,8 @@ def carry_out(words: Words) -> int:
         raise ConfigError("--launcher: must be a command; for instance 'torchrun --nproc_per_node 8'")
     recipe = read_recipe(Path(words.places[0]), words.settings)
     resolved = resolve(recipe)
-    left = stages_left(resolved)
+    methods = map(stages_of, recipe.methods)  # of each, the stages from the first on that has not finished
+    left = [stage for stages in methods for stage in dropwhile(partial(is_done, resolved), stages)]
     write_settings(resolved, left)
     for stage in left:
         show(f"{stage.name} -> {recipe.path(stage)}")

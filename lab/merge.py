@@ -30,6 +30,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +40,7 @@ from lab.command import Bar, Syntax, Words, read_options, run, settings_lines, s
 from lab.data.tokenizer import load_tokenizer
 from lab.errors import ConfigError
 from lab.loading import OpenedModel, open_model, token_ids
-from lab.model.decoder import Decoder, DecoderConfig
+from lab.model.decoder import Decoder
 from lab.model.huggingface.config import hugging_face_settings
 from lab.model.huggingface.pretrained import save_pretrained
 from lab.recipes import MergeConfig
@@ -94,7 +95,10 @@ def merge(words: Words) -> str:
     tokenizer = shared_tokenizer(models)
     add_up([models[path].decoder for path in paths], shares, kept)
     files = {} if tokenizer is None else {TOKENIZER: tokenizer.read_text(encoding="utf-8")}
-    save_pretrained(kept, words.options.o, train_len=train_len, token_ids=shared_ids(models), files=files)
+    ids: dict[str, Any] = {}  # each that of the first model that has one
+    for model in reversed(models.values()):
+        ids |= {name: own for name, own in token_ids(model).items() if own is not None}
+    save_pretrained(kept, words.options.o, train_len=train_len, token_ids=ids, files=files)
     parts = " + ".join(f"{share:g} {path}" for path, share in zip(paths, shares, strict=True))
     n = kept.cfg.n_parameters()
     return f"{words.options.o}: {parts}, {n:,} parameters; {'with a' if tokenizer else 'no'} {TOKENIZER}"
@@ -105,21 +109,19 @@ def refuse_differences(models: Models) -> None:
 
     Raises: ConfigError with a line for each difference.
     """
-    (first, ours), *others = ((path, architecture(model.decoder.cfg)) for path, model in models.items())
+    settings = {
+        path: dataclasses.asdict(cfg) | {"attention_width": cfg.width}
+        for path, cfg in ((path, model.decoder.cfg) for path, model in models.items())
+    }
+    (first, ours), *others = settings.items()
     faults = [
         f"model.{name}: {theirs[name]} in {path}, {value} in {first}; {ONE_SHAPE}"
         for path, theirs in others
         for name, value in ours.items()
-        if theirs[name] != value
+        if name not in FREE and theirs[name] != value
     ]
     if faults:
         raise ConfigError(*faults)
-
-
-def architecture(cfg: DecoderConfig) -> dict[str, Any]:
-    """List the settings of a decoder that are part of its architecture."""
-    settings = dataclasses.asdict(cfg) | {"attention_width": cfg.width}
-    return {name: value for name, value in settings.items() if name not in FREE}
 
 
 def choose_positions(models: Models, wanted: Path | None, given_len: int | None) -> tuple[Decoder, int | None]:
@@ -156,14 +158,6 @@ def shared_tokenizer(models: Models) -> Path | None:
     return None if first is None else files[first]
 
 
-def shared_ids(models: Models) -> dict[str, Any]:
-    """Find the ids that begin and end a text: each that of the first model that has one."""
-    found: dict[str, Any] = {}
-    for model in reversed(models.values()):
-        found |= {name: own for name, own in token_ids(model).items() if own is not None}
-    return found
-
-
 @torch.no_grad()
 def add_up(decoders: Sequence[Decoder], shares: Sequence[float], into: Decoder) -> None:
     """Store the weighted sum of the decoders' weights, computed in float64, in one of them or in another model."""
@@ -176,10 +170,8 @@ def add_up(decoders: Sequence[Decoder], shares: Sequence[float], into: Decoder) 
         parameter.copy_(total)
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Run the command line and return the exit status."""
-    lines = lambda: ["Options (default; meaning):", "", *settings_lines(MergeOptions)]  # noqa: E731
-    return run(__doc__, arguments, merge, syntax=SYNTAX, settings=lines)
+LINES = lambda: ["Options (default; meaning):", "", *settings_lines(MergeOptions)]  # noqa: E731
+main = partial(run, __doc__, work=merge, syntax=SYNTAX, settings=LINES)
 
 
 if __name__ == "__main__":

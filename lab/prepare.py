@@ -18,8 +18,7 @@ Exit status: 0 done; 2 invalid input; 75 interrupted, to be run again.
 from __future__ import annotations
 
 import json
-import os
-from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from lab.command import Syntax, Words, run, settings_lines, start
@@ -29,10 +28,10 @@ from lab.data.corpora import open_corpus
 from lab.data.derivation import RECORD, table
 from lab.data.preparation import is_prepared, prepare, shard_folder, verify
 from lab.errors import ConfigError
+from lab.launch import cores
 
 SYNTAX = Syntax(
-    flags=("--verify",),
-    missing="CONFIG: must be the first argument, a YAML file; for instance configs/cpu_stdlib.yaml",
+    flags=("--verify",), missing="CONFIG: must be the first argument, a YAML file; for instance configs/cpu_stdlib.yaml"
 )
 
 
@@ -42,14 +41,17 @@ def carry_out(words: Words) -> str:
     Raises: LabError.
     """
     overrides = dict(words.settings)
-    share = read_share(overrides.pop("task", None))
-    workers = overrides.pop("workers", len(os.sched_getaffinity(0)))
+    task = overrides.pop("task", None)
+    first, _, stride = str("0/1" if task is None else task).partition("/")
+    if not (first.isdigit() and stride.isdigit() and int(first) < int(stride)):
+        raise ConfigError(f"--task={task}: must be I/N with 0 <= I < N; for instance 0/64")
+    workers = overrides.pop("workers", cores())
     if type(workers) is not int or workers < 1:  # true is an int
         raise ConfigError(
             f"--workers={str(workers).lower()}: must be a whole number >= 1; leave it out for the default"
         )
     data = load_experiment(Path(words.places[0]), overrides).data
-    tasks = None if share is None else range(share[0], open_corpus(data).n_tasks, share[1])
+    tasks = None if task is None else range(int(first), open_corpus(data).n_tasks, int(stride))
     summary = prepare(data, workers=workers, tasks=tasks).summary
     if words.options.verify:
         verify(data)
@@ -61,33 +63,9 @@ def carry_out(words: Words) -> str:
     return f"{summary}\n\n{table(json.loads((shard_folder(data) / RECORD).read_text(encoding='utf-8')))}"
 
 
-def read_share(text: object) -> tuple[int, int] | None:
-    """Read I/N, I from 0 to N - 1: the first task and the stride.
-
-    Raises: ConfigError.
-    """
-    if text is None:
-        return None
-    first, _, stride = str(text).partition("/")
-    if not (first.isdigit() and stride.isdigit() and int(first) < int(stride)):
-        raise ConfigError(f"--task={text}: must be I/N with 0 <= I < N; for instance 0/64")
-    return int(first), int(stride)
-
-
-def main(arguments: Sequence[str]) -> int:
-    """Run the command line and return the exit status."""
-    return run(
-        __doc__,
-        arguments,
-        carry_out,
-        syntax=SYNTAX,
-        settings=lambda: [
-            "Settings of the corpus (default; meaning):",
-            "",
-            *settings_lines(DataConfig, prefix="data."),
-        ],
-        stopped="interrupted; finished tasks are kept, run the same command to continue",
-    )
+LINES = lambda: ["Settings of the corpus (default; meaning):", "", *settings_lines(DataConfig, prefix="data.")]  # noqa: E731
+STOPPED = "interrupted; finished tasks are kept, run the same command to continue"
+main = partial(run, __doc__, work=carry_out, syntax=SYNTAX, settings=LINES, stopped=STOPPED)
 
 
 if __name__ == "__main__":

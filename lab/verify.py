@@ -14,7 +14,7 @@ Exit status: 0 no fault; 1 faults, one line for each; 2 invalid input; 75 interr
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
@@ -122,9 +122,7 @@ def carry_out(words: Words) -> int:
     return FAILED if faults else 0
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Run the command line and return the exit status."""
-    return run(__doc__, arguments, carry_out, syntax=SYNTAX)
+main = partial(run, __doc__, work=carry_out, syntax=SYNTAX)
 
 
 if __name__ == "__main__":

@@ -86,7 +86,7 @@ def test_the_console_command_has_every_command():
     packages = {f"eval.{path.parent.name}" for path in ROOT.glob("eval/*/__main__.py")}
     found = cli.commands()
     assert packages <= {module for module, _ in found.values()}
-    assert not {"cli", "command", "heatmap", "methods", "needles", "picture"} & set(found)
+    assert not {"cli", "command", "needles"} & set(found)
     assert found["merge"] == ("lab.merge", "Merge trained models")
     assert found["sweep"][0] == "lab.sweep"
     assert found["export"][1].startswith("Export a run as "), "a raw docstring"

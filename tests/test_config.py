@@ -157,10 +157,7 @@ def test_columns_of_f_are_named_by_fraction_of_the_window_or_by_position():
 
 def test_another_tag_drops_the_old_members_keys():
     experiment = load(CONFIG, "--data.corpus.path=x", "--data.corpus.name=text")
-    assert dataclasses.asdict(experiment.data.corpus) == {
-        "name": "text",
-        "path": "x",
-    }
+    assert dataclasses.asdict(experiment.data.corpus) == {"name": "text", "path": "x"}
 
 
 def test_naming_the_tag_that_was_meant_anyway_keeps_the_keys(tmp_path):

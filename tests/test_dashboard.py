@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from lab.train.recording import Dashboard
+from lab.train.dashboards import Wandb
 from tests.fits import UNPROBED, command, records
 from tests.forked import python
 from tests.launching import environment, patched
@@ -18,7 +18,7 @@ from tests.launching import environment, patched
 pytest.importorskip("wandb")
 STEPS = 6
 SHORT = (*UNPROBED, f"--train.tokens={1024 * STEPS}")
-PATIENCE = "import lab.train.recording as d; d.CONNECT_S = d.FINISH_S = 2.0"
+PATIENCE = "import lab.train.dashboards as d; d.CONNECT_S = d.FINISH_S = 2.0"
 KILL = """
 import psutil
 from lab.train.recording import Recording
@@ -115,8 +115,8 @@ def test_the_death_of_wandbs_process_is_one_line(tmp_path):
 
 
 def test_a_status_of_wandbs_process_is_not_that_of_the_run(tmp_path, monkeypatch, capsys):
-    dashboard = Dashboard.__new__(Dashboard)  # wandb itself must not start here, in a process that others fork from
-    dashboard.run, dashboard.broken = SimpleNamespace(dir=str(tmp_path / "run" / "files")), False
+    dashboard = Wandb.__new__(Wandb)  # wandb itself must not start here, in a process that others fork from
+    dashboard.run = SimpleNamespace(dir=str(tmp_path / "run" / "files"))
     monkeypatch.setattr("wandb.teardown", sys.exit)  # as wandb.teardown does where its process has failed
     dashboard.close(finished=False)
     assert capsys.readouterr().err.startswith("track.wandb: SystemExit(1); no longer mirrored")

@@ -26,8 +26,7 @@ def marks(chart):
 
 
 @pytest.mark.parametrize(
-    ("kind", "types"),
-    [("line", ["line", "area"]), ("point", ["point", "rule"]), ("bar", ["bar", "rule"])],
+    ("kind", "types"), [("line", ["line", "area"]), ("point", ["point", "rule"]), ("bar", ["bar", "rule"])]
 )
 def test_a_chart_has_its_marks_and_their_limits(kind, types):
     chart = draw(ROWS, "length", "score", "method", low="low", high="high", kind=kind)

@@ -79,8 +79,8 @@ REFUSED = {  # what the run folder's place and settings are, and the line
     "changed": (("--resume", "--optim.beta2=0.9"), "optim.beta2=0.9: the run was started with "),
     "a_file": (("--run.folder={place}/file",), "run.folder={place}/file: "),
     "unprepared": (
-        ("--run.name=new", "--data.corpus={{name: text, path: {place}}}"),
-        "data.corpus.name=text: not prepared in {place}/shards/text-",
+        ("--run.name=new", "--data.corpus={{name: slimpajama}}"),
+        "data.corpus.name=slimpajama: not prepared in {place}/shards/slimpajama-",
     ),
     "no_gpu": (("--run.name=new", "--train.accelerator=gpu"), "train.accelerator=gpu: "),
 }

@@ -15,8 +15,8 @@ lab.errors < lab lab.files lab.schema
 < lab.looks lab.output < lab.draw lab.command < lab.launch
 < lab.positions lab.masks lab.skip lab.counts lab.evidence < lab.shape
 < lab.data lab.model lab.train < lab.probe lab.source
-< lab.config < lab.train.beginning lab.train.environment lab.train.module
-< lab.loading lab.train.starting lab.train.recording
+< lab.config < lab.train.dashboards < lab.train.beginning lab.train.environment lab.train.module
+< lab.loading lab.train.starting lab.train.recording lab.testing
 < lab.train.saving < lab.train.probing < lab.train.session
 < lab.recipes lab.jobs < lab.estimate lab.analysis
 < lab.fit lab.sweep lab.prepare lab.verify lab.longrecipe lab.merge lab.export lab.cli
@@ -50,7 +50,6 @@ LIGHT = (  # import no torch, so that a mistake in a config is reported at once
     "lab.skip",
     "lab.model.huggingface.config",
     "eval.needles",
-    "eval.picture",
     "eval.positions",
 )
 

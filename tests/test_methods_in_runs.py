@@ -14,12 +14,15 @@ JOINED = ("--data.mode=concatenated",)
 ANCHOR = (*JOINED, "--mask.method=anchor")
 STRING = ("--position.distance.method=string", "--position.distance.shift=32", "--position.distance.window=8")
 LLAMA3 = ("--position.frequency.method=llama3", "--position.frequency.factor=4", "--position.frequency.train_len=48")
+GROWING = ("--data.schedule.start=7", "--data.schedule.tokens=4096")
 POSE = ("--skip.method=pose", "--skip.target_len=240")
 RUNS = {
     "causal_chunks": (*JOINED, "--mask.method=causal", "--mask.chunks=3"),
     "running_chunks": (*JOINED, "--mask.method=document", "--mask.ids=running", "--mask.chunks=3"),
     "anchor_chunks": (*ANCHOR, "--mask.chunks=3"),
     "pose": POSE,
+    "blocks": (*JOINED, *GROWING),
+    "document_blocks": (*JOINED, "--mask.method=document", "--mask.ids=running", *GROWING),
     "longrecipe": ("--skip.method=longrecipe", "--skip.target_len=240"),
 }
 SHORT = (*UNPROBED, "--train.tokens=6144", "--train.checkpoint_every_tokens=2048", "--train.keep_checkpoints=9")
@@ -31,6 +34,14 @@ REFUSED = {
     "chunks_of_one_document": (["--mask.chunks=3"], [f"mask.chunks=3: {MODE}"]),
     "skip_anchor": ([*ANCHOR, *POSE], ["mask.method=anchor: does not go with skip.method; leave one of them out"]),
     "string_anchor": ([*ANCHOR, *STRING], [FROM_0]),
+    "schedule": (
+        ["--data.schedule.start=96", "--data.schedule.tokens=100_000_000", *JOINED, "--mask.chunks=2"],
+        [
+            "mask.chunks=2: does not go with data.schedule.start",
+            "data.schedule.start=96: must be < data.window=96",
+            "data.schedule.tokens=100000000: must be <= train.tokens=",
+        ],
+    ),
     "all_at_once": (
         [*STRING, "--mask.method=anchor", POSE[0], "--skip.target_len=90"],
         [
@@ -85,13 +96,27 @@ def test_a_run_counts_every_pair_that_attention_saw(place, name):
     assert counts["tokens"] == sum(sum(pack.lengths) for packs in steps for pack in packs)
 
 
-def test_an_anchored_run_resumes_bit_for_bit(place):
-    whole = place / "runs" / "anchor_chunks"
-    cut = cut_after(whole, place / "runs" / "resumed")
-    train(place, "resumed", *SHORT, *RUNS["anchor_chunks"], resume=True)
+@pytest.mark.parametrize("name", ["anchor_chunks", "blocks"])
+def test_a_run_resumes_bit_for_bit(place, name):
+    whole = place / "runs" / name
+    cut = cut_after(whole, place / "runs" / f"resumed_{name}")
+    train(place, f"resumed_{name}", *SHORT, *RUNS[name], resume=True)
     assert records(cut, without=SPEED) == records(whole, without=SPEED)
     np.testing.assert_array_equal(np.load(cut / "counts.npz")["f"], np.load(whole / "counts.npz")["f"])
     assert_same_weights(cut, whole)
+
+
+def test_blocks_grow_with_the_consumed_tokens(place):
+    run = place / "runs" / "blocks"
+    _, steps = replayed(run)
+    # w = 7 + 89 c / 4096 at c = 0, 1024, 2048, 3072: 7, 29.25, 51.5, 73.75
+    grown = [7, 29, 51, 73, 96, 96]
+    assert [line["window"] for line in records(run)] == grown
+    for packs, block in zip(steps, grown, strict=True):
+        cut = [min(block, 96 - begin) for begin in range(0, 96, block)]  # of every window
+        for pack in packs:
+            assert pack.lengths == cut * (len(pack.lengths) // len(cut))
+            assert pack.position_ids is None
 
 
 def test_relative_positions_are_counted_and_methods_recorded_during_and_after_training(place, tmp_path):

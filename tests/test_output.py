@@ -15,7 +15,7 @@ from lab.train import environment as environment_of_runs
 from tests.fits import UNPROBED, command, fit, records
 from tests.forked import LIMIT_S, ROOT, python
 
-PRINTS = [sys.executable, "-m", "eval.positions", "string", "--shift=3", "--window=0", "--length=9"]
+PRINTS = [sys.executable, "-m", "lab.fit", "configs/cpu_test.yaml", "--print_config"]
 
 
 def shell(words, rest, cwd=ROOT, **environment):

@@ -59,7 +59,8 @@ def main() -> int:
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // options.jobs)))
     table = RECORDS / f"{options.experiment}.jsonl.xz"
     runs = planned(options.experiment, options.seeds)
-    known = recorded(table)
+    with unpacked([table] if table.exists() else []) as before:
+        known = {run.name for run in before}
     waiting = sorted((run for run in runs if run.path.name not in known), key=lambda run: run.experiment.run.seed)
     for seed, group in itertools.groupby(waiting, key=lambda run: run.experiment.run.seed):
         arms = list(group)
@@ -67,7 +68,8 @@ def main() -> int:
         status = train(arms, options.jobs) or evaluate(arms, options.experiment, options.jobs)
         if status:
             return status
-        add(table, [run.path for run in arms])
+        with unpacked([table] if table.exists() else []) as before:
+            pack([*before, *(run.path for run in arms)], table)
     return 0
 
 
@@ -78,14 +80,6 @@ def planned(experiment: int, seeds: int | None) -> list[PlannedRun]:
         return plan(sweep, SETTINGS, seeds=seeds)
     own = [{"run.seed": seed, "data.corpus.seed": seed} for seed in range(seeds or CORPORA[experiment])]
     return [run for each in own for run in plan(sweep, {**SETTINGS, **each})]
-
-
-def recorded(table: Path) -> set[str]:
-    """Name the runs of a table."""
-    if not table.exists():
-        return set()
-    with unpacked([table]) as runs:
-        return {run.name for run in runs}
 
 
 def train(runs: Sequence[PlannedRun], jobs: int) -> int:
@@ -124,12 +118,6 @@ def run_each(module: str, runs: Sequence[PlannedRun], jobs: int, options: Callab
     log = f"{module.rpartition('.')[2]}.log"
     start = [sys.executable, "-m", module]
     return run_jobs([Job(run.path.name, [*start, str(run.path), *options(run)], run.path / log) for run in runs], jobs)
-
-
-def add(table: Path, runs: Sequence[Path]) -> None:
-    """Add runs to a table."""
-    with unpacked([table] if table.exists() else []) as before:
-        pack([*before, *runs], table)
 
 
 if __name__ == "__main__":

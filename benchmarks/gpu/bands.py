@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch.nn import attention
 
-from benchmarks.gpu.stage import Case, Options, Skipped, run
+from benchmarks.gpu.stage import Case, Options, Skipped
 from benchmarks.gpu.training import new_decoder
 from benchmarks.position_methods import method, shape
 from benchmarks.timing import best_device, in_turns, ratio
@@ -69,7 +69,3 @@ def cases(options: Options) -> list[Case]:
     """List every method, and FlashAttention 3, at every length."""
     lengths = options.size.band_lengths
     return [(f"{name} {n:,}", partial(measure, options, n, name)) for n in lengths for name in (*METHODS, "FA3")]
-
-
-if __name__ == "__main__":
-    run(cases)

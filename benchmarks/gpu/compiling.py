@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from benchmarks.gpu.sizes import LARGE, LARGE_4K
-from benchmarks.gpu.stage import Case, Options, run
+from benchmarks.gpu.stage import Case, Options
 from benchmarks.gpu.training import measure
 
 ONE = {"model.n_layers": 1}  # the graphs of all layers are the same
@@ -19,7 +19,3 @@ def cases(options: Options) -> list[Case]:
         "recompute": (LARGE, {**ONE, "train.recompute": True}),
     }
     return [(name, partial(measure, options, *change, updates=1)) for name, change in runs.items()]
-
-
-if __name__ == "__main__":
-    run(cases)

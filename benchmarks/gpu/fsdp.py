@@ -8,7 +8,7 @@ from typing import Any
 from benchmarks.gpu.fits import Fit
 from benchmarks.gpu.sizes import SMALL
 from benchmarks.gpu.small_run import whole
-from benchmarks.gpu.stage import Case, Options, Skipped, run
+from benchmarks.gpu.stage import Case, Options, Skipped
 from lab.config import load_experiment
 
 
@@ -47,7 +47,3 @@ def resume(options: Options) -> dict[str, Any]:
 def cases(options: Options) -> list[Case]:
     """List both parts."""
     return [("killed at a checkpoint", partial(kill, options)), ("resumed", partial(resume, options))]
-
-
-if __name__ == "__main__":
-    run(cases)

@@ -7,7 +7,7 @@ from typing import Any
 
 from benchmarks.gpu.fits import Fit
 from benchmarks.gpu.sizes import LARGE
-from benchmarks.gpu.stage import Case, Options, run
+from benchmarks.gpu.stage import Case, Options
 from benchmarks.gpu.training import places
 from lab.config import load_experiment
 
@@ -46,7 +46,3 @@ def resume(options: Options) -> dict[str, Any]:
 def cases(options: Options) -> list[Case]:
     """List both parts."""
     return [(part.__name__, partial(part, options)) for part in (save, resume)]
-
-
-if __name__ == "__main__":
-    run(cases)

@@ -7,7 +7,7 @@ from typing import Any
 
 from benchmarks import record
 from benchmarks.gpu.fits import call
-from benchmarks.gpu.stage import Case, Options, run
+from benchmarks.gpu.stage import Case, Options
 from benchmarks.peers import found
 
 
@@ -27,7 +27,3 @@ def measure(options: Options, name: str, benchmark: str, *words: str) -> dict[st
 def cases(options: Options) -> list[Case]:
     """List the commands."""
     return [(name, partial(measure, options, name, *words.split())) for name, words in options.size.peers.items()]
-
-
-if __name__ == "__main__":
-    run(cases)

@@ -10,7 +10,7 @@ import torch
 
 from benchmarks import probe, roofline
 from benchmarks.gpu.sizes import Size
-from benchmarks.gpu.stage import Case, Options, run
+from benchmarks.gpu.stage import Case, Options
 from benchmarks.timing import best_device
 
 
@@ -26,7 +26,3 @@ def cases(options: Options) -> list[Case]:
     """List the lengths."""
     size = options.size
     return [(f"{n:,}", partial(measure, size, n)) for n in size.probe[1]]
-
-
-if __name__ == "__main__":
-    run(cases)

@@ -15,7 +15,7 @@ from torch.profiler import ProfilerActivity
 from torch.profiler import profile as torch_profile
 
 from benchmarks.gpu.sizes import LARGE, ROOT
-from benchmarks.gpu.stage import Case, Options, Skipped, run
+from benchmarks.gpu.stage import Case, Options, Skipped
 from benchmarks.gpu.training import measure
 from benchmarks.timing import best_device, wait
 
@@ -81,11 +81,4 @@ def update(options: Options, watch: Callable[[dict[str, Any]], AbstractContextMa
 
 def cases(options: Options) -> list[Case]:
     """List both."""
-    return [
-        ("operations", partial(update, options, profiled)),
-        ("synchronisations", partial(update, options, watched)),
-    ]
-
-
-if __name__ == "__main__":
-    run(cases)
+    return [("operations", partial(update, options, profiled)), ("synchronisations", partial(update, options, watched))]

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from benchmarks import roofline
-from benchmarks.gpu.stage import Case, Options, run
+from benchmarks.gpu.stage import Case, Options
 from benchmarks.timing import best_device
 
 QUERY = ("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader")
@@ -41,7 +41,3 @@ def describe(part: int) -> dict[str, Any]:
 def cases(options: Options) -> list[Case]:
     """List the one measurement."""
     return [("speeds", lambda: describe(options.size.roof_part))]
-
-
-if __name__ == "__main__":
-    run(cases)

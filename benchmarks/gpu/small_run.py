@@ -7,7 +7,7 @@ from typing import Any
 
 from benchmarks.gpu.fits import Fit
 from benchmarks.gpu.sizes import SMALL
-from benchmarks.gpu.stage import Case, Options, run
+from benchmarks.gpu.stage import Case, Options
 
 WARM_UP = 3  # steps left out of the speed
 
@@ -39,7 +39,3 @@ def train(options: Options) -> dict[str, Any]:
 def cases(options: Options) -> list[Case]:
     """List the one run."""
     return [("whole", lambda: train(options))]
-
-
-if __name__ == "__main__":
-    run(cases)

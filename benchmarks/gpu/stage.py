@@ -13,6 +13,7 @@ import traceback
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -42,14 +43,16 @@ class Skipped(Exception):
     """What a case would measure cannot be measured here; the message is the reason."""
 
 
-def run(cases: Callable[[Options], Iterable[Case]]) -> None:
-    """Measure every case and write a line of JSON for each; all other output goes to stderr."""
+def main() -> None:
+    """Measure every case of a module and write a line of JSON for each; all other output goes to stderr."""
     parser = argparse.ArgumentParser()
+    parser.add_argument("module")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--toy", action="store_true")
     arguments = parser.parse_args()
     reports = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
+    cases: Callable[[Options], Iterable[Case]] = import_module(arguments.module).cases
     for name, measure in cases(Options(arguments.out.resolve(), TOY if arguments.toy else GPU)):
         start = time.monotonic()
         with sampled() as state:

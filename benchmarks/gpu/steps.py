@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.gpu.sizes import LARGE, LARGE_4K
-from benchmarks.gpu.stage import Case, Options, run
+from benchmarks.gpu.stage import Case, Options
 from benchmarks.gpu.training import experiment_of, measure, release
 from lab.estimate import memory_of
 
@@ -25,7 +25,3 @@ def compare(options: Options, config: Path) -> dict[str, Any]:
 def cases(options: Options) -> list[Case]:
     """List the configs."""
     return [(config.stem, partial(compare, options, config)) for config in (LARGE, LARGE_4K)]
-
-
-if __name__ == "__main__":
-    run(cases)

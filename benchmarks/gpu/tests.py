@@ -9,7 +9,7 @@ from collections import Counter
 from typing import Any
 
 from benchmarks.gpu.sizes import ROOT
-from benchmarks.gpu.stage import Case, Options, Skipped, run
+from benchmarks.gpu.stage import Case, Options, Skipped
 from lab.model.attention.kernels import WHOLE
 
 COUNTS = re.compile(r"(\d+) (passed|failed|skipped|error)")
@@ -51,7 +51,3 @@ def selection(text: str) -> dict[str, Any]:
 def cases(options: Options) -> list[Case]:
     """List the one run."""
     return [("pytest -m gpu", lambda: run_tests(options))]
-
-
-if __name__ == "__main__":
-    run(cases)

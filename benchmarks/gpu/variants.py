@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from benchmarks.gpu.sizes import LARGE
-from benchmarks.gpu.stage import Case, Options, run
+from benchmarks.gpu.stage import Case, Options
 from benchmarks.gpu.training import measure
 from lab.model.attention.kernels import WHOLE
 
@@ -22,7 +22,3 @@ def cases(options: Options) -> list[Case]:
     longest = options.size.longest
     changes = {f"window {longest['data.window']:,}": longest, **CHANGES}
     return [(name, partial(measure, options, LARGE, change, updates=2)) for name, change in changes.items()]
-
-
-if __name__ == "__main__":
-    run(cases)

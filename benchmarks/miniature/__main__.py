@@ -20,13 +20,11 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-
-from tqdm import tqdm
 
 from eval.engine.records import pack
 from lab.data.preparation import shard_folder
+from lab.jobs import Job, run_jobs
 from lab.sweep.planning import PlannedRun, plan
 
 SWEEPS = ("windows", "lengths", "arms", "base")
@@ -110,20 +108,14 @@ def figure_7(window: int) -> list[str]:
 
 def evaluate(lines: Sequence[Sequence[str]], jobs: int) -> int:
     """Run command lines of eval.distance, some at once, one thread each; stop at the first that fails."""
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    os.environ["OMP_NUM_THREADS"] = "1"
+    start = [sys.executable, "-m", "eval.distance"]
+    named = [Job(" ".join(words), [*start, *words], Path(words[0]) / "distance.log") for words in lines]
 
-    def work(words: Sequence[str]) -> subprocess.CompletedProcess[str]:
-        line = [sys.executable, "-m", "eval.distance", *words]
-        return subprocess.run(line, check=False, capture_output=True, text=True, env=environment)
+    def on_end(job: Job, status: int) -> None:
+        print(f"eval.distance {job.name}: {'done' if not status else f'status {status}, see {job.output}'}", flush=True)
 
-    with ThreadPoolExecutor(jobs) as pool, tqdm(total=len(lines), desc="eval.distance", unit="command") as bar:
-        for done in pool.map(work, lines):
-            bar.update()
-            if done.returncode:
-                pool.shutdown(cancel_futures=True)
-                print(" ".join(done.args[1:]), done.stderr[-2000:], sep="\n", file=sys.stderr)
-                return done.returncode
-    return 0
+    return run_jobs(named, jobs, on_end=on_end)
 
 
 def report(place: Path, runs: dict[str, list[PlannedRun]]) -> int:

@@ -12,11 +12,11 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, NoReturn
+from typing import Any, Literal, NamedTuple
 
-from eval.engine.methods import expand, method_overrides, names_of, split_words
-from eval.engine.rows import Found, document
-from lab import command
+from eval.engine.methods import expand, is_model, method_overrides, names_of, split_words
+from eval.engine.rows import RESULTS, Found, Row, document, write_rows
+from lab import command, draw
 from lab.command import Syntax, Words, read_options, settings_lines, show
 from lab.errors import ConfigError, brief
 from lab.launch import read_launch
@@ -24,6 +24,7 @@ from lab.positions.methods import PositionConfig
 from lab.schema import PathText, Section, Seed, Tests
 
 MODEL = "{word}: MODEL must be the first argument; give a run folder, a checkpoint in it, or a Hugging Face folder"
+OF_RUNS = ("--distance", "--frequency", "--plot")  # which no command of several runs takes
 METHOD = "NAME or NAME:parameter=value,..."
 SHARED = {  # option: default and meaning
     "--distance": "=null\n      Distance method in place of the model's own; a name alone takes derived "
@@ -40,7 +41,8 @@ class Form:
     """What a command takes; without `options` its settings are those of a run, read elsewhere.
 
     `lacks` are the shared options that make no sense for it. `several` methods may be named in one --distance; a `lone`
-    one replaces the model's own. `each` is whether several models are measured one by one.
+    one replaces the model's own. `each` is whether several models are measured one by one, `takes` what of the matches
+    of a pattern is a model.
     """
 
     options: type[Any] | None = None
@@ -48,6 +50,7 @@ class Form:
     several: bool = False
     lone: bool = False
     each: bool = True
+    takes: Callable[[Path], object] = is_model
     missing: str = MODEL
 
     @property
@@ -80,6 +83,20 @@ class Request(NamedTuple):
     distances: tuple[str, ...] = ()
     places: tuple[Path, ...] = ()
 
+    def save(self, name: str, text: str, rows: Sequence[Row], chart: Callable[[], Any] | None = None) -> Found:
+        """Return what was found; -o writes the rows to FOLDER/NAME.jsonl, --plot draws NAME.png there or in results/.
+
+        Raises: ConfigError where that cannot be done.
+        """
+        written = picture = None
+        if chart is not None and self.plots:
+            picture = (self.folder or RESULTS) / f"{name}.png"
+            draw.save(chart(), picture)
+        if self.folder is not None:
+            written = self.folder / f"{name}.jsonl"
+            write_rows(written, rows)
+        return Found(text, rows, written, picture)
+
 
 def run(
     name: str,
@@ -110,12 +127,6 @@ def run(
     return command.run(description, arguments, work, syntax=form.syntax, settings=lines, stopped=stopped)
 
 
-def moved(line: str) -> NoReturn:
-    """End a command of another name with the line that says where it went."""
-    show(line, error=True)
-    raise SystemExit(command.WRONG)
-
-
 @contextlib.contextmanager
 def printing_to_stderr() -> Iterator[None]:
     """Send what this process and those that it starts print to stderr, where stdout is to hold results alone."""
@@ -136,7 +147,7 @@ def requests_of(words: Words, form: Form) -> Iterator[Request]:
     Raises: ConfigError with a line for every fault, options named as they are written.
     """
     named = words.options
-    places = expand(words.places)
+    places = expand(words.places, form.takes)
     own = dict(words.settings)
     faults = [
         f"{option}: is no option of this command; leave it out"
@@ -178,7 +189,8 @@ class TextOptions(Section):
     texts: Tests = 10
     """Texts, pieces of the source that do not overlap."""
     text: PathText | None = None
-    """Source of the texts, a .txt, .json or .jsonl file; left out, a run's corpus: held-out documents, fresh filler."""
+    """Source of the texts: a .txt, .md, .py, .json or .jsonl file, or a folder or a pattern of these; left out, a run's
+    corpus: held-out documents, fresh filler."""
     text_field: str = "text"
     """Field of the rows of a .json or .jsonl file that holds the text."""
     seed: Seed = 0

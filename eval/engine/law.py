@@ -18,9 +18,10 @@ The law of demand is this lab's own (docs/demand.md).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
-from typing import NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -29,9 +30,16 @@ from scipy.special import stdtrit
 from eval.engine.lengths import FloatArray, LengthHistogram
 from eval.engine.records import ProbedRun
 from eval.engine.rows import Row
-from lab.counts import SavedCounts
+from lab.counts import PositionCounts, SavedCounts
+from lab.counts.demand import by_distance
 from lab.counts.pairs import sum_to_the_end
+from lab.data.arrangement import IGNORE
+from lab.data.config import Mode
+from lab.data.packing import PackSettings, PackStream
+from lab.data.segments import index_segments
+from lab.data.shards import TokenStore
 from lab.errors import ConfigError
+from lab.evidence.methods import EVIDENCE_METHODS
 from lab.model.config import DecoderConfig
 from lab.train.arms import name_arms
 
@@ -45,6 +53,8 @@ PUBLISHED = (  # finding, window, tokens, f, four-needle effective length
     (2, 2048, None, 100e9, 1280),
 )
 CONFIDENCE = 0.95
+READ = 3_000_000  # tokens at most
+SEGMENTS = 16  # of a pack
 
 
 class Point(NamedTuple):
@@ -187,3 +197,26 @@ def measured(runs: dict[str, ProbedRun]) -> Evidence:
         demanded = []
     method = {key.partition(".")[2]: value for key, value in methods[0].items()} if demanded else {}
     return Evidence(f"{len(runs)} runs", sizes.pop(), points, left_out, demanded, method)
+
+
+def demand_per_token(shards: Path, window: int, mode: Mode, evidence: Mapping[str, Any]) -> FloatArray:
+    """Count the demand from each distance on, by the token, in the first segments that a run would draw.
+
+    `evidence` are the settings of the method. Tokens see all that precedes them in their segment.
+
+    Shapes: (window,).
+    Raises: DataError.
+    """
+    method = EVIDENCE_METHODS[evidence["method"]](**evidence)
+    store = TokenStore.open(shards, "train")
+    segments = index_segments(store, mode, window)
+    sizes: dict[str, Any] = {"pack_tokens": SEGMENTS * window, "look_ahead": SEGMENTS}
+    counts = PositionCounts(window)
+    for pack in PackStream(PackSettings(store=store, segments=segments, seed=0, evidence=method, **sizes)):
+        assert pack.distances is not None, "the settings name a method"
+        found = by_distance(pack.distances[pack.targets != IGNORE])
+        counts.add_segments(pack.lengths)
+        counts.add_evidence(found, found)
+        if counts.tokens >= min(READ, store.n_tokens):
+            break
+    return sum_to_the_end(counts.demand) / counts.tokens

@@ -40,9 +40,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lab.command import parse_method
+from lab.command import parse_method, show
 from lab.config import load_experiment
-from lab.errors import ConfigError, look_up
+from lab.errors import CheckpointError, ConfigError, brief, look_up
 from lab.model.huggingface.config import read_settings
 from lab.positions import Distance, Frequencies, distance, frequencies
 from lab.positions.methods import PositionConfig
@@ -53,7 +53,6 @@ from lab.source import CONFIG, find_place, is_hub_id, revisions
 
 METHODS = ("rope", "ntk", "yarn", "rerope", "self_extend", "dca", "string")
 DERIVED = {"distance": ("string", "dca", "self_extend", "rerope"), "frequency": ("ntk", "yarn")}
-PATTERN = re.compile(r"[*?\[]")
 
 
 @dataclass(frozen=True)
@@ -192,25 +191,34 @@ def train_len_of(model: Path) -> int:
     return load_experiment(place.home / CONFIG).data.window
 
 
-def expand(words: Sequence[str]) -> list[Path]:
+def is_model(place: Path) -> bool:
+    """Return whether a folder is a model."""
+    try:
+        return bool(find_place(place))
+    except CheckpointError:
+        return False
+
+
+def expand(words: Sequence[str], takes: Callable[[Path], object] = is_model) -> list[Path]:
     """List the places that words name: themselves, or the folders, files or revisions that match a pattern.
 
-    Matches are ordered by name, numbers in it by size.
-
-    Raises: ConfigError for a pattern that nothing matches.
+    Matches are ordered by name, numbers in it by size. A note names those that the command does not take. Where it
+    takes none, the pattern is a place, which the command refuses.
     """
     found: list[Path] = []
     for word in words:
         path = Path(word)
-        if not PATTERN.search(word) or path.exists():
+        if not glob.has_magic(word) or path.exists():
             found.append(path)
             continue
         on_hub = is_hub_id(path)
         matches = revisions(word) if on_hub else glob.glob(word)
-        if not matches:
-            raise ConfigError(f"{word}: matches nothing; give {'revisions' if on_hub else 'folders'} that exist")
         numbered = {match: [int(n) if n.isdigit() else n for n in re.split("([0-9]+)", match)] for match in matches}
-        found += map(Path, sorted(matches, key=numbered.__getitem__))
+        places = list(map(Path, sorted(matches, key=numbered.__getitem__)))
+        taken = [place for place in places if on_hub or takes(place)]
+        if taken and (others := [place.name for place in places if place not in taken]):
+            show(f"{word}: left out {brief(', '.join(others))}, which this command does not take", error=True)
+        found += taken or [path]
     return found
 
 

@@ -106,6 +106,11 @@ class ProbedRun(NamedTuple):
     probes: list[Row]
 
 
+def is_run(place: Path) -> bool:
+    """Return whether a place is a run folder or a table of runs."""
+    return (place / "config.yaml").is_file() or place.name.endswith(ENDING)
+
+
 def read_runs(places: Sequence[Path]) -> dict[str, ProbedRun]:
     """Read runs by their names.
 
@@ -158,6 +163,13 @@ SUMMARY = (  # score, lower and upper limit, first value tested, task, unit
 )
 
 
+def results_at(path: Path) -> list[Path]:
+    """List the files of results at a place: the file itself, or those of a folder, without single tests."""
+    found = [path] if path.name.endswith((ENDING, ".jsonl")) else sorted(path.rglob("*.jsonl"))
+    others = ("metrics.jsonl", "tests-")
+    return [file for file in found if not file.name.startswith(others) and "cases" not in file.parent.name]
+
+
 def read_records(paths: Sequence[Path]) -> pd.DataFrame:
     """Read the rows of files, and of files that end in .jsonl in folders, as records of one form.
 
@@ -166,9 +178,7 @@ def read_records(paths: Sequence[Path]) -> pd.DataFrame:
     records: list[Row] = []
     for path in paths:
         before = len(records)
-        for file in [path] if path.is_file() else sorted(path.rglob("*.jsonl")):
-            if file.name == "metrics.jsonl" or file.name.startswith("tests-") or "cases" in file.parent.name:
-                continue
+        for file in results_at(path):
             try:
                 rows = RunFolder(file.parent).read(file.name)
                 records += [{**about(row, file), **each} for row in rows if isinstance(row, dict) for each in read(row)]

@@ -24,7 +24,7 @@ from lab.data.shards import Shard, TokenStore
 from lab.data.tokenizer import load_tokenizer, vocabulary_hash
 from lab.errors import DataError
 from lab.evidence.base import IGNORE
-from lab.evidence.gain import FIRST, TOLERANCE
+from lab.evidence.stored import FIRST, TOLERANCE
 from lab.files import read_object, write_json
 from lab.loading import open_model
 from lab.train.environment import device_for
@@ -34,7 +34,7 @@ AT_ONCE = 16_384  # tokens of a batch, padding included
 
 
 def store_scores(config: DataConfig, model: Path, *, gain: bool) -> None:
-    """Score the shards that are not scored yet: losses, and with `gain` the least contexts of lab.evidence.gain.
+    """Score the shards that are not scored yet: losses, and with `gain` the least contexts of lab.evidence.stored.
 
     Raises: LabError, also for a model with another vocabulary, or where another model's losses are stored.
     """

@@ -121,7 +121,10 @@ def fit(points: pd.DataFrame, columns: Sequence[str]) -> Regression | None:
     d = found.x[:-1]
     sigma = float(np.exp(-found.x[-1]))
     slopes = d[1:] * sigma / scale
-    is_open = errors_of(d, sigma, x, y - centre, side)[1:] > OPEN
+    u = side * ((y - centre) / sigma - x @ d)
+    curvature = np.where(exact, 1.0, mills(u) * (mills(u) + u))
+    errors = np.sqrt(np.diag(np.linalg.inv((x.T * curvature) @ x + PRIOR**2 * np.eye(x.shape[1]))))
+    is_open = errors[1:] > OPEN
     reported = dict(zip(columns, np.where(is_open, np.copysign(np.inf, slopes), slopes).tolist(), strict=True))
     intercept = float(centre + d[0] * sigma - slopes @ middle)
     return Regression(tuple(columns), slopes, reported, intercept, sigma)
@@ -142,13 +145,6 @@ def loss(parameters: Floats, x: Floats, y: Floats, side: Floats) -> tuple[float,
 def mills(u: Floats) -> Floats:
     """Return the derivative of ln Phi."""
     return np.exp(LOG_DENSITY - u**2 / 2 - log_ndtr(u))
-
-
-def errors_of(d: Floats, sigma: float, x: Floats, y: Floats, side: Floats) -> Floats:
-    """Return the standard errors of d at a given s."""
-    u = side * (y / sigma - x @ d)
-    curvature = np.where(side == 0, 1.0, mills(u) * (mills(u) + u))
-    return np.sqrt(np.diag(np.linalg.inv((x.T * curvature) @ x + PRIOR**2 * np.eye(x.shape[1]))))
 
 
 def bootstrap(points: pd.DataFrame, whole: Regression, resamples: int) -> tuple[pd.DataFrame, int]:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 Row = dict[str, Any]
+RESULTS = Path("results")  # of models, where -o names no folder; those of runs lie in their folders
 Column = tuple[str, str | Callable[[Row], Any], str]  # heading, the field or a function of the row, format
 
 
@@ -150,17 +151,6 @@ def finite(value: Any) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return value if value is None or isinstance(value, bool | int | float | str) else str(value)
-
-
-def save(found: Found, folder: Path | None, name: str) -> Found:
-    """Write the rows to FOLDER/NAME.jsonl, where a folder is asked for.
-
-    Raises: ConfigError where that cannot be done.
-    """
-    if folder is None:
-        return found
-    write_rows(folder / f"{name}.jsonl", found.rows)
-    return found._replace(written=folder / f"{name}.jsonl")
 
 
 def file_in(place: Path | None, default: str, home: Path = Path()) -> Path:

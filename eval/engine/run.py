@@ -47,7 +47,7 @@ from torch import Tensor
 from eval.engine.answers import FinishedTests, Outcome, judge
 from eval.engine.cases import TextCase
 from eval.engine.command import Form, Request, run
-from eval.engine.rows import Column, Found, Results, Row, columns_text, named_series, shortened, write_rows
+from eval.engine.rows import RESULTS, Column, Found, Results, Row, columns_text, named_series, shortened, write_rows
 from eval.engine.subject import Subject, draw_texts, open_subject, source, source_text
 from lab.command import CONTINUES, NOTHING_WRITTEN, Bar
 from lab.data.tokenizer import check_ids
@@ -124,9 +124,9 @@ class Measure:
 
     @property
     def folder(self) -> Path:
-        """The folder of the results: FOLDER of -o, eval/ of the run folder, or runs/KIND-NAME."""
+        """The folder of the results: FOLDER of -o, eval/ of the run folder, or results/KIND-NAME."""
         model = self.subject.model
-        own = Path("runs") / f"{self.kind}-{model.name}" if model.folder is None else model.folder / "eval"
+        own = RESULTS / f"{self.kind}-{model.name}" if model.folder is None else model.folder / "eval"
         return self.request.folder or own
 
     @property
@@ -275,8 +275,7 @@ class OnTexts(Measure):
         del settings["device"]
         digest = shortened(json.dumps({**settings, "method": model.method}, sort_keys=True))
         trained = model.name if model.consumed_tokens is None else f"{model.consumed_tokens:015d}"
-        folder = self.request.folder or (Path("runs") if model.folder is None else model.folder / "eval")
-        return folder / f"{self.kind}-{trained}-{digest}.jsonl"
+        return self.folder / f"{self.kind}-{trained}-{digest}.jsonl"
 
     def title(self) -> str:
         """Name the model and the number of texts."""

@@ -25,7 +25,15 @@ drawn independently. The loss is a ratio of two sums, so that with m texts and t
 
 which is the usual t interval of a mean where all texts are equally long; one text has none.
 
-Source: arXiv:2402.17463, section 4.1 (sliding window 256 on PG19, after Press et al. 2021).
+Whole windows score every token but their first, each in as many windows as it lies in. With c = 5, s = 2, n = 12:
+
+    tokens    0 1 2 3 4 5 6 7 8 9 10 11
+              . # # # #
+                  . # # # #
+                      . # # #  #             and no window that begins at n - c or after, nor the last one before
+
+Source: arXiv:2402.17463, section 4.1 (sliding window 256 on PG19, after Press et al. 2021); whole windows are those of
+its released script, which reads all books as one text.
 """
 
 from __future__ import annotations
@@ -75,6 +83,17 @@ def windows(n_tokens: int, context: int, stride: int) -> Iterator[Window]:
         scored = end
 
 
+def whole_windows(n_tokens: int, context: int, stride: int) -> Iterator[Window]:
+    """List the whole windows of a text; the last one is left out, as in the released script.
+
+    Example:
+        >>> [tuple(window) for window in whole_windows(12, 5, 2)]
+        [(0, 5, 1), (2, 7, 3), (4, 9, 5)]
+    """
+    for begin in range(0, n_tokens - context - stride, stride):
+        yield Window(begin, begin + context, begin + 1)
+
+
 class TextLosses(NamedTuple):
     """The loss of every text.
 
@@ -120,11 +139,12 @@ def text_losses(
     *,
     rows: int,
     done: Callable[[int], object] = lambda windows: None,
+    cut: Callable[[int, int, int], Iterator[Window]] = windows,
 ) -> TextLosses:
     """Score every text, windows of one length side by side, `rows` at most; `done` is called with how many are run."""
     waiting: dict[int, list[tuple[int, Window]]] = {}  # by length
     for number, text in enumerate(texts):
-        for window in windows(len(text), context, stride):
+        for window in cut(len(text), context, stride):
             waiting.setdefault(window.end - window.begin, []).append((number, window))
     losses = TextLosses(np.zeros(len(texts)), np.zeros(len(texts), dtype=np.int64))
     for alike in waiting.values():

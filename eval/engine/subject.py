@@ -33,7 +33,6 @@ from lab.train.environment import describe_source, device_for, memory_of
 MOST_WINDOWS = 1024  # of the longest text in training windows; papers extend by at most 64
 NO_CORPUS = "--text: must be set, a Hugging Face folder has no corpus of its own; give a text file"
 AnyIds = npt.NDArray[Any]  # of any integer type, as they lie in a store
-SUFFIXES = (".txt", ".json", ".jsonl")
 SUBJECT = ("model", "checkpoint", "weights", "method", "precision")  # the fields that name a model in rows
 
 
@@ -199,7 +198,7 @@ def source_text(subject: Subject, path: str | None, text_field: str) -> str:
 
 
 def documents_of(subject: Subject, text: str | None, text_field: str) -> list[AnyIds]:
-    """Read and encode the documents of a file or folder, or the held-out documents of a run.
+    """Read and encode the documents of a file, folder or pattern, or the held-out documents of a run.
 
     A document of a file begins with the tokenizer's first token; held-out documents are those of training, from
     their first token to the one that ends them.
@@ -212,19 +211,8 @@ def documents_of(subject: Subject, text: str | None, text_field: str) -> list[An
         return list(TokenStore.open(shard_folder(subject.model.experiment.data), "held_out").documents())
     before = special_ends(subject.tokenizer)[0]
     encode = subject.tokenizer.encode
-    texts = Bar(file_texts(Path(text), text_field), desc="encoding", leave=False)
+    texts = Bar(read_texts(Path(text), "--text", text_field), desc="encoding", leave=False)
     return [np.array(before + encode(each, add_special_tokens=False).ids, dtype=np.int64) for each in texts]
-
-
-def file_texts(place: Path, text_field: str) -> list[str]:
-    """Read the texts of a file or of a folder's files: a .txt or .json is one text, each line of a .jsonl is one.
-
-    Raises: DataError for missing, broken or empty files.
-    """
-    files = sorted(path for path in place.rglob("*") if path.suffix in SUFFIXES) if place.is_dir() else [place]
-    if not files:
-        raise DataError(f"--text={place}: holds no .txt, .json or .jsonl file; give a folder with text in it")
-    return [text for path in files for text in read_texts(path, "--text", text_field)]
 
 
 def digest_of(documents: Sequence[npt.NDArray[np.int64]]) -> str:

@@ -16,7 +16,7 @@ the training window. The harness's own class hf encodes, scores and answers; eva
 Answers are greedy; tasks that sample are refused. Needs the extra: pip install -e '.[harness]'.
 
 Prints a table. harness.jsonl gets a line for each task, metric and filter. It is in eval/ of the run folder
-(runs/harness-NAME for a Hugging Face folder) or FOLDER. The 95% interval of a number is exact where every document
+(results/harness-NAME for a Hugging Face folder) or FOLDER. The 95% interval of a number is exact where every document
 scores 0 or 1 and the number is their mean. Else it is the harness's standard error times the quantile of Student's t. A
 note counts the contexts that were too long.
 

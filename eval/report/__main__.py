@@ -25,8 +25,8 @@ from typing import Any
 import pandas as pd
 from markupsafe import Markup
 
-from eval.engine.command import Form, Request, run
-from eval.engine.records import unpacked
+from eval.engine.command import OF_RUNS, Form, Request, run
+from eval.engine.records import is_run, unpacked
 from eval.engine.rows import Found, file_in
 from eval.report.data import Runs, read_runs, shares
 from eval.report.figures import DRAWN, Figure
@@ -146,8 +146,7 @@ def literal(value: Any) -> Markup:
 def main(arguments: Sequence[str]) -> int:
     """Run the command line and return the exit status."""
     missing = "RUN: must come first, the folders of one or more runs; for instance runs/cpu_demo"
-    lacks = ("--distance", "--frequency", "--plot")
-    form = Form(options=ReportOptions, lacks=lacks, each=False, missing=missing)
+    form = Form(options=ReportOptions, lacks=OF_RUNS, each=False, takes=is_run, missing=missing)
     return run("eval.report", __doc__, form, make_report, arguments)
 
 

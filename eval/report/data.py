@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from eval.engine.records import ProbedRun
+from eval.engine.records import ProbedRun, results_at
 from eval.engine.records import read_runs as read_probed
 from lab.analysis import NATURAL, contexts_of
 from lab.counts import SavedCounts
@@ -113,8 +113,7 @@ def read_runs(places: Sequence[Path]) -> Runs:
 
 def last_rows(run: ProbedRun) -> list[Row]:
     """Read the rows at the last probe, of training and of evaluations from the oldest on, but not single tests."""
-    files = sorted((run.path / "eval").rglob("*.jsonl"), key=lambda file: (file.stat().st_mtime, file.name))
-    files = [file for file in files if not file.name.startswith("tests-") and "cases" not in file.parent.name]
+    files = sorted(results_at(run.path / "eval"), key=lambda file: (file.stat().st_mtime, file.name))
     evaluated = [row for file in files for row in RunFolder(file.parent).read(file.name)]
     tokens = max((row.get("consumed_tokens") or 0 for row in run.probes or evaluated), default=0)
     return [

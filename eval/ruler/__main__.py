@@ -5,18 +5,19 @@
 MODEL is a run folder (its newest checkpoint is taken), a checkpoint in it, or a Hugging Face folder with a
 tokenizer.json. A test of a length takes at most that many of the model's own tokens, answer included:
 
-    python -m eval.ruler models/Llama-3.1-8B --haystack=essays.txt --squad=dev-v2.0.json --hotpotqa=hotpot_dev.json
+    python -m eval.ruler models/Llama-3.1-8B --haystack=essays.txt --squad=dev-v2.0.json --hotpotqa=hotpot_dev.json \
+        --words=wonderwords
     python -m eval.ruler runs/tiny_2k --lengths=1024,2048 --tests=100
     python -m eval.ruler runs/tiny_2k --last=5 --lengths=2048
     python -m eval.ruler runs/cpu_demo --tasks=niah_single_1,vt --lengths=448,512 --answer_budget=40 --tests=20
     python -m eval.ruler runs/tiny_2k --position.distance.method=string --position.distance.shift=683 \
         --position.distance.window=128 --lengths=2048
 
-Where no file is given for essays, SQuAD or HotpotQA, made-up text takes its place, and the results name it under
-`standins`. Such scores are not those of other people. Prints a table, and writes to the run folder (runs/ruler-NAME for
-a Hugging Face folder), or FOLDER. ruler.jsonl gets a line for each checkpoint, task and length once it is known, so
-that a second call continues from there. ruler-cases/ holds every test with its expected and actual answer.
-ruler_summary.json comes last.
+Where no file is given for essays, SQuAD or HotpotQA, made-up text takes its place, as fewer words do without --words.
+The results name it under `standins`. Such scores are not those of other people. Prints a table, and writes to the run
+folder (results/ruler-NAME for a Hugging Face folder), or FOLDER. ruler.jsonl gets a line for each checkpoint, task and
+length once it is known, so that a second call continues from there. ruler-cases/ holds every test with its expected and
+actual answer. ruler_summary.json comes last.
 """
 
 from __future__ import annotations
@@ -24,12 +25,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import pandas as pd
 
 from eval.engine.cases import Turn, Writer
 from eval.engine.command import CellOptions, Form
-from eval.engine.rows import Row, to_text
+from eval.engine.rows import RESULTS, Row, to_text
 from eval.engine.run import Cell, Measure
 from eval.engine.subject import SUBJECT, doublings, open_subject
 from eval.ruler.sources import STANDIN, name_of, read_sources
@@ -60,6 +62,8 @@ class RulerOptions(CellOptions):
     """SQuAD 2.0's JSON file, for qa_1; left out, made-up people."""
     hotpotqa: PathText | None = None
     """HotpotQA's JSON file, for qa_2; left out, made-up people."""
+    words: Literal["wonderwords"] | None = None
+    """Package with the words of cwe, RULER's (pip install -e '.[ruler]'); left out, fewer words of the lab's own."""
     answer_budget: Length | None = None
     """Tokens of each length that are left for the answer, or what answers take in this tokenizer where that is more;
     left out, RULER's, 30 to 128 by task."""
@@ -92,7 +96,8 @@ class Ruler(Measure):
         options = self.options
         self.writer = Writer(self.subject.tokenizer)
         self.places = newest_checkpoints(self.request.model, options.last) if options.last else []
-        self.sources = read_sources(essays=options.haystack, squad=options.squad, hotpotqa=options.hotpotqa)
+        given = {"squad": options.squad, "hotpotqa": options.hotpotqa, "words": options.words}
+        self.sources = read_sources(essays=options.haystack, **given)
         self.budgets = {
             task: max(options.answer_budget or task.budget, task.least_budget(self.writer, self.sources))
             for task in options.chosen
@@ -119,14 +124,14 @@ class Ruler(Measure):
     def folder(self) -> Path:
         """The folder of the results: that of the run itself."""
         model = self.subject.model
-        return self.request.folder or model.folder or Path("runs") / f"ruler-{model.name}"
+        return self.request.folder or model.folder or RESULTS / f"ruler-{model.name}"
 
     def cells(self) -> Iterator[Cell]:
         """List the tasks at each length."""
         checkpoint = self.subject.checkpoint or "model"
         for length in self.lengths:
             for task in self.options.chosen:
-                source = name_of(self.sources.get(task.source)) if task.source else None
+                source = name_of(self.sources[task.source]) if task.source else None
                 row = {
                     "protocol": "ruler",
                     "version": VERSION,

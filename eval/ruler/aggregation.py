@@ -2,8 +2,9 @@
 
 Common words. Ten common words occur more often than all others. The list grows by other words. A worked example, a
 shorter list with its answer, comes first where there is room for both. Words are English as long as there are enough,
-then made up. Of the lab's 1,332, which take the place of RULER's 8,166, none is part of another. Ours are the made-up
-words, where RULER stops (until 2025-05) or takes a second list (since), and a new order in every test.
+then made up. With `--words=wonderwords` they are drawn from RULER's 8,166, of which some are part of others. Of the
+lab's own 1,332 none is part of another. Ours are the made-up words, where RULER stops (until 2025-05) or takes a second
+list (since), and a new order in every test.
 
 From LONG tokens on: 30 and 3 times, an example of 40 words, 10 and 3 times. Shorter, as in RULER: 6 and 1 times, an
 example of 20 words, 3 and 1 times.
@@ -56,11 +57,11 @@ DOTS = "..."
 ASKED = 3
 
 
-def common_words(writer: Writer, _: Sources, turn: Turn) -> Draft:
+def common_words(writer: Writer, sources: Sources, turn: Turn) -> Draft:
     """Draw the words and their order."""
     # repeats of common and of other words, in the test and in the example, and the example's words
     repeats, example_repeats, n_shown = ((30, 3), (10, 3), 40) if turn.length >= LONG else ((6, 1), (3, 1), 20)
-    pool = [word for words in english().values() for word in words]
+    pool = sources["words"] or [word for words in english().values() for word in words]
     words = Distinct(partial(draw_made_up, turn.rng), [pool[k] for k in turn.rng.permutation(len(pool))])
     orders = [int(seed) for seed in turn.rng.integers(2**62, size=2)]
     shown = words.words[:n_shown]
@@ -105,10 +106,7 @@ def frequent_words(_: Writer, __: Sources, turn: Turn) -> Draft:
         return FREQUENT_WORDS.format(context=" ".join(entries + [DOTS] * dots))
 
     return Draft(
-        compose=prompt,
-        least=0,
-        answers=tuple(coded.first(ASKED)),
-        refine=lambda units: partial(prompt, units),
+        compose=prompt, least=0, answers=tuple(coded.first(ASKED)), refine=lambda units: partial(prompt, units)
     )
 
 

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from eval.engine.cases import Distinct, Draft, Turn, draw_made_up, english
-from lab.errors import ConfigError, DataError
+from lab.errors import ConfigError, DataError, MissingPackage
 from lab.probe.needles import read_texts
 
 STANDIN = "standin"
@@ -52,7 +52,7 @@ Entry = Mapping[str, Any]  # question, answers, and the places of its gold and n
 def read_sources(**given: str | None) -> Sources:
     """Read the files given by the names of READERS; a stand-in takes the place of each that is not.
 
-    Raises: DataError.
+    Raises: DataError; MissingPackage for `words`.
     """
     return {name: read(file) if (file := given.get(name)) else None for name, read in READERS.items()}
 
@@ -61,7 +61,9 @@ def name_of(source: Any) -> str:
     """Name a source by the SHA-256 of its content, 16 hex digits, or as a stand-in."""
     if source is None:
         return STANDIN
-    text = source if isinstance(source, str) else json.dumps([source.documents, source.entries])
+    if isinstance(source, Questions):
+        source = json.dumps([source.documents, source.entries])
+    text = source if isinstance(source, str) else "\n".join(source)
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
@@ -71,6 +73,18 @@ def read_essays(path: str) -> str:
     Raises: DataError for a file without text.
     """
     return " ".join(" ".join(read_texts(Path(path), "--haystack")).split())
+
+
+def read_words(_: str) -> tuple[str, ...]:
+    """Read all nouns, adjectives and verbs of wonderwords, which RULER draws from.
+
+    Raises: MissingPackage.
+    """
+    try:
+        from wonderwords import RandomWord
+    except ImportError as error:
+        raise MissingPackage("wonderwords", "--words=wonderwords", "ruler") from error
+    return tuple(sorted(set(RandomWord().filter())))
 
 
 def running_text(essays: str | None, rng: np.random.Generator) -> tuple[Text, int | None]:
@@ -220,4 +234,5 @@ READERS: dict[str, Callable[[str], Any]] = {
     "essays": read_essays,
     "squad": partial(read_questions, "--squad", "SQuAD", squad_entries),
     "hotpotqa": partial(read_questions, "--hotpotqa", "HotpotQA", hotpotqa_entries),
+    "words": read_words,
 }

@@ -25,16 +25,17 @@ from pydantic import Field
 
 from lab.config.sections import RunConfig, StartConfig, TrackConfig, TrainConfig, fill_in, fill_in_tags, override
 from lab.data.config import DataConfig, Synthetic
-from lab.evidence.base import Stored
 from lab.evidence.methods import EvidenceConfig
 from lab.evidence.repeat import Repeat
+from lab.evidence.stored import Stored
 from lab.evidence.weights import ByEvidence
 from lab.masks import Causal, MaskConfig
 from lab.model.config import DecoderConfig, OptimConfig
 from lab.positions import Frequencies
 from lab.positions.methods import PositionConfig
 from lab.probe.config import NEEDLES, ProbeConfig, ProbeSection
-from lab.schema import Section, flatten, format_yaml, given, plain, read_yaml, validated
+from lab.schema import PathText, Section, flatten, format_yaml, given, load_plugins, plain, read_yaml, validated
+from lab.schema.plugins import digest_of
 from lab.shape.config import ByContext, Planned, ShapeConfig
 from lab.skip.methods import SkipConfig
 from lab.source import inherit
@@ -80,6 +81,8 @@ class Experiment(Section):
     """Effective length."""
     track: TrackConfig = field(default_factory=TrackConfig)
     """Records."""
+    plugins: tuple[PathText, ...] = ()
+    """Python files with methods of your own (docs/plugins.md); the run keeps copies of them."""
 
     def rules(self) -> Iterator[str]:
         """Find the faults between sections."""
@@ -105,6 +108,8 @@ class Experiment(Section):
         if data.held_out_frac == 0 and (probe.loss_tokens or not has_text):
             rule = "the probe needs held-out text; raise it, or set probe.loss_tokens=0 and probe.haystack"
             yield self.fault("data.held_out_frac", rule)
+        if len({Path(name).name for name in self.plugins}) < len(self.plugins):
+            yield self.fault("plugins", "must have names of their own; rename one of the files")
         yield from self.position_rules()
         yield from self.id_rules()
         yield from self.evidence_rules()
@@ -136,8 +141,10 @@ class Experiment(Section):
         weighs = isinstance(weights, ByContext)
         masked = "mask.method" if mask.method != "causal" else "mask.chunks"
         is_masked = mask.method != "causal" or mask.chunks is not None
-        counted = weighs and mask.method == "document" and mask.chunks is None  # a mask that weights know
-        used = {"shape.target_len": self.shape, "weights.by": weighs, "skip.method": self.skip}
+        scheduled = data.schedule is not None
+        counted = (weighs or scheduled) and mask.method == "document" and mask.chunks is None  # a mask that they know
+        used = {"data.schedule.start": scheduled, "shape.target_len": self.shape, "weights.by": weighs}
+        used |= {"skip.method": self.skip}
         used[masked] = is_masked and not counted
         names = [name for name, is_used in used.items() if is_used]
         if len(names) > 1:
@@ -152,6 +159,11 @@ class Experiment(Section):
                 yield self.fault(name, "needs windows of several documents; set data.mode: concatenated")
         if isinstance(weights, ByEvidence) and weights.keep[-1][1] >= data.window - 1 and len(weights.keep) == 1:
             yield self.fault("weights.keep", f"must leave out distances below data.window={data.window}; lower its end")
+        if data.schedule is not None and data.schedule.start >= data.window:
+            yield self.fault("data.schedule.start", f"must be < data.window={data.window}; lower it")
+        if data.schedule is not None and data.schedule.tokens > self.train.tokens:
+            rule = f"must be <= train.tokens={self.train.tokens}, or the window is never whole; lower it"
+            yield self.fault("data.schedule.tokens", rule)
         if weighs and data.mode == "uniform":
             yield self.fault("data.mode", "weights.by=context counts no uniform cuts; set another")
 
@@ -257,6 +269,8 @@ def load_experiment(path: Path, overrides: dict[str, Any] | None = None) -> Expe
     Raises: ConfigError with one line per fault.
     """
     values, overrides = read_yaml(path), flatten(overrides or {})
+    load_plugins(values.get("plugins"), path.parent if path.name == "config.yaml" else None)
+    load_plugins(overrides.get("plugins"))
     whole = copy.deepcopy(values)
     override(whole, overrides)
     inherit(values, whole)
@@ -281,5 +295,6 @@ def automatic_name(experiment: Experiment, config: str) -> str:
         for key, value in chosen.items()
         if (key in ONCE_NAMED or not key.startswith(FREE_TO_CHANGE)) and ONCE_DEFAULT.get(key) != value
     }
+    named |= {f"plugins.{Path(path).name}": digest_of(Path(path)) for path in named.pop("plugins", ())}
     text = json.dumps(named, sort_keys=True)
     return f"{config}-{hashlib.sha256(text.encode()).hexdigest()[:DIGITS]}"

@@ -12,8 +12,9 @@ from annotated_types import Ge, Le
 
 from lab.data.config import Bpe, DataConfig
 from lab.data.tokenizer import load_tokenizer
+from lab.errors import LONGEST_NAME, is_short
 from lab.positions.string import of_length
-from lab.schema import LONGEST_NAME, MOST, TAGS, Length, PathText, Positive, Section, Seed, is_short
+from lab.schema import MOST, TAGS, Length, PathText, Positive, Section, Seed
 
 BACKENDS = Literal["auto", "reference", "sdpa", "varlen", "flash", "xformers"]
 CUDA_BACKENDS = ("varlen", "flash", "xformers")
@@ -152,6 +153,8 @@ class TrackConfig(Section):
     """Optimizer steps between lines of metrics.jsonl."""
     wandb: Literal["off", "online", "offline"] = "off"
     """Whether Weights & Biases mirrors the run folder."""
+    loggers: tuple[Literal["tensorboard", "csv"], ...] = ()
+    """Copies of the records in tensorboard/ or csv/ of the run folder, for [tensorboard, csv] in both."""
 
 
 @dataclass(frozen=True, kw_only=True)

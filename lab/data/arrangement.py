@@ -5,6 +5,7 @@
     document    runs a a a, b b b b; ids 0 1 2 0 1 2 3 (reset) or 0 1 2 3 4 5 6 (running)
     anchor      runs A, a a a, b b b b; ids 0, 1 2 3, 4 5 6 7; every run sees A too
 
+With a `block`, every block of so many tokens of the window is a run of its own: lab/data/schedule.py.
 With chunks, documents are cut at random points and the chunks shuffled, each document's in order. A document that sees
 only itself is then reassembled, with the ids its tokens have in the shuffled window. Attention depends on ids and
 visibility, not on the order of a row. No target crosses a document.
@@ -54,7 +55,12 @@ class Arrangement:
         return int(self.mask == "anchor")
 
     def runs(
-        self, tokens: IntArray, targets: IntArray, documents: IntArray, generator: np.random.Generator
+        self,
+        tokens: IntArray,
+        targets: IntArray,
+        documents: IntArray,
+        generator: np.random.Generator,
+        block: int | None = None,
     ) -> list[TokenRun]:
         """Arrange a window.
 
@@ -74,12 +80,14 @@ class Arrangement:
                 targets = np.where(np.diff(order, append=-1) == 1, targets[order], IGNORE)
             else:
                 ids[order] = ids.copy()
+        numbers = ids // (block or len(tokens))
         if self.mask == "causal":
-            return [TokenRun(tokens, targets, ids)]
-        begins = np.flatnonzero(np.diff(documents, prepend=-1))
+            documents = np.zeros_like(documents)
+        begins = np.flatnonzero(np.diff(documents, prepend=-1) | np.diff(numbers, prepend=-1))
         parts = zip(*(np.split(x, begins[1:]) for x in (tokens, targets, ids)), strict=True)
-        if self.mask == "document":
-            return [TokenRun(t, y, p if self.running else p - p[0]) for t, y, p in parts]
+        if self.mask != "anchor":
+            counts_on = self.running and block is None
+            return [TokenRun(t, y, p if counts_on else p - p[0]) for t, y, p in parts]
         return [*anchor, *(TokenRun(t, y, p + 1, anchored=True) for t, y, p in parts)]
 
 

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import json
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, replace
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from annotated_types import Ge, Gt, Le, Lt
 from pydantic import Field
 
+from lab.data.schedule import WindowSchedule
 from lab.data.synthetic import Synthetic as Synthetic  # noqa: PLC0414 - all sections can be imported from here
 from lab.data.synthetic import example
-from lab.schema import PathText, Positive, Section, Share
+from lab.schema import OneOf, PathText, Positive, Section, Share
 
 Mode = Literal["natural", "concatenated", "uniform"]
 SYNTHETIC_VERSION = 1  # of the generator's output; raised with every change to it, so that old shards are not reused
@@ -28,11 +31,11 @@ class Stdlib(Section):
 
 @dataclass(frozen=True, kw_only=True)
 class Text(Section):
-    """Files of text, each a source: .jsonl, .jsonl.zst, .parquet (a document per row) or .txt (one document)."""
+    """Files of text, each a source: .jsonl, .jsonl.zst, .parquet (a document per row), .txt, .md or .py (one)."""
 
     name: Literal["text"] = "text"
     path: PathText
-    """A file, or a folder searched at all depths."""
+    """A file, a folder searched at all depths, or a pattern of these, as notes/*.md."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,7 +64,30 @@ class Conversations(Section):
     """Samples to take, from the first; left out, all."""
 
 
-Corpus = Annotated[Synthetic | Stdlib | Text | Slimpajama | Conversations, Field(discriminator="name")]
+@dataclass(frozen=True, kw_only=True)
+class OwnCorpus(Section, ABC):
+    """The base of the corpora of plugins."""
+
+    @property
+    @abstractmethod
+    def name(self) -> str:
+        """Name of the corpus in the config."""
+
+    @abstractmethod
+    def documents(self) -> Iterator[str]:
+        """Yield the text of every document, the same on every call."""
+
+
+CORPORA: dict[str, Any] = {
+    "synthetic": Synthetic,
+    "stdlib": Stdlib,
+    "text": Text,
+    "slimpajama": Slimpajama,
+    "conversations": Conversations,
+}
+Corpus = Annotated[
+    Synthetic | Stdlib | Text | Slimpajama | Conversations | OwnCorpus, OneOf(OwnCorpus, CORPORA, "name")
+]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,6 +144,8 @@ class DataConfig(Section):
     """Folder that holds the token shards of all corpora."""
     look_ahead: Annotated[int, Ge(1), Le(4096)] = 256
     """Segments a stream may choose from when it fills a pack."""
+    schedule: WindowSchedule | None = None
+    """Blocks of the window that grow in training, outside of which tokens see nothing; left out, windows are whole."""
 
     @property
     def embedded(self) -> bool:
@@ -144,6 +172,8 @@ class DataConfig(Section):
             identity["tokenizer"]["sample_documents"] = self.sample_documents
         if isinstance(self.corpus, Synthetic):
             identity |= {"version": SYNTHETIC_VERSION, "wording": example()}  # which documents spell out
+        if self.corpus.plugin:
+            identity["plugin"] = self.corpus.plugin
         return identity
 
     @property

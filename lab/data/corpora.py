@@ -10,12 +10,13 @@ import sysconfig
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import chain, groupby
+from glob import glob, has_magic
+from itertools import chain, groupby, takewhile
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
-from lab.data.config import Conversations, DataConfig, Slimpajama, Stdlib, Synthetic, Text
+from lab.data.config import Conversations, DataConfig, OwnCorpus, Slimpajama, Stdlib, Synthetic, Text
 from lab.data.synthetic import SyntheticText
 from lab.errors import DataError, MissingPackage, first_line
 
@@ -23,7 +24,8 @@ TASK_DOCUMENTS = 4000  # synthetic documents of one task
 STDLIB_TASKS = 16
 SLIMPAJAMA_TASKS = 512  # at most one for each file
 HUB_DATASET = "cerebras/SlimPajama-627B"
-SUFFIXES = (".jsonl", ".jsonl.zst", ".parquet", ".txt")
+PLAIN = (".txt", ".md", ".py")  # one document each
+ROWS = (".jsonl", ".jsonl.zst", ".parquet")  # a document per row
 ROLES = {"human": "USER", "user": "USER", "gpt": "ASSISTANT", "assistant": "ASSISTANT", "system": "SYSTEM"}
 UNSCORED = "a conversation without a response"
 Parts = tuple[tuple[str, bool], ...]
@@ -72,23 +74,31 @@ def open_corpus(config: DataConfig) -> Reader:
         outside = {"site-packages", "dist-packages", "__pycache__"}
         files = [path for path in root.rglob("*.py") if not outside & set(path.relative_to(root).parts)]
         return reader_of(sorted(files), root, STDLIB_TASKS, lambda path: read_source(path, root))
+    if isinstance(corpus, OwnCorpus):
+        return Reader(1, {}, lambda task: (usable(text, corpus.name) for text in corpus.documents()))
     if corpus.path is None:
         return open_hub(HUB_DATASET)
-    root = Path(corpus.path)
-    if not root.exists():
-        raise DataError(f"data.corpus.path={root}: no such file or folder; give one with {', '.join(SUFFIXES)}")
-    suffixes = SUFFIXES[:-1] if isinstance(corpus, Conversations) else SUFFIXES  # a .txt holds no turns
-    found = sorted(root.rglob("*")) if root.is_dir() else [root]
-    files = [path for path in found if path.name.endswith(suffixes) and path.is_file()]
+    suffixes = (*ROWS, *PLAIN) if isinstance(corpus, Text) else ROWS
+    files = files_at(Path(corpus.path), suffixes)
     if not files:
-        raise DataError(f"data.corpus.path={root}: holds no text files; put {', '.join(suffixes)} there")
+        rule = f"no such file or folder, or none with {', '.join(suffixes)}"
+        raise DataError(f"data.corpus.path={corpus.path}: {rule}; name one, or a pattern such as texts/*.md")
     for path in files:
         if not is_text(str(path)):
-            raise DataError(f"data.corpus.path={root}: holds {path.name!a}, no name in UTF-8; rename the file")
+            raise DataError(f"data.corpus.path={corpus.path}: holds {path.name!a}, no name in UTF-8; rename the file")
+    root = Path(*takewhile(lambda part: not has_magic(part), Path(corpus.path).parts))
     most = SLIMPAJAMA_TASKS if isinstance(corpus, Slimpajama) else len(files)
     if isinstance(corpus, Conversations) and corpus.limit is not None:
         most = 1  # which counts
     return reader_of(files, root, most, lambda path: read_file(path, corpus))
+
+
+def files_at(place: Path, suffixes: tuple[str, ...]) -> list[Path]:
+    """List the files with one of some suffixes that a file, a folder at all depths, or a pattern of these names."""
+    if has_magic(str(place)) and not place.exists():
+        return sorted({file for match in glob(str(place), recursive=True) for file in files_at(Path(match), suffixes)})
+    found = sorted(place.rglob("*")) if place.is_dir() else [place]
+    return [path for path in found if path.name.endswith(suffixes) and path.is_file()]
 
 
 def is_text(text: str) -> bool:
@@ -148,11 +158,11 @@ def usable(text: str, source: str, parts: Parts | None = None) -> Item:
 
 
 def read_file(path: Path, corpus: Text | Slimpajama | Conversations) -> Iterator[Item]:
-    """Read a .txt file as one document, and any other row by row.
+    """Read a file of plain text as one document, and any other row by row.
 
     Raises: DataError for a truncated or broken file, MissingPackage.
     """
-    if path.suffix == ".txt":
+    if path.name.endswith(PLAIN):
         yield usable(text_of(path), path.stem)
         return
     try:

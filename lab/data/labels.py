@@ -1,8 +1,5 @@
-"""Numbers of training tokens that are stored beside the shards: evidence distances, and losses of a reference model.
-
-    asked   the distance to the token that a token copies (lab.evidence.asked), 0 where it copies none
-    gain    the least context that a reference model needs in a window (lab.evidence.gain)
-    loss    its nats, float16
+"""Numbers of training tokens that are stored beside the shards: evidence distances (lab.evidence.stored), int32, and
+the losses of a reference model in nats, float16.
 
 A hidden file of each shard's folder holds those of the training split. Its name has a part of the hash of the tokens,
 so that the numbers of other tokens are not read. Labels of asked come from generating the documents again, whose

@@ -7,7 +7,6 @@ would wait for them. A thread packs while a step computes, which holds Python's 
 from __future__ import annotations
 
 import itertools
-import os
 import sys
 from collections import deque
 from collections.abc import Iterator, Mapping
@@ -27,7 +26,7 @@ from lab.data.arrangement import IGNORE, Arrangement
 from lab.data.config import DataConfig
 from lab.data.labels import labels_of, numbers_of, store_numbers
 from lab.data.packing import AssignIds, Pack, PackSettings, PackStream
-from lab.data.preparation import check_prepared, end_of_document, is_prepared, prepare, shard_folder
+from lab.data.preparation import end_of_document, prepare_missing, shard_folder
 from lab.data.segments import index_documents, index_segments
 from lab.data.selecting import Selection, read_token_types
 from lab.data.shaped import plan_for
@@ -100,17 +99,16 @@ class PackedData(lightning.LightningDataModule):
         self.config: DataConfig = experiment.data
         self.n_streams: int = experiment.train.n_packs
         self.states: dict[int, np.ndarray] = {}
+        self.steps = 0  # trained before; every stream gives a pack to each
 
     def prepare_data(self) -> None:
-        """Prepare an embedded corpus; any other must have been prepared. Then check names, sizes and manifests.
+        """Prepare a generated corpus or a small text; any other must have been. Then check names, sizes and manifests.
 
         One process of each node does this before the others open the corpus; it also builds indices.
 
         Raises: DataError.
         """
-        check_prepared(self.config)
-        if not is_prepared(self.config):
-            prepare(self.config, workers=len(os.sched_getaffinity(0)))
+        prepare_missing(self.config)
         index_documents(shard_folder(self.config), self.segment_window())
         if "asked" in self.experiment.stored:
             tokenizer = load_tokenizer(shard_folder(self.config))
@@ -166,6 +164,9 @@ class PackedData(lightning.LightningDataModule):
             evidence=experiment.evidence,
             beside=self.beside(),
         )
+        if config.schedule is not None:
+            after = partial(config.schedule.block, config.window)
+            self.settings.block = lambda number: after(number * experiment.train.batch_tokens)
         if self.weights is not None:
             self.settings.weigh = partial(weigh_by_context, self.weights)
         elif experiment.weights is not None:
@@ -190,7 +191,7 @@ class PackedData(lightning.LightningDataModule):
     def stream(self, index: int, states: Mapping[int, np.ndarray] | None = None) -> PackStream:
         """Open a stream at its state, the saved one by default, or at its beginning."""
         state = (self.states if states is None else states).get(index)
-        return PackStream(self.settings, index, None if state is None else state.tolist())
+        return PackStream(self.settings, index, None if state is None else state.tolist(), self.steps)
 
     def transfer_batch_to_device(self, batch: Batch, device: torch.device, dataloader_idx: int) -> Batch:
         """Move a batch's tensors; Lightning's own search for them visits every number of its tuples."""

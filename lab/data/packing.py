@@ -23,7 +23,8 @@ from lab.data.segments import Segment, SegmentIndex, index_segments, sample_segm
 from lab.data.selecting import Selection
 from lab.data.shards import TokenStore
 from lab.errors import ConfigError, DataError
-from lab.evidence.base import Evidence, Stored
+from lab.evidence.base import Evidence
+from lab.evidence.stored import Stored
 from lab.skip.base import IntArray
 
 OF_WEIGHTS = 1  # marks the draws of a pack's weights, which those of its first sample do not share
@@ -78,13 +79,16 @@ class PackSettings:
     evidence: Evidence | None = None
     beside: Mapping[str, TokenStore] = field(default_factory=dict)
     weigh: Weigh | None = None
+    block: Callable[[int], int] | None = None  # the number of a stream's pack -> tokens of a block of the window
 
 
 class PackStream:
-    """One of the streams of packs, at its beginning or at a saved state."""
+    """One of the streams of packs, at its beginning or at a saved state, after so many packs."""
 
-    def __init__(self, settings: PackSettings, stream: int = 0, state: Sequence[int] | None = None) -> None:
-        self.settings, self.stream = settings, stream
+    def __init__(
+        self, settings: PackSettings, stream: int = 0, state: Sequence[int] | None = None, number: int = 0
+    ) -> None:
+        self.settings, self.stream, self.number = settings, stream, number
         self.next_sample = stream
         self.waiting: list[tuple[int, int]] = []  # (length, -sample) rising: among equal lengths the oldest is last
         self.drawn: dict[int, tuple[Segment, int]] = {}  # each waiting sample and its length, the oldest first
@@ -117,7 +121,9 @@ class PackStream:
             length, negated = self.waiting.pop(fit - 1)
             chosen.append(-negated)
             room -= length
-        return self._pack(chosen)
+        pack = self._pack(chosen)
+        self.number += 1
+        return pack
 
     def state(self) -> np.ndarray:
         """Return the stream's state, int64 (1 + look_ahead,), padded with -1."""
@@ -161,7 +167,8 @@ class PackStream:
         generator = np.random.default_rng([settings.seed, sample])
         if settings.selection is not None:
             return [settings.selection.sample(tokens, targets, generator)]
-        runs = settings.arrangement.runs(tokens, targets, documents, generator)
+        block = None if settings.block is None else settings.block(self.number)
+        runs = settings.arrangement.runs(tokens, targets, documents, generator, block)
         if settings.skip is None:
             return runs
         return [TokenRun(run.tokens, run.targets, settings.skip(run.tokens, generator), run.anchored) for run in runs]

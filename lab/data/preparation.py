@@ -19,16 +19,18 @@ from typing import Any
 from tokenizers import Tokenizer
 
 from lab import files
-from lab.command import Bar
+from lab.command import Bar, show
 from lab.data import derivation, shards
-from lab.data.config import Bpe, DataConfig
+from lab.data.config import Bpe, DataConfig, Text
 from lab.data.corpora import open_corpus
 from lab.data.segments import index_documents
 from lab.data.shards import SPLITS, Split, task_name
 from lab.data.tokenizer import EOS, TOKENIZER, obtain_tokenizer, run_task
 from lab.errors import DataError
+from lab.launch import cores
 
 INPUTS = "inputs.json"
+SMALL_BYTES = 100 * 10**6  # of text files that a run prepares itself, in a minute or so
 PREPARE_AGAIN = "delete the folder and prepare shards.again"
 RunTask = Callable[[Any], shards.Manifest]
 
@@ -68,11 +70,25 @@ def check_prepared(config: DataConfig) -> None:
         return
     folder = shard_folder(config)
     shards.read_manifests(folder)
-    if not is_prepared(config):
-        if getattr(config.corpus, "path", None):
-            open_corpus(config)  # raises where the path is wrong
+    if is_prepared(config):
+        return
+    has_files = getattr(config.corpus, "path", None) is not None
+    n_bytes = sum(open_corpus(config).inputs.values()) if has_files else SMALL_BYTES + 1  # raises for a wrong path
+    if not isinstance(config.corpus, Text) or n_bytes > SMALL_BYTES:
         rule = f"not prepared in {folder}; run python -m lab.prepare with the same config first"
         raise DataError(f"data.corpus.name={config.corpus.name}: {rule}")
+
+
+def prepare_missing(config: DataConfig) -> None:
+    """Prepare a generated corpus or a small text, unless that has been done.
+
+    Raises: DataError for any other corpus that has not been prepared.
+    """
+    check_prepared(config)
+    if not is_prepared(config):
+        if not config.embedded:
+            show(f"data: not prepared yet; preparing {shard_folder(config)}")
+        prepare(config, workers=cores())
 
 
 def is_prepared(config: DataConfig) -> bool:

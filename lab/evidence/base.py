@@ -13,12 +13,10 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from lab.errors import ConfigError
 from lab.schema import Section
 
 IntArray = npt.NDArray[np.int64]
@@ -74,21 +72,3 @@ class Evidence(Section, ABC):
     @abstractmethod
     def nearest(self, laid: Sequences) -> IntArray:
         """Find the distance from each place of the sequences to its evidence; 0 where there is none."""
-
-
-class Stored(Evidence, ABC):
-    """A method whose distances in whole documents are stored beside the shards, for training tokens alone."""
-
-    def nearest(self, laid: Sequences) -> IntArray:
-        """Find nothing.
-
-        Raises: ConfigError.
-        """
-        rule = "is stored for training tokens alone, and these are others"
-        raise ConfigError(f"evidence.method={self.method}: {rule}; use repeat or suffix")
-
-    def within(self, stored: npt.NDArray[Any], lengths: Sequence[int]) -> IntArray:
-        """Keep the stored distances of packed targets that lie within their run, padding after the runs included."""
-        visible = np.zeros(len(stored), dtype=np.int64)
-        visible[: sum(lengths)] = np.concatenate([np.arange(1, length + 1) for length in lengths])
-        return np.where(stored <= visible, stored, 0).astype(np.int64)

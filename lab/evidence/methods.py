@@ -1,18 +1,12 @@
 """The table of evidence methods."""
 
-from typing import TYPE_CHECKING, Annotated, TypeAlias, Union
+from typing import Annotated
 
-from pydantic import Field
-
-from lab.evidence.asked import Asked
 from lab.evidence.base import Evidence
-from lab.evidence.gain import Gain
 from lab.evidence.repeat import Repeat
+from lab.evidence.stored import Asked, Gain
 from lab.evidence.suffix import Suffix
+from lab.schema import OneOf
 
 EVIDENCE_METHODS: dict[str, type[Evidence]] = {"repeat": Repeat, "suffix": Suffix, "asked": Asked, "gain": Gain}
-
-if TYPE_CHECKING:
-    EvidenceConfig: TypeAlias = Evidence
-else:  # the table is the one place that lists the methods
-    EvidenceConfig = Annotated[Union[tuple(EVIDENCE_METHODS.values())], Field(discriminator="method")]  # noqa: UP007
+EvidenceConfig = Annotated[Evidence, OneOf(Evidence, EVIDENCE_METHODS)]

@@ -40,6 +40,7 @@ class Attention(nn.Module):
         self.v = Linear(cfg.d_model, cfg.kv_width, bias=cfg.qkv == "bias")
         self.q_norm = nn.RMSNorm(cfg.head_dim, eps=cfg.norm_eps) if cfg.qkv == "norm" else nn.Identity()
         self.k_norm = nn.RMSNorm(cfg.head_dim, eps=cfg.norm_eps) if cfg.qkv == "norm" else nn.Identity()
+        self.gate = Linear(cfg.d_model, cfg.width, bias=False) if cfg.gate else None
         self.out = Linear(cfg.width, cfg.d_model, bias=False)
 
     def attended(self, q: Tensor, k: Tensor, v: Tensor, layout: Layout, cache: KeyCache | None) -> Tensor:
@@ -84,18 +85,26 @@ class FeedForward(nn.Module):
 
 
 class Block(nn.Module):
-    """One pre-norm block: attention, then feed-forward, each added to the residual stream.
+    """One block: attention, then feed-forward, each added to the residual stream, with norms before, after or both.
 
-    `graphs` train on packed rows, before and after attention, which differs from pack to pack.
+        pre   x + f(norm(x))        post   x + norm(f(x))        sandwich   x + norm(f(norm(x)))
+
+    With a gate, attention is W_out (heads(x) * sigmoid(W_gate x)), where x is its input. `graphs` train on packed rows,
+    before and after attention, which differs from pack to pack.
+
+    Source: arXiv:2501.00656, section 2 (norms after, OLMo 2); arXiv:2408.00118, section 2 (both, Gemma 2);
+    arXiv:2505.06708, section 2.2 (a gate after attention, elementwise).
     """
 
     def __init__(self, cfg: DecoderConfig, layer: int, backend: str, graphs: Graphs | None = None) -> None:
         super().__init__()
         self.graphs = graphs
-        self.attention_norm = nn.RMSNorm(cfg.d_model, eps=cfg.norm_eps)
+        self.attention_norm = norm_of(cfg, cfg.norm != "post")
         self.attention = Attention(cfg, layer, backend)
-        self.feed_forward_norm = nn.RMSNorm(cfg.d_model, eps=cfg.norm_eps)
+        self.attention_out_norm = norm_of(cfg, cfg.norm != "pre")
+        self.feed_forward_norm = norm_of(cfg, cfg.norm != "post")
         self.feed_forward = FeedForward(cfg)
+        self.feed_forward_out_norm = norm_of(cfg, cfg.norm != "pre")
 
     def forward(self, x_BTD: Tensor, layout: Layout, cache: KeyCache | None) -> Tensor:
         """Run the block on every token, or on the layout's queries alone where it has fewer."""
@@ -132,8 +141,16 @@ class Block(nn.Module):
     def after(self, x_BTD: Tensor, out_BNTH: Tensor) -> Tensor:
         """Add what the queries attended to, then feed forward: (B, T, D) to (B, Tq, D)."""
         out_BTD = out_BNTH.transpose(1, 2).flatten(2).to(compute_dtype(self.attention.out.weight))
-        x_BTD = last_tokens(x_BTD, out_BNTH.shape[2]) + self.attention.out(out_BTD)
-        return x_BTD + self.feed_forward(self.feed_forward_norm(x_BTD))
+        x_BTD = last_tokens(x_BTD, out_BNTH.shape[2])
+        if self.attention.gate is not None:
+            out_BTD = out_BTD * torch.sigmoid(self.attention.gate(self.attention_norm(x_BTD)))
+        x_BTD = x_BTD + self.attention_out_norm(self.attention.out(out_BTD))
+        return x_BTD + self.feed_forward_out_norm(self.feed_forward(self.feed_forward_norm(x_BTD)))
+
+
+def norm_of(cfg: DecoderConfig, used: bool) -> nn.Module:
+    """Build a norm of the residual stream's width, or nothing in its place."""
+    return nn.RMSNorm(cfg.d_model, eps=cfg.norm_eps) if used else nn.Identity()
 
 
 def compile_block(compiler: Any) -> Graphs:

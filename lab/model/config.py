@@ -45,6 +45,10 @@ class DecoderConfig(Section):
     before they are rotated, as Qwen3's do."""
     attention_width: Annotated[int, Ge(1), Le(2**18)] | None = None
     """Width of all query heads together; left out, d_model."""
+    norm: Literal["pre", "post", "sandwich"] = "pre"
+    """Where blocks have norms: before attention and feed-forward, after them, as in OLMo 2, or both, as in Gemma 2."""
+    gate: bool = False
+    """Whether what heads attend to is multiplied by sigmoid(W x) of their input x, elementwise."""
 
     def rules(self) -> list[str]:
         """List the faults between the fields, each as one line."""
@@ -82,13 +86,14 @@ class DecoderConfig(Section):
     @property
     def n_matrix_parameters(self) -> int:
         """Parameters used in matrix products: every block's matrices and the output head."""
-        block = self.d_model * (2 * self.width + 2 * self.kv_width + 3 * self.d_ff)
+        block = self.d_model * ((2 + self.gate) * self.width + 2 * self.kv_width + 3 * self.d_ff)
         return self.n_layers * block + self.vocab_size * self.d_model
 
     def n_parameters(self, tie_embeddings: bool | None = None) -> int:
         """Count all parameters, as configured or for the given choice of `tie_embeddings`."""
         tied = self.tie_embeddings if tie_embeddings is None else tie_embeddings
-        norms = (2 * self.n_layers + 1) * self.d_model + 2 * self.n_layers * self.head_dim * (self.qkv == "norm")
+        each = 4 if self.norm == "sandwich" else 2
+        norms = (each * self.n_layers + 1) * self.d_model + 2 * self.n_layers * self.head_dim * (self.qkv == "norm")
         biases = self.n_layers * (self.width + 2 * self.kv_width) if self.qkv == "bias" else 0
         return self.n_matrix_parameters + norms + biases + (0 if tied else self.vocab_size * self.d_model)
 

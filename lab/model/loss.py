@@ -37,12 +37,7 @@ class ChunkedCrossEntropy(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any,
-        hidden: Tensor,
-        weight: Tensor,
-        targets: Tensor,
-        trains: bool,
-        loss_weights: Tensor | None,
+        ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor, trains: bool, loss_weights: Tensor | None
     ) -> tuple[Tensor, Tensor]:
         """Compute both sums, float32 (or float64 for float64 inputs); to train, keep the weighted one's gradients."""
         compute = compute_dtype(hidden)

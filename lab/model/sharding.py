@@ -48,12 +48,7 @@ class Sharding:
 
 
 def build(
-    make: Make,
-    seed: int,
-    start: Start | None,
-    *,
-    mesh: DeviceMesh | None = None,
-    sharding: Sharding = Sharding(),
+    make: Make, seed: int, start: Start | None, *, mesh: DeviceMesh | None = None, sharding: Sharding = Sharding()
 ) -> Decoder:
     """Build the decoder with seeded weights, or those that `start` loads; sharded over a mesh of all ranks, if given.
 

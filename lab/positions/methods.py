@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, Union
-
-from pydantic import Field
+from typing import Annotated, Any
 
 from lab.errors import look_up
 from lab.positions.abf import Abf
@@ -25,7 +23,7 @@ from lab.positions.rope import Rope
 from lab.positions.self_extend import SelfExtend
 from lab.positions.string import String
 from lab.positions.yarn import Yarn
-from lab.schema import Section, validated
+from lab.schema import OneOf, Section, validated
 
 ROPE_THETA = 10000.0  # arXiv:2104.09864, section 3.2.2
 
@@ -36,23 +34,17 @@ FREQUENCY_METHODS: dict[str, type[FrequencyMethod]] = {
 DISTANCE_METHODS: dict[str, type[Distance]] = {
     str(method.method): method for method in (Plain, String, Dca, SelfExtend, Rerope, LeakyRerope)
 }
-
-
-if TYPE_CHECKING:
-    AnyFrequency: TypeAlias = FrequencyMethod
-    AnyDistance: TypeAlias = Distance
-else:  # the tables are the one place that lists the methods
-    AnyFrequency = Union[tuple(FREQUENCY_METHODS.values())]  # noqa: UP007
-    AnyDistance = Union[tuple(DISTANCE_METHODS.values())]  # noqa: UP007
+AnyFrequency = Annotated[FrequencyMethod, OneOf(FrequencyMethod, FREQUENCY_METHODS)]
+AnyDistance = Annotated[Distance, OneOf(Distance, DISTANCE_METHODS)]
 
 
 @dataclass(frozen=True, kw_only=True)
 class PositionConfig(Section):
     """How the model encodes positions; `method` selects, the other keys belong to the method."""
 
-    frequency: Annotated[AnyFrequency, Field(discriminator="method")] = field(default_factory=Rope)
+    frequency: AnyFrequency = field(default_factory=Rope)
     """Frequency method: rope, or one that changes the inverse frequencies or scales the logits."""
-    distance: Annotated[AnyDistance, Field(discriminator="method")] = field(default_factory=Plain)
+    distance: AnyDistance = field(default_factory=Plain)
     """Distance method: plain, or one that changes the relative positions."""
 
 

@@ -48,7 +48,4 @@ class Rerope(Distance):
     def bands(self) -> tuple[Band, ...]:
         """The window of plain distances, and the rest with queries at w and keys at 0."""
         window = self.window
-        return (
-            Band(Near(window), identity, identity),
-            Band(Far(window), lambda m: m * 0 + window, lambda n: n * 0),
-        )
+        return (Band(Near(window), identity, identity), Band(Far(window), lambda m: m * 0 + window, lambda n: n * 0))

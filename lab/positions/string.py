@@ -98,7 +98,4 @@ class String(Distance):
     def bands(self) -> tuple[Band, ...]:
         """A sliding window of plain distances, and the far triangle with queries moved back by S - W."""
         back = self.shift - self.window
-        return (
-            Band(Near(self.shift), identity, identity),
-            Band(Far(self.shift), lambda m: m - back, identity),
-        )
+        return (Band(Near(self.shift), identity, identity), Band(Far(self.shift), lambda m: m - back, identity))

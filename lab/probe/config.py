@@ -46,7 +46,8 @@ class ProbeSection(Section):
     """Most tests that generate together on one device; left out, 64 on a CPU, and on a GPU 1,024, as far as half of its
     free memory holds their keys and values."""
     haystack: PathText | None = None
-    """Text file (.txt, .json with `text`, .jsonl) to hide the numbers in; left out, fresh text of the corpus."""
+    """Text to hide the numbers in: a file (.txt, .md, .py, .json with `text`, .jsonl), a folder or a pattern; left out,
+    fresh text of the corpus."""
     distance_tests: Annotated[int, Ge(0), Le(10**6)] = 100
     """One-number tests at each distance (lab/probe/effective_distance.py); 0 for none."""
     distance_points: Annotated[int, Ge(2), Le(1000)] | None = None

@@ -24,6 +24,7 @@ from tokenizers import Tokenizer
 
 from lab.data import synthetic
 from lab.data.config import DataConfig, Synthetic
+from lab.data.corpora import PLAIN, files_at
 from lab.data.preparation import shard_folder
 from lab.data.shards import TokenStore
 from lab.data.synthetic import SyntheticText, draw_numbers
@@ -97,27 +98,34 @@ def check_enough(text: str, tokenizer: Tokenizer, n_tokens: int, length: int, so
 
 
 def read_texts(path: Path, field: str, text_field: str = "text") -> list[str]:
-    """Read a .txt file, the `text_field` of a .json object, or that of every line of a .jsonl file, each one text.
+    """Read the texts of a file, of a folder's files, or of those that match a pattern.
+
+    A text is a .txt, .md or .py file, the `text_field` of a .json object, or that of each line of a .jsonl file.
 
     Raises: DataError, which names the setting that the path comes from.
     """
-    kinds = f"give a .txt, .json or .jsonl file with `{text_field}`, such as {ESSAYS}"
-    if not path.is_file():
+    kinds = f"give a .txt, .md, .py, .json or .jsonl file with `{text_field}`, such as {ESSAYS}"
+    files = [path] if path.is_file() else files_at(path, (*PLAIN, ".json", ".jsonl"))
+    if not files:
         raise DataError(f"{field}={path}: no such file; {kinds}")
-    try:
-        content = path.read_text(encoding="utf-8")
-        texts: list[Any] = (
-            [line for line in content.split("\n") if line.strip()] if path.suffix == ".jsonl" else [content]
-        )
-        if path.suffix in (".json", ".jsonl"):
-            rows = [json.loads(text) for text in texts]
-            texts = [row.get(text_field) if isinstance(row, dict) else None for row in rows]
-    except (OSError, ValueError, RecursionError) as error:
-        raise DataError(f"{field}={path}: cannot be read ({error}); {kinds}") from error
-    wrong = [number for number, text in enumerate(texts, start=1) if not isinstance(text, str)]
-    if wrong or not any(map(str.strip, texts)):
-        rule = f"row {wrong[0]:,} holds no text in `{text_field}`" if wrong else "holds no text"
-        raise DataError(f"{field}={path}: {rule}; {kinds}")
+    texts: list[Any] = []
+    for file in files:
+        try:
+            content = file.read_text(encoding="utf-8")
+            parts: list[Any] = [line for line in content.split("\n") if line.strip()]
+            if file.suffix in (".json", ".jsonl"):
+                rows = [json.loads(part) for part in (parts if file.suffix == ".jsonl" else [content])]
+                parts = [row.get(text_field) if isinstance(row, dict) else None for row in rows]
+            elif parts:
+                parts = [content]
+        except (OSError, ValueError, RecursionError) as error:
+            raise DataError(f"{field}={file}: cannot be read ({error}); {kinds}") from error
+        wrong = [number for number, text in enumerate(parts, start=1) if not isinstance(text, str)]
+        if wrong:
+            raise DataError(f"{field}={file}: row {wrong[0]:,} holds no text in `{text_field}`; {kinds}")
+        texts += parts
+    if not any(map(str.strip, texts)):
+        raise DataError(f"{field}={path}: holds no text; {kinds}")
     return texts
 
 

@@ -3,9 +3,4 @@
 from lab.skip.base import mean_distance, run_lengths
 from lab.skip.methods import SKIP_METHODS, skip_positions
 
-__all__ = [
-    "SKIP_METHODS",
-    "mean_distance",
-    "run_lengths",
-    "skip_positions",
-]
+__all__ = ["SKIP_METHODS", "mean_distance", "run_lengths", "skip_positions"]

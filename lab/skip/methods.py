@@ -4,30 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from numbers import Integral
-from typing import TYPE_CHECKING, Annotated, Any, Union
+from typing import Annotated, Any
 
 import numpy as np
 from annotated_types import Ge
-from pydantic import Field, TypeAdapter
+from pydantic import TypeAdapter
 
 from lab.errors import ConfigError, look_up
+from lab.schema import OneOf
 from lab.skip.base import IntArray, Skip
 from lab.skip.longrecipe import LongRecipe
 from lab.skip.pose import Pose
 from lab.skip.rpes import Rpes
 
-SKIP_METHODS: dict[str, type[Skip]] = {
-    "pose": Pose,
-    "rpes": Rpes,
-    "longrecipe": LongRecipe,
-}
+SKIP_METHODS: dict[str, type[Skip]] = {"pose": Pose, "rpes": Rpes, "longrecipe": LongRecipe}
 
 LENGTHS = TypeAdapter(list[Annotated[int, Ge(1)]])
 
-if TYPE_CHECKING:
-    SkipConfig = Any
-else:  # the table is the one place that lists the methods
-    SkipConfig = Annotated[Union[tuple(SKIP_METHODS.values())], Field(discriminator="method")]  # noqa: UP007
+SkipConfig = Annotated[Any, OneOf(Skip, SKIP_METHODS)]
 
 
 def skip_positions(

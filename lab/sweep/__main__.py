@@ -22,6 +22,7 @@ import shlex
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from functools import partial
 from pathlib import Path
 
 from lab.command import CONTINUES, FAILED, STOPPED, Syntax, Words, read_options, run, settings_lines, show, start
@@ -147,10 +148,8 @@ def work(words: Words) -> int:
     return status
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Run the command line and return the exit status."""
-    lines = lambda: ["Options (default; meaning):", "", *settings_lines(SweepOptions)]  # noqa: E731
-    return run(__doc__, arguments, work, syntax=SYNTAX, settings=lines, stopped=CONTINUES)
+LINES = lambda: ["Options (default; meaning):", "", *settings_lines(SweepOptions)]  # noqa: E731
+main = partial(run, __doc__, work=work, syntax=SYNTAX, settings=LINES, stopped=CONTINUES)
 
 
 if __name__ == "__main__":

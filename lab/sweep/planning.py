@@ -16,7 +16,6 @@ import copy
 import itertools
 import json
 import math
-import os
 import random
 import sys
 from collections.abc import Iterable, Mapping, Sequence
@@ -29,6 +28,7 @@ from lab.command import Syntax
 from lab.config import Experiment, load_experiment
 from lab.config.experiment import AUTO
 from lab.errors import ConfigError, LabError
+from lab.launch import cores
 from lab.schema import Positive, Section, flatten, part, read_yaml, validated
 from lab.train.folder import RunFolder
 
@@ -146,8 +146,7 @@ class PlannedRun:
         begun = None
         with suppress(LabError):  # lab.fit refuses what cannot be read
             begun = RunFolder(self.path).threads()
-        cores = len(os.sched_getaffinity(0))
-        return self.experiment.train.threads or begun or max(1, cores // jobs // self.experiment.train.devices)
+        return self.experiment.train.threads or begun or max(1, cores() // jobs // self.experiment.train.devices)
 
     def words(self, jobs: int) -> list[str]:
         """Write the command that starts or resumes the run, where so many run at once."""

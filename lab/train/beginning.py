@@ -1,13 +1,16 @@
-"""What refuses a run before anything heavy is loaded: a folder that holds another run, and shards that are missing."""
+"""What refuses a run before anything heavy is loaded: another run in its folder, missing packages and shards."""
 
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 from lab.config import Experiment, load_experiment
 from lab.data.preparation import check_prepared
 from lab.errors import CheckpointError, ConfigError
+from lab.schema.plugins import KEPT, digest_of
 from lab.train.arms import changes
+from lab.train.dashboards import check_packages
 from lab.train.folder import RunFolder
 
 RESTART = "begin anew with --restart, which moves this folder aside and deletes nothing"
@@ -24,6 +27,7 @@ def check_beginning(experiment: Experiment, *, resume: bool, restart: bool = Fal
         raise ConfigError(f"run.folder={experiment.run.folder}: {place} is no folder to write in; name another folder")
     if not restart:
         check_run(experiment, resume=resume)
+    check_packages(experiment.track)
     check_prepared(experiment.data)
 
 
@@ -44,6 +48,12 @@ def check_run(experiment: Experiment, *, resume: bool) -> bool:
     config = folder.path / "config.yaml"
     if not config.is_file():
         raise CheckpointError(f"{config}: is missing, and nothing tells what was trained; restore it, or {RESTART}")
+    for name in experiment.plugins:
+        kept = folder.path / KEPT / Path(name).name
+        if digest_of(kept) != digest_of(Path(name)):
+            raise ConfigError(
+                f"plugins={name}: differs from {kept}, which the run began with; restore it, or {RESTART}"
+            )
     differ = changes(load_experiment(config).to_dict(), experiment.to_dict())
     remedy = "set it back, or choose another --run.name"
     if faults := [f"{key}={new}: the run was started with {old}; {remedy}" for key, old, new in differ]:

@@ -118,11 +118,6 @@ def prune(root: Path, newest: int, keep: int, final: Collection[int] = ()) -> No
         remove(found[tokens])
 
 
-def mark_untrained(root: Path) -> None:
-    """Record that no checkpoint has been published yet, so that the run begins at step 0 whatever it has recorded."""
-    write_json(root / UNTRAINED, {CONSUMED: 0})
-
-
 def is_untrained(root: Path) -> bool:
     """Return whether a run has not published a checkpoint yet."""
     return not candidates(root) and (root / UNTRAINED).exists()

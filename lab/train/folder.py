@@ -11,7 +11,9 @@ counts.npz        `lengths`, the histogram of segment lengths, `f`, the position
 counts/           the same at every probe, compressed: tokens-000000250000.npz; lab.counts.SavedCounts reads both
 checkpoints/      see lab.train.checkpoints
 tokenizer.json    a copy of the shards' own; with it and the haystack, a copy of the folder is probed without the shards
+csv/, tensorboard/ copies of the records, where track.loggers asks for them
 haystack.txt      the text that probes hide numbers in, where it has 1 MB at most; see lab.probe.needles.text_to_keep
+plugins/          copies of the plugins
 impact.json       the impactful token types that select sentences, copied when the run began
 """
 

@@ -165,10 +165,7 @@ class Training(lightning.LightningModule):
         """AdamW with decay on matrices only, and the schedule by step."""
         matrices = [p for p in self.parameters() if p.ndim >= 2]
         vectors = [p for p in self.parameters() if p.ndim < 2]
-        groups = [
-            {"params": matrices, "weight_decay": WEIGHT_DECAY},
-            {"params": vectors, "weight_decay": 0.0},
-        ]
+        groups = [{"params": matrices, "weight_decay": WEIGHT_DECAY}, {"params": vectors, "weight_decay": 0.0}]
         betas = (BETA1, self.optim.beta2)
         optimizer = torch.optim.AdamW(groups, lr=self.optim.lr, betas=betas, fused=True)
         schedule = LambdaLR(optimizer, lambda step: self.optim.lr_at(step, self.train_config.steps) / self.optim.lr)

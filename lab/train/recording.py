@@ -1,19 +1,11 @@
-"""What is recorded of a run while it trains: position counts, metrics.jsonl, the progress bar, and the dashboard.
-
-The dashboard, Weights & Biases, may fail at any time. Without a key, or an answer of the server within CONNECT_S, the
-run is recorded offline, for `wandb sync`. Later wandb's own process sends what it has stored on disk, so that an outage
-costs nothing; the end waits FINISH_S for it.
-"""
+"""What is recorded of a run while it trains: position counts, metrics.jsonl, the progress bar, and the dashboards."""
 
 from __future__ import annotations
 
 import math
-import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
-from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
 import lightning
@@ -22,22 +14,20 @@ import numpy.typing as npt
 import torch
 from lightning.pytorch.callbacks import Callback
 
-from lab.command import Bar, show
+from lab.command import Bar
 from lab.config import Experiment
 from lab.counts import PositionCounts
 from lab.counts.pairs import sum_to_the_end
 from lab.counts.position_counts import COUNTED
-from lab.errors import MissingPackage, first_line
 from lab.launch import sum_over_ranks
 from lab.model.config import peak_flops, utilisation
 from lab.positions import Distance
+from lab.train.dashboards import Logger, Wandb, dashboards_of
 from lab.train.folder import RunFolder
 from lab.train.module import SUMS
 
 SELECTED = ("samples", "samples_unmatched", "samples_short")
 """Samples made of selected sentences; those without an impactful token; those shorter than data.window."""
-CONNECT_S = 7.0
-FINISH_S = 10.0
 
 
 class Counting:
@@ -98,8 +88,6 @@ class Recording(Callback):
 
     Units: loss in nats per scored token, without the steps that `skipped_steps` counts, which had no update;
     tokens_per_s over all ranks, time spent in probes, saving and this callback left out; `mfu` counts full windows.
-
-    Raises: MissingPackage.
     """
 
     def __init__(self, experiment: Experiment) -> None:
@@ -114,22 +102,20 @@ class Recording(Callback):
         self.batch_start = 0.0
         self.shown = ""  # of the last line
         self.bar: Bar | None = None
-        self.dashboard: Dashboard | None = None
-        if experiment.track.wandb != "off" and find_spec("wandb") is None:
-            raise MissingPackage("wandb", f"track.wandb={experiment.track.wandb}", "wandb")
+        self.dashboards: list[Logger | Wandb] = []
 
     def setup(self, trainer: lightning.Trainer, module: Any, stage: str) -> None:
         """Take the loss weights that the data module has planned."""
         self.counting.before.weights = self.counting.here.weights = trainer.datamodule.weights  # type: ignore[attr-defined]
 
     def on_train_start(self, trainer: lightning.Trainer, module: Any) -> None:
-        """Start the clock, look up the device's peak, and open bar and dashboard."""
+        """Start the clock, look up the device's peak, and open bar and dashboards."""
         self.peak = peak_flops(torch.cuda.get_device_name() if module.device.type == "cuda" else None)
         self.timed_tokens = module.consumed
         if trainer.is_global_zero:
             total = self.experiment.train.steps * self.experiment.train.batch_tokens
             self.bar = Bar(total=total, initial=module.consumed, unit="tok", unit_scale=True, desc="train")
-            self.dashboard = None if self.experiment.track.wandb == "off" else Dashboard(self.experiment)
+            self.dashboards = dashboards_of(self.experiment)
         self.pause()
 
     def on_train_batch_end(self, trainer: lightning.Trainer, module: Any, outputs: Any, batch: Any, *_: Any) -> None:
@@ -166,6 +152,7 @@ class Recording(Callback):
             "mfu": utilisation(causal, tokens_per_s, self.peak, trainer.world_size),
             **frequency_metrics(counts, self.experiment.logged_positions),
             **self.counting.selected(),
+            **self.scheduled(trainer.global_step),
         }
         self.sums = dict.fromkeys(SUMS, 0.0)
         self.busy_s = 0.0
@@ -175,10 +162,17 @@ class Recording(Callback):
             self.folder.append("metrics.jsonl", record)
             self.mirror(record)
 
+    def scheduled(self, step: int) -> dict[str, int]:
+        """Return the tokens of a block in this step, under a window schedule."""
+        data, train = self.experiment.data, self.experiment.train
+        if data.schedule is None:
+            return {}
+        return {"window": data.schedule.block(data.window, (step - 1) * train.batch_tokens)}
+
     def mirror(self, record: Mapping[str, Any]) -> None:
-        """Send a record's numbers to the dashboard."""
-        if self.dashboard is not None:
-            self.dashboard.log({key: value for key, value in record.items() if isinstance(value, int | float)})
+        """Send a record's numbers to the dashboards."""
+        for dashboard in self.dashboards:
+            dashboard.mirror(record)
 
     def report(self, line: str) -> None:
         """Show what a probe measures."""
@@ -189,21 +183,12 @@ class Recording(Callback):
         """Leave out the time since the last step ended; called after probing or saving."""
         self.batch_start = time.perf_counter()
 
-    def state_of(self, counts: PositionCounts) -> dict[str, Any]:
-        """Save the counts of all ranks, as `Counting.total` returns them, and the sums since the last line."""
-        return {"counts": counts.to_dict() | self.counting.selected(), "sums": self.sums}
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Restore the counts, and the sums since the last line."""
-        self.counting.load_state_dict(state_dict["counts"])
-        self.sums = state_dict["sums"]
-
     def close(self, *, finished: bool) -> None:
-        """Close bar and dashboard, also after an error."""
+        """Close bar and dashboards, also after an error."""
         if self.bar is not None:
             self.bar.close()
-        if self.dashboard is not None:
-            self.dashboard.close(finished=finished)
+        for dashboard in self.dashboards:
+            dashboard.close(finished=finished)
 
 
 def frequency_metrics(counts: PositionCounts, positions: Mapping[str, int]) -> dict[str, float]:
@@ -221,52 +206,3 @@ def frequency_metrics(counts: PositionCounts, positions: Mapping[str, int]) -> d
     metrics["share_le_half"] = counts.share(0, window // 2)
     metrics["share_ge_three_quarters"] = counts.share(-(-3 * window // 4), window)
     return metrics
-
-
-class Dashboard:
-    """The run at Weights & Biases, as asked for or else offline; its failures are a line on stderr each."""
-
-    def __init__(self, experiment: Experiment) -> None:
-        import wandb
-
-        os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # the end would wait for a server that stalls
-        wandb.setup(wandb.Settings(login_timeout=CONNECT_S))  # for a key to be entered, at a terminal
-        # not quiet, it also asks the server for the user's name
-        settings = wandb.Settings(quiet=True, init_timeout=CONNECT_S, finish_timeout=FINISH_S)
-        begin: Any = partial(wandb.init, project="probe-lab", config=experiment.to_dict(), settings=settings)
-        begin = partial(begin, name=experiment.run.name, dir=str(experiment.run.path))
-        asked = experiment.track.wandb
-        self.broken = False
-        try:
-            self.run = begin(mode=asked)
-            if self.run.disabled and os.environ.get("WANDB_MODE") != "disabled":
-                raise TimeoutError("no key was entered")
-        except Exception as error:  # of any kind: the run must not depend on it
-            self.run = begin(mode="offline")
-            remedy = f"recorded offline, send it with: wandb sync {Path(self.run.dir).parent}"
-            show(f"track.wandb={asked}: {first_line(error)}; {remedy}", error=True)
-        self.run.define_metric("*", step_metric="consumed_tokens")
-
-    def log(self, numbers: dict[str, float]) -> None:
-        """Send numbers, unless sending has failed before."""
-        if not self.broken:
-            self.attempt(self.run.log, numbers)
-
-    def close(self, *, finished: bool) -> None:
-        """Wait for what is still to be sent."""
-        import wandb
-
-        begin = time.monotonic()
-        self.attempt(wandb.teardown, int(not finished))
-        if time.monotonic() - begin >= FINISH_S:
-            rest = f"wandb sync --include-online {Path(self.run.dir).parent}"
-            show(f"track.wandb: not all was sent in {FINISH_S:g} s; send it with: {rest}", error=True)
-
-    def attempt(self, send: Callable[..., Any], value: Any) -> None:
-        """Report the first failure; wandb raises SystemExit where its own process has failed."""
-        try:
-            send(value)
-        except (Exception, SystemExit) as error:
-            if not self.broken:
-                show(f"track.wandb: {error!r}; no longer mirrored, the run folder holds all", error=True)
-            self.broken = True

@@ -166,25 +166,18 @@ class Checkpointing(Callback):
         """Wait for what is still being written."""
         self.finish()
 
-    def save_now(self, trainer: lightning.Trainer, module: Any) -> None:
-        """Save this step, or wait for its save in the background; a collective call.
-
-        Raises: CheckpointError.
-        """
-        if self.saved_at == module.consumed:
-            self.finish()
-        else:
-            self.save(trainer, module, background=False)
-
-    def save(self, trainer: lightning.Trainer, module: Any, *, background: bool) -> None:
-        """Save a checkpoint; a collective call.
+    def save(self, trainer: lightning.Trainer, module: Any, *, background: bool = False) -> None:
+        """Save a checkpoint of this step, unless it has one; a collective call.
 
         Raises: CheckpointError where this one, or the one before, cannot be written.
         """
         self.finish()
+        if self.saved_at == module.consumed:
+            return
         root = self.folder.checkpoints
         consumed = module.consumed
-        counts = self.recording.counting.total()
+        counting = self.recording.counting
+        counts = counting.total()
         reshard(module.decoder)
         tensors, rest = tensors_to_save(module.decoder, trainer.optimizers[0])
         final = dict(self.final)
@@ -194,7 +187,7 @@ class Checkpointing(Callback):
             "skipped_steps": module.skipped_steps,
             "schedule": trainer.lr_scheduler_configs[0].scheduler.state_dict(),
             "data": trainer.datamodule.state_dict(),  # type: ignore[attr-defined]
-            "recording": self.recording.state_of(counts),
+            "recording": {"counts": counts.to_dict() | counting.selected(), "sums": self.recording.sums},
             "final": final,
         }
 
@@ -223,7 +216,9 @@ class Checkpointing(Callback):
         for param_group, lr in zip(optimizer.param_groups, schedule.get_last_lr(), strict=True):
             param_group["lr"] = lr
         trainer.datamodule.load_state_dict(state["data"])  # type: ignore[attr-defined]
-        self.recording.load_state_dict(state["recording"])
+        trainer.datamodule.steps = state["step"]  # type: ignore[attr-defined]
+        self.recording.counting.load_state_dict(state["recording"]["counts"])
+        self.recording.sums = state["recording"]["sums"]
         self.final = {step: at for step, at in state["final"].items() if step in self.config.final_steps}
         # Lightning's own counters: batches count from zero again, as a checkpoint is saved between two steps, so that
         # the next step begins with the next batch whatever the number of batches in a step now.

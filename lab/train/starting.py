@@ -32,6 +32,7 @@ from lab.files import (
 from lab.launch import Launch
 from lab.positions.rope import base_warning
 from lab.probe.needles import KEPT, text_to_keep
+from lab.schema.plugins import KEPT as PLUGINS
 from lab.source import tokenizer_of
 from lab.train import checkpoints
 from lab.train.beginning import RESTART, check_run
@@ -119,6 +120,7 @@ def start_folder(start: Start, data: PackedData, threads: int, *, restart: bool 
     check_vocabulary(experiment)
     files: dict[str, Any] = {"tokenizer.json": (shards / "tokenizer.json").read_bytes()}
     files["config.yaml"] = experiment.to_yaml().encode()
+    files |= {f"{PLUGINS}/{Path(name).name}": Path(name).read_bytes() for name in experiment.plugins}
     show(f"data: {summarise(shards).summary}")
     if experiment.skip is not None and experiment.reads_token_types:  # a resumed run keeps those it started with
         source = result_file(Path(experiment.skip.selection) if checkpoint is None else start.folder.token_types)
@@ -133,7 +135,8 @@ def start_folder(start: Start, data: PackedData, threads: int, *, restart: bool 
     if free_bytes(path) < needed:
         raise DiskError(disk_fault(path, needed, "checkpoints until the first is replaced, and counts"))
     if checkpoint is None:
-        checkpoints.mark_untrained(start.folder.checkpoints)
+        untrained = start.folder.checkpoints / checkpoints.UNTRAINED  # the run begins at step 0, whatever it recorded
+        write_json(untrained, {checkpoints.CONSUMED: 0})
         (path / KEPT).unlink(missing_ok=True)
         probe = experiment.probe
         text = text_to_keep(probe.haystack, experiment.data, tokenizer, probe.longest(experiment.data.window))

@@ -3,18 +3,7 @@ import sys
 
 import pytest
 
-from benchmarks import (
-    attention,
-    count,
-    loader,
-    packed_attention,
-    position_methods,
-    probe,
-    record,
-    roofline,
-    tokenize,
-    train,
-)
+from benchmarks import attention, loader, position_methods, probe, record, roofline, tokenize, train
 from benchmarks.results import page
 
 
@@ -37,15 +26,11 @@ def test_a_record_reads_back(tmp_path):
         pytest.param(
             attention, ["--windows=16,32", "--tokens=32", "--turns=1", "--methods=string"], {"WIDTH": 8}, id="attention"
         ),
-        pytest.param(count, [], {"REPEATS": 1, "SAMPLES": 1, "TURNS": 1, "IDS": 512}, id="count"),
         pytest.param(
             probe,
             ["--lengths=256", "--tests=2", "--turns=1", "--budget=48"],
             {"DOCUMENTS": 60, "ROOF_PART": 8},
             id="probe",
-        ),
-        pytest.param(
-            packed_attention, ["--threads=1"], {"REPEATS": 1, "SHAPES": [(64, 16, 2, 2, 8)]}, id="packed_attention"
         ),
         pytest.param(
             position_methods,

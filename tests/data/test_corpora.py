@@ -42,13 +42,32 @@ def test_rows_become_documents_in_order(tmp_path, suffix):
     assert [item.text for item in read_all(Text(path=str(tmp_path / f"part{suffix}")))] == TEXTS
 
 
-def test_a_txt_file_is_one_document_named_by_its_file(tmp_path):
+def test_a_file_of_text_is_one_document_named_by_its_file(tmp_path):
     (tmp_path / "deep" / "er").mkdir(parents=True)
     (tmp_path / "a.txt").write_bytes("first\r\nsecond ü".encode())
     (tmp_path / "deep" / "er" / "b.txt").write_text("other")
-    (tmp_path / "notes.md").write_text("not a corpus file")
-    expected = [TextDocument("first\r\nsecond ü", "a"), TextDocument("other", "b")]
-    assert read_all(Text(path=str(tmp_path))) == expected
+    (tmp_path / "deep" / "notes.md").write_text("# head")
+    (tmp_path / "deep" / "code.py").write_text("import os")
+    (tmp_path / "picture.png").write_text("no text")
+    a, b, notes, code = (
+        TextDocument("first\r\nsecond ü", "a"),
+        TextDocument("other", "b"),
+        TextDocument("# head", "notes"),
+        TextDocument("import os", "code"),
+    )
+    expected = {
+        "": [a, code, b, notes],
+        "*": [a, code, b, notes],
+        "*.txt": [a],
+        "**/*.txt": [a, b],
+        "d*/[cn]*": [code, notes],
+    }
+    for pattern, documents in expected.items():
+        assert read_all(Text(path=str(tmp_path / pattern))) == documents, pattern
+    with refused(f"data.corpus.path={tmp_path / '*.rst'}: no such file or folder, or none with .jsonl{{}}"):
+        read_all(Text(path=str(tmp_path / "*.rst")))
+    with refused(f"data.corpus.path={tmp_path}: no such file or folder, or none with {{}}.parquet"):
+        read_all(Slimpajama(path=str(tmp_path)))  # whose rows name their sources
 
 
 def test_the_field_is_text_and_slimpajamas_rows_name_their_source(tmp_path):

@@ -15,8 +15,8 @@ from lab.data.segments import index_segments
 from lab.data.synthetic import SyntheticText
 from lab.data.tokenizer import load_tokenizer
 from lab.errors import ConfigError, DataError
-from lab.evidence.asked import Asked
 from lab.evidence.repeat import Repeat
+from lab.evidence.stored import Asked
 from lab.evidence.suffix import Suffix
 from tests.data.stores import make_store, numbered_documents, stream_over
 from tests.forked import ROOT

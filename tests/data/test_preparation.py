@@ -4,9 +4,9 @@ from collections import Counter
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from lab.data.config import Bpe, DataConfig, Text, TokenizerFile
-from lab.data.preparation import prepare, shard_folder
+from lab.data.preparation import is_prepared, prepare, prepare_missing, shard_folder
 from lab.data.tokenizer import load_tokenizer
-from tests.data.stores import folder_bytes, read_shard, sentence, text_config
+from tests.data.stores import folder_bytes, read_shard, refused, sentence, text_config, write_corpus
 
 EOS = 1
 
@@ -37,6 +37,22 @@ def test_skips_are_counted_by_reason_and_told(tmp_path):
     assert done.skips == {"empty": 2, "not JSON": 1, "no text in field 'text'": 1, "not UTF-8": 1}
     assert done.documents == {"train": 1, "held_out": 0}
     assert done.summary.endswith("; left out: 2 empty, 1 no text in field 'text', 1 not JSON, 1 not UTF-8")
+
+
+def test_a_run_prepares_a_small_text_and_no_larger_one(tmp_path, monkeypatch, capsys):
+    write_corpus(tmp_path / "corpus")
+    config = text_config(tmp_path)
+    folder = shard_folder(config)
+    n_bytes = sum(path.stat().st_size for path in (tmp_path / "corpus").iterdir())
+    monkeypatch.setattr("lab.data.preparation.SMALL_BYTES", n_bytes - 1)
+    with refused(f"data.corpus.name=text: not prepared in {folder}"):
+        prepare_missing(config)
+    assert not folder.exists()
+    monkeypatch.setattr("lab.data.preparation.SMALL_BYTES", n_bytes)
+    for told in (f"data: not prepared yet; preparing {folder}\n", ""):
+        prepare_missing(config)
+        assert capsys.readouterr().out == told
+    assert is_prepared(config)
 
 
 def test_copies_of_a_text_are_all_on_one_side(tmp_path):
@@ -75,11 +91,7 @@ def test_a_large_vocabulary_comes_back_whole(tmp_path):
 
 def test_the_synthetic_corpus_is_a_function_of_its_config_whatever_the_window(prepared, tmp_path):
     other = DataConfig(
-        corpus=prepared.corpus,
-        tokenizer=Bpe(vocab_size=400),
-        window=96,
-        held_out_frac=0.1,
-        folder=str(tmp_path),
+        corpus=prepared.corpus, tokenizer=Bpe(vocab_size=400), window=96, held_out_frac=0.1, folder=str(tmp_path)
     )
     prepare(other, progress=False)
     assert other.shard_name == prepared.shard_name

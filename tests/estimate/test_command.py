@@ -8,15 +8,7 @@ from lab import fit, longrecipe
 from lab.config import load_experiment
 from lab.counts import PositionCounts
 from lab.errors import ConfigError
-from lab.estimate import (
-    UTILISATION,
-    checkpoint_bytes,
-    counts_bytes,
-    estimate,
-    hours_of,
-    refuse_too_large,
-    shard_tokens,
-)
+from lab.estimate import UTILISATION, checkpoint_bytes, counts_bytes, estimate, hours_of, refuse_too_large, shard_tokens
 from lab.model.memory import Memory
 from lab.schema import format_yaml
 from lab.train.folder import RunFolder

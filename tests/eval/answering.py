@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import torch
 
+import eval.engine.subject
 from eval.engine.answers import judge
 from eval.engine.rows import Results
 from eval.engine.run import Cell, Measure
@@ -24,13 +25,33 @@ class Reader:
     """Sees the last tokens of a prompt, and answers what `say` makes of their text, then the token that ends it."""
 
     def __init__(self, tokenizer, seen, say, stop_id=1):
-        self.tokenizer, self.seen, self.say, self.stop_id = tokenizer, seen, say, stop_id
+        self.tokenizer, self.seen, self.say, self.stop_id, self.prompts = tokenizer, seen, say, stop_id, 0
 
-    def __call__(self, prompts, n_tokens, ended=None):
+    def generate(self, prompts, n_tokens, ended=None):
+        self.prompts += len(prompts)
         rows = []
         for prompt in prompts[:, -self.seen :].tolist():
-            ids = self.tokenizer.encode(self.say(self.tokenizer.decode(prompt)), add_special_tokens=False).ids[
-                :n_tokens
-            ]
-            rows.append(ids + [self.stop_id] * (n_tokens - len(ids)))
+            said = self.tokenizer.encode(self.say(self.tokenizer.decode(prompt)), add_special_tokens=False).ids
+            rows.append((said + [self.stop_id] * n_tokens)[:n_tokens])
         return torch.tensor(rows)
+
+    __call__ = generate
+
+
+def silent(decoder, prompts, n_tokens, stop_id, **options):
+    """Answer nothing, without a model."""
+    return torch.full((len(prompts), n_tokens), stop_id)
+
+
+class Counted:
+    """Counts the prompts that go through a model, and stops it after some."""
+
+    def __init__(self, monkeypatch, stop_after=None, greedy=None):
+        self.prompts, self.stop_after, self.greedy = 0, stop_after, greedy or eval.engine.subject.greedy
+        monkeypatch.setattr(eval.engine.subject, "greedy", self)
+
+    def __call__(self, decoder, prompts, *rest, **options):
+        if self.stop_after is not None and self.prompts >= self.stop_after:
+            raise KeyboardInterrupt
+        self.prompts += len(prompts)
+        return self.greedy(decoder, prompts, *rest, **options)

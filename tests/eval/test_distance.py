@@ -11,9 +11,8 @@ from eval.engine.methods import read_distance
 from lab.data.preparation import prepare
 from lab.errors import ConfigError
 from lab.positions.dca import Dca
-from lab.positions.plain import Plain
 from lab.positions.string import String
-from tests.eval.test_probe import Counted
+from tests.eval.answering import Counted
 from tests.opened import write_run
 
 GRID = "--points=3 --tests=4 --batch=3"
@@ -83,8 +82,6 @@ def test_a_stopped_measurement_goes_on_and_ends_as_one_that_was_not(distance, mo
 
 
 def test_methods_as_words():
-    assert read_distance("plain", 192, 192) == Plain()
-    assert read_distance("string:shift=64,window=32", 192, 192) == String(shift=64, window=32)
     assert read_distance("dca:train_len=128,chunk=96", 192, 192) == Dca(train_len=128, chunk=96)
     assert read_distance("string", 192, 192) == String(shift=64, window=32)  # a third, and half of that
     with pytest.raises(ConfigError, match="--distance.shift: must be set"):

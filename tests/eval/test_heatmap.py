@@ -1,16 +1,15 @@
-"""Numbers found by depth: cells and thirds by hand, a model that sees only the last tokens, and eval.heatmap."""
+"""Numbers found by depth: cells and thirds by hand, and a model that sees only the last tokens."""
 
 import json
 import re
 from pathlib import Path
 
 import pytest
-import torch
 from scipy.stats import beta
 
-import eval.engine.subject
 from eval.engine.depths import cell_of, depth_rows, third_rows
 from eval.probe import main
+from tests.eval.answering import Counted, silent
 from tests.eval.commands import runner, size_of
 
 HAYSTACK = " ".join(f"bake{'.' if k % 7 == 6 else ''}" for k in range(4000))
@@ -27,15 +26,8 @@ def test_a_needle_stays_in_its_own_part():
 
 
 def test_thirds_end_at_33_and_66_percent():
-    assert [cell_of(depth, 0, 1, 3) for depth in (0.0, 0.3299, 0.3301, 0.6599, 0.6601, 0.99, 1.0)] == [
-        0,
-        0,
-        1,
-        1,
-        2,
-        2,
-        2,
-    ]
+    third_of = {0.0: 0, 0.3299: 0, 0.3301: 1, 0.6599: 1, 0.6601: 2, 0.99: 2, 1.0: 2}
+    assert {depth: cell_of(depth, 0, 1, 3) for depth in third_of} == third_of
 
 
 def row_of(test, depths, hits):
@@ -52,16 +44,8 @@ TESTS = [
 
 def test_depths_by_hand():
     rows = depth_rows(TESTS, 8, 0.95)
-    assert [(row["n"], row["found"]) for row in rows] == [
-        (3, 2),
-        (1, 0),
-        (2, 1),
-        (2, 2),
-        (3, 3),
-        (1, 1),
-        (2, 1),
-        (2, 2),
-    ]
+    assert [row["n"] for row in rows] == [3, 1, 2, 2, 3, 1, 2, 2]
+    assert [row["found"] for row in rows] == [2, 0, 1, 2, 3, 1, 1, 2]
     assert [row["score"] for row in rows[:3]] == [2 / 3, 0.0, 0.5]
     assert [(row["from_depth"], row["to_depth"]) for row in rows[:2]] == [(0.0, 0.12375), (0.12375, 0.2475)]
     for row in rows:  # Clopper, Pearson
@@ -102,23 +86,9 @@ def rows_in(folder):
 SMALL = ["--by=depth", "--lengths=320,200", "--tests=3", "--answer_budget=24"]
 
 
-class Counted:
-    """Counts the prompts that go to a model, which says nothing, and stops after some."""
-
-    def __init__(self, monkeypatch, stop_after=None):
-        self.prompts, self.stop_after = 0, stop_after
-        monkeypatch.setattr(eval.engine.subject, "greedy", self)
-
-    def __call__(self, decoder, prompts, n_tokens, stop_id, **options):
-        if self.stop_after is not None and self.prompts >= self.stop_after:
-            raise KeyboardInterrupt
-        self.prompts += len(prompts)
-        return torch.full((len(prompts), n_tokens), stop_id)
-
-
 def test_the_command_writes_rows_tables_and_a_picture(run_folder, tmp_path, capsys, monkeypatch):
     pytest.importorskip("altair")
-    Counted(monkeypatch)
+    Counted(monkeypatch, greedy=silent)
     status, out, _ = run([run_folder, *SMALL, "--plot", "-o", tmp_path], capsys)
     assert status == 0
     rows = rows_in(tmp_path)
@@ -138,12 +108,12 @@ def test_the_command_writes_rows_tables_and_a_picture(run_folder, tmp_path, caps
 def test_a_stopped_call_goes_on_and_tests_of_the_probe_are_shared(run_folder, tmp_path, capsys, monkeypatch):
     words = [run_folder, *SMALL, "--batch=1", "-o", tmp_path]
     with monkeypatch.context() as patch:
-        Counted(patch, stop_after=2)
+        Counted(patch, stop_after=2, greedy=silent)
         status, _, err = run(words, capsys)
     assert (status, err.endswith("; the same command continues\n")) == (75, True)
     settings = ["--tests=2", "--step=320", "--max_length=320", "--answer_budget=24"]
     assert main([str(run_folder), *settings, "-o", str(tmp_path)]) == 0
-    counted = Counted(monkeypatch)
+    counted = Counted(monkeypatch, greedy=silent)
     assert run(words, capsys)[0] == 0
     assert counted.prompts == 6 - 2 - 2
     assert run([*words, "--depths=4", "--required=3", "--confidence=0.9"], capsys)[0] == 0

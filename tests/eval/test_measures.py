@@ -37,17 +37,7 @@ COMMANDS = {  # words that measure little; of the shared options those that are 
 }
 ROW = {"metric": "passkey", "model": "m", "method": "rope+plain", "depth": 0.5, "length": 8, "n": 4, "score": 0.5}
 LONG = ("harness", "shape", "demand")  # measured in tests of their own
-MEASURES = (
-    "probe",
-    "distance",
-    "ruler",
-    "passkey",
-    "lines",
-    "perplexity",
-    "entropy",
-    "precision",
-    "recall",
-)  # of one model
+MEASURES = [name for name, (words, taken) in COMMANDS.items() if METHOD in taken and name != "harness"]  # of one model
 RESUMED = MEASURES[:6]
 SCORED = ("passkey", "lines", "perplexity")  # one score with its limits a row
 COLUMNS = {"model", "checkpoint", "weights", "commit", "hardware", "method", "precision", "protocol", "length", "n"}
@@ -64,7 +54,7 @@ def main_of(name):
 def words_for(run_folder, tmp_path, monkeypatch):
     """Make words that name what is there, in a folder of their own."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("eval.reach.RESAMPLES", 100)
+    monkeypatch.setattr("eval.reach.RESAMPLES", 20)
     places = {"RUN": run_folder, "OUT": tmp_path / "out", "FAKE": tmp_path / "fake"}
     places |= {"SHAPE": ROOT / "configs" / "shape_demo.yaml", "ROWS": tmp_path / "rows.jsonl", "RUNS": "runs/*"}
 
@@ -216,8 +206,21 @@ def test_a_torn_row_is_measured_again(run):
 
 
 def test_a_pattern_that_matches_nothing_is_refused(run, tmp_path):
-    line = f"{tmp_path / 'b*'}: matches nothing; give folders that exist\n"
+    line = f"{tmp_path / 'b*'}: no such folder; use a run folder, a checkpoint in it, or a Hugging Face folder\n"
     assert run("perplexity", [str(tmp_path / "b*")]) == (2, "", line)
+
+
+@pytest.mark.parametrize(("name", "options"), [("reach", ["--at=64"]), ("compare", []), ("report", ["-o", "a.png"])])
+def test_a_pattern_leaves_out_what_is_no_run_and_a_name_does_not(name, options, run, tmp_path):
+    write_runs(tmp_path / "runs")
+    (tmp_path / "runs/other").mkdir()
+    (tmp_path / "runs/a.png").write_bytes(b"")
+    pattern = run(name, ["runs/*", *options])
+    note = "runs/*: left out a.png, other, which this command does not take\n"
+    assert (pattern[0], pattern[2]) == (0, note)
+    assert run(name, ["runs/[0-9]*", *options]) == (0, pattern[1], "")
+    status, _, err = run(name, ["runs/other", "runs/160-80-0", *options])
+    assert (status, err.count("\n"), err.startswith("runs/other: ")) == (2, 1, True)
 
 
 def test_help_has_methods_as_headings(run):
@@ -247,30 +250,34 @@ def test_rows_of_text_have_a_field_of_any_name(name, run, tmp_path):
 
 
 REFUSED = [  # a command, its words, and the beginning of its one line
-    ("ruler", "--tasks=niah_singel_1", "--tasks=niah_singel_1: no such task; did you mean niah_single_1?"),
-    ("ruler", "--tasks=vt --lengths=100 --tests=2", "--lengths=100: too short for vt with its answer; use "),
-    ("ruler", "--tasks=qa_1 --squad=none.json", "--squad=none.json: is not of SQuAD's form (FileNotFoundError"),
-    ("ruler", "--last=99", "--last=99: "),
-    ("probe", "--error=0.1", "--error=0.1: would be ignored; leave it out, or set sequential to true"),
-    ("probe", "--lengths=320", "--lengths=[320]: would be ignored with --by=length; leave it out"),
-    ("probe", "--by=depth --depths=10", "--depths=10: must be a multiple of the 4 needles, each of which has depths"),
-    ("probe", "--by=depth --lengths=20", "--lengths=20: too short for the needle test, whose fixed parts and answer "),
-    ("probe", "--distance=rope,dca --by=depth", "--distance=rope,dca: --by=depth takes one method; leave --by out"),
-    ("probe", "--distance=rope,strng", "--distance=strng: unknown method; did you mean string?"),
-    ("probe", "--haystack=none.txt", "--haystack=none.txt: no such file; give a .txt, .json or .jsonl file"),
-    (
-        "perplexity",
-        "--stride=300",
-        "--stride=300: must be <= 16, the shortest length, or tokens are passed over; lower",
-    ),
-    ("passkey", "--lengths=20", "--lengths=20: too short for "),
-    ("recall", "--bins=20,99", "--bins=(20, 99): must rise, up to the training window of 64; correct it"),
-    ("recall", "--evidence=repaet", "--evidence=repaet: unknown method; did you mean repeat?"),
-    ("recall", "--evidence=repeat:tokens=1", "--evidence.tokens=1: must be >= 2"),
+    ("ruler", "RUN --tasks=niah_singel_1", "--tasks=niah_singel_1: no such task; did you mean niah_single_1?"),
+    ("ruler", "RUN --tasks=vt --lengths=100 --tests=2", "--lengths=100: too short for vt with its answer; use "),
+    ("ruler", "RUN --tasks=qa_1 --squad=none.json", "--squad=none.json: is not of SQuAD's form (FileNotFoundError"),
+    ("ruler", "RUN --last=99", "--last=99: "),
+    ("probe", "RUN --error=0.1", "--error=0.1: would be ignored; leave it out, or set sequential to true"),
+    ("probe", "RUN --lengths=320", "--lengths=[320]: would be ignored with --by=length; leave it out"),
+    ("probe", "RUN --by=depth --depths=10", "--depths=10: must be a multiple of the 4 needles, each of which has"),
+    ("probe", "RUN --by=depth --lengths=20", "--lengths=20: too short for the needle test, whose fixed parts and"),
+    ("probe", "RUN --distance=rope,dca --by=depth", "--distance=rope,dca: --by=depth takes one method; leave --by out"),
+    ("probe", "RUN --distance=rope,strng", "--distance=strng: unknown method; did you mean string?"),
+    ("probe", "RUN --haystack=none.txt", "--haystack=none.txt: no such file; give a .txt, .md, .py, .json or .jsonl"),
+    ("perplexity", "RUN --stride=300", "--stride=300: must be <= 16, the shortest length, or tokens are passed over"),
+    ("passkey", "RUN --lengths=20", "--lengths=20: too short for "),
+    ("recall", "RUN --bins=20,99", "--bins=(20, 99): must rise, up to the training window of 64; correct it"),
+    ("recall", "RUN --evidence=repaet", "--evidence=repaet: unknown method; did you mean repeat?"),
+    ("recall", "RUN --evidence=repeat:tokens=1", "--evidence.tokens=1: must be >= 2"),
+    ("demand", "SHAPE --tokens=0", "--tokens=0: must be >= 1"),
+    ("demand", "SHAPE --evidence=rhyme", "evidence.method=rhyme: unknown"),
+    ("demand", "nowhere.yaml", "nowhere.yaml: cannot be read (No such file or directory)"),
+    ("plan", "--corpus=none", "--corpus=none: must be slimpajama or a folder of token shards; correct it\n"),
+    ("reach", "--at=64", "RUN: must come first, the folders of one or more runs; for instance runs/cpu_demo"),
+    ("reach", "RUNS nowhere", "nowhere: must be a run folder, with a config.yaml; name run folders"),
+    ("reach", "RUNS runs/160-160-0", "160-160-0: must be the name of one folder only; rename the others"),
+    ("reach", "RUNS --at=500", "RUNS: no probe has reach and f at 500 tokens; name runs that probed and counted"),
 ]
 
 
 @pytest.mark.parametrize(("name", "words", "line"), REFUSED, ids=[words for _, words, _ in REFUSED])
 def test_a_mistake_is_one_line(name, words, line, run):
-    status, out, err = run(name, ["RUN", *words.split()])
+    status, out, err = run(name, words.split())
     assert (status, out, err.count("\n"), err[: len(line)]) == (2, "", 1, line)

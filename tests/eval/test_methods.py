@@ -1,4 +1,4 @@
-"""Comparing methods: settings by hand from the paper, McNemar's test against scipy, and eval.methods as a command."""
+"""Comparing methods: settings by hand from the paper, McNemar's test against scipy, and eval.probe of several."""
 
 import math
 import re
@@ -16,6 +16,7 @@ from eval.engine.statistics import holm, pair
 from eval.probe import main
 from lab.loading import open_model
 from lab.positions import frequencies
+from tests.eval.answering import Reader
 from tests.eval.commands import rows_named, runner
 
 OWN = frequencies("rope", head_dim=8, theta=1000.0)
@@ -38,19 +39,6 @@ def test_settings_at_the_training_length_by_hand():
         "string": {"shift": 683, "window": 128},
     }
     assert [found[name].assumed_len for name in METHODS] == [2048, 1365, 1365, 1365, 1365, 1365, 2048]
-
-
-def test_settings_of_the_demo_by_hand():
-    """L = 192: L' = 128; w = 32; 32 + 160/2 = 112 <= 128; chunk 96, local 32; S = 64, W = 128 would pass S/2 = 32."""
-    assert {name: item.parameters for name, item in settings_of(192, 192).items()} == {
-        "rope": {},
-        "ntk": {"factor": 1.5},
-        "yarn": {"factor": 1.5, "train_len": 128},
-        "rerope": {"window": 32, "log_n": 128},
-        "self_extend": {"group": 2, "window": 32},
-        "dca": {"train_len": 128, "chunk": 96, "window": 32},
-        "string": {"shift": 64, "window": 32},
-    }
 
 
 def test_beyond_the_training_length_methods_extrapolate_from_the_true_one():
@@ -141,42 +129,29 @@ NEEDLE = re.compile(r"One of the magic numbers is ([0-9]+)\.")
 SEEN = {"plain": 60, "string": 400, "dca": 90}
 
 
-class Reader:
+class MethodReader:
     """A model that sees as many last tokens as its distance method lets it, and answers with the numbers there."""
 
-    def __init__(self, monkeypatch, tokenizer, stop_after=None):
-        self.tokenizer, self.stop_after, self.prompts, self.shown = tokenizer, stop_after, 0, []
+    def __init__(self, monkeypatch, tokenizer):
+        self.tokenizer, self.prompts, self.shown = tokenizer, 0, []
         monkeypatch.setattr(eval.engine.subject, "greedy", self)
 
     def __call__(self, decoder, prompts, n_tokens, stop_id, **options):
-        if self.stop_after is not None and self.prompts >= self.stop_after:
-            raise KeyboardInterrupt
         self.prompts += len(prompts)
         self.shown.append((decoder.frequencies.method, decoder.distance.method, prompts.tolist()))
-        answers = []
-        for prompt in prompts[:, -SEEN[decoder.distance.method] :].tolist():
-            text = " " + ", ".join(NEEDLE.findall(self.tokenizer.decode(prompt)))
-            ids = self.tokenizer.encode(text, add_special_tokens=False).ids[:n_tokens]
-            answers.append(ids + [stop_id] * (n_tokens - len(ids)))
-        return torch.tensor(answers)
+        say = lambda text: " " + ", ".join(NEEDLE.findall(text))  # noqa: E731
+        return Reader(self.tokenizer, SEEN[decoder.distance.method], say, stop_id)(prompts, n_tokens)
 
 
 @pytest.fixture
 def words(run_folder, tmp_path):
-    return [
-        run_folder,
-        "--lengths=240",
-        "--tests=12",
-        "--answer_budget=24",
-        "--distance=string,rope,dca",
-        "-o",
-        tmp_path,
-    ]
+    sizes = ["--lengths=240", "--tests=12", "--answer_budget=24"]
+    return [run_folder, *sizes, "--distance=string,rope,dca", "-o", tmp_path]
 
 
 def test_methods_with_known_answers(words, run_folder, tmp_path, capsys, monkeypatch):
     tokenizer = open_model(run_folder).tokenizer
-    reader = Reader(monkeypatch, tokenizer)
+    reader = MethodReader(monkeypatch, tokenizer)
     status, out, _ = run(words, capsys)
     assert status == 0
     shown = {name: [p for _, method, prompts in reader.shown if method == name for p in prompts] for name in SEEN}
@@ -214,7 +189,7 @@ def test_methods_with_known_answers(words, run_folder, tmp_path, capsys, monkeyp
 
 
 def test_replaced_parameters_are_rows_of_their_own(words, tmp_path, capsys, monkeypatch, run_folder):
-    Reader(monkeypatch, open_model(run_folder).tokenizer)
+    MethodReader(monkeypatch, open_model(run_folder).tokenizer)
     own = ["string:released_scaling=true", "string:shift=30,window=8", "dca:train_len=40,chunk=20,window=10"]
     asked = [word for word in words if not str(word).startswith("--distance")]
     status, out, _ = run([*asked, f"--distance=rope,{','.join(own)},string"], capsys)
@@ -229,7 +204,7 @@ def test_replaced_parameters_are_rows_of_their_own(words, tmp_path, capsys, monk
 
 
 def test_a_second_call_keeps_seconds_and_comparisons(words, run_folder, tmp_path, capsys, monkeypatch):
-    Reader(monkeypatch, open_model(run_folder).tokenizer)
+    MethodReader(monkeypatch, open_model(run_folder).tokenizer)
     assert run(words, capsys)[0] == 0
     rows = rows_of(tmp_path)
     assert [(row["compared_as"], row["seconds"] > 0) for row in rows] == [

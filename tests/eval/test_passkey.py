@@ -109,13 +109,8 @@ def test_a_key_has_exactly_its_digits():
 
 
 def test_the_first_number_counts_and_no_other():
-    assert [first_number(text) for text in (" 123.", "it is 12, 123", "1234", "", "n1o 2")] == [
-        "123",
-        "12",
-        "1234",
-        None,
-        "1",
-    ]
+    numbers = {" 123.": "123", "it is 12, 123": "12", "1234": "1234", "": None, "n1o 2": "1"}
+    assert {text: first_number(text) for text in numbers} == numbers
 
 
 def test_limits_are_exact_and_what_comes_after_the_end_is_not_read(bytewise, tmp_path):
@@ -158,9 +153,5 @@ def test_the_ablation_of_dual_chunk_attention_runs(run_folder, tmp_path, capsys)
     dca = ["--position.distance.method=dca", "--position.distance.train_len=64"]
     for parts in ("intra", "intra_inter", "all"):
         assert run([*words, *dca, f"--position.distance.parts={parts}"], capsys)[0] == 0
-    methods = [row["method"] for row in rows_of(tmp_path)][::2]
-    assert methods == [
-        "rope+dca(train_len=64,parts=intra)",
-        "rope+dca(train_len=64,parts=intra_inter)",
-        "rope+dca(train_len=64)",
-    ]
+    methods = [row["method"].removeprefix("rope+dca(train_len=64") for row in rows_of(tmp_path)][::2]
+    assert methods == [",parts=intra)", ",parts=intra_inter)", ")"]

@@ -75,6 +75,32 @@ def test_a_hugging_face_folder_reads_files(hugging_face_folder, bpe, tmp_path, c
     assert row["texts"] == hashed.hexdigest()[:16]
 
 
+def test_whole_windows_are_those_of_the_released_script(hugging_face_folder, bpe, tmp_path, capsys):
+    texts = [" ".join(f"word {n * k % 97}." for n in range(9)) for k in (3, 5)]
+    (tmp_path / "books.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    words = [hugging_face_folder, f"--text={tmp_path / 'books.jsonl'}", "--protocol=whole-windows", "-o", tmp_path]
+    status, out, _ = run([*words, "--lengths=16,24", "--stride=7"], capsys)
+    assert status == 0, out
+    first, second = (bpe.encode(text).ids for text in texts)
+    ids = torch.tensor([*first, *second[1:]])  # one text, which begins once
+    decoder = open_model(hugging_face_folder).decoder
+    for row, context in zip(rows_of(tmp_path), (16, 24), strict=True):
+        begins = list(range(0, len(ids) - context, 7))[:-1]
+        assert len(begins) > 2
+        with torch.no_grad():
+            parts = [ids[begin : begin + context] for begin in begins]
+            means = [float(F.cross_entropy(decoder(part[None])[0, :-1].double(), part[1:])) for part in parts]
+        assert row["loss"] == pytest.approx(sum(means) / len(means), rel=1e-6)
+        assert (row["n"], row["protocol"], row["low"]) == (2, "whole-windows", None)
+    for option, fault in {
+        f"--lengths={len(ids) - 7}": f"--lengths={len(ids) - 7}: whole windows of it need {len(ids) + 1} tokens",
+        "--documents=2": "documents=2: all documents are joined; leave it out",
+    }.items():
+        status, _, err = run([*words, "--stride=7", option], capsys)
+        assert (status, err.count("\n")) == (2, 1)
+        assert fault in err
+
+
 def test_documents_of_just_the_least_tokens_are_taken(run_folder, prepared, tmp_path, capsys):
     lengths = sorted(len(ids) for ids in documents_of(prepared))
     for least in (28, 29, 51):

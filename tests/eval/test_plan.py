@@ -7,8 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from eval.engine.demand import demand_per_token
-from eval.engine.law import Point, fit_law
+from eval.engine.law import Point, demand_per_token, fit_law
 from eval.engine.lengths import LengthHistogram, natural_lengths
 from eval.plan import main
 from lab.config import load_experiment
@@ -72,12 +71,6 @@ def test_the_bound_of_the_rotary_base():
     assert abs(longest_context(smallest_base(4096)) - 4096) <= 1
     assert base_warning(10_000, 2048) is None
     assert base_warning(10_000, 4096).startswith("model.theta=10000: serves 1,995 tokens")
-
-
-def test_a_wrong_corpus_is_one_line(capsys):
-    assert main(["--corpus=none"]) == 2
-    error = capsys.readouterr().err
-    assert error == "--corpus=none: must be slimpajama or a folder of token shards; correct it\n"
 
 
 def finished_run(folder, window, tokens, asked=None, **summary):
@@ -186,7 +179,7 @@ def test_runs_without_demand_or_by_other_evidence_have_no_law_of_it(tmp_path, ca
 
 
 def test_the_demand_of_shards_is_that_of_every_segment(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr("eval.engine.demand.SEGMENTS", 1)  # so that what is read ends with the shards
+    monkeypatch.setattr("eval.engine.law.SEGMENTS", 1)  # so that what is read ends with the shards
     generator = np.random.default_rng(0)
     documents = [generator.integers(1, 4, n).tolist() for n in (40, 7, 25, 3, 60)]
     make_store(tmp_path / "shards", [documents])

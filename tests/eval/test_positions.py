@@ -16,17 +16,6 @@ MATRICES = {
 1 0 .
 2 1 0
 """,
-    "string --shift=3 --window=0 --length=9": """
-0 . . . . . . . .
-1 0 . . . . . . .
-2 1 0 . . . . . .
-0 2 1 0 . . . . .
-1 0 2 1 0 . . . .
-2 1 0 2 1 0 . . .
-3 2 1 0 2 1 0 . .
-4 3 2 1 0 2 1 0 .
-5 4 3 2 1 0 2 1 0
-""",
     "string --shift=3 --window=1 --length=6": """
 0 . . . . .
 1 0 . . . .
@@ -34,38 +23,6 @@ MATRICES = {
 1 2 1 0 . .
 2 1 2 1 0 .
 3 2 1 2 1 0
-""",
-    "dca --train_len=10 --chunk=6 --length=12": """
-0 . . . . . . . . . . .
-1 0 . . . . . . . . . .
-2 1 0 . . . . . . . . .
-3 2 1 0 . . . . . . . .
-4 3 2 1 0 . . . . . . .
-5 4 3 2 1 0 . . . . . .
-6 5 4 3 2 1 0 . . . . .
-7 6 5 4 3 2 1 0 . . . .
-8 7 6 5 4 3 2 1 0 . . .
-9 8 7 6 5 4 3 2 1 0 . .
-9 8 7 6 5 4 4 3 2 1 0 .
-9 8 7 6 5 4 5 4 3 2 1 0
-""",
-    "self_extend --group=2 --window=4 --length=9": """
-0 . . . . . . . .
-1 0 . . . . . . .
-2 1 0 . . . . . .
-3 2 1 0 . . . . .
-4 3 2 1 0 . . . .
-4 4 3 2 1 0 . . .
-5 5 4 3 2 1 0 . .
-5 5 4 4 3 2 1 0 .
-6 6 5 5 4 3 2 1 0
-""",
-    "rerope --window=2 --length=5": """
-0 . . . .
-1 0 . . .
-2 1 0 . .
-2 2 1 0 .
-2 2 2 1 0
 """,
     "leaky_rerope --window=4 --leak=2 --length=9": """
   0   .   .   .   .   .   .   .   .
@@ -104,10 +61,7 @@ FACTS = {  # words: method with what follows from others, length, largest, disti
         "string --shift=43008 --window=128 --released_scaling=false",
         ("131072 tokens", "88191", "88192", "88191 .. 128, 43007 .. 0"),
     ),
-    "dca --train_len=8 --length=9": (
-        "dca --train_len=8 --chunk=6 --window=2",
-        ("9 tokens", "7", "8", "7 .. 0"),
-    ),
+    "dca --train_len=8 --length=9": ("dca --train_len=8 --chunk=6 --window=2", ("9 tokens", "7", "8", "7 .. 0")),
     # s = 3, w = 1: the last query, r = 2, stands at 3 from its chunk's border and at c - 1 = 3 from all earlier ones
     "dca --train_len=4 --length=18": (
         "dca --train_len=4 --chunk=3 --window=1",

@@ -6,7 +6,6 @@ import shlex
 import shutil
 
 import pytest
-import torch
 
 import eval.engine.subject
 from eval.engine.answers import FinishedTests
@@ -18,6 +17,7 @@ from lab.model.huggingface import save_pretrained
 from lab.probe.needles import shortest
 from lab.train.checkpoints import Checkpoint
 from lab.train.folder import packed_counts
+from tests.eval.answering import Counted, silent
 from tests.opened import CONSUMED
 
 SMALL = {"--tests": "6", "--step": "64", "--max_length": "320", "--answer_budget": "24", "--batch": "2"}
@@ -90,29 +90,10 @@ def test_sequential_runs_fewer_tests_and_says_so(probe):
     assert lines(folder / CASES) == [c for c in lines(folder.parent / "all" / CASES) if c["test"] < curve[0]["tests"]]
 
 
-def silent(decoder, prompts, n_tokens, stop_id, **options):
-    """Answer nothing, without a model."""
-    return torch.full((len(prompts), n_tokens), stop_id)
-
-
 @pytest.fixture
 def quiet(monkeypatch):
     """Let tests that are of other things than answers go without a model."""
     monkeypatch.setattr(eval.engine.subject, "greedy", silent)
-
-
-class Counted:
-    """Counts the prompts that go through a model, and stops it after some."""
-
-    def __init__(self, monkeypatch, stop_after=None, by=KeyboardInterrupt, greedy=None):
-        self.prompts, self.stop_after, self.by, self.greedy = 0, stop_after, by, greedy or eval.engine.subject.greedy
-        monkeypatch.setattr(eval.engine.subject, "greedy", self)
-
-    def __call__(self, decoder, prompts, *rest, **options):
-        if self.stop_after is not None and self.prompts >= self.stop_after:
-            raise self.by
-        self.prompts += len(prompts)
-        return self.greedy(decoder, prompts, *rest, **options)
 
 
 @pytest.mark.parametrize("words", ["", "--sequential"], ids=["all", "sequential"])
@@ -221,7 +202,7 @@ def test_a_hugging_face_folder_answers_as_the_run_it_came_from(probe, exported, 
 def test_a_hugging_face_folder_is_probed_in_eighths_of_its_window(probe, exported, text_file, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert main([str(exported), f"--haystack={text_file}", "--tests=1", "--answer_budget=36"]) == 0
-    folder = next((tmp_path / "runs" / "probe-tiny-llama").glob("probe-*"))
+    folder = next((tmp_path / "results" / "probe-tiny-llama").glob("probe-*"))
     (row, summary) = lines(folder / "probes.jsonl")
     tokenizer = open_model(exported).tokenizer
     least = shortest(tokenizer, 36, digits=6, needles=4, seed=0)

@@ -13,7 +13,7 @@ from eval.engine.reference import least_contexts
 from lab.data.labels import path_of
 from lab.data.module import PackedData
 from lab.errors import ConfigError, DataError
-from lab.evidence.gain import Gain
+from lab.evidence.stored import Gain
 from lab.loading import open_model
 from tests.eval.commands import runner
 from tests.fits import CONFIG, UNPROBED, load, settings_of, train

@@ -147,14 +147,7 @@ LAYOUTS = {
     "chunk": Layout(IDS[-9:], IDS, ROPE, PLAIN, torch.float32, starts=(0,)),
     "decoding": Layout(IDS[-1:], IDS, ROPE, PLAIN, torch.float32, starts=(0,)),
     "anchored": Layout(IDS, IDS, ROPE, PLAIN, torch.float32, segments=ANCHORED, starts=(0, 500)),
-    "irregular": Layout(
-        IDS,
-        IDS,
-        ROPE,
-        PLAIN,
-        torch.float32,
-        mask=dense_mask(1100, 1100, IDS.device),
-    ),
+    "irregular": Layout(IDS, IDS, ROPE, PLAIN, torch.float32, mask=dense_mask(1100, 1100, IDS.device)),
 }
 HALF = torch.bfloat16
 SINGLE = torch.float32

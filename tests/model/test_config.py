@@ -33,9 +33,11 @@ def test_counts_by_hand():
         {"qkv": "norm"},
         {"attention_width": None},
         {"attention_width": 8, "n_kv_heads": 4},
+        {"norm": "post", "gate": True},
+        {"norm": "sandwich"},
         {"d_model": 12, "n_layers": 3, "n_heads": 6, "n_kv_heads": 1, "d_ff": 7, "attention_width": None},
     ],
-    ids=["both", "width", "norms", "biases", "narrow", "plain"],
+    ids=["both", "width", "norms", "biases", "narrow", "post_gate", "sandwich", "plain"],
 )
 def test_counted_parameters_are_those_of_the_model(changes, tied):
     cfg = dataclasses.replace(TINY, tie_embeddings=tied, **changes)

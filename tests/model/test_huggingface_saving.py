@@ -91,9 +91,7 @@ def save_sharded(ours, path, shard_bytes):
 
 
 @pytest.mark.parametrize(
-    ("shard_bytes", "dtype"),
-    [(10**9, torch.float64), (20_000, torch.bfloat16)],
-    ids=["whole", "shards"],
+    ("shard_bytes", "dtype"), [(10**9, torch.float64), (20_000, torch.bfloat16)], ids=["whole", "shards"]
 )
 def test_loading_what_was_saved_gives_the_same_bits(shard_bytes, dtype, tmp_path):
     ours = decoder("yarn").to(dtype)

@@ -3,13 +3,7 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from lab.probe.limits import (
-    crossing,
-    effective_lengths,
-    exact_limits,
-    monotone_shares,
-    sequential_design,
-)
+from lab.probe.limits import crossing, effective_lengths, exact_limits, monotone_shares, sequential_design
 
 
 @dataclass

@@ -13,27 +13,19 @@ from lab.probe.config import ProbeConfig
 from lab.probe.effective_distance import DistanceProbe, log_probs
 from lab.probe.limits import LengthResult, reach, share_limits
 from lab.probe.measuring import distance_record, found_by_distance, reach_record
+from tests.eval.answering import Reader
 from tests.probe.test_effective_length import STOP, Ranks
 from tests.probe.test_one_number import HAYSTACK
 
 WINDOW = 160
 
 
-class Sees:
+class Sees(Reader):
     """Reads whole numbers off the last tokens of a prompt, and finds every token of an answer as likely as 1 in 4."""
 
     def __init__(self, tokenizer, distance):
-        self.tokenizer, self.seen, self.calls, self.prompts = tokenizer, distance + 1, 0, 0
-
-    def generate(self, prompts, n_tokens):
-        self.calls += 1
-        self.prompts += len(prompts)
-        rows = []
-        for prompt in prompts[:, -self.seen :].tolist():
-            numbers = re.findall(r"(?<![0-9])[0-9]{3}(?=\.)", self.tokenizer.decode(prompt)) or ["000"]
-            ids = self.tokenizer.encode(f" {numbers[0]}.", add_special_tokens=False).ids
-            rows.append((ids + [STOP] * n_tokens)[:n_tokens])
-        return torch.tensor(rows)
+        say = lambda text: f" {(re.findall(r'(?<![0-9])[0-9]{3}(?=[.])', text) or ['000'])[0]}."  # noqa: E731
+        super().__init__(tokenizer, distance + 1, say, STOP)
 
     def losses(self, tokens, targets):
         return (targets >= 0) * math.log(4)

@@ -30,18 +30,27 @@ def test_a_file_is_read(tmp_path, bpe, name, content, text):
     assert load(tmp_path / name, bpe) == text
 
 
+def test_a_folder_and_a_pattern_are_all_their_files(tmp_path, bpe):
+    (tmp_path / "in").mkdir()
+    for name, text in {
+        "b.md": "two",
+        "a.py": "one",
+        "in/c.json": '{"text": "three"}',
+        "no.png": "-",
+        "no.txt": "",
+    }.items():
+        (tmp_path / name).write_text(text)
+    assert load(tmp_path, bpe) == "one\ntwo\nthree"
+    assert load(tmp_path / "*.[mp]*", bpe) == "one\ntwo"
+
+
 @pytest.mark.parametrize(
     ("name", "content", "reason"),
     [
         pytest.param("a.txt", b"", "holds no text; ", id="empty"),
         pytest.param("a.txt", b"\xff\xfe", "cannot be read (", id="not_utf8"),
         pytest.param("a.json", b"{", "cannot be read (", id="broken_json"),
-        pytest.param(
-            "a.jsonl",
-            b'{"text": "a"}\n{"text": 3}',
-            "row 2 holds no text in `text`; ",
-            id="jsonl_number",
-        ),
+        pytest.param("a.jsonl", b'{"text": "a"}\n{"text": 3}', "row 2 holds no text in `text`; ", id="jsonl_number"),
     ],
 )
 def test_a_file_that_cannot_be_used_is_one_line(tmp_path, bpe, name, content, reason):

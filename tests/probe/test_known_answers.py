@@ -4,33 +4,17 @@ import re
 
 import numpy as np
 import pytest
-import torch
 
 from lab.probe.config import ProbeConfig
 from lab.probe.effective_length import NeedleProbe
 from lab.probe.limits import effective_lengths
+from tests.eval.answering import Reader
 
 SEEN = 700  # tokens
 HAYSTACK = " ".join(f"bake{'.' if k % 7 == 6 else ''}" for k in range(4000))
 NEEDLE = re.compile(r"One of the magic numbers? is:? ([0-9]+)\.")
 BUDGET, STOP = 40, 1
 MODES = {"all": {}, "sequential": {"sequential": True}}
-
-
-class Copier:
-    """Sees the last tokens of a prompt and answers with the needles that are whole among them."""
-
-    def __init__(self, tokenizer, seen):
-        self.tokenizer, self.seen, self.ran = tokenizer, seen, 0
-
-    def generate(self, prompts, n_tokens, ended=None):
-        self.ran += len(prompts)
-        rows = []
-        for prompt in prompts[:, -self.seen :].tolist():
-            text = " " + ", ".join(NEEDLE.findall(self.tokenizer.decode(prompt))) + "."
-            ids = self.tokenizer.encode(text, add_special_tokens=False).ids[:n_tokens]
-            rows.append(ids + [STOP] * (n_tokens - len(ids)))
-        return torch.tensor(rows)
 
 
 def make_probe(bpe, protocol, **settings):
@@ -64,9 +48,10 @@ def true_share(probe, length, required):
 
 
 def assert_known_answer(probe, required):
-    model = Copier(probe.tokenizer, SEEN)
+    copy = lambda text: " " + ", ".join(NEEDLE.findall(text)) + "."  # noqa: E731
+    model = Reader(probe.tokenizer, SEEN, copy, STOP)
     results = list(probe.run(model))
-    assert model.ran == sum(result.tests for result in results)
+    assert model.prompts == sum(result.tests for result in results)
     shares = [true_share(probe, length, required) for length in probe.lengths]
     for result, share in zip(results, shares, strict=True):
         deviation = (share * (1 - share) / result.tests) ** 0.5
@@ -79,7 +64,7 @@ def assert_known_answer(probe, required):
     assert values["low"] <= true <= values["high"]
     crossed = np.interp(-0.8, [-share for share in shares], probe.lengths)
     assert values["smooth_low"] - 1 <= crossed <= values["smooth_high"] + 1
-    return model.ran / (probe.config.tests * len(results))
+    return model.prompts / (probe.config.tests * len(results))
 
 
 @pytest.mark.parametrize(("required", "step", "true"), [(2, 640, 1280), (4, 576, 576)])

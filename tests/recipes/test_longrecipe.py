@@ -168,8 +168,8 @@ WRONG = {
     "--analyse.by=pos": ["analyse.by=pos: needs tagger, "],
     "--base=/nowhere": ["base=/nowhere: no such folder; "],
     "--methods=[pose,pose]": ["methods=['pose', 'pose']: must name at least one method, each once; "],
-    "--replay.data.corpus.name=text --replay.data.corpus.path=.": [
-        "replay.data.corpus.name=text: not prepared in {shards}/text-"
+    "--replay.data.corpus.name=slimpajama": [
+        "replay.data.corpus.name=slimpajama: not prepared in {shards}/slimpajama-"
     ],
     "--folder=/dev/null/x": ["folder=/dev/null/x: cannot be written (Not a directory); name another folder"],
 }

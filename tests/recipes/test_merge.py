@@ -174,11 +174,7 @@ def test_a_mistake_on_the_command_line_is_one_line(words, rule, tmp_path, monkey
 
 
 OTHER = {  # changes of the second model, and the faults
-    "shapes": (
-        {"n_layers": 1, "d_ff": 20},
-        "model.n_layers: 1 in {b}, 3 in {a}",
-        "model.d_ff: 20 in {b}, 24 in {a}",
-    ),
+    "shapes": ({"n_layers": 1, "d_ff": 20}, "model.n_layers: 1 in {b}, 3 in {a}", "model.d_ff: 20 in {b}, 24 in {a}"),
     "heads": (
         {"n_heads": 2, "n_kv_heads": 1},
         "model.n_heads: 2 in {b}, 4 in {a}",

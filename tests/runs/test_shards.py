@@ -22,14 +22,7 @@ from lab.train.checkpoints import (
     read_state,
     read_weights_of,
 )
-from lab.train.shards import (
-    ShardWriter,
-    packed,
-    read_shards,
-    restore_tensors,
-    tensors_to_save,
-    write_shards,
-)
+from lab.train.shards import ShardWriter, packed, read_shards, restore_tensors, tensors_to_save, write_shards
 from tests.ranks import meet
 from tests.refusals import refused
 

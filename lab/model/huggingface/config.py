@@ -176,6 +176,9 @@ def hugging_face_settings(
         name = f"distance={distance.method}" if not distance.is_plain else f"distance.log_n={distance.log_n}"
         remedy = "save with plain distance and use apply() on the loaded model"
         raise ConfigError(f"{name}: not supported by a Hugging Face folder; {remedy}")
+    if cfg.norm != "pre" or cfg.gate:
+        name = f"model.norm={cfg.norm}" if cfg.norm != "pre" else "model.gate=true"
+        raise ConfigError(f"{name}: no family of transformers that the lab writes has it; evaluate the run folder")
     family = "mistral" if cfg.d_model % cfg.n_heads else "llama"
     family = next((name for name, qkv in QKV.items() if qkv == cfg.qkv), family)
     return {

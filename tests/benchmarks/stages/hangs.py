@@ -5,8 +5,6 @@ import sys
 import time
 from functools import partial
 
-from benchmarks.gpu.stage import run
-
 
 def hang(options):
     child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
@@ -14,5 +12,5 @@ def hang(options):
     time.sleep(600)
 
 
-if __name__ == "__main__":
-    run(lambda options: [("before", lambda: {"x": 1}), ("hang", partial(hang, options))])
+def cases(options):
+    return [("before", lambda: {"x": 1}), ("hang", partial(hang, options))]

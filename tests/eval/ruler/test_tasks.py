@@ -4,7 +4,9 @@ import hashlib
 import itertools
 import math
 import re
+import sys
 from collections import Counter
+from types import SimpleNamespace
 
 import pytest
 
@@ -13,6 +15,7 @@ from eval.ruler import aggregation
 from eval.ruler.needles import NEEDLE, ask, hide, trace
 from eval.ruler.sources import QUESTION, name_of, read_sources
 from eval.ruler.tasks import ALL
+from lab.errors import MissingPackage
 from tests.eval.ruler.conftest import case_of
 from tests.eval.ruler.oracle import coded, documents, listed, needles
 
@@ -139,6 +142,29 @@ def test_common_words_stand_30_times_and_others_3_times(merging, made_up, length
         assert [number for number, _ in answer] == [str(k) for k in range(1, 11)]
         assert {word for _, word in answer} == {word for word, count in shown.items() if count == often}
         assert not set(shown) & set(counts)
+
+
+def test_the_package_has_rulers_words():
+    pytest.importorskip("wonderwords")
+    words = read_sources(words="wonderwords")["words"]
+    assert len(words) == 8166  # the union of its three lists in the official generator, 3.0.1, by their SHA-256
+    assert name_of(words) == "393572555cfe9c15"
+
+
+def test_common_words_are_those_of_the_package(monkeypatch, merging):
+    known = [f"{a}-{b}" for a in ("ab", "ac", "ad") for b in range(100, 300)]
+    package = SimpleNamespace(RandomWord=lambda: SimpleNamespace(filter=lambda: [*known, "ab-100"]))
+    monkeypatch.setitem(sys.modules, "wonderwords", package)
+    sources = read_sources(words="wonderwords")
+    assert sources["words"] == tuple(known)
+    case = case_of(Writer(merging), sources, "cwe", 4096)
+    counts = Counter(re.findall(r"\d+\. (\S+)", case.prompt[case.prompt.rindex("Below is") :]))
+    assert set(counts) <= set(known)
+    assert sorted(set(counts.values())) == [3, 30]
+    assert sorted(word for word, count in counts.items() if count == 30) == sorted(case.answers)
+    monkeypatch.setitem(sys.modules, "wonderwords", None)
+    with pytest.raises(MissingPackage, match=r"--words=wonderwords.*\.\[ruler\]"):
+        read_sources(words="wonderwords")
 
 
 @pytest.mark.parametrize("length", [450, 700, 1000, 4096])

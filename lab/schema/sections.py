@@ -1,9 +1,8 @@
-"""The base of all config classes, and the YAML they are read from.
+"""The base of all config classes, and the faults that pydantic finds in what they are read from.
 
 A field carries its rule in its type, `Annotated[int, Ge(1)]`, and its meaning in the docstring below it. pydantic
 checks it, read from YAML or built in code. Every fault is one line, `dotted.field=value: rule; remedy`. The remedy is
-the nearest valid name or the meaning of the field. The YAML is version 1.2: off, yes and 60:60 are words, and 4e-4 and
-1_000 are numbers. Dates are words, too.
+the nearest valid name or the meaning of the field.
 """
 
 from __future__ import annotations
@@ -11,33 +10,26 @@ from __future__ import annotations
 import ast
 import difflib
 import inspect
-import io
 import itertools
 import json
-import os
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
-from dataclasses import MISSING, Field, fields
+from dataclasses import MISSING, Field, dataclass, fields
 from functools import cache
-from importlib.resources import files
 from operator import attrgetter
-from pathlib import Path
-from typing import Annotated, Any, ClassVar, TypeVar, get_args, get_type_hints
+from typing import Annotated, Any, ClassVar, TypeVar, Union, get_args, get_type_hints
 
 from annotated_types import Ge, Gt, Le
-from pydantic import AfterValidator, ConfigDict, TypeAdapter, ValidationError
+from pydantic import AfterValidator, ConfigDict, Discriminator, GetCoreSchemaHandler, TypeAdapter, ValidationError
 from pydantic_core import PydanticCustomError
-from ruamel.yaml import YAML
-from ruamel.yaml.constructor import SafeConstructor
-from ruamel.yaml.error import YAMLError
 
-from lab.errors import ConfigError, brief, first_line, nearest
+from lab.errors import LONGEST_NAME, LONGEST_PATH, ConfigError, brief, first_line, is_short, nearest
+from lab.schema.yaml import flatten
 
 T = TypeVar("T")
 
 MOST = 10**15  # of anything counted; a thousand times the tokens of the longest trainings
-LONGEST_NAME, LONGEST_PATH = 200, 4000  # bytes; file systems allow 255, of which temporary names take some, and 4095
 TAGS = ("name", "method", "by")  # keys that select a member of a tagged union
 UNKNOWN = ("unexpected_keyword_argument", "extra_forbidden")  # pydantic's errors of a key that is no setting
 WORDS = {  # of pydantic's messages, in ours
@@ -55,13 +47,6 @@ WORDS = {  # of pydantic's messages, in ours
     "a valid array": "a list",
     "an object": "a section",
 }
-
-
-def is_short(path: object) -> bool:
-    """Return whether file systems can hold a path, and a line can show it."""
-    text = str(path).encode("utf-8", "replace")
-    fits = len(text) <= LONGEST_PATH and max(map(len, text.split(b"/"))) <= LONGEST_NAME
-    return fits and str(path).isprintable()
 
 
 def path_text(text: str) -> str:
@@ -89,6 +74,8 @@ adapter: Any = cache(TypeAdapter)  # of a config class; building one takes longe
 class Section:
     """Base of the config dataclasses: no unknown keys, no coerced types, ranges and cross-field rules checked."""
 
+    plugin: ClassVar[str] = ""
+    """SHA-256 of the source of the plugin that defines the class; empty for the lab's own."""
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 
     def __post_init__(self) -> None:
@@ -108,6 +95,24 @@ class Section:
     def fault(self, field: str, rule: str) -> str:
         """Write the fault of a field, which may be dotted."""
         return f"{field}={brief(attrgetter(field)(self))}: {rule}"
+
+
+@dataclass(frozen=True, eq=False)
+class OneOf:
+    """The annotation of a section whose class `tag` selects from a table, to which plugins add classes of `base`."""
+
+    base: type[Section]
+    table: dict[str, Any]
+    tag: str = "method"
+    every: ClassVar[list[OneOf]] = []
+
+    def __post_init__(self) -> None:
+        self.every.append(self)
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> Any:
+        """Have pydantic read the classes that the table holds now."""
+        members: Any = Union[tuple(self.table.values())]  # noqa: UP007
+        return handler.generate_schema(Annotated[members, Discriminator(self.tag)])
 
 
 def validated(root: type[T], values: Mapping[str, Any], instance: T | None = None) -> T:
@@ -184,7 +189,9 @@ def members_of(hint: Any) -> dict[Any, Any]:
     """Return the config classes that a field's type admits, by tag: one for a section, several for a tagged union."""
     if isinstance(hint, type) and issubclass(hint, Section):
         return {next((getattr(hint, tag) for tag in TAGS if hasattr(hint, tag)), None): hint}
-    return {tag: found for part in get_args(hint) for tag, found in members_of(part).items()}
+    parts = get_args(hint)
+    tables = [part.table for part in parts if isinstance(part, OneOf)]
+    return dict(tables[0]) if tables else {tag: one for part in parts for tag, one in members_of(part).items()}
 
 
 def settings_in(root: Any, prefix: str = "") -> Iterator[tuple[str, Field[Any], Any, Any]]:
@@ -219,82 +226,3 @@ def docs_of(section: Any) -> dict[str, str]:
             if isinstance(field, ast.AnnAssign) and isinstance(after, ast.Expr):
                 docs[ast.unparse(field.target)] = inspect.cleandoc(str(getattr(after.value, "value", "")))
     return docs
-
-
-class Constructor(SafeConstructor):
-    """Builds plain values, text for dates, and a whole number where one with an exponent has no fraction, as 1e4."""
-
-    def _number(self, node: Any) -> float:
-        value: float = self.construct_yaml_float(node)
-        return int(value) if "e" in node.value.lower() and value % 1 == 0 and abs(value) < 2**53 else value
-
-
-Constructor.add_constructor("tag:yaml.org,2002:timestamp", SafeConstructor.construct_yaml_str)
-Constructor.add_constructor("tag:yaml.org,2002:float", Constructor._number)
-
-
-def parse_yaml(text: str, name: str) -> Any:
-    """Parse YAML; an error names its line.
-
-    Raises: ConfigError.
-    Example:
-        >>> parse_yaml("{lr: 4e-4, name: 2001-01-01, tokens: 1_000}", "a.yaml")
-        {'lr': 0.0004, 'name': '2001-01-01', 'tokens': 1000}
-    """
-    yaml = YAML(typ="safe", pure=True)
-    yaml.Constructor = Constructor
-    try:
-        return yaml.load(text)
-    except (YAMLError, ValueError, OverflowError, RecursionError) as error:
-        mark, problem = getattr(error, "problem_mark", None), getattr(error, "problem", None)
-        line = f" line {mark.line + 1}:" if mark else ""
-        raise ConfigError(f"{name}:{line} not YAML ({problem or first_line(error)}); correct the line") from error
-
-
-def format_yaml(values: dict[str, Any]) -> str:
-    """Write settings as YAML that `parse_yaml` and readers of YAML 1.1 read back to the same."""
-    yaml, out = YAML(typ="safe", pure=True), io.StringIO()
-    yaml.version = (1, 1)  # quotes words such as off, and writes 1.0e-05
-    yaml.default_flow_style = False
-    yaml.sort_base_mapping_type_on_output = False  # type: ignore[assignment]
-    yaml.dump(values, out)
-    return out.getvalue().removeprefix("%YAML 1.1\n---\n")
-
-
-def read_yaml(path: Path) -> dict[str, Any]:
-    """Read a YAML file of sections, or a config of the lab by its name.
-
-    Raises: ConfigError for a missing file or one that is not a mapping.
-    """
-    packed = Path(f"{files('lab') / 'configs' / str(path)}.yaml")
-    path = packed if os.path.isfile(packed) and not os.path.exists(path) else path
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, ValueError) as error:  # not UTF-8, or a name with a NUL
-        reason = getattr(error, "strerror", None) or error
-        names = [entry.name for entry in (files("lab") / "configs").iterdir()]
-        remedy = nearest(f"{path.stem}.yaml", names, "use a YAML config, as one of configs/")
-        raise ConfigError(f"{path}: cannot be read ({reason}); {remedy}") from error
-    values = parse_yaml(text, str(path))
-    if not isinstance(values, dict):
-        raise ConfigError(f"{path}: must hold sections (model:, data:, train:, ...); see configs/")
-    return values
-
-
-def flatten(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Turn nested sections into dotted keys.
-
-    Example:
-        >>> flatten({"optim": {"lr": 1.0}, "skip": None})
-        {'optim.lr': 1.0, 'skip': None}
-    """
-    out: dict[str, Any] = {}
-    for key, value in values.items():
-        out |= flatten(value, f"{prefix}{key}.") if isinstance(value, dict) and value else {prefix + key: value}
-    return out
-
-
-def part(values: dict[str, Any], key: str) -> dict[str, Any]:
-    """Return a section, empty where it is missing or null."""
-    found = values.get(key)
-    return found if isinstance(found, dict) else {}

@@ -1,0 +1,94 @@
+"""YAML 1.2 in and out: off, yes and 60:60 are words, 4e-4 and 1_000 are numbers, and dates are words, too."""
+
+from __future__ import annotations
+
+import io
+import os
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from ruamel.yaml import YAML
+from ruamel.yaml.constructor import SafeConstructor
+from ruamel.yaml.error import YAMLError
+
+from lab.errors import ConfigError, first_line, nearest
+
+
+class Constructor(SafeConstructor):
+    """Builds plain values, text for dates, and a whole number where one with an exponent has no fraction, as 1e4."""
+
+    def _number(self, node: Any) -> float:
+        value: float = self.construct_yaml_float(node)
+        return int(value) if "e" in node.value.lower() and value % 1 == 0 and abs(value) < 2**53 else value
+
+
+Constructor.add_constructor("tag:yaml.org,2002:timestamp", SafeConstructor.construct_yaml_str)
+Constructor.add_constructor("tag:yaml.org,2002:float", Constructor._number)
+
+
+def parse_yaml(text: str, name: str) -> Any:
+    """Parse YAML; an error names its line.
+
+    Raises: ConfigError.
+    Example:
+        >>> parse_yaml("{lr: 4e-4, name: 2001-01-01, tokens: 1_000}", "a.yaml")
+        {'lr': 0.0004, 'name': '2001-01-01', 'tokens': 1000}
+    """
+    yaml = YAML(typ="safe", pure=True)
+    yaml.Constructor = Constructor
+    try:
+        return yaml.load(text)
+    except (YAMLError, ValueError, OverflowError, RecursionError) as error:
+        mark, problem = getattr(error, "problem_mark", None), getattr(error, "problem", None)
+        line = f" line {mark.line + 1}:" if mark else ""
+        raise ConfigError(f"{name}:{line} not YAML ({problem or first_line(error)}); correct the line") from error
+
+
+def format_yaml(values: dict[str, Any]) -> str:
+    """Write settings as YAML that `parse_yaml` and readers of YAML 1.1 read back to the same."""
+    yaml, out = YAML(typ="safe", pure=True), io.StringIO()
+    yaml.version = (1, 1)  # quotes words such as off, and writes 1.0e-05
+    yaml.default_flow_style = False
+    yaml.sort_base_mapping_type_on_output = False  # type: ignore[assignment]
+    yaml.dump(values, out)
+    return out.getvalue().removeprefix("%YAML 1.1\n---\n")
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """Read a YAML file of sections, or a config of the lab by its name.
+
+    Raises: ConfigError for a missing file or one that is not a mapping.
+    """
+    packed = Path(f"{files('lab') / 'configs' / str(path)}.yaml")
+    path = packed if os.path.isfile(packed) and not os.path.exists(path) else path
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:  # not UTF-8, or a name with a NUL
+        reason = getattr(error, "strerror", None) or error
+        names = [entry.name for entry in (files("lab") / "configs").iterdir()]
+        remedy = nearest(f"{path.stem}.yaml", names, "use a YAML config, as one of configs/")
+        raise ConfigError(f"{path}: cannot be read ({reason}); {remedy}") from error
+    values = parse_yaml(text, str(path))
+    if not isinstance(values, dict):
+        raise ConfigError(f"{path}: must hold sections (model:, data:, train:, ...); see configs/")
+    return values
+
+
+def flatten(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Turn nested sections into dotted keys.
+
+    Example:
+        >>> flatten({"optim": {"lr": 1.0}, "skip": None})
+        {'optim.lr': 1.0, 'skip': None}
+    """
+    out: dict[str, Any] = {}
+    for key, value in values.items():
+        out |= flatten(value, f"{prefix}{key}.") if isinstance(value, dict) and value else {prefix + key: value}
+    return out
+
+
+def part(values: dict[str, Any], key: str) -> dict[str, Any]:
+    """Return a section, empty where it is missing or null."""
+    found = values.get(key)
+    return found if isinstance(found, dict) else {}

@@ -1,0 +1,175 @@
+"""The checks of `lab.testing`, one for each kind of method."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import partial
+from itertools import islice
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lab.data.config import OwnCorpus
+from lab.evidence.base import IGNORE, Evidence
+from lab.model.attention.attend import attend
+from lab.positions import Distance, FrequencyMethod, frequencies
+from lab.schema import validated
+from lab.skip.base import Skip
+
+N_TOKENS = 90  # of a text
+STARTS = (0, 1, 13)  # positions of its first token
+HEAD_DIM, THETA = 8, 100.0
+SIZES = ((4, 10_000.0), (64, 10_000.0), (128, 500_000.0), (32, 100.0))  # head_dim and rotary base
+MAP_TOL = 1e-12  # float64 differences of positions below 10^3
+OUT_TOL = 1e-11  # float64 sums of N_TOKENS terms of order one
+SEEDS = range(20)
+MOST_TEXTS = 1000
+
+
+def check_distance_method(method: type[Distance], **parameters: Any) -> None:
+    """Check a distance method's map, its bands, attention by them and decoding, for texts of N_TOKENS.
+
+    Attention is compared with a dense float64 reference built from `rel_pos` pair by pair, outputs and gradients.
+
+    Raises: AssertionError; ConfigError for parameters that the method refuses.
+    """
+    built = validated(method, parameters)
+    ids = torch.arange(N_TOKENS)
+    for q_pos, k_pos in ((ids[:0], ids), (ids, ids[:0]), (ids[:1], ids[:1])):
+        found = built.rel_pos(q_pos, k_pos)
+        shape = (len(q_pos), len(k_pos))
+        assert (found.dtype, found.shape) == (torch.float64, shape), f"rel_pos must be float64 of shape {shape}"
+    for start in STARTS:
+        check_bands(built, ids + start)
+    check_attention(built, ids)
+
+
+def check_bands(built: Distance, ids: Tensor) -> None:
+    """Check that each causal pair is in one band, or hidden, and that the band's maps give its relative position."""
+    rel_pos = built.rel_pos(ids, ids)
+    m, n = ids[:, None], ids[None, :]
+    shown = n <= m
+    if (hidden := built.shows(m, n)) is not None:
+        shown = shown & hidden
+    assert rel_pos[shown].isfinite().all(), "rel_pos must be finite where a query sees a key"
+    times = torch.zeros_like(rel_pos, dtype=torch.int64)
+    for number, band in enumerate(built.bands):
+        inside = (n <= m) & band.region.contains(m, n)
+        times += inside
+        found = (band.q_map(m) - band.k_map(n)).double()
+        wrong = inside & ~((found - rel_pos).abs() <= MAP_TOL)
+        assert not wrong.any(), f"band {number} differs from rel_pos at query and key {wrong.nonzero()[0].tolist()}"
+    several = (times != shown.long()).nonzero()
+    assert len(several) == 0, f"query and key {several[0].tolist()} must lie in one band, and lie in {times.max()}"
+
+
+def check_attention(built: Distance, ids: Tensor) -> None:
+    """Compare attention by bands, of all queries and of the last one alone, with the dense reference."""
+    generator = torch.Generator().manual_seed(0)
+    shape = (1, 2, len(ids), HEAD_DIM)
+    leaves = [torch.randn(shape, generator=generator).double().requires_grad_() for _ in range(3)]
+    q, k, v = leaves
+    rope = frequencies("rope", head_dim=HEAD_DIM, theta=THETA)
+    run = partial(attend, frequencies=rope, distance=built, backend="sdpa")
+    out, truth = run(q, k, v), dense(q, k, v, built, ids, rope.inv_freq)
+    weight = torch.randn(out.shape, generator=generator).double()
+    grads, true_grads = (torch.autograd.grad((one * weight).sum(), leaves) for one in (out, truth))
+    last = run(q[:, :, -1:], k, v)
+    for what, one, other in (
+        ("attention", out, truth),
+        ("decoding", last, truth[:, :, -1:]),
+        *(("a gradient", one, other) for one, other in zip(grads, true_grads, strict=True)),
+    ):
+        error = float((one - other).detach().abs().max())
+        assert error <= OUT_TOL, f"{what} differs from the dense reference by {error:.1e}"
+
+
+def dense(q: Tensor, k: Tensor, v: Tensor, built: Distance, ids: Tensor, inv_freq: Tensor) -> Tensor:
+    """Attend pair by pair: the logit of a pair is Re(q conj(k) exp(i rel_pos inv_freq)), times the method's factor."""
+    (zq, zk) = (torch.complex(*x.chunk(2, dim=-1)) for x in (q, k))
+    m, n = ids[:, None], ids[None, :]
+    seen = n <= m
+    if (hidden := built.shows(m, n)) is not None:
+        seen = seen & hidden
+    rel_pos = torch.where(seen, built.rel_pos(ids, ids), 0.0)
+    turns = torch.polar(torch.ones(1, dtype=torch.float64), rel_pos[..., None] * inv_freq)
+    logits = torch.einsum("bnqh,bnkh,qkh->bnqk", zq, zk.conj(), turns).real / math.sqrt(q.shape[-1])
+    logits = logits * built.logit_factor(ids)[:, None]
+    return torch.softmax(logits.masked_fill(~seen, -math.inf), dim=-1) @ v
+
+
+def check_frequency_method(method: type[FrequencyMethod], **parameters: Any) -> None:
+    """Check the inverse frequencies at several sizes of heads, and the factor on the logits.
+
+    Raises: AssertionError; ConfigError for parameters that the method refuses.
+    """
+    built = validated(method, parameters)
+    for head_dim, theta in SIZES:
+        found = built.inv_freq(head_dim, built.base(theta))
+        shape = (head_dim // 2,)
+        assert (found.dtype, found.shape) == (torch.float64, shape), f"inv_freq must be float64 of shape {shape}"
+        assert (found.isfinite() & (found > 0)).all(), f"inv_freq must be finite and > 0: {found.tolist()}"
+        assert (found.diff() < 0).all(), f"inv_freq must fall from pair to pair: {found.tolist()}"
+    for q_pos in (torch.arange(0), torch.tensor([5]), torch.tensor([[0, 1], [4, 100_000]])):
+        factor = built.logit_factor(q_pos, 0)
+        assert (factor.dtype, factor.shape) == (torch.float64, q_pos.shape), "logit_factor must be float64 like q_pos"
+        assert built.scales_logits or (factor == 1).all(), "logit_factor must be 1, or scales_logits must be True"
+
+
+def check_skip_method(method: type[Skip], **parameters: Any) -> None:
+    """Check that ids rise within the target window, and that the generator alone decides them.
+
+    Raises: AssertionError; ConfigError for parameters that the method refuses.
+    """
+    built = validated(method, parameters)
+    for seed in SEEDS:
+        n_tokens = 1 + seed * (built.target_len - 1) // (len(SEEDS) - 1)
+        sentences = np.full(n_tokens, 1, dtype=np.int64) if built.needs_sentences else None
+        first, again = (built.position_ids(n_tokens, sentences, np.random.default_rng(seed)) for _ in range(2))
+        assert first.dtype == np.int64, "ids must be int64"
+        assert first.shape == (n_tokens,), f"ids must have the shape ({n_tokens},)"
+        assert (np.diff(first) >= 1).all(), f"ids must rise: {first.tolist()}"
+        inside = (first >= 0) & (first < built.target_len)
+        assert inside.all(), f"ids must lie in 0 .. target_len - 1: {first.tolist()}"
+        assert (first == again).all(), "equal generators must draw equal ids"
+
+
+def check_evidence_method(method: type[Evidence], **parameters: Any) -> None:
+    """Check that evidence lies in the target's own run, and that a run's evidence does not depend on its pack.
+
+    Raises: AssertionError; ConfigError for parameters that the method refuses.
+    """
+    built = validated(method, parameters)
+    for seed in SEEDS:
+        generator = np.random.default_rng(seed)
+        lengths = generator.integers(1, 40, size=4).tolist()
+        padded = sum(lengths) + 5
+        tokens = generator.integers(0, 4, size=padded)
+        targets = np.append(tokens[1:], 0)
+        targets[np.cumsum(lengths) - 1] = IGNORE
+        found = built.distances(tokens, targets, lengths)
+        assert found.dtype == np.int64, "distances must be int64"
+        assert found.shape == (padded,), f"distances must have the shape ({padded},)"
+        assert (found[sum(lengths) :] == 0).all(), "padding must have no evidence"
+        for end, length in zip(np.cumsum(lengths), lengths, strict=True):
+            run = slice(end - length, end)
+            own = found[run]
+            most = np.arange(1, length + 1)
+            assert ((own >= 0) & (own <= most)).all(), f"evidence must lie in the run: {own.tolist()}"
+            alone = built.distances(tokens[run], targets[run], [length])
+            assert (own == alone).all(), "evidence must not depend on the other runs of a pack"
+
+
+def check_corpus(corpus: type[OwnCorpus], **parameters: Any) -> None:
+    """Check that a corpus yields text, the same on every call; of a large one, the first documents.
+
+    Raises: AssertionError; ConfigError for parameters that the corpus refuses.
+    """
+    read: Callable[[], list[str]] = lambda: list(islice(validated(corpus, parameters).documents(), MOST_TEXTS))  # noqa: E731
+    texts = read()
+    assert texts, "a corpus must have documents"
+    assert all(isinstance(text, str) for text in texts), "documents must be text"
+    assert texts == read(), "documents must be the same on every call"

@@ -1,0 +1,77 @@
+"""What the commands at full size measure: words that a row's command lines have, and words that they have not."""
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from eval.papers import running
+from eval.papers.running import measured_rows
+from eval.papers.table import names, needs, read_table
+
+PLANS = [  # table, pattern of rows, command, words in it, words not in it
+    ("dca/table1", "", "perplexity", "--protocol=whole-windows", "--documents"),
+    ("dca/table1", "7B", "perplexity", "--stride=256", "--stride=2048"),
+    ("dca/table1", "70B", "perplexity", "--stride=2048", ""),
+    ("dca/table2", "7B", "perplexity --lengths=4096,32768,65536,98304", "--stride=256", ""),
+    ("dca/table2", "70B", "perplexity --lengths=4096,32768,65536,98304", "--stride=2048", ""),
+    ("dca/table2", "", "perplexity --lengths=131072", "--protocol=whole-windows --stride=65536", ""),
+    ("dca/table2", "", "perplexity --lengths=163840", "--protocol=whole-windows --stride=81920", ""),
+    ("dca/table2", "", "perplexity --lengths=196608", "--protocol=whole-windows --stride=98304", ""),
+    ("string/table2", "", "ruler", "--words=wonderwords", ""),
+    ("string/table2", "Qwen2 (72B)", "ruler", "method=yarn train_len=32768", ""),
+    ("string/table2", "Qwen2 (72B) + STRING", "ruler", "factor=2. method=string", ""),
+    ("string/table2", "100K", "ruler", "--lengths=102400 shift=34133", ""),
+    ("longrecipe/table1", "80k:", "ruler", "--lengths=80000", ""),
+    ("longrecipe/table1", " 128k:", "ruler", "--lengths=128000", ""),
+    ("longrecipe/table1", "Qwen2-7B 80k:", "ruler", "niah_multivalue cwe qa_2", "vt"),
+    ("longrecipe/table1", "Llama3-8B-I 80k:", "ruler", "--words=wonderwords", "--tasks"),
+    ("longrecipe/table1", "Qwen2-72B", "ruler", "method=yarn factor=4 train_len=32768", ""),
+    ("longrecipe/figure2", "", "ruler", "--lengths=80000 --words=wonderwords", ""),
+    ("anchor/table6", "", "ruler", "8192,4000 --words=wonderwords", "4096"),
+    ("anchor/table11", "", "ruler", "--words=wonderwords", ""),
+]
+
+
+@pytest.fixture
+def lines(tmp_path, monkeypatch):
+    """List the command lines of a table's rows, by row, at full size."""
+    monkeypatch.chdir(Path(__file__).resolve().parents[3])
+    monkeypatch.setattr(running, "plan", lambda *_: [])
+    monkeypatch.setattr(running, "models", lambda *_: [{"model": "runs/absent"}] if "run" in _[2] else [{}])
+
+    def found(name):
+        rows = measured_rows(read_table(name), tmp_path)
+        return {one.row: [shlex.join(words[:-2]) for words in one.commands] for one in rows}
+
+    return found
+
+
+@pytest.mark.parametrize(("name", "rows", "command", "inside", "outside"), PLANS)
+def test_what_a_row_asks_for(name, rows, command, inside, outside, lines):
+    measure, *needed = command.split()
+    chosen = [
+        line
+        for row, each in lines(name).items()
+        for line in each
+        if rows in row and f"eval.{measure} " in line and all(word in line for word in needed)
+    ]
+    assert chosen
+    for line in chosen:
+        assert [word for word in inside.split() if word not in line] == [], line
+        assert [word for word in outside.split() if word in line] == [], line
+
+
+def test_no_table_reads_ruler_at_lengths_of_no_model(lines):
+    """The anchor paper's 4K is 4,000 tokens, and LongRecipe's 80k and 128k are 80,000 and 128,000."""
+    each = {(name, line) for name in names() for row in lines(name).values() for line in row if "eval.ruler" in line}
+    lengths = {(name, length) for name, line in each for length in re.search(r"--lengths=(\S+)", line)[1].split(",")}
+    assert "81920" not in {length for _, length in lengths}
+    assert {name for name, length in lengths if length == "4096"} == {"anchor/table11"}
+
+
+def test_qwen2_is_extended_with_the_base_of_table_4():
+    trained = {name: need.train for name, need in needs().items() if "qwen2" in name and need.train}
+    assert trained
+    assert all("--common.model.theta=1.35e+7" in command for command in trained.values())

@@ -1,0 +1,67 @@
+"""Norms before, after or around attention and feed-forward, and the gate, against the equations in float64."""
+
+import dataclasses
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from lab.errors import ConfigError
+from lab.model.huggingface import save_pretrained
+from tests.model.by_definition import TINY, attention_by_distance, drawn, tiny
+
+TOL = 1e-10  # float64, three layers of sums of some dozens of terms
+SPEEDS = [50.0 ** (-2 * j / 8) for j in range(4)]  # of heads 8 wide at TINY's theta
+FORMS = [(norm, gate) for norm in ("pre", "post", "sandwich") for gate in (False, True)]
+
+
+def normed(x, weights, name):
+    """Divide by the root mean square; nothing where the block has no such norm."""
+    weight = weights.get(f"{name}.weight")
+    return x if weight is None else x / (x.pow(2).mean(-1, keepdim=True) + TINY.norm_eps).sqrt() * weight
+
+
+def block(x, own):
+    """Compute one block for rows (T, D) of one text, from its weights by name."""
+    y = normed(x, own, "attention_norm")
+    q, k, v = (
+        F.linear(y, own[f"attention.{n}.weight"], own[f"attention.{n}.bias"]).view(len(x), -1, 8).transpose(0, 1)[None]
+        for n in "qkv"
+    )
+    out = attention_by_distance(q, k, v, SPEEDS, lambda b, m, n: m - n, lambda b, m, n: n <= m)[0]
+    out = out.transpose(0, 1).flatten(1)
+    if "attention.gate.weight" in own:
+        out = out / (1 + torch.exp(-y @ own["attention.gate.weight"].T))
+    x = x + normed(out @ own["attention.out.weight"].T, own, "attention_out_norm")
+    y = normed(x, own, "feed_forward_norm")
+    gate, up, down = (own[f"feed_forward.{name}.weight"].T for name in ("gate", "up", "out"))
+    inner = y @ gate
+    return x + normed((inner / (1 + torch.exp(-inner)) * (y @ up)) @ down, own, "feed_forward_out_norm")
+
+
+@pytest.mark.parametrize(("norm", "gate"), FORMS)
+def test_logits_by_definition_whole_packed_and_decoded(norm, gate):
+    decoder = tiny(dataclasses.replace(TINY, norm=norm, gate=gate))
+    state = decoder.state_dict()
+    tokens = drawn(11)
+    x = state["embedding.weight"][tokens[0]]
+    for layer in range(TINY.n_layers):
+        own = {
+            name.removeprefix(f"blocks.{layer}."): w for name, w in state.items() if name.startswith(f"blocks.{layer}.")
+        }
+        x = block(x, own)
+    expected = normed(x, {"norm.weight": state["norm.weight"]}, "norm") @ state["head.weight"].T
+    with torch.no_grad():
+        torch.testing.assert_close(decoder(tokens)[0], expected, rtol=0, atol=TOL)
+        cache = decoder.new_cache(1, 11)
+        parts = [decoder(tokens[:, a:b], cache=cache)[0] for a, b in ((0, 6), (6, 7), (7, 11))]
+        torch.testing.assert_close(torch.cat(parts), expected, rtol=0, atol=TOL)
+        last = decoder(tokens, last_only=True)
+        torch.testing.assert_close(last[0, -1], expected[-1], rtol=0, atol=TOL)
+
+
+@pytest.mark.parametrize(("changes", "field"), [({"norm": "post"}, "norm=post"), ({"gate": True}, "gate=true")])
+def test_what_no_family_has_is_not_saved(changes, field, tmp_path):
+    with pytest.raises(ConfigError, match=f"model.{field}: no family"):
+        save_pretrained(tiny(dataclasses.replace(TINY, qkv="plain", attention_width=24, **changes)), tmp_path / "out")
+    assert not (tmp_path / "out").exists()

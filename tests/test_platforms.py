@@ -1,0 +1,50 @@
+"""Linux and macOS work, without what only Linux has; any other system is refused in one line."""
+
+import subprocess
+import sys
+
+from tests.fits import UNPROBED, command, records
+from tests.forked import ROOT
+from tests.launching import patched
+
+WINDOWS = (
+    "import sys; sys.platform = 'win32'; import runpy; runpy.run_module({!r}, run_name='__main__', alter_sys=True)"
+)
+MACOS = """
+import io, os, sys, sysconfig, urllib.request
+sysconfig.get_config_vars()  # this and urllib read parts of the interpreter that Linux's lacks
+sys.platform = "darwin"
+for name in ("sched_getaffinity", "posix_fadvise", "posix_fallocate", "O_DIRECT", "memfd_create", "preadv"):
+    delattr(os, name)
+def without_proc(own):
+    def call(path, *given, **named):
+        if str(path).startswith("/proc/"):
+            raise FileNotFoundError(2, "No such file or directory", str(path))
+        return own(path, *given, **named)
+    return call
+io.open, os.stat, os.open = map(without_proc, (io.open, os.stat, os.open))
+"""
+
+
+def ran(words):
+    return subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
+
+
+def test_windows_is_refused_before_anything_else():
+    for module in ("lab.fit", "lab.sweep", "lab.cli", "eval.distance"):
+        done = ran([sys.executable, "-c", WINDOWS.format(module)])
+        line = "Windows: is not supported; use WSL, Linux or macOS\n"
+        assert (done.returncode, done.stdout, done.stderr) == (2, "", line)
+
+
+def test_a_run_needs_nothing_that_only_linux_has(tmp_path):
+    short = (
+        *UNPROBED,
+        "--optim.warmup_steps=1",
+        "--train.tokens=2048",
+        "--track.every_steps=1",
+        "--train.accelerator=auto",
+    )
+    done = ran(patched(command(tmp_path, "mac", *short), MACOS))
+    assert (done.returncode, "Traceback" in done.stderr) == (0, False), done.stderr[-3000:]
+    assert [record["step"] for record in records(tmp_path / "runs" / "mac")] == [1, 2]

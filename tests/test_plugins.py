@@ -1,0 +1,167 @@
+"""Plugins: what a file adds, what is refused, and what a run keeps and who may execute it."""
+
+import pickle
+import re
+import subprocess
+import sys
+
+import pytest
+
+from lab.config import load_experiment
+from lab.data.corpora import open_corpus
+from lab.errors import ConfigError
+from lab.positions import FREQUENCY_METHODS, frequencies, pi
+from lab.schema import OneOf, adapter, load_plugin, plugins
+from tests.fits import CONFIG, UNPROBED, fit, load
+from tests.forked import ROOT, python
+from tests.test_contributing import METHOD
+
+[CORPUS] = re.findall(r"```python\n(\"\"\".*?)```", (ROOT / "docs" / "plugins.md").read_text(), re.S)
+PARAMETERS = ("--position.frequency.method=partial_pi", "--position.frequency.factor=4")
+SETTINGS = (*PARAMETERS, "--position.frequency.train_len=12")
+SHORT = (*UNPROBED, "--train.tokens=6144", "--train.checkpoint_every_tokens=2048")
+
+
+@pytest.fixture(autouse=True)
+def restored():
+    """Take everything that a test loads out of the tables again."""
+    tables = [(kind.table, dict(kind.table)) for kind in OneOf.every]
+    yield
+    for table, before in tables:
+        table.clear()
+        table.update(before)
+    plugins.LOADED.clear()
+    adapter.cache_clear()
+
+
+@pytest.fixture
+def method(tmp_path):
+    """Write the method of CONTRIBUTING.md to a file of its own."""
+    path = tmp_path / "partial.py"
+    path.write_text(METHOD)
+    return path
+
+
+@pytest.fixture
+def corpus(tmp_path):
+    """Write a corpus to a file."""
+    path = tmp_path / "numbers.py"
+    path.write_text(CORPUS)
+    return path
+
+
+def test_a_method_joins_the_settings_the_tables_and_the_messages(method):
+    before = load()
+    words = (f"--plugins=[{method}]", *SETTINGS)
+    found = load(*words)
+    assert found.position.frequency.method == "partial_pi"
+    assert found.plugins == (str(method),)
+    # pairs of 1 and 0.1 radians turn once in 6.3 and 62.8 tokens; the second never within 12
+    assert frequencies("partial_pi", head_dim=4, theta=100.0, factor=4.0, train_len=12).inv_freq.tolist() == [1, 0.025]
+    for word, line in (
+        ("--position.frequency.factor=0.5", r"position.frequency.factor=0.5: must be >= 1; Factor s"),
+        ("--position.frequency.factr=2", "did you mean position.frequency.factor"),
+        ("--position.frequency.method=partial_pj", "did you mean partial_pi"),
+    ):
+        with pytest.raises(ConfigError, match=line):
+            load(*words[:1], *(other for other in SETTINGS if word.partition("=")[0] not in other), word)
+    assert load() == before
+
+
+def test_automatic_names_follow_the_source(method, tmp_path):
+    words = (f"--plugins=[{method}]", *SETTINGS, "--run.name=auto")
+    first = load(*words).run.name
+    moved = tmp_path / "elsewhere" / method.name
+    moved.parent.mkdir()
+    moved.write_bytes(method.read_bytes())
+    assert load(f"--plugins=[{moved}]", *words[1:]).run.name == first
+    plugins.LOADED.clear()
+    FREQUENCY_METHODS.pop("partial_pi")
+    method.write_text(METHOD + "\n# changed\n")
+    assert load(*words).run.name != first
+
+
+REFUSED = {
+    "missing": (None, "cannot be read (No such file or directory); name a Python file"),
+    "nothing": ("X = 1", "defines no method or corpus; derive a class from one of "),
+    "broken": ("def f(:", "SyntaxError, line 1 ("),
+    "failing": ("import nowhere_at_all", "ModuleNotFoundError (No module named 'nowhere_at_all'); correct it"),
+    "taken": (METHOD.replace('"partial_pi"', '"pi"'), "method: pi is taken by {pi}; name it otherwise"),
+}
+
+
+@pytest.mark.parametrize(("source", "rule"), REFUSED.values(), ids=REFUSED)
+def test_what_adds_nothing_is_one_line(tmp_path, source, rule):
+    path = tmp_path / "mine.py"
+    if source is not None:
+        path.write_text(source)
+    with pytest.raises(ConfigError) as caught:
+        load(f"--plugins=[{path}]")
+    [line] = caught.value.faults
+    assert line.startswith(f"plugins={path}: {rule}".format(pi=pi.__file__))
+    assert "partial_pi" not in FREQUENCY_METHODS
+
+
+def test_files_of_one_name_and_what_is_no_list_are_refused(method, tmp_path):
+    (tmp_path / "other").mkdir()
+    other = tmp_path / "other" / method.name
+    other.write_text(METHOD.replace("partial_pi", "partial_too"))
+    for word, rule in ((f"[{method}, {other}]", "must have names of their own"), (str(method), "must be a list")):
+        with pytest.raises(ConfigError, match=rule):
+            load(f"--plugins={word}")
+
+
+def test_a_corpus_is_read_and_its_source_names_its_shards(corpus):
+    words = ("--data.corpus.name=numbers", "--data.corpus.n=3", f"--plugins=[{corpus}]")
+    data = load(*words).data
+    [first, second, _] = open_corpus(data).read(0)
+    assert (first.source, second.text[:8]) == ("numbers", "0 1 2 3 ")
+    plugins.LOADED.clear()
+    next(kind for kind in OneOf.every if kind.tag == "name").table.pop("numbers")
+    corpus.write_text(corpus.read_text().replace("range(60)", "range(61)"))
+    assert load(*words).data.shard_name != data.shard_name
+
+
+def test_another_process_unpickles_what_a_plugin_defines(corpus):
+    load_plugin(corpus)
+    data = load("--data.corpus.name=numbers", "--data.corpus.n=3", f"--plugins=[{corpus}]").data
+    code = "import pickle, sys; print(pickle.load(sys.stdin.buffer).corpus)"
+    done = subprocess.run([sys.executable, "-c", code], input=pickle.dumps(data), capture_output=True, check=True)
+    assert done.stdout.decode() == "Numbers(name='numbers', n=3)\n"
+
+
+def test_a_run_keeps_its_plugins_and_executes_them_only_where_they_are_trusted(method, corpus, tmp_path):
+    own = (f"--plugins=[{method}, {corpus}]", *SETTINGS)
+    numbers = ("--data.corpus.name=numbers", "--data.corpus.n=300", f"--data.folder={tmp_path / 'shards'}")
+    done = python("-m", "lab.prepare", str(CONFIG), *own, *numbers)
+    assert done.returncode == 0, done.stderr
+    run = fit(tmp_path, "mine", *own, *SHORT)
+    kept = run / "plugins"
+    assert {path.name: path.read_text() for path in kept.iterdir()} == {
+        path.name: path.read_text() for path in (method, corpus)
+    }
+    method.write_text(METHOD + "\n# changed\n")
+    again = ["-m", "lab.fit", str(CONFIG), *own, *SHORT, "--run.name=mine", f"--run.folder={tmp_path / 'runs'}"]
+    done = python(*again, f"--data.folder={tmp_path / 'shards'}", "--resume")
+    assert done.returncode == 2
+    assert f"plugins={method}: differs from {kept / method.name}, which the run began with" in done.stderr
+    method.unlink()  # evaluations need the run folder alone
+    words = ["-m", "eval.perplexity", str(run), "--lengths=32", "--documents=4", "--tokens=64"]
+    done = python(*words)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert f"{kept / method.name}: is code that the run was trained with" in done.stderr
+    done = python(*words, "--trust")
+    assert done.returncode == 0, done.stderr
+    assert "partial_pi(factor=4,train_len=12)" in (run / "eval" / "perplexity.jsonl").read_text()
+
+
+def test_python_trusts_what_was_loaded(method, tmp_path):
+    folder = tmp_path / "run"
+    (folder / "plugins").mkdir(parents=True)
+    (folder / "plugins" / method.name).write_bytes(method.read_bytes())
+    (folder / "config.yaml").write_text(load(f"--plugins=[{method}]", *SETTINGS).to_yaml())
+    assert load_experiment(folder / "config.yaml").position.frequency.method == "partial_pi"
+    plugins.LOADED.clear()
+    FREQUENCY_METHODS.pop("partial_pi")
+    with pytest.raises(ConfigError, match="add --trust"):
+        load_experiment(folder / "config.yaml")

@@ -1,0 +1,96 @@
+"""The checks for methods of one's own: the lab's methods pass them, and broken ones fail."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import pytest
+
+from lab.data.config import OwnCorpus
+from lab.evidence.methods import EVIDENCE_METHODS
+from lab.evidence.repeat import Repeat
+from lab.positions import FREQUENCY_METHODS
+from lab.positions.plain import Plain
+from lab.positions.rerope import Rerope
+from lab.positions.yarn import Yarn
+from lab.skip import SKIP_METHODS
+from lab.skip.pose import Pose
+from lab.testing import (
+    check_corpus,
+    check_distance_method,
+    check_evidence_method,
+    check_frequency_method,
+    check_skip_method,
+    checks,
+)
+from tests.positions import test_frequencies
+
+
+@pytest.mark.parametrize(("method", "parameters"), test_frequencies.CASES.values(), ids=test_frequencies.CASES)
+def test_frequency_methods_pass(method, parameters):
+    check_frequency_method(FREQUENCY_METHODS[method], **parameters)
+
+
+@pytest.mark.parametrize("method", SKIP_METHODS)
+def test_skip_methods_pass(method):
+    for target_len in (1, 2, 300):
+        check_skip_method(SKIP_METHODS[method], target_len=target_len)
+
+
+@pytest.mark.parametrize("method", ["repeat", "suffix"])  # the others are stored beside the shards
+def test_evidence_methods_pass(method):
+    check_evidence_method(EVIDENCE_METHODS[method])
+
+
+def changed(base, name, change):
+    """Derive a class whose method or property returns something else."""
+    was = getattr(base, name)
+    now = property(lambda self: change(was.fget(self))) if isinstance(was, property) else None
+    return dataclass(frozen=True, kw_only=True)(
+        type("Changed", (base,), {name: now or (lambda self, *a: change(was(self, *a)))})
+    )
+
+
+BROKEN = {
+    "positions": (check_distance_method, Rerope, "rel_pos", lambda r: r + (r == 4), {"window": 4}, "band 1 differs"),
+    "type": (check_distance_method, Rerope, "rel_pos", lambda r: r.float(), {"window": 4}, "must be float64"),
+    "missing_band": (check_distance_method, Rerope, "bands", lambda b: b[:1], {"window": 4}, "must lie in one band"),
+    "twice": (check_distance_method, Rerope, "bands", lambda b: (*b, b[1]), {"window": 4}, "must lie in one band"),
+    "not_finite": (check_distance_method, Rerope, "rel_pos", lambda r: r / 0, {"window": 4}, "must be finite"),
+    "rising": (check_frequency_method, Yarn, "inv_freq", lambda f: f.flip(0), {"factor": 2.0, "train_len": 64}, "fall"),
+    "single": (check_frequency_method, Yarn, "inv_freq", lambda f: f.float(), {"factor": 2.0, "train_len": 64}, "64"),
+    "target": (check_skip_method, Pose, "position_ids", lambda i: i + 1, {"target_len": 20}, "0 .. target_len - 1"),
+    "order": (check_skip_method, Pose, "position_ids", lambda i: i[::-1], {"target_len": 20}, "must rise"),
+    "outside": (check_evidence_method, Repeat, "nearest", lambda d: d + 1, {}, "must lie in the run"),
+    "pack": (check_evidence_method, Repeat, "nearest", lambda d: np.minimum(d, len(d) % 3), {}, "must not depend"),
+}
+
+
+@pytest.mark.parametrize(("check", "base", "name", "change", "parameters", "message"), BROKEN.values(), ids=BROKEN)
+def test_broken_methods_fail(check, base, name, change, parameters, message):
+    check(base, **parameters)
+    with pytest.raises(AssertionError, match=message):
+        check(changed(base, name, change), **parameters)
+
+
+def test_attention_by_other_positions_fails(monkeypatch):
+    dense = checks.dense
+    monkeypatch.setattr(checks, "dense", lambda q, k, v, built, ids, *rest: dense(q, k, v, Plain(), ids, *rest))
+    with pytest.raises(AssertionError, match="attention differs from the dense reference"):
+        check_distance_method(Rerope, window=4)
+
+
+class Counting(OwnCorpus):
+    """Documents that differ at every call."""
+
+    name = "counting"
+    calls: ClassVar[list[int]] = [0]
+
+    def documents(self):
+        self.calls[0] += 1
+        return iter([str(self.calls[0])])
+
+
+def test_a_corpus_that_changes_fails():
+    with pytest.raises(AssertionError, match="the same on every call"):
+        check_corpus(Counting)
