@@ -88,7 +88,7 @@ def test_a_row_of_the_settings_page():
     assert written in (ROOT / "docs" / "settings.md").read_text()
 
 
-@pytest.mark.parametrize("name", ["probes", "lengths", "distances"])
+@pytest.mark.parametrize("name", ["probes", "lengths", "distances", "contexts", "recall"])
 def test_the_columns_of_every_table_are_on_the_page_of_commands(name):
     page = (ROOT / "docs" / "commands.md").read_text()
     table = page.split(f"| `{name}()` | |\n|---|---|\n")[1].split("\n\n")[0]
