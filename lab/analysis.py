@@ -41,15 +41,15 @@ LOSS = "training loss, nats per token"
 SHOWN = "position frequency and demand"
 # The columns of the tables; docs/commands.md has their meanings.
 EFFECTIVE = ("effective_length", "threshold", "low", "high", "smooth", "first_length", "f_at_effective_length")
-REACH = ("reach", "reach_low", "reach_high", "censored", "first_distance", "last_distance")
-REACH += ("f_at_reach", "g_from_reach")
+TESTED = ("censored", "first_distance", "last_distance")
+REACH = ("reach", "reach_low", "reach_high", *TESTED, "f_at_reach", "g_from_reach")
 NATURAL = ("natural_reach", "natural_reach_low", "natural_reach_high", "natural_first", "natural_last")
 PROBES = ("consumed_tokens", *EFFECTIVE, *REACH, *NATURAL, "held_out_loss", "tests", "protocol", "method")
 LENGTHS = ("consumed_tokens", "length", "tests", "passed", "accuracy", "low", "high", "f", "method")
 DISTANCES = ("consumed_tokens", "distance", "n", "found", "score", "low", "high", "log_prob", "f", "method")
 CONTEXTS = ("consumed_tokens", "context", "loss")
-RECALL = ("consumed_tokens", "distance", "last", "middle", "n", "documents", "nats_whole", "nats_cut")
-RECALL += ("score", "low", "high", "method")
+BIN = ("distance", "last", "middle", "n", "documents", "nats_whole", "nats_cut")
+RECALL = ("consumed_tokens", *BIN, "score", "low", "high", "method")
 
 
 @dataclass(frozen=True)
