@@ -2,8 +2,8 @@
 
     python -m eval.distance MODEL [--option=value ...] [--distance=METHOD,...] [--plot] [-o FOLDER]
 
-MODEL is a run folder (its newest checkpoint is taken), a checkpoint in it, or a Hugging Face folder with a
-tokenizer.json. Each test hides one number an exact number of tokens before the end of the prompt. Prompt and answer
+MODEL is a run folder, a checkpoint in it, or any causal model of transformers, a folder or hf:OWNER/NAME@REVISION
+(docs/models.md). Each test hides one number an exact number of tokens before the end of the prompt. Prompt and answer
 fill the training window (lab/probe/effective_distance.py). Beside the share found, with exact limits, stand the mean
 log-probability of the right number and f, how often training saw the distance. Reach is where a non-increasing fit of
 the share crosses the threshold (lab/probe/limits.py):
@@ -20,10 +20,8 @@ All methods of --distance get the same tests. A name alone takes the parameters 
 Several models, such as the revisions of a public model or the checkpoints of a
 folder, are measured in turn. eval.compare puts their reach into one table.
 
-Prints a table for each method. Writes distance-TOKENS-HASH.jsonl, a line for each distance and one for reach. The
-file is in eval/ of the run folder, in results/distance-NAME for a Hugging Face folder, or in FOLDER. The picture is
-beside it. Every finished test is kept in tests-TOKENS-KEY.jsonl: after Ctrl-C (exit status 75) or a crash the same
-command continues.
+Prints a table for each method. Writes distance-TOKENS-HASH.jsonl, a line for each distance and one for reach. Every
+finished test is kept in tests-TOKENS-KEY.jsonl: after Ctrl-C (exit status 75) or a crash the same command continues.
 """
 
 from __future__ import annotations
@@ -111,6 +109,8 @@ class FoundByDistance(Measure):
         words = self.request.distances
         self.methods = [read_distance(word, min(window, model.train_len), window) for word in words]
         self.methods = self.methods or [model.decoder.distance]
+        for method in self.methods:  # a model that cannot run one refuses it before time is spent
+            model.decoder.distance = method
         self.names: list[str] = []
         self.fits: list[Row] = []
 
@@ -150,7 +150,8 @@ class FoundByDistance(Measure):
 
     def title(self) -> str:
         """Name the model and the tests."""
-        tests = f"{self.probe.config.distance_tests} tests at each distance"
+        config = self.probe.config
+        tests = f"{config.distance_tests} tests at each distance, numbers of {config.digits} digits"
         return f"{self.subject.model.name}, window {self.probe.window:,}; {tests}"
 
     def text(self, rows: Sequence[Row]) -> str:

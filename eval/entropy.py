@@ -2,8 +2,8 @@
 
     python -m eval.entropy MODEL [--option=value ...] [--plot] [-o FOLDER]
 
-MODEL is a run folder (its newest checkpoint is taken), a checkpoint in it, or a Hugging Face folder with a
-tokenizer.json. The entropy of a query's attention weights p is
+MODEL is a run folder, a checkpoint in it, or any causal model of transformers, a folder or hf:OWNER/NAME@REVISION
+(docs/models.md). The entropy of a query's attention weights p is
 
     entropy = -sum_j p_j ln p_j,   in nats, between 0 (one key has it all) and ln n (uniform over n visible keys)
 
@@ -40,8 +40,7 @@ from eval.engine.run import OnTexts
 from eval.engine.subject import doublings
 from lab.command import Bar, start
 from lab.draw import GREY, draw, layer
-from lab.model.attention.inspection import BLOCK_LOGITS, LayerLogits, layer_inputs
-from lab.model.decoder import Decoder
+from lab.model.attention.inspection import BLOCK_LOGITS, AnyDecoder, LayerLogits, layer_inputs
 from lab.schema import Length
 
 WINDOWS = 2  # training windows that a text is long, so that both sides of the window are seen
@@ -105,7 +104,7 @@ class Entropy(OnTexts):
 
 
 @torch.no_grad()
-def attention_entropy(decoder: Decoder, tokens: Tensor, *, most: int = BLOCK_LOGITS) -> Tensor:
+def attention_entropy(decoder: AnyDecoder, tokens: Tensor, *, most: int = BLOCK_LOGITS) -> Tensor:
     """Compute the mean over heads of every query's entropy; at most `most` logits are held at one time.
 
     Shapes: tokens int64 (B, T); returns float64 (B, n_layers, T), column m for the queries that see m + 1 tokens.

@@ -2,8 +2,8 @@
 
     python -m eval.impact BASE TUNED -o FOLDER [--option=value ...] [--plot]
 
-BASE and TUNED are run folders, checkpoints in one, or Hugging Face folders. TUNED is BASE after a brief training on
-full windows of the target length. Both score the same windows. At each position the 20% of all targets whose logits
+BASE and TUNED are models as other evaluations take them (docs/models.md). TUNED is BASE after a brief training on full
+windows of the target length. Both score the same windows. At each position the 20% of all targets whose logits
 differ most are marked. The types that are marked most often are taken (arXiv:2409.00509, section 4.1;
 eval/engine/impactful.py has the method). Training selects sentences by them, with skip.selection: FOLDER:
 
@@ -43,7 +43,7 @@ from lab.draw import draw, save
 from lab.errors import ConfigError, DataError
 from lab.files import write_json, writing
 from lab.loading import OpenedModel, open_model
-from lab.model.attention.inspection import target_logits
+from lab.model.attention.inspection import token_scores
 from lab.probe.needles import read_texts
 from lab.skip.sentences import sentence_ends, sentences_with, split_sentences
 from lab.train.environment import device_for
@@ -152,9 +152,9 @@ def score(model: OpenedModel, windows: Windows, device: torch.device, name: str)
     check_ids([windows.tokens.max(), windows.targets.max()], model.decoder.cfg.vocab_size)
     decoder = model.decoder.to(device)
     pairs = torch.from_numpy(np.stack([windows.tokens, windows.targets], axis=1))[:, :, None]
-    found = [target_logits(decoder, *pair.to(device)).cpu() for pair in Bar(pairs, desc=name, unit="window")]
+    found = [token_scores(decoder, *pair.to(device))[2].cpu() for pair in Bar(pairs, desc=name, unit="window")]
     decoder.to("cpu")
-    return torch.cat(found).double().numpy()
+    return torch.cat(found).numpy()
 
 
 def sentence_share(windows: Windows, impactful: BoolArray, tokenizer: Tokenizer) -> float:

@@ -2,8 +2,8 @@
 
     python -m eval.lines MODEL [--option=value ...] [--plot] [-o FOLDER]
 
-MODEL is a run folder (its newest checkpoint is taken), a checkpoint in it, or a Hugging Face folder with a
-tokenizer.json. Tests have as many lines as a length in the model's own tokens holds. Scores have exact 95% limits:
+MODEL is a run folder, a checkpoint in it, or any causal model of transformers, a folder or hf:OWNER/NAME@REVISION
+(docs/models.md). Tests have as many lines as a length in the model's own tokens holds. Scores have exact 95% limits:
 
     python -m eval.lines models/Llama-2-7B-chat --lengths=4096,16384 --plot
     python -m eval.lines runs/tiny_2k --protocol=completion --lengths=1024,2048 --tests=200
@@ -22,9 +22,8 @@ first words, for models that only complete. Two things differ from the released 
 LongEval). The words are the lab's own lists. The answer's first number must be the line's (theirs takes the last one),
 so that text after the answer does not count.
 
-Prints a table. Adds a line for each length to lines.jsonl once it is known. The file is in eval/ of the run folder,
-in results/lines-NAME for a Hugging Face folder, or in FOLDER. A second call continues from there. lines-cases/ holds
-every test. The picture shows all that was measured with the same tests.
+Prints a table. Adds a line for each length to lines.jsonl once it is known. A second call continues from there.
+lines-cases/ holds every test. The picture shows all that was measured with the same tests.
 """
 
 from __future__ import annotations

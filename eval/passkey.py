@@ -2,8 +2,8 @@
 
     python -m eval.passkey MODEL [--option=value ...] [--plot] [-o FOLDER]
 
-MODEL is a run folder (its newest checkpoint is taken), a checkpoint in it, or a Hugging Face folder with a
-tokenizer.json. Each cell is a depth at a length, in the model's own tokens, with exact 95% limits:
+MODEL is a run folder, a checkpoint in it, or any causal model of transformers, a folder or hf:OWNER/NAME@REVISION
+(docs/models.md). Each cell is a depth at a length, in the model's own tokens, with exact 95% limits:
 
     python -m eval.passkey models/Llama-2-13B --lengths=4096,8192,16384 --plot
     python -m eval.passkey runs/cpu_demo --lengths=128,192,256,384 --depths=5 --plot
@@ -28,9 +28,8 @@ filler before the number. Three things differ from the released scripts. The key
 or word more of filler allows (theirs counts letters). The first number of the answer must be the key (theirs compares
 the first tokens).
 
-Prints a table. Adds a line for each cell to passkey.jsonl once it is known. The file is in eval/ of the run folder,
-in results/passkey-NAME for a Hugging Face folder, or in FOLDER. A second call continues from there. passkey-cases/
-holds every test with its key and answer. The picture, one for each subject and protocol, is beside them.
+Prints a table. Adds a line for each cell to passkey.jsonl once it is known. A second call continues from there.
+passkey-cases/ holds every test with its key and answer. The picture, one for each subject and protocol, is beside them.
 """
 
 from __future__ import annotations

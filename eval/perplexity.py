@@ -2,9 +2,9 @@
 
     python -m eval.perplexity MODEL [--option=value ...] [--plot] [-o FOLDER]
 
-MODEL is a run folder (its newest checkpoint is taken), a checkpoint in it, or a Hugging Face folder with a
-tokenizer.json. At each context length the same documents are read in windows of that many tokens, moved by the stride.
-eval/engine/sliding.py defines which tokens are scored with which context, and the intervals:
+MODEL is a run folder, a checkpoint in it, or any causal model of transformers, a folder or hf:OWNER/NAME@REVISION
+(docs/models.md). At each context length the same documents are read in windows of that many tokens, moved by the
+stride. eval/engine/sliding.py defines which tokens are scored with which context, and the intervals:
 
     python -m eval.perplexity runs/cpu_demo
     python -m eval.perplexity runs/tiny_2k --lengths=512,1024,2048,4096 --documents=50 --tokens=16384 --plot
@@ -21,8 +21,7 @@ that were measured on the same documents, so that one call for each compares met
     python -m eval.perplexity runs/tiny_2k --lengths=2048,4096 --plot --position.distance.method=dca \
         --position.distance.train_len=2048
 
-Prints a table. Adds a line for each length to perplexity.jsonl once it is known. The file is in eval/ of the run
-folder, in results/perplexity-NAME for a Hugging Face folder, or in FOLDER. A second call continues from there.
+Prints a table. Adds a line for each length to perplexity.jsonl once it is known. A second call continues from there.
 perplexity-cases/ holds every document's loss.
 """
 

@@ -2,11 +2,11 @@
 
     python -m eval.precision MODEL [--option=value ...] [--plot] [-o FOLDER]
 
-MODEL is a run folder (its newest checkpoint is taken), a checkpoint in it, or a Hugging Face folder with a
-tokenizer.json. In exact arithmetic a shift changes nothing. D adds up the differences of the attention weights, D_logit
-those of the logits of the first token (arXiv:2411.13476, Eq. 4, 5 and Figure 1). Both are measured in float32, and with
-rotated queries and keys rounded to bfloat16, as flash attention takes them. The weights are the model's own, and random
-ones of the same config:
+MODEL is a run folder, a checkpoint in it, or any causal model of transformers, a folder or hf:OWNER/NAME@REVISION
+(docs/models.md). In exact arithmetic a shift changes nothing. D adds up the differences of the attention weights,
+D_logit those of the logits of the first token (arXiv:2411.13476, Eq. 4, 5 and Figure 1). Both are measured in float32,
+and with rotated queries and keys rounded to bfloat16, as flash attention takes them. The weights are the model's own,
+and random ones of the same config:
 
     python -m eval.precision runs/cpu_demo
     python -m eval.precision runs/cpu_demo --length=192 --texts=50 --plot
@@ -57,8 +57,9 @@ from eval.engine.subject import doublings
 from lab.command import Bar, start
 from lab.draw import beside, draw
 from lab.errors import ConfigError
-from lab.model.attention.inspection import BLOCK_LOGITS, LayerInputs, LayerLogits, layer_inputs
+from lab.model.attention.inspection import BLOCK_LOGITS, AnyDecoder, LayerInputs, LayerLogits, layer_inputs
 from lab.model.decoder import Decoder
+from lab.model.huggingface.foreign import Foreign
 from lab.schema import Length, NonNegative
 
 REFERENCE = 16  # d2 in tokens (section 2.2)
@@ -135,7 +136,7 @@ class Precision(OnTexts):
                 arithmetic = ARITHMETICS[name]
                 profiles = []
                 logits = []
-                used = deepcopy(decoder).bfloat16() if arithmetic.whole else decoder
+                used = rounded(decoder) if arithmetic.whole else decoder
                 for text in self.texts[:, None]:
                     profiles.append(key_differences(used, text[:, : self.n_tokens], self.shifts, arithmetic))
                     logits.append(
@@ -208,7 +209,7 @@ def summary(values: Values) -> Row:
 
 @torch.no_grad()
 def key_differences(
-    decoder: Decoder, tokens: Tensor, shifts: Sequence[int], arithmetic: Arithmetic, *, most: int = BLOCK_LOGITS
+    decoder: AnyDecoder, tokens: Tensor, shifts: Sequence[int], arithmetic: Arithmetic, *, most: int = BLOCK_LOGITS
 ) -> Tensor:
     """Compute the terms of D by key for every shift against REFERENCE; D is their sum.
 
@@ -230,7 +231,7 @@ def key_differences(
 
 
 @torch.no_grad()
-def first_logit_difference(decoder: Decoder, tokens: Tensor, shift: int, arithmetic: Arithmetic) -> Tensor:
+def first_logit_difference(decoder: AnyDecoder, tokens: Tensor, shift: int, arithmetic: Arithmetic) -> Tensor:
     """Compute D_logit of a shift against REFERENCE.
 
     Shapes: tokens int64 (B, T); returns float64 (B,).
@@ -243,8 +244,19 @@ def first_logit_difference(decoder: Decoder, tokens: Tensor, shift: int, arithme
     return total / n_tokens
 
 
-def rebuilt(decoder: Decoder, seed: int) -> Decoder:
-    """Make another decoder of the same config and position methods, its weights drawn with a seed."""
+def rounded(decoder: AnyDecoder) -> AnyDecoder:
+    """Copy a model, its weights rounded to bfloat16."""
+    if isinstance(decoder, Foreign):
+        return decoder.remade(lambda model: deepcopy(model).bfloat16())
+    return deepcopy(decoder).bfloat16()
+
+
+def rebuilt(decoder: AnyDecoder, seed: int) -> AnyDecoder:
+    """Make another model of the same config and position methods, its weights drawn with a seed."""
+    if isinstance(decoder, Foreign):
+        with torch.random.fork_rng():
+            torch.manual_seed(seed)
+            return decoder.remade(lambda model: type(model)(deepcopy(model.config)).to(model.device))
     other = Decoder(
         decoder.cfg, frequencies=decoder.frequencies, distance=decoder.distance, backend=decoder.backend, seed=seed
     )
@@ -252,7 +264,7 @@ def rebuilt(decoder: Decoder, seed: int) -> Decoder:
 
 
 def at_shifts(
-    decoder: Decoder, tokens: Tensor, shifts: Sequence[int], arithmetic: Arithmetic
+    decoder: AnyDecoder, tokens: Tensor, shifts: Sequence[int], arithmetic: Arithmetic
 ) -> Iterator[Sequence[LayerInputs]]:
     """Yield for each layer its inputs at every shift: of forward passes of their own, or of one that is not shifted."""
     if arithmetic.whole:
@@ -262,11 +274,13 @@ def at_shifts(
         yield [inputs.shifted(shift) for shift in shifts]
 
 
-def depends_on_positions(decoder: Decoder, n_tokens: int, shifts: Sequence[int]) -> bool:
+def depends_on_positions(decoder: AnyDecoder, n_tokens: int, shifts: Sequence[int]) -> bool:
     """Return whether a shift changes attention in exact arithmetic too, where D would measure the position method."""
     ids = torch.linspace(0, n_tokens - 1, min(n_tokens, SAMPLED)).round().long()
     distance = decoder.distance
     layer = decoder.cfg.n_layers - 1
+    if not decoder.frequencies.inv_freq.any():  # a model that rotates nothing
+        return True
 
     def seen(shift: int) -> Tensor:
         rel_pos = torch.where(ids[:, None] >= ids, distance.rel_pos(ids + shift, ids + shift), 0.0)

@@ -2,8 +2,8 @@
 
     python -m eval.probe MODEL [--option=value ...] [--by=depth] [--distance=METHOD,...] [--plot] [-o FOLDER]
 
-MODEL is a run folder (its newest checkpoint is taken), a checkpoint in it, or a Hugging Face folder with a
-tokenizer.json. Options left out are those of the run's own `probe` section. A Hugging Face folder has the section's
+MODEL is a run folder, a checkpoint in it, or any causal model of transformers, a folder or hf:OWNER/NAME@REVISION
+(docs/models.md). Options left out are those of the run's own `probe` section. A Hugging Face folder has the section's
 defaults, steps of an eighth of its window, and needs a haystack:
 
     python -m eval.probe runs/cpu_demo --tests=500 --sequential --error=0.01
@@ -130,7 +130,8 @@ class ByLength(NeedleMeasure):
                 f"sequential: {summary['tests']:,} of {config.tests * len(curve):,} tests; at each length the verdict "
                 f"is that of all {config.tests:,} with probability {1 - config.error_rate:.6g} or more"
             )
-        return "\n".join([*lines, f"protocol {config.protocol}: {self.probe.protocol.SUMMARY}"])
+        tests = f"{config.needles} numbers of {config.digits} digits"
+        return "\n".join([*lines, f"protocol {config.protocol}, {tests}: {self.probe.protocol.SUMMARY}"])
 
     def chart(self, rows: Sequence[Row]) -> Any:
         """Draw the curve with its limits and monotone fit, and the smooth effective length at every threshold."""

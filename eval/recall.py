@@ -2,8 +2,8 @@
 
     python -m eval.recall MODEL [--option=value ...] [--distance=METHOD] [--plot] [-o FOLDER]
 
-MODEL is a run folder (its newest checkpoint is taken), a checkpoint in it, or a Hugging Face folder with a
-tokenizer.json. The evidence of a target is, for instance, an earlier copy of a block of tokens that contains it
+MODEL is a run folder, a checkpoint in it, or any causal model of transformers, a folder or hf:OWNER/NAME@REVISION
+(docs/models.md). The evidence of a target is, for instance, an earlier copy of a block of tokens that contains it
 (lab/evidence). Targets are scored with the whole context of a training window, and with the context cut just behind
 their evidence. The difference is the gain from evidence at that distance. Natural reach is where the gain falls to half
 of its plateau (lab/probe/recall.py). No number is hidden, so that models that find none are told apart too. Targets
@@ -18,8 +18,7 @@ Limits are at 95%, from 1,000 resamples of whole documents. A bin with fewer tha
 document alone, is left out. So a text needs two documents, as files of a folder or lines of a .jsonl file.
 
 Prints a table. Writes recall-TOKENS-HASH.jsonl, a line for each bin of distances, one for targets without evidence and
-one for natural reach. The file is in eval/ of the run folder, in results/recall-NAME for a Hugging Face folder, or
-in FOLDER. The picture is beside it.
+one for natural reach.
 """
 
 from __future__ import annotations

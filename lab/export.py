@@ -12,7 +12,8 @@ as another position method:
     lm_eval --model hf --model_args pretrained=exported --tasks lambada_openai
 
 FOLDER holds model.safetensors in float32, the tokenizer with its special tokens, and generation_config.json, by which
-generation stops at the end of a document. config.json names Llama, with biases Qwen2, or with norms of queries and keys
+generation stops at the end of a document. experiment.yaml, the run's config, and haystack.txt let evaluations ask what
+they ask the run. config.json names Llama, with biases Qwen2, or with norms of queries and keys
 Qwen3.
 max_position_embeddings is the training window, or the length that the position method or skipped ids extend it to.
 
@@ -35,7 +36,8 @@ from lab.model.decoder import Decoder
 from lab.model.huggingface.config import WRITTEN_AS, written_length
 from lab.model.huggingface.pretrained import save_pretrained
 from lab.positions import distance, frequencies
-from lab.source import find_place
+from lab.probe.needles import KEPT
+from lab.source import EXPERIMENT, find_place
 
 SYNTAX = Syntax(
     flags=("--weights_only",),
@@ -56,7 +58,7 @@ def export(words: Words) -> str:
         raise CheckpointError(f"{words.places[0]}: is a Hugging Face folder already; copy it, or give a run folder")
     model = open_model(words.places[0], words.settings)
     had = model.method
-    name_positions(model.decoder, weights_only=words.options.weights_only)
+    name_positions(model.model, weights_only=words.options.weights_only)
     export_model(model, Path(output))
     lost = f"; without {had}, which config.json has no name for" if model.method != had else ""
     n = model.decoder.cfg.n_parameters()
@@ -101,7 +103,11 @@ def export_model(model: OpenedModel, output: Path) -> None:
         "tokenizer_config.json": json.dumps(about, indent=2),
         "generation_config.json": json.dumps(ids, indent=2),
     }
-    save_pretrained(model.decoder, output, train_len=longest, token_ids=ids, files=files)
+    if model.experiment is not None:
+        files[EXPERIMENT] = model.experiment.to_yaml()
+    if model.home is not None and (model.home / KEPT).is_file():
+        files[KEPT] = (model.home / KEPT).read_text(encoding="utf-8")
+    save_pretrained(model.model, output, train_len=longest, token_ids=ids, files=files)
 
 
 def longest_text(model: OpenedModel) -> int | None:

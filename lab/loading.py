@@ -1,4 +1,7 @@
-"""Open a trained model, or read its weights: a run folder, a checkpoint in it, or a Hugging Face folder."""
+"""Open a trained model, or read its weights: a run folder, a checkpoint in it, or a Hugging Face folder.
+
+The lab's decoder runs what it computes as transformers does; any other causal model of transformers runs as it is.
+"""
 
 from __future__ import annotations
 
@@ -18,13 +21,15 @@ from lab.data.preparation import end_of_document, shard_folder
 from lab.data.tokenizer import load_tokenizer, special_ends
 from lab.errors import ConfigError
 from lab.model.decoder import Decoder
-from lab.model.huggingface.config import decoder_config, read_settings
+from lab.model.huggingface.config import FAMILIES, decoder_config, faults_of, model_settings, read_settings
+from lab.model.huggingface.foreign import Foreign, load_foreign
 from lab.model.huggingface.pretrained import load_pretrained
 from lab.positions import Distance, Frequencies, frequencies
+from lab.positions.method import FrequencyMethod
 from lab.positions.methods import Replaced, describe_pair
 from lab.positions.string import of_length
 from lab.schema import part, validated
-from lab.source import CONFIG, FIELD, find_place, is_hub_id, tokenizer_of
+from lab.source import CONFIG, EXPERIMENT, FIELD, find_place, is_hub_id, tokenizer_of
 from lab.train.checkpoints import load_weights, open_checkpoint, read_weights_of
 from lab.train.environment import decoder_of
 
@@ -33,19 +38,26 @@ from lab.train.environment import decoder_of
 class OpenedModel:
     """An opened model; fields that its source does not state are None.
 
-    `train_len` is the training window in tokens: a run's data.window, a Hugging Face folder's max_position_embeddings.
-    `folder` is the run folder, and `consumed_tokens` the tokens that the checkpoint was trained on. `settings` is the
-    config.json of a Hugging Face folder.
+    `decoder` is the model as evaluations run it. `train_len` is the training window in tokens: a run's data.window, a
+    Hugging Face folder's max_position_embeddings. `folder` is the run folder, and `consumed_tokens` the tokens that the
+    checkpoint was trained on. `settings` is the config.json of a Hugging Face folder. `experiment` is a run's, also in
+    the folder that lab.export wrote of it; `home` is where its files are.
     """
 
     name: str
-    decoder: Decoder
+    decoder: Decoder | Foreign
     tokenizer: Tokenizer | None
     train_len: int
     experiment: Experiment | None = None
     folder: Path | None = None
     consumed_tokens: int | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)
+    home: Path | None = None
+
+    @property
+    def model(self) -> Any:
+        """The model itself: a decoder of the lab, or a model of transformers."""
+        return self.decoder.model if isinstance(self.decoder, Foreign) else self.decoder
 
     @property
     def method(self) -> str:
@@ -66,13 +78,8 @@ def open_model(
     place = find_place(Path(path))
     overrides = dict(overrides or {})
     if place.is_hugging_face:
-        folder = place.folder.resolve()
-        settings = read_settings(folder)
-        own, distance = replaced_methods(settings, overrides)
-        decoder = load_pretrained(folder, frequencies=own, distance=distance, device=device)
-        name = Path(path).name if is_hub_id(Path(path)) else folder.name
-        window = settings["max_position_embeddings"]
-        return OpenedModel(name, decoder, tokenizer_in(folder), window, settings=settings)
+        name = Path(path).name if is_hub_id(Path(path)) else place.folder.resolve().name
+        return open_hugging_face(place.folder.resolve(), name, overrides, device)
     checkpoint = open_checkpoint(place.folder.resolve())
     folder = checkpoint.folder.parent.parent
     experiment = load_experiment(folder / CONFIG, overrides)
@@ -81,11 +88,33 @@ def open_model(
     tokenizer = tokenizer_in(folder) or tokenizer_in(shard_folder(experiment.data))
     window = experiment.data.window
     consumed = checkpoint.consumed_tokens
-    return OpenedModel(folder.name, decoder.to(device).eval(), tokenizer, window, experiment, folder, consumed)
+    decoder = decoder.to(device).eval()
+    return OpenedModel(folder.name, decoder, tokenizer, window, experiment, folder, consumed, home=folder)
 
 
-def replaced_methods(settings: dict[str, Any], overrides: dict[str, Any]) -> tuple[Frequencies | None, Distance]:
-    """Build the position methods that dotted overrides name; None means the frequency method of config.json.
+def open_hugging_face(folder: Path, name: str, overrides: dict[str, Any], device: torch.device | str) -> OpenedModel:
+    """Open a Hugging Face folder, by the lab's decoder or by transformers."""
+    settings = model_settings(folder)
+    frequency, distance = replaced_methods(settings, overrides)
+    decoder: Decoder | Foreign
+    if settings["model_type"] in FAMILIES and not faults_of(settings, frequency is not None):
+        cfg = decoder_config(settings, own_frequencies=frequency is not None)
+        own = None if frequency is None else Frequencies.of(frequency, cfg.head_dim, cfg.theta)
+        decoder = load_pretrained(folder, frequencies=own, distance=distance, device=device)
+    else:
+        decoder = load_foreign(folder, device)
+        own = decoder.own
+        if frequency is not None:
+            own = Frequencies.of(frequency, 2 * len(own.inv_freq), own.theta)
+        decoder.place(own, distance)
+    kept = folder / EXPERIMENT
+    experiment = load_experiment(kept) if kept.is_file() else None
+    window = settings["max_position_embeddings"]
+    return OpenedModel(name, decoder, tokenizer_in(folder), window, experiment, settings=settings, home=folder)
+
+
+def replaced_methods(settings: dict[str, Any], overrides: dict[str, Any]) -> tuple[FrequencyMethod | None, Distance]:
+    """Read the position methods that dotted overrides name; None means the model's own frequencies.
 
     Raises: LabError.
     """
@@ -99,10 +128,7 @@ def replaced_methods(settings: dict[str, Any], overrides: dict[str, Any]) -> tup
     if part(chosen, "distance").get("method") == "string" and "shift" not in chosen["distance"]:
         chosen["distance"] = {**of_length(settings["max_position_embeddings"]), **chosen["distance"]}
     position = validated(Replaced, values).position
-    if "frequency" not in chosen:
-        return None, position.distance
-    cfg = decoder_config(settings, own_frequencies=True)
-    return Frequencies.of(position.frequency, cfg.head_dim, cfg.theta), position.distance
+    return position.frequency if "frequency" in chosen else None, position.distance
 
 
 def tokenizer_in(folder: Path) -> Tokenizer | None:

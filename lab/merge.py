@@ -41,11 +41,11 @@ from lab.data.tokenizer import load_tokenizer
 from lab.errors import ConfigError
 from lab.loading import OpenedModel, open_model, token_ids
 from lab.model.decoder import Decoder
-from lab.model.huggingface.config import hugging_face_settings
+from lab.model.huggingface.config import decoder_config, hugging_face_settings, read_settings
 from lab.model.huggingface.pretrained import save_pretrained
 from lab.recipes import MergeConfig
 from lab.schema import PathText, Positive
-from lab.source import FREE, TOKENIZER, tokenizer_of
+from lab.source import FREE, TOKENIZER, find_place, tokenizer_of
 from lab.train.checkpoints import newest_checkpoints
 
 ONE_SHAPE = "merge models of one shape and tokenizer"
@@ -89,11 +89,14 @@ def merge(words: Words) -> str:
         raise ConfigError(f"--weights={list(shares)}: must be {len(paths)} numbers, one for each model; correct it")
     if wanted is not None and wanted not in paths:
         raise ConfigError(f"--positions={wanted}: must be one of the models; use one of {given}")
+    for path in paths:
+        if (place := find_place(path)).is_hugging_face:  # the lab's decoder must serve it
+            decoder_config(read_settings(place.folder), own_frequencies=False)
     models = {path: open_model(path) for path in Bar(paths, desc="read", leave=False)}
     refuse_differences(models)
     kept, train_len = choose_positions(models, wanted, options.train_len)
     tokenizer = shared_tokenizer(models)
-    add_up([models[path].decoder for path in paths], shares, kept)
+    add_up([models[path].model for path in paths], shares, kept)
     files = {} if tokenizer is None else {TOKENIZER: tokenizer.read_text(encoding="utf-8")}
     ids: dict[str, Any] = {}  # each that of the first model that has one
     for model in reversed(models.values()):
@@ -136,7 +139,7 @@ def choose_positions(models: Models, wanted: Path | None, given_len: int | None)
         raise ConfigError(f"--positions: must be given, the positions differ ({found}); name the model to keep")
     model = next(iter(models.values())) if wanted is None else models[wanted]
     lengths = [m.train_len for m in ([model] if differ else models.values())]
-    decoder = model.decoder
+    decoder = model.model
     train_len: int | None = given_len or max(lengths)
     if decoder.frequencies.method == "dynamic_ntk" and given_len is None:
         train_len = None  # the method has its own and would compute something else with another

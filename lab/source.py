@@ -24,6 +24,7 @@ from lab.schema import part, read_yaml
 from lab.train.checkpoints import NAME as CHECKPOINT_NAME
 
 CONFIG = "config.yaml"
+EXPERIMENT = "experiment.yaml"  # of a run, in the folder that lab.export wrote
 TOKENIZER = "tokenizer.json"
 PLACES = "a run folder, a checkpoint in it, or a Hugging Face folder"
 FIELD = "start.path="

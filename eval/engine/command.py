@@ -30,7 +30,7 @@ SHARED = {  # option: default and meaning
     "--distance": "=null\n      Distance method in place of the model's own; a name alone takes derived "
     f"parameters. [{METHOD}]",
     "--frequency": f"=null\n      Frequency method in place of the model's own. [{METHOD}]",
-    "-o": " FOLDER\n      Where results and pictures are written.",
+    "-o": " FOLDER\n      Where results and pictures are written; left out, eval/ of a run, or results/COMMAND-NAME.",
     "--plot": "\n      Draw the picture beside the results.",
     "--json": "\n      Print one JSON object and nothing else: command, rows, files, pictures.",
 }

@@ -43,7 +43,7 @@ from typing import Any
 from lab.command import parse_method, show
 from lab.config import load_experiment
 from lab.errors import CheckpointError, ConfigError, brief, look_up
-from lab.model.huggingface.config import read_settings
+from lab.model.huggingface.config import model_settings
 from lab.positions import Distance, Frequencies, distance, frequencies
 from lab.positions.methods import PositionConfig
 from lab.positions.plain import Plain
@@ -187,7 +187,7 @@ def train_len_of(model: Path) -> int:
     """
     place = find_place(model)
     if place.is_hugging_face:
-        return int(read_settings(place.folder)["max_position_embeddings"])
+        return int(model_settings(place.folder)["max_position_embeddings"])
     return load_experiment(place.home / CONFIG).data.window
 
 

@@ -23,7 +23,7 @@ from lab.data.shards import TokenStore
 from lab.data.tokenizer import check_ids, needed, special_ends
 from lab.errors import ConfigError, DataError
 from lab.loading import OpenedModel, open_model, token_ids
-from lab.model.attention.inspection import token_losses, token_scores
+from lab.model.attention.inspection import token_scores
 from lab.model.generate import Ended, greedy
 from lab.probe.needles import load_haystack, read_texts
 from lab.source import is_hub_id, named
@@ -81,13 +81,12 @@ class Subject:
 
     def losses(self, tokens: Tensor, targets: Tensor) -> Tensor:
         """Return each target's loss in nats, float64 (B, T), 0 where a target is below 0."""
-        with self.computing():
-            return token_losses(self.model.decoder, tokens.to(self.device), targets.to(self.device))
+        return self.scores(tokens, targets)[0]
 
     def scores(self, tokens: Tensor, targets: Tensor) -> Tensor:
         """Return each target's loss, and 1 where it is the most likely token, float64 (2, B, T)."""
         with self.computing():
-            return token_scores(self.model.decoder, tokens.to(self.device), targets.to(self.device))
+            return token_scores(self.model.decoder, tokens.to(self.device), targets.to(self.device))[:2]
 
 
 def open_subject(request: Request) -> Subject:
@@ -181,7 +180,7 @@ def haystack_of(subject: Subject, path: str | None, own: str | None) -> tuple[st
     if experiment is None:
         raise ConfigError("--haystack: must be set, a Hugging Face folder has no corpus of its own; give a text file")
     source = None if own is None else f"probe.haystack={own}"
-    run = subject.model.folder if own == experiment.probe.haystack else None
+    run = subject.model.home if own == experiment.probe.haystack else None
     return load_haystack(own, experiment.data, subject.tokenizer, run), source
 
 

@@ -2,8 +2,8 @@
 
     python -m eval.harness MODEL --tasks NAME,NAME [--option=value ...] [-o FOLDER]
 
-MODEL is a run folder (its newest checkpoint is taken), a checkpoint in it, or a Hugging Face folder with a
-tokenizer.json. Tasks, tags and groups are the harness's, or those of the YAML files in a folder of yours:
+MODEL is a run folder, a checkpoint in it, or any causal model of transformers, a folder or hf:OWNER/NAME@REVISION
+(docs/models.md). Tasks, tags and groups are the harness's, or those of the YAML files in a folder of yours:
 
     python -m eval.harness models/Llama-3.1-8B --tasks hellaswag,mmlu,gsm8k --num_fewshot 5
     python -m eval.harness models/Llama-3.1-8B --tasks longbench --max_length 32768 --truncate middle
@@ -15,10 +15,9 @@ Where --distance names no parameters, string, dca, self_extend and rerope take t
 the training window. The harness's own class hf encodes, scores and answers; eval/harness/model.py lists what differs.
 Answers are greedy; tasks that sample are refused. Needs the extra: pip install -e '.[harness]'.
 
-Prints a table. harness.jsonl gets a line for each task, metric and filter. It is in eval/ of the run folder
-(results/harness-NAME for a Hugging Face folder) or FOLDER. The 95% interval of a number is exact where every document
-scores 0 or 1 and the number is their mean. Else it is the harness's standard error times the quantile of Student's t. A
-note counts the contexts that were too long.
+Prints a table. harness.jsonl gets a line for each task, metric and filter. The 95% interval of a number is exact where
+every document scores 0 or 1 and the number is their mean. Else it is the harness's standard error times the quantile of
+Student's t. A note counts the contexts that were too long.
 
 harness-cases/ holds every test with its answer and score, and the harness's cache of finished requests. The same
 command never runs them again, and continues after Ctrl-C (exit status 75).

@@ -2,8 +2,8 @@
 
     python -m eval.ruler MODEL [--option=value ...] [-o FOLDER]
 
-MODEL is a run folder (its newest checkpoint is taken), a checkpoint in it, or a Hugging Face folder with a
-tokenizer.json. A test of a length takes at most that many of the model's own tokens, answer included:
+MODEL is a run folder, a checkpoint in it, or any causal model of transformers, a folder or hf:OWNER/NAME@REVISION
+(docs/models.md). A test of a length takes at most that many of the model's own tokens, answer included:
 
     python -m eval.ruler models/Llama-3.1-8B --haystack=essays.txt --squad=dev-v2.0.json --hotpotqa=hotpot_dev.json \
         --words=wonderwords

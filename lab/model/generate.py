@@ -18,7 +18,9 @@ from lab.model import devices
 from lab.model.attention.cache import KeyCache
 from lab.model.attention.context import ContextGroup
 from lab.model.decoder import Decoder
+from lab.model.huggingface.foreign import Foreign, ForeignCache
 
+AnyDecoder = Decoder | Foreign
 Ended = Callable[[Tensor, Tensor], Tensor]
 NEAR = 256  # ten times the largest difference measured (docs/evaluation.md)
 CACHE_BYTES = 1 << 31  # for the keys and values of rows that are generated together on a CPU, or by a group
@@ -31,7 +33,7 @@ KEPT_FRAC = 0.75  # the cache is compacted when at most this share of its rows i
 
 @torch.no_grad()
 def greedy(
-    model: Decoder,
+    model: AnyDecoder,
     prompts: Tensor,
     n_tokens: int,
     stop_id: int | None = None,
@@ -71,7 +73,7 @@ def greedy(
     return answers[:, : max(widths, default=0)]
 
 
-def rows_at_once(model: Decoder, n_rows: int, n_tokens: int, context: ContextGroup | None) -> int:
+def rows_at_once(model: AnyDecoder, n_rows: int, n_tokens: int, context: ContextGroup | None) -> int:
     """Count the rows whose keys and values fit, in the weights' dtype, as theirs is not known yet.
 
     On a GPU the memory that is free decides, and parts have like numbers of rows, as every part has the same steps; the
@@ -87,7 +89,7 @@ def rows_at_once(model: Decoder, n_rows: int, n_tokens: int, context: ContextGro
     return math.ceil(n_rows / n_parts)
 
 
-def prefill(model: Decoder, prompts: Tensor, cache: KeyCache) -> Tensor:
+def prefill(model: AnyDecoder, prompts: Tensor, cache: KeyCache | ForeignCache) -> Tensor:
     """Fill the cache with the prompts, their common prefix once, and return the logits that follow, (B, V)."""
     n_rows, n_tokens = prompts.shape
     prefix = common_prefix(prompts) if cache.n_maps else 0
@@ -97,7 +99,7 @@ def prefill(model: Decoder, prompts: Tensor, cache: KeyCache) -> Tensor:
     at_once = ACTIVATION_BYTES // bytes_per_token(model)  # tokens of one pass over several rows
     if devices.kind(prompts.device) == "cpu":
         at_once = min(at_once, CPU_TOKENS)
-    step = max(1, at_once // (n_tokens - prefix))
+    step = max(1, at_once // (n_tokens - prefix)) if isinstance(cache, KeyCache) else n_rows
     starts = range(0, n_rows, step)
     logits = [prefill_rows(model, prompts[row : row + step, prefix:], cache, row, prefix) for row in starts]
     cache.select(slice(0, n_rows), n_tokens)
@@ -119,7 +121,7 @@ def common_prefix(prompts: Tensor) -> int:
     return prefix if len(prompts) > 1 and prefix >= LEAST_SHARE * prompts.shape[1] else 0
 
 
-def prefill_rows(model: Decoder, tokens: Tensor, cache: KeyCache, row: int, past: int) -> Tensor:
+def prefill_rows(model: AnyDecoder, tokens: Tensor, cache: KeyCache | ForeignCache, row: int, past: int) -> Tensor:
     """Continue the cache's rows from `row` on, which hold `past` tokens, and return the last logits."""
     cache.select(slice(row, row + len(tokens)), past)
     step = max(1, ACTIVATION_BYTES // bytes_per_token(model) // len(tokens))
@@ -130,16 +132,16 @@ def prefill_rows(model: Decoder, tokens: Tensor, cache: KeyCache, row: int, past
     return logits[:, -1]
 
 
-def bytes_per_token(model: Decoder) -> int:
+def bytes_per_token(model: AnyDecoder) -> int:
     """Count a block's bytes per token: residuals, queries, keys, values, the feed-forward layer."""
     cfg = model.cfg
     return (4 * cfg.d_model + 4 * cfg.width + 3 * cfg.d_ff) * model.embedding.weight.element_size()
 
 
 def decode(
-    model: Decoder,
+    model: AnyDecoder,
     logits: Tensor,
-    cache: KeyCache,
+    cache: KeyCache | ForeignCache,
     answers: Tensor,
     unsure: Tensor,
     stop_id: int | None,

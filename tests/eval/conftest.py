@@ -23,6 +23,21 @@ def hugging_face_folder(bpe, tmp_path_factory):
     return folder
 
 
+@pytest.fixture(scope="session")
+def foreign(bpe, tmp_path_factory):
+    """Make small folders of families that the lab's decoder does not serve: foreign("gpt2"), foreign("gpt_neox", 2)."""
+    from tests.model.test_foreign import tiny
+
+    def make(family, seed=0):
+        folder = tmp_path_factory.mktemp(family) / family
+        sizes = {"vocab_size": bpe.get_vocab_size(), "max_position_embeddings": 512}
+        tiny(family, seed, **sizes).save_pretrained(folder)
+        bpe.save(str(folder / "tokenizer.json"))
+        return folder
+
+    return make
+
+
 @pytest.fixture
 def text_file(tmp_path):
     """A text of about 2,000 tokens."""

@@ -2,6 +2,7 @@
 
 import json
 import shlex
+import shutil
 from dataclasses import replace
 
 import pytest
@@ -10,6 +11,7 @@ from eval.distance import main
 from eval.engine.methods import read_distance
 from lab.data.preparation import prepare
 from lab.errors import ConfigError
+from lab.export import main as export
 from lab.positions.dca import Dca
 from lab.positions.string import String
 from tests.eval.answering import Counted
@@ -95,3 +97,44 @@ def test_a_window_of_its_own_is_filled_beyond_the_one_of_training(distance):
     found = [row for row in rows_of(folder) if row["metric"] == "found_by_distance"]
     assert status == 0
     assert [(row["distance"], row["prompt_tokens"]) for row in found] == [(70, 192 - budget), (160, 192 - budget)] * 2
+
+
+def test_an_exported_run_is_asked_what_the_run_is_asked(distance, wide_run, tmp_path):
+    exported = tmp_path / "exported"
+    assert export([str(wide_run), "-o", str(exported)]) == 0
+    _, folder, said = distance()
+    assert "numbers of 3 digits" in said.out
+    assert main([str(exported), *GRID.split(), "-o", str(tmp_path / "other")]) == 0
+    apart = ("model", "consumed_tokens", "checkpoint", "weights", "seconds")
+    theirs, ours = (
+        [{k: v for k, v in r.items() if k not in apart} for r in rows_of(f)] for f in (tmp_path / "other", folder)
+    )
+    assert theirs == ours
+
+
+def test_revisions_of_a_public_series_are_measured_in_turn(foreign, text_file, tmp_path, monkeypatch, capsys):
+    hub = pytest.importorskip("huggingface_hub")
+    home = tmp_path / "hub" / "models--owner--neox"
+    for step in (2, 10):
+        (home / "refs").mkdir(parents=True, exist_ok=True)
+        (home / "refs" / f"step{step}").write_text(f"{step:040d}")
+        shutil.copytree(foreign("gpt_neox", step), home / "snapshots" / f"{step:040d}")
+    monkeypatch.setattr(hub.constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setattr(hub.constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.chdir(tmp_path)
+    words = [
+        "hf:owner/neox@step*",
+        f"--haystack={text_file}",
+        *GRID.split(),
+        "--distance=plain,rerope:window=9",
+        "--json",
+    ]
+    assert main(words) == 0
+    rows = [row for row in json.loads(capsys.readouterr().out)["rows"] if row["metric"] == "found_by_distance"]
+    methods = ["rope+plain"] * 3 + ["rope+rerope(window=9)"] * 3
+    steps = ["neox@step2"] * 6 + ["neox@step10"] * 6
+    assert [(row["model"], row["method"]) for row in rows] == [*zip(steps, 2 * methods, strict=True)]
+    assert len({row["log_prob"] for row in rows}) == 12
+    assert {row["digits"] for row in rows} == {6}
+    assert main([str(foreign("gpt2")), *words[1:-2], "--distance=plain,dca"]) == 2
+    assert capsys.readouterr().err.startswith("model=GPT2LMHeadModel: has no rotary embedding that all layers share; ")

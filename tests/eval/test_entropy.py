@@ -43,12 +43,14 @@ def test_entropy_equals_a_dense_softmax(name):
     assert 0.3 < found.mean() < 0.9 * math.log(23), "neither one-hot nor uniform"
 
 
-def test_entropy_equals_that_of_the_weights_of_transformers(hugging_face_folder):
+@pytest.mark.parametrize("family", ["llama", "gpt_neox", "granite", "gpt2"])
+def test_entropy_equals_that_of_the_weights_of_transformers(family, hugging_face_folder, foreign):
     from tests.model.folders import opened
 
     tokens = drawn(40, rows=2)
-    theirs = opened(hugging_face_folder)(tokens, output_attentions=True).attentions
-    found = attention_entropy(open_model(hugging_face_folder).decoder, tokens)
+    folder = hugging_face_folder if family == "llama" else foreign(family)
+    theirs = opened(folder)(tokens, output_attentions=True).attentions
+    found = attention_entropy(open_model(folder).decoder, tokens)
     for layer, weights in enumerate(theirs):
         p = weights.detach().double()
         expected = -(p * p.clamp(min=1e-300).log()).sum(-1).mean(1)

@@ -143,6 +143,32 @@ def test_wrong_words_are_one_line(name, run, tmp_path):
 
 
 @pytest.mark.parametrize("name", MEASURES)
+def test_any_causal_model_of_transformers_is_measured(name, run, foreign, text_file, tmp_path):
+    words, taken = COMMANDS[name]
+    texts = tmp_path / "texts.jsonl"
+    texts.write_text("".join(json.dumps({"text": f"{text_file.read_text()} {n}"}) + "\n" for n in range(3)))
+    more = dict.fromkeys(MEASURES, (f"--text={texts}",)) | {"ruler": (), "lines": ()}
+    more |= dict.fromkeys(("probe", "distance", "passkey"), (f"--haystack={text_file}",))
+    more["probe"] += ("--needles=2", "--digits=2")
+    more["passkey"] += ("--lengths=256",)
+    rotary, learned = (str(foreign(family)) for family in ("gpt_neox", "gpt2"))
+    words = [*words[1:], *more[name], "-o", "out", "--json"]
+    words = [word for word in words if word != "--lengths=128"]
+    other = [option for option in taken if option != PLOT]
+    for asked, method in (([], "rope+plain"), (other, "ntk(factor=2)+rerope(window=9)")):
+        status, out, err = run(name, [rotary, *words, *asked])
+        assert status == 0, err
+        assert {row["method"] for row in json.loads(out)["rows"]} == {method}
+    status, out, err = run(name, [learned, *words])
+    if name == "precision":  # which is about rotation
+        assert (status, err.count("\n"), err[:19]) == (2, 1, "position: own+plain")
+    else:
+        assert (status, {row["method"] for row in json.loads(out)["rows"]}) == (0, {"own+plain"}), err
+    status, out, err = run(name, [learned, *words, other[0]])
+    assert (status, out, err.count("\n"), err[:22]) == (2, "", 1, "model=GPT2LMHeadModel:")
+
+
+@pytest.mark.parametrize("name", MEASURES)
 def test_two_models_are_measured_in_turn(name, run, run_folder, tmp_path):
     for link in ("again", "alike"):
         (tmp_path / link).symlink_to(run_folder)

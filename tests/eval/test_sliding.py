@@ -9,7 +9,7 @@ import torch
 from torch.nn import functional as F
 
 from eval.engine.sliding import IGNORE, TextLosses, text_losses, windows
-from lab.model.attention.inspection import token_losses
+from lab.model.attention.inspection import token_scores
 from lab.positions import distance
 from tests.model.by_definition import TINY, drawn, tiny
 
@@ -87,7 +87,7 @@ def test_a_decoder_is_called_on_each_window_anew(method, rows, context, stride):
     parameters = {"plain": {}, "dca": {"train_len": 6}, "string": {"shift": 5, "window": 1}}[method]
     decoder = tiny(method=distance(method, **parameters))
     texts = [drawn(length)[0].numpy() for length in (37, 5, 20)]
-    found = text_losses(lambda *x: token_losses(decoder, *x), texts, context, stride, rows=rows)
+    found = text_losses(lambda *x: token_scores(decoder, *x)[0], texts, context, stride, rows=rows)
     for text, nll, count in zip(texts, found.nll, found.tokens, strict=True):
         expected, scored, begin = 0.0, {0}, 0
         while True:  # the definition, window by window
@@ -109,9 +109,9 @@ def test_a_decoder_is_called_on_each_window_anew(method, rows, context, stride):
 def test_losses_of_a_large_head_are_those_of_a_small_one(monkeypatch):
     decoder, tokens = tiny(), drawn(40, rows=2)
     targets = torch.where(tokens % 3 == 0, IGNORE, tokens.roll(-1, 1))
-    whole = token_losses(decoder, tokens, targets)
+    whole = token_scores(decoder, tokens, targets)[0]
     monkeypatch.setattr("lab.model.attention.inspection.BLOCK_LOGITS", 5 * TINY.vocab_size)
-    torch.testing.assert_close(token_losses(decoder, tokens, targets), whole, rtol=0, atol=1e-13)
+    torch.testing.assert_close(token_scores(decoder, tokens, targets)[0], whole, rtol=0, atol=1e-13)
     assert (whole[targets == IGNORE] == 0).all()
 
 

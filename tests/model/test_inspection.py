@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from lab.model.attention import inspection
-from lab.model.attention.inspection import LayerInputs, LayerLogits, layer_inputs, target_logits
+from lab.model.attention.inspection import LayerInputs, LayerLogits, layer_inputs, token_scores
 from lab.model.decoder import DecoderConfig
 from lab.positions import distance, frequencies
 from tests.model.by_definition import METHODS, TINY, drawn, eight_bits, logits_by_distance, logits_of, projections, tiny
@@ -110,6 +110,6 @@ def test_the_logit_of_each_target(rows, method, monkeypatch):
         [float(logits[row, place, target]) if target >= 0 else 0.0 for place, target in enumerate(line)]
         for row, line in enumerate(targets.tolist())
     ]
-    found = target_logits(decoder, tokens, targets)
+    found = token_scores(decoder, tokens, targets)[2]
     torch.testing.assert_close(found, torch.tensor(expected, dtype=torch.float64), rtol=0, atol=10 * TOL)
     assert not found.requires_grad

@@ -114,7 +114,7 @@ def test_plain_distance_takes_a_method_out_again_and_models_do_not_share_methods
 def test_a_sliding_window_is_refused():
     sizes = {"hidden_size": 8, "num_attention_heads": 2, "num_key_value_heads": 2, "num_hidden_layers": 1}
     config = transformers.MistralConfig(vocab_size=20, intermediate_size=8, sliding_window=4, **sizes)
-    with pytest.raises(ConfigError, match="^model=MistralForCausalLM: must .* have no sliding window; "):
+    with pytest.raises(ConfigError, match="^model=MistralForCausalLM: attends with sliding_window; "):
         apply(transformers.MistralForCausalLM(config), distance=METHODS["string"])
 
 
@@ -137,25 +137,3 @@ def test_a_cache_of_fixed_size_shows_only_the_slots_that_are_filled(text, method
         begin += part.shape[1]
         outs.append(model(part, past_key_values=cache, use_cache=True, position_ids=ids).logits)
     torch.testing.assert_close(torch.cat(outs, dim=1), whole, rtol=0, atol=FLOAT32_TOL)
-
-
-TINY = {"vocab_size": 64, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4}
-TINY |= {"num_key_value_heads": 4, "head_dim": 8, "max_position_embeddings": 64, "pad_token_id": 0}
-TINY |= {"bos_token_id": 1, "eos_token_id": 2, "initializer_range": 0.2}
-DERIVED = {"falcon": ("head_dim",)}  # settings that a family's config computes itself
-REFUSED = ("cohere", "falcon", "gemma3_text", "gpt2", "phi3")
-
-
-def tiny(family):
-    torch.manual_seed(0)
-    sizes = {name: value for name, value in TINY.items() if name not in DERIVED.get(family, ())}
-    return transformers.AutoModelForCausalLM.from_config(transformers.AutoConfig.for_model(family, **sizes)).eval()
-
-
-@pytest.mark.parametrize("family", REFUSED)
-def test_a_family_that_is_not_is_refused_in_one_line(family):
-    model = tiny(family)
-    with pytest.raises(ConfigError) as caught:
-        apply(model, distance=distance("plain"))
-    assert str(caught.value).startswith(f"model={type(model).__name__}: ")
-    assert "\n" not in str(caught.value)

@@ -127,7 +127,7 @@ def test_scores_are_those_of_each_text_alone(method, monkeypatch):
     test = RecallTest(words(vocabulary=9), Repeat(), WINDOW, [2, 8, 30], most=12)
 
     class Model:
-        scores = staticmethod(lambda *rows: token_scores(decoder, *rows))
+        scores = staticmethod(lambda *rows: token_scores(decoder, *rows)[:2])
 
     found = test.scores(Model, test.targets)
     assert len(found) == 36

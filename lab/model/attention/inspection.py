@@ -18,7 +18,9 @@ from lab.model.attention.attend import band_logits
 from lab.model.attention.layout import Layout
 from lab.model.block import Block
 from lab.model.decoder import Decoder
+from lab.model.huggingface.foreign import Foreign
 
+AnyDecoder = Decoder | Foreign
 BLOCK_LOGITS = 2**22  # most logits of a block, 16 MiB in float32; larger blocks were measured to be slower on a CPU
 
 
@@ -41,11 +43,14 @@ class LayerInputs:
 
 
 @torch.no_grad()
-def layer_inputs(decoder: Decoder, tokens: Tensor, *, shift: int = 0) -> Iterator[LayerInputs]:
-    """Run a decoder over rows of one text each, the first token at position `shift`, and yield every layer's inputs.
+def layer_inputs(decoder: AnyDecoder, tokens: Tensor, *, shift: int = 0) -> Iterator[LayerInputs]:
+    """Run a model over rows of one text each, the first token at position `shift`, and yield every layer's inputs.
 
     Shapes: tokens int64 (B, T).
     """
+    if isinstance(decoder, Foreign):
+        yield from (LayerInputs(layer, *found) for layer, found in enumerate(decoder.layer_inputs(tokens, shift)))
+        return
     n_tokens = tokens.shape[1]
     layout = decoder.layout(tokens, torch.arange(n_tokens, device=tokens.device) + shift, starts=(shift,))
     x_BTD = decoder.embedding(tokens)
@@ -98,46 +103,31 @@ class LayerLogits:
 
 
 @torch.no_grad()
-def target_logits(decoder: Decoder, tokens: Tensor, targets: Tensor) -> Tensor:
-    """Compute the head's logit of each target, un-normalised, without those of the other tokens; 0 without a target.
-
-    Shapes: tokens and targets int64 (B, T), targets below 0 where there is none -> float (B, T).
-    """
-    hidden = decoder.norm(last_block(decoder, tokens)).flatten(0, 1)
-    wanted = targets.flatten()
-    rows = max(1, BLOCK_LOGITS // hidden.shape[1])  # of the head at a time
-    parts = [
-        (x * decoder.head.weight[y.clamp_min(0)]).sum(-1) * (y >= 0)
-        for x, y in zip(hidden.split(rows), wanted.split(rows), strict=True)
-    ]
-    return torch.cat(parts).view(targets.shape)
-
-
-def token_losses(decoder: Decoder, tokens: Tensor, targets: Tensor) -> Tensor:
-    """Compute the loss of each target in nats; 0 without a target.
-
-    Shapes: tokens and targets int64 (B, T), targets below 0 where there is none -> float64 (B, T).
-    """
-    return token_scores(decoder, tokens, targets)[0]
-
-
-@torch.no_grad()
-def token_scores(decoder: Decoder, tokens: Tensor, targets: Tensor) -> Tensor:
-    """Compute the loss of each target in nats, and 1 where no other token is more likely; 0 without a target.
+def token_scores(decoder: AnyDecoder, tokens: Tensor, targets: Tensor) -> Tensor:
+    """Compute of each target the loss in nats, 1 where no other token is more likely, and its logit; else 0.
 
     The head's logits, of tokens with a target alone and some rows at a time, are normalised in float64.
 
-    Shapes: tokens and targets int64 (B, T), targets below 0 where there is none -> float64 (2, B, T).
+    Shapes: tokens and targets int64 (B, T), targets below 0 where there is none -> float64 (3, B, T).
     """
-    hidden = last_block(decoder, tokens).flatten(0, 1)
     wanted = targets.flatten()
-    scores = torch.zeros(2, len(wanted), dtype=torch.float64, device=tokens.device)
-    rows = max(1, BLOCK_LOGITS // decoder.cfg.vocab_size)  # of the head at a time
-    for places in (wanted >= 0).nonzero()[:, 0].split(rows):
-        logits = decoder.head(decoder.norm(hidden[places])).double()
+    scores = torch.zeros(3, len(wanted), dtype=torch.float64, device=tokens.device)
+    for places, logits in scored_logits(decoder, tokens, targets >= 0):
         own = logits.gather(1, wanted[places, None])[:, 0]
-        scores[:, places] = torch.stack([logits.logsumexp(-1) - own, (own >= logits.amax(-1)).double()])
-    return scores.view(2, *targets.shape)
+        scores[:, places] = torch.stack([logits.logsumexp(-1) - own, (own >= logits.amax(-1)).double(), own])
+    return scores.view(3, *targets.shape)
+
+
+def scored_logits(decoder: AnyDecoder, tokens: Tensor, wanted: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+    """Compute the logits of some tokens at a time: their places in the flat (B * T,), and float64 (n, V)."""
+    rows = max(1, BLOCK_LOGITS // decoder.cfg.vocab_size)  # of the head at a time
+    if isinstance(decoder, Foreign):
+        for found in decoder.scored_logits(tokens, wanted):
+            yield from ((part, own.double()) for part, own in zip(*(x.split(rows) for x in found), strict=True))
+        return
+    hidden = last_block(decoder, tokens).flatten(0, 1)
+    for places in wanted.flatten().nonzero()[:, 0].split(rows):
+        yield places, decoder.head(decoder.norm(hidden[places])).double()
 
 
 def last_block(decoder: Decoder, tokens: Tensor) -> Tensor:

@@ -22,12 +22,13 @@ modeling_rope_utils.py and the four families' configuration files.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from lab.errors import CheckpointError, ConfigError
+from lab.errors import CheckpointError, ConfigError, MissingPackage, first_line
 from lab.files import read_object
 from lab.model.config import DecoderConfig
 from lab.positions import Distance, Frequencies
@@ -52,6 +53,7 @@ SIZES = {  # the decoder's settings that config.json has by another name
     "tie_embeddings": "tie_word_embeddings",
     "norm_eps": "rms_norm_eps",
 }
+WINDOWS = ("max_position_embeddings", "seq_length", "max_seq_len")  # where families state their training window
 OF_LENGTH = ("yarn", "llama3", "longrope")  # whose train_len is ORIGINAL
 READ_AS = {"default": "rope", "linear": "pi", "dynamic": "dynamic_ntk", **{name: name for name in OF_LENGTH}}
 WRITTEN_AS = {method: kind for kind, method in READ_AS.items()}
@@ -73,6 +75,44 @@ def read_settings(folder: Path) -> dict[str, Any]:
     if family not in FAMILIES:
         raise ConfigError(f"model_type={family}: must be one of {', '.join(FAMILIES)}; use a model of these families")
     return {**FAMILIES[family], **settings}
+
+
+def model_settings(folder: Path) -> dict[str, Any]:
+    """Read config.json of any family: of another than the decoder's by transformers, with its window.
+
+    Raises: CheckpointError; ConfigError for a model that transformers does not know, or of no window; MissingPackage.
+    """
+    if read_json(folder / NAME).get("model_type") in FAMILIES:
+        return read_settings(folder)
+    with reading(folder) as transformers:
+        config = transformers.AutoConfig.from_pretrained(folder, local_files_only=True).get_text_config()
+    window = next((found for name in WINDOWS if (found := getattr(config, name, None))), None)
+    if window is None:
+        raise ConfigError(f"{folder / NAME}: states no training window; add max_position_embeddings")
+    return {**config.to_dict(), "max_position_embeddings": window}
+
+
+@contextmanager
+def reading(folder: Path) -> Iterator[Any]:
+    """Import transformers, and report what it refuses in one line."""
+    try:
+        import transformers
+
+        transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+        yield transformers
+    except ModuleNotFoundError as error:
+        raise MissingPackage(error.name or "transformers", f"the model of {folder}", "hf") from error
+    except (
+        ArithmeticError,
+        AttributeError,
+        ImportError,
+        LookupError,
+        OSError,
+        RuntimeError,
+        TypeError,
+        ValueError,
+    ) as error:
+        raise ConfigError(f"{folder}: transformers cannot open it ({first_line(error)}); use another model") from error
 
 
 def read_json(path: Path) -> dict[str, Any]:

@@ -1,9 +1,11 @@
-"""Distance methods inside an unmodified transformers model, through the library's attention interface.
+"""Position methods inside an unmodified transformers model, through the library's attention interface.
 
-The model passes queries and keys rotated by their own positions p. A band with query map a and key map b rotates
-queries by another a(p) - p and keys by b(p) - p: rotations of one pair add up. Keys of an identity map stay unchanged,
-so the model's own key cache can be used. The visible keys come from the model's attention mask, including padding on
-the left.
+While a method is applied, a hook on the model's rotary embedding returns the rotation by angle 0. Queries and keys then
+reach the model's key cache and attention unrotated. The lab rotates them there, at the positions that the model asked
+its embedding for. Of H dimensions of a head a model may rotate the first r alone, in pairs (j, j + r / 2); the others
+become pairs that turn by angle 0. The visible keys come from the model's mask, including padding on the left.
+
+A model is tried first: with its own frequencies and plain distance it must compute the same logits as by itself.
 
 Axes: B batch, T tokens, N heads, K key-value heads, H per head.
 """
@@ -11,63 +13,73 @@ Axes: B batch, T tokens, N heads, K key-value heads, H per head.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
 
-from lab.errors import ConfigError, MissingPackage
+from lab.errors import ConfigError, MissingPackage, first_line
 from lab.model.attention.attend import attend_layout
-from lab.model.attention.layout import Layout, PositionMap, first_ids
+from lab.model.attention.layout import Layout, first_ids
 from lab.model.attention.segments import dense_mask
-from lab.model.huggingface.config import FAMILIES
-from lab.positions import Band, Distance, Frequencies
-from lab.positions import frequencies as make_frequencies
+from lab.positions import Distance, Frequencies
+from lab.positions.method import FrequencyMethod
+from lab.positions.plain import Plain
+from lab.positions.rope import Rope
 
 NAME = "probe_lab"
 APPLIED: WeakKeyDictionary[nn.Module, Applied] = WeakKeyDictionary()  # the interface passes the layer alone
+TRIED = 16  # tokens of the text by which a model is tried
+ADDED = ("softcap", "s_aux", "position_bias")  # terms of other models' logits
+Inputs = tuple[Tensor, Tensor, Layout]  # unrotated queries and keys of a layer, and its layout
 
 
-class ExtraRotation:
-    """A distance method for queries and keys that are rotated by their own positions already; otherwise as `own`."""
+@dataclass(frozen=True, kw_only=True)
+class Own(FrequencyMethod):
+    """Positions that a model encodes in a way that the lab has no method for."""
 
-    def __init__(self, own: Distance) -> None:
-        bands = own.bands
-        places = (place for band in bands for place in (band.q_map, band.k_map))
-        maps = {place: partial(extra_rotation, place) for place in places}  # bands share key maps
-        self.own = own
-        self.bands = tuple(Band(band.region, maps[band.q_map], maps[band.k_map]) for band in bands)
+    method = "own"
 
-    def __getattr__(self, name: str) -> Any:
-        """Return what the rotation leaves as it is."""
-        return getattr(self.own, name)
-
-
-def extra_rotation(place: PositionMap, positions: Tensor) -> Tensor:
-    """Return the remaining rotation of tokens that are rotated by their own positions."""
-    return place(positions) - positions
+    def inv_freq(self, head_dim: int, theta: float) -> Tensor:
+        """Return zeros, float64 (head_dim / 2,)."""
+        return torch.zeros(head_dim // 2, dtype=torch.float64)
 
 
 @dataclass(eq=False)
 class Applied:
-    """A distance method applied to one model; the layout of the last forward pass is shared by all its layers."""
+    """Position methods applied to one model; the layout of a forward pass is shared by its layers.
 
-    distance: Any
+    `frequencies` are None for the model's own, `rotary` for a model that rotates nothing. Each layer adds to `inputs`.
+    """
+
     rotary: Any
+    own_attention: str
+    reach: int
+    distance: Distance
+    frequencies: Frequencies | None = None
+    inputs: list[Inputs] | None = None
+    handle: Any = None
+    positions: Tensor | None = None
     last: tuple[Any, ...] = ()
 
-    def layout(self, q: Tensor, n_k: int, mask: Tensor | None, position_ids: Tensor | None) -> Layout:
+    def unrotated(self, rotary: Any, given: tuple[Any, ...], named: dict[str, Any], out: Any) -> tuple[Tensor, Tensor]:
+        """Keep the positions of a forward pass; return cos and sin of angle 0, times the factor of own frequencies."""
+        cos, sin = out
+        self.positions = named.get("position_ids", given[-1])
+        factor = getattr(rotary, "attention_scaling", 1.0) if self.frequencies is None else 1.0
+        return torch.full_like(cos, factor), torch.zeros_like(sin)
+
+    def layout(self, q: Tensor, n_k: int, mask: Tensor | None) -> Layout:
         """Return the layout of a forward pass, built at its first layer."""
-        same = (position_ids, mask, self.rotary.inv_freq)  # compared by identity
+        same = (self.positions, mask)  # compared by identity
         sizes = (n_k, q.shape)
-        if not self.last or self.last[1] != sizes or any(a is not b for a, b in zip(same, self.last[0])):
-            self.last = same, sizes, self.make(q, n_k, mask, position_ids)
+        if not self.last or self.last[1] != sizes or any(a is not b for a, b in zip(same, self.last[0], strict=True)):
+            self.last = same, sizes, self.make(q, n_k, mask)
         return self.last[2]
 
-    def make(self, q: Tensor, n_k: int, mask: Tensor | None, position_ids: Tensor | None) -> Layout:
-        """Compute the keys' positions and build the layout; q and k already contain the frequencies' own factor."""
+    def make(self, q: Tensor, n_k: int, mask: Tensor | None) -> Layout:
+        """Compute the keys' positions and build the layout."""
         n_q = q.shape[2]
         seen = None  # by order alone
         if mask is not None:
@@ -75,7 +87,8 @@ class Applied:
             seen = seen[:, 0, :, :n_k]
             if bool((seen == dense_mask(n_q, n_k, q.device)).all()):
                 seen = None
-        q_pos = torch.arange(n_k - n_q, n_k, device=q.device) if position_ids is None else position_ids
+        q_pos = torch.arange(n_k - n_q, n_k, device=q.device) if self.positions is None else self.positions
+        q_pos = q_pos[0] if q_pos.ndim > 1 and len(q_pos) == 1 else q_pos
         k_pos = q_pos
         if n_q != n_k:  # the last query's position, counted back over the keys that it sees
             last = torch.ones(1, n_k, device=q.device) if seen is None else seen[:, -1]
@@ -84,20 +97,37 @@ class Applied:
         starts = None
         if seen is None and torch.equal(torch.atleast_2d(q_pos), torch.atleast_2d(k_pos)[:, n_k - n_q :]):
             starts = first_ids(k_pos, None)
-        return Layout(q_pos, k_pos, own_frequencies(self.rotary), self.distance, q.dtype, starts=starts, mask=seen)
+        method = (self.frequencies or own_frequencies(self.rotary)).at_length(k_pos.shape[-1])
+        turning = nn.functional.pad(method.inv_freq, (0, q.shape[3] // 2 - len(method.inv_freq)))
+        method = Frequencies(method.config, method.theta, turning)
+        return Layout(q_pos, k_pos, method, self.distance, q.dtype, starts=starts, mask=seen)
 
 
-def own_frequencies(rotary: Any) -> Frequencies:
-    """Return a model's own inverse frequencies, with any scaling."""
-    inv_freq = rotary.inv_freq.detach().double().cpu()
-    plain = make_frequencies("rope", head_dim=2 * len(inv_freq))
-    return Frequencies(plain.config, plain.theta, inv_freq)
+def own_frequencies(rotary: Any, theta: float = 1.0, head_dim: int = 0) -> Frequencies:
+    """Return a model's own inverse frequencies, with any scaling; zeros where it rotates nothing."""
+    if rotary is None:
+        return Frequencies(Own(), theta, Own().inv_freq(head_dim, theta))
+    is_plain = getattr(rotary, "rope_type", "default") == "default"
+    return Frequencies(Rope() if is_plain else Own(), theta, rotary.inv_freq.detach().double().cpu())
 
 
-def apply(model: Any, *, distance: Distance) -> Any:
-    """Run a distance method inside a transformers model from now on, and return the model.
+def rotary_of(model: nn.Module) -> Any:
+    """Find the rotary embedding of a transformers model; None where it has none, or several."""
+    found = [module for module in model.modules() if isinstance(getattr(module, "inv_freq", None), Tensor)]
+    return found[0] if len(found) == 1 else None
 
-    The weights and the code of the model stay as they are; applying plain distance removes the method again.
+
+def apply(
+    model: Any,
+    *,
+    distance: Distance | None = None,
+    frequencies: Frequencies | None = None,
+    inputs: list[Inputs] | None = None,
+) -> Any:
+    """Run position methods inside a transformers model from now on, and return the model.
+
+    The weights and the code of the model stay as they are; applying plain distance removes the methods again. With
+    `inputs` the lab attends under any methods, and adds the inputs of every layer's attention to the list.
 
     Raises: ConfigError for a model whose attention or rotary embedding is of another kind; MissingPackage.
     Example:
@@ -107,23 +137,56 @@ def apply(model: Any, *, distance: Distance) -> Any:
         from transformers import AttentionInterface, AttentionMaskInterface
     except ModuleNotFoundError as error:
         raise MissingPackage("transformers", "lab.model.huggingface.apply", "hf") from error
-    family = model.config.model_type
-    layers = [module for module in model.modules() if hasattr(module, "q_proj") and hasattr(module, "layer_idx")]
-    rotary: Any = next((module for module in model.modules() if hasattr(module, "inv_freq")), None)
-    general = getattr(model.config, "sliding_window", None)
-    slides = any(getattr(layer, "sliding_window", general) for layer in layers)  # hides keys that a method moves
-    if family not in FAMILIES or slides or 2 * len(rotary.inv_freq) != layers[0].head_dim:
-        raise ConfigError(
-            f"model={type(model).__name__}: must be of the family {', '.join(FAMILIES)}, rotate all dimensions of a "
-            "head and have no sliding window; load it with sliding_window=None, or use another model"
-        )
+    distance = distance or Plain()
+    changed = not distance.is_plain or distance.scales_logits or frequencies is not None
+    remove(model)
+    if not changed and inputs is None:
+        return model
     AttentionInterface.register(NAME, attention)
     AttentionMaskInterface.register(NAME, stated_mask)
-    applied = Applied(ExtraRotation(distance), rotary)
-    for layer in layers:
-        APPLIED[layer] = applied
-    model.set_attn_implementation(NAME)
+    rotary = rotary_of(model)
+    fault = "has no rotary embedding that all layers share" if rotary is None and changed else try_out(model, rotary)
+    if fault is not None:
+        remove(model)
+        rule = "other positions need heads that are rotated by halves, with nothing added; run it with its own"
+        raise ConfigError(f"model={type(model).__name__}: {fault}; {rule}")
+    applied = APPLIED[model]
+    applied.distance, applied.frequencies, applied.inputs, applied.last = distance, frequencies, inputs, ()
     return model
+
+
+def remove(model: Any) -> None:
+    """Let a model compute its attention by itself again."""
+    applied = APPLIED.get(model)
+    if applied is not None:
+        applied.handle.remove()
+        model.set_attn_implementation(applied.own_attention)
+    for module in model.modules():
+        APPLIED.pop(module, None)
+
+
+def try_out(model: Any, rotary: Any) -> str | None:
+    """Let the lab attend in a model, under the model's own method; return what differs then."""
+    reach = getattr(model.config, "max_position_embeddings", None) or 0
+    applied = Applied(rotary, model.config._attn_implementation, reach, Plain(), inputs=[])
+    try:
+        before = logits_of(model)
+        applied.handle = (rotary or nn.Identity()).register_forward_hook(applied.unrotated, with_kwargs=True)
+        APPLIED.update(dict.fromkeys(model.modules(), applied))
+        model.set_attn_implementation(NAME)
+        apart = logits_of(model) - before
+    except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError, ConfigError) as error:
+        return first_line(error)
+    rounding = torch.finfo(before.dtype).eps ** 0.5 * float(before.abs().max())
+    return None if applied.inputs and float(apart.abs().max()) <= rounding else "attends or rotates in another way"
+
+
+@torch.no_grad()
+def logits_of(model: Any) -> Tensor:
+    """Compute the logits of the short text by which a model is tried, (1, TRIED, V)."""
+    tokens = torch.arange(TRIED, device=model.device)[None] % model.config.get_text_config().vocab_size
+    out: Tensor = model(tokens, use_cache=False).logits
+    return out
 
 
 def stated_mask(*, q_length: int, kv_length: int, **settings: Any) -> Tensor | None:
@@ -144,19 +207,44 @@ def attention(
     key: Tensor,
     value: Tensor,
     attention_mask: Tensor | None,
+    scaling: float | None = None,
     dropout: float = 0.0,
-    position_ids: Tensor | None = None,
-    **ignored: Any,
+    **more: Any,
 ) -> tuple[Tensor, None]:
-    """Attend for one layer, with the interface's signature: rotated (B, N, Tq, H) and (B, K, Tk, H) to (B, Tq, N, H).
+    """Attend for one layer, with the interface's signature: (B, N, Tq, H) and (B, K, Tk, H) to (B, Tq, N, H).
 
-    Raises: ConfigError for a layer that `apply` was not called for, and for dropout.
+    Raises: ConfigError for a layer that `apply` was not called for, and for attention with other parts.
     """
     applied = APPLIED.get(module)
     if applied is None:
         raise ConfigError(f"attn_implementation={NAME}: set without a method; call lab.model.huggingface.apply")
-    if dropout:
-        raise ConfigError(f"attention_dropout={dropout}: distance methods have none; set it to 0")
-    layout = applied.layout(query, key.shape[2], attention_mask, position_ids)
-    out = attend_layout(query, key, value, layout, layer=0, backend="auto")
+    n_k, width = key.shape[2:]
+    window = more.get("sliding_window")
+    slides = window is not None and window < max(applied.reach, n_k)  # hides keys that a method moves
+    other = {"attention_dropout": bool(dropout), "sliding_window": slides}
+    faults = [name for name, given in other.items() if given] + [name for name in ADDED if more.get(name) is not None]
+    if faults:
+        raise ConfigError(f"attends with {', '.join(faults)}")
+    layout = applied.layout(query, n_k, attention_mask)
+    n_rotated = 2 * len((applied.frequencies or own_frequencies(applied.rotary)).inv_freq)
+    query, key = (by_halves(x, n_rotated) for x in (query, key))
+    if scaling not in (None, width**-0.5):
+        query = query * (scaling * width**0.5)
+    if applied.inputs is not None:
+        applied.inputs.append((query, key, layout))
+    layer: Any = getattr(module, "layer_idx", 0)
+    out = attend_layout(query, key, value, layout, layer=layer, backend="auto")
     return out.transpose(1, 2).contiguous(), None
+
+
+def by_halves(x: Tensor, n_rotated: int) -> Tensor:
+    """Move the second dimensions of the rotated pairs to the second half of each head.
+
+    Example:
+        >>> by_halves(torch.arange(8), 4).tolist()
+        [0, 1, 4, 5, 2, 3, 6, 7]
+    """
+    if n_rotated in (0, x.shape[-1]):
+        return x
+    turned, still = (part.chunk(2, dim=-1) for part in (x[..., :n_rotated], x[..., n_rotated:]))
+    return torch.cat([turned[0], still[0], turned[1], still[1]], dim=-1)

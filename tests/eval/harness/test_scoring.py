@@ -8,20 +8,26 @@ from tokenizers import processors
 
 from eval.engine.subject import Subject
 from eval.harness.model import open_tokenizer
-from tests.eval.harness.parts import asked, encoded, greedy_loop, make_model
+from tests.eval.harness.parts import asked, by_loop, encoded, greedy_loop, make_model, subject_of
 
 pytest.importorskip("lm_eval")
 CONTEXTS = ("The magic", "One of the", "The numbers are", "mentioned in one", "What", "The", "in the texts below")
 
 
-def test_prompts_of_one_length_are_answered_side_by_side_and_none_is_padded(subject, monkeypatch):
+@pytest.mark.parametrize("family", [None, "gpt_neox"])
+def test_prompts_of_one_length_are_answered_side_by_side_and_none_is_padded(family, subject, foreign, monkeypatch):
     prompts, generate = [], Subject.generate
+    subject = subject if family is None else subject_of(foreign(family))
     monkeypatch.setattr(Subject, "generate", lambda s, ids, *a: (prompts.append(ids), generate(s, ids, *a))[1])
     found = asked(make_model(subject, batch=7), "generate_until", [(c, {"max_gen_toks": 5}) for c in CONTEXTS])
     wanted = sorted(encoded(subject, context) for context in CONTEXTS)
     assert sorted(row for each in prompts for row in each.tolist()) == wanted
     assert len(prompts) == len({len(ids) for ids in wanted})
     assert found == [subject.tokenizer.decode(greedy_loop(subject, encoded(subject, c), 5)) for c in CONTEXTS]
+    inputs, targets = encoded(subject, CONTEXTS[0]), encoded(subject, " magic numbers")[-2:]
+    model = make_model(subject)
+    ((nats, likeliest),) = model._loglikelihood_tokens([(("", ""), inputs, targets)])
+    assert (pytest.approx(nats, abs=1e-5), likeliest) == by_loop(subject, inputs, targets)
 
 
 def test_the_tokens_that_begin_and_end_a_document(subject, tmp_path, monkeypatch):

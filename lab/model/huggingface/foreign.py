@@ -1,0 +1,149 @@
+"""Causal models of transformers that the lab's decoder does not serve, with what evaluations use of a decoder.
+
+They run as they are, by the library's own code and key cache; other position methods come in by `apply`.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lab.errors import CheckpointError, ConfigError
+from lab.model.config import DecoderConfig
+from lab.model.huggingface.config import SIZES, reading
+from lab.model.huggingface.interface import Inputs, apply, own_frequencies, rotary_of
+from lab.positions import Distance, Frequencies
+from lab.positions.methods import ROPE_THETA
+from lab.positions.plain import Plain
+
+MOST_LOGITS = 2**26  # of one pass, 256 MiB in float32
+
+
+class Foreign:
+    """A model of transformers under position methods; setting one that it cannot run raises ConfigError."""
+
+    def __init__(self, model: Any) -> None:
+        self.model = model
+        self.cfg = sizes_of(model.config.get_text_config())
+        rope = getattr(model.config, "rope_parameters", None) or {}
+        self.own = own_frequencies(rotary_of(model), rope.get("rope_theta", ROPE_THETA), self.cfg.head_dim)
+        self.methods: tuple[Frequencies, Distance] = self.own, Plain()
+        taken = inspect.signature(model.forward).parameters
+        self.cache = next((name for name in ("past_key_values", "cache_params") if name in taken), "")
+        if not self.cache or "logits_to_keep" not in taken:
+            raise ConfigError(f"model={type(model).__name__}: takes no cache or no logits_to_keep; use another model")
+
+    frequencies: Any = property(lambda self: self.methods[0], lambda self, method: self.place(method, self.distance))
+    distance: Any = property(lambda self: self.methods[1], lambda self, method: self.place(self.frequencies, method))
+
+    def place(self, frequencies: Frequencies, distance: Distance, inputs: list[Inputs] | None = None) -> None:
+        """Apply both methods, and collect the layers' inputs where a list is given."""
+        other = None if frequencies is self.own else frequencies
+        apply(self.model, distance=distance, frequencies=other, inputs=inputs)
+        self.methods = frequencies, distance
+
+    def remade(self, make: Callable[[Any], Any]) -> Foreign:
+        """Put another model, which is made of this one while no method is applied, under the same methods."""
+        apply(self.model)
+        other = Foreign(make(self.model).eval())
+        other.place(other.own if self.frequencies is self.own else self.frequencies, self.distance)
+        self.place(*self.methods)
+        return other
+
+    @property
+    def embedding(self) -> Any:
+        """The embedding of the tokens."""
+        return self.model.get_input_embeddings()
+
+    def __call__(self, tokens: Tensor, *, cache: Any = None, last_only: bool = False) -> Tensor:
+        """Return logits, of the last token alone if asked for; with a cache the tokens follow the cached ones.
+
+        Shapes: int64 (B, T) -> (B, T, V) or (B, 1, V).
+        """
+        known = {self.cache: None if cache is None else cache.own, "use_cache": cache is not None}
+        logits: Tensor = self.model(tokens, logits_to_keep=int(last_only), **known).logits  # 0 keeps all
+        return logits
+
+    def new_cache(self, batch: int, max_tokens: int, context: Any = None) -> ForeignCache:
+        """Create an empty cache for `batch` rows of up to `max_tokens` tokens."""
+        return ForeignCache(self, batch, max_tokens)
+
+    def scored_logits(self, tokens: Tensor, wanted: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+        """Compute the logits at the places that are wanted, in parts: their indices in the flat (B * T,), and (n, V).
+
+        Shapes: tokens int64 (B, T), wanted bool (B, T).
+        """
+        kept = wanted.any(0).nonzero()[:, 0]
+        rows = max(1, MOST_LOGITS // max(1, len(kept) * self.cfg.vocab_size))
+        places = torch.arange(tokens.numel(), device=tokens.device).view(tokens.shape)[:, kept]
+        for part, place, chosen in zip(*(x.split(rows) for x in (tokens, places, wanted[:, kept])), strict=True):
+            if len(kept):
+                yield place[chosen], self.model(part, use_cache=False, logits_to_keep=kept).logits[chosen]
+
+    @torch.no_grad()
+    def layer_inputs(self, tokens: Tensor, shift: int) -> list[Inputs]:
+        """Collect the inputs of every layer's attention over rows of one text each, the first at position `shift`."""
+        found: list[Inputs] = []
+        self.place(*self.methods, inputs=found)
+        ids = torch.arange(shift, shift + tokens.shape[1], device=tokens.device)[None]
+        self.model(tokens, use_cache=False, logits_to_keep=1, **({"position_ids": ids} if shift else {}))
+        self.place(*self.methods)
+        return found
+
+    def to(self, device: torch.device | str) -> Foreign:
+        """Move the weights."""
+        self.model.to(device)
+        return self
+
+
+class ForeignCache:
+    """transformers' own cache, used by generation as the decoder's; it grows, and has all rows from the start."""
+
+    def __init__(self, foreign: Foreign, batch: int, max_tokens: int) -> None:
+        from transformers import DynamicCache
+
+        cfg = foreign.cfg
+        self.own: Any = DynamicCache(config=foreign.model.config)
+        self.batch = batch
+        self.n_elements = 2 * cfg.n_layers * batch * cfg.n_kv_heads * max_tokens * cfg.head_dim
+        whole = foreign.frequencies.is_dynamic or foreign.frequencies.method == "own" or any(self.own.is_linear)
+        self.n_maps = 0 if whole else 1  # none where states depend on the text's length, or have no beginning
+
+    def select(self, rows: slice, length: int) -> None:
+        """Select nothing."""
+
+    def repeat(self, length: int) -> None:
+        """Copy the one row that was read into all."""
+        self.own.reorder_cache(torch.zeros(self.batch, dtype=torch.long))
+
+    def compact(self, kept: Tensor) -> None:
+        """Keep some rows; int64 (n,)."""
+        self.own.reorder_cache(kept)
+
+
+def sizes_of(config: Any) -> DecoderConfig:
+    """Return the sizes of a model of transformers as those of a decoder."""
+    found: dict[str, Any] = {ours: getattr(config, theirs, None) for ours, theirs in SIZES.items()}
+    heads, width = found["n_heads"] or 1, found["d_model"]
+    own = {"n_heads": heads, "n_kv_heads": found["n_kv_heads"] or heads, "d_ff": found["d_ff"] or 4 * width}
+    own |= {"attention_width": heads * (getattr(config, "head_dim", None) or width // heads)}
+    return DecoderConfig(**{**found, **own, "tie_embeddings": False, "norm_eps": 1e-5})
+
+
+def load_foreign(folder: Path, device: torch.device | str) -> Foreign:
+    """Load a causal model in float32, from safetensors alone.
+
+    Raises: ConfigError, MissingPackage; CheckpointError for weights that are missing or of another model.
+    """
+    with reading(folder) as transformers:
+        known = {"local_files_only": True, "use_safetensors": True, "dtype": torch.float32, "output_loading_info": True}
+        model, info = transformers.AutoModelForCausalLM.from_pretrained(folder, **known)
+    lost = sorted(map(str, [*info["missing_keys"], *info["mismatched_keys"]]))
+    if lost:
+        raise CheckpointError(f"{folder}: weights do not fit config.json ({', '.join(lost[:3])}); copy it again")
+    return Foreign(model.to(device).eval())
