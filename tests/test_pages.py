@@ -21,6 +21,7 @@ def anchors(page):
     """List the anchors of a page's headings as GitHub derives them; repeated ones are numbered."""
     headings = re.findall(r"^#+ +(.+?) *$", CODE.sub("", page.read_text()), re.M)
     slugs = [re.sub(r"[^\w\- ]", "", re.sub(LINK, "", heading).lower()).replace(" ", "-") for heading in headings]
+    yield from re.findall(r'<a id="([^"]+)">', page.read_text())
     seen = Counter()
     for slug in slugs:
         yield slug if not seen[slug] else f"{slug}-{seen[slug]}"

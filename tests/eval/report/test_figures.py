@@ -9,7 +9,7 @@ import pytest
 from eval.report.data import outcomes, reach_points, read_runs
 from eval.report.figures import (
     DEFAULT_WINDOW,
-    DRAWN,
+    by_distance,
     by_shift_and_window,
     frequency,
     over_tokens,
@@ -116,7 +116,7 @@ def test_reach_without_the_distances_tested_and_shares_without_f_are_drawn_in_va
     runs = read_runs([path])
     uncounted = [one(20, 0.5) | {"method": "plain", "f": None}]  # farther than any training window
     evaluate(path, uncounted, tokens=3_000_000)
-    far = DRAWN[4](read_runs([path]))
+    far = by_distance(read_runs([path]))
     for figure in (reach_by_method(runs), by_shift_and_window(runs), far):
         json.dumps(themed(figure.chart).to_dict(), allow_nan=False)
 
