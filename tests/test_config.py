@@ -200,14 +200,27 @@ def test_a_wrong_setting_is_answered_in_one_line(words, start):
     check_faults(faults_of(*words.split()), [start])
 
 
-def test_an_unknown_setting_comes_before_what_is_missing_for_it(tmp_path):
-    (tmp_path / "a.yaml").write_text(TEXT.replace("d_model: 32", "d_modle: 32"))
+MISSPELT = {  # what follows from one typo is not told
+    "d_model: 32": ("d_modle: 32", "model.d_modle=32: unknown setting; did you mean model.d_model?"),
+    "\noptim:": ("\noptimm:", "optimm: unknown setting; did you mean optim?"),
+    "method: bpe": ("method: bpee", "data.tokenizer.method=bpee: unknown; did you mean bpe?"),
+    "vocab_size: 600": ("vocab_size: 6OO", 'data.tokenizer.vocab_size="6OO": must be a whole number'),
+}
+
+
+@pytest.mark.parametrize(("right", "wrong", "line"), [(right, *wrong) for right, wrong in MISSPELT.items()])
+def test_one_typo_is_one_line(tmp_path, right, wrong, line):
+    assert right in TEXT
+    (tmp_path / "a.yaml").write_text(TEXT.replace(right, wrong))
     with pytest.raises(ConfigError) as error:
         load(tmp_path / "a.yaml")
-    assert error.value.faults == (
-        "model.d_modle=32: unknown setting; did you mean model.d_model?",
-        "model.d_model: must be set; Width of the residual stream",
-    )
+    check_faults(error.value.faults, [line])
+
+
+def test_a_config_that_is_not_there_is_answered_with_its_neighbour(tmp_path):
+    (tmp_path / "mine.yaml").write_text(TEXT)
+    with pytest.raises(ConfigError, match=r"; did you mean mine.yaml\?$"):
+        load(tmp_path / "mine.yml")
 
 
 def test_a_setting_of_another_member_is_not_answered_with_itself():
