@@ -74,7 +74,7 @@ def page() -> Iterator[str]:
             section, _, last = setting.rpartition(".")
             is_choice = section and last in TAGS and values == default  # which pages link to
             anchor = f'<a id="{section}.{default}"></a>' if is_choice else ""
-            cells = (f"{anchor}`{setting}`", f"`{default}`" if default else "", values, meaning)
+            cells = (f"`{setting}`", f"{anchor}`{default}`" if default else "", values, meaning)
             yield f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |\n"
         shared |= {row for row in rows if "." in row[0]}
 
