@@ -36,8 +36,9 @@ from typing import Any, Literal
 import numpy as np
 
 from eval.engine.answers import answer_budget, choose_lengths, summed
-from eval.engine.cases import Distinct, TextCase, Writer, draw_pair, fit
-from eval.engine.command import CellOptions, Form
+from eval.engine.cases import ANSWER, ASK, Distinct, TextCase, Writer, draw_pair, fit
+from eval.engine.chat import ChatOptions
+from eval.engine.command import Form
 from eval.engine.rows import Row, limits
 from eval.engine.run import Cell, Measure
 from eval.engine.subject import SUBJECT
@@ -63,7 +64,7 @@ ANSWER_START = "\nThe <REGISTER_CONTENT> in line {name} is <"
 
 
 @dataclass(frozen=True, kw_only=True)
-class LinesOptions(CellOptions):
+class LinesOptions(ChatOptions):
     """Options of this command."""
 
     lengths: tuple[Length, ...] | None = None
@@ -86,8 +87,8 @@ def draw_case(writer: Writer, protocol: Protocol, *, lines: int, seed: int, inde
     names = Distinct(partial(draw_pair, rng)).first(lines)
     asked = int(share * lines)
     record = "".join(LINE.format(name=n, number=x) for n, x in zip(names, numbers, strict=True))
-    ending = QUESTION + (ANSWER_START if protocol == "completion" else "")
-    prompt = TASK + record + ending.format(name=names[asked])
+    ending = QUESTION + ANSWER + (ANSWER_START if protocol == "completion" else "")
+    prompt = writer.dressed(ASK + TASK + record + ending.format(name=names[asked]))
     facts: dict[str, Any] = {"lines": lines, "line": asked, "name": names[asked]}
     return TextCase(np.array(writer.encode(prompt), dtype=np.int32), prompt, (str(numbers[asked]),), facts)
 
@@ -108,7 +109,7 @@ class LineRetrieval(Measure):
     kind = "lines"
     options: LinesOptions
     form = Form(options=LinesOptions)
-    alike = ("protocol", "answer_budget", "n", "seed", "by")
+    alike = ("protocol", "chat", "answer_budget", "n", "seed", "by")
     named_by = (*SUBJECT, *alike, "asked")
     columns = (
         ("lines", lambda row: "-".join(f"{number:,}" for number in dict.fromkeys(row["lines"].values())), ""),
@@ -120,7 +121,7 @@ class LineRetrieval(Measure):
 
     def prepare(self) -> None:
         """Choose the lengths, all of which have room for every test."""
-        self.writer = Writer(self.subject.tokenizer)
+        self.writer = self.options.writer(self.subject)
         self.budget = answer_budget(self.writer, DIGITS, BUDGET)
         fixed = max(len(self.case(index, LEAST_LINES).prompt_ids) for index in range(self.options.tests))
         window = self.subject.model.train_len
@@ -141,6 +142,7 @@ class LineRetrieval(Measure):
         about = {
             "metric": "line_retrieval",
             "protocol": self.options.protocol,
+            "chat": self.options.chat,
             "answer_budget": self.budget,
             "n": self.options.tests,
             "seed": self.options.seed,

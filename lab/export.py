@@ -11,11 +11,11 @@ as another position method:
     python -m lab.export runs/cpu_demo_string --weights_only -o exported_weights
     lm_eval --model hf --model_args pretrained=exported --tasks lambada_openai
 
-FOLDER holds model.safetensors in float32, the tokenizer with its special tokens, and generation_config.json, by which
-generation stops at the end of a document. experiment.yaml, the run's config, and haystack.txt let evaluations ask what
-they ask the run. config.json names Llama, with biases Qwen2, or with norms of queries and keys
-Qwen3.
-max_position_embeddings is the training window, or the length that the position method or skipped ids extend it to.
+FOLDER holds model.safetensors in float32, the tokenizer with its special tokens and the chat template of conversations,
+and generation_config.json, by which generation stops at the end of a document. experiment.yaml, the run's config, and
+haystack.txt let evaluations ask what they ask the run. config.json names Llama, with biases Qwen2, or with norms of
+queries and keys Qwen3. max_position_embeddings is the training window, or the length that the position method or
+skipped ids extend it to.
 
 rope, abf, ntk, pi, dynamic_ntk, ntk_by_parts, yarn, llama3 and longrope have a name in config.json. For any other
 method --weights_only writes plain RoPE in its place, for lab.model.huggingface.apply(model, distance=...) to replace.
@@ -97,6 +97,7 @@ def export_model(model: OpenedModel, output: Path) -> None:
         "clean_up_tokenization_spaces": False,
         "model_input_names": ["input_ids", "attention_mask"],
         **({} if longest is None else {"model_max_length": longest}),
+        **({} if model.chat_template is None else {"chat_template": model.chat_template}),
     }
     files = {
         "tokenizer.json": tokenizer.to_str(pretty=True),

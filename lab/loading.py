@@ -17,11 +17,19 @@ from torch import Tensor
 
 from lab.config import Experiment, load_experiment
 from lab.config.sections import override
+from lab.data.config import Conversations
 from lab.data.preparation import end_of_document, shard_folder
 from lab.data.tokenizer import load_tokenizer, special_ends
 from lab.errors import ConfigError
 from lab.model.decoder import Decoder
-from lab.model.huggingface.config import FAMILIES, decoder_config, faults_of, model_settings, read_settings
+from lab.model.huggingface.config import (
+    FAMILIES,
+    chat_template_of,
+    decoder_config,
+    faults_of,
+    model_settings,
+    read_settings,
+)
 from lab.model.huggingface.foreign import Foreign, load_foreign
 from lab.model.huggingface.pretrained import load_pretrained
 from lab.positions import Distance, Frequencies, frequencies
@@ -58,6 +66,13 @@ class OpenedModel:
     def model(self) -> Any:
         """The model itself: a decoder of the lab, or a model of transformers."""
         return self.decoder.model if isinstance(self.decoder, Foreign) else self.decoder
+
+    @property
+    def chat_template(self) -> str | None:
+        """The chat template of a run's conversations, or a Hugging Face folder's own."""
+        corpus = None if self.experiment is None else self.experiment.data.corpus
+        own = None if self.home is None else chat_template_of(self.home)
+        return corpus.template if isinstance(corpus, Conversations) else own
 
     @property
     def method(self) -> str:

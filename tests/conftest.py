@@ -52,6 +52,12 @@ def torture(request, repeats):
     return repeats
 
 
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """A folder that the tests of a file share."""
+    return tmp_path_factory.mktemp("place")
+
+
 @pytest.fixture(scope="session")
 def bpe():
     """A byte-level BPE with <bos> and <eos>, trained on the synthetic corpus and on the probe's own words."""

@@ -22,6 +22,7 @@ UNPROBED = (
     *("--probe.every_tokens=null", "--probe.loss_tokens=0", "--probe.tests=1", "--probe.max_length=128"),
     *("--probe.distance_tests=0", "--probe.distance_points=null"),
 )
+NO_PROBES = parse_overrides(UNPROBED)
 FRACTIONS = ("0.125", "0.25", "0.5", "0.75")
 EXACT = ("step", "consumed_tokens", "loss", "lr", "grad_norm", *(f"f_at_{x}L" for x in FRACTIONS), "share_le_half")
 SUMS = ("held_out_loss", "context_loss", "log_prob")  # of losses, in another order where more processes train

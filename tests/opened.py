@@ -1,12 +1,14 @@
 """Small models as they lie on disk: a run folder with one checkpoint, made without training."""
 
 import dataclasses
+import shutil
 
 import torch
 from safetensors.torch import save_file
 
 from lab.config import load_experiment
 from lab.counts import COUNTED
+from lab.data.preparation import shard_folder
 from lab.model.decoder import Decoder
 from lab.schema import format_yaml
 from lab.train.checkpoints import publish, temporary_folder
@@ -42,6 +44,14 @@ def write_run(folder, data, position=None, std=0.4, **model):
             mean = 1.0 if parameter.ndim == 1 else 0.0
             parameter.copy_(torch.empty(parameter.shape).normal_(mean, std, generator=generator))
     save_weights(folder / "checkpoints", decoder)
+    return folder
+
+
+def write_source(folder, data, **model):
+    """Write a run folder with a tokenizer and a whole config, as training writes it."""
+    write_run(folder, data, **model)
+    shutil.copy(shard_folder(data) / "tokenizer.json", folder)
+    (folder / "config.yaml").write_text(load_experiment(folder / "config.yaml").to_yaml())
     return folder
 
 

@@ -8,37 +8,28 @@ import sys
 
 import pytest
 
-from eval.distance import DistanceOptions
-from eval.engine.needles import ProbeOptions
-from eval.entropy import EntropyOptions
-from eval.lines import LinesOptions
-from eval.passkey import PasskeyOptions
-from eval.perplexity import PerplexityOptions
-from eval.precision import PrecisionOptions
-from eval.ruler.__main__ import RulerOptions
 from lab import cli, command
 from lab.command import Syntax
-from lab.data.selecting import ImpactConfig
 from lab.errors import ConfigError
-from lab.recipes import Recipe
 from tests.forked import ROOT
 from tests.refusals import refused
 
-OPTIONS = {
-    "distance": DistanceOptions,
-    "entropy": EntropyOptions,
-    "impact": ImpactConfig,
-    "lines": LinesOptions,
-    "passkey": PasskeyOptions,
-    "perplexity": PerplexityOptions,
-    "precision": PrecisionOptions,
-    "probe": ProbeOptions,
-    "ruler": RulerOptions,
-    "longrecipe": Recipe,
-}
 SOME = {  # settings that the others must list
     "distance": ("distances", "position.distance.method"),
     "fit": ("optim.lr", "start.path", "skip.target_len"),
+    "longrecipe": (
+        "folder",
+        "base",
+        "target_len",
+        "methods",
+        "common",
+        "tune",
+        "analyse",
+        "extend",
+        "flt",
+        "replay",
+        "merge",
+    ),
     "merge": ("weights", "positions"),
     "harness": ("tasks", "limit"),
     "plan": ("corpus",),
@@ -53,12 +44,20 @@ NO_SETTINGS = ("verify", "export", "papers")
 LISTS = ("papers",)  # what there is to choose from, where help would be shown without arguments
 
 
-def main_of(name):
-    module = {"longrecipe": "lab.longrecipe", "merge": "lab.merge"}
-    place = module.get(name, cli.commands()[name][0])
+def module_of(name):
+    place = cli.commands()[name][0]
     package = (ROOT / place.replace(".", "/") / "__main__.py").exists()
-    module = importlib.import_module(f"{place}.__main__" if package else place)
-    return module.read_arguments if name == "fit" else module.main
+    return importlib.import_module(f"{place}.__main__" if package else place)
+
+
+def main_of(name):
+    return module_of(name).read_arguments if name == "fit" else module_of(name).main
+
+
+def options_of(name):
+    """List the fields of an evaluation's options, where it has a class of them."""
+    form = getattr(getattr(main_of(name), "__self__", None), "form", None) or getattr(module_of(name), "FORM", None)
+    return [field.name for field in dataclasses.fields(form.options)] if form and form.options else []
 
 
 def printed(name, words, capsys):
@@ -75,7 +74,7 @@ def test_help_is_short_and_lists_every_setting_where_asked(name, capsys):
     assert name in LISTS or printed(name, [], capsys) == (2, short)
     assert f"python -m {cli.commands()[name][0]} " in short
     assert len(short.splitlines()) <= SHORT
-    names = [field.name for field in dataclasses.fields(OPTIONS[name])] if name in OPTIONS else SOME.get(name, ())
+    names = [*options_of(name), *SOME.get(name, ())]
     status, everything = printed(name, ["--help=all"], capsys)
     assert status == 0
     missing = [name for name in names if f"  --{name}=" not in everything and f"  --{name}." not in everything]

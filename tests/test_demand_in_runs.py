@@ -8,10 +8,8 @@ import pytest
 import lab
 from lab.counts.demand import UNIT
 from lab.data.module import PackedData
-from lab.errors import ConfigError
 from tests.evidence import brute
 from tests.fits import UNPROBED, assert_same_run, cut_after, load, records, settings_of, train
-from tests.refusals import refused
 
 JOINED = "--data.mode=concatenated"
 FAR = ("--weights.by=evidence", "--weights.keep=[[0,9],[20,40]]")
@@ -107,17 +105,3 @@ def test_a_resumed_run_counts_the_same(place, name):
     begun = cut_after(whole, place / "runs" / f"begun_{name}", n=-1)
     train(place, begun.name, *UNPROBED, *RUNS[name], resume=True)
     assert_same_run(whole, begun)
-
-
-REFUSED = {
-    "nothing": (("--weights.by=evidence", "--weights.keep=[[0,95]]"), "weights.keep="),
-    "by": (("--weights.by=loss", "--weights.keep=[[0,9]]"), "weights.by=loss"),
-    "method": (("--evidence.method=rhyme",), "evidence.method=rhyme"),
-    "no_keep": (("--weights.by=evidence",), "weights.keep"),
-}
-
-
-@pytest.mark.parametrize(("words", "start"), REFUSED.values(), ids=REFUSED)
-def test_wrong_settings_are_refused(words, start):
-    with refused(start, error=ConfigError):
-        load(*words)

@@ -27,11 +27,6 @@ LOSS_TOLERANCE = 2e-3  # float32 on another processor: other kernels, other roun
 LONG = ("--train.tokens=40960", "--train.checkpoint_every_tokens=8192", "--probe.every_tokens=16384")
 
 
-@pytest.fixture(scope="module")
-def place(tmp_path_factory):
-    return tmp_path_factory.mktemp("fit")
-
-
 def without(packages, words):
     """Write code that does what `python -m lab.fit ...` does where some packages are missing."""
     return (

@@ -71,11 +71,6 @@ def test_methods_that_do_not_fit_the_run_are_refused(words, starts):
     assert all(fault.startswith(start) for fault, start in zip(caught.value.faults, starts))
 
 
-@pytest.fixture(scope="module")
-def place(tmp_path_factory):
-    return tmp_path_factory.mktemp("methods")
-
-
 @pytest.mark.parametrize("name", RUNS)
 def test_a_run_counts_every_pair_that_attention_saw(place, name):
     """In every line of metrics.jsonl, at the positions that belong to the longest distance, and in counts.npz."""

@@ -16,7 +16,7 @@ from lab.model.config import DecoderConfig
 from lab.model.decoder import Decoder
 from lab.positions import frequencies
 from lab.train.checkpoints import candidates
-from tests.fits import CONFIG, folders_of, records
+from tests.fits import CONFIG, NO_PROBES, folders_of, records
 from tests.modules import training_of
 
 STEPS, BAD = 6, 3  # a run's steps, and the one in which something is not finite
@@ -24,21 +24,11 @@ SETTINGS = {
     "train.tokens": 1024 * STEPS,
     "train.checkpoint_every_tokens": 1,  # at every step
     "train.keep_checkpoints": STEPS,
-    "probe.every_tokens": None,
-    "probe.tests": 1,
-    "probe.max_length": 128,
-    "probe.distance_tests": 0,
-    "probe.distance_points": None,
-    "probe.loss_tokens": 0,
+    **NO_PROBES,
 }
 DDP = {"train.devices": 2}
 FSDP = {"train.devices": 2, "train.strategy": "fsdp"}
 FACTORS = {"nan": torch.nan, "inf": torch.inf}
-
-
-@pytest.fixture(scope="module")
-def place(tmp_path_factory):
-    return tmp_path_factory.mktemp("not_finite")
 
 
 def settings(place, name, **others):

@@ -27,11 +27,6 @@ DDP = {"train.devices": 2}
 FSDP = {"train.devices": 2, "train.strategy": "fsdp"}
 
 
-@pytest.fixture(scope="module")
-def place(tmp_path_factory):
-    return tmp_path_factory.mktemp("probe_failures")
-
-
 def settings(place, name, **others):
     return SETTINGS | folders_of(place, name) | others
 

@@ -25,11 +25,6 @@ os.replace, os.rename = fatal(os.replace), fatal(os.rename)
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory):
-    return tmp_path_factory.mktemp("restart")
-
-
-@pytest.fixture(scope="module")
 def whole(place):
     return train(place, "whole", *SHORT)
 

@@ -56,11 +56,6 @@ def settings(folder, name, strategy, tied):
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory):
-    return tmp_path_factory.mktemp("matrix")
-
-
-@pytest.fixture(scope="module")
 def trained(place, ranks):
     """Train under a strategy without a stop, once."""
     runs: dict[tuple[str, bool], Path] = {}

@@ -14,7 +14,7 @@ from lab.errors import LabError
 from lab.files import sha256
 from lab.train.checkpoints import candidates, newest, publish
 from lab.train.shards import ShardWriter, packed, write_shards
-from tests.fits import exact_metrics, folders_of, records
+from tests.fits import NO_PROBES, exact_metrics, folders_of, records
 from tests.ranks import train
 
 STEPS = 6
@@ -24,17 +24,9 @@ SETTINGS = {
     "train.micro_batch_tokens": 256,
     "train.checkpoint_every_tokens": 1,  # at every step
     "train.keep_checkpoints": STEPS,
-    "probe.every_tokens": None,
-    "probe.tests": 1,
-    "probe.max_length": 128,
-    "probe.loss_tokens": 0,
+    **NO_PROBES,
 }
 FSDP = {"train.devices": 2, "train.strategy": "fsdp"}
-
-
-@pytest.fixture(scope="module")
-def place(tmp_path_factory):
-    return tmp_path_factory.mktemp("saving")
 
 
 def settings(place, name, **others):

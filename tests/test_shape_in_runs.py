@@ -10,42 +10,13 @@ import pytest
 
 from eval.shape import main
 from lab.errors import ConfigError
-from tests.fits import CONFIG, cut_after, load, records, train
+from tests.fits import CONFIG, cut_after, records, train
 from tests.refusals import refused
 
 JOINED = ("--data.mode=concatenated",)
 SHAPE = ("--shape.target.exponent=0.8", "--shape.target_len=240", *JOINED)
 WEIGHTS = ("--weights.by=context", "--weights.target.exponent=0.7")
 LARGE = ("--data.corpus.documents=1500", "--probe.every_tokens=null", "--probe.loss_tokens=0", "--probe.tests=1")
-
-
-WITHOUT = "does not go with shape.target_len; leave one of them out"
-BESIDE = "does not go with weights.by; leave one of them out"
-REFUSED = {
-    "mode": (SHAPE[:2], "shape.target_len=240: needs windows of several documents; set data.mode: concatenated"),
-    "skip": ((*SHAPE, "--skip.method=pose", "--skip.target_len=200"), f"skip.method=pose: {WITHOUT}"),
-    "mask": ((*SHAPE, "--mask.method=document"), f"mask.method=document: {WITHOUT}"),
-    "chunks": ((*SHAPE, "--mask.chunks=2"), f"mask.chunks=2: {WITHOUT}"),
-    "target_len": (
-        (SHAPE[0], "--shape.target_len=96", *JOINED),
-        "shape.target_len=96: must be > data.window=96, or there is nothing to skip",
-    ),
-    "weights_skip": ((*WEIGHTS, "--skip.method=pose", "--skip.target_len=200"), f"skip.method=pose: {BESIDE}"),
-    "weights_mask": ((*WEIGHTS, *JOINED, "--mask.method=anchor"), f"mask.method=anchor: {BESIDE}"),
-    "weights_mode": ((*WEIGHTS, "--data.mode=uniform"), "data.mode=uniform: weights.by=context counts no uniform cuts"),
-    "weights_shape": ((*WEIGHTS, *SHAPE), "weights.by=context: does not go with shape.target_len"),
-    "weights_keep": ((*WEIGHTS, "--weights.keep=[[0,9]]"), "weights.keep=[[0, 9]]: unknown setting"),
-    "target_len_left_out": (SHAPE[:1], "shape.target_len: must be set"),
-    "unknown": ((*SHAPE, "--shape.target.height=2.0"), "shape.target.height=2.0: unknown setting"),
-}
-
-
-@pytest.mark.parametrize(("words", "start"), REFUSED.values(), ids=REFUSED)
-def test_shapes_that_do_not_fit_the_run_are_refused(words, start):
-    with refused(start, error=ConfigError):
-        load(*words)
-
-
 RUNS = {"plain": (), "shape": SHAPE, "weights": WEIGHTS}
 
 

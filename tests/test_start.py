@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 
 from lab.config import load_experiment
 from lab.data.config import TokenizerFile
-from lab.data.preparation import prepare, shard_folder
+from lab.data.preparation import prepare
 from lab.errors import CheckpointError, ConfigError
 from lab.loading import open_model, read_weights, start_from
 from lab.model.config import DecoderConfig
@@ -21,7 +21,7 @@ from lab.source import base_for
 from lab.train.starting import check_vocabulary
 from tests.fits import SPEED, records
 from tests.forked import python
-from tests.opened import CONSUMED, SIZES, write_run
+from tests.opened import CONSUMED, SIZES, write_source
 from tests.refusals import check_faults, refused
 
 TRAIN = {"tokens": 4096, "batch_tokens": 512, "micro_batch_tokens": 256, "checkpoint_every_tokens": 2048}
@@ -31,10 +31,7 @@ TRAIN |= {"accelerator": "cpu", "precision": "fp32", "threads": 1}
 @pytest.fixture(scope="module")
 def source(prepared, tmp_path_factory):
     """A run folder with a tokenizer, as training writes it: window 64, theta 500."""
-    folder = write_run(tmp_path_factory.mktemp("runs") / "source", prepared, theta=500.0)
-    shutil.copy(shard_folder(prepared) / "tokenizer.json", folder)
-    (folder / "config.yaml").write_text(load_experiment(folder / "config.yaml").to_yaml())
-    return folder
+    return write_source(tmp_path_factory.mktemp("runs") / "source", prepared, theta=500.0)
 
 
 @pytest.fixture

@@ -29,6 +29,7 @@ PROBE_UNITS = 16  # first step of the search, which estimates the slope
 MOST_UNITS = 100  # for each token of room; letters are the smallest units
 GUESSES = 4  # steps by the slope before every other one halves the interval
 
+ASK, ANSWER = "\x02", "\x03"  # marks, in a prompt, of where a question begins and where its answer does
 Compose = Callable[[int], str]
 Score = Callable[[str, Sequence[str]], float]
 NOISE = "The grass is green. The sky is blue. The sun is yellow. Here we go. There and back again."
@@ -86,22 +87,30 @@ class TextCase(Case):
 
 
 class Writer:
-    """Encodes prompts with one tokenizer, without padding, truncation or ending tokens."""
+    """Encodes prompts with one tokenizer, without padding, truncation or ending tokens.
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
+    `around` is what a chat has before and after a question. `special` is whether special tokens in a text are such.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, around: tuple[str, str] = ("", ""), *, special: bool = False) -> None:
+        self.around = around
         self.tokenizer = Tokenizer.from_str(tokenizer.to_str())
-        self.tokenizer.encode_special_tokens = True  # a text that spells <eos> is text and ends nothing
+        self.tokenizer.encode_special_tokens = not special  # else a text that spells <eos> is text and ends nothing
         self.tokenizer.no_padding()
         self.tokenizer.no_truncation()
 
     def encode(self, text: str) -> list[int]:
         """Encode a prompt with the tokens that begin a document and without those that end it."""
-        encoding = self.tokenizer.encode(text)
+        encoding = self.tokenizer.encode(self.dressed(text))
         ids: list[int] = encoding.ids
         end = len(ids)
         while end and encoding.special_tokens_mask[end - 1]:
             end -= 1
         return ids[:end]
+
+    def dressed(self, text: str) -> str:
+        """Put what a chat has around a question in place of the marks of its beginning and end."""
+        return text.replace(ASK, self.around[0]).replace(ANSWER, self.around[1])
 
     def count(self, text: str) -> int:
         """Count a prompt's tokens."""
@@ -140,7 +149,7 @@ def finish(draft: Draft, writer: Writer, length: int, budget: int) -> TextCase:
         prompt = finer(fit(lambda n: writer.count(finer(n)), room, 0))
     ids = np.array(writer.encode(prompt), dtype=np.int32)
     assert len(ids) <= room, f"prompt of {len(ids)} tokens in room for {room}"
-    return TextCase(ids, prompt, draft.answers, draft.facts(units))
+    return TextCase(ids, writer.dressed(prompt), draft.answers, draft.facts(units))
 
 
 def fit(count: Callable[[int], int], room: int, least: int, most: int | None = None) -> int:

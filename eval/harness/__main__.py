@@ -43,7 +43,8 @@ import numpy as np
 from annotated_types import Ge
 from scipy.special import stdtrit
 
-from eval.engine.command import CellOptions, Form
+from eval.engine.chat import ChatOptions
+from eval.engine.command import Form
 from eval.engine.rows import Results, Row, finite, limits, shortened, to_text
 from eval.engine.run import Measure
 from eval.engine.subject import SUBJECT
@@ -61,7 +62,7 @@ NAMED_BY = (*READ_WITH, "protocol", "definition", "num_fewshot", "limit", "seed"
 
 
 @dataclass(frozen=True, kw_only=True)
-class HarnessOptions(CellOptions):
+class HarnessOptions(ChatOptions):
     """Options of this command."""
 
     tasks: tuple[str, ...]
@@ -76,8 +77,6 @@ class HarnessOptions(CellOptions):
     """Most tokens of a text, answer included, beyond which contexts are cut; left out, the training window."""
     truncate: Truncate = "left"
     """Part that a long context loses: its beginning, or its middle, as LongBench and InfiniteBench cut it."""
-    apply_chat_template: bool = False
-    """Ask as in a chat, with the template of a Hugging Face folder; earlier examples become turns of it."""
     confirm_run_unsafe_code: bool = False
     """Run programs that the model writes, as HumanEval does; do this in a sandbox alone."""
 
@@ -109,14 +108,14 @@ class Harness(Measure):
         options = self.options
         started = time.perf_counter()
         about = {**self.subject.row, "protocol": f"lm-eval-{version('lm_eval')}", "length": self.model.max_length}
-        about |= {"chat": options.apply_chat_template, "num_fewshot": options.num_fewshot, "limit": options.limit}
+        about |= {"chat": options.chat, "num_fewshot": options.num_fewshot, "limit": options.limit}
         about |= {"truncate": options.truncate, "seed": options.seed}
         known = Results(self.path, self.named_by)
         cache = self.folder / "harness-cases" / f"requests-{shortened(json.dumps([about[key] for key in READ_WITH]))}"
         with writing(f"-o {self.folder}", "folder"):
             cache.parent.mkdir(exist_ok=True)
         seeds = ("random_seed", "numpy_random_seed", "torch_random_seed", "fewshot_random_seed")
-        asked = ("confirm_run_unsafe_code", "apply_chat_template", "num_fewshot", "limit")
+        asked = ("confirm_run_unsafe_code", "num_fewshot", "limit")
         try:
             with redirect_stdout(sys.stderr):
                 scores: dict[str, Any] = simple_evaluate(
@@ -126,6 +125,7 @@ class Harness(Measure):
                     use_cache=str(cache),
                     bootstrap_iters=1000,
                     **dict.fromkeys(seeds, options.seed),
+                    apply_chat_template=bool(options.chat),
                     **{name: getattr(options, name) for name in asked},
                 )
         except (AssertionError, ImportError, ValueError) as error:  # how the harness refuses what it is asked for

@@ -6,7 +6,7 @@ The harness asks it for logits, and for greedy answers. Beside `hf`:
   remain, rounded down, as in `pred.py` of LongBench (arXiv:2308.14508) and `truncate_input` of STRING's InfiniteBench
   (arXiv:2410.18745). Those leave no room for the answer and encode the decoded halves again;
 - a text that is scored alone begins with one token that begins a document, where `hf` has two (its issue 3333);
-- text that spells a special token, as <eos>, is text, unless a chat template wrote it;
+- text that spells a special token, as <eos>, is text, except in chats with a Hugging Face folder;
 - prompts are not padded: those of one length are answered side by side, as distance methods need.
 """
 
@@ -25,7 +25,7 @@ from torch.nn.utils.rnn import pad_sequence
 from eval.engine.cases import Writer
 from eval.engine.subject import Subject
 from lab.data.tokenizer import check_ids, special_ends
-from lab.errors import ConfigError, DataError, first_line
+from lab.errors import ConfigError, DataError
 from lab.model.huggingface.config import read_json
 
 Ids = list[int]
@@ -43,7 +43,7 @@ def harness_model(subject: Subject, folder: Path, options: Any) -> Any:
     """
     from lm_eval.models.huggingface import HFLM
 
-    tokenizer, prefix_id, stop_ids = open_tokenizer(subject, folder, chat=options.apply_chat_template)
+    tokenizer, prefix_id, stop_ids = open_tokenizer(subject, folder, options.template(subject))
     window = options.max_length or subject.model.train_len
 
     class LabModel(HFLM):  # type: ignore[misc]
@@ -125,16 +125,15 @@ def kept(ids: Ids, room: int, truncate: Truncate) -> Ids:
     return ids[-room:] if truncate == "left" or room == 1 else ids[: room // 2] + ids[-(room // 2) :]
 
 
-def open_tokenizer(subject: Subject, folder: Path, *, chat: bool) -> tuple[Any, int, Ids]:
-    """Open a tokenizer of transformers; return it with the token that begins a document and those that end one.
+def open_tokenizer(subject: Subject, folder: Path, template: str | None) -> tuple[Any, int, Ids]:
+    """Build a tokenizer of transformers; return it with the token that begins a document and those that end one.
 
     The files of a Hugging Face folder may name more tokens that end a document, as those of a chat's turns; a run
     folder has none.
 
-    Raises: ConfigError for a folder without a tokenizer of transformers, which chats need; DataError for a tokenizer
-    that neither begins nor ends a document.
+    Raises: DataError for a tokenizer that neither begins nor ends a document.
     """
-    from transformers import AutoTokenizer, PreTrainedTokenizerFast
+    from transformers import PreTrainedTokenizerFast
 
     listed = [subject.stop_id, *(read_json(folder / f"{name}.json").get("eos_token_id") for name in FILES)]
     stops = dict.fromkeys(token for each in listed for token in (each if isinstance(each, list) else [each]))
@@ -142,14 +141,10 @@ def open_tokenizer(subject: Subject, folder: Path, *, chat: bool) -> tuple[Any, 
     prefix = [*special_ends(subject.tokenizer)[0][-1:], *stop_ids]
     if not prefix:
         raise DataError("tokenizer.json: no token begins or ends a document; set eos_token_id in config.json")
-    if chat:
-        try:
-            return AutoTokenizer.from_pretrained(folder, local_files_only=True), prefix[0], stop_ids
-        except (OSError, ValueError, KeyError) as error:
-            fault = f"{folder} has no tokenizer of transformers ({first_line(error)})"
-            raise ConfigError(f"--apply_chat_template: {fault}; use a model that was trained on chats") from error
     ends = {"bos_token": prefix[:1], "eos_token": stop_ids[:1]}
     text = {name: subject.tokenizer.id_to_token(token) for name, tokens in ends.items() for token in tokens}
     make: Any = PreTrainedTokenizerFast
     own = Writer(subject.tokenizer).tokenizer
-    return make(tokenizer_object=own, split_special_tokens=True, **text), prefix[0], stop_ids
+    is_text = template is None or subject.model.experiment is not None  # special tokens, as when the run was trained
+    tokenizer = make(tokenizer_object=own, split_special_tokens=is_text, chat_template=template, **text)
+    return tokenizer, prefix[0], stop_ids

@@ -29,8 +29,9 @@ from typing import Literal
 
 import pandas as pd
 
-from eval.engine.cases import Turn, Writer
-from eval.engine.command import CellOptions, Form
+from eval.engine.cases import Turn
+from eval.engine.chat import ChatOptions
+from eval.engine.command import Form
 from eval.engine.rows import RESULTS, Row, to_text
 from eval.engine.run import Cell, Measure
 from eval.engine.subject import SUBJECT, doublings, open_subject
@@ -46,7 +47,7 @@ SHORTEST = 4096  # RULER's first length
 
 
 @dataclass(frozen=True, kw_only=True)
-class RulerOptions(CellOptions):
+class RulerOptions(ChatOptions):
     """Options of this command."""
 
     tasks: tuple[str, ...] | None = None
@@ -86,7 +87,7 @@ class Ruler(Measure):
     kind = "ruler"
     options: RulerOptions
     form = Form(options=RulerOptions, lacks=("--plot",))
-    named_by = (*SUBJECT, "protocol", "version", "task", "length", "n", "seed", "answer_budget", "source")
+    named_by = (*SUBJECT, "protocol", "version", "task", "length", "n", "seed", "answer_budget", "source", "chat")
 
     def prepare(self) -> None:
         """Read the sources, choose the lengths, and make sure that all tests can be drawn before any of them runs.
@@ -94,7 +95,7 @@ class Ruler(Measure):
         Raises: LabError; ConfigError with a line for every budget or length that is too short for a task.
         """
         options = self.options
-        self.writer = Writer(self.subject.tokenizer)
+        self.writer = options.writer(self.subject)
         self.places = newest_checkpoints(self.request.model, options.last) if options.last else []
         given = {"squad": options.squad, "hotpotqa": options.hotpotqa, "words": options.words}
         self.sources = read_sources(essays=options.haystack, **given)
@@ -142,6 +143,7 @@ class Ruler(Measure):
                     "seed": self.options.seed,
                     "answer_budget": self.budgets[task],
                     "source": source,
+                    "chat": self.options.chat,
                     "standins": [task.source] if source == STANDIN else [],
                 }
                 file = f"{checkpoint}-{task.name}-{length}"

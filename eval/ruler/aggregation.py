@@ -37,15 +37,15 @@ from eval.ruler.sources import Sources, shuffled
 
 # The wording is verbatim from NVIDIA/RULER, scripts/data/synthetic/constants.py (Apache 2.0).
 COMMON_WORDS = (
-    "Below is a numbered list of words. In these words, some appear more often than others. Memorize the ones that "
-    "appear most often.\n{context}\nQuestion: What are the 10 most common words in the above list? Answer: The top 10 "
-    "words that appear most often in the list are:"
+    "\x02Below is a numbered list of words. In these words, some appear more often than others. Memorize the ones that "
+    "appear most often.\n{context}\nQuestion: What are the 10 most common words in the above list?\x03 Answer: The top "
+    "10 words that appear most often in the list are:"
 )
 FREQUENT_WORDS = (
-    "Read the following coded text and track the frequency of each coded word. Find the three most frequently appeared "
-    "coded words. {context}\nQuestion: Do not provide any explanation. Please ignore the dots '....'. What are the "
-    "three most frequently appeared words in the above coded text? Answer: According to the coded text above, the "
-    "three most frequently appeared words are:"
+    "\x02Read the following coded text and track the frequency of each coded word. Find the three most frequently "
+    "appeared coded words. {context}\nQuestion: Do not provide any explanation. Please ignore the dots '....'. What "
+    "are the three most frequently appeared words in the above coded text?\x03 Answer: According to the coded text "
+    "above, the three most frequently appeared words are:"
 )
 COMMON = 10
 LONG = 4096

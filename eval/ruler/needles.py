@@ -40,22 +40,23 @@ from eval.engine import cases
 from eval.engine.cases import NOISE, Distinct, Draft, Turn, Writer
 from eval.ruler.sources import SENTENCE_END, Sources, insert, running_text
 
-# The wording is verbatim from NVIDIA/RULER, scripts/data/synthetic/constants.py and niah.py (Apache 2.0).
+# The wording is verbatim from NVIDIA/RULER, scripts/data/synthetic/constants.py and niah.py (Apache 2.0). The marks
+# \x02 and \x03 are where a chat's question begins and where its answer does (eval/engine/cases.py).
 NEEDLE = "One of the special magic {kind} for {key} is: {value}."
 NEEDLE_ONE = (
-    "A special magic {kind} is hidden within the following text. Make sure to memorize it. I will quiz you about the "
-    "{kind} afterwards.\n{context}\nWhat is the special magic {kind} for {query} mentioned in the provided text? "
-    "The special magic {kind} for {query} mentioned in the provided text is"
+    "\x02A special magic {kind} is hidden within the following text. Make sure to memorize it. I will quiz you about "
+    "the {kind} afterwards.\n{context}\nWhat is the special magic {kind} for {query} mentioned in the provided "
+    "text?\x03 The special magic {kind} for {query} mentioned in the provided text is"
 )
 NEEDLE_SEVERAL = (
-    "Some special magic {kind} are hidden within the following text. Make sure to memorize it. I will quiz you about "
-    "the {kind} afterwards.\n{context}\nWhat are all the special magic {kind} for {query} mentioned in the provided "
-    "text? The special magic {kind} for {query} mentioned in the provided text are"
+    "\x02Some special magic {kind} are hidden within the following text. Make sure to memorize it. I will quiz you "
+    "about the {kind} afterwards.\n{context}\nWhat are all the special magic {kind} for {query} mentioned in the "
+    "provided text?\x03 The special magic {kind} for {query} mentioned in the provided text are"
 )
 TRACING = (
-    "Memorize and track the chain(s) of variable assignment hidden in the following text.\n\n{context}\nQuestion: Find "
-    "all variables that are assigned the value {query} in the text above. Answer: According to the chain(s) of "
-    "variable assignment in the text above, {n} variables are assgined the value {query}, they are:"
+    "\x02Memorize and track the chain(s) of variable assignment hidden in the following text.\n\n{context}\nQuestion: "
+    "Find all variables that are assigned the value {query} in the text above.\x03 Answer: According to the chain(s) "
+    "of variable assignment in the text above, {n} variables are assgined the value {query}, they are:"
 )
 DEPTHS = 40
 KINDS = {"words": cases.draw_pair, "numbers": cases.draw_number, "uuids": cases.draw_uuid}

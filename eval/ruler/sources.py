@@ -39,9 +39,9 @@ SLOTS = {"a": "adjectives", "b": "adjectives", "n": "nouns", "m": "nouns", "o": 
 # The wording is verbatim from NVIDIA/RULER, scripts/data/synthetic/constants.py (Apache 2.0).
 DOCUMENT = "Document {number}:\n{text}"
 QUESTION = (
-    "Answer the question based on the given documents. Only give me the answer and do not output any other words.\n\n"
-    "The following are given documents.\n\n{context}\n\nAnswer the question based on the given documents. Only give me "
-    "the answer and do not output any other words.\n\nQuestion: {query} Answer:"
+    "\x02Answer the question based on the given documents. Only give me the answer and do not output any other "
+    "words.\n\nThe following are given documents.\n\n{context}\n\nAnswer the question based on the given documents. "
+    "Only give me the answer and do not output any other words.\n\nQuestion: {query}\x03 Answer:"
 )
 
 Text = Callable[[int], str]

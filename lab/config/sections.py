@@ -187,7 +187,8 @@ def fill_in(values: dict[str, Any], name: str) -> None:
     tokenizer = section(data, "tokenizer")
     path = tokenizer.get("path")
     if tokenizer.get("method") == "bpe":
-        model.setdefault("vocab_size", tokenizer.get("vocab_size", Bpe.vocab_size))
+        size = tokenizer.get("vocab_size")
+        model.setdefault("vocab_size", size if isinstance(size, int) else Bpe.vocab_size)
     elif "vocab_size" not in model and isinstance(path, str) and is_short(path):  # any other is refused later
         model["vocab_size"] = load_tokenizer(Path(path)).get_vocab_size()
     distance = section(section(values, "position"), "distance")

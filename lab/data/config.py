@@ -12,6 +12,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from annotated_types import Ge, Gt, Le, Lt
 from pydantic import Field
 
+from lab.data.chat import USER_ASSISTANT
 from lab.data.schedule import WindowSchedule
 from lab.data.synthetic import Synthetic as Synthetic  # noqa: PLC0414 - all sections can be imported from here
 from lab.data.synthetic import example
@@ -62,6 +63,8 @@ class Conversations(Section):
     """Least share of ASCII among a conversation's letters; 0.99 keeps English and few other languages, 0 keeps all."""
     limit: Positive | None = None
     """Samples to take, from the first; left out, all."""
+    template: str = USER_ASSISTANT
+    """Jinja by which turns become text, special tokens in it too; evaluations and lab.export take it from the run."""
 
 
 @dataclass(frozen=True, kw_only=True)

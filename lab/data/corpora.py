@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from glob import glob, has_magic
-from itertools import chain, groupby, takewhile
-from operator import itemgetter
+from itertools import chain, pairwise, takewhile
 from pathlib import Path
 from typing import Any
 
+from lab.data.chat import USER_ASSISTANT, Turn, render
 from lab.data.config import Conversations, DataConfig, OwnCorpus, Slimpajama, Stdlib, Synthetic, Text
 from lab.data.synthetic import SyntheticText
 from lab.errors import DataError, MissingPackage, first_line
@@ -26,7 +26,7 @@ SLIMPAJAMA_TASKS = 512  # at most one for each file
 HUB_DATASET = "cerebras/SlimPajama-627B"
 PLAIN = (".txt", ".md", ".py")  # one document each
 ROWS = (".jsonl", ".jsonl.zst", ".parquet")  # a document per row
-ROLES = {"human": "USER", "user": "USER", "gpt": "ASSISTANT", "assistant": "ASSISTANT", "system": "SYSTEM"}
+ROLES = {"human": "user", "user": "user", "gpt": "assistant", "assistant": "assistant", "system": "system"}
 UNSCORED = "a conversation without a response"
 Parts = tuple[tuple[str, bool], ...]
 Row = dict[str, Any]
@@ -203,7 +203,7 @@ def parsed(line: bytes) -> Row | str:
 def document_of(row: Row, corpus: Text | Slimpajama | Conversations, source: str) -> Item:
     """Convert a row to a document or a conversation; rows of SlimPajama name their source."""
     if isinstance(corpus, Conversations):
-        return to_conversation(row, source)
+        return to_conversation(row, source, corpus.template)
     if isinstance(corpus, Slimpajama) and isinstance(meta := row.get("meta"), dict):
         named = meta.get("redpajama_set_name")
         source = named if isinstance(named, str) else source
@@ -239,11 +239,13 @@ def open_hub(name: str) -> Reader:
     return Reader(n_tasks, {name: stream.num_shards}, read)
 
 
-def to_conversation(row: Row, source: str) -> Item:
+def to_conversation(row: Row, source: str, template: str = USER_ASSISTANT) -> Item:
     """Build a conversation from a row in ShareGPT's format; only the assistant's turns are scored.
 
-    Every turn ends with a line break, which is scored after a response, so that a model learns to stop.
+    Scored is what the template adds to a text that asks for an answer. In its default form a response ends with a line
+    break, so that a model learns to stop.
 
+    Raises: DataError for a template by which turns change what stands before them.
     Example:
         >>> turns = [{"from": "human", "value": "Hi"}, {"from": "gpt", "value": "Hello."}]
         >>> [(text.split(), scored) for text, scored in to_conversation({"conversations": turns}, "part").parts]
@@ -252,18 +254,24 @@ def to_conversation(row: Row, source: str) -> Item:
     turns = row.get("conversations")
     if not isinstance(turns, list) or not all(isinstance(turn, dict) for turn in turns):
         return "no turns in field 'conversations'"
-    parts: list[tuple[str, bool]] = []
+    said: list[Turn] = []
+    grown = [("", False)]
     for turn in turns:
         role = ROLES.get(str(turn.get("from")))
         text = turn.get("value")
         if role is None or not isinstance(text, str):
             return "a turn without a known 'from' and a text 'value'"
-        if role == "ASSISTANT" and text.strip():
-            parts += [("ASSISTANT:", False), (f" {text.strip()}\n", True)]
-        else:
-            parts.append((f"{role}: {text.strip()}\n", False))
-    runs = groupby(parts, key=itemgetter(1))  # a response is never next to another
-    merged = tuple(("".join(text for text, _ in run), scored) for scored, run in runs)
-    if not any(scored for _, scored in merged):
+        answers = role == "assistant" and bool(text.strip())
+        if answers:
+            grown.append((render(template, said, answer=True), False))
+        said.append({"role": role, "content": text})
+        if answers:
+            grown.append((render(template, said), True))
+    grown.append((render(template, said), False))
+    if any(not after.startswith(before) for (before, _), (after, _) in pairwise(grown)):
+        raise DataError("data.corpus.template: a turn changes what stands before it; write one that only adds to it")
+    pieces = ((after.removeprefix(before), scored) for (before, _), (after, scored) in pairwise(grown))
+    parts = tuple(piece for piece in pieces if piece[0])
+    if not any(scored for _, scored in parts):
         return UNSCORED
-    return usable("".join(text for text, _ in merged), source, merged)
+    return usable(grown[-1][0], source, parts)

@@ -32,6 +32,8 @@ T = TypeVar("T")
 MOST = 10**15  # of anything counted; a thousand times the tokens of the longest trainings
 TAGS = ("name", "method", "by")  # keys that select a member of a tagged union
 UNKNOWN = ("unexpected_keyword_argument", "extra_forbidden")  # pydantic's errors of a key that is no setting
+MISSPELT = (*UNKNOWN, "union_tag_invalid")
+ABSENT = ("missing", "missing_argument")
 WORDS = {  # of pydantic's messages, in ours
     "Input should be '": "must be one of '",
     "Input should be ": "must be ",
@@ -118,7 +120,7 @@ class OneOf:
 def validated(root: type[T], values: Mapping[str, Any], instance: T | None = None) -> T:
     """Build a config class from settings by name, or set the fields of an instance.
 
-    Raises: ConfigError with one line for every fault found, unknown settings first, as others may be missing for them.
+    Raises: ConfigError with one line for every fault, but for what may be missing only as a name is misspelt.
     """
     try:
         text = json.dumps(values, default=plain, ensure_ascii=False).encode()
@@ -129,7 +131,9 @@ def validated(root: type[T], values: Mapping[str, Any], instance: T | None = Non
     try:
         return adapter(root).validator.validate_json(text, self_instance=instance)
     except ValidationError as error:
-        items = sorted(error.errors(include_url=False), key=lambda item: item["type"] not in UNKNOWN)
+        items = sorted(error.errors(include_url=False), key=lambda item: item["type"] not in MISSPELT)
+        if items[0]["type"] in MISSPELT:
+            items = [item for item in items if item["type"] not in ABSENT]
         raise ConfigError(*dict.fromkeys(line for item in items for line in fault_lines(root, item))) from None
     finally:
         IS_CHECKING.reset(token)
@@ -157,13 +161,15 @@ def fault_lines(root: Any, item: Any) -> list[str]:
     if kind == "value_error":  # a rule of a section, whose lines begin with the field
         return [f"{dotted}.{line}".lstrip(".") for line in getattr(context["error"], "faults", [str(context["error"])])]
     if kind in UNKNOWN:
-        remedy, found = suggestion(root, section, keys), flatten({dotted: item["input"]})
-        return [f"{name}={brief(value)}: unknown setting; {remedy}" for name, value in found.items()]
+        found = flatten({dotted: item["input"]})
+        name, value = next(iter(found.items()))
+        named = f"{name}={brief(value)}" if len(found) == 1 else dotted
+        return [f"{named}: unknown setting; {suggestion(root, section, keys)}"]
     if kind.startswith("union_tag"):
         tag, key = str(context.get("tag")), context["discriminator"].strip("'")
         return [f"{dotted}.{key}={brief(tag)}: unknown; {nearest(tag, members_of(hint))}"]
     meaning = " ".join(docs_of(section).get(str(keys[-1]), "").split()).rstrip(".") if keys else ""
-    if kind in ("missing", "missing_argument"):
+    if kind in ABSENT:
         return [f"{dotted}: must be set; {meaning}"]
     rule = str(item["msg"])
     for theirs, ours in WORDS.items():

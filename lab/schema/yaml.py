@@ -66,7 +66,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
         text = path.read_text(encoding="utf-8")
     except (OSError, ValueError) as error:  # not UTF-8, or a name with a NUL
         reason = getattr(error, "strerror", None) or error
-        names = [entry.name for entry in (files("lab") / "configs").iterdir()]
+        names = [entry.name for entry in [*path.parent.glob("*.yaml"), *(files("lab") / "configs").iterdir()]]
         remedy = nearest(f"{path.stem}.yaml", names, "use a YAML config, as one of configs/")
         raise ConfigError(f"{path}: cannot be read ({reason}); {remedy}") from error
     values = parse_yaml(text, str(path))

@@ -17,6 +17,7 @@ import itertools
 import json
 import math
 import random
+import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -174,18 +175,19 @@ def plan(
     if both:
         raise ConfigError(*(f"--{key}={given[key]}: is a parameter of the sweep; leave it out" for key in sorted(both)))
     runs: dict[Path, PlannedRun] = {}
-    faults: dict[str, None] = {}
+    faults: dict[str, str] = {}  # by their lines without the values, of which a sweep has many
     for swept in file.settings(seed or 0):
         try:
             run = planned_run(file.command, {**swept, **given}, swept, file.program)
         except ConfigError as error:
-            faults |= dict.fromkeys(error.faults)
+            faults = {re.sub("=.*?: ", ": ", fault, count=1): fault for fault in error.faults} | faults
             continue
         if runs.setdefault(run.path, run) is not run:
             rule = "is that of two runs, which compute the same"
-            faults[f"run.name={run.path.name}: {rule}; sweep over other settings, or set run.name"] = None
+            line = f"run.name={run.path.name}: {rule}; sweep over other settings, or set run.name"
+            faults[line] = line
     if faults:
-        raise ConfigError(*faults)
+        raise ConfigError(*faults.values())
     return list(runs.values())
 
 

@@ -14,7 +14,7 @@ from lab.data.module import PackedData
 from lab.data.segments import index_segments
 from lab.data.synthetic import SyntheticText
 from lab.data.tokenizer import load_tokenizer
-from lab.errors import ConfigError, DataError
+from lab.errors import DataError
 from lab.evidence.repeat import Repeat
 from lab.evidence.stored import Asked
 from lab.evidence.suffix import Suffix
@@ -157,23 +157,3 @@ def test_other_documents_than_the_generators_are_refused(demo):
     other = load("--data.corpus.digits=4")
     with refused(f"{shard.folder}: document ", error=DataError):
         labels_of(shard, other.data, load_tokenizer(shard.folder.parent))
-
-
-JOINED = "--data.mode=concatenated"
-REFUSED = {
-    "corpus": (("--data.corpus.name=stdlib",), "evidence.method=asked: needs the labels of data.corpus.name"),
-    "chunks": ((JOINED, "--mask.method=document", "--mask.chunks=2"), "mask.chunks=2: keeps no documents in order"),
-    "anchor": ((JOINED, "--mask.method=anchor"), "mask.method=anchor: keeps no documents in order"),
-}
-
-
-def test_a_control_by_loss_goes_with_documents_in_order():
-    words = ("--weights.by=evidence", "--weights.keep=[[0,9]]", "--weights.control=loss", JOINED, "--mask.chunks=2")
-    with refused("mask.chunks=2: keeps no documents in order, which weights.control=loss needs", error=ConfigError):
-        load(*words)
-
-
-@pytest.mark.parametrize(("words", "start"), REFUSED.values(), ids=REFUSED)
-def test_stored_evidence_goes_with_documents_in_order(words, start):
-    with refused(start, error=ConfigError):
-        load("--evidence.method=asked", *words)

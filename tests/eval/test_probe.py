@@ -18,6 +18,7 @@ from lab.probe.needles import shortest
 from lab.train.checkpoints import Checkpoint
 from lab.train.folder import packed_counts
 from tests.eval.answering import Counted, silent
+from tests.eval.commands import rows_in as lines
 from tests.opened import CONSUMED
 
 SMALL = {"--tests": "6", "--step": "64", "--max_length": "320", "--answer_budget": "24", "--batch": "2"}
@@ -37,10 +38,6 @@ def probe(run_folder, tmp_path, capsys):
         return status, tmp_path / str(folder), capsys.readouterr()
 
     return run
-
-
-def lines(path):
-    return [json.loads(line) for line in path.read_text().splitlines()]
 
 
 def untimed(folder):

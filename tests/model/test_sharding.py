@@ -11,7 +11,7 @@ from lab.model.decoder import Decoder, DecoderConfig
 from lab.model.generate import greedy
 from lab.model.sharding import Sharding, build
 from lab.positions import distance, frequencies
-from tests.fits import records
+from tests.fits import NO_PROBES, records
 from tests.ranks import meet, train
 
 CFG = DecoderConfig(d_model=16, n_layers=2, n_heads=2, n_kv_heads=1, d_ff=23, vocab_size=51, tie_embeddings=False)
@@ -122,10 +122,7 @@ def test_fsdp_in_bf16_trains_as_one_process_in_bf16(ranks, tmp_path, steps):
         "data.folder": str(tmp_path / "shards"),
         "train.precision": "bf16",
         "train.tokens": 1024 * steps,
-        "probe.every_tokens": None,
-        "probe.tests": 1,
-        "probe.max_length": 128,
-        "probe.loss_tokens": 0,
+        **NO_PROBES,
     }
     ranks(1).run(train, settings | {"run.name": "autocast"})
     for name, world in (("one", 1), ("two", 2)):

@@ -17,13 +17,12 @@ from lab import longrecipe
 from lab.command import parse_overrides
 from lab.config import load_experiment
 from lab.data.config import TokenizerFile
-from lab.data.preparation import shard_folder
 from lab.loading import open_model, read_weights
 from lab.longrecipe import main
 from lab.recipes import read_recipe, resolve
 from lab.schema import format_yaml
 from lab.train.session import run_experiment
-from tests.opened import write_run
+from tests.opened import write_source
 from tests.refusals import check_faults
 from tests.test_config import demo  # noqa: F401  a fixture
 
@@ -36,10 +35,7 @@ TARGET_LEN = 160
 @pytest.fixture(scope="module")
 def base(prepared, tmp_path_factory):
     """A run folder with a tokenizer, as training writes it: window 64, theta 10,000."""
-    folder = write_run(tmp_path_factory.mktemp("runs") / "base", prepared)
-    shutil.copy(shard_folder(prepared) / "tokenizer.json", folder)
-    (folder / "config.yaml").write_text(load_experiment(folder / "config.yaml").to_yaml())
-    return folder
+    return write_source(tmp_path_factory.mktemp("runs") / "base", prepared)
 
 
 @pytest.fixture

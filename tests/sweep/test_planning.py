@@ -11,6 +11,7 @@ from lab.schema import format_yaml
 from lab.sweep.planning import plan, planned_run
 from lab.train.folder import RunFolder
 from tests.forked import ROOT
+from tests.refusals import refused
 
 SWEEPS = sorted((ROOT / "sweeps").glob("*.yaml"))
 COMMAND = ["${env}", "${interpreter}", "-m", "${program}", "configs/cpu_test.yaml", "--resume", "--run.name=auto"]
@@ -71,6 +72,11 @@ def test_what_is_refused(tmp_path, text, line):
         plan(path, {})
     assert found.value.faults[0].startswith(line)
     assert "; " in found.value.faults[0]
+
+
+def test_a_misspelt_parameter_is_one_line_for_all_its_values(planned):
+    with refused("run.sed=1: unknown setting", error=ConfigError):
+        planned({"run.sed": {"values": [1, 2]}})
 
 
 def test_a_grid_is_the_product_by_name_the_last_name_fastest(planned):

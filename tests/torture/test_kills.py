@@ -38,11 +38,6 @@ Training.training_step = recording
 """
 
 
-@pytest.fixture(scope="module")
-def place(tmp_path_factory):
-    return tmp_path_factory.mktemp("kills")
-
-
 def commands(place, name, world, *options):
     words = patched(command(place, name, *OPTIONS, *options), LEDGER.format(path=str(place / f"{name}.ledger")))
     if world == 1:

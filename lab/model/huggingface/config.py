@@ -123,6 +123,18 @@ def read_json(path: Path) -> dict[str, Any]:
     return read_object(path, CheckpointError, "copy the folder again") if path.is_file() else {}
 
 
+def chat_template_of(folder: Path) -> str | None:
+    """Read a folder's chat template, of several the one named default; None where it has none.
+
+    Raises: CheckpointError for a broken file.
+    """
+    file = folder / "chat_template.jinja"
+    own = read_json(folder / "tokenizer_config.json").get("chat_template")
+    if isinstance(own, list):
+        own = {named.get("name"): named.get("template") for named in own}.get("default")
+    return file.read_text("utf-8") if file.is_file() else own
+
+
 def token_text(settings: Mapping[str, Any], key: str) -> str | None:
     """Return the text of a special token in tokenizer_config.json, which holds it alone or with its properties."""
     token = settings.get(key)

@@ -8,6 +8,7 @@ import pytest
 from eval.engine.subject import Subject
 from eval.harness import model as harness
 from eval.harness.__main__ import main, source_of
+from lab.schema import format_yaml, parse_yaml
 from tests.eval.harness.parts import TASKS, documents, read_lines, rows_in, subject_of
 
 lm_eval = pytest.importorskip("lm_eval")
@@ -123,16 +124,40 @@ TEMPLATE += "{% if add_generation_prompt %}[assistant]{% endif %}"
 def test_questions_as_a_chat_to_a_hugging_face_folder(hugging_face_folder, tmp_path, run, passes):
     folder = tmp_path / "model"
     shutil.copytree(hugging_face_folder, folder)
-    names = {"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": "<bos>", "chat_template": TEMPLATE}
-    (folder / "tokenizer_config.json").write_text(json.dumps(names))
-    status, _, err = run(
-        folder, "--tasks=lab_answer", *OWN, "--limit=2", "--batch=1", "-o", tmp_path, "--apply_chat_template"
+    (folder / "tokenizer_config.json").write_text(json.dumps({"chat_template": TEMPLATE}))
+    assert asked(run, passes, folder, tmp_path / "own", "--apply_chat_template") == (
+        around("[user]", "[assistant]"),
+        True,
     )
+    file = tmp_path / "other.jinja"
+    file.write_text("Q: {{ messages[0].content }} A:")
+    assert asked(run, passes, folder, tmp_path / "other", f"--chat_template={file}") == (
+        around("Q: ", " A:"),
+        str(file),
+    )
+
+
+def test_questions_as_a_chat_to_a_run(run_folder, bpe, tmp_path, run, passes):
+    folder = tmp_path / "tiny"
+    shutil.copytree(run_folder, folder)
+    config = parse_yaml((folder / "config.yaml").read_text(), "config.yaml")
+    config["data"]["corpus"] = {"name": "conversations", "path": "none.jsonl"}
+    (folder / "config.yaml").write_text(format_yaml(config))
+    bpe.save(str(folder / "tokenizer.json"))
+    assert asked(run, passes, folder, tmp_path, "--apply_chat_template") == (around("USER: ", "\nASSISTANT:"), True)
+
+
+def around(before, after):
+    return {f"{before}{document['text']}{after}" for document in documents("answer")[:2]}
+
+
+def asked(run, passes, folder, place, *words):
+    """Ask two questions; return the texts, each after one <bos>, and the field of the rows."""
+    passes.clear()
+    status, _, err = run(folder, "--tasks=lab_answer", *OWN, "--limit=2", "--batch=1", "-o", place, *words)
     assert status == 0, err
-    row = rows_in(tmp_path, "lab_answer")["exact_match"]
-    assert (row["chat"], row["checkpoint"]) == (True, None)
     tokenizer = subject_of(folder).tokenizer
     bos = tokenizer.token_to_id("<bos>")
-    found = {tokenizer.decode(ids[ids.index(bos) + 1 :]) for ids in passes}
-    assert found == {f"[user]{document['text']}[assistant]" for document in documents("answer")[:2]}
     assert {ids.count(bos) for ids in passes} == {1}
+    found = {tokenizer.decode(ids[ids.index(bos) + 1 :]) for ids in passes}
+    return found, rows_in(place, "lab_answer")["exact_match"]["chat"]

@@ -80,3 +80,49 @@ def test_few_shot_rows_are_asked_and_scored(name, tmp_path, monkeypatch):
     score, half = FEWSHOT[name]
     answers = [" The river Rhine.\nQuestion: next", "Rhine", "Elbe"]
     assert [loaded.process_results(doc, [answer])[score] for answer in answers] == pytest.approx([1.0, half, 0.0])
+
+
+COMPLETED = {  # how the released prompt begins and ends, a right answer, a wrong one
+    "passkey": ("There is an important info", "Q?\n\nThe pass key is", " 71.", "7 71"),
+    "number_string": ("There is an important info", "Q?\n\nThe sequence of digits is", " 71\n5", "17"),
+    "kv_retrieval": ("Extract the value corresponding", "Long text.\n\nQ?", '"71"', "710"),
+    "longbook_sum_en": ("Summarize the book below.\n\n", "Long text.\n\nSummary:", "71", "none"),
+    "longbook_qa_en": ("Read the book and answer the question. Be very concise", "Question: Q?\nAnswer:", "71", "none"),
+    "longbook_choice_en": ("Read the book", "B. 71\nC. c\nD. d\n\nThe letter of the correct answer is", " B", " C"),
+    "longdialogue_qa_en": (
+        "Below is a dialogue",
+        "The name that has been replaced with $$MASK$$ is likely",
+        " 71",
+        "no",
+    ),
+    "math_find": (
+        "What is the largest number in the following list?\n\nLong",
+        "Find The largest number of it.",
+        "71",
+        "7",
+    ),
+    "code_debug": ("Following is a Python code", "B. 71\nC. c\nD. d\n\nThe correct option is:", " B.", " C"),
+}
+
+
+@pytest.mark.parametrize("name", COMPLETED)
+def test_infinitebench_is_completed_as_in_the_released_script(name, monkeypatch):
+    datasets = pytest.importorskip("datasets")
+    begin, end, right, wrong = COMPLETED[name]
+    question = "Find The largest number of it." if name == "math_find" else "Q?"
+    row = {"id": 1, "context": "Long text.", "input": question, "answer": ["71"], "options": ["a", "71", "c", "d"]}
+
+    def load(path, *_, **__):
+        assert path == "xinrongzhang2022/InfiniteBench"
+        return datasets.DatasetDict({name: datasets.Dataset.from_list([row])})
+
+    monkeypatch.setattr(datasets, "load_dataset", load)
+    (task,) = load_tasks([f"completion_{name}"], str(ROOT / "eval/papers/infinitebench"))[1]
+    (doc,) = task.test_docs()
+    prompt = task.doc_to_text(doc)
+    assert prompt.startswith(begin)
+    assert prompt.endswith(end)
+    assert "Long text." in prompt
+    assert task.config.generation_kwargs["until"] == []
+    scored = [task.process_results(doc, [answer])["score"] for answer in (right, wrong)]
+    assert scored == [pytest.approx(1.0), 0.0]

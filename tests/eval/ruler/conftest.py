@@ -88,6 +88,9 @@ def hotpotqa(tmp_path):
     return path
 
 
+MARKS = {2: None, 3: None}  # of questions and answers, which prompts without a chat have not
+
+
 def case_of(writer, sources, name, length, index=0, seed=3, budget=None):
     """Draw a test of a task."""
     task = TASKS[name]

@@ -9,15 +9,16 @@ from collections import Counter
 from types import SimpleNamespace
 
 import pytest
+from tokenizers import Tokenizer
 
 from eval.engine.cases import Writer
 from eval.ruler import aggregation
 from eval.ruler.needles import NEEDLE, ask, hide, trace
 from eval.ruler.sources import QUESTION, name_of, read_sources
-from eval.ruler.tasks import ALL
+from eval.ruler.tasks import ALL, TASKS
 from lab.errors import MissingPackage
-from tests.eval.ruler.conftest import case_of
-from tests.eval.ruler.oracle import coded, documents, listed, needles
+from tests.eval.ruler.conftest import MARKS, case_of
+from tests.eval.ruler.oracle import coded, documents, listed, needles, solve
 
 NOISE = "The grass is green. The sky is blue. The sun is yellow. Here we go. There and back again."
 UUID = r"[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}"
@@ -95,11 +96,11 @@ def test_noise_is_laid_as_by_the_official_generator():
     names, places = ["QAHFT", "RXCKA", "FNAFQ", "OFPVA", "USIEY"], [5, 6, 21, 22, 24]
     shares = [(place - k + 0.5) / (40 - 5 + 1) for k, place in enumerate(places)]
     tracing = trace((names, 25795, shares), 40 * 5)
-    assert hashlib.sha256(tracing.encode()).hexdigest()[:16] == "fa4d6b98ec9fa586"
+    assert hashlib.sha256(tracing.translate(MARKS).encode()).hexdigest()[:16] == "fa4d6b98ec9fa586"
     needle = NEEDLE.format(kind="numbers", key="tenuous-thirst", value="2867825")
     context = hide([NOISE] * 40, [needle], [1.5 / 40], "\n")
     text = ask(context, ["tenuous-thirst"], "numbers", several=False)
-    assert hashlib.sha256(text.encode()).hexdigest()[:16] == "6e8b0b3a6f346e9e"
+    assert hashlib.sha256(text.translate(MARKS).encode()).hexdigest()[:16] == "6e8b0b3a6f346e9e"
 
 
 def test_a_chain_has_four_hops_in_order_and_apart(writer, made_up):
@@ -208,7 +209,7 @@ def test_counts_are_those_of_the_official_generator(n_words):
     ],
 )
 def test_the_text_around_lists_and_documents_is_the_official_one(text, official):
-    assert name_of(text.format(context="CONTEXT", query="QUERY")) == official
+    assert name_of(text.format(context="CONTEXT", query="QUERY").translate(MARKS)) == official
 
 
 def test_questions_are_answered_by_their_documents(writer, squad, hotpotqa):
@@ -231,3 +232,26 @@ def test_questions_are_answered_by_their_documents(writer, squad, hotpotqa):
         assert {f"Author {author}", f"Town {author}", *(f"Other {author} {k}" for k in range(3))} <= set(titles)
         assert len(set(titles)) == len(titles) > 5
     assert len(asked) == 8
+
+
+BEGIN, END = "<|user|>", "<|end|><|assistant|>"
+SECOND = {"vt": 2, "cwe": 2}  # tasks whose worked example is asked as the task is
+
+
+@pytest.mark.parametrize("task", [task.name for task in ALL])
+def test_a_chat_stands_around_the_task_and_before_the_answers_first_words(merging, made_up, task):
+    tokenizer = Tokenizer.from_str(merging.to_str())
+    tokenizer.add_special_tokens([BEGIN, "<|end|>", "<|assistant|>"])
+    chat = Writer(tokenizer, (BEGIN, END), special=True)
+    case = case_of(chat, made_up, task, 8000)
+    n = SECOND.get(task, 1)
+    assert case.prompt.count(BEGIN) == case.prompt.count(END) == n
+    assert case.prompt.startswith(BEGIN)
+    question, answer = case.prompt.rsplit(END, 1)
+    assert re.search(r"[?.]$|Question: [^\n]+$", question)
+    assert re.fullmatch(r" Answer:( .*:)?| The special magic .* (is|are)", answer)
+    ids = case.prompt_ids.tolist()
+    assert [ids.count(tokenizer.token_to_id(word)) for word in (BEGIN, "<|end|>", "<|assistant|>")] == [n] * 3
+    assert len(ids) + TASKS[task].budget <= 8000
+    assert len(ids) > 7000
+    assert case.answers[0] in solve(case.prompt)

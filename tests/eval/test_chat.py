@@ -1,0 +1,119 @@
+"""Chat templates: as transformers renders them, in a run's config, in its export, and around what is asked."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from eval.engine.cases import Writer
+from eval.lines import draw_case
+from eval.lines import main as lines
+from lab.data.chat import USER_ASSISTANT, around, render
+from lab.data.corpora import to_conversation
+from lab.errors import ConfigError, DataError
+from lab.export import main as export
+from lab.schema import format_yaml, parse_yaml
+from tests.eval.commands import runner
+
+FOLDER = Path(__file__).resolve().parents[2] / "eval/papers/templates"
+TEMPLATES = {**{path.stem: path.read_text() for path in FOLDER.iterdir()}, "user_assistant": USER_ASSISTANT}
+VICUNA = "A chat between a curious user and an artificial intelligence assistant. "
+VICUNA += "The assistant gives helpful, detailed, and polite answers to the user's questions. USER: "
+AROUND = {  # what the released scripts write before and after a question
+    "llama2": ("[INST]", "[/INST]"),
+    "llama3": (
+        "<|start_header_id|>user<|end_header_id|>\n\n",
+        "<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n",
+    ),
+    "qwen2": ("<|im_start|>\n", "\n"),
+    "vicuna": (VICUNA, " ASSISTANT:"),
+    "user_assistant": ("USER: ", "\nASSISTANT:"),
+}
+TURNS = [("system", "Be kind."), ("user", "Hi"), ("assistant", "Hello.\nYou?"), ("user", "Bye")]
+
+
+def messages(*pairs):
+    return [{"role": role, "content": text} for role, text in pairs]
+
+
+def test_every_template_has_a_test():
+    assert set(TEMPLATES) == set(AROUND)
+
+
+@pytest.mark.parametrize("name", AROUND)
+def test_templates_are_rendered_as_by_transformers(name, bpe):
+    transformers = pytest.importorskip("transformers")
+    tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_object=bpe, chat_template=TEMPLATES[name])
+    assert around(TEMPLATES[name]) == AROUND[name]
+    for turns in (TURNS[1:2], TURNS[1:], TURNS, TURNS[:3]):
+        for answer in (False, True):
+            theirs = tokenizer.apply_chat_template(messages(*turns), tokenize=False, add_generation_prompt=answer)
+            assert render(TEMPLATES[name], messages(*turns), answer=answer) == theirs
+
+
+def test_a_conversation_is_scored_by_its_template():
+    names = {"system": "system", "user": "human", "assistant": "gpt"}
+    row = {"conversations": [{"from": names[role], "value": text} for role, text in TURNS]}
+    assert to_conversation(row, "place", TEMPLATES["vicuna"]).parts == (
+        ("Be kind. USER: Hi ASSISTANT:", False),
+        (" Hello.\nYou?</s>", True),
+        ("USER: Bye ", False),
+    )
+    with pytest.raises(DataError, match="a turn changes what stands before it"):
+        to_conversation(row, "place", "{{ messages | length }}{% if add_generation_prompt %}A{% endif %}")
+    for wrong in ("{% if %}", "{{ raise_exception('no') }}", "{{ 1 + '' }}", "no question"):
+        with pytest.raises(
+            ConfigError, match=r"chat template: (cannot be rendered|leaves out what).*; correct its Jinja"
+        ):
+            around(wrong)
+
+
+@pytest.fixture
+def chatty(run_folder, bpe, tmp_path):
+    """The small run, as if it had been trained on conversations."""
+    folder = tmp_path / "chatty"
+    shutil.copytree(run_folder, folder, ignore=shutil.ignore_patterns("eval"))
+    config = parse_yaml((folder / "config.yaml").read_text(), "config.yaml")
+    config["data"]["corpus"] = {"name": "conversations", "path": "none.jsonl"}
+    (folder / "config.yaml").write_text(format_yaml(config))
+    bpe.save(str(folder / "tokenizer.json"))
+    return folder
+
+
+def test_a_runs_template_is_in_its_export_and_asks_the_same(chatty, tmp_path, capsys):
+    transformers = pytest.importorskip("transformers")
+    assert runner(export)([chatty, "-o", tmp_path / "out"], capsys)[0] == 0
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
+    text = tokenizer.apply_chat_template(messages(("user", "Hi")), tokenize=False, add_generation_prompt=True)
+    assert text == "USER: Hi\nASSISTANT:"
+    hashes = []
+    for model in (chatty, tmp_path / "out"):
+        words = [model, "--lengths=600", "--tests=3", "--apply_chat_template", "-o", tmp_path / model.name]
+        status, _, err = runner(lines)(words, capsys)
+        assert status == 0, err
+        (row,) = map(json.loads, (tmp_path / model.name / "lines.jsonl").read_text().splitlines())
+        cases = (tmp_path / model.name / row["cases"]).read_text().splitlines()
+        hashes.append([json.loads(case)["prompt_hash"] for case in cases])
+        assert row["chat"] is True
+    assert hashes[0] == hashes[1]
+
+
+def test_a_prompt_is_a_question_of_a_chat(bpe):
+    plain, chat = Writer(bpe), Writer(bpe, around(TEMPLATES["llama2"]))
+    drawn = {"lines": 4, "seed": 1, "index": 0}
+    question = draw_case(plain, "longeval", **drawn).prompt
+    assert draw_case(chat, "longeval", **drawn).prompt == f"[INST]{question}[/INST]"
+    begun = draw_case(plain, "completion", **drawn).prompt.removeprefix(question)
+    assert draw_case(chat, "completion", **drawn).prompt == f"[INST]{question}[/INST]{begun}"
+
+
+def test_a_model_without_a_template_and_a_missing_file_are_one_line(run_folder, tmp_path, capsys):
+    faults = {
+        "--apply_chat_template": "--apply_chat_template: tiny has none, as it was trained on no conversations; give a",
+        "--chat_template=none.jinja": "--chat_template=none.jinja: cannot be read (No such file or directory); give a",
+    }
+    for option, fault in faults.items():
+        status, _, err = runner(lines)([run_folder, "--lengths=600", option, "-o", tmp_path], capsys)
+        assert (status, err.count("\n")) == (2, 1)
+        assert fault in err
