@@ -68,7 +68,7 @@ class DistanceOptions(Section):
     digits: Annotated[int, Ge(2), Le(9)] | None = None
     """Digits of each number; left out, as in the run's own probe, or 6."""
     haystack: PathText | None = None
-    """Text file to hide the numbers in; left out, as in the run's own probe. A Hugging Face folder needs one."""
+    """Text file to hide the numbers in; left out, as in the run's own probe. A model of no run needs one."""
     threshold: Share = 0.8
     """Share of numbers that must be found within reach."""
     confidence: Annotated[float, Gt(0), Lt(1)] = 0.95
