@@ -5,7 +5,8 @@ reach the model's key cache and attention unrotated. The lab rotates them there,
 its embedding for. Of H dimensions of a head a model may rotate the first r alone, in pairs (j, j + r / 2); the others
 become pairs that turn by angle 0. The visible keys come from the model's mask, including padding on the left.
 
-A model is tried first: with its own frequencies and plain distance it must compute the same logits as by itself.
+A model is tried first: with its own frequencies and plain distance it must compute the same logits as by itself, but
+for rounding, which is far less than what becomes of them when nothing is rotated.
 
 Axes: B batch, T tokens, N heads, K key-value heads, H per head.
 """
@@ -174,11 +175,15 @@ def try_out(model: Any, rotary: Any) -> str | None:
         applied.handle = (rotary or nn.Identity()).register_forward_hook(applied.unrotated, with_kwargs=True)
         APPLIED.update(dict.fromkeys(model.modules(), applied))
         model.set_attn_implementation(NAME)
-        apart = logits_of(model) - before
+        apart = float((logits_of(model) - before).abs().max())
+        turning = own_frequencies(rotary).inv_freq
+        applied.frequencies, applied.last = Frequencies(Own(), 1.0, 0 * turning), ()
+        effect = float((logits_of(model) - before).abs().max())  # of rotation, small before training
     except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError, ConfigError) as error:
         return first_line(error)
-    rounding = torch.finfo(before.dtype).eps ** 0.5 * float(before.abs().max())
-    return None if applied.inputs and float(apart.abs().max()) <= rounding else "attends or rotates in another way"
+    eps = torch.finfo(before.dtype).eps
+    most = eps**0.5 * float(before.abs().max()) if rotary is None else eps**0.25 * effect
+    return None if applied.inputs and apart <= most else "attends or rotates in another way"
 
 
 @torch.no_grad()
