@@ -9,19 +9,16 @@ and with rotated queries and keys rounded to bfloat16, as flash attention takes 
 and random ones of the same config:
 
     python -m eval.precision runs/cpu_demo
-    python -m eval.precision runs/cpu_demo --length=192 --texts=50 --plot
     python -m eval.precision runs/cpu_demo --shifts=0,2,100 --lengths=64,128,256,512 --plot -o precision
     python -m eval.precision models/Llama-2-7B --text=essays.txt --length=4096 --lengths=64,1024,8192 --whole_model=true
 
-Prints two tables. The file that the last line names has a line for each of their numbers, and one for each profile by
-token.
+Prints two tables. The file that the last line names has a line for each number, and one for each profile by token.
 
     D(X, d1, d2) = sum over layers, heads and keys j of n_j sum over queries i of |ATTN_ij(d1) - ATTN_ij(d2)|    (Eq. 4)
     D_logit      = 1/T sum over layers, heads and queries i of |A_i0(d1) - A_i0(d2)|                            (Eq. 5)
 
-ATTN(d) are the attention weights and A(d) the logits, as softmax is given them, when a text of T tokens is at the
-positions d .. d + T - 1. n_j = 1 / (T - j), keys counted from 0, is one over the queries that see key j. d2 is
-the reference. Without the sum over keys, D is the profile by token.
+ATTN(d) are the attention weights and A(d) the logits before softmax of a text of T tokens at positions d .. d + T - 1.
+n_j = 1 / (T - j), keys counted from 0. d2 is the reference. Without the sum over keys, D is the profile by token.
 
 Where bfloat16 rounds:
 
@@ -78,11 +75,8 @@ class Arithmetic(NamedTuple):
     whole: bool = False
 
 
-ARITHMETICS = {
-    "fp32": Arithmetic(),
-    "bf16": Arithmetic(torch.bfloat16),
-    "bf16_model": Arithmetic(torch.bfloat16, whole=True),
-}
+ROUNDED = torch.bfloat16
+ARITHMETICS = {"fp32": Arithmetic(), "bf16": Arithmetic(ROUNDED), "bf16_model": Arithmetic(ROUNDED, whole=True)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,8 +86,7 @@ class PrecisionOptions(TextOptions):
     length: Length | None = None
     """Tokens of the texts of D; left out, the training window, 512 at most."""
     shifts: tuple[NonNegative, ...] | None = None
-    """Shifts d1 of D in tokens, with commas between them, against d2, where D is 0; left out, the paper's; 0 is always
-    added."""
+    """Shifts d1 of D in tokens, with commas between them, beside 0; left out, the paper's."""
     reference: NonNegative = REFERENCE
     """Shift d2 of D and D_logit in tokens."""
     lengths: tuple[Length, ...] | None = None
@@ -114,9 +107,8 @@ class Precision(OnTexts):
         options = self.options
         model = self.subject.model
         window = model.train_len
-        first, last = LENGTHS
         self.n_tokens = options.length or min(window, MOST_TOKENS)
-        self.lengths = sorted({*(options.lengths or doublings(first, min(WINDOWS * window, last)))})
+        self.lengths = sorted({*(options.lengths or doublings(LENGTHS[0], min(WINDOWS * window, LENGTHS[1])))})
         self.shifts = sorted({0, *(options.shifts or SHIFTS)})
         longest = max(self.n_tokens, *self.lengths)
         self.pair = f"shift 0 against {options.reference}"
@@ -142,9 +134,8 @@ class Precision(OnTexts):
                 used = rounded(decoder) if arithmetic.whole else decoder
                 for text in self.texts[:, None]:
                     profiles.append(key_differences(used, text[:, : self.n_tokens], self.shifts, arithmetic, to))
-                    logits.append(
-                        [first_logit_difference(used, text[:, :n], 0, arithmetic, to).item() for n in self.lengths]
-                    )
+                    of_text = (first_logit_difference(used, text[:, :n], 0, arithmetic, to) for n in self.lengths)
+                    logits.append([*map(float, of_text)])
                     bar.update()
                 about = {"weights": weights, "arithmetic": name, "reference": to}
                 yield from self.rows_of(about, torch.cat(profiles).cpu().numpy(), np.array(logits))
@@ -160,8 +151,8 @@ class Precision(OnTexts):
         for shift, values, profile in zip(self.shifts, by_token.sum(-1).T, profiles, strict=True):
             first = float(profile[0] / profile.sum()) if profile.any() else None
             yield {"metric": "D", **about, "shift": shift, **tokens, **summary(values), "first_token_frac": first}
-        of_texts = {"n": len(by_token), "values": profiles[0].tolist()}  # 0 is the least shift
-        yield {"metric": "D_by_token", **about, "shift": 0, **tokens, **of_texts}
+        by_key = profiles[0].tolist()  # 0 is the least shift
+        yield {"metric": "D_by_token", **about, "shift": 0, **tokens, "n": len(by_token), "values": by_key}
         for length, values in zip(self.lengths, by_length.T, strict=True):
             yield {"metric": "D_logit", **about, "shift": 0, "tokens": length, **summary(values)}
 
@@ -270,10 +261,8 @@ def rebuilt(decoder: AnyDecoder, seed: int) -> AnyDecoder:
         with torch.random.fork_rng():
             torch.manual_seed(seed)
             return decoder.remade(lambda model: type(model)(deepcopy(model.config)).to(model.device))
-    other = Decoder(
-        decoder.cfg, frequencies=decoder.frequencies, distance=decoder.distance, backend=decoder.backend, seed=seed
-    )
-    return other.to(decoder.embedding.weight.device).eval()
+    methods = {"frequencies": decoder.frequencies, "distance": decoder.distance, "backend": decoder.backend}
+    return Decoder(decoder.cfg, **methods, seed=seed).to(decoder.embedding.weight.device).eval()
 
 
 def at_shifts(
