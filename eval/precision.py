@@ -21,7 +21,7 @@ token.
 
 ATTN(d) are the attention weights and A(d) the logits, as softmax is given them, when a text of T tokens is at the
 positions d .. d + T - 1. n_j = 1 / (T - j), keys counted from 0, is one over the queries that see key j. d2 is
-REFERENCE. Without the sum over keys, D is the profile by token.
+the reference. Without the sum over keys, D is the profile by token.
 
 Where bfloat16 rounds:
 
@@ -68,7 +68,6 @@ SAMPLED = 256  # positions whose pairs are compared to decide whether a method d
 MOST_TOKENS = 512  # of the texts of D, when their length is not given
 LENGTHS = (64, 8192)  # tokens of the texts of D_logit, from and to (section 2.2)
 WINDOWS = 2  # training windows that the longest of them is, at most
-PAIR = f"shift 0 against {REFERENCE}"
 Values = npt.NDArray[np.float64]
 
 
@@ -93,8 +92,10 @@ class PrecisionOptions(TextOptions):
     length: Length | None = None
     """Tokens of the texts of D; left out, the training window, 512 at most."""
     shifts: tuple[NonNegative, ...] | None = None
-    """Shifts d1 of D in tokens, with commas between them, against d2 = 16, where D is 0; left out, the paper's; 0 is
-    always added."""
+    """Shifts d1 of D in tokens, with commas between them, against d2, where D is 0; left out, the paper's; 0 is always
+    added."""
+    reference: NonNegative = REFERENCE
+    """Shift d2 of D and D_logit in tokens."""
     lengths: tuple[Length, ...] | None = None
     """Tokens of the texts of D_logit; left out, powers of two from 64 up to two training windows, 8192 at most."""
     whole_model: bool = False
@@ -118,7 +119,8 @@ class Precision(OnTexts):
         self.lengths = sorted({*(options.lengths or doublings(first, min(WINDOWS * window, last)))})
         self.shifts = sorted({0, *(options.shifts or SHIFTS)})
         longest = max(self.n_tokens, *self.lengths)
-        if depends_on_positions(model.decoder, longest, self.shifts):
+        self.pair = f"shift 0 against {options.reference}"
+        if depends_on_positions(model.decoder, longest, [options.reference, *self.shifts]):
             rule = "depends on the positions themselves, so that a shift changes attention in exact arithmetic too"
             raise ConfigError(f"position: {model.method} {rule}; measure with another method")
         self.texts = self.draw_texts(longest)
@@ -129,6 +131,7 @@ class Precision(OnTexts):
         A result is a D, a D_logit or a profile by token; `std` is over texts, None of a single one.
         """
         trained = self.subject.model.decoder
+        to = self.options.reference
         taken = [name for name, arithmetic in ARITHMETICS.items() if self.options.whole_model or not arithmetic.whole]
         decoders = {"trained": trained, "random": rebuilt(trained, self.options.seed)}
         with Bar(total=len(decoders) * len(taken) * len(self.texts), desc="precision", unit="text") as bar:
@@ -138,12 +141,12 @@ class Precision(OnTexts):
                 logits = []
                 used = rounded(decoder) if arithmetic.whole else decoder
                 for text in self.texts[:, None]:
-                    profiles.append(key_differences(used, text[:, : self.n_tokens], self.shifts, arithmetic))
+                    profiles.append(key_differences(used, text[:, : self.n_tokens], self.shifts, arithmetic, to))
                     logits.append(
-                        [first_logit_difference(used, text[:, :n], 0, arithmetic).item() for n in self.lengths]
+                        [first_logit_difference(used, text[:, :n], 0, arithmetic, to).item() for n in self.lengths]
                     )
                     bar.update()
-                about = {"weights": weights, "arithmetic": name, "reference": REFERENCE}
+                about = {"weights": weights, "arithmetic": name, "reference": to}
                 yield from self.rows_of(about, torch.cat(profiles).cpu().numpy(), np.array(logits))
 
     def rows_of(self, about: Row, by_token: Values, by_length: Values) -> Iterator[Row]:
@@ -169,7 +172,7 @@ class Precision(OnTexts):
         by_shift.loc["first token"] = {curve: "-" if x is None else f"{x:.1%}" for curve, x in first.items()}
         by_length = pivot(of(rows, "D_logit"), "tokens", "curve", "value").map("{:.3g}".format).rename("{:,}".format)
         head = f"D (Eq. 4): {self.n_tokens:,} tokens, mean over n = {len(self.texts)}"
-        return f"{head}\n{to_text(by_shift)}\n\nD_logit (Eq. 5): {PAIR}\n{to_text(by_length)}"
+        return f"{head}\n{to_text(by_shift)}\n\nD_logit (Eq. 5): {self.pair}\n{to_text(by_length)}"
 
     def chart(self, rows: Sequence[Row]) -> Any:
         """Draw a picture like Figure 1 of arXiv:2411.13476, with logarithmic axes so that fp32 is seen too."""
@@ -179,11 +182,13 @@ class Precision(OnTexts):
             for row in of(rows, "D_by_token")
             for token, value in enumerate(row["values"], 1)
         ]
-        shifts = f"shift of all positions (tokens), against a shift of {REFERENCE}"
+        shifts = f"shift of all positions (tokens), against a shift of {self.options.reference}"
         return beside(
             panel(by_shift, "shift", f"attention difference D, {self.n_tokens:,} tokens", shifts, "D"),
-            panel(by_token, "token", f"its terms by token, {PAIR}", "token (the first is 1)", "term"),
-            panel(of(rows, "D_logit"), "tokens", f"logits of the first token, {PAIR}", "length (tokens)", "D_logit"),
+            panel(by_token, "token", f"its terms by token, {self.pair}", "token (the first is 1)", "term"),
+            panel(
+                of(rows, "D_logit"), "tokens", f"logits of the first token, {self.pair}", "length (tokens)", "D_logit"
+            ),
             title=self.title(),
         )
 
@@ -209,9 +214,15 @@ def summary(values: Values) -> Row:
 
 @torch.no_grad()
 def key_differences(
-    decoder: AnyDecoder, tokens: Tensor, shifts: Sequence[int], arithmetic: Arithmetic, *, most: int = BLOCK_LOGITS
+    decoder: AnyDecoder,
+    tokens: Tensor,
+    shifts: Sequence[int],
+    arithmetic: Arithmetic,
+    reference: int = REFERENCE,
+    *,
+    most: int = BLOCK_LOGITS,
 ) -> Tensor:
-    """Compute the terms of D by key for every shift against REFERENCE; D is their sum.
+    """Compute the terms of D by key for every shift against a reference; D is their sum.
 
     For an arithmetic of the whole model the decoder is given in bfloat16. At most `most` logits of a shift are held.
 
@@ -219,10 +230,10 @@ def key_differences(
     """
     batch, n_tokens = tokens.shape
     total = torch.zeros(batch, len(shifts), n_tokens, dtype=torch.float64, device=tokens.device)
-    for inputs in at_shifts(decoder, tokens, [REFERENCE, *shifts], arithmetic):
-        reference, *others = [LayerLogits(one, arithmetic.rounding) for one in inputs]
-        for part in reference.blocks(most):
-            weights = reference.block(part).softmax(-1)
+    for inputs in at_shifts(decoder, tokens, [reference, *shifts], arithmetic):
+        first, *others = [LayerLogits(one, arithmetic.rounding) for one in inputs]
+        for part in first.blocks(most):
+            weights = first.block(part).softmax(-1)
             for number, other in enumerate(others):
                 gap = (other.block(part).softmax(-1) - weights).abs()
                 total[:, number, : part.stop] += gap.sum((1, 2), dtype=torch.float64)
@@ -231,14 +242,16 @@ def key_differences(
 
 
 @torch.no_grad()
-def first_logit_difference(decoder: AnyDecoder, tokens: Tensor, shift: int, arithmetic: Arithmetic) -> Tensor:
-    """Compute D_logit of a shift against REFERENCE.
+def first_logit_difference(
+    decoder: AnyDecoder, tokens: Tensor, shift: int, arithmetic: Arithmetic, reference: int = REFERENCE
+) -> Tensor:
+    """Compute D_logit of a shift against a reference.
 
     Shapes: tokens int64 (B, T); returns float64 (B,).
     """
     batch, n_tokens = tokens.shape
     total = torch.zeros(batch, dtype=torch.float64, device=tokens.device)
-    for inputs in at_shifts(decoder, tokens, [REFERENCE, shift], arithmetic):
+    for inputs in at_shifts(decoder, tokens, [reference, shift], arithmetic):
         a, b = (LayerLogits(one, arithmetic.rounding).block(slice(0, n_tokens), slice(0, 1)) for one in inputs)
         total += (a - b).abs().sum((1, 2, 3), dtype=torch.float64)
     return total / n_tokens
@@ -287,7 +300,7 @@ def depends_on_positions(decoder: AnyDecoder, n_tokens: int, shifts: Sequence[in
         factors = [distance.logit_factor(ids + shift), decoder.frequencies.logit_factor(ids + shift, layer)]
         return torch.cat([rel_pos, torch.stack(factors, dim=1)], dim=1)
 
-    return any(not torch.equal(seen(shift), seen(0)) for shift in (REFERENCE, *shifts))
+    return any(not torch.equal(seen(shift), seen(0)) for shift in shifts)
 
 
 main = Precision.main
