@@ -54,9 +54,9 @@ from eval.engine.subject import doublings
 from lab.command import Bar, start
 from lab.draw import beside, draw
 from lab.errors import ConfigError
-from lab.model.attention.inspection import BLOCK_LOGITS, AnyDecoder, LayerInputs, LayerLogits, layer_inputs
+from lab.model.attention.inspection import BLOCK_LOGITS, LayerInputs, LayerLogits, layer_inputs
 from lab.model.decoder import Decoder
-from lab.model.huggingface.foreign import Foreign
+from lab.model.huggingface.foreign import AnyDecoder, Foreign
 from lab.schema import Length, NonNegative
 
 REFERENCE = 16  # d2 in tokens (section 2.2)

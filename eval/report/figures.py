@@ -139,8 +139,8 @@ def cell_of(points: pd.DataFrame) -> Row:
 def by_distance(runs: Runs) -> Figure | None:
     """Draw the share of numbers found against distance: methods in colour, arms side by side."""
     rows = runs.distances
-    reach = runs.reaches.assign(reach=runs.reaches["reach"].astype(float)).groupby("method")["reach"].mean()
-    chosen = sorted({*rows["method"]}, key=lambda name: -reach.fillna(0).get(name, 0))[:MOST_METHODS]
+    reach = outcomes(runs.reaches).groupby("method")["reach"].median()
+    chosen = sorted({*rows["method"]}, key=lambda name: -reach.get(name, 0))[:MOST_METHODS]
     mean = shares(rows[rows["method"].isin(chosen)])
     if mean.empty:
         return None

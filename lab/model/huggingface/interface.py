@@ -151,6 +151,10 @@ def apply(
         remove(model)
         rule = "other positions need heads that are rotated by halves, with nothing added; run it with its own"
         raise ConfigError(f"model={type(model).__name__}: {fault}; {rule}")
+    if frequencies is not None and len(frequencies.inv_freq) != len(rotary.inv_freq):
+        remove(model)
+        rule = f"must be {2 * len(rotary.inv_freq)}, the dimensions that the model rotates; build them with it"
+        raise ConfigError(f"frequencies.head_dim={2 * len(frequencies.inv_freq)}: {rule}")
     applied = APPLIED[model]
     applied.distance, applied.frequencies, applied.inputs, applied.last = distance, frequencies, inputs, ()
     return model
@@ -231,7 +235,7 @@ def attention(
     if faults:
         raise ConfigError(f"attends with {', '.join(faults)}")
     layout = applied.layout(query, n_k, attention_mask)
-    n_rotated = 2 * len((applied.frequencies or own_frequencies(applied.rotary)).inv_freq)
+    n_rotated = 0 if applied.rotary is None else 2 * len(applied.rotary.inv_freq)
     query, key = (by_halves(x, n_rotated) for x in (query, key))
     if scaling not in (None, width**-0.5):
         query = query * (scaling * width**0.5)
