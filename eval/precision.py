@@ -261,7 +261,11 @@ def rebuilt(decoder: AnyDecoder, seed: int) -> AnyDecoder:
         with torch.random.fork_rng():
             torch.manual_seed(seed)
             return decoder.remade(lambda model: type(model)(deepcopy(model.config)).to(model.device))
-    methods = {"frequencies": decoder.frequencies, "distance": decoder.distance, "backend": decoder.backend}
+    methods: dict[str, Any] = {
+        "frequencies": decoder.frequencies,
+        "distance": decoder.distance,
+        "backend": decoder.backend,
+    }
     return Decoder(decoder.cfg, **methods, seed=seed).to(decoder.embedding.weight.device).eval()
 
 
