@@ -75,8 +75,7 @@ class Arithmetic(NamedTuple):
     whole: bool = False
 
 
-ROUNDED = torch.bfloat16
-ARITHMETICS = {"fp32": Arithmetic(), "bf16": Arithmetic(ROUNDED), "bf16_model": Arithmetic(ROUNDED, whole=True)}
+ARITHMETICS = {"fp32": Arithmetic(), "bf16": Arithmetic(torch.bfloat16), "bf16_model": Arithmetic(torch.bfloat16, True)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -261,12 +260,10 @@ def rebuilt(decoder: AnyDecoder, seed: int) -> AnyDecoder:
         with torch.random.fork_rng():
             torch.manual_seed(seed)
             return decoder.remade(lambda model: type(model)(deepcopy(model.config)).to(model.device))
-    methods: dict[str, Any] = {
-        "frequencies": decoder.frequencies,
-        "distance": decoder.distance,
-        "backend": decoder.backend,
-    }
-    return Decoder(decoder.cfg, **methods, seed=seed).to(decoder.embedding.weight.device).eval()
+    other = Decoder(
+        decoder.cfg, frequencies=decoder.frequencies, distance=decoder.distance, backend=decoder.backend, seed=seed
+    )
+    return other.to(decoder.embedding.weight.device).eval()
 
 
 def at_shifts(
