@@ -27,6 +27,7 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from textwrap import wrap
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -39,12 +40,14 @@ from eval.engine.statistics import LEVEL, judge
 from lab.command import start
 from lab.errors import ConfigError, nearest
 from lab.files import write_atomic, writing
+from lab.probe.limits import share_limits
 from lab.schema import Section
-from lab.train.arms import ONLY, differing, mean_with_limits, name_arms
+from lab.train.arms import CONFIDENCE, ONLY, differing, mean_with_limits, name_arms
 
 FORMS = {"share": ".1f", "percent": ".1f", "tokens": ",.1f", "pairs": ",.0f"}  # of units; of all others .4g
 RANGES = {"share": (0, 1), "percent": (0, 100), "tokens": (0, np.inf), "pairs": (0, np.inf)}  # of units
 LINE = ["evaluation", "unit", "task", "length"]
+WIDEST, NAME, HEAD = 120, 46, 44  # characters of a table as text, of a line's name, and of a heading in one row
 
 
 class Grid(NamedTuple):
@@ -77,7 +80,11 @@ def arrange(records: pd.DataFrame, by: Sequence[str] = ()) -> Grid:
     unique = list(dict.fromkeys(keys))
     if by:  # rising numbers
         unique.sort(key=lambda key: [x if isinstance(x, int | float) and not pd.isna(x) else 0 for x in key])
-    differ = [k for k in range(len(columns)) if len({key[k] for key in unique}) > 1]
+    differ = list(range(len(columns)))
+    for k in reversed(range(len(columns))):  # leave out what is the same, or follows from the others
+        others = [other for other in differ if other != k]
+        if len({tuple(key[other] for other in others) for key in unique}) == len(unique):
+            differ = others
     cells["number"] = [unique.index(key) for key in keys]
     cells["column"] = [", ".join(spelt(key[k]) for k in differ or [0]) for key in keys]
     order = [*(name for name in LINE if name in lines), "line", "number"]
@@ -164,9 +171,12 @@ def fold(rows: pd.DataFrame) -> Row:
     if len(rows) == 1:
         return cell
     mean, low, high = mean_with_limits(bounds.tolist())
+    unit, passed = rows.unit.iloc[0], rows.passed.sum(skipna=False)
+    if unit == "share" and np.isnan(low) and not np.isnan(passed):  # seeds that agree, such as 0 of n each
+        low, high = share_limits(int(passed), int(rows.n.sum()), CONFIDENCE)
     if rows.score.isna().any():
         return cell | {"score": np.nan, "below": mean, "low": np.nan, "high": np.nan, "by_seed": {}}
-    least, most = RANGES.get(rows.unit.iloc[0], (-np.inf, np.inf))
+    least, most = RANGES.get(unit, (-np.inf, np.inf))
     return cell | {"score": mean, "low": float(np.clip(low, least, most)), "high": float(np.clip(high, least, most))}
 
 
@@ -226,6 +236,7 @@ def legend(grid: Grid) -> list[str]:
     lines = {
         "Shares in percent, with limits where they are known.": True,
         "Of several seeds the mean, with 95% limits by the t distribution.": (cells.seeds > 1).any(),
+        "Of seeds with equal shares, exact limits of all their tests.": (cells.seeds > 1).any(),
         f"* differs from {first} at {LEVEL:g}: {named}; p adjusted for {tests.sum()} comparisons (Holm).": len(tests),
         f"? no test ({untested}): neither outcomes of the same tests nor shares of tests are recorded.": untested,
         f"{grid.older:,} results of older checkpoints are left out; --by=checkpoint shows them.": grid.older,
@@ -233,8 +244,18 @@ def legend(grid: Grid) -> list[str]:
     return [text for text, is_shown in lines.items() if is_shown]
 
 
+def fitted(table: pd.DataFrame) -> str:
+    """Write a table at most WIDEST characters wide: long names in several rows, columns in blocks below one another."""
+    heads = [wrap(name, HEAD) for name in table]
+    lines = [["", *(head[k] if k < len(head) else "" for head in heads)] for k in range(max(map(len, heads)))]
+    for name, cells in zip(table.index, table.to_numpy().tolist(), strict=True):
+        first, *others = wrap(name, NAME)
+        lines += [[first, *cells], *([f"  {other}", *[""] * len(cells)] for other in others)]
+    return pd.DataFrame(lines).set_index(0).rename_axis(None).to_string(header=False, line_width=WIDEST)
+
+
 WRITERS: dict[str, Callable[[pd.DataFrame], str]] = {
-    ".txt": pd.DataFrame.to_string,
+    ".txt": fitted,
     ".md": pd.DataFrame.to_markdown,
     ".csv": pd.DataFrame.to_csv,
     ".tex": partial(pd.DataFrame.to_latex, escape=True),
@@ -266,7 +287,8 @@ def join(request: Request) -> Found:
     rows = [{name: value for name, value in row.items() if pd.notna(value)} for row in known.to_dict("records")]
     notes = legend(grid)
     if output is None:
-        return Found("\n".join([spread(grid).to_string(), "", *notes]), rows)
+        shown = [part for note in notes for part in wrap(note, WIDEST)]
+        return Found("\n".join([fitted(spread(grid)), "", *shown]), rows)
     text = WRITERS[output.suffix](spread(grid)) + "\n" + "".join(f"% {note}\n" for note in notes)
     with writing(f"-o {output}", "file"):
         write_atomic(output, text.encode())

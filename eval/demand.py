@@ -106,7 +106,9 @@ def report(request: Request) -> Found:
         f"({with_evidence / max(1, counts.targets):.1%}) with evidence by {method}"
     )
     rows = table(profiles, counts.targets)
-    name = place.name if place.is_dir() else place.stem.replace("*", "all")
+    name = place.name if place.is_dir() else place.stem
+    if has_magic(name):
+        name = f"{place.parent.name}-{name}".replace("*", "all")
     found = [head, *({"metric": "demand", **row} for row in rows.to_dict("records"))]
     picture = partial(chart, profiles, f"{name}: {summary}")
     return request.save(f"demand-{name}", f"{summary}\n{as_text(rows)}", found, picture)

@@ -47,6 +47,7 @@ from lab.probe.effective_distance import DistanceProbe
 from lab.probe.limits import monotone_shares, shown_length
 from lab.probe.measuring import distance_record, one_number_tests, reach_record
 from lab.schema import Length, PathText, Section, Seed, Share, Tests
+from lab.train.arms import censored
 
 OF_PROBE = {"points": "distance_points", "tests": "distance_tests"}  # options by other names than the settings'
 
@@ -67,7 +68,7 @@ class DistanceOptions(Section):
     digits: Annotated[int, Ge(2), Le(9)] | None = None
     """Digits of each number; left out, as in the run's own probe, or 6."""
     haystack: PathText | None = None
-    """Text file to hide the numbers in; left out, as in the run's own probe. A Hugging Face folder needs one."""
+    """Text file to hide the numbers in; left out, as in the run's own probe. A model of no run needs one."""
     threshold: Share = 0.8
     """Share of numbers that must be found within reach."""
     confidence: Annotated[float, Gt(0), Lt(1)] = 0.95
@@ -202,7 +203,7 @@ def reach_line(row: Row) -> str:
         'reach <20 at threshold 0.8, within <20 to 64.0; f -'
     """
     low, reach = (shown_length(row[name], row["first_distance"], ",.1f") for name in ("reach_low", "reach"))
-    if row["reach"] == row["last_distance"]:
+    if censored(row["reach"], row["first_distance"], row["last_distance"]) == "end":
         reach = f"{row['last_distance']:,}, the end,"
     high = "the end" if row["reach_high"] is None else f"{row['reach_high']:,.1f}"
     f = "-" if row["f_at_reach"] is None else f"{row['f_at_reach']:,}"

@@ -40,7 +40,8 @@ from eval.engine.run import OnTexts
 from eval.engine.subject import doublings
 from lab.command import Bar, start
 from lab.draw import GREY, draw, layer
-from lab.model.attention.inspection import BLOCK_LOGITS, AnyDecoder, LayerLogits, layer_inputs
+from lab.model.attention.inspection import BLOCK_LOGITS, LayerLogits, layer_inputs
+from lab.model.huggingface.foreign import AnyDecoder
 from lab.schema import Length
 
 WINDOWS = 2  # training windows that a text is long, so that both sides of the window are seen

@@ -134,12 +134,13 @@ class Perplexity(Measure):
         Raises: DataError for a text without a whole window.
         """
         begins = len(special_ends(self.subject.tokenizer)[0])
-        text = np.concatenate([ids[begins * (number > 0) :] for number, ids in enumerate(found)])
+        parts = (ids[begins * (number > 0) :] for number, ids in enumerate(found))
+        text = np.concatenate([np.empty(0, dtype=np.int64), *parts])
         least = self.contexts[-1] + self.stride + 1
         if len(text) < least:
             rule = f"whole windows of it need {least} tokens, and all documents together have {len(text)}"
             raise DataError(f"--lengths={self.contexts[-1]}: {rule}; lower it, or give more --text")
-        return [text.astype(np.int64)]
+        return [text]
 
     def drawn(self, found: Sequence[AnyIds]) -> list[IntArray]:
         """Draw documents that are long enough, in their order.

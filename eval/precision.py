@@ -9,19 +9,16 @@ and with rotated queries and keys rounded to bfloat16, as flash attention takes 
 and random ones of the same config:
 
     python -m eval.precision runs/cpu_demo
-    python -m eval.precision runs/cpu_demo --length=192 --texts=50 --plot
     python -m eval.precision runs/cpu_demo --shifts=0,2,100 --lengths=64,128,256,512 --plot -o precision
     python -m eval.precision models/Llama-2-7B --text=essays.txt --length=4096 --lengths=64,1024,8192 --whole_model=true
 
-Prints two tables. The file that the last line names has a line for each of their numbers, and one for each profile by
-token.
+Prints two tables. The file that the last line names has a line for each number, and one for each profile by token.
 
     D(X, d1, d2) = sum over layers, heads and keys j of n_j sum over queries i of |ATTN_ij(d1) - ATTN_ij(d2)|    (Eq. 4)
     D_logit      = 1/T sum over layers, heads and queries i of |A_i0(d1) - A_i0(d2)|                            (Eq. 5)
 
-ATTN(d) are the attention weights and A(d) the logits, as softmax is given them, when a text of T tokens is at the
-positions d .. d + T - 1. n_j = 1 / (T - j), keys counted from 0, is one over the queries that see key j. d2 is
-REFERENCE. Without the sum over keys, D is the profile by token.
+ATTN(d) are the attention weights and A(d) the logits before softmax of a text of T tokens at positions d .. d + T - 1.
+n_j = 1 / (T - j), keys counted from 0. d2 is the reference. Without the sum over keys, D is the profile by token.
 
 Where bfloat16 rounds:
 
@@ -57,9 +54,9 @@ from eval.engine.subject import doublings
 from lab.command import Bar, start
 from lab.draw import beside, draw
 from lab.errors import ConfigError
-from lab.model.attention.inspection import BLOCK_LOGITS, AnyDecoder, LayerInputs, LayerLogits, layer_inputs
+from lab.model.attention.inspection import BLOCK_LOGITS, LayerInputs, LayerLogits, layer_inputs
 from lab.model.decoder import Decoder
-from lab.model.huggingface.foreign import Foreign
+from lab.model.huggingface.foreign import AnyDecoder, Foreign
 from lab.schema import Length, NonNegative
 
 REFERENCE = 16  # d2 in tokens (section 2.2)
@@ -68,7 +65,6 @@ SAMPLED = 256  # positions whose pairs are compared to decide whether a method d
 MOST_TOKENS = 512  # of the texts of D, when their length is not given
 LENGTHS = (64, 8192)  # tokens of the texts of D_logit, from and to (section 2.2)
 WINDOWS = 2  # training windows that the longest of them is, at most
-PAIR = f"shift 0 against {REFERENCE}"
 Values = npt.NDArray[np.float64]
 
 
@@ -79,11 +75,7 @@ class Arithmetic(NamedTuple):
     whole: bool = False
 
 
-ARITHMETICS = {
-    "fp32": Arithmetic(),
-    "bf16": Arithmetic(torch.bfloat16),
-    "bf16_model": Arithmetic(torch.bfloat16, whole=True),
-}
+ARITHMETICS = {"fp32": Arithmetic(), "bf16": Arithmetic(torch.bfloat16), "bf16_model": Arithmetic(torch.bfloat16, True)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,8 +85,9 @@ class PrecisionOptions(TextOptions):
     length: Length | None = None
     """Tokens of the texts of D; left out, the training window, 512 at most."""
     shifts: tuple[NonNegative, ...] | None = None
-    """Shifts d1 of D in tokens, with commas between them, against d2 = 16, where D is 0; left out, the paper's; 0 is
-    always added."""
+    """Shifts d1 of D in tokens, with commas between them, beside 0; left out, the paper's."""
+    reference: NonNegative = REFERENCE
+    """Shift d2 of D and D_logit in tokens."""
     lengths: tuple[Length, ...] | None = None
     """Tokens of the texts of D_logit; left out, powers of two from 64 up to two training windows, 8192 at most."""
     whole_model: bool = False
@@ -113,12 +106,12 @@ class Precision(OnTexts):
         options = self.options
         model = self.subject.model
         window = model.train_len
-        first, last = LENGTHS
         self.n_tokens = options.length or min(window, MOST_TOKENS)
-        self.lengths = sorted({*(options.lengths or doublings(first, min(WINDOWS * window, last)))})
+        self.lengths = sorted({*(options.lengths or doublings(LENGTHS[0], min(WINDOWS * window, LENGTHS[1])))})
         self.shifts = sorted({0, *(options.shifts or SHIFTS)})
         longest = max(self.n_tokens, *self.lengths)
-        if depends_on_positions(model.decoder, longest, self.shifts):
+        self.pair = f"shift 0 against {options.reference}"
+        if depends_on_positions(model.decoder, longest, [options.reference, *self.shifts]):
             rule = "depends on the positions themselves, so that a shift changes attention in exact arithmetic too"
             raise ConfigError(f"position: {model.method} {rule}; measure with another method")
         self.texts = self.draw_texts(longest)
@@ -129,6 +122,7 @@ class Precision(OnTexts):
         A result is a D, a D_logit or a profile by token; `std` is over texts, None of a single one.
         """
         trained = self.subject.model.decoder
+        to = self.options.reference
         taken = [name for name, arithmetic in ARITHMETICS.items() if self.options.whole_model or not arithmetic.whole]
         decoders = {"trained": trained, "random": rebuilt(trained, self.options.seed)}
         with Bar(total=len(decoders) * len(taken) * len(self.texts), desc="precision", unit="text") as bar:
@@ -138,12 +132,11 @@ class Precision(OnTexts):
                 logits = []
                 used = rounded(decoder) if arithmetic.whole else decoder
                 for text in self.texts[:, None]:
-                    profiles.append(key_differences(used, text[:, : self.n_tokens], self.shifts, arithmetic))
-                    logits.append(
-                        [first_logit_difference(used, text[:, :n], 0, arithmetic).item() for n in self.lengths]
-                    )
+                    profiles.append(key_differences(used, text[:, : self.n_tokens], self.shifts, arithmetic, to))
+                    of_text = (first_logit_difference(used, text[:, :n], 0, arithmetic, to) for n in self.lengths)
+                    logits.append([*map(float, of_text)])
                     bar.update()
-                about = {"weights": weights, "arithmetic": name, "reference": REFERENCE}
+                about = {"weights": weights, "arithmetic": name, "reference": to}
                 yield from self.rows_of(about, torch.cat(profiles).cpu().numpy(), np.array(logits))
 
     def rows_of(self, about: Row, by_token: Values, by_length: Values) -> Iterator[Row]:
@@ -157,8 +150,8 @@ class Precision(OnTexts):
         for shift, values, profile in zip(self.shifts, by_token.sum(-1).T, profiles, strict=True):
             first = float(profile[0] / profile.sum()) if profile.any() else None
             yield {"metric": "D", **about, "shift": shift, **tokens, **summary(values), "first_token_frac": first}
-        of_texts = {"n": len(by_token), "values": profiles[0].tolist()}  # 0 is the least shift
-        yield {"metric": "D_by_token", **about, "shift": 0, **tokens, **of_texts}
+        by_key = profiles[0].tolist()  # 0 is the least shift
+        yield {"metric": "D_by_token", **about, "shift": 0, **tokens, "n": len(by_token), "values": by_key}
         for length, values in zip(self.lengths, by_length.T, strict=True):
             yield {"metric": "D_logit", **about, "shift": 0, "tokens": length, **summary(values)}
 
@@ -169,7 +162,7 @@ class Precision(OnTexts):
         by_shift.loc["first token"] = {curve: "-" if x is None else f"{x:.1%}" for curve, x in first.items()}
         by_length = pivot(of(rows, "D_logit"), "tokens", "curve", "value").map("{:.3g}".format).rename("{:,}".format)
         head = f"D (Eq. 4): {self.n_tokens:,} tokens, mean over n = {len(self.texts)}"
-        return f"{head}\n{to_text(by_shift)}\n\nD_logit (Eq. 5): {PAIR}\n{to_text(by_length)}"
+        return f"{head}\n{to_text(by_shift)}\n\nD_logit (Eq. 5): {self.pair}\n{to_text(by_length)}"
 
     def chart(self, rows: Sequence[Row]) -> Any:
         """Draw a picture like Figure 1 of arXiv:2411.13476, with logarithmic axes so that fp32 is seen too."""
@@ -179,11 +172,13 @@ class Precision(OnTexts):
             for row in of(rows, "D_by_token")
             for token, value in enumerate(row["values"], 1)
         ]
-        shifts = f"shift of all positions (tokens), against a shift of {REFERENCE}"
+        shifts = f"shift of all positions (tokens), against a shift of {self.options.reference}"
         return beside(
             panel(by_shift, "shift", f"attention difference D, {self.n_tokens:,} tokens", shifts, "D"),
-            panel(by_token, "token", f"its terms by token, {PAIR}", "token (the first is 1)", "term"),
-            panel(of(rows, "D_logit"), "tokens", f"logits of the first token, {PAIR}", "length (tokens)", "D_logit"),
+            panel(by_token, "token", f"its terms by token, {self.pair}", "token (the first is 1)", "term"),
+            panel(
+                of(rows, "D_logit"), "tokens", f"logits of the first token, {self.pair}", "length (tokens)", "D_logit"
+            ),
             title=self.title(),
         )
 
@@ -209,9 +204,15 @@ def summary(values: Values) -> Row:
 
 @torch.no_grad()
 def key_differences(
-    decoder: AnyDecoder, tokens: Tensor, shifts: Sequence[int], arithmetic: Arithmetic, *, most: int = BLOCK_LOGITS
+    decoder: AnyDecoder,
+    tokens: Tensor,
+    shifts: Sequence[int],
+    arithmetic: Arithmetic,
+    reference: int = REFERENCE,
+    *,
+    most: int = BLOCK_LOGITS,
 ) -> Tensor:
-    """Compute the terms of D by key for every shift against REFERENCE; D is their sum.
+    """Compute the terms of D by key for every shift against a reference; D is their sum.
 
     For an arithmetic of the whole model the decoder is given in bfloat16. At most `most` logits of a shift are held.
 
@@ -219,10 +220,10 @@ def key_differences(
     """
     batch, n_tokens = tokens.shape
     total = torch.zeros(batch, len(shifts), n_tokens, dtype=torch.float64, device=tokens.device)
-    for inputs in at_shifts(decoder, tokens, [REFERENCE, *shifts], arithmetic):
-        reference, *others = [LayerLogits(one, arithmetic.rounding) for one in inputs]
-        for part in reference.blocks(most):
-            weights = reference.block(part).softmax(-1)
+    for inputs in at_shifts(decoder, tokens, [reference, *shifts], arithmetic):
+        first, *others = [LayerLogits(one, arithmetic.rounding) for one in inputs]
+        for part in first.blocks(most):
+            weights = first.block(part).softmax(-1)
             for number, other in enumerate(others):
                 gap = (other.block(part).softmax(-1) - weights).abs()
                 total[:, number, : part.stop] += gap.sum((1, 2), dtype=torch.float64)
@@ -231,14 +232,16 @@ def key_differences(
 
 
 @torch.no_grad()
-def first_logit_difference(decoder: AnyDecoder, tokens: Tensor, shift: int, arithmetic: Arithmetic) -> Tensor:
-    """Compute D_logit of a shift against REFERENCE.
+def first_logit_difference(
+    decoder: AnyDecoder, tokens: Tensor, shift: int, arithmetic: Arithmetic, reference: int = REFERENCE
+) -> Tensor:
+    """Compute D_logit of a shift against a reference.
 
     Shapes: tokens int64 (B, T); returns float64 (B,).
     """
     batch, n_tokens = tokens.shape
     total = torch.zeros(batch, dtype=torch.float64, device=tokens.device)
-    for inputs in at_shifts(decoder, tokens, [REFERENCE, shift], arithmetic):
+    for inputs in at_shifts(decoder, tokens, [reference, shift], arithmetic):
         a, b = (LayerLogits(one, arithmetic.rounding).block(slice(0, n_tokens), slice(0, 1)) for one in inputs)
         total += (a - b).abs().sum((1, 2, 3), dtype=torch.float64)
     return total / n_tokens
@@ -287,7 +290,7 @@ def depends_on_positions(decoder: AnyDecoder, n_tokens: int, shifts: Sequence[in
         factors = [distance.logit_factor(ids + shift), decoder.frequencies.logit_factor(ids + shift, layer)]
         return torch.cat([rel_pos, torch.stack(factors, dim=1)], dim=1)
 
-    return any(not torch.equal(seen(shift), seen(0)) for shift in (REFERENCE, *shifts))
+    return any(not torch.equal(seen(shift), seen(0)) for shift in shifts)
 
 
 main = Precision.main

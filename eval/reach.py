@@ -36,7 +36,7 @@ from lab.command import start
 from lab.counts import SavedCounts, f_at
 from lab.errors import DataError
 from lab.schema import Positive, Section
-from lab.train.arms import differing, name_arms
+from lab.train.arms import censored, differing, name_arms
 from lab.train.checkpoints import folder_name
 
 DEMAND = "demand+1"
@@ -155,10 +155,9 @@ def bounds(record: Mapping[str, Any]) -> dict[str, float]:
         >>> bounds({"reach": 1.0, "first_distance": 1, "last_distance": 1})
         {'low': 0.0, 'high': inf}
     """
-    reach, end = record["reach"], record["last_distance"]
-    if reach is None:
-        return {"low": -np.inf, "high": float(np.log(record["first_distance"]))}
-    return {"low": float(np.log(reach)), "high": np.inf if reach >= end else float(np.log(reach))}
+    end = censored(record["reach"], record["first_distance"], record["last_distance"])
+    bound = float(np.log(record["first_distance"] if end == "below" else record["reach"]))
+    return {"low": -np.inf if end == "below" else bound, "high": np.inf if end == "end" else bound}
 
 
 def at_the_reach(points: pd.DataFrame) -> pd.DataFrame:

@@ -4,16 +4,17 @@
 
     run = lab.open_run("runs/cpu_demo")
     run.f()[96], run.g()[96], run.probes(), run.metrics(), run.plot()
-    lab.frame("runs/*").groupby("data.window").effective_length.mean()
+    lab.frame("runs/*", last=True).pivot(index="data.window", columns="seed", values="reach")
 
-Tables are pandas DataFrames of the columns in PROBES, LENGTHS and DISTANCES. A value that was not measured is missing.
-An effective length is missing where the first length fails, a high limit where the true value may lie beyond the last
-length.
+Tables are pandas DataFrames of the columns in PROBES, LENGTHS, DISTANCES, CONTEXTS and RECALL. A value that was not
+measured is missing. An effective length is missing where the first length fails, a high limit where the true value may
+lie beyond the last length. A reach is missing, and `censored` is below, where the first distance fails.
 """
 
 from __future__ import annotations
 
 import glob
+import math
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -22,10 +23,10 @@ from typing import TYPE_CHECKING, Any
 
 from lab.counts import SavedCounts
 from lab.counts.demand import per_distance
-from lab.draw import beside, draw, save
+from lab.draw import Rule, below, beside, draw, save
 from lab.errors import CheckpointError
 from lab.source import find_place
-from lab.train.arms import differing, read_settings
+from lab.train.arms import censored, differing, read_settings
 from lab.train.checkpoints import folder_name
 from lab.train.folder import Record, RunFolder
 
@@ -40,11 +41,15 @@ LOSS = "training loss, nats per token"
 SHOWN = "position frequency and demand"
 # The columns of the tables; docs/commands.md has their meanings.
 EFFECTIVE = ("effective_length", "threshold", "low", "high", "smooth", "first_length", "f_at_effective_length")
-REACH = ("reach", "reach_low", "reach_high", "f_at_reach", "g_from_reach")
-NATURAL = ("natural_reach", "natural_reach_low", "natural_reach_high")
+TESTED = ("censored", "first_distance", "last_distance")
+REACH = ("reach", "reach_low", "reach_high", *TESTED, "f_at_reach", "g_from_reach")
+NATURAL = ("natural_reach", "natural_reach_low", "natural_reach_high", "natural_first", "natural_last")
 PROBES = ("consumed_tokens", *EFFECTIVE, *REACH, *NATURAL, "held_out_loss", "tests", "protocol", "method")
 LENGTHS = ("consumed_tokens", "length", "tests", "passed", "accuracy", "low", "high", "f", "method")
 DISTANCES = ("consumed_tokens", "distance", "n", "found", "score", "low", "high", "log_prob", "f", "method")
+CONTEXTS = ("consumed_tokens", "context", "loss")
+BIN = ("distance", "last", "middle", "n", "documents", "nats_whole", "nats_cut")
+RECALL = ("consumed_tokens", *BIN, "score", "low", "high", "method")
 
 
 @dataclass(frozen=True)
@@ -120,34 +125,88 @@ class Run:
         """
         return records_with(self.path, "distance", DISTANCES)
 
+    def contexts(self) -> pd.DataFrame:
+        """Return the held-out loss by visible context, a row per probe of training and context, columns CONTEXTS.
+
+        Raises: CheckpointError for a broken file.
+        """
+        return as_table((row for probe in RunFolder(self.path).probes() for row in contexts_of(probe)), CONTEXTS)
+
+    def recall(self) -> pd.DataFrame:
+        """Return the gain from evidence, a row per probe of training and bin of distances, columns RECALL.
+
+        Raises: CheckpointError for a broken file.
+        """
+        probes = RunFolder(self.path).probes()
+        return as_table(({**probe, **row} for probe in probes for row in probe.get("recall", ())), RECALL)
+
     def plot(self, output: PathLike | None = None) -> Picture:
-        """Draw f with g, loss, and accuracy by length, to picture.png in the run folder if no other file is named.
+        """Draw what a run has recorded, to picture.png in the run folder if no other file is named.
+
+        Shares found by distance come first, and the last reach. Then come accuracy by length, training loss, f with g,
+        held-out loss by visible context, and the gain from evidence.
 
         Raises: MissingPackage; CheckpointError for a run that has counted nothing.
         """
-        profiles, metrics, lengths = self.counts().profiles(), self.metrics(), self.lengths()
-        looks: dict[str, Any] = {"names": list(profiles), "log_x": True, "log_y": True, "marks": False, "width": WIDTH}
-        charts = [draw(per_distance(profiles), "distance", "per distance", "profile", title=SHOWN, **looks)]
-        if len(metrics):
-            loss = metrics[["consumed_tokens", "loss"]]
-            charts.append(draw(loss, "consumed_tokens", "loss", marks=False, title=LOSS, width=WIDTH))
-        if len(lengths):
-            rows = lengths[["length", "accuracy", "consumed_tokens"]]
-            named = "tests passed by length"
-            charts.append(
-                draw(rows, "length", "accuracy", "consumed_tokens", y_limits=(0, 1), title=named, width=WIDTH)
-            )
+        profiles, probes = self.counts().profiles(), self.probes()
+        last = probes.iloc[-1].to_dict() if len(probes) else {}
+        shares: dict[str, Any] = {"y_limits": (0, 1), "rules": [Rule("y", last.get("threshold", 0.8), "threshold")]}
+        log: dict[str, Any] = {"log_x": True, "marks": False}
+        f: dict[str, Any] = {**log, "log_y": True, "names": list(profiles), "series": "profile"}
+        contexts = self.contexts()
+        found = f"numbers found by distance: {shown_reach(last, 'reach', 'first_distance', 'last_distance')}"
+        gain = f"gain from evidence: natural {shown_reach(last, 'natural_reach', 'natural_first', 'natural_last')}"
+        drawn: list[tuple[pd.DataFrame, str, str, str, dict[str, Any]]] = [
+            (self.distances(), "distance", "score", found, shares),
+            (self.lengths(), "length", "accuracy", "tests passed by length", shares),
+            (self.metrics(), "consumed_tokens", "loss", LOSS, {"marks": False, "series": None}),
+            (as_table(per_distance(profiles)), "distance", "per distance", SHOWN, f),
+            (contexts[contexts["context"] > 0], "context", "loss", "held-out loss by visible context (tokens)", log),
+            (self.recall(), "middle", "score", gain, {**log, "x_title": "distance of the evidence", "y_title": "nats"}),
+        ]
+        charts = []
+        for rows, x, y, title, looks in drawn:
+            if len(rows):
+                style = {"series": "consumed_tokens", "title": title, "width": WIDTH, **looks}
+                columns = dict.fromkeys([x, y, style["series"]] if style["series"] else [x, y])
+                charts.append(draw(rows[[*columns]], x, y, **style))
         picture = Picture(self.path / "picture.png" if output is None else Path(output))
-        save(beside(*charts, title=self.path.resolve().name), picture.path)
+        lines = [beside(*charts[k : k + 3]) for k in range(0, len(charts), 3)]
+        save(below(*lines, title=self.path.resolve().name), picture.path)
         return picture
 
 
+def contexts_of(probe: Record) -> Iterator[Record]:
+    """List the held-out loss of a probe by visible context: from `context` earlier tokens to twice that."""
+    for context, loss in probe.get("context_loss", {}).items():
+        yield {"consumed_tokens": probe["consumed_tokens"], "context": int(context), "loss": loss}
+
+
+def shown_reach(row: Mapping[str, Any], value: str, first: str, last: str) -> str:
+    """Write a reach, a censored one as a bound.
+
+    Example:
+        >>> shown_reach({"reach": 179.0, "first": 24, "last": 179}, "reach", "first", "last")
+        'reach 179 or more'
+    """
+    end = censored(row.get(value), row.get(first), row.get(last))
+    if end is None:
+        found = row.get(value) or math.nan
+        return "reach not measured" if math.isnan(found) else f"reach {found:,.0f}"
+    return f"reach below {row[first]:,.0f}" if end == "below" else f"reach {row[value]:,.0f} or more"
+
+
 def with_demand(run: Path) -> Iterator[Record]:
-    """Read the summaries of probes, each with the demand from its reach on, where that was counted."""
+    """Read the summaries of probes, each with how its reach is censored and the demand from it on, where counted."""
     for record in RunFolder(run).probes():
         path = run / f"counts/{folder_name(record['consumed_tokens'])}.npz"
         known = record.get("reach") is not None and path.exists()
-        yield {**record, "g_from_reach": SavedCounts.read(path).g_from(int(record["reach"])) if known else None}
+        end = censored(*(record.get(name) for name in ("reach", "first_distance", "last_distance")))
+        yield {
+            **record,
+            "censored": end,
+            "g_from_reach": SavedCounts.read(path).g_from(int(record["reach"])) if known else None,
+        }
 
 
 def records_with(run: Path, key: str, columns: Iterable[str]) -> pd.DataFrame:
@@ -168,14 +227,15 @@ def open_run(path: PathLike) -> Run:
     return Run(place.folder)
 
 
-def frame(runs: PathLike | Iterable[PathLike]) -> pd.DataFrame:
-    """Return one row per run and probe: `run`, the settings in which the runs differ, and the columns of PROBES.
+def frame(runs: PathLike | Iterable[PathLike], last: bool = False) -> pd.DataFrame:
+    """Return a row per run and probe: `run`, `seed`, the settings in which the runs differ, and the columns of PROBES.
 
-    `runs` are run folders, or patterns such as runs/*, of which other folders are left out.
+    `runs` are run folders, or patterns such as runs/*, of which other folders are left out. With `last` a run has one
+    row, of its last probe. A mean over seeds leaves out those without reach: see that `censored` is missing in all.
 
     Raises: CheckpointError where there is no run.
     Example:
-        lab.frame("runs/windows_*").plot.scatter("data.window", "reach")
+        lab.frame("runs/windows_*", last=True).plot.scatter("data.window", "reach")
     """
     patterns = [str(runs)] if isinstance(runs, (str, os.PathLike)) else list(map(str, runs))
     places = {path for given in patterns for path in ([given] if Path(given).exists() else glob.glob(given))}
@@ -185,12 +245,13 @@ def frame(runs: PathLike | Iterable[PathLike]) -> pd.DataFrame:
         raise CheckpointError(f"{named}: no run folder there; name folders with a config.yaml, as runs/*")
     settings = {path: read_settings(Path(path)) for path in found}
     apart = [name for name in differing(settings) if any(name in values for values in settings.values())]
-    rows = [
-        {"run": Path(path).resolve().name, **{name: settings[path].get(name) for name in apart}, **record}
-        for path in found
-        for record in with_demand(Path(path))
-    ]
-    return as_table(rows, ["run", *apart, *PROBES])
+    rows = []
+    for path in found:
+        about = {"run": Path(path).resolve().name, "seed": settings[path].get("run.seed")}
+        about |= {name: settings[path].get(name) for name in apart}
+        probes = [*with_demand(Path(path))]
+        rows += [{**record, **about} for record in (probes[-1:] if last else probes)]
+    return as_table(rows, ["run", "seed", *apart, *PROBES])
 
 
 def as_table(records: Iterable[Mapping[str, Any]], columns: Iterable[str] | None = None) -> pd.DataFrame:

@@ -21,17 +21,19 @@ from pathlib import Path
 
 from lab.command import HELP, WRONG, show
 from lab.errors import nearest
+from lab.schema import TAGS
 
 ROOT = Path(__file__).resolve().parents[1]
 MAIN = '\nif __name__ == "__main__":\n'
-SETTING = re.compile(r"^ +--([\w.]+)(?:=(.*))?\n +(.*?)(?: \[([^\n]*)\])?$", re.M)
+SETTING = re.compile(r"^ +--([\w.]+)(?:=(.*))?\n +(.*) \[([^\n]*)\]$", re.M)  # an example has no values
 USAGE = re.compile(r"^    (python -m .*)$", re.M)
 PAGE = """# Settings
 
 Every setting of a run and every option of a command, written from the code by `probe-lab docs > docs/settings.md`.
 Lengths, distances and positions are in tokens, `_seconds` in seconds, `_bytes` in bytes; a `_frac` or a `_prob` lies
 between 0 and 1. A setting is a line of the YAML file, or `--name=value`. A name that is listed several times belongs to
-the choice (`name` or `method`) listed before it. `required` settings have no default; `null` means left out.
+the choice (`name` or `method`) listed before it, which has an anchor: `settings.md#position.distance.string`.
+`required` settings have no default; `null` means left out.
 """
 
 
@@ -69,7 +71,10 @@ def page() -> Iterator[str]:
             yield f"\n## probe-lab {name}: {purpose}\n\n`{USAGE.findall(text)[0]}`\n"
             yield "\n| setting | default | values | meaning |\n|---|---|---|---|\n"
         for setting, default, meaning, values in rows:
-            cells = (f"`{setting}`", f"`{default}`" if default else "", values, meaning)
+            section, _, last = setting.rpartition(".")
+            is_choice = section and last in TAGS and values == default  # which pages link to
+            anchor = f'<a id="{section}.{default}"></a>' if is_choice else ""
+            cells = (f"`{setting}`", f"{anchor}`{default}`" if default else "", values, meaning)
             yield f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |\n"
         shared |= {row for row in rows if "." in row[0]}
 

@@ -45,7 +45,7 @@ def draw(
     color: str = BLUE,
     names: Sequence[str] | None = None,
     legend: bool | Sequence[str] = True,
-    shape: str | None = None,
+    outcome: str | None = None,
     text: str | None = None,
     rules: Sequence[Rule] = (),
     marks: bool = True,
@@ -55,10 +55,10 @@ def draw(
     """Draw rows as one chart; a row without x or y leaves a gap.
 
     `low` and `high` are columns of limits: a band of a line, a bar of a point. Points may have names on one axis, x or
-    y. A `heat` map has ordered columns `x`, rows `y`, and the numbers `series` in the cells, or their `text`. `percent`
-    writes y, or the cells, as percent. `names` are the series in the order of their colours, `legend` those that it
-    lists. Points differ by `shape` if that is given. `marks` shows the points of lines. `facet` gives each value a
-    chart of its own.
+    y, and are marked by their `outcome` (lab.looks) if that is a column. A `heat` map has ordered columns `x`, rows
+    `y`, and the numbers `series` in the cells, or their `text`. `percent` writes y, or the cells, as percent. `names`
+    are the series in the order of their colours, `legend` those that it lists. `marks` shows the points of lines.
+    `facet` gives each value a chart of its own.
 
     Raises: MissingPackage without Altair.
     """
@@ -79,7 +79,7 @@ def draw(
     else:
         style: dict[str, Any] = {"color": alt.value(color)}
         if series is not None:
-            style = looks.looks_of(table, series, kind, names, legend, shape)
+            style = looks.looks_of(table, series, kind, names, legend, outcome, "x" if named_y else "y")
             if named_x:
                 style["xOffset"] = alt.XOffset(f"{series}:N", sort=list(names or dict.fromkeys(table[series])))
         chart = alt.Chart()  # the rows are those of the whole, so that facets divide them

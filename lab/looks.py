@@ -14,6 +14,13 @@ BLUE = "#0072b2"
 GREY = "#888888"
 PALETTE = (BLUE, "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#222222", "#aa4499")
 SHAPES = ("circle", "triangle-right", "square", "triangle-up", "diamond", "cross", "triangle-down")
+MEAN, RUN, BEYOND, BELOW = "mean, 95% limits", "one run", "one run, at least", "one run, less"
+OUTCOMES = {  # of a reach that a point shows, with its mark where reach is on the x axis, and on the y axis
+    MEAN: ("diamond", "diamond"),
+    RUN: ("circle", "circle"),
+    BEYOND: ("triangle-right", "triangle-up"),
+    BELOW: ("triangle-left", "triangle-down"),
+}
 DASHES = ((1, 0), (7, 3), (2, 2), (9, 3, 2, 3), (12, 4))
 FEW = 12  # values of x that are all written on a logarithmic axis
 MANY = 100_000  # numbers from here on are written with k, M or G
@@ -99,9 +106,13 @@ def looks_of(
     kind: str,
     names: Sequence[str] | None,
     listed: bool | Sequence[str],
-    shape: str | None,
+    outcome: str | None,
+    side: Literal["x", "y"],
 ) -> dict[str, Any]:
-    """Give each series its colour and its dash or shape; numbers go from light to dark."""
+    """Give each series its colour and its dash or shape; numbers go from light to dark.
+
+    Points that have an outcome, a column of names of OUTCOMES, are marked by it, on the axis of the side.
+    """
     alt = altair()
 
     if is_numeric(table[series]):
@@ -116,11 +127,10 @@ def looks_of(
         look |= {"symbolType": "stroke", "symbolSize": 400, "symbolStrokeWidth": 2}
     legend = alt.Legend(**look) if listed and len(shown) > 1 else None
     found = {"color": alt.Color(f"{series}:N", scale=alt.Scale(domain=values, range=PALETTE), legend=legend)}
-    if shape is not None:
-        kinds = list(dict.fromkeys(table[shape].sort_values()))  # of a categorical column in the order of its values
-        found["shape"] = alt.Shape(
-            f"{shape}:N", scale=alt.Scale(domain=kinds, range=SHAPES), legend=alt.Legend(title=None, columns=1)
-        )
+    if outcome is not None:
+        kinds = [kind for kind in OUTCOMES if kind in set(table[outcome])]
+        scale = alt.Scale(domain=kinds, range=[OUTCOMES[kind]["xy".index(side)] for kind in kinds])
+        found["shape"] = alt.Shape(f"{outcome}:N", scale=scale, legend=alt.Legend(title=None, orient="top"))
     elif kind == "point" and listed:
         found["shape"] = alt.Shape(f"{series}:N", scale=alt.Scale(domain=values, range=SHAPES), legend=legend)
     elif kind == "line":

@@ -2,6 +2,7 @@
 
 import ast
 import json
+import re
 import subprocess
 import sys
 
@@ -9,12 +10,14 @@ import numpy as np
 import pytest
 
 import lab
-from lab.analysis import DISTANCES, LENGTHS, PROBES
+from eval.engine.records import unpacked
+from lab.analysis import DISTANCES, LENGTHS, PROBES, RECALL
 from lab.counts import PositionCounts
 from lab.schema import format_yaml, parse_yaml
 from lab.train.checkpoints import folder_name
 from lab.train.folder import RunFolder
 from tests.fits import records, train
+from tests.forked import ROOT
 from tests.refusals import refused
 
 
@@ -47,7 +50,7 @@ def test_f_is_that_of_the_file(trained):
 )
 def test_tables_hold_one_kind_of_record_each(trained, table, columns, file, key):
     found = getattr(lab.open_run(trained), table)()
-    more = {"g_from_reach": None} if table == "probes" else {}  # no probe of so short a run has a reach
+    more = {"g_from_reach": None, "censored": "below"} if table == "probes" else {}  # so short a run has no reach
     expected = [record | more for record in records(trained, file) if key in record]
     assert list(found.columns) == list(columns or expected[0])
     assert len(found) == len(expected) > 2
@@ -74,6 +77,28 @@ def test_demand_from_the_reach_on_is_that_of_the_counts_at_the_probe(tmp_path):
     assert len(run.counts(4).profiles()) == 1
 
 
+def test_loss_by_context_and_gains_are_those_of_every_probe(trained):
+    run = lab.open_run(trained)
+    probes = [record for record in records(trained, "probes.jsonl") if "effective_length" in record]
+    pairs = [(p["consumed_tokens"], int(c), x) for p in probes for c, x in p["context_loss"].items()]
+    assert list(run.contexts().itertuples(index=False, name=None)) == pairs
+    assert {0, 1, 2, 64} < set(run.contexts().context)
+    bins = [{**row, "consumed_tokens": p["consumed_tokens"]} for p in probes for row in p["recall"]]
+    for row, own in zip(run.recall().to_dict("records"), bins, strict=True):
+        assert {name: own[name] for name in row if name != "method"} == {k: v for k, v in row.items() if k != "method"}
+    assert list(run.recall().columns) == list(RECALL)
+
+
+def test_the_printed_example_gives_the_numbers_of_the_page():
+    """docs/miniature.md: 115 tokens or more, 135 and 127 at windows of 128, 192 and 256, three seeds each."""
+    (line,) = re.findall(r"^lab\.frame\(.*", (ROOT / "docs/commands.md").read_text(), re.M)
+    with unpacked([ROOT / "benchmarks/miniature/records/windows.jsonl.xz"]) as runs:
+        found = eval(line.replace('"runs/*"', "runs"), {"lab": lab, "runs": runs})
+        assert len(lab.frame(runs)) == 6 * len(lab.frame(runs, last=True)) == 6 * 9
+    assert found["reach"].round().astype(int).values.tolist() == [[115, 3], [135, 3], [127, 3]]
+    assert found["censored"]["count"].to_dict() == {128: 3, 192: 0, 256: 0}
+
+
 def test_a_picture_has_f_and_what_was_recorded(trained, tmp_path):
     pytest.importorskip("altair")
     picture = lab.open_run(trained).plot(tmp_path / "run.png")
@@ -90,13 +115,16 @@ def test_a_frame_has_the_settings_in_which_runs_differ(trained, tmp_path):
         (tmp_path / name / "probes.jsonl").write_bytes((trained / "probes.jsonl").read_bytes())
     (tmp_path / "not_a_run").mkdir()
     found = lab.frame(f"{tmp_path}/*")
-    assert list(found.columns) == ["run", "data.window", *PROBES]
+    assert list(found.columns) == ["run", "seed", "data.window", *PROBES]
+    assert set(found.seed) == {parse_yaml((trained / "config.yaml").read_text(), "test")["run"]["seed"]}
+    last = lab.frame(f"{tmp_path}/*", last=True)
+    assert (last.run.tolist(), set(last.consumed_tokens)) == (["a", "b"], {found.consumed_tokens.max()})
     once = lab.open_run(trained).probes().consumed_tokens.tolist()
     assert found.run.tolist() == ["a"] * len(once) + ["b"] * len(once)
     assert found["data.window"].tolist() == [96] * len(once) + [64] * len(once)
     assert found.consumed_tokens.tolist() == once * 2
     assert lab.frame([tmp_path / "b", tmp_path / "a"]).equals(found)
-    assert list(lab.frame(trained).columns) == ["run", *PROBES]
+    assert list(lab.frame(trained).columns) == ["run", "seed", *PROBES]
 
 
 def test_a_run_that_has_not_begun_is_empty_and_others_are_refused(trained, tmp_path):
@@ -120,7 +148,7 @@ def test_the_lab_itself_is_light_and_lists_what_it_loads_on_first_use():
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     found, listed = done.stdout.split("]", 1)
     public = [name for name in ast.literal_eval(listed.strip()) if name[0] != "_"]
-    assert (found, public) == ("[", ["frame", "open_run"])
+    assert (found, public) == ("[", ["frame", "load_plugin", "open_run"])
     with pytest.raises(AttributeError, match="has no attribute 'opne_run'"):
         lab.opne_run  # noqa: B018
     assert lab.open_run.__doc__

@@ -77,5 +77,5 @@ def test_a_stranger_follows_the_page(start):
                 printed = [form(line) for line in run(start, "bash", "-c", command).splitlines()]
                 assert [line for line in shown if line not in printed] == [], printed
                 done.add(" ".join(command.split()[:3]))
-    assert len(done) >= 10
+    assert len(done) >= 9
     assert (start / "six.png").stat().st_size > 10_000

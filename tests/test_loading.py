@@ -45,6 +45,7 @@ def test_a_run_folder_and_a_checkpoint_named_from_anywhere(run, monkeypatch):
     state, saved = model.decoder.state_dict(), read_weights(run)
     assert all(torch.equal(tensor, saved[name]) for name, tensor in state.items())
     assert float(state["blocks.0.attention.q.weight"].std()) > 0.3, "the drawn weights, not those of a new decoder"
+    assert model.model is model.decoder
     assert not model.decoder.training
     checkpoint = next((run / "checkpoints").glob("tokens-*"))
     assert open_model(str(checkpoint)).folder == run
@@ -106,7 +107,9 @@ def test_overrides_of_a_hugging_face_folder(llama):
     path = llama / "config.json"
     unknown = {"rope_type": "proportional", "rope_theta": 300.0}
     path.write_text(json.dumps(json.loads(path.read_text()) | {"rope_parameters": unknown}))
-    assert open_model(llama).method == "own+plain", "frequencies that transformers alone knows"
+    model = open_model(llama)
+    assert model.method == "own+plain", "frequencies that transformers alone knows"
+    assert type(model.model).__name__ == "LlamaForCausalLM"
     assert open_model(llama, {"position.frequency.method": "rope"}).decoder.frequencies.theta == 300.0
 
 

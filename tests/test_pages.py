@@ -21,6 +21,7 @@ def anchors(page):
     """List the anchors of a page's headings as GitHub derives them; repeated ones are numbered."""
     headings = re.findall(r"^#+ +(.+?) *$", CODE.sub("", page.read_text()), re.M)
     slugs = [re.sub(r"[^\w\- ]", "", re.sub(LINK, "", heading).lower()).replace(" ", "-") for heading in headings]
+    yield from re.findall(r'<a id="([^"]+)">', page.read_text())
     seen = Counter()
     for slug in slugs:
         yield slug if not seen[slug] else f"{slug}-{seen[slug]}"
@@ -88,7 +89,7 @@ def test_a_row_of_the_settings_page():
     assert written in (ROOT / "docs" / "settings.md").read_text()
 
 
-@pytest.mark.parametrize("name", ["probes", "lengths", "distances"])
+@pytest.mark.parametrize("name", ["probes", "lengths", "distances", "contexts", "recall"])
 def test_the_columns_of_every_table_are_on_the_page_of_commands(name):
     page = (ROOT / "docs" / "commands.md").read_text()
     table = page.split(f"| `{name}()` | |\n|---|---|\n")[1].split("\n\n")[0]

@@ -67,6 +67,7 @@ class Plan(NamedTuple):
 
     `outcome` is what a distance is measured by: log p of the right number in nats, or GAIN. `method` is the one under
     which arms are compared; with `methods` arms are listed under each. `equal` are pairs of arms that should be equal.
+    `panels` are the arms of each panel of the picture; without any, all are in one.
     """
 
     tables: tuple[int, ...]
@@ -78,12 +79,14 @@ class Plan(NamedTuple):
     method: str = PLAIN
     methods: bool = False
     outcome: str = "log p"
+    panels: tuple[tuple[str, ...], ...] = ()
 
 
 CONTROLS = ("far", "near", "random")
 HOLE = tuple(f"hole{name}" for name in ("", ", near", ", random"))
 DOSES = tuple(f"dose 1/{4**k}" for k in range(1, 5))
 WIDTHS = (128, 256, 512)
+SIZED = ("untouched", "far 96", "near 96")  # arms of each width
 THIRDS = ((48, 60), (72, 120), (132, LAST))
 PLANS = {
     1: Plan(
@@ -95,6 +98,7 @@ PLANS = {
             *(Contrast("1d", f"far {D}", "untouched", 48, D) for D in FAR),
         ),
         tuple(("1c", f"{name} {D}", "untouched") for D in FAR for name in CONTROLS[1:]),
+        panels=tuple(("untouched", *(f"{name} {D}" for name in CONTROLS)) for D in FAR),
     ),
     2: Plan(
         (1, 2),
@@ -150,13 +154,17 @@ PLANS = {
         ),
         tuple(("6b", f"{name} {D}", "untouched") for D in (64, 128) for name in CONTROLS),
         outcome=GAIN,
+        panels=tuple(("untouched", *(f"{name} {D}" for name in CONTROLS)) for D in (64, 128)),
     ),
     7: Plan(
         (7,),
-        tuple(f"width {width}, {name}" for width in WIDTHS for name in ("untouched", "far 96", "near 96")),
+        tuple(f"width {width}, {name}" for width in WIDTHS for name in SIZED),
         ((48, 96), (97, LAST)),
         tuple(Contrast("7a", f"width {width}, far 96", f"width {width}, near 96", 97, LAST) for width in WIDTHS),
         name=by_size,
+        panels=tuple(
+            tuple(f"width {width}, {name}" for name in ("untouched", "far 96", "near 96")) for width in WIDTHS
+        ),
     ),
     9: Plan(
         (9,),

@@ -21,8 +21,10 @@ import pandas as pd
 
 from benchmarks.demand.plans import GAIN, GAPPED, PLAIN, PLANS, Plan
 from eval.engine.records import unpacked
-from lab.draw import Rule, draw, save
+from eval.report.data import folded, outcomes
+from lab.draw import Rule, below, beside, draw, save
 from lab.errors import ConfigError
+from lab.looks import BELOW, BEYOND
 from lab.probe.limits import LengthResult, reach
 from lab.schema import read_yaml
 from lab.train.arms import mean_with_limits
@@ -32,6 +34,8 @@ MARGIN_NATS = 0.05
 WITHOUT = 0  # the distance of targets without evidence
 NEAREST = 48  # tokens, a quarter of the window, where the lab's own probe begins
 THRESHOLD = 0.8
+NATURAL = {"reach": "natural_reach", "first_distance": "natural_first", "last_distance": "natural_last"}
+WIDTH, ROW = 400, 22  # pixels of a panel, and height of an arm's row
 Row = dict[str, Any]
 
 
@@ -49,7 +53,7 @@ def describe(experiment: int, records: Path, folder: Path | None) -> None:
         if table := list(compared):
             print(f"\n{pd.DataFrame(table).to_string(index=False)}")
     if folder is not None:
-        picture(plan, tests, folder / f"demand_{experiment}.png")
+        picture(plan, tests, reaches, folder / f"demand_{experiment}.png")
 
 
 def read(tables: Sequence[Path], plan: Plan) -> tuple[pd.DataFrame, pd.DataFrame]:
@@ -63,7 +67,7 @@ def read(tables: Sequence[Path], plan: Plan) -> tuple[pd.DataFrame, pd.DataFrame
             rows = [json.loads(line) for text in texts for line in text.splitlines()]
             tests += [about | {"method": row["method"]} | found for row in rows if (found := outcome(row))]
             reaches += [about | found for found in reaches_of(rows)]
-    return pd.DataFrame(tests), pd.DataFrame(reaches)
+    return pd.DataFrame(tests), outcomes(pd.DataFrame(reaches))  # a censored reach at its bound
 
 
 def outcome(row: Row) -> Row | None:
@@ -79,21 +83,16 @@ def outcome(row: Row) -> Row | None:
 
 
 def reaches_of(rows: Sequence[Row]) -> Iterator[Row]:
-    """Find the reach under each method from NEAREST tokens on, and read natural reach; at its bound where censored."""
+    """Find the reach under each method from NEAREST tokens on, and read natural reach, with the distances tested."""
     known = [row for row in rows if row["metric"] == "found_by_distance" and row["distance"] >= NEAREST]
     for method in dict.fromkeys(row["method"] for row in known):
         own = [row for row in known if row["method"] == method]
-        found = reach([LengthResult(row["distance"], row["n"], row["found"], []) for row in own], THRESHOLD)
-        yield {"method": method} | bounded(found["reach"], found["first_distance"], found["last_distance"])
+        yield {"method": method} | reach(
+            [LengthResult(row["distance"], row["n"], row["found"], []) for row in own], THRESHOLD
+        )
     for row in rows:
-        if row["metric"] == "natural_reach" and row["natural_first"] is not None:
-            natural = bounded(row["natural_reach"], row["natural_first"], row["natural_last"])
-            yield {"method": row["method"]} | natural
-
-
-def bounded(found: float | None, first: float, last: float) -> Row:
-    """Enter no reach as the first distance that was tested, and say on which side a reach is censored."""
-    return {"reach": first if found is None else found, "below": found is None, "end": found == last}
+        if row["metric"] == "natural_reach":
+            yield {"method": row["method"]} | {name: row[of] for name, of in NATURAL.items()}
 
 
 def band(tests: pd.DataFrame, low: int, high: int) -> pd.Series:
@@ -115,7 +114,7 @@ def arm_rows(plan: Plan, method: str, tests: pd.DataFrame, reaches: pd.DataFrame
         about = {"method": method} if plan.methods else {}
         limits = f"{low:.0f} to {high:.0f}"
         row = {"arm": arm, "n": len(own), "reach": f"{mean:.1f}", "95%": limits}
-        row |= {"below": int(own["below"].sum()), "end": int(own["end"].sum())}
+        row |= {"below": int((own["outcome"] == BELOW).sum()), "end": int((own["outcome"] == BEYOND).sum())}
         yield about | row | {name: f"{values.xs(arm).mean():.2f}" for name, values in bands.items() if len(values)}
 
 
@@ -150,12 +149,37 @@ def paired(values: pd.Series, arm: str, other: str, name: str, confidence: float
     yield {"test": name, "arms": f"{arm} less {other}", "n": len(differences), **shown, "level": confidence}
 
 
-def picture(plan: Plan, tests: pd.DataFrame, path: Path) -> None:
-    """Draw the share found by distance, a line for each arm."""
-    mine = tests[(tests["method"] == PLAIN) & tests["arm"].isin(plan.arms)]
-    means = mine.groupby(["arm", "distance"], sort=False)["score"].mean().reset_index()
-    names = [arm for arm in plan.arms if (means["arm"] == arm).any()]
-    titles = {"x_title": "distance of the number (tokens)", "y_title": "share of numbers found, mean over seeds"}
-    rules = [Rule("y", 0.8, "reach")]
-    chart = draw(means, "distance", "score", "arm", y_limits=(0, 1), percent=True, names=names, rules=rules, **titles)
-    save(chart, path)
+def picture(plan: Plan, tests: pd.DataFrame, reaches: pd.DataFrame, path: Path) -> None:
+    """Draw a panel for each set of arms: the outcome by distance, means over seeds with limits, and below it the reach.
+
+    Below, a point is a run; a triangle is one that failed at the first distance or passed at the last.
+    """
+    own = GAPPED if plan.method == GAPPED else PLAIN
+    tests = tests[(tests["method"] == own) & (tests["distance"] > WITHOUT)]
+    value = "score" if plan.outcome != GAIN and own == PLAIN else "value"
+    shares: dict[str, Any] = {"y_limits": (0, 1), "percent": True, "rules": [Rule("y", THRESHOLD)]}
+    looks: dict[str, Any] = {"low": "low", "high": "high", "log_x": plan.outcome == GAIN, "width": WIDTH}
+    looks |= {"y_title": plan.outcome} if value == "value" else {**shares, "y_title": "share of numbers found"}
+    tested = [Rule("x", reaches["first_distance"].min()), Rule("x", reaches["last_distance"].max())]
+    panels = []
+    for arms in plan.panels or (plan.arms,):
+        known = [arm for arm in arms if (tests["arm"] == arm).any()]
+        means = folded(tests[tests["arm"].isin(known)].sort_values("distance"), ["arm", "distance"], value)
+        if value == "score":
+            means[["low", "high"]] = means[["low", "high"]].clip(0, 1)
+        sizes = means.groupby("arm")["count"].max()
+        names = {arm: f"{arm}, n = {sizes[arm]}" for arm in known}
+        means["arm"] = means["arm"].map(names)
+        above = draw(means, "distance", "mean", "arm", names=[*names.values()], x_title="distance (tokens)", **looks)
+        runs = reaches[(reaches["method"] == PLAIN) & reaches["arm"].isin(known)]
+        points = pd.concat([runs[runs["arm"] == arm] for arm in known])
+        style: dict[str, Any] = {"kind": "point", "outcome": "outcome", "legend": False, "width": WIDTH}
+        style |= {
+            "height": ROW * len(known),
+            "x_title": "reach (tokens)",
+            "y_title": "",
+            "names": known,
+            "rules": tested,
+        }
+        panels.append(below(above, draw(points, "reach", "arm", "arm", **style)))
+    save(below(*(beside(*panels[k : k + 2]) for k in range(0, len(panels), 2))), path)

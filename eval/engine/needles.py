@@ -76,7 +76,7 @@ class ProbeOptions(Section):
     """Tokens of each length that are left for the answer; left out, the run's, in another protocol 64, in the released
     ones 128."""
     haystack: PathText | None = None
-    """Text file to hide the numbers in; left out, as in the run's own probe. A Hugging Face folder needs one."""
+    """Text file to hide the numbers in; left out, as in the run's own probe. A model of no run needs one."""
     batch: Annotated[int, Ge(1), Le(2**16)] | None = None
     """Most tests that generate together; left out, the run's, or 64 on a CPU, more on a GPU."""
     device: Literal["auto", "cpu", "gpu"] = "auto"

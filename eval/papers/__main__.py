@@ -8,7 +8,8 @@
 PAPER is string, dca, longrecipe, entropy_abf or anchor. A table is eval/papers/PAPER/TABLE.yaml: what is trained and
 evaluated, how its rows are read, the published numbers with their source; docs/papers.md lists all. What is missing is
 trained through lab.sweep and evaluated by the commands that --dry_run prints. What is finished is skipped, so that the
-same command continues after Ctrl-C (exit status 75) or a crash. Models and data are those of eval/papers/needs.yaml.
+same command continues after Ctrl-C (exit status 75) or a crash. Where a row fails (exit status 1), a line says why, and
+the others are printed. Models and data are those of eval/papers/needs.yaml.
 
 Writes table.json, an object for each cell with both numbers, to runs/papers/PAPER-TABLE, with --mini to
 PAPER-TABLE-mini, or to FOLDER of -o. --json prints table.json instead. The commands print to stderr.
@@ -23,7 +24,7 @@ from pathlib import Path
 from eval.engine.rows import pivot, to_text
 from eval.papers.running import Row, compare, dry_run, run_table
 from eval.papers.table import Table, names, read_table
-from lab.command import CONTINUES, Syntax, Words, run, start
+from lab.command import CONTINUES, Syntax, Words, run, show, start
 from lab.errors import ConfigError
 from lab.files import write_json, writing
 
@@ -32,8 +33,8 @@ RESULT = "table.json"
 SYNTAX = Syntax(flags=("--list", "--mini", "--json", "--dry_run"), values=("-o",))
 
 
-def work(words: Words) -> str:
-    """Read the command line, run what it asks for, and return what to print.
+def work(words: Words) -> str | int:
+    """Read the command line, run what it asks for, and return what to print, or the exit status once it is printed.
 
     Raises: LabError; KeyboardInterrupt.
     """
@@ -47,12 +48,15 @@ def work(words: Words) -> str:
     folder = Path(options.o) if options.o else own_folder(name, mini=options.mini)
     if options.dry_run:
         return "\n".join(dry_run(table, folder))
-    cells = compare(table, run_table(table, folder), mini=options.mini)
+    rows, failures = run_table(table, folder)
+    cells = compare(table, rows, mini=options.mini)
     with writing(f"-o {folder}", "folder"):
         write_json(folder / RESULT, cells)
-    if options.json:
-        return json.dumps(cells, indent=1)
-    return f"{name}: {table_text(table, cells, mini=options.mini)}\nwritten to {folder / RESULT}"
+    text = f"{name}: {table_text(table, cells, mini=options.mini)}\nwritten to {folder / RESULT}"
+    show(json.dumps(cells, indent=1) if options.json else text)
+    for line in failures:
+        show(line, error=True)
+    return 1 if failures else 0
 
 
 def own_folder(name: str, *, mini: bool) -> Path:

@@ -12,8 +12,10 @@ import re
 import shlex
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -74,41 +76,58 @@ def models(table: Table, row: str, own: Mapping[str, Any], runs: Sequence[Planne
     return found
 
 
-def commands_of(table: Table, folder: Path) -> Iterator[Sequence[str]]:
-    """List the commands that train what a table needs, then those that evaluate its rows.
-
-    Raises: ConfigError as `measured_rows` does, once what they need should be trained.
-    """
+def training_of(table: Table) -> Iterator[Sequence[str]]:
+    """List the commands that train what a table needs."""
     yield from (shlex.split(need.train) for need in table.needed.values() if need.train)
     yield from (["lab.sweep", file] for file in table.sweep)
-    for one in measured_rows(table, folder):
-        yield from one.commands
 
 
-def run_table(table: Table, folder: Path) -> list[Measured]:
-    """Run the commands that are not finished, and return every row on each of its models.
+def run_table(table: Table, folder: Path) -> tuple[list[Measured], list[str]]:
+    """Run the commands that are not finished; return the rows that are, on each of their models, and the failures.
 
-    Raises: LabError for what is missing or fails; KeyboardInterrupt.
+    A failure is a line. Where training fails nothing is evaluated; where a row fails the others go on.
+
+    Raises: LabError for what is missing; KeyboardInterrupt.
     """
     if table.missing:
         raise DataError("\n".join(table.missing))
     with writing(f"-o {folder}", "folder"):
         folder.mkdir(parents=True, exist_ok=True)
-    finished = json.loads((folder / FINISHED).read_text()) if (folder / FINISHED).exists() else []
+    known = folder / FINISHED
+    finished = json.loads(known.read_text()) if known.exists() else []
     with printing_to_stderr():
-        for words in commands_of(table, folder):
-            text = shlex.join(words)
-            if text in finished or is_trained(words):
-                continue
-            show(text)
-            status = run_jobs([Job(text, [sys.executable, "-m", *words])])
-            if status == STOPPED:
-                raise KeyboardInterrupt
-            if status:
-                raise LabError(f"{text}: ended with status {status}")
-            finished += [text] if words[0].startswith("eval.") else []
-            write_json(folder / FINISHED, finished)
-    return list(measured_rows(table, folder))
+        untrained = (words for words in training_of(table) if not is_trained(words))
+        failures = list(islice(filter(None, map(fault, untrained)), 1))
+        rows: list[Measured] = []
+        with suppress(LabError) if failures else nullcontext():  # rows may start from what is not trained
+            rows += measured_rows(table, folder)
+        for one in [] if failures else rows:
+            for words in one.commands:
+                text = shlex.join(words)
+                if text in finished:
+                    continue
+                if why := fault(words, folder / f"{one.values['out'].name}.log"):
+                    failures.append(f"{one.row}: {why}")
+                    break
+                finished.append(text)
+                write_json(known, finished)
+    done = [one for one in rows if one.commands and all(shlex.join(words) in finished for words in one.commands)]
+    return (done if failures else rows), failures
+
+
+def fault(words: Sequence[str], log: Path | None = None) -> str | None:
+    """Run a command, its output added to a log if one is given, and return why it failed, in a line.
+
+    Raises: KeyboardInterrupt.
+    """
+    text = shlex.join(words)
+    show(text if log is None else f"{text}   output: {log}")
+    status = run_jobs([Job(text, [sys.executable, "-m", *words], log)])
+    if status == STOPPED:
+        raise KeyboardInterrupt
+    printed = log.read_text("utf-8", "replace").split("\n") if log else []
+    last = next((line for line in reversed(printed) if line.strip()), "its output ends above")
+    return f"{text}: ended with status {status}: {last}" if status else None
 
 
 def is_trained(words: Sequence[str]) -> bool:
@@ -125,7 +144,8 @@ def dry_run(table: Table, folder: Path) -> Iterator[str]:
     """List what would be run, without looking whether it has been, and what is missing."""
     yield from table.missing
     try:
-        yield from (f"python -m {shlex.join(words)}" for words in commands_of(table, folder))
+        of_rows = (words for one in measured_rows(table, folder) for words in one.commands)
+        yield from (f"python -m {shlex.join(words)}" for words in chain(training_of(table), of_rows))
     except LabError as error:
         yield str(error)
 
@@ -167,7 +187,7 @@ def number(column: Column, one: Measured) -> float | None:
     values = [float(value) * column.times for value in chosen if isinstance(value, int | float)]
     if not values:
         return None
-    return values[-1] if column.pick == "last" else sum(values) / len(values)
+    return {"first": values[0], "last": values[-1], "mean": sum(values) / len(values)}[column.pick]
 
 
 def fits(row: Row, where: Mapping[str, Any], values: Mapping[str, Any]) -> bool:

@@ -33,7 +33,7 @@ class Column(Section):
     """Values that fields of a result must have; * and ? stand for any characters, a list for any of its values."""
     times: float = 1.0
     """Factor on the number, such as 100 for percent."""
-    pick: Literal["mean", "last"] = "mean"
+    pick: Literal["mean", "first", "last"] = "mean"
     """What is taken of several results."""
 
 
@@ -49,6 +49,12 @@ class Mini(Section):
     """Rows, in place of the table's."""
     sweep: tuple[PathText, ...] = ()
     """Sweeps whose runs the rows name."""
+    needs: tuple[str, ...] = ()
+    """Runs of needs.yaml that the sweeps start from."""
+    evaluate: tuple[str, ...] = ()
+    """Commands, in place of the table's where those ask what no model so small can answer."""
+    columns: dict[str, Column] = field(default_factory=dict)
+    """Columns of these commands."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,8 +85,9 @@ class Table(Section):
     @property
     def needed(self) -> dict[str, Need]:
         """Models, data and shared runs, those that others need first."""
-        texts = [*self.evaluate, *map(str, self.values.values())]
-        texts += [str(value) for row in self.rows.values() for value in row.values()]
+        texts = [*self.evaluate, *(str(value) for row in self.rows.values() for value in row.values())]
+        for text in texts:  # which grows by the values that it names
+            texts += [str(self.values[name]) for name in PLACEHOLDER.findall(text) if name in self.values]
         named = {name for text in texts for name in PLACEHOLDER.findall(text)} & {*needs()}
         return closure(sorted({*named, *self.needs}))
 
@@ -142,8 +149,16 @@ def read_table(name: str, *, mini: bool = False) -> Table:
     table = validated(Table, read_yaml(HOME / f"{name}.yaml"))
     if not mini:
         return table
-    values = {**table.values, **table.mini.values}
-    return replace(table, values=values, rows=table.mini.rows, sweep=table.mini.sweep, needs=())
+    small = table.mini
+    return replace(
+        table,
+        values={**table.values, **small.values},
+        rows=small.rows,
+        sweep=small.sweep,
+        needs=small.needs,
+        evaluate=small.evaluate or table.evaluate,
+        columns=small.columns or table.columns,
+    )
 
 
 def expand(text: str, values: Mapping[str, Any]) -> str:

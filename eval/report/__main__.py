@@ -62,7 +62,8 @@ def make_report(request: Request) -> Found:
     title = names[0] if len(names) == 1 else f"{len(names)} runs: {names[0]} to {names[-1]}"
     counts = f"{len(names)} run{'s' * (len(names) > 1)}, {len(drawn)} figures"
     found = Found(counts, runs.runs.to_dict("records"))
-    titled = {figure.name: figure.chart.properties(title=figure.title) for figure in drawn}
+    n = f", n = {len(names)}" if len(runs.arms) == 1 else ""  # else the arms' names have it
+    titled = {figure.name: figure.chart.properties(title=figure.title + n) for figure in drawn}
     if output.suffix in (".png", ".svg"):
         if not drawn:
             raise DataError("RUN: no run has counts or probes to draw; name runs that have saved a checkpoint")

@@ -5,14 +5,17 @@
     reaches    reach under each position method, at the last probe
     distances  share of numbers found by distance under each position method, at the last probe
     frequency  f(i) of every run, and g(d) where it was counted, by bins of distances
+    contexts   held-out loss by visible context, at the last probe
+    gains      gain from evidence by its distance, at the last probe
 
-An arm is a set of runs that differ in nothing but seed and name (lab/train/arms.py).
+An arm is a set of n runs that differ in nothing but seed and name (lab/train/arms.py).
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,23 +24,24 @@ import pandas as pd
 
 from eval.engine.records import ProbedRun, results_at
 from eval.engine.records import read_runs as read_probed
-from lab.analysis import NATURAL
+from lab.analysis import NATURAL, contexts_of
 from lab.counts import SavedCounts
 from lab.counts.demand import per_distance
-from lab.train.arms import mean_with_limits, name_arms
+from lab.looks import BELOW, BEYOND, MEAN, RUN
+from lab.train.arms import censored, mean_with_limits, name_arms
 from lab.train.folder import RunFolder
 
 Row = dict[str, Any]
 ONE = "found_by_distance"  # the metric of one-number tests, which training's rows do not name
 TESTS = ["digits", "prompt_tokens", "haystack", "seed"]  # what one-number tests are beside their distance
-MEASURED = "reach"  # outcomes of a probe
-BEYOND = "at least: last distance passed"
-BELOW = "none: first distance failed"
+ENDS = {  # of what was tested
+    "reach": ("first_distance", "last_distance"),
+    "effective_length": ("first_length", "last_length"),
+    "natural_reach": ("natural_first", "natural_last"),
+}
 REACH = ["reach", "reach_low", "reach_high", "first_distance", "last_distance", "f_at_reach", "g_from_reach"]
-LENGTH = ["effective_length", "low", "high", "first_length", "f_at_effective_length", "held_out_loss"]
+LENGTH = ["effective_length", "low", "high", *ENDS["effective_length"], "f_at_effective_length", "held_out_loss"]
 LENGTH += NATURAL
-
-
 SHARE = ["score", "low", "high", "n", "f", "log_prob"]
 
 
@@ -53,6 +57,8 @@ class Runs(NamedTuple):
     reaches: pd.DataFrame
     distances: pd.DataFrame
     frequency: pd.DataFrame
+    contexts: pd.DataFrame
+    gains: pd.DataFrame
     settings: Mapping[str, Row]
     arms: list[str]
     methods: list[str]
@@ -78,6 +84,8 @@ def read_runs(places: Sequence[Path]) -> Runs:
     found = read_probed(places)
     settings = {name: run.settings for name, run in found.items()}
     arms = name_arms(settings)
+    sizes = Counter(arms.values())
+    arms = {name: f"{arm}, n = {sizes[arm]}" for name, arm in arms.items()}
     runs = {name: found[name] for name in sorted(found, key=lambda name: natural(arms[name]))}
     last = {name: last_rows(run) for name, run in runs.items()}
 
@@ -94,6 +102,8 @@ def read_runs(places: Sequence[Path]) -> Runs:
         reaches,
         distances,
         frame(frequency_of, ["profile", "distance", "per distance"]),
+        frame(lambda run, _: [row for probe in run.probes[-1:] for row in contexts_of(probe)], ["context", "loss"]),
+        frame(gains_of, ["distance", "middle", "gain", "low", "high", "n"]),
         settings,
         list(dict.fromkeys(arms[name] for name in runs)),
         sorted({*distances["method"], *reaches["method"]}, key=lambda name: (name != "plain", natural(name))),
@@ -146,6 +156,14 @@ def frequency_of(run: ProbedRun, _: list[Row]) -> list[Row]:
     return per_distance(SavedCounts.read(path).profiles()) if path.exists() else []
 
 
+def gains_of(run: ProbedRun, last: list[Row]) -> list[Row]:
+    """List the gains from evidence: of the last eval.recall under plain distance, or else of the last probe."""
+    rows = [row for row in last if row.get("metric") == "recall" and row["method"] == "plain"]
+    newest = [row for row in rows if all(row[name] == rows[-1][name] for name in ("texts", "evidence"))]
+    probed = run.probes[-1].get("recall", []) if run.probes else []
+    return [{**row, "gain": row["score"]} for row in newest or probed]
+
+
 def most_tested(rows: pd.DataFrame, by: list[str]) -> pd.DataFrame:
     """Keep of rows about the same thing the one with most tests, of equals the last."""
     order = rows["n"].fillna(0).sort_values(kind="stable").index
@@ -154,55 +172,60 @@ def most_tested(rows: pd.DataFrame, by: list[str]) -> pd.DataFrame:
 
 
 def folded(rows: pd.DataFrame, by: Sequence[str], value: str) -> pd.DataFrame:
-    """Fold the runs of an arm: the `mean` of a value, limits `low` and `high`, nan for one run, and `count` of runs."""
-    lists = rows.dropna(subset=[value]).groupby([*by], sort=False)[value].agg(list).reset_index()
+    """Fold the runs of an arm: the `mean` of a value, limits `low` and `high`, and `count` of runs.
+
+    Limits of one run are those of its row, or nan.
+    """
+    groups = rows.dropna(subset=[value]).groupby([*by], sort=False)
+    lists = groups[value].agg(list).reset_index()
     limits = pd.DataFrame([mean_with_limits(each) for each in lists[value]], columns=["mean", "low", "high"])
-    return lists[[*by]].assign(**limits, count=lists[value].map(len).astype(int))
+    folds = lists[[*by]].assign(**limits, count=lists[value].map(len).astype(int))
+    for limit in {"low", "high"} & {*rows}:
+        folds[limit] = folds[limit].where(folds["count"] > 1, groups[limit].first().reset_index()[limit].astype(float))
+    return folds
 
 
 def shares(rows: pd.DataFrame) -> pd.DataFrame:
     """Fold seeds: the mean share with limits over seeds; of one run, the limits of its tests."""
     by = ["arm", "method", "distance"]
     mean = folded(rows, by, "score").rename(columns={"mean": "share", "count": "runs"})
-    tests: Any = {"low": "first", "high": "first", "f": "mean", "n": "sum"}
-    one = rows.dropna(subset=["score"]).groupby(by, sort=False).agg(tests).reset_index()
-    for limit in ("low", "high"):
-        mean[limit] = mean[limit].where(mean["runs"] > 1, one[limit]).clip(0, 1)
+    one = rows.dropna(subset=["score"]).groupby(by, sort=False).agg({"f": "mean", "n": "sum"}).reset_index()
+    mean[["low", "high"]] = mean[["low", "high"]].clip(0, 1)
     f = one["f"].astype(float).round()  # of rows without any it is a column of objects, which no page can hold
     return mean.assign(f=f, tests=one["n"])
 
 
-def reach_points(rows: pd.DataFrame, by: list[str]) -> pd.DataFrame:
-    """Fold the runs of each group: a row for the mean reach, and one at the first distance for runs that failed there.
+def outcomes(rows: pd.DataFrame, value: str = "reach") -> pd.DataFrame:
+    """Keep the runs that were tested: the outcome of each (lab.looks), and the value, a censored one at its bound."""
+    found = [censored(*row) for row in rows[[value, *ENDS[value]]].itertuples(index=False)]
+    names = [{"below": BELOW, "end": BEYOND}.get(str(each), RUN) for each in found]
+    filled = rows[value].astype(float).fillna(rows[ENDS[value][0]].astype(float))
+    return rows.assign(**{value: filled}, outcome=names)[filled.notna()]
 
-    Limits are over seeds; of one run, those of its tests, which end at the first and last distance.
+
+def reach_points(rows: pd.DataFrame, by: Sequence[str], value: str = "reach") -> pd.DataFrame:
+    """Fold the runs of each group into a point: their mean with limits; where a run is censored, a point for each run.
+
+    The limits of a group of one run are those of its tests, which end at the first and last distance. `runs` is how
+    many runs a point stands for, `of` those of its group.
     """
-    tested = rows[rows["reach"].notna() | rows["first_distance"].notna()]
-    points = [
-        dict(zip(by, key, strict=True)) | point
-        for key, group in tested.groupby(by, sort=False)
-        for point in points_of(group.astype(dict.fromkeys(REACH[:5], float)))
-    ]
-    frame = pd.DataFrame(points, columns=[*by, "reach", "low", "high", "runs", "outcome"])
-    return frame.assign(outcome=pd.Categorical(frame["outcome"], [MEASURED, BEYOND, BELOW]))
-
-
-def points_of(group: pd.DataFrame) -> Iterator[Row]:
-    """Describe the runs of a group that have a reach, and those that have none."""
-    own = group["reach_low"].fillna(group["first_distance"]), group["reach_high"].fillna(group["last_distance"])
-    has = group["reach"].notna()
-    if has.any():
-        reach = group["reach"][has]
-        mean, low, high = mean_with_limits(reach.tolist())
-        if len(reach) == 1:
-            low, high = (limit[has].iloc[0] for limit in own)
-        outcome = BEYOND if (reach >= group["last_distance"][has]).any() else MEASURED
-        yield {"reach": mean, "low": np.maximum(low, 0), "high": high, "runs": len(reach), "outcome": outcome}
-    failed = group[~has]
-    if len(failed):
-        low, high = (limit[~has].iloc[0] if len(failed) == 1 else np.nan for limit in own)
-        first = failed["first_distance"].mean()
-        yield {"reach": first, "low": low, "high": high, "runs": len(failed), "outcome": BELOW}
+    known = outcomes(rows, value)
+    points = []
+    for key, group in known.groupby([*by], sort=False):
+        named, n = dict(zip(by, key, strict=True)), len(group)
+        if n > 1 and (group["outcome"] == RUN).all():
+            mean, low, high = mean_with_limits(group[value].tolist())
+            point = {value: mean, "low": np.maximum(low, 0), "high": high, "runs": n, "outcome": MEAN}
+            points.append({**named, **point, "of": n})
+            continue
+        for row in group.to_dict("records"):
+            own = [row.get(f"{value}_{end}") for end in ("low", "high")]
+            own = [bound if pd.isna(each) else each for each, bound in zip(own, (row[name] for name in ENDS[value]))]
+            low, high = own if n == 1 else (np.nan, np.nan)
+            points.append({**named, value: row[value], "low": low, "high": high, "runs": 1, "of": n})
+            points[-1]["outcome"] = row["outcome"]
+    found = pd.DataFrame(points, columns=[*by, value, "low", "high", "runs", "of", "outcome"])
+    return found.astype({"low": float, "high": float})
 
 
 def farthest(reaches: pd.DataFrame) -> float:

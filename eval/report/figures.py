@@ -8,12 +8,14 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from eval.report.data import BELOW, BEYOND, Row, Runs, farthest, folded, reach_points, shares
+from eval.report.data import Row, Runs, farthest, folded, outcomes, reach_points, shares
 from lab.counts.demand import F
 from lab.draw import NAMES, Rule, draw, layer, words
+from lab.looks import BELOW, BEYOND, MEAN, RUN
 
 FEWEST_SEEDS = 3  # of which limits are drawn over tokens
 MOST_BANDS = 6  # arms whose limits are drawn
+DODGE = 0.012  # of the axis of tokens, between the points of two arms
 MOST_METHODS = 8  # that are drawn in one panel
 STRING = r"^string\(shift=(?P<shift>\d+)(?:,window=(?P<window>\d+))?\)$"
 DEFAULT_WINDOW = 128  # of STRING, which names of methods leave out
@@ -22,6 +24,7 @@ FACET: dict[str, Any] = {"width": 240, "height": 160}
 ROW = 22  # pixels: height of a method's row
 CELL = 34  # and of a window's
 LIMITS = "At each run's last probe. Bands are 95% limits: over seeds, or of the tests where an arm has one run."
+CENSORED = "A triangle is a run that failed at the first distance or passed at the last; with one there is no mean."
 
 
 class Figure(NamedTuple):
@@ -48,26 +51,31 @@ def by_arm(runs: Runs, rows: pd.DataFrame, x: str, y: str, series: str, **option
 
 
 def over_tokens(runs: Runs, *, value: str, what: str, name: str) -> Figure | None:
-    """Draw a measure against consumed tokens: the mean of an arm, its runs as points."""
-    rows = runs.probes.dropna(subset=[value])
-    if rows.empty:
+    """Draw a measure against consumed tokens: runs as points, and the mean of an arm where none of them is censored.
+
+    Points of arms stand side by side, so that censored runs, all at one bound, are seen.
+    """
+    rows = outcomes(runs.probes, value)
+    if rows.empty or (rows["outcome"] == BELOW).all():
         return None
-    rows = rows[["arm", "run", "probe", "tokens", value, f"f_at_{value}"]]
     at = rows.groupby(["arm", "probe"], sort=False)["tokens"].mean().reset_index()
-    mean = folded(rows, ["arm", "probe"], value).merge(at, on=["arm", "probe"]).rename(columns={"count": "runs"})
-    mean["low"] = mean["low"].clip(0)
-    mean.loc[mean["runs"] < FEWEST_SEEDS, ["low", "high"]] = float("nan")  # of two they fill the figure
-    has_bands = len(runs.arms) <= MOST_BANDS
+    groups = reach_points(runs.probes, ["arm", "probe"], value).merge(at, on=["arm", "probe"])
+    is_whole = (groups["runs"] == groups["of"]) & groups["outcome"].isin([MEAN, RUN])
+    groups.loc[groups["runs"] < FEWEST_SEEDS, ["low", "high"]] = float("nan")  # those of two fill the figure
+    step = (rows["tokens"].max() - rows["tokens"].min()) * DODGE
+    shift = {arm: step * (number - (len(runs.arms) - 1) / 2) for number, arm in enumerate(runs.arms)}
+    rows, groups = (each.assign(at=each["tokens"] + each["arm"].map(shift)) for each in (rows, groups))
+    points = pd.concat([rows[["arm", "run", "tokens", "at", value, "outcome"]], groups[groups["outcome"] == MEAN]])
+    line = groups.drop_duplicates(["arm", "probe"])[["arm", "at", value]]
+    line[value] = line[value].where(is_whole)
     names: dict[str, Any] = {"names": runs.arms, "x_title": "consumed tokens", "y_title": f"{words(value)} (tokens)"}
-    limits: dict[str, Any] = {"low": "low", "high": "high"} if has_bands else {}
-    line = draw(mean, "tokens", "mean", "arm", marks=False, **limits, **names)
-    points = draw(rows, "tokens", value, "arm", kind="point", legend=False, **names)
-    bands = f", with 95% limits of {FEWEST_SEEDS} and more" if has_bands else ""
-    means = f"Points are runs; lines are means over seeds{bands}."
-    caption = means if len(runs.runs) > 1 else "A point for each probe."
-    caption += " A probe that fails at the shortest distance or length has no point."
+    limits: dict[str, Any] = {"low": "low", "high": "high"} if len(runs.arms) <= MOST_BANDS else {}
+    style: dict[str, Any] = {"kind": "point", "legend": False, "outcome": "outcome", **limits, **names}
+    chart = layer(draw(line, "at", value, "arm", marks=False, **names), draw(points, "at", value, "arm", **style))
+    bars = f", with 95% limits of {FEWEST_SEEDS} and more" if limits else ""
+    caption = f"Lines are means over seeds{bars}. " if len(runs.runs) > 1 else ""
     passing = "the threshold of each run" if runs.threshold is None else f"{runs.threshold:.0%} of the tests"
-    return Figure(name, f"{what}, {passing}", caption, layer(line, points), "x")
+    return Figure(name, what.format(passing=passing), caption + CENSORED, chart, "x")
 
 
 def reach_by_method(runs: Runs) -> Figure | None:
@@ -78,12 +86,12 @@ def reach_by_method(runs: Runs) -> Figure | None:
         return None
     points = points.set_index("method").loc[methods].reset_index()
     points["high"] = points["high"].clip(upper=farthest(runs.reaches) * BEYOND_LAST)
-    looks: dict[str, Any] = {"shape": "outcome", "legend": False, "names": runs.methods, "low": "low", "high": "high"}
+    looks: dict[str, Any] = {"outcome": "outcome", "legend": False, "names": runs.methods, "low": "low", "high": "high"}
     looks |= {"x_title": "reach (tokens)", "y_title": ""}
     chart = by_arm(runs, points, "reach", "method", "method", kind="point", height=ROW * len(methods), **looks)
-    caption = "At each run's last probe: means over seeds with 95% limits, or one run with the limits of its tests."
+    caption = "At each run's last probe: means over seeds, or runs; a run alone has the limits of its tests."
     title = "Reach under each position method"
-    return Figure("reach_by_method", title, caption, chart, left=NAMES)
+    return Figure("reach_by_method", title, f"{caption} {CENSORED}", chart, left=NAMES)
 
 
 def by_shift_and_window(runs: Runs) -> Figure | None:
@@ -95,8 +103,8 @@ def by_shift_and_window(runs: Runs) -> Figure | None:
     looks: dict[str, Any] = {"kind": "heat", "text": "text", "x_title": "shift S", "y_title": "window W"}
     height = CELL * max(3, cells["window"].nunique())
     chart = by_arm(runs, cells, "shift", "window", "reach", height=height, **looks)
-    caption = "Means over seeds at the last probe, in tokens. + a run reaches the last distance tested;"
-    caption += " < all runs fail at the first; * without the runs that fail there."
+    caption = "At the last probe, in tokens: the mean over seeds, or the least and the most where one is censored;"
+    caption += " + it reaches the last distance tested; < it fails at the first. The colour is that of the median run."
     return Figure("shift_and_window", "Reach by STRING's shift and window", caption, chart)
 
 
@@ -116,27 +124,23 @@ def string_cells(reaches: pd.DataFrame) -> pd.DataFrame:
     by = ["arm", "shift", "window"]
     points = reach_points(rows[(sizes >= 2).all(axis="columns")], by)
     cells = [{**dict(zip(by, key, strict=True)), **cell_of(group)} for key, group in points.groupby(by, sort=False)]
-    return pd.DataFrame(cells, columns=[*by, "reach", "runs", "failed", "text"])
+    return pd.DataFrame(cells, columns=[*by, "reach", "runs", "text"])
 
 
 def cell_of(points: pd.DataFrame) -> Row:
-    """Describe one or both points of a cell: the mean of the runs with a reach, and how many have none."""
-    found = points[points["outcome"] != BELOW]
-    failed = points[points["outcome"] == BELOW]
-    none = int(failed["runs"].sum())
-    if found.empty:
-        first = float(failed["reach"].iloc[0])
-        return {"reach": first, "runs": none, "failed": none, "text": f"<{first:,.0f}"}
-    mean, outcome, n = (found[name].iloc[0] for name in ("reach", "outcome", "runs"))
-    text = f"{mean:,.0f}{'+' if outcome == BEYOND else ''}{'*' if none else ''}"
-    return {"reach": mean, "runs": int(n) + none, "failed": none, "text": text}
+    """Describe the runs of a cell: their mean where all were measured, else the least and the most."""
+    ends = points.sort_values("reach").iloc[[0, -1]]
+    marks = {BELOW: "<{:,.0f}", BEYOND: "{:,.0f}+"}
+    texts = [marks.get(row.outcome, "{:,.0f}").format(row.reach) for row in ends.itertuples()]
+    text = " to ".join(dict.fromkeys(texts))
+    return {"reach": float(points["reach"].median()), "runs": int(points["runs"].sum()), "text": text}
 
 
 def by_distance(runs: Runs) -> Figure | None:
     """Draw the share of numbers found against distance: methods in colour, arms side by side."""
     rows = runs.distances
-    reach = runs.reaches.assign(reach=runs.reaches["reach"].astype(float)).groupby("method")["reach"].mean()
-    chosen = sorted({*rows["method"]}, key=lambda name: -reach.fillna(0).get(name, 0))[:MOST_METHODS]
+    reach = outcomes(runs.reaches).groupby("method")["reach"].median()
+    chosen = sorted({*rows["method"]}, key=lambda name: -reach.get(name, 0))[:MOST_METHODS]
     mean = shares(rows[rows["method"].isin(chosen)])
     if mean.empty:
         return None
@@ -168,11 +172,42 @@ def frequency(runs: Runs) -> Figure | None:
     return Figure("frequency", "Position frequency" + " and demand" * demanded, caption, chart)
 
 
+def held_out(runs: Runs) -> Figure | None:
+    """Draw the held-out loss by visible context."""
+    mean = folded(runs.contexts[runs.contexts["context"] > 0], ["arm", "context"], "loss")
+    titles = {"x_title": "visible context (tokens, up to twice as many)", "y_title": "held-out loss (nats)"}
+    return curve(runs, mean, "context", "Held-out loss by visible context", "context", titles)
+
+
+def gain(runs: Runs) -> Figure | None:
+    """Draw the gain from evidence by its distance."""
+    mean = folded(runs.gains, ["arm", "distance"], "gain")
+    middle = runs.gains.groupby(["arm", "distance"], sort=False)["middle"].mean().reset_index()
+    titles = {"x_title": "distance of the evidence (tokens)", "y_title": "gain (nats)"}
+    return curve(runs, mean.merge(middle), "middle", "Gain from evidence by its distance", "gain", titles)
+
+
+def curve(runs: Runs, mean: pd.DataFrame, x: str, title: str, name: str, titles: dict[str, Any]) -> Figure | None:
+    """Draw means by distance, a line with limits for each arm."""
+    if mean.empty:
+        return None
+    limits: dict[str, Any] = {"low": "low", "high": "high"} if len(runs.arms) <= MOST_BANDS else {}
+    chart = draw(mean, x, "mean", "arm", names=runs.arms, log_x=True, **limits, **titles)
+    return Figure(
+        name, title, "At each run's last probe: " + ("means over seeds." if len(runs.runs) > 1 else ""), chart
+    )
+
+
 DRAWN: tuple[Callable[[Runs], Figure | None], ...] = (
-    partial(over_tokens, value="reach", what="Reach: one number", name="growth"),
-    partial(over_tokens, value="effective_length", what="Effective length: four needles", name="effective_length"),
+    partial(over_tokens, value="reach", what="Reach: one number, {passing}", name="growth"),
+    partial(
+        over_tokens, value="effective_length", what="Effective length: four needles, {passing}", name="effective_length"
+    ),
+    partial(over_tokens, value="natural_reach", what="Natural reach: gain from evidence", name="natural_reach"),
     reach_by_method,
     by_shift_and_window,
     by_distance,
+    gain,
+    held_out,
     frequency,
 )

@@ -17,10 +17,8 @@ from torch import Tensor
 from lab.model import devices
 from lab.model.attention.cache import KeyCache
 from lab.model.attention.context import ContextGroup
-from lab.model.decoder import Decoder
-from lab.model.huggingface.foreign import Foreign, ForeignCache
+from lab.model.huggingface.foreign import AnyDecoder, ForeignCache
 
-AnyDecoder = Decoder | Foreign
 Ended = Callable[[Tensor, Tensor], Tensor]
 NEAR = 256  # ten times the largest difference measured (docs/evaluation.md)
 CACHE_BYTES = 1 << 31  # for the keys and values of rows that are generated together on a CPU, or by a group

@@ -255,6 +255,7 @@ def effective_lengths(results: Sequence[LengthResult], threshold: float) -> dict
         "threshold": threshold,
         "effective_length": step or None,
         "first_length": lengths[0],
+        "last_length": lengths[-1],
         "low": low,
         "high": None if is_open else high,
         "smooth": round(smooth, 1) or None,

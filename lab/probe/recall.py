@@ -18,11 +18,9 @@ draws of whole documents with replacement (the cluster bootstrap), as targets of
 **Natural reach**: the farthest distance at which the gain is half of its plateau. The gains of the bins from NEAR
 tokens on are fitted by the non-increasing curve nearest in squares, weighted by targets. Its first value is the
 plateau. The curve is linear in the log of distance between bins, each at the geometric mean of its targets' distances.
-Natural reach is where it falls below half of the plateau. NEAR leaves out cuts that leave less than a sentence: they
-take a target's nearest words from any model, whatever it does with evidence.
-
-Natural reach is the last bin's distance where the curve stays above half: then it counts as that or more, and its high
-limit is None. It is None where the plateau's lower limit is not above 0.
+Natural reach is where it falls below half of the plateau. Nearer cuts leave less than a sentence: they take a target's
+nearest words from any model. Where the curve stays above half, natural reach is the last bin's distance or more, and
+its high limit is None. It is None where the plateau's lower limit is not above 0.
 
 Source: the loss with a short context against that with the whole one, arXiv:2410.23771, section 3. The cut behind the
 evidence and natural reach are this lab's own.

@@ -5,7 +5,8 @@ over its seeds, with 95% limits of the t distribution,
 
     mean +- t_(n-1, 0.975) s / sqrt(n),     s the standard deviation of the n seeds
 
-One seed has no limits, nor have seeds whose numbers are all the same.
+One seed has no limits, nor have seeds whose numbers are all the same. A reach below the first distance that was tested,
+or at the last, is censored: it is known to be less, or as much at least. Seeds of which one is censored have no mean.
 """
 
 from __future__ import annotations
@@ -112,6 +113,19 @@ def name_arms(settings: Mapping[str, Row]) -> dict[str, str]:
 def n_arms(settings: Mapping[str, Row], keys: Sequence[str]) -> int:
     """Count the arms that settings tell apart."""
     return len({tuple(str(each.get(key)) for key in keys) for each in settings.values()})
+
+
+def censored(reach: float | None, first: float | None, last: float | None) -> str | None:
+    """Say whether a reach is known to lie `below` the first distance tested, or at the `end` or beyond.
+
+    Example:
+        >>> censored(None, 24, 179), censored(179.0, 24, 179), censored(90.5, 24, 179), censored(None, None, None)
+        ('below', 'end', None, None)
+    """
+    reach, first, last = (math.nan if each is None else each for each in (reach, first, last))
+    if math.isnan(reach):
+        return None if math.isnan(first) else "below"
+    return "end" if reach >= last else None
 
 
 def mean_with_limits(values: Sequence[float], confidence: float = CONFIDENCE) -> tuple[float, float, float]:

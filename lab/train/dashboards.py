@@ -52,6 +52,7 @@ class Dashboard:
     """A copy of a run's records; its failures are a line on stderr, and the run goes on."""
 
     name: str
+    log: Callable[[dict[str, float]], Any]
     broken = False
 
     def mirror(self, record: Mapping[str, Any]) -> None:
@@ -59,10 +60,6 @@ class Dashboard:
         numbers = {key: value for key, value in record.items() if isinstance(value, int | float)}
         if not self.broken:
             self.attempt(self.log, numbers)
-
-    def log(self, numbers: dict[str, float]) -> None:
-        """Send numbers."""
-        raise NotImplementedError
 
     def attempt(self, send: Callable[..., Any], value: Any) -> None:
         """Report the first failure; wandb raises SystemExit where its own process has failed."""
@@ -86,10 +83,11 @@ class Logger(Dashboard):
         remove(folder.path / kind)
         makes: dict[str, Any] = {"csv": CSVLogger, "tensorboard": TensorBoardLogger}
         self.logger = makes[kind](folder.path, name="", version=kind)
+        self.log = self.write
         for record in sorted([*folder.records("metrics.jsonl"), *folder.probes()], key=itemgetter("consumed_tokens")):
             self.mirror(record)
 
-    def log(self, numbers: dict[str, float]) -> None:
+    def write(self, numbers: dict[str, float]) -> None:
         """Write numbers; the optimizer's step has another name here."""
         numbers = {"optimizer_step" if key == "step" else key: value for key, value in numbers.items()}
         self.logger.log_metrics(numbers, step=numbers["consumed_tokens"])
@@ -124,10 +122,7 @@ class Wandb(Dashboard):
             remedy = f"recorded offline, send it with: wandb sync {Path(self.run.dir).parent}"
             show(f"track.wandb={asked}: {first_line(error)}; {remedy}", error=True)
         self.run.define_metric("*", step_metric="consumed_tokens")
-
-    def log(self, numbers: dict[str, float]) -> None:
-        """Send numbers."""
-        self.run.log(numbers)
+        self.log = self.run.log
 
     def close(self, *, finished: bool) -> None:
         """Wait for what is still to be sent."""

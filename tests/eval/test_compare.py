@@ -277,6 +277,29 @@ def test_every_format(windows, tmp_path, capsys, suffix):
     assert "differs from 96 at 0.05" in text
 
 
+def test_a_table_as_text_fits_and_leaves_out_what_follows(tmp_path, capsys):
+    """Columns differ in model and method; each model has a checkpoint of its own, which is left out."""
+    rows = [
+        {**PASSKEY, "model": model, "checkpoint": f"tokens-{model}", "method": f"rope+string(shift={n},window=32)"}
+        for model in ("first", "second")
+        for n in (64, 96)
+    ]
+    status, out, _ = run([write(tmp_path, *rows, *({**row, "filler": "long " * 40} for row in rows))], capsys)
+    assert status == 0
+    lines = out.splitlines()
+    assert [line for line in lines if len(line) > 120] == []
+    assert "tokens-first" not in out
+    assert out.partition("\nShares")[0].count("string(shift=64,window=32)") == 2
+    assert out.count("30.0") == 8
+
+
+def test_seeds_with_nothing_passed_have_an_upper_limit(tmp_path):
+    """0 of 30 tests in all: 1 - 0.025^(1/30) = 0.1157."""
+    paths = [write_run(tmp_path, 96, seed, 0) for seed in range(3)]
+    cell = table_of(grid_of(*paths))["probe 2 of 4 needles 128 tokens", "w96-*"]
+    assert (cell.score, cell.low, cell.high) == (0, 0, pytest.approx(1 - 0.025 ** (1 / 30)))
+
+
 def test_a_file_of_reach_alone_is_a_table(tmp_path, capsys):
     row = {"model": "m", "method": "rope+plain", "checkpoint": "c", "metric": "reach", "threshold": 0.8, "n": 8}
     limits = {"reach": 50.5, "reach_low": 40.0, "reach_high": 60.0, "first_distance": 24, "last_distance": 83}

@@ -61,9 +61,10 @@ def test_a_config_is_counted_by_definition(tmp_path, capsys, words):
 
 def test_a_text_is_read_once_with_a_tokenizer_of_its_own(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    text = tmp_path / "hay.md"
+    (tmp_path / "notes").mkdir()
+    text = tmp_path / "notes" / "hay.md"
     text.write_text(" ".join(f"word {n * n % 97}." for n in range(70)))
-    counted, *bins = found("h*.md --plot --data.window=512 --data.tokenizer.vocab_size=300", capsys)
+    counted, *bins = found("notes/h*.md --plot --data.window=512 --data.tokenizer.vocab_size=300", capsys)
     (folder,) = (tmp_path / "shards").iterdir()
     (document,) = TokenStore.open(folder, "train").documents()
     assert 256 < len(document) <= 512, "a pack holds it once"
@@ -73,7 +74,7 @@ def test_a_text_is_read_once_with_a_tokenizer_of_its_own(tmp_path, capsys, monke
     assert (counted["tokens"], counted["targets"]) == (len(document), len(document) - 1)
     assert [row["g"] for row in bins] == summed(g, bins)
     assert sum(row["g"] for row in bins) > 100
-    assert Path("results/demand-hall.png").exists()
+    assert Path("results/demand-notes-hall.png").exists()
 
 
 def test_a_run_shows_what_it_has_counted(run_folder, tmp_path, capsys):

@@ -75,7 +75,7 @@ def test_a_hugging_face_folder_reads_files(hugging_face_folder, bpe, tmp_path, c
     assert row["texts"] == hashed.hexdigest()[:16]
 
 
-def test_whole_windows_are_those_of_the_released_script(hugging_face_folder, bpe, tmp_path, capsys):
+def test_whole_windows_are_those_of_the_released_script(hugging_face_folder, bpe, tmp_path, capsys, monkeypatch):
     texts = [" ".join(f"word {n * k % 97}." for n in range(9)) for k in (3, 5)]
     (tmp_path / "books.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
     words = [hugging_face_folder, f"--text={tmp_path / 'books.jsonl'}", "--protocol=whole-windows", "-o", tmp_path]
@@ -99,6 +99,10 @@ def test_whole_windows_are_those_of_the_released_script(hugging_face_folder, bpe
         status, _, err = run([*words, "--stride=7", option], capsys)
         assert (status, err.count("\n")) == (2, 1)
         assert fault in err
+    monkeypatch.setattr("eval.perplexity.documents_of", lambda *_: [])
+    status, _, err = run([hugging_face_folder, *words[2:], "--lengths=16", "--stride=7"], capsys)
+    assert (status, err.count("\n")) == (2, 1)
+    assert "need 24 tokens, and all documents together have 0" in err
 
 
 def test_documents_of_just_the_least_tokens_are_taken(run_folder, prepared, tmp_path, capsys):

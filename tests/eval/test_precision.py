@@ -102,6 +102,10 @@ def test_differences_equal_the_equations(shift, bf16):
     assert found.tolist() == pytest.approx(terms, abs=TOL)
     assert first_logit_difference(decoder, tokens, shift, arithmetic).item() == pytest.approx(logits, abs=TOL)
     assert (found.sum() > 0.01) == bf16
+    swapped = key_differences(decoder, tokens, [REFERENCE], arithmetic, shift)[0, 0]  # a difference has no direction
+    assert swapped.tolist() == pytest.approx(terms, abs=TOL)
+    logit = first_logit_difference(decoder, tokens, REFERENCE, arithmetic, shift).item()
+    assert logit == pytest.approx(logits, abs=TOL)
 
 
 METHODS = {

@@ -145,6 +145,22 @@ def test_a_model_as_it_is_scores_and_answers_as_transformers(family, text, monke
         assert torch.equal(log_probs(model, text), logs), "a refused method leaves nothing behind"
 
 
+def test_a_model_that_is_hardly_trained_is_judged_by_its_rotation_alone():
+    for family, is_served in (("gpt_neox", True), ("cohere", False)):
+        model = tiny(family)
+        for p in model.parameters():
+            p.data *= 1.0 if p.ndim == 1 else 0.04  # rotation changes a logit by 1e-4 of the largest one
+        if is_served:
+            apply(model, distance=distance("string", shift=15, window=4))
+            with refused(
+                "frequencies.head_dim=12: must be 4, the dimensions that the model rotates", error=ConfigError
+            ):
+                apply(model, frequencies=frequencies("rope", head_dim=12))
+        else:
+            with refused(f"model={type(model).__name__}: attends or rotates in another way", error=ConfigError):
+                apply(model, distance=distance("string", shift=15, window=4))
+
+
 def test_what_transformers_cannot_open_is_one_line(tmp_path):
     tiny("gpt_neox").save_pretrained(tmp_path)
     assert model_settings(tmp_path)["max_position_embeddings"] == 64

@@ -55,6 +55,7 @@ def test_effective_lengths_by_hand():
         "threshold": 0.8,
         "effective_length": None,
         "first_length": 128,
+        "last_length": 640,
         "low": 0,
         "high": 384,
         "smooth": 402.3,

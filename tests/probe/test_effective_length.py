@@ -185,11 +185,12 @@ def test_the_records_of_a_probe(bpe):
         "seconds": 7.5,
     }
     # smooth: a third of the way from 192 to 224 for 0.8
-    main = {"threshold": 0.8, "effective_length": 192, "first_length": 192, "low": 0, "high": None}
-    main |= {"smooth": 202.7, "smooth_low": 0.0, "smooth_high": None}
+    main = {"threshold": 0.8, "effective_length": 192, "low": 0, "high": None}
+    ends = {"first_length": 192, "last_length": 224}
+    main |= {"smooth": 202.7, "smooth_low": 0.0, "smooth_high": None, **ends}
     # lower limits at 0.5: (0.55 - 0.5) / (0.55 - 0.26) = 0.1724 of the way
-    other = {"threshold": 0.5, "effective_length": 224, "first_length": 192, "low": 192, "high": None}
-    other |= {"smooth": 224.0, "smooth_low": 197.5, "smooth_high": None}
+    other = {"threshold": 0.5, "effective_length": 224, "low": 192, "high": None}
+    other |= {"smooth": 224.0, "smooth_low": 197.5, "smooth_high": None, **ends}
     assert summary_record(probe, curve, about, counts) == {
         **about,
         **tests,

@@ -18,9 +18,8 @@ from lab.model.attention.attend import band_logits
 from lab.model.attention.layout import Layout
 from lab.model.block import Block
 from lab.model.decoder import Decoder
-from lab.model.huggingface.foreign import Foreign
+from lab.model.huggingface.foreign import AnyDecoder, Foreign
 
-AnyDecoder = Decoder | Foreign
 BLOCK_LOGITS = 2**22  # most logits of a block, 16 MiB in float32; larger blocks were measured to be slower on a CPU
 
 

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from lab.errors import CheckpointError, ConfigError
 from lab.model.config import DecoderConfig
+from lab.model.decoder import Decoder
 from lab.model.huggingface.config import SIZES, reading
 from lab.model.huggingface.interface import Inputs, apply, own_frequencies, rotary_of
 from lab.positions import Distance, Frequencies
@@ -99,6 +100,9 @@ class Foreign:
         """Move the weights."""
         self.model.to(device)
         return self
+
+
+AnyDecoder = Decoder | Foreign
 
 
 class ForeignCache:

@@ -5,7 +5,8 @@ reach the model's key cache and attention unrotated. The lab rotates them there,
 its embedding for. Of H dimensions of a head a model may rotate the first r alone, in pairs (j, j + r / 2); the others
 become pairs that turn by angle 0. The visible keys come from the model's mask, including padding on the left.
 
-A model is tried first: with its own frequencies and plain distance it must compute the same logits as by itself.
+A model is tried first: with its own frequencies and plain distance it must compute the same logits as by itself, but
+for rounding, which is far less than what becomes of them when nothing is rotated.
 
 Axes: B batch, T tokens, N heads, K key-value heads, H per head.
 """
@@ -150,6 +151,10 @@ def apply(
         remove(model)
         rule = "other positions need heads that are rotated by halves, with nothing added; run it with its own"
         raise ConfigError(f"model={type(model).__name__}: {fault}; {rule}")
+    if frequencies is not None and len(frequencies.inv_freq) != len(rotary.inv_freq):
+        remove(model)
+        rule = f"must be {2 * len(rotary.inv_freq)}, the dimensions that the model rotates; build them with it"
+        raise ConfigError(f"frequencies.head_dim={2 * len(frequencies.inv_freq)}: {rule}")
     applied = APPLIED[model]
     applied.distance, applied.frequencies, applied.inputs, applied.last = distance, frequencies, inputs, ()
     return model
@@ -174,11 +179,15 @@ def try_out(model: Any, rotary: Any) -> str | None:
         applied.handle = (rotary or nn.Identity()).register_forward_hook(applied.unrotated, with_kwargs=True)
         APPLIED.update(dict.fromkeys(model.modules(), applied))
         model.set_attn_implementation(NAME)
-        apart = logits_of(model) - before
+        apart = float((logits_of(model) - before).abs().max())
+        turning = own_frequencies(rotary).inv_freq
+        applied.frequencies, applied.last = Frequencies(Own(), 1.0, 0 * turning), ()
+        effect = float((logits_of(model) - before).abs().max())  # of rotation, small before training
     except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError, ConfigError) as error:
         return first_line(error)
-    rounding = torch.finfo(before.dtype).eps ** 0.5 * float(before.abs().max())
-    return None if applied.inputs and float(apart.abs().max()) <= rounding else "attends or rotates in another way"
+    eps = torch.finfo(before.dtype).eps
+    most = eps**0.5 * float(before.abs().max()) if rotary is None else eps**0.25 * effect
+    return None if applied.inputs and apart <= most else "attends or rotates in another way"
 
 
 @torch.no_grad()
@@ -226,7 +235,7 @@ def attention(
     if faults:
         raise ConfigError(f"attends with {', '.join(faults)}")
     layout = applied.layout(query, n_k, attention_mask)
-    n_rotated = 2 * len((applied.frequencies or own_frequencies(applied.rotary)).inv_freq)
+    n_rotated = 0 if applied.rotary is None else 2 * len(applied.rotary.inv_freq)
     query, key = (by_halves(x, n_rotated) for x in (query, key))
     if scaling not in (None, width**-0.5):
         query = query * (scaling * width**0.5)

@@ -1,6 +1,5 @@
 """The papers' tables: every file and command line is right, and what is printed of known results."""
 
-import importlib
 import json
 import re
 import subprocess
@@ -18,18 +17,14 @@ from lab.config.sections import override
 from lab.positions.methods import PositionConfig
 from lab.schema import validated
 from tests.eval.commands import runner
+from tests.eval.papers.minis import RECORD, main_of, settings
 
 ROOT = Path(__file__).resolve().parents[3]
 COUNTED = {"string": (7, 9), "dca": (7, 8), "longrecipe": (6, 4), "entropy_abf": (5, 3), "anchor": (12, 8)}
 NEEDS_NO_MODEL = ("eval.plan", "eval.positions")
 command = runner(main)
-ABSENT = ("no such folder", "no such file", "is not a run folder")
+ABSENT = ("no such folder", "no such file", "is not a run folder", "matches nothing")
 SIZES = [pytest.param(False, id="full"), pytest.param(True, id="mini")]
-
-
-def main_of(module):
-    whole = (ROOT / module.replace(".", "/") / "__main__.py").exists()
-    return importlib.import_module(f"{module}.__main__" if whole else module).main
 
 
 def test_every_table_and_figure_has_a_file_or_a_reason():
@@ -43,7 +38,9 @@ def test_every_table_and_figure_has_a_file_or_a_reason():
     assert not whole & left_out
     assert [name for name in names() if f"\n| {name} |" not in page] == []
     tables = [read_table(name) for name in names()]
-    assert all({*row} <= {*table.columns} for table in tables for row in table.published.values())
+    assert all(
+        {*row} <= {*table.columns} for table in tables for row in (*table.published.values(), table.mini.columns)
+    )
 
 
 @pytest.fixture
@@ -123,6 +120,45 @@ def test_a_wrong_file_is_one_line(monkeypatch, tmp_path):
 def test_the_page_of_data_lists_all():
     page = (ROOT / "docs/data.md").read_text(encoding="utf-8")
     assert [name for name, need in needs().items() if need.train is None and f"\n| {name} " not in page] == []
+
+
+def test_a_row_that_fails_leaves_the_others_printed_and_finished(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("eval.papers.table.HOME", tmp_path)
+    monkeypatch.setattr("eval.papers.table.names", lambda: ["string/table1"])
+    monkeypatch.setattr("eval.papers.table.needs", dict)
+    mini = {"note": "none", "rows": {"bad": {"skip": "string"}, "good": {"skip": "rpes"}}}
+    text = "eval.positions {skip} --n_tokens=8 --target_len=16 --samples=2 -o {out}"
+    column = {"file": "positions-*.jsonl", "field": "mean_run_length", "where": {"name": "{skip}"}}
+    table = {"title": "t", "source": "s", "evaluate": [text], "columns": {"run": column}, "published": {}, "mini": mini}
+    (tmp_path / "string").mkdir()
+    file = tmp_path / "string/table1.yaml"
+    file.write_text(json.dumps(table))  # JSON is YAML
+    words = f"string/table1 --mini -o {tmp_path / 'out'}"
+    status, out, errors = command(words, capsys)
+    assert status == 1
+    assert re.search(r"\ngood +[\d.]+\n", out)
+    assert "bad" not in out
+    assert re.match(
+        r"bad: eval.positions string .* ended with status 2: --length: must be set", errors.splitlines()[-1]
+    )
+    assert command(words, capsys)[0] == 1  # what failed is not finished
+    mini["rows"]["bad"]["skip"] = "pose"
+    file.write_text(json.dumps(table))
+    status, out, errors = command(words, capsys)
+    assert status == 0
+    assert re.search(r"\nbad +[\d.]+\ngood +[\d.]+\n", out)
+    assert errors.count("eval.positions") == 1  # the row that failed, and no other
+
+
+@pytest.mark.parametrize("name", names())
+def test_a_miniature_can_fail_and_can_succeed(name):
+    table, record = read_table(name, mini=True), json.loads(RECORD.read_text())[name]
+    assert record["settings"] == settings(name), f"python -m tests.eval.papers.minis {name}"
+    assert {*record["cells"]} == {*table.rows}
+    shares = {column for column, place in table.columns.items() if place.times == 100}
+    found = [cell for row in record["cells"].values() for column, cell in row.items() if column in shares]
+    assert not found or any(10 <= cell <= 90 for cell in found)
+    assert bool(found) == bool(shares)
 
 
 @pytest.mark.slow

@@ -6,10 +6,19 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from eval.report.data import BELOW, BEYOND, MEASURED, reach_points, read_runs
-from eval.report.figures import DEFAULT_WINDOW, DRAWN, by_shift_and_window, frequency, reach_by_method, string_cells
+from eval.report.data import outcomes, reach_points, read_runs
+from eval.report.figures import (
+    DEFAULT_WINDOW,
+    by_distance,
+    by_shift_and_window,
+    frequency,
+    over_tokens,
+    reach_by_method,
+    string_cells,
+)
 from lab.counts.demand import F, G
 from lab.draw import themed
+from lab.looks import BELOW, BEYOND, MEAN, RUN
 from lab.positions.string import String
 from lab.train.folder import RunFolder
 from tests.eval.report.fakes import evaluate, one, write_fake
@@ -32,19 +41,39 @@ def seeds(tmp_path):
 
 def by_outcome(runs):
     points = reach_points(runs.reaches, ["arm", "method"])
-    return {(row.method, row.outcome): (row.reach, row.low, row.high, row.runs) for row in points.itertuples()}
+    return {(row.method, row.outcome): (row.reach, row.low, row.high, row.runs, row.of) for row in points.itertuples()}
 
 
-def test_reach_is_folded_over_seeds_and_failures_are_counted_at_the_first_distance(seeds):
+def test_reach_is_a_mean_over_seeds_only_where_none_is_censored(seeds):
+    """Plain is measured in both; the others fail at 20 tokens or pass at 100 in one seed or both."""
     points = by_outcome(read_runs(seeds))
-    rerope = {("rerope(window=9)", MEASURED), ("rerope(window=9)", BELOW)}
-    assert set(points) == {("plain", MEASURED), ("dca", BELOW), ("self_extend", BEYOND)} | rerope
+    rerope, extend = "rerope(window=9)", "self_extend"
+    one = {(rerope, BELOW): 20, (rerope, RUN): 70, ("dca", BELOW): 20, (extend, RUN): 90, (extend, BEYOND): 100}
+    assert set(points) == {("plain", MEAN), *one}
     # mean 55, s 7.0711, n 2: half width 12.7062 * 7.0711 / sqrt(2) = 63.531; the lower limit would be below 0
-    assert points["plain", MEASURED] == pytest.approx((55, 0, 118.531, 2), abs=1e-3)
-    assert points["self_extend", BEYOND] == pytest.approx((95, 31.469, 158.531, 2), abs=1e-3)
-    assert points["rerope(window=9)", MEASURED] == pytest.approx((70, 20, 100, 1))  # its tests set no limits
-    assert points["rerope(window=9)", BELOW] == pytest.approx((20, 20, 100, 1))
-    assert points["dca", BELOW] == pytest.approx((20, np.nan, np.nan, 2), nan_ok=True)
+    assert points["plain", MEAN] == pytest.approx((55, 0, 118.531, 2, 2), abs=1e-3)
+    for key, value in one.items():
+        assert points[key] == pytest.approx((value, np.nan, np.nan, 1, 2), nan_ok=True), key
+    alone = reach_points(read_runs(seeds[:1]).reaches, ["method"]).set_index("method")
+    assert alone.loc["dca", ["reach", "low", "high", "outcome"]].tolist() == [20, 20, 100, BELOW]
+
+
+def test_growth_draws_censored_runs_at_their_bounds_and_means_of_measured_ones(tmp_path):
+    """Of three probes of two seeds the first has a run below, the last one at the end: only the second has a mean."""
+    pytest.importorskip("altair")
+    reaches = ((None, 40.0, 90.0), (30.0, 60.0, 100.0))
+    paths = [write_fake(tmp_path / f"a{k}", seed=k, reaches=reaches[k], f=(1, 2, 3)) for k in (0, 1)]
+    runs = read_runs(paths)
+    assert runs.arms == ["all, n = 2"]
+    found = outcomes(runs.probes)[["probe", "reach", "outcome"]].values.tolist()
+    assert found == [[0, 20, BELOW], [1, 40, RUN], [2, 90, RUN], [0, 30, RUN], [1, 60, RUN], [2, 100, BEYOND]]
+    spec = over_tokens(runs, value="reach", what="Reach", name="growth").chart.to_dict()
+    line, points = ([row for row in rows if "reach" in row] for rows in spec["datasets"].values())
+    assert [row["reach"] for row in line] == [None, 50, None]
+    assert [row["reach"] for row in points if row["outcome"] == MEAN] == [50]
+    shape = spec["layer"][1]["encoding"]["shape"]["scale"]
+    marks = dict(zip(shape["domain"], shape["range"], strict=True))
+    assert marks == {MEAN: "diamond", RUN: "circle", BEYOND: "triangle-up", BELOW: "triangle-down"}
 
 
 def test_methods_are_drawn_in_the_order_of_their_parameters(tmp_path):
@@ -64,8 +93,9 @@ def test_cells_of_shift_and_window_are_means_and_show_what_was_not_measured(tmp_
         evaluate(path, [reach(name, value) for name, value in names.items()])
     runs = read_runs(paths)
     cells = string_cells(runs.reaches).set_index(["shift", "window"])
-    assert cells["text"].to_dict() == {(32, 8): "45", (32, 16): "60*", (64, 8): "<20", (64, 16): "95+"}
-    assert cells["failed"].to_dict() == {(32, 8): 0, (32, 16): 1, (64, 8): 2, (64, 16): 0}
+    texts = {(32, 8): "45", (32, 16): "<20 to 60", (64, 8): "<20", (64, 16): "90 to 100+"}
+    assert cells["text"].to_dict() == texts
+    assert cells["runs"].tolist() == [2] * 4
     assert by_shift_and_window(runs) is not None
 
 
@@ -86,7 +116,7 @@ def test_reach_without_the_distances_tested_and_shares_without_f_are_drawn_in_va
     runs = read_runs([path])
     uncounted = [one(20, 0.5) | {"method": "plain", "f": None}]  # farther than any training window
     evaluate(path, uncounted, tokens=3_000_000)
-    far = DRAWN[4](read_runs([path]))
+    far = by_distance(read_runs([path]))
     for figure in (reach_by_method(runs), by_shift_and_window(runs), far):
         json.dumps(themed(figure.chart).to_dict(), allow_nan=False)
 

@@ -1,0 +1,72 @@
+"""Run the miniatures of the papers' tables and record their cells, which the tests read.
+
+    python -m tests.eval.papers.minis [TABLE ...]
+
+Without names it runs those whose record is missing or of other settings. Evaluations run in this process, which saves
+each of them its start.
+"""
+
+import hashlib
+import importlib
+import json
+import sys
+from pathlib import Path
+
+from eval.papers import running
+from eval.papers.__main__ import own_folder
+from eval.papers.table import PLACEHOLDER, names, read_table
+
+ROOT = Path(__file__).resolve().parents[3]
+RECORD = Path(__file__).with_name("minis.json")
+TASKS = "tests/eval/harness_tasks"
+
+
+def main_of(module):
+    whole = (ROOT / module.replace(".", "/") / "__main__.py").exists()
+    return importlib.import_module(f"{module}.__main__" if whole else module).main
+
+
+def settings(name):
+    """Name all that a miniature's cells depend on, but the code: its settings, commands, sweeps and tasks."""
+    table = read_table(name, mini=True)
+    texts = [*table.evaluate, repr(table.rows), repr(table.columns)]
+    for text in texts:  # which grows by the values that it names
+        texts += [str(table.values[found]) for found in PLACEHOLDER.findall(text) if found in table.values]
+    texts += [str(need.train) for need in table.needed.values()]
+    files = [*table.sweep, *sorted(path.relative_to(ROOT) for path in (ROOT / TASKS).glob("mini*"))]
+    if not any(TASKS in text for text in texts):
+        files = [*table.sweep]
+    texts += [(ROOT / file).read_text() for file in files]
+    return hashlib.sha256("\n".join(texts).encode()).hexdigest()[:12]
+
+
+def here(words, log=None, child=running.fault):
+    if not words[0].startswith("eval."):
+        return child(words)
+    status = main_of(words[0])(list(words[1:]))
+    return f"{words}: ended with status {status}" if status else None
+
+
+def main(chosen):
+    running.fault = here
+    record = json.loads(RECORD.read_text()) if RECORD.exists() else {}
+    stale = [name for name in names() if record.get(name, {}).get("settings") != settings(name)]
+    for name in chosen or stale:
+        table = read_table(name, mini=True)
+        rows, failures = running.run_table(table, own_folder(name, mini=True))
+        if failures:
+            return "\n".join(failures)
+        cells = running.compare(table, rows, mini=True)
+        shown = {}
+        for cell in cells:
+            if cell["ours"] is not None:
+                shown.setdefault(cell["row"], {})[cell["column"]] = round(cell["ours"], 4)
+        record[name] = {"settings": settings(name), "cells": shown}
+        lines = [f"{json.dumps(key)}: {json.dumps(record[key])}" for key in sorted(record)]
+        RECORD.write_text("{\n" + ",\n".join(lines) + "\n}\n")
+        print(name, shown, flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
