@@ -34,11 +34,11 @@ def test_the_tokens_that_begin_and_end_a_document(subject, tmp_path, monkeypatch
     bos = subject.tokenizer.token_to_id("<bos>")
     (tmp_path / "config.json").write_text('{"eos_token_id": 9}')
     (tmp_path / "generation_config.json").write_text('{"eos_token_id": [9, 7, 6]}')
-    assert open_tokenizer(replace(subject, stop_id=9), tmp_path, chat=False)[1:] == (bos, [9, 7, 6])
+    assert open_tokenizer(replace(subject, stop_id=9), tmp_path, template=None)[1:] == (bos, [9, 7, 6])
     bare = type(subject.tokenizer).from_str(subject.tokenizer.to_str())
     bare.post_processor = processors.ByteLevel(trim_offsets=False)
     subject = replace(subject, tokenizer=bare, stop_id=9)
-    assert open_tokenizer(subject, tmp_path, chat=False)[1:] == (9, [9, 7, 6])
+    assert open_tokenizer(subject, tmp_path, template=None)[1:] == (9, [9, 7, 6])
     model = make_model(subject, tmp_path)
     answers, rules = torch.tensor([[5, 7, 8], [5, 8, 5]]), []
     monkeypatch.setattr(Subject, "generate", lambda *words: rules.append(words[-1]) or answers)
