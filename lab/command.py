@@ -267,9 +267,8 @@ def run(
 ) -> int:
     """Run a command and return the exit status.
 
-    Text that `work` returns is printed; an exit status that it returns is returned. --help prints the description,
-    --help=all also the lines of `settings`. A LabError is printed, one line a fault; a KeyboardInterrupt may hold its
-    own line. Every command takes --trust, by which the plugins that runs keep are executed.
+    Text that `work` returns is printed, an exit status returned. --help prints the description, --help=all also the
+    lines of `settings`; --trust executes plugins that runs keep. A LabError is printed, as is what a Ctrl-C holds.
     """
     guard()
     TRUSTED.set("--trust" in arguments)
@@ -287,9 +286,10 @@ def run(
         if not silent:
             show(str(error) or stopped, error=True)
         return STOPPED if isinstance(error, KeyboardInterrupt) else WRONG
-    if not isinstance(done, int):
-        show(done)
-    return done if isinstance(done, int) else 0
+    if isinstance(done, int):
+        return done
+    show(done)
+    return 0
 
 
 def start(main: Callable[[Sequence[str]], int]) -> NoReturn:

@@ -80,10 +80,11 @@ class Arrangement:
                 targets = np.where(np.diff(order, append=-1) == 1, targets[order], IGNORE)
             else:
                 ids[order] = ids.copy()
-        numbers = ids // (block or len(tokens))
-        if self.mask == "causal":
-            documents = np.zeros_like(documents)
-        begins = np.flatnonzero(np.diff(documents, prepend=-1) | np.diff(numbers, prepend=-1))
+        if self.mask == "causal" and block is None:
+            return [TokenRun(tokens, targets, ids)]
+        cuts = [] if self.mask == "causal" else [documents]
+        cuts += [] if block is None else [ids // block]
+        begins = np.flatnonzero(np.any([np.diff(numbers, prepend=-1) for numbers in cuts], axis=0))
         parts = zip(*(np.split(x, begins[1:]) for x in (tokens, targets, ids)), strict=True)
         if self.mask != "anchor":
             counts_on = self.running and block is None

@@ -6,8 +6,8 @@ A class joins the table of the base class that it derives from, under its tag:
     OwnCorpus                                   `name: mine`, in data.corpus
 
 A config names the files, `plugins: [my_method.py]`. A run keeps a copy of them in its folder. Such a copy is executed
-only where the same source was loaded before, or where `--trust` or `trust` says so. An installed package names modules
-under the entry point group `probe_lab`, and they are loaded by every command.
+only where the same source was loaded before, or where `--trust` says so. An installed package names modules under the
+entry point group `probe_lab`, and they are loaded by every command.
 """
 
 from __future__ import annotations

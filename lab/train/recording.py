@@ -152,7 +152,7 @@ class Recording(Callback):
             "mfu": utilisation(causal, tokens_per_s, self.peak, trainer.world_size),
             **frequency_metrics(counts, self.experiment.logged_positions),
             **self.counting.selected(),
-            **self.scheduled(trainer.global_step),
+            **scheduled(trainer),
         }
         self.sums = dict.fromkeys(SUMS, 0.0)
         self.busy_s = 0.0
@@ -161,13 +161,6 @@ class Recording(Callback):
         if trainer.is_global_zero:
             self.folder.append("metrics.jsonl", record)
             self.mirror(record)
-
-    def scheduled(self, step: int) -> dict[str, int]:
-        """Return the tokens of a block in this step, under a window schedule."""
-        data, train = self.experiment.data, self.experiment.train
-        if data.schedule is None:
-            return {}
-        return {"window": data.schedule.block(data.window, (step - 1) * train.batch_tokens)}
 
     def mirror(self, record: Mapping[str, Any]) -> None:
         """Send a record's numbers to the dashboards."""
@@ -189,6 +182,12 @@ class Recording(Callback):
             self.bar.close()
         for dashboard in self.dashboards:
             dashboard.close(finished=finished)
+
+
+def scheduled(trainer: lightning.Trainer) -> dict[str, int]:
+    """Return the tokens of a block in the step that has ended, under a window schedule."""
+    block = trainer.datamodule.settings.block  # type: ignore[attr-defined]
+    return {} if block is None else {"window": block(trainer.global_step - 1)}
 
 
 def frequency_metrics(counts: PositionCounts, positions: Mapping[str, int]) -> dict[str, float]:
