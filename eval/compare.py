@@ -1,12 +1,12 @@
 """Join results of any evaluations into one table, and mark the differences that are significant.
 
-    python -m eval.compare PATH [PATH ...] [--by FIELD,FIELD] [-o FOLDER|FILE.txt|.md|.csv|.tex]
+    probe-lab compare PATH [PATH ...] [--by FIELD,FIELD] [-o FOLDER|FILE.txt|.md|.csv|.tex]
 
-PATH is a run folder, a folder of results, or a .jsonl file of rows. Rows may be of eval.probe, of training's own
-probes, of eval.distance, eval.ruler, eval.passkey, eval.lines, eval.perplexity or eval.harness:
+PATH is a run folder, a folder of results, or a .jsonl file of rows. Rows may be of training's own probes, or of the
+commands probe, distance, ruler, passkey, lines, perplexity or harness:
 
-    python -m eval.compare runs/tiny_2k/eval --by method -o table.md
-    python -m eval.compare runs/windows-* --by window -o windows.tex
+    probe-lab compare runs/tiny_2k/eval --by method -o table.md
+    probe-lab compare runs/windows-* --by window -o windows.tex
 
 Each line is a task at a length. Each column is a model with its position methods, or what --by names: model,
 checkpoint, method, precision, length, task, any column of the rows, or any setting of the runs' config.yaml (window, or
@@ -299,7 +299,7 @@ def main(arguments: Sequence[str]) -> int:
     """Run the command line and return the exit status."""
     missing = "PATH: must be set; give a run folder, a folder of results, or a .jsonl file, before the options"
     form = Form(options=CompareOptions, lacks=OF_RUNS, each=False, takes=results_at, missing=missing)
-    return run("eval.compare", __doc__, form, join, arguments)
+    return run("compare", __doc__, form, join, arguments)
 
 
 if __name__ == "__main__":
