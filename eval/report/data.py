@@ -27,7 +27,7 @@ from eval.engine.records import read_runs as read_probed
 from lab.analysis import NATURAL, contexts_of, own_figures
 from lab.counts import SavedCounts
 from lab.counts.demand import per_distance
-from lab.looks import BELOW, BEYOND, MEAN, RUN
+from lab.looks import CENSORED, MEAN, RUN
 from lab.train.arms import censored, mean_with_limits, name_arms
 from lab.train.folder import RunFolder
 
@@ -199,7 +199,7 @@ def shares(rows: pd.DataFrame) -> pd.DataFrame:
 def outcomes(rows: pd.DataFrame, value: str = "reach") -> pd.DataFrame:
     """Keep the runs that were tested: the outcome of each (lab.looks), and the value, a censored one at its bound."""
     found = [censored(*row) for row in rows[[value, *ENDS[value]]].itertuples(index=False)]
-    names = [{"below": BELOW, "end": BEYOND}.get(str(each), RUN) for each in found]
+    names = [CENSORED.get(str(each), RUN) for each in found]
     filled = rows[value].astype(float).fillna(rows[ENDS[value][0]].astype(float))
     return rows.assign(**{value: filled}, outcome=names)[filled.notna()]
 
