@@ -111,11 +111,12 @@ class Run:
         return as_table(RunFolder(self.path).records("metrics.jsonl"))
 
     def probes(self) -> pd.DataFrame:
-        """Return one row per probe of training, with the columns of PROBES.
+        """Return one row per probe of training: the columns of PROBES, and the figures of a measure of one's own.
 
         Raises: CheckpointError for a broken file.
         """
-        return as_table(with_demand(self.path), PROBES)
+        probes = [*with_demand(self.path)]
+        return as_table(probes, [*PROBES, *own_figures(probes)])
 
     def lengths(self) -> pd.DataFrame:
         """Return one row per probe of training and length, with the columns of LENGTHS.
@@ -188,6 +189,11 @@ def contexts_of(probe: Record) -> Iterator[Record]:
         yield {"consumed_tokens": probe["consumed_tokens"], "context": int(context), "loss": loss}
 
 
+def own_figures(probes: Iterable[Mapping[str, Any]]) -> list[str]:
+    """List the columns of a measure of one's own, METHOD.FIGURE."""
+    return list(dict.fromkeys(name for probe in probes for name in probe if "." in name))
+
+
 def shown_reach(row: Mapping[str, Any], value: str, first: str, last: str) -> str:
     """Write a reach, a censored one as a bound.
 
@@ -236,8 +242,9 @@ def open_run(path: PathLike) -> Run:
 def frame(runs: PathLike | Iterable[PathLike], last: bool = False) -> pd.DataFrame:
     """Return a row per run and probe: `run`, `seed`, the settings in which the runs differ, and the columns of PROBES.
 
-    `runs` are run folders, or patterns such as runs/*, of which other folders are left out. With `last` a run has one
-    row, of its last probe. A mean over seeds leaves out those without reach: see that `censored` is missing in all.
+    Figures of a measure of one's own follow. `runs` are run folders, or patterns such as runs/*, of which other folders
+    are left out. With `last` a run has one row, of its last probe. A mean over seeds leaves out those without reach:
+    see that `censored` is missing in all.
 
     Raises: CheckpointError where there is no run.
     Example:
@@ -251,13 +258,14 @@ def frame(runs: PathLike | Iterable[PathLike], last: bool = False) -> pd.DataFra
         raise CheckpointError(f"{named}: no run folder there; name folders with a config.yaml, as runs/*")
     settings = {path: read_settings(Path(path)) for path in found}
     apart = [name for name in differing(settings) if any(name in values for values in settings.values())]
-    rows = []
+    rows, own = [], list[str]()
     for path in found:
         about = {"run": Path(path).resolve().name, "seed": settings[path].get("run.seed")}
         about |= {name: settings[path].get(name) for name in apart}
         probes = [*with_demand(Path(path))]
+        own += own_figures(probes)
         rows += [{**record, **about} for record in (probes[-1:] if last else probes)]
-    return as_table(rows, ["run", "seed", *apart, *PROBES])
+    return as_table(rows, ["run", "seed", *apart, *PROBES, *dict.fromkeys(own)])
 
 
 def as_table(records: Iterable[Mapping[str, Any]], columns: Iterable[str] | None = None) -> pd.DataFrame:
