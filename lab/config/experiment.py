@@ -98,7 +98,7 @@ class Experiment(Section):
             rule = f"must be < {train.steps}, the steps of the run (train.tokens / train.batch_tokens)"
             yield self.fault("optim.warmup_steps", f"{rule}; lower it or train longer")
         if train.strategy == "fsdp" and not self.optim.shards:
-            yield self.fault("train.strategy", "shards matrices, but optim.matrices=muon needs whole ones; use auto")
+            yield self.fault("train.strategy", "shards matrices, which optim.matrices=muon needs whole; use auto")
         for name in ("model.n_kv_heads", "data.window", "train.micro_batch_tokens"):
             if attrgetter(name)(self) % train.context_parallel:
                 yield self.fault("train.context_parallel", f"must divide {name}={attrgetter(name)(self)}; change one")
