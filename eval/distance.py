@@ -2,11 +2,10 @@
 
     probe-lab distance MODEL [--option=value ...] [--distance=METHOD,...] [--plot] [-o FOLDER]
 
-MODEL is a run folder, a checkpoint in it, or any causal model of transformers, a folder or hf:OWNER/NAME@REVISION
-(docs/models.md). Each test hides one number an exact number of tokens before the end of the prompt. Prompt and answer
-fill the training window (lab/probe/effective_distance.py). Beside the share found, with exact limits, stand the mean
-log-probability of the right number and f, how often training saw the distance. Reach is where a non-increasing fit of
-the share crosses the threshold (lab/probe/limits.py):
+Each test hides one number an exact number of tokens before the end of the prompt. Prompt and answer fill the training
+window (lab/probe/effective_distance.py). Beside the share found, with exact limits, stand the mean log-probability of
+the right number and f, how often training saw the distance. Reach is where a non-increasing fit of the share crosses
+the threshold (lab/probe/limits.py):
 
     probe-lab distance runs/cpu_demo --plot
     probe-lab distance runs/cpu_demo --distance=plain,string:shift=64,window=32,dca --plot
