@@ -97,6 +97,10 @@ class Experiment(Section):
         elif self.optim.warmup_steps >= train.steps:
             rule = f"must be < {train.steps}, the steps of the run (train.tokens / train.batch_tokens)"
             yield self.fault("optim.warmup_steps", f"{rule}; lower it or train longer")
+        if train.strategy == "fsdp" and not self.optim.shards:
+            yield self.fault(
+                "train.strategy", "shards matrices, which optim.matrices=muon needs whole; use auto or ddp"
+            )
         for name in ("model.n_kv_heads", "data.window", "train.micro_batch_tokens"):
             if attrgetter(name)(self) % train.context_parallel:
                 rule = f"must divide {name}={attrgetter(name)(self)}; change one of them"
@@ -248,9 +252,7 @@ class Experiment(Section):
 
     def describe(self) -> str:
         """Format parameters, FLOPs and steps as comment lines."""
-        model = self.model
-        train = self.train
-        window = self.data.window
+        model, train, window = self.model, self.train, self.data.window
         shared = f" ({train.context_parallel} a pack)" if train.context_parallel > 1 else ""
         return (
             f"# parameters: {model.n_parameters(False):,} untied, {model.n_parameters(True):,} tied "

@@ -117,7 +117,7 @@ def near(width: int, wanted: int) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class OptimConfig(Section):
-    """AdamW, warm-up in steps, cosine to a floor, clipping (arXiv:2410.18745, A.2)."""
+    """AdamW or Muon, warm-up in steps, cosine to a floor, clipping (arXiv:2410.18745, A.2)."""
 
     lr: PositiveFloat = 3e-3
     """Highest learning rate, reached at the end of the warm-up."""
@@ -127,6 +127,13 @@ class OptimConfig(Section):
     """Optimizer steps of linear warm-up."""
     beta2: Annotated[float, Ge(0), Lt(1)] = 0.95
     """AdamW's decay of the mean squared gradient."""
+    matrices: Literal["adamw", "muon"] = "adamw"
+    """Optimizer of the blocks' matrices. With muon (arXiv:2502.16982) embedding, head, norms and biases keep AdamW."""
+
+    @property
+    def shards(self) -> bool:
+        """Whether the optimizer works on parts of matrices; Muon needs them whole."""
+        return self.matrices != "muon"
 
     def rules(self) -> list[str]:
         """Return a fault for a floor above the peak."""
