@@ -15,9 +15,8 @@ the threshold (lab/probe/limits.py):
     probe-lab distance models/Llama-3.1-8B --haystack=essays.txt --points=6 --tests=50
     probe-lab distance "hf:OWNER/NAME@step*" --haystack=essays.txt -o series
 
-All methods of --distance get the same tests. A name alone takes the parameters of eval/engine/methods.py.
-Several models, such as the revisions of a public model or the checkpoints of a
-folder, are measured in turn. probe-lab compare puts their reach into one table.
+All methods of --distance get the same tests. A name alone takes the parameters of eval/engine/methods.py. Several
+models, such as the revisions of a public one, are measured in turn; probe-lab compare puts their reach into one table.
 
 Prints a table for each method. Writes distance-TOKENS-HASH.jsonl, a line for each distance and one for reach. Every
 finished test is kept in tests-TOKENS-KEY.jsonl: after Ctrl-C (exit status 75) or a crash the same command continues.
