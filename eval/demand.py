@@ -139,7 +139,7 @@ def count(place: Path, options: DemandOptions, given: Mapping[str, Any]) -> tupl
         store_scores(experiment.data, Path(options.score), gain="gain" in experiment.stored)
     data.prepare_data()
     data.setup("fit")
-    counting = Counting(experiment.reach, experiment.position.distance)
+    counting = Counting(experiment.reach, experiment.position.distance, experiment.model.layers)
     counts = counting.here
     counts.weights = data.weights
     wanted = int(options.tokens or min(MOST_TOKENS, data.store.n_tokens if is_text else experiment.train.tokens))

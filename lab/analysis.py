@@ -69,13 +69,19 @@ class Run:
 
     path: Path
 
-    def f(self, consumed_tokens: int | None = None) -> IntArray:
+    def f(self, consumed_tokens: int | None = None, kind: str | None = None) -> IntArray:
         """Return the position frequency, at the end or at the probe after so many consumed tokens.
 
+        It is that of the layers of a kind (`model.layers`), left out, of those which encode most relative positions.
+
         Shapes: f[i] of relative position i, int64 (window,).
-        Raises: CheckpointError for a run that has counted nothing there.
+        Raises: CheckpointError for a run that has counted nothing there, or has no layers of the kind.
         """
-        return self.counts(consumed_tokens).f
+        counts = self.counts(consumed_tokens)
+        if kind is not None and kind not in counts.kinds:
+            rule = f"must be one of {', '.join(counts.kinds)}" if counts.kinds else "all layers are full"
+            raise CheckpointError(f"kind={kind}: {self.path} has no such layers, {rule}; use another or leave it out")
+        return counts.f if kind is None else counts.kinds[kind]
 
     def counts(self, consumed_tokens: int | None = None) -> SavedCounts:
         """Read what was counted up to the end, or up to the probe after so many consumed tokens.

@@ -98,13 +98,10 @@ class Experiment(Section):
             rule = f"must be < {train.steps}, the steps of the run (train.tokens / train.batch_tokens)"
             yield self.fault("optim.warmup_steps", f"{rule}; lower it or train longer")
         if train.strategy == "fsdp" and not self.optim.shards:
-            yield self.fault(
-                "train.strategy", "shards matrices, which optim.matrices=muon needs whole; use auto or ddp"
-            )
+            yield self.fault("train.strategy", "shards matrices, which optim.matrices=muon needs whole; use auto")
         for name in ("model.n_kv_heads", "data.window", "train.micro_batch_tokens"):
             if attrgetter(name)(self) % train.context_parallel:
-                rule = f"must divide {name}={attrgetter(name)(self)}; change one of them"
-                yield self.fault("train.context_parallel", rule)
+                yield self.fault("train.context_parallel", f"must divide {name}={attrgetter(name)(self)}; change one")
         needles = self.probed({}).get("needles", NEEDLES)
         if probe.required > needles:
             yield self.fault("probe.required", f"must be <= {needles}, the numbers of a test; lower it")
@@ -129,15 +126,17 @@ class Experiment(Section):
         if (getattr(distance, "train_len", None) or 0) > window:
             rule = f"must be <= data.window={window}, the longest distance that is counted; lower it"
             yield self.fault("position.distance.train_len", rule)
-        if distance.method == "plain":
+        near = getattr(self.model.layers, "window", None) or 0
+        if near >= window:
+            yield self.fault("model.layers.window", f"must be < data.window={window}, or no pair is hidden; lower it")
+        if distance.method == "plain" and not near:
             return
+        name = "model.layers.window" if near else "position.distance.method"
         if self.train.backend == "xformers":
-            rule = f"returns no log-sum-exp to merge the bands of {distance.method} by; use auto"
-            yield self.fault("train.backend", rule)
+            yield self.fault("train.backend", f"returns no log-sum-exp to merge bands by, as {name} needs; use auto")
         running = self.mask.method == "anchor" or getattr(self.mask, "ids", "reset") == "running"
         if self.gaps or running or self.mask.chunks is not None:
-            rule = "training with it needs ids that count up from 0 in every document"
-            yield self.fault("position.distance.method", f"{rule}; use plain distance, and the method when evaluating")
+            yield self.fault(name, "training with it needs ids that count up from 0 in every document; leave one out")
 
     def id_rules(self) -> Iterator[str]:
         """Find the faults between what decides ids and who sees whom (shape, skip, mask), and the windows."""
@@ -225,9 +224,8 @@ class Experiment(Section):
     @property
     def gaps(self) -> tuple[str, ...]:
         """The setting of the largest id plus one, where ids have gaps."""
-        if self.shape is not None:
-            return ("shape.target_len",)
-        return () if self.skip is None else ("skip.target_len",)
+        sections = {"shape.target_len": self.shape, "skip.target_len": self.skip}
+        return tuple(name for name, section in sections.items() if section is not None)
 
     @property
     def reach(self) -> int:

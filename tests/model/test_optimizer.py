@@ -92,7 +92,7 @@ def test_a_run_continues_bit_for_bit(tmp_path):
 
 
 def test_strategies_that_shard_are_refused_and_not_chosen():
-    line = "train.strategy=fsdp: shards matrices, which optim.matrices=muon needs whole; use auto or ddp"
+    line = "train.strategy=fsdp: shards matrices, which optim.matrices=muon needs whole; use auto"
     with pytest.raises(ConfigError, match=line):
         load("--optim.matrices=muon", "--train.strategy=fsdp")
     config = load("--optim.matrices=muon", "--train.precision=bf16")
