@@ -78,10 +78,7 @@ class DemandOptions(Section):
 
 
 def report(request: Request) -> Found:
-    """Count or read f and g; the rows are what was counted in all, and bins of distances.
-
-    Raises: LabError.
-    """
+    """Count or read f and g; the rows are what was counted in all, and bins of distances."""
     place, given = request.model, dict(request.options)
     own = {field.name: given.pop(field.name) for field in fields(DemandOptions) if field.name in given}
     options = read_options(DemandOptions, own)
@@ -115,10 +112,7 @@ def report(request: Request) -> Found:
 
 
 def count(place: Path, options: DemandOptions, given: Mapping[str, Any]) -> tuple[Experiment, SavedCounts]:
-    """Count the first packs of a config's run, or of a text.
-
-    Raises: LabError.
-    """
+    """Count the first packs of a config's run, or of a text."""
     settings = {}
     is_text = place.is_dir() or place.name.endswith((*ROWS, *PLAIN)) or has_magic(str(place))
     if is_text:  # all of it, in packs that hold its window

@@ -56,10 +56,7 @@ NAMED = 8  # labels at most that the picture names
 
 
 def analyse(request: Request) -> Found:
-    """Analyse, and write the folder; the rows are the types.
-
-    Raises: LabError.
-    """
+    """Analyse, and write the folder; the rows are the types."""
     models, folder, options = request.places, request.folder, request.options
     if len(models) != 2 or folder is None:
         given = " ".join(map(str, models))
@@ -121,10 +118,7 @@ def shared_tokenizer(base: OpenedModel, tuned: OpenedModel, place: Path) -> Toke
 
 
 def draw_windows(options: ImpactConfig, tuned: OpenedModel, tokenizer: Tokenizer) -> Windows:
-    """Draw the windows that both models score.
-
-    Raises: LabError.
-    """
+    """Draw the windows that both models score."""
     length = options.length or tuned.train_len
     if options.text is None:
         if tuned.experiment is None:
