@@ -64,7 +64,7 @@ class Picture:
 
 @dataclass(frozen=True)
 class Run:
-    """A run folder."""
+    """A run folder; a broken file in it raises CheckpointError."""
 
     path: Path
 
@@ -98,45 +98,27 @@ class Run:
         return g
 
     def metrics(self) -> pd.DataFrame:
-        """Return one row per logged step: step, consumed_tokens, loss, lr, tokens_per_s, f_at_0.5L and others.
-
-        Raises: CheckpointError for a broken file.
-        """
+        """Return one row per logged step: step, consumed_tokens, loss, lr, tokens_per_s, f_at_0.5L and others."""
         return as_table(RunFolder(self.path).records("metrics.jsonl"))
 
     def probes(self) -> pd.DataFrame:
-        """Return one row per probe of training, with the columns of PROBES.
-
-        Raises: CheckpointError for a broken file.
-        """
+        """Return one row per probe of training, with the columns of PROBES."""
         return as_table(with_demand(self.path), PROBES)
 
     def lengths(self) -> pd.DataFrame:
-        """Return one row per probe of training and length, with the columns of LENGTHS.
-
-        Raises: CheckpointError for a broken file.
-        """
+        """Return one row per probe of training and length, with the columns of LENGTHS."""
         return records_with(self.path, "length", LENGTHS)
 
     def distances(self) -> pd.DataFrame:
-        """Return one row per probe of training and distance, with the columns of DISTANCES.
-
-        Raises: CheckpointError for a broken file.
-        """
+        """Return one row per probe of training and distance, with the columns of DISTANCES."""
         return records_with(self.path, "distance", DISTANCES)
 
     def contexts(self) -> pd.DataFrame:
-        """Return the held-out loss by visible context, a row per probe of training and context, columns CONTEXTS.
-
-        Raises: CheckpointError for a broken file.
-        """
+        """Return the held-out loss by visible context, a row per probe of training and context, columns CONTEXTS."""
         return as_table((row for probe in RunFolder(self.path).probes() for row in contexts_of(probe)), CONTEXTS)
 
     def recall(self) -> pd.DataFrame:
-        """Return the gain from evidence, a row per probe of training and bin of distances, columns RECALL.
-
-        Raises: CheckpointError for a broken file.
-        """
+        """Return the gain from evidence, a row per probe of training and bin of distances, columns RECALL."""
         probes = RunFolder(self.path).probes()
         return as_table(({**probe, **row} for probe in probes for row in probe.get("recall", ())), RECALL)
 

@@ -10,6 +10,7 @@ from functools import partial
 from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import MagicMock
 
 import pytest
 import torch
@@ -285,30 +286,11 @@ def test_a_save_spans_from_its_beginning_to_its_name(options, monkeypatch):
             (folder / ".writing").rename(folder / "tokens-000000002048")
 
     monkeypatch.setattr(fits, "time", SimpleNamespace(monotonic=lambda: clock.now, sleep=sleep))
-    monkeypatch.setattr(fits, "subprocess", SimpleNamespace(Popen=Endless))
+    endless = MagicMock(returncode=None, poll=lambda: None)
+    endless.__enter__.return_value = endless
+    monkeypatch.setattr(fits, "subprocess", SimpleNamespace(Popen=lambda words, **_: endless))
     found = fit.kill_at_checkpoint()
     assert (found["save_begins_s"], found["save_s"]) == pytest.approx((0.5, 0.03), abs=2 * fits.POLL_S)
-
-
-class Endless:
-    """A process that runs until it is killed."""
-
-    returncode = None
-
-    def __init__(self, words, **_):
-        self.words = words
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        pass
-
-    def poll(self):
-        return None
-
-    def kill(self):
-        pass
 
 
 def test_after_a_small_run_that_was_cut_there_is_nothing_to_compare_with(options, monkeypatch):
