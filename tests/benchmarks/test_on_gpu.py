@@ -26,6 +26,7 @@ from lab.train.module import Training
 from tests.forked import ROOT, Forked
 
 NEEDS_A_GPU = {"gpu tests"}  # stages with nothing to measure where the tests run
+ALIKE = {"compile": 1, "variants": 1}  # stages whose cases are settings of one measurement, of which so many are made
 ONE_LAYER = {"model.n_layers": 1}
 
 
@@ -106,12 +107,12 @@ def toy(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(fits, "subprocess", SimpleNamespace(Popen=started))
         clean(patch)
-        yield {name: measured(import_module(stage.module), options) for name, stage in stages.items()}
+        yield {name: measured(import_module(stage.module), options, ALIKE.get(name)) for name, stage in stages.items()}
     torch.set_num_threads(before)
 
 
-def measured(module, options):
-    outcomes = {case: outcome_of(measure) for case, measure in module.cases(options)}
+def measured(module, options, most):
+    outcomes = {case: outcome_of(measure) for case, measure in module.cases(options)[:most]}
     training.release()  # as the stage's end does
     return outcomes
 
@@ -324,6 +325,7 @@ def test_missing_packages_are_named_before_anything_else(tmp_path):
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.slow
 def test_missing_packages_are_installed_from_wheels_without_a_network(tmp_path, monkeypatch):
     about = "Metadata-Version: 2.1\nName: made-up\nVersion: 1.5\n"
     with zipfile.ZipFile(tmp_path / "made_up-1.5-py3-none-any.whl", "w") as wheel:
@@ -353,16 +355,14 @@ def test_clock_and_power_stand_beside_figures(tmp_path, monkeypatch):
     assert states == [{"x": x, "sm_clock_mhz": 1755.0, "power_w": 652.3} for x in (1, 2)]
 
 
-KERNELS = [f"tests/model/test_{name}.py" for name in ("contract", "gpu_calls", "loss")]
-
-
+@pytest.mark.slow
 def test_every_backend_is_among_the_tests_of_kernels_and_results_are_in_their_file_as_they_come(options):
     path = options.out / "test_made_up.py"
     path.write_text(
         "import os, pytest\n\n@pytest.mark.gpu\ndef test_one(): pass\n\n@pytest.mark.gpu\ndef test_two(): os._exit(9)\n"
     )
     with pytest.raises(RuntimeError):
-        gpu_tests.run_tests(options, *KERNELS, str(path))
+        gpu_tests.run_tests(options, "tests/model/test_contract.py", str(path))
     text = (options.out / "gpu_tests.txt").read_text()
     assert "::test_one PASSED" in text
     found = gpu_tests.selection(text)
