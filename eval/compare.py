@@ -1,12 +1,12 @@
 """Join results of any evaluations into one table, and mark the differences that are significant.
 
-    python -m eval.compare PATH [PATH ...] [--by FIELD,FIELD] [-o FOLDER|FILE.txt|.md|.csv|.tex]
+    probe-lab compare PATH [PATH ...] [--by FIELD,FIELD] [-o FOLDER|FILE.txt|.md|.csv|.tex]
 
-PATH is a run folder, a folder of results, or a .jsonl file of rows. Rows may be of eval.probe, of training's own
-probes, of eval.distance, eval.ruler, eval.passkey, eval.lines, eval.perplexity or eval.harness:
+PATH is a run folder, a folder of results, or a .jsonl file of rows. Rows may be of training's own probes, or of the
+commands probe, distance, ruler, passkey, lines, perplexity or harness:
 
-    python -m eval.compare runs/tiny_2k/eval --by method -o table.md
-    python -m eval.compare runs/windows-* --by window -o windows.tex
+    probe-lab compare runs/tiny_2k/eval --by method -o table.md
+    probe-lab compare runs/windows-* --by window -o windows.tex
 
 Each line is a task at a length. Each column is a model with its position methods, or what --by names: model,
 checkpoint, method, precision, length, task, any column of the rows, or any setting of the runs' config.yaml (window, or
@@ -15,10 +15,10 @@ setting, the texts of each run's own corpus do. A probe's summary gives lines of
 each.
 
 Runs that differ only in run.seed are one column: the mean of each score over the seeds, with 95% limits by the t
-distribution. --by model shows each run. Differences to the first column are tested. Outcomes of the same tests take
-McNemar's exact test, or the paired t test where they are not 0 or 1. Other shares take Fisher's exact test. Probes that
-stopped early are compared by their exact limits, means over seeds by the paired t test or Welch's. Holm's method
-adjusts all p of a table together.
+distribution. Seeds of which one is censored have no mean, but the least and the most. --by model shows each run.
+Differences to the first column are tested. Outcomes of the same tests take McNemar's exact test, or the paired t test
+where they are not 0 or 1. Other shares take Fisher's exact test. Probes that stopped early are compared by their exact
+limits, means over seeds by the paired t test or Welch's. Holm's method adjusts all p of a table together.
 """
 
 from __future__ import annotations
@@ -40,9 +40,10 @@ from eval.engine.statistics import LEVEL, judge
 from lab.command import start
 from lab.errors import ConfigError, nearest
 from lab.files import write_atomic, writing
+from lab.looks import CENSORED, range_of
 from lab.probe.limits import share_limits
 from lab.schema import Section
-from lab.train.arms import CONFIDENCE, ONLY, differing, mean_with_limits, name_arms
+from lab.train.arms import CONFIDENCE, differing, mean_with_limits, name_arms
 
 FORMS = {"share": ".1f", "percent": ".1f", "tokens": ",.1f", "pairs": ",.0f"}  # of units; of all others .4g
 RANGES = {"share": (0, 1), "percent": (0, 100), "tokens": (0, np.inf), "pairs": (0, np.inf)}  # of units
@@ -100,7 +101,7 @@ def with_arms(records: pd.DataFrame) -> pd.DataFrame:
         frame[name] = [str(known.get(name)) for known in frame.settings]
     arms = name_arms(settings)
     frame["arm"] = [arms.get(run, model) for run, model in zip(frame.run, frame.model, strict=True)]
-    frame["model"] = frame.groupby("arm").model.transform(arm_name)
+    frame["model"] = frame.model.where(frame.groupby("arm").model.transform("nunique") == 1, frame.arm)
     frame["run_seed"] = [str(known.get("run.seed")) for known in frame.settings]
     frame["length"] = frame.length.fillna(0).astype(int)
     frame["weights"] = frame.weights.mask(has)  # follow from run and checkpoint
@@ -108,13 +109,6 @@ def with_arms(records: pd.DataFrame) -> pd.DataFrame:
     number = checkpoints.groupby([frame.arm, records.model, frame.evaluation]).rank("dense")
     frame["checkpoint"] = checkpoints.groupby([frame.arm, frame.evaluation, number]).transform("first")
     return frame
-
-
-def arm_name(models: pd.Series[str]) -> str:
-    """Name an arm: its only run, else its settings, or without any the beginning of a run's name."""
-    if models.nunique() == 1:
-        return str(models.iloc[0])
-    return str(models.name) if models.name != ONLY else f"{models.iloc[0].rpartition('-')[0]}-*"
 
 
 def add_field(frame: pd.DataFrame, name: str) -> bool:
@@ -164,20 +158,21 @@ def choose_keys(frame: pd.DataFrame, by: list[str], is_setting: bool) -> tuple[l
 
 
 def fold(rows: pd.DataFrame) -> Row:
-    """Fold the records of one cell, one for each seed, into their mean, below a value where a seed's is."""
-    bounds = rows.score.fillna(rows.below).astype(float)
-    seeds = {"seeds": len(rows), "by_seed": dict(zip(rows.run_seed, bounds, strict=True))}
-    cell: Row = rows.iloc[-1].to_dict() | seeds
+    """Fold the records of one cell, one for each seed, into their mean, or a range where one is censored."""
+    values = rows.score.fillna(rows.below).astype(float)
+    censored = int(rows.censored.count())
+    cell: Row = rows.iloc[-1].to_dict() | {"seeds": len(rows), "by_seed": {}, "n_censored": censored}
+    cell["range"] = range_of(values, rows.censored.map(CENSORED)) if censored else ""
     if len(rows) == 1:
         return cell
-    mean, low, high = mean_with_limits(bounds.tolist())
+    if censored:
+        return cell | dict.fromkeys(("score", "below", "low", "high"), np.nan)
+    mean, low, high = mean_with_limits(values.tolist())
     unit, passed = rows.unit.iloc[0], rows.passed.sum(skipna=False)
     if unit == "share" and np.isnan(low) and not np.isnan(passed):  # seeds that agree, such as 0 of n each
         low, high = share_limits(int(passed), int(rows.n.sum()), CONFIDENCE)
-    if rows.score.isna().any():
-        return cell | {"score": np.nan, "below": mean, "low": np.nan, "high": np.nan, "by_seed": {}}
-    least, most = RANGES.get(unit, (-np.inf, np.inf))
-    return cell | {"score": mean, "low": float(np.clip(low, least, most)), "high": float(np.clip(high, least, most))}
+    low, high = np.clip([low, high], *RANGES.get(unit, (-np.inf, np.inf))).tolist()
+    return cell | {"by_seed": dict(zip(rows.run_seed, values)), "score": mean, "low": low, "high": high}
 
 
 def line_names(cells: pd.DataFrame, lines: Sequence[str]) -> pd.Series[str]:
@@ -205,25 +200,24 @@ def spelt(value: Any) -> str:
 def number(cell: Any) -> str:
     """Write a score with its limits, shares in percent: 50.0 (25.0 to 75.0), n=8; * is significant, ? not tested."""
     factor = 100 if cell.unit == "share" else 1
-    form = FORMS.get(cell.unit, ".4g")
     tail = ".0" * (cell.unit == "tokens")
-    score, low, high, below = (
-        None if pd.isna(x) else f"{factor * x:{form}}".removesuffix(tail)
-        for x in (cell.score, cell.low, cell.high, cell.below)
+    score, low, high = (
+        None if pd.isna(x) else f"{factor * x:{FORMS.get(cell.unit, '.4g')}}".removesuffix(tail)
+        for x in (cell.score, cell.low, cell.high)
     )
-    text = score or f"<{below}"
+    text = cell.range or str(score)
     if score and low and (high or cell.unit == "tokens"):
         text += f" ({low} to {high})" if high else f" ({low} or more)"
     text += f", {cell.seeds} seeds" if cell.seeds > 1 else "" if pd.isna(cell.n) else f", n={cell.n:,.0f}"
+    text += f", {cell.n_censored} censored" if cell.n_censored and cell.seeds > 1 else ""
     return text + ("*" if cell.p_adjusted <= LEVEL else "?" if cell.compared and not isinstance(cell.test, str) else "")
 
 
 def spread(grid: Grid) -> pd.DataFrame:
     """Spread the cells as text; - is no result."""
     cells = grid.cells.assign(text=[number(cell) for cell in grid.cells.itertuples()])
-    table = cells.pivot(index="line", columns="column", values="text")
-    columns = cells.sort_values("number").column.unique()
-    return table.loc[cells.line.unique(), columns].fillna("-").rename_axis(index=None, columns=None)
+    table = cells.pivot(index="line", columns="column", values="text").loc[cells.line.unique()]
+    return table[cells.sort_values("number").column.unique()].fillna("-").rename_axis(index=None, columns=None)
 
 
 def legend(grid: Grid) -> list[str]:
@@ -235,8 +229,8 @@ def legend(grid: Grid) -> list[str]:
     named = ", ".join(f"{name} ({count})" for name, count in tests.items())
     lines = {
         "Shares in percent, with limits where they are known.": True,
-        "Of several seeds the mean, with 95% limits by the t distribution.": (cells.seeds > 1).any(),
-        "Of seeds with equal shares, exact limits of all their tests.": (cells.seeds > 1).any(),
+        "Of several seeds the mean, with 95% limits by the t distribution; of equal shares, exact limits of all tests; "
+        "of censored seeds, < the first value tested or + the last, the least and the most.": (cells.seeds > 1).any(),
         f"* differs from {first} at {LEVEL:g}: {named}; p adjusted for {tests.sum()} comparisons (Holm).": len(tests),
         f"? no test ({untested}): neither outcomes of the same tests nor shares of tests are recorded.": untested,
         f"{grid.older:,} results of older checkpoints are left out; --by=checkpoint shows them.": grid.older,
@@ -261,7 +255,7 @@ WRITERS: dict[str, Callable[[pd.DataFrame], str]] = {
     ".tex": partial(pd.DataFrame.to_latex, escape=True),
 }
 KNOWN = ["evaluation", "task", "length", *COLUMNS, *WIDER]  # fields of a result's row, with those of --by
-JUDGED = ["alike", "n", "seeds", "score", "low", "high", "below", "unit", "test", "p", "p_adjusted"]
+JUDGED = ["alike", "n", "seeds", "score", "low", "high", "below", "range", "unit", "test", "p", "p_adjusted"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -299,7 +293,7 @@ def main(arguments: Sequence[str]) -> int:
     """Run the command line and return the exit status."""
     missing = "PATH: must be set; give a run folder, a folder of results, or a .jsonl file, before the options"
     form = Form(options=CompareOptions, lacks=OF_RUNS, each=False, takes=results_at, missing=missing)
-    return run("eval.compare", __doc__, form, join, arguments)
+    return run("compare", __doc__, form, join, arguments)
 
 
 if __name__ == "__main__":

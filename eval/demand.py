@@ -1,21 +1,21 @@
 """What a corpus asks for: how many targets have their evidence at each distance, beside how often it is seen.
 
-    python -m eval.demand CONFIG|RUN|TEXT [--tokens=N] [--evidence=METHOD] [--section.key=value ...] [--plot]
+    probe-lab demand CONFIG|RUN|TEXT [--tokens=N] [--evidence=METHOD] [--section.key=value ...] [--plot]
 
 f(i) is the number of pairs of tokens i apart (lab/counts/position_counts.py). g(d) is the demand: the targets whose
 nearest evidence lies d tokens back (lab/counts/demand.py). Of a CONFIG, both are counted in the first packs of its
 run, and nothing is trained. Of a RUN, they are what it has counted. A TEXT is a file, a folder or a pattern, as
 data.corpus.path takes it; its window and its BPE are those of configs/cpu_stdlib.yaml unless settings say otherwise.
 
-    python -m eval.demand configs/cpu_demo.yaml --plot
-    python -m eval.demand configs/cpu_demo.yaml --evidence=repeat:tokens=4 --tokens=1e6
-    python -m eval.demand runs/cpu_demo
-    python -m eval.demand essays.txt --data.window=512 --data.tokenizer.vocab_size=2048
+    probe-lab demand configs/cpu_demo.yaml --plot
+    probe-lab demand configs/cpu_demo.yaml --evidence=repeat:tokens=4 --tokens=1e6
+    probe-lab demand runs/cpu_demo
+    probe-lab demand essays.txt --data.window=512 --data.tokenizer.vocab_size=2048
 
 --score=MODEL also stores the model's loss of every training token beside the shards, for weights.control=loss. With
 --evidence=gain it also stores the least context that the model needs, in up to four passes for each octave of context:
 
-    python -m eval.demand configs/cpu_demo.yaml --score=runs/reference
+    probe-lab demand configs/cpu_demo.yaml --score=runs/reference
 
 A target counts by its loss weight; where weights make a difference, g without them is shown too.
 Exit status: 0 done; 2 a mistake in the input, one line each on stderr.
@@ -134,7 +134,7 @@ def count(place: Path, options: DemandOptions, given: Mapping[str, Any]) -> tupl
         store_scores(experiment.data, Path(options.score), gain="gain" in experiment.stored)
     data.prepare_data()
     data.setup("fit")
-    counting = Counting(experiment.reach, experiment.position.distance)
+    counting = Counting(experiment.reach, experiment.position.distance, experiment.model.layers)
     counts = counting.here
     counts.weights = data.weights
     wanted = int(options.tokens or min(MOST_TOKENS, data.store.n_tokens if is_text else experiment.train.tokens))
@@ -175,7 +175,7 @@ FORM = Form(
     missing="CONFIG|RUN|TEXT: must be the first argument; for instance configs/cpu_demo.yaml",
 )
 OWN = partial(settings_lines, DemandOptions)
-main = partial(run, "eval.demand", __doc__, FORM, report, settings=OWN, stopped=NOTHING_WRITTEN)
+main = partial(run, "demand", __doc__, FORM, report, settings=OWN, stopped=NOTHING_WRITTEN)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Measure which share of numbers a model finds by their distance, and how far back it reaches.
 
-    python -m eval.distance MODEL [--option=value ...] [--distance=METHOD,...] [--plot] [-o FOLDER]
+    probe-lab distance MODEL [--option=value ...] [--distance=METHOD,...] [--plot] [-o FOLDER]
 
 MODEL is a run folder, a checkpoint in it, or any causal model of transformers, a folder or hf:OWNER/NAME@REVISION
 (docs/models.md). Each test hides one number an exact number of tokens before the end of the prompt. Prompt and answer
@@ -8,17 +8,17 @@ fill the training window (lab/probe/effective_distance.py). Beside the share fou
 log-probability of the right number and f, how often training saw the distance. Reach is where a non-increasing fit of
 the share crosses the threshold (lab/probe/limits.py):
 
-    python -m eval.distance runs/cpu_demo --plot
-    python -m eval.distance runs/cpu_demo --distance=plain,string:shift=64,window=32,dca --plot
-    python -m eval.distance runs/cpu_demo --distances=64,96,128,160 --tests=400 --threshold=0.5
-    python -m eval.distance runs/cpu_demo --position.distance.method=rerope --position.distance.window=96
-    python -m eval.distance runs/cpu_demo --window=384 --plot
-    python -m eval.distance models/Llama-3.1-8B --haystack=essays.txt --points=6 --tests=50
-    python -m eval.distance "hf:OWNER/NAME@step*" --haystack=essays.txt -o series
+    probe-lab distance runs/cpu_demo --plot
+    probe-lab distance runs/cpu_demo --distance=plain,string:shift=64,window=32,dca --plot
+    probe-lab distance runs/cpu_demo --distances=64,96,128,160 --tests=400 --threshold=0.5
+    probe-lab distance runs/cpu_demo --position.distance.method=rerope --position.distance.window=96
+    probe-lab distance runs/cpu_demo --window=384 --plot
+    probe-lab distance models/Llama-3.1-8B --haystack=essays.txt --points=6 --tests=50
+    probe-lab distance "hf:OWNER/NAME@step*" --haystack=essays.txt -o series
 
 All methods of --distance get the same tests. A name alone takes the parameters of eval/engine/methods.py.
 Several models, such as the revisions of a public model or the checkpoints of a
-folder, are measured in turn. eval.compare puts their reach into one table.
+folder, are measured in turn. probe-lab compare puts their reach into one table.
 
 Prints a table for each method. Writes distance-TOKENS-HASH.jsonl, a line for each distance and one for reach. Every
 finished test is kept in tests-TOKENS-KEY.jsonl: after Ctrl-C (exit status 75) or a crash the same command continues.

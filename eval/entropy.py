@@ -1,6 +1,6 @@
 """Measure attention entropy by layer and by the number of visible tokens.
 
-    python -m eval.entropy MODEL [--option=value ...] [--plot] [-o FOLDER]
+    probe-lab entropy MODEL [--option=value ...] [--plot] [-o FOLDER]
 
 MODEL is a run folder, a checkpoint in it, or any causal model of transformers, a folder or hf:OWNER/NAME@REVISION
 (docs/models.md). The entropy of a query's attention weights p is
@@ -10,16 +10,16 @@ MODEL is a run folder, a checkpoint in it, or any causal model of transformers, 
 A query at 0-based position m sees n = m + 1 tokens. The mean over heads and texts is compared with ln n
 (arXiv:2401.07004, section 3.1, Eq. 4, which leaves out the minus sign, and Figure 1):
 
-    python -m eval.entropy runs/cpu_demo
-    python -m eval.entropy runs/cpu_demo --lengths=192,384,768 --texts=40 --plot
-    python -m eval.entropy runs/cpu_demo --lengths=64,128,256 --plot -o entropy
-    python -m eval.entropy models/Llama-2-7B-Chat --text=pile_arxiv.jsonl --texts=128 --lengths=1024,2048,4096
+    probe-lab entropy runs/cpu_demo
+    probe-lab entropy runs/cpu_demo --lengths=192,384,768 --texts=40 --plot
+    probe-lab entropy runs/cpu_demo --lengths=64,128,256 --plot -o entropy
+    probe-lab entropy models/Llama-2-7B-Chat --text=pile_arxiv.jsonl --texts=128 --lengths=1024,2048,4096
 
 The last has the paper's model, documents, their number and length. Its released code averages the weights of the first
 head over documents before it takes their entropy. The model computes in float32, with its own position methods or with
 others, whose theta and logit factor take effect:
 
-    python -m eval.entropy runs/cpu_demo --frequency=entropy_abf:train_len=192
+    probe-lab entropy runs/cpu_demo --frequency=entropy_abf:train_len=192
 
 Prints a table, and writes a line for each layer and number of visible tokens to the file that the last line names.
 """

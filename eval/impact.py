@@ -1,16 +1,16 @@
 """Find impactful tokens: those whose logits a brief training at the target length changes most.
 
-    python -m eval.impact BASE TUNED -o FOLDER [--option=value ...] [--plot]
+    probe-lab impact BASE TUNED -o FOLDER [--option=value ...] [--plot]
 
 BASE and TUNED are models as other evaluations take them (docs/models.md). TUNED is BASE after a brief training on full
 windows of the target length. Both score the same windows. At each position the 20% of all targets whose logits
 differ most are marked. The types that are marked most often are taken (arXiv:2409.00509, section 4.1;
 eval/engine/impactful.py has the method). Training selects sentences by them, with skip.selection: FOLDER:
 
-    python -m eval.impact runs/cpu_demo runs/tuned -o runs/impact
-    python -m eval.impact runs/cpu_demo runs/tuned -o runs/impact --by=class --windows=60 --coverage=0.6
-    python -m eval.impact models/Llama-3-8B runs/tuned -o runs/impact --by=pos --tagger=en_core_web_sm
-    python -m eval.impact models/Llama-3-8B models/Llama-3-80k -o runs/impact --text=books.jsonl --length=80000
+    probe-lab impact runs/cpu_demo runs/tuned -o runs/impact
+    probe-lab impact runs/cpu_demo runs/tuned -o runs/impact --by=class --windows=60 --coverage=0.6
+    probe-lab impact models/Llama-3-8B runs/tuned -o runs/impact --by=pos --tagger=en_core_web_sm
+    probe-lab impact models/Llama-3-8B models/Llama-3-80k -o runs/impact --text=books.jsonl --length=80000
 
 FOLDER holds impact.json, with every type's share and rate and the classes of tokens beside them, and with --plot
 impact.png, their shares along the text. The models compute one after the other, in float32; both stay in memory.
@@ -182,7 +182,7 @@ def chart(labels: npt.NDArray[np.str_], marked: BoolArray, title: str) -> Any:
 
 
 FORM = Form(options=ImpactConfig, lacks=("--distance", "--frequency"), each=False, missing="")
-main = partial(run, "eval.impact", __doc__, FORM, analyse, stopped=NOTHING_WRITTEN)
+main = partial(run, "impact", __doc__, FORM, analyse, stopped=NOTHING_WRITTEN)
 
 
 if __name__ == "__main__":

@@ -1,18 +1,18 @@
 """Measure line retrieval: of a record of named lines, each with a number, one is asked for at the end.
 
-    python -m eval.lines MODEL [--option=value ...] [--plot] [-o FOLDER]
+    probe-lab lines MODEL [--option=value ...] [--plot] [-o FOLDER]
 
 MODEL is a run folder, a checkpoint in it, or any causal model of transformers, a folder or hf:OWNER/NAME@REVISION
 (docs/models.md). Tests have as many lines as a length in the model's own tokens holds. Scores have exact 95% limits:
 
-    python -m eval.lines models/Llama-2-7B-chat --lengths=4096,16384 --plot
-    python -m eval.lines runs/tiny_2k --protocol=completion --lengths=1024,2048 --tests=200
+    probe-lab lines models/Llama-2-7B-chat --lengths=4096,16384 --plot
+    probe-lab lines runs/tiny_2k --protocol=completion --lengths=1024,2048 --tests=200
 
 A row is `short` where all its tests take 4,096 tokens or fewer. It is `long` where all take more than 8,092. These are
 LR-S and LR-L of arXiv:2401.07004, Table 3, whose scores are of 50 tests each. Position methods take the place of the
 model's own:
 
-    python -m eval.lines models/Llama-2-7B-chat --lengths=16384 --position.frequency.method=entropy_abf \
+    probe-lab lines models/Llama-2-7B-chat --lengths=16384 --position.frequency.method=entropy_abf \
         --position.frequency.train_len=4096
 
 A line is `line torpid-kid: REGISTER_CONTENT is <24169>`. Names are an adjective and a noun, all different. Numbers are

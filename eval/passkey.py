@@ -1,18 +1,18 @@
 """Measure passkey retrieval by depth and length: a number hidden in filler, asked for at the end.
 
-    python -m eval.passkey MODEL [--option=value ...] [--plot] [-o FOLDER]
+    probe-lab passkey MODEL [--option=value ...] [--plot] [-o FOLDER]
 
 MODEL is a run folder, a checkpoint in it, or any causal model of transformers, a folder or hf:OWNER/NAME@REVISION
 (docs/models.md). Each cell is a depth at a length, in the model's own tokens, with exact 95% limits:
 
-    python -m eval.passkey models/Llama-2-13B --lengths=4096,8192,16384 --plot
-    python -m eval.passkey runs/cpu_demo --lengths=128,192,256,384 --depths=5 --plot
-    python -m eval.passkey runs/tiny_2k --protocol=lab --haystack=essays.txt --tests=50
+    probe-lab passkey models/Llama-2-13B --lengths=4096,8192,16384 --plot
+    probe-lab passkey runs/cpu_demo --lengths=128,192,256,384 --depths=5 --plot
+    probe-lab passkey runs/tiny_2k --protocol=lab --haystack=essays.txt --tests=50
 
 Position methods take the place of the model's own, for instance Dual Chunk Attention and its ablation
 (arXiv:2402.17463, Figure 4), with --position.distance.parts=intra, intra_inter or all:
 
-    python -m eval.passkey runs/tiny_2k --lengths=4096,8192 --position.distance.method=dca \
+    probe-lab passkey runs/tiny_2k --lengths=4096,8192 --position.distance.method=dca \
         --position.distance.train_len=2048 --position.distance.parts=intra_inter
 
 There are two protocols, and every row names its own. `passkey` is the test that the field compares by (Mohtashami,

@@ -1,24 +1,24 @@
 """Measure perplexity against context length, by a sliding window over whole documents.
 
-    python -m eval.perplexity MODEL [--option=value ...] [--plot] [-o FOLDER]
+    probe-lab perplexity MODEL [--option=value ...] [--plot] [-o FOLDER]
 
 MODEL is a run folder, a checkpoint in it, or any causal model of transformers, a folder or hf:OWNER/NAME@REVISION
 (docs/models.md). At each context length the same documents are read in windows of that many tokens, moved by the
 stride. eval/engine/sliding.py defines which tokens are scored with which context, and the intervals:
 
-    python -m eval.perplexity runs/cpu_demo
-    python -m eval.perplexity runs/tiny_2k --lengths=512,1024,2048,4096 --documents=50 --tokens=16384 --plot
-    python -m eval.perplexity models/Llama-2-7B --text=pg19/ --lengths=4096,8192,16384 --plot
+    probe-lab perplexity runs/cpu_demo
+    probe-lab perplexity runs/tiny_2k --lengths=512,1024,2048,4096 --documents=50 --tokens=16384 --plot
+    probe-lab perplexity models/Llama-2-7B --text=pg19/ --lengths=4096,8192,16384 --plot
 
 `--protocol=whole-windows` is that of the released script of arXiv:2402.17463. It joins all documents, and averages the
 loss over whole windows, of all tokens but a window's first. One text has no interval:
 
-    python -m eval.perplexity models/Llama-2-7B --text=pg19/ --protocol=whole-windows --lengths=4096,8192
+    probe-lab perplexity models/Llama-2-7B --text=pg19/ --protocol=whole-windows --lengths=4096,8192
 
 Position methods take the place of the model's own. A call adds its rows to the existing ones. The picture shows all
 that were measured on the same documents, so that one call for each compares methods and checkpoints:
 
-    python -m eval.perplexity runs/tiny_2k --lengths=2048,4096 --plot --position.distance.method=dca \
+    probe-lab perplexity runs/tiny_2k --lengths=2048,4096 --plot --position.distance.method=dca \
         --position.distance.train_len=2048
 
 Prints a table. Adds a line for each length to perplexity.jsonl once it is known. A second call continues from there.

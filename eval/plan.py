@@ -1,11 +1,11 @@
 """Plan a pretraining run: how often each distance will be seen, and how far the model can be expected to reach.
 
-    python -m eval.plan [RUN ...] [--corpus=SHARDS] [--window=2048,4096] [--tokens=1e12] [--target=2048]
+    probe-lab plan [RUN ...] [--corpus=SHARDS] [--window=2048,4096] [--tokens=1e12] [--target=2048]
         [-o FOLDER]
 
-    python -m eval.plan --window=4096 --tokens=1e12
-    python -m eval.plan --corpus=shards/mine --window=2048,4096,8192 --tokens=3e11 --target=2048
-    python -m eval.plan runs/mini-* --corpus=shards/synthetic-0a1b2c3d --window=128,192,256 --tokens=5e6
+    probe-lab plan --window=4096 --tokens=1e12
+    probe-lab plan --corpus=shards/mine --window=2048,4096,8192 --tokens=3e11 --target=2048
+    probe-lab plan runs/mini-* --corpus=shards/synthetic-0a1b2c3d --window=128,192,256 --tokens=5e6
 
 The law is one position frequency F at which models reach that far (eval/engine/law.py). It is fitted to the last probe
 of the runs named, or without any to the two models of arXiv:2410.18745. Of runs that counted it, a second law takes the
@@ -206,7 +206,7 @@ def shares_of(arms: Sequence[Arm], options: PlanOptions) -> Iterator[Row]:
 
 
 FORM = Form(options=PlanOptions, lacks=OF_RUNS, each=False, takes=is_run, missing="")
-main = partial(run, "eval.plan", __doc__, FORM, report)
+main = partial(run, "plan", __doc__, FORM, report)
 
 
 if __name__ == "__main__":

@@ -1,24 +1,24 @@
 """Show the relative positions of a text under a method, and how often training has seen them.
 
-    python -m eval.positions METHOD --length=TOKENS [--parameter=value ...] [--plot] [-o FOLDER]
-    python -m eval.positions SKIP --n_tokens=TOKENS --target_len=TOKENS [--option=value ...] [-o FOLDER]
+    probe-lab positions METHOD --length=TOKENS [--parameter=value ...] [--plot] [-o FOLDER]
+    probe-lab positions SKIP --n_tokens=TOKENS --target_len=TOKENS [--option=value ...] [-o FOLDER]
 
 Of a distance method it prints the matrix of relative positions, rows queries and columns keys, and what is in it:
 
-    python -m eval.positions string --shift 3 --window 0 --length 9
-    python -m eval.positions dca --train_len=10 --chunk=6 --length=12
-    python -m eval.positions string --shift=43008 --length=131072
+    probe-lab positions string --shift 3 --window 0 --length 9
+    probe-lab positions dca --train_len=10 --chunk=6 --length=12
+    probe-lab positions string --shift=43008 --length=131072
 
 --plot also draws it, beside the same matrix coloured by how often training has trained each cell's position. Training
 is documents of SlimPajama's lengths, cut every --length tokens:
 
-    python -m eval.positions string --shift=683 --length=2048 --plot
+    probe-lab positions string --shift=683 --length=2048 --plot
 
 A skip method gives a short sample ids inside a long target window. The command prints how far apart tokens are, how
 long ids go on without a gap, and f at quarters of the window (eval/engine/skip_ids.py):
 
-    python -m eval.positions pose --n_tokens 2048 --target_len 8192
-    python -m eval.positions longrecipe --n_tokens=24000 --target_len=80000 --sentence_tokens=86
+    probe-lab positions pose --n_tokens 2048 --target_len 8192
+    probe-lab positions longrecipe --n_tokens=24000 --target_len=80000 --sentence_tokens=86
 
 Parameters may follow METHOD after a colon: string:shift=3,window=0. The picture lies in results/, or in FOLDER of -o.
 """
@@ -229,7 +229,7 @@ def settings() -> list[str]:
     return lines
 
 
-main = partial(run, "eval.positions", __doc__, FORM, show, settings=settings, stopped=NOTHING_WRITTEN)
+main = partial(run, "positions", __doc__, FORM, show, settings=settings, stopped=NOTHING_WRITTEN)
 
 
 if __name__ == "__main__":

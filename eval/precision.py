@@ -1,6 +1,6 @@
 """Measure the effect of bfloat16 on RoPE: how much attention changes when all positions are shifted equally.
 
-    python -m eval.precision MODEL [--option=value ...] [--plot] [-o FOLDER]
+    probe-lab precision MODEL [--option=value ...] [--plot] [-o FOLDER]
 
 MODEL is a run folder, a checkpoint in it, or any causal model of transformers, a folder or hf:OWNER/NAME@REVISION
 (docs/models.md). In exact arithmetic a shift changes nothing. D adds up the differences of the attention weights,
@@ -8,9 +8,9 @@ D_logit those of the logits of the first token (arXiv:2411.13476, Eq. 4, 5 and F
 and with rotated queries and keys rounded to bfloat16, as flash attention takes them. The weights are the model's own,
 and random ones of the same config:
 
-    python -m eval.precision runs/cpu_demo
-    python -m eval.precision runs/cpu_demo --shifts=0,2,100 --lengths=64,128,256,512 --plot -o precision
-    python -m eval.precision models/Llama-2-7B --text=essays.txt --length=4096 --lengths=64,1024,8192 --whole_model=true
+    probe-lab precision runs/cpu_demo
+    probe-lab precision runs/cpu_demo --shifts=0,2,100 --lengths=64,128,256,512 --plot -o precision
+    probe-lab precision models/Llama-2-7B --text=essays.txt --length=4096 --lengths=64,1024,8192 --whole_model=true
 
 Prints two tables. The file that the last line names has a line for each number, and one for each profile by token.
 

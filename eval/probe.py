@@ -1,13 +1,13 @@
 """Probe a trained model's effective context length with four needles: by length, by depth, or by method.
 
-    python -m eval.probe MODEL [--option=value ...] [--by=depth] [--distance=METHOD,...] [--plot] [-o FOLDER]
+    probe-lab probe MODEL [--option=value ...] [--by=depth] [--distance=METHOD,...] [--plot] [-o FOLDER]
 
 MODEL is a run folder, a checkpoint in it, or any causal model of transformers, a folder or hf:OWNER/NAME@REVISION
 (docs/models.md). Options left out are those of the run's own `probe` section. A model that is no run's, nor exported
 from one, has the section's defaults, steps of an eighth of its window, and needs a haystack:
 
-    python -m eval.probe runs/cpu_demo --tests=500 --sequential --error=0.01
-    python -m eval.probe models/Llama-3.1-8B --haystack=PaulGrahamEssays.json --protocol=released_llama31 --step=8192
+    probe-lab probe runs/cpu_demo --tests=500 --sequential --error=0.01
+    probe-lab probe models/Llama-3.1-8B --haystack=PaulGrahamEssays.json --protocol=released_llama31 --step=8192
 
 --sequential stops a length as soon as the verdict that all tests would give is known up to --error. --protocol=released
 and released_llama31 run the tests of the released script of arXiv:2410.18745, prompt for prompt.
@@ -15,14 +15,14 @@ and released_llama31 run the tests of the released script of arXiv:2410.18745, p
 --by=depth counts each number at its own depth and length (Figure 4 of the paper). It says in which third of the text
 failures lie (Table 4; eval/engine/depths.py has the definitions):
 
-    python -m eval.probe runs/tiny_2k --by=depth --lengths=512,1024,1536,2048 --depths=20 --tests=500 --plot
+    probe-lab probe runs/tiny_2k --by=depth --lengths=512,1024,1536,2048 --depths=20 --tests=500 --plot
 
 Several methods in --distance are compared on the same tests, at the training length unless --lengths names others
 (Table 1). Their settings are those of eval/engine/methods.py, or parameters after a colon. McNemar's exact test judges
 the difference to rope, corrected for the number of methods (Holm); an asterisk marks significance at 0.05:
 
-    python -m eval.probe runs/tiny_2k --distance=rope,ntk,yarn,rerope,self_extend,dca,string --plot
-    python -m eval.probe runs/tiny_2k --distance=rope,string,string:released_scaling=true,string:shift=1024,window=64
+    probe-lab probe runs/tiny_2k --distance=rope,ntk,yarn,rerope,self_extend,dca,string --plot
+    probe-lab probe runs/tiny_2k --distance=rope,string,string:released_scaling=true,string:shift=1024,window=64
 
 Every finished test is kept in tests-TOKENS-KEY.jsonl, in FOLDER or eval/ of the run (results/probe-NAME for another
 model). After Ctrl-C (exit status 75) or a crash the same command continues, and one for more tests or lengths reuses

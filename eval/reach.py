@@ -1,9 +1,9 @@
 """Explain reach by position frequency, demand, tokens, window and rotary base in one regression with limits.
 
-    python -m eval.reach RUN [RUN ...] [--option=value ...] [-o FOLDER]
+    probe-lab reach RUN [RUN ...] [--option=value ...] [-o FOLDER]
 
-    python -m eval.reach runs/mini-*
-    python -m eval.reach runs/mini-* --last --at=96 -o results
+    probe-lab reach runs/mini-*
+    probe-lab reach runs/mini-* --last --at=96 -o results
 
 Every probe of every run is a point, or with --last each run's last one. The log of reach is a linear function of six
 logs. They are those of f at one distance, the demand from there on, tokens, window, rotary base, and the question's
@@ -56,7 +56,7 @@ class ReachOptions(Section):
     """Options of this command."""
 
     of: Literal["reach", "natural_reach"] = "reach"
-    """What is explained: how far numbers are found, or natural reach (eval.recall)."""
+    """What is explained: how far numbers are found, or natural reach (probe-lab recall)."""
     at: Positive | None = None
     """Distance in tokens at which f is read; left out, half of the smallest window."""
     last: bool = False
@@ -175,7 +175,7 @@ def at_the_reach(points: pd.DataFrame) -> pd.DataFrame:
 
 MISSING = "RUN: must come first, the folders of one or more runs; for instance runs/cpu_demo"
 FORM = Form(options=ReachOptions, lacks=OF_RUNS, each=False, takes=is_run, missing=MISSING)
-main = partial(run, "eval.reach", __doc__, FORM, analyse)
+main = partial(run, "reach", __doc__, FORM, analyse)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Measure what a model gains from evidence by its distance, on held-out text, and its natural reach.
 
-    python -m eval.recall MODEL [--option=value ...] [--distance=METHOD] [--plot] [-o FOLDER]
+    probe-lab recall MODEL [--option=value ...] [--distance=METHOD] [--plot] [-o FOLDER]
 
 MODEL is a run folder, a checkpoint in it, or any causal model of transformers, a folder or hf:OWNER/NAME@REVISION
 (docs/models.md). The evidence of a target is, for instance, an earlier copy of a block of tokens that contains it
@@ -9,10 +9,10 @@ their evidence. The difference is the gain from evidence at that distance. Natur
 of its plateau (lab/probe/recall.py). No number is hidden, so that models that find none are told apart too. Targets
 without evidence have a line of their own, with their nats.
 
-    python -m eval.recall runs/cpu_stdlib --plot
-    python -m eval.recall runs/cpu_demo --distance=string:shift=64,window=32
-    python -m eval.recall runs/cpu_demo --bins=16,48,96,144 --targets=1000
-    python -m eval.recall models/Llama-3.1-8B --text=books/ --evidence=repeat:tokens=4 --plot
+    probe-lab recall runs/cpu_stdlib --plot
+    probe-lab recall runs/cpu_demo --distance=string:shift=64,window=32
+    probe-lab recall runs/cpu_demo --bins=16,48,96,144 --targets=1000
+    probe-lab recall models/Llama-3.1-8B --text=books/ --evidence=repeat:tokens=4 --plot
 
 Limits are at 95%, from 1,000 resamples of whole documents. A bin with fewer than 8 targets, or with those of one
 document alone, is left out. So a text needs two documents, as files of a folder or lines of a .jsonl file.

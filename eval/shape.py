@@ -1,13 +1,13 @@
 """Plan the shape of a run's position frequency: how close it comes to the target, by which draws, at which cost.
 
-    python -m eval.shape CONFIG [--section.key=value ...] [--plot] [-o FOLDER]
+    probe-lab shape CONFIG [--section.key=value ...] [--plot] [-o FOLDER]
 
 CONFIG is that of a run with a shape section, or with weights by context, which aim the supervised f. Nothing is
 trained. An embedded corpus is made where it is missing, any other must have been prepared.
 
-    python -m eval.shape configs/shape_demo.yaml
-    python -m eval.shape configs/shape_demo.yaml --weights.target.exponent=0.3 --plot
-    python -m eval.shape configs/extend_shape_skip.yaml
+    probe-lab shape configs/shape_demo.yaml
+    probe-lab shape configs/shape_demo.yaml --weights.target.exponent=0.3 --plot
+    probe-lab shape configs/extend_shape_skip.yaml
 
 A target that the corpus cannot reach by these means is refused.
 Exit status: 0 done; 2 a mistake in the input, or a target out of reach, one line each on stderr.
@@ -94,7 +94,7 @@ def panels(shares: pd.DataFrame, plan: Plan) -> Iterator[Any]:
 
 
 MISSING = "CONFIG: must be the first argument, a YAML file; for instance configs/shape_demo.yaml"
-main = partial(run, "eval.shape", __doc__, Form(lacks=("--distance", "--frequency"), missing=MISSING), report)
+main = partial(run, "shape", __doc__, Form(lacks=("--distance", "--frequency"), missing=MISSING), report)
 
 
 if __name__ == "__main__":

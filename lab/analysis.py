@@ -68,13 +68,19 @@ class Run:
 
     path: Path
 
-    def f(self, consumed_tokens: int | None = None) -> IntArray:
+    def f(self, consumed_tokens: int | None = None, kind: str | None = None) -> IntArray:
         """Return the position frequency, at the end or at the probe after so many consumed tokens.
 
+        It is that of the layers of a kind (`model.layers`), left out, of those which encode most relative positions.
+
         Shapes: f[i] of relative position i, int64 (window,).
-        Raises: CheckpointError for a run that has counted nothing there.
+        Raises: CheckpointError for a run that has counted nothing there, or has no layers of the kind.
         """
-        return self.counts(consumed_tokens).f
+        counts = self.counts(consumed_tokens)
+        if kind is not None and kind not in counts.kinds:
+            rule = f"must be one of {', '.join(counts.kinds)}" if counts.kinds else "all layers are full"
+            raise CheckpointError(f"kind={kind}: {self.path} has no such layers, {rule}; use another or leave it out")
+        return counts.f if kind is None else counts.kinds[kind]
 
     def counts(self, consumed_tokens: int | None = None) -> SavedCounts:
         """Read what was counted up to the end, or up to the probe after so many consumed tokens.
@@ -102,8 +108,9 @@ class Run:
         return as_table(RunFolder(self.path).records("metrics.jsonl"))
 
     def probes(self) -> pd.DataFrame:
-        """Return one row per probe of training, with the columns of PROBES."""
-        return as_table(with_demand(self.path), PROBES)
+        """Return one row per probe of training: the columns of PROBES, and the figures of a measure of one's own."""
+        probes = [*with_demand(self.path)]
+        return as_table(probes, [*PROBES, *own_figures(probes)])
 
     def lengths(self) -> pd.DataFrame:
         """Return one row per probe of training and length, with the columns of LENGTHS."""
@@ -164,6 +171,11 @@ def contexts_of(probe: Record) -> Iterator[Record]:
         yield {"consumed_tokens": probe["consumed_tokens"], "context": int(context), "loss": loss}
 
 
+def own_figures(probes: Iterable[Mapping[str, Any]]) -> list[str]:
+    """List the columns of a measure of one's own, METHOD.FIGURE."""
+    return list(dict.fromkeys(name for probe in probes for name in probe if "." in name))
+
+
 def shown_reach(row: Mapping[str, Any], value: str, first: str, last: str) -> str:
     """Write a reach, a censored one as a bound.
 
@@ -212,8 +224,9 @@ def open_run(path: PathLike) -> Run:
 def frame(runs: PathLike | Iterable[PathLike], last: bool = False) -> pd.DataFrame:
     """Return a row per run and probe: `run`, `seed`, the settings in which the runs differ, and the columns of PROBES.
 
-    `runs` are run folders, or patterns such as runs/*, of which other folders are left out. With `last` a run has one
-    row, of its last probe. A mean over seeds leaves out those without reach: see that `censored` is missing in all.
+    Figures of a measure of one's own follow. `runs` are run folders, or patterns such as runs/*, of which other folders
+    are left out. With `last` a run has one row, of its last probe. A mean over seeds leaves out those without reach:
+    see that `censored` is missing in all.
 
     Raises: CheckpointError where there is no run.
     Example:
@@ -227,13 +240,14 @@ def frame(runs: PathLike | Iterable[PathLike], last: bool = False) -> pd.DataFra
         raise CheckpointError(f"{named}: no run folder there; name folders with a config.yaml, as runs/*")
     settings = {path: read_settings(Path(path)) for path in found}
     apart = [name for name in differing(settings) if any(name in values for values in settings.values())]
-    rows = []
+    rows, own = [], list[str]()
     for path in found:
         about = {"run": Path(path).resolve().name, "seed": settings[path].get("run.seed")}
         about |= {name: settings[path].get(name) for name in apart}
         probes = [*with_demand(Path(path))]
+        own += own_figures(probes)
         rows += [{**record, **about} for record in (probes[-1:] if last else probes)]
-    return as_table(rows, ["run", "seed", *apart, *PROBES])
+    return as_table(rows, ["run", "seed", *apart, *PROBES, *dict.fromkeys(own)])
 
 
 def as_table(records: Iterable[Mapping[str, Any]], columns: Iterable[str] | None = None) -> pd.DataFrame:

@@ -1,6 +1,6 @@
 """The lab's commands under one name.
 
-probe-lab COMMAND [WORDS ...]        the same as python -m MODULE [WORDS ...]
+probe-lab COMMAND [WORDS ...]        the same as python -m lab.COMMAND, or python -m eval.COMMAND
 
 probe-lab fit configs/cpu_demo.yaml --resume
 probe-lab probe runs/cpu_demo --tests=500 --plot
@@ -26,7 +26,7 @@ from lab.schema import TAGS
 ROOT = Path(__file__).resolve().parents[1]
 MAIN = '\nif __name__ == "__main__":\n'
 SETTING = re.compile(r"^ +--([\w.]+)(?:=(.*))?\n +(.*) \[([^\n]*)\]$", re.M)  # an example has no values
-USAGE = re.compile(r"^    (python -m .*)$", re.M)
+USAGE = re.compile(r"^    (probe-lab .*)$", re.M)
 PAGE = """# Settings
 
 Every setting of a run and every option of a command, written from the code by `probe-lab docs > docs/settings.md`.
@@ -56,7 +56,7 @@ def commands() -> dict[str, tuple[str, str]]:
 
 def listing() -> str:
     """List the commands."""
-    lines = [f"  {name:<12}{module:<18}{purpose}" for name, (module, purpose) in commands().items()]
+    lines = [f"  {name:<12}{purpose}" for name, (_, purpose) in commands().items()]
     return "\n".join([str(__doc__), *lines])
 
 

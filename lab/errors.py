@@ -66,7 +66,7 @@ def brief(value: object) -> str:
         >>> brief([1, 2]), brief("abc"), brief("a\nb"), brief("x" * 5000)
         ('[1, 2]', 'abc', '"a\\nb"', 'xxxxxxxxxxxxxxxxxxxxxxxx...xxxxxxxxxxxxxxxxxxxxxxxx (5,000 characters)')
     """
-    is_plain = not isinstance(value, dict | list) and str(value).isprintable()
+    is_plain = not isinstance(value, dict | list | tuple) and str(value).isprintable()
     text = str(value) if is_plain else json.dumps(value, default=str)
     return text if len(text) <= LONGEST_SHOWN else f"{text[:24]}...{text[-24:]} ({len(text):,} characters)"
 

@@ -37,7 +37,7 @@ RECOMPUTED = 4 / 3  # forward once more: 8 instead of 6 operations per weight an
 NAMES = {
     "parameters": "parameters (float32)",
     "gradients": "gradients (float32)",
-    "optimizer": "optimizer (AdamW, float32)",
+    "optimizer": "optimizer (float32)",
     "gathered": "gathered weights and gradients",
     "activations": "activations (unmeasured)",
 }
@@ -57,7 +57,7 @@ def estimate(experiment: Experiment, memory_gib: str | None = None) -> str:
     train = experiment.train
     on_gpu = train.accelerator != "cpu"
     bf16 = train.computes_in_bf16(on_gpu)
-    strategy = train.resolved_strategy(on_gpu)
+    strategy = train.resolved_strategy(on_gpu, experiment.optim.shards)
     memory = memory_of(experiment)
     assumed = GIB + GIB * (train.world_size > 1)
     refuse_too_large(memory, assumed, limit)
@@ -89,7 +89,7 @@ def memory_of(experiment: Experiment) -> Memory:
     train = experiment.train
     on_gpu = train.accelerator != "cpu"
     bf16 = train.computes_in_bf16(on_gpu)
-    strategy = train.resolved_strategy(on_gpu)
+    strategy = train.resolved_strategy(on_gpu, experiment.optim.shards)
     packs = min(train.accumulation, 2)  # further ones change nothing
     sharding = None
     if strategy == "fsdp":
@@ -99,9 +99,8 @@ def memory_of(experiment: Experiment) -> Memory:
     keeps = strategy == "ddp" or packs > 1  # DDP's buckets are the gradients and always there
     with fake_ranks(train.world_size):
         inputs = {**inputs_of(experiment), "context": ContextGroup.of(train.context_parallel)}
-        return track(
-            lambda: stand_in(build(None)), inputs, sharding=sharding, bf16=bf16, keeps_gradients=keeps, packs=packs
-        )
+        options: dict[str, Any] = {"keeps_gradients": keeps, "packs": packs, "optim": experiment.optim}
+        return track(lambda: stand_in(build(None)), inputs, sharding=sharding, bf16=bf16, **options)
 
 
 def inputs_of(experiment: Experiment) -> dict[str, Any]:
@@ -167,7 +166,7 @@ def work_of(experiment: Experiment, *, bf16: bool) -> dict[str, str]:
         "steps": f"{train.steps:,} of {train.batch_tokens:,} tokens, {train.steps * train.batch_tokens:,} in all",
         "micro-batches": f"{train.accumulation} of {train.micro_batch_tokens:,} tokens on each process",
         "hours": hours,
-        "checkpoint": f"{checkpoint / GB:,.2f} GB (weights and AdamW's moments)",
+        "checkpoint": f"{checkpoint / GB:,.2f} GB (weights and moments)",
         "checkpoints kept": f"{kept * checkpoint / GB:,.2f} GB ({kept}; one more while it is written)",
         "shards": f"{shards / GB:,.2f} GB (SlimPajama by its name, any other by train.tokens)",
         "counts.npz": f"{counts_bytes(experiment):,} bytes",
@@ -185,7 +184,9 @@ def hours_of(experiment: Experiment, gpu: str) -> float:
 def checkpoint_bytes(experiment: Experiment) -> int:
     """Count the bytes of a checkpoint: the parameters' states, a row for each stream of packs, and counts.npz."""
     streams = experiment.train.n_packs * (1 + experiment.data.look_ahead) * INT64
-    return experiment.model.n_parameters() * STATE_BYTES + streams + counts_bytes(experiment)
+    model = experiment.model
+    one_moment = (model.n_matrix_parameters - model.vocab_size * model.d_model) * (not experiment.optim.shards)
+    return model.n_parameters() * STATE_BYTES - one_moment * 4 + streams + counts_bytes(experiment)
 
 
 def counts_bytes(experiment: Experiment) -> int:

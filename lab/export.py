@@ -1,14 +1,14 @@
 r"""Export a run as a Hugging Face folder, which transformers and lm-evaluation-harness take as it is.
 
-    python -m lab.export RUN -o FOLDER [--weights_only] [--setting=value ...]
+    probe-lab export RUN -o FOLDER [--weights_only] [--setting=value ...]
 
 RUN is a run folder (its newest checkpoint is taken) or a checkpoint in it. Settings are those of the run's config, such
 as another position method:
 
-    python -m lab.export runs/cpu_demo -o exported
-    python -m lab.export runs/cpu_demo --position.frequency.method=yarn --position.frequency.factor=4 \
+    probe-lab export runs/cpu_demo -o exported
+    probe-lab export runs/cpu_demo --position.frequency.method=yarn --position.frequency.factor=4 \
         --position.frequency.train_len=192 -o exported_yarn
-    python -m lab.export runs/cpu_demo_string --weights_only -o exported_weights
+    probe-lab export runs/cpu_demo_string --weights_only -o exported_weights
     lm_eval --model hf --model_args pretrained=exported --tasks lambada_openai
 
 FOLDER holds model.safetensors in float32, the tokenizer with its special tokens and the chat template of conversations,

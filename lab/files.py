@@ -34,7 +34,7 @@ SHOWN = 12  # hexadecimal digits of a hash in messages
 LOCK_NAME = ".lock"
 POLL_S = 0.1
 GRACE_S = 0.5  # another process may hold a lock for a moment, to see whether it is held
-AGAIN = "run the same command again, lab.fit with --resume"
+AGAIN = "run the same command again, probe-lab fit with --resume"
 
 
 class FileEntry(TypedDict):

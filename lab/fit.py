@@ -1,17 +1,17 @@
 """Train a model, count its positions, probe its effective length.
 
-    python -m lab.fit CONFIG [--section.key=value ...] [--resume | --restart] [--print_config] [--dry_run | --profile]
+    probe-lab fit CONFIG [--section.key=value ...] [--resume | --restart] [--print_config] [--dry_run | --profile]
 
 CONFIG is a YAML file, or the name of one of configs/, as cpu_demo. Every setting can be changed on the command line:
 
-    python -m lab.fit configs/cpu_demo.yaml
-    python -m lab.fit configs/cpu_demo.yaml --run.name=wide --model.d_model=256 --optim.lr=2e-3
-    python -m lab.fit configs/cpu_demo.yaml --resume           continue after Ctrl-C, or start if there is nothing yet
-    python -m lab.fit configs/cpu_demo.yaml --restart          begin anew; the old run folder becomes NAME.before-1
-    python -m lab.fit configs/tiny_2k.yaml --print_config      print every setting, parameters, FLOPs and steps
-    python -m lab.fit configs/tiny_2k.yaml --dry_run --memory_gib=80       memory of each GPU, hours and bytes on disk
+    probe-lab fit configs/cpu_demo.yaml
+    probe-lab fit configs/cpu_demo.yaml --run.name=wide --model.d_model=256 --optim.lr=2e-3
+    probe-lab fit configs/cpu_demo.yaml --resume               continue after Ctrl-C, or start if there is nothing yet
+    probe-lab fit configs/cpu_demo.yaml --restart              begin anew; the old run folder becomes NAME.before-1
+    probe-lab fit configs/tiny_2k.yaml --print_config          print every setting, parameters, FLOPs and steps
+    probe-lab fit configs/tiny_2k.yaml --dry_run --memory_gib=80           memory of each GPU, hours and bytes on disk
 
-    python -m lab.fit configs/cpu_demo.yaml --profile -o FOLDER            where the time of a few steps goes
+    probe-lab fit configs/cpu_demo.yaml --profile -o FOLDER                where the time of a few steps goes
 
 --dry_run trains nothing and needs no GPU, shards or weights. --memory_gib refuses a run that GPUs of so many GiB cannot
 hold. --profile trains six steps apart from the run, and
@@ -64,7 +64,7 @@ def parse(words: Words) -> Experiment:
 def resume_command(arguments: Sequence[str]) -> str:
     """Write the command that continues this run."""
     words = [word for word in arguments if word not in ("--resume", "--restart")] + ["--resume"]
-    return shlex.join(["python", "-m", "lab.fit", *words])
+    return shlex.join(["probe-lab", "fit", *words])
 
 
 def read_arguments(arguments: Sequence[str], work: Work = lambda experiment, options: 0) -> int:

@@ -54,7 +54,7 @@ def find_launch(environment: Mapping[str, str], devices: int, nodes: int) -> Lau
     """
     launch = read_launch(environment)
     if environment.get("TORCHELASTIC_RESTART_COUNT", "0") != "0":
-        raise ConfigError("--max-restarts: lab.fit continues with --resume only; leave --max-restarts out")
+        raise ConfigError("--max-restarts: probe-lab fit continues with --resume only; leave --max-restarts out")
     if (launch.world_size, launch.local_world_size) != (devices * nodes, devices):
         raise ConfigError(
             f"train.devices*train.nodes={devices}*{nodes}: torchrun started {launch.world_size} processes, "

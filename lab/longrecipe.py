@@ -1,22 +1,22 @@
 """Extend a model by LongRecipe: all stages from one config, one after the other.
 
-    python -m lab.longrecipe CONFIG [--stage.section.key=value ...] [--launcher "COMMAND"] [--dry_run]
+    probe-lab longrecipe CONFIG [--stage.section.key=value ...] [--launcher "COMMAND"] [--dry_run]
 
 CONFIG is a YAML file of configs/recipes/. The first stage trains the base briefly on full windows of the target length.
-eval.impact then finds the impactful tokens. The extension trains on selected sentences with ids up to the target
+probe-lab impact then finds the impactful tokens. The extension trains on selected sentences with ids up to the target
 length. A replay of pretraining data follows, and the merge of base and replayed model. lab/recipes.py lists the stages'
 inputs, and those of the baselines that `methods` names:
 
-    python -m lab.longrecipe configs/recipes/longrecipe_demo.yaml
-    python -m lab.longrecipe configs/recipes/longrecipe_demo.yaml --folder=runs/other --extend.optim.lr=5e-4
-    python -m lab.longrecipe configs/recipes/longrecipe_demo.yaml --methods='[pose, random]'
-    python -m lab.longrecipe configs/recipes/longrecipe_80k.yaml --launcher "torchrun --nproc_per_node 8"
+    probe-lab longrecipe configs/recipes/longrecipe_demo.yaml
+    probe-lab longrecipe configs/recipes/longrecipe_demo.yaml --folder=runs/other --extend.optim.lr=5e-4
+    probe-lab longrecipe configs/recipes/longrecipe_demo.yaml --methods='[pose, random]'
+    probe-lab longrecipe configs/recipes/longrecipe_80k.yaml --launcher "torchrun --nproc_per_node 8"
 
---launcher is the command that starts lab.fit in the training stages; left out, this Python. Every stage's settings are
-checked before the first one runs. They are written to FOLDER as tune.yaml, analyse.yaml, extend.yaml, replay.yaml and
-merge.yaml (pose.yaml, pose_replay.yaml and pose_merge.yaml for PoSE).
+--launcher is the command that runs "-m lab.fit" in the training stages; left out, this Python. Every stage's settings
+are checked before the first one runs. They are written to FOLDER as tune.yaml, analyse.yaml, extend.yaml, replay.yaml
+and merge.yaml (pose.yaml, pose_replay.yaml and pose_merge.yaml for PoSE).
 
---dry_run prints the resources that each training stage needs, and runs none; --memory_gib goes with it as in lab.fit.
+--dry_run prints the resources that each training stage needs, and runs none; --memory_gib goes with it as in fit.
 
 The same command continues after Ctrl-C, a kill, or a time limit, and skips finished stages. To run a training stage
 again, delete its folder and those of the training stages after it.
@@ -67,7 +67,7 @@ def write_settings(resolved: Resolved, left: Sequence[Stage]) -> None:
             write_atomic(folder / f"{stage.name}.yaml", text.encode("utf-8"))
     faults = [
         f"{name}.data.corpus.name={experiment.data.corpus.name}: not prepared in {shard_folder(experiment.data)}; "
-        f"run python -m lab.prepare {folder / f'{name}.yaml'} first"
+        f"run probe-lab prepare {folder / f'{name}.yaml'} first"
         for name, experiment in resolved.experiments.items()
         if not (experiment.data.embedded or is_prepared(experiment.data))
     ]
@@ -130,7 +130,7 @@ def dry_run(words: Words, estimate: Callable[[Experiment, str | None], str]) -> 
 
 def main(arguments: Sequence[str], work: Callable[[Words], str | int] = carry_out) -> int:
     """Run the command line and return the exit status."""
-    heading = "Settings (default; meaning), those of the training stages as in lab.fit --help=all:"
+    heading = "Settings (default; meaning), those of the training stages as in fit --help=all:"
     lines = lambda: [heading, "", *settings_lines(Recipe)]  # noqa: E731
     return run(__doc__, arguments, work, syntax=SYNTAX, settings=lines, stopped=CONTINUES)
 

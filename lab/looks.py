@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from lab.errors import MissingPackage
@@ -15,6 +15,7 @@ GREY = "#888888"
 PALETTE = (BLUE, "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#222222", "#aa4499")
 SHAPES = ("circle", "triangle-right", "square", "triangle-up", "diamond", "cross", "triangle-down")
 MEAN, RUN, BEYOND, BELOW = "mean, 95% limits", "one run", "one run, at least", "one run, less"
+CENSORED = {"below": BELOW, "end": BEYOND}  # by what lab.train.arms.censored returns
 OUTCOMES = {  # of a reach that a point shows, with its mark where reach is on the x axis, and on the y axis
     MEAN: ("diamond", "diamond"),
     RUN: ("circle", "circle"),
@@ -35,6 +36,19 @@ class Rule(NamedTuple):
     axis: Literal["x", "y"]
     value: float
     text: str = ""
+
+
+def range_of(values: Iterable[float], outcomes: Iterable[str]) -> str:
+    """Write the least and the most of values that have no mean; a censored one, at its bound, with < or +.
+
+    Example:
+        >>> range_of([179.0, 48.0, 120.4], [BEYOND, BELOW, RUN]), range_of([179.0, 179.0], [BEYOND, BEYOND])
+        ('<48 to 179+', '179+')
+    """
+    marks = {BELOW: "<{:,.0f}", BEYOND: "{:,.0f}+"}
+    rising = sorted(zip(values, outcomes, strict=True), key=lambda each: (each[0], each[1] != BELOW))
+    texts = [marks.get(outcome, "{:,.0f}").format(value) for value, outcome in rising]
+    return " to ".join(dict.fromkeys([texts[0], texts[-1]]))
 
 
 def altair() -> Any:

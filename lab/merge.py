@@ -1,7 +1,7 @@
 """Merge trained models: every weight of the merged one is the weighted sum of theirs.
 
-    python -m lab.merge MODEL MODEL [MODEL ...] [--weights=W,W,...] [--positions=MODEL] [--train_len=TOKENS] -o FOLDER
-    python -m lab.merge RUN --last=N [--weights=W,W,...] [--train_len=TOKENS] -o FOLDER
+    probe-lab merge MODEL MODEL [MODEL ...] [--weights=W,W,...] [--positions=MODEL] [--train_len=TOKENS] -o FOLDER
+    probe-lab merge RUN --last=N [--weights=W,W,...] [--train_len=TOKENS] -o FOLDER
 
     W_merged = w_1 W_1 + w_2 W_2 + ...,    w_1 + w_2 + ... = 1    (arXiv:2409.00509, Eq. 7)
 
@@ -9,13 +9,13 @@ A MODEL is a run folder (its newest checkpoint is taken), a checkpoint in it, or
 one shape. FOLDER becomes a Hugging Face folder in float32; sums are taken in float64. Left out, the weights are equal
 shares, which for two models are LongRecipe's 0.5 and 0.5:
 
-    python -m lab.merge models/Llama-3-8B runs/replayed --positions=runs/replayed -o merged
-    python -m lab.merge runs/seed0 runs/seed1 runs/seed2 -o average
-    python -m lab.merge runs/anchor_64k --last=5 -o average
-    python -m lab.merge models/Llama-3-8B runs/replayed --weights=0.3,0.7 --positions=runs/replayed -o merged
+    probe-lab merge models/Llama-3-8B runs/replayed --positions=runs/replayed -o merged
+    probe-lab merge runs/seed0 runs/seed1 runs/seed2 -o average
+    probe-lab merge runs/anchor_64k --last=5 -o average
+    probe-lab merge models/Llama-3-8B runs/replayed --weights=0.3,0.7 --positions=runs/replayed -o merged
 
 --last merges the newest checkpoints of one run folder, newest first, such as those of train.final_checkpoints. (Where
-AnchorAttention averages over its last five, it averages their scores, as eval.ruler --last does.)
+AnchorAttention averages over its last five, it averages their scores, as probe-lab ruler --last does.)
 
 If the models' position methods differ, --positions names the model whose methods and training window are kept. Its
 distance method must be plain, the only one that a Hugging Face folder supports. --train_len replaces the models' own

@@ -1,12 +1,12 @@
-"""Tokenize a config's corpus to shards, ready for lab.fit.
+"""Tokenize a config's corpus to shards, ready for training.
 
-    python -m lab.prepare CONFIG [--section.key=value ...] [--workers N] [--task I/N] [--verify]
+    probe-lab prepare CONFIG [--section.key=value ...] [--workers N] [--task I/N] [--verify]
 
-    python -m lab.prepare configs/tiny_2k.yaml --workers 32         all tasks, 32 processes
-    python -m lab.prepare configs/tiny_2k.yaml --task 3/64          every 64th task from the 3rd on
-    python -m lab.prepare configs/tiny_2k.yaml --verify             hash all shards against their manifests
+    probe-lab prepare configs/tiny_2k.yaml --workers 32             all tasks, 32 processes
+    probe-lab prepare configs/tiny_2k.yaml --task 3/64              every 64th task from the 3rd on
+    probe-lab prepare configs/tiny_2k.yaml --verify                 hash all shards against their manifests
 
-    sbatch --array=0-63 --wrap='python -m lab.prepare CONFIG --task=$SLURM_ARRAY_TASK_ID/64'     every job of it
+    sbatch --array=0-63 --wrap='probe-lab prepare CONFIG --task=$SLURM_ARRAY_TASK_ID/64'         every job of it
 
 Finished tasks are skipped, so that the same command continues after an interruption. With data.upsample (long documents
 more often) the corpus is prepared first, once for all such settings, and further shards are derived from it. Documents

@@ -1,11 +1,11 @@
 """Check every byte of a run folder, a checkpoint or a folder of shards against the SHA-256 in its manifests.
 
-    python -m lab.verify PATH
+    probe-lab verify PATH
 
-    python -m lab.verify runs/tiny_2k                               config, records, counts, every checkpoint
-    python -m lab.verify runs/tiny_2k/checkpoints/tokens-000010485760
-    python -m lab.verify shards/slimpajama-0123456789               every shard, and the tokenizer
-    python -m lab.verify shards/slimpajama-0123456789/task-00003    one of them
+    probe-lab verify runs/tiny_2k                                   config, records, counts, every checkpoint
+    probe-lab verify runs/tiny_2k/checkpoints/tokens-000010485760
+    probe-lab verify shards/slimpajama-0123456789                   every shard, and the tokenizer
+    probe-lab verify shards/slimpajama-0123456789/task-00003        one of them
 
 Nothing is changed. Records of a run have no hashes: they are read, and their form is checked.
 

@@ -72,7 +72,7 @@ def test_help_is_short_and_lists_every_setting_where_asked(name, capsys):
     status, short = printed(name, ["--help"], capsys)
     assert status == 0
     assert name in LISTS or printed(name, [], capsys) == (2, short)
-    assert f"python -m {cli.commands()[name][0]} " in short
+    assert f"probe-lab {name} " in short
     assert len(short.splitlines()) <= SHORT
     names = [*options_of(name), *SOME.get(name, ())]
     status, everything = printed(name, ["--help=all"], capsys)

@@ -3,10 +3,12 @@
 import numpy as np
 import pytest
 
+import lab
 from lab.config import TrainConfig
 from lab.errors import ConfigError
 from tests.fits import SPEED, UNPROBED, cut_after, fit, load, records, train
 from tests.forked import python
+from tests.refusals import refused
 from tests.replay import assert_same_weights, pairs_of, replayed
 
 GIB = 2**30
@@ -16,6 +18,7 @@ STRING = ("--position.distance.method=string", "--position.distance.shift=32", "
 LLAMA3 = ("--position.frequency.method=llama3", "--position.frequency.factor=4", "--position.frequency.train_len=48")
 GROWING = ("--data.schedule.start=7", "--data.schedule.tokens=4096")
 POSE = ("--skip.method=pose", "--skip.target_len=240")
+KINDS = ("--model.layers.pattern=[window,part]",)
 RUNS = {
     "causal_chunks": (*JOINED, "--mask.method=causal", "--mask.chunks=3"),
     "running_chunks": (*JOINED, "--mask.method=document", "--mask.ids=running", "--mask.chunks=3"),
@@ -24,6 +27,7 @@ RUNS = {
     "blocks": (*JOINED, *GROWING),
     "document_blocks": (*JOINED, "--mask.method=document", "--mask.ids=running", *GROWING),
     "longrecipe": ("--skip.method=longrecipe", "--skip.target_len=240"),
+    "layers": (*KINDS, "--model.layers.window=20", "--model.layers.fraction=0.5"),
 }
 SHORT = (*UNPROBED, "--train.tokens=6144", "--train.checkpoint_every_tokens=2048", "--train.keep_checkpoints=9")
 MODE = "needs windows of several documents"
@@ -59,6 +63,21 @@ REFUSED = {
         [f"--{DISTANCE}.{word}" for word in ("method=dca", "train_len=200", "chunk=20", "window=4")],
         [f"{DISTANCE}.train_len=200: must be <= data.window=96"],
     ),
+    "window_beyond_the_window": (
+        [
+            *KINDS,
+            "--model.layers.window=96",
+            "--model.layers.fraction=0.5",
+            "--train.backend=xformers",
+            "--train.accelerator=gpu",
+            *POSE,
+        ],
+        [
+            "model.layers.window=96: must be < data.window=96, or no pair is hidden",
+            "train.backend=xformers: returns no log-sum-exp to merge bands by, as model.layers.window needs",
+            "model.layers.window=96: training with it needs ids that count up from 0 in every document",
+        ],
+    ),
     "varlen_on_a_cpu": (["--train.backend=varlen"], ["train.backend=varlen: runs on a CUDA device only"]),
 }
 
@@ -89,9 +108,15 @@ def test_a_run_counts_every_pair_that_attention_saw(place, name):
     counts = np.load(run / "counts.npz")
     np.testing.assert_array_equal(counts["f"], found)
     assert counts["tokens"] == sum(sum(pack.lengths) for packs in steps for pack in packs)
+    kinds = {"window": found * (np.arange(reach) < 20), "part": found} if name == "layers" else {}
+    assert lab.open_run(run).counts().kinds.keys() == kinds.keys()
+    for kind, expected in kinds.items():
+        np.testing.assert_array_equal(lab.open_run(run).f(kind=kind), expected)
+    with refused(f"kind=nope: {run} has no such layers, {{}}"):
+        lab.open_run(run).f(kind="nope")
 
 
-@pytest.mark.parametrize("name", ["anchor_chunks", "blocks"])
+@pytest.mark.parametrize("name", ["anchor_chunks", "blocks", "layers"])
 def test_a_run_resumes_bit_for_bit(place, name):
     whole = place / "runs" / name
     cut = cut_after(whole, place / "runs" / f"resumed_{name}")

@@ -1,22 +1,52 @@
 """Plugins: what a file adds, what is refused, and what a run keeps and who may execute it."""
 
+import json
 import pickle
 import re
 import subprocess
 import sys
+from functools import partial
 
+import numpy as np
 import pytest
+import torch
 
+import lab
+from eval.report.data import read_runs
 from lab.config import load_experiment
 from lab.data.corpora import open_corpus
+from lab.data.preparation import shard_folder
+from lab.data.shards import TokenStore
 from lab.errors import ConfigError
+from lab.loading import open_model
 from lab.positions import FREQUENCY_METHODS, frequencies, pi
 from lab.schema import OneOf, adapter, load_plugin, plugins
-from tests.fits import CONFIG, UNPROBED, fit, load
+from tests.fits import CONFIG, UNPROBED, fit, load, train
 from tests.forked import ROOT, python
+from tests.opened import write_run
 from tests.test_contributing import METHOD
 
-[CORPUS] = re.findall(r"```python\n(\"\"\".*?)```", (ROOT / "docs" / "plugins.md").read_text(), re.S)
+PAGE = re.findall(r"```python\n(\"\"\".*?)```", (ROOT / "docs" / "plugins.md").read_text(), re.S)
+CORPUS, MEASURE, COMMAND = PAGE
+MASK = '''
+from dataclasses import dataclass
+from typing import Literal
+
+from lab.masks import WindowMask
+from lab.schema import Positive
+
+
+@dataclass(frozen=True, kw_only=True)
+class Twins(WindowMask):
+    """A token sees its own document and those that stand beside it in blocks of n."""
+
+    method: Literal["twins"] = "twins"
+    n: Positive = 2
+    """Documents of a block."""
+
+    def group(self, documents):
+        return documents // self.n
+'''
 PARAMETERS = ("--position.frequency.method=partial_pi", "--position.frequency.factor=4")
 SETTINGS = (*PARAMETERS, "--position.frequency.train_len=12")
 SHORT = (*UNPROBED, "--train.tokens=6144", "--train.checkpoint_every_tokens=2048")
@@ -83,7 +113,7 @@ def test_automatic_names_follow_the_source(method, tmp_path):
 
 REFUSED = {
     "missing": (None, "cannot be read (No such file or directory); name a Python file"),
-    "nothing": ("X = 1", "defines no method or corpus; derive a class from one of "),
+    "nothing": ("X = 1", "defines no method, corpus or measure; derive a class from one of "),
     "broken": ("def f(:", "SyntaxError, line 1 ("),
     "failing": ("import nowhere_at_all", "ModuleNotFoundError (No module named 'nowhere_at_all'); correct it"),
     "taken": (METHOD.replace('"partial_pi"', '"pi"'), "method: pi is taken by {pi}; name it otherwise"),
@@ -120,6 +150,65 @@ def test_a_corpus_is_read_and_its_source_names_its_shards(corpus):
     next(kind for kind in OneOf.every if kind.tag == "name").table.pop("numbers")
     corpus.write_text(corpus.read_text().replace("range(60)", "range(61)"))
     assert load(*words).data.shard_name != data.shard_name
+
+
+def test_a_mask_joins_the_settings_and_the_messages(tmp_path):
+    path = tmp_path / "twins.py"
+    path.write_text(MASK)
+    words = (f"--plugins=[{path}]", "--mask.method=twins")
+    joined = "--data.mode=concatenated"
+    assert load(*words, joined, "--mask.n=3").mask.n == 3
+    for word, line in (
+        ("--mask.n=0", "mask.n=0: must be >= 1; Documents of a block"),
+        ("--mask.m=2", "mask.m=2: unknown setting; mask has chunks, method, n"),
+        ("--mask.chunks=2", "mask.chunks=2: does not go with method: twins"),
+        ("--evidence.method=asked", "mask.method=twins: keeps no documents in order"),
+        (joined.replace("concatenated", "natural"), "mask.method=twins: needs windows of several documents"),
+    ):
+        with pytest.raises(ConfigError, match=line):
+            load(*words, word, *([joined] if "data.mode" not in word else []))
+
+
+def test_a_measure_is_taken_at_every_probe(tmp_path):
+    """Its figures are those of the finished model's own logits, in the records, tables and the report."""
+    path = tmp_path / "copying.py"
+    path.write_text(MEASURE)
+    for words, line in (
+        ((), "probe.measure.method=copying: unknown; name the file that defines it in plugins"),
+        ((f"--plugins=[{path}]", "--probe.measure.length=0"), "probe.measure.length=0: must be >= 1; Tokens of the"),
+        ((f"--plugins=[{path}]", "--probe.measure.size=2"), "did you mean probe.measure.|probe.measure has method"),
+        ((f"--plugins=[{path}]", "--data.held_out_frac=0"), "data.held_out_frac=0.0: the probe needs held-out text"),
+    ):
+        with pytest.raises(ConfigError, match=line):
+            load("--probe.measure.method=copying", *words)
+    options = (f"--plugins=[{path}]", "--probe.measure.method=copying", "--probe.measure.length=5")
+    run = train(tmp_path, "own", *UNPROBED, *options, "--train.tokens=6144", "--train.precision=fp32")
+    found = lab.open_run(run).probes().iloc[-1]
+    opened = open_model(run, {})
+    store = TokenStore.open(shard_folder(opened.experiment.data), "held_out")
+    row = np.tile(store.read(0, 5).astype(np.int64), 2)
+    logits = opened.decoder(torch.from_numpy(row)[None])[0].double().detach()
+    losses = [float(torch.logsumexp(logits[j], 0) - logits[j][row[j + 1]]) for j in range(9)]
+    assert found["copying.first"] == pytest.approx(sum(losses[:4]) / 4, rel=1e-4)
+    assert found["copying.second"] == pytest.approx(sum(losses[5:]) / 4, rel=1e-4)
+    table = lab.frame(run)
+    assert table["copying.first"].tolist() == [found["copying.first"]]
+    assert read_runs([run]).probes["copying.second"].tolist() == [found["copying.second"]]
+
+
+def test_a_measure_of_finished_models_is_a_command(prepared, tmp_path):
+    (tmp_path / "copies.py").write_text(COMMAND)
+    words = [sys.executable, str(tmp_path / "copies.py"), str(write_run(tmp_path / "tiny", prepared))]
+    start = partial(subprocess.run, capture_output=True, text=True, check=False)
+    done = start([*words, "--texts=2", "-o", str(tmp_path)])
+    assert done.returncode == 0, done.stderr
+    assert "first copy" in done.stdout
+    [row] = [json.loads(line) for path in tmp_path.glob("copies-*.jsonl") for line in path.read_text().splitlines()]
+    assert {"first", "second", "model", "seed"} <= row.keys()
+    assert row["first"] > 0
+    done = start([*words, "--texts=0"])
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert "texts=0: must be >= 1" in done.stderr
 
 
 def test_another_process_unpickles_what_a_plugin_defines(corpus):

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from lab.cli import commands
 from lab.config import load_experiment
 from lab.counts import PositionCounts
 from lab.data.module import PackedData
@@ -19,7 +20,8 @@ from tests.opened import CONSUMED, write_run
 
 PLACES = ("README.md", "docs/*.md", "eval/*.py", "eval/*/__main__.py", "lab/*.py")
 PAGES = [path for place in PLACES for path in ROOT.glob(place)]
-PRINTED = re.compile(r"python -m eval\.(?:[^`|\n\\]|\\+\n)+")
+MODULES = {name: module for name, (module, _) in commands().items() if module.startswith("eval.")}
+PRINTED = re.compile(rf"probe-lab (?:{'|'.join(MODULES)})\b(?:[^`|\n\\]|\\+\n)+")
 FORMER = ("answer_budget",)  # once failed; the others are slow together
 FEWER = {"perplexity": "--lengths=32", "impact": "--windows=2"}  # on the few documents that are prepared here
 FEWER |= dict.fromkeys(("probe", "distance", "passkey"), "--tests=2")
@@ -65,8 +67,9 @@ def test_pages_print_commands():
 @pytest.mark.parametrize("text", [marked(text) for text in printed()])
 def test_a_printed_command_runs(place, monkeypatch, capsys, text):
     monkeypatch.chdir(place)
-    _, _, module, *words = shlex.split(re.sub(r"tokens-\d{15}", f"tokens-{CONSUMED:015d}", text))
+    _, name, *words = shlex.split(re.sub(r"tokens-\d{15}", f"tokens-{CONSUMED:015d}", text))
     words = [re.sub(r"^--(tests|texts|documents|windows)=\d+$", r"--\1=2", word) for word in words]
-    words += {FEWER.get(module.split(".")[1])} - {None, *words}
+    words += {FEWER.get(name)} - {None, *words}
+    module = MODULES[name]
     package = f"{module}.__main__" if (ROOT / module.replace(".", "/")).is_dir() else module
     assert importlib.import_module(package).main(words) == 0, capsys.readouterr().err

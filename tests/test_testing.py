@@ -1,7 +1,7 @@
 """The checks for methods of one's own: the lab's methods pass them, and broken ones fail."""
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import numpy as np
 import pytest
@@ -9,10 +9,13 @@ import pytest
 from lab.data.config import OwnCorpus
 from lab.evidence.methods import EVIDENCE_METHODS
 from lab.evidence.repeat import Repeat
+from lab.masks import MASKS, Document, WindowMask
 from lab.positions import FREQUENCY_METHODS
+from lab.positions.drope import Drope
 from lab.positions.plain import Plain
 from lab.positions.rerope import Rerope
 from lab.positions.yarn import Yarn
+from lab.schema import Positive
 from lab.skip import SKIP_METHODS
 from lab.skip.pose import Pose
 from lab.testing import (
@@ -20,6 +23,7 @@ from lab.testing import (
     check_distance_method,
     check_evidence_method,
     check_frequency_method,
+    check_mask,
     check_skip_method,
     checks,
 )
@@ -31,6 +35,10 @@ def test_frequency_methods_pass(method, parameters):
     check_frequency_method(FREQUENCY_METHODS[method], **parameters)
 
 
+def test_frequencies_of_nothing_pass():
+    check_frequency_method(Drope)
+
+
 @pytest.mark.parametrize("method", SKIP_METHODS)
 def test_skip_methods_pass(method):
     for target_len in (1, 2, 300):
@@ -40,6 +48,28 @@ def test_skip_methods_pass(method):
 @pytest.mark.parametrize("method", ["repeat", "suffix"])  # the others are stored beside the shards
 def test_evidence_methods_pass(method):
     check_evidence_method(EVIDENCE_METHODS[method])
+
+
+@pytest.mark.parametrize("method", MASKS)
+def test_masks_pass(method):
+    check_mask(MASKS[method])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Alternate(WindowMask):
+    """A token sees every n-th document up to its own."""
+
+    method: Literal["alternate"] = "alternate"
+    ids: Literal["reset", "running"] = "reset"
+    n: Positive = 2
+
+    def group(self, documents):
+        return documents % self.n
+
+
+def test_groups_of_documents_pass():
+    check_mask(Alternate)
+    check_mask(Alternate, n=3, ids="running")
 
 
 def changed(base, name, change):
@@ -61,6 +91,8 @@ BROKEN = {
     "single": (check_frequency_method, Yarn, "inv_freq", lambda f: f.float(), {"factor": 2.0, "train_len": 64}, "64"),
     "target": (check_skip_method, Pose, "position_ids", lambda i: i + 1, {"target_len": 20}, "0 .. target_len - 1"),
     "order": (check_skip_method, Pose, "position_ids", lambda i: i[::-1], {"target_len": 20}, "must rise"),
+    "near": (check_mask, Document, "visible", lambda seen: seen & seen.triu(-3), {}, "query and key"),
+    "itself": (check_mask, Document, "visible", lambda seen: seen.tril(-1), {}, r"\[0, 0\]"),
     "outside": (check_evidence_method, Repeat, "nearest", lambda d: d + 1, {}, "must lie in the run"),
     "pack": (check_evidence_method, Repeat, "nearest", lambda d: np.minimum(d, len(d) % 3), {}, "must not depend"),
 }

@@ -4,7 +4,8 @@ A run is one observation. Runs of one seed share initial weights and the order o
 the differences of pairs. Limits are those of the t distribution over seeds, at 95%. Two arms are equal in reach where
 the 90% limits of the mean difference of ln reach lie within ln 1.1 of 0: two one-sided tests at 5%. On real text they
 are equal in the nats of targets without evidence, within 0.05. A reach that is below the first distance, or at the
-last, enters at that bound and is counted. Distances below NEAREST are left out: there models of all arms find fewer
+last, enters these tests at that bound; the table counts such runs as `at bound`. Their arms have no mean: the least and
+the most are printed, with < and +. Distances below NEAREST are left out: there models of all arms find fewer
 numbers than farther away.
 """
 
@@ -24,7 +25,7 @@ from eval.engine.records import unpacked
 from eval.report.data import folded, outcomes
 from lab.draw import Rule, below, beside, draw, save
 from lab.errors import ConfigError
-from lab.looks import BELOW, BEYOND
+from lab.looks import CENSORED, RUN, range_of
 from lab.probe.limits import LengthResult, reach
 from lab.schema import read_yaml
 from lab.train.arms import mean_with_limits
@@ -102,7 +103,7 @@ def band(tests: pd.DataFrame, low: int, high: int) -> pd.Series:
 
 
 def arm_rows(plan: Plan, method: str, tests: pd.DataFrame, reaches: pd.DataFrame) -> Iterator[dict]:
-    """Describe each arm under a method: mean reach, its limits, seeds at the bounds, and the outcome by band."""
+    """Describe each arm under a method: reach, its limits, censored seeds, and the outcome by band."""
     mine = tests[tests["method"] == method]
     bands = {f"{plan.outcome} {low}-{high}": band(mine, low, high) for low, high in plan.bands}
     bands["nats without evidence"] = band(mine, WITHOUT, WITHOUT)
@@ -110,11 +111,12 @@ def arm_rows(plan: Plan, method: str, tests: pd.DataFrame, reaches: pd.DataFrame
         own = reaches[(reaches["arm"] == arm) & (reaches["method"] == (PLAIN if method == GAPPED else method))]
         if own.empty:
             continue
-        mean, low, high = (math.exp(x) for x in mean_with_limits(np.log(own["reach"]).tolist()))
         about = {"method": method} if plan.methods else {}
-        limits = f"{low:.0f} to {high:.0f}"
-        row = {"arm": arm, "n": len(own), "reach": f"{mean:.1f}", "95%": limits}
-        row |= {"below": int((own["outcome"] == BELOW).sum()), "end": int((own["outcome"] == BEYOND).sum())}
+        row = {"arm": arm, "n": len(own), "reach": range_of(own["reach"], own["outcome"]), "95%": "-"}
+        if (own["outcome"] == RUN).all():
+            mean, low, high = (math.exp(x) for x in mean_with_limits(np.log(own["reach"]).tolist()))
+            row |= {"reach": f"{mean:.1f}", "95%": f"{low:.0f} to {high:.0f}"}
+        row |= {end: int((own["outcome"] == name).sum()) for end, name in CENSORED.items()}
         yield about | row | {name: f"{values.xs(arm).mean():.2f}" for name, values in bands.items() if len(values)}
 
 
@@ -129,13 +131,16 @@ def contrast_rows(plan: Plan, tests: pd.DataFrame) -> Iterator[dict]:
 def equality_rows(plan: Plan, tests: pd.DataFrame, reaches: pd.DataFrame) -> Iterator[dict]:
     """Test whether arms are equal in reach, on real text in the nats of targets without evidence."""
     values, name, margin = band(tests, WITHOUT, WITHOUT), "nats without evidence", MARGIN_NATS
+    own = reaches[reaches["method"] == PLAIN].set_index(["arm", "seed"])
     if plan.outcome != GAIN:
-        logs = np.log(reaches[reaches["method"] == PLAIN].set_index(["arm", "seed"])["reach"])
-        values, name, margin = logs, "ln reach", MARGIN
+        values, name, margin = np.log(own["reach"]), "ln reach", MARGIN
     for prediction, arm, other in plan.equal:
         for row in paired(values, arm, other, f"{prediction} {name}", 0.90):
             inside = row["low"] > -margin and row["high"] < margin
-            yield row | {"equal": "yes" if inside else "not shown"}
+            at_bound = (
+                {} if plan.outcome == GAIN else {"at bound": int((own.loc[[arm, other], "outcome"] != RUN).sum())}
+            )
+            yield row | at_bound | {"equal": "yes" if inside else "not shown"}
 
 
 def paired(values: pd.Series, arm: str, other: str, name: str, confidence: float = 0.95) -> Iterator[dict]:

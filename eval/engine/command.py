@@ -112,7 +112,7 @@ def run(
 
     def work(words: Words) -> int:
         if read_launch(os.environ).world_size > 1:
-            raise ConfigError(f"torchrun: its processes would measure the same; start one with python -m {name}")
+            raise ConfigError(f"torchrun: its processes would measure the same; start one with probe-lab {name}")
         found: list[Found] = []
         with printing_to_stderr() if words.options.json else contextlib.nullcontext():
             for request in requests_of(words, form):
@@ -158,7 +158,7 @@ def requests_of(words: Words, form: Form) -> Iterator[Request]:
     overrides = {key: own.pop(key) for key in moved}
     distances = [word for given in named.distance or () for word in split_words(given)]
     if len(distances) > 1 and not form.several:
-        faults.append(f"--distance={brief(','.join(distances))}: this command takes one; eval.probe compares several")
+        faults.append(f"--distance={brief(','.join(distances))}: give one; probe-lab probe compares several")
     for kind, word in (("distance", distances), ("frequency", named.frequency)):
         beside = [key for key in overrides if word and key.startswith(f"position.{kind}.")]
         faults += [f"--{key}: would be ignored beside --{kind}; leave one of them out" for key in beside]

@@ -28,7 +28,7 @@ import pandas as pd
 
 from lab.analysis import with_demand
 from lab.errors import ConfigError, DataError
-from lab.train.arms import read_settings
+from lab.train.arms import censored, read_settings
 from lab.train.folder import RunFolder
 
 ENDING = ".jsonl.xz"
@@ -127,14 +127,30 @@ KINDS = {  # by what kind_of returns
     "recall": Kind("recall", "gain from evidence", ("evidence", "texts", "window"), "nats"),
     "no_evidence": Kind("recall", "nats without evidence", ("evidence", "texts", "window"), "nats"),
 }
-SUMMARY = (  # score, lower and upper limit, first value tested, task, unit
-    ("effective_length", "low", "high", "first_length", "effective length at {threshold:g}", "tokens"),
-    ("smooth", "smooth_low", "smooth_high", "first_length", "smooth effective length at {threshold:g}", "tokens"),
-    ("reach", "reach_low", "reach_high", "first_distance", "reach at {threshold:g}", "tokens"),
-    ("natural_reach", "natural_reach_low", "natural_reach_high", "natural_first", "natural reach", "tokens"),
-    ("f_at_effective_length", "", "", "", "f at the effective length", "pairs"),
-    ("f_at_reach", "", "", "", "f at the reach", "pairs"),
-    ("held_out_loss", "", "", "", "held-out loss", "nats"),
+SUMMARY = (  # score, lower and upper limit, first and last value tested, task, unit
+    ("effective_length", "low", "high", "first_length", "last_length", "effective length at {threshold:g}", "tokens"),
+    (
+        "smooth",
+        "smooth_low",
+        "smooth_high",
+        "first_length",
+        "last_length",
+        "smooth effective length at {threshold:g}",
+        "tokens",
+    ),
+    ("reach", "reach_low", "reach_high", "first_distance", "last_distance", "reach at {threshold:g}", "tokens"),
+    (
+        "natural_reach",
+        "natural_reach_low",
+        "natural_reach_high",
+        "natural_first",
+        "natural_last",
+        "natural reach",
+        "tokens",
+    ),
+    ("f_at_effective_length", "", "", "", "", "f at the effective length", "pairs"),
+    ("f_at_reach", "", "", "", "", "f at the reach", "pairs"),
+    ("held_out_loss", "", "", "", "", "held-out loss", "nats"),
 )
 
 
@@ -179,13 +195,13 @@ settings_of = lru_cache(read_settings)
 def read(row: Row) -> Iterator[Row]:
     """Bring one row to the common form; a probe's summary is a record for each of its numbers.
 
-    `below` is the first value tested, where that one failed.
+    `below` is the first value tested, where that one failed; `censored` is as in lab.train.arms.
     """
     kind = kind_of(row)
     tokens = row.get("consumed_tokens")
     shared = {name: row.get(name) for name in (*COLUMNS, *WIDER, "score", "low", "high")}
     shared["checkpoint"] = row.get("checkpoint") or (f"tokens-{tokens:015d}" if tokens else None)
-    shared |= {"below": None, "passed": np.nan}
+    shared |= {"below": None, "censored": None, "passed": np.nan}
     if kind is not None and row["score"] is not None:
         if kind.unit == "share" and row.get("metric") != "needles_by_distance":  # whose numbers depend on each other
             shared["passed"] = row.get("passed", row.get("found", np.nan))
@@ -204,11 +220,12 @@ def read(row: Row) -> Iterator[Row]:
     shared["evaluation"] = "probe" if "effective_length" in row else "distance" if "reach" in row else "recall"
     alike = KINDS["recall"].alike if shared["evaluation"] == "recall" else NEEDLES[:-1]  # of no one draw of tests
     shared["alike"] = {name: row.get(name) for name in ("protocol", *alike)}
-    for name, low, high, first, task, unit in SUMMARY:
+    for name, low, high, first, last, task, unit in SUMMARY:
         score, below = row.get(name), row.get(first)
         if name not in row or (score is None and below is None) or (unit == "pairs" and not score):
             continue
         known = {"score": score, "low": row.get(low), "high": row.get(high), "below": below if score is None else None}
+        known["censored"] = censored(score, below, row.get(last))
         tests = row.get("tests", row.get("n")) if unit == "tokens" else None
         yield shared | known | {"task": task.format_map(row), "n": tests, "unit": unit}
 

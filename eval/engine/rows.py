@@ -126,8 +126,8 @@ def document(name: str, found: Sequence[Found]) -> str:
     """Write what was found as one JSON object.
 
     Example:
-        >>> document("eval.x", [Found("text", [{"score": float("nan"), "n": 2}], Path("a.jsonl"))])
-        '{"command": "eval.x", "rows": [{"score": null, "n": 2}], "files": ["a.jsonl"], "pictures": []}'
+        >>> document("x", [Found("text", [{"score": float("nan"), "n": 2}], Path("a.jsonl"))])
+        '{"command": "x", "rows": [{"score": null, "n": 2}], "files": ["a.jsonl"], "pictures": []}'
     """
     files = [each.written for each in found if each.written is not None]
     pictures = [each.picture for each in found if each.picture is not None]

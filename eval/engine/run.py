@@ -1,4 +1,4 @@
-"""A measure is one file, its name the command: eval/passkey.py is `python -m eval.passkey`.
+"""A measure is one file, its name the command: eval/passkey.py is `probe-lab passkey`.
 
 The file's docstring is the help text. It declares its options and a subclass of Measure:
 
@@ -89,7 +89,7 @@ class Measure:
         """Run the measure as a command and return the exit status."""
         one = lambda request: cls.chosen(request)(request, open_subject(request)).found()  # noqa: E731
         about = sys.modules[cls.__module__].__doc__
-        return run(f"eval.{cls.kind}", about, cls.form, one, arguments, stopped=cls.stopped)
+        return run(cls.kind, about, cls.form, one, arguments, stopped=cls.stopped)
 
     @classmethod
     def chosen(cls, request: Request) -> type[Measure]:

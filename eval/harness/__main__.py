@@ -1,15 +1,15 @@
 """Run tasks of lm-evaluation-harness (LongBench, MMLU, HellaSwag, GSM8K, HumanEval, your own) on a model of the lab.
 
-    python -m eval.harness MODEL --tasks NAME,NAME [--option=value ...] [-o FOLDER]
+    probe-lab harness MODEL --tasks NAME,NAME [--option=value ...] [-o FOLDER]
 
 MODEL is a run folder, a checkpoint in it, or any causal model of transformers, a folder or hf:OWNER/NAME@REVISION
 (docs/models.md). Tasks, tags and groups are the harness's, or those of the YAML files in a folder of yours:
 
-    python -m eval.harness models/Llama-3.1-8B --tasks hellaswag,mmlu,gsm8k --num_fewshot 5
-    python -m eval.harness models/Llama-3.1-8B --tasks longbench --max_length 32768 --truncate middle
-    python -m eval.harness models/Llama-3.1-8B --tasks longbench --distance string:shift=43008,window=128
-    python -m eval.harness models/Llama-3.1-8B --tasks humaneval --confirm_run_unsafe_code
-    python -m eval.harness models/Llama-3.1-8B-Instruct --tasks gsm8k --apply_chat_template
+    probe-lab harness models/Llama-3.1-8B --tasks hellaswag,mmlu,gsm8k --num_fewshot 5
+    probe-lab harness models/Llama-3.1-8B --tasks longbench --max_length 32768 --truncate middle
+    probe-lab harness models/Llama-3.1-8B --tasks longbench --distance string:shift=43008,window=128
+    probe-lab harness models/Llama-3.1-8B --tasks humaneval --confirm_run_unsafe_code
+    probe-lab harness models/Llama-3.1-8B-Instruct --tasks gsm8k --apply_chat_template
 
 Where --distance names no parameters, string, dca, self_extend and rerope take those of eval/engine/methods.py, from
 the training window. The harness's own class hf encodes, scores and answers; eval/harness/model.py lists what differs.
@@ -163,7 +163,7 @@ def load_tasks(names: Sequence[str], folder: str | None) -> tuple[Any, list[Any]
     try:
         from lm_eval.tasks import TaskManager
     except ImportError as error:
-        raise MissingPackage("lm-eval", "eval.harness", "harness") from error
+        raise MissingPackage("lm-eval", "probe-lab harness", "harness") from error
 
     for defaults in (False, True):  # the harness's own tasks take ten seconds to list
         manager = TaskManager(include_path=folder, include_defaults=defaults)

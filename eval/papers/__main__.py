@@ -1,15 +1,15 @@
 """Run a table or figure of a paper, and print ours beside theirs with differences.
 
-    python -m eval.papers                               the list: state, and what is missing here
-    python -m eval.papers string/table1                 at full size
-    python -m eval.papers string/table1 --mini          the same quantities in miniature, on a CPU in minutes
-    python -m eval.papers string/table1 --dry_run       the commands, and what is missing
+    probe-lab papers                                    the list: state, and what is missing here
+    probe-lab papers string/table1                      at full size
+    probe-lab papers string/table1 --mini               the same quantities in miniature, on a CPU in minutes
+    probe-lab papers string/table1 --dry_run            the commands, and what is missing
 
 PAPER is string, dca, longrecipe, entropy_abf or anchor. A table is eval/papers/PAPER/TABLE.yaml: what is trained and
 evaluated, how its rows are read, the published numbers with their source; docs/papers.md lists all. What is missing is
-trained through lab.sweep and evaluated by the commands that --dry_run prints. What is finished is skipped, so that the
-same command continues after Ctrl-C (exit status 75) or a crash. Where a row fails (exit status 1), a line says why, and
-the others are printed. Models and data are those of eval/papers/needs.yaml.
+trained through probe-lab sweep and evaluated by the commands that --dry_run prints. What is finished is skipped, so
+that the same command continues after Ctrl-C (exit status 75) or a crash. Where a row fails (exit status 1), a line says
+why, and the others are printed. Models and data are those of eval/papers/needs.yaml.
 
 Writes table.json, an object for each cell with both numbers, to runs/papers/PAPER-TABLE, with --mini to
 PAPER-TABLE-mini, or to FOLDER of -o. --json prints table.json instead. The commands print to stderr.

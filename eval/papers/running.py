@@ -120,7 +120,7 @@ def fault(words: Sequence[str], log: Path | None = None) -> str | None:
 
     Raises: KeyboardInterrupt.
     """
-    text = shlex.join(words)
+    text = as_typed(words)
     show(text if log is None else f"{text}   output: {log}")
     status = run_jobs([Job(text, [sys.executable, "-m", *words], log)])
     if status == STOPPED:
@@ -128,6 +128,11 @@ def fault(words: Sequence[str], log: Path | None = None) -> str | None:
     printed = log.read_text("utf-8", "replace").split("\n") if log else []
     last = next((line for line in reversed(printed) if line.strip()), "its output ends above")
     return f"{text}: ended with status {status}: {last}" if status else None
+
+
+def as_typed(words: Sequence[str]) -> str:
+    """Write a command, whose first word is a module, as the console takes it."""
+    return f"probe-lab {shlex.join(words).partition('.')[2]}"
 
 
 def is_trained(words: Sequence[str]) -> bool:
@@ -145,7 +150,7 @@ def dry_run(table: Table, folder: Path) -> Iterator[str]:
     yield from table.missing
     try:
         of_rows = (words for one in measured_rows(table, folder) for words in one.commands)
-        yield from (f"python -m {shlex.join(words)}" for words in chain(training_of(table), of_rows))
+        yield from (as_typed(words) for words in chain(training_of(table), of_rows))
     except LabError as error:
         yield str(error)
 

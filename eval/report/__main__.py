@@ -1,10 +1,10 @@
 """Make one page of any number of runs: figures, and the tables behind them.
 
-    python -m eval.report RUN [RUN ...] [-o FOLDER|report.html|PICTURE.png] [--figures FOLDER]
+    probe-lab report RUN [RUN ...] [-o FOLDER|report.html|PICTURE.png] [--figures FOLDER]
 
-    python -m eval.report runs/mini-* -o report.html
-    python -m eval.report runs/cpu_demo -o demo.png
-    python -m eval.report runs/cpu_demo --figures figures
+    probe-lab report runs/mini-* -o report.html
+    probe-lab report runs/cpu_demo -o demo.png
+    probe-lab report runs/cpu_demo --figures figures
 
 The page is one file that needs no network. You can point at a figure, drag it, and zoom it with Ctrl and the wheel. A
 text field picks runs. An open page reloads when its file is written again. With a .png or .svg file all figures are one
@@ -144,7 +144,7 @@ def main(arguments: Sequence[str]) -> int:
     """Run the command line and return the exit status."""
     missing = "RUN: must come first, the folders of one or more runs; for instance runs/cpu_demo"
     form = Form(options=ReportOptions, lacks=OF_RUNS, each=False, takes=is_run, missing=missing)
-    return run("eval.report", __doc__, form, make_report, arguments)
+    return run("report", __doc__, form, make_report, arguments)
 
 
 if __name__ == "__main__":

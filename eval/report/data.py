@@ -24,10 +24,10 @@ import pandas as pd
 
 from eval.engine.records import ProbedRun, results_at
 from eval.engine.records import read_runs as read_probed
-from lab.analysis import NATURAL, contexts_of
+from lab.analysis import NATURAL, contexts_of, own_figures
 from lab.counts import SavedCounts
 from lab.counts.demand import per_distance
-from lab.looks import BELOW, BEYOND, MEAN, RUN
+from lab.looks import CENSORED, MEAN, RUN
 from lab.train.arms import censored, mean_with_limits, name_arms
 from lab.train.folder import RunFolder
 
@@ -96,9 +96,10 @@ def read_runs(places: Sequence[Path]) -> Runs:
     reaches = most_tested(frame(reaches_of, ["method", *REACH, "n"]), ["run", "method"])
     distances = most_tested(frame(distances_of, ["method", "distance", *SHARE]), ["run", "method", "distance"])
     thresholds = {each.get("probe.threshold", 0.8) for each in settings.values()}
+    own = own_figures(row for run in runs.values() for row in run.probes)
     return Runs(
         frame(overview, ["seed", "window", "tokens", *REACH, *LENGTH]),
-        frame(probes_of, ["probe", "tokens", *REACH, *LENGTH]),
+        frame(probes_of, ["probe", "tokens", *REACH, *LENGTH, *own]),
         reaches,
         distances,
         frame(frequency_of, ["profile", "distance", "per distance"]),
@@ -198,7 +199,7 @@ def shares(rows: pd.DataFrame) -> pd.DataFrame:
 def outcomes(rows: pd.DataFrame, value: str = "reach") -> pd.DataFrame:
     """Keep the runs that were tested: the outcome of each (lab.looks), and the value, a censored one at its bound."""
     found = [censored(*row) for row in rows[[value, *ENDS[value]]].itertuples(index=False)]
-    names = [{"below": BELOW, "end": BEYOND}.get(str(each), RUN) for each in found]
+    names = [CENSORED.get(str(each), RUN) for each in found]
     filled = rows[value].astype(float).fillna(rows[ENDS[value][0]].astype(float))
     return rows.assign(**{value: filled}, outcome=names)[filled.notna()]
 

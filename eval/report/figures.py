@@ -11,7 +11,7 @@ import pandas as pd
 from eval.report.data import Row, Runs, farthest, folded, outcomes, reach_points, shares
 from lab.counts.demand import F
 from lab.draw import NAMES, Rule, draw, layer, words
-from lab.looks import BELOW, BEYOND, MEAN, RUN
+from lab.looks import BELOW, MEAN, RUN, range_of
 
 FEWEST_SEEDS = 3  # of which limits are drawn over tokens
 MOST_BANDS = 6  # arms whose limits are drawn
@@ -129,10 +129,7 @@ def string_cells(reaches: pd.DataFrame) -> pd.DataFrame:
 
 def cell_of(points: pd.DataFrame) -> Row:
     """Describe the runs of a cell: their mean where all were measured, else the least and the most."""
-    ends = points.sort_values("reach").iloc[[0, -1]]
-    marks = {BELOW: "<{:,.0f}", BEYOND: "{:,.0f}+"}
-    texts = [marks.get(row.outcome, "{:,.0f}").format(row.reach) for row in ends.itertuples()]
-    text = " to ".join(dict.fromkeys(texts))
+    text = range_of(points["reach"], points["outcome"])
     return {"reach": float(points["reach"].median()), "runs": int(points["runs"].sum()), "text": text}
 
 

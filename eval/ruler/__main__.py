@@ -1,16 +1,16 @@
 """Measure a model on RULER's 13 tasks: retrieval, multi-hop tracing, aggregation, question answering.
 
-    python -m eval.ruler MODEL [--option=value ...] [-o FOLDER]
+    probe-lab ruler MODEL [--option=value ...] [-o FOLDER]
 
 MODEL is a run folder, a checkpoint in it, or any causal model of transformers, a folder or hf:OWNER/NAME@REVISION
 (docs/models.md). A test of a length takes at most that many of the model's own tokens, answer included:
 
-    python -m eval.ruler models/Llama-3.1-8B --haystack=essays.txt --squad=dev-v2.0.json --hotpotqa=hotpot_dev.json \
+    probe-lab ruler models/Llama-3.1-8B --haystack=essays.txt --squad=dev-v2.0.json --hotpotqa=hotpot_dev.json \
         --words=wonderwords
-    python -m eval.ruler runs/tiny_2k --lengths=1024,2048 --tests=100
-    python -m eval.ruler runs/tiny_2k --last=5 --lengths=2048
-    python -m eval.ruler runs/cpu_demo --tasks=niah_single_1,vt --lengths=448,512 --answer_budget=40 --tests=20
-    python -m eval.ruler runs/tiny_2k --position.distance.method=string --position.distance.shift=683 \
+    probe-lab ruler runs/tiny_2k --lengths=1024,2048 --tests=100
+    probe-lab ruler runs/tiny_2k --last=5 --lengths=2048
+    probe-lab ruler runs/cpu_demo --tasks=niah_single_1,vt --lengths=448,512 --answer_budget=40 --tests=20
+    probe-lab ruler runs/tiny_2k --position.distance.method=string --position.distance.shift=683 \
         --position.distance.window=128 --lengths=2048
 
 Where no file is given for essays, SQuAD or HotpotQA, made-up text takes its place, as fewer words do without --words.

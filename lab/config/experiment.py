@@ -33,7 +33,7 @@ from lab.masks import Causal, MaskConfig
 from lab.model.config import DecoderConfig, OptimConfig
 from lab.positions import Frequencies
 from lab.positions.methods import PositionConfig
-from lab.probe.config import NEEDLES, ProbeConfig, ProbeSection
+from lab.probe.config import NEEDLES, ProbeConfig, RunProbe
 from lab.schema import PathText, Section, flatten, format_yaml, given, load_plugins, plain, read_yaml, validated
 from lab.schema.plugins import digest_of
 from lab.shape.config import ByContext, Planned, ShapeConfig
@@ -64,7 +64,7 @@ class Experiment(Section):
     position: PositionConfig = field(default_factory=PositionConfig)
     """Position methods."""
     mask: MaskConfig = field(default_factory=Causal)
-    """Attention mask inside a training window: causal, document or anchor."""
+    """Attention mask inside a training window: causal, document, anchor or your own."""
     skip: SkipConfig | None = None
     """Position ids with gaps: pose, rpes or longrecipe; left out, ids count up by one."""
     shape: ShapeConfig | None = None
@@ -77,7 +77,7 @@ class Experiment(Section):
     """Optimizer and schedule."""
     train: TrainConfig = field(default_factory=TrainConfig)
     """Length, devices, checkpoints."""
-    probe: ProbeSection = field(default_factory=ProbeSection)
+    probe: RunProbe = field(default_factory=RunProbe)
     """Effective length."""
     track: TrackConfig = field(default_factory=TrackConfig)
     """Records."""
@@ -97,15 +97,16 @@ class Experiment(Section):
         elif self.optim.warmup_steps >= train.steps:
             rule = f"must be < {train.steps}, the steps of the run (train.tokens / train.batch_tokens)"
             yield self.fault("optim.warmup_steps", f"{rule}; lower it or train longer")
+        if train.strategy == "fsdp" and not self.optim.shards:
+            yield self.fault("train.strategy", "shards matrices, which optim.matrices=muon needs whole; use auto")
         for name in ("model.n_kv_heads", "data.window", "train.micro_batch_tokens"):
             if attrgetter(name)(self) % train.context_parallel:
-                rule = f"must divide {name}={attrgetter(name)(self)}; change one of them"
-                yield self.fault("train.context_parallel", rule)
+                yield self.fault("train.context_parallel", f"must divide {name}={attrgetter(name)(self)}; change one")
         needles = self.probed({}).get("needles", NEEDLES)
         if probe.required > needles:
             yield self.fault("probe.required", f"must be <= {needles}, the numbers of a test; lower it")
         has_text = probe.haystack is not None or isinstance(data.corpus, Synthetic)
-        if data.held_out_frac == 0 and (probe.loss_tokens or not has_text):
+        if data.held_out_frac == 0 and (probe.loss_tokens or probe.measure or not has_text):
             rule = "the probe needs held-out text; raise it, or set probe.loss_tokens=0 and probe.haystack"
             yield self.fault("data.held_out_frac", rule)
         if len({Path(name).name for name in self.plugins}) < len(self.plugins):
@@ -125,15 +126,17 @@ class Experiment(Section):
         if (getattr(distance, "train_len", None) or 0) > window:
             rule = f"must be <= data.window={window}, the longest distance that is counted; lower it"
             yield self.fault("position.distance.train_len", rule)
-        if distance.method == "plain":
+        near = getattr(self.model.layers, "window", None) or 0
+        if near >= window:
+            yield self.fault("model.layers.window", f"must be < data.window={window}, or no pair is hidden; lower it")
+        if distance.method == "plain" and not near:
             return
+        name = "model.layers.window" if near else "position.distance.method"
         if self.train.backend == "xformers":
-            rule = f"returns no log-sum-exp to merge the bands of {distance.method} by; use auto"
-            yield self.fault("train.backend", rule)
+            yield self.fault("train.backend", f"returns no log-sum-exp to merge bands by, as {name} needs; use auto")
         running = self.mask.method == "anchor" or getattr(self.mask, "ids", "reset") == "running"
         if self.gaps or running or self.mask.chunks is not None:
-            rule = "training with it needs ids that count up from 0 in every document"
-            yield self.fault("position.distance.method", f"{rule}; use plain distance, and the method when evaluating")
+            yield self.fault(name, "training with it needs ids that count up from 0 in every document; leave one out")
 
     def id_rules(self) -> Iterator[str]:
         """Find the faults between what decides ids and who sees whom (shape, skip, mask), and the windows."""
@@ -172,7 +175,7 @@ class Experiment(Section):
         if "asked" in self.stored and (not isinstance(self.data.corpus, Synthetic) or self.data.upsample is not None):
             rule = "needs the labels of data.corpus.name: synthetic, without data.upsample; use repeat or suffix"
             yield self.fault("evidence.method", rule)
-        moves = {"mask.chunks": self.mask.chunks, "mask.method": self.mask.method == "anchor"}
+        moves = {"mask.chunks": self.mask.chunks, "mask.method": self.mask.method not in ("causal", "document")}
         moves["skip.selection"] = getattr(self.skip, "selects", False)
         for name, is_used in moves.items():
             for kind, setting in self.stored.items() if is_used else ():
@@ -184,7 +187,7 @@ class Experiment(Section):
         Another protocol than the run's comes with its own answer budget, and only the lab's takes the corpus's sizes.
         """
         corpus = self.data.corpus
-        values = asdict(self.probe)
+        values = {name: value for name, value in asdict(self.probe).items() if name != "measure"}
         protocol = given.get("protocol", self.probe.protocol)
         if protocol != self.probe.protocol:
             values["answer_budget"] = None
@@ -221,9 +224,8 @@ class Experiment(Section):
     @property
     def gaps(self) -> tuple[str, ...]:
         """The setting of the largest id plus one, where ids have gaps."""
-        if self.shape is not None:
-            return ("shape.target_len",)
-        return () if self.skip is None else ("skip.target_len",)
+        sections = {"shape.target_len": self.shape, "skip.target_len": self.skip}
+        return tuple(name for name, section in sections.items() if section is not None)
 
     @property
     def reach(self) -> int:
@@ -248,9 +250,7 @@ class Experiment(Section):
 
     def describe(self) -> str:
         """Format parameters, FLOPs and steps as comment lines."""
-        model = self.model
-        train = self.train
-        window = self.data.window
+        model, train, window = self.model, self.train, self.data.window
         shared = f" ({train.context_parallel} a pack)" if train.context_parallel > 1 else ""
         return (
             f"# parameters: {model.n_parameters(False):,} untied, {model.n_parameters(True):,} tied "

@@ -14,6 +14,9 @@ exists in every segment longer than m, so that the same histogram of lengths det
 
     f(r) = sum over m of (segments longer than m) * #{n <= m : floor(rel_pos(m, n)) = r}.
 
+A kind of layer encodes the relative positions below a bound alone: a sliding window, or 0 where nothing is rotated. Its
+f is plain below the bound and 0 from there on.
+
 Targets are counted too, by visible context c (lab.counts.pairs), and each has a loss weight w(c):
 
     supervised f(i) = sum over c >= i of w(c) * (targets that see exactly c earlier tokens).
@@ -21,7 +24,8 @@ Targets are counted too, by visible context c (lab.counts.pairs), and each has a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from typing import Any
 
 import numpy as np
@@ -45,6 +49,7 @@ class PositionCounts:
 
     `rel_pos` is a distance method's map from indices in a segment to relative positions; left out, plain distance.
     `weights` is the loss weight of a target by its visible context, float64 (max_len,); left out, all weigh 1.
+    `encoded` counts the relative positions of each kind of layer, from 0 on; left out, all layers have all.
 
     Example:
         >>> counts = PositionCounts(4)
@@ -53,10 +58,16 @@ class PositionCounts:
         ([4, 2, 1, 0], 4)
     """
 
-    def __init__(self, max_len: int, rel_pos: RelPos | None = None, weights: FloatArray | None = None) -> None:
+    def __init__(
+        self,
+        max_len: int,
+        rel_pos: RelPos | None = None,
+        weights: FloatArray | None = None,
+        encoded: Mapping[str, int] | None = None,
+    ) -> None:
         if max_len < 1:
             raise DataError(f"max_len={max_len}: must be >= 1, the longest distance counted plus one")
-        self.max_len, self.rel_pos, self.weights = max_len, rel_pos, weights
+        self.max_len, self.rel_pos, self.weights, self.encoded = max_len, rel_pos, weights, encoded or {}
         self.lengths: IntArray = np.zeros(max_len + 1, dtype=np.int64)  # c[n], segments of length n
         self.gapped: IntArray = np.zeros(max_len, dtype=np.int64)  # f of what was added by add_positions
         self.supervised: IntArray = np.zeros(max_len, dtype=np.int64)  # targets by visible context
@@ -200,11 +211,12 @@ class PositionCounts:
         if span >= self.max_len:
             raise DataError(f"position_ids: distance {span} must be below max_len={self.max_len}")
 
-    def frequency(self) -> IntArray:
-        """Return f(i) for 0 <= i < max_len, int64 (max_len,)."""
+    def frequency(self, kind: str | None = None) -> IntArray:
+        """Return f(i) for 0 <= i < max_len of a kind of layer, or of that which encodes most; int64 (max_len,)."""
+        bound = max(self.encoded.values(), default=self.max_len) if kind is None else self.encoded[kind]
         longer = sum_to_the_end(self.lengths)[1:]  # segments of more than m tokens
-        if self.rel_pos is None:
-            return sum_to_the_end(longer) + self.gapped
+        if self.rel_pos is None or bound < self.max_len:
+            return (sum_to_the_end(longer) + self.gapped) * (np.arange(self.max_len) < bound)
         out = np.zeros(self.max_len, dtype=np.int64)
         places = np.arange(int(np.count_nonzero(longer)))
         for start in range(0, len(places), ROWS):
@@ -247,7 +259,7 @@ class PositionCounts:
             raise DataError(f"max_len={other.max_len}: must equal {self.max_len} to be added")
         if not np.array_equal(self.weights, other.weights):  # type: ignore[arg-type]
             raise DataError("weights: must be equal for counters to be added; the supervised f depends on them")
-        total = PositionCounts(self.max_len, self.rel_pos, self.weights)
+        total = copy(self)
         for name in COUNTED:
             setattr(total, name, getattr(self, name) + getattr(other, name))
         return total

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import zipfile
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,8 @@ from lab.counts.demand import F, G
 from lab.counts.position_counts import FloatArray, IntArray, PositionCounts
 from lab.errors import CheckpointError
 
+OF_KIND = "f_"  # begins the name of the f of a kind of layer in a file
+
 
 @dataclass(frozen=True, eq=False)
 class SavedCounts:
@@ -19,7 +22,7 @@ class SavedCounts:
 
     Shapes: `lengths`, segments of each length, int64 (max_len + 1,); `f` int64 (max_len,); `g` and `g_unweighted`, the
         demand with and without loss weights (max_len,), None in records from before it was counted; `targets` is
-        the sum of all loss weights.
+        the sum of all loss weights; `kinds` is the f of each kind of layer, empty where all are full.
     """
 
     lengths: IntArray
@@ -28,6 +31,7 @@ class SavedCounts:
     g: IntArray | FloatArray | None = None
     g_unweighted: IntArray | None = None
     targets: float = 0
+    kinds: Mapping[str, IntArray] = field(default_factory=dict)
 
     @classmethod
     def read(cls, path: Path) -> SavedCounts:
@@ -39,7 +43,8 @@ class SavedCounts:
             with path.open("rb") as opened, np.load(opened) as file:
                 targets = file["supervised_f"][0].item() if "supervised_f" in file else 0
                 sums = int(file["tokens"]), file.get("g"), file.get("g_unweighted"), targets
-                return cls(file["lengths"], file["f"], *sums)
+                kinds = {name.removeprefix(OF_KIND): file[name] for name in file if name.startswith(OF_KIND)}
+                return cls(file["lengths"], file["f"], *sums, kinds)
         except (OSError, ValueError, TypeError, KeyError, EOFError, zipfile.BadZipFile) as error:
             reason = str(error).strip("'\"") or type(error).__name__
             raise CheckpointError(f"{path}: cannot be read ({reason}); restore it") from error

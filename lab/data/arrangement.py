@@ -4,6 +4,7 @@
     causal      one run, ids 0 1 2 3 4 5 6
     document    runs a a a, b b b b; ids 0 1 2 0 1 2 3 (reset) or 0 1 2 3 4 5 6 (running)
     anchor      runs A, a a a, b b b b; ids 0, 1 2 3, 4 5 6 7; every run sees A too
+    another     a run for each group of documents, ids from 0 in each, or running
 
 With a `block`, every block of so many tokens of the window is a run of its own: lab/data/schedule.py.
 With chunks, documents are cut at random points and the chunks shuffled, each document's in order. A document that sees
@@ -16,11 +17,13 @@ repeating tokens, and scores targets across documents; here every token occurs o
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
 from lab.evidence.base import IGNORE as IGNORE  # noqa: PLC0414 - the data's modules import it from here
+from lab.masks import WindowMask
 from lab.skip.base import IntArray
 
 
@@ -48,6 +51,14 @@ class Arrangement:
     chunks: int | None = None
     anchor: int | None = None
     bos: int | None = None
+    group: Callable[[IntArray], IntArray] | None = None  # of another mask than those above
+
+    @classmethod
+    def of(cls, mask: WindowMask, anchor: int | None = None, bos: int | None = None) -> Arrangement:
+        """Take the settings of a mask, and the tokens that an anchor mask needs."""
+        running = mask.method == "anchor" or getattr(mask, "ids", "reset") == "running"
+        group = None if mask.method in ("causal", "document", "anchor") else mask.group
+        return cls(mask=mask.method, running=running, chunks=mask.chunks, anchor=anchor, bos=bos, group=group)
 
     @property
     def extra_tokens(self) -> int:
@@ -80,6 +91,11 @@ class Arrangement:
                 targets = np.where(np.diff(order, append=-1) == 1, targets[order], IGNORE)
             else:
                 ids[order] = ids.copy()
+        if self.group is not None:
+            documents = np.asarray(self.group(documents - documents[0]))
+            order = np.argsort(documents, kind="stable")
+            tokens, targets, documents = tokens[order], targets[order], documents[order]
+            ids = order if self.running else ids
         if self.mask == "causal" and block is None:
             return [TokenRun(tokens, targets, ids)]
         cuts = [] if self.mask == "causal" else [documents]

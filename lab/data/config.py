@@ -64,7 +64,7 @@ class Conversations(Section):
     limit: Positive | None = None
     """Samples to take, from the first; left out, all."""
     template: str = USER_ASSISTANT
-    """Jinja by which turns become text, special tokens in it too; evaluations and lab.export take it from the run."""
+    """Jinja by which turns become text, special tokens in it too; evaluations and exports take it from the run."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,7 +140,7 @@ class DataConfig(Section):
     held_out_frac: Annotated[float, Ge(0), Le(0.5)] = 0.01
     """Share of documents kept from training, chosen by a hash of the text."""
     upsample: Upsample | None = None
-    """Long documents copied and short ones left out, by lab.prepare; left out, documents unchanged."""
+    """Long documents copied and short ones left out, by probe-lab prepare; left out, documents unchanged."""
     tags: bool = False
     """Whether every document begins with its source's name and a line break, which are not scored."""
     folder: PathText = "shards"

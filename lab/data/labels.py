@@ -46,7 +46,7 @@ def numbers_of(store: TokenStore, kind: str, setting: str, window: int) -> Token
     """
     paths = [path_of(shard, f"gain-{window}" if kind == "gain" else kind) for shard in store.shards]
     if missing := [path for path in paths if not path.exists()]:
-        remedy = f"run python -m eval.demand CONFIG {STORED_BY[kind]}"
+        remedy = f"run probe-lab demand CONFIG {STORED_BY[kind]}"
         raise DataError(f"{setting}={kind}: is not stored in {missing[0]}; {remedy}")
     arrays = [np.load(path, mmap_mode="r").view(np.ndarray) for path in paths]
     return TokenStore([replace(shard, tokens=array) for shard, array in zip(store.shards, arrays, strict=True)])

@@ -48,13 +48,12 @@ def arrangement_of(config: DataConfig, mask: WindowMask) -> Arrangement:
 
     Source: arXiv:2411.13476, section 5.3: models without <bos> take <eos> as the anchor.
     """
-    running = getattr(mask, "ids", "running") == "running"
     if mask.method != "anchor":
-        return Arrangement(mask=mask.method, running=running, chunks=mask.chunks)
+        return Arrangement.of(mask)
     tokenizer = load_tokenizer(shard_folder(config))
     bos = next(iter(special_ends(tokenizer)[0]), None)
     anchor = end_of_document(config, tokenizer) if bos is None else bos
-    return Arrangement(mask="anchor", running=True, chunks=mask.chunks, anchor=anchor, bos=bos)
+    return Arrangement.of(mask, anchor, bos)
 
 
 def skip_function(config: DataConfig, skip: Any) -> AssignIds:

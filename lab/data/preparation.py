@@ -75,7 +75,7 @@ def check_prepared(config: DataConfig) -> None:
     has_files = getattr(config.corpus, "path", None) is not None
     n_bytes = sum(open_corpus(config).inputs.values()) if has_files else SMALL_BYTES + 1  # raises for a wrong path
     if not isinstance(config.corpus, Text) or n_bytes > SMALL_BYTES:
-        rule = f"not prepared in {folder}; run python -m lab.prepare with the same config first"
+        rule = f"not prepared in {folder}; run probe-lab prepare with the same config first"
         raise DataError(f"data.corpus.name={config.corpus.name}: {rule}")
 
 

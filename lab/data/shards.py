@@ -76,7 +76,7 @@ def shards_in(folder: Path) -> list[Path]:
 
 def again(shard: Path) -> str:
     """Return the remedy for a shard that is not what was written."""
-    return f"restore it, or delete {shard} and run lab.prepare again"
+    return f"restore it, or delete {shard} and run probe-lab prepare again"
 
 
 def read(path: Path, reader: TypeAdapter[Record], remedy: str) -> Record:
@@ -121,7 +121,7 @@ def read_manifests(folder: Path) -> dict[Path, Manifest]:
     if differ := sorted({*tasks} ^ {*found}):
         rule = f"is not one of the {len(tasks)} shards of {PREPARED}; move it elsewhere"
         if differ[0] in tasks:
-            rule = f"is missing, {PREPARED} records it; restore it, or run lab.prepare again"
+            rule = f"is missing, {PREPARED} records it; restore it, or run probe-lab prepare again"
         raise DataError(f"{differ[0]}: {rule}")
     manifests = {path: read_manifest(path) for path in tasks}
     for path, manifest in manifests.items():
@@ -239,7 +239,9 @@ class TokenStore:
         """
         manifests = read_manifests(folder)
         if not manifests:
-            remedy = "run lab.prepare, copy the shards there, or give a text of your own where the command takes one"
+            remedy = (
+                "run probe-lab prepare, copy the shards there, or give a text of your own where a command takes one"
+            )
             raise DataError(f"{folder.absolute()}: holds no shards, which this command needs; {remedy}")
         shards = Shard.all_of(manifests, split)
         if not shards:

@@ -1,15 +1,14 @@
-"""Attention masks, one per file: a predicate on (query index, key index, query document, key document)."""
+"""Attention masks, one per file: groups of documents whose tokens see each other causally."""
 
 from typing import Annotated
-
-from pydantic import Field
 
 from lab.masks.anchor import Anchor
 from lab.masks.causal import Causal
 from lab.masks.document import Document
 from lab.masks.window_mask import WindowMask
+from lab.schema import OneOf
 
 __all__ = ["MASKS", "Anchor", "Causal", "Document", "MaskConfig", "WindowMask"]
 
 MASKS: dict[str, type[WindowMask]] = {"causal": Causal, "document": Document, "anchor": Anchor}
-MaskConfig = Annotated[Causal | Document | Anchor, Field(discriminator="method")]
+MaskConfig = Annotated[WindowMask, OneOf(WindowMask, MASKS)]

@@ -13,7 +13,7 @@ Source: AnchorAttention, arXiv:2411.13476, section 3.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from lab.masks.window_mask import WindowMask
 
@@ -25,9 +25,13 @@ if TYPE_CHECKING:
 class Anchor(WindowMask):
     """A token sees its own document and the anchor, a <bos> as token 0 of the window; ids continue across documents."""
 
+    shuffles: ClassVar[bool] = True
     method: Literal["anchor"] = "anchor"
 
-    @staticmethod
-    def visible(q_index: Tensor, k_index: Tensor, q_doc: Tensor, k_doc: Tensor) -> Tensor:
+    def group(self, documents: Any) -> Any:
+        """Each document is a group, besides which all see the anchor."""
+        return documents
+
+    def visible(self, q_index: Tensor, k_index: Tensor, q_doc: Tensor, k_doc: Tensor) -> Tensor:
         """Compare the order in the row, and the documents except for the anchor."""
         return (k_index <= q_index) & ((k_doc == q_doc) | (k_doc == 0))

@@ -9,21 +9,18 @@ query 0  x . .
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Any, ClassVar, Literal
 
 from lab.masks.window_mask import WindowMask
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 @dataclass(frozen=True, kw_only=True)
 class Causal(WindowMask):
     """A token sees all before it in its segment: its document's piece, or with mode: concatenated the whole window."""
 
+    shuffles: ClassVar[bool] = True
     method: Literal["causal"] = "causal"
 
-    @staticmethod
-    def visible(q_index: Tensor, k_index: Tensor, q_doc: Tensor, k_doc: Tensor) -> Tensor:
-        """Compare the order in the row."""
-        return k_index <= q_index
+    def group(self, documents: Any) -> Any:
+        """All documents are one group."""
+        return documents * 0

@@ -12,23 +12,20 @@ Source: arXiv:2411.13476, section 2, which compares ids that continue through th
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Any, ClassVar, Literal
 
 from lab.masks.window_mask import WindowMask
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 @dataclass(frozen=True, kw_only=True)
 class Document(WindowMask):
     """A token sees its own document only (intra-document attention)."""
 
+    shuffles: ClassVar[bool] = True
     method: Literal["document"] = "document"
     ids: Literal["reset", "running"] = "reset"
     """Whether rotary ids begin at 0 in every document or continue through the window."""
 
-    @staticmethod
-    def visible(q_index: Tensor, k_index: Tensor, q_doc: Tensor, k_doc: Tensor) -> Tensor:
-        """Compare the order in the row and the documents."""
-        return (k_index <= q_index) & (k_doc == q_doc)
+    def group(self, documents: Any) -> Any:
+        """Each document is a group."""
+        return documents

@@ -1,10 +1,13 @@
-"""The base class of masks: a predicate on pairs of tokens, and the order of documents in training windows."""
+"""The base class of masks: groups of documents that see each other, and the order of documents in training windows.
+
+Groups are also the predicate on pairs of tokens; `lab.testing.check_mask` compares both with what training arranges.
+"""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from annotated_types import Ge
 
@@ -18,6 +21,9 @@ if TYPE_CHECKING:
 class WindowMask(Section, ABC):
     """The settings that all masks share."""
 
+    shuffles: ClassVar[bool] = False
+    """Whether `chunks` goes with the mask."""
+
     chunks: Annotated[int, Ge(2)] | None = None
     """Chunks each document of a window is cut into at random points; the chunks of all documents are shuffled, in
     order within each document. Left out, documents stay whole."""
@@ -27,7 +33,20 @@ class WindowMask(Section, ABC):
     def method(self) -> str:
         """Name of the mask in the config."""
 
-    @staticmethod
     @abstractmethod
-    def visible(q_index: Tensor, k_index: Tensor, q_doc: Tensor, k_doc: Tensor) -> Tensor:
+    def group(self, documents: Any) -> Any:
+        """Number the group of each document of a window; a token sees itself and the earlier tokens of its group.
+
+        Shapes: numbers of documents, from 0 in each window, in a tensor or NumPy array of any shape -> the same shape.
+        """
+
+    def visible(self, q_index: Tensor, k_index: Tensor, q_doc: Tensor, k_doc: Tensor) -> Tensor:
         """Return whether the query sees the key; all arguments broadcast to the shape of the mask."""
+        seen: Tensor = (k_index <= q_index) & (self.group(q_doc) == self.group(k_doc))
+        return seen
+
+    def rules(self) -> list[str]:
+        """Refuse chunks that the mask does not take."""
+        if self.chunks is None or self.shuffles:
+            return []
+        return [self.fault("chunks", f"does not go with method: {self.method}; leave it out, or use another mask")]

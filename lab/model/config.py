@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 
 from annotated_types import Ge, Gt, Le, Lt
 
+from lab.model.layers import LayersConfig
 from lab.schema import NonNegative, PositiveFloat, Section
 
 BETA1 = 0.9  # AdamW's decay of the mean gradient
@@ -49,6 +50,8 @@ class DecoderConfig(Section):
     """Where blocks have norms: before attention and feed-forward, after them, as in OLMo 2, or both, as in Gemma 2."""
     gate: bool = False
     """Whether what heads attend to is multiplied by sigmoid(W x) of their input x, elementwise."""
+    layers: LayersConfig | None = None
+    """Layers of different kinds; left out, all see every token before and rotate all dimensions."""
 
     def rules(self) -> list[str]:
         """List the faults between the fields, each as one line."""
@@ -66,7 +69,16 @@ class DecoderConfig(Section):
         elif self.n_heads % self.n_kv_heads:
             nearest = near(self.n_heads, self.n_kv_heads)
             faults.append(f"n_kv_heads={self.n_kv_heads}: must divide n_heads={self.n_heads}; use {nearest}")
+        if self.layers is not None and len(self.layers.pattern) > self.n_layers:
+            rule = f"must have at most n_layers={self.n_layers} kinds; leave some out"
+            faults.append(self.fault("layers.pattern", rule))
         return faults
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """The kind of every layer."""
+        pattern = ("full",) if self.layers is None else self.layers.pattern
+        return tuple(pattern[layer % len(pattern)] for layer in range(self.n_layers))
 
     @property
     def width(self) -> int:
@@ -106,8 +118,14 @@ class DecoderConfig(Section):
         return 6 * self.n_matrix_parameters + 12 * self.n_layers * self.width * pairs_per_token
 
     def flops_per_token_causal(self, window: int) -> int:
-        """Count the operations per token with windows always full: half of `window` pairs per token."""
-        return int(self.flops_per_token(window / 2))
+        """Count the operations per token with windows always full: half of `window` pairs per token and layer.
+
+        In layers that see the last W tokens alone it is W - W^2 / (2 window).
+        """
+        near = min(getattr(self.layers, "window", None) or window, window)
+        share = self.kinds.count("window") / self.n_layers
+        pairs = (1 - share) * window / 2 + share * (near - near * near / (2 * window))
+        return int(self.flops_per_token(pairs))
 
 
 def near(width: int, wanted: int) -> int:
@@ -117,7 +135,7 @@ def near(width: int, wanted: int) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class OptimConfig(Section):
-    """AdamW, warm-up in steps, cosine to a floor, clipping (arXiv:2410.18745, A.2)."""
+    """AdamW or Muon, warm-up in steps, cosine to a floor, clipping (arXiv:2410.18745, A.2)."""
 
     lr: PositiveFloat = 3e-3
     """Highest learning rate, reached at the end of the warm-up."""
@@ -127,6 +145,13 @@ class OptimConfig(Section):
     """Optimizer steps of linear warm-up."""
     beta2: Annotated[float, Ge(0), Lt(1)] = 0.95
     """AdamW's decay of the mean squared gradient."""
+    matrices: Literal["adamw", "muon"] = "adamw"
+    """Optimizer of the blocks' matrices. With muon (arXiv:2502.16982) embedding, head, norms and biases keep AdamW."""
+
+    @property
+    def shards(self) -> bool:
+        """Whether the optimizer works on parts of matrices; Muon needs them whole."""
+        return self.matrices != "muon"
 
     def rules(self) -> list[str]:
         """Return a fault for a floor above the peak."""

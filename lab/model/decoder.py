@@ -144,13 +144,15 @@ class Decoder(nn.Module):
             tokens = context.own(tokens)
             shape = tokens.shape
         x_BTD = self.embedding(tokens)
-        for number, block in enumerate(self.blocks, start=1):
-            if last_only and segments is None and context is None and number == self.cfg.n_layers and n_tokens > 1:
-                layout = replace(layout, q_pos=layout.q_pos[..., -1:])
+        blocks = self.with_layouts(layout)
+        if last_only and segments is None and context is None and n_tokens > 1:
+            block, own = blocks[-1]
+            blocks[-1] = block, replace(own, q_pos=own.q_pos[..., -1:])
+        for block, own in blocks:
             if self.recompute and torch.is_grad_enabled():
-                x_BTD = checkpoint(block, x_BTD, layout, cache, use_reentrant=False)
+                x_BTD = checkpoint(block, x_BTD, own, cache, use_reentrant=False)
             else:
-                x_BTD = block(x_BTD, layout, cache)
+                x_BTD = block(x_BTD, own, cache)
         if cache is not None:
             cache.length += n_tokens
         if last_only:
@@ -177,7 +179,7 @@ class Decoder(nn.Module):
         if position_ids is not None:
             assert past == 0, "explicit ids cannot continue a cache"
             k_pos = position_ids
-            if starts is None and not self.distance.is_plain:
+            if starts is None and not (self.distance.is_plain and self.cfg.layers is None):
                 starts = first_ids(k_pos, segments)
         elif segments is not None:
             k_pos = segments.position_ids
@@ -194,6 +196,15 @@ class Decoder(nn.Module):
             starts=tuple(starts) if starts else None,
             n_rotated=past if cache is not None and cache.n_maps else 0,
         )
+
+    def with_layouts(self, layout: Layout) -> list[tuple[nn.Module, Layout]]:
+        """Pair every block with the layout for its kind, which the layers of one kind share."""
+        made = {"full": layout}
+        if self.cfg.layers is not None:
+            for kind in {*self.cfg.kinds} - {"full"}:
+                frequencies, distance = self.cfg.layers.methods(kind, layout.frequencies, layout.distance)
+                made[kind] = replace(layout, frequencies=frequencies, distance=distance)
+        return [(block, made[kind]) for block, kind in zip(self.blocks, self.cfg.kinds, strict=True)]
 
     def new_cache(self, batch: int, max_tokens: int, context: ContextGroup | None = None) -> KeyCache:
         """Create an empty key cache for `batch` rows of up to `max_tokens` tokens; of its own heads in a group."""

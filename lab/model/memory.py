@@ -33,9 +33,11 @@ from lab.model.attention.backends import runs_whole
 from lab.model.attention.cache import KeyCache
 from lab.model.attention.layout import Layout
 from lab.model.block import Attention
+from lab.model.config import OptimConfig
 from lab.model.decoder import Decoder, Head
 from lab.model.devices import compute_dtype
 from lab.model.loss import ChunkedCrossEntropy, chunk_tokens
+from lab.model.optimizer import make_optimizer
 from lab.model.sharding import Sharding, accumulating, arranged, shard
 
 KERNEL = "varlen"  # flash-attn's kernel returns and keeps tensors of the same sizes
@@ -159,6 +161,7 @@ def track(
     bf16: bool,
     keeps_gradients: bool,
     packs: int = 1,
+    optim: OptimConfig = OptimConfig(),
 ) -> Memory:
     """Run the micro-batches of a step of a decoder under a tracker; a sharded one needs a process group."""
     whole = sharding is not None and sharding.whole and packs > 1
@@ -170,7 +173,7 @@ def track(
         widened = 4 * decoder.cfg.n_parameters() if whole and bf16 else 0  # gradients, no kind of torch's
         if sharding is not None and mesh is not None:
             shard(decoder, mesh, sharding)
-        optimizer = torch.optim.AdamW(decoder.parameters(), fused=True)
+        optimizer = make_optimizer(decoder, optim)
         for parameter in decoder.parameters():
             parameter.grad = torch.zeros_like(parameter)
         optimizer.step()

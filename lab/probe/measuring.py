@@ -34,6 +34,7 @@ from lab.probe.effective_distance import DistanceProbe
 from lab.probe.effective_length import NeedleProbe, Row, Worker
 from lab.probe.limits import LengthResult, effective_lengths, reach
 from lab.probe.recall import NEAR, RecallTest, half_octaves
+from lab.skip.base import IntArray
 
 Record = dict[str, Any]
 Probed = tuple[list[Record], list[Row]]  # the lines of a probe, of which the last is the summary, and all of its tests
@@ -62,11 +63,8 @@ def length_record(probe: NeedleProbe, result: LengthResult, about: Mapping[str, 
     `n` and `score`, the same as `tests` and `accuracy`, are common to all evaluations.
     """
     config = probe.config
-    stops = None
-    if config.sequential:  # the rule by which a length stops
-        thresholds = list(config.all_thresholds)
-        size = config.round_size
-        stops = {"tests": config.tests, "thresholds": thresholds, "error": config.error_rate, "round": size}
+    rule = {"tests": config.tests, "thresholds": [*config.all_thresholds], "error": config.error_rate}
+    stops = rule | {"round": config.round_size} if config.sequential else None
     return {
         **about,
         **{name: getattr(result, name) for name in ("length", "tests", "passed", "accuracy", "low", "high")},
@@ -181,6 +179,11 @@ class ModelInTraining:
             losses: Tensor = self.decoder(tokens, segments=segments, targets=targets, summed=False)
         return losses
 
+    @property
+    def device(self) -> torch.device:
+        """The device that rows of tokens must be on."""
+        return next(self.decoder.parameters()).device
+
     def scores(self, tokens: Tensor, targets: Tensor) -> Tensor:
         """Compute each target's loss, and 1 where it is the most likely token, in rows of one text each."""
         with self.context():
@@ -188,12 +191,10 @@ class ModelInTraining:
 
 
 class Measuring:
-    """The tests of a run, its held-out loss and its recall, None where they are not asked for."""
+    """The tests of a run, its held-out loss, its recall and `own`, which measures a model; None where not asked for."""
 
-    def __init__(self, probe: NeedleProbe, loss: HeldOutLoss | None, recall: RecallTest | None = None) -> None:
-        self.probe = probe
-        self.loss = loss
-        self.recall = recall
+    def __init__(self, probe: NeedleProbe, loss: HeldOutLoss | None, recall: RecallTest | None, own: Any) -> None:
+        self.probe, self.loss, self.recall, self.own = probe, loss, recall, own
         inputs = {field.name: getattr(probe, field.name) for field in fields(probe) if field.init}
         self.distances = DistanceProbe(**inputs) if probe.config.distance_tests else None
 
@@ -236,6 +237,8 @@ class Measuring:
                 scores[rank :: worker.world_size] = part
             bins, natural_reach = self.recall.found(scores, saved, self.probe.config.confidence)
             summary |= {"recall": bins, **natural_reach}
+        if self.own is not None:
+            summary |= worker.gather([self.own(model) if worker.rank == 0 else {}])[0]
         return [*lines, summary], [case for result in (*lengths, *distances) for case in result.cases]
 
 
@@ -271,13 +274,17 @@ class HeldOutLoss:
         return total
 
 
+def held_out_documents(data: DataConfig) -> list[IntArray]:
+    """Read the first held-out documents, RECALL_TOKENS in all."""
+    store = TokenStore.open(shard_folder(data), "held_out")
+    tokens = store.read(0, RECALL_TOKENS).astype(np.int64)
+    return np.split(tokens, np.flatnonzero(np.diff(store.document_numbers(0, len(tokens)))) + 1)
+
+
 def held_out_recall(data: DataConfig, evidence: Evidence, device: torch.device | str) -> RecallTest:
     """Draw the targets of a run's probes from the first of its held-out documents."""
-    store = TokenStore.open(shard_folder(data), "held_out")
-    tokens = store.read(0, RECALL_TOKENS)
-    ends = np.flatnonzero(np.diff(store.document_numbers(0, len(tokens)))) + 1
     edges = half_octaves(data.window, NEAR)
-    return RecallTest(np.split(tokens, ends), evidence, data.window, edges, TARGETS, device=device)
+    return RecallTest(held_out_documents(data), evidence, data.window, edges, TARGETS, device=device)
 
 
 def context_loss(sums: Tensor) -> dict[str, float]:

@@ -2,8 +2,10 @@
 
 A class joins the table of the base class that it derives from, under its tag:
 
-    FrequencyMethod, Distance, Skip, Evidence   `method: mine`, in position.frequency, position.distance, skip, evidence
-    OwnCorpus                                   `name: mine`, in data.corpus
+    FrequencyMethod, Distance   `method: mine`, in position.frequency, position.distance
+    WindowMask, Skip, Evidence  `method: mine`, in mask, skip, evidence
+    OwnMeasure                  `method: mine`, in probe.measure
+    OwnCorpus                   `name: mine`, in data.corpus
 
 A config names the files, `plugins: [my_method.py]`. A run keeps a copy of them in its folder. Such a copy is executed
 only where the same source was loaded before, or where `--trust` says so. An installed package names modules under the
@@ -97,7 +99,7 @@ def add_classes(module: ModuleType, field: str) -> None:
     found = [(kind, section, getattr(section, kind.tag)) for kind, section in classes_of(module)]
     bases = ", ".join(kind.base.__name__ for kind in OneOf.every)
     if not found:
-        raise ConfigError(f"{field}: defines no method or corpus; derive a class from one of {bases}")
+        raise ConfigError(f"{field}: defines no method, corpus or measure; derive a class from one of {bases}")
     for kind, _, tag in found:
         if tag in kind.table:
             place = sys.modules[kind.table[tag].__module__].__file__

@@ -18,11 +18,11 @@ from contextvars import ContextVar
 from dataclasses import MISSING, Field, dataclass, fields
 from functools import cache
 from operator import attrgetter
-from typing import Annotated, Any, ClassVar, TypeVar, Union, get_args, get_type_hints
+from typing import Annotated, Any, ClassVar, TypeVar, get_args, get_type_hints
 
 from annotated_types import Ge, Gt, Le
-from pydantic import AfterValidator, ConfigDict, Discriminator, GetCoreSchemaHandler, TypeAdapter, ValidationError
-from pydantic_core import PydanticCustomError
+from pydantic import AfterValidator, ConfigDict, GetCoreSchemaHandler, TypeAdapter, ValidationError
+from pydantic_core import PydanticCustomError, core_schema
 
 from lab.errors import LONGEST_NAME, LONGEST_PATH, ConfigError, brief, first_line, is_short, nearest
 from lab.schema.yaml import flatten
@@ -113,8 +113,8 @@ class OneOf:
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> Any:
         """Have pydantic read the classes that the table holds now."""
-        members: Any = Union[tuple(self.table.values())]  # noqa: UP007
-        return handler.generate_schema(Annotated[members, Discriminator(self.tag)])
+        choices: dict[Any, Any] = {tag: handler.generate_schema(member) for tag, member in self.table.items()}
+        return core_schema.tagged_union_schema(choices or {"": core_schema.none_schema()}, discriminator=self.tag)
 
 
 def validated(root: type[T], values: Mapping[str, Any], instance: T | None = None) -> T:
@@ -167,7 +167,9 @@ def fault_lines(root: Any, item: Any) -> list[str]:
         return [f"{named}: unknown setting; {suggestion(root, section, keys)}"]
     if kind.startswith("union_tag"):
         tag, key = str(context.get("tag")), context["discriminator"].strip("'")
-        return [f"{dotted}.{key}={brief(tag)}: unknown; {nearest(tag, members_of(hint))}"]
+        members = members_of(hint)
+        remedy = nearest(tag, members, "" if members else "name the file that defines it in plugins")
+        return [f"{dotted}.{key}={brief(tag)}: unknown; {remedy}"]
     meaning = " ".join(docs_of(section).get(str(keys[-1]), "").split()).rstrip(".") if keys else ""
     if kind in ABSENT:
         return [f"{dotted}: must be set; {meaning}"]
@@ -182,7 +184,7 @@ def located(root: Any, location: Sequence[Any]) -> tuple[Any, list[Any], Any]:
     section, hint, keys = root, root, []
     for key in location:
         members = members_of(hint)
-        if len(members) > 1 and key in members:
+        if key in members and hint is not members[key]:
             hint = members[key]
         elif members or isinstance(key, int):
             keys.append(key)

@@ -45,7 +45,7 @@ class LongRecipe(Skip):
     of_training: ClassVar[tuple[str, ...]] = ("selection",)  # does not change the ids of a given sample
     method: Literal["longrecipe"] = "longrecipe"
     selection: str | None = None
-    """Folder or file of eval.impact's result: samples are data.window tokens of the sentences of target_len tokens that
+    """Result of probe-lab impact: samples are data.window tokens of the sentences of target_len tokens that
     hold one of its token types; random takes any sentences. Left out, samples are whole windows of the text."""
 
     @property

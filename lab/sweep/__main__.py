@@ -1,13 +1,13 @@
 """Train the runs of a sweep on this machine, without a server; those that are finished are skipped.
 
-    python -m lab.sweep FILE [--jobs=2] [--seeds=5] [--dry_run] [--section.key=value ...]
+    probe-lab sweep FILE [--jobs=2] [--seeds=5] [--dry_run] [--section.key=value ...]
 
 FILE is a YAML file of sweeps/ in wandb's format, of method grid or random; `wandb sweep FILE` runs the same:
 
-    python -m lab.sweep sweeps/windows_mini.yaml --dry_run          list the runs and their commands
-    python -m lab.sweep sweeps/windows_mini.yaml --jobs=2           two runs at once, each on half of the cores
-    python -m lab.sweep sweeps/windows_mini.yaml --seeds=5          with the seeds 0 to 4 instead of the file's
-    python -m lab.sweep sweeps/windows_mini.yaml --index=3          one run, as a task of a SLURM array does
+    probe-lab sweep sweeps/windows_mini.yaml --dry_run              list the runs and their commands
+    probe-lab sweep sweeps/windows_mini.yaml --jobs=2               two runs at once, each on half of the cores
+    probe-lab sweep sweeps/windows_mini.yaml --seeds=5              with the seeds 0 to 4 instead of the file's
+    probe-lab sweep sweeps/windows_mini.yaml --index=3              one run, as a task of a SLURM array does
 
 Settings (--train.tokens=100000) go to every run. What a run prints is appended to sweep.log in its folder. A failure
 does not stop the others. A run that another process trains is left to it. The same command continues after Ctrl-C or a

@@ -12,6 +12,7 @@ from lab.testing.checks import (
     check_distance_method,
     check_evidence_method,
     check_frequency_method,
+    check_mask,
     check_skip_method,
 )
 
@@ -20,5 +21,6 @@ __all__ = [
     "check_distance_method",
     "check_evidence_method",
     "check_frequency_method",
+    "check_mask",
     "check_skip_method",
 ]

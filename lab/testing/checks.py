@@ -12,8 +12,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from lab.data.arrangement import Arrangement
 from lab.data.config import OwnCorpus
 from lab.evidence.base import IGNORE, Evidence
+from lab.masks import WindowMask
 from lab.model.attention.attend import attend
 from lab.positions import Distance, FrequencyMethod, frequencies
 from lab.schema import validated
@@ -111,12 +113,39 @@ def check_frequency_method(method: type[FrequencyMethod], **parameters: Any) -> 
         found = built.inv_freq(head_dim, built.base(theta))
         shape = (head_dim // 2,)
         assert (found.dtype, found.shape) == (torch.float64, shape), f"inv_freq must be float64 of shape {shape}"
-        assert (found.isfinite() & (found > 0)).all(), f"inv_freq must be finite and > 0: {found.tolist()}"
-        assert (found.diff() < 0).all(), f"inv_freq must fall from pair to pair: {found.tolist()}"
+        assert (found.isfinite() & (found >= 0)).all(), f"inv_freq must be finite and >= 0: {found.tolist()}"
+        assert (found.diff() < 0)[found[:-1] > 0].all(), f"inv_freq must fall from pair to pair: {found.tolist()}"
     for q_pos in (torch.arange(0), torch.tensor([5]), torch.tensor([[0, 1], [4, 100_000]])):
         factor = built.logit_factor(q_pos, 0)
         assert (factor.dtype, factor.shape) == (torch.float64, q_pos.shape), "logit_factor must be float64 like q_pos"
         assert built.scales_logits or (factor == 1).all(), "logit_factor must be 1, or scales_logits must be True"
+
+
+def check_mask(method: type[WindowMask], **parameters: Any) -> None:
+    """Compare what training makes of windows with `visible`, pair by pair; every token must be there once, ids rising.
+
+    Raises: AssertionError; ConfigError for parameters that the mask refuses.
+    """
+    built = validated(method, parameters)
+    anchored = int(built.method == "anchor")  # then token 0, document 0, is the anchor
+    for seed in SEEDS:
+        generator = np.random.default_rng(seed)
+        documents = np.append(0, np.cumsum(generator.random(2 * seed) < 0.2)) + anchored
+        tokens = np.arange(len(documents)) + anchored
+        runs = Arrangement.of(built, anchor=0).runs(tokens, tokens, documents, generator)
+        places = np.concatenate([run.tokens for run in runs])
+        assert sorted(places) == list(range(len(tokens) + anchored)), f"tokens must be there once each: {places}"
+        assert all((np.diff(run.ids) >= 1).all() for run in runs), "ids must rise in a run"
+        shown = torch.zeros(len(places), len(places), dtype=torch.bool)
+        for run in runs:
+            index = torch.from_numpy(run.tokens)
+            shown[index[:, None], index] = index[:, None] >= index
+            shown[index, 0] |= run.anchored
+        index, docs = torch.arange(len(places)), torch.from_numpy(np.append([0] * anchored, documents).astype(np.int64))
+        wrong = shown != built.visible(index[:, None], index, docs[:, None], docs)
+        assert not wrong.any(), (
+            f"visible differs from what training shows at query and key {wrong.nonzero()[0].tolist()}"
+        )
 
 
 def check_skip_method(method: type[Skip], **parameters: Any) -> None:

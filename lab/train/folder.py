@@ -30,6 +30,7 @@ from typing import Any
 import numpy as np
 
 from lab.counts import PositionCounts
+from lab.counts.saved import OF_KIND
 from lab.errors import CheckpointError, first_line
 from lab.files import on_disk, read_object, write_atomic
 from lab.train.checkpoints import NAME, Checkpoint, candidates, folder_name
@@ -158,6 +159,7 @@ def packed_counts(counts: PositionCounts, save: Callable[..., None] = np.savez) 
     if counts.weights is not None:
         targets["weights"] = counts.weights
     targets |= {"g": counts.g(), "g_unweighted": counts.evidence}
+    targets |= {OF_KIND + kind: counts.frequency(kind) for kind in counts.encoded}
     save(buffer, lengths=counts.lengths, f=counts.frequency(), tokens=counts.tokens, **targets)
     return buffer.getvalue()
 

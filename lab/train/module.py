@@ -14,8 +14,9 @@ from torch.optim.lr_scheduler import LambdaLR
 from lab.config.sections import TrainConfig
 from lab.model.attention.context import ContextGroup
 from lab.model.attention.segments import Segments
-from lab.model.config import BETA1, CLIP_NORM, WEIGHT_DECAY, OptimConfig
+from lab.model.config import CLIP_NORM, OptimConfig
 from lab.model.decoder import Decoder
+from lab.model.optimizer import make_optimizer
 from lab.model.sharding import Make, Sharding, Start, build
 
 SUMS = ("loss", "targets", "tokens", "stop", "weight")
@@ -162,11 +163,7 @@ class Training(lightning.LightningModule):
         self.finished = StepStats(sums, norm, lr, bool(bad), streams)
 
     def configure_optimizers(self) -> Any:
-        """AdamW with decay on matrices only, and the schedule by step."""
-        matrices = [p for p in self.parameters() if p.ndim >= 2]
-        vectors = [p for p in self.parameters() if p.ndim < 2]
-        groups = [{"params": matrices, "weight_decay": WEIGHT_DECAY}, {"params": vectors, "weight_decay": 0.0}]
-        betas = (BETA1, self.optim.beta2)
-        optimizer = torch.optim.AdamW(groups, lr=self.optim.lr, betas=betas, fused=True)
+        """Build the optimizer, and the schedule by step."""
+        optimizer = make_optimizer(self, self.optim)
         schedule = LambdaLR(optimizer, lambda step: self.optim.lr_at(step, self.train_config.steps) / self.optim.lr)
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}

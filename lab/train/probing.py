@@ -14,6 +14,7 @@ the run must end: OutOfStep.
 from __future__ import annotations
 
 from contextlib import suppress
+from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -34,7 +35,14 @@ from lab.model.decoder import Decoder
 from lab.model.sharding import allocate, fill
 from lab.positions.methods import describe_pair
 from lab.probe.effective_length import NeedleProbe, Worker
-from lab.probe.measuring import HeldOutLoss, Measuring, ModelInTraining, Probed, held_out_recall
+from lab.probe.measuring import (
+    HeldOutLoss,
+    Measuring,
+    ModelInTraining,
+    Probed,
+    held_out_documents,
+    held_out_recall,
+)
 from lab.probe.needles import load_haystack
 from lab.train.checkpoints import folder_name
 from lab.train.environment import describe_source
@@ -62,7 +70,9 @@ class Probing(Callback):
             loss = HeldOutLoss(data, tokens=tokens, pack_tokens=self.experiment.train.micro_batch_tokens, **part)
             evidence = self.experiment.evidence  # which may be stored, but not for held-out tokens
             recall = held_out_recall(data, Repeat() if isinstance(evidence, Stored) else evidence, module.device)
-        self.measuring = Measuring(make_needle_probe(self.experiment, module.device), loss, recall)
+        measure = self.experiment.probe.measure
+        own = None if measure is None else partial(measure.record, documents=held_out_documents(data))
+        self.measuring = Measuring(make_needle_probe(self.experiment, module.device), loss, recall, own)
         self.probed_at = trainer.strategy.broadcast(self.recording.folder.last_probe())
         unprobed = self.probed_at < module.consumed
         if (self.saving.trained and unprobed) or self.interval_passed(module):

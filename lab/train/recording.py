@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping
+from copy import copy
 from functools import partial
 from typing import Any
 
@@ -21,6 +22,7 @@ from lab.counts.pairs import sum_to_the_end
 from lab.counts.position_counts import COUNTED
 from lab.launch import sum_over_ranks
 from lab.model.config import peak_flops, utilisation
+from lab.model.layers import LayersConfig
 from lab.positions import Distance
 from lab.train.dashboards import Logger, Wandb, dashboards_of
 from lab.train.folder import RunFolder
@@ -37,10 +39,19 @@ class Counting:
     called, which every rank must do together; each pack has been counted by `copies` of them.
     """
 
-    def __init__(self, max_len: int, distance: Distance, *, selects: bool = False, copies: int = 1) -> None:
-        self.rel_pos = None if distance.is_plain else partial(relative_positions, distance)
-        self.before = PositionCounts(max_len, self.rel_pos)  # of all ranks, from the checkpoint
-        self.here = PositionCounts(max_len, self.rel_pos)  # of this rank, since
+    def __init__(
+        self,
+        max_len: int,
+        distance: Distance,
+        layers: LayersConfig | None = None,
+        *,
+        selects: bool = False,
+        copies: int = 1,
+    ) -> None:
+        rel_pos = None if distance.is_plain else partial(relative_positions, distance)
+        encoded = None if layers is None else layers.encoded(max_len)
+        self.before = PositionCounts(max_len, rel_pos, encoded=encoded)  # of all ranks, from the checkpoint
+        self.here = PositionCounts(max_len, rel_pos, encoded=encoded)  # of this rank, since
         self.selects = selects
         self.copies = copies
         self.selected_before = np.zeros(len(SELECTED), dtype=np.int64)
@@ -56,7 +67,7 @@ class Counting:
 
     def total(self) -> PositionCounts:
         """Add up all ranks; a collective call."""
-        total = PositionCounts(self.here.max_len, self.rel_pos, self.here.weights)
+        total = copy(self.here)
         for name in COUNTED:
             setattr(total, name, sum_over_ranks(getattr(self.here, name)) // self.copies)
         return self.before + total
@@ -71,8 +82,8 @@ class Counting:
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restore the count of all ranks."""
         self.before = PositionCounts.from_dict(state_dict)
-        self.before.rel_pos = self.rel_pos
-        self.before.weights = self.here.weights
+        for name in ("rel_pos", "weights", "encoded"):
+            setattr(self.before, name, getattr(self.here, name))
         self.selected_before = np.array([state_dict.get(name, 0) for name in SELECTED], dtype=np.int64)
 
 
@@ -95,8 +106,8 @@ class Recording(Callback):
         self.folder = RunFolder(experiment.run.path)
         train, skip = experiment.train, experiment.skip
         selects = skip is not None and skip.selects
-        distance = experiment.position.distance
-        self.counting = Counting(experiment.reach, distance, selects=selects, copies=train.context_parallel)
+        counted = experiment.reach, experiment.position.distance, experiment.model.layers
+        self.counting = Counting(*counted, selects=selects, copies=train.context_parallel)
         self.sums = dict.fromkeys(SUMS, 0.0)  # of the steps since the last line that had an update
         self.busy_s = 0.0
         self.batch_start = 0.0

@@ -235,10 +235,10 @@ def test_seeds_are_folded_into_their_mean_with_limits(windows):
     assert (length[0].score, length[0].low, length[0].high) == pytest.approx(
         (80, 40.2538, 119.7462), abs=1e-3
     )  # 80 -+ 4.302653 * 16 / sqrt(3)
-    assert (math.isnan(length[1].score), length[1].below) == (True, 112)  # one seed is below 64, the other 160
+    assert (math.isnan(length[1].score), length[1].range) == (True, "<64 to 160")  # no mean: one failed at 64
     assert spread(grid_of(*windows, by=["window"])).loc[length[1].line].tolist() == [
         "80 (40.3 to 119.7), 3 seeds",
-        "<112, 2 seeds?",
+        "<64 to 160, 2 seeds, 1 censored?",
     ]
 
 
@@ -258,6 +258,24 @@ def test_columns_by_any_setting_or_column(windows, by, columns, lines):
     assert lines is None or len(table) == lines
 
 
+@pytest.mark.parametrize(
+    ("lengths", "text"),
+    {
+        (112, 128): "112 to 128+, 2 seeds, 1 censored",  # 128 is the last length tested
+        (128, 128): "128+, 2 seeds, 2 censored",
+        (None, 128): "<64 to 128+, 2 seeds, 2 censored",
+        (None, 64): "<64 to 64, 2 seeds, 1 censored",
+        (112, 120): "116 (65.2 to 166.8), 2 seeds",  # 116 -+ 12.706 * 4
+        (128,): "128+ (96 or more), n=10",
+    }.items(),
+)
+def test_no_mean_is_taken_over_a_bound(tmp_path, lengths, text):
+    ends = {"first_length": 64, "last_length": 128, "low": 96, "high": None}
+    runs = [write_run(tmp_path, 96, seed, 5, effective_length=length, **ends) for seed, length in enumerate(lengths)]
+    table = spread(grid_of(*runs))
+    assert table.loc["probe effective length at 0.8"].tolist() == [text]
+
+
 def test_fields_are_sorted_as_numbers_and_unknown_ones_are_refused(tmp_path):
     folder = write(tmp_path, *({**PASSKEY, "length": length} for length in (1024, 128, 512)))
     assert spread(grid_of(folder, by=["length"])).columns.tolist() == ["128", "512", "1,024"]
@@ -273,7 +291,7 @@ def test_every_format(windows, tmp_path, capsys, suffix):
     status, out, _ = run([*windows, "--by=window", "-o", tmp_path / f"t{suffix}"], capsys)
     assert (status, "4 results in 2 lines" in out) == (0, True)
     text = (tmp_path / f"t{suffix}").read_text()
-    assert "<112, 2 seeds" in text
+    assert "<64 to 160, 2 seeds, 1 censored" in text
     assert "differs from 96 at 0.05" in text
 
 
@@ -296,7 +314,7 @@ def test_a_table_as_text_fits_and_leaves_out_what_follows(tmp_path, capsys):
 def test_seeds_with_nothing_passed_have_an_upper_limit(tmp_path):
     """0 of 30 tests in all: 1 - 0.025^(1/30) = 0.1157."""
     paths = [write_run(tmp_path, 96, seed, 0) for seed in range(3)]
-    cell = table_of(grid_of(*paths))["probe 2 of 4 needles 128 tokens", "w96-*"]
+    cell = table_of(grid_of(*paths))["probe 2 of 4 needles 128 tokens", "all"]
     assert (cell.score, cell.low, cell.high) == (0, 0, pytest.approx(1 - 0.025 ** (1 / 30)))
 
 

@@ -96,7 +96,7 @@ def test_json_is_one_object_and_nothing_else(name, run):
     status, out, err = run(name, [*words, *taken, "--json"])
     assert status == 0, err
     found = json.loads(out, parse_constant=pytest.fail)
-    assert (list(found), found["command"]) == (["command", "rows", "files", "pictures"], f"eval.{name}")
+    assert (list(found), found["command"]) == (["command", "rows", "files", "pictures"], name)
     assert bool(found["pictures"]) == (PLOT in taken)
     assert all(min(size_of(Path(path))) > 300 for path in found["pictures"])
     assert found["rows"]
@@ -261,7 +261,7 @@ def test_copies_of_a_command_are_refused(run, monkeypatch):
     launched = {"TORCHELASTIC_RUN_ID": 1, "RANK": 0, "LOCAL_RANK": 0, "WORLD_SIZE": 2, "LOCAL_WORLD_SIZE": 2}
     for name, value in launched.items():
         monkeypatch.setenv(name, str(value))
-    line = "torchrun: its processes would measure the same; start one with python -m eval.passkey\n"
+    line = "torchrun: its processes would measure the same; start one with probe-lab passkey\n"
     assert run("passkey", COMMANDS["passkey"][0]) == (2, "", line)
 
 

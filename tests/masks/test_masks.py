@@ -11,7 +11,7 @@ def drawn(text):
 
 def mask_of(name, q_index, k_index, docs):
     q_index, k_index, docs = (torch.as_tensor(x) for x in (q_index, k_index, docs))
-    return MASKS[name].visible(q_index[:, None], k_index[None, :], docs[q_index][:, None], docs[k_index][None, :])
+    return MASKS[name]().visible(q_index[:, None], k_index[None, :], docs[q_index][:, None], docs[k_index][None, :])
 
 
 DOCS = [0, 0, 1, 1, 2]

@@ -21,14 +21,14 @@ def normed(x, weights, name):
     return x if weight is None else x / (x.pow(2).mean(-1, keepdim=True) + TINY.norm_eps).sqrt() * weight
 
 
-def block(x, own):
-    """Compute one block for rows (T, D) of one text, from its weights by name."""
+def block(x, own, speeds=SPEEDS, sees=lambda m, n: n <= m, rel=lambda m, n: m - n):
+    """Compute one block for rows (T, D) of one text, from its weights by name; query m sees key n at rel(m, n)."""
     y = normed(x, own, "attention_norm")
     q, k, v = (
         F.linear(y, own[f"attention.{n}.weight"], own[f"attention.{n}.bias"]).view(len(x), -1, 8).transpose(0, 1)[None]
         for n in "qkv"
     )
-    out = attention_by_distance(q, k, v, SPEEDS, lambda b, m, n: m - n, lambda b, m, n: n <= m)[0]
+    out = attention_by_distance(q, k, v, speeds, lambda b, m, n: rel(m, n), lambda b, m, n: sees(m, n))[0]
     out = out.transpose(0, 1).flatten(1)
     if "attention.gate.weight" in own:
         out = out / (1 + torch.exp(-y @ own["attention.gate.weight"].T))
@@ -39,18 +39,26 @@ def block(x, own):
     return x + normed((inner / (1 + torch.exp(-inner)) * (y @ up)) @ down, own, "feed_forward_out_norm")
 
 
-@pytest.mark.parametrize(("norm", "gate"), FORMS)
-def test_logits_by_definition_whole_packed_and_decoded(norm, gate):
-    decoder = tiny(dataclasses.replace(TINY, norm=norm, gate=gate))
+def logits(decoder, tokens, attended=None):
+    """Compute the logits (T, V) of one text by definition; `attended` are the layers' further arguments of `block`."""
     state = decoder.state_dict()
-    tokens = drawn(11)
     x = state["embedding.weight"][tokens[0]]
-    for layer in range(TINY.n_layers):
-        own = {
-            name.removeprefix(f"blocks.{layer}."): w for name, w in state.items() if name.startswith(f"blocks.{layer}.")
-        }
-        x = block(x, own)
-    expected = normed(x, {"norm.weight": state["norm.weight"]}, "norm") @ state["head.weight"].T
+    for layer in range(decoder.cfg.n_layers):
+        begin = f"blocks.{layer}."
+        own = {name.removeprefix(begin): w for name, w in state.items() if name.startswith(begin)}
+        x = block(x, own, **(attended[layer] if attended else {}))
+    return normed(x, {"norm.weight": state["norm.weight"]}, "norm") @ state["head.weight"].T
+
+
+@pytest.mark.parametrize(("norm", "gate"), FORMS)
+def test_logits_by_definition_whole_and_decoded(norm, gate):
+    assert_by_definition(tiny(dataclasses.replace(TINY, norm=norm, gate=gate)))
+
+
+def assert_by_definition(decoder, attended=None):
+    """Compare the logits of a whole text, of one decoded in parts, and of its last token alone."""
+    tokens = drawn(11)
+    expected = logits(decoder, tokens, attended)
     with torch.no_grad():
         torch.testing.assert_close(decoder(tokens)[0], expected, rtol=0, atol=TOL)
         cache = decoder.new_cache(1, 11)

@@ -32,13 +32,17 @@ MASKS = {
     "anchor": Arrangement(mask="anchor", running=True, anchor=BOS, bos=BOS),
     "anchor_of_another_token": Arrangement(mask="anchor", running=True, anchor=2),
 }
+GROUPED = {  # running ids show pairs of documents as they stand in the row
+    "pairs": Arrangement(mask="pairs", running=True, group=lambda documents: documents // 2),
+    "alternate": Arrangement(mask="alternate", running=True, group=lambda documents: documents % 2),
+}
 
 
 def with_chunks(arrangement, chunks):
     return Arrangement(**{**vars(arrangement), "chunks": chunks})
 
 
-CASES = {f"{name}{'_chunks' if n else ''}": with_chunks(MASKS[name], n) for name in MASKS for n in (None, 3)}
+CASES = {f"{name}{'_chunks' if n else ''}": with_chunks(MASKS[name], n) for name in MASKS for n in (None, 3)} | GROUPED
 
 
 def skip_by(method):

@@ -59,8 +59,9 @@ class KeyCache:
             self.store = torch.empty(self.shape, dtype=dtype, device=self.device)
         stop = self.length + v_BKTH.shape[2]
         assert stop <= self.shape[4], f"cache of {self.shape[4]} tokens cannot hold {stop}"
-        *keys, values = self.store[layer, :, self.rows, :, :stop].unbind()
         turned = [rotation.rotate(k_BKTH) for rotation in rotations] if self.n_maps else [k_BKTH]
+        used = slice(0, len(turned) + 1)  # layers of some kinds have fewer maps
+        *keys, values = self.store[layer, used, self.rows, :, :stop].unbind()
         for stored, new in zip([*keys, values], [*turned, v_BKTH], strict=True):
             stored[:, :, self.length :] = new
         return keys, values

@@ -51,9 +51,9 @@ def layer_inputs(decoder: AnyDecoder, tokens: Tensor, *, shift: int = 0) -> Iter
         yield from (LayerInputs(layer, *found) for layer, found in enumerate(decoder.layer_inputs(tokens, shift)))
         return
     n_tokens = tokens.shape[1]
-    layout = decoder.layout(tokens, torch.arange(n_tokens, device=tokens.device) + shift, starts=(shift,))
+    shared = decoder.layout(tokens, torch.arange(n_tokens, device=tokens.device) + shift, starts=(shift,))
     x_BTD = decoder.embedding(tokens)
-    for layer, block in enumerate(decoder.blocks):
+    for layer, (block, layout) in enumerate(decoder.with_layouts(shared)):
         assert isinstance(block, Block), "a decoder is made of blocks"
         q_BNTH, k_BNTH, _ = block.before(x_BTD, n_tokens)
         yield LayerInputs(layer, q_BNTH, k_BNTH, layout)
@@ -134,8 +134,7 @@ def last_block(decoder: Decoder, tokens: Tensor) -> Tensor:
 
     Shapes: int64 (B, T) -> (B, T, d_model).
     """
-    layout = decoder.layout(tokens)
     x_BTD: Tensor = decoder.embedding(tokens)
-    for block in decoder.blocks:
+    for block, layout in decoder.with_layouts(decoder.layout(tokens)):
         x_BTD = block(x_BTD, layout, None)
     return x_BTD

@@ -152,4 +152,4 @@ def dense_mask(n_q: int, n_k: int, device: torch.device, mask: str = "causal", d
     places = torch.arange(n_k, device=device)
     docs = torch.zeros_like(places)[None] if doc_ids is None else doc_ids
     q_doc, k_doc = docs[:, n_k - n_q :, None], docs[:, None, :]
-    return MASKS[mask].visible(places[None, n_k - n_q :, None], places, q_doc, k_doc) & (q_doc >= 0) & (k_doc >= 0)
+    return MASKS[mask]().visible(places[None, n_k - n_q :, None], places, q_doc, k_doc) & (q_doc >= 0) & (k_doc >= 0)

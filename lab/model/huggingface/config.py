@@ -28,7 +28,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from lab.errors import CheckpointError, ConfigError, MissingPackage, first_line
+from lab.errors import CheckpointError, ConfigError, MissingPackage, brief, first_line
 from lab.files import read_object
 from lab.model.config import DecoderConfig
 from lab.positions import Distance, Frequencies
@@ -228,9 +228,11 @@ def hugging_face_settings(
         name = f"distance={distance.method}" if not distance.is_plain else f"distance.log_n={distance.log_n}"
         remedy = "save with plain distance and use apply() on the loaded model"
         raise ConfigError(f"{name}: not supported by a Hugging Face folder; {remedy}")
-    if cfg.norm != "pre" or cfg.gate:
-        name = f"model.norm={cfg.norm}" if cfg.norm != "pre" else "model.gate=true"
-        raise ConfigError(f"{name}: no family of transformers that the lab writes has it; evaluate the run folder")
+    own: dict[str, Any] = {"norm": cfg.norm != "pre" and cfg.norm, "gate": cfg.gate and "true"}
+    own["layers.pattern"] = cfg.layers and cfg.layers.pattern
+    rule = "no family of transformers that the lab writes has it; evaluate the run folder"
+    if faults := [f"model.{name}={brief(value)}: {rule}" for name, value in own.items() if value]:
+        raise ConfigError(*faults)
     family = "mistral" if cfg.d_model % cfg.n_heads else "llama"
     family = next((name for name, qkv in QKV.items() if qkv == cfg.qkv), family)
     return {

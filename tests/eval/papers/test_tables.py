@@ -104,7 +104,7 @@ def test_what_is_missing_is_named_in_one_line_each(empty_place, capsys):
     assert (status, fault) == (2, "TABLE=string/tabel1: no such table with a command; did you mean string/table1?\n")
     status, out, _ = command("anchor/figure1 --mini --dry_run", capsys)
     assert status == 0
-    assert "python -m eval.precision runs/papers_base" in out
+    assert "probe-lab precision runs/papers_base" in out
 
 
 def test_a_wrong_file_is_one_line(monkeypatch, tmp_path):
@@ -139,7 +139,7 @@ def test_a_row_that_fails_leaves_the_others_printed_and_finished(tmp_path, monke
     assert re.search(r"\ngood +[\d.]+\n", out)
     assert "bad" not in out
     assert re.match(
-        r"bad: eval.positions string .* ended with status 2: --length: must be set", errors.splitlines()[-1]
+        r"bad: probe-lab positions string .* ended with status 2: --length: must be set", errors.splitlines()[-1]
     )
     assert command(words, capsys)[0] == 1  # what failed is not finished
     mini["rows"]["bad"]["skip"] = "pose"
@@ -147,7 +147,7 @@ def test_a_row_that_fails_leaves_the_others_printed_and_finished(tmp_path, monke
     status, out, errors = command(words, capsys)
     assert status == 0
     assert re.search(r"\nbad +[\d.]+\ngood +[\d.]+\n", out)
-    assert errors.count("eval.positions") == 1  # the row that failed, and no other
+    assert errors.count("probe-lab positions") == 1  # the row that failed, and no other
 
 
 @pytest.mark.parametrize("name", names())

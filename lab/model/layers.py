@@ -1,0 +1,76 @@
+"""Layers of different kinds: how far each sees, and which dimensions of its heads it rotates; no torch.
+
+    full      all tokens before          every pair of dimensions, as in a model without kinds
+    window    the last W tokens          every pair
+    nope      all tokens before          none: inv_freq[j] = 0
+    part      all tokens before          the first floor(p H / 2) pairs, of the highest frequencies; 0 for the others
+
+Layer l has the kind pattern[l mod len(pattern)]. Distance methods change full and part layers alone: window layers keep
+plain distances, and nope layers have none. A frequency method changes every layer that rotates, before pairs are left
+out. Its factor on the logits, a number for each query, holds in all layers.
+
+A relative position is counted for a kind of layer that encodes it: those below W for window, none for nope, all for the
+others. The f of a run is that of the kind which encodes most.
+
+Source: arXiv:2501.18795 (RNoPE-SWA: three window layers to a nope layer); arXiv:2410.06205 (p-RoPE: part; p = 0 is
+nope, p = 1 full), rounded as the transformers library's rope_type proportional. In Llama 4 (iRoPE) windows are chunks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Annotated, Literal
+
+from annotated_types import Gt, Lt
+
+from lab.positions import Distance, Frequencies
+from lab.positions.plain import Plain
+from lab.positions.sliding import Sliding
+from lab.schema import Length, Section
+
+Kind = Literal["full", "window", "nope", "part"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayersConfig(Section):
+    """Kinds of layers, repeated over the depth."""
+
+    pattern: tuple[Kind, ...]
+    """Kinds of the first layers, repeated: full, window (a sliding window), nope (no positions) and part (rope on the
+    highest frequencies alone), as [window, window, window, nope]."""
+    window: Length | None = None
+    """Tokens that window layers see, the query's own among them; below data.window."""
+    fraction: Annotated[float, Gt(0), Lt(1)] | None = None
+    """Share of the dimensions of a head that part layers rotate."""
+
+    def rules(self) -> Iterator[str]:
+        """Refuse a pattern without effect, and parameters of kinds that are not in it."""
+        if set(self.pattern) <= {"full"}:
+            yield self.fault("pattern", "must have a kind beside full; add one, or leave model.layers out")
+        for kind, name in (("window", "window"), ("part", "fraction")):
+            if (kind in self.pattern) != (getattr(self, name) is not None):
+                rule = "must be set for" if kind in self.pattern else "would be ignored without"
+                yield self.fault(name, f"{rule} {kind} layers in model.layers.pattern; change one of them")
+
+    def encoded(self, max_len: int) -> dict[str, int]:
+        """Count the relative positions, from 0 on, that each kind of layer encodes of `max_len`.
+
+        Example:
+            >>> LayersConfig(pattern=("window", "nope"), window=48).encoded(192)
+            {'window': 48, 'nope': 0}
+        """
+        known = {"window": min(self.window or 0, max_len), "nope": 0}
+        return {kind: known.get(kind, max_len) for kind in dict.fromkeys(self.pattern)}
+
+    def methods(self, kind: str, frequencies: Frequencies, distance: Distance) -> tuple[Frequencies, Distance]:
+        """Return the position methods of a kind of layer in a model with these."""
+        if kind == "full":
+            return frequencies, distance
+        if kind == "window":
+            assert self.window is not None, "window layers have a window"
+            return frequencies, Sliding(window=self.window)
+        inv_freq = frequencies.inv_freq.clone()
+        kept = 0 if self.fraction is None or kind == "nope" else int(self.fraction * len(inv_freq))
+        inv_freq[kept:] = 0
+        return replace(frequencies, inv_freq=inv_freq), distance if kind == "part" else Plain(log_n=distance.log_n)
