@@ -18,7 +18,6 @@ data.corpus.path takes it; its window and its BPE are those of configs/cpu_stdli
     probe-lab demand configs/cpu_demo.yaml --score=runs/reference
 
 A target counts by its loss weight; where weights make a difference, g without them is shown too.
-Exit status: 0 done; 2 a mistake in the input, one line each on stderr.
 """
 
 from __future__ import annotations

@@ -14,7 +14,6 @@ eval/engine/impactful.py has the method). Training selects sentences by them, wi
 
 FOLDER holds impact.json, with every type's share and rate and the classes of tokens beside them, and with --plot
 impact.png, their shares along the text. The models compute one after the other, in float32; both stay in memory.
-Exit status: 0 done; 2 a mistake in the input, one line each on stderr; 75 interrupted.
 """
 
 from __future__ import annotations

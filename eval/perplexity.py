@@ -2,9 +2,8 @@
 
     probe-lab perplexity MODEL [--option=value ...] [--plot] [-o FOLDER]
 
-MODEL is a run folder, a checkpoint in it, or any causal model of transformers, a folder or hf:OWNER/NAME@REVISION
-(docs/models.md). At each context length the same documents are read in windows of that many tokens, moved by the
-stride. eval/engine/sliding.py defines which tokens are scored with which context, and the intervals:
+At each context length the same documents are read in windows of that many tokens, moved by the stride.
+eval/engine/sliding.py defines which tokens are scored with which context, and the intervals:
 
     probe-lab perplexity runs/cpu_demo
     probe-lab perplexity runs/tiny_2k --lengths=512,1024,2048,4096 --documents=50 --tokens=16384 --plot

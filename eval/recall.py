@@ -2,12 +2,11 @@
 
     probe-lab recall MODEL [--option=value ...] [--distance=METHOD] [--plot] [-o FOLDER]
 
-MODEL is a run folder, a checkpoint in it, or any causal model of transformers, a folder or hf:OWNER/NAME@REVISION
-(docs/models.md). The evidence of a target is, for instance, an earlier copy of a block of tokens that contains it
-(lab/evidence). Targets are scored with the whole context of a training window, and with the context cut just behind
-their evidence. The difference is the gain from evidence at that distance. Natural reach is where the gain falls to half
-of its plateau (lab/probe/recall.py). No number is hidden, so that models that find none are told apart too. Targets
-without evidence have a line of their own, with their nats.
+The evidence of a target is, for instance, an earlier copy of a block of tokens that contains it (lab/evidence). Targets
+are scored with the whole context of a training window, and with the context cut just behind their evidence. The
+difference is the gain from evidence at that distance. Natural reach is where the gain falls to half of its plateau
+(lab/probe/recall.py). No number is hidden, so that models that find none are told apart too. Targets without evidence
+have a line of their own, with their nats.
 
     probe-lab recall runs/cpu_stdlib --plot
     probe-lab recall runs/cpu_demo --distance=string:shift=64,window=32

@@ -10,7 +10,6 @@ trained. An embedded corpus is made where it is missing, any other must have bee
     probe-lab shape configs/extend_shape_skip.yaml
 
 A target that the corpus cannot reach by these means is refused.
-Exit status: 0 done; 2 a mistake in the input, or a target out of reach, one line each on stderr.
 """
 
 from __future__ import annotations

@@ -25,6 +25,7 @@ from lab.counts import SavedCounts
 from lab.counts.demand import per_distance
 from lab.draw import Rule, below, beside, draw, save
 from lab.errors import CheckpointError
+from lab.looks import CENSORED, RUN, range_of
 from lab.source import find_place
 from lab.train.arms import censored, differing, read_settings
 from lab.train.checkpoints import folder_name
@@ -64,7 +65,7 @@ class Picture:
 
 @dataclass(frozen=True)
 class Run:
-    """A run folder; a broken file in it raises CheckpointError."""
+    """A run folder; reading a broken file raises CheckpointError."""
 
     path: Path
 
@@ -180,14 +181,14 @@ def shown_reach(row: Mapping[str, Any], value: str, first: str, last: str) -> st
     """Write a reach, a censored one as a bound.
 
     Example:
-        >>> shown_reach({"reach": 179.0, "first": 24, "last": 179}, "reach", "first", "last")
-        'reach 179 or more'
+        >>> row = {"first": 24, "last": 179}
+        >>> [shown_reach({**row, "reach": reach}, "reach", "first", "last") for reach in (179.0, math.nan)]
+        ['reach 179+', 'reach <24']
     """
-    end = censored(row.get(value), row.get(first), row.get(last))
-    if end is None:
-        found = row.get(value) or math.nan
-        return "reach not measured" if math.isnan(found) else f"reach {found:,.0f}"
-    return f"reach below {row[first]:,.0f}" if end == "below" else f"reach {row[value]:,.0f} or more"
+    known = {name: row[name] for name in (value, first, last) if not math.isnan(row.get(name) or math.nan)}
+    end = censored(*map(known.get, (value, first, last)))
+    bound = known.get(first if end == "below" else value)
+    return "reach not measured" if bound is None else f"reach {range_of([bound], [CENSORED.get(str(end), RUN)])}"
 
 
 def with_demand(run: Path) -> Iterator[Record]:

@@ -19,7 +19,6 @@ skipped ids extend it to.
 
 rope, abf, ntk, pi, dynamic_ntk, ntk_by_parts, yarn, llama3 and longrope have a name in config.json. For any other
 method --weights_only writes plain RoPE in its place, for lab.model.huggingface.apply(model, distance=...) to replace.
-Exit status: 0 done; 2 invalid input, one line per fault on stderr; 75 interrupted.
 """
 
 from __future__ import annotations

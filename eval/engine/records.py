@@ -127,30 +127,20 @@ KINDS = {  # by what kind_of returns
     "recall": Kind("recall", "gain from evidence", ("evidence", "texts", "window"), "nats"),
     "no_evidence": Kind("recall", "nats without evidence", ("evidence", "texts", "window"), "nats"),
 }
-SUMMARY = (  # score, lower and upper limit, first and last value tested, task, unit
-    ("effective_length", "low", "high", "first_length", "last_length", "effective length at {threshold:g}", "tokens"),
-    (
-        "smooth",
-        "smooth_low",
-        "smooth_high",
-        "first_length",
-        "last_length",
-        "smooth effective length at {threshold:g}",
-        "tokens",
-    ),
-    ("reach", "reach_low", "reach_high", "first_distance", "last_distance", "reach at {threshold:g}", "tokens"),
-    (
-        "natural_reach",
-        "natural_reach_low",
-        "natural_reach_high",
-        "natural_first",
-        "natural_last",
-        "natural reach",
-        "tokens",
-    ),
-    ("f_at_effective_length", "", "", "", "", "f at the effective length", "pairs"),
-    ("f_at_reach", "", "", "", "", "f at the reach", "pairs"),
-    ("held_out_loss", "", "", "", "", "held-out loss", "nats"),
+ENDS = {  # first and last value tested of a number that may be censored
+    "reach": ("first_distance", "last_distance"),
+    "effective_length": ("first_length", "last_length"),
+    "smooth": ("first_length", "last_length"),
+    "natural_reach": ("natural_first", "natural_last"),
+}
+SUMMARY = (  # score, lower and upper limit, task, unit
+    ("effective_length", "low", "high", "effective length at {threshold:g}", "tokens"),
+    ("smooth", "smooth_low", "smooth_high", "smooth effective length at {threshold:g}", "tokens"),
+    ("reach", "reach_low", "reach_high", "reach at {threshold:g}", "tokens"),
+    ("natural_reach", "natural_reach_low", "natural_reach_high", "natural reach", "tokens"),
+    ("f_at_effective_length", "", "", "f at the effective length", "pairs"),
+    ("f_at_reach", "", "", "f at the reach", "pairs"),
+    ("held_out_loss", "", "", "held-out loss", "nats"),
 )
 
 
@@ -220,12 +210,13 @@ def read(row: Row) -> Iterator[Row]:
     shared["evaluation"] = "probe" if "effective_length" in row else "distance" if "reach" in row else "recall"
     alike = KINDS["recall"].alike if shared["evaluation"] == "recall" else NEEDLES[:-1]  # of no one draw of tests
     shared["alike"] = {name: row.get(name) for name in ("protocol", *alike)}
-    for name, low, high, first, last, task, unit in SUMMARY:
-        score, below = row.get(name), row.get(first)
-        if name not in row or (score is None and below is None) or (unit == "pairs" and not score):
+    for name, low, high, task, unit in SUMMARY:
+        score = row.get(name)
+        first, last = (row.get(end) for end in ENDS.get(name, ("", "")))
+        if name not in row or (score is None and first is None) or (unit == "pairs" and not score):
             continue
-        known = {"score": score, "low": row.get(low), "high": row.get(high), "below": below if score is None else None}
-        known["censored"] = censored(score, below, row.get(last))
+        known = {"score": score, "low": row.get(low), "high": row.get(high), "below": first if score is None else None}
+        known["censored"] = censored(score, first, last)
         tests = row.get("tests", row.get("n")) if unit == "tokens" else None
         yield shared | known | {"task": task.format_map(row), "n": tests, "unit": unit}
 

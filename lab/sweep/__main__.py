@@ -13,7 +13,7 @@ Settings (--train.tokens=100000) go to every run. What a run prints is appended 
 does not stop the others. A run that another process trains is left to it. The same command continues after Ctrl-C or a
 crash. docs/sweeps.md
 
-Exit status: 0 all finished; 1 a run failed, the others are done; 2 a mistake in the input; 75 stopped after saving.
+The exit status is 1 where a run failed and the others are done.
 """
 
 from __future__ import annotations
