@@ -87,10 +87,7 @@ class FoundByDistance(Measure):
     form = Form(options=DistanceOptions, several=True)
 
     def prepare(self) -> None:
-        """Build the tests, whose settings left out are those of the run's own probe, and the methods.
-
-        Raises: LabError.
-        """
+        """Build the tests, whose settings left out are those of the run's own probe, and the methods."""
         model = self.subject.model
         options = self.options
         own = ProbeConfig() if model.experiment is None else model.experiment.tests

@@ -71,10 +71,7 @@ class PlanOptions(Section):
 
 
 def report(request: Request) -> Found:
-    """Fit, check and predict; the rows are the predictions, or with --positions the shares of f.
-
-    Raises: LabError.
-    """
+    """Fit, check and predict; the rows are the predictions, or with --positions the shares of f."""
     options: PlanOptions = request.options
     lengths = read_lengths(options.corpus)
     pairs = product(options.window, options.mode)

@@ -66,10 +66,7 @@ class ReachOptions(Section):
 
 
 def analyse(request: Request) -> Found:
-    """Fit and compare; the rows are those of all tables, and the points.
-
-    Raises: LabError.
-    """
+    """Fit and compare; the rows are those of all tables, and the points."""
     options: ReachOptions = request.options
     with unpacked(request.places) as places:
         runs = read_runs(places)

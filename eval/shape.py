@@ -39,10 +39,7 @@ NAMES = ("natural", "aimed", "reached")
 
 
 def report(request: Request) -> Found:
-    """Plan; the rows are the distances with their shares of the pairs, and the costs.
-
-    Raises: LabError.
-    """
+    """Plan; the rows are the distances with their shares of the pairs, and the costs."""
     experiment = load_experiment(request.model, request.options)
     planned, tokens = experiment.planned, experiment.train.tokens
     if planned is None:

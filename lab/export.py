@@ -46,10 +46,7 @@ SYNTAX = Syntax(
 
 
 def export(words: Words) -> str:
-    """Write the folder, and return a summary.
-
-    Raises: LabError.
-    """
+    """Write the folder, and return a summary."""
     output = words.options.o
     if output is None:
         raise ConfigError("-o: must be given, the folder to write; for instance -o exported")
@@ -83,10 +80,7 @@ def name_positions(decoder: Decoder, *, weights_only: bool) -> None:
 
 
 def export_model(model: OpenedModel, output: Path) -> None:
-    """Write a run's model and tokenizer as a Hugging Face folder.
-
-    Raises: LabError.
-    """
+    """Write a run's model and tokenizer as a Hugging Face folder."""
     tokenizer = needed(model.tokenizer)
     ids = token_ids(model)
     longest = longest_text(model)

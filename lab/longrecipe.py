@@ -87,10 +87,7 @@ def job_of(resolved: Resolved, stage: Stage, launcher: Sequence[str]) -> Job:
 
 
 def carry_out(words: Words) -> int:
-    """Run the remaining stages of a recipe, report, and return the exit status.
-
-    Raises: LabError.
-    """
+    """Run the remaining stages of a recipe, report, and return the exit status."""
     launcher = [sys.executable] if words.options.launcher is None else shlex.split(words.options.launcher)
     if not launcher:
         raise ConfigError("--launcher: must be a command; for instance 'torchrun --nproc_per_node 8'")

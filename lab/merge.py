@@ -67,10 +67,7 @@ class MergeOptions(MergeConfig):
 
 
 def merge(words: Words) -> str:
-    """Read the command line, merge, write the folder, and return a summary.
-
-    Raises: LabError.
-    """
+    """Read the command line, merge, write the folder, and return a summary."""
     options: MergeOptions = read_options(MergeOptions, words.settings)
     paths = [Path(word) for word in words.places]
     if options.last is not None:

@@ -34,10 +34,7 @@ SYNTAX = Syntax(
 
 
 def carry_out(words: Words) -> str:
-    """Prepare or verify, and return a summary.
-
-    Raises: LabError.
-    """
+    """Prepare or verify, and return a summary."""
     overrides = dict(words.settings)
     task = overrides.pop("task", None)
     first, _, stride = str("0/1" if task is None else task).partition("/")

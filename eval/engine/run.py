@@ -214,10 +214,7 @@ class Measure:
         return Outcome([known[index] for index in range(cell.tests)], seconds)
 
     def finished(self, tests: Row, first: Case, asked: int, by: str = "length") -> FinishedTests:
-        """Open the file of the model's finished needle tests; `tests` are their properties, `first` is one of them.
-
-        Raises: LabError.
-        """
+        """Open the file of the model's finished needle tests; `tests` are their properties, `first` is one of them."""
         subject = self.subject
         key = {
             **tests,

@@ -90,10 +90,7 @@ class Subject:
 
 
 def open_subject(request: Request) -> Subject:
-    """Open the model of a command line.
-
-    Raises: LabError.
-    """
+    """Open the model of a command line."""
     device = device_for(request.options.device)
     model = open_model(request.model, request.overrides, device=device)
     refuse_far(request.options, model, device)

@@ -98,10 +98,7 @@ class Harness(Measure):
         self.model = harness_model(self.subject, named(self.request.model), options)
 
     def rows(self) -> list[Row]:
-        """Run the tasks by the harness, whose output goes to stderr, and add the rows that are new or have changed.
-
-        Raises: LabError.
-        """
+        """Run the tasks by the harness, whose output goes to stderr, and add the rows that are new or have changed."""
         from lm_eval import simple_evaluate
 
         options = self.options

@@ -74,10 +74,7 @@ class State:
 
 
 def train(runs: Sequence[PlannedRun], jobs: int) -> tuple[int, list[State]]:
-    """Train all unfinished runs, and return the exit status and the state of each.
-
-    Raises: LabError.
-    """
+    """Train all unfinished runs, and return the exit status and the state of each."""
     states = {str(run.path): State(run, "waiting") for run in runs}
 
     def is_done(job: Job) -> bool:
@@ -125,10 +122,7 @@ def table(states: Sequence[State]) -> str:
 
 
 def work(words: Words) -> int:
-    """Read the command line, and run the sweep or print what was requested.
-
-    Raises: LabError.
-    """
+    """Read the command line, and run the sweep or print what was requested."""
     names = [field.name for field in fields(SweepOptions)]
     options = read_options(SweepOptions, {key: value for key, value in words.settings.items() if key in names})
     given = {key: value for key, value in words.settings.items() if key not in names}
