@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 from annotated_types import Ge, Gt, Le, Lt
 
 from lab.model.layers import LayersConfig
+from lab.model.softmax import SoftmaxConfig
 from lab.schema import NonNegative, PositiveFloat, Section
 
 BETA1 = 0.9  # AdamW's decay of the mean gradient
@@ -52,6 +53,8 @@ class DecoderConfig(Section):
     """Whether what heads attend to is multiplied by sigmoid(W x) of their input x, elementwise."""
     layers: LayersConfig | None = None
     """Layers of different kinds; left out, all see every token before and rotate all dimensions."""
+    softmax: SoftmaxConfig | None = None
+    """How logits become weights: scalable, temperature or sink; left out, by softmax alone."""
 
     def rules(self) -> list[str]:
         """List the faults between the fields, each as one line."""
@@ -72,6 +75,10 @@ class DecoderConfig(Section):
         if self.layers is not None and len(self.layers.pattern) > self.n_layers:
             rule = f"must have at most n_layers={self.n_layers} kinds; leave some out"
             faults.append(self.fault("layers.pattern", rule))
+        only = self.softmax and self.softmax.only
+        if only is not None and only not in self.kinds:
+            rule = f"is for layers of kind {only} alone; add one to model.layers.pattern, or leave it out"
+            faults.append(self.fault("softmax.method", rule))
         return faults
 
     @property
@@ -107,6 +114,8 @@ class DecoderConfig(Section):
         each = 4 if self.norm == "sandwich" else 2
         norms = (each * self.n_layers + 1) * self.d_model + 2 * self.n_layers * self.head_dim * (self.qkv == "norm")
         biases = self.n_layers * (self.width + 2 * self.kv_width) if self.qkv == "bias" else 0
+        if self.softmax is not None and self.softmax.begins is not None:
+            norms += self.n_layers * self.n_heads
         return self.n_matrix_parameters + norms + biases + (0 if tied else self.vocab_size * self.d_model)
 
     def flops_per_token(self, pairs_per_token: float) -> float:
