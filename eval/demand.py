@@ -18,7 +18,6 @@ data.corpus.path takes it; its window and its BPE are those of configs/cpu_stdli
     probe-lab demand configs/cpu_demo.yaml --score=runs/reference
 
 A target counts by its loss weight; where weights make a difference, g without them is shown too.
-Exit status: 0 done; 2 a mistake in the input, one line each on stderr.
 """
 
 from __future__ import annotations
@@ -78,10 +77,7 @@ class DemandOptions(Section):
 
 
 def report(request: Request) -> Found:
-    """Count or read f and g; the rows are what was counted in all, and bins of distances.
-
-    Raises: LabError.
-    """
+    """Count or read f and g; the rows are what was counted in all, and bins of distances."""
     place, given = request.model, dict(request.options)
     own = {field.name: given.pop(field.name) for field in fields(DemandOptions) if field.name in given}
     options = read_options(DemandOptions, own)
@@ -105,20 +101,17 @@ def report(request: Request) -> Found:
         f"{counts.tokens:,} tokens read, {counts.targets:,.0f} targets, {with_evidence:,.0f} "
         f"({with_evidence / max(1, counts.targets):.1%}) with evidence by {method}"
     )
-    rows = table(profiles, counts.targets)
+    rows, text = table(profiles, counts.targets)
     name = place.name if place.is_dir() else place.stem
     if has_magic(name):
         name = f"{place.parent.name}-{name}".replace("*", "all")
     found = [head, *({"metric": "demand", **row} for row in rows.to_dict("records"))]
     picture = partial(chart, profiles, f"{name}: {summary}")
-    return request.save(f"demand-{name}", f"{summary}\n{as_text(rows)}", found, picture)
+    return request.save(f"demand-{name}", f"{summary}\n{text}", found, picture)
 
 
 def count(place: Path, options: DemandOptions, given: Mapping[str, Any]) -> tuple[Experiment, SavedCounts]:
-    """Count the first packs of a config's run, or of a text.
-
-    Raises: LabError.
-    """
+    """Count the first packs of a config's run, or of a text."""
     settings = {}
     is_text = place.is_dir() or place.name.endswith((*ROWS, *PLAIN)) or has_magic(str(place))
     if is_text:  # all of it, in packs that hold its window
@@ -154,8 +147,8 @@ def count(place: Path, options: DemandOptions, given: Mapping[str, Any]) -> tupl
     return experiment, SavedCounts(counts.lengths, counts.frequency(), counts.tokens, **demand)
 
 
-def table(profiles: Mapping[str, Any], targets: float) -> pd.DataFrame:
-    """Tabulate bins of distances: f and g in each, g as shares, and the targets that ask for the bin or farther."""
+def table(profiles: Mapping[str, Any], targets: float) -> tuple[pd.DataFrame, str]:
+    """Tabulate bins of distances, also as text: f and g, g as shares, and the targets that ask for a bin or farther."""
     edges = edges_of(len(profiles["f"]), 2)
     rows = pd.DataFrame({name: np.add.reduceat(values, edges[:-1]) for name, values in profiles.items()})
     rows.insert(0, "from", edges[:-1])
@@ -163,14 +156,9 @@ def table(profiles: Mapping[str, Any], targets: float) -> pd.DataFrame:
     rows["g_per_million"] = 1e6 * rows["g"] / max(1, targets)
     rows["g_share"] = rows["g"] / max(1, rows["g"].sum())
     rows["g_or_farther"] = rows["g"][::-1].cumsum()
-    return rows
-
-
-def as_text(rows: pd.DataFrame) -> str:
-    """Lay out the table for people."""
     distances = [f"{low:,}" if low == high else f"{low:,}-{high:,}" for low, high in zip(rows["from"], rows["to"])]
     shown = rows.drop(columns=["from", "to"]).rename(columns=HEADS).set_index(pd.Index(distances, name="distance"))
-    return to_text(shown, dict.fromkeys(shown, ",.0f") | {HEADS["g_share"]: ".1%"})
+    return rows, to_text(shown, dict.fromkeys(shown, ",.0f") | {HEADS["g_share"]: ".1%"})
 
 
 def chart(profiles: Mapping[str, Any], title: str) -> Any:

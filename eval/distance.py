@@ -2,11 +2,10 @@
 
     probe-lab distance MODEL [--option=value ...] [--distance=METHOD,...] [--plot] [-o FOLDER]
 
-MODEL is a run folder, a checkpoint in it, or any causal model of transformers, a folder or hf:OWNER/NAME@REVISION
-(docs/models.md). Each test hides one number an exact number of tokens before the end of the prompt. Prompt and answer
-fill the training window (lab/probe/effective_distance.py). Beside the share found, with exact limits, stand the mean
-log-probability of the right number and f, how often training saw the distance. Reach is where a non-increasing fit of
-the share crosses the threshold (lab/probe/limits.py):
+Each test hides one number an exact number of tokens before the end of the prompt. Prompt and answer fill the training
+window (lab/probe/effective_distance.py). Beside the share found, with exact limits, stand the mean log-probability of
+the right number and f, how often training saw the distance. Reach is where a non-increasing fit of the share crosses
+the threshold (lab/probe/limits.py):
 
     probe-lab distance runs/cpu_demo --plot
     probe-lab distance runs/cpu_demo --distance=plain,string:shift=64,window=32,dca --plot
@@ -16,9 +15,8 @@ the share crosses the threshold (lab/probe/limits.py):
     probe-lab distance models/Llama-3.1-8B --haystack=essays.txt --points=6 --tests=50
     probe-lab distance "hf:OWNER/NAME@step*" --haystack=essays.txt -o series
 
-All methods of --distance get the same tests. A name alone takes the parameters of eval/engine/methods.py.
-Several models, such as the revisions of a public model or the checkpoints of a
-folder, are measured in turn. probe-lab compare puts their reach into one table.
+All methods of --distance get the same tests. A name alone takes the parameters of eval/engine/methods.py. Several
+models, such as the revisions of a public one, are measured in turn; probe-lab compare puts their reach into one table.
 
 Prints a table for each method. Writes distance-TOKENS-HASH.jsonl, a line for each distance and one for reach. Every
 finished test is kept in tests-TOKENS-KEY.jsonl: after Ctrl-C (exit status 75) or a crash the same command continues.
@@ -89,10 +87,7 @@ class FoundByDistance(Measure):
     form = Form(options=DistanceOptions, several=True)
 
     def prepare(self) -> None:
-        """Build the tests, whose settings left out are those of the run's own probe, and the methods.
-
-        Raises: LabError.
-        """
+        """Build the tests, whose settings left out are those of the run's own probe, and the methods."""
         model = self.subject.model
         options = self.options
         own = ProbeConfig() if model.experiment is None else model.experiment.tests

@@ -2,8 +2,7 @@
 
     probe-lab entropy MODEL [--option=value ...] [--plot] [-o FOLDER]
 
-MODEL is a run folder, a checkpoint in it, or any causal model of transformers, a folder or hf:OWNER/NAME@REVISION
-(docs/models.md). The entropy of a query's attention weights p is
+The entropy of a query's attention weights p is
 
     entropy = -sum_j p_j ln p_j,   in nats, between 0 (one key has it all) and ln n (uniform over n visible keys)
 

@@ -14,7 +14,6 @@ eval/engine/impactful.py has the method). Training selects sentences by them, wi
 
 FOLDER holds impact.json, with every type's share and rate and the classes of tokens beside them, and with --plot
 impact.png, their shares along the text. The models compute one after the other, in float32; both stay in memory.
-Exit status: 0 done; 2 a mistake in the input, one line each on stderr; 75 interrupted.
 """
 
 from __future__ import annotations
@@ -56,10 +55,7 @@ NAMED = 8  # labels at most that the picture names
 
 
 def analyse(request: Request) -> Found:
-    """Analyse, and write the folder; the rows are the types.
-
-    Raises: LabError.
-    """
+    """Analyse, and write the folder; the rows are the types."""
     models, folder, options = request.places, request.folder, request.options
     if len(models) != 2 or folder is None:
         given = " ".join(map(str, models))
@@ -86,6 +82,8 @@ def analyse(request: Request) -> Found:
         raise DataError(f"--min_count={options.min_count}: no {options.by} is so frequent; lower it or add --windows")
     impactful = np.isin(labels[options.by][0], chosen)
     rows = types.assign(chosen=types.index.isin(chosen)).to_dict("records")
+    ends = sentence_ends(tokenizer)
+    held = [sentences_with(impactful, row, split_sentences(row, ends)) for row in windows.tokens]
     result: dict[str, Any] = {
         "base": {"path": str(models[0]), **source(base, device)},
         "tuned": {"path": str(models[1]), **source(tuned, device)},
@@ -94,7 +92,7 @@ def analyse(request: Request) -> Found:
         "targets": int(scored.sum()),
         "marked": int(marked.sum()),
         "held_of_marked": float(types.loc[chosen, "marked"].sum() / marked.sum()),
-        "held_of_sentences": sentence_share(windows, impactful, tokenizer),
+        "held_of_sentences": float(np.concatenate(held).mean()),
         "types": rows,
         "classes": tables["class"].to_dict("records"),
         "token_ids": np.flatnonzero(impactful).tolist(),
@@ -121,10 +119,7 @@ def shared_tokenizer(base: OpenedModel, tuned: OpenedModel, place: Path) -> Toke
 
 
 def draw_windows(options: ImpactConfig, tuned: OpenedModel, tokenizer: Tokenizer) -> Windows:
-    """Draw the windows that both models score.
-
-    Raises: LabError.
-    """
+    """Draw the windows that both models score."""
     length = options.length or tuned.train_len
     if options.text is None:
         if tuned.experiment is None:
@@ -155,13 +150,6 @@ def score(model: OpenedModel, windows: Windows, device: torch.device, name: str)
     found = [token_scores(decoder, *pair.to(device))[2].cpu() for pair in Bar(pairs, desc=name, unit="window")]
     decoder.to("cpu")
     return torch.cat(found).numpy()
-
-
-def sentence_share(windows: Windows, impactful: BoolArray, tokenizer: Tokenizer) -> float:
-    """Compute the share of the windows' sentences that hold one of the impactful token types."""
-    ends = sentence_ends(tokenizer)
-    found = [sentences_with(impactful, row, split_sentences(row, ends)) for row in windows.tokens]
-    return float(np.concatenate(found).mean())
 
 
 def summary(result: dict[str, Any], tables: dict[str, pd.DataFrame]) -> str:

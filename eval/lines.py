@@ -2,8 +2,7 @@
 
     probe-lab lines MODEL [--option=value ...] [--plot] [-o FOLDER]
 
-MODEL is a run folder, a checkpoint in it, or any causal model of transformers, a folder or hf:OWNER/NAME@REVISION
-(docs/models.md). Tests have as many lines as a length in the model's own tokens holds. Scores have exact 95% limits:
+Tests have as many lines as a length in the model's own tokens holds. Scores have exact 95% limits:
 
     probe-lab lines models/Llama-2-7B-chat --lengths=4096,16384 --plot
     probe-lab lines runs/tiny_2k --protocol=completion --lengths=1024,2048 --tests=200

@@ -2,8 +2,7 @@
 
     probe-lab passkey MODEL [--option=value ...] [--plot] [-o FOLDER]
 
-MODEL is a run folder, a checkpoint in it, or any causal model of transformers, a folder or hf:OWNER/NAME@REVISION
-(docs/models.md). Each cell is a depth at a length, in the model's own tokens, with exact 95% limits:
+Each cell is a depth at a length, in the model's own tokens, with exact 95% limits:
 
     probe-lab passkey models/Llama-2-13B --lengths=4096,8192,16384 --plot
     probe-lab passkey runs/cpu_demo --lengths=128,192,256,384 --depths=5 --plot

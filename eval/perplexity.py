@@ -2,9 +2,8 @@
 
     probe-lab perplexity MODEL [--option=value ...] [--plot] [-o FOLDER]
 
-MODEL is a run folder, a checkpoint in it, or any causal model of transformers, a folder or hf:OWNER/NAME@REVISION
-(docs/models.md). At each context length the same documents are read in windows of that many tokens, moved by the
-stride. eval/engine/sliding.py defines which tokens are scored with which context, and the intervals:
+At each context length the same documents are read in windows of that many tokens, moved by the stride.
+eval/engine/sliding.py defines which tokens are scored with which context, and the intervals:
 
     probe-lab perplexity runs/cpu_demo
     probe-lab perplexity runs/tiny_2k --lengths=512,1024,2048,4096 --documents=50 --tokens=16384 --plot
@@ -73,8 +72,6 @@ class PerplexityOptions(CellOptions):
     text: PathText | None = None
     """Source of the documents: a .txt, .md, .py or .json file, each one document, a .jsonl file with one in each
     line, or a folder or a pattern of these; left out, the run's held-out documents."""
-    text_field: str = "text"
-    """Field of the rows of a .json or .jsonl file that holds the text."""
 
     def rules(self) -> list[str]:
         """Refuse strides and cuts that contradict the lengths."""
@@ -122,7 +119,7 @@ class Perplexity(Measure):
         self.stride = options.stride or max(1, min(STRIDE, self.contexts[0] // 2))
         with as_options():  # their rules are checked
             self.options = replace(options, lengths=self.contexts, stride=self.stride)
-        found = documents_of(self.subject, options.text, options.text_field)
+        found = documents_of(self.subject, options.text)
         self.n = len(found)
         self.shorter = 0
         self.documents = self.joined(found) if options.protocol == "whole-windows" else self.drawn(found)

@@ -16,7 +16,6 @@ The corpus is a folder of token shards, or the shape of SlimPajama.
 The 95% limits are of one new model of the size and kind of those fitted, no other.
 With --positions the command writes no plan, but f there and the shares of f and of segments on both sides. These are
 Figures 1 and 3 of arXiv:2410.18745.
-Exit status: 0 done; 2 a mistake in the input, one line each on stderr.
 """
 
 from __future__ import annotations
@@ -72,10 +71,7 @@ class PlanOptions(Section):
 
 
 def report(request: Request) -> Found:
-    """Fit, check and predict; the rows are the predictions, or with --positions the shares of f.
-
-    Raises: LabError.
-    """
+    """Fit, check and predict; the rows are the predictions, or with --positions the shares of f."""
     options: PlanOptions = request.options
     lengths = read_lengths(options.corpus)
     pairs = product(options.window, options.mode)

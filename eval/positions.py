@@ -67,10 +67,7 @@ FORM = Form(
 
 
 def show(request: Request) -> Found:
-    """Show a method's matrix, or statistics of a skip method's ids.
-
-    Raises: LabError.
-    """
+    """Show a method's matrix, or statistics of a skip method's ids."""
     config, options = parse(request)
     is_skip = isinstance(options, SkipOptions)
     length = options.n_tokens if is_skip else options.length

@@ -2,11 +2,10 @@
 
     probe-lab precision MODEL [--option=value ...] [--plot] [-o FOLDER]
 
-MODEL is a run folder, a checkpoint in it, or any causal model of transformers, a folder or hf:OWNER/NAME@REVISION
-(docs/models.md). In exact arithmetic a shift changes nothing. D adds up the differences of the attention weights,
-D_logit those of the logits of the first token (arXiv:2411.13476, Eq. 4, 5 and Figure 1). Both are measured in float32,
-and with rotated queries and keys rounded to bfloat16, as flash attention takes them. The weights are the model's own,
-and random ones of the same config:
+In exact arithmetic a shift changes nothing. D adds up the differences of the attention weights, D_logit those of the
+logits of the first token (arXiv:2411.13476, Eq. 4, 5 and Figure 1). Both are measured in float32, and with rotated
+queries and keys rounded to bfloat16, as flash attention takes them. The weights are the model's own, and random ones of
+the same config:
 
     probe-lab precision runs/cpu_demo
     probe-lab precision runs/cpu_demo --shifts=0,2,100 --lengths=64,128,256,512 --plot -o precision

@@ -2,9 +2,8 @@
 
     probe-lab probe MODEL [--option=value ...] [--by=depth] [--distance=METHOD,...] [--plot] [-o FOLDER]
 
-MODEL is a run folder, a checkpoint in it, or any causal model of transformers, a folder or hf:OWNER/NAME@REVISION
-(docs/models.md). Options left out are those of the run's own `probe` section. A model that is no run's, nor exported
-from one, has the section's defaults, steps of an eighth of its window, and needs a haystack:
+Options left out are those of the run's own `probe` section. A model that is no run's, nor exported from one, has the
+section's defaults, steps of an eighth of its window, and needs a haystack:
 
     probe-lab probe runs/cpu_demo --tests=500 --sequential --error=0.01
     probe-lab probe models/Llama-3.1-8B --haystack=PaulGrahamEssays.json --protocol=released_llama31 --step=8192

@@ -15,7 +15,6 @@ or that follow from others, are named and left out. Models of each column alone,
 all are compared. What counts is the log likelihood of runs, and of arms, that were left out of the fit.
 
 Prints the tables; -o writes their rows and the points to reach.jsonl.
-Exit status: 0 done; 2 a mistake in the input, one line each on stderr.
 """
 
 from __future__ import annotations
@@ -67,10 +66,7 @@ class ReachOptions(Section):
 
 
 def analyse(request: Request) -> Found:
-    """Fit and compare; the rows are those of all tables, and the points.
-
-    Raises: LabError.
-    """
+    """Fit and compare; the rows are those of all tables, and the points."""
     options: ReachOptions = request.options
     with unpacked(request.places) as places:
         runs = read_runs(places)

@@ -2,12 +2,11 @@
 
     probe-lab recall MODEL [--option=value ...] [--distance=METHOD] [--plot] [-o FOLDER]
 
-MODEL is a run folder, a checkpoint in it, or any causal model of transformers, a folder or hf:OWNER/NAME@REVISION
-(docs/models.md). The evidence of a target is, for instance, an earlier copy of a block of tokens that contains it
-(lab/evidence). Targets are scored with the whole context of a training window, and with the context cut just behind
-their evidence. The difference is the gain from evidence at that distance. Natural reach is where the gain falls to half
-of its plateau (lab/probe/recall.py). No number is hidden, so that models that find none are told apart too. Targets
-without evidence have a line of their own, with their nats.
+The evidence of a target is, for instance, an earlier copy of a block of tokens that contains it (lab/evidence). Targets
+are scored with the whole context of a training window, and with the context cut just behind their evidence. The
+difference is the gain from evidence at that distance. Natural reach is where the gain falls to half of its plateau
+(lab/probe/recall.py). No number is hidden, so that models that find none are told apart too. Targets without evidence
+have a line of their own, with their nats.
 
     probe-lab recall runs/cpu_stdlib --plot
     probe-lab recall runs/cpu_demo --distance=string:shift=64,window=32
@@ -78,8 +77,6 @@ class RecallOptions(Section):
     text: PathText | None = None
     """Source of the documents: a folder or a pattern of .txt, .md, .py, .json or .jsonl files, or a .jsonl file with
     one in each line; left out, the run's held-out documents."""
-    text_field: str = "text"
-    """Field of the rows of a .json or .jsonl file that holds the text."""
     seed: Seed = 0
     """Seed of the choice of targets, and of the limits."""
     device: Literal["auto", "cpu", "gpu"] = "auto"
@@ -106,7 +103,7 @@ class Recall(OnTexts):
         self.evidence = Repeat() if model.experiment is None else model.experiment.evidence
         if options.evidence is not None:
             self.evidence = read_evidence(options.evidence)
-        found = documents_of(self.subject, options.text, options.text_field)
+        found = documents_of(self.subject, options.text)
         self.documents = [np.asarray(ids, dtype=np.int64) for ids in found]
         check_ids(np.concatenate(self.documents), self.subject.vocab_size)
         sizes: Row = {"window": window, "edges": edges, "most": options.targets, "seed": options.seed}

@@ -10,7 +10,6 @@ trained. An embedded corpus is made where it is missing, any other must have bee
     probe-lab shape configs/extend_shape_skip.yaml
 
 A target that the corpus cannot reach by these means is refused.
-Exit status: 0 done; 2 a mistake in the input, or a target out of reach, one line each on stderr.
 """
 
 from __future__ import annotations
@@ -40,10 +39,7 @@ NAMES = ("natural", "aimed", "reached")
 
 
 def report(request: Request) -> Found:
-    """Plan; the rows are the distances with their shares of the pairs, and the costs.
-
-    Raises: LabError.
-    """
+    """Plan; the rows are the distances with their shares of the pairs, and the costs."""
     experiment = load_experiment(request.model, request.options)
     planned, tokens = experiment.planned, experiment.train.tokens
     if planned is None:

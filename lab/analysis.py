@@ -25,6 +25,7 @@ from lab.counts import SavedCounts
 from lab.counts.demand import per_distance
 from lab.draw import Rule, below, beside, draw, save
 from lab.errors import CheckpointError
+from lab.looks import CENSORED, RUN, range_of
 from lab.source import find_place
 from lab.train.arms import censored, differing, read_settings
 from lab.train.checkpoints import folder_name
@@ -64,7 +65,7 @@ class Picture:
 
 @dataclass(frozen=True)
 class Run:
-    """A run folder."""
+    """A run folder; reading a broken file raises CheckpointError."""
 
     path: Path
 
@@ -104,46 +105,28 @@ class Run:
         return g
 
     def metrics(self) -> pd.DataFrame:
-        """Return one row per logged step: step, consumed_tokens, loss, lr, tokens_per_s, f_at_0.5L and others.
-
-        Raises: CheckpointError for a broken file.
-        """
+        """Return one row per logged step: step, consumed_tokens, loss, lr, tokens_per_s, f_at_0.5L and others."""
         return as_table(RunFolder(self.path).records("metrics.jsonl"))
 
     def probes(self) -> pd.DataFrame:
-        """Return one row per probe of training: the columns of PROBES, and the figures of a measure of one's own.
-
-        Raises: CheckpointError for a broken file.
-        """
+        """Return one row per probe of training: the columns of PROBES, and the figures of a measure of one's own."""
         probes = [*with_demand(self.path)]
         return as_table(probes, [*PROBES, *own_figures(probes)])
 
     def lengths(self) -> pd.DataFrame:
-        """Return one row per probe of training and length, with the columns of LENGTHS.
-
-        Raises: CheckpointError for a broken file.
-        """
+        """Return one row per probe of training and length, with the columns of LENGTHS."""
         return records_with(self.path, "length", LENGTHS)
 
     def distances(self) -> pd.DataFrame:
-        """Return one row per probe of training and distance, with the columns of DISTANCES.
-
-        Raises: CheckpointError for a broken file.
-        """
+        """Return one row per probe of training and distance, with the columns of DISTANCES."""
         return records_with(self.path, "distance", DISTANCES)
 
     def contexts(self) -> pd.DataFrame:
-        """Return the held-out loss by visible context, a row per probe of training and context, columns CONTEXTS.
-
-        Raises: CheckpointError for a broken file.
-        """
+        """Return the held-out loss by visible context, a row per probe of training and context, columns CONTEXTS."""
         return as_table((row for probe in RunFolder(self.path).probes() for row in contexts_of(probe)), CONTEXTS)
 
     def recall(self) -> pd.DataFrame:
-        """Return the gain from evidence, a row per probe of training and bin of distances, columns RECALL.
-
-        Raises: CheckpointError for a broken file.
-        """
+        """Return the gain from evidence, a row per probe of training and bin of distances, columns RECALL."""
         probes = RunFolder(self.path).probes()
         return as_table(({**probe, **row} for probe in probes for row in probe.get("recall", ())), RECALL)
 
@@ -198,14 +181,14 @@ def shown_reach(row: Mapping[str, Any], value: str, first: str, last: str) -> st
     """Write a reach, a censored one as a bound.
 
     Example:
-        >>> shown_reach({"reach": 179.0, "first": 24, "last": 179}, "reach", "first", "last")
-        'reach 179 or more'
+        >>> row = {"first": 24, "last": 179}
+        >>> [shown_reach({**row, "reach": reach}, "reach", "first", "last") for reach in (179.0, math.nan)]
+        ['reach 179+', 'reach <24']
     """
-    end = censored(row.get(value), row.get(first), row.get(last))
-    if end is None:
-        found = row.get(value) or math.nan
-        return "reach not measured" if math.isnan(found) else f"reach {found:,.0f}"
-    return f"reach below {row[first]:,.0f}" if end == "below" else f"reach {row[value]:,.0f} or more"
+    known = {name: row[name] for name in (value, first, last) if not math.isnan(row.get(name) or math.nan)}
+    end = censored(*map(known.get, (value, first, last)))
+    bound = known.get(first if end == "below" else value)
+    return "reach not measured" if bound is None else f"reach {range_of([bound], [CENSORED.get(str(end), RUN)])}"
 
 
 def with_demand(run: Path) -> Iterator[Record]:

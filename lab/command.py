@@ -27,6 +27,7 @@ from lab.schema.plugins import TRUSTED, load_installed
 FAILED, WRONG, STOPPED = 1, 2, 75  # exit statuses
 CONTINUES = "stopped; the same command continues"
 NOTHING_WRITTEN = "stopped; nothing was written"
+STATUSES = "Exit status: 0 done; 2 invalid input, one line per fault on stderr; 75 stopped by a signal."
 HELP = ("-h", "--help", "--help=all")
 SIGNS = {"minimum": ">=", "exclusiveMinimum": ">", "maximum": "<=", "exclusiveMaximum": "<"}
 REFRESH_S = 0.2
@@ -276,7 +277,7 @@ def run(
     if not arguments or {*HELP} & {*arguments}:
         more = list(settings())
         hint = ["--help=all lists every setting, its default and meaning."] if more else []
-        show("\n".join([str(description), *(more if "--help=all" in arguments else hint)]))
+        show("\n".join([str(description) + STATUSES, *(more if "--help=all" in arguments else hint)]))
         return 0 if arguments else WRONG
     try:
         with on_disk():

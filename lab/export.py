@@ -19,7 +19,6 @@ skipped ids extend it to.
 
 rope, abf, ntk, pi, dynamic_ntk, ntk_by_parts, yarn, llama3 and longrope have a name in config.json. For any other
 method --weights_only writes plain RoPE in its place, for lab.model.huggingface.apply(model, distance=...) to replace.
-Exit status: 0 done; 2 invalid input, one line per fault on stderr; 75 interrupted.
 """
 
 from __future__ import annotations
@@ -47,10 +46,7 @@ SYNTAX = Syntax(
 
 
 def export(words: Words) -> str:
-    """Write the folder, and return a summary.
-
-    Raises: LabError.
-    """
+    """Write the folder, and return a summary."""
     output = words.options.o
     if output is None:
         raise ConfigError("-o: must be given, the folder to write; for instance -o exported")
@@ -84,10 +80,7 @@ def name_positions(decoder: Decoder, *, weights_only: bool) -> None:
 
 
 def export_model(model: OpenedModel, output: Path) -> None:
-    """Write a run's model and tokenizer as a Hugging Face folder.
-
-    Raises: LabError.
-    """
+    """Write a run's model and tokenizer as a Hugging Face folder."""
     tokenizer = needed(model.tokenizer)
     ids = token_ids(model)
     longest = longest_text(model)

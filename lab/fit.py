@@ -18,8 +18,7 @@ hold. --profile trains six steps apart from the run, and
 writes a trace and a table to FOLDER, or to RUN/profile. With train.devices > 1 the command starts torchrun, which
 starts a process for each device.
 
-Exit status: 0 done; 1 a loss or gradient is not finite, or a rank has died. 2 is invalid input, a full disk or a run
-folder in use, with a line for each fault on stderr. 75 is stopped by a signal after saving.
+The exit status is 1 where a loss or gradient is not finite, or a rank has died. Stopped by a signal, a run is saved.
 """
 
 from __future__ import annotations

@@ -129,10 +129,7 @@ def open_hugging_face(folder: Path, name: str, overrides: dict[str, Any], device
 
 
 def replaced_methods(settings: dict[str, Any], overrides: dict[str, Any]) -> tuple[FrequencyMethod | None, Distance]:
-    """Read the position methods that dotted overrides name; None means the model's own frequencies.
-
-    Raises: LabError.
-    """
+    """Read the position methods that dotted overrides name; None means the model's own frequencies."""
     others = [key for key in overrides if key.split(".")[0] != "position"]
     if others:
         rule = "not a setting of a Hugging Face folder; set position.frequency or position.distance"

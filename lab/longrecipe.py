@@ -20,7 +20,6 @@ and merge.yaml (pose.yaml, pose_replay.yaml and pose_merge.yaml for PoSE).
 
 The same command continues after Ctrl-C, a kill, or a time limit, and skips finished stages. To run a training stage
 again, delete its folder and those of the training stages after it.
-Exit status: 0 done; 2 invalid input, one line per fault on stderr; 75 stopped by a signal, to be resumed.
 """
 
 from __future__ import annotations
@@ -88,10 +87,7 @@ def job_of(resolved: Resolved, stage: Stage, launcher: Sequence[str]) -> Job:
 
 
 def carry_out(words: Words) -> int:
-    """Run the remaining stages of a recipe, report, and return the exit status.
-
-    Raises: LabError.
-    """
+    """Run the remaining stages of a recipe, report, and return the exit status."""
     launcher = [sys.executable] if words.options.launcher is None else shlex.split(words.options.launcher)
     if not launcher:
         raise ConfigError("--launcher: must be a command; for instance 'torchrun --nproc_per_node 8'")

@@ -22,7 +22,6 @@ distance method must be plain, the only one that a Hugging Face folder supports.
 training window, for instance that of a model which was extended and then replayed. tokenizer.json is copied if the
 models that have one agree. The ids that begin and end a text are those of the first model that has them. All models are
 loaded at once, in float32.
-Exit status: 0 done; 2 invalid input, one line per fault on stderr; 75 interrupted.
 """
 
 from __future__ import annotations
@@ -68,10 +67,7 @@ class MergeOptions(MergeConfig):
 
 
 def merge(words: Words) -> str:
-    """Read the command line, merge, write the folder, and return a summary.
-
-    Raises: LabError.
-    """
+    """Read the command line, merge, write the folder, and return a summary."""
     options: MergeOptions = read_options(MergeOptions, words.settings)
     paths = [Path(word) for word in words.places]
     if options.last is not None:

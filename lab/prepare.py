@@ -11,8 +11,6 @@
 Finished tasks are skipped, so that the same command continues after an interruption. With data.upsample (long documents
 more often) the corpus is prepared first, once for all such settings, and further shards are derived from it. Documents
 and tokens of each source before and after are printed, and written to upsampling.json in the shards' folder.
-
-Exit status: 0 done; 2 invalid input; 75 interrupted, to be run again.
 """
 
 from __future__ import annotations
@@ -36,10 +34,7 @@ SYNTAX = Syntax(
 
 
 def carry_out(words: Words) -> str:
-    """Prepare or verify, and return a summary.
-
-    Raises: LabError.
-    """
+    """Prepare or verify, and return a summary."""
     overrides = dict(words.settings)
     task = overrides.pop("task", None)
     first, _, stride = str("0/1" if task is None else task).partition("/")

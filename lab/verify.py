@@ -9,7 +9,7 @@
 
 Nothing is changed. Records of a run have no hashes: they are read, and their form is checked.
 
-Exit status: 0 no fault; 1 faults, one line for each; 2 invalid input; 75 interrupted.
+With faults, one line for each, the exit status is 1.
 """
 
 from __future__ import annotations

@@ -1,11 +1,8 @@
 """Runs of configs/cpu_test.yaml: their settings, their commands, and what two of them have in common."""
 
 import json
-import os
 import shutil
-import signal
 import sys
-import time
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -15,7 +12,7 @@ import pytest
 from lab.command import parse_overrides
 from lab.config import Experiment, load_experiment
 from lab.probe.recall import FIELDS
-from tests.forked import LIMIT_S, ROOT, Forked, python
+from tests.forked import LIMIT_S, ROOT, python
 
 CONFIG = ROOT / "configs" / "cpu_test.yaml"
 UNPROBED = (
@@ -105,21 +102,6 @@ def assert_equal_training(run: Path, other: Path, atol: float) -> None:
                 assert mine[key] == (line[key] and pytest.approx(line[key], rel=0, abs=10 * atol))
             bins = [[list(row.values()) for row in one.get("recall", ())] for one in (mine, line)]
             np.testing.assert_allclose(*bins, rtol=0, atol=10 * atol)
-
-
-def interrupt(words: list[str], run: Path, number: signal.Signals, lines: int) -> tuple[int, str]:
-    """Start a run and send its process group a signal once metrics.jsonl has so many lines."""
-    process = Forked(words)
-    metrics, deadline = run / "metrics.jsonl", time.monotonic() + LIMIT_S
-    try:
-        while not metrics.exists() or metrics.read_text().count("\n") < lines:
-            assert time.monotonic() < deadline, "the run never got that far"
-            assert process.returncode is None, f"the run ended before the signal: {process.communicate()[1][-3000:]}"
-            time.sleep(0.01)
-        os.killpg(process.pid, number)  # as a terminal does: a background process gets it too
-        return process.wait(), process.communicate()[1]
-    finally:
-        process.kill()
 
 
 def train(place: Path, name: str, *options: str, resume: bool = False) -> Path:

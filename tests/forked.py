@@ -24,8 +24,9 @@ def become(words, cwd, variables, output, errors):
     os.chdir(cwd)
     os.environ.clear()
     os.environ.update(variables)
-    for number, path in ((1, output), (2, errors)):
+    for number, name, path in ((1, "stdout", output), (2, "stderr", errors)):
         os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND), number)
+        setattr(sys, name, os.fdopen(number, "w", buffering=1, closefd=False))
     kind, what, *arguments = words
     sys.argv = [what if kind == "-m" else kind, *arguments]
     if kind == "-m":

@@ -28,23 +28,17 @@ WRONG = {
     "--data.tokenizer.method=xqz --model.vocab_size=9": "data.tokenizer.method=xqz: unknown; use one of: bpe, file",
     # of the wrong type
     "--optim.lr=fast": 'optim.lr="fast": must be a number',
-    "--optim.lr=null": "optim.lr=None: must be a number",
     "--run.seed=1.5": "run.seed=1.5: must be a whole number",
-    '--train.tokens="5"': 'train.tokens="5": must be a whole number',
-    "--train.tokens=true": "train.tokens=True: must be a whole number",
     "--train.recompute=3": "train.recompute=3: must be true or false",
     "--run.name=5": "run.name=5: must be text",
     "--optim=3": "optim=3: must be a section",
-    "--train.tokens=1.5e0": "train.tokens=1.5: must be a whole number",
     "--optim=3 --optim.lr=1e-3": "optim=3: must be a section",
     # out of range
     "--data.window=1": "data.window=1: must be >= 2",
     "--optim.lr=0": "optim.lr=0: must be > 0",
     "--optim.lr=.nan": "optim.lr=nan: must be ",
-    "--optim.lr=.inf": "optim.lr=inf: must be ",
     "--optim.beta2=1.0": "optim.beta2=1.0: must be < 1",
     "--data.held_out_frac=0.6": "data.held_out_frac=0.6: must be <= 0.5",
-    "--train.keep_checkpoints=1": "train.keep_checkpoints=1: must be >= 2",
     "--data.mode=naturl": "data.mode=naturl: must be one of 'natural', 'concatenated' or 'uniform'",
     "--run.name=a/b": "run.name=a/b: must be a plain folder name",
     "--run.name=..": "run.name=..: must be a plain folder name",
@@ -61,7 +55,6 @@ WRONG = {
     "--train.strategy=single --train.devices=2": "train.strategy=single: runs one process, ",
     "--train.backend=flash": "train.backend=flash: runs on a CUDA device only",
     "--data.held_out_frac=0": "data.held_out_frac=0.0: the probe needs held-out text",
-    # ignored
     # missing
     "--data.corpus.name=text": "data.corpus.path: must be set",
     "--data.tokenizer.method=file --data.tokenizer.path=a --model.vocab_size=9": "data.tokenizer.eos: must be set",

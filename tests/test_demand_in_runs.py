@@ -11,6 +11,8 @@ from lab.data.module import PackedData
 from tests.evidence import brute
 from tests.fits import UNPROBED, assert_same_run, cut_after, load, records, settings_of, train
 
+SHORT = (*UNPROBED, "--train.tokens=10240", "--train.checkpoint_every_tokens=4096")
+
 JOINED = "--data.mode=concatenated"
 FAR = ("--weights.by=evidence", "--weights.keep=[[0,9],[20,40]]")
 RUNS = {
@@ -31,17 +33,17 @@ def place(tmp_path_factory):
     """Train every run of RUNS, probed once."""
     place = tmp_path_factory.mktemp("demand")
     for name, words in RUNS.items():
-        train(place, name, *UNPROBED, *words)
+        train(place, name, *SHORT, *words)
     return place
 
 
 def packs_of(place, name):
-    """Read the packs of a run anew: two of 512 tokens in each of its 20 steps."""
-    experiment = load(*settings_of(place, name), *UNPROBED, *RUNS[name])
+    """Read the packs of a run anew: two of 512 tokens in each of its 10 steps."""
+    experiment = load(*settings_of(place, name), *SHORT, *RUNS[name])
     data = PackedData(experiment)
     data.setup("fit")
     streams = [data.stream(j) for j in range(data.n_streams)]
-    return experiment, list(itertools.islice(map(next, itertools.cycle(streams)), 40))
+    return experiment, list(itertools.islice(map(next, itertools.cycle(streams)), 20))
 
 
 @pytest.mark.parametrize("name", RUNS)
@@ -54,7 +56,7 @@ def test_a_run_counts_what_a_search_by_definition_finds(place, name):
         expected[[*found]] += [*found.values()]
     run = lab.open_run(place / "runs" / name)
     assert run.counts().g_unweighted.tolist() == expected.tolist()
-    assert expected.sum() > 1000
+    assert expected.sum() > 500
     if name in ("far", "near", "random", "context"):
         assert run.g().tolist() != expected.tolist()
     else:
@@ -68,7 +70,7 @@ def test_the_loss_goes_where_the_weights_say(place):
     distances = np.arange(len(g))
     kept = (distances <= 9) | ((distances >= 20) & (distances <= 40))
     assert g.tolist() == np.where(kept, before, 0).tolist()
-    assert before[~kept].sum() > 50
+    assert before[~kept].sum() > 20
     near = lab.open_run(place / "runs" / "near").counts()
     lost = near.g_unweighted - near.g
     assert lost[:31].sum() == lost.sum()
@@ -103,5 +105,5 @@ def test_weights_by_context_enter_the_demand(place):
 def test_a_resumed_run_counts_the_same(place, name):
     whole = place / "runs" / name
     begun = cut_after(whole, place / "runs" / f"begun_{name}", n=-1)
-    train(place, begun.name, *UNPROBED, *RUNS[name], resume=True)
+    train(place, begun.name, *SHORT, *RUNS[name], resume=True)
     assert_same_run(whole, begun)

@@ -8,6 +8,7 @@ import torch
 from eval.engine.subject import as_subject
 from lab.data.module import PackedData
 from lab.jobs import is_finished
+from lab.launch import Launch
 from lab.loading import open_model
 from lab.schema import read_yaml
 from lab.sweep.planning import plan
@@ -58,20 +59,16 @@ def recorded(run: Path) -> str:
 
 @pytest.mark.parametrize(("fp32_s", "bf16_s", "faster"), TIMES.values(), ids=TIMES)
 def test_the_faster_precision_is_taken_and_within_three_percent_float32(
-    place, monkeypatch, capsys, fp32_s, bf16_s, faster
+    place, in_bf16, monkeypatch, capsys, fp32_s, bf16_s, faster
 ):
     taking(monkeypatch, fp32_s, bf16_s)
-    name = f"of_{fp32_s}_{bf16_s}"
-    assert session.run_experiment(load(*settings_of(place, name), *SHORT, AUTO), False, "") == 0
-    printed = capsys.readouterr().out
-    (line,) = [line for line in printed.splitlines() if line.startswith("precision: ")]
-    assert line.startswith(f"precision: {faster} (")
-    assert {f"{1000 * fp32_s:.1f}", f"{1000 * bf16_s:.1f}"} <= set(line.split())
-    assert f"on cpu in {faster}\n" in printed
-    assert recorded(place / "runs" / name) == faster
+    asked = load(*settings_of(place, "chosen"), *SHORT, AUTO)
+    assert session.with_precision(asked, Launch(), resume=False).train.precision == faster
+    times = f"{1000 * fp32_s:.1f} ms in fp32 and {1000 * bf16_s:.1f} ms in bf16"
+    assert capsys.readouterr().out == f"precision: {faster} (a pack takes {times})\n"
 
 
-def test_a_run_that_measured_computes_as_one_with_that_precision_set(place, monkeypatch, in_bf16):
+def test_a_run_that_measured_computes_as_one_with_that_precision_set(place, monkeypatch, capsys, in_bf16):
     measure = session.step_seconds
 
     def measured(experiment, data):
@@ -80,6 +77,7 @@ def test_a_run_that_measured_computes_as_one_with_that_precision_set(place, monk
 
     monkeypatch.setattr(session, "step_seconds", measured)
     assert_same_run(train(place, "measured", *SHORT, AUTO), in_bf16)
+    assert "on cpu in bf16\n" in capsys.readouterr().out
     in_fp32 = train(place, "in_fp32", *SHORT, "--train.precision=fp32")
     assert exact_metrics(in_fp32) != exact_metrics(in_bf16)
 
@@ -94,16 +92,10 @@ def test_a_resume_takes_the_recorded_precision_without_measuring(place, monkeypa
     train(place, "resumed", *SHORT, AUTO, resume=True)
     assert recorded(run) == "bf16"
     assert_same_run(run, in_bf16)
+    assert as_subject(open_model(run), run, torch.device("cpu")).precision == "bfloat16"
+    assert records(run, "probes.jsonl")[-1]["precision"] == "bfloat16"
     assert is_finished(load(*settings_of(place, "resumed"), *SHORT, AUTO))
     assert not is_finished(load(*settings_of(place, "resumed"), *SHORT, "--train.precision=fp32"))
-
-
-def test_evaluations_compute_in_the_precision_taken(place, monkeypatch, in_bf16):
-    taking(monkeypatch, 2.0, 1.0)
-    run = train(place, "evaluated", *SHORT, AUTO)
-    subject = as_subject(open_model(run), run, torch.device("cpu"))
-    assert subject.precision == "bfloat16"
-    assert records(run, "probes.jsonl")[-1]["precision"] == "bfloat16"
 
 
 def test_a_run_of_an_older_version_that_left_it_open_goes_on_in_float32(place, monkeypatch):

@@ -41,7 +41,7 @@ def place(tmp_path_factory):
 @pytest.mark.parametrize("rank", [1, pytest.param(0, marks=pytest.mark.slow)])
 def test_a_killed_rank_is_named_and_the_run_resumes(place, rank):
     name = f"rank{rank}"
-    with running(place, [(command(place, name, *SHORT, *TWO), environment())], interpreter) as processes:
+    with running(place, [(command(place, name, *SHORT, *TWO), environment())]) as processes:
         processes.wait_for(place / "runs" / name, 5)
         processes.ranks()[rank].kill()
         statuses, (output,) = processes.finish()

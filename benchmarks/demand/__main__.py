@@ -21,7 +21,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from benchmarks.demand.results import describe
-from eval.engine.records import pack, unpacked
+from benchmarks.tables import pack
+from eval.engine.records import unpacked
 from lab.errors import LabError
 from lab.jobs import Job, is_finished, run_jobs
 from lab.sweep.planning import PlannedRun, plan

@@ -22,7 +22,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from eval.engine.records import pack
+from benchmarks.tables import pack
 from lab.data.preparation import shard_folder
 from lab.jobs import Job, run_jobs
 from lab.sweep.planning import PlannedRun, plan

@@ -44,10 +44,7 @@ class ChatOptions(CellOptions):
         return subject.model.chat_template if self.apply_chat_template else None
 
     def writer(self, subject: Subject) -> Writer:
-        """Build what encodes prompts. In runs a template's special tokens are text, as they were in training.
-
-        Raises: LabError.
-        """
+        """Build what encodes prompts. In runs a template's special tokens are text, as they were in training."""
         template = self.template(subject)
         if template is None:
             return Writer(subject.tokenizer)

@@ -24,6 +24,10 @@ from lab.positions.methods import PositionConfig
 from lab.schema import PathText, Section, Seed, Tests
 
 MODEL = "{word}: MODEL must be the first argument; give a run folder, a checkpoint in it, or a Hugging Face folder"
+MODELS = """
+MODEL is a run folder, a checkpoint in it, or any causal model of transformers, a folder or hf:OWNER/NAME@REVISION
+(docs/models.md), or a pattern of these. Position methods that are named take the place of its own.
+"""
 OF_RUNS = ("--distance", "--frequency", "--plot")  # which no command of several runs takes
 METHOD = "NAME or NAME:parameter=value,..."
 SHARED = {  # option: default and meaning
@@ -124,7 +128,8 @@ def run(
         return 0
 
     lines = lambda: form.lines(settings())  # noqa: E731
-    return command.run(description, arguments, work, syntax=form.syntax, settings=lines, stopped=stopped)
+    about = f"{description}{MODELS if form.missing == MODEL else ''}"
+    return command.run(about, arguments, work, syntax=form.syntax, settings=lines, stopped=stopped)
 
 
 @contextlib.contextmanager
@@ -191,8 +196,6 @@ class TextOptions(Section):
     text: PathText | None = None
     """Source of the texts: a .txt, .md, .py, .json or .jsonl file, or a folder or a pattern of these; left out, a run's
     corpus: held-out documents, fresh filler."""
-    text_field: str = "text"
-    """Field of the rows of a .json or .jsonl file that holds the text."""
     seed: Seed = 0
     """Seed of the choice of texts, and of what else is drawn."""
     device: Literal["auto", "cpu", "gpu"] = "auto"

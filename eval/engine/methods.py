@@ -181,10 +181,7 @@ def method_overrides(model: Path, words: Mapping[str, str | None], length: int |
 
 
 def train_len_of(model: Path) -> int:
-    """Read the training window of a model, without its weights.
-
-    Raises: LabError.
-    """
+    """Read the training window of a model, without its weights."""
     place = find_place(model)
     if place.is_hugging_face:
         return int(model_settings(place.folder)["max_position_embeddings"])

@@ -111,8 +111,6 @@ class NeedleMeasure(Measure):
         """Replace the run's own settings by the options, choose the lengths and build the tests.
 
         Another protocol brings its own sizes.
-
-        Raises: LabError.
         """
         subject = self.subject
         window = subject.model.train_len

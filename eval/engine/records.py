@@ -16,7 +16,7 @@ from __future__ import annotations
 import json
 import lzma
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from operator import itemgetter
@@ -28,40 +28,15 @@ import pandas as pd
 
 from lab.analysis import with_demand
 from lab.errors import ConfigError, DataError
-from lab.files import write_atomic
 from lab.train.arms import censored, read_settings
 from lab.train.folder import RunFolder
 
 ENDING = ".jsonl.xz"
-FILES = ("config.yaml", "environment.json", "probes.jsonl", "counts.npz")
 Row = dict[str, Any]
 COLUMNS = ["model", "checkpoint", "method"]  # what a column of eval.compare is, unless --by names it
 WIDER = ["precision", "weights"]  # and where two results of one task would else be in one cell
 NEEDLES = ("needles", "digits", "required", "answer_budget", "haystack")
 HARNESS = ("task_version", "definition", "metric", "filter", "fewshot", "limit", "chat", "truncate")
-
-
-def pack(runs: Iterable[Path], table: Path) -> None:
-    """Write to a table what eval.report, eval.reach, eval.plan and eval.compare read of run folders."""
-    records = (record for run in sorted(runs) for record in records_of(run))
-    text = "".join(json.dumps(record, separators=(",", ":")) + "\n" for record in records)
-    write_atomic(table, lzma.compress(text.encode(), preset=9))
-
-
-def records_of(run: Path) -> Iterator[Row]:
-    """Go through a run folder's files, results in the order in which they were written, without single tests."""
-    results = [path for path in run.glob("eval/**/*.jsonl") if not path.name.startswith("tests-")]
-    files = [run / name for name in FILES if (run / name).exists()] + sorted(run.glob("counts/*.npz"))
-    files += sorted(results, key=lambda path: (path.stat().st_mtime, path.name))
-    for path in files:
-        record = {"run": run.name, "file": path.relative_to(run).as_posix()}
-        if path.suffix == ".npz":
-            with np.load(path) as arrays:
-                yield {**record, "arrays": {name: arrays[name].tolist() for name in arrays.files}}
-        elif path.suffix == ".jsonl":
-            yield from ({**record, "row": json.loads(line)} for line in path.read_text("utf-8").splitlines())
-        else:
-            yield {**record, "text": path.read_text("utf-8")}
 
 
 def unpack(table: Path, folder: Path) -> list[Path]:
@@ -152,30 +127,20 @@ KINDS = {  # by what kind_of returns
     "recall": Kind("recall", "gain from evidence", ("evidence", "texts", "window"), "nats"),
     "no_evidence": Kind("recall", "nats without evidence", ("evidence", "texts", "window"), "nats"),
 }
-SUMMARY = (  # score, lower and upper limit, first and last value tested, task, unit
-    ("effective_length", "low", "high", "first_length", "last_length", "effective length at {threshold:g}", "tokens"),
-    (
-        "smooth",
-        "smooth_low",
-        "smooth_high",
-        "first_length",
-        "last_length",
-        "smooth effective length at {threshold:g}",
-        "tokens",
-    ),
-    ("reach", "reach_low", "reach_high", "first_distance", "last_distance", "reach at {threshold:g}", "tokens"),
-    (
-        "natural_reach",
-        "natural_reach_low",
-        "natural_reach_high",
-        "natural_first",
-        "natural_last",
-        "natural reach",
-        "tokens",
-    ),
-    ("f_at_effective_length", "", "", "", "", "f at the effective length", "pairs"),
-    ("f_at_reach", "", "", "", "", "f at the reach", "pairs"),
-    ("held_out_loss", "", "", "", "", "held-out loss", "nats"),
+ENDS = {  # first and last value tested of a number that may be censored
+    "reach": ("first_distance", "last_distance"),
+    "effective_length": ("first_length", "last_length"),
+    "smooth": ("first_length", "last_length"),
+    "natural_reach": ("natural_first", "natural_last"),
+}
+SUMMARY = (  # score, lower and upper limit, task, unit
+    ("effective_length", "low", "high", "effective length at {threshold:g}", "tokens"),
+    ("smooth", "smooth_low", "smooth_high", "smooth effective length at {threshold:g}", "tokens"),
+    ("reach", "reach_low", "reach_high", "reach at {threshold:g}", "tokens"),
+    ("natural_reach", "natural_reach_low", "natural_reach_high", "natural reach", "tokens"),
+    ("f_at_effective_length", "", "", "f at the effective length", "pairs"),
+    ("f_at_reach", "", "", "f at the reach", "pairs"),
+    ("held_out_loss", "", "", "held-out loss", "nats"),
 )
 
 
@@ -245,12 +210,13 @@ def read(row: Row) -> Iterator[Row]:
     shared["evaluation"] = "probe" if "effective_length" in row else "distance" if "reach" in row else "recall"
     alike = KINDS["recall"].alike if shared["evaluation"] == "recall" else NEEDLES[:-1]  # of no one draw of tests
     shared["alike"] = {name: row.get(name) for name in ("protocol", *alike)}
-    for name, low, high, first, last, task, unit in SUMMARY:
-        score, below = row.get(name), row.get(first)
-        if name not in row or (score is None and below is None) or (unit == "pairs" and not score):
+    for name, low, high, task, unit in SUMMARY:
+        score = row.get(name)
+        first, last = (row.get(end) for end in ENDS.get(name, ("", "")))
+        if name not in row or (score is None and first is None) or (unit == "pairs" and not score):
             continue
-        known = {"score": score, "low": row.get(low), "high": row.get(high), "below": below if score is None else None}
-        known["censored"] = censored(score, below, row.get(last))
+        known = {"score": score, "low": row.get(low), "high": row.get(high), "below": first if score is None else None}
+        known["censored"] = censored(score, first, last)
         tests = row.get("tests", row.get("n")) if unit == "tokens" else None
         yield shared | known | {"task": task.format_map(row), "n": tests, "unit": unit}
 

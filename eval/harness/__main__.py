@@ -2,8 +2,7 @@
 
     probe-lab harness MODEL --tasks NAME,NAME [--option=value ...] [-o FOLDER]
 
-MODEL is a run folder, a checkpoint in it, or any causal model of transformers, a folder or hf:OWNER/NAME@REVISION
-(docs/models.md). Tasks, tags and groups are the harness's, or those of the YAML files in a folder of yours:
+Tasks, tags and groups are the harness's, or those of the YAML files in a folder of yours:
 
     probe-lab harness models/Llama-3.1-8B --tasks hellaswag,mmlu,gsm8k --num_fewshot 5
     probe-lab harness models/Llama-3.1-8B --tasks longbench --max_length 32768 --truncate middle
@@ -99,10 +98,7 @@ class Harness(Measure):
         self.model = harness_model(self.subject, named(self.request.model), options)
 
     def rows(self) -> list[Row]:
-        """Run the tasks by the harness, whose output goes to stderr, and add the rows that are new or have changed.
-
-        Raises: LabError.
-        """
+        """Run the tasks by the harness, whose output goes to stderr, and add the rows that are new or have changed."""
         from lm_eval import simple_evaluate
 
         options = self.options

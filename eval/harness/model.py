@@ -37,10 +37,7 @@ IDLE = ("temperature", "top_p", "top_k")
 
 
 def harness_model(subject: Subject, folder: Path, options: Any) -> Any:
-    """Build a model of the harness from one of the lab that was opened in `folder`; the command has the `options`.
-
-    Raises: LabError.
-    """
+    """Build a model of the harness from one of the lab that was opened in `folder`; the command has the `options`."""
     from lm_eval.models.huggingface import HFLM
 
     tokenizer, prefix_id, stop_ids = open_tokenizer(subject, folder, options.template(subject))

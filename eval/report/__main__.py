@@ -49,10 +49,7 @@ class ReportOptions(Section):
 
 
 def make_report(request: Request) -> Found:
-    """Read runs, write the page or the picture, and the images, and return what was written, a row for each run.
-
-    Raises: LabError.
-    """
+    """Read runs, write the page or the picture, and the images, and return what was written, a row for each run."""
     options: ReportOptions = request.options
     output = file_in(request.folder, "report.html")
     with unpacked(request.places) as places:

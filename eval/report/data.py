@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from eval.engine.records import ProbedRun, results_at
+from eval.engine.records import ENDS, ProbedRun, results_at
 from eval.engine.records import read_runs as read_probed
 from lab.analysis import NATURAL, contexts_of, own_figures
 from lab.counts import SavedCounts
@@ -34,11 +34,6 @@ from lab.train.folder import RunFolder
 Row = dict[str, Any]
 ONE = "found_by_distance"  # the metric of one-number tests, which training's rows do not name
 TESTS = ["digits", "prompt_tokens", "haystack", "seed"]  # what one-number tests are beside their distance
-ENDS = {  # of what was tested
-    "reach": ("first_distance", "last_distance"),
-    "effective_length": ("first_length", "last_length"),
-    "natural_reach": ("natural_first", "natural_last"),
-}
 REACH = ["reach", "reach_low", "reach_high", "first_distance", "last_distance", "f_at_reach", "g_from_reach"]
 LENGTH = ["effective_length", "low", "high", *ENDS["effective_length"], "f_at_effective_length", "held_out_loss"]
 LENGTH += NATURAL

@@ -2,8 +2,7 @@
 
     probe-lab ruler MODEL [--option=value ...] [-o FOLDER]
 
-MODEL is a run folder, a checkpoint in it, or any causal model of transformers, a folder or hf:OWNER/NAME@REVISION
-(docs/models.md). A test of a length takes at most that many of the model's own tokens, answer included:
+A test of a length takes at most that many of the model's own tokens, answer included:
 
     probe-lab ruler models/Llama-3.1-8B --haystack=essays.txt --squad=dev-v2.0.json --hotpotqa=hotpot_dev.json \
         --words=wonderwords

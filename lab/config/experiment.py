@@ -87,8 +87,7 @@ class Experiment(Section):
     def rules(self) -> Iterator[str]:
         """Find the faults between sections."""
         data, train, probe = self.data, self.train, self.probe
-        vocabulary = getattr(data.tokenizer, "vocab_size", self.model.vocab_size)
-        if self.model.vocab_size != vocabulary:
+        if self.model.vocab_size != (vocabulary := getattr(data.tokenizer, "vocab_size", self.model.vocab_size)):
             yield self.fault("model.vocab_size", f"contradicts data.tokenizer.vocab_size={vocabulary}; leave it out")
         if train.micro_batch_tokens < data.window:
             yield self.fault("train.micro_batch_tokens", f"must be >= data.window={data.window}; raise it")
@@ -99,6 +98,8 @@ class Experiment(Section):
             yield self.fault("optim.warmup_steps", f"{rule}; lower it or train longer")
         if train.strategy == "fsdp" and not self.optim.shards:
             yield self.fault("train.strategy", "shards matrices, which optim.matrices=muon needs whole; use auto")
+        if self.model.base is not None and not self.optim.shards:
+            yield self.fault("optim.matrices", "does not go with model.base; use adamw, or leave model.base out")
         for name in ("model.n_kv_heads", "data.window", "train.micro_batch_tokens"):
             if attrgetter(name)(self) % train.context_parallel:
                 yield self.fault("train.context_parallel", f"must divide {name}={attrgetter(name)(self)}; change one")
@@ -147,8 +148,7 @@ class Experiment(Section):
         scheduled = data.schedule is not None
         counted = (weighs or scheduled) and mask.method == "document" and mask.chunks is None  # a mask that they know
         used = {"data.schedule.start": scheduled, "shape.target_len": self.shape, "weights.by": weighs}
-        used |= {"skip.method": self.skip}
-        used[masked] = is_masked and not counted
+        used |= {"skip.method": self.skip, masked: is_masked and not counted}
         names = [name for name, is_used in used.items() if is_used]
         if len(names) > 1:
             yield self.fault(names[-1], f"does not go with {names[0]}; leave one of them out")

@@ -81,11 +81,14 @@ class Decoder(nn.Module):
     def reset_parameters(self, generator: torch.Generator) -> None:
         """Draw the weights: normal, std sqrt(2 / (5 d_model)); residual outputs 1 / (sqrt(fan_in) n_layers); biases 0.
 
-        The embedding takes cfg.embedding_std where it is given.
+        The embedding takes cfg.embedding_std where it is given. With a base of which d_model is m_N times the width,
+        the embedding's std is otherwise the base's, and the head's is that over m_N.
 
         Source: the TinyLlama project's initialisation, which arXiv:2410.18745 A.2 builds on.
         """
         std = math.sqrt(2 / (5 * self.cfg.d_model))
+        root = math.sqrt(self.cfg.ratios[0])
+        ends = {"embedding.weight": self.cfg.embedding_std or std * root, "head.weight": std / root}
         for name, parameter in self.named_parameters():
             if name.endswith(".bias"):
                 nn.init.zeros_(parameter)
@@ -94,7 +97,7 @@ class Decoder(nn.Module):
             elif parameter.ndim == 1:
                 nn.init.ones_(parameter)
             else:
-                own = self.cfg.embedding_std or std if name == "embedding.weight" else std
+                own = ends.get(name, std)
                 if name.endswith("out.weight"):  # added to the residual stream
                     own = 1 / (math.sqrt(parameter.shape[1]) * self.cfg.n_layers)
                 nn.init.normal_(parameter, std=own, generator=generator)

@@ -13,7 +13,7 @@ Settings (--train.tokens=100000) go to every run. What a run prints is appended 
 does not stop the others. A run that another process trains is left to it. The same command continues after Ctrl-C or a
 crash. docs/sweeps.md
 
-Exit status: 0 all finished; 1 a run failed, the others are done; 2 a mistake in the input; 75 stopped after saving.
+The exit status is 1 where a run failed and the others are done.
 """
 
 from __future__ import annotations
@@ -74,10 +74,7 @@ class State:
 
 
 def train(runs: Sequence[PlannedRun], jobs: int) -> tuple[int, list[State]]:
-    """Train all unfinished runs, and return the exit status and the state of each.
-
-    Raises: LabError.
-    """
+    """Train all unfinished runs, and return the exit status and the state of each."""
     states = {str(run.path): State(run, "waiting") for run in runs}
 
     def is_done(job: Job) -> bool:
@@ -125,10 +122,7 @@ def table(states: Sequence[State]) -> str:
 
 
 def work(words: Words) -> int:
-    """Read the command line, and run the sweep or print what was requested.
-
-    Raises: LabError.
-    """
+    """Read the command line, and run the sweep or print what was requested."""
     names = [field.name for field in fields(SweepOptions)]
     options = read_options(SweepOptions, {key: value for key, value in words.settings.items() if key in names})
     given = {key: value for key, value in words.settings.items() if key not in names}

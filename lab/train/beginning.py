@@ -17,10 +17,7 @@ RESTART = "begin anew with --restart, which moves this folder aside and deletes 
 
 
 def check_beginning(experiment: Experiment, *, resume: bool, restart: bool = False) -> None:
-    """Refuse what lab.fit would refuse after some seconds.
-
-    Raises: LabError.
-    """
+    """Refuse what lab.fit would refuse after some seconds."""
     path = experiment.run.path
     place = next(folder for folder in [path, *path.absolute().parents] if folder.exists())
     if not (place.is_dir() and os.access(place, os.W_OK)):

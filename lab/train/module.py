@@ -164,6 +164,7 @@ class Training(lightning.LightningModule):
 
     def configure_optimizers(self) -> Any:
         """Build the optimizer, and the schedule by step."""
-        optimizer = make_optimizer(self, self.optim)
+        assert self.decoder is not None, "configure_model builds the decoder"
+        optimizer = make_optimizer(self.decoder, self.optim)
         schedule = LambdaLR(optimizer, lambda step: self.optim.lr_at(step, self.train_config.steps) / self.optim.lr)
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}

@@ -127,8 +127,6 @@ def profile_experiment(experiment: Experiment, folder: Path | None) -> int:
     """Write Lightning's table and trace of where time goes, to RUN/profile if nowhere else; return the exit status.
 
     A few steps are trained, of which nothing else is written.
-
-    Raises: LabError.
     """
     path = folder or experiment.run.path / "profile"
     launch = find_launch(os.environ, experiment.train.devices, experiment.train.nodes)
@@ -144,10 +142,7 @@ def profile_experiment(experiment: Experiment, folder: Path | None) -> int:
 
 
 def with_precision(experiment: Experiment, launch: Launch, *, resume: bool) -> Experiment:
-    """Replace `auto` by what the run began in, or on a CPU by the faster precision, which the first process measures.
-
-    Raises: LabError.
-    """
+    """Replace `auto` by what the run began in, or on a CPU by the faster precision, measured by the first process."""
     train = experiment.train
     config = experiment.run.path / "config.yaml"
     if train.precision != "auto":

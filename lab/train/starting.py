@@ -109,8 +109,6 @@ def start_folder(start: Start, data: PackedData, threads: int, *, restart: bool 
     """Write the files that describe the run, after the last checks; on a resume, add to them and drop later records.
 
     A new run is marked as untrained before anything else is written; a `restart` first moves the old one aside.
-
-    Raises: LabError.
     """
     experiment = start.experiment
     checkpoint = start.checkpoint

@@ -9,7 +9,7 @@ import torch
 from benchmarks.demand.gapped import Gapped, first_after
 from benchmarks.demand.plans import by_weights
 from benchmarks.demand.results import describe
-from eval.engine.records import pack
+from benchmarks.tables import pack
 from lab.probe.config import ProbeConfig
 from lab.probe.effective_distance import DistanceProbe
 from lab.schema import format_yaml

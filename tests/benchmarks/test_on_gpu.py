@@ -10,6 +10,7 @@ from functools import partial
 from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import MagicMock
 
 import pytest
 import torch
@@ -25,6 +26,7 @@ from lab.train.module import Training
 from tests.forked import ROOT, Forked
 
 NEEDS_A_GPU = {"gpu tests"}  # stages with nothing to measure where the tests run
+ALIKE = {"compile": 1, "variants": 1}  # stages whose cases are settings of one measurement, of which so many are made
 ONE_LAYER = {"model.n_layers": 1}
 
 
@@ -105,12 +107,12 @@ def toy(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(fits, "subprocess", SimpleNamespace(Popen=started))
         clean(patch)
-        yield {name: measured(import_module(stage.module), options) for name, stage in stages.items()}
+        yield {name: measured(import_module(stage.module), options, ALIKE.get(name)) for name, stage in stages.items()}
     torch.set_num_threads(before)
 
 
-def measured(module, options):
-    outcomes = {case: outcome_of(measure) for case, measure in module.cases(options)}
+def measured(module, options, most):
+    outcomes = {case: outcome_of(measure) for case, measure in module.cases(options)[:most]}
     training.release()  # as the stage's end does
     return outcomes
 
@@ -285,30 +287,11 @@ def test_a_save_spans_from_its_beginning_to_its_name(options, monkeypatch):
             (folder / ".writing").rename(folder / "tokens-000000002048")
 
     monkeypatch.setattr(fits, "time", SimpleNamespace(monotonic=lambda: clock.now, sleep=sleep))
-    monkeypatch.setattr(fits, "subprocess", SimpleNamespace(Popen=Endless))
+    endless = MagicMock(returncode=None, poll=lambda: None)
+    endless.__enter__.return_value = endless
+    monkeypatch.setattr(fits, "subprocess", SimpleNamespace(Popen=lambda words, **_: endless))
     found = fit.kill_at_checkpoint()
     assert (found["save_begins_s"], found["save_s"]) == pytest.approx((0.5, 0.03), abs=2 * fits.POLL_S)
-
-
-class Endless:
-    """A process that runs until it is killed."""
-
-    returncode = None
-
-    def __init__(self, words, **_):
-        self.words = words
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        pass
-
-    def poll(self):
-        return None
-
-    def kill(self):
-        pass
 
 
 def test_after_a_small_run_that_was_cut_there_is_nothing_to_compare_with(options, monkeypatch):
@@ -342,6 +325,7 @@ def test_missing_packages_are_named_before_anything_else(tmp_path):
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.slow
 def test_missing_packages_are_installed_from_wheels_without_a_network(tmp_path, monkeypatch):
     about = "Metadata-Version: 2.1\nName: made-up\nVersion: 1.5\n"
     with zipfile.ZipFile(tmp_path / "made_up-1.5-py3-none-any.whl", "w") as wheel:
@@ -371,16 +355,14 @@ def test_clock_and_power_stand_beside_figures(tmp_path, monkeypatch):
     assert states == [{"x": x, "sm_clock_mhz": 1755.0, "power_w": 652.3} for x in (1, 2)]
 
 
-KERNELS = [f"tests/model/test_{name}.py" for name in ("contract", "gpu_calls", "loss")]
-
-
+@pytest.mark.slow
 def test_every_backend_is_among_the_tests_of_kernels_and_results_are_in_their_file_as_they_come(options):
     path = options.out / "test_made_up.py"
     path.write_text(
         "import os, pytest\n\n@pytest.mark.gpu\ndef test_one(): pass\n\n@pytest.mark.gpu\ndef test_two(): os._exit(9)\n"
     )
     with pytest.raises(RuntimeError):
-        gpu_tests.run_tests(options, *KERNELS, str(path))
+        gpu_tests.run_tests(options, "tests/model/test_contract.py", str(path))
     text = (options.out / "gpu_tests.txt").read_text()
     assert "::test_one PASSED" in text
     found = gpu_tests.selection(text)

@@ -1,10 +1,12 @@
 import json
 import sys
+from types import SimpleNamespace
 
 import pytest
 
 from benchmarks import attention, loader, position_methods, probe, record, roofline, tokenize, train
 from benchmarks.results import page
+from tests.forked import python
 
 
 def logged(tmp_path, **outcome):
@@ -35,7 +37,7 @@ def test_a_record_reads_back(tmp_path):
         pytest.param(
             position_methods,
             ["--lengths=32", "--methods=string", "--layers=1", "--heads=2", "--turns=1"],
-            {"DECODE_STEPS": 1},
+            {"DECODE_STEPS": 1, "subprocess": SimpleNamespace(run=lambda words, **_: python(*words[1:]))},
             id="position_methods",
         ),
         pytest.param(

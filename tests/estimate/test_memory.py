@@ -88,11 +88,9 @@ def test_ranks_that_share_a_pack_keep_their_part_of_it():
     # K 2, so k and v are 8 each; attention's 8 outputs are exchanged for 8 to project: 124 of a block's numbers for
     # each of 64 tokens, 265 in all. For all 128 tokens 4 numbers of cos and sin, token and target: 32 bytes
     model = DecoderConfig(8, 2, 2, 2, 12, 20, False)
-    for strategy in ("ddp", "fsdp"):
-        alone = small(strategy=strategy, devices=2)
-        train = dataclasses.replace(alone.train, context_parallel=2)
-        kept = memory_of(dataclasses.replace(alone, model=model, train=train)).kept
-        assert kept == 265 * 4 * 64 + 32 * 128 + ONCE
+    alone = small(strategy="fsdp", devices=2)
+    train = dataclasses.replace(alone.train, context_parallel=2)
+    assert memory_of(dataclasses.replace(alone, model=model, train=train)).kept == 265 * 4 * 64 + 32 * 128 + ONCE
 
 
 def test_the_peak_has_the_gradients_only_where_they_are_kept_between_packs():
@@ -111,7 +109,7 @@ def test_masks_hold_no_square_of_the_window():
 
 def test_a_distance_method_holds_no_square_of_the_window():
     string = PositionConfig(distance=String(shift=24, window=8))
-    plain, banded = (memory_of(dataclasses.replace(small(), position=p)).kept for p in (PositionConfig(), string))
+    plain, banded = measured().kept, memory_of(dataclasses.replace(small(), position=string)).kept
     # STRING's second band adds rotations for other ids, cos and sin of 2 numbers, and may keep keys of 4 for it; its
     # autograd function keeps q before rotation and makes no copy with padding
     assert plain / 2 < banded < plain * 1.5

@@ -48,11 +48,6 @@ def test_how_many_are_marked(n, top, expected):
     assert mark(rng(0).random((n, 1)), np.ones((n, 1), bool), top).sum() == expected
 
 
-def test_windows_do_not_compete_across_positions():
-    changes = np.array([[9.0, 1.0], [8.0, 2.0], [7.0, 0.0]])
-    assert mark(changes, np.ones((3, 2), bool), 0.34).tolist() == [[True, False], [False, True], [False, False]]
-
-
 @pytest.mark.parametrize("seed", range(3))
 def test_counts_by_hand(seed):
     generator = rng(seed)

@@ -1,7 +1,8 @@
 import numpy as np
 import pytest
 
-from eval.engine.records import pack, unpacked
+from benchmarks.tables import pack
+from eval.engine.records import unpacked
 from eval.report.__main__ import main as report
 from eval.report.data import read_runs
 from lab.errors import DataError

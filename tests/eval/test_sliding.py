@@ -16,26 +16,6 @@ from tests.model.by_definition import TINY, drawn, tiny
 TOL = 1e-10  # float64 sums of some hundred terms of order one
 
 
-def tuples(*arguments):
-    return [tuple(window) for window in windows(*arguments)]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "expected"),
-    [
-        pytest.param((10, 5, 2), [(0, 5, 1), (2, 7, 5), (4, 9, 7), (6, 10, 9)], id="last_window_cut"),
-        pytest.param((4, 5, 2), [(0, 4, 1)], id="shorter"),
-        pytest.param((6, 5, 2), [(0, 5, 1), (2, 6, 5)], id="one_longer"),
-        pytest.param((6, 5, 5), [(0, 5, 1)], id="disjoint_with_one_left_that_nothing_predicts"),
-        pytest.param((7, 5, 5), [(0, 5, 1), (5, 7, 6)], id="disjoint"),
-        pytest.param((5, 2, 1), [(0, 2, 1), (1, 3, 2), (2, 4, 3), (3, 5, 4)], id="bigrams"),
-        pytest.param((2, 9, 3), [(0, 2, 1)], id="two_tokens"),
-    ],
-)
-def test_windows_by_hand(arguments, expected):
-    assert tuples(*arguments) == expected
-
-
 @pytest.mark.parametrize("n_tokens", [2, 3, 12, 13, 14, 41])
 def test_each_token_is_scored_once_with_enough_in_sight(n_tokens):
     for context, stride in itertools.combinations(range(13, 0, -1), 2):
@@ -124,16 +104,9 @@ def test_progress_counts_every_window_and_rows_are_bounded():
 
     texts = [np.zeros(n, dtype=np.int64) for n in (30, 30, 9)]
     text_losses(score, texts, 8, 4, rows=3, done=told.append)
-    assert sum(told) == sum(len(tuples(len(text), 8, 4)) for text in texts)
+    assert sum(told) == sum(len([*windows(len(text), 8, 4)]) for text in texts)
     assert max(rows for rows, _ in sizes) == 3
     assert {length for _, length in sizes} == {8, 6, 5}  # whole, 30 - 24, 9 - 4
-
-
-def test_limits_are_those_of_the_mean_of_equal_texts():
-    # means 1, 2, 3, 6 of 10 tokens each: mean 3, s = sqrt(14 / 3), t_3 = 3.18245, half width 3.18245 s / 2
-    losses = TextLosses(np.array([10.0, 20.0, 30.0, 60.0]), np.full(4, 10))
-    half = 3.182446 * math.sqrt(14 / 3) / 2
-    assert [math.log(limit) for limit in losses.limits] == pytest.approx([3 - half, 3 + half], rel=1e-6)
 
 
 def test_limits_of_unequal_texts_by_hand():

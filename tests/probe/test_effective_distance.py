@@ -14,7 +14,7 @@ from lab.probe.effective_distance import DistanceProbe, log_probs
 from lab.probe.limits import LengthResult, reach, share_limits
 from lab.probe.measuring import distance_record, found_by_distance, reach_record
 from tests.eval.answering import Reader
-from tests.probe.test_effective_length import STOP, Ranks
+from tests.probe.test_effective_length import STOP
 from tests.probe.test_one_number import HAYSTACK
 
 WINDOW = 160
@@ -69,17 +69,6 @@ def curve(*found, tests=10):
 def test_reach_by_hand(found, threshold, expected):
     values = reach(curve(*found), threshold)
     assert (values["reach"], values["reach_low"], values["reach_high"]) == expected
-
-
-@pytest.mark.parametrize(("tests", "world_size"), [(7, 2), (6, 3), (1, 2)])
-def test_ranks_together_give_the_tests_of_one(bpe, tests, world_size):
-    def make():
-        return make_probe(bpe, distance_tests=tests, distances=(50,), batch=2)
-
-    ranks = Ranks(make, world_size, lambda probe: Sees(bpe, 80))
-    alone = list(make().run(Sees(bpe, 80)))
-    assert all(found == alone for found in ranks.results)
-    assert all(model.prompts <= -(-tests // world_size) for model in ranks.models)
 
 
 def test_log_probabilities_are_those_of_all_logits_in_float64(bpe):

@@ -64,7 +64,6 @@ def assert_known_answer(probe, required):
     assert values["low"] <= true <= values["high"]
     crossed = np.interp(-0.8, [-share for share in shares], probe.lengths)
     assert values["smooth_low"] - 1 <= crossed <= values["smooth_high"] + 1
-    return model.prompts / (probe.config.tests * len(results))
 
 
 @pytest.mark.parametrize(("required", "step", "true"), [(2, 640, 1280), (4, 576, 576)])
@@ -74,12 +73,3 @@ def test_a_copier_that_sees_700_tokens(bpe, mode, required, step, true):
     assert true_share(probe, true, required) == 1
     assert true_share(probe, true + step, required) < 0.6
     assert_known_answer(probe, required)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("required", [2, 3, 4])
-@pytest.mark.parametrize("mode", MODES)
-def test_a_copier_that_sees_700_tokens_at_steps_of_128(bpe, mode, required):
-    probe = make_probe(bpe, "ours", required=required, tests=500, **MODES[mode])
-    used = assert_known_answer(probe, required)
-    assert used == 1 if mode == "all" else used <= 1 / 3

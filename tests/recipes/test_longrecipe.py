@@ -3,7 +3,6 @@
 import dataclasses
 import json
 import shlex
-import shutil
 import sys
 from pathlib import Path
 
@@ -234,10 +233,6 @@ def test_the_whole_recipe(recipe, base, tmp_path, capsys, here):
     assert capsys.readouterr().out == f"{folder}: all stages are done, 0 of them now\n"
     assert main([*words, "--tune.optim.lr=0.01"]) == 2
     check_faults(capsys.readouterr().err.splitlines()[-1:], ["optim.lr=0.01: "])
-    begun.clear()
-    shutil.rmtree(folder / "merged")  # is made again from what is there
-    assert main(words) == 0
-    assert [command[0] for command in begun] == ["lab.merge"]
     (tmp_path / "recipe" / "replayed").rename(tmp_path / "old")
     begun.clear()
     assert main(words) == 0

@@ -1,0 +1,38 @@
+"""Tables of runs, as eval.engine.records reads them."""
+
+from __future__ import annotations
+
+import json
+import lzma
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from lab.files import write_atomic
+
+FILES = ("config.yaml", "environment.json", "probes.jsonl", "counts.npz")
+
+
+def pack(runs: Iterable[Path], table: Path) -> None:
+    """Write to a table what eval.report, eval.reach, eval.plan and eval.compare read of run folders."""
+    records = (record for run in sorted(runs) for record in records_of(run))
+    text = "".join(json.dumps(record, separators=(",", ":")) + "\n" for record in records)
+    write_atomic(table, lzma.compress(text.encode(), preset=9))
+
+
+def records_of(run: Path) -> Iterator[dict[str, Any]]:
+    """Go through a run folder's files, results in the order in which they were written, without single tests."""
+    results = [path for path in run.glob("eval/**/*.jsonl") if not path.name.startswith("tests-")]
+    files = [run / name for name in FILES if (run / name).exists()] + sorted(run.glob("counts/*.npz"))
+    files += sorted(results, key=lambda path: (path.stat().st_mtime, path.name))
+    for path in files:
+        record = {"run": run.name, "file": path.relative_to(run).as_posix()}
+        if path.suffix == ".npz":
+            with np.load(path) as arrays:
+                yield {**record, "arrays": {name: arrays[name].tolist() for name in arrays.files}}
+        elif path.suffix == ".jsonl":
+            yield from ({**record, "row": json.loads(line)} for line in path.read_text("utf-8").splitlines())
+        else:
+            yield {**record, "text": path.read_text("utf-8")}
