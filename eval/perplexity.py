@@ -72,8 +72,6 @@ class PerplexityOptions(CellOptions):
     text: PathText | None = None
     """Source of the documents: a .txt, .md, .py or .json file, each one document, a .jsonl file with one in each
     line, or a folder or a pattern of these; left out, the run's held-out documents."""
-    text_field: str = "text"
-    """Field of the rows of a .json or .jsonl file that holds the text."""
 
     def rules(self) -> list[str]:
         """Refuse strides and cuts that contradict the lengths."""
@@ -121,7 +119,7 @@ class Perplexity(Measure):
         self.stride = options.stride or max(1, min(STRIDE, self.contexts[0] // 2))
         with as_options():  # their rules are checked
             self.options = replace(options, lengths=self.contexts, stride=self.stride)
-        found = documents_of(self.subject, options.text, options.text_field)
+        found = documents_of(self.subject, options.text)
         self.n = len(found)
         self.shorter = 0
         self.documents = self.joined(found) if options.protocol == "whole-windows" else self.drawn(found)

@@ -77,8 +77,6 @@ class RecallOptions(Section):
     text: PathText | None = None
     """Source of the documents: a folder or a pattern of .txt, .md, .py, .json or .jsonl files, or a .jsonl file with
     one in each line; left out, the run's held-out documents."""
-    text_field: str = "text"
-    """Field of the rows of a .json or .jsonl file that holds the text."""
     seed: Seed = 0
     """Seed of the choice of targets, and of the limits."""
     device: Literal["auto", "cpu", "gpu"] = "auto"
@@ -105,7 +103,7 @@ class Recall(OnTexts):
         self.evidence = Repeat() if model.experiment is None else model.experiment.evidence
         if options.evidence is not None:
             self.evidence = read_evidence(options.evidence)
-        found = documents_of(self.subject, options.text, options.text_field)
+        found = documents_of(self.subject, options.text)
         self.documents = [np.asarray(ids, dtype=np.int64) for ids in found]
         check_ids(np.concatenate(self.documents), self.subject.vocab_size)
         sizes: Row = {"window": window, "edges": edges, "most": options.targets, "seed": options.seed}

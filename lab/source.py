@@ -32,7 +32,7 @@ HUB = "hf:"
 PATTERNS = ("*.json", "*.safetensors", "*.jinja")  # files of a model that are downloaded
 ARCHITECTURE = [item.name for item in dataclasses.fields(DecoderConfig)]
 DEFAULTS = {item.name: item.default for item in dataclasses.fields(DecoderConfig) if item.default is not MISSING}
-FREE = ("theta", "embedding_std", "layers")  # settings of the model that are not part of its architecture
+FREE = ("theta", "embedding_std", "layers", "softmax")  # settings of the model that are not part of its architecture
 BASES = {16_384: 1e6, 32_768: 1e6, 65_536: 5e6, 131_072: 1e7, 262_144: 5e7}
 """RoPE base by target length in tokens: arXiv:2411.13476, the table of rotary bases."""
 

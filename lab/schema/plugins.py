@@ -4,7 +4,7 @@ A class joins the table of the base class that it derives from, under its tag:
 
     FrequencyMethod, Distance   `method: mine`, in position.frequency, position.distance
     WindowMask, Skip, Evidence  `method: mine`, in mask, skip, evidence
-    OwnMeasure                  `method: mine`, in probe.measure
+    Softmax, OwnMeasure         `method: mine`, in model.softmax, probe.measure
     OwnCorpus                   `name: mine`, in data.corpus
 
 A config names the files, `plugins: [my_method.py]`. A run keeps a copy of them in its folder. Such a copy is executed

@@ -29,8 +29,8 @@ def test_a_model_of_transformers(hugging_face_folder, bpe, tmp_path, monkeypatch
     monkeypatch.chdir(tmp_path)
     generator = np.random.default_rng(0)
     texts = ["".join(generator.choice([*"abcd"], 60)) for _ in range(4)]
-    (tmp_path / "texts.jsonl").write_text("".join(json.dumps({"body": text}) + "\n" for text in texts))
-    words = [str(hugging_face_folder), "--text=texts.jsonl", "--text_field=body", "--evidence=repeat:tokens=2", *QUICK]
+    (tmp_path / "texts.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    words = [str(hugging_face_folder), "--text=texts.jsonl", "--evidence=repeat:tokens=2", *QUICK]
     bins, reach = rows_of([word.replace("targets=12", "targets=9999") for word in words], capsys)
     theirs = transformers.AutoModelForCausalLM.from_pretrained(hugging_face_folder, dtype=torch.float32)
     head = bpe.encode("").ids

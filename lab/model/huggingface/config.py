@@ -229,7 +229,7 @@ def hugging_face_settings(
         remedy = "save with plain distance and use apply() on the loaded model"
         raise ConfigError(f"{name}: not supported by a Hugging Face folder; {remedy}")
     own: dict[str, Any] = {"norm": cfg.norm != "pre" and cfg.norm, "gate": cfg.gate and "true"}
-    own["layers.pattern"] = cfg.layers and cfg.layers.pattern
+    own |= {"layers.pattern": cfg.layers and cfg.layers.pattern, "softmax.method": cfg.softmax and cfg.softmax.method}
     rule = "no family of transformers that the lab writes has it; evaluate the run folder"
     if faults := [f"model.{name}={brief(value)}: {rule}" for name, value in own.items() if value]:
         raise ConfigError(*faults)
