@@ -278,7 +278,7 @@ def join(request: Request) -> Found:
     with unpacked(request.places) as places:
         grid = arrange(read_records(places), request.options.by)
     known = grid.cells[[*dict.fromkeys([*KNOWN, *request.options.by]), *JUDGED]].rename(columns={"alike": "protocol"})
-    rows = [{name: value for name, value in row.items() if pd.notna(value)} for row in known.to_dict("records")]
+    rows = [{name: x for name, x in row.items() if pd.notna(x) and x != ""} for row in known.to_dict("records")]
     notes = legend(grid)
     if output is None:
         shown = [part for note in notes for part in wrap(note, WIDEST)]
