@@ -172,8 +172,8 @@ class Experiment(Section):
 
     def evidence_rules(self) -> Iterator[str]:
         """Find the faults between what is stored by token, the corpus, and runs that are no documents in order."""
-        if "asked" in self.stored and (not isinstance(self.data.corpus, Synthetic) or self.data.upsample is not None):
-            rule = "needs the labels of data.corpus.name: synthetic, without data.upsample; use repeat or suffix"
+        if "asked" in self.stored and not self.data.labelled:
+            rule = "needs the labels of data.corpus.name: synthetic or mqar, not upsampled; use repeat or suffix"
             yield self.fault("evidence.method", rule)
         moves = {"mask.chunks": self.mask.chunks, "mask.method": self.mask.method not in ("causal", "document")}
         moves["skip.selection"] = getattr(self.skip, "selects", False)

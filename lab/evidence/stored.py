@@ -1,10 +1,10 @@
 """Evidence that is computed once for whole documents, and stored beside the shards (lab.data.labels).
 
-asked: what each word of the generated corpus was made to copy. The generator of lab.data.synthetic knows the origin of
+asked: what each word of a generated corpus was made to copy. The generator of lab.data.synthetic knows the origin of
 every word: a word of filler when it is drawn, a number when it is stated. A repeated phrase, a quote or an answer
-copies words. The evidence of a token of such a word is the same token in the latest earlier word of that origin, in the
-same section. Equal words that were drawn apart are no evidence of each other. These labels judge lab.evidence.repeat
-and lab.evidence.suffix, which see the tokens alone.
+copies words, and in lab.data.mqar the value of a key. The evidence of a token of such a word is the same token in the
+latest earlier word of that origin, in the same section. Equal words that were drawn apart are no evidence of each
+other. These labels judge lab.evidence.repeat and lab.evidence.suffix, which see the tokens alone.
 
 gain: what a reference model needs, the least context that predicts a target as well as the whole one.
 
@@ -58,7 +58,7 @@ class Stored(Evidence, ABC):
 
 @dataclass(frozen=True, kw_only=True)
 class Asked(Stored):
-    """The word that the generated corpus copied."""
+    """The word that a generated corpus copied."""
 
     method: Literal["asked"] = "asked"
 
