@@ -109,10 +109,7 @@ class Perplexity(Measure):
     )
 
     def prepare(self) -> None:
-        """Choose the lengths and the documents.
-
-        Raises: LabError where there is no text, or where too few documents are long enough.
-        """
+        """Choose the lengths and the documents."""
         options = self.options
         window = max(2, self.subject.model.train_len)
         self.contexts = tuple(sorted(set(options.lengths or doublings(max(2, -(-window // 4)), window))))
@@ -126,10 +123,7 @@ class Perplexity(Measure):
         check_ids(np.concatenate(self.documents), self.subject.vocab_size)
 
     def joined(self, found: Sequence[AnyIds]) -> list[IntArray]:
-        """Join all documents, of which only the first keeps the tokens that begin a text.
-
-        Raises: DataError for a text without a whole window.
-        """
+        """Join all documents, the first alone with the tokens that begin a text, refusing less than a window."""
         begins = len(special_ends(self.subject.tokenizer)[0])
         parts = (ids[begins * (number > 0) :] for number, ids in enumerate(found))
         text = np.concatenate([np.empty(0, dtype=np.int64), *parts])
@@ -140,10 +134,7 @@ class Perplexity(Measure):
         return [text]
 
     def drawn(self, found: Sequence[AnyIds]) -> list[IntArray]:
-        """Draw documents that are long enough, in their order.
-
-        Raises: DataError for too few.
-        """
+        """Draw documents that are long enough, in their order, refusing too few."""
         options = self.options
         least = options.min_tokens or self.contexts[-1]
         self.n = options.documents or DOCUMENTS

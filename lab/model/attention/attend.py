@@ -18,7 +18,7 @@ from torch import Tensor
 from lab.errors import ConfigError, DataError
 from lab.masks import MASKS
 from lab.model.attention.backends import plan_for
-from lab.model.attention.bands import attend_bands
+from lab.model.attention.bands import Sinks, attend_bands
 from lab.model.attention.cache import KeyCache
 from lab.model.attention.kernels import WHOLE, CpuFlash, Flash
 from lab.model.attention.layout import Layout, first_ids
@@ -85,7 +85,7 @@ def attend_layout(
     layer: int,
     backend: str,
     cache: KeyCache | None = None,
-    sinks: Tensor | None = None,
+    sinks: Sinks = None,
 ) -> Tensor:
     """Attend under ids, methods and visibility prepared for all layers, to all cached tokens too; append to the cache.
 
@@ -140,7 +140,7 @@ def band_logits(queries: list[Tensor], keys: list[Tensor], layout: Layout, rows:
     return out * float(queries[0].shape[-1] ** -0.5)
 
 
-def weights_of(logits: Tensor, seen: Tensor, sinks: Tensor | None) -> Tensor:
+def weights_of(logits: Tensor, seen: Tensor, sinks: Sinks) -> Tensor:
     """Compute the weights of visible keys: softmax, with one more key for each head's sink; 0 where none is visible."""
     hidden = logits.masked_fill(~seen, -torch.inf)
     if sinks is not None:
@@ -150,7 +150,7 @@ def weights_of(logits: Tensor, seen: Tensor, sinks: Tensor | None) -> Tensor:
     return torch.where(seen.any(-1, keepdim=True), weights, 0.0)
 
 
-def attend_dense(q: Tensor, keys: list[Tensor], v: Tensor, layout: Layout, layer: int, sinks: Tensor | None) -> Tensor:
+def attend_dense(q: Tensor, keys: list[Tensor], v: Tensor, layout: Layout, layer: int, sinks: Sinks) -> Tensor:
     """Attend under a layout's mask, with logits and weights in float32 or wider, in blocks of rows.
 
     Shapes: q (B, N, Tq, H), not rotated; keys: one (B, K, Tk, H) per key map, rotated; v (B, K, Tk, H); returns
@@ -172,7 +172,7 @@ def attend_dense(q: Tensor, keys: list[Tensor], v: Tensor, layout: Layout, layer
     return torch.cat(outs, dim=2).to(v.dtype)
 
 
-def reference(q: Tensor, keys: list[Tensor], v: Tensor, layout: Layout, layer: int, sinks: Tensor | None) -> Tensor:
+def reference(q: Tensor, keys: list[Tensor], v: Tensor, layout: Layout, layer: int, sinks: Sinks) -> Tensor:
     """Attend by definition: each pair's logit is q . R(rel_pos) k, from the matrix of relative positions itself.
 
     No query or key is rotated on its own. With pair (a, b) of q and (c, d) of k at angle t = rel_pos * inv_freq,
@@ -211,20 +211,14 @@ def relative_positions(q_pos: Tensor, k_pos: Tensor, distance: Distance, part: s
 
 
 def attend_whole(
-    q: Tensor,
-    keys: list[Tensor],
-    v: Tensor,
-    layout: Layout,
-    layer: int,
-    sinks: Tensor | None,
-    kernel: Callable[..., Tensor],
+    q: Tensor, keys: list[Tensor], v: Tensor, layout: Layout, layer: int, sinks: Sinks, kernel: Callable[..., Tensor]
 ) -> Tensor:
     """Attend by one call of a backend's causal kernel."""
     assert sinks is None, "kernels return no log-sum-exp, which sinks need"
     return kernel(layout.rotate_queries(q, 0, layer, v.dtype), keys[0], v, layout.segments)
 
 
-KERNELS: dict[str, Callable[[Tensor, list[Tensor], Tensor, Layout, int, Tensor | None], Tensor]] = {
+KERNELS: dict[str, Callable[[Tensor, list[Tensor], Tensor, Layout, int, Sinks], Tensor]] = {
     "reference": reference,
     **{name: partial(attend_whole, kernel=kernel) for name, kernel in WHOLE.items()},
     "flash_bands": partial(attend_bands, kernel=Flash()),

@@ -29,9 +29,12 @@ from lab.model.attention.segments import HOST, Spans
 from lab.model.devices import moved
 from lab.positions.regions import Near, Tile
 
+Sinks = Tensor | None
+"""The logits of the sinks of heads, (N,)."""
+
 
 def attend_bands(
-    q: Tensor, keys: list[Tensor], v: Tensor, layout: Layout, layer: int, sinks: Tensor | None, kernel: SpanKernel
+    q: Tensor, keys: list[Tensor], v: Tensor, layout: Layout, layer: int, sinks: Sinks, kernel: SpanKernel
 ) -> Tensor:
     """Attend over the bands of a layout.
 
@@ -127,14 +130,7 @@ class Bands(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any,
-        q: Tensor,
-        v: Tensor,
-        layout: Layout,
-        layer: int,
-        kernel: SpanKernel,
-        sinks: Tensor | None,
-        *keys: Tensor,
+        ctx: Any, q: Tensor, v: Tensor, layout: Layout, layer: int, kernel: SpanKernel, sinks: Sinks, *keys: Tensor
     ) -> Tensor:
         """Run every round and merge it into the rows it covers."""
         wide = torch.promote_types(v.dtype, torch.float32)

@@ -30,10 +30,7 @@ class Rotation:
 
     @classmethod
     def of(cls, positions: Tensor, inv_freq: Tensor, dtype: torch.dtype) -> Rotation:
-        """Compute angles in float64 and round cos and sin once to `dtype` (float32 or wider).
-
-        Shapes: `positions` (T,) or (B, T), `inv_freq` (H/2,).
-        """
+        """Compute angles of ids (T,) or (B, T) in float64, and round cos and sin once to `dtype` (float32 or wider)."""
         angles = torch.atleast_2d(positions)[:, None, :, None].double() * moved(inv_freq, positions.device)
         return cls(angles.cos().to(dtype), angles.sin().to(dtype))
 
