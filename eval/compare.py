@@ -112,10 +112,7 @@ def with_arms(records: pd.DataFrame) -> pd.DataFrame:
 
 
 def add_field(frame: pd.DataFrame, name: str) -> bool:
-    """Add a column that --by names, and return whether it is a setting, which may be named by its last part.
-
-    Raises: ConfigError.
-    """
+    """Add a column that --by names, and return whether it is a setting, which may be named by its last part."""
     if name in (*COLUMNS, *WIDER, *LINE):
         return False
     columns, settings = ({key: None for known in frame[of] for key in known} for of in ("row", "settings"))
@@ -268,17 +265,14 @@ class CompareOptions(Section):
 
 
 def join(request: Request) -> Found:
-    """Read all results, and return the table, or where it was written.
-
-    Raises: LabError.
-    """
+    """Read all results, and return the table, or where it was written."""
     output = None if request.folder is None else file_in(request.folder, "compare.txt")
     if output is not None and output.suffix not in WRITERS:
         raise ConfigError(f"-o {output}: must end in {', '.join(WRITERS)}, or be a folder; name the file of the table")
     with unpacked(request.places) as places:
         grid = arrange(read_records(places), request.options.by)
     known = grid.cells[[*dict.fromkeys([*KNOWN, *request.options.by]), *JUDGED]].rename(columns={"alike": "protocol"})
-    rows = [{name: value for name, value in row.items() if pd.notna(value)} for row in known.to_dict("records")]
+    rows = [{name: x for name, x in row.items() if pd.notna(x) and x != ""} for row in known.to_dict("records")]
     notes = legend(grid)
     if output is None:
         shown = [part for note in notes for part in wrap(note, WIDEST)]

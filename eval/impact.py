@@ -108,10 +108,7 @@ def analyse(request: Request) -> Found:
 
 
 def shared_tokenizer(base: OpenedModel, tuned: OpenedModel, place: Path) -> Tokenizer:
-    """Find the tokenizer of both models.
-
-    Raises: ConfigError where they differ, DataError where there is none.
-    """
+    """Find the tokenizer of both models, refusing two that differ, or none."""
     found = [model.tokenizer for model in (tuned, base) if model.tokenizer]
     if len({vocabulary_hash(tokenizer) for tokenizer in found}) > 1:
         raise ConfigError(f"BASE={place}: its tokenizer is not that of TUNED; give the model that was tuned")
@@ -139,11 +136,7 @@ def draw_windows(options: ImpactConfig, tuned: OpenedModel, tokenizer: Tokenizer
 
 
 def score(model: OpenedModel, windows: Windows, device: torch.device, name: str) -> FloatArray:
-    """Compute the logit of every target; the model is on the device during the call only.
-
-    Shapes: float64 (windows, length).
-    Raises: DataError for a vocabulary larger than the model's.
-    """
+    """Compute the logit of every target, float64 (windows, length); the model is on the device during the call only."""
     check_ids([windows.tokens.max(), windows.targets.max()], model.decoder.cfg.vocab_size)
     decoder = model.decoder.to(device)
     pairs = torch.from_numpy(np.stack([windows.tokens, windows.targets], axis=1))[:, :, None]

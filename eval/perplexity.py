@@ -72,8 +72,6 @@ class PerplexityOptions(CellOptions):
     text: PathText | None = None
     """Source of the documents: a .txt, .md, .py or .json file, each one document, a .jsonl file with one in each
     line, or a folder or a pattern of these; left out, the run's held-out documents."""
-    text_field: str = "text"
-    """Field of the rows of a .json or .jsonl file that holds the text."""
 
     def rules(self) -> list[str]:
         """Refuse strides and cuts that contradict the lengths."""
@@ -111,27 +109,21 @@ class Perplexity(Measure):
     )
 
     def prepare(self) -> None:
-        """Choose the lengths and the documents.
-
-        Raises: LabError where there is no text, or where too few documents are long enough.
-        """
+        """Choose the lengths and the documents."""
         options = self.options
         window = max(2, self.subject.model.train_len)
         self.contexts = tuple(sorted(set(options.lengths or doublings(max(2, -(-window // 4)), window))))
         self.stride = options.stride or max(1, min(STRIDE, self.contexts[0] // 2))
         with as_options():  # their rules are checked
             self.options = replace(options, lengths=self.contexts, stride=self.stride)
-        found = documents_of(self.subject, options.text, options.text_field)
+        found = documents_of(self.subject, options.text)
         self.n = len(found)
         self.shorter = 0
         self.documents = self.joined(found) if options.protocol == "whole-windows" else self.drawn(found)
         check_ids(np.concatenate(self.documents), self.subject.vocab_size)
 
     def joined(self, found: Sequence[AnyIds]) -> list[IntArray]:
-        """Join all documents, of which only the first keeps the tokens that begin a text.
-
-        Raises: DataError for a text without a whole window.
-        """
+        """Join all documents, the first alone with the tokens that begin a text, refusing less than a window."""
         begins = len(special_ends(self.subject.tokenizer)[0])
         parts = (ids[begins * (number > 0) :] for number, ids in enumerate(found))
         text = np.concatenate([np.empty(0, dtype=np.int64), *parts])
@@ -142,10 +134,7 @@ class Perplexity(Measure):
         return [text]
 
     def drawn(self, found: Sequence[AnyIds]) -> list[IntArray]:
-        """Draw documents that are long enough, in their order.
-
-        Raises: DataError for too few.
-        """
+        """Draw documents that are long enough, in their order, refusing too few."""
         options = self.options
         least = options.min_tokens or self.contexts[-1]
         self.n = options.documents or DOCUMENTS

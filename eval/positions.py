@@ -81,10 +81,7 @@ def show(request: Request) -> Found:
 
 
 def parse(request: Request) -> tuple[Any, Any]:
-    """Build the method and the command's options for it.
-
-    Raises: ConfigError with a line for every fault, options named as they are written.
-    """
+    """Build the method and the command's options for it; faults name options as they are written."""
     named = parse_method(str(request.model), "METHOD")
     method = named.pop("method")
     given = {**named, **request.options}
@@ -123,10 +120,7 @@ def show_matrix(distance: Distance, options: MatrixOptions) -> tuple[str, list[R
 
 
 def cells(distance: Distance, q_pos: IntArray, k_pos: IntArray) -> FloatArray:
-    """Compute the relative positions of the chosen queries and keys; those above the diagonal and hidden ones are nan.
-
-    Shapes: (Tq,), (Tk,) -> float64 (Tq, Tk).
-    """
+    """Compute the relative positions of queries and keys, float64 (Tq, Tk); nan above the diagonal or where hidden."""
     import torch
 
     rel_pos = distance.rel_pos(torch.from_numpy(q_pos), torch.from_numpy(k_pos)).numpy()

@@ -234,10 +234,7 @@ def key_differences(
 def first_logit_difference(
     decoder: AnyDecoder, tokens: Tensor, shift: int, arithmetic: Arithmetic, reference: int = REFERENCE
 ) -> Tensor:
-    """Compute D_logit of a shift against a reference.
-
-    Shapes: tokens int64 (B, T); returns float64 (B,).
-    """
+    """Compute D_logit of a shift against a reference: int64 (B, T) -> float64 (B,)."""
     batch, n_tokens = tokens.shape
     total = torch.zeros(batch, dtype=torch.float64, device=tokens.device)
     for inputs in at_shifts(decoder, tokens, [reference, shift], arithmetic):

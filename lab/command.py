@@ -148,8 +148,7 @@ def read_options(options_class: type[Any], given: Mapping[str, Any], faults: Seq
     """
     lists = [field.name for field in fields(options_class) if "tuple" in str(field.type)]
     values = {name: as_list(value, name) if name in lists else value for name, value in given.items()}
-    empty = [f"--{name}=[]: must hold one or more; leave it out" for name in lists if given.get(name) == []]
-    faults = [*faults, *empty]
+    faults = [*faults, *(f"--{name}=[]: must not be empty; leave it out" for name in lists if given.get(name) == [])]
     try:
         options = validated(options_class, values)
     except ConfigError as error:

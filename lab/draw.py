@@ -59,8 +59,6 @@ def draw(
     `y`, and the numbers `series` in the cells, or their `text`. `percent` writes y, or the cells, as percent. `names`
     are the series in the order of their colours, `legend` those that it lists. `marks` shows the points of lines.
     `facet` gives each value a chart of its own.
-
-    Raises: MissingPackage without Altair.
     """
     import pandas as pd
 
@@ -143,10 +141,7 @@ def themed(chart: Any) -> Any:
 
 
 def save(chart: Any, path: Path) -> None:
-    """Write a chart in the format that the suffix names, .png or .svg.
-
-    Raises: ConfigError for another suffix, or where the file cannot be written.
-    """
+    """Write a chart as its suffix says, .png or .svg, refusing any other, or a file that cannot be written."""
     altair()
     import vl_convert
 

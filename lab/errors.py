@@ -85,10 +85,7 @@ def nearest(word: str, names: Collection[str], other: str = "") -> str:
 
 
 def look_up(methods: Mapping[str, T], method: str, field: str) -> T:
-    """Return the method of a name.
-
-    Raises: ConfigError, with the nearest name or the list of names.
-    """
+    """Return the method of a name, refusing an unknown one with the nearest name or all of them."""
     if method not in methods:
         raise ConfigError(f"{field}={method}: unknown method; {nearest(method, methods)}")
     return methods[method]

@@ -44,10 +44,7 @@ NAMES = {
 
 
 def estimate(experiment: Experiment, memory_gib: str | None = None) -> str:
-    """Estimate one run's resources and format them; `memory_gib` is the memory of a GPU that it must fit.
-
-    Raises: ConfigError for a run that does not fit.
-    """
+    """Estimate one run's resources and format them, refusing a run that does not fit a GPU of `memory_gib`."""
     try:
         limit = math.inf if memory_gib is None else float(memory_gib)
     except ValueError:
@@ -82,10 +79,7 @@ def estimate(experiment: Experiment, memory_gib: str | None = None) -> str:
 
 
 def memory_of(experiment: Experiment) -> Memory:
-    """Measure the memory of each process of a run after its first optimizer step.
-
-    Raises: LabError for methods that cannot be built.
-    """
+    """Measure the memory of each process of a run after its first optimizer step."""
     train = experiment.train
     on_gpu = train.accelerator != "cpu"
     bf16 = train.computes_in_bf16(on_gpu)
@@ -134,10 +128,7 @@ def compute_properties(segments: Segments) -> None:
 
 
 def refuse_too_large(memory: Memory, assumed: int, memory_gib: float) -> None:
-    """Refuse a run that does not fit.
-
-    Raises: ConfigError.
-    """
+    """Refuse a run that does not fit."""
     needed = memory.total + assumed
     if needed > memory_gib * GIB:
         held = sum(memory.peak[kind] for kind in HELD)

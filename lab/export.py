@@ -62,10 +62,7 @@ def export(words: Words) -> str:
 
 
 def name_positions(decoder: Decoder, *, weights_only: bool) -> None:
-    """Replace position methods that config.json has no name for by plain RoPE, or refuse them.
-
-    Raises: ConfigError with a line for each method.
-    """
+    """Replace position methods that config.json has no name for by plain RoPE, or refuse them."""
     own = decoder.frequencies
     unnamed = {}
     if not decoder.distance.is_plain or decoder.distance.scales_logits:

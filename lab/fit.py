@@ -45,10 +45,7 @@ SYNTAX = Syntax(
 
 
 def parse(words: Words) -> Experiment:
-    """Read the config and its overrides.
-
-    Raises: ConfigError, also for options that contradict each other or would be ignored.
-    """
+    """Read the config and its overrides, refusing options that contradict each other or would be ignored."""
     options = words.options
     for name, flag in (("-o", "profile"), ("--memory_gib", "dry_run")):
         value = getattr(options, name.lstrip("-"))

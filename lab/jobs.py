@@ -101,10 +101,7 @@ def run_jobs(
 
 
 def start(job: Job, library: ctypes.CDLL | None) -> subprocess.Popen[bytes]:
-    """Start a job.
-
-    Raises: ConfigError.
-    """
+    """Start a job, refusing a command that cannot be started."""
     with nullcontext() if job.output is None else job.output.open("ab") as output:
         try:
             return subprocess.Popen(

@@ -48,10 +48,7 @@ def read_launch(environment: Mapping[str, str]) -> Launch:
 
 
 def find_launch(environment: Mapping[str, str], devices: int, nodes: int) -> Launch:
-    """Read the rank of this process among those of a config.
-
-    Raises: ConfigError if the number of processes started is not that of the config.
-    """
+    """Read the rank of this process, refusing another number of processes than the config has."""
     launch = read_launch(environment)
     if environment.get("TORCHELASTIC_RESTART_COUNT", "0") != "0":
         raise ConfigError("--max-restarts: probe-lab fit continues with --resume only; leave --max-restarts out")
@@ -64,10 +61,7 @@ def find_launch(environment: Mapping[str, str], devices: int, nodes: int) -> Lau
 
 
 def needs_torchrun(environment: Mapping[str, str], devices: int, nodes: int) -> bool:
-    """Return whether this process has to start the ranks of a run.
-
-    Raises: ConfigError where the run takes several nodes, which it cannot reach.
-    """
+    """Return whether this process has to start the ranks of a run, refusing several nodes, which it cannot reach."""
     if read_launch(environment).by_torchrun:
         return False
     if nodes > 1:
@@ -150,10 +144,7 @@ def exchange(value: Any, reason: str | None = None) -> list[Any]:
 
 
 def sum_over_ranks(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Add up the values of every rank; a collective call.
-
-    Shapes: any, the same on every rank, and returned.
-    """
+    """Add up the arrays of every rank, of one shape; a collective call."""
     import torch
     from torch import distributed
 

@@ -144,10 +144,7 @@ def replaced_methods(settings: dict[str, Any], overrides: dict[str, Any]) -> tup
 
 
 def tokenizer_in(folder: Path) -> Tokenizer | None:
-    """Read a folder's tokenizer.json, if it has one.
-
-    Raises: DataError for a broken file.
-    """
+    """Read a folder's tokenizer.json, if it has one."""
     file = tokenizer_of(folder)
     return None if file is None else load_tokenizer(file)
 

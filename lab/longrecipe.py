@@ -55,10 +55,7 @@ def is_done(resolved: Resolved, stage: Stage) -> bool:
 
 
 def write_settings(resolved: Resolved, left: Sequence[Stage]) -> None:
-    """Write the settings of the stages that are left.
-
-    Raises: ConfigError with a line for each corpus that must be prepared first.
-    """
+    """Write the settings of the stages that are left, refusing each corpus that must be prepared first."""
     folder = Path(resolved.recipe.folder)
     with writing(f"folder={folder}", "folder"):
         for stage in left:
@@ -113,10 +110,7 @@ def carry_out(words: Words) -> int:
 
 
 def dry_run(words: Words, estimate: Callable[[Experiment, str | None], str]) -> str:
-    """Estimate the resources of each training stage.
-
-    Raises: LabError, a line for each stage that does not fit.
-    """
+    """Estimate the resources of each training stage, refusing those that do not fit."""
     found = []
     faults: list[str] = []
     for name, experiment in resolve(read_recipe(Path(words.places[0]), words.settings)).experiments.items():

@@ -52,10 +52,7 @@ def range_of(values: Iterable[float], outcomes: Iterable[str]) -> str:
 
 
 def altair() -> Any:
-    """Import Altair and what renders its charts.
-
-    Raises: MissingPackage.
-    """
+    """Import Altair and what renders its charts."""
     try:
         import altair
         import vl_convert  # noqa: F401

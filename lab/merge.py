@@ -104,10 +104,7 @@ def merge(words: Words) -> str:
 
 
 def refuse_differences(models: Models) -> None:
-    """Refuse models that differ from the first one in a setting that decides the shapes of weights or their use.
-
-    Raises: ConfigError with a line for each difference.
-    """
+    """Refuse models that differ from the first one in a setting that decides the shapes of weights or their use."""
     settings = {
         path: dataclasses.asdict(cfg) | {"attention_width": cfg.width}
         for path, cfg in ((path, model.decoder.cfg) for path, model in models.items())
@@ -144,10 +141,7 @@ def choose_positions(models: Models, wanted: Path | None, given_len: int | None)
 
 
 def shared_tokenizer(models: Models) -> Path | None:
-    """Find the tokenizer.json of the first model that has one; None if no model has.
-
-    Raises: ConfigError with a line for each model whose vocabulary differs.
-    """
+    """Find the tokenizer.json of the first model that has one, if any, refusing models of other vocabularies."""
     files = {path: file for path in models if (file := tokenizer_of(path.resolve())) is not None}
     vocabularies = {path: load_tokenizer(file).get_vocab() for path, file in files.items()}
     first = next(iter(files), None)

@@ -158,10 +158,7 @@ class Resolved(NamedTuple):
 
 
 def read_recipe(path: Path, overrides: dict[str, Any]) -> Recipe:
-    """Read a recipe and apply dotted overrides.
-
-    Raises: ConfigError.
-    """
+    """Read a recipe and apply dotted overrides."""
     values = read_yaml(path)
     override(values, overrides)
     return validated(Recipe, values)
@@ -198,10 +195,7 @@ def collecting(faults: list[str], stage: str) -> Iterator[None]:
 
 
 def resolve_training(recipe: Recipe, source: Source) -> dict[str, Experiment]:
-    """Resolve the training stages; a replay inherits from the model that its method's extension will train.
-
-    Raises: ConfigError.
-    """
+    """Resolve the training stages; a replay inherits from the model that its method's extension will train."""
     experiments: dict[str, Experiment] = {}
     faults: list[str] = []
     with TemporaryDirectory() as place:  # holds the configs of models that are not trained yet

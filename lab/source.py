@@ -32,7 +32,7 @@ HUB = "hf:"
 PATTERNS = ("*.json", "*.safetensors", "*.jinja")  # files of a model that are downloaded
 ARCHITECTURE = [item.name for item in dataclasses.fields(DecoderConfig)]
 DEFAULTS = {item.name: item.default for item in dataclasses.fields(DecoderConfig) if item.default is not MISSING}
-FREE = ("theta", "embedding_std", "layers")  # settings of the model that are not part of its architecture
+FREE = ("theta", "embedding_std", "layers", "softmax")  # settings of the model that are not part of its architecture
 BASES = {16_384: 1e6, 32_768: 1e6, 65_536: 5e6, 131_072: 1e7, 262_144: 5e7}
 """RoPE base by target length in tokens: arXiv:2411.13476, the table of rotary bases."""
 
@@ -60,10 +60,7 @@ class Source:
 
 
 def find_place(path: Path, field: str = "") -> Place:
-    """Identify the kind of a folder; error lines name `field` before the path.
-
-    Raises: CheckpointError for a folder that is missing or none of the three.
-    """
+    """Identify the kind of a folder, refusing any other; error lines name `field` before the path."""
     if not is_hub_id(path) and not os.path.isdir(path):
         raise CheckpointError(f"{field}{brief(path)}: no such folder; use {PLACES}")
     folder = named(path)
@@ -76,10 +73,7 @@ def find_place(path: Path, field: str = "") -> Place:
 
 
 def named(path: Path) -> Path:
-    """Resolve a path whose name is not the folder's: `.`, `..`, a link, or an id of the Hugging Face hub.
-
-    Raises: CheckpointError for an id without a model.
-    """
+    """Resolve a path whose name is not the folder's: `.`, `..`, a link, or an id of the Hugging Face hub."""
     if is_hub_id(path):
         return hub_folder(path)
     return path.resolve() if path.name in ("", "..") or path.is_symlink() else path
@@ -109,10 +103,7 @@ def is_hub_id(path: Path) -> bool:
 
 @functools.cache
 def hub_folder(path: Path) -> Path:
-    """Return the folder of a model of the hub, downloaded unless it is in the cache.
-
-    Raises: CheckpointError for a model that neither the hub nor the cache has.
-    """
+    """Return the folder of a model of the hub, downloaded unless it is in the cache, refusing one that neither has."""
     from huggingface_hub import snapshot_download
 
     name, _, revision = str(path).removeprefix(HUB).partition("@")

@@ -35,10 +35,7 @@ Check = Callable[[], object]  # raises a LabError for what is wrong, or an OSErr
 
 
 def checks_of(path: Path) -> Iterator[Check]:
-    """List the checks of a path by what it is.
-
-    Raises: ConfigError for a path that is nothing of the lab's.
-    """
+    """List the checks of a path by what it is, refusing one that is nothing of the lab's."""
     if checkpoints.NAME.fullmatch(path.name):
         yield partial(check_hashes, path, MANIFEST)
         yield partial(checkpoints.open_checkpoint, path)
@@ -58,10 +55,7 @@ def checks_of(path: Path) -> Iterator[Check]:
 
 
 def check_hashes(folder: Path, name: str, known: str = MANIFEST) -> None:
-    """Hash the files that a manifest lists; other files are faults, unless they are hidden or `known`.
-
-    Raises: CheckpointError with a line for each fault.
-    """
+    """Hash the files that a manifest lists; other files are faults, unless they are hidden or `known`."""
     files = entries_of(read_object(folder / name, CheckpointError, RESTORE)) or {}
     found = {path.name for path in folder.iterdir() if not (path.match(".*") or path.match(known))}
     differ = {listed: file_fault(folder / listed, entry, hashes=True) for listed, entry in files.items()}
@@ -89,20 +83,14 @@ def checks_of_run(folder: RunFolder) -> Iterator[Check]:
 
 
 def check_order(folder: RunFolder, name: str) -> None:
-    """Refuse records that are broken or out of order.
-
-    Raises: CheckpointError.
-    """
+    """Refuse records that are broken or out of order."""
     consumed = [record["consumed_tokens"] for record in folder.records(name)]
     if consumed != sorted(consumed):
         raise CheckpointError(f"{folder.path / name}: consumed_tokens decrease; {RESTORE}")
 
 
 def carry_out(words: Words) -> int:
-    """Verify a path, print every fault and what was read, and return the exit status.
-
-    Raises: ConfigError.
-    """
+    """Verify a path, print every fault and what was read, and return the exit status."""
     if words.settings:
         raise ConfigError(f"--{next(iter(words.settings))}: unknown option; leave it out")
     path = Path(words.places[0])

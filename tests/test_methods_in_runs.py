@@ -27,7 +27,7 @@ RUNS = {
     "blocks": (*JOINED, *GROWING),
     "document_blocks": (*JOINED, "--mask.method=document", "--mask.ids=running", *GROWING),
     "longrecipe": ("--skip.method=longrecipe", "--skip.target_len=240"),
-    "layers": (*KINDS, "--model.layers.window=20", "--model.layers.fraction=0.5"),
+    "layers": (*KINDS, "--model.layers.window=20", "--model.layers.fraction=0.5", "--model.softmax.method=sink"),
 }
 SHORT = (*UNPROBED, "--train.tokens=6144", "--train.checkpoint_every_tokens=2048", "--train.keep_checkpoints=9")
 MODE = "needs windows of several documents"
@@ -74,9 +74,13 @@ REFUSED = {
         ],
         [
             "model.layers.window=96: must be < data.window=96, or no pair is hidden",
-            "train.backend=xformers: returns no log-sum-exp to merge bands by, as model.layers.window needs",
+            "train.backend=xformers: returns no log-sum-exp, which model.layers.window needs",
             "model.layers.window=96: training with it needs ids that count up from 0 in every document",
         ],
+    ),
+    "sink_by_xformers": (
+        ["--model.softmax.method=sink", "--train.backend=xformers", "--train.accelerator=gpu"],
+        ["train.backend=xformers: returns no log-sum-exp, which model.softmax.method needs"],
     ),
     "varlen_on_a_cpu": (["--train.backend=varlen"], ["train.backend=varlen: runs on a CUDA device only"]),
 }

@@ -19,6 +19,7 @@ from lab.data.preparation import shard_folder
 from lab.data.shards import TokenStore
 from lab.errors import ConfigError
 from lab.loading import open_model
+from lab.model.decoder import Decoder
 from lab.positions import FREQUENCY_METHODS, frequencies, pi
 from lab.schema import OneOf, adapter, load_plugin, plugins
 from tests.fits import CONFIG, UNPROBED, fit, load, train
@@ -109,6 +110,18 @@ def test_automatic_names_follow_the_source(method, tmp_path):
     FREQUENCY_METHODS.pop("partial_pi")
     method.write_text(METHOD + "\n# changed\n")
     assert load(*words).run.name != first
+
+
+def test_a_softmax_has_a_factor_of_the_keys_seen(tmp_path):
+    path = tmp_path / "root.py"
+    path.write_text(
+        "from dataclasses import dataclass\nfrom typing import Literal\nfrom lab.model.softmax import Softmax\n"
+        '@dataclass(frozen=True, kw_only=True)\nclass Root(Softmax):\n    method: Literal["root"] = "root"\n'
+        "    def factor(self, n):\n        return n.double().sqrt()\n"
+    )
+    decoder = Decoder(load(f"--plugins=[{path}]", "--model.softmax.method=root").model)
+    [layout, *_] = [own for _, own in decoder.with_layouts(decoder.layout(torch.zeros(1, 4, dtype=torch.int64)))]
+    assert layout.logit_factor(0, torch.float64).tolist() == [pytest.approx([1, 2**0.5, 3**0.5, 2])]
 
 
 REFUSED = {

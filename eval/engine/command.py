@@ -196,8 +196,6 @@ class TextOptions(Section):
     text: PathText | None = None
     """Source of the texts: a .txt, .md, .py, .json or .jsonl file, or a folder or a pattern of these; left out, a run's
     corpus: held-out documents, fresh filler."""
-    text_field: str = "text"
-    """Field of the rows of a .json or .jsonl file that holds the text."""
     seed: Seed = 0
     """Seed of the choice of texts, and of what else is drawn."""
     device: Literal["auto", "cpu", "gpu"] = "auto"

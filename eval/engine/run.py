@@ -265,10 +265,9 @@ class OnTexts(Measure):
 
     @property
     def path(self) -> Path:
-        """The file of the rows; the device changes no number and does not name it, nor does a text_field of `text`."""
+        """The file of the rows; the device changes no number and does not name it."""
         model = self.subject.model
-        given = asdict(self.options).items()
-        settings = {key: value for key, value in given if (key, value) != ("text_field", "text")}
+        settings = asdict(self.options)
         del settings["device"]
         digest = shortened(json.dumps({**settings, "method": model.method}, sort_keys=True))
         trained = model.name if model.consumed_tokens is None else f"{model.consumed_tokens:015d}"
@@ -287,7 +286,7 @@ class OnTexts(Measure):
         """
         options = self.options
         subject = self.subject
-        text = source_text(subject, options.text, options.text_field)
+        text = source_text(subject, options.text)
         name = options.text and f"--text={options.text}"
         sizes = {"n_tokens": n_tokens, "texts": options.texts, "seed": options.seed, "vocab_size": subject.vocab_size}
         return torch.from_numpy(draw_texts(text, name, subject.tokenizer, **sizes)).to(subject.device)

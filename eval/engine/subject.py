@@ -181,19 +181,19 @@ def haystack_of(subject: Subject, path: str | None, own: str | None) -> tuple[st
     return load_haystack(own, experiment.data, subject.tokenizer, run), source
 
 
-def source_text(subject: Subject, path: str | None, text_field: str) -> str:
+def source_text(subject: Subject, path: str | None) -> str:
     """Read the text of --text, or a run's corpus.
 
     Raises: LabError, also for a Hugging Face folder without a file.
     """
     if path is not None:
-        return "\n".join(read_texts(Path(path), "--text", text_field))
+        return "\n".join(read_texts(Path(path), "--text"))
     if subject.model.experiment is None:
         raise ConfigError(NO_CORPUS)
     return load_haystack(None, subject.model.experiment.data, subject.tokenizer)
 
 
-def documents_of(subject: Subject, text: str | None, text_field: str) -> list[AnyIds]:
+def documents_of(subject: Subject, text: str | None) -> list[AnyIds]:
     """Read and encode the documents of a file, folder or pattern, or the held-out documents of a run.
 
     A document of a file begins with the tokenizer's first token; held-out documents are those of training, from
@@ -207,7 +207,7 @@ def documents_of(subject: Subject, text: str | None, text_field: str) -> list[An
         return list(TokenStore.open(shard_folder(subject.model.experiment.data), "held_out").documents())
     before = special_ends(subject.tokenizer)[0]
     encode = subject.tokenizer.encode
-    texts = Bar(read_texts(Path(text), "--text", text_field), desc="encoding", leave=False)
+    texts = Bar(read_texts(Path(text), "--text"), desc="encoding", leave=False)
     return [np.array(before + encode(each, add_special_tokens=False).ids, dtype=np.int64) for each in texts]
 
 

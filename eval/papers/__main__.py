@@ -34,10 +34,7 @@ SYNTAX = Syntax(flags=("--list", "--mini", "--json", "--dry_run"), values=("-o",
 
 
 def work(words: Words) -> str | int:
-    """Read the command line, run what it asks for, and return what to print, or the exit status once it is printed.
-
-    Raises: LabError; KeyboardInterrupt.
-    """
+    """Run what the command line asks for, and return what to print, or the exit status once it is printed."""
     options = words.options
     if words.settings:
         raise ConfigError(*(f"--{name}: unknown option; see --help" for name in words.settings))

@@ -62,10 +62,7 @@ def measured_rows(table: Table, folder: Path) -> Iterator[Measured]:
 
 
 def models(table: Table, row: str, own: Mapping[str, Any], runs: Sequence[PlannedRun]) -> list[Row]:
-    """Find the runs that belong to a row, as values of `model`; one without a value for rows that name theirs.
-
-    Raises: ConfigError.
-    """
+    """Find the runs that belong to a row, as values of `model`; one without a value for rows that name theirs."""
     if "run" not in own:
         return [{}]
     wanted = {key: str(value) for key, value in flatten(own["run"]).items()}
@@ -116,10 +113,7 @@ def run_table(table: Table, folder: Path) -> tuple[list[Measured], list[str]]:
 
 
 def fault(words: Sequence[str], log: Path | None = None) -> str | None:
-    """Run a command, its output added to a log if one is given, and return why it failed, in a line.
-
-    Raises: KeyboardInterrupt.
-    """
+    """Run a command, its output added to a log if one is given, and return why it failed, in a line."""
     text = as_typed(words)
     show(text if log is None else f"{text}   output: {log}")
     status = run_jobs([Job(text, [sys.executable, "-m", *words], log)])
@@ -136,10 +130,7 @@ def as_typed(words: Sequence[str]) -> str:
 
 
 def is_trained(words: Sequence[str]) -> bool:
-    """Return whether the runs of a training command are finished.
-
-    Raises: ConfigError.
-    """
+    """Return whether the runs of a training command are finished."""
     if words[0] == "lab.sweep":
         return all(is_finished(run.experiment) for run in plan(Path(words[1]), {}))
     return words[0] == "lab.fit" and is_finished(planned_run(words, {}, {}).experiment)

@@ -117,10 +117,7 @@ class Need(Section):
 
 @cache
 def needs() -> dict[str, Need]:
-    """Read the data sets, models and shared runs of needs.yaml.
-
-    Raises: ConfigError.
-    """
+    """Read the data sets, models and shared runs of needs.yaml."""
     sections = read_yaml(HOME / "needs.yaml").values()
     return {name: validated(Need, values) for section in sections for name, values in section.items()}
 
@@ -140,10 +137,7 @@ def names() -> list[str]:
 
 
 def read_table(name: str, *, mini: bool = False) -> Table:
-    """Read a table's file; in miniature, the miniature replaces the table's own settings.
-
-    Raises: ConfigError.
-    """
+    """Read a table's file; in miniature, the miniature replaces the table's own settings."""
     if name not in names():
         raise ConfigError(f"TABLE={name}: no such table with a command; {nearest(name, names())}")
     table = validated(Table, read_yaml(HOME / f"{name}.yaml"))

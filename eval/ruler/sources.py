@@ -68,18 +68,12 @@ def name_of(source: Any) -> str:
 
 
 def read_essays(path: str) -> str:
-    """Read a text file.
-
-    Raises: DataError for a file without text.
-    """
+    """Read a text file, refusing one without text."""
     return " ".join(" ".join(read_texts(Path(path), "--haystack")).split())
 
 
 def read_words(_: str) -> tuple[str, ...]:
-    """Read all nouns, adjectives and verbs of wonderwords, which RULER draws from.
-
-    Raises: MissingPackage.
-    """
+    """Read all nouns, adjectives and verbs of wonderwords, which RULER draws from."""
     try:
         from wonderwords import RandomWord
     except ImportError as error:
@@ -130,10 +124,7 @@ class Questions:
     field: str
 
     def draft(self, turn: Turn) -> Draft:
-        """Take the turn's question of the order that the seed gives.
-
-        Raises: ConfigError for more tests than there are questions.
-        """
+        """Take the turn's question of the order that the seed gives, refusing more tests than questions."""
         if turn.index >= len(self.entries):
             raise ConfigError(f"{self.field}: has {len(self.entries)} questions; lower --tests to that")
         entry = self.entries[np.random.default_rng(turn.seed).permutation(len(self.entries))[turn.index]]
@@ -189,10 +180,7 @@ def describe(people: Sequence[str], town: str, rng: np.random.Generator) -> str:
 
 
 def read_questions(option: str, kind: str, entries_of: Callable[..., list[Entry]], path: str) -> Questions:
-    """Read a file of questions.
-
-    Raises: DataError for a file that is missing, of another form, or without questions.
-    """
+    """Read a file of questions, refusing one that is missing, of another form, or without questions."""
     documents: dict[str, int] = {}
     try:
         content = json.loads(Path(path).read_text(encoding="utf-8"))

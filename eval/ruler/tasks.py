@@ -103,10 +103,7 @@ class Task:
         return finish(draft, writer, turn.length, turn.budget)
 
     def least_length(self, writer: Writer, sources: Sources, turns: Iterable[Turn]) -> int:
-        """Find the shortest length with room for all tests, in the form that they have at theirs.
-
-        Raises: LabError as `case` does.
-        """
+        """Find the shortest length with room for all tests, in the form that they have at theirs."""
         drafts = ((self.draft(writer, sources, turn), turn) for turn in turns)
         return max(writer.count(draft.compose(draft.least)) + turn.budget for draft, turn in drafts)
 

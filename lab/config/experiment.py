@@ -130,14 +130,14 @@ class Experiment(Section):
         near = getattr(self.model.layers, "window", None) or 0
         if near >= window:
             yield self.fault("model.layers.window", f"must be < data.window={window}, or no pair is hidden; lower it")
-        if distance.method == "plain" and not near:
-            return
-        name = "model.layers.window" if near else "position.distance.method"
-        if self.train.backend == "xformers":
-            yield self.fault("train.backend", f"returns no log-sum-exp to merge bands by, as {name} needs; use auto")
+        bands = "" if distance.method == "plain" else "position.distance.method"
+        bands = "model.layers.window" if near else bands
+        needs = "model.softmax.method" if getattr(self.model.softmax, "is_sink", False) else bands
+        if self.train.backend == "xformers" and needs:
+            yield self.fault("train.backend", f"returns no log-sum-exp, which {needs} needs; use auto")
         running = self.mask.method == "anchor" or getattr(self.mask, "ids", "reset") == "running"
-        if self.gaps or running or self.mask.chunks is not None:
-            yield self.fault(name, "training with it needs ids that count up from 0 in every document; leave one out")
+        if bands and (self.gaps or running or self.mask.chunks is not None):
+            yield self.fault(bands, "training with it needs ids that count up from 0 in every document; leave one out")
 
     def id_rules(self) -> Iterator[str]:
         """Find the faults between what decides ids and who sees whom (shape, skip, mask), and the windows."""
@@ -172,8 +172,8 @@ class Experiment(Section):
 
     def evidence_rules(self) -> Iterator[str]:
         """Find the faults between what is stored by token, the corpus, and runs that are no documents in order."""
-        if "asked" in self.stored and (not isinstance(self.data.corpus, Synthetic) or self.data.upsample is not None):
-            rule = "needs the labels of data.corpus.name: synthetic, without data.upsample; use repeat or suffix"
+        if "asked" in self.stored and not self.data.labelled:
+            rule = "needs the labels of data.corpus.name: synthetic or mqar, not upsampled; use repeat or suffix"
             yield self.fault("evidence.method", rule)
         moves = {"mask.chunks": self.mask.chunks, "mask.method": self.mask.method not in ("causal", "document")}
         moves["skip.selection"] = getattr(self.skip, "selects", False)

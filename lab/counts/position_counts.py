@@ -49,7 +49,7 @@ class PositionCounts:
 
     `rel_pos` is a distance method's map from indices in a segment to relative positions; left out, plain distance.
     `weights` is the loss weight of a target by its visible context, float64 (max_len,); left out, all weigh 1.
-    `encoded` counts the relative positions of each kind of layer, from 0 on; left out, all layers have all.
+    `encoded` counts the relative positions of each kind of layer, from 0 on; where it is empty, all layers have all.
 
     Example:
         >>> counts = PositionCounts(4)
@@ -58,16 +58,11 @@ class PositionCounts:
         ([4, 2, 1, 0], 4)
     """
 
-    def __init__(
-        self,
-        max_len: int,
-        rel_pos: RelPos | None = None,
-        weights: FloatArray | None = None,
-        encoded: Mapping[str, int] | None = None,
-    ) -> None:
+    def __init__(self, max_len: int, rel_pos: RelPos | None = None, weights: FloatArray | None = None) -> None:
         if max_len < 1:
             raise DataError(f"max_len={max_len}: must be >= 1, the longest distance counted plus one")
-        self.max_len, self.rel_pos, self.weights, self.encoded = max_len, rel_pos, weights, encoded or {}
+        self.max_len, self.rel_pos, self.weights = max_len, rel_pos, weights
+        self.encoded: Mapping[str, int] = {}
         self.lengths: IntArray = np.zeros(max_len + 1, dtype=np.int64)  # c[n], segments of length n
         self.gapped: IntArray = np.zeros(max_len, dtype=np.int64)  # f of what was added by add_positions
         self.supervised: IntArray = np.zeros(max_len, dtype=np.int64)  # targets by visible context

@@ -13,13 +13,14 @@ from annotated_types import Ge, Gt, Le, Lt
 from pydantic import Field
 
 from lab.data.chat import USER_ASSISTANT
+from lab.data.mqar import Mqar
 from lab.data.schedule import WindowSchedule
+from lab.data.synthetic import Generated, example
 from lab.data.synthetic import Synthetic as Synthetic  # noqa: PLC0414 - all sections can be imported from here
-from lab.data.synthetic import example
 from lab.schema import OneOf, PathText, Positive, Section, Share
 
 Mode = Literal["natural", "concatenated", "uniform"]
-SYNTHETIC_VERSION = 1  # of the generator's output; raised with every change to it, so that old shards are not reused
+GENERATED_VERSION = 1  # of the generators' output; raised with every change to one, so that old shards are not reused
 DERIVED_VERSION = 1  # of upsampling; raised with every change to it
 
 
@@ -83,13 +84,14 @@ class OwnCorpus(Section, ABC):
 
 CORPORA: dict[str, Any] = {
     "synthetic": Synthetic,
+    "mqar": Mqar,
     "stdlib": Stdlib,
     "text": Text,
     "slimpajama": Slimpajama,
     "conversations": Conversations,
 }
 Corpus = Annotated[
-    Synthetic | Stdlib | Text | Slimpajama | Conversations | OwnCorpus, OneOf(OwnCorpus, CORPORA, "name")
+    Synthetic | Mqar | Stdlib | Text | Slimpajama | Conversations | OwnCorpus, OneOf(OwnCorpus, CORPORA, "name")
 ]
 
 
@@ -153,7 +155,12 @@ class DataConfig(Section):
     @property
     def embedded(self) -> bool:
         """Whether the corpus is generated, without any download."""
-        return isinstance(self.corpus, Synthetic | Stdlib)
+        return isinstance(self.corpus, Generated | Stdlib)
+
+    @property
+    def labelled(self) -> bool:
+        """Whether each document's generator can tell what its tokens copy."""
+        return isinstance(self.corpus, Generated) and self.upsample is None
 
     @property
     def sample_documents(self) -> int:
@@ -174,7 +181,9 @@ class DataConfig(Section):
         if isinstance(self.tokenizer, Bpe):
             identity["tokenizer"]["sample_documents"] = self.sample_documents
         if isinstance(self.corpus, Synthetic):
-            identity |= {"version": SYNTHETIC_VERSION, "wording": example()}  # which documents spell out
+            identity["wording"] = example()  # which documents spell out
+        if isinstance(self.corpus, Generated):
+            identity["version"] = GENERATED_VERSION
         if self.corpus.plugin:
             identity["plugin"] = self.corpus.plugin
         return identity

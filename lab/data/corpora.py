@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from lab.data.chat import USER_ASSISTANT, Turn, render
-from lab.data.config import Conversations, DataConfig, OwnCorpus, Slimpajama, Stdlib, Synthetic, Text
-from lab.data.synthetic import SyntheticText
+from lab.data.config import Conversations, DataConfig, OwnCorpus, Slimpajama, Stdlib, Text
+from lab.data.synthetic import Generated
 from lab.errors import DataError, MissingPackage, first_line
 
-TASK_DOCUMENTS = 4000  # synthetic documents of one task
+TASK_DOCUMENTS = 4000  # generated documents of one task
 STDLIB_TASKS = 16
 SLIMPAJAMA_TASKS = 512  # at most one for each file
 HUB_DATASET = "cerebras/SlimPajama-627B"
@@ -62,13 +62,10 @@ def open_corpus(config: DataConfig) -> Reader:
     Raises: DataError for a missing path or a folder without text files.
     """
     corpus = config.corpus
-    if isinstance(corpus, Synthetic):
-        generator = SyntheticText(corpus)
+    if isinstance(corpus, Generated):
         indices = range(corpus.documents)
         tasks = [indices[start : start + TASK_DOCUMENTS] for start in indices[::TASK_DOCUMENTS]]
-        return Reader(
-            len(tasks), {}, lambda task: (TextDocument(generator.document(k), "synthetic") for k in tasks[task])
-        )
+        return Reader(len(tasks), {}, lambda task: (TextDocument(corpus.document(k), corpus.name) for k in tasks[task]))
     if isinstance(corpus, Stdlib):
         root = Path(sysconfig.get_path("stdlib"))
         outside = {"site-packages", "dist-packages", "__pycache__"}

@@ -17,10 +17,10 @@ import numpy as np
 import numpy.typing as npt
 from tokenizers import Tokenizer
 
-from lab.data.config import DataConfig, Synthetic
+from lab.data.config import DataConfig
 from lab.data.corpora import TASK_DOCUMENTS
 from lab.data.shards import Shard, TokenStore, again
-from lab.data.synthetic import SyntheticText
+from lab.data.synthetic import Generated
 from lab.data.tokenizer import special_ends, split_of
 from lab.errors import DataError
 from lab.files import write_atomic
@@ -62,19 +62,19 @@ def store_numbers(store: TokenStore, kind: str, compute: Callable[[Shard], np.nd
 
 
 def labels_of(shard: Shard, config: DataConfig, tokenizer: Tokenizer) -> npt.NDArray[np.int32]:
-    """Label the tokens of a shard of the generated corpus.
+    """Label the tokens of a shard of a generated corpus.
 
     Raises: DataError where the shard holds other documents than the generator makes.
     """
-    assert isinstance(config.corpus, Synthetic), "checked with the config"
-    generator = SyntheticText(config.corpus)
+    corpus = config.corpus
+    assert isinstance(corpus, Generated), "checked with the config"
     first = int(shard.folder.name.partition("-")[2]) * TASK_DOCUMENTS
     before, after = special_ends(tokenizer)
     out = np.zeros(len(shard.tokens), dtype=np.int32)
     document = 0
-    for index in range(first, min(first + TASK_DOCUMENTS, config.corpus.documents)):
-        text = generator.document(index)
-        if split_of(text, config.held_out_frac) != "train":
+    for index in range(first, min(first + TASK_DOCUMENTS, corpus.documents)):
+        text = corpus.document(index)
+        if split_of(text, config.held_out_frac) != shard.split:
             continue
         encoding = tokenizer.encode(text, add_special_tokens=False)
         part = shard.part(document)
@@ -82,7 +82,7 @@ def labels_of(shard: Shard, config: DataConfig, tokenizer: Tokenizer) -> npt.NDA
             raise DataError(f"{shard.folder}: document {document} is not what is generated; {again(shard.folder)}")
         ids, ends = np.array(encoding.ids), np.array([end for _, end in encoding.offsets])
         begin = part.start + len(before)
-        out[begin : begin + len(ids)] = distances_to_copied(ids, ends, generator.copies(index))
+        out[begin : begin + len(ids)] = distances_to_copied(ids, ends, corpus.copies(index))
         document += 1
     return out
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 import itertools
 import math
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -49,8 +50,40 @@ BREAK = "\n\n"  # between sections
 Piece = tuple[str, Hashable]  # a text and its origin, which its copies share; None for what is no copy and has none
 
 
+class Generated(ABC):
+    """Documents that are generated piece by piece; each is a function of the settings and its index."""
+
+    name: str
+    documents: int
+
+    @abstractmethod
+    def pieces(self, index: int) -> Iterator[Piece]:
+        """Generate document `index` piece by piece; an origin is that of its section alone."""
+
+    def document(self, index: int) -> str:
+        """Generate document `index`."""
+        return "".join(text for text, _ in self.pieces(index))
+
+    def copies(self, index: int) -> Iterator[tuple[int, int, int]]:
+        """List the pieces of document `index` that copy an earlier one of their section, with the space before them.
+
+        Each copies the latest piece of the same origin. Yields where a copy begins and ends, and where what it copies
+        ends, in characters.
+        """
+        ends: dict[Hashable, int] = {}
+        at = 0
+        for text, origin in self.pieces(index):
+            at += len(text)
+            if text == BREAK:
+                ends.clear()
+            if origin in ends:
+                yield at - len(text), at, ends[origin]
+            if origin is not None:
+                ends[origin] = at
+
+
 @dataclass(frozen=True, kw_only=True)
-class Synthetic(Section):
+class Synthetic(Section, Generated):
     """The embedded probe corpus: filler, repeated phrases, quoted passages, numbers that are queried later."""
 
     needles: ClassVar[int] = 4  # most numbers that one document states
@@ -80,34 +113,17 @@ class Synthetic(Section):
     seed: Seed = 0
     """Seed of the documents; the run's own seed shuffles them."""
 
+    def pieces(self, index: int) -> Iterator[Piece]:
+        """Generate document `index`, sections of at most `section_tokens` that end in a full stop, piece by piece."""
+        return SyntheticText(self).pieces(index)
 
-class SyntheticText:
-    """The generator of documents; every document is a function of the corpus's settings and its index."""
+
+class SyntheticText(Generated):
+    """The generator of documents; copies are words of repeated phrases and of quotes, and numbers in answers."""
 
     def __init__(self, corpus: Synthetic) -> None:
         self.corpus = corpus
         self.lexicon = lexicon(corpus.words)
-
-    def document(self, index: int) -> str:
-        """Generate document `index`: sections of at most `section_tokens`, one string ending in a full stop."""
-        return "".join(text for text, _ in self.pieces(index))
-
-    def copies(self, index: int) -> Iterator[tuple[int, int, int]]:
-        """List the words of document `index` that copy an earlier word of their section, with the space before them.
-
-        These are words of repeated phrases and of quotes, and numbers in answers. Each copies the latest word of the
-        same origin. Yields where a copy begins and ends, and where the word that it copies ends, in characters.
-        """
-        ends: dict[Hashable, int] = {}
-        at = 0
-        for text, origin in self.pieces(index):
-            at += len(text)
-            if text == BREAK:
-                ends.clear()
-            if origin in ends:
-                yield at - len(text), at, ends[origin]
-            if origin is not None:
-                ends[origin] = at
 
     def pieces(self, index: int) -> Iterator[Piece]:
         """Generate document `index` piece by piece; an origin is that of its section alone."""

@@ -1,10 +1,10 @@
 """Evidence that is computed once for whole documents, and stored beside the shards (lab.data.labels).
 
-asked: what each word of the generated corpus was made to copy. The generator of lab.data.synthetic knows the origin of
+asked: what each word of a generated corpus was made to copy. The generator of lab.data.synthetic knows the origin of
 every word: a word of filler when it is drawn, a number when it is stated. A repeated phrase, a quote or an answer
-copies words. The evidence of a token of such a word is the same token in the latest earlier word of that origin, in the
-same section. Equal words that were drawn apart are no evidence of each other. These labels judge lab.evidence.repeat
-and lab.evidence.suffix, which see the tokens alone.
+copies words, and in lab.data.mqar the value of a key. The evidence of a token of such a word is the same token in the
+latest earlier word of that origin, in the same section. Equal words that were drawn apart are no evidence of each
+other. These labels judge lab.evidence.repeat and lab.evidence.suffix, which see the tokens alone.
 
 gain: what a reference model needs, the least context that predicts a target as well as the whole one.
 
@@ -24,12 +24,8 @@ targets that the model never gets right count too.
 from __future__ import annotations
 
 from abc import ABC
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
-
-import numpy as np
-import numpy.typing as npt
+from typing import Literal
 
 from lab.errors import ConfigError
 from lab.evidence.base import Evidence, IntArray, Sequences
@@ -49,16 +45,10 @@ class Stored(Evidence, ABC):
         rule = "is stored for training tokens alone, and these are others"
         raise ConfigError(f"evidence.method={self.method}: {rule}; use repeat or suffix")
 
-    def within(self, stored: npt.NDArray[Any], lengths: Sequence[int]) -> IntArray:
-        """Keep the stored distances of packed targets that lie within their run, padding after the runs included."""
-        visible = np.zeros(len(stored), dtype=np.int64)
-        visible[: sum(lengths)] = np.concatenate([np.arange(1, length + 1) for length in lengths])
-        return np.where(stored <= visible, stored, 0).astype(np.int64)
-
 
 @dataclass(frozen=True, kw_only=True)
 class Asked(Stored):
-    """The word that the generated corpus copied."""
+    """The word that a generated corpus copied."""
 
     method: Literal["asked"] = "asked"
 

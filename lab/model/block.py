@@ -42,6 +42,9 @@ class Attention(nn.Module):
         self.k_norm = nn.RMSNorm(cfg.head_dim, eps=cfg.norm_eps) if cfg.qkv == "norm" else nn.Identity()
         self.gate = Linear(cfg.d_model, cfg.width, bias=False) if cfg.gate else None
         self.out = Linear(cfg.width, cfg.d_model, bias=False)
+        begins = None if cfg.softmax is None else cfg.softmax.begins
+        self.by_head = None if begins is None else nn.Parameter(torch.full((cfg.n_heads,), begins))
+        self.has_sinks = cfg.softmax is not None and cfg.softmax.is_sink
 
     def attended(self, q: Tensor, k: Tensor, v: Tensor, layout: Layout, cache: KeyCache | None) -> Tensor:
         """Attend within the layout, from its queries, to all cached tokens too.
@@ -56,13 +59,24 @@ class Attention(nn.Module):
 
     def attended_here(self, q: Tensor, k: Tensor, v: Tensor, layout: Layout, cache: KeyCache | None) -> Tensor:
         """Attend by the heads that this process holds."""
-        return attend_layout(q, k, v, layout, layer=self.layer, backend=self.backend, cache=cache)
+        sinks = self.sinks(layout)
+        return attend_layout(q, k, v, layout, layer=self.layer, backend=self.backend, cache=cache, sinks=sinks)
+
+    def sinks(self, layout: Layout) -> Tensor | None:
+        """Return the logits of the sinks of the heads that this process holds, (N,)."""
+        if self.by_head is None or not self.has_sinks:
+            return None
+        group = layout.context
+        return self.by_head if group is None else self.by_head.chunk(group.degree)[group.rank]
 
     def heads(self, queries_BTD: Tensor, x_BTD: Tensor) -> Heads:
         """Compute queries of some tokens, keys and values of all: (B, heads, T, H)."""
         made = self.q(queries_BTD), self.k(x_BTD), self.v(x_BTD)
         q, k, v = (x.unflatten(2, (-1, self.cfg.head_dim)) for x in made)
-        return self.q_norm(q).transpose(1, 2), self.k_norm(k).transpose(1, 2), v.transpose(1, 2)
+        q = self.q_norm(q)
+        if self.by_head is not None and not self.has_sinks:
+            q = q * self.by_head[:, None]
+        return q.transpose(1, 2), self.k_norm(k).transpose(1, 2), v.transpose(1, 2)
 
 
 def last_tokens(x_BTD: Tensor, n: int) -> Tensor:

@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 from annotated_types import Ge, Gt, Le, Lt
 
 from lab.model.layers import LayersConfig
+from lab.model.softmax import SoftmaxConfig
 from lab.schema import NonNegative, Positive, PositiveFloat, Section
 
 BETA1 = 0.9  # AdamW's decay of the mean gradient
@@ -63,6 +64,8 @@ class DecoderConfig(Section):
     """Whether what heads attend to is multiplied by sigmoid(W x) of their input x, elementwise."""
     layers: LayersConfig | None = None
     """Layers of different kinds; left out, all see every token before and rotate all dimensions."""
+    softmax: SoftmaxConfig | None = None
+    """How logits become weights: scalable, temperature or sink; left out, by softmax alone."""
     base: BaseShape | None = None
     """Shape whose optim.lr serves this one, too, by CompleteP (arXiv:2505.01618): first weights, rates, weight decay
     and epsilon follow width and depth over the base's (lab/model/optimizer.py). Left out, they do not."""
@@ -86,6 +89,10 @@ class DecoderConfig(Section):
         if self.layers is not None and len(self.layers.pattern) > self.n_layers:
             rule = f"must have at most n_layers={self.n_layers} kinds; leave some out"
             faults.append(self.fault("layers.pattern", rule))
+        only = self.softmax and self.softmax.only
+        if only is not None and only not in self.kinds:
+            rule = f"is for layers of kind {only} alone; add one to model.layers.pattern, or leave it out"
+            faults.append(self.fault("softmax.method", rule))
         if self.base is not None and (self.tie_embeddings or self.norm != "pre"):
             name, value = ("norm", "pre") if self.norm != "pre" else ("tie_embeddings", "false")
             faults.append(self.fault(name, f"does not go with model.base; set {value}, or leave model.base out"))
@@ -130,6 +137,8 @@ class DecoderConfig(Section):
         each = 4 if self.norm == "sandwich" else 2
         norms = (each * self.n_layers + 1) * self.d_model + 2 * self.n_layers * self.head_dim * (self.qkv == "norm")
         biases = self.n_layers * (self.width + 2 * self.kv_width) if self.qkv == "bias" else 0
+        if self.softmax is not None and self.softmax.begins is not None:
+            norms += self.n_layers * self.n_heads
         return self.n_matrix_parameters + norms + biases + (0 if tied else self.vocab_size * self.d_model)
 
     def flops_per_token(self, pairs_per_token: float) -> float:

@@ -92,6 +92,8 @@ class Decoder(nn.Module):
         for name, parameter in self.named_parameters():
             if name.endswith(".bias"):
                 nn.init.zeros_(parameter)
+            elif self.cfg.softmax is not None and name.endswith("attention.by_head"):
+                nn.init.constant_(parameter, self.cfg.softmax.begins or 0.0)
             elif parameter.ndim == 1:
                 nn.init.ones_(parameter)
             else:
@@ -202,11 +204,13 @@ class Decoder(nn.Module):
 
     def with_layouts(self, layout: Layout) -> list[tuple[nn.Module, Layout]]:
         """Pair every block with the layout for its kind, which the layers of one kind share."""
-        made = {"full": layout}
-        if self.cfg.layers is not None:
-            for kind in {*self.cfg.kinds} - {"full"}:
-                frequencies, distance = self.cfg.layers.methods(kind, layout.frequencies, layout.distance)
-                made[kind] = replace(layout, frequencies=frequencies, distance=distance)
+        made = {}
+        for kind in {*self.cfg.kinds}:
+            methods = layout.frequencies, layout.distance
+            if self.cfg.layers is not None:
+                methods = self.cfg.layers.methods(kind, *methods)
+            softmax = self.cfg.softmax if self.cfg.softmax is None or self.cfg.softmax.only in (None, kind) else None
+            made[kind] = replace(layout, frequencies=methods[0], distance=methods[1], softmax=softmax)
         return [(block, made[kind]) for block, kind in zip(self.blocks, self.cfg.kinds, strict=True)]
 
     def new_cache(self, batch: int, max_tokens: int, context: ContextGroup | None = None) -> KeyCache:

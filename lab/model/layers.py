@@ -7,7 +7,7 @@
 
 Layer l has the kind pattern[l mod len(pattern)]. Distance methods change full and part layers alone: window layers keep
 plain distances, and nope layers have none. A frequency method changes every layer that rotates, before pairs are left
-out. Its factor on the logits, a number for each query, holds in all layers.
+out. Its factor on the logits, a number for each query, holds in all layers. The key cache holds every token for all.
 
 A relative position is counted for a kind of layer that encodes it: those below W for window, none for nope, all for the
 others. The f of a run is that of the kind which encodes most.

@@ -58,7 +58,7 @@ class FlashAttention(Attention):
         """Rotate and attend as on a GPU; shapes as there."""
         keys = [rotation.rotate(k).to(v.dtype) for rotation in layout.k_rotations]
         kernel = KERNEL if runs_whole(layout) else "cpu_bands"  # of the same sizes for any head width
-        return KERNELS[kernel](q, keys, v, layout, self.layer)
+        return KERNELS[kernel](q, keys, v, layout, self.layer, self.sinks(layout))
 
 
 class FusedNorm(torch.autograd.Function):

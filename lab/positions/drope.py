@@ -27,10 +27,7 @@ class Drope(FrequencyMethod):
     method: Literal["drope"] = "drope"
 
     def inv_freq(self, head_dim: int, theta: float) -> Tensor:
-        """Return frequencies that turn nothing.
-
-        Shapes: float64 (head_dim / 2,).
-        """
+        """Return zeros, which turn nothing: float64 (head_dim / 2,)."""
         import torch
 
         return torch.zeros(head_dim // 2, dtype=torch.float64)

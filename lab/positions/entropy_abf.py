@@ -38,9 +38,8 @@ class EntropyAbf(AdjustedBase):
     """First layers whose logits are not scaled; the paper exempts 2."""
 
     def logit_factor(self, q_pos: Tensor, layer: int) -> Tensor:
-        """Compute the factor of queries in one layer.
+        """Compute the factor of queries in one layer, float64 like `q_pos`.
 
-        Shapes: float64 like `q_pos`.
         Example:
             >>> import torch
             >>> EntropyAbf(train_len=16).logit_factor(torch.tensor([0, 15, 255]), layer=2).tolist()

@@ -39,9 +39,8 @@ class LeakyRerope(Distance):
         return window_faults(self.window, length, "changed (w lies inside the training length)")
 
     def rel_pos(self, q_pos: Tensor, k_pos: Tensor) -> Tensor:
-        """Divide the part of a distance beyond the window by the leak.
+        """Divide the part of a distance beyond the window by the leak: (Tq,), (Tk,) -> float64 (Tq, Tk).
 
-        Shapes: (Tq,), (Tk,) -> float64 (Tq, Tk).
         Example:
             >>> import torch
             >>> LeakyRerope(window=4, leak=2.0).rel_pos(torch.tensor([8]), torch.arange(9)).tolist()

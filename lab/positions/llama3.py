@@ -47,10 +47,7 @@ class Llama3(FrequencyMethod):
         return []
 
     def inv_freq(self, head_dim: int, theta: float) -> Tensor:
-        """Slow RoPE's inverse frequencies by wavelength.
-
-        Shapes: float64 (head_dim / 2,).
-        """
+        """Slow RoPE's inverse frequencies by wavelength: float64 (head_dim / 2,)."""
         plain = Rope().inv_freq(head_dim, theta)
         waves = self.train_len * plain / (2 * math.pi)  # how many wavelengths the pretraining length holds
         low, high = self.low_freq_factor, self.high_freq_factor

@@ -39,16 +39,10 @@ class FrequencyMethod(Section, ABC):
 
     @abstractmethod
     def inv_freq(self, head_dim: int, theta: float) -> Tensor:
-        """Compute the inverse frequencies at the rotary base `theta`, in radians per token.
-
-        Shapes: float64 (head_dim / 2,).
-        """
+        """Compute the inverse frequencies at the rotary base `theta`, in radians per token: float64 (head_dim / 2,)."""
 
     def logit_factor(self, q_pos: Tensor, layer: int) -> Tensor:
-        """Compute the factor on q.k of queries at `q_pos` in layer `layer`; one by default.
-
-        Shapes: float64 like `q_pos`.
-        """
+        """Compute the factor on q.k of queries at `q_pos` in layer `layer`, float64 like `q_pos`; one by default."""
         return q_pos.double() * 0 + 1
 
     def base(self, theta: float) -> float:
@@ -79,10 +73,7 @@ class Frequencies:
 
     @classmethod
     def of(cls, config: FrequencyMethod, head_dim: int, theta: float) -> Frequencies:
-        """Compute the inverse frequencies of a method for a model with the rotary base `theta`.
-
-        Raises: ConfigError.
-        """
+        """Compute the inverse frequencies of a method, refusing an odd head or a base that is no number above 0."""
         theta = config.base(theta)
         if not isinstance(head_dim, Integral) or head_dim < 2 or head_dim % 2:
             raise ConfigError(f"head_dim={head_dim}: must be even and >= 2 (rotary pairs); change d_model or n_heads")
@@ -147,10 +138,7 @@ class Distance(Section, ABC):
 
     @abstractmethod
     def rel_pos(self, q_pos: Tensor, k_pos: Tensor) -> Tensor:
-        """Compute the relative positions, in tokens; entries with k_pos > q_pos are unspecified.
-
-        Shapes: (Tq,), (Tk,) -> float64 (Tq, Tk).
-        """
+        """Compute the relative positions, in tokens: float64 (Tq, Tk); entries with k_pos > q_pos are unspecified."""
 
     @property
     @abstractmethod
@@ -207,10 +195,7 @@ def identity(positions: Tensor) -> Tensor:
 
 
 def differences(q_pos: Tensor, k_pos: Tensor) -> Tensor:
-    """Subtract every key position from every query position.
-
-    Shapes: (Tq,), (Tk,) -> float64 (Tq, Tk).
-    """
+    """Subtract every key position from every query position: (Tq,), (Tk,) -> float64 (Tq, Tk)."""
     return (q_pos[:, None] - k_pos[None, :]).double()
 
 

@@ -28,10 +28,7 @@ class Ntk(Extension):
     method: Literal["ntk"] = "ntk"
 
     def inv_freq(self, head_dim: int, theta: float) -> Tensor:
-        """Compute RoPE's inverse frequencies at the larger base.
-
-        Shapes: float64 (head_dim / 2,).
-        """
+        """Compute RoPE's inverse frequencies at the larger base: float64 (head_dim / 2,)."""
         return Rope().inv_freq(head_dim, scaled_theta(theta, self.factor, head_dim))
 
 

@@ -52,10 +52,7 @@ class Parts(FrequencyMethod):
         return []
 
     def inv_freq(self, head_dim: int, theta: float) -> Tensor:
-        """Blend RoPE's inverse frequencies with the interpolated ones.
-
-        Shapes: float64 (head_dim / 2,).
-        """
+        """Blend RoPE's inverse frequencies with the interpolated ones: float64 (head_dim / 2,)."""
         import torch
 
         low, high = self.ramp_ends(head_dim, theta)

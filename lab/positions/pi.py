@@ -25,9 +25,8 @@ class Pi(Extension):
     method: Literal["pi"] = "pi"
 
     def inv_freq(self, head_dim: int, theta: float) -> Tensor:
-        """Divide RoPE's inverse frequencies by the factor.
+        """Divide RoPE's inverse frequencies by the factor: float64 (head_dim / 2,).
 
-        Shapes: float64 (head_dim / 2,).
         Example:
             >>> Pi(factor=4.0).inv_freq(head_dim=4, theta=10000.0).tolist()
             [0.25, 0.0025]

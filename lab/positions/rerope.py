@@ -34,9 +34,8 @@ class Rerope(Distance):
         return window_faults(self.window, length, "cut (min(i, w) with w inside the training length)")
 
     def rel_pos(self, q_pos: Tensor, k_pos: Tensor) -> Tensor:
-        """Clamp every distance at the window.
+        """Clamp every distance at the window: (Tq,), (Tk,) -> float64 (Tq, Tk).
 
-        Shapes: (Tq,), (Tk,) -> float64 (Tq, Tk).
         Example:
             >>> import torch
             >>> Rerope(window=4).rel_pos(torch.tensor([8]), torch.arange(9)).int().tolist()

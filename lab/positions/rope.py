@@ -32,9 +32,8 @@ class Rope(FrequencyMethod):
     method: Literal["rope"] = "rope"
 
     def inv_freq(self, head_dim: int, theta: float) -> Tensor:
-        """Compute the inverse frequencies.
+        """Compute the inverse frequencies: float64 (head_dim / 2,).
 
-        Shapes: float64 (head_dim / 2,).
         Example:
             >>> Rope().inv_freq(head_dim=4, theta=10000.0).tolist()
             [1.0, 0.01]

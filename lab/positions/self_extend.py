@@ -40,9 +40,8 @@ class SelfExtend(Distance):
         return window_faults(self.window, length, "grouped (the neighbour window is part of the text)")
 
     def rel_pos(self, q_pos: Tensor, k_pos: Tensor) -> Tensor:
-        """Keep distances below the window and count groups beyond it.
+        """Keep distances below the window and count groups beyond it: (Tq,), (Tk,) -> float64 (Tq, Tk).
 
-        Shapes: (Tq,), (Tk,) -> float64 (Tq, Tk).
         Example:
             >>> import torch
             >>> SelfExtend(group=2, window=4).rel_pos(torch.tensor([8]), torch.arange(9)).int().tolist()

@@ -83,9 +83,8 @@ class String(Distance):
         return RELEASED_FACTOR if self.released_scaling else 1.0
 
     def rel_pos(self, q_pos: Tensor, k_pos: Tensor) -> Tensor:
-        """Reduce the distances from S on by S - W.
+        """Reduce the distances from S on by S - W: (Tq,), (Tk,) -> float64 (Tq, Tk).
 
-        Shapes: (Tq,), (Tk,) -> float64 (Tq, Tk).
         Example:
             >>> import torch
             >>> String(shift=3, window=0).rel_pos(torch.tensor([8]), torch.arange(9)).int().tolist()

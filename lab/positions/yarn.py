@@ -30,9 +30,8 @@ class Yarn(Parts):
     """Factor a on cos and sin, whose square multiplies the logits; left out, 0.1 ln s + 1."""
 
     def logit_factor(self, q_pos: Tensor, layer: int) -> Tensor:
-        """Return the constant factor on the logits.
+        """Return the constant factor on the logits, float64 like `q_pos`.
 
-        Shapes: float64 like `q_pos`.
         Example:
             >>> import torch
             >>> round(float(Yarn(factor=8.0, train_len=2048).logit_factor(torch.tensor([0]), 0)), 6)

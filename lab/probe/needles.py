@@ -97,14 +97,14 @@ def check_enough(text: str, tokenizer: Tokenizer, n_tokens: int, length: int, so
         raise DataError(f"{source}: {rule}; give a longer text, or shorter lengths")
 
 
-def read_texts(path: Path, field: str, text_field: str = "text") -> list[str]:
+def read_texts(path: Path, field: str) -> list[str]:
     """Read the texts of a file, of a folder's files, or of those that match a pattern.
 
-    A text is a .txt, .md or .py file, the `text_field` of a .json object, or that of each line of a .jsonl file.
+    A text is a .txt, .md or .py file, the field `text` of a .json object, or that of each line of a .jsonl file.
 
     Raises: DataError, which names the setting that the path comes from.
     """
-    kinds = f"give a .txt, .md, .py, .json or .jsonl file with `{text_field}`, such as {ESSAYS}"
+    kinds = f"give a .txt, .md, .py, .json or .jsonl file with `text`, such as {ESSAYS}"
     files = [path] if path.is_file() else files_at(path, (*PLAIN, ".json", ".jsonl"))
     if not files:
         raise DataError(f"{field}={path}: no such file; {kinds}")
@@ -115,14 +115,14 @@ def read_texts(path: Path, field: str, text_field: str = "text") -> list[str]:
             parts: list[Any] = [line for line in content.split("\n") if line.strip()]
             if file.suffix in (".json", ".jsonl"):
                 rows = [json.loads(part) for part in (parts if file.suffix == ".jsonl" else [content])]
-                parts = [row.get(text_field) if isinstance(row, dict) else None for row in rows]
+                parts = [row.get("text") if isinstance(row, dict) else None for row in rows]
             elif parts:
                 parts = [content]
         except (OSError, ValueError, RecursionError) as error:
             raise DataError(f"{field}={file}: cannot be read ({error}); {kinds}") from error
         wrong = [number for number, text in enumerate(parts, start=1) if not isinstance(text, str)]
         if wrong:
-            raise DataError(f"{field}={file}: row {wrong[0]:,} holds no text in `{text_field}`; {kinds}")
+            raise DataError(f"{field}={file}: row {wrong[0]:,} holds no text in `text`; {kinds}")
         texts += parts
     if not any(map(str.strip, texts)):
         raise DataError(f"{field}={path}: holds no text; {kinds}")

@@ -4,7 +4,7 @@ A class joins the table of the base class that it derives from, under its tag:
 
     FrequencyMethod, Distance   `method: mine`, in position.frequency, position.distance
     WindowMask, Skip, Evidence  `method: mine`, in mask, skip, evidence
-    OwnMeasure                  `method: mine`, in probe.measure
+    Softmax, OwnMeasure         `method: mine`, in model.softmax, probe.measure
     OwnCorpus                   `name: mine`, in data.corpus
 
 A config names the files, `plugins: [my_method.py]`. A run keeps a copy of them in its folder. Such a copy is executed
@@ -62,10 +62,7 @@ def load_plugin(path: Path) -> None:
 
 
 def load_plugins(names: object, run: Path | None = None) -> None:
-    """Load the plugins that a config names, if it names any; of a `run`, the copies in its folder.
-
-    Raises: ConfigError, also for copies that nobody trusts.
-    """
+    """Load the plugins that a config names, if any; of a `run`, the copies in its folder, which must be trusted."""
     load_installed()
     listed = names if isinstance(names, list) and all(isinstance(name, str) for name in names) else []
     for name in listed:  # anything else is refused with the other settings
@@ -78,10 +75,7 @@ def load_plugins(names: object, run: Path | None = None) -> None:
 
 @cache
 def load_installed() -> None:
-    """Load the plugins of installed packages.
-
-    Raises: ConfigError.
-    """
+    """Load the plugins of installed packages."""
     for entry in entry_points(group=GROUP):
         try:
             module = entry.load()
@@ -92,10 +86,7 @@ def load_installed() -> None:
 
 
 def add_classes(module: ModuleType, field: str) -> None:
-    """Add a module's classes to their tables.
-
-    Raises: ConfigError.
-    """
+    """Add a module's classes to their tables, refusing a module of none, and tags that are taken."""
     found = [(kind, section, getattr(section, kind.tag)) for kind, section in classes_of(module)]
     bases = ", ".join(kind.base.__name__ for kind in OneOf.every)
     if not found:
@@ -134,10 +125,7 @@ def restored(path: str, name: str, state: dict[str, Any]) -> Any:
 
 
 def digest_of(path: Path) -> str:
-    """Compute the SHA-256 of a plugin's source, in hex digits.
-
-    Raises: ConfigError.
-    """
+    """Compute the SHA-256 of a plugin's source, in hex digits."""
     try:
         return hashlib.sha256(path.read_bytes()).hexdigest()
     except OSError as error:

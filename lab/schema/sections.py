@@ -81,10 +81,7 @@ class Section:
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 
     def __post_init__(self) -> None:
-        """Have pydantic check an object built in code; it calls this again, and then the rules are checked.
-
-        Raises: ConfigError with one line per fault.
-        """
+        """Have pydantic check an object built in code; it calls this again, and then the rules are checked."""
         if not IS_CHECKING.get():
             validated(type(self), given(self), self)
         elif faults := tuple(self.rules()):

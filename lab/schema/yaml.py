@@ -30,7 +30,6 @@ Constructor.add_constructor("tag:yaml.org,2002:float", Constructor._number)
 def parse_yaml(text: str, name: str) -> Any:
     """Parse YAML; an error names its line.
 
-    Raises: ConfigError.
     Example:
         >>> parse_yaml("{lr: 4e-4, name: 2001-01-01, tokens: 1_000}", "a.yaml")
         {'lr': 0.0004, 'name': '2001-01-01', 'tokens': 1000}
@@ -56,10 +55,7 @@ def format_yaml(values: dict[str, Any]) -> str:
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
-    """Read a YAML file of sections, or a config of the lab by its name.
-
-    Raises: ConfigError for a missing file or one that is not a mapping.
-    """
+    """Read a YAML file of sections, or a config of the lab by its name, refusing any other file."""
     packed = Path(f"{files('lab') / 'configs' / str(path)}.yaml")
     path = packed if os.path.isfile(packed) and not os.path.exists(path) else path
     try:

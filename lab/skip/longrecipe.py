@@ -61,9 +61,8 @@ class LongRecipe(Skip):
     def position_ids(
         self, n_tokens: int, sentence_lengths: IntArray | None, generator: np.random.Generator
     ) -> IntArray:
-        """Choose the slots of the sentences and flatten them.
+        """Choose the slots of the sentences and flatten them: sentence_lengths int64 (N,) -> int64 (n_tokens,).
 
-        Shapes: sentence_lengths int64 (N,) -> int64 (n_tokens,).
         Example:
             >>> LongRecipe(target_len=9).position_ids(6, np.array([6]), np.random.default_rng(0)).tolist()
             [0, 1, 2, 3, 4, 5]

@@ -194,10 +194,7 @@ def plan(
 def planned_run(
     command: Sequence[Any], settings: Mapping[str, Any], swept: Mapping[str, Any], program: str = ""
 ) -> PlannedRun:
-    """Plan the run of a command that starts lab.fit; its name is automatic unless the command has another.
-
-    Raises: ConfigError.
-    """
+    """Plan the run of a command that starts lab.fit; its name is automatic unless the command has another."""
     macros = {"${env}": "/usr/bin/env", "${interpreter}": sys.executable, "${program}": program}
     words = [macros.get(str(word), str(word)) for word in command if word != "${args}"]
     if "lab.fit" not in words:

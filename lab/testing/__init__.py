@@ -3,8 +3,9 @@
     from lab.testing import check_distance_method
     check_distance_method(MyMethod, window=4)
 
-Each check builds the class from parameters, as a config does, and raises an AssertionError that says what is wrong. The
-lab's own methods pass them in its tests. The values of an equation at hand-worked places are yours to test.
+Each check builds the class from parameters, as a config does, and raises an AssertionError that says what is wrong, or
+a ConfigError for parameters that the class refuses. The lab's own methods pass them in its tests. The values of an
+equation at hand-worked places are yours to test.
 """
 
 from lab.testing.checks import (

@@ -35,8 +35,6 @@ def check_distance_method(method: type[Distance], **parameters: Any) -> None:
     """Check a distance method's map, its bands, attention by them and decoding, for texts of N_TOKENS.
 
     Attention is compared with a dense float64 reference built from `rel_pos` pair by pair, outputs and gradients.
-
-    Raises: AssertionError; ConfigError for parameters that the method refuses.
     """
     built = validated(method, parameters)
     ids = torch.arange(N_TOKENS)
@@ -104,10 +102,7 @@ def dense(q: Tensor, k: Tensor, v: Tensor, built: Distance, ids: Tensor, inv_fre
 
 
 def check_frequency_method(method: type[FrequencyMethod], **parameters: Any) -> None:
-    """Check the inverse frequencies at several sizes of heads, and the factor on the logits.
-
-    Raises: AssertionError; ConfigError for parameters that the method refuses.
-    """
+    """Check the inverse frequencies at several sizes of heads, and the factor on the logits."""
     built = validated(method, parameters)
     for head_dim, theta in SIZES:
         found = built.inv_freq(head_dim, built.base(theta))
@@ -122,10 +117,7 @@ def check_frequency_method(method: type[FrequencyMethod], **parameters: Any) -> 
 
 
 def check_mask(method: type[WindowMask], **parameters: Any) -> None:
-    """Compare what training makes of windows with `visible`, pair by pair; every token must be there once, ids rising.
-
-    Raises: AssertionError; ConfigError for parameters that the mask refuses.
-    """
+    """Compare what training makes of windows with `visible`, pair by pair; tokens must be there once, ids rising."""
     built = validated(method, parameters)
     anchored = int(built.method == "anchor")  # then token 0, document 0, is the anchor
     for seed in SEEDS:
@@ -149,10 +141,7 @@ def check_mask(method: type[WindowMask], **parameters: Any) -> None:
 
 
 def check_skip_method(method: type[Skip], **parameters: Any) -> None:
-    """Check that ids rise within the target window, and that the generator alone decides them.
-
-    Raises: AssertionError; ConfigError for parameters that the method refuses.
-    """
+    """Check that ids rise within the target window, and that the generator alone decides them."""
     built = validated(method, parameters)
     for seed in SEEDS:
         n_tokens = 1 + seed * (built.target_len - 1) // (len(SEEDS) - 1)
@@ -167,10 +156,7 @@ def check_skip_method(method: type[Skip], **parameters: Any) -> None:
 
 
 def check_evidence_method(method: type[Evidence], **parameters: Any) -> None:
-    """Check that evidence lies in the target's own run, and that a run's evidence does not depend on its pack.
-
-    Raises: AssertionError; ConfigError for parameters that the method refuses.
-    """
+    """Check that evidence lies in the target's own run, and that a run's evidence does not depend on its pack."""
     built = validated(method, parameters)
     for seed in SEEDS:
         generator = np.random.default_rng(seed)
@@ -193,10 +179,7 @@ def check_evidence_method(method: type[Evidence], **parameters: Any) -> None:
 
 
 def check_corpus(corpus: type[OwnCorpus], **parameters: Any) -> None:
-    """Check that a corpus yields text, the same on every call; of a large one, the first documents.
-
-    Raises: AssertionError; ConfigError for parameters that the corpus refuses.
-    """
+    """Check that a corpus yields text, the same on every call; of a large one, the first documents."""
     read: Callable[[], list[str]] = lambda: list(islice(validated(corpus, parameters).documents(), MOST_TEXTS))  # noqa: E731
     texts = read()
     assert texts, "a corpus must have documents"

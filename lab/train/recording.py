@@ -49,9 +49,9 @@ class Counting:
         copies: int = 1,
     ) -> None:
         rel_pos = None if distance.is_plain else partial(relative_positions, distance)
-        encoded = None if layers is None else layers.encoded(max_len)
-        self.before = PositionCounts(max_len, rel_pos, encoded=encoded)  # of all ranks, from the checkpoint
-        self.here = PositionCounts(max_len, rel_pos, encoded=encoded)  # of this rank, since
+        self.before = PositionCounts(max_len, rel_pos)  # of all ranks, from the checkpoint
+        self.here = PositionCounts(max_len, rel_pos)  # of this rank, since
+        self.before.encoded = self.here.encoded = {} if layers is None else layers.encoded(max_len)
         self.selects = selects
         self.copies = copies
         self.selected_before = np.zeros(len(SELECTED), dtype=np.int64)

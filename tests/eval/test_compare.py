@@ -269,11 +269,14 @@ def test_columns_by_any_setting_or_column(windows, by, columns, lines):
         (128,): "128+ (96 or more), n=10",
     }.items(),
 )
-def test_no_mean_is_taken_over_a_bound(tmp_path, lengths, text):
+def test_no_mean_is_taken_over_a_bound(tmp_path, lengths, text, capsys):
     ends = {"first_length": 64, "last_length": 128, "low": 96, "high": None}
     runs = [write_run(tmp_path, 96, seed, 5, effective_length=length, **ends) for seed, length in enumerate(lengths)]
     table = spread(grid_of(*runs))
     assert table.loc["probe effective length at 0.8"].tolist() == [text]
+    status, out, _ = run([*runs, "--json"], capsys)
+    ranges = [row.get("range") for row in json.loads(out)["rows"]]
+    assert (status, ranges) == (0, [None, text.split(",")[0].split(" (")[0] if "+" in text or "<" in text else None])
 
 
 def test_fields_are_sorted_as_numbers_and_unknown_ones_are_refused(tmp_path):

@@ -266,14 +266,15 @@ def test_copies_of_a_command_are_refused(run, monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["perplexity", "entropy"])
-def test_rows_of_text_have_a_field_of_any_name(name, run, tmp_path):
+def test_rows_of_text_have_the_field_text(name, run, tmp_path):
     lines = [json.dumps({"id": n, "body": " ".join(f"word {n * k}." for k in range(60))}) for n in range(3)]
     (tmp_path / "texts.jsonl").write_text("\n".join(lines))
     words = [*COMMANDS[name][0], f"--text={tmp_path / 'texts.jsonl'}"]
     status, _, err = run(name, words)
     assert (status, err.count("\n")) == (2, 1)
     assert "row 1 holds no text in `text`" in err
-    assert run(name, [*words, "--text_field=body"])[0] == 0
+    (tmp_path / "texts.jsonl").write_text("\n".join(lines).replace("body", "text"))
+    assert run(name, words)[0] == 0
 
 
 REFUSED = [  # a command, its words, and the beginning of its one line

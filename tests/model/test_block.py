@@ -21,14 +21,22 @@ def normed(x, weights, name):
     return x if weight is None else x / (x.pow(2).mean(-1, keepdim=True) + TINY.norm_eps).sqrt() * weight
 
 
-def block(x, own, speeds=SPEEDS, sees=lambda m, n: n <= m, rel=lambda m, n: m - n):
-    """Compute one block for rows (T, D) of one text, from its weights by name; query m sees key n at rel(m, n)."""
+def block(x, own, speeds=SPEEDS, sees=lambda m, n: n <= m, rel=lambda m, n: m - n, temper=None):
+    """Compute one block for rows (T, D) of one text, from its weights by name; query m sees key n at rel(m, n).
+
+    Logits are multiplied by temper(keys seen) and what a head has learned, which without `temper` is its sink's logit.
+    """
+    by_head, n_seen = own.get("attention.by_head"), [sum(sees(m, n) for n in range(m + 1)) for m in range(len(x))]
     y = normed(x, own, "attention_norm")
     q, k, v = (
         F.linear(y, own[f"attention.{n}.weight"], own[f"attention.{n}.bias"]).view(len(x), -1, 8).transpose(0, 1)[None]
         for n in "qkv"
     )
-    out = attention_by_distance(q, k, v, speeds, lambda b, m, n: rel(m, n), lambda b, m, n: sees(m, n))[0]
+    more = {"sinks": by_head}
+    if temper is not None:
+        q = q if by_head is None else q * by_head[:, None, None]
+        more = {"factor": lambda m: temper(n_seen[m])}
+    out = attention_by_distance(q, k, v, speeds, lambda b, m, n: rel(m, n), lambda b, m, n: sees(m, n), **more)[0]
     out = out.transpose(0, 1).flatten(1)
     if "attention.gate.weight" in own:
         out = out / (1 + torch.exp(-y @ own["attention.gate.weight"].T))

@@ -8,6 +8,7 @@ from lab.model.attention.context import ContextGroup
 from lab.model.attention.segments import Segments
 from lab.model.generate import greedy
 from lab.model.layers import LayersConfig
+from lab.model.softmax import Scalable, Sink
 from tests.model.methods import DISTANCES, DYNAMIC, FREQUENCIES, decoder, tokens
 from tests.ranks import meet
 
@@ -26,9 +27,10 @@ MASKS = {
         "starts": (0, 13, 22),
     },
 }
+SOFTMAXES = {"scalable": Scalable(), "sink": Sink()}
 LAYERS = LayersConfig(pattern=("window", "nope", "part"), window=7, fraction=0.5)
 CASES = [
-    *(("rope", "layers", mask, "auto") for mask in ("rows", "document")),
+    *(("rope", name, mask, "auto") for name in ("layers", *SOFTMAXES) for mask in ("rows", "document")),
     *(("rope", name, mask, "auto") for name in DISTANCES for mask in MASKS),
     *((name, "plain", mask, "auto") for name in ROTARY for mask in ("rows", "document")),
     *(("rope", name, mask, "reference") for name in ("plain", "string") for mask in MASKS),
@@ -38,6 +40,7 @@ CASES = [
 def model_of(case, heads, recompute=False):
     rotary, distance, _, backend = case
     sizes = {"d_model": 64, "n_heads": 8, "n_kv_heads": heads, "layers": LAYERS if distance == "layers" else None}
+    sizes["softmax"] = SOFTMAXES.get(distance)
     model = decoder(ROTARY[rotary], DISTANCES.get(distance, DISTANCES["dca"]), torch.float32, backend=backend, **sizes)
     model.recompute = recompute
     return model.train()
@@ -111,7 +114,7 @@ def continued(cases, degree=1):
 
 
 def test_ranks_generate_what_one_generates_with_a_part_of_the_keys_each(ranks):
-    cases = [("rope", name, "rows", "auto") for name in ("plain", "string", "dca", "layers")]
+    cases = [("rope", name, "rows", "auto") for name in ("plain", "string", "dca", "layers", "sink")]
     cases += [("dynamic_ntk", "plain", "rows", "auto"), ("rope", "string", "rows", "reference")]
     alone = continued(cases)
     for share in ranks(2).run(continued, cases, 2):

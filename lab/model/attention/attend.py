@@ -18,7 +18,7 @@ from torch import Tensor
 from lab.errors import ConfigError, DataError
 from lab.masks import MASKS
 from lab.model.attention.backends import plan_for
-from lab.model.attention.bands import attend_bands
+from lab.model.attention.bands import Sinks, attend_bands
 from lab.model.attention.cache import KeyCache
 from lab.model.attention.kernels import WHOLE, CpuFlash, Flash
 from lab.model.attention.layout import Layout, first_ids
@@ -77,11 +77,20 @@ def attend(
 
 
 def attend_layout(
-    q: Tensor, k: Tensor, v: Tensor, layout: Layout, *, layer: int, backend: str, cache: KeyCache | None = None
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    layout: Layout,
+    *,
+    layer: int,
+    backend: str,
+    cache: KeyCache | None = None,
+    sinks: Sinks = None,
 ) -> Tensor:
     """Attend under ids, methods and visibility prepared for all layers, to all cached tokens too; append to the cache.
 
-    Shapes: q (B, N, Tq, H); k, v (B, K, Tk, H), not rotated; returns (B, N, Tq, H) in the dtype of v.
+    Shapes: q (B, N, Tq, H); k, v (B, K, Tk, H), not rotated; sinks, logits (N,) where the layout has them; returns
+        (B, N, Tq, H) in the dtype of v.
     """
     name, dtype = plan_for(backend, layout, q, v)
     keys = [k]
@@ -90,7 +99,7 @@ def attend_layout(
         keys, values = cache.extend(layer, k, v, layout.k_rotations, dtype)
     if name != "reference" and (cache is None or not cache.n_maps):
         keys = [rotation.rotate(keys[0]).to(dtype) for rotation in layout.k_rotations]
-    return KERNELS[name](q, keys, values, layout, layer).to(v.dtype)
+    return KERNELS[name](q, keys, values, layout, layer, sinks).to(v.dtype)
 
 
 def check_shapes(q: Tensor, k: Tensor, v: Tensor, mask: str, **ids: Tensor | None) -> None:
@@ -131,7 +140,17 @@ def band_logits(queries: list[Tensor], keys: list[Tensor], layout: Layout, rows:
     return out * float(queries[0].shape[-1] ** -0.5)
 
 
-def attend_dense(q: Tensor, keys: list[Tensor], v: Tensor, layout: Layout, layer: int) -> Tensor:
+def weights_of(logits: Tensor, seen: Tensor, sinks: Sinks) -> Tensor:
+    """Compute the weights of visible keys: softmax, with one more key for each head's sink; 0 where none is visible."""
+    hidden = logits.masked_fill(~seen, -torch.inf)
+    if sinks is not None:
+        column = sinks.to(hidden.dtype)[:, None, None].expand(*hidden.shape[:3], 1)
+        hidden = torch.cat([hidden, column], dim=-1)
+    weights = torch.softmax(hidden, dim=-1)[..., : logits.shape[-1]]
+    return torch.where(seen.any(-1, keepdim=True), weights, 0.0)
+
+
+def attend_dense(q: Tensor, keys: list[Tensor], v: Tensor, layout: Layout, layer: int, sinks: Sinks) -> Tensor:
     """Attend under a layout's mask, with logits and weights in float32 or wider, in blocks of rows.
 
     Shapes: q (B, N, Tq, H), not rotated; keys: one (B, K, Tk, H) per key map, rotated; v (B, K, Tk, H); returns
@@ -147,15 +166,13 @@ def attend_dense(q: Tensor, keys: list[Tensor], v: Tensor, layout: Layout, layer
     for start in range(0, q.shape[2], DENSE_ROWS):
         rows = slice(start, start + DENSE_ROWS)
         logits = band_logits([query[:, :, rows] for query in queries], keys, layout, rows, slice(None))
-        seen = seen_B1QK[:, :, rows]
-        weights = torch.softmax(logits.masked_fill(~seen, -torch.inf), dim=-1)
-        weights = torch.where(seen.any(-1, keepdim=True), weights, 0.0)
+        weights = weights_of(logits, seen_B1QK[:, :, rows], sinks)
         grouped = weights.reshape(len(v), v.shape[1], -1, v.shape[2])
         outs.append((grouped @ v_wide).reshape(*weights.shape[:3], -1))
     return torch.cat(outs, dim=2).to(v.dtype)
 
 
-def reference(q: Tensor, keys: list[Tensor], v: Tensor, layout: Layout, layer: int) -> Tensor:
+def reference(q: Tensor, keys: list[Tensor], v: Tensor, layout: Layout, layer: int, sinks: Sinks) -> Tensor:
     """Attend by definition: each pair's logit is q . R(rel_pos) k, from the matrix of relative positions itself.
 
     No query or key is rotated on its own. With pair (a, b) of q and (c, d) of k at angle t = rel_pos * inv_freq,
@@ -170,8 +187,7 @@ def reference(q: Tensor, keys: list[Tensor], v: Tensor, layout: Layout, layer: i
     k1, k2 = k.chunk(2, dim=-1)
     inv_freq = layout.frequencies.inv_freq.to(q.device)
     visible_BQK = layout.seen()
-    factor = layout.frequencies.logit_factor(layout.q_pos, layer) * layout.distance.logit_factor(layout.q_pos)
-    factor = torch.atleast_2d(factor.to(dtype))
+    factor = layout.logit_factor(layer, dtype)
     outs = []
     for start in range(0, q.shape[2], REFERENCE_ROWS):
         part = slice(start, start + REFERENCE_ROWS)
@@ -180,10 +196,9 @@ def reference(q: Tensor, keys: list[Tensor], v: Tensor, layout: Layout, layer: i
         a, b = q1[:, :, part, None], q2[:, :, part, None]
         c, d = k1[:, :, None], k2[:, :, None]
         pairs = (a * c + b * d) * angle.cos().to(dtype) + (a * d - b * c) * angle.sin().to(dtype)
-        logits = pairs.sum(-1) * factor[:, None, part, None] * q.shape[-1] ** -0.5
-        seen = visible_BQK[:, None, part]
-        weights = torch.softmax(logits.masked_fill(~seen, -torch.inf), dim=-1)
-        outs.append(torch.where(seen.any(-1, keepdim=True), weights, 0.0) @ v_wide)
+        logits = pairs.sum(-1) * q.shape[-1] ** -0.5
+        logits = logits if factor is None else logits * factor[:, None, part, None]
+        outs.append(weights_of(logits, visible_BQK[:, None, part], sinks) @ v_wide)
     return torch.cat(outs, dim=2).to(v.dtype)
 
 
@@ -196,13 +211,14 @@ def relative_positions(q_pos: Tensor, k_pos: Tensor, distance: Distance, part: s
 
 
 def attend_whole(
-    q: Tensor, keys: list[Tensor], v: Tensor, layout: Layout, layer: int, kernel: Callable[..., Tensor]
+    q: Tensor, keys: list[Tensor], v: Tensor, layout: Layout, layer: int, sinks: Sinks, kernel: Callable[..., Tensor]
 ) -> Tensor:
     """Attend by one call of a backend's causal kernel."""
+    assert sinks is None, "kernels return no log-sum-exp, which sinks need"
     return kernel(layout.rotate_queries(q, 0, layer, v.dtype), keys[0], v, layout.segments)
 
 
-KERNELS: dict[str, Callable[[Tensor, list[Tensor], Tensor, Layout, int], Tensor]] = {
+KERNELS: dict[str, Callable[[Tensor, list[Tensor], Tensor, Layout, int, Sinks], Tensor]] = {
     "reference": reference,
     **{name: partial(attend_whole, kernel=kernel) for name, kernel in WHOLE.items()},
     "flash_bands": partial(attend_bands, kernel=Flash()),

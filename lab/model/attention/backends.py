@@ -43,11 +43,12 @@ def plan_for(backend: str, layout: Layout, q: Tensor, v: Tensor) -> tuple[str, t
     if name == "reference":
         return name, v.dtype
     whole = runs_whole(layout)
+    tiles = layout.starts is not None or is_causal(layout)
     fits = runs_heads(name, q.shape[3])
-    tiled = layout.starts is not None and name in HALF_ONLY
-    if not (name == "sdpa" or (fits and (tiled or whole))):
+    if not (name == "sdpa" or (fits and (whole or (tiles and name in HALF_ONLY)))):
         if backend != "auto":
             what = f"distance={layout.distance.method}" if layout.starts is not None else "these ids or this mask"
+            what = "softmax=sink" if layout.has_sinks and tiles else what
             raise ConfigError(
                 f"backend={name}: cannot run {what if fits else f'head_dim={q.shape[3]}'}; use sdpa or reference"
             )
@@ -59,7 +60,7 @@ def plan_for(backend: str, layout: Layout, q: Tensor, v: Tensor) -> tuple[str, t
     if whole and (bands is None or name != "sdpa" or not in_tiles(layout, q)):
         kernel = name
     else:
-        kernel = bands if bands is not None and (whole or layout.starts is not None) else "dense"
+        kernel = bands if bands is not None and tiles else "dense"
     return kernel, attention_dtype(q, v)
 
 
@@ -76,7 +77,12 @@ def runs_at_once(backend: str, layout: Layout) -> bool:
 
 
 def runs_whole(layout: Layout) -> bool:
-    """Return whether one causal call per row or segment is enough: one band, visibility by order alone."""
+    """Return whether one causal call per row or segment is enough."""
+    return is_causal(layout) and not layout.has_sinks
+
+
+def is_causal(layout: Layout) -> bool:
+    """Return whether there is one band, and visibility is by order alone."""
     return layout.distance.is_plain and layout.mask is None
 
 

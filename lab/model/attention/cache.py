@@ -77,10 +77,7 @@ class KeyCache:
         self.store[:, :, 1:, :, :length] = self.store[:, :, :1, :, :length]
 
     def compact(self, kept: Tensor) -> None:
-        """Keep some rows, moved to the front in ascending order, layer by layer to save memory.
-
-        Shapes: kept int64 (n,).
-        """
+        """Keep some rows, int64 (n,), moved to the front in ascending order, layer by layer to save memory."""
         assert self.store is not None, "filled"
         for part in self.store.flatten(0, 1):
             part[: len(kept), :, : self.length] = part[kept, :, : self.length]

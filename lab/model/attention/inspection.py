@@ -130,10 +130,7 @@ def scored_logits(decoder: AnyDecoder, tokens: Tensor, wanted: Tensor) -> Iterat
 
 
 def last_block(decoder: Decoder, tokens: Tensor) -> Tensor:
-    """Run rows of one text each through all blocks.
-
-    Shapes: int64 (B, T) -> (B, T, d_model).
-    """
+    """Run rows of one text each through all blocks: int64 (B, T) -> (B, T, d_model)."""
     x_BTD: Tensor = decoder.embedding(tokens)
     for block, layout in decoder.with_layouts(decoder.layout(tokens)):
         x_BTD = block(x_BTD, layout, None)

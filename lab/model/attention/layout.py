@@ -13,8 +13,10 @@ from torch import Tensor
 from lab.model.attention.context import ContextGroup
 from lab.model.attention.segments import Segments, dense_mask
 from lab.model.devices import moved
+from lab.model.softmax import Softmax
 from lab.positions import Band, Distance, Frequencies
 from lab.positions.regions import Near, Tile
+from lab.positions.sliding import Sliding
 
 PositionMap = Callable[[Tensor], Tensor]
 
@@ -28,10 +30,7 @@ class Rotation:
 
     @classmethod
     def of(cls, positions: Tensor, inv_freq: Tensor, dtype: torch.dtype) -> Rotation:
-        """Compute angles in float64 and round cos and sin once to `dtype` (float32 or wider).
-
-        Shapes: `positions` (T,) or (B, T), `inv_freq` (H/2,).
-        """
+        """Compute angles of ids (T,) or (B, T) in float64, and round cos and sin once to `dtype` (float32 or wider)."""
         angles = torch.atleast_2d(positions)[:, None, :, None].double() * moved(inv_freq, positions.device)
         return cls(angles.cos().to(dtype), angles.sin().to(dtype))
 
@@ -58,7 +57,7 @@ class Layout:
     and is None where they do not. A `mask` decides pair by pair instead. With a `context` the hidden states are those
     of this rank's tokens, and all else here is of the whole row.
 
-    The first `n_rotated` keys are rotated already.
+    The first `n_rotated` keys are rotated already. A `softmax` has a factor on the logits, or sinks.
 
     Shapes: q_pos (Tq,) or (B, Tq); k_pos (Tk,) or (B, Tk); mask bool (B or 1, Tq, Tk).
     """
@@ -73,6 +72,26 @@ class Layout:
     mask: Tensor | None = None
     n_rotated: int = 0
     context: ContextGroup | None = None
+    softmax: Softmax | None = None
+
+    @property
+    def has_sinks(self) -> bool:
+        """Whether every head has a sink."""
+        return self.softmax is not None and self.softmax.is_sink
+
+    @cached_property
+    def n_visible(self) -> Tensor:
+        """The number of keys that each query sees, (B or 1, Tq), at least 1."""
+        segments, n_q, n_k = self.segments, self.q_pos.shape[-1], self.k_pos.shape[-1]
+        anchors = None if segments is None else segments.anchors
+        near = self.distance.window if isinstance(self.distance, Sliding) else None
+        slides = near is not None and self.starts is not None and anchors is None
+        if self.mask is not None or (self.distance.hides_pairs and not slides):
+            return self.seen().sum(-1).clamp(min=1)
+        n = 1 + (torch.arange(n_k, device=self.k_pos.device) if segments is None else segments.position_ids)
+        if segments is not None and anchors is not None:
+            n = n + (segments.per_token(anchors) >= 0)
+        return n[None, n_k - n_q :].clamp(max=near or n_k)
 
     @cached_property
     def bands(self) -> tuple[Band, ...]:
@@ -161,9 +180,12 @@ class Layout:
 
     def logit_factor(self, layer: int, dtype: torch.dtype) -> Tensor | None:
         """Return the factor on the logits of each query, (B or 1, Tq), or None if it is one."""
-        if not (self.frequencies.scales_logits or self.distance.scales_logits):
+        is_one = self.softmax is None or self.softmax.is_sink
+        if is_one and not (self.frequencies.scales_logits or self.distance.scales_logits):
             return None
         factor = self.frequencies.logit_factor(self.q_pos, layer) * self.distance.logit_factor(self.q_pos)
+        if self.softmax is not None:
+            factor = factor * self.softmax.factor(self.n_visible)
         return torch.atleast_2d(factor.to(dtype))
 
 

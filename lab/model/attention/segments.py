@@ -81,10 +81,7 @@ class Segments:
 
     @classmethod
     def from_cu_seqlens(cls, cu_seqlens: Tensor, n_tokens: int) -> Segments:
-        """Build the layout from cumulative lengths, checking them.
-
-        Raises: DataError.
-        """
+        """Build the layout from cumulative lengths, refusing any that fall or pass the row's end."""
         lengths = tuple(cu_seqlens.diff().tolist())
         if not cu_seqlens.numel() or int(cu_seqlens[0]) != 0 or min(lengths, default=0) < 0 or sum(lengths) > n_tokens:
             raise DataError(

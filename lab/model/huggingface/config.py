@@ -63,10 +63,7 @@ QKV = {"qwen2": "bias", "qwen3": "norm"}  # and plain ones
 
 
 def read_settings(folder: Path) -> dict[str, Any]:
-    """Read config.json and fill in its family's defaults.
-
-    Raises: CheckpointError for a file that is missing or broken; ConfigError for another family.
-    """
+    """Read config.json with its family's defaults, refusing a file that is missing, broken or of another family."""
     path = folder / NAME
     if not path.is_file():
         raise CheckpointError(f"{folder}: holds no {NAME}; use the folder of a Hugging Face model")
@@ -116,18 +113,12 @@ def reading(folder: Path) -> Iterator[Any]:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Read the object in a JSON file of the folder; empty if the file is missing.
-
-    Raises: CheckpointError for a broken file.
-    """
+    """Read the object in a JSON file of the folder, refusing a broken one; empty if the file is missing."""
     return read_object(path, CheckpointError, "copy the folder again") if path.is_file() else {}
 
 
 def chat_template_of(folder: Path) -> str | None:
-    """Read a folder's chat template, of several the one named default; None where it has none.
-
-    Raises: CheckpointError for a broken file.
-    """
+    """Read a folder's chat template, of several the one named default; None where it has none."""
     file = folder / "chat_template.jinja"
     own = read_json(folder / "tokenizer_config.json").get("chat_template")
     if isinstance(own, list):
@@ -143,10 +134,7 @@ def token_text(settings: Mapping[str, Any], key: str) -> str | None:
 
 
 def decoder_config(settings: Mapping[str, Any], *, own_frequencies: bool) -> DecoderConfig:
-    """Translate the settings; the frequency method's name is checked too, unless the caller replaces the method.
-
-    Raises: ConfigError, a line per fault.
-    """
+    """Translate the settings; the frequency method's name is checked too, unless the caller replaces the method."""
     faults = faults_of(settings, own_frequencies)
     values: dict[str, Any] = {ours: settings.get(theirs) for ours, theirs in SIZES.items()}
     values["n_kv_heads"] = values["n_kv_heads"] or values["n_heads"]
@@ -229,7 +217,7 @@ def hugging_face_settings(
         remedy = "save with plain distance and use apply() on the loaded model"
         raise ConfigError(f"{name}: not supported by a Hugging Face folder; {remedy}")
     own: dict[str, Any] = {"norm": cfg.norm != "pre" and cfg.norm, "gate": cfg.gate and "true"}
-    own["layers.pattern"] = cfg.layers and cfg.layers.pattern
+    own |= {"layers.pattern": cfg.layers and cfg.layers.pattern, "softmax.method": cfg.softmax and cfg.softmax.method}
     rule = "no family of transformers that the lab writes has it; evaluate the run folder"
     if faults := [f"model.{name}={brief(value)}: {rule}" for name, value in own.items() if value]:
         raise ConfigError(*faults)

@@ -140,10 +140,7 @@ def sizes_of(config: Any) -> DecoderConfig:
 
 
 def load_foreign(folder: Path, device: torch.device | str) -> Foreign:
-    """Load a causal model in float32, from safetensors alone.
-
-    Raises: ConfigError, MissingPackage; CheckpointError for weights that are missing or of another model.
-    """
+    """Load a causal model in float32, from safetensors alone, refusing weights that do not fit it."""
     with reading(folder) as transformers:
         known = {"local_files_only": True, "use_safetensors": True, "dtype": torch.float32, "output_loading_info": True}
         model, info = transformers.AutoModelForCausalLM.from_pretrained(folder, **known)

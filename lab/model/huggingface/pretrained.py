@@ -168,10 +168,7 @@ def load_tensors(
 
 
 def stored_tensors(folder: Path) -> dict[str, Any]:
-    """Return the open file of each tensor of a folder.
-
-    Raises: CheckpointError for a folder without weights, a missing shard or a broken file.
-    """
+    """Return the open file of each tensor of a folder, refusing one without weights or with a broken file."""
     from safetensors import SafetensorError, safe_open
 
     whole = (folder / SINGLE).is_file()
