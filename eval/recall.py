@@ -11,6 +11,7 @@ have a line of their own, with their nats.
     probe-lab recall runs/cpu_stdlib --plot
     probe-lab recall runs/cpu_demo --distance=string:shift=64,window=32
     probe-lab recall runs/cpu_demo --bins=16,48,96,144 --targets=1000
+    probe-lab recall runs/mqar --evidence=asked
     probe-lab recall models/Llama-3.1-8B --text=books/ --evidence=repeat:tokens=4 --plot
 
 Limits are at 95%, from 1,000 resamples of whole documents. A bin with fewer than 8 targets, or with those of one
@@ -23,7 +24,7 @@ one for natural reach.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -34,6 +35,9 @@ from eval.engine.rows import Row, columns_text, limits
 from eval.engine.run import OnTexts
 from eval.engine.subject import digest_of, documents_of
 from lab.command import Bar, parse_method, start
+from lab.data.labels import labels_of
+from lab.data.preparation import shard_folder
+from lab.data.shards import TokenStore
 from lab.data.tokenizer import check_ids
 from lab.draw import Rule, below, draw
 from lab.errors import ConfigError, DataError, look_up
@@ -107,6 +111,11 @@ class Recall(OnTexts):
         self.documents = [np.asarray(ids, dtype=np.int64) for ids in found]
         check_ids(np.concatenate(self.documents), self.subject.vocab_size)
         sizes: Row = {"window": window, "edges": edges, "most": options.targets, "seed": options.seed}
+        data = None if model.experiment is None else model.experiment.data
+        if self.evidence.method == "asked" and options.text is None and data is not None and data.labelled:
+            shards = TokenStore.open(shard_folder(data), "held_out").shards
+            named = [replace(each, tokens=labels_of(each, data, self.subject.tokenizer)) for each in shards]
+            sizes["stored"] = np.concatenate([labels[1:] for labels in TokenStore(named).documents()]).astype(np.int64)
         self.test = RecallTest(self.documents, self.evidence, device=self.subject.device, without=True, **sizes)
         if not any(target.distance for target in self.test.targets):
             rule = f"no bin has {FEWEST} targets with evidence in two of its {len(found)} documents"

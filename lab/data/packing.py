@@ -24,7 +24,6 @@ from lab.data.selecting import Selection
 from lab.data.shards import TokenStore
 from lab.errors import ConfigError, DataError
 from lab.evidence.base import Evidence
-from lab.evidence.stored import Stored
 from lab.skip.base import IntArray
 
 OF_WEIGHTS = 1  # marks the draws of a pack's weights, which those of its first sample do not share
@@ -201,10 +200,8 @@ class PackStream:
         evidence, weigh = self.settings.evidence, self.settings.weigh
         stored = {kind: self._stored(numbers, segments) for kind, numbers in self.settings.beside.items()}
         distances = None
-        if isinstance(evidence, Stored):
-            distances = evidence.within(stored[evidence.method], lengths)
-        elif evidence is not None:
-            distances = evidence.distances(tokens, targets, lengths)
+        if evidence is not None:
+            distances = evidence.distances(tokens, targets, lengths, stored.get(evidence.method))
         pack = Pack(
             tokens, targets, lengths, self.stream, self.state(), ids, anchors, selected, distances, stored=stored
         )

@@ -13,6 +13,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -54,13 +55,20 @@ class Sequences:
 class Evidence(Method):
     """The parameters of an evidence method, and the distances that it finds."""
 
-    def distances(self, tokens: IntArray, targets: IntArray, lengths: Sequence[int]) -> IntArray:
+    def distances(
+        self, tokens: IntArray, targets: IntArray, lengths: Sequence[int], stored: npt.NDArray[Any] | None = None
+    ) -> IntArray:
         """Find the evidence distance of each target of packed runs, in tokens; 0 where there is none.
+
+        Distances that are `stored` are kept where they lie within the run.
 
         Shapes: int64 (tokens,), padding after the runs included -> int64 (tokens,).
         """
-        laid = Sequences.of(tokens, targets, lengths)
         out = np.zeros(len(tokens), dtype=np.int64)
+        if stored is not None:
+            out[: sum(lengths)] = np.concatenate([np.arange(1, length + 1) for length in lengths])
+            return np.where(stored <= out, stored, 0).astype(np.int64)
+        laid = Sequences.of(tokens, targets, lengths)
         out[: len(laid.targets)] = self.nearest(laid)[laid.targets]
         return out
 

@@ -24,12 +24,8 @@ targets that the model never gets right count too.
 from __future__ import annotations
 
 from abc import ABC
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
-
-import numpy as np
-import numpy.typing as npt
+from typing import Literal
 
 from lab.errors import ConfigError
 from lab.evidence.base import Evidence, IntArray, Sequences
@@ -48,12 +44,6 @@ class Stored(Evidence, ABC):
         """
         rule = "is stored for training tokens alone, and these are others"
         raise ConfigError(f"evidence.method={self.method}: {rule}; use repeat or suffix")
-
-    def within(self, stored: npt.NDArray[Any], lengths: Sequence[int]) -> IntArray:
-        """Keep the stored distances of packed targets that lie within their run, padding after the runs included."""
-        visible = np.zeros(len(stored), dtype=np.int64)
-        visible[: sum(lengths)] = np.concatenate([np.arange(1, length + 1) for length in lengths])
-        return np.where(stored <= visible, stored, 0).astype(np.int64)
 
 
 @dataclass(frozen=True, kw_only=True)

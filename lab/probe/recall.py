@@ -39,7 +39,7 @@ from scipy.optimize import isotonic_regression
 from torch.nn.utils.rnn import pad_sequence
 
 from lab.counts import Counted, f_at
-from lab.evidence.base import IGNORE, Evidence
+from lab.evidence.base import IGNORE, Evidence, IntArray
 from lab.probe.limits import Floats, crossing
 
 NEAR = 16  # tokens, of the nearest bin that counts for natural reach
@@ -79,7 +79,8 @@ class RecallTest:
     """Draws targets from documents, scores them with both contexts, and sums up what was found.
 
     `edges` are the first distances of the bins, rising from 2 or more; the last bin ends at the window. At most `most`
-    targets are drawn of each. `without` adds a last bin, of targets without evidence.
+    targets are drawn of each. `without` adds a last bin, of targets without evidence. `stored` are the distances
+    of a stored method, of all tokens of the documents but their first ones.
     """
 
     documents: Iterable[npt.NDArray[Any]]
@@ -90,6 +91,7 @@ class RecallTest:
     seed: int = 0
     device: torch.device | str = "cpu"
     without: bool = False
+    stored: IntArray | None = None
 
     def __post_init__(self) -> None:
         """Find the evidence of all targets, and draw those of each bin; `shares` are the bins' shares of all."""
@@ -107,7 +109,7 @@ class RecallTest:
             return
         lengths = [len(piece) - 1 for piece in self.pieces]
         tokens, targets = (np.concatenate([piece[part] for piece in self.pieces]) for part in (np.s_[:-1], np.s_[1:]))
-        distances = self.evidence.distances(tokens, targets, lengths)
+        distances = self.evidence.distances(tokens, targets, lengths, self.stored)
         owners = np.repeat(np.arange(len(lengths)), lengths)
         places = np.concatenate([np.arange(1, length + 1) for length in lengths])
         generator = np.random.default_rng(self.seed)
