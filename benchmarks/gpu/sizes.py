@@ -116,6 +116,7 @@ TOY_RUN = {
     "train.precision": "fp32",
     "train.threads": 1,
     "probe.tests": 1,
+    "probe.distance_tests": 1,
     "probe.step": 216,
     "probe.max_length": 216,
     "probe.answer_budget": 40,

@@ -25,16 +25,22 @@ FLOAT32_TOL = 3e-5  # the product's promise for float32
 THETA, WIDTH = 100.0, 8
 SPEEDS = [THETA ** (-2 * j / WIDTH) for j in range(WIDTH // 2)]
 ROPE = frequencies("rope", head_dim=WIDTH, theta=THETA)
-methods = pytest.mark.parametrize(("parameters", "rel"), METHODS.values(), ids=METHODS)
+on_cpu_methods = pytest.mark.parametrize(  # by pairs a method is its equation, by bands the parameters shape them
+    ("backend", "parameters", "rel"),
+    [
+        pytest.param(backend, *method, id=f"{backend}-{name}")
+        for backend, methods in (("reference", ONCE), ("sdpa", METHODS))
+        for name, method in methods.items()
+    ],
+)
 each_once = pytest.mark.parametrize(("parameters", "rel"), ONCE.values(), ids=ONCE)
 cases = pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 on_cpu = pytest.mark.parametrize("backend", ["reference", "sdpa"])
 
 
 @cases
-@methods
-@on_cpu
-def test_outputs_and_gradients_on_a_cpu(parameters, rel, case, backend):
+@on_cpu_methods
+def test_outputs_and_gradients_on_a_cpu(backend, parameters, rel, case):
     leaves = [x.requires_grad_() for x in draw(1, case.rows, 4, 2, case.n_q, case.n_k, WIDTH)]
     factor = log_factor(4) if case.docs is None and case.ids is None else None
     method = distance(**parameters, log_n=4) if factor else distance(**parameters)

@@ -55,10 +55,12 @@ def build(family):
 
 @pytest.fixture(scope="module", params=FAMILIES)
 def saved(request, tmp_path_factory):
+    """A model, its folder, and all methods for Llama, those of one and two key maps for others, which rotate alike."""
+    names = METHODS if request.param == "llama" else ("dca", "leaky_rerope")
     folder = tmp_path_factory.mktemp(request.param)
     model = build(request.param)
     model.save_pretrained(folder)
-    return model, folder
+    return model, folder, [METHODS[name] for name in names]
 
 
 @pytest.fixture
@@ -66,15 +68,10 @@ def text():
     return torch.randint(1, 97, (2, 45), generator=torch.Generator().manual_seed(0))
 
 
-def methods_for(model):
-    """Name all methods for Llama, and those of one and of two key maps for the others, which rotate as it does."""
-    return METHODS if type(model).__name__ == "LlamaForCausalLM" else ("dca", "leaky_rerope")
-
-
 @torch.no_grad()
 def test_logits_and_generation_equal_our_decoder(saved, text):
-    model, folder = saved
-    for method in map(METHODS.get, methods_for(model)):
+    model, folder, methods = saved
+    for method in methods:
         ours = load_pretrained(folder, distance=method)
         assert apply(model, distance=method) is model
         torch.testing.assert_close(model(text).logits, ours(text), rtol=0, atol=FLOAT32_TOL)
@@ -84,12 +81,12 @@ def test_logits_and_generation_equal_our_decoder(saved, text):
 
 @torch.no_grad()
 def test_padding_on_the_left_changes_nothing(saved, text):
-    model, folder = saved
+    model, folder, methods = saved
     padded = torch.cat([torch.zeros(2, 6, dtype=torch.int64), text], dim=1)
     seen = torch.ones_like(padded)
     seen[0, :6] = 0
     padded[1, :6] = 5
-    for method in map(METHODS.get, methods_for(model)):
+    for method in methods:
         apply(model, distance=method)
         answer = model.generate(padded, attention_mask=seen, max_new_tokens=6, do_sample=False)[:, 51:]
         ours = load_pretrained(folder, distance=method)

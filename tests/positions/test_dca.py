@@ -124,14 +124,3 @@ def test_without_the_successive_part_the_window_is_0():
     assert distance("dca", train_len=2048, parts="intra").s == 1536
     whole = distance("dca", train_len=10, chunk=6)
     assert causal_rows(distance("dca", train_len=10, chunk=6, parts="all"), 40) == causal_rows(whole, 40)
-
-
-@pytest.mark.parametrize("parts", ["all", "intra_inter", "intra"])
-def test_only_the_intra_part_hides_pairs(parts):
-    dca, ids = distance("dca", train_len=10, chunk=6, parts=parts), torch.arange(20)
-    shown = dca.shows(ids[:, None], ids[None, :])
-    if parts != "intra":
-        assert shown is None
-        return
-    causal = ids[:, None] >= ids[None, :]
-    assert torch.equal(shown & causal, causal & (ids[:, None] // 6 == ids[None, :] // 6))

@@ -13,35 +13,27 @@ NEEDLE = " One of the magic numbers is "  # 29 characters
 HAYSTACK = " ".join(f"bake{'.' if k % 7 == 6 else ''}" for k in range(4000))
 
 
-def bytewise(merges=()):
-    tokenizer = Tokenizer(models.BPE({b: k for k, b in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}, []))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=bool(merges))
-    tokenizer.decoder = decoders.ByteLevel()
-    if merges:
-        trainer = trainers.BpeTrainer(
-            vocab_size=700, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False
-        )
-        tokenizer.train_from_iterator(merges, trainer)
-    return tokenizer
-
-
 @pytest.fixture(scope="module", params=["bpe", "bytewise", "merged_digits"])
 def tokenizer(request):
     """Digits apart after <bos>; a token for every byte; and numbers of one to four tokens, their blank included."""
-    if request.param == "bpe":
-        return request.getfixturevalue("bpe")
+    if request.param != "merged_digits":
+        return request.getfixturevalue(request.param)
+    merged, byte_level = Tokenizer(models.BPE()), pre_tokenizers.ByteLevel(add_prefix_space=False)
+    merged.pre_tokenizer, merged.decoder = byte_level, decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(vocab_size=700, initial_alphabet=byte_level.alphabet(), show_progress=False)
     numbers = np.random.default_rng(0).integers(100, 999, 400)
-    return bytewise([QUESTION, NEEDLE, *map(" {}.".format, numbers)] if request.param == "merged_digits" else ())
+    merged.train_from_iterator([QUESTION, NEEDLE, *map(" {}.".format, numbers)], trainer)
+    return merged
 
 
 def make_test(tokenizer, window=320, digits=3, seed=5):
     return DistanceProbe(ProbeConfig(digits=digits, seed=seed), tokenizer, HAYSTACK, window=window, stop_id=None)
 
 
-def test_a_case_placed_by_hand():
+def test_a_case_placed_by_hand(bytewise):
     # 4 bytes for the answer "472." leave 196: 66 of haystack, the needle's 29 + 4, 20 of haystack, 76 of the question
     # and the blank before every answer. From the number's first digit on, 3 bytes of needle, 20 and 77 follow: 100
-    test = make_test(bytewise(), window=200)
+    test = make_test(bytewise, window=200)
     text = test.tokenizer.decode(test.case(100, 0).prompt_ids)
     assert len(text) == 196
     assert (text[66:95], text[119:]) == (NEEDLE, f"{QUESTION} ")
@@ -72,12 +64,10 @@ def test_the_distance_is_exact_and_the_window_filled_at_every_distance(tokenizer
             assert "info hidden" not in text, "no task line"
 
 
-def test_four_needle_cases_know_their_distances():
-    # a token a byte: a number's place in the text is its place in tokens
-    tokenizer = bytewise()
+def test_four_needle_cases_know_their_distances(bytewise):
     for seed in range(5):
-        case = make_case(tokenizer, HAYSTACK, 1000, 60, np.random.default_rng(seed), digits=6)
-        text = tokenizer.decode(case.prompt_ids)
+        case = make_case(bytewise, HAYSTACK, 1000, 60, np.random.default_rng(seed), digits=6)
+        text = bytewise.decode(case.prompt_ids)
         places = [match.start(1) for match in re.finditer(f"{NEEDLE}([0-9]+)[.]", text)]
         assert case.distances == [len(text) - 1 - place for place in places]
         assert sorted(case.distances, reverse=True) == case.distances

@@ -42,6 +42,7 @@ def recipe(base, prepared, tmp_path):
     """The path of a recipe on the base."""
     corpus = dataclasses.asdict(dataclasses.replace(prepared.corpus, documents=400))
     train = {"tokens": 1920, "batch_tokens": 480, "micro_batch_tokens": 480, "accelerator": "cpu", "threads": 1}
+    probe = {"tests": 2, "step": 176, "max_length": 176, "distance_tests": 2}
     values = {
         "folder": str(tmp_path / "recipe"),
         "base": str(base),
@@ -50,7 +51,7 @@ def recipe(base, prepared, tmp_path):
             "data": {"corpus": corpus, "held_out_frac": 0.2, "folder": prepared.folder, "look_ahead": 32},
             "optim": {"lr": 1e-3, "min_lr": 1e-4, "warmup_steps": 1},
             "train": {**train, "precision": "fp32"},
-            "probe": {"tests": 2, "step": 176, "max_length": 176, "answer_budget": 24, "loss_tokens": 480},
+            "probe": {**probe, "answer_budget": 24, "loss_tokens": 480},
             "track": {"every_steps": 1},
         },
         "tune": {"train": {"tokens": 960}},
