@@ -8,7 +8,6 @@ from lab.model.attention.segments import Segments
 from tests.model.by_definition import draw
 
 FLOAT64_TOL = 2e-12  # sums of some hundred products of order one, each right to 1e-16, and a softmax
-FLOAT32_TOL = 3e-5  # the same at 6e-8
 BACKENDS = ["reference", "sdpa", "auto"]
 
 
