@@ -116,10 +116,7 @@ class Precision(OnTexts):
         self.texts = self.draw_texts(longest)
 
     def records(self) -> Iterator[Row]:
-        """Measure every text with the model's weights and with random ones, in every arithmetic.
-
-        A result is a D, a D_logit or a profile by token; `std` is over texts, None of a single one.
-        """
+        """Measure every text with both weights and in every arithmetic; `std` is over texts, None of a single one."""
         trained = self.subject.model.decoder
         to = self.options.reference
         taken = [name for name, arithmetic in ARITHMETICS.items() if self.options.whole_model or not arithmetic.whole]

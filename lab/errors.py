@@ -18,10 +18,7 @@ class LabError(Exception):
 
 
 class ConfigError(LabError, ValueError):
-    """A setting is unknown, of the wrong type, out of range, contradictory or ignored.
-
-    Holds one line per fault in `faults`, so that all of them are reported at once.
-    """
+    """A setting is unknown, of the wrong type, out of range, contradictory or ignored; `faults` has a line for each."""
 
     def __init__(self, *faults: str) -> None:
         super().__init__("\n".join(faults))

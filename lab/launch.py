@@ -127,10 +127,7 @@ class OutOfStep(RuntimeError):
 
 
 def exchange(value: Any, reason: str | None = None) -> list[Any]:
-    """Collect a value of every rank, in order; a collective call.
-
-    Raises: WorkFailed on every rank where one has a reason.
-    """
+    """Collect a value of every rank, in order; WorkFailed on all where one has a reason. A collective call."""
     from torch import distributed
 
     parts = [(value, reason)]

@@ -150,10 +150,7 @@ def tokenizer_in(folder: Path) -> Tokenizer | None:
 
 
 def token_ids(model: OpenedModel) -> dict[str, Any]:
-    """Find the ids that begin a text and end a document, as a run's tokenizer and corpus have them, or config.json.
-
-    A run without a tokenizer has none.
-    """
+    """Find the ids that begin a text and end a document, as a run's tokenizer and corpus have them, or config.json."""
     if model.experiment is None:
         return {name: model.settings.get(name) for name in ("bos_token_id", "eos_token_id")}
     if model.tokenizer is None:
@@ -163,10 +160,7 @@ def token_ids(model: OpenedModel) -> dict[str, Any]:
 
 
 def read_weights(path: Path) -> dict[str, Tensor]:
-    """Read the weights of a run folder's newest checkpoint, of a checkpoint, or of a Hugging Face folder, on the CPU.
-
-    Raises: CheckpointError for a folder that is neither or is broken; ConfigError for a model of another kind.
-    """
+    """Read the weights of a run folder's newest checkpoint, a checkpoint or a Hugging Face folder, on the CPU."""
     place = find_place(path)
     if not place.is_hugging_face:
         return read_weights_of(open_checkpoint(place.folder))
@@ -176,10 +170,7 @@ def read_weights(path: Path) -> dict[str, Tensor]:
 
 
 def start_from(decoder: Decoder, path: Path) -> None:
-    """Load trained weights into a decoder.
-
-    Raises: ConfigError naming each weight that does not fit; CheckpointError for a folder that holds none.
-    """
+    """Load trained weights into a decoder, refusing each that does not fit, and a folder that holds none."""
     find_place(path, FIELD)
     try:
         decoder.load_state_dict(read_weights(path))

@@ -39,10 +39,7 @@ BASES = {16_384: 1e6, 32_768: 1e6, 65_536: 5e6, 131_072: 1e7, 262_144: 5e7}
 
 @dataclass(frozen=True)
 class Place:
-    """An existing folder with weights.
-
-    `home` holds the config and the tokenizer: for a checkpoint its run folder, else the folder itself.
-    """
+    """A folder with weights; `home` has its config and tokenizer: a checkpoint's run folder, else the folder itself."""
 
     folder: Path
     home: Path

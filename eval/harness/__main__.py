@@ -155,10 +155,7 @@ class Harness(Measure):
 
 
 def load_tasks(names: Sequence[str], folder: str | None) -> tuple[Any, list[Any]]:
-    """Load tasks, tags or groups with their data, from the user's folder alone if it has them all.
-
-    Raises: MissingPackage; ConfigError for unknown names, and tasks that cannot be loaded.
-    """
+    """Load tasks, tags or groups with their data, from the user's folder alone if it has them all, or refuse them."""
     try:
         from lm_eval.tasks import TaskManager
     except ImportError as error:

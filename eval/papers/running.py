@@ -147,10 +147,7 @@ def dry_run(table: Table, folder: Path) -> Iterator[str]:
 
 
 def compare(table: Table, found: Sequence[Measured], *, mini: bool) -> list[Row]:
-    """List every cell: ours over all runs of the row, theirs, and the difference where both are numbers.
-
-    Raises: LabError for results that are broken.
-    """
+    """List every cell: ours over all runs of the row, theirs, and the difference where both are numbers."""
     cells = []
     for row in dict.fromkeys([*(one.row for one in found), *(() if mini else table.published)]):
         for name, column in table.columns.items():
@@ -166,10 +163,7 @@ def compare(table: Table, found: Sequence[Measured], *, mini: bool) -> list[Row]
 
 
 def number(column: Column, one: Measured) -> float | None:
-    """Read a column's number from a row's results, the newest of those measured twice; None where it has none.
-
-    Raises: CheckpointError for a broken file.
-    """
+    """Read a column's number from a row's results, the newest of those measured twice; None where it has none."""
     place = (
         Path(expand(column.file, one.values)) if column.file.startswith("{model}") else one.values["out"] / column.file
     )

@@ -72,10 +72,7 @@ def natural(name: str) -> list[str | float]:
 
 
 def read_runs(places: Sequence[Path]) -> Runs:
-    """Read run folders.
-
-    Raises: ConfigError for what is not a run folder or has another's name, CheckpointError for broken files.
-    """
+    """Read run folders, refusing what is none, has the name of another, or is broken."""
     found = read_probed(places)
     settings = {name: run.settings for name, run in found.items()}
     arms = name_arms(settings)
@@ -168,10 +165,7 @@ def most_tested(rows: pd.DataFrame, by: list[str]) -> pd.DataFrame:
 
 
 def folded(rows: pd.DataFrame, by: Sequence[str], value: str) -> pd.DataFrame:
-    """Fold the runs of an arm: the `mean` of a value, limits `low` and `high`, and `count` of runs.
-
-    Limits of one run are those of its row, or nan.
-    """
+    """Fold the runs of an arm: `mean` of a value, `count`, limits `low` and `high`, those of its row for one run."""
     groups = rows.dropna(subset=[value]).groupby([*by], sort=False)
     lists = groups[value].agg(list).reset_index()
     limits = pd.DataFrame([mean_with_limits(each) for each in lists[value]], columns=["mean", "low", "high"])

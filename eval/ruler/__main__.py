@@ -89,10 +89,7 @@ class Ruler(Measure):
     named_by = (*SUBJECT, "protocol", "version", "task", "length", "n", "seed", "answer_budget", "source", "chat")
 
     def prepare(self) -> None:
-        """Read the sources, choose the lengths, and make sure that all tests can be drawn before any of them runs.
-
-        Raises: LabError; ConfigError with a line for every budget or length that is too short for a task.
-        """
+        """Read the sources, choose the lengths, and make sure that all tests can be drawn before any of them runs."""
         options = self.options
         self.writer = options.writer(self.subject)
         self.places = newest_checkpoints(self.request.model, options.last) if options.last else []

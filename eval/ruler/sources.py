@@ -82,10 +82,7 @@ def read_words(_: str) -> tuple[str, ...]:
 
 
 def running_text(essays: str | None, rng: np.random.Generator) -> tuple[Text, int | None]:
-    """Return text by its number of words from the beginning, and how many words there are.
-
-    Without essays these are made-up sentences without end.
-    """
+    """Return text by its number of words, and how many there are; without essays, made-up sentences without end."""
     if essays is not None:
         given = essays.split(" ")
         return lambda n: " ".join(given[:n]), len(given)

@@ -64,10 +64,7 @@ def any_part(answer: str, expected: Sequence[str]) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """One task: what draws its text and answers, and what scores an answer.
-
-    Units: `budget`, what RULER leaves for the answer, in tokens.
-    """
+    """One task: what draws its text and answers, and what scores an answer; `budget` tokens are left for that."""
 
     name: str
     category: str
@@ -92,10 +89,7 @@ class Task:
         return Turn(length, budget, seed, index, np.random.default_rng([seed, zlib.crc32(self.name.encode()), index]))
 
     def case(self, writer: Writer, sources: Sources, turn: Turn) -> TextCase:
-        """Draw a test: at most its length in tokens, together with the budget for the answer.
-
-        Raises: ConfigError for a length without room, DataError for a source or a tokenizer that cannot be used.
-        """
+        """Draw a test of at most its length in tokens, the answer's budget included, refusing one without room."""
         draft = self.draft(writer, sources, turn)
         least = writer.count(draft.compose(draft.least)) + turn.budget
         if least > turn.length:
@@ -189,9 +183,6 @@ def averages(scores: pd.DataFrame) -> pd.DataFrame:
 
 
 def effective_length(means: pd.DataFrame) -> int:
-    """Return the longest length before the first whose average is below the threshold; 0 if that is the first.
-
-    Source: Hsieh et al. 2024, section 4: the threshold is what Llama2-7B reaches at 4K.
-    """
+    """Return the longest length before the first below the threshold, which is Llama2-7B's at 4K; 0 if it is that."""
     average = means.loc["average"]
     return crossing(average.index.tolist(), average.tolist(), LLAMA2_7B_AT_4K)[0]

@@ -234,10 +234,7 @@ class Experiment(Section):
 
     @property
     def logged_positions(self) -> dict[str, int]:
-        """Relative positions whose f is logged, by the name of the column.
-
-        Fractions of what the counter holds, L, have the same names at any window: f_at_0.5L is f(L // 2).
-        """
+        """Relative positions whose f is logged, by column: f_at_0.5L is f(L // 2), with L what the counter holds."""
         return {f"f_at_{eighths / 8:g}L": eighths * self.reach // 8 for eighths in LOGGED_EIGHTHS}
 
     def to_dict(self) -> dict[str, Any]:

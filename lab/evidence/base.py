@@ -10,7 +10,7 @@ at place i + 1 - d, which attention sees from index i at relative position d - 1
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from lab.schema import Section
+from lab.schema import Method
 
 IntArray = npt.NDArray[np.int64]
 IGNORE = -100  # target of a token that is not scored; the value that torch's own loss ignores
@@ -52,13 +52,8 @@ class Sequences:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Evidence(Section, ABC):
+class Evidence(Method):
     """The parameters of an evidence method, and the distances that it finds."""
-
-    @property
-    @abstractmethod
-    def method(self) -> str:
-        """Name of the method in the config."""
 
     def distances(
         self, tokens: IntArray, targets: IntArray, lengths: Sequence[int], stored: npt.NDArray[Any] | None = None

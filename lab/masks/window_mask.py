@@ -5,20 +5,20 @@ Groups are also the predicate on pairs of tokens; `lab.testing.check_mask` compa
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from annotated_types import Ge
 
-from lab.schema import Section
+from lab.schema import Method
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 
 @dataclass(frozen=True, kw_only=True)
-class WindowMask(Section, ABC):
+class WindowMask(Method):
     """The settings that all masks share."""
 
     shuffles: ClassVar[bool] = False
@@ -27,11 +27,6 @@ class WindowMask(Section, ABC):
     chunks: Annotated[int, Ge(2)] | None = None
     """Chunks each document of a window is cut into at random points; the chunks of all documents are shuffled, in
     order within each document. Left out, documents stay whole."""
-
-    @property
-    @abstractmethod
-    def method(self) -> str:
-        """Name of the mask in the config."""
 
     @abstractmethod
     def group(self, documents: Any) -> Any:

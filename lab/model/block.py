@@ -47,10 +47,7 @@ class Attention(nn.Module):
         self.has_sinks = cfg.softmax is not None and cfg.softmax.is_sink
 
     def attended(self, q: Tensor, k: Tensor, v: Tensor, layout: Layout, cache: KeyCache | None) -> Tensor:
-        """Attend within the layout, from its queries, to all cached tokens too.
-
-        Shapes: q (B, N, Tq, H); k, v (B, K, T, H), not rotated; returns (B, N, Tq, H).
-        """
+        """Attend from queries (B, N, Tq, H) to keys and values (B, K, T, H), none rotated, and to cached ones: as q."""
         context = layout.context
         if context is None:
             return self.attended_here(q, k, v, layout, cache)
@@ -168,10 +165,7 @@ def norm_of(cfg: DecoderConfig, used: bool) -> nn.Module:
 
 
 def compile_block(compiler: Any) -> Graphs:
-    """Compile the forward and backward pass of a block, once for all blocks, by a backend of torch.compile.
-
-    Without the splitting that torch plans for models compiled as a whole inside DDP.
-    """
-    torch._dynamo.config.optimize_ddp = False
+    """Compile the forward and backward pass of a block, once for all blocks, by a backend of torch.compile."""
+    torch._dynamo.config.optimize_ddp = False  # or torch splits graphs as for models compiled whole inside DDP
     one = partial(torch.compile, backend=compiler, fullgraph=True, dynamic=False)
     return one(Block.before), one(Block.after)

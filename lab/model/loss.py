@@ -25,10 +25,7 @@ IGNORE = -100  # target of a token that is not scored: padding, and the last tok
 
 
 def chunk_tokens(n_vocab: int) -> int:
-    """Return how many tokens' logits exist at a time.
-
-    Each chunk reads and writes the head's gradient, which is large where the vocabulary is.
-    """
+    """Return how many tokens' logits exist at a time: more where each chunk reads and writes a large gradient."""
     return 4096 if n_vocab >= 1 << 16 else 1024
 
 
@@ -126,10 +123,7 @@ def add_product(total: Tensor, a: Tensor, b: Tensor) -> None:
 
 @torch.no_grad()
 def target_losses(hidden_TD: Tensor, weight_VD: Tensor, targets_T: Tensor) -> Tensor:
-    """Compute the next-token loss of each target in nats, without gradients; 0 where it is IGNORE.
-
-    Shapes: hidden (T, D), weight (V, D), targets int64 (T,) -> (T,), float32 or wider.
-    """
+    """Compute each target's loss in nats, 0 where it is IGNORE, without gradients: (T, D), (V, D), (T,) -> (T,)."""
     wide = torch.promote_types(hidden_TD.dtype, torch.float32)
     losses = torch.zeros(targets_T.shape, dtype=wide, device=hidden_TD.device)
     for places in (targets_T != IGNORE).nonzero()[:, 0].split(chunk_tokens(len(weight_VD))):

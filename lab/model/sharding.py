@@ -134,10 +134,7 @@ def reshard(decoder: Decoder) -> None:
 
 
 def allocate(make: Make, dtype: torch.dtype | None, device: torch.device) -> Decoder:
-    """Allocate a whole decoder without filling it, in `dtype` or as it is made.
-
-    Raises: RuntimeError where the device has no room for it.
-    """
+    """Allocate a whole decoder, unfilled, in `dtype` or as it is made; RuntimeError where the device has no room."""
     with torch.device("meta"):
         decoder = make(None).to(dtype)
     decoder.to_empty(device=device).requires_grad_(False)

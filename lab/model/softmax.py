@@ -14,20 +14,19 @@ as large as softmax's); the transformers library's Llama 4 (temperature, with th
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from annotated_types import Gt, Le
 
-from lab.schema import Length, OneOf, Section
+from lab.schema import Length, Method, OneOf
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 
 @dataclass(frozen=True, kw_only=True)
-class Softmax(Section, ABC):
+class Softmax(Method):
     """The parameters of a softmax, and its factor on the logits."""
 
     begins: ClassVar[float | None] = None
@@ -36,11 +35,6 @@ class Softmax(Section, ABC):
     """Whether that number is the logit of a key of value 0; else logits are multiplied by it."""
     only: ClassVar[str | None] = None
     """The kind of layers that have it; None for all."""
-
-    @property
-    @abstractmethod
-    def method(self) -> str:
-        """Name of the method in the config."""
 
     def factor(self, n: Tensor) -> Tensor:
         """Compute the factor on the logits of queries that see n keys, one by default; float64 like n."""

@@ -7,7 +7,7 @@ parameters and a map from query and key positions to relative positions.
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from numbers import Integral, Real
@@ -17,7 +17,7 @@ from annotated_types import Ge, Le
 
 from lab.errors import ConfigError
 from lab.positions.regions import Region
-from lab.schema import Positive, Section
+from lab.schema import Method, Positive
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -26,16 +26,11 @@ Factor = Annotated[float, Ge(1), Le(1e6)]
 
 
 @dataclass(frozen=True, kw_only=True)
-class FrequencyMethod(Section, ABC):
+class FrequencyMethod(Method):
     """The parameters of a frequency method, and its equation."""
 
     scales_logits: ClassVar[bool] = False
     """Whether `logit_factor` can differ from one."""
-
-    @property
-    @abstractmethod
-    def method(self) -> str:
-        """Name of the method in the config."""
 
     @abstractmethod
     def inv_freq(self, head_dim: int, theta: float) -> Tensor:
@@ -62,10 +57,7 @@ class Extension(FrequencyMethod):
 
 @dataclass(frozen=True, eq=False)
 class Frequencies:
-    """A frequency method applied to heads of one size.
-
-    Shapes: `inv_freq` float64 (head_dim / 2,), in radians per token.
-    """
+    """A frequency method at one size of heads; `inv_freq` is float64 (head_dim / 2,), in radians per token."""
 
     config: FrequencyMethod
     theta: float
@@ -122,7 +114,7 @@ class Band:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Distance(Section, ABC):
+class Distance(Method):
     """The parameters of a distance method, and its equation as one map and as bands."""
 
     log_n: Annotated[int, Ge(2)] | None = None
@@ -130,11 +122,6 @@ class Distance(Section, ABC):
 
     beyond_training: ClassVar[bool] = True
     """Whether the method is for texts longer than training, and may change nothing in training itself."""
-
-    @property
-    @abstractmethod
-    def method(self) -> str:
-        """Name of the method in the config."""
 
     @abstractmethod
     def rel_pos(self, q_pos: Tensor, k_pos: Tensor) -> Tensor:

@@ -36,10 +36,7 @@ class Tile:
 
 
 def triangle(q: range, k: range, behind: int) -> Iterator[Tile]:
-    """Cut the pairs with i >= behind: a rectangle of keys that all queries see, then a causal square.
-
-    Queries that see no key get no tile.
-    """
+    """Cut the pairs with i >= behind: a rectangle of keys that all queries see, then a causal square."""
     q = range(max(q.start, k.start + behind), q.stop)
     if not q:
         return

@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from lab.schema import OneOf, Section
+from lab.schema import Method, OneOf
 from lab.skip.base import IntArray
 
 
 @dataclass(frozen=True, kw_only=True)
-class OwnMeasure(Section, ABC):
+class OwnMeasure(Method):
     """The settings of a measure, and what it measures."""
-
-    @property
-    @abstractmethod
-    def method(self) -> str:
-        """Name of the measure in the config."""
 
     @abstractmethod
     def figures(self, model: Any, documents: Sequence[IntArray]) -> dict[str, float]:

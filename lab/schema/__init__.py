@@ -6,6 +6,7 @@ from lab.schema.sections import LONGEST as LONGEST
 from lab.schema.sections import MOST as MOST
 from lab.schema.sections import TAGS as TAGS
 from lab.schema.sections import Length as Length
+from lab.schema.sections import Method as Method
 from lab.schema.sections import NonNegative as NonNegative
 from lab.schema.sections import OneOf as OneOf
 from lab.schema.sections import PathText as PathText

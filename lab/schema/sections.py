@@ -13,6 +13,7 @@ import inspect
 import itertools
 import json
 import textwrap
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import MISSING, Field, dataclass, fields
@@ -94,6 +95,15 @@ class Section:
     def fault(self, field: str, rule: str) -> str:
         """Write the fault of a field, which may be dotted."""
         return f"{field}={brief(attrgetter(field)(self))}: {rule}"
+
+
+class Method(Section, ABC):
+    """Base of the sections that `method: NAME` selects."""
+
+    @property
+    @abstractmethod
+    def method(self) -> str:
+        """Name of the method in the config."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -9,20 +9,20 @@ Source of the statistics: arXiv:2409.00509, section 6.4 and Figure 3.
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
-from lab.schema import Length, Section
+from lab.schema import Length, Method
 
 IntArray = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Skip(Section, ABC):
+class Skip(Method):
     """The parameters of a skip method, and its draw of ids."""
 
     target_len: Length
@@ -31,19 +31,11 @@ class Skip(Section, ABC):
     needs_sentences: ClassVar[bool] = False
     """Whether ids break between sentences only, so that their lengths must be known."""
 
-    @property
-    @abstractmethod
-    def method(self) -> str:
-        """Name of the method in the config."""
-
     @abstractmethod
     def position_ids(
         self, n_tokens: int, sentence_lengths: IntArray | None, generator: np.random.Generator
     ) -> IntArray:
-        """Draw strictly increasing ids in 0 .. target_len - 1 for a sample that was checked.
-
-        Shapes: sentence_lengths int64 (n_sentences,) -> int64 (n_tokens,).
-        """
+        """Draw rising ids below target_len for a checked sample: int64 (n_sentences,) -> int64 (n_tokens,)."""
 
     def length_faults(self, n_tokens: int) -> list[str]:
         """List the parameters' faults for a sample of `n_tokens`, as lines that begin with the field."""

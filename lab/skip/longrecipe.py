@@ -42,7 +42,6 @@ class LongRecipe(Skip):
     """The parameters of the position index transformation, and of the selection of sentences before it."""
 
     needs_sentences: ClassVar[bool] = True
-    of_training: ClassVar[tuple[str, ...]] = ("selection",)  # does not change the ids of a given sample
     method: Literal["longrecipe"] = "longrecipe"
     selection: str | None = None
     """Result of probe-lab impact: samples are data.window tokens of the sentences of target_len tokens that

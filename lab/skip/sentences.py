@@ -62,10 +62,7 @@ def split_sentences(ids: Sequence[int] | npt.NDArray[np.integer], ends: BoolArra
 
 
 def sentence_ends(tokenizer: Tokenizer) -> BoolArray:
-    """Return for every token id whether its text contains a mark; special tokens have no text and end nothing.
-
-    Shapes: bool (vocab_size,), added tokens included.
-    """
+    """Return for each token id, bool (vocab_size,), whether its text holds a mark; special tokens have no text."""
     n_ids = max(tokenizer.get_vocab().values()) + 1
     texts = tokenizer.decode_batch([[token] for token in range(n_ids)])
     return np.array([any(mark in text for mark in MARKS) for text in texts], dtype=np.bool_)

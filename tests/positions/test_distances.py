@@ -81,18 +81,6 @@ def test_relative_positions_equal_the_equation(method):
         check_by_definition(distance(method, **parameters), rule, seed, tolerance=FLOAT64_TOL * ("leak" in parameters))
 
 
-@every
-def test_relative_positions_are_float64_and_finite_and_need_no_token(method):
-    built = distance(method, **OWN[method])
-    none = torch.zeros(0, dtype=torch.int64)
-    some = torch.arange(50)
-    rel = built.rel_pos(some, some)
-    assert rel.dtype == torch.float64
-    assert rel.isfinite().all()
-    assert built.rel_pos(none, some).shape == (0, 50)
-    assert built.rel_pos(some, none).shape == (50, 0)
-
-
 @pytest.mark.parametrize(
     ("method", "parameters", "n_tokens"),
     [

@@ -45,31 +45,3 @@ def test_first_layers_are_exempt(exempt_layers, expected):
     entropy = entropy_abf(train_len=16, **exempt_layers)
     factors = [float(entropy.logit_factor(torch.tensor([255]), layer)) for layer in range(5)]
     assert factors == pytest.approx(expected, rel=FLOAT64_TOL)
-
-
-@pytest.mark.parametrize("train_len", [2, 3, 100, 2048])
-def test_exempt_layers_and_trained_positions_are_left_alone_exactly(train_len):
-    entropy = entropy_abf(train_len=train_len)
-    positions = torch.arange(3 * train_len)
-    assert (entropy.logit_factor(positions, 0) == 1.0).all()
-    assert (entropy.logit_factor(positions, 1) == 1.0).all()
-    beyond = positions >= train_len
-    factor = entropy.logit_factor(positions, 2)
-    assert (factor[~beyond] == 1.0).all()
-    assert (factor[beyond] > 1.0).all()
-    assert (factor.diff() >= 0).all()
-
-
-@pytest.mark.parametrize(
-    ("theta", "expected"),
-    [
-        # left out, 500000 to the -j/4, as in test_abf.py
-        pytest.param(None, [1.0, 0.037606030930863936, 0.0014142135623730950, 5.3182958969449886e-5], id="left_out"),
-        # 10^8 to the -j/4
-        pytest.param(1e8, [1.0, 1e-2, 1e-4, 1e-6], id="given"),
-    ],
-)
-def test_inverse_frequencies_by_hand(theta, expected):
-    entropy = entropy_abf(theta=theta, train_len=4096)
-    assert entropy.inv_freq.tolist() == pytest.approx(expected, rel=FLOAT64_TOL)
-    assert entropy.theta == (500_000.0 if theta is None else theta)

@@ -19,7 +19,6 @@ CASES |= {
     "yarn_step": ("yarn", {"factor": 8.0, "train_len": 6}),
     "llama3_narrow": ("llama3", {"factor": 32.0, "train_len": 64, "low_freq_factor": 1.0, "high_freq_factor": 1.5}),
 }
-SCALED = {"yarn", "yarn_step", "entropy_abf"}  # those with a factor on the logits
 every = pytest.mark.parametrize(("method", "parameters"), CASES.values(), ids=CASES)
 SIZES = [(4, 10000.0), (64, 10000.0), (128, 500000.0), (32, 100.0)]
 
@@ -38,18 +37,6 @@ def test_pairs_turn_ever_slower_but_by_no_more_than_the_factor(method, parameter
         slowed = frequencies("rope", head_dim=head_dim, theta=changed.theta).inv_freq / inv_freq
         assert float(slowed.min()) >= 1 - FLOAT64_TOL
         assert float(slowed.max()) <= factor * (1 + FLOAT64_TOL)
-
-
-@pytest.mark.parametrize("name", CASES)
-def test_logit_factor_has_the_shape_of_the_positions(name):
-    method, parameters = CASES[name]
-    built = frequencies(method, head_dim=8, **parameters)
-    assert built.scales_logits == (name in SCALED)
-    for q_pos in (torch.tensor(ids, dtype=torch.int64) for ids in ([5], [], [0, 1, 100_000], [[0, 1], [4, 5]])):
-        for layer in (0, 7):
-            factor = built.logit_factor(q_pos, layer)
-            assert (factor.dtype, factor.shape) == (torch.float64, q_pos.shape)
-            assert name in SCALED or (factor == 1.0).all()
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -193,10 +193,7 @@ def zeros_by_token(x: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def merge(out: Tensor, lse: Tensor, places: Places, part: Tensor, part_lse: Tensor) -> None:
-    """Merge a round's output into that of its rows, in place.
-
-    Shapes: out (B, T, N, H); lse (B, T, N); part (n, N, H); part_lse (N, n).
-    """
+    """Merge a round's output (n, N, H) and log-sum-exp (N, n) into those of its rows, (B, T, N, H) and (B, T, N)."""
     added = part_lse.T
     before = places.take(lse)
     total = torch.logaddexp(before, added)

@@ -51,10 +51,7 @@ class KeyCache:
     def extend(
         self, layer: int, k_BKTH: Tensor, v_BKTH: Tensor, rotations: Sequence[Rotation], dtype: torch.dtype
     ) -> tuple[list[Tensor], Tensor]:
-        """Append a layer's new keys, rotated once for each key map, and values, and return all of them.
-
-        Without key maps the keys are stored unrotated. Advance `length` after the last layer.
-        """
+        """Append a layer's new keys, rotated once for each key map, and values, and return all of them."""
         if self.store is None:
             self.store = torch.empty(self.shape, dtype=dtype, device=self.device)
         stop = self.length + v_BKTH.shape[2]

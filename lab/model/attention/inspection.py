@@ -43,10 +43,7 @@ class LayerInputs:
 
 @torch.no_grad()
 def layer_inputs(decoder: AnyDecoder, tokens: Tensor, *, shift: int = 0) -> Iterator[LayerInputs]:
-    """Run a model over rows of one text each, the first token at position `shift`, and yield every layer's inputs.
-
-    Shapes: tokens int64 (B, T).
-    """
+    """Run a model over texts, int64 (B, T), whose first token is at `shift`, and yield every layer's inputs."""
     if isinstance(decoder, Foreign):
         yield from (LayerInputs(layer, *found) for layer, found in enumerate(decoder.layer_inputs(tokens, shift)))
         return
@@ -88,10 +85,7 @@ class LayerLogits:
         return [slice(start, min(start + rows, n_tokens)) for start in range(0, n_tokens, rows)]
 
     def block(self, queries: slice, keys: slice | None = None) -> Tensor:
-        """Compute the logits of some queries, by default with all keys that one of them sees; hidden ones are -inf.
-
-        Shapes: (B, n_heads, Q, K).
-        """
+        """Compute logits, (B, n_heads, Q, K), by default of all keys that some query sees; hidden ones are -inf."""
         keys = keys or slice(0, queries.stop)
         layout = self.inputs.layout
         logits = band_logits([q[:, :, queries] for q in self.queries], self.keys, layout, queries, keys)

@@ -190,10 +190,7 @@ class Layout:
 
 
 def first_ids(ids: Tensor, segments: Segments | None) -> tuple[int, ...] | None:
-    """Find the first id of each segment, or of all rows, if ids count up by one from there; None if they do not.
-
-    Shapes: ids (T,) or (B, T); packed rows (T,) or (1, T).
-    """
+    """Find the first id of each segment, or of all rows, if ids (T,) or (B, T) count up by one from it, else None."""
     ids = torch.atleast_2d(ids)
     if segments is None:
         regular = bool((ids == ids[:1, :1] + torch.arange(ids.shape[1], device=ids.device)).all())

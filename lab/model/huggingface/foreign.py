@@ -62,10 +62,7 @@ class Foreign:
         return self.model.get_input_embeddings()
 
     def __call__(self, tokens: Tensor, *, cache: Any = None, last_only: bool = False) -> Tensor:
-        """Return logits, of the last token alone if asked for; with a cache the tokens follow the cached ones.
-
-        Shapes: int64 (B, T) -> (B, T, V) or (B, 1, V).
-        """
+        """Return logits (B, T, V), of the last token alone if asked; with a cache the tokens follow the cached ones."""
         known = {self.cache: None if cache is None else cache.own, "use_cache": cache is not None}
         logits: Tensor = self.model(tokens, logits_to_keep=int(last_only), **known).logits  # 0 keeps all
         return logits
