@@ -80,8 +80,8 @@ def text_to_keep(path: str | None, data: DataConfig, tokenizer: Tokenizer, longe
     """
     text = load_haystack(path, data, tokenizer)
     kept = text.encode()[:KEPT_BYTES].decode(errors="ignore")
-    fills = path is None and len(plain_ids(tokenizer, kept)) >= longest
-    return kept if fills or len(kept) == len(text) else None
+    fits = len(kept) == len(text) or (path is None and len(plain_ids(tokenizer, kept)) >= longest)
+    return kept if fits else None
 
 
 def check_enough(text: str, tokenizer: Tokenizer, n_tokens: int, length: int, source: str | None) -> None:
