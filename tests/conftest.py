@@ -64,10 +64,8 @@ def place(tmp_path_factory):
 @pytest.fixture(scope="session", autouse=True)
 def filler_is_drawn_once():
     """Remember the filler of each corpus, which every new run hides numbers in."""
-    own = SyntheticText.filler
-    drawn = functools.cache(lambda corpus, *place: own(SyntheticText(corpus), *place))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(SyntheticText, "filler", lambda self, *place: drawn(self.corpus, *place))
+        patch.setattr(Synthetic, "filler", functools.cache(Synthetic.filler))
         yield
 
 
