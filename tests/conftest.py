@@ -6,7 +6,6 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from lab.data import synthetic
 from lab.data.config import Bpe, DataConfig, Synthetic
 from lab.data.preparation import prepare
-from lab.data.synthetic import SyntheticText
 from lab.data.tokenizer import train_bpe
 from tests.ranks import Pool
 
@@ -65,17 +64,15 @@ def place(tmp_path_factory):
 @pytest.fixture(scope="session", autouse=True)
 def filler_is_drawn_once():
     """Remember the filler of each corpus, which every new run hides numbers in."""
-    own = SyntheticText.filler
-    drawn = functools.cache(lambda corpus, *place: own(SyntheticText(corpus), *place))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(SyntheticText, "filler", lambda self, *place: drawn(self.corpus, *place))
+        patch.setattr(Synthetic, "filler", functools.cache(Synthetic.filler))
         yield
 
 
 @pytest.fixture(scope="session")
 def bpe():
     """A byte-level BPE with <bos> and <eos>, trained on the synthetic corpus and on the probe's own words."""
-    documents = map(SyntheticText(Synthetic(words=16, **LENGTHS)).document, range(60))
+    documents = map(Synthetic(words=16, **LENGTHS).document, range(60))
     fixed = synthetic.TASK + synthetic.NEEDLE + synthetic.QUESTION + synthetic.ANSWER_PREFIX
     return train_bpe([fixed, *documents], vocab_size=400)
 
