@@ -155,23 +155,22 @@ def paired(values: pd.Series, arm: str, other: str, name: str, confidence: float
 
 
 def picture(plan: Plan, tests: pd.DataFrame, reaches: pd.DataFrame, path: Path) -> None:
-    """Draw a panel for each set of arms: the outcome by distance, means over seeds with limits, and below it the reach.
+    """Draw a panel for each set of arms: the mean outcome by distance, and below it the reach of every run.
 
-    Below, a point is a run; a triangle is one that failed at the first distance or passed at the last.
+    A triangle is a run that failed at the first distance or passed at the last. Limits are in the tables: drawn, those
+    of six arms cover each other.
     """
     own = GAPPED if plan.method == GAPPED else PLAIN
     tests = tests[(tests["method"] == own) & (tests["distance"] > WITHOUT)]
     value = "score" if plan.outcome != GAIN and own == PLAIN else "value"
     shares: dict[str, Any] = {"y_limits": (0, 1), "percent": True, "rules": [Rule("y", THRESHOLD)]}
-    looks: dict[str, Any] = {"low": "low", "high": "high", "log_x": plan.outcome == GAIN, "width": WIDTH}
+    looks: dict[str, Any] = {"log_x": plan.outcome == GAIN, "width": WIDTH}
     looks |= {"y_title": plan.outcome} if value == "value" else {**shares, "y_title": "share of numbers found"}
     tested = [Rule("x", reaches["first_distance"].min()), Rule("x", reaches["last_distance"].max())]
     panels = []
     for arms in plan.panels or (plan.arms,):
         known = [arm for arm in arms if (tests["arm"] == arm).any()]
         means = folded(tests[tests["arm"].isin(known)].sort_values("distance"), ["arm", "distance"], value)
-        if value == "score":
-            means[["low", "high"]] = means[["low", "high"]].clip(0, 1)
         sizes = means.groupby("arm")["count"].max()
         names = {arm: f"{arm}, n = {sizes[arm]}" for arm in known}
         means["arm"] = means["arm"].map(names)
