@@ -14,6 +14,12 @@ loss over whole windows, of all tokens but a window's first. One text has no int
 
     probe-lab perplexity models/Llama-2-7B --text=pg19/ --protocol=whole-windows --lengths=4096,8192
 
+LongPPL (arXiv:2410.23771) is the perplexity of key tokens, those that the model of --evaluator predicts well, and well
+only by what lies more than --short tokens back (eval/engine/reference.py). It has the model's own tokenizer, and reads
+each document whole. Here the same model chooses:
+
+    probe-lab perplexity models/Llama-3.1-8B --text=pg19/ --lengths=32768 --tokens=65536 --evaluator=models/Llama-3.1-8B
+
 Position methods take the place of the model's own. A call adds its rows to the existing ones. The picture shows all
 that were measured on the same documents, so that one call for each compares methods and checkpoints:
 
@@ -29,13 +35,16 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import numpy as np
+import numpy.typing as npt
 from annotated_types import Ge, Le
 
 from eval.engine.command import CellOptions, Form
 from eval.engine.methods import as_options
+from eval.engine.reference import key_tokens, open_reference
 from eval.engine.rows import Row, limits
 from eval.engine.run import Cell, Measure
 from eval.engine.sliding import CONFIDENCE, IntArray, text_losses, whole_windows, windows
@@ -47,7 +56,9 @@ from lab.schema import LONGEST, Length, PathText, Positive, Tests
 
 STRIDE = 256  # tokens (arXiv:2402.17463, section 4.1)
 DOCUMENTS = 10
+SHORT = 4096  # tokens (arXiv:2410.23771, released code)
 PROTOCOLS = {"sliding-window": windows, "whole-windows": whole_windows}
+OF_DOCUMENTS = ("documents", "min_tokens", "tokens", "evaluator")  # options
 PairLength = Annotated[int, Ge(2), Le(LONGEST)]  # a token predicts the next
 
 
@@ -73,15 +84,22 @@ class PerplexityOptions(CellOptions):
     """Source of the documents: a .txt, .md, .py or .json file, each one document, a .jsonl file with one in each
     line, or a folder or a pattern of these; left out, the run's held-out documents."""
 
+    evaluator: PathText | None = None
+    """Model that chooses the key tokens, of which alone the perplexity is taken (LongPPL); left out, all count."""
+    short: Length | None = None
+    """Tokens of the short context of key tokens; left out, 4,096."""
+
     def rules(self) -> list[str]:
         """Refuse strides and cuts that contradict the lengths."""
         faults = []
+        if self.short is not None and self.evaluator is None:
+            faults.append(f"short={self.short}: would be ignored without evaluator; name one, or leave it out")
         lengths = self.lengths or ()
         if lengths and self.stride is not None and self.stride > min(lengths):
             rule = f"must be <= {min(lengths)}, the shortest length, or tokens are passed over"
             faults.append(f"stride={self.stride}: {rule}; lower it")
         if self.protocol == "whole-windows":
-            given = [name for name in ("documents", "min_tokens", "tokens") if getattr(self, name) is not None]
+            given = [name for name in OF_DOCUMENTS if getattr(self, name) is not None]
             return [
                 *faults,
                 *(f"{name}={getattr(self, name)}: all documents are joined; leave it out" for name in given),
@@ -121,6 +139,14 @@ class Perplexity(Measure):
         self.shorter = 0
         self.documents = self.joined(found) if options.protocol == "whole-windows" else self.drawn(found)
         check_ids(np.concatenate(self.documents), self.subject.vocab_size)
+        self.keys: list[npt.NDArray[np.bool_]] | None = None
+        if options.evaluator is not None:
+            place = Path(options.evaluator)
+            evaluator = open_reference(place, self.subject.tokenizer, "--evaluator", self.subject.device)
+            self.keys = key_tokens(evaluator, self.documents, options.short or SHORT)
+            if not any(keys.any() for keys in self.keys):
+                rule = "finds no key tokens in these documents; give longer ones, lower --short, or name a better model"
+                raise DataError(f"--evaluator={place}: {rule}")
 
     def joined(self, found: Sequence[AnyIds]) -> list[IntArray]:
         """Join all documents, the first alone with the tokens that begin a text, refusing less than a window."""
@@ -155,13 +181,15 @@ class Perplexity(Measure):
         for context in self.contexts:
             row = {
                 "metric": "perplexity",
-                "protocol": self.options.protocol,
+                "protocol": self.options.protocol if self.keys is None else "key-tokens",
                 "length": context,
                 "stride": self.stride,
                 "n": self.n,
                 "source": self.options.text or "held out",
-                "texts": digest_of(self.documents),
+                "texts": digest_of([*self.documents, *(np.flatnonzero(keys) for keys in self.keys or ())]),
                 "shorter_left_out": self.shorter,
+                "evaluator": self.options.evaluator,
+                "short": self.options.short,
                 "seed": self.options.seed,
             }
             count = sum(1 for ids in self.documents for _ in cut(len(ids), context, self.stride))
@@ -172,7 +200,8 @@ class Perplexity(Measure):
         context = cell.row["length"]
         started = time.perf_counter()
         how: dict[str, Any] = {"rows": self.options.rows(context), "cut": PROTOCOLS[self.options.protocol]}
-        losses = text_losses(self.subject.losses, self.documents, context, self.stride, done=self.bar.update, **how)
+        how |= {"done": self.bar.update, "keys": self.keys}
+        losses = text_losses(self.subject.losses, self.documents, context, self.stride, **how)
         low, high = losses.limits or (None, None)
         found = {"score": losses.perplexity, "low": low, "high": high, "confidence": CONFIDENCE, "loss": losses.loss}
         found |= {"scored_tokens": int(losses.tokens.sum()), "seconds": round(time.perf_counter() - started, 3)}

@@ -140,8 +140,13 @@ def text_losses(
     rows: int,
     done: Callable[[int], object] = lambda windows: None,
     cut: Callable[[int, int, int], Iterator[Window]] = windows,
+    keys: Sequence[npt.NDArray[np.bool_]] | None = None,
 ) -> TextLosses:
-    """Score every text, windows of one length side by side, `rows` at most; `done` is called with how many are run."""
+    """Score every text, windows of one length side by side, `rows` at most; `done` is called with how many are run.
+
+    Where `keys` are given, the tokens of each text that they mark are scored alone.
+    """
+    keys = keys or [np.ones(len(text), dtype=np.bool_) for text in texts]
     waiting: dict[int, list[tuple[int, Window]]] = {}  # by length
     for number, text in enumerate(texts):
         for window in cut(len(text), context, stride):
@@ -150,18 +155,21 @@ def text_losses(
     for alike in waiting.values():
         for start in range(0, len(alike), rows):
             batch = alike[start : start + rows]
-            for (number, window), nats in zip(batch, scored(score, texts, batch), strict=True):
+            for (number, window), nats in zip(batch, scored(score, texts, keys, batch), strict=True):
                 losses.nll[number] += nats
-                losses.tokens[number] += window.end - window.first
+                losses.tokens[number] += np.count_nonzero(keys[number][window.first : window.end])
             done(len(batch))
     return losses
 
 
-def scored(score: Score, texts: Sequence[IntArray], batch: Sequence[tuple[int, Window]]) -> list[float]:
+def scored(
+    score: Score, texts: Sequence[IntArray], keys: Sequence[npt.NDArray[np.bool_]], batch: Sequence[tuple[int, Window]]
+) -> list[float]:
     """Run windows of one length side by side and add up what each of them scores, in nats."""
     tokens = np.stack([texts[number][window.begin : window.end] for number, window in batch])
     targets = np.full(tokens.shape, IGNORE)
     for row, (number, window) in enumerate(batch):
         places = slice(window.first - 1 - window.begin, window.end - 1 - window.begin)  # each predicts the next token
-        targets[row, places] = texts[number][window.first : window.end]
+        own = slice(window.first, window.end)
+        targets[row, places] = np.where(keys[number][own], texts[number][own], IGNORE)
     return score(torch.from_numpy(tokens), torch.from_numpy(targets)).double().sum(1).tolist()
