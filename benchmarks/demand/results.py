@@ -50,7 +50,7 @@ def describe(experiment: int, records: Path, folder: Path | None) -> None:
     methods = sorted(tests["method"].unique(), key=lambda name: name != PLAIN) if plan.methods else [plan.method]
     rows = [row for method in methods for row in arm_rows(plan, method, tests, reaches)]
     print(pd.DataFrame(rows).to_string(index=False))
-    for compared in (contrast_rows(plan, tests), equality_rows(plan, tests, reaches)):
+    for compared in (contrast_rows(plan, tests), equality_rows(plan, tests, reaches), crossed_rows(plan, reaches)):
         if table := list(compared):
             print(f"\n{pd.DataFrame(table).to_string(index=False)}")
     if folder is not None:
@@ -141,6 +141,18 @@ def equality_rows(plan: Plan, tests: pd.DataFrame, reaches: pd.DataFrame) -> Ite
                 {} if plan.outcome == GAIN else {"at bound": int((own.loc[[arm, other], "outcome"] != RUN).sum())}
             )
             yield row | at_bound | {"equal": "yes" if inside else "not shown"}
+
+
+def crossed_rows(plan: Plan, reaches: pd.DataFrame) -> Iterator[dict]:
+    """Test two effects on ln reach, and the first less the second."""
+    values = np.log(reaches[reaches["method"] == PLAIN].set_index(["arm", "seed"])["reach"])
+    if not plan.crossed or not set(plan.crossed) <= set(values.index.get_level_values("arm")):
+        return
+    a, b, c, d = plan.crossed
+    yield from paired(values, a, b, "first, ln reach")
+    yield from paired(values, c, d, "second, ln reach")
+    effects = pd.concat({"first": values[a] - values[b], "second": values[c] - values[d]}, names=["arm"])
+    yield from paired(effects, "first", "second", "ln reach")
 
 
 def paired(values: pd.Series, arm: str, other: str, name: str, confidence: float = 0.95) -> Iterator[dict]:
