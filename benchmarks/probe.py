@@ -31,7 +31,6 @@ from benchmarks.timing import best_device, heading, median_s
 from lab.config import load_experiment
 from lab.data import synthetic
 from lab.data.config import Synthetic
-from lab.data.synthetic import SyntheticText
 from lab.data.tokenizer import train_bpe
 from lab.model.config import DecoderConfig
 from lab.probe.config import ProbeConfig
@@ -53,7 +52,7 @@ def model_config(name: str) -> DecoderConfig:
 
 def make_probe(options: argparse.Namespace, length: int, device: torch.device) -> NeedleProbe:
     """Build the tests of one length on the synthetic corpus."""
-    documents = [*map(SyntheticText(Synthetic()).document, range(DOCUMENTS))]
+    documents = [*map(Synthetic().document, range(DOCUMENTS))]
     fixed = synthetic.TASK + synthetic.NEEDLE + synthetic.QUESTION + synthetic.ANSWER_PREFIX
     tokenizer = train_bpe([fixed, *documents], VOCABULARY)
     config = ProbeConfig(

@@ -63,8 +63,6 @@ def arrange(records: pd.DataFrame, by: Sequence[str] = ()) -> Grid:
 
     The newest checkpoint of a model and method is taken, unless the columns are checkpoints. Of a result that appears
     twice, the one of more tests is taken, or the later one.
-
-    Raises: ConfigError for a field that no record has.
     """
     frame = with_arms(records)
     is_setting = sum(add_field(frame, name) for name in by) > 0
@@ -283,11 +281,9 @@ def join(request: Request) -> Found:
     return Found(f"{len(grid.cells):,} results in {grid.cells.line.nunique():,} lines", rows, output)
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Run the command line and return the exit status."""
-    missing = "PATH: must be set; give a run folder, a folder of results, or a .jsonl file, before the options"
-    form = Form(options=CompareOptions, lacks=OF_RUNS, each=False, takes=results_at, missing=missing)
-    return run("compare", __doc__, form, join, arguments)
+MISSING = "PATH: must be set; give a run folder, a folder of results, or a .jsonl file, before the options"
+FORM = Form(options=CompareOptions, lacks=OF_RUNS, each=False, takes=results_at, missing=MISSING)
+main = partial(run, "compare", __doc__, FORM, join)
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ method --weights_only writes plain RoPE in its place, for lab.model.huggingface.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from lab.command import Syntax, Words, run, start
@@ -110,9 +110,7 @@ def longest_text(model: OpenedModel) -> int | None:
     return max(length or 0 for length in (model.train_len, written_length(method, None), target))
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Run the command line and return the exit status."""
-    return run(__doc__, arguments, export, syntax=SYNTAX)
+main = partial(run, __doc__, work=export, syntax=SYNTAX)
 
 
 if __name__ == "__main__":

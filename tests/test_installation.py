@@ -84,14 +84,3 @@ def test_the_training_page_installs_what_its_configs_need(name):
     needed |= {"wandb"} if config["track"].get("wandb") else set()
     [line, *_] = INSTALL.findall(TRAINING)
     assert needed <= set(asked_for(line))
-
-
-def test_off_is_a_word_wherever_settings_are_written(tmp_path):
-    from lab.command import parse_overrides
-    from lab.config import load_experiment
-
-    text = (ROOT / "configs" / "tiny_2k.yaml").read_text().replace("wandb: offline", "wandb: off")
-    (tmp_path / "c.yaml").write_text(text)
-    assert load_experiment(tmp_path / "c.yaml").track.wandb == "off"
-    overrides = parse_overrides(["--track.wandb=off", "--train.recompute=true", "--run.name=no"])
-    assert overrides == {"track.wandb": "off", "train.recompute": True, "run.name": "no"}

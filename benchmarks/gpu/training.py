@@ -30,7 +30,6 @@ from benchmarks.timing import wait
 from lab.config import Experiment, load_experiment
 from lab.data import synthetic
 from lab.data.config import Synthetic
-from lab.data.synthetic import SyntheticText
 from lab.data.tokenizer import EOS, train_bpe
 from lab.model.config import DecoderConfig, peak_flops, utilisation
 from lab.model.decoder import Decoder
@@ -231,7 +230,7 @@ def places(options: Options) -> Settings:
     """
     path = options.work / "tokenizer" / "tokenizer.json"
     if not path.exists():
-        generator = SyntheticText(Synthetic(median_tokens=532.48, section_tokens=2048.0))
+        generator = Synthetic(median_tokens=532.48, section_tokens=2048.0)
         documents = map(generator.document, range(DOCUMENTS))
         probe = synthetic.TASK + synthetic.NEEDLE + synthetic.QUESTION + synthetic.ANSWER_PREFIX
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -18,6 +18,7 @@ import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -140,11 +141,9 @@ def literal(value: Any) -> Markup:
     return Markup(json.dumps(value, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c"))
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Run the command line and return the exit status."""
-    missing = "RUN: must come first, the folders of one or more runs; for instance runs/cpu_demo"
-    form = Form(options=ReportOptions, lacks=OF_RUNS, each=False, takes=is_run, missing=missing)
-    return run("report", __doc__, form, make_report, arguments)
+MISSING = "RUN: must come first, the folders of one or more runs; for instance runs/cpu_demo"
+FORM = Form(options=ReportOptions, lacks=OF_RUNS, each=False, takes=is_run, missing=MISSING)
+main = partial(run, "report", __doc__, FORM, make_report)
 
 
 if __name__ == "__main__":

@@ -114,26 +114,17 @@ class Synthetic(Section, Generated):
     """Seed of the documents; the run's own seed shuffles them."""
 
     def pieces(self, index: int) -> Iterator[Piece]:
-        """Generate document `index`, sections of at most `section_tokens` that end in a full stop, piece by piece."""
-        return SyntheticText(self).pieces(index)
+        """Generate document `index`: sections of at most `section_tokens`, which end in a full stop.
 
-
-class SyntheticText(Generated):
-    """The generator of documents; copies are words of repeated phrases and of quotes, and numbers in answers."""
-
-    def __init__(self, corpus: Synthetic) -> None:
-        self.corpus = corpus
-        self.lexicon = lexicon(corpus.words)
-
-    def pieces(self, index: int) -> Iterator[Piece]:
-        """Generate document `index` piece by piece; an origin is that of its section alone."""
-        rng = np.random.default_rng([self.corpus.seed, index])
-        length = self.corpus.median_tokens * np.exp(rng.normal(0.0, self.corpus.log_std))
-        n_sections = max(1, math.ceil(length / self.corpus.section_tokens))
+        Copies are words of repeated phrases and of quotes, and numbers in answers.
+        """
+        rng = np.random.default_rng([self.seed, index])
+        length = self.median_tokens * np.exp(rng.normal(0.0, self.log_std))
+        n_sections = max(1, math.ceil(length / self.section_tokens))
         for k in range(n_sections):
             if k:
                 yield BREAK, None
-            may_ask = k == n_sections - 1 or self.corpus.asks == "every"
+            may_ask = k == n_sections - 1 or self.asks == "every"
             yield from self.section(rng, length / n_sections, has_task=k == 0, may_ask=may_ask)
 
     def section(self, rng: np.random.Generator, length: float, has_task: bool, may_ask: bool) -> list[Piece]:
@@ -142,12 +133,12 @@ class SyntheticText(Generated):
         Numbers are at log-uniform distances before the question, so that short distances are common and long ones
         rare, like dependencies in natural text.
         """
-        each = NEEDLE_TOKENS + 2 * self.corpus.digits + 2  # a number costs its needle and its place in the answer
+        each = NEEDLE_TOKENS + 2 * self.digits + 2  # a number costs its needle and its place in the answer
         room = length - QUESTION_TOKENS
-        asks = rng.random() < self.corpus.question_prob and room > 2 * each and may_ask
+        asks = rng.random() < self.question_prob and room > 2 * each and may_ask
         if not asks:
             return joined(self.sentences(rng, max(2, round(length))))
-        numbers = draw_numbers(rng, min(self.corpus.needles, int(room // each) - 1), self.corpus.digits)
+        numbers = draw_numbers(rng, min(self.needles, int(room // each) - 1), self.digits)
         room -= each * len(numbers)
         has_task = has_task and room > 2 * TASK_TOKENS
         sentences = self.sentences(rng, max(2, round(room - TASK_TOKENS * has_task)))
@@ -161,7 +152,7 @@ class SyntheticText(Generated):
 
     def filler(self, index: int, n_tokens: int) -> str:
         """Generate about `n_tokens` tokens of filler, without magic numbers or questions."""
-        rng = np.random.default_rng([self.corpus.seed, index])
+        rng = np.random.default_rng([self.seed, index])
         return "".join(text for text, _ in joined(self.sentences(rng, n_tokens)))
 
     def sentences(self, rng: np.random.Generator, n_tokens: int) -> list[list[Piece]]:
@@ -176,24 +167,24 @@ class SyntheticText(Generated):
         left = n_tokens
         while left > 1:
             sentence: list[Piece] = []
-            if len(text) > QUOTE_WORDS[1] and rng.random() < self.corpus.quote_prob:
+            if len(text) > QUOTE_WORDS[1] and rng.random() < self.quote_prob:
                 size = int(rng.integers(*QUOTE_WORDS))
                 begin = int(rng.integers(0, len(text) - size))
                 sentence = text[begin : begin + size]
             else:
                 for _ in range(int(rng.integers(*SENTENCE_PHRASES))):
-                    if phrases and rng.random() < self.corpus.repeat_prob:
+                    if phrases and rng.random() < self.repeat_prob:
                         phrase = phrases[int(rng.integers(0, len(phrases)))]
                     else:
                         n_words = int(rng.integers(*PHRASE_WORDS, endpoint=True))
-                        words = self.lexicon[rng.integers(0, self.corpus.words, n_words)].tolist()
-                        for place in np.flatnonzero(rng.random(n_words) < self.corpus.number_prob):
-                            words[place] = draw_numbers(rng, 1, self.corpus.digits)[0]
+                        words = lexicon(self.words)[rng.integers(0, self.words, n_words)].tolist()
+                        for place in np.flatnonzero(rng.random(n_words) < self.number_prob):
+                            words[place] = draw_numbers(rng, 1, self.digits)[0]
                         phrase = [(f" {word}", next(drawn)) for word in words]
                         phrases.append(phrase)
                     sentence = sentence + phrase
             # a number is a space and digits
-            costs = np.cumsum([1 + self.corpus.digits * word[1:].isdigit() for word, _ in sentence])
+            costs = np.cumsum([1 + self.digits * word[1:].isdigit() for word, _ in sentence])
             sentence = sentence[: max(1, int(np.searchsorted(costs, left - 1, side="right")))]
             text.extend(sentence)
             out.append([*sentence, (".", None)])

@@ -27,7 +27,7 @@ from lab.data.config import DataConfig, Synthetic
 from lab.data.corpora import PLAIN, files_at
 from lab.data.preparation import shard_folder
 from lab.data.shards import TokenStore
-from lab.data.synthetic import SyntheticText, draw_numbers
+from lab.data.synthetic import draw_numbers
 from lab.errors import DataError
 
 SUMMARY = "fresh numbers, depths and haystack in every test, exact length with the answer, whole numbers count"
@@ -60,7 +60,7 @@ def load_haystack(path: str | None, data: DataConfig, tokenizer: Tokenizer, run:
     if path is not None:
         return "\n".join(read_texts(Path(path), "probe.haystack"))
     if isinstance(data.corpus, Synthetic):
-        return SyntheticText(data.corpus).filler(FILLER_INDEX, FILLER_TOKENS)
+        return data.corpus.filler(FILLER_INDEX, FILLER_TOKENS)
     parts = []
     tokens = 0
     for document in TokenStore.open(shard_folder(data), "held_out").documents():
@@ -80,8 +80,8 @@ def text_to_keep(path: str | None, data: DataConfig, tokenizer: Tokenizer, longe
     """
     text = load_haystack(path, data, tokenizer)
     kept = text.encode()[:KEPT_BYTES].decode(errors="ignore")
-    fills = path is None and len(plain_ids(tokenizer, kept)) >= longest
-    return kept if fills or len(kept) == len(text) else None
+    fits = len(kept) == len(text) or (path is None and len(plain_ids(tokenizer, kept)) >= longest)
+    return kept if fits else None
 
 
 def check_enough(text: str, tokenizer: Tokenizer, n_tokens: int, length: int, source: str | None) -> None:

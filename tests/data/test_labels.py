@@ -12,7 +12,6 @@ from lab.data.config import Synthetic
 from lab.data.labels import labels_of, numbers_of, path_of
 from lab.data.module import PackedData
 from lab.data.segments import index_segments
-from lab.data.synthetic import SyntheticText
 from lab.data.tokenizer import load_tokenizer
 from lab.errors import DataError
 from lab.evidence.repeat import Repeat
@@ -62,9 +61,8 @@ def load(*words):
 @pytest.mark.parametrize("index", COPIES)
 def test_copies_worked_by_hand(index):
     text, words = COPIES[index]
-    generator = SyntheticText(SMALL)
-    assert generator.document(index) == text
-    found = [*generator.copies(index)]
+    assert SMALL.document(index) == text
+    found = [*SMALL.copies(index)]
     assert [text[begin:end].strip() for begin, end, _ in found] == words.split()
     for begin, end, earlier in found:  # a copy repeats its word, the first of a document without a space before it
         assert text[:earlier].endswith(text[begin:end].strip())

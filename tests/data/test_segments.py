@@ -6,8 +6,6 @@ import pytest
 from lab.data.segments import index_segments
 from tests.data.stores import make_store, numbered_documents, refused
 
-WINDOW = 8
-
 
 def read_segments(store, index):
     found = [*map(index.locate, range(index.n))]

@@ -5,7 +5,6 @@ import numpy as np
 import pytest
 
 from lab.data.config import Synthetic
-from lab.data.synthetic import SyntheticText
 from lab.data.tokenizer import train_bpe
 
 STATED = re.compile(r"One of the magic numbers is ([0-9]+)\.")
@@ -17,7 +16,7 @@ DOCUMENTS = 400
 
 
 def text(window=256, **settings):
-    return SyntheticText(natural(window, **settings))
+    return natural(window, **settings)
 
 
 def natural(window, **settings):
@@ -35,7 +34,7 @@ def documents():
     ids=["defaults_at_192", "at_384"],
 )
 def test_documents_are_those_of_earlier_versions(settings, sha):
-    documents = "\n".join(map(SyntheticText(Synthetic(**settings)).document, range(200)))
+    documents = "\n".join(map(Synthetic(**settings).document, range(200)))
     assert hashlib.sha256(documents.encode()).hexdigest()[:16] == sha
 
 
@@ -88,7 +87,7 @@ def test_lengths_of_the_natural_median_have_the_shape_of_slimpajama(window, n_do
 def test_only_the_last_section_asks_and_each_seed_has_documents_of_its_own():
     long = {"median_tokens": 600.0, "log_std": 0.1, "question_prob": 1.0, "section_tokens": 150.0}
     every, last, other = (
-        [*map(SyntheticText(Synthetic(**long, **more)).document, range(30))]
+        [*map(Synthetic(**long, **more).document, range(30))]
         for more in ({}, {"asks": "last"}, {"asks": "last", "seed": 1})
     )
     assert {len(ASKED.findall(document)) for document in last} == {1}

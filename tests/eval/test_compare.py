@@ -178,10 +178,6 @@ def test_all_comparisons_of_a_table_are_corrected_together(tmp_path):
         assert spread(grid).loc[cell.line, name].endswith("*") == (p <= 0.05)
 
 
-def needle_tests(founds, length=128):
-    return [{"length": length, "test": k, "prompt_hash": f"p{k}", "found": found} for k, found in enumerate(founds)]
-
-
 def probe_row(consumed, passed, tests=4, length=128, **changes):
     known = {"consumed_tokens": consumed, "length": length, "tests": tests, "passed": passed, "n": tests}
     about = {**SUBJECT, "model": "wide", "checkpoint": f"tokens-{consumed:015d}", "weights": None}

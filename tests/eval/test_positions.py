@@ -128,12 +128,6 @@ def test_first_column_and_last_row_hold_what_the_whole_matrix_holds(method):
         assert values(one, length).tolist() == sorted({*held[~np.isnan(held)].tolist()})  # nan: hidden
 
 
-def test_cells_above_the_diagonal_hold_nothing():
-    one = distance("string", shift=2, window=0)
-    some = cells(one, np.array([0, 3]), np.array([0, 1, 3, 4]))
-    np.testing.assert_array_equal(some, [[0, np.nan, np.nan, np.nan], [1, 0, 0, np.nan]])
-
-
 def spy_on_cells(monkeypatch):
     """List the sizes of all matrices of Dual Chunk Attention that are computed."""
     sizes, true = [], Dca.rel_pos

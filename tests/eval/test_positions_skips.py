@@ -5,8 +5,6 @@ import pytest
 
 from eval.engine.skip_ids import SkipOptions, drawn_sentences, measure, samples
 from eval.positions import main
-from lab.skip.longrecipe import LongRecipe
-from lab.skip.pose import Pose
 from lab.skip.rpes import Rpes
 from tests.eval.commands import runner, words_of
 
@@ -41,26 +39,6 @@ def test_given_samples_are_measured_together():
     assert row["mean_run_length"] == pytest.approx((2 + 2 + 4) / 3, rel=1e-12)
     assert row["largest"] == 6
     np.testing.assert_allclose(shares, np.array([8, 5, 2, 1, 1, 2, 1, 0]) / 8, rtol=1e-12)
-
-
-def loop_over_pairs(drawn, target_len):
-    """Count the pairs at every distance, one at a time, and divide by the tokens."""
-    counted = np.zeros(target_len)
-    for ids in drawn:
-        for at, query in enumerate(ids):
-            for key in ids[: at + 1]:
-                counted[query - key] += 1
-    return counted / counted[0]
-
-
-@pytest.mark.parametrize("method", [Pose, Rpes, LongRecipe])
-def test_shares_of_drawn_samples_equal_a_loop_over_pairs(method):
-    config, options = method(target_len=50), SkipOptions(n_tokens=12, samples=5, sentence_tokens=3.0)
-    drawn = [*samples(config, options)]
-    assert len(drawn) == 5
-    row, shares = measure(drawn, 50)
-    np.testing.assert_allclose(shares, loop_over_pairs(drawn, 50), atol=1e-12)
-    assert row["largest"] == max(ids[-1] for ids in drawn)
 
 
 def test_random_ids_have_the_distances_of_theory():

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from eval.engine.sliding import IGNORE, TextLosses, text_losses, windows
 from lab.model.attention.inspection import token_scores
 from lab.positions import distance
-from tests.model.by_definition import TINY, drawn, tiny
+from tests.model.by_definition import drawn, tiny
 
 TOL = 1e-10  # float64 sums of some hundred terms of order one
 
@@ -84,15 +84,6 @@ def test_a_decoder_is_called_on_each_window_anew(method, rows, context, stride):
         assert nll == pytest.approx(expected, rel=TOL)
         heads = 0 if stride < context else (len(text) - 1) // context  # the first of a later disjoint window
         assert count == len(text) - 1 - heads
-
-
-def test_losses_of_a_large_head_are_those_of_a_small_one(monkeypatch):
-    decoder, tokens = tiny(), drawn(40, rows=2)
-    targets = torch.where(tokens % 3 == 0, IGNORE, tokens.roll(-1, 1))
-    whole = token_scores(decoder, tokens, targets)[0]
-    monkeypatch.setattr("lab.model.attention.inspection.BLOCK_LOGITS", 5 * TINY.vocab_size)
-    torch.testing.assert_close(token_scores(decoder, tokens, targets)[0], whole, rtol=0, atol=1e-13)
-    assert (whole[targets == IGNORE] == 0).all()
 
 
 def test_progress_counts_every_window_and_rows_are_bounded():

@@ -7,8 +7,6 @@ from lab.model.attention.kernels import WHOLE
 from lab.model.attention.segments import Segments
 from tests.model.by_definition import draw
 
-FLOAT64_TOL = 2e-12  # sums of some hundred products of order one, each right to 1e-16, and a softmax
-FLOAT32_TOL = 3e-5  # the same at 6e-8
 BACKENDS = ["reference", "sdpa", "auto"]
 
 
@@ -64,7 +62,6 @@ def test_kernels_for_gpus_are_refused_on_a_cpu(backend):
         attend(Q, K, V, backend=backend)
 
 
-FLOAT64_TOL = 2e-12  # sums of some hundred products of order one, each right to 1e-16, and a softmax
 PACKS = {  # lengths, padding tokens after them
     "mixed": ([3, 7, 1, 4, 2], 0),
     "mixed_padded": ([3, 7, 1, 4, 2], 5),

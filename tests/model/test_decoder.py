@@ -7,7 +7,6 @@ from lab.errors import DataError
 from lab.model.attention.segments import Segments
 from lab.model.decoder import Decoder, DecoderConfig
 
-FLOAT64_TOL = 1e-11  # logits of order ten after some thousand float64 operations
 TINY = DecoderConfig(16, 2, 4, 2, 24, 23, tie_embeddings=False)
 PAPER = DecoderConfig(2048, 22, 32, 4, 5632, 128256, tie_embeddings=False)
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from lab.model import generate
-from lab.model.generate import LEAST_SHARE, common_prefix, greedy
+from lab.model.generate import LEAST_SHARE, greedy
 from tests.model.methods import FREQUENCIES, decoder, every_kind, every_pair, tokens
 
 
@@ -41,22 +41,6 @@ def reads(model):
 def test_answers_are_those_of_whole_passes(method, rotary):
     model, prompts = decoder(rotary, method), tokens(1, 7, 19)
     assert greedy(model, prompts, 12).tolist() == by_whole_passes(model, prompts, 12).tolist()
-
-
-@every_kind
-def test_answers_that_stop_at_different_times(method):
-    model, prompts = decoder(FREQUENCIES["yarn"], method), tokens(2, 20, 11, vocab=9)
-    whole = by_whole_passes(model, prompts, 14)
-    tried = 0
-    for stop_id in whole.unique().tolist():
-        answer = greedy(model, prompts, 14, stop_id)
-        expected = up_to(stop_id, whole)
-        assert up_to(stop_id, answer) == expected
-        assert answer.shape[1] == max(map(len, expected))
-        after = [row[len(own) :] for row, own in zip(answer.tolist(), expected)]
-        assert {token for rest in after for token in rest} <= {stop_id}
-        tried += len({len(own) for own in expected}) > 2
-    assert tried >= 3, "tokens at which rows stop at three times or more"
 
 
 def sums_beyond(limit):
@@ -163,21 +147,3 @@ def test_generation_changes_neither_mode_nor_random_state_nor_gradients():
     assert model.training
     assert torch.equal(state, torch.random.get_rng_state())
     assert all(p.grad is None and p.requires_grad for p in model.parameters())
-
-
-def begin_alike(rows):
-    """Count by definition how many tokens some rows have in common at their beginning."""
-    count = 0
-    while count < rows.shape[1] and len({row[count] for row in rows.tolist()}) == 1:
-        count += 1
-    return count
-
-
-@pytest.mark.parametrize("seed", range(40))
-def test_the_prefix_is_what_all_prompts_begin_with(seed):
-    generator = torch.Generator().manual_seed(seed)
-    prompts = torch.randint(0, 2 + seed % 2, (1 + seed % 9, 1 + seed % 7), generator=generator)
-    prompts[:, : seed % 5] = 0
-    alike = min(begin_alike(prompts), prompts.shape[1] - 1)
-    pays = len(prompts) > 1 and alike >= LEAST_SHARE * prompts.shape[1]
-    assert common_prefix(prompts) == (alike if pays else 0)

@@ -187,6 +187,3 @@ def test_a_step_with_every_skip_is_the_dense_one(stores, method):
     assert len(pack.lengths) > 3
     assert pack.position_ids is not None
     assert_step_is_dense(training(), pack, rows, gradients=method == "rpes")
-
-
-# reset and running ids: arXiv:2411.13476, section 2

@@ -66,23 +66,6 @@ def test_defaults_are_the_papers(parameters, chunk, window):
     assert (config.s, config.w) == (chunk, window)
 
 
-def test_default_chunk_and_window_of_2048_by_hand():
-    # c = 2048, s = 1536, w = 512; the last key of the first chunk stands at 1535
-    dca = distance("dca", train_len=2048)
-    queries = torch.tensor([1535, 1536, 1536 + 511, 1536 + 512, 3071, 3072])
-    # own chunk 0; s - 1535 = 1; s + 511 - 1535 = 512, true; then c - 1 - 1535 = 512 on
-    assert dca.rel_pos(queries, torch.tensor([1535]))[:, 0].tolist() == [0, 1, 512, 512, 512, 512]
-
-
-@pytest.mark.parametrize(("train_len", "chunk", "window"), [(10, 6, 4), (10, 6, 2), (16, 4, 12), (9, 8, 1), (9, 9, 0)])
-def test_distances_up_to_the_window_are_plain_across_borders(train_len, chunk, window):
-    ids = torch.arange(50)
-    rel = distance("dca", train_len=train_len, chunk=chunk, window=window).rel_pos(ids, ids)
-    plain = (ids[:, None] - ids[None, :]).double()
-    near = (plain >= 0) & (plain <= min(window, chunk))  # further than a chunk back every query stands at c - 1
-    assert torch.equal(rel[near], plain[near])
-
-
 @pytest.mark.parametrize(("train_len", "chunk", "window"), [(10, 6, 4), (10, 6, 0), (10, 10, 0), (10, 1, 9), (7, 3, 2)])
 def test_relative_positions_stay_below_the_pretraining_window(train_len, chunk, window):
     method = distance("dca", train_len=train_len, chunk=chunk, window=window)

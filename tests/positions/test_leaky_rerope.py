@@ -2,7 +2,6 @@ import pytest
 import torch
 
 from lab.positions import distance
-from tests.positions.by_definition import causal_rows, plain_rows
 
 FLOAT64_TOL = 1e-15  # relative; a division and a sum in float64, each right to 1.1e-16
 
@@ -24,15 +23,3 @@ def test_rows_by_hand(window, leak, q_pos, expected):
     leaky = distance("leaky_rerope", window=window, leak=leak)
     row = leaky.rel_pos(torch.tensor([q_pos]), torch.arange(q_pos + 1))
     assert row[0].tolist() == pytest.approx(expected, rel=FLOAT64_TOL)
-
-
-def test_without_window_is_position_interpolation():
-    # exact: a power of two divides without rounding
-    rows = causal_rows(distance("leaky_rerope", window=0, leak=4.0), 40)
-    assert rows == [[i / 4 for i in row] for row in plain_rows(40)]
-
-
-def test_endless_leak_is_rerope():
-    # (i - w) / 2^60 is below the last place of w
-    rows = causal_rows(distance("leaky_rerope", window=8, leak=2.0**60), 40)
-    assert rows == [[min(i, 8) for i in row] for row in plain_rows(40)]

@@ -33,14 +33,3 @@ def llama3(head_dim=8, theta=10000.0, **parameters):
 def test_inverse_frequencies_by_hand(train_len, parameters, expected):
     inv_freq = llama3(factor=8.0, train_len=train_len, **parameters).inv_freq
     assert inv_freq.tolist() == pytest.approx(expected, rel=FLOAT64_TOL)
-
-
-def test_llama_3_1_8b_by_hand():
-    # theta 500,000, head_dim 128. Pair 0: 1 radian. Pair 32: 1 / sqrt(500000) = 0.00141421356237310, a wavelength of
-    # 4442.883 tokens, 1.84384781548975 of them in 8192; smooth 0.281282605163251; (1 - smooth) / 8 + smooth =
-    # 0.371122279517845; times the speed 5.24846160992955e-4. Pair 48, 500000^(-3/4) = 5.31829589694499e-5, is 118143
-    # tokens long and slowed whole: 6.64786987118123e-6
-    inv_freq = llama3(128, 500000.0, factor=8.0, train_len=8192).inv_freq
-    assert [float(inv_freq[j]) for j in (0, 32, 48)] == pytest.approx(
-        [1.0, 5.24846160992955e-4, 6.64786987118123e-6], rel=FLOAT64_TOL
-    )

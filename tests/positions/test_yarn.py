@@ -7,8 +7,6 @@ from lab.positions import frequencies
 
 FLOAT64_TOL = 1e-13  # a ramp of logarithms, a power and a square in float64, right to some tens of units of 1e-16
 
-FLOAT32_RAMP = 1e-7  # the library's error of 1 - ramp, which is large beside what is left of a pair slowed by s
-
 
 def yarn(head_dim=8, theta=10000.0, train_len=2048, **parameters):
     return frequencies("yarn", head_dim=head_dim, theta=theta, train_len=train_len, **parameters)
@@ -41,11 +39,3 @@ def test_logit_factor_by_hand(factor, attention_factor, expected):
         factors = built.logit_factor(torch.tensor([0, 5, 100_000]), layer)
         assert factors.dtype == torch.float64
         assert factors.tolist() == pytest.approx([expected] * 3, rel=FLOAT64_TOL)
-
-
-@pytest.mark.parametrize("factor", [1.0, 4.0, 20.0])
-def test_inverse_frequencies_are_those_of_ntk_by_parts(factor):
-    parameters = {"factor": factor, "train_len": 512, "beta_fast": 16.0, "beta_slow": 0.5, "truncate": False}
-    parts = frequencies("ntk_by_parts", head_dim=64, **parameters)
-    assert torch.equal(yarn(64, **parameters).inv_freq, parts.inv_freq)
-    assert not parts.scales_logits

@@ -6,7 +6,6 @@ numbers and depths, test after test. All other lengths are compared with a recon
 
 import hashlib
 import random
-from pathlib import Path
 
 import pytest
 
@@ -17,7 +16,6 @@ HAYSTACK = ".".join(
     f" Line {k} of {k % 7 + 1} holds {k / 8:.2f} words" + " and more" * (k % 23) + ".." * (k % 11 == 3)
     for k in range(1200)
 )
-CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 NUMBERS = ["770487", "216739", "126225", "877572"]
 TASK = (
     "There is an important info hidden inside a lot of irrelevant text. Find it and memorize them. "

@@ -8,49 +8,6 @@ from lab.skip import skip_positions
 from lab.skip.pose import Pose
 from tests.skip.draws import rng
 
-METHODS = ["pose", "rpes", "longrecipe"]  # public names, which other programs rely on
-
-
-def lengths_for(method, n_tokens, generator):
-    """Draw sentences for the method that needs them."""
-    if method != "longrecipe":
-        return None
-    ends = generator.random(n_tokens) < 0.2
-    ends[-1] = True
-    return np.diff(np.flatnonzero(ends), prepend=-1)
-
-
-@pytest.mark.parametrize("method", METHODS)
-def test_ids_rise_strictly_inside_the_target_window(method):
-    for seed in range(40):
-        generator = rng(seed)
-        n_tokens = int(generator.integers(1, 200))
-        target_len = n_tokens + int(generator.integers(0, [2, 50, 2000][seed % 3]))
-        lengths = lengths_for(method, n_tokens, generator)
-        ids = skip_positions(method, n_tokens, target_len=target_len, sentence_lengths=lengths, generator=generator)
-        assert (ids.shape, ids.dtype) == ((n_tokens,), np.int64)
-        assert (np.diff(ids) >= 1).all()
-        assert ids[0] >= 0
-        assert ids[-1] <= target_len - 1
-
-
-@pytest.mark.parametrize("method", METHODS)
-def test_the_generator_alone_decides(method):
-    lengths = lengths_for(method, 90, rng(1))
-
-    def draw(seed):
-        return skip_positions(method, 90, target_len=500, sentence_lengths=lengths, generator=rng(seed)).tolist()
-
-    assert draw(5) == draw(5)
-    assert draw(5) != draw(6)
-    generator = rng(5)
-    first, second = (
-        skip_positions(method, 90, target_len=500, sentence_lengths=lengths, generator=generator).tolist()
-        for _ in range(2)
-    )
-    assert first == draw(5)
-    assert first != second
-
 
 def test_a_section_has_its_own_target_window():
     ids = skip_positions(Pose(target_len=500), 90, generator=rng(5))

@@ -9,7 +9,6 @@ from tests.eval.harness.parts import TASKS, asked, by_loop, instances, make_mode
 pytest.importorskip("lm_eval")
 pytest.importorskip("accelerate")  # what hf needs beside transformers
 pytestmark = pytest.mark.usefixtures("harness_files")
-WINDOW = 64
 TOL = 2e-5  # nats: sums of up to 60 float32 terms, of two implementations
 NAMES = ("lab_choice", "lab_answer", "lab_text", "lab_facts", "lab_steps", "lab_key", "lab_program", "lab_subjects")
 PAIRS = [

@@ -3,9 +3,9 @@
 import numpy as np
 from datasets import Dataset
 
-from lab.data.synthetic import ANSWER_PREFIX, NEEDLE, QUESTION, Synthetic, SyntheticText, answer, draw_numbers
+from lab.data.synthetic import ANSWER_PREFIX, NEEDLE, QUESTION, Synthetic, answer, draw_numbers
 
-CORPUS = SyntheticText(Synthetic(words=32, repeat_prob=0.8, quote_prob=0.3, number_prob=0.2))
+CORPUS = Synthetic(words=32, repeat_prob=0.8, quote_prob=0.3, number_prob=0.2)
 TEXTS = 24
 SHORTEST, STEP = 40, 10  # words, stops and digits of filler; texts have 100 to 335 tokens
 UNSEEN = 2**41  # beyond the corpus's documents and the filler of its probes
