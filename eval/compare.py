@@ -63,8 +63,6 @@ def arrange(records: pd.DataFrame, by: Sequence[str] = ()) -> Grid:
 
     The newest checkpoint of a model and method is taken, unless the columns are checkpoints. Of a result that appears
     twice, the one of more tests is taken, or the later one.
-
-    Raises: ConfigError for a field that no record has.
     """
     frame = with_arms(records)
     is_setting = sum(add_field(frame, name) for name in by) > 0

@@ -160,10 +160,7 @@ def summary(result: dict[str, Any], tables: dict[str, pd.DataFrame]) -> str:
 
 
 def chart(labels: npt.NDArray[np.str_], marked: BoolArray, title: str) -> Any:
-    """Draw a picture like Figure 4 of arXiv:2409.00509: each label's share of the marked targets along the text.
-
-    Shapes: (windows, length), both.
-    """
+    """Draw each label's share of the marked targets along the text, (windows, length): arXiv:2409.00509, Figure 4."""
     edges = np.linspace(0, labels.shape[1], min(STRETCHES, labels.shape[1]) + 1).round()
     at = pd.cut(np.nonzero(marked)[1], edges, right=False, labels=(edges[1:] + edges[:-1]) / 2)
     shares = pd.crosstab(labels[marked], at, normalize="columns")

@@ -136,11 +136,7 @@ class Precision(OnTexts):
                 yield from self.rows_of(about, torch.cat(profiles).cpu().numpy(), np.array(logits))
 
     def rows_of(self, about: Row, by_token: Values, by_length: Values) -> Iterator[Row]:
-        """Make the results of one weights and arithmetic.
-
-        Shapes: by_token float64 (texts, len(shifts), n_tokens), the terms of D; by_length float64 (texts,
-            len(lengths)), D_logit.
-        """
+        """Make the results of one pair from D's terms, (texts, shifts, tokens), and D_logit, (texts, lengths)."""
         profiles = by_token.mean(0)
         tokens = {"tokens": self.n_tokens}
         for shift, values, profile in zip(self.shifts, by_token.sum(-1).T, profiles, strict=True):

@@ -56,8 +56,6 @@ def run_jobs(
 
     A job that `is_done` when its turn comes is skipped. `on_end` is called before the next job starts. After a failure
     no other job starts, unless the rest `goes_on`.
-
-    Raises: ConfigError where a command cannot be started.
     """
     moments: list[float] = []  # of the first signal, and of later ones by which the children are killed
 

@@ -67,6 +67,7 @@ class Plan(NamedTuple):
 
     `outcome` is what a distance is measured by: log p of the right number in nats, or GAIN. `method` is the one under
     which arms are compared; with `methods` arms are listed under each. `equal` are pairs of arms that should be equal.
+    `crossed` are four arms, of which the last two differ as the first two do: is the effect on ln reach the same?
     `panels` are the arms of each panel of the picture; without any, all are in one.
     """
 
@@ -75,6 +76,7 @@ class Plan(NamedTuple):
     bands: tuple[tuple[int, int], ...]
     contrasts: tuple[Contrast, ...] = ()
     equal: tuple[tuple[str, str, str], ...] = ()
+    crossed: tuple[str, ...] = ()
     name: Callable[[Config], str] = by_weights
     method: str = PLAIN
     methods: bool = False
@@ -174,6 +176,7 @@ PLANS = {
             Contrast("9a", f"sections of 192, {asks} asks", f"sections of 96, {asks} asks", 72, LAST)
             for asks in ("every", "last")
         ),
+        crossed=tuple(f"sections of {tokens}, {asks} asks" for asks in ("every", "last") for tokens in (192, 96)),
         name=by_sections,
     ),
     8: Plan((1, 2), ("untouched", *(f"far {D}" for D in FAR), "hole"), THIRDS, methods=True),

@@ -50,7 +50,7 @@ def describe(experiment: int, records: Path, folder: Path | None) -> None:
     methods = sorted(tests["method"].unique(), key=lambda name: name != PLAIN) if plan.methods else [plan.method]
     rows = [row for method in methods for row in arm_rows(plan, method, tests, reaches)]
     print(pd.DataFrame(rows).to_string(index=False))
-    for compared in (contrast_rows(plan, tests), equality_rows(plan, tests, reaches)):
+    for compared in (contrast_rows(plan, tests), equality_rows(plan, tests, reaches), crossed_rows(plan, reaches)):
         if table := list(compared):
             print(f"\n{pd.DataFrame(table).to_string(index=False)}")
     if folder is not None:
@@ -143,6 +143,18 @@ def equality_rows(plan: Plan, tests: pd.DataFrame, reaches: pd.DataFrame) -> Ite
             yield row | at_bound | {"equal": "yes" if inside else "not shown"}
 
 
+def crossed_rows(plan: Plan, reaches: pd.DataFrame) -> Iterator[dict]:
+    """Test two effects on ln reach, and the first less the second."""
+    values = np.log(reaches[reaches["method"] == PLAIN].set_index(["arm", "seed"])["reach"])
+    if not plan.crossed or not set(plan.crossed) <= set(values.index.get_level_values("arm")):
+        return
+    a, b, c, d = plan.crossed
+    yield from paired(values, a, b, "first, ln reach")
+    yield from paired(values, c, d, "second, ln reach")
+    effects = pd.concat({"first": values[a] - values[b], "second": values[c] - values[d]}, names=["arm"])
+    yield from paired(effects, "first", "second", "ln reach")
+
+
 def paired(values: pd.Series, arm: str, other: str, name: str, confidence: float = 0.95) -> Iterator[dict]:
     """Compare two arms over the seeds of both; nothing where one of them has no run."""
     arms = values.index.get_level_values("arm")
@@ -155,23 +167,22 @@ def paired(values: pd.Series, arm: str, other: str, name: str, confidence: float
 
 
 def picture(plan: Plan, tests: pd.DataFrame, reaches: pd.DataFrame, path: Path) -> None:
-    """Draw a panel for each set of arms: the outcome by distance, means over seeds with limits, and below it the reach.
+    """Draw a panel for each set of arms: the mean outcome by distance, and below it the reach of every run.
 
-    Below, a point is a run; a triangle is one that failed at the first distance or passed at the last.
+    A triangle is a run that failed at the first distance or passed at the last. Limits are in the tables: drawn, those
+    of six arms cover each other.
     """
     own = GAPPED if plan.method == GAPPED else PLAIN
     tests = tests[(tests["method"] == own) & (tests["distance"] > WITHOUT)]
     value = "score" if plan.outcome != GAIN and own == PLAIN else "value"
     shares: dict[str, Any] = {"y_limits": (0, 1), "percent": True, "rules": [Rule("y", THRESHOLD)]}
-    looks: dict[str, Any] = {"low": "low", "high": "high", "log_x": plan.outcome == GAIN, "width": WIDTH}
+    looks: dict[str, Any] = {"log_x": plan.outcome == GAIN, "width": WIDTH}
     looks |= {"y_title": plan.outcome} if value == "value" else {**shares, "y_title": "share of numbers found"}
     tested = [Rule("x", reaches["first_distance"].min()), Rule("x", reaches["last_distance"].max())]
     panels = []
     for arms in plan.panels or (plan.arms,):
         known = [arm for arm in arms if (tests["arm"] == arm).any()]
         means = folded(tests[tests["arm"].isin(known)].sort_values("distance"), ["arm", "distance"], value)
-        if value == "score":
-            means[["low", "high"]] = means[["low", "high"]].clip(0, 1)
         sizes = means.groupby("arm")["count"].max()
         names = {arm: f"{arm}, n = {sizes[arm]}" for arm in known}
         means["arm"] = means["arm"].map(names)

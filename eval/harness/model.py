@@ -127,8 +127,6 @@ def open_tokenizer(subject: Subject, folder: Path, template: str | None) -> tupl
 
     The files of a Hugging Face folder may name more tokens that end a document, as those of a chat's turns; a run
     folder has none.
-
-    Raises: DataError for a tokenizer that neither begins nor ends a document.
     """
     from transformers import PreTrainedTokenizerFast
 

@@ -83,8 +83,6 @@ def run_table(table: Table, folder: Path) -> tuple[list[Measured], list[str]]:
     """Run the commands that are not finished; return the rows that are, on each of their models, and the failures.
 
     A failure is a line. Where training fails nothing is evaluated; where a row fails the others go on.
-
-    Raises: LabError for what is missing; KeyboardInterrupt.
     """
     if table.missing:
         raise DataError("\n".join(table.missing))

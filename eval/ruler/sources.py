@@ -50,10 +50,7 @@ Entry = Mapping[str, Any]  # question, answers, and the places of its gold and n
 
 
 def read_sources(**given: str | None) -> Sources:
-    """Read the files given by the names of READERS; a stand-in takes the place of each that is not.
-
-    Raises: DataError; MissingPackage for `words`.
-    """
+    """Read the files given by the names of READERS, refusing broken ones; stand-ins take the place of the others."""
     return {name: read(file) if (file := given.get(name)) else None for name, read in READERS.items()}
 
 

@@ -135,10 +135,7 @@ class Block(nn.Module):
     def before(
         self, x_BTD: Tensor, n_queries: int, rotation: Rotation | None = None, factor: Tensor | None = None
     ) -> Heads:
-        """Compute the queries of the last tokens and the keys and values of all: (B, heads, T, H).
-
-        Queries and keys are rotated, and queries scaled, where a rotation is given.
-        """
+        """Compute queries of the last tokens, keys and values of all, (B, heads, T, H), rotated by a given rotation."""
         normed_BTD = self.attention_norm(x_BTD)
         q, k, v = self.attention.heads(last_tokens(normed_BTD, n_queries), normed_BTD)
         if rotation is None:

@@ -106,10 +106,7 @@ def chunk_terms(
 
 @cache
 def compiled_terms() -> Callable[..., Any]:
-    """Compile `chunk_terms`, once in a process, into kernels that store nothing between the logits and the gradient.
-
-    Without Triton or a C compiler, which it calls, the function stays as it is.
-    """
+    """Compile `chunk_terms` once, to store nothing between logits and gradient, where a compiler is installed."""
     return torch.compile(chunk_terms, fullgraph=True) if devices.compiles() else chunk_terms
 
 

@@ -66,6 +66,26 @@ def test_arms_and_paired_tests(tmp_path, capsys):
     assert (tmp_path / "demand_1.png").stat().st_size > 10_000
 
 
+def test_one_effect_less_another(tmp_path, capsys):
+    runs = []
+    for seed, every in enumerate((32, 0)):
+        for asks, tokens, at_120 in (("every", 96, every), ("every", 192, 48), ("last", 96, 32), ("last", 192, 48)):
+            run = record(tmp_path, f"{asks}{tokens}{seed}", None, seed, -1.0, (64, at_120))
+            corpus = {"section_tokens": tokens, "asks": asks}
+            (run / "config.yaml").write_text(format_yaml({"run": {"seed": seed}, "data": {"corpus": corpus}}))
+            runs.append(run)
+    pack(runs, tmp_path / "9.jsonl.xz")
+    describe(9, tmp_path, None)
+    lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+    # reach lies at 60 + 60 * 0.2 / (1 - found at 120): 108
+    # tokens at 48 of 64, 84 at 32, 72 at 0: ln(108 / 84) = 0.251 and ln(108 / 72) = 0.405
+    every, last, both = [line for line in lines if "ln reach" in line]
+    assert every.startswith("first, ln reach sections of 192, every asks less sections of 96, every asks 2 0.328 ")
+    assert last.startswith("second, ln reach sections of 192, last asks less sections of 96, last asks 2 0.251 ")
+    mean = math.log(84 / 72) / 2  # differences 0 and ln(84 / 72), t(1) = 12.7062
+    assert both == f"ln reach first less second 2 0.077 {mean - 12.7062 * mean:.3f} {mean + 12.7062 * mean:.3f} 0.95"
+
+
 @pytest.mark.parametrize(
     ("weights", "name"),
     [

@@ -41,13 +41,6 @@ def test_marks_by_hand(top, seed):
     assert found[:, 4].sum() == n_of(top, n_windows)
 
 
-@pytest.mark.parametrize(
-    ("n", "top", "expected"), [(100, 0.29, 29), (30, 0.1, 3), (5, 0.2, 1), (2, 0.2, 1), (7, 0.2, 1), (8, 0.2, 2)]
-)
-def test_how_many_are_marked(n, top, expected):
-    assert mark(rng(0).random((n, 1)), np.ones((n, 1), bool), top).sum() == expected
-
-
 @pytest.mark.parametrize("seed", range(3))
 def test_counts_by_hand(seed):
     generator = rng(seed)

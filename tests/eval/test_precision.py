@@ -3,7 +3,6 @@
 import dataclasses
 import json
 import math
-from copy import deepcopy
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +20,7 @@ from eval.precision import (
     key_differences,
     main,
     rebuilt,
+    rounded,
 )
 from lab.loading import open_model
 from lab.model.decoder import Decoder, DecoderConfig
@@ -147,17 +147,13 @@ def test_each_shift_has_a_forward_pass_of_its_own_in_the_whole_model():
 
 def test_a_whole_model_in_bfloat16_has_rounded_weights_and_activations():
     decoder = tiny(rotary=frequencies("pi", head_dim=WIDTH, factor=2.0)).float()
-    other = deepcopy(decoder).bfloat16()
+    other, before = rounded(decoder), decoder.state_dict()
     assert other.frequencies.inv_freq.tolist() == decoder.frequencies.inv_freq.tolist()
-    for name, tensor in other.state_dict().items():
-        assert tensor.dtype == torch.bfloat16
-        assert torch.equal(tensor, decoder.state_dict()[name].bfloat16())
+    assert all(torch.equal(tensor, before[name].bfloat16()) for name, tensor in other.state_dict().items())
     seen = []
     other.blocks[2].attention.q.register_forward_hook(lambda _, given, out: seen.append((given[0].dtype, out.dtype)))
-    rounded = key_differences(other, drawn(12), [0], ARITHMETICS["bf16_model"])
+    assert 1e-3 < float(key_differences(other, drawn(12), [0], ARITHMETICS["bf16_model"]).sum()) < 10
     assert set(seen) == {(torch.bfloat16, torch.bfloat16)}
-    assert rounded.dtype == torch.float64
-    assert 1e-3 < float(rounded.sum()) < 10
     assert {tensor.dtype for tensor in decoder.state_dict().values()} == {torch.float32}
 
 

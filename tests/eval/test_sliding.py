@@ -41,14 +41,6 @@ def model_of(table):
     return score
 
 
-@pytest.mark.parametrize(("context", "stride"), [(2, 1), (5, 2), (8, 8), (400, 256)])
-def test_a_uniform_model_has_the_perplexity_of_its_vocabulary(context, stride):
-    texts = [np.arange(n) % 61 for n in (50, 333)]
-    losses = text_losses(model_of([[1 / 61] * 61] * 61), texts, context, stride, rows=7)
-    assert losses.perplexity == pytest.approx(61, rel=1e-14)
-    assert losses.limits == pytest.approx((61, 61), rel=1e-6)
-
-
 def test_a_bigram_model_by_hand():
     # p(b | a): 0 1 0 0 1 has steps 01, 10, 00, 01 of 3/4, 1/2, 1/4, 3/4: product 9/128; 1 1 has 1/2
     table = [[0.25, 0.75], [0.5, 0.5]]

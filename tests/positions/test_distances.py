@@ -128,14 +128,6 @@ def test_factor_by_hand(method):
 
 
 @every
-def test_factor_is_exactly_one_up_to_the_trained_length(method):
-    for log_n in (2, 3, 100, 2048):
-        factor = distance(method, log_n=log_n, **OWN[method]).logit_factor(torch.arange(3 * log_n))
-        assert (factor[:log_n] == 1.0).all()
-        assert (factor[log_n:] > 1.0).all()
-
-
-@every
 def test_left_out_there_is_no_factor_and_given_it_changes_no_position(method):
     built, ids = distance(method, **OWN[method]), torch.arange(40)
     assert not built.scales_logits

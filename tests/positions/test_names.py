@@ -1,6 +1,6 @@
 import pytest
 
-from lab.errors import ConfigError, LabError
+from lab.errors import ConfigError
 from lab.positions import DISTANCE_METHODS, FREQUENCY_METHODS, distance, frequencies
 from tests.positions.cases import DISTANCES, FREQUENCIES
 
@@ -21,13 +21,6 @@ def frequency_of(method, **parameters):
 def test_unknown_method_is_answered_with_the_nearest_or_with_every_name(build, fault, remedy):
     with pytest.raises(ConfigError, match=f"^{fault}: unknown method; .*{remedy}"):
         build(fault.partition("=")[2])
-
-
-def test_config_errors_are_caught_as_lab_errors_and_as_value_errors():
-    with pytest.raises(LabError):
-        distance("xqzw")
-    with pytest.raises(ValueError, match="unknown method"):
-        distance("xqzw")
 
 
 def test_methods_have_the_names_that_other_programs_rely_on():

@@ -3,7 +3,6 @@ import pytest
 from lab.positions import frequencies
 
 FLOAT64_TOL = 1e-14  # two powers in float64, right to some units of 1e-16
-GRID = [(4, 10000.0), (8, 100.0), (64, 500000.0), (128, 10000.0)]
 
 
 @pytest.mark.parametrize(
@@ -22,13 +21,3 @@ GRID = [(4, 10000.0), (8, 100.0), (64, 500000.0), (128, 10000.0)]
 def test_inverse_frequencies_by_hand(head_dim, theta, factor, expected):
     inv_freq = frequencies("ntk", head_dim=head_dim, theta=theta, factor=factor).inv_freq
     assert inv_freq.tolist() == pytest.approx(expected, rel=FLOAT64_TOL)
-
-
-@pytest.mark.parametrize("factor", [1.0, 1.5, 4.0, 64.0])
-@pytest.mark.parametrize(("head_dim", "theta"), GRID)
-def test_first_pair_stays_and_last_pair_is_slowed_by_the_factor(head_dim, theta, factor):
-    # what the base is chosen for: (theta s^(d/(d-2)))^(-(d-2)/d) = theta^(-(d-2)/d) / s
-    inv_freq = frequencies("ntk", head_dim=head_dim, theta=theta, factor=factor).inv_freq
-    assert float(inv_freq[0]) == 1.0
-    slowest = theta ** (-(head_dim - 2) / head_dim)
-    assert float(inv_freq[-1]) == pytest.approx(slowest / factor, rel=10 * FLOAT64_TOL)

@@ -25,10 +25,7 @@ BLOCK_LOGITS = 2**22  # most logits of a block, 16 MiB in float32; larger blocks
 
 @dataclass(frozen=True, eq=False)
 class LayerInputs:
-    """Inputs of one layer's attention: queries and keys before rotation, and their positions.
-
-    Shapes: q_BNTH (B, n_heads, T, head_dim); k_BNTH (B, n_kv_heads, T, head_dim).
-    """
+    """Inputs of one layer's attention: queries and keys before rotation, and their positions."""
 
     layer: int
     q_BNTH: Tensor

@@ -113,10 +113,7 @@ class Segments:
 
     @cached_property
     def spans(self) -> Spans:
-        """Every segment's queries with its keys, its anchor before them.
-
-        A causal kernel that aligns the last query with the last key then lets every query see the anchor.
-        """
+        """Every segment's queries with its keys, its anchor before them, which a causal kernel shows every query."""
         if self.anchors is None:
             return Spans(self.cu_seqlens, self.cu_seqlens, self.lengths, self.lengths)
         k_lengths = [n + (anchor >= 0) for n, anchor in zip(self.lengths, self.anchors, strict=True)]
