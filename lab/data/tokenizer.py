@@ -24,7 +24,7 @@ import numpy.typing as npt
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
 from lab.data import synthetic
-from lab.data.config import Bpe, Conversations, DataConfig, Synthetic
+from lab.data.config import Bpe, Conversations, DataConfig
 from lab.data.corpora import UNSCORED, Item, Parts, TextDocument, open_corpus
 from lab.data.shards import SPLITS, Manifest, Split, TokenShardWriter, task_name, token_dtype
 from lab.errors import DataError
@@ -137,7 +137,11 @@ def obtain_tokenizer(config: DataConfig, folder: Path) -> Tokenizer:
         texts = (item.text for item in items if isinstance(item, TextDocument))
         own = (text for text in texts if split_of(text, config.held_out_frac) == "train")
         # with short windows the sample may lack the needle test's words
-        first = [synthetic.TASK + synthetic.NEEDLE + synthetic.QUESTION] if isinstance(config.corpus, Synthetic) else []
+        first = (
+            [synthetic.TASK + synthetic.NEEDLE + synthetic.QUESTION]
+            if isinstance(config.corpus, synthetic.Generated)
+            else []
+        )
         tokenizer = train_bpe(chain(first, islice(own, config.sample_documents)), choice.vocab_size)
     else:
         tokenizer = load_tokenizer(Path(choice.path), choice.eos)

@@ -11,7 +11,8 @@ from lab.data.labels import labels_of
 from lab.data.mqar import Mqar
 from lab.data.preparation import prepare
 from lab.data.shards import TokenStore
-from lab.data.tokenizer import load_tokenizer
+from lab.data.synthetic import QUESTION
+from lab.data.tokenizer import load_tokenizer, obtain_tokenizer
 from lab.schema import validated
 from tests.refusals import refused
 
@@ -97,3 +98,10 @@ def test_what_has_no_room_is_refused():
         validated(Mqar, {"tokens": 31})
     with refused("words=17: must be >= 18, or none is left for filler; "):
         validated(Mqar, {"words": 17})
+
+
+def test_a_vocabulary_of_its_text_knows_the_words_of_needle_tests(tmp_path):
+    """Spelt in letters, they would not fit into the windows of small models."""
+    config = DataConfig(corpus=Mqar(documents=200), tokenizer=Bpe(vocab_size=600))
+    question = obtain_tokenizer(config, tmp_path).encode(QUESTION, add_special_tokens=False).tokens
+    assert len(question) < 2 * len(QUESTION.split())
