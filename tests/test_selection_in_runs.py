@@ -73,7 +73,7 @@ def test_a_run_counts_every_pair_and_every_sample(kind, place, finished):
 @pytest.mark.parametrize(
     ("result", "kind", "line"),
     [
-        ({"token_ids": []}, ConfigError, "{file}: is no result of eval.impact (its token_ids are none of "),
+        ({"token_ids": []}, ConfigError, "{file}: is no result of impact (its token_ids are none of "),
         ({"tokenizer": "0"}, ConfigError, "{file}: was made with another tokenizer than data.tokenizer"),
     ],
     ids=["empty", "another_tokenizer"],

@@ -133,7 +133,7 @@ def test_sentences_with_a_token_type_are_taken(joined, write):
     ("values", "line"),
     [
         ({"tokenizer": "0f"}, "was made with another tokenizer than data.tokenizer; "),
-        *(({"token_ids": ids}, "is no result of eval.impact ({}") for ids in ([], [70_000], [1.5], [True], [-1], None)),
+        *(({"token_ids": ids}, "is no result of impact ({}") for ids in ([], [70_000], [1.5], [True], [-1], None)),
     ],
     ids=lambda value: str(value)[:40],
 )
