@@ -21,7 +21,7 @@ from lab.command import Syntax, Words, read_options, settings_lines, show
 from lab.errors import ConfigError, brief
 from lab.launch import read_launch
 from lab.positions.methods import PositionConfig
-from lab.schema import PathText, Section, Seed, Tests
+from lab.schema import PathText, Section, Seed, Tests, flatten
 
 MODEL = "{word}: MODEL must be the first argument; give a run folder, a checkpoint in it, or a Hugging Face folder"
 MODELS = """
@@ -159,8 +159,8 @@ def requests_of(words: Words, form: Form) -> Iterator[Request]:
         for option in form.lacks
         if getattr(named, option.lstrip("-"))
     ]
-    moved = () if "--distance" in form.lacks else [key for key in own if key.startswith("position.")]
-    overrides = {key: own.pop(key) for key in moved}
+    moved = () if "--distance" in form.lacks else [key for key in own if key.partition(".")[0] == "position"]
+    overrides = flatten({key: own.pop(key) for key in moved})
     distances = [word for given in named.distance or () for word in split_words(given)]
     if len(distances) > 1 and not form.several:
         faults.append(f"--distance={brief(','.join(distances))}: give one; probe-lab probe compares several")

@@ -1,4 +1,4 @@
-"""The options of eval.probe, and the four-needle tests of a model.
+"""The options of needle tests, and how the four-needle and the one-number tests of a model are built.
 
 Test k of a length is drawn from (seed, length, k). Results are shown by length, by depth, or by method.
 """
@@ -6,7 +6,7 @@ Test k of a length is drawn from (seed, length, k). Results are shown by length,
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Annotated, Any, Literal, TypeVar
 
 from annotated_types import Ge, Gt, Le, Lt
@@ -22,6 +22,7 @@ from lab.data.tokenizer import check_ids
 from lab.draw import draw
 from lab.errors import ConfigError
 from lab.probe.config import ProbeConfig, ProtocolName
+from lab.probe.effective_distance import DistanceProbe
 from lab.probe.effective_length import NeedleProbe, Probe, shortest_test
 from lab.probe.limits import shown_length
 from lab.probe.measuring import tests_of
@@ -29,6 +30,7 @@ from lab.schema import Length, PathText, Positive, Section, Seed, Share, Tests
 
 EIGHTHS = 8  # lengths up to the training window of a model without a probe of its own
 AnyProbe = TypeVar("AnyProbe", bound=Probe)
+OF_PROBE = {"points": "distance_points", "tests": "distance_tests"}  # options by other names than the settings'
 STYLE: dict[str, Any] = {"x_title": "length (tokens)", "percent": True}
 
 
@@ -86,6 +88,46 @@ class ProbeOptions(Section):
         """Refuse a length given twice."""
         known = self.lengths or ()
         return [f"lengths={length}: is given twice; keep one" for length in sorted({*known}) if known.count(length) > 1]
+
+
+@dataclass(frozen=True, kw_only=True)
+class OneNumberOptions(Section):
+    """Options of one-number tests; those left out are as in the run's own probe."""
+
+    distances: tuple[Length, ...] | None = None
+    """Distances in tokens, rising, with commas between them; left out, `points` of them."""
+    points: Annotated[int, Ge(2)] | None = None
+    """Number of distances, equally spaced from a quarter of the window to the largest that fits; left out, as in the
+    run's own probe, or 14."""
+    tests: Tests | None = None
+    """Tests at each distance; left out, as in the run's own probe, or 100."""
+    digits: Annotated[int, Ge(2), Le(9)] | None = None
+    """Digits of each number; left out, as in the run's own probe, or 6."""
+    haystack: PathText | None = None
+    """Text file to hide the numbers in; left out, as in the run's own probe. A model of no run needs one."""
+    seed: Seed | None = None
+    """Seed of the tests; left out, the run's probe.seed, or 0."""
+    device: Literal["auto", "cpu", "gpu"] = "auto"
+    """What to compute on; auto takes a GPU where there is one."""
+
+
+def one_number_probe(subject: Subject, options: OneNumberOptions, window: int) -> DistanceProbe:
+    """Build the one-number tests of a model, whose settings left out are those of the run's own probe.
+
+    Raises: LabError.
+    """
+    experiment = subject.model.experiment
+    own = ProbeConfig() if experiment is None else experiment.tests
+    given: dict[str, Any] = {"distance_tests": own.distance_tests or 100}
+    if options.distances is not None:  # in place of the run's own
+        given["distance_points"] = None
+    known = {item.name for item in fields(ProbeConfig)} - {"haystack"}
+    named = {OF_PROBE.get(name, name): value for name, value in asdict(options).items() if value is not None}
+    with as_options():
+        config = replace(own, **{**given, **{name: named[name] for name in named if name in known}})
+        probe = built(DistanceProbe, subject, config, options.haystack, window)
+    check_ids(probe.case(probe.distances[0], 0).prompt_ids, subject.vocab_size)
+    return probe
 
 
 def built(kind: type[AnyProbe], subject: Subject, config: ProbeConfig, haystack: str | None, window: int) -> AnyProbe:
