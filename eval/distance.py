@@ -14,6 +14,7 @@ the threshold (lab/probe/limits.py):
     probe-lab distance runs/cpu_demo --window=384 --plot
     probe-lab distance models/Llama-3.1-8B --haystack=essays.txt --points=6 --tests=50
     probe-lab distance "hf:OWNER/NAME@step*" --haystack=essays.txt -o series
+    probe-lab distance models/Llama-3.1-8B --haystack=essays.txt --needles=associated
 
 All methods of --distance get the same tests. A name alone takes the parameters of eval/engine/methods.py. Several
 models, such as the revisions of a public one, are measured in turn; probe-lab compare puts their reach into one table.
@@ -27,6 +28,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -38,8 +40,11 @@ from eval.engine.needles import built
 from eval.engine.rows import Row, columns_text, limits, shortened, write_rows
 from eval.engine.run import Measure
 from lab.command import Bar, start
+from lab.data.associations import LANDMARKS
+from lab.data.config import Synthetic
 from lab.data.tokenizer import check_ids
 from lab.draw import GREY, Rule, below, draw, layer
+from lab.errors import ConfigError
 from lab.probe.config import ProbeConfig
 from lab.probe.effective_distance import DistanceProbe
 from lab.probe.limits import monotone_shares, shown_length
@@ -65,6 +70,9 @@ class DistanceOptions(Section):
     """Tests at each distance; left out, as in the run's own probe, or 100."""
     digits: Annotated[int, Ge(2), Le(9)] | None = None
     """Digits of each number; left out, as in the run's own probe, or 6."""
+    needles: Literal["literal", "associated"] | None = None
+    """Four numbers at places, well-known ones or the run's own, one asked for by its place (literal), or by its region,
+    so that no word is shared and the model must know where the place is (associated); left out, one magic number."""
     haystack: PathText | None = None
     """Text file to hide the numbers in; left out, as in the run's own probe. A model of no run needs one."""
     threshold: Share = 0.8
@@ -95,11 +103,17 @@ class FoundByDistance(Measure):
         if options.distances is not None:  # in place of the run's own
             given["distance_points"] = None
         for name, value in asdict(options).items():
-            if value is not None and name not in ("window", "haystack", "device"):
+            if value is not None and name not in ("window", "haystack", "needles", "device"):
                 given[OF_PROBE.get(name, name)] = value
         window = options.window or model.train_len
+        corpus = None if model.experiment is None else model.experiment.data.corpus
+        pairs = corpus.places if isinstance(corpus, Synthetic) else LANDMARKS
+        if options.needles and not pairs:
+            rule = "the run's corpus teaches no places; train with data.corpus.associations"
+            raise ConfigError(f"--needles={options.needles}: {rule}")
+        kind = partial(DistanceProbe, protocol=options.needles, pairs=pairs)
         with as_options():
-            self.probe = built(DistanceProbe, self.subject, replace(own, **given), options.haystack, window)
+            self.probe = built(kind, self.subject, replace(own, **given), options.haystack, window)
         check_ids(self.probe.case(self.probe.distances[0], 0).prompt_ids, self.subject.vocab_size)
         words = self.request.distances
         self.methods = [read_distance(word, min(window, model.train_len), window) for word in words]
@@ -130,7 +144,7 @@ class FoundByDistance(Measure):
                 rows += [distance_record(probe, result, of_distance, counts) for result in found]
                 reach = {"threshold": config.threshold, "confidence": config.confidence, "n": config.distance_tests}
                 reach |= reach_record(found, config.threshold, counts)
-                rows.append({**about, "metric": "reach", **reach})
+                rows.append({**about, "metric": "reach", "protocol": probe.protocol, **reach})
                 fit = zip(probe.distances, monotone_shares(found), strict=True)
                 self.fits += [{"distance": at, "score": share, "method": about["method"]} for at, share in fit]
         write_rows(self.path, rows)
@@ -147,7 +161,8 @@ class FoundByDistance(Measure):
         """Name the model and the tests."""
         config = self.probe.config
         tests = f"{config.distance_tests} tests at each distance, numbers of {config.digits} digits"
-        return f"{self.subject.model.name}, window {self.probe.window:,}; {tests}"
+        asked = f", {self.probe.protocol} question" if self.probe.protocol else ""
+        return f"{self.subject.model.name}, window {self.probe.window:,}; {tests}{asked}"
 
     def text(self, rows: Sequence[Row]) -> str:
         """Write a table for each method, and its reach."""

@@ -5,7 +5,7 @@ Test k of a length is drawn from (seed, length, k). Results are shown by length,
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -88,7 +88,9 @@ class ProbeOptions(Section):
         return [f"lengths={length}: is given twice; keep one" for length in sorted({*known}) if known.count(length) > 1]
 
 
-def built(kind: type[AnyProbe], subject: Subject, config: ProbeConfig, haystack: str | None, window: int) -> AnyProbe:
+def built(
+    kind: Callable[..., AnyProbe], subject: Subject, config: ProbeConfig, haystack: str | None, window: int
+) -> AnyProbe:
     """Build the tests of a model; `haystack` is the option, in place of the run's own.
 
     Raises: LabError, whose lines name settings as options.
