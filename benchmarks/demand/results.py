@@ -22,7 +22,7 @@ import pandas as pd
 
 from benchmarks.demand.plans import GAIN, GAPPED, PLAIN, PLANS, Plan
 from eval.engine.records import unpacked
-from eval.report.data import folded, outcomes
+from eval.report.data import outcomes
 from lab.draw import Rule, below, beside, draw, save
 from lab.errors import ConfigError
 from lab.looks import CENSORED, RUN, range_of
@@ -131,21 +131,20 @@ def contrast_rows(plan: Plan, tests: pd.DataFrame) -> Iterator[dict]:
 def equality_rows(plan: Plan, tests: pd.DataFrame, reaches: pd.DataFrame) -> Iterator[dict]:
     """Test whether arms are equal in reach, on real text in the nats of targets without evidence."""
     values, name, margin = band(tests, WITHOUT, WITHOUT), "nats without evidence", MARGIN_NATS
-    own = reaches[reaches["method"] == PLAIN].set_index(["arm", "seed"])
+    own = of_plain(reaches)
     if plan.outcome != GAIN:
         values, name, margin = np.log(own["reach"]), "ln reach", MARGIN
     for prediction, arm, other in plan.equal:
         for row in paired(values, arm, other, f"{prediction} {name}", 0.90):
             inside = row["low"] > -margin and row["high"] < margin
-            at_bound = (
-                {} if plan.outcome == GAIN else {"at bound": int((own.loc[[arm, other], "outcome"] != RUN).sum())}
-            )
-            yield row | at_bound | {"equal": "yes" if inside else "not shown"}
+            if plan.outcome != GAIN:
+                row["at bound"] = int((own.loc[[arm, other], "outcome"] != RUN).sum())
+            yield row | {"equal": "yes" if inside else "not shown"}
 
 
 def crossed_rows(plan: Plan, reaches: pd.DataFrame) -> Iterator[dict]:
     """Test two effects on ln reach, and the first less the second."""
-    values = np.log(reaches[reaches["method"] == PLAIN].set_index(["arm", "seed"])["reach"])
+    values = np.log(of_plain(reaches)["reach"])
     if not plan.crossed or not set(plan.crossed) <= set(values.index.get_level_values("arm")):
         return
     a, b, c, d = plan.crossed
@@ -153,6 +152,11 @@ def crossed_rows(plan: Plan, reaches: pd.DataFrame) -> Iterator[dict]:
     yield from paired(values, c, d, "second, ln reach")
     effects = pd.concat({"first": values[a] - values[b], "second": values[c] - values[d]}, names=["arm"])
     yield from paired(effects, "first", "second", "ln reach")
+
+
+def of_plain(reaches: pd.DataFrame) -> pd.DataFrame:
+    """Keep the reach of every run under plain distance, by arm and seed."""
+    return reaches[reaches["method"] == PLAIN].set_index(["arm", "seed"])
 
 
 def paired(values: pd.Series, arm: str, other: str, name: str, confidence: float = 0.95) -> Iterator[dict]:
@@ -182,7 +186,8 @@ def picture(plan: Plan, tests: pd.DataFrame, reaches: pd.DataFrame, path: Path) 
     panels = []
     for arms in plan.panels or (plan.arms,):
         known = [arm for arm in arms if (tests["arm"] == arm).any()]
-        means = folded(tests[tests["arm"].isin(known)].sort_values("distance"), ["arm", "distance"], value)
+        shown = tests[tests["arm"].isin(known)].dropna(subset=[value])
+        means = shown.groupby(["arm", "distance"])[value].agg(["mean", "count"]).reset_index()
         sizes = means.groupby("arm")["count"].max()
         names = {arm: f"{arm}, n = {sizes[arm]}" for arm in known}
         means["arm"] = means["arm"].map(names)
