@@ -1,4 +1,5 @@
 import functools
+import os
 
 import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
@@ -66,6 +67,14 @@ def filler_is_drawn_once():
     """Remember the filler of each corpus, which every new run hides numbers in."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Synthetic, "filler", functools.cache(Synthetic.filler))
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def nothing_waits_for_the_disk():
+    """Leave out the waits, 10 ms each on a slow disk, after which files would survive a power cut."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda _: None)
         yield
 
 

@@ -3,10 +3,11 @@
     python -m benchmarks.demand N [--jobs=2] [--seeds=5]       train what is missing and add it to the records
     python -m benchmarks.demand N --results [-o FOLDER]        tables, tests and pictures of what is recorded
 
-N is the number of an experiment, whose runs are those of sweeps/demand_N.yaml; 8 has those of 1 and 2. Seed after seed,
-every arm is trained and then evaluated by eval.distance: 64 tests at each of 14 distances, with prompts of the seed's
-own. Then the seed's records are added to benchmarks/demand/records/N.jsonl.xz. Runs that are there are not trained
-again. After Ctrl-C or a crash the same command continues. Runs lie in runs/demand.
+N is the number of an experiment, whose runs are those of sweeps/demand_N.yaml; 8 has those of 1 and 2, and 10 those of
+docs/arms.md: sweeps/arms_model.yaml and arms_data.yaml. Seed after seed, every arm is trained and then evaluated by
+eval.distance: 64 tests at each of 14 distances, with prompts of the seed's own. Then the seed's records are added to
+benchmarks/demand/records/N.jsonl.xz. Runs that are there are not trained again. After Ctrl-C or a crash the same
+command continues. Runs lie in runs/demand.
 
 Exit status: 0 done; 1 a run failed; 75 stopped, to be continued.
 """
@@ -35,7 +36,9 @@ METHODS = {  # experiments whose runs are evaluated under distance methods too
 }
 WINDOWS = {4: ("--window=192",)}  # prompts of one length for models of several windows
 GAPPED = (5,)  # experiments whose runs are also asked with gaps in the ids
-NATURAL = (6,)  # experiments on real text, evaluated by eval.recall
+NATURAL = (6,)  # experiments on real text, evaluated by eval.recall alone
+BOTH = (10,)  # experiments evaluated by eval.recall too
+SWEEPS = {10: ("arms_model", "arms_data")}
 BINS = "--bins=2,4,8,16,32,48,65,96,129,192,257,384"  # which D = 64 and 128 divide
 CORPORA = {9: 5}  # experiments with a corpus for each seed, and their seeds
 EVALUATED = 8  # the methods, under which the runs of 1 and 2 are evaluated with them
@@ -45,7 +48,7 @@ SETTINGS = {"run.folder": "runs/demand"}
 def main() -> int:
     """Run the command line and return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("experiment", type=int, choices=range(1, 10), metavar="N")
+    parser.add_argument("experiment", type=int, choices=range(1, 11), metavar="N")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--seeds", type=int)
     parser.add_argument("--results", action="store_true")
@@ -75,12 +78,12 @@ def main() -> int:
 
 
 def planned(experiment: int, seeds: int | None) -> list[PlannedRun]:
-    """Plan the runs of an experiment, in CORPORA with a corpus for each seed."""
-    sweep = Path(f"sweeps/demand_{experiment}.yaml")
+    """Plan the runs of an experiment, in CORPORA with a corpus for each seed; a run of two sweeps once."""
+    sweeps = [Path(f"sweeps/{name}.yaml") for name in SWEEPS.get(experiment, (f"demand_{experiment}",))]
     if experiment not in CORPORA:
-        return plan(sweep, SETTINGS, seeds=seeds)
+        return list({run.path: run for sweep in sweeps for run in plan(sweep, SETTINGS, seeds=seeds)}.values())
     own = [{"run.seed": seed, "data.corpus.seed": seed} for seed in range(seeds or CORPORA[experiment])]
-    return [run for each in own for run in plan(sweep, {**SETTINGS, **each})]
+    return [run for each in own for run in plan(sweeps[0], {**SETTINGS, **each})]
 
 
 def train(runs: Sequence[PlannedRun], jobs: int) -> int:
@@ -104,6 +107,8 @@ def evaluate(runs: Sequence[PlannedRun], experiment: int, jobs: int) -> int:
         return [*tests, *(f"--distance={method}" for method in methods)]
 
     status = run_each("eval.distance", runs, jobs, options)
+    if not status and experiment in BOTH:
+        return run_each("eval.recall", runs, jobs, lambda run: ["--targets=1000"])
     if status or experiment not in GAPPED:
         return status
     return run_each("benchmarks.demand.gapped", runs, jobs, lambda run: [seed_of(run)])

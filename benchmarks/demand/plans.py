@@ -5,11 +5,30 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from lab.schema import flatten
+
 PLAIN = "rope+plain"
 GAIN = "gain"  # of eval.recall, the outcome on real text
 GAPPED = "gapped"  # in place of a method: asked at relative positions beyond the distance in tokens
 FAR, LAST = (48, 64, 96, 128), 179
+BASE, CENSORED_DEMAND = "pre-norm", ", demand to 96"
 Config = dict[str, Any]
+ARMS: dict[str, Config] = {  # the first whose settings a run has is its arm
+    "post-norm": {"model.norm": "post"},
+    "sandwich norm": {"model.norm": "sandwich"},
+    "norm of q and k": {"model.qkv": "norm"},
+    "gated attention": {"model.gate": True},
+    "window, full": {"model.layers.pattern": ["window", "full"]},
+    "window, no rope, temperature": {"model.softmax.method": "temperature"},
+    "window, no rope": {"model.layers.pattern": ["window", "nope"]},
+    "rope on 3/4": {"model.layers.pattern": ["part"]},
+    "scalable softmax": {"model.softmax.method": "scalable"},
+    "sink": {"model.softmax.method": "sink"},
+    "2 key heads": {"model.n_kv_heads": 2},
+    "1 key head": {"model.n_kv_heads": 1},
+    "growing blocks": {"data.schedule.start": 16},
+    "joined documents": {"data.mode": "concatenated"},
+}
 
 
 class Contrast(NamedTuple):
@@ -62,13 +81,26 @@ def by_sections(config: Config) -> str:
     return f"sections of {corpus['section_tokens']:g}, {corpus['asks']} asks"
 
 
+def by_parts(config: Config) -> str:
+    """Name a run's arm of ARMS, and whether demand is censored.
+
+    Example:
+        >>> by_parts({"model": {"norm": "post"}}), by_parts({"model": {}, "weights": {"by": "evidence"}})
+        ('post-norm', 'pre-norm, demand to 96')
+    """
+    settings = flatten(config)
+    arms = (name for name, own in ARMS.items() if all(settings.get(key) == value for key, value in own.items()))
+    return next(arms, BASE) + CENSORED_DEMAND * bool(config.get("weights"))
+
+
 class Plan(NamedTuple):
     """What an experiment compares: the tables of its runs, its arms, bands of distances, and tests.
 
     `outcome` is what a distance is measured by: log p of the right number in nats, or GAIN. `method` is the one under
     which arms are compared; with `methods` arms are listed under each. `equal` are pairs of arms that should be equal.
-    `crossed` are four arms, of which the last two differ as the first two do: is the effect on ln reach the same?
-    `panels` are the arms of each panel of the picture; without any, all are in one.
+    `crossed` are each four arms, of which the last two differ as the first two do: is the effect on ln reach the same?
+    `panels` are the arms of each panel of the picture; without any, all are in one. With `details` arms have their
+    held-out loss, reach at a threshold of 0.5 and natural reach.
     """
 
     tables: tuple[int, ...]
@@ -76,12 +108,13 @@ class Plan(NamedTuple):
     bands: tuple[tuple[int, int], ...]
     contrasts: tuple[Contrast, ...] = ()
     equal: tuple[tuple[str, str, str], ...] = ()
-    crossed: tuple[str, ...] = ()
+    crossed: tuple[tuple[str, ...], ...] = ()
     name: Callable[[Config], str] = by_weights
     method: str = PLAIN
     methods: bool = False
     outcome: str = "log p"
     panels: tuple[tuple[str, ...], ...] = ()
+    details: bool = False
 
 
 CONTROLS = ("far", "near", "random")
@@ -176,8 +209,18 @@ PLANS = {
             Contrast("9a", f"sections of 192, {asks} asks", f"sections of 96, {asks} asks", 72, LAST)
             for asks in ("every", "last")
         ),
-        crossed=tuple(f"sections of {tokens}, {asks} asks" for asks in ("every", "last") for tokens in (192, 96)),
+        crossed=(tuple(f"sections of {tokens}, {asks} asks" for asks in ("every", "last") for tokens in (192, 96)),),
         name=by_sections,
+    ),
+    10: Plan(
+        (10,),
+        tuple(f"{arm}{ending}" for arm in (BASE, *ARMS) for ending in ("", CENSORED_DEMAND)),
+        THIRDS,
+        tuple(Contrast("moves", arm, BASE, 48, LAST) for arm in ARMS),
+        crossed=tuple((BASE, BASE + CENSORED_DEMAND, arm, arm + CENSORED_DEMAND) for arm in ARMS),
+        name=by_parts,
+        panels=tuple((BASE, BASE + CENSORED_DEMAND, arm, arm + CENSORED_DEMAND) for arm in ARMS),
+        details=True,
     ),
     8: Plan((1, 2), ("untouched", *(f"far {D}" for D in FAR), "hole"), THIRDS, methods=True),
 }

@@ -22,7 +22,7 @@ import pandas as pd
 
 from benchmarks.demand.plans import GAIN, GAPPED, PLAIN, PLANS, Plan
 from eval.engine.records import unpacked
-from eval.report.data import folded, outcomes
+from eval.report.data import outcomes
 from lab.draw import Rule, below, beside, draw, save
 from lab.errors import ConfigError
 from lab.looks import CENSORED, RUN, range_of
@@ -35,6 +35,7 @@ MARGIN_NATS = 0.05
 WITHOUT = 0  # the distance of targets without evidence
 NEAREST = 48  # tokens, a quarter of the window, where the lab's own probe begins
 THRESHOLD = 0.8
+LOSS, HALF, OF_TEXT = "held-out loss", "reach at .5", "natural reach"  # of arms with details, in place of a method
 NATURAL = {"reach": "natural_reach", "first_distance": "natural_first", "last_distance": "natural_last"}
 WIDTH, ROW = 400, 22  # pixels of a panel, and height of an arm's row
 Row = dict[str, Any]
@@ -66,15 +67,18 @@ def read(tables: Sequence[Path], plan: Plan) -> tuple[pd.DataFrame, pd.DataFrame
             about = {"arm": plan.name(config), "seed": config["run"]["seed"]}
             texts = [path.read_text("utf-8") for path in sorted(run.glob("eval/*.jsonl"))]
             rows = [json.loads(line) for text in texts for line in text.splitlines()]
-            tests += [about | {"method": row["method"]} | found for row in rows if (found := outcome(row))]
-            reaches += [about | found for found in reaches_of(rows)]
+            tests += [about | {"method": row["method"]} | found for row in rows if (found := outcome(row, plan))]
+            reaches += [about | found for found in reaches_of(rows, plan)]
+            if plan.details:
+                probe = json.loads((run / "probes.jsonl").read_text("utf-8").splitlines()[-1])
+                tests.append(about | {"method": LOSS, "distance": WITHOUT, "value": probe["held_out_loss"]})
     return pd.DataFrame(tests), outcomes(pd.DataFrame(reaches))  # a censored reach at its bound
 
 
-def outcome(row: Row) -> Row | None:
+def outcome(row: Row, plan: Plan) -> Row | None:
     """Read a row of eval.distance, eval.recall or benchmarks.demand.gapped: an outcome at a distance; else None."""
     metric = row["metric"]
-    if metric in ("recall", "no_evidence"):
+    if metric in ("recall", "no_evidence") and plan.outcome == GAIN:
         return {"distance": row.get("distance", WITHOUT), "value": row["score"], "score": row["right_whole"]}
     if metric == "gapped":
         return {"distance": row["position"], "value": row["log_prob"], "score": math.nan, "method": GAPPED}
@@ -83,17 +87,18 @@ def outcome(row: Row) -> Row | None:
     return None
 
 
-def reaches_of(rows: Sequence[Row]) -> Iterator[Row]:
+def reaches_of(rows: Sequence[Row], plan: Plan) -> Iterator[Row]:
     """Find the reach under each method from NEAREST tokens on, and read natural reach, with the distances tested."""
     known = [row for row in rows if row["metric"] == "found_by_distance" and row["distance"] >= NEAREST]
     for method in dict.fromkeys(row["method"] for row in known):
-        own = [row for row in known if row["method"] == method]
-        yield {"method": method} | reach(
-            [LengthResult(row["distance"], row["n"], row["found"], []) for row in own], THRESHOLD
-        )
+        own = [LengthResult(row["distance"], row["n"], row["found"], []) for row in known if row["method"] == method]
+        yield {"method": method} | reach(own, THRESHOLD)
+        if plan.details:
+            yield {"method": HALF} | reach(own, 0.5)
     for row in rows:
         if row["metric"] == "natural_reach":
-            yield {"method": row["method"]} | {name: row[of] for name, of in NATURAL.items()}
+            method = row["method"] if plan.outcome == GAIN else OF_TEXT
+            yield {"method": method} | {name: row[of] for name, of in NATURAL.items()}
 
 
 def band(tests: pd.DataFrame, low: int, high: int) -> pd.Series:
@@ -107,17 +112,27 @@ def arm_rows(plan: Plan, method: str, tests: pd.DataFrame, reaches: pd.DataFrame
     mine = tests[tests["method"] == method]
     bands = {f"{plan.outcome} {low}-{high}": band(mine, low, high) for low, high in plan.bands}
     bands["nats without evidence"] = band(mine, WITHOUT, WITHOUT)
+    bands[LOSS] = band(tests[tests["method"] == LOSS], WITHOUT, WITHOUT)
     for arm in plan.arms:
-        own = reaches[(reaches["arm"] == arm) & (reaches["method"] == (PLAIN if method == GAPPED else method))]
+        of_arm = reaches[reaches["arm"] == arm]
+        own = of_arm[of_arm["method"] == (PLAIN if method == GAPPED else method)]
         if own.empty:
             continue
         about = {"method": method} if plan.methods else {}
-        row = {"arm": arm, "n": len(own), "reach": range_of(own["reach"], own["outcome"]), "95%": "-"}
-        if (own["outcome"] == RUN).all():
-            mean, low, high = (math.exp(x) for x in mean_with_limits(np.log(own["reach"]).tolist()))
-            row |= {"reach": f"{mean:.1f}", "95%": f"{low:.0f} to {high:.0f}"}
+        mean, limits = reach_text(own)
+        row = {"arm": arm, "n": len(own), "reach": mean, "95%": limits}
         row |= {end: int((own["outcome"] == name).sum()) for end, name in CENSORED.items()}
+        others = {name: of_arm[of_arm["method"] == name] for name in (HALF, OF_TEXT)} if plan.details else {}
+        row |= {name: reach_text(runs)[0] for name, runs in others.items() if len(runs)}
         yield about | row | {name: f"{values.xs(arm).mean():.2f}" for name, values in bands.items() if len(values)}
+
+
+def reach_text(runs: pd.DataFrame) -> tuple[str, str]:
+    """Write the geometric mean of the reach of runs, and its limits; the least and the most where one is censored."""
+    if (runs["outcome"] != RUN).any():
+        return range_of(runs["reach"], runs["outcome"]), "-"
+    mean, low, high = (math.exp(x) for x in mean_with_limits(np.log(runs["reach"]).tolist()))
+    return f"{mean:.1f}", f"{low:.0f} to {high:.0f}"
 
 
 def contrast_rows(plan: Plan, tests: pd.DataFrame) -> Iterator[dict]:
@@ -131,28 +146,30 @@ def contrast_rows(plan: Plan, tests: pd.DataFrame) -> Iterator[dict]:
 def equality_rows(plan: Plan, tests: pd.DataFrame, reaches: pd.DataFrame) -> Iterator[dict]:
     """Test whether arms are equal in reach, on real text in the nats of targets without evidence."""
     values, name, margin = band(tests, WITHOUT, WITHOUT), "nats without evidence", MARGIN_NATS
-    own = reaches[reaches["method"] == PLAIN].set_index(["arm", "seed"])
+    own = of_plain(reaches)
     if plan.outcome != GAIN:
         values, name, margin = np.log(own["reach"]), "ln reach", MARGIN
     for prediction, arm, other in plan.equal:
         for row in paired(values, arm, other, f"{prediction} {name}", 0.90):
             inside = row["low"] > -margin and row["high"] < margin
-            at_bound = (
-                {} if plan.outcome == GAIN else {"at bound": int((own.loc[[arm, other], "outcome"] != RUN).sum())}
-            )
-            yield row | at_bound | {"equal": "yes" if inside else "not shown"}
+            if plan.outcome != GAIN:
+                row["at bound"] = int((own.loc[[arm, other], "outcome"] != RUN).sum())
+            yield row | {"equal": "yes" if inside else "not shown"}
 
 
 def crossed_rows(plan: Plan, reaches: pd.DataFrame) -> Iterator[dict]:
-    """Test two effects on ln reach, and the first less the second."""
-    values = np.log(reaches[reaches["method"] == PLAIN].set_index(["arm", "seed"])["reach"])
-    if not plan.crossed or not set(plan.crossed) <= set(values.index.get_level_values("arm")):
-        return
-    a, b, c, d = plan.crossed
-    yield from paired(values, a, b, "first, ln reach")
-    yield from paired(values, c, d, "second, ln reach")
-    effects = pd.concat({"first": values[a] - values[b], "second": values[c] - values[d]}, names=["arm"])
-    yield from paired(effects, "first", "second", "ln reach")
+    """Test two effects on ln reach, and the difference between them."""
+    values = np.log(of_plain(reaches)["reach"])
+    known = set(values.index.get_level_values("arm"))
+    for a, b, c, d in (four for four in plan.crossed if known.issuperset(four)):
+        effects = {f"({arm} less {other})": values[arm] - values[other] for arm, other in ((a, b), (c, d))}
+        yield from (row for pair in ((a, b), (c, d)) for row in paired(values, *pair, "ln reach"))
+        yield from paired(pd.concat(effects, names=["arm"]), *effects, "ln reach")
+
+
+def of_plain(reaches: pd.DataFrame) -> pd.DataFrame:
+    """Keep the reach of every run under plain distance, by arm and seed."""
+    return reaches[reaches["method"] == PLAIN].set_index(["arm", "seed"])
 
 
 def paired(values: pd.Series, arm: str, other: str, name: str, confidence: float = 0.95) -> Iterator[dict]:
@@ -182,7 +199,8 @@ def picture(plan: Plan, tests: pd.DataFrame, reaches: pd.DataFrame, path: Path) 
     panels = []
     for arms in plan.panels or (plan.arms,):
         known = [arm for arm in arms if (tests["arm"] == arm).any()]
-        means = folded(tests[tests["arm"].isin(known)].sort_values("distance"), ["arm", "distance"], value)
+        shown = tests[tests["arm"].isin(known)].dropna(subset=[value])
+        means = shown.groupby(["arm", "distance"])[value].agg(["mean", "count"]).reset_index()
         sizes = means.groupby("arm")["count"].max()
         names = {arm: f"{arm}, n = {sizes[arm]}" for arm in known}
         means["arm"] = means["arm"].map(names)

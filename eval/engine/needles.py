@@ -5,8 +5,9 @@ Test k of a length is drawn from (seed, length, k). Results are shown by length,
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
+from functools import partial
 from typing import Annotated, Any, Literal, TypeVar
 
 from annotated_types import Ge, Gt, Le, Lt
@@ -18,6 +19,8 @@ from eval.engine.rows import Row
 from eval.engine.run import Measure
 from eval.engine.subject import Subject, haystack_of
 from lab.command import Bar
+from lab.data.associations import LANDMARKS
+from lab.data.config import Synthetic
 from lab.data.tokenizer import check_ids
 from lab.draw import draw
 from lab.errors import ConfigError
@@ -103,6 +106,9 @@ class OneNumberOptions(Section):
     """Tests at each distance; left out, as in the run's own probe, or 100."""
     digits: Annotated[int, Ge(2), Le(9)] | None = None
     """Digits of each number; left out, as in the run's own probe, or 6."""
+    needles: Literal["literal", "associated"] | None = None
+    """Four numbers at places, well-known ones or the run's own, one asked for by its place (literal), or by its region,
+    so that no word is shared and the model must know where the place is (associated); left out, one magic number."""
     haystack: PathText | None = None
     """Text file to hide the numbers in; left out, as in the run's own probe. A model of no run needs one."""
     seed: Seed | None = None
@@ -121,16 +127,24 @@ def one_number_probe(subject: Subject, options: OneNumberOptions, window: int) -
     given: dict[str, Any] = {"distance_tests": own.distance_tests or 100}
     if options.distances is not None:  # in place of the run's own
         given["distance_points"] = None
-    known = {item.name for item in fields(ProbeConfig)} - {"haystack"}
+    known = {item.name for item in fields(ProbeConfig)} - {"needles", "haystack"}
     named = {OF_PROBE.get(name, name): value for name, value in asdict(options).items() if value is not None}
+    given |= {name: value for name, value in named.items() if name in known}
+    corpus = None if experiment is None else experiment.data.corpus
+    pairs = corpus.places if isinstance(corpus, Synthetic) else LANDMARKS
+    if options.needles and not pairs:
+        rule = "the run's corpus teaches no places; train with data.corpus.associations"
+        raise ConfigError(f"--needles={options.needles}: {rule}")
+    kind = partial(DistanceProbe, protocol=options.needles, pairs=pairs)
     with as_options():
-        config = replace(own, **{**given, **{name: named[name] for name in named if name in known}})
-        probe = built(DistanceProbe, subject, config, options.haystack, window)
+        probe = built(kind, subject, replace(own, **given), options.haystack, window)
     check_ids(probe.case(probe.distances[0], 0).prompt_ids, subject.vocab_size)
     return probe
 
 
-def built(kind: type[AnyProbe], subject: Subject, config: ProbeConfig, haystack: str | None, window: int) -> AnyProbe:
+def built(
+    kind: Callable[..., AnyProbe], subject: Subject, config: ProbeConfig, haystack: str | None, window: int
+) -> AnyProbe:
     """Build the tests of a model; `haystack` is the option, in place of the run's own.
 
     Raises: LabError, whose lines name settings as options.

@@ -105,14 +105,14 @@ def read_runs(places: Sequence[Path]) -> Runs:
 
 
 def last_rows(run: ProbedRun) -> list[Row]:
-    """Read the rows at the last probe, of training and of evaluations from the oldest on, but not single tests."""
+    """Read the rows at the last probe, of training and of evaluations from the oldest on, but not of signs."""
     files = sorted(results_at(run.path / "eval"), key=lambda file: (file.stat().st_mtime, file.name))
     evaluated = [row for file in files for row in RunFolder(file.parent).read(file.name)]
     tokens = max((row.get("consumed_tokens") or 0 for row in run.probes or evaluated), default=0)
     return [
         {**row, "method": str(row.get("method", "rope+plain")).removeprefix("rope+")}
         for row in (*RunFolder(run.path).records("probes.jsonl"), *evaluated)
-        if row.get("consumed_tokens") == tokens
+        if row.get("consumed_tokens") == tokens and row.get("protocol") not in ("literal", "associated")
     ]
 
 

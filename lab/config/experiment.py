@@ -135,8 +135,7 @@ class Experiment(Section):
         needs = "model.softmax.method" if getattr(self.model.softmax, "is_sink", False) else bands
         if self.train.backend == "xformers" and needs:
             yield self.fault("train.backend", f"returns no log-sum-exp, which {needs} needs; use auto")
-        running = self.mask.method == "anchor" or getattr(self.mask, "ids", "reset") == "running"
-        if bands and (self.gaps or running or self.mask.chunks is not None):
+        if bands and (self.gaps or self.mask.running or self.mask.chunks is not None):
             yield self.fault(bands, "training with it needs ids that count up from 0 in every document; leave one out")
 
     def id_rules(self) -> Iterator[str]:

@@ -56,9 +56,8 @@ class Arrangement:
     @classmethod
     def of(cls, mask: WindowMask, anchor: int | None = None, bos: int | None = None) -> Arrangement:
         """Take the settings of a mask, and the tokens that an anchor mask needs."""
-        running = mask.method == "anchor" or getattr(mask, "ids", "reset") == "running"
         group = None if mask.method in ("causal", "document", "anchor") else mask.group
-        return cls(mask=mask.method, running=running, chunks=mask.chunks, anchor=anchor, bos=bos, group=group)
+        return cls(mask=mask.method, running=mask.running, chunks=mask.chunks, anchor=anchor, bos=bos, group=group)
 
     @property
     def extra_tokens(self) -> int:

@@ -137,11 +137,8 @@ def obtain_tokenizer(config: DataConfig, folder: Path) -> Tokenizer:
         texts = (item.text for item in items if isinstance(item, TextDocument))
         own = (text for text in texts if split_of(text, config.held_out_frac) == "train")
         # with short windows the sample may lack the needle test's words
-        first = (
-            [synthetic.TASK + synthetic.NEEDLE + synthetic.QUESTION]
-            if isinstance(config.corpus, synthetic.Generated)
-            else []
-        )
+        needle_test = synthetic.TASK + synthetic.NEEDLE + synthetic.QUESTION
+        first = [needle_test] if isinstance(config.corpus, synthetic.Generated) else []
         tokenizer = train_bpe(chain(first, islice(own, config.sample_documents)), choice.vocab_size)
     else:
         tokenizer = load_tokenizer(Path(choice.path), choice.eos)

@@ -28,6 +28,11 @@ class Anchor(WindowMask):
     shuffles: ClassVar[bool] = True
     method: Literal["anchor"] = "anchor"
 
+    @property
+    def running(self) -> bool:
+        """Ids continue, from the anchor's."""
+        return True
+
     def group(self, documents: Any) -> Any:
         """Each document is a group, besides which all see the anchor."""
         return documents

@@ -28,6 +28,11 @@ class WindowMask(Method):
     """Chunks each document of a window is cut into at random points; the chunks of all documents are shuffled, in
     order within each document. Left out, documents stay whole."""
 
+    @property
+    def running(self) -> bool:
+        """Whether ids continue across the documents of a window."""
+        return getattr(self, "ids", "reset") == "running"
+
     @abstractmethod
     def group(self, documents: Any) -> Any:
         """Number the group of each document of a window; a token sees itself and the earlier tokens of its group.

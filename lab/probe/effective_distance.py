@@ -17,6 +17,8 @@ over. Here the distance is the only thing that changes.
 The number is found if the first digits answered are its digits: what follows them is a matter of wording. A graded
 score, the log-probability in nats of the right number's tokens, each after the right ones, tells models apart that find
 nothing yet. Reach is the distance at which the share found falls below a threshold (lab.probe.limits).
+
+With a protocol the needle is a block of signs, of which the question asks for one (lab.data.associations).
 """
 
 from __future__ import annotations
@@ -24,18 +26,19 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
 
 from lab.data import synthetic
+from lab.data.associations import LANDMARKS, Pairs, draw_signs
 from lab.data.synthetic import draw_numbers
 from lab.data.tokenizer import special_ends
 from lab.errors import ConfigError
 from lab.model.loss import IGNORE
 from lab.probe import needles
-from lab.probe.config import DISTANCES
+from lab.probe.config import DISTANCES, NEEDLES
 from lab.probe.effective_length import Probe, ResultStore, Row, Worker
 from lab.probe.limits import LengthResult, sequential_design
 from lab.probe.needles import NeedleCase, needle_of, plain_ids
@@ -49,18 +52,20 @@ TOKENS_AT_ONCE = 16_384  # of one pass that scores answers
 class Spelling(NamedTuple):
     """A number in tokens: its needle, the index in it of the number's first token, its answer, the number's part.
 
-    `answer` leaves out what begins every answer; `scored` holds the indices of its tokens that hold the digits.
+    `answer` leaves out what begins every answer; `scored` holds the indices of its tokens that hold the digits. `tail`
+    ends the prompt: the question, the first words of the answer, and what begins every answer.
     """
 
     needle: list[int]
     place: int
     answer: list[int]
     scored: list[int]
+    tail: list[int]
 
     @property
-    def sizes(self) -> tuple[int, int, int]:
-        """Tokens of the needle before its number's first and after it, and of the answer."""
-        return self.place, len(self.needle) - 1 - self.place, len(self.answer)
+    def sizes(self) -> tuple[int, int, int, int]:
+        """Tokens of the needle before its number's first and after it, of the answer, and of the prompt's end."""
+        return self.place, len(self.needle) - 1 - self.place, len(self.answer), len(self.tail)
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,11 +80,13 @@ class DistanceProbe(Probe):
     """Draws, runs and scores the one-number tests of one model; a test is a function of (seed, distance, its number).
 
     A number that takes more tokens than the longest of SAMPLE_NUMBERS is drawn again. Prompts begin with the tokens
-    `head` and end with `tail`: the question, the first words of the answer, and `lead`, with which every answer begins.
-    `longest` are the most tokens of a needle before its number's first, of one after it, and of an answer. The window
-    has room for the distances in `reachable`.
+    `head`; every answer begins with `lead`. `longest` are the most tokens of each part of a spelling. The window has
+    room for the distances in `reachable`. With a `protocol`, signs at NEEDLES places of `pairs` are the needle, and the
+    question asks for one by its place (literal), or by its region (associated).
     """
 
+    protocol: Literal["literal", "associated"] | None = None
+    pairs: Pairs = LANDMARKS
     by = "distance"
 
     def __post_init__(self) -> None:
@@ -92,12 +99,12 @@ class DistanceProbe(Probe):
         leads = {tuple(ids[: digits[0]]) for ids, digits in map(self.answer, samples)}
         self.lead = list(leads.pop()) if len(leads) == 1 else []  # none where the number's first token differs
         self.head = special_ends(tokenizer)[0]
-        self.tail = plain_ids(tokenizer, synthetic.QUESTION + synthetic.ANSWER_PREFIX) + self.lead
-        sizes = [self.spell(number, *self.answer(number)).sizes for number in samples]
+        generator = np.random.default_rng(0)
+        sizes = [self.spell(number, *self.answer(number), generator).sizes for number in samples]
         self.longest = tuple(map(max, zip(*sizes, strict=True)))
-        place, after, self.budget = self.longest
+        place, after, self.budget, tail = self.longest
         self.prompt_tokens = self.window - self.budget
-        self.reachable = range(len(self.tail) + after, self.prompt_tokens - len(self.head) - place)
+        self.reachable = range(tail + after, self.prompt_tokens - len(self.head) - place)
         self.required = 1
         self.design = sequential_design(config.distance_tests, (), 0.0, config.distance_tests)
         (number,) = draw_numbers(np.random.default_rng(config.seed), 1, config.digits)
@@ -124,10 +131,23 @@ class DistanceProbe(Probe):
         points = np.linspace(first, reachable[-1], config.distance_points or DISTANCES)
         return [int(point) for point in np.unique(points.round())]
 
-    def spell(self, number: str, ids: list[int], digits: list[int]) -> Spelling:
-        """Encode a number's needle, beside its whole answer as `answer` encodes it."""
+    def spell(self, number: str, ids: list[int], digits: list[int], generator: np.random.Generator) -> Spelling:
+        """Encode a number's needle and question, beside its whole answer as `answer` encodes it."""
         n = len(self.lead)
-        return Spelling(*needle_of(self.tokenizer, number), ids[n:], [k - n for k in digits])
+        text, question = self.wording(number, generator)
+        tail = plain_ids(self.tokenizer, question) + self.lead
+        return Spelling(*needle_of(self.tokenizer, text, number), ids[n:], [k - n for k in digits], tail)
+
+    def wording(self, number: str, generator: np.random.Generator) -> tuple[str, str]:
+        """Write a number's needle, and the question with the first words of the answer."""
+        if self.protocol is None:
+            return synthetic.NEEDLE.format(number=number), synthetic.QUESTION + synthetic.ANSWER_PREFIX
+        others = draw_numbers(generator, NEEDLES, self.config.digits)
+        numbers = [other for other in others if other != number][: NEEDLES - 1]
+        asked = int(generator.integers(NEEDLES))
+        numbers.insert(asked, number)
+        signs, question = draw_signs(generator, self.pairs, numbers, asked, literal=self.protocol == "literal")
+        return "".join(signs), question
 
     def answer(self, number: str) -> tuple[list[int], list[int]]:
         """Encode a whole answer; return its tokens, and the indices of those that hold the number's digits."""
@@ -145,11 +165,12 @@ class DistanceProbe(Probe):
         """
         generator = np.random.default_rng([self.config.seed, distance, test, STREAM])
         number, spelling = self.draw(generator)
-        n_hay = self.prompt_tokens - len(self.head) - len(spelling.needle) - len(self.tail)
-        before = n_hay - (distance - len(self.tail) - spelling.sizes[1])
+        _, after, _, tail = spelling.sizes
+        n_hay = self.prompt_tokens - len(self.head) - len(spelling.needle) - tail
+        before = n_hay - (distance - tail - after)
         hay, words = needles.cut_haystack(self.tokenizer, self.haystack, n_hay + SPARE_TOKENS, generator)
         skipped = min((int(word) - before for word in words if 0 <= word - before <= SPARE_TOKENS), default=0)
-        parts = self.head, [(spelling.needle, spelling.place)], self.tail
+        parts = self.head, [(spelling.needle, spelling.place)], spelling.tail
         drawn = needles.compose([number], hay[skipped : skipped + n_hay], [before], parts)
         return OneNumberCase(**vars(drawn), spelling=spelling)
 
@@ -158,7 +179,7 @@ class DistanceProbe(Probe):
         while True:
             (number,) = draw_numbers(generator, 1, self.config.digits)
             ids, digits = self.answer(number)
-            spelling = self.spell(number, ids, digits)
+            spelling = self.spell(number, ids, digits, generator)
             fits = all(size <= most for size, most in zip(spelling.sizes, self.longest, strict=True))
             if fits and ids[: len(self.lead)] == self.lead:
                 return number, spelling

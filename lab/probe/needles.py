@@ -205,7 +205,7 @@ def compose(numbers: list[str], hay: list[int], places: list[int], parts: Parts)
 
 def fixed_parts(tokenizer: Tokenizer, numbers: list[str]) -> Parts:
     """Encode the parts of every case beside the haystack: the task line, a needle for each number, the question."""
-    planted = [needle_of(tokenizer, number) for number in numbers]
+    planted = [needle_of(tokenizer, synthetic.NEEDLE.format(number=number), number) for number in numbers]
     return (
         tokenizer.encode(synthetic.TASK).ids,
         planted,
@@ -213,10 +213,10 @@ def fixed_parts(tokenizer: Tokenizer, numbers: list[str]) -> Parts:
     )
 
 
-def needle_of(tokenizer: Tokenizer, number: str) -> tuple[list[int], int]:
+def needle_of(tokenizer: Tokenizer, text: str, number: str) -> tuple[list[int], int]:
     """Encode a number's needle; return it with the index of its first token that holds a digit of the number."""
-    encoding = tokenizer.encode(synthetic.NEEDLE.format(number=number), add_special_tokens=False)
-    start = synthetic.NEEDLE.index("{number}")
+    encoding = tokenizer.encode(text, add_special_tokens=False)
+    start = text.index(number)
     return encoding.ids, next(k for k, (_, end) in enumerate(encoding.offsets) if end > start)
 
 
