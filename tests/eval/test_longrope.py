@@ -117,7 +117,7 @@ def test_the_scores_are_those_of_eval_distance_under_the_file_it_writes(four_pai
             assert rows[name][field] == pytest.approx(math.fsum(scores) / 6, abs=2e-5)  # float32, rounded to 6 digits
 
 
-def test_a_stopped_search_goes_on_and_finds_what_one_does_that_was_not(four_pairs, small, tmp_path, capsys, monkeypatch):
+def test_a_stopped_search_ends_as_one_that_was_not(four_pairs, small, tmp_path, capsys, monkeypatch):
     whole = run([four_pairs, *SEARCH, "-o", tmp_path / "whole"], capsys)
     scored, true = [], Subject.losses
 
@@ -137,7 +137,7 @@ def test_a_stopped_search_goes_on_and_finds_what_one_does_that_was_not(four_pair
     assert len(scored) == sets + 1 + 4, "one was stopped, and four are scored on fresh tests"
 
 
-def test_pairs_of_a_model_of_transformers_are_found_and_one_without_pairs_is_refused(foreign, small, text_file, capsys):
+def test_a_model_of_transformers_is_searched_and_one_without_pairs_refused(foreign, small, text_file, capsys):
     words = ["--factor=1.1", "--iterations=1", "--points=2", "--tests=1", f"--haystack={text_file}"]
     words += ["-o", text_file.parent / "out", "--json"]
     model = foreign("gpt_neox")
