@@ -188,7 +188,17 @@ def longest(options: Any) -> int | None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TextOptions(Section):
+class DrawnOptions(Section):
+    """Options of all measurements of a model."""
+
+    seed: Seed = 0
+    """Seed of all that is drawn."""
+    device: Literal["auto", "cpu", "gpu"] = "auto"
+    """What to compute on; auto takes a GPU where there is one."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextOptions(DrawnOptions):
     """Options of measurements on texts."""
 
     texts: Tests = 10
@@ -196,22 +206,14 @@ class TextOptions(Section):
     text: PathText | None = None
     """Source of the texts: a .txt, .md, .py, .json or .jsonl file, or a folder or a pattern of these; left out, a run's
     corpus: held-out documents, fresh filler."""
-    seed: Seed = 0
-    """Seed of the choice of texts, and of what else is drawn."""
-    device: Literal["auto", "cpu", "gpu"] = "auto"
-    """What to compute on; auto takes a GPU where there is one."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class CellOptions(Section):
+class CellOptions(DrawnOptions):
     """Options of measurements that are made of cells."""
 
-    seed: Seed = 0
-    """Seed of all that is drawn."""
     batch: Tests | None = None
     """Rows that the model runs side by side; left out, as many as have 16384 tokens together, 64 at most."""
-    device: Literal["auto", "cpu", "gpu"] = "auto"
-    """What to compute on; auto takes a GPU where there is one."""
 
     def rows(self, length: int) -> int:
         """Choose how many rows of a length run side by side.

@@ -38,7 +38,21 @@ STYLE: dict[str, Any] = {"x_title": "length (tokens)", "percent": True}
 
 
 @dataclass(frozen=True, kw_only=True)
-class ProbeOptions(Section):
+class NeedleOptions(Section):
+    """Options of all needle tests; those left out are as in the run's own probe."""
+
+    digits: Annotated[int, Ge(2), Le(9)] | None = None
+    """Digits of each number; left out, the run's, or 6."""
+    haystack: PathText | None = None
+    """Text file to hide the numbers in; left out, as in the run's own probe. A model of no run needs one."""
+    seed: Seed | None = None
+    """Seed of the tests; left out, the run's probe.seed, or 0."""
+    device: Literal["auto", "cpu", "gpu"] = "auto"
+    """What to compute on; auto takes a GPU where there is one."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProbeOptions(NeedleOptions):
     """Options of this command; those left out are as in the run's own probe."""
 
     by: Literal["length", "depth", "method"] | None = None
@@ -52,8 +66,6 @@ class ProbeOptions(Section):
     """Training length in tokens that methods' settings are derived from; left out, the model's training window."""
     tests: Tests | None = None
     """Tests at each length; left out, the run's, or 500."""
-    seed: Seed | None = None
-    """Seed of the tests; left out, the run's probe.seed, or 0."""
     step: Length | None = None
     """Step of the lengths, in tokens; the first is the first multiple with room for a test."""
     max_length: Length | None = None
@@ -63,8 +75,6 @@ class ProbeOptions(Section):
     Llama-3.1 (released_llama31)."""
     needles: Annotated[int, Ge(1), Le(16)] | None = None
     """Numbers hidden in each test; left out, the run's, or 4."""
-    digits: Annotated[int, Ge(2), Le(9)] | None = None
-    """Digits of each number; left out, the run's, or 6."""
     required: Positive | None = None
     """Numbers that must be found for a test to pass; left out, the run's, or 2."""
     threshold: Share | None = None
@@ -80,12 +90,8 @@ class ProbeOptions(Section):
     answer_budget: Length | None = None
     """Tokens of each length that are left for the answer; left out, the run's, in another protocol 64, in the released
     ones 128."""
-    haystack: PathText | None = None
-    """Text file to hide the numbers in; left out, as in the run's own probe. A model of no run needs one."""
     batch: Annotated[int, Ge(1), Le(2**16)] | None = None
     """Most tests that generate together; left out, the run's, or 64 on a CPU, more on a GPU."""
-    device: Literal["auto", "cpu", "gpu"] = "auto"
-    """What to compute on; auto takes a GPU where there is one."""
 
     def rules(self) -> list[str]:
         """Refuse a length given twice."""
@@ -94,7 +100,7 @@ class ProbeOptions(Section):
 
 
 @dataclass(frozen=True, kw_only=True)
-class OneNumberOptions(Section):
+class OneNumberOptions(NeedleOptions):
     """Options of one-number tests; those left out are as in the run's own probe."""
 
     distances: tuple[Length, ...] | None = None
@@ -104,17 +110,9 @@ class OneNumberOptions(Section):
     run's own probe, or 14."""
     tests: Tests | None = None
     """Tests at each distance; left out, as in the run's own probe, or 100."""
-    digits: Annotated[int, Ge(2), Le(9)] | None = None
-    """Digits of each number; left out, as in the run's own probe, or 6."""
     needles: Literal["literal", "associated"] | None = None
     """Four numbers at places, well-known ones or the run's own, one asked for by its place (literal), or by its region,
     so that no word is shared and the model must know where the place is (associated); left out, one magic number."""
-    haystack: PathText | None = None
-    """Text file to hide the numbers in; left out, as in the run's own probe. A model of no run needs one."""
-    seed: Seed | None = None
-    """Seed of the tests; left out, the run's probe.seed, or 0."""
-    device: Literal["auto", "cpu", "gpu"] = "auto"
-    """What to compute on; auto takes a GPU where there is one."""
 
 
 def one_number_probe(subject: Subject, options: OneNumberOptions, window: int) -> DistanceProbe:

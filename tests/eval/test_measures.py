@@ -298,7 +298,7 @@ REFUSED = [  # a command, its words, and the beginning of its one line
     ("recall", "RUN --evidence=repaet", "--evidence=repaet: unknown method; did you mean repeat?"),
     ("recall", "RUN --evidence=repeat:tokens=1", "--evidence.tokens=1: must be >= 2"),
     ("longrope", "RUN --points=2", "--factor: must be set; "),
-    ("longrope", "RUN --factor=1", "--factor=1.0: must be > 1"),
+    ("longrope", "RUN --factor=1", "--factor=1: must be > 1"),
     ("longrope", "RUN --factor=3e3", "--factor=3000: target=192000: must be <= 65,536, 1,024 windows of the model, or"),
     ("demand", "SHAPE --tokens=0", "--tokens=0: must be >= 1"),
     ("demand", "SHAPE --evidence=rhyme", "evidence.method=rhyme: unknown"),
