@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import shutil
+from pathlib import Path
 
 import pytest
 import torch
@@ -18,7 +19,7 @@ from lab.model.decoder import Decoder
 from lab.model.huggingface import save_pretrained
 from lab.schema import format_yaml
 from lab.source import base_for
-from lab.train.starting import check_vocabulary
+from lab.train.starting import check_vocabulary, room_warning
 from tests.fits import SPEED, records
 from tests.forked import python
 from tests.opened import CONSUMED, SIZES, write_source
@@ -147,3 +148,19 @@ def test_a_run_begins_with_the_sources_weights_and_resumes_without_the_source(so
     shutil.rmtree(last)
     assert python("-m", "lab.fit", folder / "config.yaml", "--resume").returncode == 0
     assert records(folder, without=SPEED) == whole
+
+
+@pytest.mark.parametrize(
+    ("mode", "pack", "warned"),
+    [
+        ("concatenated", 250, "holds 192 tokens in windows of 64, so that the run trains on 77% of"),
+        ("concatenated", 256, None),
+        ("natural", 250, None),
+    ],
+)
+def test_full_windows_that_leave_a_part_of_each_pack_empty_are_a_warning(mode, pack, warned):
+    experiment = load_experiment(Path("configs/cpu_test.yaml"))
+    data = dataclasses.replace(experiment.data, mode=mode, window=64)
+    train = dataclasses.replace(experiment.train, batch_tokens=pack, micro_batch_tokens=pack)
+    found = room_warning(dataclasses.replace(experiment, data=data, train=train))
+    assert found is None if warned is None else found.startswith(f"train.micro_batch_tokens={pack}: {warned}")

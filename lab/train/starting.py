@@ -233,4 +233,17 @@ def announce(experiment: Experiment, checkpoint: Checkpoint | None) -> str:
         f"attention: {backend} ({reason})",
         f"compiled blocks: {'yes' if compiled else 'no'} ({why})",
     ]
-    return "\n".join([*lines, *filter(None, [base_warning(experiment.model.theta, experiment.data.window)])])
+    warnings = base_warning(experiment.model.theta, experiment.data.window), room_warning(experiment)
+    return "\n".join([*lines, *filter(None, warnings)])
+
+
+def room_warning(experiment: Experiment) -> str | None:
+    """Return one line of warning where full windows leave a part of each pack empty."""
+    data, pack = experiment.data, experiment.train.micro_batch_tokens
+    used = pack - pack % data.window
+    if data.mode != "concatenated" or data.schedule or used == pack:
+        return None
+    return (
+        f"train.micro_batch_tokens={pack}: holds {used} tokens in windows of {data.window}, so that the run trains on "
+        f"{used / pack:.0%} of train.tokens; a multiple of data.window leaves nothing empty"
+    )
