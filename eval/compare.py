@@ -137,7 +137,7 @@ def choose_keys(frame: pd.DataFrame, by: list[str], is_setting: bool) -> tuple[l
     of_run = ["seed"] if frame.groupby("arm").run_seed.nunique().max() > 1 else []
     if is_setting:
         of_run = ["haystack", "texts", "seed"]
-    known = pd.DataFrame(list(frame.alike), index=frame.index)
+    known = pd.DataFrame(list(frame.alike), index=frame.index, dtype=object)  # so that 4 stays 4 beside None
     alike = [name for name in known if name not in by]
     for name in alike:
         frame[name] = known[name].map(json.dumps)

@@ -105,7 +105,7 @@ def read_runs(places: Sequence[Path]) -> Runs:
 
 
 def last_rows(run: ProbedRun) -> list[Row]:
-    """Read the rows at the last probe, of training and of evaluations from the oldest on, but not of signs."""
+    """Read the rows at the last probe, of training and of evaluations oldest first, without single tests or signs."""
     files = sorted(results_at(run.path / "eval"), key=lambda file: (file.stat().st_mtime, file.name))
     evaluated = [row for file in files for row in RunFolder(file.parent).read(file.name)]
     tokens = max((row.get("consumed_tokens") or 0 for row in run.probes or evaluated), default=0)

@@ -6,7 +6,7 @@
 
 The test does not say that the Colosseum is in Rome: the model must know it, as in NoLiMa (arXiv:2502.05167), of which
 no sentence is used here. Several signs are side by side, and the one asked for is drawn for every test. So a model that
-knows no place finds one number in as many, at any distance. The generated corpus can teach places of its own.
+reads the signs but knows no place finds one in as many, at any distance. The generated corpus can teach its own places.
 """
 
 from __future__ import annotations

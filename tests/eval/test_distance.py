@@ -1,6 +1,7 @@
 """The command that measures effective distance."""
 
 import json
+import re
 import shlex
 import shutil
 from collections import Counter
@@ -8,6 +9,7 @@ from dataclasses import replace
 
 import pytest
 
+from eval.compare import main as compare
 from eval.distance import main
 from eval.engine.methods import read_distance
 from eval.engine.records import read_records
@@ -161,6 +163,10 @@ def test_signs_of_a_run_that_taught_places_are_rows_of_their_own(prepared, wide_
     assert len({*(run / "eval").glob("tests-*.jsonl")}) == 3
     records = read_records(files)
     assert records.alike.map(lambda alike: alike["protocol"]).value_counts(dropna=False).to_list() == [3] * 3
+    capsys.readouterr()
+    assert compare([str(run / "eval")]) == 0
+    named = re.findall(r"protocol=(\S+)", capsys.readouterr().out)
+    assert {*named} == {"null", '"literal"', '"associated"'}
     (found,) = read_probed([run]).values()
     assert {row.get("protocol") for row in last_rows(found)} == {None}, "a report is about the numbers alone"
     assert main([str(wide_run), "--needles=literal", *grid]) == 2
