@@ -19,10 +19,10 @@ training, and the same for many others, so that the search could not tell better
 No first tokens keep their positions, as with the paper's n = 0. Every set has LongRoPE's factor on the logits, also
 that of YaRN. The best of many sets is partly lucky on its tests: "fresh" is the score on as many other tests.
 
-Writes longrope-TOKENS-KEY.yaml, which any command takes by --position="$(cat FILE)", and a config as its section
-`position`. RoPE's own frequencies serve texts of up to the training window. Packed rows count as such texts: to train
-with the factors found, set position.frequency.length to the target. Scores are kept: the same command continues, and
-one with more iterations goes on from them.
+Writes longrope-TOKENS-KEY.yaml, which any command takes by --position="$(cat FILE)", and a config as a line of its
+section `position`. RoPE's own frequencies serve texts of up to the training window. Packed rows count as such texts: to
+train with the factors found, set position.frequency.length to the target. Scores are kept: the same command continues,
+and one with more iterations goes on from them.
 """
 
 from __future__ import annotations
@@ -130,9 +130,9 @@ class LongRopeSearch(Measure):
         for name, factors in {**self.first, "search": best}.items():
             measured = {"found_by": name, "score": tried[factors], "fresh": self.log_prob(factors, self.fresh)}
             rows.append({**self.subject.row, **about, **self.place(factors), **measured})
-        section = {"frequency": {"method": self.kind, **self.place(best)}}
+        method = json.dumps({"method": self.kind, **self.place(best)})
         with writing(f"-o {self.folder}", "folder"):
-            write_atomic(self.path, f"position: {json.dumps(section)}\n".encode())
+            write_atomic(self.path, f"frequency: {method}\n".encode())
         return rows
 
     @property

@@ -100,13 +100,12 @@ def test_the_scores_are_those_of_eval_distance_under_the_file_it_writes(four_pai
     written = path.read_text()
     given = parse_yaml((four_pairs / "config.yaml").read_text(), "config")
     del given["position"]
-    (tmp_path / "extended.yaml").write_text(format_yaml(given) + written)
+    (tmp_path / "extended.yaml").write_text(f"{format_yaml(given)}position:\n  {written}")
     found = load_experiment(tmp_path / "extended.yaml").position.frequency
     assert (found.method, found.factor, found.train_len, found.short_factor) == ("longrope", 2.0, 64, (1.0,) * 4)
     assert list(found.long_factor) == rows["search"]["long_factor"]
     for name in ("search", "ntk"):
         text = written.replace(json.dumps(found.long_factor), json.dumps(rows[name]["long_factor"]))
-        text = text.removeprefix("position: ")
         words = ["--window=128", *TESTS, "--tests=6", f"--position={text}", "-o", str(tmp_path / name)]
         assert distance([str(four_pairs), *(word for word in words if word != "--tests=3")]) == 0
         (path,) = (tmp_path / name).glob("tests-*.jsonl")

@@ -294,6 +294,11 @@ REFUSED = [  # a command, its words, and the beginning of its one line
     ("probe", "RUN --haystack=none.txt", "--haystack=none.txt: no such file; give a .txt, .md, .py, .json or .jsonl"),
     ("perplexity", "RUN --stride=300", "--stride=300: must be <= 16, the shortest length, or tokens are passed over"),
     ("passkey", "RUN --lengths=20", "--lengths=20: too short for "),
+    (
+        "passkey",
+        'RUN --frequency=rope --position={"frequency":{"method":"pi"}}',
+        "--position.frequency.method: would be",
+    ),
     ("recall", "RUN --bins=20,99", "--bins=(20, 99): must rise, up to the training window of 64; correct it"),
     ("recall", "RUN --evidence=repaet", "--evidence=repaet: unknown method; did you mean repeat?"),
     ("recall", "RUN --evidence=repeat:tokens=1", "--evidence.tokens=1: must be >= 2"),
