@@ -27,64 +27,37 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
-from functools import partial
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
-from annotated_types import Ge, Gt, Le, Lt
+from annotated_types import Gt, Lt
 
 from eval.engine.command import Form
-from eval.engine.methods import as_options, read_distance
-from eval.engine.needles import built
+from eval.engine.methods import read_distance
+from eval.engine.needles import OneNumberOptions, one_number_probe
 from eval.engine.rows import Row, columns_text, limits, shortened, write_rows
 from eval.engine.run import Measure
 from lab.command import Bar, start
-from lab.data.associations import LANDMARKS
-from lab.data.config import Synthetic
-from lab.data.tokenizer import check_ids
 from lab.draw import GREY, Rule, below, draw, layer
-from lab.errors import ConfigError
-from lab.probe.config import ProbeConfig
-from lab.probe.effective_distance import DistanceProbe
 from lab.probe.limits import monotone_shares, shown_length
 from lab.probe.measuring import distance_record, one_number_tests, reach_record
-from lab.schema import Length, PathText, Section, Seed, Share, Tests
+from lab.schema import Length, Share, Tests
 from lab.train.arms import censored
-
-OF_PROBE = {"points": "distance_points", "tests": "distance_tests"}  # options by other names than the settings'
 
 
 @dataclass(frozen=True, kw_only=True)
-class DistanceOptions(Section):
+class DistanceOptions(OneNumberOptions):
     """Options of this command."""
 
-    distances: tuple[Length, ...] | None = None
-    """Distances in tokens, rising, with commas between them; left out, `points` of them."""
-    points: Annotated[int, Ge(2)] | None = None
-    """Number of distances, equally spaced from a quarter of the window to the largest that fits; left out, as in the
-    run's own probe, or 14."""
     window: Length | None = None
     """Tokens that prompt and answer fill; left out, the training window."""
-    tests: Tests | None = None
-    """Tests at each distance; left out, as in the run's own probe, or 100."""
-    digits: Annotated[int, Ge(2), Le(9)] | None = None
-    """Digits of each number; left out, as in the run's own probe, or 6."""
-    needles: Literal["literal", "associated"] | None = None
-    """Four numbers at places, well-known ones or the run's own, one asked for by its place (literal), or by its region,
-    so that no word is shared and the model must know where the place is (associated); left out, one magic number."""
-    haystack: PathText | None = None
-    """Text file to hide the numbers in; left out, as in the run's own probe. A model of no run needs one."""
     threshold: Share = 0.8
     """Share of numbers that must be found within reach."""
     confidence: Annotated[float, Gt(0), Lt(1)] = 0.95
     """Probability with which limits hold the true share, at least."""
-    seed: Seed | None = None
-    """Seed of the tests; left out, the run's probe.seed, or 0."""
     batch: Tests | None = None
     """Tests that generate side by side; left out, as in the run's own probe, or 64."""
-    device: Literal["auto", "cpu", "gpu"] = "auto"
-    """What to compute on; auto takes a GPU where there is one."""
 
 
 class FoundByDistance(Measure):
@@ -95,26 +68,10 @@ class FoundByDistance(Measure):
     form = Form(options=DistanceOptions, several=True)
 
     def prepare(self) -> None:
-        """Build the tests, whose settings left out are those of the run's own probe, and the methods."""
+        """Build the tests and the methods."""
         model = self.subject.model
-        options = self.options
-        own = ProbeConfig() if model.experiment is None else model.experiment.tests
-        given: dict[str, Any] = {"distance_tests": own.distance_tests or 100}
-        if options.distances is not None:  # in place of the run's own
-            given["distance_points"] = None
-        for name, value in asdict(options).items():
-            if value is not None and name not in ("window", "haystack", "needles", "device"):
-                given[OF_PROBE.get(name, name)] = value
-        window = options.window or model.train_len
-        corpus = None if model.experiment is None else model.experiment.data.corpus
-        pairs = corpus.places if isinstance(corpus, Synthetic) else LANDMARKS
-        if options.needles and not pairs:
-            rule = "the run's corpus teaches no places; train with data.corpus.associations"
-            raise ConfigError(f"--needles={options.needles}: {rule}")
-        kind = partial(DistanceProbe, protocol=options.needles, pairs=pairs)
-        with as_options():
-            self.probe = built(kind, self.subject, replace(own, **given), options.haystack, window)
-        check_ids(self.probe.case(self.probe.distances[0], 0).prompt_ids, self.subject.vocab_size)
+        window = self.options.window or model.train_len
+        self.probe = one_number_probe(self.subject, self.options, window)
         words = self.request.distances
         self.methods = [read_distance(word, min(window, model.train_len), window) for word in words]
         self.methods = self.methods or [model.decoder.distance]

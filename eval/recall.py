@@ -25,12 +25,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import numpy as np
 from annotated_types import Ge
 
-from eval.engine.command import Form
+from eval.engine.command import DrawnOptions, Form
 from eval.engine.rows import Row, columns_text, limits
 from eval.engine.run import OnTexts
 from eval.engine.subject import digest_of, documents_of
@@ -45,7 +45,7 @@ from lab.evidence.base import Evidence
 from lab.evidence.methods import EVIDENCE_METHODS
 from lab.evidence.repeat import Repeat
 from lab.probe.recall import FEWEST, RecallTest, half_octaves
-from lab.schema import PathText, Section, Seed, Tests, validated
+from lab.schema import PathText, Tests, validated
 
 CONFIDENCE = 0.95
 NOT_WITHOUT = ("distance", "last", "middle", "nats_cut", "right_cut")  # fields that targets without evidence lack
@@ -69,7 +69,7 @@ COLUMNS = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class RecallOptions(Section):
+class RecallOptions(DrawnOptions):
     """Options of this command."""
 
     bins: tuple[Edge, ...] | None = None
@@ -81,10 +81,6 @@ class RecallOptions(Section):
     text: PathText | None = None
     """Source of the documents: a folder or a pattern of .txt, .md, .py, .json or .jsonl files, or a .jsonl file with
     one in each line; left out, the run's held-out documents."""
-    seed: Seed = 0
-    """Seed of the choice of targets, and of the limits."""
-    device: Literal["auto", "cpu", "gpu"] = "auto"
-    """What to compute on; auto takes a GPU where there is one."""
 
 
 class Recall(OnTexts):

@@ -21,7 +21,7 @@ from lab.command import Syntax, Words, read_options, settings_lines, show
 from lab.errors import ConfigError, brief
 from lab.launch import read_launch
 from lab.positions.methods import PositionConfig
-from lab.schema import PathText, Section, Seed, Tests
+from lab.schema import PathText, Section, Seed, Tests, flatten
 
 MODEL = "{word}: MODEL must be the first argument; give a run folder, a checkpoint in it, or a Hugging Face folder"
 MODELS = """
@@ -159,8 +159,8 @@ def requests_of(words: Words, form: Form) -> Iterator[Request]:
         for option in form.lacks
         if getattr(named, option.lstrip("-"))
     ]
-    moved = () if "--distance" in form.lacks else [key for key in own if key.startswith("position.")]
-    overrides = {key: own.pop(key) for key in moved}
+    moved = () if "--distance" in form.lacks else [key for key in own if key.partition(".")[0] == "position"]
+    overrides = flatten({key: own.pop(key) for key in moved})
     distances = [word for given in named.distance or () for word in split_words(given)]
     if len(distances) > 1 and not form.several:
         faults.append(f"--distance={brief(','.join(distances))}: give one; probe-lab probe compares several")
@@ -188,7 +188,17 @@ def longest(options: Any) -> int | None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TextOptions(Section):
+class DrawnOptions(Section):
+    """Options of all measurements of a model."""
+
+    seed: Seed = 0
+    """Seed of all that is drawn."""
+    device: Literal["auto", "cpu", "gpu"] = "auto"
+    """What to compute on; auto takes a GPU where there is one."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextOptions(DrawnOptions):
     """Options of measurements on texts."""
 
     texts: Tests = 10
@@ -196,22 +206,14 @@ class TextOptions(Section):
     text: PathText | None = None
     """Source of the texts: a .txt, .md, .py, .json or .jsonl file, or a folder or a pattern of these; left out, a run's
     corpus: held-out documents, fresh filler."""
-    seed: Seed = 0
-    """Seed of the choice of texts, and of what else is drawn."""
-    device: Literal["auto", "cpu", "gpu"] = "auto"
-    """What to compute on; auto takes a GPU where there is one."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class CellOptions(Section):
+class CellOptions(DrawnOptions):
     """Options of measurements that are made of cells."""
 
-    seed: Seed = 0
-    """Seed of all that is drawn."""
     batch: Tests | None = None
     """Rows that the model runs side by side; left out, as many as have 16384 tokens together, 64 at most."""
-    device: Literal["auto", "cpu", "gpu"] = "auto"
-    """What to compute on; auto takes a GPU where there is one."""
 
     def rows(self, length: int) -> int:
         """Choose how many rows of a length run side by side.

@@ -1,4 +1,4 @@
-"""The options of eval.probe, and the four-needle tests of a model.
+"""The options of needle tests, and how the four-needle and the one-number tests of a model are built.
 
 Test k of a length is drawn from (seed, length, k). Results are shown by length, by depth, or by method.
 """
@@ -6,7 +6,8 @@ Test k of a length is drawn from (seed, length, k). Results are shown by length,
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
+from functools import partial
 from typing import Annotated, Any, Literal, TypeVar
 
 from annotated_types import Ge, Gt, Le, Lt
@@ -18,10 +19,13 @@ from eval.engine.rows import Row
 from eval.engine.run import Measure
 from eval.engine.subject import Subject, haystack_of
 from lab.command import Bar
+from lab.data.associations import LANDMARKS
+from lab.data.config import Synthetic
 from lab.data.tokenizer import check_ids
 from lab.draw import draw
 from lab.errors import ConfigError
 from lab.probe.config import ProbeConfig, ProtocolName
+from lab.probe.effective_distance import DistanceProbe
 from lab.probe.effective_length import NeedleProbe, Probe, shortest_test
 from lab.probe.limits import shown_length
 from lab.probe.measuring import tests_of
@@ -29,11 +33,26 @@ from lab.schema import Length, PathText, Positive, Section, Seed, Share, Tests
 
 EIGHTHS = 8  # lengths up to the training window of a model without a probe of its own
 AnyProbe = TypeVar("AnyProbe", bound=Probe)
+OF_PROBE = {"points": "distance_points", "tests": "distance_tests"}  # options by other names than the settings'
 STYLE: dict[str, Any] = {"x_title": "length (tokens)", "percent": True}
 
 
 @dataclass(frozen=True, kw_only=True)
-class ProbeOptions(Section):
+class NeedleOptions(Section):
+    """Options of all needle tests; those left out are as in the run's own probe."""
+
+    digits: Annotated[int, Ge(2), Le(9)] | None = None
+    """Digits of each number; left out, the run's, or 6."""
+    haystack: PathText | None = None
+    """Text file to hide the numbers in; left out, as in the run's own probe. A model of no run needs one."""
+    seed: Seed | None = None
+    """Seed of the tests; left out, the run's probe.seed, or 0."""
+    device: Literal["auto", "cpu", "gpu"] = "auto"
+    """What to compute on; auto takes a GPU where there is one."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProbeOptions(NeedleOptions):
     """Options of this command; those left out are as in the run's own probe."""
 
     by: Literal["length", "depth", "method"] | None = None
@@ -47,8 +66,6 @@ class ProbeOptions(Section):
     """Training length in tokens that methods' settings are derived from; left out, the model's training window."""
     tests: Tests | None = None
     """Tests at each length; left out, the run's, or 500."""
-    seed: Seed | None = None
-    """Seed of the tests; left out, the run's probe.seed, or 0."""
     step: Length | None = None
     """Step of the lengths, in tokens; the first is the first multiple with room for a test."""
     max_length: Length | None = None
@@ -58,8 +75,6 @@ class ProbeOptions(Section):
     Llama-3.1 (released_llama31)."""
     needles: Annotated[int, Ge(1), Le(16)] | None = None
     """Numbers hidden in each test; left out, the run's, or 4."""
-    digits: Annotated[int, Ge(2), Le(9)] | None = None
-    """Digits of each number; left out, the run's, or 6."""
     required: Positive | None = None
     """Numbers that must be found for a test to pass; left out, the run's, or 2."""
     threshold: Share | None = None
@@ -75,17 +90,54 @@ class ProbeOptions(Section):
     answer_budget: Length | None = None
     """Tokens of each length that are left for the answer; left out, the run's, in another protocol 64, in the released
     ones 128."""
-    haystack: PathText | None = None
-    """Text file to hide the numbers in; left out, as in the run's own probe. A model of no run needs one."""
     batch: Annotated[int, Ge(1), Le(2**16)] | None = None
     """Most tests that generate together; left out, the run's, or 64 on a CPU, more on a GPU."""
-    device: Literal["auto", "cpu", "gpu"] = "auto"
-    """What to compute on; auto takes a GPU where there is one."""
 
     def rules(self) -> list[str]:
         """Refuse a length given twice."""
         known = self.lengths or ()
         return [f"lengths={length}: is given twice; keep one" for length in sorted({*known}) if known.count(length) > 1]
+
+
+@dataclass(frozen=True, kw_only=True)
+class OneNumberOptions(NeedleOptions):
+    """Options of one-number tests; those left out are as in the run's own probe."""
+
+    distances: tuple[Length, ...] | None = None
+    """Distances in tokens, rising, with commas between them; left out, `points` of them."""
+    points: Annotated[int, Ge(2)] | None = None
+    """Number of distances, equally spaced from a quarter of the window to the largest that fits; left out, as in the
+    run's own probe, or 14."""
+    tests: Tests | None = None
+    """Tests at each distance; left out, as in the run's own probe, or 100."""
+    needles: Literal["literal", "associated"] | None = None
+    """Four numbers at places, well-known ones or the run's own, one asked for by its place (literal), or by its region,
+    so that no word is shared and the model must know where the place is (associated); left out, one magic number."""
+
+
+def one_number_probe(subject: Subject, options: OneNumberOptions, window: int) -> DistanceProbe:
+    """Build the one-number tests of a model, whose settings left out are those of the run's own probe.
+
+    Raises: LabError.
+    """
+    experiment = subject.model.experiment
+    own = ProbeConfig() if experiment is None else experiment.tests
+    given: dict[str, Any] = {"distance_tests": own.distance_tests or 100}
+    if options.distances is not None:  # in place of the run's own
+        given["distance_points"] = None
+    known = {item.name for item in fields(ProbeConfig)} - {"needles", "haystack"}
+    named = {OF_PROBE.get(name, name): value for name, value in asdict(options).items() if value is not None}
+    given |= {name: value for name, value in named.items() if name in known}
+    corpus = None if experiment is None else experiment.data.corpus
+    pairs = corpus.places if isinstance(corpus, Synthetic) else LANDMARKS
+    if options.needles and not pairs:
+        rule = "the run's corpus teaches no places; train with data.corpus.associations"
+        raise ConfigError(f"--needles={options.needles}: {rule}")
+    kind = partial(DistanceProbe, protocol=options.needles, pairs=pairs)
+    with as_options():
+        probe = built(kind, subject, replace(own, **given), options.haystack, window)
+    check_ids(probe.case(probe.distances[0], 0).prompt_ids, subject.vocab_size)
+    return probe
 
 
 def built(

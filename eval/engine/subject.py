@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -93,12 +93,16 @@ def open_subject(request: Request) -> Subject:
     """Open the model of a command line."""
     device = device_for(request.options.device)
     model = open_model(request.model, request.overrides, device=device)
-    refuse_far(request.options, model, device)
+    options = request.options
+    given = {item.name: getattr(options, item.name) or 0 for item in fields(options) if "Length" in str(item.type)}
+    refuse_far(
+        {name: max(value) if isinstance(value, tuple) else value for name, value in given.items()}, model, device
+    )
     return as_subject(model, request.model, device)
 
 
-def refuse_far(options: Any, model: OpenedModel, device: torch.device) -> None:
-    """Refuse lengths of any option that are out of all proportion to the model's window, or that no memory holds.
+def refuse_far(lengths: Mapping[str, int], model: OpenedModel, device: torch.device) -> None:
+    """Refuse lengths, by option, that are out of all proportion to the model's window, or that no memory holds.
 
     Raises: ConfigError with a line for each option.
     """
@@ -106,9 +110,7 @@ def refuse_far(options: Any, model: OpenedModel, device: torch.device) -> None:
     token_bytes = 2 * 2 * cfg.n_layers * cfg.n_kv_heads * cfg.head_dim  # keys and values, in bfloat16
     most = min(MOST_WINDOWS * model.train_len, memory_of(device) // token_bytes)
     rule = f"must be <= {most:,}, {MOST_WINDOWS:,} windows of the model, or the keys and values that memory holds"
-    named = {field.name: getattr(options, field.name) or 0 for field in fields(options) if "Length" in str(field.type)}
-    longest = {name: max(value) if isinstance(value, tuple) else value for name, value in named.items()}
-    faults = [f"--{name}={length}: {rule}; lower it" for name, length in longest.items() if length > most]
+    faults = [f"--{name}={length}: {rule}; lower it" for name, length in lengths.items() if length > most]
     if faults:
         raise ConfigError(*faults)
 
