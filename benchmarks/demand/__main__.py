@@ -38,7 +38,7 @@ WINDOWS = {4: ("--window=192",)}  # prompts of one length for models of several 
 GAPPED = (5,)  # experiments whose runs are also asked with gaps in the ids
 NATURAL = (6,)  # experiments on real text, evaluated by eval.recall alone
 BOTH = (10,)  # experiments evaluated by eval.recall too
-SWEEPS = {10: ("arms_model", "arms_data")}
+SWEEPS = {7: ("demand_7", "demand_7_joined"), 10: ("arms_model", "arms_data")}
 BINS = "--bins=2,4,8,16,32,48,65,96,129,192,257,384"  # which D = 64 and 128 divide
 CORPORA = {9: 5}  # experiments with a corpus for each seed, and their seeds
 EVALUATED = 8  # the methods, under which the runs of 1 and 2 are evaluated with them

@@ -71,8 +71,14 @@ def by_gaps(config: Config) -> str:
 
 
 def by_size(config: Config) -> str:
-    """Name a run's arm by the width of its model and its loss weights."""
-    return f"width {config['model']['d_model']}, {by_weights(config)}"
+    """Name a run's arm by the width of its model, and by its loss weights or its window and mask.
+
+    Example:
+        >>> by_size({"model": {"d_model": 256}, "data": {"mode": "natural"}, "weights": None})
+        'width 256, untouched'
+    """
+    arm = by_window(config) if config["data"]["mode"] == "concatenated" else by_weights(config)
+    return f"width {config['model']['d_model']}, {arm}"
 
 
 def by_sections(config: Config) -> str:
@@ -121,7 +127,7 @@ CONTROLS = ("far", "near", "random")
 HOLE = tuple(f"hole{name}" for name in ("", ", near", ", random"))
 DOSES = tuple(f"dose 1/{4**k}" for k in range(1, 5))
 WIDTHS = (128, 256, 512)
-SIZED = ("untouched", "far 96", "near 96")  # arms of each width
+SIZED = ("untouched", "far 96", "near 96", "document 192", "joined 192")  # arms of each width
 THIRDS = ((48, 60), (72, 120), (132, LAST))
 PLANS = {
     1: Plan(
@@ -192,14 +198,16 @@ PLANS = {
         panels=tuple(("untouched", *(f"{name} {D}" for name in CONTROLS)) for D in (64, 128)),
     ),
     7: Plan(
-        (7,),
+        (1, 4, 7),
         tuple(f"width {width}, {name}" for width in WIDTHS for name in SIZED),
         ((48, 96), (97, LAST)),
-        tuple(Contrast("7a", f"width {width}, far 96", f"width {width}, near 96", 97, LAST) for width in WIDTHS),
-        name=by_size,
-        panels=tuple(
-            tuple(f"width {width}, {name}" for name in ("untouched", "far 96", "near 96")) for width in WIDTHS
+        tuple(
+            Contrast(prediction, f"width {width}, {arm}", f"width {width}, {other}", low, LAST)
+            for prediction, arm, other, low in (("7a", *SIZED[1:3], 97), ("7b", SIZED[4], SIZED[3], 48))
+            for width in WIDTHS
         ),
+        name=by_size,
+        panels=tuple(tuple(f"width {width}, {name}" for name in SIZED) for width in WIDTHS),
     ),
     9: Plan(
         (9,),
