@@ -10,6 +10,7 @@ from lab.data.config import OwnCorpus
 from lab.evidence.methods import EVIDENCE_METHODS
 from lab.evidence.repeat import Repeat
 from lab.masks import MASKS, Document, WindowMask
+from lab.model.softmax import SOFTMAXES, Scalable, Sink
 from lab.positions import FREQUENCY_METHODS
 from lab.positions.drope import Drope
 from lab.positions.plain import Plain
@@ -25,6 +26,7 @@ from lab.testing import (
     check_frequency_method,
     check_mask,
     check_skip_method,
+    check_softmax,
     checks,
 )
 from tests.positions import test_frequencies
@@ -53,6 +55,11 @@ def test_evidence_methods_pass(method):
 @pytest.mark.parametrize("method", MASKS)
 def test_masks_pass(method):
     check_mask(MASKS[method])
+
+
+@pytest.mark.parametrize("method", SOFTMAXES)
+def test_softmaxes_pass(method):
+    check_softmax(SOFTMAXES[method])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,6 +100,8 @@ BROKEN = {
     "order": (check_skip_method, Pose, "position_ids", lambda i: i[::-1], {"target_len": 20}, "must rise"),
     "near": (check_mask, Document, "visible", lambda seen: seen & seen.triu(-3), {}, "query and key"),
     "itself": (check_mask, Document, "visible", lambda seen: seen.tril(-1), {}, r"\[0, 0\]"),
+    "keys": (check_softmax, Scalable, "factor", lambda f: f / (f.max() + 1 if f.numel() else 1), {}, "other queries"),
+    "negative": (check_softmax, Sink, "factor", lambda f: -f, {}, ">= 0"),
     "outside": (check_evidence_method, Repeat, "nearest", lambda d: d + 1, {}, "must lie in the run"),
     "pack": (check_evidence_method, Repeat, "nearest", lambda d: np.minimum(d, len(d) % 3), {}, "must not depend"),
 }

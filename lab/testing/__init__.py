@@ -15,6 +15,7 @@ from lab.testing.checks import (
     check_frequency_method,
     check_mask,
     check_skip_method,
+    check_softmax,
 )
 
 __all__ = [
@@ -24,4 +25,5 @@ __all__ = [
     "check_frequency_method",
     "check_mask",
     "check_skip_method",
+    "check_softmax",
 ]
