@@ -136,6 +136,7 @@ def test_a_stopped_search_ends_as_one_that_was_not(four_pairs, small, tmp_path, 
     assert len(scored) == sets + 1 + 4, "one was stopped, and four are scored on fresh tests"
 
 
+@pytest.mark.slow
 def test_a_model_of_transformers_is_searched_and_one_without_pairs_refused(foreign, small, text_file, capsys):
     words = ["--factor=1.1", "--iterations=1", "--points=2", "--tests=1", f"--haystack={text_file}"]
     words += ["-o", text_file.parent / "out", "--json"]
