@@ -39,6 +39,7 @@ COMMANDS = {  # that draw a picture, the last one in the folder {out}
         "eval.probe runs/base_192 --by=depth --tests=200 --plot -o {out}",
     ],
     "demand": ["benchmarks.demand 2 --results -o {out}"],
+    "demand_gaps": ["benchmarks.demand 5 --results -o {out}"],
     "string_2k": ["eval.positions string --shift=683 --length=2048 --plot -o {out}"],
     "shape_weights": ["eval.shape configs/shape_demo.yaml --plot -o {out}"],
     "shape_skip": [f"eval.shape configs/shape_demo.yaml {SKIPPED} --plot -o {{out}}"],

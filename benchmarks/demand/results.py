@@ -193,18 +193,19 @@ def picture(plan: Plan, tests: pd.DataFrame, reaches: pd.DataFrame, path: Path) 
     tests = tests[(tests["method"] == own) & (tests["distance"] > WITHOUT)]
     value = "score" if plan.outcome != GAIN and own == PLAIN else "value"
     shares: dict[str, Any] = {"y_limits": (0, 1), "percent": True, "rules": [Rule("y", THRESHOLD)]}
-    looks: dict[str, Any] = {"log_x": plan.outcome == GAIN, "width": WIDTH}
+    x_title = "relative position" if own == GAPPED else "distance (tokens)"
+    looks: dict[str, Any] = {"log_x": plan.outcome == GAIN, "width": WIDTH, "x_title": x_title}
     looks |= {"y_title": plan.outcome} if value == "value" else {**shares, "y_title": "share of numbers found"}
     tested = [Rule("x", reaches["first_distance"].min()), Rule("x", reaches["last_distance"].max())]
     panels = []
     for arms in plan.panels or (plan.arms,):
         known = [arm for arm in arms if (tests["arm"] == arm).any()]
         shown = tests[tests["arm"].isin(known)].dropna(subset=[value])
-        means = shown.groupby(["arm", "distance"])[value].agg(["mean", "count"]).reset_index()
-        sizes = means.groupby("arm")["count"].max()
+        means = shown.groupby(["arm", "distance"])[value].mean().reset_index()
+        sizes = shown.groupby("arm")["seed"].nunique()
         names = {arm: f"{arm}, n = {sizes[arm]}" for arm in known}
         means["arm"] = means["arm"].map(names)
-        above = draw(means, "distance", "mean", "arm", names=[*names.values()], x_title="distance (tokens)", **looks)
+        above = draw(means, "distance", value, "arm", names=[*names.values()], **looks)
         runs = reaches[(reaches["method"] == PLAIN) & reaches["arm"].isin(known)]
         points = pd.concat([runs[runs["arm"] == arm] for arm in known])
         style: dict[str, Any] = {"kind": "point", "outcome": "outcome", "legend": False, "width": WIDTH}
