@@ -21,6 +21,7 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from benchmarks.demand.plans import GAIN, GAPPED, PLANS
 from benchmarks.demand.results import describe
 from benchmarks.tables import pack
 from eval.engine.records import unpacked
@@ -35,11 +36,9 @@ METHODS = {  # experiments whose runs are evaluated under distance methods too
     2: ("string:shift=64,window=32", "dca:train_len=128,chunk=96", "rerope:window=48"),
 }
 WINDOWS = {4: ("--window=192",)}  # prompts of one length for models of several windows
-GAPPED = (5,)  # experiments whose runs are also asked with gaps in the ids
-NATURAL = (6,)  # experiments on real text, evaluated by eval.recall alone
-BOTH = (10,)  # experiments evaluated by eval.recall too
 SWEEPS = {7: ("demand_7", "demand_7_joined"), 10: ("arms_model", "arms_data")}
 BINS = "--bins=2,4,8,16,32,48,65,96,129,192,257,384"  # which D = 64 and 128 divide
+RECALLED = "--targets=1000"  # of a bin
 CORPORA = {9: 5}  # experiments with a corpus for each seed, and their seeds
 EVALUATED = 8  # the methods, under which the runs of 1 and 2 are evaluated with them
 SETTINGS = {"run.folder": "runs/demand"}
@@ -95,9 +94,13 @@ def train(runs: Sequence[PlannedRun], jobs: int) -> int:
 
 
 def evaluate(runs: Sequence[PlannedRun], experiment: int, jobs: int) -> int:
-    """Measure reach under plain distance, and under methods where the loss is untouched or has no control."""
-    if experiment in NATURAL:
-        return run_each("eval.recall", runs, jobs, lambda run: [BINS, "--targets=1000"])
+    """Measure reach under plain distance, and under methods where the loss is untouched or has no control.
+
+    The outcomes that the plan compares decide what else is measured: on real text the gain is, alone.
+    """
+    plan = PLANS[experiment]
+    if plan.outcome == GAIN:
+        return run_each("eval.recall", runs, jobs, lambda run: [BINS, RECALLED])
 
     def options(run: PlannedRun) -> list[str]:
         weights = run.experiment.weights
@@ -107,11 +110,11 @@ def evaluate(runs: Sequence[PlannedRun], experiment: int, jobs: int) -> int:
         return [*tests, *(f"--distance={method}" for method in methods)]
 
     status = run_each("eval.distance", runs, jobs, options)
-    if not status and experiment in BOTH:
-        return run_each("eval.recall", runs, jobs, lambda run: ["--targets=1000"])
-    if status or experiment not in GAPPED:
-        return status
-    return run_each("benchmarks.demand.gapped", runs, jobs, lambda run: [seed_of(run)])
+    if not status and plan.details:
+        status = run_each("eval.recall", runs, jobs, lambda run: [RECALLED])
+    if not status and plan.method == GAPPED:
+        status = run_each("benchmarks.demand.gapped", runs, jobs, lambda run: [seed_of(run)])
+    return status
 
 
 def seed_of(run: PlannedRun) -> str:

@@ -126,6 +126,7 @@ class Plan(NamedTuple):
 CONTROLS = ("far", "near", "random")
 HOLE = tuple(f"hole{name}" for name in ("", ", near", ", random"))
 DOSES = tuple(f"dose 1/{4**k}" for k in range(1, 5))
+CROSSED = tuple((BASE, BASE + CENSORED_DEMAND, arm, arm + CENSORED_DEMAND) for arm in ARMS)
 WIDTHS = (128, 256, 512)
 SIZED = ("untouched", "far 96", "near 96", "document 192", "joined 192")  # arms of each width
 THIRDS = ((48, 60), (72, 120), (132, LAST))
@@ -225,9 +226,9 @@ PLANS = {
         tuple(f"{arm}{ending}" for arm in (BASE, *ARMS) for ending in ("", CENSORED_DEMAND)),
         THIRDS,
         tuple(Contrast("moves", arm, BASE, 48, LAST) for arm in ARMS),
-        crossed=tuple((BASE, BASE + CENSORED_DEMAND, arm, arm + CENSORED_DEMAND) for arm in ARMS),
+        crossed=CROSSED,
         name=by_parts,
-        panels=tuple((BASE, BASE + CENSORED_DEMAND, arm, arm + CENSORED_DEMAND) for arm in ARMS),
+        panels=CROSSED,
         details=True,
     ),
     8: Plan((1, 2), ("untouched", *(f"far {D}" for D in FAR), "hole"), THIRDS, methods=True),

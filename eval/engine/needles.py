@@ -19,7 +19,7 @@ from eval.engine.rows import Row
 from eval.engine.run import Measure
 from eval.engine.subject import Subject, haystack_of
 from lab.command import Bar
-from lab.data.associations import LANDMARKS
+from lab.data.associations import LANDMARKS, Question
 from lab.data.config import Synthetic
 from lab.data.tokenizer import check_ids
 from lab.draw import draw
@@ -110,7 +110,7 @@ class OneNumberOptions(NeedleOptions):
     run's own probe, or 14."""
     tests: Tests | None = None
     """Tests at each distance; left out, as in the run's own probe, or 100."""
-    needles: Literal["literal", "associated"] | None = None
+    needles: Question | None = None
     """Four numbers at places, well-known ones or the run's own, one asked for by its place (literal), or by its region,
     so that no word is shared and the model must know where the place is (associated); left out, one magic number."""
 

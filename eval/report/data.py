@@ -17,7 +17,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 import numpy as np
 import pandas as pd
@@ -27,6 +27,7 @@ from eval.engine.records import read_runs as read_probed
 from lab.analysis import NATURAL, contexts_of, own_figures
 from lab.counts import SavedCounts
 from lab.counts.demand import per_distance
+from lab.data.associations import Question
 from lab.looks import CENSORED, MEAN, RUN
 from lab.train.arms import censored, mean_with_limits, name_arms
 from lab.train.folder import RunFolder
@@ -112,7 +113,7 @@ def last_rows(run: ProbedRun) -> list[Row]:
     return [
         {**row, "method": str(row.get("method", "rope+plain")).removeprefix("rope+")}
         for row in (*RunFolder(run.path).records("probes.jsonl"), *evaluated)
-        if row.get("consumed_tokens") == tokens and row.get("protocol") not in ("literal", "associated")
+        if row.get("consumed_tokens") == tokens and row.get("protocol") not in get_args(Question)
     ]
 
 

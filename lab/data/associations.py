@@ -12,12 +12,14 @@ reads the signs but knows no place finds one in as many, at any distance. The ge
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal
 
 import numpy as np
 
 SIGN = " The sign at {place} shows {number}."
 ASKED = "\n\nWhich digits can be read {where}? The digits are"
 FACT = " {place} lies in {region}."  # in training documents, never in a test
+Question = Literal["literal", "associated"]
 Pairs = Sequence[tuple[str, str]]
 """Places, each with the region that it is in."""
 LANDMARKS: Pairs = (

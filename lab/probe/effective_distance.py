@@ -26,13 +26,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
 from lab.data import synthetic
-from lab.data.associations import LANDMARKS, Pairs, draw_signs
+from lab.data.associations import LANDMARKS, Pairs, Question, draw_signs
 from lab.data.synthetic import draw_numbers
 from lab.data.tokenizer import special_ends
 from lab.errors import ConfigError
@@ -85,7 +85,7 @@ class DistanceProbe(Probe):
     question asks for one by its place (literal), or by its region (associated).
     """
 
-    protocol: Literal["literal", "associated"] | None = None
+    protocol: Question | None = None
     pairs: Pairs = LANDMARKS
     by = "distance"
 

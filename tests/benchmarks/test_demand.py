@@ -25,8 +25,12 @@ def record(place, name, weights, seed, log_prob, found):
     tested = zip((24, 60, 120), (0, *found), (-9.0, -0.5, log_prob), strict=True)
     rows = [{**about, "distance": d, "found": n, "score": n / 64, "log_prob": p} for d, n, p in tested]
     rows.append({"method": "rope+plain", "metric": "reach", "reach": None, "first_distance": 24, "last_distance": 120})
-    (run / "eval" / "distance-1.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write(run / "eval" / "distance-1.jsonl", rows)
     return run
+
+
+def write(path, rows):
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
 def by_evidence(control):
@@ -100,11 +104,10 @@ def test_arms_of_the_decoder_against_demand(tmp_path, capsys):
             )
             settings = {"run": {"seed": seed}, "model": {"norm": norm}, "weights": weights}
             (run / "config.yaml").write_text(format_yaml(settings))
-            (run / "probes.jsonl").write_text("".join(json.dumps({"held_out_loss": x}) + "\n" for x in (9.0, 1.5)))
+            write(run / "probes.jsonl", [{"held_out_loss": 9.0}, {"held_out_loss": 1.5}])
             found = {"metric": "natural_reach", "natural_first": 2, "natural_last": 129, "natural_reach": 50.0}
             rows = [{"metric": "recall", "distance": 64, "score": 7.0, "right_whole": 0.1}, found]
-            lines = "".join(json.dumps({"method": "rope+plain", **row}) + "\n" for row in rows)
-            (run / "eval" / "recall-1.jsonl").write_text(lines)
+            write(run / "eval" / "recall-1.jsonl", [{"method": "rope+plain", **row} for row in rows])
             runs.append(run)
     pack(runs, tmp_path / "10.jsonl.xz")
     describe(10, tmp_path, tmp_path)
@@ -178,7 +181,7 @@ def test_real_text_is_compared_by_gain_and_by_nats_without_evidence(tmp_path, ca
             shift = (0.01 if seed % 2 else -0.01) * (name == "f")
             rows = [{"metric": "recall", "distance": d, "score": gain + shift} for d in (32, 96, 200)]
             rows += [{"metric": "no_evidence", "score": nats + shift}, {"metric": "natural_reach", **ends}]
-            (run / "eval" / "recall-1.jsonl").write_text("".join(json.dumps(about | row) + "\n" for row in rows))
+            write(run / "eval" / "recall-1.jsonl", [about | row for row in rows])
             runs.append(run)
     pack(runs, tmp_path / "6.jsonl.xz")
     describe(6, tmp_path, tmp_path)
