@@ -129,8 +129,11 @@ class Block(nn.Module):
             return after(self, x_BTD, attention.attended(*before(self, x_BTD, n_queries), layout, cache))
         rotation = layout.q_rotations[0]  # within the graph, since one call of a kernel attends
         factor = layout.logit_factor(attention.layer, rotation.cos_B1TH.dtype)
-        kernel = WHOLE[attention.backend]
-        return after(self, x_BTD, kernel(*before(self, x_BTD, n_queries, rotation, factor), layout.segments))
+        heads = before(self, x_BTD, n_queries, rotation, factor)
+        with torch.autocast(x_BTD.device.type, enabled=False):  # as in `attend_layout`
+            out = WHOLE[attention.backend](*heads, layout.segments)
+        del heads
+        return after(self, x_BTD, out)
 
     def before(
         self, x_BTD: Tensor, n_queries: int, rotation: Rotation | None = None, factor: Tensor | None = None

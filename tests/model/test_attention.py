@@ -5,7 +5,8 @@ from lab.errors import ConfigError, DataError, MissingPackage
 from lab.model.attention import attend
 from lab.model.attention.kernels import WHOLE
 from lab.model.attention.segments import Segments
-from tests.model.by_definition import draw
+from lab.positions import distance, frequencies
+from tests.model.by_definition import METHODS, attention_by_distance, draw, rule
 
 BACKENDS = ["reference", "sdpa", "auto"]
 
@@ -21,6 +22,18 @@ def test_padding_rows_are_zeros_with_finite_gradients(backend, mask):
     for x in (q, k, v):
         assert torch.isfinite(x.grad).all()
         assert (x.grad[:, :, 4:] == 0).all()
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("name", ["plain", "string"])
+def test_autocast_leaves_attention_in_float32(backend, name):
+    q, k, v = draw(5, 1, 2, 1, 9, 9, 8, torch.float32)
+    settings, rel = METHODS[name]
+    speeds = frequencies("rope", head_dim=8).inv_freq
+    truth = attention_by_distance(q, k, v, speeds, lambda b, m, n: rel(m - n, m, n), rule("causal", None))
+    with torch.autocast("cpu", torch.bfloat16):
+        out = attend(q, k, v, distance=distance(**settings), backend=backend)
+    torch.testing.assert_close(out.double(), truth, rtol=0, atol=2e-6)
 
 
 def cut(q, k, v, **changes):

@@ -15,6 +15,7 @@ from lab.data.arrangement import IGNORE
 from lab.data.module import to_batch, weigh_by_context
 from lab.data.packing import Pack
 from lab.errors import ConfigError
+from lab.model.attention.kernels import WHOLE
 from lab.model.config import DecoderConfig
 from lab.positions import distance, frequencies
 from lab.train.environment import choose_compile
@@ -106,9 +107,16 @@ def test_on_a_cpu_queries_and_keys_are_rotated_in_the_graph(kinds, monkeypatch):
     batch = draw(3, kinds)
     wanted = outcome(eager, batch)
     monkeypatch.setattr("lab.model.block.attend_layout", pytest.fail)
+    kernel, under_autocast = WHOLE["sdpa"], []
+    monkeypatch.setitem(
+        WHOLE, "sdpa", lambda *args: under_autocast.append(torch.is_autocast_enabled("cpu")) or kernel(*args)
+    )
     for got, expected in zip(outcome(compiled, batch), wanted, strict=True):
         assert float((got - expected).abs().max()) <= FLOAT32_TOL * float(expected.abs().max())
     assert counter.frame_count == 2
+    with torch.autocast("cpu", torch.bfloat16):
+        outcome(compiled, batch)
+    assert not any(under_autocast), "it would round the float32 inputs"
 
 
 def on_two_ranks(kind):

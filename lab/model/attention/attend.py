@@ -99,7 +99,8 @@ def attend_layout(
         keys, values = cache.extend(layer, k, v, layout.k_rotations, dtype)
     if name != "reference" and (cache is None or not cache.n_maps):
         keys = [rotation.rotate(keys[0]).to(dtype) for rotation in layout.k_rotations]
-    return KERNELS[name](q, keys, values, layout, layer, sinks).to(v.dtype)
+    with torch.autocast(v.device.type, enabled=False):  # it would round the logits of float32 inputs
+        return KERNELS[name](q, keys, values, layout, layer, sinks).to(v.dtype)
 
 
 def check_shapes(q: Tensor, k: Tensor, v: Tensor, mask: str, **ids: Tensor | None) -> None:
