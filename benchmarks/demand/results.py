@@ -11,6 +11,7 @@ numbers than farther away.
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 from collections.abc import Iterator, Sequence
@@ -158,13 +159,15 @@ def equality_rows(plan: Plan, tests: pd.DataFrame, reaches: pd.DataFrame) -> Ite
 
 
 def crossed_rows(plan: Plan, reaches: pd.DataFrame) -> Iterator[dict]:
-    """Test two effects on ln reach, and the difference between them."""
+    """Test each effect on ln reach, and the differences between pairs of effects."""
     values = np.log(of_plain(reaches)["reach"])
     known = set(values.index.get_level_values("arm"))
-    for a, b, c, d in (four for four in plan.crossed if known.issuperset(four)):
-        effects = {f"({arm} less {other})": values[arm] - values[other] for arm, other in ((a, b), (c, d))}
-        yield from (row for pair in ((a, b), (c, d)) for row in paired(values, *pair, "ln reach"))
-        yield from paired(pd.concat(effects, names=["arm"]), *effects, "ln reach")
+    crossed = [(four[:2], four[2:]) for four in plan.crossed if known.issuperset(four)]
+    pairs = dict.fromkeys(itertools.chain.from_iterable(crossed))
+    effects = {f"({arm} less {other})": values[arm] - values[other] for arm, other in pairs}
+    yield from (row for pair in pairs for row in paired(values, *pair, "ln reach"))
+    for both in crossed:
+        yield from paired(pd.concat(effects, names=["arm"]), *(f"({a} less {b})" for a, b in both), "ln reach")
 
 
 def of_plain(reaches: pd.DataFrame) -> pd.DataFrame:
