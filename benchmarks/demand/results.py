@@ -39,6 +39,7 @@ THRESHOLD = 0.8
 LOSS, HALF, OF_TEXT = "held-out loss", "reach at .5", "natural reach"  # of arms with details, in place of a method
 NATURAL = {"reach": "natural_reach", "first_distance": "natural_first", "last_distance": "natural_last"}
 WIDTH, ROW = 400, 22  # pixels of a panel, and height of an arm's row
+MANY = 8  # panels, more of which stand in four columns
 Row = dict[str, Any]
 
 
@@ -133,7 +134,7 @@ def reach_text(runs: pd.DataFrame) -> tuple[str, str]:
     if (runs["outcome"] != RUN).any():
         return range_of(runs["reach"], runs["outcome"]), "-"
     mean, low, high = (math.exp(x) for x in mean_with_limits(np.log(runs["reach"]).tolist()))
-    return f"{mean:.1f}", f"{low:.0f} to {high:.0f}"
+    return f"{mean:.1f}", "-" if math.isnan(low) else f"{low:.0f} to {high:.0f}"
 
 
 def contrast_rows(plan: Plan, tests: pd.DataFrame) -> Iterator[dict]:
@@ -154,20 +155,29 @@ def equality_rows(plan: Plan, tests: pd.DataFrame, reaches: pd.DataFrame) -> Ite
         for row in paired(values, arm, other, f"{prediction} {name}", 0.90):
             inside = row["low"] > -margin and row["high"] < margin
             if plan.outcome != GAIN:
-                row["at bound"] = int((own.loc[[arm, other], "outcome"] != RUN).sum())
+                row["at bound"] = at_bound(own, (arm, other))
             yield row | {"equal": "yes" if inside else "not shown"}
 
 
 def crossed_rows(plan: Plan, reaches: pd.DataFrame) -> Iterator[dict]:
     """Test each effect on ln reach, and the differences between pairs of effects."""
-    values = np.log(of_plain(reaches)["reach"])
+    own = of_plain(reaches)
+    values = np.log(own["reach"])
     known = set(values.index.get_level_values("arm"))
     crossed = [(four[:2], four[2:]) for four in plan.crossed if known.issuperset(four)]
     pairs = dict.fromkeys(itertools.chain.from_iterable(crossed))
     effects = {f"({arm} less {other})": values[arm] - values[other] for arm, other in pairs}
-    yield from (row for pair in pairs for row in paired(values, *pair, "ln reach"))
-    for both in crossed:
-        yield from paired(pd.concat(effects, names=["arm"]), *(f"({a} less {b})" for a, b in both), "ln reach")
+    rows = [(row, pair) for pair in pairs for row in paired(values, *pair, "ln reach")]
+    joined = pd.concat(effects, names=["arm"]) if effects else values
+    for first, second in crossed:
+        names = (f"({arm} less {other})" for arm, other in (first, second))
+        rows += [(row, (*first, *second)) for row in paired(joined, *names, "ln reach")]
+    yield from (row | {"at bound": at_bound(own, arms)} for row, arms in rows)
+
+
+def at_bound(own: pd.DataFrame, arms: Sequence[str]) -> int:
+    """Count the runs of arms whose reach is below the first distance or at the last."""
+    return int((own.loc[[*arms], "outcome"] != RUN).sum())
 
 
 def of_plain(reaches: pd.DataFrame) -> pd.DataFrame:
@@ -220,4 +230,5 @@ def picture(plan: Plan, tests: pd.DataFrame, reaches: pd.DataFrame, path: Path) 
             "rules": tested,
         }
         panels.append(below(above, draw(points, "reach", "arm", "arm", **style)))
-    save(below(*(beside(*panels[k : k + 2]) for k in range(0, len(panels), 2))), path)
+    columns = 2 if len(panels) <= MANY else 4
+    save(below(*(beside(*panels[k : k + columns]) for k in range(0, len(panels), columns))), path)

@@ -52,7 +52,7 @@ def test_arms_and_paired_tests(tmp_path, capsys):
     lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
     # 80% lie at 60 + 60 * 0.2 / 0.5 = 84 tokens where half is found at 120, at 72 where none is; 60 and 120 are bounds,
     # of which there is no mean
-    assert lines[1].startswith("untouched 3 84.0 nan to nan 0 0 ")
+    assert lines[1].startswith("untouched 3 84.0 - 0 0 ")
     (far,) = [line for line in lines if line.startswith("far 96")]
     assert far.startswith("far 96 3 <60 to 72 - 2 0 ")
     (near,) = [line for line in lines if line.startswith("near 96")]
@@ -90,7 +90,7 @@ def test_one_effect_less_another(tmp_path, capsys):
     effects = " less ".join(
         f"(sections of 192, {asks} asks less sections of 96, {asks} asks)" for asks in ("every", "last")
     )
-    assert both == f"ln reach {effects} 2 0.077 {mean - 12.7062 * mean:.3f} {mean + 12.7062 * mean:.3f} 0.95"
+    assert both == f"ln reach {effects} 2 0.077 {mean - 12.7062 * mean:.3f} {mean + 12.7062 * mean:.3f} 0.95 0"
 
 
 def test_arms_of_the_decoder_against_demand(tmp_path, capsys):
@@ -114,15 +114,15 @@ def test_arms_of_the_decoder_against_demand(tmp_path, capsys):
     lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
     assert lines[0].endswith("reach at .5 natural reach log p 48-60 log p 72-120 held-out loss")
     # all are found at 60 tokens; at 120 half of them, which is the bound, or none: half at 90. No limits without spread
-    assert lines[1] == "pre-norm 2 84.0 nan to nan 0 0 120+ 50.0 -0.50 -1.00 1.50"
-    assert lines[2].startswith("pre-norm, demand to 96 2 72.0 nan to nan 0 0 90.0 50.0 ")
-    assert lines[3].startswith("post-norm 2 108.0 nan to nan 0 0 120+ 50.0 -0.50 -0.95")
+    assert lines[1] == "pre-norm 2 84.0 - 0 0 120+ 50.0 -0.50 -1.00 1.50"
+    assert lines[2].startswith("pre-norm, demand to 96 2 72.0 - 0 0 90.0 50.0 ")
+    assert lines[3].startswith("post-norm 2 108.0 - 0 0 120+ 50.0 -0.50 -0.95")
     (moved,) = [line for line in lines if line.startswith("moves")]
     half = 12.7062 * 0.025  # differences 0 and 0.05, t(1) = 12.7062
     assert moved == f"moves log p 48-179 post-norm less pre-norm 2 0.025 {0.025 - half:.3f} {0.025 + half:.3f} 0.95"
     (both,) = [line for line in lines if line.startswith("ln reach (")]
     effects = "(pre-norm less pre-norm, demand to 96) less (post-norm less post-norm, demand to 96)"
-    assert both == f"ln reach {effects} 2 {math.log(84 / 72):.3f} NaN NaN 0.95"
+    assert both == f"ln reach {effects} 2 {math.log(84 / 72):.3f} NaN NaN 0.95 0"
     assert (tmp_path / "demand_10.png").stat().st_size > 10_000
 
 
@@ -187,7 +187,7 @@ def test_real_text_is_compared_by_gain_and_by_nats_without_evidence(tmp_path, ca
     describe(6, tmp_path, tmp_path)
     lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
     assert lines[0].endswith("gain 129-512 nats without evidence")
-    assert lines[2] == "far 64 4 90.0 nan to nan 0 0 0.10 0.10 0.10 2.01"
+    assert lines[2] == "far 64 4 90.0 - 0 0 0.10 0.10 0.10 2.01"
     half = 2.353 * math.sqrt(4 / 3) * 0.01 / 2  # t(3) = 2.353 at 90%, standard deviation 0.01 sqrt(4 / 3)
     (equal,) = [line for line in lines if line.startswith("6b")]
     assert equal == f"6b nats without evidence far 64 less untouched 4 0.01 {0.01 - half:.3f} {0.01 + half:.3f} 0.9 yes"
