@@ -165,13 +165,13 @@ def crossed_rows(plan: Plan, reaches: pd.DataFrame) -> Iterator[dict]:
     values = np.log(own["reach"])
     known = set(values.index.get_level_values("arm"))
     crossed = [(four[:2], four[2:]) for four in plan.crossed if known.issuperset(four)]
-    pairs = dict.fromkeys(itertools.chain.from_iterable(crossed))
-    effects = {f"({arm} less {other})": values[arm] - values[other] for arm, other in pairs}
-    rows = [(row, pair) for pair in pairs for row in paired(values, *pair, "ln reach")]
-    joined = pd.concat(effects, names=["arm"]) if effects else values
+    if not crossed:
+        return
+    names = {(arm, other): f"({arm} less {other})" for arm, other in itertools.chain.from_iterable(crossed)}
+    effects = pd.concat({name: values[arm] - values[other] for (arm, other), name in names.items()}, names=["arm"])
+    rows = [(row, pair) for pair in names for row in paired(values, *pair, "ln reach")]
     for first, second in crossed:
-        names = (f"({arm} less {other})" for arm, other in (first, second))
-        rows += [(row, (*first, *second)) for row in paired(joined, *names, "ln reach")]
+        rows += [(row, first + second) for row in paired(effects, names[first], names[second], "ln reach")]
     yield from (row | {"at bound": at_bound(own, arms)} for row, arms in rows)
 
 

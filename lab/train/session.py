@@ -170,7 +170,7 @@ def with_precision(experiment: Experiment, launch: Launch, *, resume: bool) -> E
 def step_seconds(experiment: Experiment, data: PackedData) -> tuple[float, float]:
     """Time both passes over the run's first pack in float32 and bfloat16, in turns; return the shortest times.
 
-    The pack must be a real one: bfloat16 saves less on short segments.
+    The pack must be a real one: what share attention has, which is in float32 either way, follows from its segments.
     """
     data.setup("fit")
     batch = to_batch(next(data.stream(0)))
