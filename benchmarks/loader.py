@@ -86,7 +86,7 @@ def opening(config: DataConfig, sample: int) -> record.Figures:
     data.setup("fit")
     opened = time.perf_counter()
     waiting = range(sample, sample + config.look_ahead)
-    next(data.stream(0, {0: np.array([waiting.stop, *waiting])} if sample else {}))
+    next(data.stream(0, {0: np.array([0, waiting.stop, *waiting])} if sample else {}))
     return {
         "tokens": data.store.n_tokens,
         "manifest_mb": sum(path.stat().st_size for path in shard_folder(config).glob("*/manifest.json")) / 1e6,

@@ -30,6 +30,7 @@ from lab.source import find_place
 from lab.train.arms import censored, differing, read_settings
 from lab.train.checkpoints import folder_name
 from lab.train.folder import Record, RunFolder
+from lab.train.manifest import READ, RECORDS, check_files
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -212,13 +213,14 @@ def records_with(run: Path, key: str, columns: Iterable[str]) -> pd.DataFrame:
 def open_run(path: PathLike) -> Run:
     """Open a run folder, which may still be training.
 
-    Raises: CheckpointError for another folder.
+    Raises: CheckpointError for another folder, or a file of it that is not what was written.
     Example:
         lab.open_run("runs/cpu_demo").probes().effective_length
     """
     place = find_place(Path(path))
     if place.is_hugging_face or place.home != place.folder:
         raise CheckpointError(f"{path}: is no run folder; name a folder with config.yaml and probes.jsonl")
+    check_files(place.folder, (*READ, *RECORDS))
     return Run(place.folder)
 
 
@@ -245,6 +247,7 @@ def frame(runs: PathLike | Iterable[PathLike], last: bool = False) -> pd.DataFra
     for path in found:
         about = {"run": Path(path).resolve().name, "seed": settings[path].get("run.seed")}
         about |= {name: settings[path].get(name) for name in apart}
+        check_files(Path(path), ("config.yaml", *RECORDS))
         probes = [*with_demand(Path(path))]
         own += own_figures(probes)
         rows += [{**record, **about} for record in (probes[-1:] if last else probes)]

@@ -141,7 +141,7 @@ def read_object(path: Path, error: type[LabError], remedy: str) -> dict[str, Any
 
 
 def entries_of(manifest: dict[str, Any]) -> dict[str, FileEntry] | None:
-    """Return the files that a manifest lists by name, or None unless all are in its own folder.
+    """Return the files that a manifest lists by name, or None unless all are in its own folder or one in it.
 
     Example:
         >>> entry = {"bytes": 1, "sha256": "00"}
@@ -152,7 +152,8 @@ def entries_of(manifest: dict[str, Any]) -> dict[str, FileEntry] | None:
         files = FILES.validate_python(manifest.get("files"), strict=True)
     except ValidationError:
         return None
-    return files if all(Path(name).name == name for name in files) else None
+    inside = all(name == Path(name).as_posix() and not Path(name).is_absolute() and ".." not in name for name in files)
+    return files if inside else None
 
 
 def manifest_of(folder: Path, pattern: str = "*") -> dict[str, FileEntry]:
@@ -172,22 +173,30 @@ def check_sizes(
             raise error(f"{folder / name}: {fault}; {remedy}")
 
 
-def file_fault(path: Path, expected: FileEntry, *, hashes: bool = False) -> str | None:
-    """Return how a file differs from its entry in a manifest, or None; its SHA-256 is compared only with `hashes`."""
+def file_fault(path: Path, expected: FileEntry, *, hashes: bool = False, grows: bool = False) -> str | None:
+    """Return how a file differs from its entry in a manifest, or None; its SHA-256 is compared only with `hashes`.
+
+    Of a file that `grows` only the first bytes are compared, as many as the manifest records.
+    """
     size = path.stat().st_size if path.is_file() else None
     if size is None:
         return "is missing"
-    if size != expected["bytes"]:
+    if size != expected["bytes"] and not (grows and size > expected["bytes"]):
         return f"has {size:,} bytes, its manifest records {expected['bytes']:,}"
-    if hashes and (found := sha256(path)) != expected["sha256"]:
-        return f"has SHA-256 {found[:SHOWN]}, its manifest records {expected['sha256'][:SHOWN]}"
+    try:
+        if hashes and (found := sha256(path, expected["bytes"] if grows else None)) != expected["sha256"]:
+            return f"has SHA-256 {found[:SHOWN]}, its manifest records {expected['sha256'][:SHOWN]}"
+    except OSError as error:
+        return f"cannot be read ({error.strerror})"
     return None
 
 
-def sha256(path: Path) -> str:
-    """Return a file's SHA-256 in hexadecimal."""
+def sha256(path: Path, first: int | None = None) -> str:
+    """Return the SHA-256 of a file, or of its `first` bytes, in hexadecimal."""
     with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+        if first is None:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+        return hashlib.sha256(file.read(first)).hexdigest()
 
 
 def write_hashed(path: Path, parts: Iterable[bytes | memoryview], named: Path | None = None) -> FileEntry:

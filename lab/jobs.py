@@ -24,7 +24,7 @@ from lab.command import STOPPED
 from lab.config import Experiment, load_experiment
 from lab.errors import ConfigError, LabError
 from lab.train.arms import changes
-from lab.train.checkpoints import newest
+from lab.train.checkpoints import TENSORS, newest
 from lab.train.folder import RunFolder
 from lab.train.folder import is_finished as has_ended
 
@@ -136,6 +136,6 @@ def is_finished(experiment: Experiment) -> bool:
         before = load_experiment(folder.path / "config.yaml")
         if any(changes(before.to_dict(), experiment.to_dict())):
             return False
-        return has_ended(folder, newest(folder.checkpoints)[0], experiment.train.steps)
+        return has_ended(folder, newest(folder.checkpoints, TENSORS), experiment.train.steps)
     except LabError:
         return False

@@ -40,6 +40,7 @@ from lab.schema import part, validated
 from lab.source import CONFIG, EXPERIMENT, FIELD, find_place, is_hub_id, tokenizer_of
 from lab.train.checkpoints import load_weights, open_checkpoint, read_weights_of
 from lab.train.environment import decoder_of
+from lab.train.manifest import check_files
 
 
 @dataclass(frozen=True)
@@ -97,6 +98,7 @@ def open_model(
         return open_hugging_face(place.folder.resolve(), name, overrides, device)
     checkpoint = open_checkpoint(place.folder.resolve())
     folder = checkpoint.folder.parent.parent
+    check_files(folder)
     experiment = load_experiment(folder / CONFIG, overrides)
     decoder = decoder_of(experiment)(None)
     load_weights(decoder, checkpoint)

@@ -7,7 +7,8 @@
     probe-lab verify shards/slimpajama-0123456789                   every shard, and the tokenizer
     probe-lab verify shards/slimpajama-0123456789/task-00003        one of them
 
-Nothing is changed. Records of a run have no hashes: they are read, and their form is checked.
+Nothing is changed. Records grow: what was written of them after the last checkpoint or probe has no hash yet, and is
+checked for whole lines in order.
 
 With faults, one line for each, the exit status is 1.
 """
@@ -20,17 +21,18 @@ from pathlib import Path
 
 from lab.command import FAILED, Bar, Syntax, Words, run, show, start
 from lab.config import load_experiment
-from lab.counts import SavedCounts
+from lab.data import beside
 from lab.data.shards import PREPARED, read_manifest, read_manifests
-from lab.errors import CheckpointError, ConfigError, LabError
-from lab.files import entries_of, file_fault, read_object
+from lab.errors import CheckpointError, ConfigError, DataError, LabError
+from lab.files import entries_of, file_fault, read_object, sha256
 from lab.train import checkpoints
-from lab.train.folder import RECORDS, RunFolder
+from lab.train.folder import RunFolder
+from lab.train.manifest import MANIFEST, RECORDS, faults_of
+from lab.train.manifest import read_manifest as read_run
 
 SYNTAX = Syntax(missing="PATH: must be the first argument, a run folder, a checkpoint or a folder of shards")
-MANIFEST = checkpoints.MANIFEST
 RESTORE = "restore it"
-SETTINGS = ("config.yaml", "environment.json", "tokenizer.json")
+OF_A_RUN = ("config.yaml", "environment.json", "tokenizer.json")
 Check = Callable[[], object]  # raises a LabError for what is wrong, or an OSError for what cannot be read
 
 
@@ -38,17 +40,17 @@ def checks_of(path: Path) -> Iterator[Check]:
     """List the checks of a path by what it is, refusing one that is nothing of the lab's."""
     if checkpoints.NAME.fullmatch(path.name):
         yield partial(check_hashes, path, MANIFEST)
-        yield partial(checkpoints.open_checkpoint, path)
-        yield partial(checkpoints.read_state, checkpoints.Checkpoint(path), whole=True)
+        yield lambda: checkpoints.Checkpoint(path).files
+        yield partial(checkpoints.read_state, checkpoints.Checkpoint(path))
     elif path.name.startswith("task-"):
         yield partial(read_manifest, path)
-        yield partial(check_hashes, path, MANIFEST)
+        yield from checks_of_shard(path)
     elif shards := sorted(path.glob("task-*")):
         yield partial(check_hashes, path, PREPARED, "task-*")
         yield partial(read_manifests, path)
         for shard in shards:
-            yield partial(check_hashes, shard, MANIFEST)
-    elif any((path / name).exists() for name in (*SETTINGS, "checkpoints")):
+            yield from checks_of_shard(shard)
+    elif any((path / name).exists() for name in (*OF_A_RUN, "checkpoints")):
         yield from checks_of_run(RunFolder(path))
     else:
         raise ConfigError(f"PATH={path}: is no run folder, checkpoint or folder of shards; name one of these")
@@ -65,28 +67,57 @@ def check_hashes(folder: Path, name: str, known: str = MANIFEST) -> None:
         raise CheckpointError("\n".join(sorted(faults)))
 
 
+def checks_of_shard(shard: Path) -> Iterator[Check]:
+    """List the checks of a shard, and of the arrays that are stored beside it in hidden files."""
+    yield partial(check_hashes, shard, MANIFEST)
+    for record in sorted(shard.glob(".*.json")):
+        yield partial(check_beside, record.with_suffix(".npy"))
+
+
+def check_beside(path: Path) -> None:
+    """Hash an array that is stored beside a shard."""
+    if fault := beside.fault_of(path):
+        raise DataError(fault)
+
+
 def checks_of_run(folder: RunFolder) -> Iterator[Check]:
-    """List the checks of a run folder: settings, records, counts, and every checkpoint."""
+    """List the checks of a run folder: every file that it has recorded, and every checkpoint."""
     path = folder.path
+    yield partial(check_manifest, path)
     yield partial(load_experiment, path / "config.yaml")
-    yield folder.environment
-    yield from ((path / name).read_bytes for name in SETTINGS)
     for name in RECORDS:
         yield partial(check_order, folder, name)
-    yield from (partial(list, folder.read(f"cases/{cases.name}")) for cases in sorted(path.glob("cases/*.jsonl")))
-    for counts in (*path.glob("counts.npz"), *sorted(path.glob("counts/tokens-*.npz"))):
-        yield partial(SavedCounts.read, counts)
     for saved in checkpoints.candidates(folder.checkpoints):
         yield from checks_of(saved)
     if not checkpoints.is_untrained(folder.checkpoints):
-        yield partial(checkpoints.open_checkpoint, path)
+        yield partial(check_counts, folder)
+
+
+def check_manifest(run: Path) -> None:
+    """Hash the files of a run; that it began, and recorded the steps of its checkpoints, must be among them."""
+    needed = {*OF_A_RUN, *(RECORDS[:1] if checkpoints.candidates(run / "checkpoints") else ())}
+    faults = [f"{run / MANIFEST}: does not list {name}; {RESTORE}" for name in sorted(needed - read_run(run)[1].keys())]
+    if faults := faults + faults_of(run):
+        raise CheckpointError("\n".join(faults))
+
+
+def check_counts(folder: RunFolder) -> None:
+    """Compare counts.npz with those of the checkpoints: the newest, or the one before if the run was killed there."""
+    counts = folder.path / checkpoints.COUNTS
+    found = [checkpoints.Checkpoint(path).files for path in checkpoints.candidates(folder.checkpoints)]
+    if not found:
+        raise CheckpointError(f"{folder.path}: holds no checkpoint; restore the newest")
+    if not counts.is_file() or sha256(counts) not in {files[checkpoints.COUNTS]["sha256"] for files in found}:
+        raise CheckpointError(f"{counts}: is not that of a checkpoint; copy the newest one's")
 
 
 def check_order(folder: RunFolder, name: str) -> None:
-    """Refuse records that are broken or out of order."""
-    consumed = [record["consumed_tokens"] for record in folder.records(name)]
-    if consumed != sorted(consumed):
-        raise CheckpointError(f"{folder.path / name}: consumed_tokens decrease; {RESTORE}")
+    """Refuse records that are broken or out of order: every step is later than the one before."""
+    records = [*folder.records(name)]
+    consumed = [record["consumed_tokens"] for record in records]
+    steps = [record["step"] for record in records if "step" in record]
+    if consumed != sorted(consumed) or steps != sorted({*steps}):
+        raise CheckpointError(f"{folder.path / name}: consumed_tokens or steps do not increase; {RESTORE}")
 
 
 def carry_out(words: Words) -> int:

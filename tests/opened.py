@@ -7,15 +7,18 @@ import torch
 from safetensors.torch import save_file
 
 from lab.config import load_experiment
-from lab.counts import COUNTED
+from lab.counts import COUNTED, PositionCounts
 from lab.data.preparation import shard_folder
 from lab.model.decoder import Decoder
 from lab.schema import format_yaml
-from lab.train.checkpoints import publish, temporary_folder
+from lab.train.checkpoints import COUNTS, publish, temporary_folder
+from lab.train.folder import packed_counts
+from lab.train.manifest import MANIFEST, forget, seal
 from lab.train.shards import packed, shared_names, weights_of
 
 SIZES = {"d_model": 16, "n_layers": 3, "n_heads": 4, "n_kv_heads": 2, "d_ff": 24, "tie_embeddings": False}
 CONSUMED = 4096  # tokens
+RUN = "0" * 64  # digest of the run
 
 
 def write_run(folder, data, position=None, std=0.4, **model):
@@ -44,6 +47,7 @@ def write_run(folder, data, position=None, std=0.4, **model):
             mean = 1.0 if parameter.ndim == 1 else 0.0
             parameter.copy_(torch.empty(parameter.shape).normal_(mean, std, generator=generator))
     save_weights(folder / "checkpoints", decoder)
+    sealed(folder)
     return folder
 
 
@@ -52,23 +56,45 @@ def write_source(folder, data, **model):
     write_run(folder, data, **model)
     shutil.copy(shard_folder(data) / "tokenizer.json", folder)
     (folder / "config.yaml").write_text(load_experiment(folder / "config.yaml").to_yaml())
+    return sealed(folder)
+
+
+def sealed(folder):
+    """Write the manifest of a run folder anew, over all of its files as they are."""
+    names = [path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()]
+    kept = [name for name in names if not name.startswith("checkpoints/") and name not in (COUNTS, MANIFEST)]
+    forget(folder, RUN, names)
+    seal(folder, kept)
     return folder
 
 
-def save_weights(root, decoder, consumed=CONSUMED, keep=2):
-    """Publish a checkpoint that holds a decoder's weights, and the state of a run that counted up to 4 tokens."""
-    folder, weights = temporary_folder(root), {name: tensor.clone() for name, tensor in weights_of(decoder).items()}
-    save_file(weights, folder / "weights-00000.safetensors", {"consumed_tokens": str(consumed)})
-    counts = {"max_len": 4, "lengths": [0] * 5, **{name: [0] * 4 for name in COUNTED if name != "lengths"}}
-    state = {
+def state_of(consumed=CONSUMED, shared=None, optimizer=None):
+    """Write the state of a run that has trained one step of so many tokens, each a segment of its own."""
+    counts = {"max_len": 4, **{name: [0] * 4 for name in COUNTED}, "lengths": [0, consumed, 0, 0, 0]}
+    return {
         "step": 1,
         "consumed_tokens": consumed,
         "skipped_steps": 0,
         "final": {},
         "schedule": {"last_epoch": 1, "base_lrs": [0.1], "lr_lambdas": [None], "_last_lr": [0.1]},
-        "data": {"streams": torch.zeros((1, 3), dtype=torch.int64)},
+        "data": {"streams": torch.tensor([[1, 1, -1]])},
         "recording": {"counts": counts, "sums": {"loss": 1.0}},
-        "shared": shared_names(decoder),
+        "optimizer": optimizer or {},
+        "shared": shared or {},
     }
-    (folder / "state.ckpt").write_bytes(packed(state))
-    return publish(root, consumed, keep)
+
+
+def small_files(consumed=CONSUMED, shared=None, optimizer=None):
+    """Write the files of a checkpoint that hold no tensors."""
+    state = state_of(consumed, shared, optimizer)
+    counts = PositionCounts.from_dict(state["recording"]["counts"])
+    return {"state.ckpt": packed(state), COUNTS: packed_counts(counts)}
+
+
+def save_weights(root, decoder, consumed=CONSUMED, keep=2):
+    """Publish a checkpoint that holds a decoder's weights."""
+    folder, weights = temporary_folder(root), {name: tensor.clone() for name, tensor in weights_of(decoder).items()}
+    save_file(weights, folder / "weights-00000.safetensors")
+    for name, data in small_files(consumed, shared_names(decoder)).items():
+        (folder / name).write_bytes(data)
+    return publish(root, consumed, keep, RUN)

@@ -53,7 +53,8 @@ def check_resumption(place, name, whole):
 
 
 MARK, METRICS, COUNTS = "checkpoints/untrained.json", "metrics.jsonl", "counts.npz"
-MOMENTS = {1: set(), 2: {MARK}, 4: {MARK}, 6: {MARK, METRICS}, 7: {MARK, METRICS, COUNTS}}  # by the n-th rename
+FIRST = "checkpoints/tokens-000000000002040/manifest.json"
+MOMENTS = {1: set(), 2: {MARK}, 4: {MARK}, 7: {MARK}, 8: {MARK, METRICS}}  # by the n-th rename
 
 
 @pytest.mark.parametrize("at", [2, 7, *(pytest.param(n, marks=pytest.mark.slow) for n in (1, 4, 6))])
@@ -62,14 +63,25 @@ def test_a_kill_before_the_first_checkpoint_is_resumed_bit_for_bit(place, whole,
     check_resumption(place, f"killed{at}", whole)
 
 
+def flip(path):
+    data = bytearray(path.read_bytes())
+    data[len(data) // 3] ^= 1
+    path.write_bytes(data)
+
+
 def damaged(run):
     for folder in candidates(run / "checkpoints"):
         (folder / "state.ckpt").write_bytes(b"")
 
 
 BREAKS = {
-    "damaged": (damaged, "checkpoints: holds no whole checkpoint ({}state.ckpt has 0 bytes, "),
-    "no_checkpoints": (lambda run: shutil.rmtree(run / "checkpoints"), "checkpoints: holds no whole checkpoint ("),
+    "damaged": (damaged, "checkpoints/tokens-{}state.ckpt: has 0 bytes, "),
+    "no_checkpoints": (lambda run: shutil.rmtree(run / "checkpoints"), "checkpoints: holds no checkpoint"),
+    "flipped_tokenizer": (lambda run: flip(run / "tokenizer.json"), "tokenizer.json: has SHA-256 "),
+    "flipped_metrics": (lambda run: flip(run / "metrics.jsonl"), "metrics.jsonl: has SHA-256 "),
+    "no_environment": (lambda run: (run / "environment.json").unlink(), "environment.json: is missing"),
+    "no_metrics": (lambda run: (run / "metrics.jsonl").unlink(), "metrics.jsonl: is missing"),
+    "no_manifest": (lambda run: (run / "manifest.json").unlink(), "manifest.json: cannot be read"),
     "no_config": (lambda run: (run / "config.yaml").unlink(), "config.yaml: is missing, "),
 }
 

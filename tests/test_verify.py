@@ -11,6 +11,7 @@ import torch
 
 from lab.config import load_experiment
 from lab.counts import PositionCounts
+from lab.data import beside
 from lab.data.preparation import shard_folder
 from lab.errors import CheckpointError
 from lab.launch import Launch
@@ -18,7 +19,7 @@ from lab.model.decoder import Decoder, DecoderConfig
 from lab.train.folder import RunFolder
 from lab.train.starting import find_start
 from lab.verify import main
-from tests.opened import save_weights, write_run
+from tests.opened import save_weights, sealed, write_run
 from tests.refusals import refused
 
 AT = 8192  # consumed tokens of the last checkpoint
@@ -32,18 +33,21 @@ def whole(prepared, tmp_path_factory):
     place = tmp_path_factory.mktemp("whole")
     corpus = place / "shards" / shard_folder(prepared).name
     shutil.copytree(shard_folder(prepared), corpus, ignore=shutil.ignore_patterns(".*"))
+    for kind in ("asked", "loss", "segments"):
+        beside.save(corpus / f"task-00000/.{kind}-train-01234567.npy", np.arange(50))
     run = write_run(place / "run", prepared, vocab_size=400)
-    folder, counts = RunFolder(run), PositionCounts(64)
-    counts.add_runs([64, 5], None)
-    save_weights(folder.checkpoints, Decoder(SMALL, seed=0), AT)
+    folder = RunFolder(run)
+    save_weights(folder.checkpoints, Decoder(SMALL, seed=0), AT, keep=1)
     shutil.copy(corpus / "tokenizer.json", run)
+    shutil.copy(run / LAST / "counts.npz", run)
+    (run / "haystack.txt").write_text("Hay. " * 99)
     (run / "environment.json").write_text(json.dumps({"threads": 1}))
-    folder.write_counts(counts)
+    folder.write_counts(PositionCounts(4), AT)
     folder.write_cases(AT, [{"length": 8}])
     folder.append("probes.jsonl", {"consumed_tokens": AT, "effective_length": 8})
-    for consumed in (4096, AT):
-        folder.append("metrics.jsonl", {"consumed_tokens": consumed, "loss": 1.0})
-    return run, corpus
+    for step, consumed in enumerate((4096, AT), 1):
+        folder.append("metrics.jsonl", {"step": step, "consumed_tokens": consumed, "loss": 1.0})
+    return sealed(run), corpus
 
 
 @pytest.fixture
@@ -63,26 +67,37 @@ def test_whole_folders_have_no_fault(here, capsys):
     run, corpus = here
     for folder in (run, corpus, run / LAST, corpus / "task-00000"):
         status, lines = verified(folder, capsys)
-        files = [path for path in folder.rglob("*") if path.is_file()]
+        files = [path for path in folder.rglob("[!.]*") if path.is_file()]
         size = sum(path.stat().st_size for path in files)
         assert (status, lines) == (0, [f"{len(files):,} files, {size:,} bytes: no fault"])
 
 
-@pytest.mark.parametrize("n", [40, pytest.param(1000, marks=pytest.mark.slow)])
-def test_every_flipped_bit_of_a_listed_file_is_found(here, capsys, n):
-    run, corpus = here
-    folders = [*corpus.glob("task-*"), *run.glob("checkpoints/*")]
-    files = [path for folder in folders for path in folder.iterdir() if path.stat().st_size]
+@pytest.mark.parametrize("n", [1, pytest.param(30, marks=pytest.mark.slow)])
+def test_every_flipped_bit_of_every_file_is_found(here, capsys, monkeypatch, n):
+    monkeypatch.setattr("lab.train.manifest.SETTLE_S", 0)
+    files = [(place, path) for place in here for path in place.rglob("*") if path.is_file() and path.stat().st_size]
+    assert len(files) > 20
     draw = random.Random(n)
-    for path in draw.choices([path for path in files if path.name != "manifest.json"], k=n):
+    for place, path in files * n:
         data = path.read_bytes()
         flipped = bytearray(data)
         flipped[draw.randrange(len(data))] ^= 1 << draw.randrange(8)
         path.write_bytes(flipped)
-        status, (line, *_) = verified(path.parent, capsys)
+        status, lines = verified(place, capsys)
         path.write_bytes(data)
-        assert status == 1
-        assert line.startswith(f"{path}: has SHA-256 ")
+        assert status == 1, path
+        assert path.suffix == ".json" or any(line.startswith(str(path)) for line in lines), lines
+
+
+def test_every_lost_file_is_missed(here, capsys, monkeypatch):
+    monkeypatch.setattr("lab.train.manifest.SETTLE_S", 0)
+    for place in here:
+        for path in [path for path in place.rglob("[!.]*") if path.is_file()]:
+            data = path.read_bytes()
+            path.unlink()
+            assert verified(place, capsys)[0] == 1, path
+            path.write_bytes(data)
+        assert verified(place, capsys)[0] == 0
 
 
 def drop(name):
@@ -93,19 +108,27 @@ def write(name, text):
     return lambda folder: (folder / name).write_text(text)
 
 
+def append(name, text):
+    return lambda folder: (folder / name).write_text((folder / name).read_text() + text)
+
+
 WEIGHTS = f"{LAST}/weights-00000.safetensors"
 RUN_FAULTS = {  # what is done to the run folder, and the line's beginning below it
     "no_config": (drop("config.yaml"), "config.yaml: cannot be read ("),
     "config": (write("config.yaml", "train: {tokens: -1}"), None),
-    "environment": (write("environment.json", "{"), "environment.json: cannot be read"),
+    "environment": (write("environment.json", "{"), "environment.json: has 1 bytes"),
     "metrics": (write("metrics.jsonl", "7\n"), "metrics.jsonl: line 1 "),
     "order": (
         write("metrics.jsonl", '{"consumed_tokens": 2}\n{"consumed_tokens": 1}\n'),
-        "metrics.jsonl: consumed_tokens decrease",
+        "metrics.jsonl: consumed_tokens or steps do not increase",
     ),
-    "cases": (write(f"cases/tokens-{AT:015d}.jsonl", "{\n"), f"cases/tokens-{AT:015d}.jsonl: line 1 "),
-    "counts": (write("counts.npz", "x"), "counts.npz: cannot be read"),
-    "no_checkpoint": (drop("checkpoints"), ": holds no whole checkpoint"),
+    "more_records": (
+        append("metrics.jsonl", '{"step": 2, "consumed_tokens": 9000}\n'),
+        "metrics.jsonl: consumed_tokens or steps do not increase",
+    ),
+    "cases": (write(f"cases/tokens-{AT:015d}.jsonl", "{\n"), f"cases/tokens-{AT:015d}.jsonl: has 2 bytes"),
+    "counts": (write("counts.npz", "x"), "counts.npz: is not that of a checkpoint"),
+    "no_checkpoint": (drop("checkpoints"), ": holds no checkpoint"),
     "file_more": (write(f"{LAST}/more.bin", ""), f"{LAST}/more.bin: is not listed in manifest.json"),
     "no_weights": (drop(WEIGHTS), f"{WEIGHTS}: is missing"),
     "cut_weights": (write(WEIGHTS, "half"), f"{WEIGHTS}: has 4 bytes"),
@@ -144,10 +167,23 @@ def test_what_cannot_be_verified_is_refused(words, capsys, tmp_path, monkeypatch
     assert "; " in line
 
 
+def streams(*rows):
+    return lambda state: state["data"].update(streams=torch.tensor(rows))
+
+
 STATE_FAULTS = {  # what is done to a state, and the part that is named
     "no_schedule": (lambda state: state.pop("schedule"), "schedule: "),
+    "no_optimizer": (lambda state: state.pop("optimizer"), "optimizer: "),
+    "negative_tokens": (lambda state: state.update(consumed_tokens=-5), "consumed_tokens: "),
+    "other_tokens": (lambda state: state.update(consumed_tokens=7), "recording.counts: are of "),
     "no_streams": (lambda state: state["data"].pop("streams"), "data.streams: "),
     "flat_streams": (lambda state: state["data"].update(streams=torch.zeros(3)), "data.streams: "),
+    "streams_of_another_step": (
+        lambda state: state.update(step=2),
+        "data.streams: stream 0 has given 1 packs",
+    ),
+    "streams_beyond_the_data": (streams([1, 10**9, -1]), "data.streams: have drawn more samples "),
+    "streams_of_another": (streams([1, 2, -1], [1, 3, 2]), "data.streams: a stream has samples of another"),
     "no_consumed": (lambda state: state.pop("consumed_tokens"), "consumed_tokens: "),
     "step_as_text": (lambda state: state.update(step="7"), "step: "),
     "short_counts": (lambda state: state["recording"]["counts"]["demand"].pop(), "recording.counts: "),

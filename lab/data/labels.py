@@ -8,7 +8,6 @@ tokens are compared with the shard's.
 
 from __future__ import annotations
 
-import io
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -17,13 +16,13 @@ import numpy as np
 import numpy.typing as npt
 from tokenizers import Tokenizer
 
+from lab.data import beside
 from lab.data.config import DataConfig
 from lab.data.corpora import TASK_DOCUMENTS
 from lab.data.shards import Shard, TokenStore, again
 from lab.data.synthetic import Generated
 from lab.data.tokenizer import special_ends, split_of
 from lab.errors import DataError
-from lab.files import write_atomic
 
 IntArray = npt.NDArray[np.int64]
 STORED_BY = {
@@ -39,26 +38,30 @@ def path_of(shard: Shard, kind: str) -> Path:
     return shard.folder / f".{kind}-{shard.split}-{digest}.npy"
 
 
-def numbers_of(store: TokenStore, kind: str, setting: str, window: int) -> TokenStore:
+def paths_of(store: TokenStore, kind: str, window: int) -> list[Path]:
+    """Name the files of a split's numbers, one for each shard."""
+    return [path_of(shard, f"gain-{window}" if kind == "gain" else kind) for shard in store.shards]
+
+
+def numbers_of(store: TokenStore, kind: str, setting: str, window: int, *, hashes: bool = True) -> TokenStore:
     """Open the numbers of a split's tokens, which are read as the tokens are; `setting` needs them.
 
-    Raises: DataError where there are none.
+    Raises: DataError where there are none, or they are not what was written, by their sizes or their `hashes`.
     """
-    paths = [path_of(shard, f"gain-{window}" if kind == "gain" else kind) for shard in store.shards]
-    if missing := [path for path in paths if not path.exists()]:
-        remedy = f"run probe-lab demand CONFIG {STORED_BY[kind]}"
-        raise DataError(f"{setting}={kind}: is not stored in {missing[0]}; {remedy}")
-    arrays = [np.load(path, mmap_mode="r").view(np.ndarray) for path in paths]
-    return TokenStore([replace(shard, tokens=array) for shard, array in zip(store.shards, arrays, strict=True)])
+    shards = []
+    for shard, path in zip(store.shards, paths_of(store, kind, window), strict=True):
+        if (array := beside.load(path, hashes=hashes)) is None:
+            remedy = f"run probe-lab demand CONFIG {STORED_BY[kind]}"
+            raise DataError(f"{setting}={kind}: is not stored in {path}; {remedy}")
+        shards.append(replace(shard, tokens=array))
+    return TokenStore(shards)
 
 
 def store_numbers(store: TokenStore, kind: str, compute: Callable[[Shard], np.ndarray]) -> None:
     """Compute and store a number for each token of the shards that have none."""
     for shard in store.shards:
-        if not path_of(shard, kind).exists():
-            buffer = io.BytesIO()
-            np.save(buffer, compute(shard))
-            write_atomic(path_of(shard, kind), buffer.getvalue())
+        if beside.load(path_of(shard, kind), hashes=False) is None:
+            beside.save(path_of(shard, kind), compute(shard))
 
 
 def labels_of(shard: Shard, config: DataConfig, tokenizer: Tokenizer) -> npt.NDArray[np.int32]:

@@ -6,7 +6,9 @@ would wait for them. A thread packs while a step computes, which holds Python's 
 
 from __future__ import annotations
 
+import hashlib
 import itertools
+import json
 import sys
 from collections import deque
 from collections.abc import Iterator, Mapping
@@ -23,10 +25,11 @@ from torch import Tensor
 from lab.counts import targets_by_context, visible_context
 from lab.counts.demand import by_distance
 from lab.data.arrangement import IGNORE, Arrangement
+from lab.data.beside import entry_of
 from lab.data.config import DataConfig
-from lab.data.labels import labels_of, numbers_of, store_numbers
+from lab.data.labels import labels_of, numbers_of, paths_of, store_numbers
 from lab.data.packing import AssignIds, Pack, PackSettings, PackStream
-from lab.data.preparation import end_of_document, prepare_missing, shard_folder
+from lab.data.preparation import digest_of_data, end_of_document, prepare_missing, shard_folder
 from lab.data.segments import index_documents, index_segments
 from lab.data.selecting import Selection, read_token_types
 from lab.data.shaped import plan_for
@@ -97,8 +100,7 @@ class PackedData(lightning.LightningDataModule):
         self.experiment, self.token_types = experiment, token_types
         self.config: DataConfig = experiment.data
         self.n_streams: int = experiment.train.n_packs
-        self.states: dict[int, np.ndarray] = {}
-        self.steps = 0  # trained before; every stream gives a pack to each
+        self.states: dict[int, np.ndarray] = {}  # of all streams at a resume; only a rank's own are kept up to date
 
     def prepare_data(self) -> None:
         """Prepare a generated corpus or a small text; any other must have been. Then check names, sizes and manifests.
@@ -112,7 +114,7 @@ class PackedData(lightning.LightningDataModule):
         if "asked" in self.experiment.stored:
             tokenizer = load_tokenizer(shard_folder(self.config))
             store_numbers(self.store, "asked", partial(labels_of, config=self.config, tokenizer=tokenizer))
-        self.beside()
+        self.beside(hashes=True)
 
     def segment_window(self) -> int:
         """Return the tokens of the longest segment: those of a window without what the mask adds to it."""
@@ -126,13 +128,23 @@ class PackedData(lightning.LightningDataModule):
         """The training split, which must have been prepared."""
         return TokenStore.open(shard_folder(self.config), "train")
 
-    def beside(self) -> dict[str, TokenStore]:
-        """Open the numbers that the run reads beside the shards, by kind.
+    def beside(self, *, hashes: bool = False) -> dict[str, TokenStore]:
+        """Open the numbers that the run reads beside the shards, by kind, compared with their sizes or their `hashes`.
 
-        Raises: DataError for any that are not stored.
+        Raises: DataError for any that are not stored, or not what was.
         """
         needed, window = self.experiment.stored, self.config.window
-        return {kind: numbers_of(self.store, kind, setting, window) for kind, setting in needed.items()}
+        return {kind: numbers_of(self.store, kind, named, window, hashes=hashes) for kind, named in needed.items()}
+
+    def digest(self) -> str:
+        """Hash what training reads: tokenizer, shards in order, and the numbers beside them, from their manifests.
+
+        Raises: DataError.
+        """
+        paths = {kind: paths_of(self.store, kind, self.config.window) for kind in self.experiment.stored}
+        numbers = {kind: [*map(entry_of, found)] for kind, found in paths.items()}
+        read = [digest_of_data(shard_folder(self.config)), numbers]
+        return hashlib.sha256(json.dumps(read, sort_keys=True).encode()).hexdigest()
 
     @cached_property
     def plan(self) -> Plan | None:
@@ -182,15 +194,19 @@ class PackedData(lightning.LightningDataModule):
 
     def train_dataloader(self) -> Iterator[Batch]:
         """Load this rank's streams, one pack of each in turn, endless; a thread packs them ahead."""
+        streams = [self.stream(j) for j in self.numbers()]
+        return ahead(map(to_batch, map(next, itertools.cycle(streams))), PREFETCH)
+
+    def numbers(self) -> range:
+        """Return the numbers of this rank's streams; ranks that share packs have the same."""
         rank, world = (self.trainer.global_rank, self.trainer.world_size) if self.trainer else (0, 1)
         shared = self.experiment.train.context_parallel
-        streams = [self.stream(j) for j in range(rank // shared, self.n_streams, world // shared)]
-        return ahead(map(to_batch, map(next, itertools.cycle(streams))), PREFETCH)
+        return range(rank // shared, self.n_streams, world // shared)
 
     def stream(self, index: int, states: Mapping[int, np.ndarray] | None = None) -> PackStream:
         """Open a stream at its state, the saved one by default, or at its beginning."""
         state = (self.states if states is None else states).get(index)
-        return PackStream(self.settings, index, None if state is None else state.tolist(), self.steps)
+        return PackStream(self.settings, index, None if state is None else state.tolist())
 
     def transfer_batch_to_device(self, batch: Batch, device: torch.device, dataloader_idx: int) -> Batch:
         """Move a batch's tensors; Lightning's own search for them visits every number of its tuples."""
@@ -201,10 +217,14 @@ class PackedData(lightning.LightningDataModule):
         self.states[batch["stream"]] = np.asarray(batch["state"])
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Gather the states of all streams from all ranks: int64 (n_streams, 1 + look_ahead), row j for stream j."""
-        states = {stream: state for part in exchange(self.states) for stream, state in part.items()}
-        if len(states) < self.n_streams:
-            return {}
+        """Gather the states of all streams, each from the ranks that read it: int64 (n_streams, 2 + look_ahead).
+
+        A rank also holds what the streams of others had reached at a resume, which is none of its business. Ranks that
+        share packs must agree. A collective call.
+        """
+        parts = [part for rank in exchange({j: self.states[j] for j in self.numbers()}) for part in rank.items()]
+        states = dict(parts)
+        assert all(np.array_equal(states[j], state) for j, state in parts), "ranks that share packs have read the same"
         return {"streams": torch.from_numpy(np.stack([states[j] for j in range(self.n_streams)]))}
 
     def load_state_dict(self, state_dict: dict[str, Tensor]) -> None:

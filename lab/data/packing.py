@@ -4,7 +4,8 @@ A global batch is `n_streams` packs, one from each stream. Stream j reads only t
 So the packs are a function of (seed, step), whatever the number of processes.
 Random choices inside a segment (chunks, sentences, skips) are drawn from (seed, sample).
 A stream holds `look_ahead` segments; a pack takes the oldest one and then, repeatedly, the longest
-that still fits. No segment is cut or dropped. A stream's state is the next sample and the waiting samples.
+that still fits. No segment is cut or dropped. A stream's state is the number of packs that it has given, the next
+sample and the waiting samples.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ class Pack:
 
     Shapes: `tokens`, `targets`, `position_ids` int64 (pack_tokens,), padding at the end with token 0, target IGNORE and
     id 0; `distances` int64, `stored` float64 and `weights` float32, or bool where all are 0 or 1, as `tokens`; `state`
-        int64 (1 + look_ahead,) of the stream after this pack.
+        int64 (2 + look_ahead,) of the stream after this pack.
     """
 
     tokens: np.ndarray
@@ -82,19 +83,18 @@ class PackSettings:
 
 
 class PackStream:
-    """One of the streams of packs, at its beginning or at a saved state, after so many packs."""
+    """One of the streams of packs, at its beginning or at a saved state."""
 
-    def __init__(
-        self, settings: PackSettings, stream: int = 0, state: Sequence[int] | None = None, number: int = 0
-    ) -> None:
-        self.settings, self.stream, self.number = settings, stream, number
+    def __init__(self, settings: PackSettings, stream: int = 0, state: Sequence[int] | None = None) -> None:
+        self.settings, self.stream = settings, stream
+        self.given = 0  # packs
         self.next_sample = stream
         self.waiting: list[tuple[int, int]] = []  # (length, -sample) rising: among equal lengths the oldest is last
         self.drawn: dict[int, tuple[Segment, int]] = {}  # each waiting sample and its length, the oldest first
         self.ahead: list[Segment] = []  # of the next samples, the last first
         if state is not None:
-            self.next_sample = int(state[0])
-            samples = sorted(int(sample) for sample in state[1:] if sample >= 0)
+            self.given, self.next_sample = int(state[0]), int(state[1])
+            samples = sorted(int(sample) for sample in state[2:] if sample >= 0)
             for sample, segment in zip(samples, self._located(np.array(samples, dtype=np.int64))):
                 self._wait(sample, segment)
 
@@ -120,14 +120,12 @@ class PackStream:
             length, negated = self.waiting.pop(fit - 1)
             chosen.append(-negated)
             room -= length
-        pack = self._pack(chosen)
-        self.number += 1
-        return pack
+        return self._pack(chosen)
 
     def state(self) -> np.ndarray:
-        """Return the stream's state, int64 (1 + look_ahead,), padded with -1."""
+        """Return the stream's state, int64 (2 + look_ahead,), padded with -1."""
         padding = [-1] * (self.settings.look_ahead - len(self.drawn))
-        return np.array([self.next_sample, *self.drawn, *padding], dtype=np.int64)
+        return np.array([self.given, self.next_sample, *self.drawn, *padding], dtype=np.int64)
 
     def _located(self, samples: IntArray) -> list[Segment]:
         """Find the segments of global samples."""
@@ -166,7 +164,7 @@ class PackStream:
         generator = np.random.default_rng([settings.seed, sample])
         if settings.selection is not None:
             return [settings.selection.sample(tokens, targets, generator)]
-        block = None if settings.block is None else settings.block(self.number)
+        block = None if settings.block is None else settings.block(self.given)
         runs = settings.arrangement.runs(tokens, targets, documents, generator, block)
         if settings.skip is None:
             return runs
@@ -177,6 +175,7 @@ class PackStream:
         selection = self.settings.selection
         segments = [self.drawn[sample][0] for sample in chosen]
         runs = [run for sample in chosen for run in self._runs(sample)]
+        self.given += 1
         lengths = [len(run.tokens) for run in runs]
 
         def row(parts: list[IntArray], padding: int) -> IntArray:

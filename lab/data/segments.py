@@ -16,7 +16,6 @@ again until it falls inside, which keeps the map a permutation.
 
 from __future__ import annotations
 
-import io
 from collections.abc import Sequence
 from contextlib import suppress
 from itertools import accumulate
@@ -26,10 +25,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from lab.data import beside
 from lab.data.config import Mode
 from lab.data.shards import SPLITS, Shard, TokenStore, read_manifests
 from lab.errors import DataError, DiskError
-from lab.files import write_atomic
 
 IntArray = npt.NDArray[np.int64]
 Numbers = npt.NDArray[np.uint64]
@@ -128,14 +127,13 @@ def group_counts(shard: Shard, window: int) -> IntArray:
     """
     digest = shard.manifest["files"][f"{shard.split}.ends.bin"]["sha256"][:8]
     path = shard.folder / f".segments-{shard.split}-{window}-{digest}.npy"
-    with suppress(OSError, ValueError, EOFError):
-        return np.load(path, mmap_mode="r").view(np.ndarray)
+    with suppress(DataError):  # of one that is not what was written, which is built again
+        if (saved := beside.load(path)) is not None:
+            return saved
     counts = segment_counts(shard.ends, window)
     found: IntArray = np.append(counts[GROUP - 1 : -1 : GROUP], counts[-1])
-    buffer = io.BytesIO()
-    np.save(buffer, found)
     with suppress(OSError, DiskError):
-        write_atomic(path, buffer.getvalue())
+        beside.save(path, found)
     return found
 
 

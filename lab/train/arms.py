@@ -11,6 +11,8 @@ or at the last, is censored: it is known to be less, or as much at least. Seeds 
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
@@ -58,6 +60,12 @@ def changes(before: dict[str, Any], now: dict[str, Any]) -> Iterator[tuple[str, 
     for key in sorted(old.keys() | new.keys()):
         if old.get(key) != new.get(key) and not key.startswith(FREE_TO_CHANGE) and (key, new.get(key)) != LEFT_OPEN:
             yield key, old.get(key), new.get(key)
+
+
+def digest_of_run(settings: dict[str, Any], data: str | None) -> str:
+    """Hash what identifies a run: its settings but those that may change at a resume, and the digest of its data."""
+    fixed = {key: value for key, value in flatten(settings).items() if not key.startswith(FREE_TO_CHANGE)}
+    return hashlib.sha256(json.dumps([fixed, data], sort_keys=True).encode()).hexdigest()
 
 
 def read_settings(run: Path) -> Row:

@@ -12,6 +12,7 @@ from lab.schema.plugins import KEPT, digest_of
 from lab.train.arms import changes
 from lab.train.dashboards import check_packages
 from lab.train.folder import RunFolder
+from lab.train.manifest import READ, RECORDS, faults_of
 
 RESTART = "begin anew with --restart, which moves this folder aside and deletes nothing"
 
@@ -51,6 +52,8 @@ def check_run(experiment: Experiment, *, resume: bool) -> bool:
             raise ConfigError(
                 f"plugins={name}: differs from {kept}, which the run began with; restore it, or {RESTART}"
             )
+    if faults := faults_of(folder.path, hashes=False) or faults_of(folder.path, (*READ, *RECORDS)):
+        raise CheckpointError("\n".join(f"{fault}, or {RESTART}" for fault in faults))
     differ = changes(load_experiment(config).to_dict(), experiment.to_dict())
     remedy = "set it back, or choose another --run.name"
     if faults := [f"{key}={new}: the run was started with {old}; {remedy}" for key, old, new in differ]:

@@ -5,11 +5,11 @@ checkpoints/tokens-000010485760/
     optimizer-00000.safetensors  the optimizer's moments in the same way
     state.ckpt                   the rest: step, schedule, counts, data streams, sums of metrics
     counts.npz                   the position frequency at this point
-    manifest.json                consumed tokens, size and SHA-256 of each file; written last
+    manifest.json                its run, consumed tokens, size and SHA-256 of each file; written last
 checkpoints/untrained.json       stands in their place until the first one is published
 
-Opening a checkpoint reads its manifest and compares sizes. The small files must have their SHA-256, the files of
-tensors the right number of consumed tokens in their headers. lab.verify hashes every byte.
+What is read of a checkpoint is hashed before, all of it where a run is resumed. A checkpoint of another run, and one
+that is not what was written, are refused. Nothing falls back to an older one by itself.
 
 Weights are read without torch.distributed.checkpoint, whose import takes as long as a small evaluation; torch itself
 is imported where tensors are read.
@@ -27,20 +27,33 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from operator import itemgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from safetensors import SafetensorError, safe_open
 
 from lab.errors import CheckpointError, first_line
-from lab.files import FileEntry, entries_of, file_fault, manifest_of, publish_folder, read_object, remove, write_json
-from lab.train.state import check
+from lab.files import (
+    SHOWN,
+    FileEntry,
+    entries_of,
+    file_fault,
+    manifest_of,
+    publish_folder,
+    read_object,
+    remove,
+    write_json,
+)
+from lab.train.manifest import MANIFEST, RUN, read_manifest
+from lab.train.state import State, check
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
 NAME = re.compile(r"tokens-(\d{15})")
-STATE, COUNTS, MANIFEST = "state.ckpt", "counts.npz", "manifest.json"
-WEIGHTS, OPTIMIZER = "weights", "optimizer"  # beginnings of the names of the files that hold tensors
+STATE, COUNTS = "state.ckpt", "counts.npz"
+WEIGHTS, OPTIMIZER = "weights-", "optimizer-"  # beginnings of the names of the files that hold tensors
+TENSORS = (WEIGHTS, OPTIMIZER)
+RESTORE = "restore it"
 CONSUMED = "consumed_tokens"
 TEMPORARY, UNTRAINED = ".writing", "untrained.json"
 SHARDING = "DCP_SHARDING_INFO"  # entry of a file's header: the place of each shard in its tensor
@@ -65,9 +78,39 @@ class Checkpoint:
     @property
     def digest(self) -> str:
         """Identify the weights by the SHA-256 over those of the files that hold them, from the manifest."""
-        files = read_object(self.folder / MANIFEST, CheckpointError, "restore it")["files"]
-        own = {name: entry["sha256"] for name, entry in files.items() if name.startswith(f"{WEIGHTS}-")}
+        own = {name: entry["sha256"] for name, entry in self.files.items() if name.startswith(WEIGHTS)}
         return hashlib.sha256(json.dumps(own, sort_keys=True).encode()).hexdigest()
+
+    @property
+    def run(self) -> Path | None:
+        """The run folder that it lies in, if it does."""
+        home = self.folder.parent.parent
+        return home if self.folder.parent.name == "checkpoints" and (home / "config.yaml").exists() else None
+
+    @property
+    def files(self) -> dict[str, FileEntry]:
+        """The files that its manifest lists.
+
+        Raises: CheckpointError for a manifest of anything else, a checkpoint of another run among it.
+        """
+        path = self.folder / MANIFEST
+        manifest = read_object(path, CheckpointError, RESTORE)
+        files = entries_of(manifest)
+        if files is None or manifest.get(CONSUMED) != self.consumed_tokens:
+            raise CheckpointError(f"{path}: is not that of this checkpoint; {RESTORE}")
+        if lacks := [name for name in (STATE, COUNTS) if name not in files]:
+            raise CheckpointError(f"{path}: lists no {lacks[0]}; {RESTORE}")
+        if not isinstance(run := manifest.get(RUN), str):
+            raise CheckpointError(f"{path}: does not name its run; {RESTORE}")
+        if self.run is not None and run != (expected := read_manifest(self.run)[0]):
+            rule = f"is a checkpoint of run {run[:SHOWN]}, this one is {expected[:SHOWN]}"
+            raise CheckpointError(f"{path}: {rule} (other settings, seed or data); move it elsewhere")
+        return files
+
+    def fault_of(self, name: str) -> str | None:
+        """Hash a file and return how it differs from the manifest, or None."""
+        fault = file_fault(self.folder / name, self.files[name], hashes=True)
+        return None if fault is None else f"{self.folder / name}: {fault}; {RESTORE}"
 
 
 def folder_name(consumed_tokens: int) -> str:
@@ -87,17 +130,19 @@ def publish(
     root: Path,
     consumed_tokens: int,
     keep: int,
+    run: str,
     written: Mapping[str, FileEntry] | None = None,
     final: Collection[int] = (),
 ) -> Checkpoint:
     """Write the manifest, rename the folder to its final name, and delete what `prune` does not keep.
 
-    `written` is the manifest of the folder's files, hashed as they were written; left out, they are read.
+    `run` is the digest of the run. `written` are the entries of the folder's files, hashed as they were written; left
+    out, they are read.
     """
     temporary = root / TEMPORARY
     folder = root / folder_name(consumed_tokens)
     files = manifest_of(temporary) if written is None else dict(sorted(written.items()))
-    write_json(temporary / MANIFEST, {CONSUMED: consumed_tokens, "files": files})
+    write_json(temporary / MANIFEST, {RUN: run, CONSUMED: consumed_tokens, "files": files})
     publish_folder(temporary, folder)
     (root / UNTRAINED).unlink(missing_ok=True)
     prune(root, consumed_tokens, keep, final)
@@ -128,81 +173,88 @@ def candidates(root: Path) -> list[Path]:
     return sorted((p for p in root.glob("tokens-*") if NAME.fullmatch(p.name)), reverse=True)
 
 
-def fault_of(folder: Path) -> str | None:
-    """Return why a checkpoint is unusable, or None if all of its files are there and belong to it."""
+def fault_of(folder: Path, unread: tuple[str, ...] = ()) -> str | None:
+    """Return a line on why a checkpoint is unusable, or None; files whose names begin as `unread` are not hashed."""
+    checkpoint = Checkpoint(folder)
     try:
-        manifest = read_object(folder / MANIFEST, CheckpointError, "restore it")
-        files = entries_of(manifest)
-        consumed = Checkpoint(folder).consumed_tokens
-        if files is None or manifest.get(CONSUMED) != consumed:
-            return f"{MANIFEST} is not that of this checkpoint"
-        for name, entry in files.items():
-            small = not name.endswith(".safetensors")
-            fault = file_fault(folder / name, entry, hashes=small)
-            if fault is None and not small:
-                with safe_open(folder / name, framework="np") as file:
-                    stated = (file.metadata() or {}).get(CONSUMED, str(consumed))
-                fault = None if stated == str(consumed) else f"is that of {stated} tokens"
-            if fault is not None:
-                return f"{name} {fault}"
-    except (CheckpointError, SafetensorError, OSError) as error:
-        return first_line(error).removeprefix(f"{folder}/").removesuffix("; restore it")
+        for name, entry in checkpoint.files.items():
+            if fault := file_fault(folder / name, entry, hashes=not name.startswith(unread)):
+                return f"{folder / name}: {fault}; {RESTORE}"
+    except CheckpointError as error:
+        return first_line(error)
     return None
 
 
-def newest(root: Path) -> tuple[Checkpoint | None, list[str]]:
-    """Find the newest complete checkpoint; also return a line for each newer one that was skipped."""
-    passed: list[str] = []
-    for folder in candidates(root):
-        fault = fault_of(folder)
-        if fault is None:
-            return Checkpoint(folder), passed
-        passed.append(f"{folder}: {fault}; skipped")
-    return None, passed
+def refuse(folder: Path, fault: str) -> None:
+    """Refuse a checkpoint for its fault, and name the newest older one that is whole.
+
+    Raises: CheckpointError.
+    """
+    older = [path for path in candidates(folder.parent) if path.name < folder.name]
+    whole = next((path.name for path in older if fault_of(path) is None), None)
+    remedy = (
+        "or begin anew with --restart"
+        if whole is None
+        else f"or delete {folder} to go on from {whole}, the newest whole one"
+    )
+    raise CheckpointError(f"{fault}, {remedy}")
+
+
+def newest(root: Path, unread: tuple[str, ...] = ()) -> Checkpoint | None:
+    """Return the newest checkpoint, None where there is none; files whose names begin as `unread` are not hashed.
+
+    Raises: CheckpointError for one that is not whole.
+    """
+    folder = next(iter(candidates(root)), None)
+    if folder is None:
+        return None
+    if fault := fault_of(folder, unread):
+        refuse(folder, fault)
+    return Checkpoint(folder)
 
 
 def newest_checkpoints(run: Path, count: int) -> list[Path]:
-    """List the newest whole checkpoints of a run folder, newest first.
+    """List the newest checkpoints of a run folder, newest first.
 
     Raises: CheckpointError where there are too few, such as in another folder.
     """
-    whole = [folder for folder in candidates(run / "checkpoints") if fault_of(folder) is None]
-    if len(whole) < count:
+    found = candidates(run / "checkpoints")
+    if len(found) < count:
         raise CheckpointError(
-            f"--last={count}: {run} keeps {len(whole)} whole checkpoints; name a run folder, lower it, or train with a "
+            f"--last={count}: {run} keeps {len(found)} checkpoints; name a run folder, lower it, or train with a "
             "higher train.keep_checkpoints"
         )
-    return whole[:count]
+    return found[:count]
 
 
 def open_checkpoint(folder: Path) -> Checkpoint:
-    """Open the one checkpoint that a folder is, or the newest of a run folder.
+    """Open the one checkpoint that a folder is, or the newest of a run folder, to read its weights.
 
     Raises: CheckpointError.
     """
     if NAME.fullmatch(folder.name):
-        if fault := fault_of(folder):
-            raise CheckpointError(f"{folder}: {fault}; use another checkpoint")
+        if fault := fault_of(folder, (OPTIMIZER,)):
+            raise CheckpointError(fault)
         return Checkpoint(folder)
-    found, passed = newest(folder / "checkpoints")
+    found = newest(folder / "checkpoints", (OPTIMIZER,))
     if found is None:
-        detail = f" ({passed[0]})" if passed else ""
-        raise CheckpointError(f"{folder}: holds no whole checkpoint{detail}; use a run folder or a checkpoint in it")
+        raise CheckpointError(f"{folder}: holds no checkpoint; use a run folder or a checkpoint in it")
     return found
 
 
-def read_state(checkpoint: Checkpoint, *, whole: bool = False) -> dict[str, Any]:
+def read_state(checkpoint: Checkpoint) -> State:
     """Read a checkpoint's state.ckpt without running code from it.
 
-    Raises: CheckpointError; of a `whole` state also where a part is missing or has another form.
+    Raises: CheckpointError, also where a part is missing or parts do not agree.
     """
     import torch
 
     with refusing(checkpoint.state):
-        state = torch.load(checkpoint.state, map_location="cpu", weights_only=True, mmap=True)
-        if whole:
-            check(state)
-        return dict(state)
+        state: State = torch.load(checkpoint.state, map_location="cpu", weights_only=True, mmap=True)
+        check(state)
+        if state["consumed_tokens"] != checkpoint.consumed_tokens:
+            raise ValueError(f"consumed_tokens: {state['consumed_tokens']}, its name has {checkpoint.consumed_tokens}")
+        return state
 
 
 def read_parameters(checkpoint: Checkpoint) -> dict[str, Tensor]:
@@ -214,7 +266,7 @@ def read_parameters(checkpoint: Checkpoint) -> dict[str, Tensor]:
 
     rows: dict[str, list[tuple[int, Tensor]]] = {}
     with refusing(checkpoint.folder):
-        for path in checkpoint.folder.glob(f"{WEIGHTS}-*.safetensors"):
+        for path in checkpoint.folder.glob(f"{WEIGHTS}*.safetensors"):
             with safe_open(path, framework="pt") as file:
                 places = json.loads((file.metadata() or {}).get(SHARDING, "{}"))
                 for name in file.keys():  # noqa: SIM118, which is no dictionary
@@ -249,11 +301,10 @@ def load_weights(model: nn.Module, checkpoint: Checkpoint) -> None:
 
 
 @contextmanager
-def refusing(path: Path) -> Iterator[None]:
+def refusing(path: Path, remedy: str = "restore it, or use another checkpoint") -> Iterator[None]:
     """Turn what broken files raise into an error for the user."""
     faults = (SafetensorError, pickle.UnpicklingError, RuntimeError, EOFError, OSError, ValueError, KeyError, TypeError)
     try:
         yield
     except faults as error:
-        remedy = "use another checkpoint, or delete this one to resume from the one before it"
         raise CheckpointError(f"{path}: cannot be read ({first_line(error)}); {remedy}") from error

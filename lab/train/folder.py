@@ -2,6 +2,7 @@
 
 config.yaml       the resolved experiment
 environment.json  commit, uncommitted changes, versions, hardware, seed, threads; the same for every resume
+manifest.json     which run this is, and the hashes of its files: see lab.train.manifest
 metrics.jsonl     one object per logged step
 probes.jsonl      one object per probed length, and one per probe; `failed`, the reason, where a probe failed
 cases/            every test of every probe, one file per probe
@@ -22,7 +23,7 @@ from __future__ import annotations
 import io
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -32,11 +33,11 @@ import numpy as np
 from lab.counts import PositionCounts
 from lab.counts.saved import OF_KIND
 from lab.errors import CheckpointError, first_line
-from lab.files import on_disk, read_object, write_atomic
-from lab.train.checkpoints import NAME, Checkpoint, candidates, folder_name
+from lab.files import on_disk, read_object, write_atomic, write_json
+from lab.train.checkpoints import COUNTS, NAME, Checkpoint, candidates, folder_name
+from lab.train.manifest import RECORDS, forget, seal
 
 Record = dict[str, Any]
-RECORDS = ("metrics.jsonl", "probes.jsonl")
 REMEDY = "restore it, or begin anew with --restart"
 
 
@@ -125,10 +126,33 @@ class RunFolder:
                     whole |= {r["consumed_tokens"] for r in kept if "failed" in r} - {consumed_tokens}
                     kept = [r for r in kept if r["consumed_tokens"] in whole]
                 self.write_records(name, kept)
-        for path in [*self.path.glob("cases/tokens-*.jsonl"), *self.path.glob("counts/tokens-*.npz")]:
-            found = NAME.fullmatch(path.stem)
-            if found and int(found[1]) > consumed_tokens:
-                path.unlink()
+        for path in self.of_probes_after(consumed_tokens):
+            path.unlink()
+
+    def of_probes_after(self, consumed_tokens: int) -> list[Path]:
+        """List the files of probes after a checkpoint."""
+        files = [*self.path.glob("cases/tokens-*.jsonl"), *self.path.glob("counts/tokens-*.npz")]
+        return [path for path in files if (found := NAME.fullmatch(path.stem)) and int(found[1]) > consumed_tokens]
+
+    def begin(self, files: Mapping[str, bytes | Record], run: str, checkpoint: Checkpoint | None) -> None:
+        """Write the files that describe a run, and drop the records after its checkpoint.
+
+        What is to change is no longer sealed, so that a kill in between leaves nothing that contradicts the manifest.
+        """
+        consumed = -1 if checkpoint is None else checkpoint.consumed_tokens
+        after = [path.relative_to(self.path).as_posix() for path in self.of_probes_after(consumed)]
+        forget(self.path, run, [*files, *RECORDS, *after])
+        self.rewind(consumed)
+        if checkpoint is None:
+            (self.path / "counts.npz").unlink(missing_ok=True)
+        else:
+            write_atomic(self.path / "counts.npz", (checkpoint.folder / COUNTS).read_bytes())
+        for name, content in files.items():
+            if isinstance(content, bytes):
+                write_atomic(self.path / name, content)
+            else:
+                write_json(self.path / name, content)
+        seal(self.path, [*files, *RECORDS])
 
     def probes(self) -> Iterator[Record]:
         """Read the summaries, each the last line of a complete probe."""

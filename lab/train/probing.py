@@ -46,6 +46,7 @@ from lab.probe.measuring import (
 from lab.probe.needles import load_haystack
 from lab.train.checkpoints import folder_name
 from lab.train.environment import describe_source
+from lab.train.manifest import RECORDS, seal
 from lab.train.recording import Recording
 from lab.train.saving import Checkpointing, Stopping, crossed, describe
 
@@ -151,6 +152,8 @@ class Probing(Callback):
                 self.recording.folder.write_counts(counts, consumed)
                 self.recording.folder.write_cases(consumed, cases)
                 self.recording.folder.append("probes.jsonl", *lines)
+                name = folder_name(consumed)
+                seal(self.recording.folder.path, [f"counts/{name}.npz", f"cases/{name}.jsonl", *RECORDS])
                 self.recording.mirror(lines[-1])
                 return
             except Exception as error:  # of any kind, such as a full disk

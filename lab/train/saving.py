@@ -24,14 +24,16 @@ from lightning.pytorch.callbacks import Callback
 from torch import distributed
 
 from lab.command import FAILED, show
-from lab.errors import LabError
+from lab.errors import CheckpointError, LabError
 from lab.launch import Launch, OutOfStep, exchange
 from lab.model.sharding import reshard
 from lab.train import checkpoints
 from lab.train.folder import packed_counts
+from lab.train.manifest import RECORDS, read_manifest, seal
 from lab.train.recording import Recording
 from lab.train.shards import Files, ShardWriter, one_error, packed, restore_tensors, tensors_to_save, write_shards
 from lab.train.starting import Start
+from lab.train.state import check
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
 """Ctrl-C; kill and preemption; SLURM's warning; a closed terminal, but not under nohup."""
@@ -136,19 +138,21 @@ class Checkpointing(Callback):
         self.trained = False  # whether the run continues after its last step, where only a probe can be left
         self.saved_at = 0
         self.final: dict[int, int] = {}  # consumed tokens of the checkpoints of final_steps
+        self.run = ""  # its digest, on the first rank
         self.group: distributed.ProcessGroup | None = None
         self.writing: Future[Any] | None = None
 
     def on_fit_start(self, trainer: lightning.Trainer, module: Any) -> None:
-        """Restore the checkpoint that the first rank found.
+        """Restore the checkpoint that the run starts from.
 
         Raises: CheckpointError.
         """
+        if trainer.is_global_zero:
+            self.run = read_manifest(self.folder.path)[0]
         if distributed.is_available() and distributed.is_initialized():
             self.group = distributed.new_group(backend="gloo")  # a save in the background must not meet the training
-        checkpoint = trainer.strategy.broadcast(self.start.checkpoint)
-        if checkpoint is not None:
-            self.restore(trainer, module, checkpoint)
+        if self.start.checkpoint is not None:
+            self.restore(trainer, module, self.start.checkpoint)
         self.saved_at = module.consumed
 
     def on_train_batch_end(self, trainer: lightning.Trainer, module: Any, *_: Any) -> None:
@@ -169,7 +173,7 @@ class Checkpointing(Callback):
     def save(self, trainer: lightning.Trainer, module: Any, *, background: bool = False) -> None:
         """Save a checkpoint of this step, unless it has one; a collective call.
 
-        Raises: CheckpointError where this one, or the one before, cannot be written.
+        Raises: CheckpointError where this one, or the one before, cannot be written, or the parts do not agree.
         """
         self.finish()
         if self.saved_at == module.consumed:
@@ -190,13 +194,19 @@ class Checkpointing(Callback):
             "recording": {"counts": counts.to_dict() | counting.selected(), "sums": self.recording.sums},
             "final": final,
         }
+        try:
+            check(state)
+        except ValueError as error:
+            place = root / checkpoints.folder_name(consumed)
+            raise CheckpointError(f"{place}: not saved ({error}); resume from the checkpoint before it") from error
 
         def publish(files: Files) -> None:
+            checkpoints.publish(root, consumed, self.config.keep_checkpoints, self.run, files, tuple(final.values()))
             self.folder.write_counts(counts)
-            checkpoints.publish(root, consumed, self.config.keep_checkpoints, files, tuple(final.values()))
+            seal(self.folder.path, RECORDS)
 
         small = {checkpoints.STATE: packed(state), checkpoints.COUNTS: packed_counts(counts)}
-        writer = ShardWriter(root, consumed, small, publish)
+        writer = ShardWriter(root, small, publish)
         self.writing = write_shards(tensors, writer, self.group, background=background)
         self.saved_at = consumed
         self.recording.pause()
@@ -212,12 +222,11 @@ class Checkpointing(Callback):
         restore_tensors(module.decoder, optimizer, checkpoint, state, self.group)
         module.consumed = state["consumed_tokens"]
         module.skipped_steps = state["skipped_steps"]
-        schedule.load_state_dict(state["schedule"])
+        schedule.load_state_dict(dict(state["schedule"]))
         for param_group, lr in zip(optimizer.param_groups, schedule.get_last_lr(), strict=True):
             param_group["lr"] = lr
         trainer.datamodule.load_state_dict(state["data"])  # type: ignore[attr-defined]
-        trainer.datamodule.steps = state["step"]  # type: ignore[attr-defined]
-        self.recording.counting.load_state_dict(state["recording"]["counts"])
+        self.recording.counting.load_state_dict(dict(state["recording"]["counts"]))
         self.recording.sums = state["recording"]["sums"]
         self.final = {step: at for step, at in state["final"].items() if step in self.config.final_steps}
         # Lightning's own counters: batches count from zero again, as a checkpoint is saved between two steps, so that

@@ -10,7 +10,6 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
-from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -30,7 +29,7 @@ from lab.config import Experiment, load_experiment
 from lab.data.module import PackedData, to_batch
 from lab.data.preparation import check_prepared
 from lab.errors import ConfigError, first_line
-from lab.launch import Launch, exchange, find_launch, set_threads
+from lab.launch import TIMEOUT, Launch, exchange, find_launch, set_threads
 from lab.loading import start_from
 from lab.model.sharding import Sharding, accumulating
 from lab.probe.limits import shown_length
@@ -43,7 +42,6 @@ from lab.train.saving import Checkpointing, Stopping
 from lab.train.shards import NO_GROUP
 from lab.train.starting import Start, check_vocabulary, find_start, own_run, start_folder
 
-TIMEOUT = timedelta(minutes=10)  # of a collective call: a node that is lost closes no connection
 LEAST_GAIN = 0.03  # of a step on a CPU, which stays in float32 where bfloat16 saves less
 MEASURED_S = 1.0
 HINTS = (".*isinstance.treespec.*", NO_GROUP)  # of libraries, about what the lab cannot or need not change

@@ -32,9 +32,11 @@ from torch.optim import Optimizer
 
 from lab.errors import CheckpointError, LabError, first_line
 from lab.files import FileEntry, write_hashed
-from lab.train.checkpoints import CONSUMED, OPTIMIZER, SHARDING, TEMPORARY, WEIGHTS, Checkpoint, temporary_folder
+from lab.train.checkpoints import OPTIMIZER, SHARDING, TEMPORARY, TENSORS, Checkpoint, refusing, temporary_folder
+from lab.train.state import State
 
 Files = dict[str, FileEntry]
+MOMENTS = "optimizer."  # begins the names of the optimizer's tensors
 DTYPES = {torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16"}
 NO_GROUP = ".*torch.distributed is disabled.*"  # DCP's warning, irrelevant to a single process
 
@@ -47,7 +49,6 @@ class ShardWriter(StorageWriter):
     """
 
     root: Path
-    consumed_tokens: int
     small: Mapping[str, bytes]
     publish: Callable[[Files], None]
 
@@ -70,17 +71,15 @@ class ShardWriter(StorageWriter):
     def write_data(self, plan: SavePlan, planner: SavePlanner) -> futures.Future[list[WriteResult]]:
         """Write this process's part of the plan, weights and moments to one file each."""
         results = []
-        for kind in (WEIGHTS, OPTIMIZER):
+        for kind in TENSORS:
             items = [
                 item
                 for item in plan.items
-                if item.index.fqn.startswith(f"{OPTIMIZER}.") == (kind == OPTIMIZER)
-                and item.tensor_data.chunk.sizes.numel()
+                if item.index.fqn.startswith(MOMENTS) == (kind == OPTIMIZER) and item.tensor_data.chunk.sizes.numel()
             ]
             if items:
-                name = f"{kind}-{plan.storage_data:05d}.safetensors"
-                parts = safetensors_parts(items, planner, self.consumed_tokens)
-                entry = write_hashed(self.root / TEMPORARY / name, parts)
+                name = f"{kind}{plan.storage_data:05d}.safetensors"
+                entry = write_hashed(self.root / TEMPORARY / name, safetensors_parts(items, planner))
                 results.append(WriteResult(MetadataIndex(name), entry["bytes"], entry))
         done: futures.Future[list[WriteResult]] = futures.Future()
         done.set_result(results)
@@ -97,9 +96,7 @@ class ShardWriter(StorageWriter):
         return False
 
 
-def safetensors_parts(
-    items: list[WriteItem], planner: SavePlanner, consumed_tokens: int
-) -> Iterator[bytes | memoryview]:
+def safetensors_parts(items: list[WriteItem], planner: SavePlanner) -> Iterator[bytes | memoryview]:
     """Yield a safetensors file in parts: the header, then each tensor, without a copy on a CPU.
 
     Source: the safetensors format, version 0.5: u64 length of the header, JSON header, bytes in the header's order.
@@ -112,7 +109,7 @@ def safetensors_parts(
         header[item.index.fqn] = {"dtype": DTYPES[dtype], "shape": list(sizes), "data_offsets": [place, end]}
         place = end
     offsets = {item.index.fqn: {"saved_offsets": list(item.tensor_data.chunk.offsets)} for item in items}
-    stated = {SHARDING: json.dumps(offsets), "DCP_VERSION": "1.0", "format": "pt", CONSUMED: str(consumed_tokens)}
+    stated = {SHARDING: json.dumps(offsets), "DCP_VERSION": "1.0", "format": "pt"}
     encoded = json.dumps({"__metadata__": stated, **header}).encode()
     encoded += b" " * (-len(encoded) % 8)
     yield struct.pack("<Q", len(encoded)) + encoded
@@ -181,7 +178,7 @@ def shared_names(model: nn.Module) -> dict[str, str]:
 def optimizer_tensors(state: dict[str, Any]) -> dict[str, Tensor]:
     """Name the moments in an optimizer's state by the parameters they belong to."""
     return {
-        f"{OPTIMIZER}.{name}.{key}": value
+        f"{MOMENTS}{name}.{key}": value
         for name, values in state["state"].items()
         for key, value in values.items()
         if value.ndim
@@ -199,7 +196,7 @@ def tensors_to_save(model: nn.Module, optimizer: Optimizer) -> tuple[dict[str, T
 
 
 def restore_tensors(
-    model: nn.Module, optimizer: Optimizer, saved: Checkpoint, state: dict[str, Any], group: ProcessGroup | None
+    model: nn.Module, optimizer: Optimizer, saved: Checkpoint, state: State, group: ProcessGroup | None
 ) -> None:
     """Fill weights and moments, whole or sharded, from a checkpoint of any number of processes. A collective call.
 
@@ -207,6 +204,7 @@ def restore_tensors(
     """
     own: Any = get_optimizer_state_dict(model, optimizer)  # creates moments that do not exist yet
     read_shards(weights_of(model) | optimizer_tensors(own), saved.folder, group)
-    for name, values in own["state"].items():
-        values.update(state["optimizer"][name])
+    with refusing(saved.state):
+        for name, values in own["state"].items():
+            values.update(state["optimizer"][name])
     set_optimizer_state_dict(model, optimizer, own)

@@ -12,7 +12,7 @@ from typing import Any
 from lab.command import show
 from lab.config import Experiment
 from lab.data.module import PackedData
-from lab.data.preparation import digest_of_data, shard_folder, summarise
+from lab.data.preparation import shard_folder, summarise
 from lab.data.selecting import read_token_types, result_file
 from lab.data.shaped import cost_of, plan_record, summary_of_plan
 from lab.data.tokenizer import load_tokenizer, n_ids
@@ -25,20 +25,21 @@ from lab.files import (
     locked,
     read_object,
     remove_leftovers,
-    write_atomic,
     write_json,
     writing,
 )
-from lab.launch import Launch
+from lab.launch import Launch, gather
 from lab.positions.rope import base_warning
 from lab.probe.needles import KEPT, text_to_keep
 from lab.schema.plugins import KEPT as PLUGINS
 from lab.source import tokenizer_of
 from lab.train import checkpoints
+from lab.train.arms import digest_of_run
 from lab.train.beginning import RESTART, check_run
 from lab.train.checkpoints import Checkpoint
 from lab.train.environment import choose_backend, choose_compile, describe_environment, device_for
 from lab.train.folder import RunFolder
+from lab.train.manifest import MANIFEST, read_manifest
 
 WEIGHT_BYTES = 12  # the weight and AdamW's two moments, float32 each
 POSITION_BYTES = 32  # of counts.npz: lengths, f, supervised and its f
@@ -46,10 +47,7 @@ POSITION_BYTES = 32  # of counts.npz: lengths, f, supervised and its f
 
 @dataclass(frozen=True)
 class Start:
-    """A run that is about to train: its settings, this process of it, and the checkpoint to continue at.
-
-    Only the first process verifies checkpoints and holds one; the others receive it when training begins.
-    """
+    """A run that is about to train: its settings, this process of it, and the checkpoint to continue at."""
 
     experiment: Experiment
     launch: Launch = field(default_factory=Launch)
@@ -84,24 +82,30 @@ def own_run(experiment: Experiment) -> Iterator[None]:
 
 
 def find_start(experiment: Experiment, launch: Launch, *, resume: bool) -> Checkpoint | None:
-    """Find the checkpoint that the run resumes from; None for a run that has not been trained yet.
+    """Find the checkpoint that the run resumes from, and hash it; None for a run that has not been trained yet.
+
+    The first process finds it, and all of them hash the files of tensors, process r the files r, r + n, ... of n.
 
     Raises: CheckpointError if a run of that name exists and --resume is missing, its settings differ, or nothing of it
         can be resumed.
     """
-    folder = RunFolder(experiment.run.path)
-    if not check_run(experiment, resume=resume):
+    place = ""
+    if check_run(experiment, resume=resume) and launch.is_first:
+        root = RunFolder(experiment.run.path).checkpoints
+        newest = checkpoints.newest(root, unread=checkpoints.TENSORS)
+        if newest is None and not checkpoints.is_untrained(root):
+            raise CheckpointError(f"{root}: holds no checkpoint; restore one, or {RESTART}")
+        place = "" if newest is None else str(newest.folder)
+    place = gather("checkpoint", place, launch)[0]
+    if not place:
         return None
-    if not launch.is_first:
-        return None
-    found, passed = checkpoints.newest(folder.checkpoints)
-    if found is None and not checkpoints.is_untrained(folder.checkpoints):
-        reason = passed[0].removesuffix("; skipped") if passed else "there is none"
-        raise CheckpointError(f"{folder.checkpoints}: holds no whole checkpoint ({reason}); restore one, or {RESTART}")
-    for line in passed:
-        show(line, error=True)
-    if found is not None:
-        checkpoints.read_state(found, whole=True)  # or some part of the run would begin anew
+    found = Checkpoint(Path(place))
+    mine = [name for name in found.files if name.startswith(checkpoints.TENSORS)][launch.rank :: launch.world_size]
+    faults = gather("fault", next(filter(None, map(found.fault_of, mine)), ""), launch)
+    if fault := next(filter(None, faults), None):
+        checkpoints.refuse(found.folder, fault)
+    if launch.is_first:
+        checkpoints.read_state(found)  # or some part of the run would begin anew
     return found
 
 
@@ -139,10 +143,8 @@ def start_folder(start: Start, data: PackedData, threads: int, *, restart: bool 
         probe = experiment.probe
         text = text_to_keep(probe.haystack, experiment.data, tokenizer, probe.longest(experiment.data.window))
         files |= {} if text is None else {KEPT: text.encode()}
-    files["environment.json"] = describe_start(start, threads)
-    start.folder.rewind(checkpoint.consumed_tokens if checkpoint else -1)
-    for name, content in files.items():
-        (write_json if isinstance(content, dict) else write_atomic)(path / name, content)
+    files["environment.json"], run = describe_start(start, data.digest(), threads)
+    start.folder.begin(files, run, checkpoint)
     show(announce(experiment, checkpoint))
 
 
@@ -199,24 +201,27 @@ def move_aside(path: Path) -> Path:
     return aside
 
 
-def describe_start(start: Start, threads: int) -> dict[str, Any]:
-    """Describe the code, machine and data of this start; a resume is added to what the first one wrote.
+def describe_start(start: Start, data: str, threads: int) -> tuple[dict[str, Any], str]:
+    """Describe the code, machine and data of this start, and digest the run; a resume is added to what was written.
 
     Raises: CheckpointError for other data.
     """
-    shards = shard_folder(start.experiment.data)
+    experiment, checkpoint = start.experiment, start.checkpoint
+    run = digest_of_run(experiment.to_dict(), data)
+    now = {"data": data, **describe_environment(experiment.run.seed, threads)}
+    if checkpoint is None:
+        return now, run
     first = start.folder.environment()
-    data = digest_of_data(shards)
-    if start.checkpoint is not None and None not in (data, first.get("data")) and data != first["data"]:
+    if data != first.get("data"):
         raise CheckpointError(
-            f"{shards}: holds other shards or another tokenizer than the run was started with "
-            f"(SHA-256 {data}, expected {first['data']}); restore them, or choose another --run.name"
+            f"{shard_folder(experiment.data)}: holds other shards, another tokenizer or other evidence than the run "
+            f"was started with (SHA-256 {data}, expected {first.get('data')}); restore them, or choose another "
+            "--run.name"
         )
-    now = {"data": data, **describe_environment(start.experiment.run.seed, threads)}
-    if start.checkpoint is None or not first:
-        return now
-    resumes = first.get("resumes", [])
-    return {**first, "resumes": [*resumes, {"consumed_tokens": start.checkpoint.consumed_tokens, **now}]}
+    if run != read_manifest(start.folder.path)[0]:
+        raise CheckpointError(f"{start.folder.path / MANIFEST}: is that of another run; restore it, or {RESTART}")
+    resumes = [*first.get("resumes", []), {"consumed_tokens": checkpoint.consumed_tokens, **now}]
+    return {**first, "resumes": resumes}, run
 
 
 def announce(experiment: Experiment, checkpoint: Checkpoint | None) -> str:

@@ -123,7 +123,7 @@ def test_a_deleted_shard_comes_out_the_same(here):
     assert folder_bytes(folder) == whole
 
 
-@pytest.mark.parametrize("damage", ["cut", "empty", "other_shard", "read_only"])
+@pytest.mark.parametrize("damage", ["cut", "empty", "flipped", "other_shard", "read_only"])
 def test_an_index_that_cannot_be_used_is_built_again(here, damage, monkeypatch):
     _, folder, _ = here
     index = index_segments(TokenStore.open(folder, "train"), "natural", 5)
@@ -132,13 +132,13 @@ def test_an_index_that_cannot_be_used_is_built_again(here, damage, monkeypatch):
     whole = path.read_bytes()
     if damage == "other_shard":
         (other,) = (folder / "task-00002").glob(".segments-train-5-*.npy")
-        other.rename(path.parent / other.name)
-        path.unlink()
+        shutil.copy(other, path)
     elif damage == "read_only":
         path.unlink()
-        monkeypatch.setattr("lab.data.segments.write_atomic", lambda *_: (_ for _ in ()).throw(OSError("read-only")))
+        monkeypatch.setattr("lab.data.beside.write_atomic", lambda *_: (_ for _ in ()).throw(OSError("read-only")))
     else:
-        path.write_bytes(b"" if damage == "empty" else whole[:-3])
+        flipped = whole[:-8] + bytes([whole[-8] ^ 1]) + whole[-7:]
+        path.write_bytes({"empty": b"", "cut": whole[:-3], "flipped": flipped}[damage])
     again = index_segments(TokenStore.open(folder, "train"), "natural", 5)
     assert [*map(again.locate, range(again.n))] == expected
     assert damage == "read_only" or path.read_bytes() == whole

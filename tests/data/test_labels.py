@@ -8,6 +8,7 @@ import pytest
 
 from lab.command import parse_overrides
 from lab.config import load_experiment
+from lab.data import beside
 from lab.data.config import Synthetic
 from lab.data.labels import labels_of, numbers_of, path_of
 from lab.data.module import PackedData
@@ -78,9 +79,9 @@ def test_a_run_has_the_labels_that_lie_within_it(tmp_path, mode, window):
     store = make_store(tmp_path, [documents[:4], documents[4:]])
     labels = np.random.default_rng(1).integers(0, 12, 122)
     for shard, own in zip(store.shards, (labels[:57], labels[57:]), strict=True):
-        np.save(path_of(shard, "asked"), own)
-    beside = {"asked": numbers_of(store, "asked", "evidence.method", window)}
-    settings = {"pack_tokens": 64, "beside": beside, "evidence": Asked(), "look_ahead": 8}
+        beside.save(path_of(shard, "asked"), own)
+    numbers = {"asked": numbers_of(store, "asked", "evidence.method", window)}
+    settings = {"pack_tokens": 64, "beside": numbers, "evidence": Asked(), "look_ahead": 8}
     stream = stream_over(store, index_segments(store, mode, window), **settings)
     seen, kept = 0, 0
     for pack in itertools.islice(stream, 20):

@@ -70,10 +70,10 @@ def test_what_is_packed_and_what_waits_is_every_sample_once(corpus, n_streams):
         packs = take(stream_of(corpus, j, n_streams), 40)
         packed.update(tokens[0] for pack in packs for tokens, _ in parts(pack))
         state = packs[-1].state.tolist()
-        samples = [sample for sample in state[1:] if sample >= 0]
-        assert all(sample % n_streams == j for sample in [*samples, state[0]])
+        samples = [sample for sample in state[2:] if sample >= 0]
+        assert all(sample % n_streams == j for sample in [*samples, state[1]])
         waiting.update(located(segments, sample, 5).start + 1 for sample in samples)
-        upto += range(j, state[0], n_streams)
+        upto += range(j, state[1], n_streams)
     drawn = Counter(located(segments, sample, 5).start + 1 for sample in upto)
     assert packed + waiting == drawn
 

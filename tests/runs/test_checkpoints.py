@@ -14,11 +14,12 @@ from tests.refusals import refused
 WEIGHTS = "weights-00000.safetensors"
 
 
-def save(root, tokens, keep=2):
+def save(root, tokens, keep=2, run="this"):
     folder = temporary_folder(root)
     (folder / "state.ckpt").write_bytes(b"state" + f"{tokens:015d}".encode())
-    save_file({"w": torch.full((4,), float(tokens))}, folder / WEIGHTS, {"consumed_tokens": str(tokens)})
-    return publish(root, tokens, keep)
+    (folder / "counts.npz").write_bytes(b"counts" + f"{tokens:015d}".encode())
+    save_file({"w": torch.full((4,), float(tokens))}, folder / WEIGHTS)
+    return publish(root, tokens, keep, run)
 
 
 def at(root, tokens):
@@ -59,7 +60,8 @@ def test_a_checkpoint_holds_its_files_and_their_hashes(tmp_path):
     assert (saved.folder, saved.consumed_tokens) == (at(tmp_path, 200), 200)
     manifest = json.loads((saved.folder / "manifest.json").read_text())
     assert manifest["consumed_tokens"] == 200
-    assert set(manifest["files"]) == {"state.ckpt", WEIGHTS}
+    assert manifest["run"] == "this"
+    assert set(manifest["files"]) == {"state.ckpt", "counts.npz", WEIGHTS}
     for name, entry in manifest["files"].items():
         data = (saved.folder / name).read_bytes()
         assert entry == {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
@@ -93,22 +95,51 @@ def test_final_checkpoints_stay(tmp_path, newest, keep, final, expected):
 
 
 @pytest.mark.parametrize("name", BREAKS)
-def test_a_broken_one_is_passed_over_and_refused_by_name(tmp_path, name):
-    save(tmp_path / "checkpoints", 100)
-    folder = save(tmp_path / "checkpoints", 200).folder
-    assert newest(tmp_path / "checkpoints") == (open_checkpoint(folder), [])
-    BREAKS[name](folder)
-    found, (line,) = newest(tmp_path / "checkpoints")
-    assert found.consumed_tokens == open_checkpoint(tmp_path).consumed_tokens == 100
-    assert line.startswith(f"{folder}: ")
-    assert line.endswith("; skipped")
-    with refused(f"{folder}: ", error=CheckpointError):
-        open_checkpoint(folder)
+def test_a_broken_one_is_refused_and_the_newest_whole_one_named(tmp_path, name):
+    root = tmp_path / "checkpoints"
+    for tokens in (50, 100, 200):
+        save(root, tokens, keep=3)
+    assert newest(root) == open_checkpoint(tmp_path) == open_checkpoint(at(root, 200))
+    BREAKS[name](at(root, 200))
+    for find in (lambda: newest(root), lambda: open_checkpoint(tmp_path), lambda: open_checkpoint(at(root, 200))):
+        with refused(f"{at(root, 200)}", error=CheckpointError):
+            find()
+    for broken, whole in ((None, "tokens-000000000000100"), (WEIGHTS, "tokens-000000000000050"), (None, "--restart")):
+        if broken is not None:
+            flip(at(root, 100) / broken)
+        if whole == "--restart":
+            (at(root, 50) / "counts.npz").unlink()
+        with pytest.raises(CheckpointError, match=f"or (delete .* go on from|begin anew with) {whole}"):
+            newest(root)
 
 
-def test_a_run_folder_without_a_whole_one_is_one_line(tmp_path):
-    with refused(f"{tmp_path}: holds no whole checkpoint; ", error=CheckpointError):
+def change(folder, **values):
+    path = folder / "manifest.json"
+    manifest = json.loads(path.read_text()) | values
+    path.write_text(json.dumps({key: value for key, value in manifest.items() if value is not None}))
+
+
+def test_one_of_another_run_or_of_none_or_without_counts_is_refused(tmp_path):
+    (tmp_path / "config.yaml").touch()
+    (tmp_path / "manifest.json").write_text(json.dumps({"run": "this", "files": {}}))
+    root = tmp_path / "checkpoints"
+    save(root, 100)
+    assert newest(root).consumed_tokens == 100
+    folder = save(root, 200, run="that").folder
+    for run, rule in (("that", "is a checkpoint of run that, this one is this"), (None, "does not name its run")):
+        change(folder, run=run)
+        with refused(f"{folder}/manifest.json: {rule}", error=CheckpointError):
+            newest(root)
+    manifest = json.loads((folder / "manifest.json").read_text())
+    del manifest["files"]["counts.npz"]
+    change(folder, run="this", files=manifest["files"])
+    with refused(f"{folder}/manifest.json: lists no counts.npz", error=CheckpointError):
+        newest(root)
+
+
+def test_a_run_folder_without_one_is_one_line(tmp_path):
+    with refused(f"{tmp_path}: holds no checkpoint; ", error=CheckpointError):
         open_checkpoint(tmp_path)
     flip(save(tmp_path / "checkpoints", 100).state)
-    with refused(f"{tmp_path}: holds no whole checkpoint ({{}}; skipped)", error=CheckpointError):
+    with refused(f"{at(tmp_path / 'checkpoints', 100)}/state.ckpt: has SHA-256 ", error=CheckpointError):
         open_checkpoint(tmp_path)

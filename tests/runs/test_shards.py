@@ -23,6 +23,7 @@ from lab.train.checkpoints import (
     read_weights_of,
 )
 from lab.train.shards import ShardWriter, packed, read_shards, restore_tensors, tensors_to_save, write_shards
+from tests.opened import small_files
 from tests.ranks import meet
 from tests.refusals import refused
 
@@ -31,13 +32,12 @@ TENSORS = {"a.weight": torch.arange(15.0).view(5, 3), "optimizer.a.weight.exp_av
 
 
 def save(root, tensors, small=None, *, group=None, background=False):
-    small = {"state.ckpt": packed({"shared": {}}), "counts.npz": b"counts"} | (small or {})
-    writer = ShardWriter(root, 100, small, partial(publish, root, 100, 2))
+    writer = ShardWriter(root, small_files(100) | (small or {}), partial(publish, root, 100, 2, "run"))
     return write_shards(dict(tensors), writer, group, background=background)
 
 
 def test_files_are_plain_safetensors_and_hashed_as_they_were_written(tmp_path, monkeypatch):
-    monkeypatch.setattr("lab.files.sha256", lambda path: pytest.fail("a file is read back"))
+    monkeypatch.setattr("lab.files.sha256", lambda *_: pytest.fail("a file is read back"))
     save(tmp_path, TENSORS)
     folder = tmp_path / "tokens-000000000000100"
     assert torch.equal(load_file(folder / "weights-00000.safetensors")["a.weight"], TENSORS["a.weight"])
@@ -54,10 +54,10 @@ def test_every_dtype_and_layout_comes_back(tmp_path, dtype):
     wide = torch.randn(6, 4, generator=torch.Generator().manual_seed(0)).to(dtype)
     save(tmp_path, {"w": wide.T, "part": wide[1:3, 1:], "one": wide[0, :1]})
     found = {"w": torch.zeros(4, 6, dtype=dtype), "part": torch.zeros(2, 3, dtype=dtype)}
-    read_shards(found, newest(tmp_path)[0].folder)
+    read_shards(found, newest(tmp_path).folder)
     assert torch.equal(found["w"], wide.T)
     assert torch.equal(found["part"], wide[1:3, 1:])
-    whole = read_weights_of(newest(tmp_path)[0])
+    whole = read_weights_of(newest(tmp_path))
     assert whole.keys() == {"w", "part", "one"}
     assert torch.equal(whole["w"], wide.T)
 
@@ -65,7 +65,7 @@ def test_every_dtype_and_layout_comes_back(tmp_path, dtype):
 def test_the_digest_names_the_weights_alone(tmp_path):
     def digest(name, **changed):
         save(tmp_path / name, TENSORS | changed, {"state.ckpt": packed({"name": name})})
-        return newest(tmp_path / name)[0].digest
+        return newest(tmp_path / name).digest
 
     other_moments = {"optimizer.a.weight.exp_avg": torch.zeros(5)}
     assert digest("first") == digest("second") == digest("third", **other_moments)
@@ -89,9 +89,9 @@ def test_a_trained_model_comes_back_with_its_optimizer(tmp_path):
     model, optimizer = trained(1)
     tensors, small = tensors_to_save(model, optimizer)
     assert "head.weight" not in tensors, "a tied weight is written once"
-    save(tmp_path, tensors, {"state.ckpt": packed(small)})
+    save(tmp_path, tensors, small_files(100, **small))
     other, fresh = trained(2, steps=0)
-    saved = newest(tmp_path)[0]
+    saved = newest(tmp_path)
     restore_tensors(other, fresh, saved, read_state(saved), None)
     assert other.head.weight is other.embedding.weight
     for mine, theirs in zip(other.parameters(), model.parameters(), strict=True):
@@ -116,7 +116,7 @@ def write_sharded(root, world):
     tensors = {name: distribute_tensor(tensor, mesh, [Shard(0)]) for name, tensor in whole.items()}
     save(root, tensors | {"everywhere": torch.arange(3.0)}, group=group)
     found = {name: torch.zeros_like(tensor) for name, tensor in whole.items()} | {"everywhere": torch.zeros(3)}
-    read_shards(found, newest(root)[0].folder, group)
+    read_shards(found, newest(root).folder, group)
     return found
 
 
@@ -124,7 +124,7 @@ def test_shards_of_two_ranks_are_read_by_one(ranks, tmp_path):
     for found in ranks(2).run(write_sharded, tmp_path, 2):
         assert torch.equal(found["five"], torch.arange(20.0).view(5, 4))
         assert (found["one"].tolist(), found["everywhere"].tolist()) == ([7.0], [0.0, 1.0, 2.0])
-    saved = newest(tmp_path)[0]
+    saved = newest(tmp_path)
     held = []
     for path in sorted(saved.folder.glob("weights-*")):
         with safe_open(path, framework="pt") as file:
@@ -149,7 +149,7 @@ def holding(**shapes):
 
 def test_tensors_of_other_names_or_shapes_and_broken_files_are_one_line(tmp_path):
     save(tmp_path, {"a": torch.zeros(5, 3)})
-    saved = newest(tmp_path)[0]
+    saved = newest(tmp_path)
     for name, shape in (("b", (5, 3)), ("a", (3, 5))):
         with refused(f"{saved.folder}: cannot be read (", error=CheckpointError):
             read_shards({name: torch.zeros(shape)}, saved.folder)

@@ -1,0 +1,135 @@
+"""Files that are not this run's, or not what was written, are refused at a resume in one line and change nothing."""
+
+import itertools
+import json
+import shutil
+
+import numpy as np
+import pytest
+
+from lab.data import beside
+from lab.data.module import PackedData
+from lab.errors import CheckpointError, DataError
+from lab.train.checkpoints import candidates, newest
+from lab.train.session import run_experiment
+from tests.fits import UNPROBED, load, settings_of, train
+from tests.refusals import refused
+
+SHORT = (*UNPROBED, "--train.tokens=6144", "--train.checkpoint_every_tokens=2048")
+OTHERS = {
+    "seed": "--run.seed=7",
+    "rate": "--optim.lr=0.002",
+    "position": "--position.frequency.method=pi --position.frequency.factor=2.0",
+    "corpus": "--data.corpus.seed=7",
+}
+
+
+@pytest.fixture(scope="module")
+def whole(place):
+    return train(place, "whole", *SHORT)
+
+
+@pytest.fixture
+def run(whole, request):
+    return shutil.copytree(whole, whole.with_name(request.node.name.replace("[", "-").rstrip("]")))
+
+
+def resume(place, run):
+    return run_experiment(load(*settings_of(place, run.name), *SHORT), True, "again")
+
+
+@pytest.mark.parametrize("kind", OTHERS)
+def test_a_checkpoint_of_another_run_is_refused(place, run, kind):
+    other = train(place, f"other-{kind}", *SHORT, *OTHERS[kind].split())
+    mine, foreign = (candidates(folder / "checkpoints")[0] for folder in (run, other))
+    shutil.rmtree(mine)
+    place_of = shutil.copytree(foreign, mine.with_name(foreign.name))
+    with refused(f"{place_of}/manifest.json: is a checkpoint of run ", error=CheckpointError):
+        resume(place, run)
+
+
+def test_runs_that_differ_in_nothing_that_training_depends_on_share_checkpoints(place, run):
+    other = train(place, "same", *SHORT, "--track.every_steps=1", "--train.compile=false")
+    ours, theirs = (json.loads((folder / "manifest.json").read_text())["run"] for folder in (run, other))
+    assert ours == theirs
+    assert resume(place, run) == 0
+
+
+@pytest.mark.parametrize("name", ["weights-00000.safetensors", "optimizer-00000.safetensors"])
+@pytest.mark.parametrize("change", ["exchanged", "flipped"])
+def test_other_tensors_of_equal_size_are_refused_and_the_newest_whole_one_is_named(place, run, name, change):
+    last, before = candidates(run / "checkpoints")[:2]
+    data = bytearray((before / name).read_bytes() if change == "exchanged" else (last / name).read_bytes())
+    if change == "flipped":
+        data[-5] ^= 1
+    assert len(data) == (last / name).stat().st_size
+    (last / name).write_bytes(data)
+    with pytest.raises(CheckpointError, match=f"{last / name}: has SHA-256 .* go on from {before.name}"):
+        resume(place, run)
+    shutil.rmtree(last)  # as the line says
+    assert resume(place, run) == 0
+    assert newest(run / "checkpoints").consumed_tokens == int(last.name[7:])
+
+
+def test_ranks_share_the_hashing_and_all_learn_of_a_fault(place, ranks, run):
+    hashed = ranks(2).run(hash_files, settings(place, run))
+    assert sorted(itertools.chain(*hashed)) == sorted(
+        path.name for path in candidates(run / "checkpoints")[0].glob("*.safetensors")
+    )
+    assert all(hashed), "each rank has hashed a file"
+    flipped = candidates(run / "checkpoints")[0] / "weights-00000.safetensors"
+    data = bytearray(flipped.read_bytes())
+    data[-5] ^= 1
+    flipped.write_bytes(data)
+    for line in ranks(2).run(hash_files, settings(place, run)):
+        assert line.startswith(f"{flipped}: has SHA-256 ")
+
+
+def settings(place, run):
+    return [*settings_of(place, run.name), *SHORT, "--train.devices=2"]
+
+
+def hash_files(words):
+    """Find where a run starts as one of the ranks; return the files that this one has hashed, or the refusal."""
+    import os
+
+    from lab.launch import find_launch
+    from lab.train import checkpoints
+    from lab.train.starting import find_start
+    from tests.ranks import meet
+
+    meet()
+    hashed, fault_of = [], checkpoints.Checkpoint.fault_of
+    checkpoints.Checkpoint.fault_of = lambda self, name: hashed.append(name) or fault_of(self, name)
+    try:
+        find_start(load(*words), find_launch(os.environ, 2, 1), resume=True)
+    except CheckpointError as error:
+        return str(error)
+    finally:
+        checkpoints.Checkpoint.fault_of = fault_of
+    return hashed
+
+
+ASKED = ("--evidence.method=asked", "--weights.by=evidence", "--weights.keep=[[0,16]]")
+
+
+@pytest.mark.parametrize("change", ["permuted", "cut", "made_anew"])
+def test_other_evidence_is_refused(place, change):
+    shared = (f"--run.folder={place / change}", f"--data.folder={place / change}", *SHORT, *ASKED)
+    begin = lambda name, resume: run_experiment(load(*shared, f"--run.name={name}"), resume, "again")  # noqa: E731
+    assert begin("run", False) == 0
+    shutil.rmtree(candidates(place / change / "run" / "checkpoints")[0])  # so that something is left to train
+    (path,) = PackedData(load(*shared)).store.shards[0].folder.glob(".asked-train-*.npy")
+    shuffled = np.random.default_rng(0).permutation(np.load(path))
+    if change == "made_anew":  # as by another version of the lab, record and all
+        beside.save(path, shuffled)
+        with refused(f"{path.parents[1]}: holds other shards, ", error=CheckpointError):
+            begin("run", True)
+        return
+    if change == "permuted":
+        np.save(path, shuffled)
+    else:
+        path.write_bytes(path.read_bytes()[:-7])
+    for name in ("run", "new"):
+        with refused(f"{path}: has ", error=DataError):
+            begin(name, name == "run")
