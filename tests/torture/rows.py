@@ -35,4 +35,8 @@ ROWS = {
     ),
     16: ("many tiny steps, a probe every 500", ["tests/torture/test_long.py"]),
     17: ("preparation killed, two at once", [PREPARED]),
+    18: (
+        "chains of three stops and more, on 1, 2 and 4 processes",
+        ["tests/torture/test_chains.py", "tests/test_chains.py", "tests/test_foreign_files.py"],
+    ),
 }
