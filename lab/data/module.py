@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
-import sys
 from collections import deque
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -235,7 +234,8 @@ class PackedData(lightning.LightningDataModule):
 def ahead(batches: Iterator[Batch], prefetch: int) -> Iterator[Batch]:
     """Yield batches that a thread has made ahead, in pinned memory where there is a GPU; it ends with the iterator.
 
-    What making a batch raises is raised where that batch is due.
+    What making a batch raises is raised where that batch is due. Garbage collection may end the iterator in any thread,
+    even one that holds a lock which the packing thread needs to end: nothing waits for that.
     """
     pins = torch.cuda.is_available()
 
@@ -250,8 +250,7 @@ def ahead(batches: Iterator[Batch], prefetch: int) -> Iterator[Batch]:
             waiting.append(pool.submit(made))
             yield batch
     finally:
-        if not sys.is_finalizing():  # then the thread has ended
-            pool.shutdown(cancel_futures=True)
+        pool.shutdown(wait=False, cancel_futures=True)
 
 
 def to_batch(pack: Pack) -> Batch:

@@ -9,7 +9,7 @@ import os
 import shutil
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -142,8 +142,7 @@ def prepare(
     undone = [(task, jobs[task]) for task in (range(len(jobs)) if tasks is None else tasks)]
     undone = [(task, job) for task, job in undone if not (folder / task_name(task)).exists()]
     with Bar(total=len(undone), desc=f"prepare {config.shard_name}", disable=not progress) as bar:
-        for _ in in_processes(partial(run_owned, run, folder), undone, workers):
-            bar.update()
+        in_processes(partial(run_owned, run, folder), undone, workers, bar.update)
     prepared = summarise(folder)
     if len(shards.shards_in(folder)) < len(jobs):
         return prepared
@@ -191,14 +190,19 @@ def refuse_other_inputs(folder: Path, inputs: dict[str, int] | dict[str, str]) -
         )
 
 
-def in_processes(run: Callable[[Any], None], todo: Sequence[Any], workers: int) -> Iterator[None]:
-    """Run tasks in this process or in worker processes, and yield as they are done."""
+def in_processes(run: Callable[[Any], None], todo: Sequence[Any], workers: int, on_done: Callable[[], object]) -> None:
+    """Run tasks in this process or in worker processes; `on_done` is called after each.
+
+    This is no generator: an abandoned one would wait for the workers in whatever thread collects it.
+    """
     if workers <= 1 or len(todo) <= 1:
-        yield from map(run, todo)
+        for _ in map(run, todo):
+            on_done()
         return
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(min(workers, len(todo)), mp_context=context, initializer=begin_worker) as pool:
-        yield from pool.map(run, todo)
+        for _ in pool.map(run, todo):
+            on_done()
 
 
 def begin_worker() -> None:

@@ -1,11 +1,35 @@
 """Batches made ahead in a thread: how far, in which order, and how it ends."""
 
+import ast
 import itertools
 import threading
 
 import pytest
 
 from lab.data.module import ahead
+from tests.forked import ROOT, python
+
+ABANDONED = """
+import faulthandler, gc, itertools, threading, weakref
+from lab.data.module import ahead
+faulthandler.dump_traceback_later(30, exit=True)
+class Thing: pass
+packs, things = weakref.WeakSet(), ({"pack": Thing()} for _ in itertools.count())
+def noted(batch):
+    packs.add(batch["pack"])
+    return batch
+gc.disable()
+ring = Thing()
+ring.itself, ring.reader = ring, ahead(map(noted, things), 3)
+next(ring.reader)
+[packing] = [thread for thread in threading.enumerate() if thread.name.startswith("packing")]
+del ring
+own = threading._maintain_shutdown_locks  # called with the lock that an ending thread takes
+threading._maintain_shutdown_locks = lambda: (own(), gc.collect())
+threading.Thread(target=print, args=("started",)).start()
+packing.join()
+print(len(packs))
+"""
 
 
 def packing_threads():
@@ -31,4 +55,25 @@ def test_batches_are_made_ahead_by_another_thread_which_ends_with_its_reader(pre
     assert len(made) == prefetch + 2
     assert threading.current_thread() not in makers
     reader.close()
+    for thread in {*packing_threads()} - {*before}:
+        thread.join(10)
     assert packing_threads() == before
+
+
+@pytest.mark.skipif(
+    not hasattr(threading, "_maintain_shutdown_locks"), reason="this Python's threads end without a lock for all"
+)
+def test_a_reader_collected_while_a_thread_starts_waits_for_nothing_and_its_packs_are_freed():
+    done = python("-c", ABANDONED)
+    assert (done.stdout.split(), done.returncode) == (["started", "0"], 0), done.stderr
+
+
+def test_no_generator_holds_a_pool_that_its_end_waits_for():
+    waiting = []
+    for path in [*ROOT.glob("lab/**/*.py"), *ROOT.glob("eval/**/*.py")]:
+        for function in ast.walk(ast.parse(path.read_text())):
+            inside = {type(node) for node in ast.walk(function)} if isinstance(function, ast.FunctionDef) else set()
+            text = ast.unparse(function) if inside & {ast.Yield, ast.YieldFrom} else ""
+            if "Executor(" in text and "shutdown(wait=False" not in text:
+                waiting.append(function.name)
+    assert waiting == []
