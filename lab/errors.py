@@ -75,6 +75,16 @@ def is_short(path: object) -> bool:
     return fits and str(path).isprintable()
 
 
+def is_plain_name(name: object) -> bool:
+    """Return whether a name is that of a file or folder in another, and leads nowhere else.
+
+    Example:
+        >>> [is_plain_name(name) for name in ("a", "a.b", "", "..", "a/b", 3)]
+        [True, True, False, False, False, False]
+    """
+    return isinstance(name, str) and name not in ("", ".", "..") and "/" not in name and is_short(name)
+
+
 def nearest(word: str, names: Collection[str], other: str = "") -> str:
     """Suggest the nearest of some names in place of an unknown word, or `other`, or list all."""
     near = difflib.get_close_matches(word, names, n=1)

@@ -27,11 +27,12 @@ import numpy as np
 import pandas as pd
 
 from lab.analysis import with_demand
-from lab.errors import ConfigError, DataError
+from lab.errors import ConfigError, DataError, brief, first_line, is_plain_name
 from lab.train.arms import censored, read_settings
 from lab.train.folder import RunFolder
 
 ENDING = ".jsonl.xz"
+LONGEST_LINE, MOST_BYTES = 2**24, 2**28  # of a table as text; the largest of benchmarks/ has 4 MB
 Row = dict[str, Any]
 COLUMNS = ["model", "checkpoint", "method"]  # what a column of eval.compare is, unless --by names it
 WIDER = ["precision", "weights"]  # and where two results of one task would else be in one cell
@@ -40,24 +41,45 @@ HARNESS = ("task_version", "definition", "metric", "filter", "fewshot", "limit",
 
 
 def unpack(table: Path, folder: Path) -> list[Path]:
-    """Write the runs of a table below a folder, and return theirs.
+    """Write the runs of a table below a new folder, and return theirs.
 
-    Raises: DataError for a broken table.
+    Raises: DataError for a broken table, and for one that is larger than MOST_BYTES.
     """
     folder.mkdir()
+    number = size = 0
     try:
-        with lzma.open(table, "rt", encoding="utf-8") as lines:
-            for record in map(json.loads, lines):  # in the order of the table, which the times of the files keep
-                path = folder / record["run"] / record["file"]
-                path.parent.mkdir(parents=True, exist_ok=True)
-                if "arrays" in record:
-                    np.savez(path, **record["arrays"])
-                    continue
-                with path.open("a", encoding="utf-8") as file:
-                    file.write(json.dumps(record["row"]) + "\n" if "row" in record else record["text"])
-    except (OSError, EOFError, lzma.LZMAError, ValueError, KeyError, TypeError) as error:
-        raise DataError(f"{table}: not a table of runs ({error}); restore it") from error
+        with lzma.open(table) as lines:
+            while line := lines.readline(LONGEST_LINE + 1):
+                size += len(line)
+                if len(line) > LONGEST_LINE or size > MOST_BYTES:
+                    raise ValueError(f"longer than {LONGEST_LINE:,} bytes, or the table than {MOST_BYTES:,}")
+                write_record(folder, json.loads(line))  # in the table's order, which the times of the files keep
+                number += 1
+    except (OSError, EOFError, lzma.LZMAError, ValueError, KeyError, TypeError, RecursionError) as error:
+        reason = f"line {number + 1}: {getattr(error, 'strerror', None) or first_line(error)}"
+        raise DataError(f"{table}: not a table of runs ({reason}); restore it") from error
     return sorted(folder.iterdir())
+
+
+def write_record(folder: Path, record: Row) -> None:
+    """Write one line of a table into its run's folder; only rows are added to a file that exists.
+
+    Raises: ValueError for a path that leaves the run's folder; OSError for a text or arrays given twice.
+    """
+    names = [record["run"], *record["file"].split("/")]
+    if not all(map(is_plain_name, names)):
+        raise ValueError(f"{brief('/'.join(map(str, names)))} is no file of a run")
+    path = folder.joinpath(*names)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if "row" in record and path.suffix == ".jsonl":
+        with path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(record["row"]) + "\n")
+    elif "arrays" in record:
+        with path.open("xb") as binary:
+            np.savez(binary, **record["arrays"])
+    else:
+        with path.open("x", encoding="utf-8") as file:
+            file.write(record["text"])
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from annotated_types import Ge, Le
 
 from lab.data.config import Bpe, DataConfig
 from lab.data.tokenizer import load_tokenizer
-from lab.errors import LONGEST_NAME, is_short
+from lab.errors import LONGEST_NAME, is_plain_name, is_short
 from lab.positions.string import of_length
 from lab.schema import MOST, TAGS, Length, PathText, Positive, Section, Seed
 
@@ -170,7 +170,7 @@ class RunConfig(Section):
 
     def rules(self) -> Iterator[str]:
         """Refuse a name that is not a folder name."""
-        if self.name in ("", ".", "..") or Path(self.name).name != self.name or not is_short(self.name):
+        if not is_plain_name(self.name):
             rule = f"must be a plain folder name of at most {LONGEST_NAME} bytes"
             yield self.fault("name", f"{rule}; set run.folder for its place")
 

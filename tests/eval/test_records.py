@@ -1,8 +1,14 @@
+import json
+import lzma
+import tracemalloc
+
 import numpy as np
 import pytest
 
 from benchmarks.tables import pack
+from eval.compare import main as compare
 from eval.engine.records import unpacked
+from eval.reach import main as reach
 from eval.report.__main__ import main as report
 from eval.report.data import read_runs
 from lab.errors import DataError
@@ -39,3 +45,55 @@ def test_a_broken_table_is_one_line(tmp_path, capsys):
             pass
     assert report([str(table)]) == 2
     assert len(capsys.readouterr().err.splitlines()) == 1
+
+
+ROW = {"run": "r", "file": "probes.jsonl", "row": {"a": 1}}
+TEXT = {"run": "r", "file": "config.yaml", "text": "a: 1\n"}
+HOSTILE = {  # lines of a table, of which {place} is outside the folder that it is written to
+    "absolute_run": [{**ROW, "run": "{place}"}],
+    "run_above": [{**ROW, "run": "../../../{place}"}],
+    "dots": [{**ROW, "run": ".."}],
+    "no_name": [{**ROW, "run": ""}],
+    "run_of_two": [{**ROW, "run": "a/b"}],
+    "nul": [{**ROW, "run": "a\0b"}],
+    "long": [{**ROW, "run": "x" * 300}],
+    "number": [{**ROW, "run": 3}],
+    "absolute_file": [{**ROW, "file": "{place}/probes.jsonl"}],
+    "file_above": [{**ROW, "file": "eval/../../../../../../../../../../{place}/probes.jsonl"}],
+    "arrays_above": [{"run": "r", "file": "{place}/counts.npz", "arrays": {"f": [1]}}],
+    "text_above": [{**TEXT, "file": "{place}/config.yaml"}],
+    "text_twice": [TEXT, TEXT],
+    "row_in_text": [TEXT, {**ROW, "file": "config.yaml"}],
+    "arrays_twice": [{"run": "r", "file": "counts.npz", "arrays": {"f": [n]}} for n in (1, 2)],
+    "nested": ['{"run": "r", "file": "a.jsonl", "row": ' + "[" * 100_000],
+    "no_object": [[]],
+}
+
+
+@pytest.mark.parametrize("lines", HOSTILE.values(), ids=HOSTILE)
+def test_a_table_writes_nothing_but_files_of_runs_in_its_folder(tmp_path, monkeypatch, capsys, lines):
+    table, place, temporary = tmp_path / "x.jsonl.xz", tmp_path / "outside", tmp_path / "a" / "b"
+    temporary.mkdir(parents=True)
+    monkeypatch.setattr("tempfile.tempdir", str(temporary))
+    text = "".join(f"{line if isinstance(line, str) else json.dumps(line)}\n" for line in lines)
+    table.write_bytes(lzma.compress(text.replace("{place}", str(place)).encode()))
+    before = sorted(tmp_path.rglob("*"))
+    for main in (report, reach, compare):
+        status = main([str(table)])
+        assert sorted(tmp_path.rglob("*")) == before
+        [line] = capsys.readouterr().err.splitlines()
+        assert (status, line.partition(" (")[0]) == (2, f"{table}: not a table of runs")
+        assert f"(line {len(lines)}: " in line
+
+
+def test_a_table_is_unpacked_up_to_a_size(tmp_path, monkeypatch):
+    monkeypatch.setattr("eval.engine.records.MOST_BYTES", 2**26, raising=False)
+    table = tmp_path / "x.jsonl.xz"
+    line = b'{"run": "r", "file": "p.jsonl", "row": "%s"}\n' % (b"a" * 2**20)
+    for part, times, rule in ((b"a" * 2**24, 20, "line 1: longer than"), (line * 16, 20, "line 64: longer than")):
+        table.write_bytes(lzma.compress(part, preset=0) * times)  # streams behind one another are one text
+        tracemalloc.start()
+        with pytest.raises(DataError, match=rule), unpacked([table]):
+            pass
+        assert tracemalloc.get_traced_memory()[1] < 2**27
+        tracemalloc.stop()
