@@ -54,9 +54,10 @@ from lab.train.recording import Counting
 
 MOST_TOKENS = 3_000_000  # read unless --tokens says otherwise
 BASE = Path("cpu_stdlib")  # the config whose settings a TEXT is read by
-NAMES = {"f": F, "g": G, "g_unweighted": "g(d) without loss weights"}  # in the picture
+NAMES = {"f": F, "g": G, "g_unweighted": "g(d) without loss weights", "g_by_ids": "g(d) by ids"}  # in the picture
 HEADS = {  # in the table
     "g_unweighted": "g without weights",
+    "g_by_ids": "g by ids",
     "g_per_million": "g per million targets",
     "g_share": "of those with evidence",
     "g_or_farther": "g from here on",
@@ -92,6 +93,8 @@ def report(request: Request) -> Found:
     profiles: dict[str, Any] = {"f": counts.f, "g": counts.g, "g_unweighted": counts.g_unweighted}
     if np.array_equal(profiles["g"], profiles["g_unweighted"]):
         del profiles["g_unweighted"]
+    if counts.g_by_ids is not None:
+        profiles["g_by_ids"] = counts.g_by_ids
     with_evidence = profiles["g"].sum().item()
     evidence = asdict(experiment.evidence)
     sums = {"tokens": counts.tokens, "targets": counts.targets, "with_evidence": with_evidence}
@@ -144,6 +147,7 @@ def count(place: Path, options: DemandOptions, given: Mapping[str, Any]) -> tupl
             bar.update(sum(batch["lengths"]))
     targets = counts.supervised_f()[0].item()
     demand = {"g": counts.g(), "g_unweighted": counts.evidence, "targets": targets}
+    demand |= {"g_by_ids": counts.g(by_ids=True)} if counts.has_gaps else {}
     return experiment, SavedCounts(counts.lengths, counts.frequency(), counts.tokens, **demand)
 
 

@@ -67,6 +67,7 @@ WRONG = {
 JOINED, SHAPE = "--data.mode=concatenated", "--shape.target.exponent=0.8 --shape.target_len=240"
 CONTEXT = "--weights.by=context --weights.target.exponent=0.7"
 OF_LOSS, ASKED = "--weights.by=evidence --weights.keep=[[0,9]] --weights.control=loss", "--evidence.method=asked"
+OF_KIND = OF_LOSS.replace("loss", "kind")
 POSE, CHUNKS = "--skip.method=pose --skip.target_len=200", "--mask.method=document --mask.chunks=2"
 WITHOUT = "does not go with shape.target_len; leave one of them out"
 CHUNKED = "mask.chunks=2: keeps no documents in order"
@@ -91,6 +92,8 @@ WRONG |= {  # shapes, weights and evidence beside other sections
     f"{ASKED} --data.corpus.name=stdlib": "evidence.method=asked: needs the labels of data.corpus.name",
     f"{ASKED} {JOINED} {CHUNKS}": f"{CHUNKED}, which evidence.method=asked needs",
     f"{ASKED} {JOINED} --mask.method=anchor": "mask.method=anchor: keeps no documents in order",
+    f"{OF_KIND} --data.corpus.name=stdlib": "weights.control=kind: needs the labels of data.corpus.name",
+    "--weights.by=evidence --weights.keep=[[0,9]] --weights.distance=ids": "weights.distance=ids: needs ids with gaps",
     f"{OF_LOSS} {JOINED} --mask.chunks=2": f"{CHUNKED}, which weights.control=loss needs",
 }
 

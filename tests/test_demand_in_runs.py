@@ -1,6 +1,7 @@
 """The demand of whole runs: what is counted, weighted and resumed, against a count by definition."""
 
 import itertools
+import re
 
 import numpy as np
 import pytest
@@ -8,6 +9,7 @@ import pytest
 import lab
 from lab.counts.demand import UNIT
 from lab.data.module import PackedData
+from lab.data.tokenizer import load_tokenizer
 from tests.evidence import brute
 from tests.fits import UNPROBED, assert_same_run, cut_after, load, records, settings_of, train
 
@@ -25,6 +27,8 @@ RUNS = {
     "far": (*FAR, "--evidence.tokens=2"),
     "near": ("--weights.by=evidence", "--weights.keep=[[0,30]]", "--weights.control=near", "--weights.fraction=0.5"),
     "random": (*FAR, "--weights.control=random"),
+    "kind": ("--weights.by=evidence", "--weights.keep=[[0,30]]", "--weights.control=kind"),
+    "ids": (JOINED, "--skip.method=pose", "--skip.target_len=200", *FAR, "--weights.distance=ids"),
 }
 
 
@@ -57,7 +61,7 @@ def test_a_run_counts_what_a_search_by_definition_finds(place, name):
     run = lab.open_run(place / "runs" / name)
     assert run.counts().g_unweighted.tolist() == expected.tolist()
     assert expected.sum() > 500
-    if name in ("far", "near", "random", "context"):
+    if name in ("far", "near", "random", "kind", "ids", "context"):
         assert run.g().tolist() != expected.tolist()
     else:
         assert run.g().tolist() == expected.tolist()
@@ -82,6 +86,53 @@ def test_the_loss_goes_where_the_weights_say(place):
     ):
         assert (counts["f"] == whole["f"]).all()
         assert whole["supervised_f"][0] - counts["supervised_f"][0] == before_of(place, "random", ~kept)
+
+
+def test_demand_by_ids_is_what_a_search_by_definition_finds(place):
+    for name in ("pose", "ids"):
+        _, packs = packs_of(place, name)
+        expected = np.zeros(200)
+        for pack in packs:
+            laid = pack.tokens, pack.targets, pack.lengths, lambda x, p: brute.repeat(x, p, 3)
+            found = brute.demand(*laid, ids=pack.position_ids)
+            expected[[*found]] += [*found.values()]
+        counts = lab.open_run(place / "runs" / name).counts()
+        if name == "ids":
+            assert expected[10:20].sum() > 100
+            expected[10:20] = expected[41:] = 0
+        assert counts.g_by_ids.tolist() == expected.tolist()
+        assert counts.g_by_ids.tolist() != counts.g.tolist()
+        assert counts.g_from(41) == expected[41:].sum(), "the demand is read in ids where these have gaps"
+    assert lab.open_run(place / "runs" / "plain").counts().g_by_ids is None
+
+
+def test_a_control_of_the_same_kind_takes_as_many_answers(place):
+    """Answers are read from the text, and distances found by definition."""
+    _, packs = packs_of(place, "kind")
+    tokenizer = load_tokenizer(place / "runs" / "kind")
+    digit = {number for word, number in tokenizer.get_vocab().items() if word.isdigit()}
+    total = 0
+    for pack in packs:
+        far, lost, begin = [], [], 0
+        near = {True: 0, False: 0}
+        for length, (sequence, scored) in zip(pack.lengths, brute.runs_of(pack.tokens, pack.targets, pack.lengths)):
+            text = [tokenizer.decode([*sequence[:k]]) for k in range(len(sequence))]
+            for k in np.flatnonzero(scored).tolist():
+                distance = brute.repeat(sequence, k, 3)
+                answers = sequence[k] in digit and re.search(r"numbers are[0-9, and]*$", text[k]) is not None
+                if distance > 30:
+                    far.append(answers)
+                elif distance:
+                    near[answers] += 1
+                if not pack.weights[begin + k - 1]:
+                    lost.append(answers)
+                    assert 1 <= distance <= 30
+            begin += length
+        asked = min(sum(far), near[True])
+        assert sum(lost) == asked
+        assert len(lost) == asked + min(len(far) - asked, near[False])
+        total += asked
+    assert total > 20
 
 
 def before_of(place, name, outside):

@@ -159,8 +159,12 @@ class Experiment(Section):
         for name, is_used in joins.items():
             if is_used and data.mode != "concatenated":
                 yield self.fault(name, "needs windows of several documents; set data.mode: concatenated")
-        if isinstance(weights, ByEvidence) and weights.keep[-1][1] >= data.window - 1 and len(weights.keep) == 1:
-            yield self.fault("weights.keep", f"must leave out distances below data.window={data.window}; lower its end")
+        if isinstance(weights, ByEvidence):
+            farthest = self.reach if weights.distance == "ids" else data.window
+            if weights.keep[-1][1] >= farthest - 1 and len(weights.keep) == 1:
+                yield self.fault("weights.keep", f"must leave out distances below {farthest}; lower its end")
+            if weights.distance == "ids" and not self.gaps:
+                yield self.fault("weights.distance", "needs ids with gaps; set skip.method or shape, or use tokens")
         if data.schedule is not None and data.schedule.start >= data.window:
             yield self.fault("data.schedule.start", f"must be < data.window={data.window}; lower it")
         if data.schedule is not None and data.schedule.tokens > self.train.tokens:
@@ -171,9 +175,10 @@ class Experiment(Section):
 
     def evidence_rules(self) -> Iterator[str]:
         """Find the faults between what is stored by token, the corpus, and runs that are no documents in order."""
-        if "asked" in self.stored and not self.data.labelled:
-            rule = "needs the labels of data.corpus.name: synthetic or mqar, not upsampled; use repeat or suffix"
-            yield self.fault("evidence.method", rule)
+        remedies = {"asked": "use repeat or suffix", "answers": "use near"}
+        for kind in () if self.data.labelled else self.stored.keys() & remedies.keys():
+            rule = "needs the labels of data.corpus.name: synthetic or mqar, not upsampled"
+            yield self.fault(self.stored[kind], f"{rule}; {remedies[kind]}")
         moves = {"mask.chunks": self.mask.chunks, "mask.method": self.mask.method not in ("causal", "document")}
         moves["skip.selection"] = getattr(self.skip, "selects", False)
         for name, is_used in moves.items():
@@ -213,7 +218,8 @@ class Experiment(Section):
     def stored(self) -> dict[str, str]:
         """The kinds of numbers that the run reads beside the shards, and the settings that need them."""
         kinds = {self.evidence.method: "evidence.method"} if isinstance(self.evidence, Stored) else {}
-        return kinds | ({"loss": "weights.control"} if getattr(self.weights, "control", None) == "loss" else {})
+        beside = getattr(self.weights, "beside", None)
+        return kinds | ({} if beside is None else {beside: "weights.control"})
 
     @property
     def planned(self) -> Planned | None:

@@ -39,7 +39,14 @@ IntArray = npt.NDArray[np.int64]
 FloatArray = npt.NDArray[np.float64]
 RelPos = Callable[[IntArray, IntArray], FloatArray]  # (queries,), (keys,) -> (queries, keys)
 MASKS = ("causal", "document", "anchor")
-COUNTED = ("lengths", "gapped", "supervised", "evidence", "demand")  # what is added, compared and saved
+COUNTED = (
+    "lengths",
+    "gapped",
+    "supervised",
+    "evidence",
+    "demand",
+    "demand_by_ids",
+)  # what is added, compared and saved
 RUN_PAIRS = 1 << 16  # pairs of runs up to which impulses are faster than a Fourier transform
 ROWS = 256  # queries whose relative positions are held in memory at one time
 
@@ -68,6 +75,7 @@ class PositionCounts:
         self.supervised: IntArray = np.zeros(max_len, dtype=np.int64)  # targets by visible context
         self.evidence: IntArray = np.zeros(max_len, dtype=np.int64)  # scored targets by evidence distance
         self.demand: IntArray = np.zeros(max_len, dtype=np.int64)  # their loss weights, see lab.counts.demand
+        self.demand_by_ids: IntArray = np.zeros(max_len, dtype=np.int64)  # by the distance in ids
 
     def add_segments(self, lengths: Sequence[int] | IntArray) -> None:
         """Add causal segments of the given lengths, in tokens, contiguous ids.
@@ -119,17 +127,20 @@ class PositionCounts:
             raise DataError(f"context={len(targets) - 1}: must be below max_len={self.max_len}, as distances must")
         self.supervised[: len(targets)] += targets
 
-    def add_evidence(self, evidence: IntArray, demand: IntArray) -> None:
+    def add_evidence(self, evidence: IntArray, demand: IntArray, by_ids: IntArray | None = None) -> None:
         """Add scored targets by evidence distance, and the sums of their weights (lab.counts.demand.by_distance).
+
+        `by_ids` are these sums by the distance in ids; left out, ids have no gaps.
 
         The distance max_len, of the target after a whole window from its first token, counts as max_len - 1.
 
         Shapes: int64, at most (max_len + 1,).
         Raises: DataError for a longer distance.
         """
-        if len(evidence) > self.max_len + 1:
-            raise DataError(f"evidence distance={len(evidence) - 1}: must be at most max_len={self.max_len}")
-        for counts, found in ((self.evidence, evidence), (self.demand, demand)):
+        by_ids = demand if by_ids is None else by_ids
+        if (longest := max(len(evidence), len(by_ids)) - 1) > self.max_len:
+            raise DataError(f"evidence distance={longest}: must be at most max_len={self.max_len}")
+        for counts, found in ((self.evidence, evidence), (self.demand, demand), (self.demand_by_ids, by_ids)):
             counts[: len(found)] += found[: self.max_len]
             counts[-1] += found[self.max_len :].sum()
 
@@ -227,9 +238,15 @@ class PositionCounts:
         """Return the supervised f(i) for 0 <= i < max_len: int64 where all targets weigh 1, else float64 (max_len,)."""
         return sum_to_the_end(self.supervised if self.weights is None else self.supervised * self.weights)
 
-    def g(self) -> IntArray | FloatArray:
+    def g(self, by_ids: bool = False) -> IntArray | FloatArray:
         """Return the demand by distance 0 <= d < max_len: int64 where weights are 0 or 1, else float64 (max_len,)."""
-        return self.demand if self.weights is None else self.demand.astype(np.float64) * UNIT
+        demand = self.demand_by_ids if by_ids else self.demand
+        return demand if self.weights is None else demand.astype(np.float64) * UNIT
+
+    @property
+    def has_gaps(self) -> bool:
+        """Whether ids had gaps, so that the demand by ids differs."""
+        return bool(self.gapped.any())
 
     @property
     def tokens(self) -> int:

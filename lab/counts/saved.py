@@ -22,7 +22,8 @@ class SavedCounts:
 
     Shapes: `lengths`, segments of each length, int64 (max_len + 1,); `f` int64 (max_len,); `g` and `g_unweighted`, the
         demand with and without loss weights (max_len,), None in records from before it was counted; `targets` is
-        the sum of all loss weights; `kinds` is the f of each kind of layer, empty where all are full.
+        the sum of all loss weights; `kinds` is the f of each kind of layer, empty where all are full; `g_by_ids` is
+        the demand by distance in ids, None where these have no gaps.
     """
 
     lengths: IntArray
@@ -32,6 +33,7 @@ class SavedCounts:
     g_unweighted: IntArray | None = None
     targets: float = 0
     kinds: Mapping[str, IntArray] = field(default_factory=dict)
+    g_by_ids: IntArray | FloatArray | None = None
 
     @classmethod
     def read(cls, path: Path) -> SavedCounts:
@@ -44,7 +46,7 @@ class SavedCounts:
                 targets = file["supervised_f"][0].item() if "supervised_f" in file else 0
                 sums = int(file["tokens"]), file.get("g"), file.get("g_unweighted"), targets
                 kinds = {name.removeprefix(OF_KIND): file[name] for name in file if name.startswith(OF_KIND)}
-                return cls(file["lengths"], file["f"], *sums, kinds)
+                return cls(file["lengths"], file["f"], *sums, kinds, file.get("g_by_ids"))
         except (OSError, ValueError, TypeError, KeyError, EOFError, zipfile.BadZipFile) as error:
             reason = str(error).strip("'\"") or type(error).__name__
             raise CheckpointError(f"{path}: cannot be read ({reason}); restore it") from error
@@ -54,8 +56,9 @@ class SavedCounts:
         return self.f
 
     def g_from(self, distance: int) -> float | None:
-        """Return the demand from a distance on: the sum of g there; None where it was not counted, or is beyond."""
-        return self.g[distance:].sum().item() if self.g is not None and 0 <= distance < len(self.g) else None
+        """Return the demand from a distance on, in ids where these have gaps; None if not counted, or beyond."""
+        g = self.g if self.g_by_ids is None else self.g_by_ids
+        return g[distance:].sum().item() if g is not None and 0 <= distance < len(g) else None
 
     def profiles(self) -> dict[str, IntArray | FloatArray]:
         """Return f, and g where it was counted, by their names in pictures."""

@@ -1,5 +1,5 @@
 """Numbers of training tokens that are stored beside the shards: evidence distances (lab.evidence.stored), int32, and
-the losses of a reference model in nats, float16.
+the losses of a reference model in nats, float16. Those of `answers` are the distances of digits of answers alone.
 
 A hidden file of each shard's folder holds those of the training split. Its name has a part of the hash of the tokens,
 so that the numbers of other tokens are not read. Labels of asked come from generating the documents again, whose
@@ -64,8 +64,8 @@ def store_numbers(store: TokenStore, kind: str, compute: Callable[[Shard], np.nd
             beside.save(path_of(shard, kind), compute(shard))
 
 
-def labels_of(shard: Shard, config: DataConfig, tokenizer: Tokenizer) -> npt.NDArray[np.int32]:
-    """Label the tokens of a shard of a generated corpus.
+def labels_of(shard: Shard, config: DataConfig, tokenizer: Tokenizer, answers: bool = False) -> npt.NDArray[np.int32]:
+    """Label the tokens of a shard of a generated corpus: what each copies, or those alone that `answers` are made of.
 
     Raises: DataError where the shard holds other documents than the generator makes.
     """
@@ -85,7 +85,7 @@ def labels_of(shard: Shard, config: DataConfig, tokenizer: Tokenizer) -> npt.NDA
             raise DataError(f"{shard.folder}: document {document} is not what is generated; {again(shard.folder)}")
         ids, ends = np.array(encoding.ids), np.array([end for _, end in encoding.offsets])
         begin = part.start + len(before)
-        out[begin : begin + len(ids)] = distances_to_copied(ids, ends, corpus.copies(index))
+        out[begin : begin + len(ids)] = distances_to_copied(ids, ends, corpus.copies(index, answers))
         document += 1
     return out
 

@@ -34,6 +34,7 @@ from lab.data.selecting import Selection, read_token_types
 from lab.data.shaped import plan_for
 from lab.data.shards import TokenStore
 from lab.data.tokenizer import load_tokenizer, special_ends
+from lab.evidence.base import in_ids
 from lab.evidence.weights import ByEvidence
 from lab.launch import exchange
 from lab.masks import WindowMask
@@ -73,7 +74,10 @@ def weigh_by_evidence(weights: ByEvidence, pack: Pack, generator: np.random.Gene
     """Choose the targets of a pack that keep their loss."""
     scored = pack.targets != IGNORE
     assert pack.distances is not None, "a run has an evidence method"
-    return scored & ~weights.dropped(pack.distances, scored, generator, pack.stored.get("loss"))
+    distances = pack.distances
+    if weights.distance == "ids" and pack.position_ids is not None:
+        distances = in_ids(distances, pack.position_ids)
+    return scored & ~weights.dropped(distances, scored, generator, pack.stored.get(weights.beside or ""))
 
 
 def weigh_by_context(by_context: np.ndarray, pack: Pack, generator: np.random.Generator | None = None) -> np.ndarray:
@@ -110,9 +114,10 @@ class PackedData(lightning.LightningDataModule):
         """
         prepare_missing(self.config)
         index_documents(shard_folder(self.config), self.segment_window())
-        if "asked" in self.experiment.stored:
+        for kind in self.experiment.stored.keys() & {"asked", "answers"}:
             tokenizer = load_tokenizer(shard_folder(self.config))
-            store_numbers(self.store, "asked", partial(labels_of, config=self.config, tokenizer=tokenizer))
+            label = partial(labels_of, config=self.config, tokenizer=tokenizer, answers=kind == "answers")
+            store_numbers(self.store, kind, label)
         self.beside(hashes=True)
 
     def segment_window(self) -> int:
@@ -258,7 +263,8 @@ def to_batch(pack: Pack) -> Batch:
 
     Ids count from 0 in every run where the pack has none, and in the padding. `starts` are the first ids of the runs,
     or None unless the ids of each run count up by one. `supervised` counts the targets that have a loss by visible
-    context, `evidence` the scored targets by evidence distance, and `demand` adds up their weights.
+    context, `evidence` the scored targets by evidence distance, and `demand` adds up their weights, also by distance in
+    ids.
     """
     scored = pack.targets != IGNORE
     weights = scored if pack.weights is None else pack.weights
@@ -272,7 +278,9 @@ def to_batch(pack: Pack) -> Batch:
     counted = {}
     if pack.distances is not None:
         counted["evidence"] = by_distance(pack.distances[scored])
-        counted["demand"] = by_distance(pack.distances[kept], None if weights.dtype == bool else weights[kept])
+        own = None if weights.dtype == bool else weights[kept]
+        counted["demand"] = by_distance(pack.distances[kept], own)
+        counted["demand_by_ids"] = by_distance(in_ids(pack.distances, ids)[kept], own)
     return {
         "tokens": torch.from_numpy(pack.tokens)[None],
         "targets": torch.from_numpy(pack.targets)[None],

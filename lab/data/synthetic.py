@@ -67,9 +67,14 @@ class Generated(ABC):
         """Generate document `index`."""
         return "".join(text for text, _ in self.pieces(index))
 
-    def copies(self, index: int) -> Iterator[tuple[int, int, int]]:
+    def is_answer(self, origin: Hashable) -> bool:
+        """Return whether copies of an origin answer a question."""
+        return True
+
+    def copies(self, index: int, answers: bool = False) -> Iterator[tuple[int, int, int]]:
         """List the pieces of document `index` that copy an earlier one of their section, with the space before them.
 
+        With `answers` those alone that answer a question.
         Each copies the latest piece of the same origin. Yields where a copy begins and ends, and where what it copies
         ends, in characters.
         """
@@ -79,7 +84,7 @@ class Generated(ABC):
             at += len(text)
             if text == BREAK:
                 ends.clear()
-            if origin in ends:
+            if origin in ends and (self.is_answer(origin) or not answers):
                 yield at - len(text), at, ends[origin]
             if origin is not None:
                 ends[origin] = at
@@ -118,6 +123,10 @@ class Synthetic(Section, Generated):
     left out, none."""
     seed: Seed = 0
     """Seed of the documents; the run's own seed shuffles them."""
+
+    def is_answer(self, origin: Hashable) -> bool:
+        """Return whether an origin is a number, not a drawn word."""
+        return isinstance(origin, str)
 
     @cached_property
     def places(self) -> Pairs:

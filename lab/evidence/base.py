@@ -51,6 +51,18 @@ class Sequences:
         return cls(out, begins, ends, np.arange(1, stops[-1] + 1) + np.repeat(numbers, sizes))
 
 
+def in_ids(distances: IntArray, ids: IntArray) -> IntArray:
+    """Convert distances in tokens to distances in ids, as far apart as attention sees query and evidence, plus 1.
+
+    Shapes: int64 (tokens,) both -> int64 (tokens,).
+    Example:
+        >>> in_ids(np.array([0, 0, 2, 3]), np.array([0, 1, 7, 8])).tolist()  # the last sees the evidence at id 1
+        [0, 0, 7, 8]
+    """
+    places = np.arange(len(ids)) + 1 - distances
+    return np.where(distances > 0, ids - ids[places * (distances > 0)] + 1, 0)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Evidence(Method):
     """The parameters of an evidence method, and the distances that it finds."""

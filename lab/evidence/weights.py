@@ -1,11 +1,13 @@
 """Loss weights by evidence: targets whose evidence lies at other distances than those to keep have no loss.
 
-`keep` lists intervals of evidence distances, both ends included. A target with evidence outside them is *outside*; one
-without evidence never is. Of the outside targets of a pack, each is chosen with the probability `fraction`. Which
-targets lose their loss depends on `control`. A control takes it off as many as were chosen, all where a pack has fewer:
+`keep` lists intervals of evidence distances, both ends included: tokens, or ids where these have gaps. A target with
+evidence outside them is *outside*; one without evidence never is. Of the outside targets of a pack, each is chosen with
+the probability `fraction`. Which targets lose their loss depends on `control`. A control takes it off as many as were
+chosen, all where a pack has fewer:
 
     none     those chosen
     near     random ones whose evidence lies nearer than that of any outside distance
+    kind     as near, with as many digits of answers among them as among those chosen, by the corpus's own labels
     random   random ones of all scored targets, wherever their evidence lies, or without any
     loss     as random, and each of those chosen gives its place to one of the same loss: the scored targets of a pack
              are cut into BINS of as many by a reference model's loss, and as many are drawn of each bin
@@ -29,6 +31,7 @@ from lab.evidence.base import IntArray
 from lab.schema import Section
 
 BINS = 20
+BESIDE = {"loss": "loss", "kind": "answers"}  # what a control reads beside the shards
 Flags = npt.NDArray[np.bool_]
 
 
@@ -38,11 +41,14 @@ class ByEvidence(Section):
 
     by: Literal["evidence"] = "evidence"
     keep: tuple[tuple[int, int], ...]
-    """Intervals of evidence distances whose targets keep their loss, in tokens, both ends included."""
+    """Intervals of evidence distances whose targets keep their loss, both ends included."""
+    distance: Literal["tokens", "ids"] = "tokens"
+    """Unit of the distances: tokens, or position ids, which have gaps."""
     fraction: Annotated[float, Gt(0), Le(1)] = 1.0
     """Share of the targets outside that lose their loss."""
-    control: Literal["none", "near", "random", "loss"] = "none"
-    """Which targets lose it: those outside, as many random nearer ones, random ones of all, or of all of equal loss."""
+    control: Literal["none", "near", "kind", "random", "loss"] = "none"
+    """Which targets lose it: those outside, as many random nearer ones, nearer ones with as many answers, random ones
+    of all, or of all of equal loss."""
 
     def rules(self) -> Iterator[str]:
         """Require rising intervals without overlap, from 0 or more on."""
@@ -51,8 +57,13 @@ class ByEvidence(Section):
             yield self.fault("keep", "must be intervals [low, high] with 0 <= low <= high; for instance [[0, 96]]")
         elif any(low <= before[1] for before, (low, _) in zip(self.keep, self.keep[1:])):
             yield self.fault("keep", "must be intervals that rise and do not overlap; join or sort them")
-        elif self.control == "near" and bounds[1] < 1:
+        elif self.control in ("near", "kind") and bounds[1] < 1:
             yield self.fault("control", "needs nearer targets; raise the end of the first interval of keep")
+
+    @property
+    def beside(self) -> str | None:
+        """The kind of numbers that the control reads beside the shards."""
+        return BESIDE.get(self.control)
 
     def outside(self, distances: IntArray) -> Flags:
         """Find the distances outside the intervals; 0, no evidence, is never outside."""
@@ -60,26 +71,43 @@ class ByEvidence(Section):
         return ~np.any(inside, axis=0)
 
     def dropped(
-        self, distances: IntArray, scored: Flags, generator: np.random.Generator, losses: np.ndarray | None = None
+        self, distances: IntArray, scored: Flags, generator: np.random.Generator, beside: np.ndarray | None = None
     ) -> Flags:
-        """Choose the targets of a pack that lose their loss; `losses` are a reference model's, for control: loss.
+        """Choose the targets of a pack that lose their loss.
 
-        Shapes: evidence distances int64 (tokens,), scored (tokens,), losses (tokens,) -> (tokens,).
+        `beside` holds a reference model's losses for control: loss, and for control: kind not 0 for a digit of an
+        answer.
+
+        Shapes: evidence distances int64 (tokens,), scored (tokens,), beside (tokens,) -> (tokens,).
         """
         out = np.zeros(len(distances), dtype=np.bool_)
         places = np.flatnonzero(scored & self.outside(distances))
         if self.fraction < 1:
             places = places[generator.random(len(places)) < self.fraction]
+        low, high = self.keep[0]
+        nearer = scored & (distances >= max(low, 1)) & (distances <= high)
         if self.control == "loss":
-            assert losses is not None, "read beside the shards"
-            places = of_equal_loss(places, losses, scored, generator)
+            assert beside is not None, "read beside the shards"
+            places = of_equal_loss(places, beside, scored, generator)
+        elif self.control == "kind":
+            assert beside is not None, "read beside the shards"
+            places = of_equal_kind(places, beside != 0, nearer, generator)
         elif self.control != "none":
-            low, high = self.keep[0]
-            nearer = (distances >= max(low, 1)) & (distances <= high)
-            others = np.flatnonzero(scored & nearer if self.control == "near" else scored)
-            places = generator.choice(others, min(len(places), len(others)), replace=False)
+            places = some_of(nearer if self.control == "near" else scored, len(places), generator)
         out[places] = True
         return out
+
+
+def some_of(eligible: Flags, number: int, generator: np.random.Generator) -> IntArray:
+    """Draw so many places, all where there are fewer."""
+    others = np.flatnonzero(eligible)
+    return generator.choice(others, min(number, len(others)), replace=False)
+
+
+def of_equal_kind(places: IntArray, answers: Flags, nearer: Flags, generator: np.random.Generator) -> IntArray:
+    """Draw as many nearer places as `places` has, and as many answers among them."""
+    asked = some_of(nearer & answers, int(answers[places].sum()), generator)
+    return np.append(asked, some_of(nearer & ~answers, len(places) - len(asked), generator))
 
 
 def of_equal_loss(places: IntArray, losses: np.ndarray, scored: Flags, generator: np.random.Generator) -> IntArray:

@@ -8,7 +8,7 @@ probes.jsonl      one object per probed length, and one per probe; `failed`, the
 cases/            every test of every probe, one file per probe
 counts.npz        `lengths`, the histogram of segment lengths, `f`, the position frequency, `tokens`, consumed,
                   `supervised`, targets by visible context, `supervised_f`, and `weights`, of the loss, where planned;
-                  `g`, the demand, and `g_unweighted`, without loss weights
+                  `g`, the demand, `g_unweighted`, without loss weights, and where ids have gaps `g_by_ids`
 counts/           the same at every probe, compressed: tokens-000000250000.npz; lab.counts.SavedCounts reads both
 checkpoints/      see lab.train.checkpoints
 tokenizer.json    a copy of the shards' own; with it and the haystack, a copy of the folder is probed without the shards
@@ -183,6 +183,8 @@ def packed_counts(counts: PositionCounts, save: Callable[..., None] = np.savez) 
     if counts.weights is not None:
         targets["weights"] = counts.weights
     targets |= {"g": counts.g(), "g_unweighted": counts.evidence}
+    if counts.has_gaps:
+        targets["g_by_ids"] = counts.g(by_ids=True)
     targets |= {OF_KIND + kind: counts.frequency(kind) for kind in counts.encoded}
     save(buffer, lengths=counts.lengths, f=counts.frequency(), tokens=counts.tokens, **targets)
     return buffer.getvalue()

@@ -61,7 +61,7 @@ class Counting:
         """Count a pack."""
         self.here.add_runs(batch["lengths"], batch["counted"], batch["anchors"])
         self.here.add_targets(batch["supervised"])
-        self.here.add_evidence(batch["evidence"], batch["demand"])
+        self.here.add_evidence(batch["evidence"], batch["demand"], batch.get("demand_by_ids"))
         if self.selects:
             self.selected_here += batch["selected"]
 

@@ -46,11 +46,17 @@ def expected(tokens, targets, lengths, distance):
     return indices, found
 
 
-def demand(tokens, targets, lengths, distance):
-    """Count the scored targets of a pack by evidence distance; distance(sequence, place) is the definition."""
-    counts = {}
-    for sequence, scored in runs_of(tokens, targets, lengths):
+def demand(tokens, targets, lengths, distance, ids=None):
+    """Count the scored targets of a pack by evidence distance; distance(sequence, place) is the definition.
+
+    With `ids`, by one more than the relative position at which the token before the target sees its evidence.
+    """
+    counts, begin = {}, 0
+    for length, (sequence, scored) in zip(lengths, runs_of(tokens, targets, lengths), strict=True):
         for place in range(1, len(scored)):
             if scored[place] and (d := distance(sequence, place)):
+                if ids is not None:
+                    d = int(ids[begin + place - 1]) - int(ids[begin + place - d]) + 1
                 counts[d] = counts.get(d, 0) + 1
+        begin += length
     return counts

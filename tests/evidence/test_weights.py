@@ -11,8 +11,8 @@ DISTANCES = np.array([0, 2, 3, 1, 0, 3, 9, 5, 40])
 SCORED = np.array([True, True, True, True, True, True, True, False, True])
 
 
-def dropped(seed=0, distances=DISTANCES, scored=SCORED, **settings):
-    return ByEvidence(**settings).dropped(distances, scored, np.random.default_rng(seed))
+def dropped(seed=0, distances=DISTANCES, scored=SCORED, beside=None, **settings):
+    return ByEvidence(**settings).dropped(distances, scored, np.random.default_rng(seed), beside)
 
 
 def test_those_outside_are_dropped_without_those_that_have_no_evidence_or_score():
@@ -50,6 +50,7 @@ REFUSED = {
     "negative": ({"keep": ((-1, 2),)}, "keep="),
     "overlaps": ({"keep": ((0, 9), (9, 20))}, "keep="),
     "no_nearer": ({"keep": ((0, 0),), "control": "near"}, "control=near"),
+    "no_nearer_kind": ({"keep": ((0, 0),), "control": "kind"}, "control=kind"),
     "fraction": ({"keep": ((0, 9),), "fraction": 0.0}, "fraction=0.0"),
 }
 
@@ -78,3 +79,18 @@ def test_a_control_of_equal_loss_draws_as_many_of_every_bin():
     assert np.abs(last / 300 - 0.5).max() < 4 * np.sqrt(0.25 / 300)
     nearer = often[(losses >= 1) & (losses < 19)]
     assert not nearer.any()
+
+
+@pytest.mark.parametrize(("answers", "near"), [([2, 3, 4], 2), ([0, 1, 2], 1), ([4, 5], 0)], ids=["both", "few", "no"])
+def test_a_control_of_equal_kind_draws_as_many_answers(answers, near):
+    """Targets 2, 6 and 8 lie outside; of the nearer ones 1, 3, 4, 5 and 7 as many answers are drawn, as there are."""
+    distances = np.array([0, 1, 9, 2, 3, 1, 9, 2, 9])
+    scored, beside = np.ones(9, dtype=bool), np.isin(np.arange(9), answers).astype(float)
+    often = np.zeros(9)
+    for seed in range(200):
+        chosen = dropped(seed, distances, scored, keep=((0, 3),), control="kind", beside=beside)
+        assert chosen.sum() == 3
+        assert (chosen & (beside > 0)).sum() == (1 if 2 in answers else 0)
+        often += chosen
+    assert set(np.flatnonzero(often)) <= {1, 3, 4, 5, 7}
+    assert np.count_nonzero(often[answers]) == near
