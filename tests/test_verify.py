@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from lab.config import load_experiment
-from lab.counts import PositionCounts
+from lab.counts import COUNTED, PositionCounts
 from lab.data import beside
 from lab.data.preparation import shard_folder
 from lab.errors import CheckpointError
@@ -18,6 +18,7 @@ from lab.launch import Launch
 from lab.model.decoder import Decoder, DecoderConfig
 from lab.train.folder import RunFolder
 from lab.train.starting import find_start
+from lab.train.state import Counted
 from lab.verify import main
 from tests.opened import save_weights, sealed, write_run
 from tests.refusals import refused
@@ -169,6 +170,10 @@ def test_what_cannot_be_verified_is_refused(words, capsys, tmp_path, monkeypatch
 
 def streams(*rows):
     return lambda state: state["data"].update(streams=torch.tensor(rows))
+
+
+def test_the_schema_has_all_that_is_counted():
+    assert {*Counted.__annotations__} == {"max_len", *COUNTED}
 
 
 STATE_FAULTS = {  # what is done to a state, and the part that is named

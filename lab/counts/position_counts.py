@@ -39,14 +39,7 @@ IntArray = npt.NDArray[np.int64]
 FloatArray = npt.NDArray[np.float64]
 RelPos = Callable[[IntArray, IntArray], FloatArray]  # (queries,), (keys,) -> (queries, keys)
 MASKS = ("causal", "document", "anchor")
-COUNTED = (
-    "lengths",
-    "gapped",
-    "supervised",
-    "evidence",
-    "demand",
-    "demand_by_ids",
-)  # what is added, compared and saved
+COUNTED = ("lengths", "gapped", "supervised", "evidence", "demand", "demand_by_ids")  # added, compared and saved
 RUN_PAIRS = 1 << 16  # pairs of runs up to which impulses are faster than a Fourier transform
 ROWS = 256  # queries whose relative positions are held in memory at one time
 

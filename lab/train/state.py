@@ -24,6 +24,7 @@ class Counted(TypedDict):
     supervised: list[Whole]
     evidence: list[Whole]
     demand: list[Whole]
+    demand_by_ids: list[Whole]
 
 
 class Recorded(TypedDict):
