@@ -124,14 +124,14 @@ class Block(nn.Module):
         graphs = self.graphs if layout.segments is not None and torch.is_grad_enabled() else None
         before, after = graphs or (Block.before, Block.after)
         # no name holds queries, keys and values, so that they are freed before the other layers
-        in_graph = layout.distance.is_plain and layout.context is None and runs_at_once(attention.backend, layout)
+        in_graph = layout.context is None and runs_at_once(attention.backend, layout)
         if graphs is None or not in_graph:
             return after(self, x_BTD, attention.attended(*before(self, x_BTD, n_queries), layout, cache))
         rotation = layout.q_rotations[0]  # within the graph, since one call of a kernel attends
         factor = layout.logit_factor(attention.layer, rotation.cos_B1TH.dtype)
         heads = before(self, x_BTD, n_queries, rotation, factor)
         with torch.autocast(x_BTD.device.type, enabled=False):  # as in `attend_layout`
-            out = WHOLE[attention.backend](*heads, layout.segments)
+            out = WHOLE[attention.backend](*heads, layout.segments, layout.window, attention.sinks(layout))
         del heads
         return after(self, x_BTD, out)
 

@@ -31,6 +31,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from lab.model.attention.attend import KERNELS
 from lab.model.attention.backends import runs_whole
 from lab.model.attention.cache import KeyCache
+from lab.model.attention.kernels import WHOLE
 from lab.model.attention.layout import Layout
 from lab.model.block import Attention
 from lab.model.config import OptimConfig
@@ -56,9 +57,13 @@ class FlashAttention(Attention):
 
     def attended_here(self, q: Tensor, k: Tensor, v: Tensor, layout: Layout, cache: KeyCache | None) -> Tensor:
         """Rotate and attend as on a GPU; shapes as there."""
+        sinks = self.sinks(layout)
+        if runs_whole(KERNEL, layout):  # tokens before heads in memory, as `Block.before` leaves them
+            rotation = layout.q_rotations[0].by_token()
+            q, k = (rotation.rotate(x.transpose(1, 2)).to(v.dtype).transpose(1, 2) for x in (q, k))
+            return WHOLE[KERNEL](q, k, v, layout.segments, layout.window, sinks)
         keys = [rotation.rotate(k).to(v.dtype) for rotation in layout.k_rotations]
-        kernel = KERNEL if runs_whole(layout) else "cpu_bands"  # of the same sizes for any head width
-        return KERNELS[kernel](q, keys, v, layout, self.layer, self.sinks(layout))
+        return KERNELS["cpu_bands"](q, keys, v, layout, self.layer, sinks)  # of the same sizes for any head width
 
 
 class FusedNorm(torch.autograd.Function):

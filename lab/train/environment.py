@@ -18,7 +18,6 @@ from lab.config import Experiment
 from lab.errors import ConfigError
 from lab.model import devices
 from lab.model.attention import backends
-from lab.model.attention.kernels import takes_grouped_heads
 from lab.model.decoder import Decoder
 
 PACKAGES = ("torch", "lightning", "numpy", "tokenizers", "flash-attn", "xformers")
@@ -59,8 +58,6 @@ def choose_backend(experiment: Experiment, device: torch.device) -> tuple[str, s
     name, reason = backends.choose(train.backend, device, dtype)
     if train.backend == "auto" and not backends.runs_heads(name, width):
         return "sdpa", f"{name} takes no heads of {width}"
-    if name == "varlen" and experiment.model.n_kv_heads < experiment.model.n_heads and not takes_grouped_heads():
-        reason += f"; torch {torch.__version__} repeats keys and values for grouped heads, 2.12 does not"
     return name, reason
 
 

@@ -28,11 +28,10 @@ WHOLE_TIED = {"parameters": 4640, "gradients": 4640, "optimizer": 2 * 4640 + 20 
 THIRD = {"parameters": 1948, "gradients": 1948, "optimizer": 2 * 1948 + 21 * 4}
 THIRD_TIED = {"parameters": 1724, "gradients": 1724, "optimizer": 2 * 1724 + 20 * 4}
 # Kept for the backward pass, float32 numbers for each token and block: norm's input 8 and scale 1, its output 8, q 8,
-#   k 4, v 4, attention's output 8 and that with padding 8, log-sum-exps 2, second norm's input 8, scale 1 and output 8,
-#   gate, its silu, up and their product 4 x 12: 116. Two blocks, the last norm's 8 + 1, the loss's gradient 8, cos and
-#   sin 2 x 2: 253 numbers and token and target of 8 bytes, 1028 bytes. And once: the head's gradient 160 numbers, the
-#   loss, and 2 x 2 random states of 8 bytes: 676 bytes.
-PER_TOKEN, ONCE = 1028, 676
+#   k 4, v 4, attention's output 8, log-sum-exps 2, second norm's input 8, scale 1 and output 8, gate, its silu, up and
+#   their product 4 x 12: 108. Two blocks, the last norm's 8 + 1, the loss's gradient 8, cos and sin 2 x 2: 237 numbers
+#   and token and target of 8 bytes, 964 bytes. And once: the head's gradient 160 numbers and the loss: 644 bytes.
+PER_TOKEN, ONCE = 964, 644
 SIZES = DecoderConfig(64, 3, 4, 2, 160, 300, False)
 
 TOLERANCE = 0.1  # what a real run keeps against the tracker's count; the latter has the views' bases too
@@ -79,7 +78,7 @@ def test_activations_do_not_depend_on_the_window():
 
 
 def test_recompute_keeps_a_residual_stream_for_each_block():
-    # of a block's 116 numbers its input of 8 is left: 16 + 9 + 8 + 4 = 37; token and target of 8 bytes each: 164 bytes
+    # of a block's 108 numbers its input of 8 is left: 16 + 9 + 8 + 4 = 37; token and target of 8 bytes each: 164 bytes
     # a token. Once: the head's gradient and the loss
     assert measured(recompute=True).kept == 164 * 128 + 160 * 4 + 4
 

@@ -5,13 +5,13 @@ definition, and refuses what the real one refuses. Where the real one would read
 the stand-in raises AssertionError; memory that it leaves unwritten holds NaN. None of it is the lab's.
 
 Sources: pytorch, aten/src/ATen/native/transformers/cuda: attention.cu, attention_backward.cu, flash_attn/flash_api.cpp;
-aten/src/ATen/native/cuda/Blas.cpp; torch/nn/attention/varlen.py of 2.11, 2.12 and 2.13; flash-attn 2.8,
-flash_attn/flash_attn_interface.py; xformers 0.0.35, ops/fmha/__init__.py and ops/fmha/attn_bias.py.
+aten/src/ATen/native/cuda/Blas.cpp; flash-attn 2.8, flash_attn/flash_attn_interface.py; xformers 0.0.35,
+ops/fmha/__init__.py and ops/fmha/attn_bias.py.
 """
 
 import contextlib
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import torch
@@ -160,39 +160,14 @@ def flash_backward(
     return tuple(grads)
 
 
-def packed_attention(q, k, v, cu_q, cu_k, causal, scale=None):
-    """Attend span by span; return (T, N, H) and (N, T)."""
+def packed_attention(q, k, v, cu_q, cu_k, window, scale=None):
+    """Attend span by span; return (T, N, H)."""
     scale = q.shape[-1] ** -0.5 if scale is None else scale
     parts = [
-        dense(q[a], k[b], v[b], visible(a.stop - a.start, b.stop - b.start, causal), scale)
+        dense(q[a], k[b], v[b], visible(a.stop - a.start, b.stop - b.start, *window), scale)[0]
         for a, b in spans(cu_q, cu_k)
     ]
-    return torch.cat([out for out, _ in parts]).to(q.dtype), torch.cat([lse for _, lse in parts], dim=1).float()
-
-
-def varlen_attn_2_11(
-    query, key, value, cu_seq_q, cu_seq_k, max_q, max_k, *, return_aux=None, scale=None, window_size=(-1, -1)
-):
-    """Stand in for varlen_attn as torch 2.11 has it: as many key-value heads as query heads."""
-    check(query.shape[1] == key.shape[1], "shapes are documented as (T, H, D)")
-    given = {"return_aux": return_aux, "scale": scale, "window_size": window_size, "enable_gqa": True}
-    return varlen_attn_2_12(query, key, value, cu_seq_q, cu_seq_k, max_q, max_k, **given)
-
-
-def varlen_attn_2_12(
-    query, key, value, cu_seq_q, cu_seq_k, max_q, max_k, *, return_aux=None, scale=None, window_size=(-1, -1),
-    enable_gqa=False, seqused_k=None, block_table=None, num_splits=None,
-):  # fmt: skip
-    """Stand in for varlen_attn as torch 2.12 and 2.13 have it: grouped heads where asked for."""
-    check_flash(query, key, value)
-    check_spans(cu_seq_q, cu_seq_k, query, key, max_q, max_k)
-    without(seqused_k, block_table)
-    if not enable_gqa and query.shape[1] != key.shape[1]:
-        raise ValueError("Expect query and key/value to have the same number of heads. Try setting enable_gqa=True")
-    causal, left = window_of(False, *window_size)
-    assert left is None, "no stand-in for sliding windows"
-    out, lse = packed_attention(query, key, value, cu_seq_q, cu_seq_k, causal, scale)
-    return (out, lse.detach()) if return_aux is not None and return_aux.lse else out
+    return torch.cat(parts).to(q.dtype)
 
 
 def flash_attn_varlen_func(
@@ -204,17 +179,17 @@ def flash_attn_varlen_func(
     check_flash(*(torch.nn.functional.pad(x, (0, -x.shape[-1] % 8)) for x in (q, k, v)))
     check_spans(cu_seqlens_q, cu_seqlens_k, q, k, max_seqlen_q, max_seqlen_k)
     without(dropout_p, softcap, return_attn_probs, alibi_slopes, block_table)
-    causal, left = window_of(causal, *window_size)
-    assert left is None, "no stand-in for sliding windows"
-    return packed_attention(q, k, v, cu_seqlens_q, cu_seqlens_k, causal, softmax_scale)[0]
+    window = window_of(causal, *window_size)
+    return packed_attention(q, k, v, cu_seqlens_q, cu_seqlens_k, window, softmax_scale)
 
 
 @dataclass
 class BlockDiagonalCausalFromBottomRightMask:
-    """Stand in for xformers' bias."""
+    """Stand in for xformers' bias, and for its local one: a query sees the last `window_size` keys up to its own."""
 
     q_lengths: list[int]
     k_lengths: list[int]
+    window_size: int | None = None
 
     @classmethod
     def from_seqlens(cls, q_seqlen, kv_seqlen=None, *, device=None):
@@ -225,6 +200,12 @@ class BlockDiagonalCausalFromBottomRightMask:
             if keys < queries:
                 raise ValueError(f"Block #{number} has num_keys={keys} and num_queries={queries}.")
         return cls(list(q_seqlen), list(kv_seqlen))
+
+    def make_local_attention_from_bottomright(self, window_size):
+        """Slide a window."""
+        if window_size <= 0:
+            raise ValueError(f"Expected `window_size > 0`, but window_size={window_size}")
+        return replace(self, window_size=window_size)
 
 
 def memory_efficient_attention(
@@ -241,7 +222,8 @@ def memory_efficient_attention(
     without(p, op, output_dtype)
     assert (sum(attn_bias.q_lengths), sum(attn_bias.k_lengths)) == (query.shape[1], key.shape[1])
     ends = [torch.tensor([0, *lengths]).cumsum(0) for lengths in (attn_bias.q_lengths, attn_bias.k_lengths)]
-    return packed_attention(query[0], key[0], value[0], *ends, True, scale)[0][None]
+    window = True, None if attn_bias.window_size is None else attn_bias.window_size - 1
+    return packed_attention(query[0], key[0], value[0], *ends, window, scale)[None]
 
 
 def addmm_out(self, mat1, mat2, out_dtype, *, beta=1, alpha=1, out):

@@ -12,10 +12,9 @@ from lab.model.attention.attend import KERNELS
 from lab.model.attention.backends import plan_for
 from lab.model.attention.layout import Layout
 from lab.model.attention.segments import Segments, dense_mask
+from lab.model.softmax import Sink
 from lab.positions import distance, frequencies
-from lab.train.environment import choose_backend
-from tests.fits import load
-from tests.model import stand_ins
+from lab.positions.sliding import Sliding
 
 CUDA, HALF = torch.device("cuda"), torch.bfloat16
 FAULTS = {
@@ -120,26 +119,11 @@ def test_flash_attention_3_is_left_out_with_the_reason(hopper, package, monkeypa
     assert re.search(r"FlashAttention 3 is left out: .*(9\.0.*8\.0|takes 30 arguments second line)", reason)
 
 
-@pytest.mark.parametrize(
-    ("torch_has", "heads", "said"),
-    [
-        pytest.param("varlen_attn_2_11", "2", True, id="torch_2_11"),
-        pytest.param("varlen_attn_2_11", "4", False, id="torch_2_11_no_groups"),
-        pytest.param("varlen_attn_2_12", "2", False, id="torch_2_12"),
-    ],
-)
-def test_a_torch_that_repeats_keys_and_values_says_so(package, monkeypatch, torch_has, heads, said):
-    monkeypatch.setattr("torch.nn.attention.varlen.varlen_attn", getattr(stand_ins, torch_has))
-    experiment = load("--train.precision=bf16", "--model.n_heads=4", f"--model.n_kv_heads={heads}")
-    name, reason = choose_backend(experiment, CUDA)
-    assert name == "varlen"
-    assert ("repeats keys and values for grouped heads" in reason) is said
-
-
 WIDTH = 64
 ROPE = frequencies("rope", head_dim=WIDTH)
 IDS = torch.arange(1100)
 PLAIN, STRING = distance("plain"), distance("string", shift=20, window=4)
+WINDOW, PACKED = Sliding(window=9), Segments.from_lengths([500, 590], 1100)
 ANCHORED = Segments.from_lengths([500, 600], 1100, anchors=(-1, 0))
 LAYOUTS = {
     "row": Layout(IDS, IDS, ROPE, PLAIN, torch.float32, starts=(0,)),
@@ -148,6 +132,11 @@ LAYOUTS = {
     "decoding": Layout(IDS[-1:], IDS, ROPE, PLAIN, torch.float32, starts=(0,)),
     "anchored": Layout(IDS, IDS, ROPE, PLAIN, torch.float32, segments=ANCHORED, starts=(0, 500)),
     "irregular": Layout(IDS, IDS, ROPE, PLAIN, torch.float32, mask=dense_mask(1100, 1100, IDS.device)),
+    "window": Layout(IDS, IDS, ROPE, WINDOW, torch.float32, segments=PACKED, starts=(0, 0)),
+    "window_decoding": Layout(IDS[-1:], IDS, ROPE, WINDOW, torch.float32, starts=(0,)),
+    "window_anchored": Layout(IDS, IDS, ROPE, WINDOW, torch.float32, segments=ANCHORED, starts=(0, 500)),
+    "window_gapped": Layout(IDS, IDS, ROPE, WINDOW, torch.float32, segments=PACKED),
+    "sink": Layout(IDS, IDS, ROPE, PLAIN, torch.float32, segments=PACKED, starts=(0, 0), softmax=Sink()),
 }
 HALF = torch.bfloat16
 SINGLE = torch.float32
@@ -165,6 +154,15 @@ CASES = [  # device, dtype, backend, layout, kernel
     ("cuda", HALF, "sdpa", "anchored", "flash_bands"),
     ("cuda", SINGLE, "auto", "chunk", "sdpa"),
     ("cuda", SINGLE, "auto", "bands", "dense"),
+    *(("cuda", HALF, backend, "window", backend) for backend in ("varlen", "flash", "xformers")),
+    ("cuda", HALF, "xformers", "window_decoding", "xformers"),
+    ("cuda", HALF, "sdpa", "window", "flash_bands"),
+    ("cuda", HALF, "varlen", "window_anchored", "flash_bands"),
+    ("cuda", HALF, "auto", "window_gapped", "dense"),
+    ("cuda", HALF, "flash", "sink", "flash"),
+    ("cuda", HALF, "sdpa", "sink", "flash_bands"),
+    ("cpu", SINGLE, "auto", "window", "cpu_bands"),
+    ("cpu", SINGLE, "auto", "sink", "cpu_bands"),
 ]
 
 
@@ -184,7 +182,7 @@ def test_kernels_by_layout(device, dtype, backend, layout, kernel, request):
     assert kernel in KERNELS
 
 
-@pytest.mark.parametrize(("backend", "layout"), [("xformers", "bands"), ("varlen", "irregular")])
+@pytest.mark.parametrize(("backend", "layout"), [("xformers", "bands"), ("varlen", "irregular"), ("xformers", "sink")])
 def test_a_named_backend_that_cannot_run_a_layout_is_refused(backend, layout, stood_in):
     with pytest.raises(ConfigError, match=rf"^backend={backend}: cannot run .*; "):
         plan(backend, LAYOUTS[layout], HALF)

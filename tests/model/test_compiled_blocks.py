@@ -17,6 +17,8 @@ from lab.data.packing import Pack
 from lab.errors import ConfigError
 from lab.model.attention.kernels import WHOLE
 from lab.model.config import DecoderConfig
+from lab.model.layers import LayersConfig
+from lab.model.softmax import Sink
 from lab.positions import distance, frequencies
 from lab.train.environment import choose_compile
 from tests.fits import load
@@ -64,11 +66,11 @@ def draw(seed, kinds):
     return to_batch(replace(pack, weights=weights))
 
 
-def training(given, compiler=None, kernel=None, method=PLAIN, mesh=None, ranks=1, **settings):
+def training(given, compiler=None, kernel=None, method=PLAIN, mesh=None, ranks=1, cfg=CFG, **settings):
     sizes = {"steps": 4, "batch_tokens": ranks * TOKENS, "micro_batch_tokens": TOKENS}
     kernel = kernel or ("sdpa" if compiler is None else "varlen")
     methods = {"frequencies": given, "distance": method}
-    module = training_of(CFG, **methods, backend=kernel, compiler=compiler, **sizes, **settings)
+    module = training_of(cfg, **methods, backend=kernel, compiler=compiler, **sizes, **settings)
     module._device_mesh = mesh
     module.configure_model()
     return module
@@ -117,6 +119,21 @@ def test_on_a_cpu_queries_and_keys_are_rotated_in_the_graph(kinds, monkeypatch):
     with torch.autocast("cpu", torch.bfloat16):
         outcome(compiled, batch)
     assert not any(under_autocast), "it would round the float32 inputs"
+
+
+@pytest.mark.parametrize("softmax", [None, Sink()], ids=["windows", "windows_and_sinks"])
+def test_windows_and_sinks_stay_between_two_graphs(kernels, monkeypatch, softmax):
+    torch._dynamo.reset()
+    cfg = replace(CFG, layers=LayersConfig(pattern=("window", "full"), window=5), softmax=softmax)
+    counter = CompileCounterWithBackend("aot_eager")
+    compiled, eager = training(ROPE, counter, cfg=cfg), training(ROPE, cfg=cfg)
+    packs = [draw(seed, ()) for seed in range(3)]
+    wanted = [outcome(eager, batch) for batch in packs]
+    monkeypatch.setattr("lab.model.block.attend_layout", pytest.fail)
+    for batch, expected in zip(packs, wanted, strict=True):
+        for x, y in zip(outcome(compiled, batch), expected, strict=True):
+            assert float((x - y).abs().max()) <= FLOAT32_TOL * float(y.abs().max())
+    assert counter.frame_count == 2
 
 
 def on_two_ranks(kind):

@@ -215,8 +215,7 @@ def attend_whole(
     q: Tensor, keys: list[Tensor], v: Tensor, layout: Layout, layer: int, sinks: Sinks, kernel: Callable[..., Tensor]
 ) -> Tensor:
     """Attend by one call of a backend's causal kernel."""
-    assert sinks is None, "kernels return no log-sum-exp, which sinks need"
-    return kernel(layout.rotate_queries(q, 0, layer, v.dtype), keys[0], v, layout.segments)
+    return kernel(layout.rotate_queries(q, 0, layer, v.dtype), keys[0], v, layout.segments, layout.window, sinks)
 
 
 KERNELS: dict[str, Callable[[Tensor, list[Tensor], Tensor, Layout, int, Sinks], Tensor]] = {

@@ -1,7 +1,8 @@
 """Which kernel attends: the backend of a run, and the kernel for a layout and the sizes of its tensors.
 
     reference                        by definition, from the matrix of relative positions
-    sdpa, varlen, flash, xformers    one causal call per row or segment, for a method of one band
+    sdpa, varlen, flash, xformers    one causal call per row or segment, for a method of one band; all but sdpa with
+                                     a sliding window, varlen and flash with sinks
     flash_bands, cpu_bands           the bands in rounds of tiles, merged by log-sum-exp
     dense                            pair by pair, for ids and masks that cannot be cut into tiles, and wider floats
 
@@ -26,7 +27,7 @@ from lab.model.attention.layout import Layout
 from lab.model.attention.segments import Spans
 
 MASKED_ROWS = 512  # tokens up to which a segment and its anchor run faster under a dense mask than as tiles, measured
-HALF_ONLY = ("flash", "varlen")  # these run bands by torch's flash attention, which returns the log-sum-exp
+HALF_ONLY = ("flash", "varlen")  # these run bands and sinks by torch's flash attention, which returns the log-sum-exp
 SPANS = ("varlen", "flash", "xformers")  # one call for all segments of a row
 PACKAGES = {"flash": "flash_attn", "xformers": "xformers.ops"}
 FLASH_3 = "flash_attn_interface"  # FlashAttention 3, flash-attn's folder hopper/
@@ -42,10 +43,9 @@ def plan_for(backend: str, layout: Layout, q: Tensor, v: Tensor) -> tuple[str, t
     name = choose(backend, q.device, v.dtype)[0]
     if name == "reference":
         return name, v.dtype
-    whole = runs_whole(layout)
     tiles = layout.starts is not None or is_causal(layout)
     fits = runs_heads(name, q.shape[3])
-    if not (name == "sdpa" or (fits and (whole or (tiles and name in HALF_ONLY)))):
+    if not (name == "sdpa" or (fits and (runs_whole(name, layout) or (tiles and name in HALF_ONLY)))):
         if backend != "auto":
             what = f"distance={layout.distance.method}" if layout.starts is not None else "these ids or this mask"
             what = "softmax=sink" if layout.has_sinks and tiles else what
@@ -53,6 +53,7 @@ def plan_for(backend: str, layout: Layout, q: Tensor, v: Tensor) -> tuple[str, t
                 f"backend={name}: cannot run {what if fits else f'head_dim={q.shape[3]}'}; use sdpa or reference"
             )
         name = "sdpa"
+    whole = runs_whole(name, layout)
     on_cpu = devices.kind(v.device) == "cpu"
     bands = "cpu_bands" if on_cpu else None
     if not on_cpu and v.dtype in HALF and runs_heads("flash", v.shape[-1]):
@@ -73,17 +74,18 @@ def runs_at_once(backend: str, layout: Layout) -> bool:
     """Return whether one call of a backend attends on a packed row, whose rotation may then be part of a graph."""
     anchored = layout.segments is not None and layout.segments.anchors is not None
     on_cpu = devices.kind(layout.q_pos.device) == "cpu"
-    return runs_whole(layout) and (backend in SPANS or (backend == "sdpa" and on_cpu and not anchored))
+    return runs_whole(backend, layout) and (backend in SPANS or (backend == "sdpa" and on_cpu and not anchored))
 
 
-def runs_whole(layout: Layout) -> bool:
-    """Return whether one causal call per row or segment is enough."""
-    return is_causal(layout) and not layout.has_sinks
+def runs_whole(backend: str, layout: Layout) -> bool:
+    """Return whether one causal call per row or segment is enough, with a backend's own windows and sinks."""
+    slides = layout.window is None or backend in SPANS
+    return is_causal(layout) and slides and (not layout.has_sinks or backend in HALF_ONLY)
 
 
 def is_causal(layout: Layout) -> bool:
-    """Return whether there is one band, and visibility is by order alone."""
-    return layout.distance.is_plain and layout.mask is None
+    """Return whether there is one band, and visibility is by order, or by order and a window, alone."""
+    return (layout.distance.is_plain or layout.window is not None) and layout.mask is None
 
 
 def runs_heads(backend: str, width: int) -> bool:

@@ -1,8 +1,8 @@
 """Kernels of attention on queries and keys that are already rotated.
 
-`WHOLE` holds, by backend, a function which attends by one causal call. It takes q (B, N, Tq, H), k and v (B, K, Tk, H)
-and the segments of the packed row, and returns (B, N, Tq, H). Packed rows have B = 1 and Tq = Tk. Without segments the
-queries of each row are aligned with its last keys.
+`WHOLE` holds, by backend, a function which attends by one causal call. It takes q (B, N, Tq, H), k and v (B, K, Tk, H),
+the segments of the packed row, the tokens of a sliding window and the logits of sinks (N,), and returns (B, N, Tq, H).
+Packed rows have B = 1 and Tq = Tk. Without segments the queries of each row are aligned with its last keys.
 
 The span kernels also return the log-sum-exp of the logits, in nats. They run contiguous spans of queries and keys, and
 compute logits in float32 or wider without storing them. Their backward pass takes the output and the log-sum-exp of
@@ -15,9 +15,9 @@ Query head n reads key-value head n // (N / K).
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Iterator
-from functools import cache, partial
+from dataclasses import replace
+from functools import partial
 from typing import Any, ClassVar
 
 import torch
@@ -31,13 +31,16 @@ WIDEST_HEAD = 256  # flash attention's limit
 HEAD_MULTIPLE = 8  # flash attention needs head_dim to be divisible by this
 
 
-def sdpa(q: Tensor, k: Tensor, v: Tensor, segments: Segments | None) -> Tensor:
+def sdpa(
+    q: Tensor, k: Tensor, v: Tensor, segments: Segments | None, window: int | None = None, sinks: Tensor | None = None
+) -> Tensor:
     """Run torch's scaled dot-product attention, packed rows segment by segment.
 
     Segments of one length are a batch. Else, measured on CPUs, one call per segment beats padded batches and a dense
     mask at all windows. The split and the concatenation keep the backward pass free of full-size zeros, which slicing
     would add per segment.
     """
+    assert (window, sinks) == (None, None), "sdpa has neither windows nor sinks"
     if segments is None:
         return sdpa_rows(q, k, v)
     alike = len({*segments.lengths}) == 1 and segments.n_real == segments.n_tokens and segments.anchors is None
@@ -71,80 +74,60 @@ def in_spans(
     k: Tensor,
     v: Tensor,
     segments: Segments | None,
+    window: int | None = None,
+    sinks: Tensor | None = None,
     *,
-    kernel: Callable[[Tensor, Tensor, Tensor, Spans], Tensor],
+    kernel: Callable[[Tensor, Tensor, Tensor, Tensor | None, Spans], Tensor],
 ) -> Tensor:
     """Attend by a variable-length kernel on (T, N, H): each row is a span, padding is returned as zeros."""
     batch, _, tokens, _ = q.shape
-    if segments is None and tokens == 1:
-        return sdpa_rows(q, k, v)
+    if segments is None and tokens == 1 and sinks is None:
+        return sdpa_rows(q, *(x if window is None else x[:, :, -window:] for x in (k, v)))
     if segments is not None and not segments.lengths:
         return torch.zeros_like(q)
     q_TNH, k_TNH, v_TNH = (x.transpose(1, 2).flatten(0, 1) for x in (q, k, v))
-    if segments is None:
-        spans = Spans.of([tokens] * batch, [k.shape[2]] * batch, q.device)
-    else:
-        spans = segments.spans
-        k_TNH, v_TNH = (keys_of(x, segments) for x in (k_TNH, v_TNH))
-    n_real = sum(spans.q_lengths)
-    out_TNH = F.pad(kernel(q_TNH[:n_real], k_TNH, v_TNH, spans), (0, 0, 0, 0, 0, len(q_TNH) - n_real))
+    spans = Spans.of([tokens] * batch, [k.shape[2]] * batch, q.device) if segments is None else segments.spans
+    if segments is not None and segments.anchors is not None:  # unlike in indexing, gradients are added without a sort
+        k_TNH, v_TNH = (x.index_select(0, segments.key_places) for x in (k_TNH, v_TNH))
+    if window is not None:
+        spans = replace(spans, before=window - 1)  # the window has the query's own key, too
+    out_TNH = kernel(q_TNH, k_TNH, v_TNH, sinks, spans)
     return out_TNH.view(batch, tokens, *q.shape[1::2]).transpose(1, 2)
 
 
-def keys_of(x_TNH: Tensor, segments: Segments) -> Tensor:
-    """Take the keys of all spans; the gradient of a key taken twice is added without a sort, unlike in indexing."""
-    return x_TNH[: segments.n_real] if segments.anchors is None else x_TNH.index_select(0, segments.key_places)
-
-
-def takes_grouped_heads() -> bool:
-    """Return whether torch's variable-length attention takes grouped heads, as from torch 2.12 on."""
-    from torch.nn.attention.varlen import varlen_attn
-
-    return "enable_gqa" in options_of(varlen_attn)
-
-
-@cache
-def options_of(function: Callable[..., Any]) -> frozenset[str]:
-    """List a function's parameters, read once, as every layer of every pack asks."""
-    return frozenset(inspect.signature(function).parameters)
-
-
-def varlen_kernel(q: Tensor, k: Tensor, v: Tensor, spans: Spans) -> Tensor:
-    """Call torch's own variable-length attention."""
-    from torch.nn.attention.varlen import varlen_attn
-
-    options: dict[str, Any] = {"enable_gqa": True} if takes_grouped_heads() else {}
-    k, v = (x if options else repeated(x, q) for x in (k, v))
-    out = varlen_attn(q, k, v, *spans.arguments, window_size=(-1, 0), **options)
-    assert isinstance(out, Tensor), "the log-sum-exp is returned on request only"
-    return out
-
-
-def flash_kernel(q: Tensor, k: Tensor, v: Tensor, spans: Spans) -> Tensor:
-    """Call flash-attn's variable-length kernel."""
+def flash_kernel(q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None, spans: Spans) -> Tensor:
+    """Call flash-attn's variable-length kernel, or torch's with sinks."""
     from flash_attn import flash_attn_varlen_func
 
-    return flash_attn_varlen_func(q, k, v, *spans.arguments, causal=True)
+    if sinks is not None:
+        return OneCall.apply(q, k, v, sinks, spans)  # type: ignore[no-untyped-call]
+    out = flash_attn_varlen_func(*real(q, k, v, spans), *spans.arguments, causal=True, window_size=(spans.before, 0))
+    return padded(out, len(q))
 
 
-def xformers_kernel(q: Tensor, k: Tensor, v: Tensor, spans: Spans) -> Tensor:
+def xformers_kernel(q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None, spans: Spans) -> Tensor:
     """Call xformers' memory-efficient attention under a block-diagonal causal bias."""
     from xformers.ops import memory_efficient_attention
     from xformers.ops.fmha.attn_bias import BlockDiagonalCausalFromBottomRightMask
 
-    bias = BlockDiagonalCausalFromBottomRightMask.from_seqlens(
-        list(spans.q_lengths), list(spans.k_lengths), device=q.device
-    )
-    rows = [x[None] for x in (q, repeated(k, q), repeated(v, q))]
-    return memory_efficient_attention(*rows, attn_bias=bias)[0]
+    assert sinks is None, "memory_efficient_attention returns no log-sum-exp, which sinks need"
+    lengths = list(spans.q_lengths), list(spans.k_lengths)
+    bias = BlockDiagonalCausalFromBottomRightMask.from_seqlens(*lengths, device=q.device)
+    if spans.before >= 0:
+        bias = bias.make_local_attention_from_bottomright(spans.before + 1)  # counts the query's own key
+    rows = [repeated(x, q)[None] for x in real(q, k, v, spans)]
+    return padded(memory_efficient_attention(*rows, attn_bias=bias)[0], len(q))
 
 
-WHOLE: dict[str, Callable[[Tensor, Tensor, Tensor, Segments | None], Tensor]] = {
-    "sdpa": sdpa,
-    "varlen": partial(in_spans, kernel=varlen_kernel),
-    "flash": partial(in_spans, kernel=flash_kernel),
-    "xformers": partial(in_spans, kernel=xformers_kernel),
-}
+def real(q: Tensor, k: Tensor, v: Tensor, spans: Spans) -> tuple[Tensor, Tensor, Tensor]:
+    """Take the tokens of all spans, without padding."""
+    n_k = sum(spans.k_lengths)
+    return q[: sum(spans.q_lengths)], k[:n_k], v[:n_k]
+
+
+def padded(x_TNH: Tensor, n_tokens: int) -> Tensor:
+    """Add zeros for padding."""
+    return F.pad(x_TNH, (0, 0, 0, 0, 0, n_tokens - len(x_TNH)))
 
 
 class Flash:
@@ -237,3 +220,58 @@ SpanKernel = Flash | CpuFlash
 `forward` returns the output (T, N, H) and the log-sum-exp (N, T). `backward` takes the gradient, q, k, v, the whole
 rows' output and log-sum-exp, and returns the gradients of q, k and v.
 """
+
+
+class OneCall(torch.autograd.Function):
+    """Attention by one call of torch's flash attention on the spans of a row, each head with a sink or none.
+
+    The sink of a head is one more key, of logit b and value 0. For a query with the logits z_j let l be their
+    log-sum-exp, o the output, both as the kernel returns them. With the sink they are
+
+        L = ln(e^l + e^b)        O = sum_j e^(z_j - L) v_j = e^(l - L) o = sigmoid(l - b) o
+
+    Let g be the gradient of O, p_j = e^(z_j - L) the weights, p_b = e^(b - L) the sink's. As dL/dz_j = p_j and
+    dL/db = p_b,
+
+        dv_j = p_j g        dz_j = p_j (g . v_j - g . O)        db = -p_b (g . O), added up over the queries
+
+    The kernel's backward pass computes p_j from the logits and the log-sum-exp that it is given, and g . O from the
+    output that it is given. Given L and O, its dv and dz, and therefore dq and dk, are those above. No gradient of l is
+    needed; the kernels have none.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None, spans: Spans) -> Tensor:
+        """Attend and scale by the sinks; padding, which the kernel does not write, becomes zeros."""
+        out, lse = Flash().forward(q, k, v, spans)
+        if sinks is not None:
+            wide = sinks.to(lse.dtype)[:, None]
+            out *= torch.sigmoid(lse - wide).T[..., None]
+            lse = torch.logaddexp(lse, wide)
+        out[sum(spans.q_lengths) :] = 0
+        ctx.spans = spans
+        ctx.save_for_backward(q, k, v, out, lse, sinks)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        """Call the kernel with the output and log-sum-exp that include the sinks."""
+        q, k, v, out, lse, sinks = ctx.saved_tensors
+        n_q, n_k = sum(ctx.spans.q_lengths), sum(ctx.spans.k_lengths)
+        found = Flash().backward(grads[0], q, k, v, out, lse, ctx.spans)
+        for x, n in zip(found, (n_q, n_k, n_k), strict=True):
+            x[n:] = 0
+        d_sinks = None
+        if sinks is not None:
+            weights = (sinks.to(lse.dtype)[:, None] - lse[:, :n_q]).exp()  # p_b of heads and tokens
+            products = (grads[0] * out)[:n_q].sum(-1, dtype=lse.dtype)
+            d_sinks = -(weights.T * products).sum(0).to(sinks.dtype)
+        return *found, d_sinks, None
+
+
+WHOLE: dict[str, Callable[..., Tensor]] = {
+    "sdpa": sdpa,
+    "varlen": partial(in_spans, kernel=OneCall.apply),
+    "flash": partial(in_spans, kernel=flash_kernel),
+    "xformers": partial(in_spans, kernel=xformers_kernel),
+}

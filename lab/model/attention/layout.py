@@ -79,14 +79,21 @@ class Layout:
         """Whether every head has a sink."""
         return self.softmax is not None and self.softmax.is_sink
 
+    @property
+    def window(self) -> int | None:
+        """The tokens of a sliding window that are each query's last ones in the row or segment; None for no such."""
+        if not isinstance(self.distance, Sliding) or self.starts is None:
+            return None
+        anchored = self.segments is not None and self.segments.anchors is not None
+        return None if anchored else self.distance.window
+
     @cached_property
     def n_visible(self) -> Tensor:
         """The number of keys that each query sees, (B or 1, Tq), at least 1."""
         segments, n_q, n_k = self.segments, self.q_pos.shape[-1], self.k_pos.shape[-1]
         anchors = None if segments is None else segments.anchors
-        near = self.distance.window if isinstance(self.distance, Sliding) else None
-        slides = near is not None and self.starts is not None and anchors is None
-        if self.mask is not None or (self.distance.hides_pairs and not slides):
+        near = self.window
+        if self.mask is not None or (self.distance.hides_pairs and near is None):
             return self.seen().sum(-1).clamp(min=1)
         n = 1 + (torch.arange(n_k, device=self.k_pos.device) if segments is None else segments.position_ids)
         if segments is not None and anchors is not None:
