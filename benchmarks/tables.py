@@ -16,7 +16,7 @@ FILES = ("config.yaml", "environment.json", "probes.jsonl", "counts.npz")
 
 
 def pack(runs: Iterable[Path], table: Path) -> None:
-    """Write to a table what eval.report, eval.reach, eval.plan and eval.compare read of run folders."""
+    """Write to a table what eval.report, eval.reach and eval.compare read of run folders."""
     records = (record for run in sorted(runs) for record in records_of(run))
     text = "".join(json.dumps(record, separators=(",", ":")) + "\n" for record in records)
     write_atomic(table, lzma.compress(text.encode(), preset=9))

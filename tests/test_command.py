@@ -32,7 +32,7 @@ SOME = {  # settings that the others must list
     ),
     "merge": ("weights", "positions"),
     "harness": ("tasks", "limit"),
-    "plan": ("corpus",),
+    "frequency": ("corpus",),
     "positions": ("leak", "sentence_tokens", "samples"),
     "prepare": ("data.window", "data.upsample.share"),
     "compare": ("by",),

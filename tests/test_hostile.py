@@ -54,7 +54,7 @@ EVAL = [name for name, (module, _) in cli.commands().items() if module.startswit
 HARNESS = ["none", "--tasks=lab_choice", f"--include_path={TASKS}"]
 FIRST = {
     "positions": ["string", "--shift=8", "--length=24"],
-    "plan": ["--window=64"],
+    "frequency": ["--positions=8"],
     "shape": [str(CONFIG)],
     "harness": HARNESS,
 }

@@ -32,7 +32,7 @@ def printed():
     found = [text for page in PAGES for text in PRINTED.findall(page.read_text(encoding="utf-8"))]
     joined = [re.sub(r"\\+\n\s*", "", text) for text in found]
     alone = [" ".join(re.split(r"\s{2,}(?!-)|,? \(|, then", text)[0].split()).removesuffix(".") for text in joined]
-    chosen = re.compile(r"(?<!report )runs/cpu_demo|positions [a-z_]+ --|plan --w")  # a report needs a trained run
+    chosen = re.compile(r"(?<!report )runs/cpu_demo|positions [a-z_]+ --|frequency --")  # a report needs a trained run
     return sorted(text for text in set(alone) if chosen.search(text) and " ... " not in text)
 
 

@@ -82,6 +82,6 @@ def test_the_installed_wheel_trains_from_a_config_that_it_brings(tmp_path):
     assert Path(place.strip()).is_relative_to(tmp_path / "bare")
     lab = programs / "probe-lab"
     assert "name: cpu_demo" in run(lab, "fit", "cpu_demo", "--print_config", cwd=work)
-    run(lab, "plan", "--window=4096", cwd=work)
+    run(lab, "frequency", "--positions=1024", cwd=work)
     run(lab, "fit", "cpu_test", cwd=work)
     assert (work / "runs" / "cpu_test" / "metrics.jsonl").exists()

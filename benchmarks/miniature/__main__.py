@@ -10,7 +10,7 @@ Runs lie in runs/miniature; with --short, which means lengths alone, one seed, t
 tests, in runs/miniature_short.
 
 The same command continues after Ctrl-C or a crash. --save writes a table of each sweep's runs, which eval.report,
-eval.reach, eval.plan and eval.compare read in place of the run folders.
+eval.reach and eval.compare read in place of the run folders.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from benchmarks.tables import pack
-from lab.data.preparation import shard_folder
 from lab.jobs import Job, run_jobs
 from lab.sweep.planning import PlannedRun, plan
 
@@ -119,7 +118,7 @@ def evaluate(lines: Sequence[Sequence[str]], jobs: int) -> int:
 
 
 def report(place: Path, runs: dict[str, list[PlannedRun]]) -> int:
-    """Write a page for each sweep and one of all runs, their figures, the regression of reach, and the plan."""
+    """Write a page for each sweep and one of all runs, their figures, and the regression of reach."""
     every = list(dict.fromkeys(str(run.path) for group in runs.values() for run in group))
     for name, paths in {
         **{name: [str(run.path) for run in group] for name, group in runs.items()},
@@ -128,19 +127,7 @@ def report(place: Path, runs: dict[str, list[PlannedRun]]) -> int:
         status = command("eval.report", *paths, "-o", str(place / f"{name}.html"), "--figures", str(place / name))
         if status:
             return status
-    status = command("eval.reach", *every, "--reached", f"--at={COMPARED_WINDOW // 2}", "-o", str(place))
-    if status or "windows" not in runs:
-        return status
-    windows = runs["windows"]
-    sizes = sorted({run.experiment.data.window for run in windows})
-    plan_words = [
-        f"--corpus={shard_folder(windows[0].experiment.data)}",
-        f"--window={','.join(map(str, sizes))}",
-        f"--tokens={windows[0].experiment.train.tokens}",
-        "-o",
-        str(place),
-    ]
-    return command("eval.plan", *(str(run.path) for run in windows), *plan_words)
+    return command("eval.reach", *every, "--reached", f"--at={COMPARED_WINDOW // 2}", "-o", str(place))
 
 
 def save(runs: dict[str, list[PlannedRun]], target: Path) -> None:

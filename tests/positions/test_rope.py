@@ -1,8 +1,11 @@
+import math
+
 import pytest
 import torch
 
 from lab.errors import ConfigError
 from lab.positions import frequencies
+from lab.positions.rope import base_warning, longest_context, smallest_base
 
 FLOAT64_TOL = 1e-15  # a power in float64 is right to a few units in the last place of numbers below one
 
@@ -45,3 +48,11 @@ def test_head_dim_that_has_no_pairs_is_refused(head_dim):
 def test_theta_that_is_not_positive_is_refused(theta):
     with pytest.raises(ConfigError, match=rf"^theta={theta}: must be > 0"):
         frequencies("rope", head_dim=8, theta=theta)
+
+
+def test_the_bound_of_the_rotary_base():
+    # 0.0424 * 4096^1.628 = 0.0424 * e^(1.628 * 8.317766) = 0.0424 * e^13.541323 = 32,233
+    assert smallest_base(4096) == pytest.approx(0.0424 * math.exp(1.628 * math.log(4096)))
+    assert abs(longest_context(smallest_base(4096)) - 4096) <= 1
+    assert base_warning(10_000, 2048) is None
+    assert base_warning(10_000, 4096).startswith("model.theta=10000: serves 1,995 tokens")

@@ -21,7 +21,7 @@ from tests.eval.papers.minis import RECORD, main_of, settings
 
 ROOT = Path(__file__).resolve().parents[3]
 COUNTED = {"string": (7, 9), "dca": (7, 8), "longrecipe": (6, 4), "entropy_abf": (5, 3), "anchor": (12, 8)}
-NEEDS_NO_MODEL = ("eval.plan", "eval.positions")
+NEEDS_NO_MODEL = ("eval.frequency", "eval.positions")
 command = runner(main)
 ABSENT = ("no such folder", "no such file", "is not a run folder", "matches nothing")
 SIZES = [pytest.param(False, id="full"), pytest.param(True, id="mini")]

@@ -1,0 +1,93 @@
+"""Compare the position frequency of windows and modes: f at positions, and the shares of f and of segments around them.
+
+    probe-lab frequency --positions=512,1024 [--corpus=SHARDS] [--window=2048,4096] [--mode=MODE] [--tokens=1e12]
+
+    probe-lab frequency --window=2048 --mode=natural,uniform,concatenated --positions=1024,1536
+    probe-lab frequency --corpus=shards/mine --window=2048,4096 --positions=1024 --tokens=3e11
+
+The corpus is a folder of token shards, or the shape of SlimPajama. These are Figures 1 and 3 of arXiv:2410.18745.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from itertools import product
+from typing import Annotated
+
+import numpy as np
+from annotated_types import Ge, Le
+
+from eval.engine.command import OF_RUNS, Form, Request, run
+from eval.engine.lengths import SLIMPAJAMA, FloatArray, read_lengths
+from eval.engine.rows import Found, Row, to_text
+from lab.command import start
+from lab.data.config import Mode
+from lab.schema import Length, PathText, PositiveFloat, Section
+
+SHARES = ("f", "share_to", "share_from", "segments_to")
+FORMS = {"window": ",", "position": ",", **dict.fromkeys(SHARES, ".4g")}
+
+
+@dataclass(frozen=True, kw_only=True)
+class FrequencyOptions(Section):
+    """Options of the command."""
+
+    positions: tuple[Length, ...]
+    """Positions in tokens, with commas between them."""
+    corpus: PathText = SLIMPAJAMA
+    """Folder of token shards, or slimpajama, the shape that the paper reports."""
+    window: tuple[Annotated[int, Ge(8), Le(2**24)], ...] = (2048, 4096)
+    """Training windows in tokens, with commas between them."""
+    mode: tuple[Mode, ...] = ("natural",)
+    """How documents become segments (data.mode), with commas between several."""
+    tokens: PositiveFloat = 1e12
+    """Tokens to train on."""
+
+    def rules(self) -> list[str]:
+        """Refuse positions that no pair of tokens has."""
+        wide = [i for i in self.positions if i >= min(self.window)]
+        return [f"positions={i}: must be < {min(self.window)}, the window; lower it" for i in wide]
+
+
+def report(request: Request) -> Found:
+    """Make a result for each window, mode and position."""
+    options: FrequencyOptions = request.options
+    lengths = read_lengths(options.corpus)
+    rows = [
+        {"window": window, "mode": mode, "corpus": options.corpus, "metric": "position_frequency", **row}
+        for window, mode in product(options.window, options.mode)
+        for row in shares_of(lengths.frequency(window, mode), options)
+    ]
+    shown = [{name: row[name] for name in ("position", "window", "mode", *SHARES)} for row in rows]
+    head = f"corpus: {lengths.name}; {options.tokens:.3g} tokens"
+    return request.save("frequency", f"{head}\n\n{to_text(shown, FORMS)}", rows)
+
+
+def shares_of(per_token: FloatArray, options: FrequencyOptions) -> Iterator[Row]:
+    """Find f, `share_to` (of f up to a position), `share_from` (from it on) and `segments_to` (of segments as long).
+
+    Example:
+        >>> full = FrequencyOptions(positions=(2,), window=(8,), tokens=8.0)
+        >>> [[round(row[name], 4) for name in SHARES] for row in shares_of(np.arange(8, 0, -1) / 8, full)]
+        [[6.0, 0.5833, 0.5833, 0.0]]
+    """
+    total = per_token.sum()
+    segments = np.diff(np.append(per_token, [0, 0]), 2)  # f is their double sum from behind
+    for i in options.positions:
+        yield {
+            "position": i,
+            "f": float(per_token[i] * options.tokens),
+            "share_to": float(per_token[: i + 1].sum() / total),
+            "share_from": float(per_token[i:].sum() / total),
+            "segments_to": float(segments[:i].sum() / segments.sum()),
+        }
+
+
+FORM = Form(options=FrequencyOptions, lacks=OF_RUNS, each=False, missing="")
+main = partial(run, "frequency", __doc__, FORM, report)
+
+
+if __name__ == "__main__":
+    start(main)
