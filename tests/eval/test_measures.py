@@ -18,7 +18,6 @@ MODEL = (METHOD, FREQUENCY, PLOT)
 COMMANDS = {  # words that measure little; of the shared options those that are taken, the others are refused
     "probe": (("RUN", "--tests=1", "--max_length=160", "--step=160", "--answer_budget=24"), MODEL),
     "distance": (("RUN", "--tests=1", "--points=2", "--window=96", "--digits=2"), MODEL),
-    "longrope": (("RUN", "--factor=2", "--tests=1", "--points=2", "--iterations=1"), ()),
     "ruler": (("RUN", "--tests=1", "--tasks=niah_single_2", "--lengths=512"), (METHOD, FREQUENCY)),
     "passkey": (("RUN", "--tests=1", "--protocol=lab", "--lengths=128", "--depths=2"), MODEL),
     "lines": (("RUN", "--tests=1", "--lengths=512"), MODEL),
@@ -56,7 +55,6 @@ def words_for(run_folder, tmp_path, monkeypatch):
     """Make words that name what is there, in a folder of their own."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("eval.reach.RESAMPLES", 2)
-    monkeypatch.setattr("eval.longrope.POPULATION", 4)
     places = {"RUN": run_folder, "OUT": tmp_path / "out", "FAKE": tmp_path / "fake"}
     places |= {"SHAPE": ROOT / "configs" / "shape_demo.yaml", "ROWS": tmp_path / "rows.jsonl", "RUNS": "runs/*"}
 
@@ -302,9 +300,6 @@ REFUSED = [  # a command, its words, and the beginning of its one line
     ("recall", "RUN --bins=20,99", "--bins=(20, 99): must rise, up to the training window of 64; correct it"),
     ("recall", "RUN --evidence=repaet", "--evidence=repaet: unknown method; did you mean repeat?"),
     ("recall", "RUN --evidence=repeat:tokens=1", "--evidence.tokens=1: must be >= 2"),
-    ("longrope", "RUN --points=2", "--factor: must be set; "),
-    ("longrope", "RUN --factor=1", "--factor=1: must be > 1"),
-    ("longrope", "RUN --factor=3e3", "--factor=3000: target=192000: must be <= 65,536, 1,024 windows of the model, or"),
     ("demand", "SHAPE --tokens=0", "--tokens=0: must be >= 1"),
     ("demand", "SHAPE --evidence=rhyme", "evidence.method=rhyme: unknown"),
     ("demand", "nowhere.yaml", "nowhere.yaml: cannot be read (No such file or directory)"),
