@@ -14,7 +14,6 @@ the threshold (lab/probe/limits.py):
     probe-lab distance runs/cpu_demo --window=384 --plot
     probe-lab distance models/Llama-3.1-8B --haystack=essays.txt --points=6 --tests=50
     probe-lab distance "hf:OWNER/NAME@step*" --haystack=essays.txt -o series
-    probe-lab distance models/Llama-3.1-8B --haystack=essays.txt --needles=associated
 
 All methods of --distance get the same tests. A name alone takes the parameters of eval/engine/methods.py. Several
 models, such as the revisions of a public one, are measured in turn; probe-lab compare puts their reach into one table.
@@ -101,7 +100,7 @@ class FoundByDistance(Measure):
                 rows += [distance_record(probe, result, of_distance, counts) for result in found]
                 reach = {"threshold": config.threshold, "confidence": config.confidence, "n": config.distance_tests}
                 reach |= reach_record(found, config.threshold, counts)
-                rows.append({**about, "metric": "reach", "protocol": probe.protocol, **reach})
+                rows.append({**about, "metric": "reach", **reach})
                 fit = zip(probe.distances, monotone_shares(found), strict=True)
                 self.fits += [{"distance": at, "score": share, "method": about["method"]} for at, share in fit]
         write_rows(self.path, rows)
@@ -118,8 +117,7 @@ class FoundByDistance(Measure):
         """Name the model and the tests."""
         config = self.probe.config
         tests = f"{config.distance_tests} tests at each distance, numbers of {config.digits} digits"
-        asked = f", {self.probe.protocol} question" if self.probe.protocol else ""
-        return f"{self.subject.model.name}, window {self.probe.window:,}; {tests}{asked}"
+        return f"{self.subject.model.name}, window {self.probe.window:,}; {tests}"
 
     def text(self, rows: Sequence[Row]) -> str:
         """Write a table for each method, and its reach."""

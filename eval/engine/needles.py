@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
-from functools import partial
 from typing import Annotated, Any, Literal, TypeVar
 
 from annotated_types import Ge, Gt, Le, Lt
@@ -19,8 +18,6 @@ from eval.engine.rows import Row
 from eval.engine.run import Measure
 from eval.engine.subject import Subject, haystack_of
 from lab.command import Bar
-from lab.data.associations import LANDMARKS, Question
-from lab.data.config import Synthetic
 from lab.data.tokenizer import check_ids
 from lab.draw import draw
 from lab.errors import ConfigError
@@ -110,9 +107,6 @@ class OneNumberOptions(NeedleOptions):
     run's own probe, or 14."""
     tests: Tests | None = None
     """Tests at each distance; left out, as in the run's own probe, or 100."""
-    needles: Question | None = None
-    """Four numbers at places, well-known ones or the run's own, one asked for by its place (literal), or by its region,
-    so that no word is shared and the model must know where the place is (associated); left out, one magic number."""
 
 
 def one_number_probe(subject: Subject, options: OneNumberOptions, window: int) -> DistanceProbe:
@@ -125,17 +119,11 @@ def one_number_probe(subject: Subject, options: OneNumberOptions, window: int) -
     given: dict[str, Any] = {"distance_tests": own.distance_tests or 100}
     if options.distances is not None:  # in place of the run's own
         given["distance_points"] = None
-    known = {item.name for item in fields(ProbeConfig)} - {"needles", "haystack"}
+    known = {item.name for item in fields(ProbeConfig)} - {"haystack"}
     named = {OF_PROBE.get(name, name): value for name, value in asdict(options).items() if value is not None}
     given |= {name: value for name, value in named.items() if name in known}
-    corpus = None if experiment is None else experiment.data.corpus
-    pairs = corpus.places if isinstance(corpus, Synthetic) else LANDMARKS
-    if options.needles and not pairs:
-        rule = "the run's corpus teaches no places; train with data.corpus.associations"
-        raise ConfigError(f"--needles={options.needles}: {rule}")
-    kind = partial(DistanceProbe, protocol=options.needles, pairs=pairs)
     with as_options():
-        probe = built(kind, subject, replace(own, **given), options.haystack, window)
+        probe = built(DistanceProbe, subject, replace(own, **given), options.haystack, window)
     check_ids(probe.case(probe.distances[0], 0).prompt_ids, subject.vocab_size)
     return probe
 

@@ -17,7 +17,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, get_args
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -27,7 +27,6 @@ from eval.engine.records import read_runs as read_probed
 from lab.analysis import NATURAL, contexts_of, own_figures
 from lab.counts import SavedCounts
 from lab.counts.demand import per_distance
-from lab.data.associations import Question
 from lab.looks import CENSORED, MEAN, RUN
 from lab.train.arms import censored, mean_with_limits, name_arms
 from lab.train.folder import RunFolder
@@ -106,14 +105,14 @@ def read_runs(places: Sequence[Path]) -> Runs:
 
 
 def last_rows(run: ProbedRun) -> list[Row]:
-    """Read the rows at the last probe, of training and of evaluations oldest first, without single tests or signs."""
+    """Read the rows at the last probe, of training and of evaluations oldest first, without single tests."""
     files = sorted(results_at(run.path / "eval"), key=lambda file: (file.stat().st_mtime, file.name))
     evaluated = [row for file in files for row in RunFolder(file.parent).read(file.name)]
     tokens = max((row.get("consumed_tokens") or 0 for row in run.probes or evaluated), default=0)
     return [
         {**row, "method": str(row.get("method", "rope+plain")).removeprefix("rope+")}
         for row in (*RunFolder(run.path).records("probes.jsonl"), *evaluated)
-        if row.get("consumed_tokens") == tokens and row.get("protocol") not in get_args(Question)
+        if row.get("consumed_tokens") == tokens
     ]
 
 

@@ -12,7 +12,6 @@ from typing import Annotated, Any, ClassVar, Literal
 from annotated_types import Ge, Gt, Le, Lt
 from pydantic import Field
 
-from lab.data.associations import ASKED, FACT, SIGN
 from lab.data.chat import USER_ASSISTANT
 from lab.data.mqar import Mqar
 from lab.data.schedule import WindowSchedule
@@ -183,10 +182,6 @@ class DataConfig(Section):
             identity["tokenizer"]["sample_documents"] = self.sample_documents
         if isinstance(self.corpus, Synthetic):
             identity["wording"] = example()  # which documents spell out
-            if self.corpus.associations is None:
-                del identity["corpus"]["associations"]
-            else:
-                identity["signs"] = SIGN + ASKED + FACT
         if isinstance(self.corpus, Generated):
             identity["version"] = GENERATED_VERSION
         if self.corpus.plugin:

@@ -2,8 +2,7 @@
 
 To pass a needle test a model must learn to copy by content over a distance. Here such copies are dense enough to be
 learned within minutes. There are few distinct words. Phrases return inside a document, and passages are quoted word for
-word. Documents state magic numbers and end with the question of the needle test and its answer. With `associations`,
-sections that ask nothing state where a made-up place lies, and others may ask for a sign (lab.data.associations).
+word. Documents state magic numbers and end with the question of the needle test and its answer.
 
 Document lengths, in tokens, are log-normal with median `median_tokens` and log standard deviation `log_std`. They do
 not depend on the training window, so that runs of different windows train on the same documents. With a median of
@@ -21,13 +20,12 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cache
 from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 from annotated_types import Ge, Gt, Le
 
-from lab.data.associations import FACT, Pairs, draw_signs
 from lab.schema import Section, Seed, Share
 
 # the wording of the four-needle test (arXiv:2410.18745, Table 5), which the probe shares
@@ -48,7 +46,6 @@ SENTENCE_PHRASES = (1, 4)
 NEEDLE_TOKENS = 8  # tokens of a needle beside its number's digits: a word, a stop or a space is one each
 QUESTION_TOKENS = 17  # of the question, the answer's first words and its full stop
 TASK_TOKENS = 31
-SIGNS, LITERAL = 0.5, 0.5  # shares with associations: of questions about a sign, and of these by the place itself
 BREAK = "\n\n"  # between sections
 Piece = tuple[str, Hashable]  # a text and its origin, which its copies share; None for what is no copy and has none
 
@@ -118,23 +115,12 @@ class Synthetic(Section, Generated):
     """Median document length in tokens; SlimPajama's shape at a window of 192, and at any window of 0.26 times it."""
     log_std: Annotated[float, Gt(0), Le(3)] = NATURAL_LOG_STD
     """Standard deviation of the logarithm of the document length."""
-    associations: Annotated[int, Ge(4), Le(1000)] | None = None
-    """Made-up places: sections without a question name the region of one, half of the questions are about signs there;
-    left out, none."""
     seed: Seed = 0
     """Seed of the documents; the run's own seed shuffles them."""
 
     def is_answer(self, origin: Hashable) -> bool:
         """Return whether an origin is a number, not a drawn word."""
         return isinstance(origin, str)
-
-    @cached_property
-    def places(self) -> Pairs:
-        """Made-up places with their regions, which are no words of filler."""
-        n = self.associations or 0
-        filler = {*lexicon(self.words)}
-        names = [word.title() for word in lexicon(self.words + 2 * n).tolist() if word not in filler]
-        return tuple(zip(names[:n], names[n : 2 * n], strict=True))
 
     def pieces(self, index: int) -> Iterator[Piece]:
         """Generate document `index`: sections of at most `section_tokens`, which end in a full stop.
@@ -160,11 +146,7 @@ class Synthetic(Section, Generated):
         room = length - QUESTION_TOKENS
         asks = rng.random() < self.question_prob and room > 2 * each and may_ask
         if not asks:
-            sentences = self.sentences(rng, max(2, round(length)))
-            if self.associations:
-                place, region = self.places[int(rng.integers(self.associations))]
-                sentences.append([(FACT.format(place=place, region=region), None)])
-            return joined(sentences)
+            return joined(self.sentences(rng, max(2, round(length))))
         numbers = draw_numbers(rng, min(self.needles, int(room // each) - 1), self.digits)
         room -= each * len(numbers)
         has_task = has_task and room > 2 * TASK_TOKENS
@@ -172,15 +154,10 @@ class Synthetic(Section, Generated):
         after = np.cumsum([0, *(len(sentence) for sentence in reversed(sentences))])  # tokens to the end
         distances = np.exp(rng.uniform(0.0, np.log(after[-1] + 1), len(numbers)))
         places = np.sort(len(sentences) - np.searchsorted(after, distances - 1, side="left"))
-        needles = [NEEDLE.format(number=number) for number in numbers]
-        ending = QUESTION + ANSWER_PREFIX + answer(numbers)
-        if self.associations and rng.random() < SIGNS:
-            asked = int(rng.integers(len(numbers)))
-            needles, question = draw_signs(rng, self.places, numbers, asked, literal=rng.random() < LITERAL)
-            ending = question + answer([numbers[asked]])
-        for needle, place in zip(reversed(needles), places[::-1], strict=True):
-            sentences.insert(int(place), split_numbers(needle))
-        return [*([(TASK, None)] if has_task else []), *joined(sentences), *split_numbers(ending)]
+        for number, place in zip(reversed(numbers), places[::-1], strict=True):
+            sentences.insert(int(place), split_numbers(NEEDLE.format(number=number)))
+        ending = split_numbers(QUESTION + ANSWER_PREFIX + answer(numbers))
+        return [*([(TASK, None)] if has_task else []), *joined(sentences), *ending]
 
     def filler(self, index: int, n_tokens: int) -> str:
         """Generate about `n_tokens` tokens of filler, without magic numbers or questions."""

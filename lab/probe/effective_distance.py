@@ -17,8 +17,6 @@ over. Here the distance is the only thing that changes.
 The number is found if the first digits answered are its digits: what follows them is a matter of wording. A graded
 score, the log-probability in nats of the right number's tokens, each after the right ones, tells models apart that find
 nothing yet. Reach is the distance at which the share found falls below a threshold (lab.probe.limits).
-
-With a protocol the needle is a block of signs, of which the question asks for one (lab.data.associations).
 """
 
 from __future__ import annotations
@@ -32,13 +30,12 @@ import numpy as np
 import torch
 
 from lab.data import synthetic
-from lab.data.associations import LANDMARKS, Pairs, Question, draw_signs
 from lab.data.synthetic import draw_numbers
 from lab.data.tokenizer import special_ends
 from lab.errors import ConfigError
 from lab.model.loss import IGNORE
 from lab.probe import needles
-from lab.probe.config import DISTANCES, NEEDLES
+from lab.probe.config import DISTANCES
 from lab.probe.effective_length import Probe, ResultStore, Row, Worker
 from lab.probe.limits import LengthResult, sequential_design
 from lab.probe.needles import NeedleCase, needle_of, plain_ids
@@ -81,12 +78,9 @@ class DistanceProbe(Probe):
 
     A number that takes more tokens than the longest of SAMPLE_NUMBERS is drawn again. Prompts begin with the tokens
     `head`; every answer begins with `lead`. `longest` are the most tokens of each part of a spelling. The window has
-    room for the distances in `reachable`. With a `protocol`, signs at NEEDLES places of `pairs` are the needle, and the
-    question asks for one by its place (literal), or by its region (associated).
+    room for the distances in `reachable`.
     """
 
-    protocol: Question | None = None
-    pairs: Pairs = LANDMARKS
     by = "distance"
 
     def __post_init__(self) -> None:
@@ -99,8 +93,7 @@ class DistanceProbe(Probe):
         leads = {tuple(ids[: digits[0]]) for ids, digits in map(self.answer, samples)}
         self.lead = list(leads.pop()) if len(leads) == 1 else []  # none where the number's first token differs
         self.head = special_ends(tokenizer)[0]
-        generator = np.random.default_rng(0)
-        sizes = [self.spell(number, *self.answer(number), generator).sizes for number in samples]
+        sizes = [self.spell(number, *self.answer(number)).sizes for number in samples]
         self.longest = tuple(map(max, zip(*sizes, strict=True)))
         place, after, self.budget, tail = self.longest
         self.prompt_tokens = self.window - self.budget
@@ -131,23 +124,12 @@ class DistanceProbe(Probe):
         points = np.linspace(first, reachable[-1], config.distance_points or DISTANCES)
         return [int(point) for point in np.unique(points.round())]
 
-    def spell(self, number: str, ids: list[int], digits: list[int], generator: np.random.Generator) -> Spelling:
+    def spell(self, number: str, ids: list[int], digits: list[int]) -> Spelling:
         """Encode a number's needle and question, beside its whole answer as `answer` encodes it."""
         n = len(self.lead)
-        text, question = self.wording(number, generator)
-        tail = plain_ids(self.tokenizer, question) + self.lead
-        return Spelling(*needle_of(self.tokenizer, text, number), ids[n:], [k - n for k in digits], tail)
-
-    def wording(self, number: str, generator: np.random.Generator) -> tuple[str, str]:
-        """Write a number's needle, and the question with the first words of the answer."""
-        if self.protocol is None:
-            return synthetic.NEEDLE.format(number=number), synthetic.QUESTION + synthetic.ANSWER_PREFIX
-        others = draw_numbers(generator, NEEDLES, self.config.digits)
-        numbers = [other for other in others if other != number][: NEEDLES - 1]
-        asked = int(generator.integers(NEEDLES))
-        numbers.insert(asked, number)
-        signs, question = draw_signs(generator, self.pairs, numbers, asked, literal=self.protocol == "literal")
-        return "".join(signs), question
+        tail = plain_ids(self.tokenizer, synthetic.QUESTION + synthetic.ANSWER_PREFIX) + self.lead
+        needle = needle_of(self.tokenizer, synthetic.NEEDLE.format(number=number), number)
+        return Spelling(*needle, ids[n:], [k - n for k in digits], tail)
 
     def answer(self, number: str) -> tuple[list[int], list[int]]:
         """Encode a whole answer; return its tokens, and the indices of those that hold the number's digits."""
@@ -179,7 +161,7 @@ class DistanceProbe(Probe):
         while True:
             (number,) = draw_numbers(generator, 1, self.config.digits)
             ids, digits = self.answer(number)
-            spelling = self.spell(number, ids, digits, generator)
+            spelling = self.spell(number, ids, digits)
             fits = all(size <= most for size, most in zip(spelling.sizes, self.longest, strict=True))
             if fits and ids[: len(self.lead)] == self.lead:
                 return number, spelling

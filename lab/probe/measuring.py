@@ -30,7 +30,6 @@ from lab.model.attention.inspection import token_scores
 from lab.model.attention.segments import Segments
 from lab.model.decoder import Decoder
 from lab.model.generate import Ended, greedy
-from lab.probe.config import NEEDLES
 from lab.probe.effective_distance import DistanceProbe
 from lab.probe.effective_length import NeedleProbe, Row, Worker
 from lab.probe.limits import LengthResult, effective_lengths, reach
@@ -124,8 +123,7 @@ def distance_record(
 def one_number_tests(probe: DistanceProbe) -> Record:
     """Return the properties of the tests beside their distances."""
     sizes = {"needles": 1, "digits": probe.config.digits, "prompt_tokens": probe.prompt_tokens}
-    asked = {"needles": NEEDLES, "protocol": probe.protocol} if probe.protocol else {}
-    return {**sizes, **asked, "haystack": hashed(probe.haystack), "seed": probe.config.seed}
+    return {**sizes, "haystack": hashed(probe.haystack), "seed": probe.config.seed}
 
 
 def reach_record(results: Sequence[LengthResult], threshold: float, counts: Counted | None) -> Record:

@@ -1,20 +1,14 @@
 """The command that measures effective distance."""
 
 import json
-import re
 import shlex
 import shutil
-from collections import Counter
 from dataclasses import replace
 
 import pytest
 
-from eval.compare import main as compare
 from eval.distance import main
 from eval.engine.methods import read_distance
-from eval.engine.records import read_records
-from eval.engine.records import read_runs as read_probed
-from eval.report.data import last_rows
 from lab.data.preparation import prepare
 from lab.errors import ConfigError
 from lab.export import main as export
@@ -144,37 +138,3 @@ def test_revisions_of_a_public_series_are_measured_in_turn(foreign, text_file, t
     assert {row["digits"] for row in rows} == {6}
     assert main([str(foreign("gpt2")), *words[1:-2], "--distance=plain,dca"]) == 2
     assert capsys.readouterr().err.startswith("model=GPT2LMHeadModel: has no rotary embedding that all layers share; ")
-
-
-def test_signs_of_a_run_that_taught_places_are_rows_of_their_own(prepared, wide_run, tmp_path, capsys):
-    taught = replace(prepared, window=192, corpus=replace(prepared.corpus, associations=4))
-    prepare(taught, progress=False)
-    run = write_run(tmp_path / "taught", taught)
-    grid = ["--points=2", "--tests=2", "-o", str(run / "eval")]
-    for needles in ([], ["--needles=literal"], ["--needles=associated"]):
-        assert main([str(run), *needles, *grid]) == 0
-    assert "numbers of 3 digits, associated question" in capsys.readouterr().out
-    files = sorted((run / "eval").glob("distance-*.jsonl"))
-    rows = [json.loads(line) for file in files for line in file.read_text().splitlines()]
-    kinds = Counter((row["metric"], row.get("needles"), row.get("protocol")) for row in rows if "distance" in row)
-    each = {(1, None), (4, "literal"), (4, "associated")}
-    assert kinds == {("found_by_distance", n, protocol): 2 for n, protocol in each}
-    assert {row["protocol"] for row in rows if row["metric"] == "reach"} == {None, "literal", "associated"}
-    assert len({*(run / "eval").glob("tests-*.jsonl")}) == 3
-    records = read_records(files)
-    assert records.alike.map(lambda alike: alike["protocol"]).value_counts(dropna=False).to_list() == [3] * 3
-    capsys.readouterr()
-    assert compare([str(run / "eval")]) == 0
-    named = re.findall(r"protocol=(\S+)", capsys.readouterr().out)
-    assert {*named} == {"null", '"literal"', '"associated"'}
-    (found,) = read_probed([run]).values()
-    assert {row.get("protocol") for row in last_rows(found)} == {None}, "a report is about the numbers alone"
-    assert main([str(wide_run), "--needles=literal", *grid]) == 2
-    assert capsys.readouterr().err.startswith("--needles=literal: the run's corpus teaches no places; train with data.")
-
-
-def test_a_public_model_is_asked_for_signs_at_known_places(foreign, text_file, tmp_path, capsys):
-    words = [str(foreign("gpt_neox")), f"--haystack={text_file}", "--points=2", "--tests=1", "--needles=associated"]
-    assert main([*words, "--json", "-o", str(tmp_path)]) == 0
-    rows = json.loads(capsys.readouterr().out)["rows"]
-    assert [row["protocol"] for row in rows] == ["associated"] * 3
