@@ -54,7 +54,7 @@ def estimate(experiment: Experiment, memory_gib: str | None = None) -> str:
     train = experiment.train
     on_gpu = train.accelerator != "cpu"
     bf16 = train.computes_in_bf16(on_gpu)
-    strategy = train.resolved_strategy(on_gpu, experiment.optim.shards)
+    strategy = train.resolved_strategy(on_gpu)
     memory = memory_of(experiment)
     assumed = GIB + GIB * (train.world_size > 1)
     refuse_too_large(memory, assumed, limit)
@@ -83,7 +83,7 @@ def memory_of(experiment: Experiment) -> Memory:
     train = experiment.train
     on_gpu = train.accelerator != "cpu"
     bf16 = train.computes_in_bf16(on_gpu)
-    strategy = train.resolved_strategy(on_gpu, experiment.optim.shards)
+    strategy = train.resolved_strategy(on_gpu)
     packs = min(train.accumulation, 2)  # further ones change nothing
     sharding = None
     if strategy == "fsdp":
@@ -175,9 +175,7 @@ def hours_of(experiment: Experiment, gpu: str) -> float:
 def checkpoint_bytes(experiment: Experiment) -> int:
     """Count the bytes of a checkpoint: the parameters' states, a row for each stream of packs, and counts.npz."""
     streams = experiment.train.n_packs * (1 + experiment.data.look_ahead) * INT64
-    model = experiment.model
-    one_moment = (model.n_matrix_parameters - model.vocab_size * model.d_model) * (not experiment.optim.shards)
-    return model.n_parameters() * STATE_BYTES - one_moment * 4 + streams + counts_bytes(experiment)
+    return experiment.model.n_parameters() * STATE_BYTES + streams + counts_bytes(experiment)
 
 
 def counts_bytes(experiment: Experiment) -> int:

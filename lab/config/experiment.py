@@ -96,10 +96,6 @@ class Experiment(Section):
         elif self.optim.warmup_steps >= train.steps:
             rule = f"must be < {train.steps}, the steps of the run (train.tokens / train.batch_tokens)"
             yield self.fault("optim.warmup_steps", f"{rule}; lower it or train longer")
-        if train.strategy == "fsdp" and not self.optim.shards:
-            yield self.fault("train.strategy", "shards matrices, which optim.matrices=muon needs whole; use auto")
-        if self.model.base is not None and not self.optim.shards:
-            yield self.fault("optim.matrices", "does not go with model.base; use adamw, or leave model.base out")
         for name in ("model.n_kv_heads", "data.window", "train.micro_batch_tokens"):
             if attrgetter(name)(self) % train.context_parallel:
                 yield self.fault("train.context_parallel", f"must divide {name}={attrgetter(name)(self)}; change one")

@@ -94,11 +94,11 @@ class TrainConfig(Section):
         """Groups of processes that take packs of their own."""
         return max(1, self.world_size // self.context_parallel)
 
-    def resolved_strategy(self, on_gpu: bool, shards: bool = True) -> str:
-        """Return the strategy on a GPU, or on a CPU, with `auto` resolved, for an optimizer that shards or does not."""
+    def resolved_strategy(self, on_gpu: bool) -> str:
+        """Return the strategy on a GPU, or on a CPU, with `auto` resolved."""
         if self.strategy != "auto":
             return self.strategy
-        if on_gpu and shards and self.computes_in_bf16(on_gpu):
+        if on_gpu and self.computes_in_bf16(on_gpu):
             return "fsdp"  # on a mesh of one rank too: bf16 weights instead of autocast's casts of every input
         return "ddp" if self.world_size > 1 else "single"
 

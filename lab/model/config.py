@@ -10,23 +10,13 @@ from annotated_types import Ge, Gt, Le, Lt
 
 from lab.model.layers import LayersConfig
 from lab.model.softmax import SoftmaxConfig
-from lab.schema import NonNegative, Positive, PositiveFloat, Section
+from lab.schema import NonNegative, PositiveFloat, Section
 
 BETA1 = 0.9  # AdamW's decay of the mean gradient
 EPSILON = 1e-8  # added to the root of AdamW's mean squared gradient
 WEIGHT_DECAY = 0.1  # decoupled, of the matrices; vectors have none
 MOST_PARAMETERS = 10**13
 CLIP_NORM = 1.0  # largest norm of the whole gradient
-
-
-@dataclass(frozen=True, kw_only=True)
-class BaseShape(Section):
-    """The shape of a model whose learning rate serves others."""
-
-    d_model: Positive
-    """Width of the residual stream of the base."""
-    n_layers: Positive
-    """Blocks of the base."""
 
 
 @dataclass(frozen=True)
@@ -66,9 +56,6 @@ class DecoderConfig(Section):
     """Layers of different kinds; left out, all see every token before and rotate all dimensions."""
     softmax: SoftmaxConfig | None = None
     """How logits become weights: scalable, temperature or sink; left out, by softmax alone."""
-    base: BaseShape | None = None
-    """Shape whose optim.lr serves this one, too, by CompleteP (arXiv:2505.01618): first weights, rates, weight decay
-    and epsilon follow width and depth over the base's (lab/model/optimizer.py). Left out, they do not."""
 
     def rules(self) -> list[str]:
         """List the faults between the fields, each as one line."""
@@ -93,9 +80,6 @@ class DecoderConfig(Section):
         if only is not None and only not in self.kinds:
             rule = f"is for layers of kind {only} alone; add one to model.layers.pattern, or leave it out"
             faults.append(self.fault("softmax.method", rule))
-        if self.base is not None and (self.tie_embeddings or self.norm != "pre"):
-            name, value = ("norm", "pre") if self.norm != "pre" else ("tie_embeddings", "false")
-            faults.append(self.fault(name, f"does not go with model.base; set {value}, or leave model.base out"))
         return faults
 
     @property
@@ -103,12 +87,6 @@ class DecoderConfig(Section):
         """The kind of every layer."""
         pattern = ("full",) if self.layers is None else self.layers.pattern
         return tuple(pattern[layer % len(pattern)] for layer in range(self.n_layers))
-
-    @property
-    def ratios(self) -> tuple[float, float]:
-        """Width and depth over those of the base, m_N and m_L; 1 without a base."""
-        base = self.base or self
-        return self.d_model / base.d_model, self.n_layers / base.n_layers
 
     @property
     def width(self) -> int:
@@ -167,7 +145,7 @@ def near(width: int, wanted: int) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class OptimConfig(Section):
-    """AdamW or Muon, warm-up in steps, cosine to a floor, clipping (arXiv:2410.18745, A.2)."""
+    """AdamW, warm-up in steps, cosine to a floor, clipping (arXiv:2410.18745, A.2)."""
 
     lr: PositiveFloat = 3e-3
     """Highest learning rate, reached at the end of the warm-up."""
@@ -177,13 +155,6 @@ class OptimConfig(Section):
     """Optimizer steps of linear warm-up."""
     beta2: Annotated[float, Ge(0), Lt(1)] = 0.95
     """AdamW's decay of the mean squared gradient."""
-    matrices: Literal["adamw", "muon"] = "adamw"
-    """Optimizer of the blocks' matrices. With muon (arXiv:2502.16982) embedding, head, norms and biases keep AdamW."""
-
-    @property
-    def shards(self) -> bool:
-        """Whether the optimizer works on parts of matrices; Muon needs them whole."""
-        return self.matrices != "muon"
 
     def rules(self) -> list[str]:
         """Return a fault for a floor above the peak."""

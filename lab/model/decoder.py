@@ -81,14 +81,11 @@ class Decoder(nn.Module):
     def reset_parameters(self, generator: torch.Generator) -> None:
         """Draw the weights: normal, std sqrt(2 / (5 d_model)); residual outputs 1 / (sqrt(fan_in) n_layers); biases 0.
 
-        The embedding takes cfg.embedding_std where it is given. With a base of which d_model is m_N times the width,
-        the embedding's std is otherwise the base's, and the head's is that over m_N.
+        The embedding takes cfg.embedding_std where it is given.
 
         Source: the TinyLlama project's initialisation, which arXiv:2410.18745 A.2 builds on.
         """
         std = math.sqrt(2 / (5 * self.cfg.d_model))
-        root = math.sqrt(self.cfg.ratios[0])
-        ends = {"embedding.weight": self.cfg.embedding_std or std * root, "head.weight": std / root}
         for name, parameter in self.named_parameters():
             if name.endswith(".bias"):
                 nn.init.zeros_(parameter)
@@ -97,10 +94,13 @@ class Decoder(nn.Module):
             elif parameter.ndim == 1:
                 nn.init.ones_(parameter)
             else:
-                own = ends.get(name, std)
-                if name.endswith("out.weight"):  # added to the residual stream
-                    own = 1 / (math.sqrt(parameter.shape[1]) * self.cfg.n_layers)
-                nn.init.normal_(parameter, std=own, generator=generator)
+                if name == "embedding.weight":
+                    size = self.cfg.embedding_std or std
+                elif name.endswith("out.weight"):  # added to the residual stream
+                    size = 1 / (math.sqrt(parameter.shape[1]) * self.cfg.n_layers)
+                else:
+                    size = std
+                nn.init.normal_(parameter, std=size, generator=generator)
 
     def forward(
         self,

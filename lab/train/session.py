@@ -201,7 +201,7 @@ def assemble(start: Start, profiler: Profiler | None = None) -> Assembled:
     train = experiment.train
     device = device_for(train.accelerator, "train.accelerator")
     on_gpu = device.type == "cuda"
-    strategy = train.resolved_strategy(on_gpu, experiment.optim.shards)
+    strategy = train.resolved_strategy(on_gpu)
     kept = profiler is None and experiment.reads_token_types  # the run folder keeps what selects sentences
     data = PackedData(experiment, start.folder.token_types if kept else None)
     recording = Recording(experiment)
