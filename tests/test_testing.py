@@ -12,7 +12,6 @@ from lab.evidence.repeat import Repeat
 from lab.masks import MASKS, Document, WindowMask
 from lab.model.softmax import SOFTMAXES, Scalable, Sink
 from lab.positions import FREQUENCY_METHODS
-from lab.positions.drope import Drope
 from lab.positions.plain import Plain
 from lab.positions.rerope import Rerope
 from lab.positions.yarn import Yarn
@@ -35,10 +34,6 @@ from tests.positions import test_frequencies
 @pytest.mark.parametrize(("method", "parameters"), test_frequencies.CASES.values(), ids=test_frequencies.CASES)
 def test_frequency_methods_pass(method, parameters):
     check_frequency_method(FREQUENCY_METHODS[method], **parameters)
-
-
-def test_frequencies_of_nothing_pass():
-    check_frequency_method(Drope)
 
 
 @pytest.mark.parametrize("method", SKIP_METHODS)

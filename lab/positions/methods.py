@@ -8,7 +8,6 @@ from typing import Annotated, Any
 from lab.errors import look_up
 from lab.positions.abf import Abf
 from lab.positions.dca import Dca
-from lab.positions.drope import Drope
 from lab.positions.dynamic_ntk import DynamicNtk
 from lab.positions.entropy_abf import EntropyAbf
 from lab.positions.leaky_rerope import LeakyRerope
@@ -30,7 +29,7 @@ ROPE_THETA = 10000.0  # arXiv:2104.09864, section 3.2.2
 
 FREQUENCY_METHODS: dict[str, type[FrequencyMethod]] = {
     str(method.method): method
-    for method in (Rope, Pi, Ntk, DynamicNtk, NtkByParts, Yarn, Llama3, LongRope, Abf, EntropyAbf, Drope)
+    for method in (Rope, Pi, Ntk, DynamicNtk, NtkByParts, Yarn, Llama3, LongRope, Abf, EntropyAbf)
 }
 DISTANCE_METHODS: dict[str, type[Distance]] = {
     str(method.method): method for method in (Plain, String, Dca, SelfExtend, Rerope, LeakyRerope)

@@ -11,7 +11,6 @@ FREQUENCIES = {
     "longrope": {"short_factor": (1.0,) * 4, "long_factor": (2.0,) * 4, "factor": 8.0, "train_len": 8192},  # 4 pairs
     "abf": {},
     "entropy_abf": {"train_len": 4096},
-    "drope": {},
 }
 DISTANCES = {
     "plain": {},

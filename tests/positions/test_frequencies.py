@@ -9,8 +9,7 @@ from tests.positions.cases import FREQUENCIES
 FLOAT64_TOL = 1e-13  # powers and blends in float64, right to some tens of units of 1e-16
 FLOAT32_TOL = 1e-6  # relative; transformers works in float32, right to 6e-8 in each of some ten operations
 FLOAT32_RAMP = 1e-7  # its error of 1 - ramp, which is large beside what is left of a pair slowed by the factor
-LEFT_OUT = ("longrope", "drope")  # of one head size; of pairs that do not turn
-CASES = {name: (name, parameters) for name, parameters in FREQUENCIES.items() if name not in LEFT_OUT}
+CASES = {name: (name, parameters) for name, parameters in FREQUENCIES.items() if name != "longrope"}  # of one head size
 CASES |= {
     "pi_barely": ("pi", {"factor": 1.001}),
     "ntk_far": ("ntk", {"factor": 1000.0}),
