@@ -9,11 +9,12 @@ from safetensors.torch import save_file
 from lab.config import load_experiment
 from lab.counts import COUNTED, PositionCounts
 from lab.data.preparation import shard_folder
+from lab.files import manifest_of, write_json
 from lab.model.decoder import Decoder
 from lab.schema import format_yaml
-from lab.train.checkpoints import COUNTS, publish, temporary_folder
+from lab.train.checkpoints import COUNTS, candidates, publish, temporary_folder
 from lab.train.folder import packed_counts
-from lab.train.manifest import MANIFEST, forget, seal
+from lab.train.manifest import MANIFEST, forget, read_manifest, seal
 from lab.train.shards import packed, shared_names, weights_of
 
 SIZES = {"d_model": 16, "n_layers": 3, "n_heads": 4, "n_kv_heads": 2, "d_ff": 24, "tie_embeddings": False}
@@ -65,6 +66,16 @@ def sealed(folder):
     kept = [name for name in names if not name.startswith("checkpoints/") and name not in (COUNTS, MANIFEST)]
     forget(folder, RUN, names)
     seal(folder, kept)
+    return folder
+
+
+def adopted(folder):
+    """Write the manifests of a run's checkpoints anew, over their files as they are, and as those of this run."""
+    run = read_manifest(folder)[0]
+    for checkpoint in candidates(folder / "checkpoints"):
+        (checkpoint / MANIFEST).unlink()
+        files = manifest_of(checkpoint)
+        write_json(checkpoint / MANIFEST, {"run": run, "consumed_tokens": int(checkpoint.name[7:]), "files": files})
     return folder
 
 

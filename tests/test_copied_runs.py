@@ -14,7 +14,7 @@ from lab.probe.needles import KEPT, load_haystack, text_to_keep
 from lab.train.starting import Start, start_folder
 from tests.data.stores import WORDS, text_config, write_corpus
 from tests.fits import records
-from tests.opened import CONSUMED, write_run
+from tests.opened import CONSUMED, adopted, write_run
 
 
 def probe(words, capsys):
@@ -34,6 +34,7 @@ def test_a_copied_run_is_probed_with_the_same_tests(tmp_path, monkeypatch, capsy
     prepare(data, progress=False)
     experiment = load_experiment(write_run(Path("runs/own"), data) / "config.yaml")
     start_folder(Start(experiment), PackedData(experiment), threads=1)
+    adopted(Path("runs/own"))
     first = probe(["runs/own", "--step=512"], capsys)
     shutil.copytree("runs/own", "elsewhere/own")
     monkeypatch.chdir("elsewhere")

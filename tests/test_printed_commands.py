@@ -16,7 +16,7 @@ from lab.data.preparation import prepare
 from lab.train.folder import RunFolder
 from lab.train.starting import Start, start_folder
 from tests.forked import ROOT
-from tests.opened import CONSUMED, write_run
+from tests.opened import CONSUMED, adopted, write_run
 
 PLACES = ("README.md", "docs/*.md", "eval/*.py", "eval/*/__main__.py", "lab/*.py")
 PAGES = [path for place in PLACES for path in ROOT.glob(place)]
@@ -51,6 +51,7 @@ def place(tmp_path_factory):
         prepare(experiment.data, progress=False)
         folder = write_run(Path("runs/cpu_demo"), experiment.data, **asdict(experiment.model))
         start_folder(Start(experiment), PackedData(experiment), threads=1)
+        adopted(folder)
         counts = PositionCounts(192)
         counts.add_segments([192, 60])
         RunFolder(folder).write_counts(counts)

@@ -19,7 +19,7 @@ from lab.train.checkpoints import Checkpoint
 from lab.train.folder import packed_counts
 from tests.eval.answering import Counted, silent
 from tests.eval.commands import rows_in as lines
-from tests.opened import CONSUMED
+from tests.opened import CONSUMED, adopted
 
 SMALL = {"--tests": "6", "--step": "64", "--max_length": "320", "--answer_budget": "24", "--batch": "2"}
 CASES = f"cases/tokens-{CONSUMED:015d}.jsonl"
@@ -67,6 +67,7 @@ def test_f_is_that_of_the_checkpoint(probe, run_folder, tmp_path):
     counts.add_segments([250, 193])
     (checkpoint,) = (run / "checkpoints").iterdir()
     (checkpoint / "counts.npz").write_bytes(packed_counts(counts))
+    adopted(run)
     counts.add_segments([256])
     (run / "counts.npz").write_bytes(packed_counts(counts))  # at the end, after the checkpoint
     status, folder, _ = probe(model=run)
