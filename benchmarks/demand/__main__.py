@@ -3,11 +3,11 @@
     python -m benchmarks.demand N [--jobs=2] [--seeds=5]       train what is missing and add it to the records
     python -m benchmarks.demand N --results [-o FOLDER]        tables, tests and pictures of what is recorded
 
-N is the number of an experiment, whose runs are those of sweeps/demand_N.yaml; 8 has those of 1 and 2, and 10 those of
-docs/arms.md: sweeps/arms_model.yaml and arms_data.yaml. Seed after seed, every arm is trained and then evaluated by
-eval.distance: 64 tests at each of 14 distances, with prompts of the seed's own. Then the seed's records are added to
-benchmarks/demand/records/N.jsonl.xz. Runs that are there are not trained again. After Ctrl-C or a crash the same
-command continues. Runs lie in runs/demand.
+N is S1 to S6 for the forks of benchmarks/demand/forks.py. Or it is the number of an earlier experiment, whose runs are
+those of sweeps/demand_N.yaml; 8 has those of 1 and 2, and 10 those of docs/arms.md: sweeps/arms_model.yaml and
+arms_data.yaml. Seed after seed, every arm is trained and then evaluated by eval.distance: 64 tests at each of 14
+distances, with prompts of the seed's own. Then the seed's records are added to benchmarks/demand/records. Runs that are
+there are not trained again. After Ctrl-C or a crash the same command continues. Runs lie in runs/demand.
 
 Exit status: 0 done; 1 a run failed; 75 stopped, to be continued.
 """
@@ -21,6 +21,7 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from benchmarks.demand.forks import FORKS, planned_arms, planned_base
 from benchmarks.demand.plans import GAIN, GAPPED, PLANS
 from benchmarks.demand.results import describe
 from benchmarks.tables import pack
@@ -31,23 +32,21 @@ from lab.sweep.planning import PlannedRun, plan
 
 RECORDS = Path("benchmarks/demand/records")
 DISTANCES = "--distances=24,36,48,60,72,84,96,108,120,132,144,156,168,179"
-METHODS = {  # experiments whose runs are evaluated under distance methods too
-    1: ("string:shift=64,window=32", "dca:train_len=128,chunk=96", "rerope:window=48"),
-    2: ("string:shift=64,window=32", "dca:train_len=128,chunk=96", "rerope:window=48"),
-}
-WINDOWS = {4: ("--window=192",)}  # prompts of one length for models of several windows
-SWEEPS = {7: ("demand_7", "demand_7_joined"), 10: ("arms_model", "arms_data")}
+METHODS = dict.fromkeys(  # experiments whose runs are evaluated under distance methods too
+    ("1", "2"), ("string:shift=64,window=32", "dca:train_len=128,chunk=96", "rerope:window=48")
+)
+SWEEPS = {"10": ("arms_model", "arms_data")}
 BINS = "--bins=2,4,8,16,32,48,65,96,129,192,257,384"  # which D = 64 and 128 divide
 RECALLED = "--targets=1000"  # of a bin
-CORPORA = {9: 5}  # experiments with a corpus for each seed, and their seeds
-EVALUATED = 8  # the methods, under which the runs of 1 and 2 are evaluated with them
+CORPORA = {"9": 5}  # experiments with a corpus for each seed, and their seeds
+EVALUATED = "8"  # the methods, under which the runs of 1 and 2 are evaluated with them
 SETTINGS = {"run.folder": "runs/demand"}
 
 
 def main() -> int:
     """Run the command line and return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("experiment", type=int, choices=range(1, 11), metavar="N")
+    parser.add_argument("experiment", choices=PLANS, metavar="N")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--seeds", type=int)
     parser.add_argument("--results", action="store_true")
@@ -60,6 +59,15 @@ def main() -> int:
             parser.error(str(error))
         return 0
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // options.jobs)))
+    forked = [table for table in PLANS[options.experiment].tables if table in FORKS]
+    for name in forked:
+        if status := fork(name, options.experiment, options.seeds, options.jobs):
+            return status
+    return 0 if forked else sweep(options)
+
+
+def sweep(options: argparse.Namespace) -> int:
+    """Train and evaluate the runs of an experiment's sweeps, and add them to its records."""
     table = RECORDS / f"{options.experiment}.jsonl.xz"
     runs = planned(options.experiment, options.seeds)
     with unpacked([table] if table.exists() else []) as before:
@@ -76,7 +84,26 @@ def main() -> int:
     return 0
 
 
-def planned(experiment: int, seeds: int | None) -> list[PlannedRun]:
+def fork(name: str, experiment: str, seeds: int | None, jobs: int) -> int:
+    """Train and evaluate the bases and arms of a table of forks, and add each seed to the table."""
+    table = RECORDS / f"{name}.jsonl.xz"
+    for seed in range(seeds or FORKS[name].seeds):
+        base = planned_base(name, seed, SETTINGS)
+        with unpacked([table] if table.exists() else []) as before:
+            if base.path.name in {run.name for run in before}:
+                continue
+        print(f"{name}, seed {seed}: a base and {len(FORKS[name].arms)} arms", flush=True)
+        if status := train([base], jobs):
+            return status
+        runs = [base, *planned_arms(name, seed, base, SETTINGS)]
+        if status := train(runs, jobs) or evaluate(runs, experiment, jobs):
+            return status
+        with unpacked([table] if table.exists() else []) as before:
+            pack([*before, *(run.path for run in runs)], table)
+    return 0
+
+
+def planned(experiment: str, seeds: int | None) -> list[PlannedRun]:
     """Plan the runs of an experiment, in CORPORA with a corpus for each seed; a run of two sweeps once."""
     sweeps = [Path(f"sweeps/{name}.yaml") for name in SWEEPS.get(experiment, (f"demand_{experiment}",))]
     if experiment not in CORPORA:
@@ -93,7 +120,7 @@ def train(runs: Sequence[PlannedRun], jobs: int) -> int:
     return run_jobs([Job(run.path.name, run.words(jobs), run.path / "fit.log") for run in unfinished], jobs)
 
 
-def evaluate(runs: Sequence[PlannedRun], experiment: int, jobs: int) -> int:
+def evaluate(runs: Sequence[PlannedRun], experiment: str, jobs: int) -> int:
     """Measure reach under plain distance, and under methods where the loss is untouched or has no control.
 
     The outcomes that the plan compares decide what else is measured: on real text the gain is, alone.
@@ -106,13 +133,13 @@ def evaluate(runs: Sequence[PlannedRun], experiment: int, jobs: int) -> int:
         weights = run.experiment.weights
         is_control = weights is not None and weights.control != "none"
         methods = ("plain", *(() if is_control else METHODS.get(experiment, ())))
-        tests = [DISTANCES, "--tests=64", "--batch=64", seed_of(run), *WINDOWS.get(experiment, ())]
+        tests = [DISTANCES, "--tests=64", "--batch=64", seed_of(run)]
         return [*tests, *(f"--distance={method}" for method in methods)]
 
     status = run_each("eval.distance", runs, jobs, options)
     if not status and plan.details:
         status = run_each("eval.recall", runs, jobs, lambda run: [RECALLED])
-    if not status and plan.method == GAPPED:
+    if not status and GAPPED in (plan.method, *plan.beside):
         status = run_each("benchmarks.demand.gapped", runs, jobs, lambda run: [seed_of(run)])
     return status
 

@@ -59,26 +59,19 @@ def by_weights(config: Config) -> str:
     return f"{'far' if control == 'none' else control} {weights['keep'][0][1]}"
 
 
-def by_window(config: Config) -> str:
-    """Name a run's arm by its window and mask."""
-    mask = {"causal": "joined"}.get(config["mask"]["method"], config["mask"]["method"])
-    return f"{mask} {config['data']['window']}"
-
-
 def by_gaps(config: Config) -> str:
     """Name a run's arm by its gaps and loss weights."""
     return f"{'no gaps' if config.get('skip') is None else 'gaps'}, {by_weights(config)}"
 
 
-def by_size(config: Config) -> str:
-    """Name a run's arm by the width of its model, and by its loss weights or its window and mask.
+def by_fork(config: Config) -> str:
+    """Name a run of forks: the table, the seed and the arm make up its name.
 
     Example:
-        >>> by_size({"model": {"d_model": 256}, "data": {"mode": "natural"}, "weights": None})
-        'width 256, untouched'
+        >>> by_fork({"run": {"name": "S3_64-2-far_off_64"}})
+        'far off 64'
     """
-    arm = by_window(config) if config["data"]["mode"] == "concatenated" else by_weights(config)
-    return f"width {config['model']['d_model']}, {arm}"
+    return str(config["run"]["name"]).split("-", 2)[2].replace("_", " ")
 
 
 def by_sections(config: Config) -> str:
@@ -106,10 +99,11 @@ class Plan(NamedTuple):
     which arms are compared; with `methods` arms are listed under each. `equal` are pairs of arms that should be equal.
     `crossed` are each four arms, of which the last two differ as the first two do: is the effect on ln reach the same?
     `panels` are the arms of each panel of the picture; without any, all are in one. With `details` arms have their
-    held-out loss, reach at a threshold of 0.5 and natural reach.
+    held-out loss, reach at a threshold of 0.5 and natural reach. Of `forks`, arms are compared by the outcomes of
+    benchmarks.demand.outcomes; `beside` are further methods to measure.
     """
 
-    tables: tuple[int, ...]
+    tables: tuple[str, ...]
     arms: tuple[str, ...]
     bands: tuple[tuple[int, int], ...]
     contrasts: tuple[Contrast, ...] = ()
@@ -121,18 +115,19 @@ class Plan(NamedTuple):
     outcome: str = "log p"
     panels: tuple[tuple[str, ...], ...] = ()
     details: bool = False
+    beside: tuple[str, ...] = ()
+    forks: bool = False
 
 
 CONTROLS = ("far", "near", "random")
 HOLE = tuple(f"hole{name}" for name in ("", ", near", ", random"))
 DOSES = tuple(f"dose 1/{4**k}" for k in range(1, 5))
 CROSSED = tuple((BASE, BASE + CENSORED_DEMAND, arm, arm + CENSORED_DEMAND) for arm in ARMS)
-WIDTHS = (128, 256, 512)
-SIZED = ("untouched", "far 96", "near 96", "document 192", "joined 192")  # arms of each width
+FORKED = ("all", "far off", "kind off")
 THIRDS = ((48, 60), (72, 120), (132, LAST))
 PLANS = {
-    1: Plan(
-        (1,),
+    "1": Plan(
+        ("1",),
         ("untouched", *(f"{name} {D}" for D in FAR for name in CONTROLS)),
         ((48, 48), (49, 64), (65, 96), (97, 128), (129, LAST)),
         (
@@ -142,8 +137,8 @@ PLANS = {
         tuple(("1c", f"{name} {D}", "untouched") for D in FAR for name in CONTROLS[1:]),
         panels=tuple(("untouched", *(f"{name} {D}" for name in CONTROLS)) for D in FAR),
     ),
-    2: Plan(
-        (1, 2),
+    "2": Plan(
+        ("1", "2"),
         ("untouched", *HOLE, "far 64"),
         THIRDS,
         (
@@ -154,8 +149,8 @@ PLANS = {
         ),
         (("-", "hole, near", "untouched"), ("-", "hole, random", "untouched")),
     ),
-    3: Plan(
-        (1, 3),
+    "3": Plan(
+        ("1", "3"),
         ("untouched", *DOSES, "far 64"),
         THIRDS,
         (
@@ -163,19 +158,8 @@ PLANS = {
             *(Contrast("3a", arm, other, 72, LAST) for arm, other in zip(("untouched", *DOSES), DOSES)),
         ),
     ),
-    4: Plan(
-        (4,),
-        ("document 192", "document 384", "joined 192", "joined 384"),
-        THIRDS,
-        (
-            Contrast("4a", "joined 192", "document 192", 48, LAST),
-            Contrast("4a", "joined 384", "document 384", 48, LAST),
-        ),
-        (("4b", "document 384", "document 192"),),
-        name=by_window,
-    ),
-    5: Plan(
-        (5,),
+    "5": Plan(
+        ("5",),
         ("no gaps, untouched", "no gaps, far 64", "gaps, untouched", "gaps, far 64"),
         ((24, 60), (72, 120), (144, 192), (240, 288)),
         (
@@ -185,33 +169,8 @@ PLANS = {
         name=by_gaps,
         method=GAPPED,
     ),
-    6: Plan(
-        (6,),
-        ("untouched", *(f"{name} {D}" for D in (64, 128) for name in CONTROLS)),
-        ((2, 31), (32, 64), (65, 128), (129, 512)),
-        tuple(
-            Contrast("6a", f"far {D}", f"{other} {D}", D + 1, 512)
-            for D in (64, 128)
-            for other in (*CONTROLS[1:], "untouched")
-        ),
-        tuple(("6b", f"{name} {D}", "untouched") for D in (64, 128) for name in CONTROLS),
-        outcome=GAIN,
-        panels=tuple(("untouched", *(f"{name} {D}" for name in CONTROLS)) for D in (64, 128)),
-    ),
-    7: Plan(
-        (1, 4, 7),
-        tuple(f"width {width}, {name}" for width in WIDTHS for name in SIZED),
-        ((48, 96), (97, LAST)),
-        tuple(
-            Contrast(prediction, f"width {width}, {arm}", f"width {width}, {other}", low, LAST)
-            for prediction, arm, other, low in (("7a", *SIZED[1:3], 97), ("7b", SIZED[4], SIZED[3], 48))
-            for width in WIDTHS
-        ),
-        name=by_size,
-        panels=tuple(tuple(f"width {width}, {name}" for name in SIZED) for width in WIDTHS),
-    ),
-    9: Plan(
-        (9,),
+    "9": Plan(
+        ("9",),
         tuple(f"sections of {tokens}, {asks} asks" for asks in ("every", "last") for tokens in (96, 192)),
         THIRDS,
         tuple(
@@ -221,8 +180,8 @@ PLANS = {
         crossed=(tuple(f"sections of {tokens}, {asks} asks" for asks in ("every", "last") for tokens in (192, 96)),),
         name=by_sections,
     ),
-    10: Plan(
-        (10,),
+    "10": Plan(
+        ("10",),
         tuple(f"{arm}{ending}" for arm in (BASE, *ARMS) for ending in ("", CENSORED_DEMAND)),
         THIRDS,
         tuple(Contrast("moves", arm, BASE, 48, LAST) for arm in ARMS),
@@ -231,5 +190,32 @@ PLANS = {
         panels=CROSSED,
         details=True,
     ),
-    8: Plan((1, 2), ("untouched", *(f"far {D}" for D in FAR), "hole"), THIRDS, methods=True),
+    "S1": Plan(
+        ("S1",),
+        ("base", "all", "far off", "near off", "kind off"),
+        ((65, LAST),),
+        tuple(Contrast("S1a", arm, "far off", 65, LAST) for arm in ("all", "near off", "kind off")),
+        name=by_fork,
+        beside=(GAPPED,),
+        forks=True,
+    ),
+    "S3": Plan(
+        ("S3_64", "S3_96"),
+        ("base", *(f"{arm} {D}" for D in (64, 96) for arm in FORKED)),
+        ((65, LAST),),
+        tuple(Contrast("S3a", f"{arm} {D}", f"far off {D}", 65, LAST) for D in (64, 96) for arm in ("kind off", "all")),
+        name=by_fork,
+        panels=tuple(tuple(f"{arm} {D}" for arm in FORKED) for D in (64, 96)),
+        forks=True,
+    ),
+    "S4": Plan(
+        ("S4",),
+        ("base", "all", "far off", "loss off"),
+        ((2, 64), (65, 512)),
+        (Contrast("S4a", "far off", "loss off", 65, 512), Contrast("S4a", "far off", "all", 65, 512)),
+        (("S4", "far off", "all"),),
+        name=by_fork,
+        outcome=GAIN,
+    ),
+    "8": Plan(("1", "2"), ("untouched", *(f"far {D}" for D in FAR), "hole"), THIRDS, methods=True),
 }

@@ -43,7 +43,7 @@ MANY = 8  # panels, more of which stand in four columns
 Row = dict[str, Any]
 
 
-def describe(experiment: int, records: Path, folder: Path | None) -> None:
+def describe(experiment: str, records: Path, folder: Path | None) -> None:
     """Print the arms and the tests of an experiment, and draw it into a folder if one is given."""
     plan = PLANS[experiment]
     tables = [table for number in plan.tables if (table := records / f"{number}.jsonl.xz").exists()]
