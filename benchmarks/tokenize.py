@@ -40,12 +40,13 @@ def task_against_raw(config: DataConfig, texts: list[str], turns: int) -> record
     """Time a task and the raw calls on its texts."""
     folder = shard_folder(config)
     folder.mkdir(parents=True)
-    eos = end_of_document(config, obtain_tokenizer(config, folder))
+    reader = open_corpus(config)
+    eos = end_of_document(config, obtain_tokenizer(config, folder, reader))
     tokenizer = load_tokenizer(folder)
     batches = [texts[k : k + BATCH_DOCUMENTS] for k in range(0, len(texts), BATCH_DOCUMENTS)]
     calls = {
         "raw": lambda: [tokenizer.encode_batch_fast(batch) for batch in batches],
-        "task": lambda: run_task(config, folder, eos, 0),
+        "task": lambda: run_task(config, folder, eos, reader.inputs, 0),
     }
     seconds: dict[str, list[float]] = {name: [] for name in calls}
     for turn, (name, call) in product(range(turns + 1), calls.items()):
@@ -53,7 +54,7 @@ def task_against_raw(config: DataConfig, texts: list[str], turns: int) -> record
         call()
         if turn:  # the first one warms up
             seconds[name].append(time.process_time() - start)
-    tokens = sum(size["tokens"] for size in run_task(config, folder, eos, 0)["splits"].values())
+    tokens = sum(size["tokens"] for size in run_task(config, folder, eos, reader.inputs, 0)["splits"].values())
     spent, megabytes = median(seconds["task"]), sum(len(text.encode()) for text in texts) / 1e6
     return {
         "documents": len(texts),

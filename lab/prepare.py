@@ -22,7 +22,6 @@ from pathlib import Path
 from lab.command import Syntax, Words, run, settings_lines, start
 from lab.config import load_experiment
 from lab.data.config import DataConfig
-from lab.data.corpora import open_corpus
 from lab.data.derivation import RECORD, table
 from lab.data.preparation import is_prepared, prepare, shard_folder, verify
 from lab.errors import ConfigError
@@ -46,8 +45,7 @@ def carry_out(words: Words) -> str:
             f"--workers={str(workers).lower()}: must be a whole number >= 1; leave it out for the default"
         )
     data = load_experiment(Path(words.places[0]), overrides).data
-    tasks = None if task is None else range(int(first), open_corpus(data).n_tasks, int(stride))
-    summary = prepare(data, workers=workers, tasks=tasks).summary
+    summary = prepare(data, workers=workers, tasks=slice(int(first), None, int(stride))).summary
     if words.options.verify:
         verify(data)
         summary += "; all hashes match"

@@ -21,6 +21,7 @@ from lab.schema import OneOf, PathText, Positive, Section, Share
 
 Mode = Literal["natural", "concatenated", "uniform"]
 GENERATED_VERSION = 1  # of the generators' output; raised with every change to one, so that old shards are not reused
+REPOSITORY = "cerebras/SlimPajama-627B"
 DERIVED_VERSION = 1  # of upsampling; raised with every change to it
 
 
@@ -42,11 +43,21 @@ class Text(Section):
 
 @dataclass(frozen=True, kw_only=True)
 class Slimpajama(Section):
-    """SlimPajama-627B: `text` and `meta.redpajama_set_name`, from a folder of its files or streamed from the hub."""
+    """SlimPajama-627B's training split: `text` and `meta.redpajama_set_name`, from a folder of its files or the hub."""
 
     name: Literal["slimpajama"] = "slimpajama"
     path: PathText | None = None
-    """Folder of .jsonl.zst files; left out, it is streamed through the datasets package."""
+    """Folder of .jsonl.zst or .parquet files; left out, they are downloaded one by one from the hub."""
+    repository: str = REPOSITORY
+    """Data set of the hub, OWNER/NAME."""
+    revision: str = "main"
+    """Branch, tag or commit of the repository."""
+
+    def rules(self) -> Iterator[str]:
+        """Refuse names without effect."""
+        for name, default in (("repository", REPOSITORY), ("revision", "main")):
+            if self.path is not None and getattr(self, name) != default:
+                yield self.fault(name, "would be ignored beside path; leave one of them out")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import ast
 import io
 import json
+import re
 import sys
 import sysconfig
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
-from functools import lru_cache
+from dataclasses import dataclass, replace
+from functools import partial
 from glob import glob, has_magic
 from itertools import chain, pairwise, takewhile
 from pathlib import Path
@@ -17,13 +18,14 @@ from typing import Any
 
 from lab.data.chat import USER_ASSISTANT, Turn, render
 from lab.data.config import Conversations, DataConfig, OwnCorpus, Slimpajama, Stdlib, Text
+from lab.data.hub import downloaded, list_hub
 from lab.data.synthetic import Generated
 from lab.errors import DataError, MissingPackage, first_line
 
 TASK_DOCUMENTS = 4000  # generated documents of one task
 STDLIB_TASKS = 16
 SLIMPAJAMA_TASKS = 512  # at most one for each file
-HUB_DATASET = "cerebras/SlimPajama-627B"
+OTHER_SPLIT = re.compile(r"(^|/)(validation|test)(/|-[^/]*$)")  # in names of files: not to be trained on
 PLAIN = (".txt", ".md", ".py")  # one document each
 ROWS = (".jsonl", ".jsonl.zst", ".parquet")  # a document per row
 ROLES = {"human": "user", "user": "user", "gpt": "assistant", "assistant": "assistant", "system": "system"}
@@ -48,16 +50,18 @@ Item = TextDocument | str  # a document, or why there is none
 class Reader:
     """A corpus of `n_tasks`, each read by `read(task)`, the same on every call.
 
-    `inputs` names what is read with its size, by which preparation detects a change between two calls.
+    `inputs` names what is read with its size, by which preparation detects a change between two calls. `left_out` is
+    the number of files that belong to other splits.
     """
 
     n_tasks: int
     inputs: dict[str, int]
     read: Callable[[int], Iterator[Item]]
+    left_out: int = 0
 
 
-def open_corpus(config: DataConfig) -> Reader:
-    """Open the corpus of a config.
+def open_corpus(config: DataConfig, listed: dict[str, int] | None = None) -> Reader:
+    """Open the corpus of a config; `listed`, the inputs of an earlier call, saves listing its files again.
 
     Raises: DataError for a missing path or a folder without text files.
     """
@@ -70,24 +74,53 @@ def open_corpus(config: DataConfig) -> Reader:
         root = Path(sysconfig.get_path("stdlib"))
         outside = {"site-packages", "dist-packages", "__pycache__"}
         files = [path for path in root.rglob("*.py") if not outside & set(path.relative_to(root).parts)]
-        return reader_of(sorted(files), root, STDLIB_TASKS, lambda path: read_source(path, root))
+        return reader_of(sizes_of(sorted(files), root), STDLIB_TASKS, lambda name: read_source(root / name, root))
     if isinstance(corpus, OwnCorpus):
         return Reader(1, {}, lambda task: (usable(text, corpus.name) for text in corpus.documents()))
-    if corpus.path is None:
-        return open_hub(HUB_DATASET)
+    if isinstance(corpus, Slimpajama):
+        found = listed or list_slimpajama(corpus)
+        taken = {name: size for name, size in found.items() if not OTHER_SPLIT.search(name)}
+        read = partial(read_hub, corpus) if corpus.path is None else partial(read_inside, corpus)
+        return replace(reader_of(taken, SLIMPAJAMA_TASKS, read), left_out=len(found) - len(taken))
     suffixes = (*ROWS, *PLAIN) if isinstance(corpus, Text) else ROWS
-    files = files_at(Path(corpus.path), suffixes)
+    found = listed or list_folder(corpus.path, suffixes)
+    one = isinstance(corpus, Conversations) and corpus.limit is not None  # task, which counts
+    return reader_of(found, 1 if one else len(found), partial(read_inside, corpus))
+
+
+def list_slimpajama(corpus: Slimpajama) -> dict[str, int]:
+    """List the files of SlimPajama, in a folder or on the hub.
+
+    Raises: DataError.
+    """
+    if corpus.path is not None:
+        return list_folder(corpus.path, ROWS)
+    listed = list_hub(corpus.repository, corpus.revision)
+    found = {name: size for name, size in sorted(listed.items()) if name.endswith(ROWS)}
+    if not found:
+        rule = f"holds no files with {', '.join(ROWS)} on the hub"
+        raise DataError(f"data.corpus.repository={corpus.repository}: {rule}; name a mirror of SlimPajama")
+    return found
+
+
+def list_folder(place: str, suffixes: tuple[str, ...]) -> dict[str, int]:
+    """List what data.corpus.path names, with sizes.
+
+    Raises: DataError.
+    """
+    files = files_at(Path(place), suffixes)
     if not files:
         rule = f"no such file or folder, or none with {', '.join(suffixes)}"
-        raise DataError(f"data.corpus.path={corpus.path}: {rule}; name one, or a pattern such as texts/*.md")
+        raise DataError(f"data.corpus.path={place}: {rule}; name one, or a pattern such as texts/*.md")
     for path in files:
         if not is_text(str(path)):
-            raise DataError(f"data.corpus.path={corpus.path}: holds {path.name!a}, no name in UTF-8; rename the file")
-    root = Path(*takewhile(lambda part: not has_magic(part), Path(corpus.path).parts))
-    most = SLIMPAJAMA_TASKS if isinstance(corpus, Slimpajama) else len(files)
-    if isinstance(corpus, Conversations) and corpus.limit is not None:
-        most = 1  # which counts
-    return reader_of(files, root, most, lambda path: read_file(path, corpus))
+            raise DataError(f"data.corpus.path={place}: holds {path.name!a}, no name in UTF-8; rename the file")
+    return sizes_of(files, root_of(place))
+
+
+def root_of(place: str) -> Path:
+    """Return the file or folder that data.corpus.path names, of a pattern the part without signs."""
+    return Path(*takewhile(lambda part: not has_magic(part), Path(place).parts))
 
 
 def files_at(place: Path, suffixes: tuple[str, ...]) -> list[Path]:
@@ -107,11 +140,15 @@ def is_text(text: str) -> bool:
     return True
 
 
-def reader_of(files: list[Path], root: Path, most: int, read: Callable[[Path], Iterable[Item]]) -> Reader:
+def sizes_of(files: list[Path], root: Path) -> dict[str, int]:
+    """Return the size of each file by its name below a folder."""
+    return {str(path.relative_to(root)): path.stat().st_size for path in files}
+
+
+def reader_of(inputs: dict[str, int], most: int, read: Callable[[str], Iterable[Item]]) -> Reader:
     """Divide files among at most so many tasks, every n-th file to each."""
-    n_tasks = min(most, len(files))
-    inputs = {str(path.relative_to(root)): path.stat().st_size for path in files}
-    return Reader(n_tasks, inputs, lambda task: chain.from_iterable(map(read, files[task::n_tasks])))
+    n_tasks = min(most, len(inputs))
+    return Reader(n_tasks, inputs, lambda task: chain.from_iterable(map(read, [*inputs][task::n_tasks])))
 
 
 def read_source(path: Path, root: Path) -> Iterator[Item]:
@@ -152,6 +189,17 @@ def usable(text: str, source: str, parts: Parts | None = None) -> Item:
     if not is_text(text):
         return "not UTF-8"
     return TextDocument(text, sys.intern(source), parts)
+
+
+def read_hub(corpus: Slimpajama, name: str) -> Iterator[Item]:
+    """Download a file and read it."""
+    with downloaded(corpus.repository, name) as path:
+        yield from read_file(path, corpus)
+
+
+def read_inside(corpus: Text | Slimpajama | Conversations, name: str) -> Iterator[Item]:
+    """Read one of the files that data.corpus.path names."""
+    yield from read_file(root_of(str(corpus.path)) / name, corpus)
 
 
 def read_file(path: Path, corpus: Text | Slimpajama | Conversations) -> Iterator[Item]:
@@ -198,42 +246,15 @@ def parsed(line: bytes) -> Row | str:
 
 
 def document_of(row: Row, corpus: Text | Slimpajama | Conversations, source: str) -> Item:
-    """Convert a row to a document or a conversation; rows of SlimPajama name their source."""
+    """Convert a row to a document or a conversation; rows of SlimPajama name their source, those of mirrors do not."""
     if isinstance(corpus, Conversations):
         return to_conversation(row, source, corpus.template)
-    if isinstance(corpus, Slimpajama) and isinstance(meta := row.get("meta"), dict):
-        named = meta.get("redpajama_set_name")
-        source = named if isinstance(named, str) else source
+    if isinstance(corpus, Slimpajama):
+        meta = row.get("meta")
+        named = meta.get("redpajama_set_name") if isinstance(meta, dict) else None
+        source = named if isinstance(named, str) else "unknown"
     text = row.get("text")
     return usable(text, source) if isinstance(text, str) else "no text in field 'text'"
-
-
-@lru_cache(maxsize=1)
-def open_hub(name: str) -> Reader:
-    """List the files of SlimPajama on the hub, once for all tasks of a process, and cut it into tasks by them.
-
-    Raises: DataError, MissingPackage.
-    """
-    try:
-        import datasets
-
-        stream = datasets.load_dataset(name, split="train", streaming=True)
-    except ImportError as error:
-        raise MissingPackage("datasets", "streaming data.corpus.name=slimpajama", "data") from error
-    except Exception as error:  # the library raises many types for this one fault
-        rule = f"{name} cannot be opened ({first_line(error)})"
-        remedy = "check the network, or give data.corpus.path, a folder of its files"
-        raise DataError(f"data.corpus.name=slimpajama: {rule}; {remedy}") from error
-    n_tasks = min(SLIMPAJAMA_TASKS, stream.num_shards)
-
-    def read(task: int) -> Iterator[Item]:
-        try:
-            for row in stream.shard(num_shards=n_tasks, index=task):
-                yield document_of(row, Slimpajama(), "unknown")
-        except Exception as error:  # as many
-            raise DataError(f"{name}: failed while streaming ({first_line(error)}); run it again") from error
-
-    return Reader(n_tasks, {name: stream.num_shards}, read)
 
 
 def to_conversation(row: Row, source: str, template: str = USER_ASSISTANT) -> Item:

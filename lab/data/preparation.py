@@ -11,6 +11,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -21,15 +22,16 @@ from tokenizers import Tokenizer
 from lab import files
 from lab.command import Bar, show
 from lab.data import derivation, shards
-from lab.data.config import Bpe, DataConfig, Text
-from lab.data.corpora import open_corpus
+from lab.data.config import Bpe, DataConfig, Slimpajama, Text, TokenizerFile
+from lab.data.corpora import Reader, open_corpus
 from lab.data.segments import index_documents
-from lab.data.shards import SPLITS, Split, task_name
-from lab.data.tokenizer import EOS, TOKENIZER, obtain_tokenizer, run_task
-from lab.errors import DataError
+from lab.data.shards import SPLITS, Split, task_name, token_dtype
+from lab.data.tokenizer import EOS, TOKENIZER, n_ids, obtain_tokenizer, run_task, tokenizer_file
+from lab.errors import DataError, DiskError
 from lab.launch import cores
 
 INPUTS = "inputs.json"
+PACKED = {True: 0.7, False: 0.2}  # tokens in a byte of a compressed file (SlimPajama: 627B in 895 GB), or another
 SMALL_BYTES = 100 * 10**6  # of text files that a run prepares itself, in a minute or so
 PREPARE_AGAIN = "delete the folder and prepare shards.again"
 RunTask = Callable[[Any], shards.Manifest]
@@ -112,12 +114,10 @@ def is_prepared(config: DataConfig) -> bool:
     return inputs == derivation.inputs_of(shard_folder(config.base))
 
 
-def prepare(
-    config: DataConfig, *, workers: int = 1, tasks: Sequence[int] | None = None, progress: bool = True
-) -> Prepared:
+def prepare(config: DataConfig, *, workers: int = 1, tasks: slice = slice(None), progress: bool = True) -> Prepared:
     """Run the missing tasks of tokenizing and upsampling in `workers` processes, and return a summary of all tasks.
 
-    `tasks` restricts this call to some of the tasks, for job arrays; the last one to finish writes prepared.json. If
+    `tasks` restricts this call to a slice of the tasks, for job arrays; the last to finish writes prepared.json. If
     shards are to be upsampled and some of the base are still missing, the summary is that of the base.
 
     Raises: DataError for an empty corpus or unreadable input, ConfigError if the folder cannot be written.
@@ -139,7 +139,7 @@ def prepare(
         if not any(folder.glob("task-*")) and not any(folder.glob(".task-*")):
             shutil.rmtree(folder)
         raise
-    undone = [(task, jobs[task]) for task in (range(len(jobs)) if tasks is None else tasks)]
+    undone = [(task, jobs[task]) for task in range(len(jobs))[tasks]]
     undone = [(task, job) for task, job in undone if not (folder / task_name(task)).exists()]
     with Bar(total=len(undone), desc=f"prepare {config.shard_name}", disable=not progress) as bar:
         in_processes(partial(run_owned, run, folder), undone, workers, bar.update)
@@ -161,16 +161,42 @@ def prepare(
 def begin(config: DataConfig, folder: Path) -> tuple[RunTask, Sequence[Any]]:
     """Write what all tasks need, and return the function that runs a task, and the tasks."""
     if config.upsample is None or config.base is None:
-        reader = open_corpus(config)
-        eos = end_of_document(config, obtain_tokenizer(config, folder))
+        if isinstance(config.tokenizer, TokenizerFile) and not (folder / TOKENIZER).exists():
+            tokenizer_file(Path(config.tokenizer.path))  # before the corpus is listed, which may take minutes
+        reader = open_corpus(config, listing_of_hub(config, folder))
+        if reader.left_out:
+            show(f"data: {len(reader.inputs):,} files; {reader.left_out:,} of validation and test are left out")
         refuse_other_inputs(folder, reader.inputs)
-        return partial(run_task, config, folder, eos), range(reader.n_tasks)
+        tokenizer = obtain_tokenizer(config, folder, reader)
+        refuse_full_disk(folder, reader, token_dtype(n_ids(tokenizer)))
+        run = partial(run_task, config, folder, end_of_document(config, tokenizer), reader.inputs)
+        return run, range(reader.n_tasks)
     source = shard_folder(config.base)
     refuse_other_inputs(folder, derivation.inputs_of(source))
     jobs, record = derivation.plan(source, config.upsample)
     files.write_atomic(folder / TOKENIZER, (source / TOKENIZER).read_bytes())
     files.write_json(folder / derivation.RECORD, record)
     return partial(derivation.derive_task, folder, config.shard_name), jobs
+
+
+def listing_of_hub(config: DataConfig, folder: Path) -> dict[str, int] | None:
+    """Read what an earlier call has listed on the hub, which limits requests; folders are listed by every call."""
+    if not isinstance(config.corpus, Slimpajama) or config.corpus.path is not None or not (folder / INPUTS).exists():
+        return None
+    return files.read_object(folder / INPUTS, DataError, PREPARE_AGAIN)
+
+
+def refuse_full_disk(folder: Path, reader: Reader, dtype: str) -> None:
+    """Refuse a disk that cannot hold the shards of the tasks that are left, by a low estimate of their tokens.
+
+    Raises: DiskError.
+    """
+    tokens = sum(size * PACKED[name.endswith((".zst", ".parquet"))] for name, size in reader.inputs.items())
+    left = 1 - len(shards.shards_in(folder)) / reader.n_tasks
+    needed, free = int(tokens * int(dtype[-1]) * left), files.free_bytes(folder)
+    if needed > free:
+        rule = f"the shards need about {needed / 1e9:,.1f} GB more, and {free / 1e9:,.1f} GB are free"
+        raise DiskError(f"{folder}: {rule}; set data.folder to a larger disk")
 
 
 def refuse_other_inputs(folder: Path, inputs: dict[str, int] | dict[str, str]) -> None:
@@ -201,8 +227,12 @@ def in_processes(run: Callable[[Any], None], todo: Sequence[Any], workers: int, 
         return
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(min(workers, len(todo)), mp_context=context, initializer=begin_worker) as pool:
-        for _ in pool.map(run, todo):
-            on_done()
+        try:
+            for _ in pool.map(run, todo):
+                on_done()
+        except BrokenProcessPool as error:
+            rule = f"a worker was killed, perhaps for its memory; run the same command again with fewer than {workers}"
+            raise DataError(f"--workers={workers}: {rule}") from error
 
 
 def begin_worker() -> None:

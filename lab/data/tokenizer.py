@@ -25,7 +25,7 @@ from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, proce
 
 from lab.data import synthetic
 from lab.data.config import Bpe, Conversations, DataConfig
-from lab.data.corpora import UNSCORED, Item, Parts, TextDocument, open_corpus
+from lab.data.corpora import UNSCORED, Item, Parts, Reader, TextDocument, open_corpus
 from lab.data.shards import SPLITS, Manifest, Split, TokenShardWriter, task_name, token_dtype
 from lab.errors import DataError
 from lab.files import temporary_of, write_atomic
@@ -59,14 +59,25 @@ def train_bpe(texts: Iterable[str], vocab_size: int) -> Tokenizer:
     return tokenizer
 
 
+def tokenizer_file(path: Path) -> Path:
+    """Return the tokenizer.json that a path names, or that the folder holds.
+
+    Raises: DataError for a missing file.
+    """
+    file = path / TOKENIZER if path.is_dir() else path
+    if not file.is_file():
+        get = f"hf download meta-llama/Meta-Llama-3-8B tokenizer.json --local-dir {path}"
+        rule = "no such file; name a tokenizer.json or a folder with one"
+        raise DataError(f"data.tokenizer.path={path}: {rule}; Llama-3's comes by {get}")
+    return file
+
+
 def load_tokenizer(path: Path, eos: str | None = None) -> Tokenizer:
     """Read a tokenizer.json, or the one in a folder; a text that spells a special token, or `eos`, is text.
 
     Raises: DataError for a missing or broken file.
     """
-    file = path / "tokenizer.json" if path.is_dir() else path
-    if not file.is_file():
-        raise DataError(f"data.tokenizer.path={path}: no such file; name a tokenizer.json or a folder with one")
+    file = tokenizer_file(path)
     try:
         tokenizer = Tokenizer.from_file(str(file))
     except Exception as error:  # the library raises plain Exception for every broken file
@@ -122,8 +133,8 @@ def vocabulary_hash(tokenizer: Tokenizer) -> str:
     return hashlib.sha256(json.dumps(entries).encode()).hexdigest()
 
 
-def obtain_tokenizer(config: DataConfig, folder: Path) -> Tokenizer:
-    """Read the folder's tokenizer, or create it: a copy of the given file, or a BPE trained on the training split.
+def obtain_tokenizer(config: DataConfig, folder: Path, reader: Reader) -> Tokenizer:
+    """Read the folder's tokenizer, or create it: a copy of the given file, or a BPE trained on the training documents.
 
     Raises: DataError.
     """
@@ -132,7 +143,6 @@ def obtain_tokenizer(config: DataConfig, folder: Path) -> Tokenizer:
     if path.exists():
         return load_tokenizer(path)
     if isinstance(choice, Bpe):
-        reader = open_corpus(config)
         items = chain.from_iterable(map(reader.read, range(reader.n_tasks)))
         texts = (item.text for item in items if isinstance(item, TextDocument))
         own = (text for text in texts if split_of(text, config.held_out_frac) == "train")
@@ -152,10 +162,10 @@ def split_of(text: str, held_out_frac: float) -> Split:
     return SPLITS[int.from_bytes(digest, "little") < int(held_out_frac * 2 ** (8 * HASH_BYTES))]
 
 
-def run_task(config: DataConfig, folder: Path, eos: int, task: int) -> Manifest:
-    """Tokenize one task into one shard."""
+def run_task(config: DataConfig, folder: Path, eos: int, inputs: dict[str, int], task: int) -> Manifest:
+    """Tokenize one task of the corpus, which holds these inputs, into one shard."""
     tokenizer = load_tokenizer(folder)
-    items = open_corpus(config).read(task)
+    items = open_corpus(config, inputs).read(task)
     marks = config.tags or isinstance(config.corpus, Conversations)
     dtype = token_dtype(n_ids(tokenizer))
     place = folder / task_name(task)

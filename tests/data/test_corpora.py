@@ -75,7 +75,7 @@ def test_the_field_is_text_and_slimpajamas_rows_name_their_source(tmp_path):
     (tmp_path / "part.jsonl").write_bytes(json_lines(rows))
     assert read_all(Text(path=str(tmp_path)))[0] == TextDocument("y", "part")
     items = read_all(Slimpajama(path=str(tmp_path)))
-    assert items == [TextDocument("y", "web"), TextDocument("z", "part"), TextDocument("w", "part")]
+    assert items == [TextDocument("y", "web"), TextDocument("z", "unknown"), TextDocument("w", "unknown")]
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from lab.data.config import Bpe, DataConfig
+from lab.data.corpora import open_corpus
 from lab.data.labels import labels_of
 from lab.data.mqar import Mqar
 from lab.data.preparation import prepare
@@ -103,5 +104,5 @@ def test_what_has_no_room_is_refused():
 def test_a_vocabulary_of_its_text_knows_the_words_of_needle_tests(tmp_path):
     """Spelt in letters, they would not fit into the windows of small models."""
     config = DataConfig(corpus=Mqar(documents=200), tokenizer=Bpe(vocab_size=600))
-    question = obtain_tokenizer(config, tmp_path).encode(QUESTION, add_special_tokens=False).tokens
+    question = obtain_tokenizer(config, tmp_path, open_corpus(config)).encode(QUESTION, add_special_tokens=False).tokens
     assert len(question) < 2 * len(QUESTION.split())
