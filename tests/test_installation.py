@@ -1,8 +1,13 @@
 """What messages and pages say to install exists, and installs what is needed."""
 
 import ast
+import json
+import os
 import re
+import subprocess
+import sys
 import tomllib
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -36,6 +41,68 @@ def names(extra):
 def asked_for(line):
     """List the extras that an installation line names."""
     return [extra for group in re.findall(r"\.\[([^\]]+)\]", line) for extra in group.split(",") if "{" not in extra]
+
+
+def brought_by(extra):
+    """List the modules that the package and one extra install, with all that these need in turn."""
+    wanted = [Requirement(line) for line in PROJECT["dependencies"]] + EXTRAS.get(extra, [])
+    packages = set()
+    for need in wanted:
+        known = (canonicalize_name(need.name), *sorted(need.extras))
+        if known not in packages and not (need.marker and not need.marker.evaluate({"extra": ""})):
+            packages.add(known)
+            try:
+                further = map(Requirement, metadata.requires(need.name) or ())
+            except metadata.PackageNotFoundError:
+                continue  # not installed here: what needs it is blocked
+            chosen = ("", *need.extras)
+            taken = [r for r in further if not r.marker or any(r.marker.evaluate({"extra": e}) for e in chosen)]
+            wanted += [Requirement(str(r).partition(";")[0]) for r in taken]
+    found = {name for name, *_ in packages}
+    return {top for top, by in metadata.packages_distributions().items() if found & set(map(canonicalize_name, by))}
+
+
+ALONE = """
+import sys
+from importlib.machinery import PathFinder
+class Only(PathFinder):
+    @classmethod
+    def find_spec(cls, name, path=None, target=None):
+        known = path is not None or name.startswith("_") or name in {allowed!r}
+        return PathFinder.find_spec(name, path, target) if known else None
+sys.meta_path[:] = [Only if finder is PathFinder else finder for finder in sys.meta_path]
+{code}
+"""
+PREPARE = "from lab.prepare import main\nassert main(['configs/cpu_test.yaml', *{words!r}]) == 0"
+PLOT = """
+import altair
+chart = altair.Chart(altair.Data(values=[{{'x': 1}}])).mark_bar()
+chart.encode(x='x:Q').save('{path}/x.png')
+"""
+USES = {  # what commands do with an extra
+    "": "from lab.fit import read_arguments\nassert read_arguments(['configs/cpu_test.yaml', '--print_config']) == 0",
+    "data": PREPARE,
+    "plot": PLOT,
+    "wandb": "import wandb\nwandb.init(mode='offline', dir='{path}').finish()",
+    "hf": "from transformers.models.llama.modeling_llama import LlamaForCausalLM",
+}
+
+
+@pytest.mark.parametrize("extra", USES)
+def test_an_extra_alone_brings_what_its_use_imports(tmp_path, extra):
+    rows = [{"text": f"text {n} of some words", "meta": {"redpajama_set_name": "Web"}} for n in range(50)]
+    lines = "".join(json.dumps(row) + "\n" for row in rows).encode()
+    pyarrow = pytest.importorskip("pyarrow")
+    (tmp_path / "part.jsonl.zst").write_bytes(pyarrow.compress(lines, codec="zstd", asbytes=True))
+    pytest.importorskip("pyarrow.parquet").write_table(pyarrow.Table.from_pylist(rows), tmp_path / "part.parquet")
+    words = ["--workers=1", "--data.corpus.name=slimpajama", f"--data.corpus.path={tmp_path}"]
+    words.append(f"--data.folder={tmp_path / 'shards'}")
+    allowed = brought_by(extra) | sys.stdlib_module_names | {"lab", "eval"}
+    code = ALONE.format(allowed=allowed, code=USES[extra].format(words=words, path=tmp_path))
+    environment = {**os.environ, "WANDB_SILENT": "true", "HOME": str(tmp_path)}
+    words = [sys.executable, "-c", code]
+    done = subprocess.run(words, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
 
 
 def missing_packages():
