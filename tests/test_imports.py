@@ -15,7 +15,7 @@ lab.errors < lab lab.files lab.schema
 < lab.looks lab.output < lab.draw lab.command < lab.launch
 < lab.positions lab.masks lab.skip lab.counts lab.evidence < lab.shape
 < lab.data lab.model lab.train < lab.probe lab.source
-< lab.config < lab.train.dashboards < lab.train.beginning lab.train.environment lab.train.module
+< lab.config < lab.train.dashboards < lab.train.beginning lab.train.environment lab.train.step < lab.train.module
 < lab.loading lab.train.starting lab.train.recording lab.testing
 < lab.train.saving < lab.train.probing < lab.train.session
 < lab.recipes lab.jobs < lab.estimate lab.analysis

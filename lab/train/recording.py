@@ -26,7 +26,7 @@ from lab.model.layers import LayersConfig
 from lab.positions import Distance
 from lab.train.dashboards import Logger, Wandb, dashboards_of
 from lab.train.folder import RunFolder
-from lab.train.module import SUMS
+from lab.train.step import SUMS
 
 SELECTED = ("samples", "samples_unmatched", "samples_short")
 """Samples made of selected sentences; those without an impactful token; those shorter than data.window."""

@@ -160,7 +160,7 @@ def step(module, batch):
     module.training_step(batch, 0).backward()
     module.configure_gradient_clipping(torch.optim.AdamW(module.parameters()))
     grads = [p.grad.full_tensor() if isinstance(p.grad, DTensor) else p.grad for p in module.parameters()]
-    return [module.copied[-2].clone(), *(grad.clone() for grad in grads)]
+    return [module.step.copied[-2].clone(), *(grad.clone() for grad in grads)]
 
 
 @pytest.mark.slow

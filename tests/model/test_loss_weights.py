@@ -36,7 +36,7 @@ PACKS = [pack_of(1, [9, 2, 7]), pack_of(2, [1, 1, 2, 1]), pack_of(3, [8, 8, 8]),
 
 @pytest.fixture(autouse=True)
 def unclipped(monkeypatch):
-    monkeypatch.setattr("lab.train.module.CLIP_NORM", 1e9)
+    monkeypatch.setattr("lab.train.step.CLIP_NORM", 1e9)
 
 
 def training():
@@ -80,7 +80,7 @@ def test_the_gradient_is_the_weighted_mean_and_the_record_the_plain_one(world, m
         for number, pack in enumerate(PACKS[rank * own : (rank + 1) * own]):
             weighed = replace(pack, weights=weigh_by_context(BY_CONTEXT, pack))
             (module.training_step(to_batch(weighed), number) / own).backward()
-    total, calls = sum(module.vector for module in ranks), []
+    total, calls = sum(module.step.vector for module in ranks), []
     for parameters in zip(*(module.parameters() for module in ranks), strict=True):
         mean = sum(parameter.grad for parameter in parameters) / world
         for parameter in parameters:

@@ -165,8 +165,8 @@ def dense(module, rows):
 def assert_step_is_dense(module, pack, rows, gradients):
     got, expected = summed_loss(module, pack), dense(module, rows)
     assert math.isclose(got.item(), expected.item(), rel_tol=LOSS_TOL)
-    assert int(module.sums["targets"]) == sum(y != IGNORE for row in rows for y in row.targets)
-    assert int(module.sums["tokens"]) == sum(len(row.tokens) for row in rows)
+    assert int(module.step.sums["targets"]) == sum(y != IGNORE for row in rows for y in row.targets)
+    assert int(module.step.sums["tokens"]) == sum(len(row.tokens) for row in rows)
     if gradients:
         parameters = list(module.decoder.parameters())
         for x, y in zip(torch.autograd.grad(got, parameters), torch.autograd.grad(expected, parameters), strict=True):

@@ -38,7 +38,7 @@ def test_learning_rate_by_hand(step, expected):
     assert PAPER.lr_at(step, 10_000) == pytest.approx(expected, rel=SCHEDULE_TOL)
 
 
-CLIP = "lab.train.module.CLIP_NORM"
+CLIP = "lab.train.step.CLIP_NORM"
 COEFFICIENTS = {"lr": 0.5, "min_lr": 0.1, "warmup_steps": 4, "beta2": 0.9}
 
 
@@ -132,7 +132,7 @@ def test_gradient_is_the_mean_over_the_scored_tokens_of_the_whole_batch():
     assert stats.sums["loss"] == pytest.approx(12 * loss.item(), rel=FLOAT64_TOL)
     assert stats.grad_norm == pytest.approx(math.sqrt(sum(float((g**2).sum()) for g in expected)), rel=FLOAT64_TOL)
     assert module.consumed == 5 + 2 + 8, "padding is not consumed"
-    assert not module.vector.any()
+    assert not module.step.vector.any()
 
 
 def test_a_long_gradient_is_cut_to_the_norm_and_its_own_norm_is_recorded(monkeypatch):

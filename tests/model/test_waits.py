@@ -60,7 +60,7 @@ def test_a_step_waits_for_one_copy_to_the_host_and_none_to_the_device(monkeypatc
         for number, batch in enumerate(others):
             module.training_step(batch, number).backward()
         module.configure_gradient_clipping(torch.optim.AdamW(module.parameters()))
-        module.copied.tolist()
+        module.step.copied.tolist()
     assert copies.waiting == []
     assert copies.queued == len(others) * queued
     assert copies.reads == 1, "of the step's statistics"
