@@ -22,7 +22,7 @@ from lab.errors import ConfigError, LabError, brief, is_short
 from lab.files import on_disk
 from lab.output import guard
 from lab.schema import MOST, TAGS, Section, adapter, docs_of, parse_yaml, settings_in, validated
-from lab.schema.plugins import TRUSTED, load_installed
+from lab.schema.plugins import TRUSTED
 
 FAILED, WRONG, STOPPED = 1, 2, 75  # exit statuses
 CONTINUES = "stopped; the same command continues"
@@ -268,7 +268,7 @@ def run(
     """Run a command and return the exit status.
 
     Text that `work` returns is printed, an exit status returned. --help prints the description, --help=all also the
-    lines of `settings`; --trust executes plugins that runs keep. A LabError is printed, as is what a Ctrl-C holds.
+    lines of `settings`; --trust executes code that files name. A LabError is printed, as is what a Ctrl-C holds.
     """
     guard()
     TRUSTED.set("--trust" in arguments)
@@ -280,7 +280,6 @@ def run(
         return 0 if arguments else WRONG
     try:
         with on_disk():
-            load_installed()
             done = work(syntax.read(arguments))
     except (LabError, KeyboardInterrupt) as error:
         if not silent:

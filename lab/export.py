@@ -12,10 +12,10 @@ as another position method:
     lm_eval --model hf --model_args pretrained=exported --tasks lambada_openai
 
 FOLDER holds model.safetensors in float32, the tokenizer with its special tokens and the chat template of conversations,
-and generation_config.json, by which generation stops at the end of a document. experiment.yaml, the run's config, and
-haystack.txt let evaluations ask what they ask the run. config.json names Llama, with biases Qwen2, or with norms of
-queries and keys Qwen3. max_position_embeddings is the training window, or the length that the position method or
-skipped ids extend it to.
+and generation_config.json, by which generation stops at the end of a document. experiment.yaml, the run's config, with
+copies of its plugins, and haystack.txt let evaluations ask what they ask the run. config.json names Llama, with biases
+Qwen2, or with norms of queries and keys Qwen3. max_position_embeddings is the training window, or the length that the
+position method or skipped ids extend it to.
 
 rope, abf, ntk, pi, dynamic_ntk, ntk_by_parts, yarn, llama3 and longrope have a name in config.json. For any other
 method --weights_only writes plain RoPE in its place, for lab.model.huggingface.apply(model, distance=...) to replace.
@@ -36,6 +36,8 @@ from lab.model.huggingface.config import WRITTEN_AS, written_length
 from lab.model.huggingface.pretrained import save_pretrained
 from lab.positions import distance, frequencies
 from lab.probe.needles import KEPT
+from lab.schema.plugins import KEPT as PLUGINS
+from lab.schema.plugins import source_of
 from lab.source import EXPERIMENT, find_place
 
 SYNTAX = Syntax(
@@ -89,13 +91,15 @@ def export_model(model: OpenedModel, output: Path) -> None:
         **({} if longest is None else {"model_max_length": longest}),
         **({} if model.chat_template is None else {"chat_template": model.chat_template}),
     }
-    files = {
+    files: dict[str, str | bytes] = {
         "tokenizer.json": tokenizer.to_str(pretty=True),
         "tokenizer_config.json": json.dumps(about, indent=2),
         "generation_config.json": json.dumps(ids, indent=2),
     }
     if model.experiment is not None:
         files[EXPERIMENT] = model.experiment.to_yaml()
+        for name in model.experiment.plugins:
+            files[f"{PLUGINS}/{Path(name).name}"] = source_of(name, model.home or Path())
     if model.home is not None and (model.home / KEPT).is_file():
         files[KEPT] = (model.home / KEPT).read_text(encoding="utf-8")
     save_pretrained(model.model, output, train_len=longest, token_ids=ids, files=files)

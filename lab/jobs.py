@@ -23,6 +23,7 @@ from types import FrameType
 from lab.command import STOPPED
 from lab.config import Experiment, load_experiment
 from lab.errors import ConfigError, LabError
+from lab.schema.plugins import TRUSTED
 from lab.train.arms import changes
 from lab.train.checkpoints import TENSORS, newest
 from lab.train.folder import RunFolder
@@ -103,7 +104,7 @@ def start(job: Job, library: ctypes.CDLL | None) -> subprocess.Popen[bytes]:
     with nullcontext() if job.output is None else job.output.open("ab") as output:
         try:
             return subprocess.Popen(
-                job.words,
+                [*job.words, *(["--trust"] if TRUSTED.get() else [])],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT if output else None,

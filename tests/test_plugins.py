@@ -1,6 +1,7 @@
 """Plugins: what a file adds, what is refused, and what a run keeps and who may execute it."""
 
 import json
+import os
 import pickle
 import re
 import subprocess
@@ -209,6 +210,17 @@ def test_a_measure_is_taken_at_every_probe(tmp_path):
     assert read_runs([run]).probes["copying.second"].tolist() == [found["copying.second"]]
 
 
+def test_an_installed_package_adds_nothing(method, tmp_path):
+    (tmp_path / "mine-1.dist-info").mkdir()
+    (tmp_path / "mine-1.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: mine\nVersion: 1\n")
+    (tmp_path / "mine-1.dist-info" / "entry_points.txt").write_text("[probe_lab]\nmine = partial\n")
+    words = [sys.executable, "-m", "lab.fit", str(CONFIG), *SETTINGS, "--print_config"]
+    places = {**os.environ, "PYTHONPATH": f"{tmp_path}:{ROOT}"}
+    done = subprocess.run(words, env=places, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stdout
+    assert "position.frequency.method=partial_pi: unknown" in done.stderr
+
+
 def test_a_measure_of_finished_models_is_a_command(prepared, tmp_path):
     (tmp_path / "copies.py").write_text(COMMAND)
     words = [sys.executable, str(tmp_path / "copies.py"), str(write_run(tmp_path / "tiny", prepared))]
@@ -247,14 +259,19 @@ def test_a_run_keeps_its_plugins_and_executes_them_only_where_they_are_trusted(m
     done = python(*again, f"--data.folder={tmp_path / 'shards'}", "--resume")
     assert done.returncode == 2
     assert f"plugins={method}: differs from {kept / method.name}, which the run began with" in done.stderr
-    method.unlink()  # evaluations need the run folder alone
-    words = ["-m", "eval.perplexity", str(run), "--lengths=32", "--documents=4", "--tokens=64"]
-    done = python(*words)
-    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
-    assert f"{kept / method.name}: is code that the run was trained with" in done.stderr
-    done = python(*words, "--trust")
+    method.unlink()  # evaluations need the run folder alone, or what is exported of it
+    out = tmp_path / "out"
+    done = python("-m", "lab.export", str(run), "--weights_only", "--trust", "-o", str(out))
     assert done.returncode == 0, done.stderr
-    assert "partial_pi(factor=4,train_len=12)" in (run / "eval" / "perplexity.jsonl").read_text()
+    assert {path.name for path in (out / "plugins").iterdir()} == {method.name, corpus.name}
+    for folder, rows, name in ((run, run / "eval", "partial_pi(factor=4,train_len=12)"), (out, tmp_path / "r", "rope")):
+        words = ["-m", "eval.perplexity", str(folder), "--lengths=32", "--documents=4", "--tokens=64", "-o", str(rows)]
+        done = python(*words)
+        assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+        assert f"{folder / 'plugins' / method.name}: is code that {folder}" in done.stderr
+        done = python(*words, "--trust")
+        assert done.returncode == 0, done.stderr
+        assert name in (rows / "perplexity.jsonl").read_text()
 
 
 def test_python_trusts_what_was_loaded(method, tmp_path):

@@ -38,7 +38,7 @@ from lab.schema import PathText, Section, flatten, format_yaml, given, load_plug
 from lab.schema.plugins import digest_of
 from lab.shape.config import ByContext, Planned, ShapeConfig
 from lab.skip.methods import SkipConfig
-from lab.source import inherit
+from lab.source import CONFIG, EXPERIMENT, inherit
 from lab.train.arms import FREE_TO_CHANGE
 
 AUTO = "auto"  # the run.name that is replaced
@@ -267,8 +267,10 @@ def load_experiment(path: Path, overrides: dict[str, Any] | None = None) -> Expe
     Raises: ConfigError with one line per fault.
     """
     values, overrides = read_yaml(path), flatten(overrides or {})
-    load_plugins(values.get("plugins"), path.parent if path.name == "config.yaml" else None)
-    load_plugins(overrides.get("plugins"))
+    if "plugins" in overrides:
+        load_plugins(overrides["plugins"])
+    else:
+        load_plugins(values.get("plugins"), str(path), path.parent if path.name in (CONFIG, EXPERIMENT) else None)
     whole = copy.deepcopy(values)
     override(whole, overrides)
     inherit(values, whole)

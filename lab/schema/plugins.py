@@ -7,9 +7,9 @@ A class joins the table of the base class that it derives from, under its tag:
     Softmax, OwnMeasure         `method: mine`, in model.softmax, probe.measure
     OwnCorpus                   `name: mine`, in data.corpus
 
-A config names the files, `plugins: [my_method.py]`. A run keeps a copy of them in its folder. Such a copy is executed
-only where the same source was loaded before, or where `--trust` says so. An installed package names modules under the
-entry point group `probe_lab`, and they are loaded by every command.
+`plugins: [my_method.py]` names the files. Those that a command line names are executed. Those that a file names (a
+config, a sweep's, a run's or an export's) are executed only where the same source was loaded before, or with `--trust`,
+as the file may be somebody else's. Runs and exports keep copies of plugins, which are executed in their place.
 """
 
 from __future__ import annotations
@@ -19,8 +19,6 @@ import importlib.util
 import sys
 from collections.abc import Iterator
 from contextvars import ContextVar
-from functools import cache
-from importlib.metadata import entry_points
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -28,9 +26,8 @@ from typing import Any
 from lab.errors import ConfigError, first_line
 from lab.schema.sections import OneOf, Section, adapter
 
-GROUP = "probe_lab"  # of entry points
-KEPT = "plugins"  # folder in a run, with the copies of its plugins
-TRUSTED: ContextVar[bool] = ContextVar("TRUSTED", default=False)  # whether copies in runs are executed
+KEPT = "plugins"  # folder in a run or an export, with the copies of its plugins
+TRUSTED: ContextVar[bool] = ContextVar("TRUSTED", default=False)  # whether code that files name is executed
 LOADED: dict[str, ModuleType] = {}  # by the digest of their source
 
 
@@ -42,7 +39,7 @@ def load_plugin(path: Path) -> None:
     digest = digest_of(path)
     if digest in LOADED:
         return
-    name = f"{GROUP}_plugin_{digest[:16]}"
+    name = f"probe_lab_plugin_{digest[:16]}"
     spec = importlib.util.spec_from_file_location(name, path.absolute())
     if spec is None or spec.loader is None:
         raise ConfigError(f"plugins={path}: must be a Python file; name one that ends in .py")
@@ -61,28 +58,32 @@ def load_plugin(path: Path) -> None:
     LOADED[digest] = module
 
 
-def load_plugins(names: object, run: Path | None = None) -> None:
-    """Load the plugins that a config names, if any; of a `run`, the copies in its folder, which must be trusted."""
-    load_installed()
+def load_plugins(names: object, file: str | None = None, folder: Path | None = None) -> None:
+    """Load the plugins that `names` lists, if any: those of a command line, or of a `file`, which must be trusted.
+
+    A `folder` has copies, which are executed in their place.
+
+    Raises: ConfigError.
+    """
     listed = names if isinstance(names, list) and all(isinstance(name, str) for name in names) else []
     for name in listed:  # anything else is refused with the other settings
-        copy = None if run is None else run / KEPT / Path(name).name
-        if copy is not None and not TRUSTED.get() and digest_of(copy) not in LOADED:
-            rule = "is code that the run was trained with, and it would be executed; read it, then add --trust"
-            raise ConfigError(f"{copy}: {rule} (in Python: lab.load_plugin)")
-        load_plugin(Path(name) if copy is None else copy)
+        path = Path(name) if folder is None else folder / KEPT / Path(name).name
+        if file is not None and digest_of(path) not in LOADED:
+            check_trusted(str(path), f"is code that {file} names", "add --trust (in Python: lab.load_plugin)")
+        load_plugin(path)
 
 
-@cache
-def load_installed() -> None:
-    """Load the plugins of installed packages."""
-    for entry in entry_points(group=GROUP):
-        try:
-            module = entry.load()
-        except Exception as error:
-            rule = f"{type(error).__name__} ({first_line(error)}); correct or uninstall the package"
-            raise ConfigError(f"{entry.value}: the entry point {entry.name} of {GROUP} fails, {rule}") from error
-        add_classes(module, entry.value)
+def check_trusted(code: str, rule: str, remedy: str = "add --trust") -> None:
+    """Refuse code that a file names, unless the command line has --trust."""
+    if not TRUSTED.get():
+        raise ConfigError(f"{code}: {rule}, and would be executed; read it, then {remedy}")
+
+
+def source_of(name: str, folder: Path) -> bytes:
+    """Read the file that was loaded as a plugin: that of the name, or its copy in a run's folder."""
+    paths = [Path(name), folder / KEPT / Path(name).name]
+    sources = [path.read_bytes() for path in paths if path.is_file()]
+    return next(source for source in sources if hashlib.sha256(source).hexdigest() in LOADED)
 
 
 def add_classes(module: ModuleType, field: str) -> None:
@@ -102,9 +103,8 @@ def add_classes(module: ModuleType, field: str) -> None:
 
 def classes_of(module: ModuleType) -> Iterator[tuple[OneOf, type[Section]]]:
     """Yield the methods that a module defines, each with its table; classes without a tag are bases of others."""
-    package = module.__name__.partition(".")[0]
     for section in {value for value in vars(module).values() if isinstance(value, type)}:
-        if section.__module__.partition(".")[0] == package:
+        if section.__module__ == module.__name__:
             for kind in OneOf.every:
                 if issubclass(section, kind.base) and isinstance(getattr(section, kind.tag), str):
                     yield kind, section

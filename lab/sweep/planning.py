@@ -18,6 +18,7 @@ import json
 import math
 import random
 import re
+import shlex
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -28,14 +29,22 @@ from typing import Any, Literal
 from lab.command import Syntax
 from lab.config import Experiment, load_experiment
 from lab.config.experiment import AUTO
-from lab.errors import ConfigError, LabError
+from lab.errors import ConfigError, LabError, brief
 from lab.launch import cores
-from lab.schema import Positive, Section, flatten, part, read_yaml, validated
+from lab.schema import Positive, Section, flatten, load_plugins, part, read_yaml, validated
+from lab.schema.plugins import check_trusted
 from lab.train.folder import RunFolder
 
 FORM = '["${env}", "${interpreter}", -m, lab.fit, CONFIG, --resume, --run.name=auto, "${args}"]'
 SYNTAX = Syntax(flags=("--resume",), missing=f"command: names no CONFIG after lab.fit; write {FORM}")
 FOR_WANDB = "track.wandb"  # a setting that a sweep's command has for wandb's agents
+USUAL = (
+    "/usr/bin/env",
+    "env",
+    "python",
+    "python3",
+    "-m",
+)  # words before lab.fit, with this Python; others need --trust
 MOST_RUNS = 10_000  # each is read and checked before the first starts
 NOT_GIVEN = object()  # null is a value
 
@@ -200,9 +209,14 @@ def planned_run(
     if "lab.fit" not in words:
         raise ConfigError(f"command={' '.join(words)}: must start lab.fit, whose settings name the runs; write {FORM}")
     first = words.index("lab.fit") + 1
+    program_words = words[: first - 1]
+    if not {*program_words} <= {*USUAL, sys.executable} or program_words[-1:] not in ([], ["-m"]):
+        check_trusted(f"command={brief(shlex.join(program_words))}", "is a program that the sweep names")
     read = SYNTAX.read(words[first:])
     own = {key: value for key, value in read.settings.items() if key != FOR_WANDB}
     chosen = {"run.name": AUTO, **own, **settings}
     config = Path(read.places[0])
+    if "plugins" in swept or "plugins" not in settings:  # else those of the sweep's own command line
+        load_plugins(chosen.get("plugins"), "the sweep")
     experiment = load_experiment(config, copy.deepcopy(chosen))  # which completes sections in place
     return PlannedRun(words[:first], config, chosen, flatten(dict(swept)), experiment)

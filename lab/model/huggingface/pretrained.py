@@ -93,12 +93,12 @@ def save_pretrained(
     *,
     train_len: int | None = None,
     token_ids: Mapping[str, int | None] = MappingProxyType({}),
-    files: Mapping[str, str] = MappingProxyType({}),
+    files: Mapping[str, str | bytes] = MappingProxyType({}),
 ) -> None:
     """Write a decoder as a Hugging Face folder, atomically, in the dtype of its parameters.
 
     `train_len` becomes max_position_embeddings; left out, it is the frequency method's own length, if it has one.
-    `token_ids` are those of special tokens in config.json, null where left out; `files` are texts to write beside it.
+    `token_ids` are those of special tokens in config.json, null where left out; `files` are others to write, by name.
 
     Raises: CheckpointError for a path that is not empty; ConfigError for one that cannot be written, and for positions
         that config.json does not support; DiskError.
@@ -124,8 +124,8 @@ def save_pretrained(
             needed = sum(tensor.nbytes for tensor in tensors.values())
             raise DiskError(disk_fault(final, needed, first_line(error))) from error
         write_json(temporary / NAME, {**settings, **token_ids})
-        for name, text in files.items():
-            write_atomic(temporary / name, text.encode())
+        for name, content in files.items():
+            write_atomic(temporary / name, content.encode() if isinstance(content, str) else content)
         publish_folder(temporary, final)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)

@@ -1,0 +1,80 @@
+"""What other people's files name is not executed: code needs --trust, or a command line that names it."""
+
+import pytest
+
+from eval.demand import main as demand
+from eval.perplexity import main as perplexity
+from eval.shape import main as shape
+from lab.export import main as export
+from lab.fit import read_arguments
+from lab.longrecipe import main as longrecipe
+from lab.prepare import main as prepare
+from lab.schema import OneOf, adapter, format_yaml, plugins
+from lab.sweep.__main__ import main as sweep
+from tests.fits import CONFIG
+from tests.forked import ROOT
+from tests.opened import write_source
+from tests.test_contributing import METHOD
+from tests.test_plugins import restored  # noqa: F401
+
+START = ["${env}", "${interpreter}", "-m", "lab.fit", str(CONFIG)]
+RUN = ["${interpreter}", "-c", "open('ran', 'w')", "lab.fit", str(CONFIG)]
+SEED = {"run.seed": {"value": 0}}
+SWEEPS = {
+    "values": (START, {"plugins": {"value": ["mine.py"]}}),
+    "words": ([*START, "--plugins=[mine.py]"], SEED),
+    "program": (RUN, SEED),
+    "config": ([*START[:4], "mine.yaml"], SEED),
+}
+CASES = {
+    "config": (read_arguments, "mine.yaml", "--print_config"),
+    "prepare": (prepare, "mine.yaml"),
+    "shape": (shape, "mine.yaml"),
+    "demand": (demand, "mine.yaml"),
+    "run": (perplexity, "run"),
+    "run_config": (read_arguments, "run/config.yaml", "--print_config"),
+    "export": (perplexity, "exported"),
+    "export_again": (read_arguments, "exported/experiment.yaml", "--print_config"),
+    "recipe": (longrecipe, "recipe.yaml", "--base=run"),
+    **{f"sweep_{name}": (sweep, f"{name}.yaml", *["--dry_run"] * (name != "program")) for name in SWEEPS},
+}
+
+
+@pytest.fixture
+def files(prepared, tmp_path, monkeypatch):
+    """Write files that name code which leaves a file, `ran`, in the current folder."""
+    monkeypatch.chdir(tmp_path)
+    run = write_source(tmp_path / "run", prepared)
+    assert export([str(run), "-o", "exported"]) == 0
+    (tmp_path / "mine.py").write_text(f"{METHOD}\nopen('ran', 'w')\n")
+    for path in ("run/config.yaml", "exported/experiment.yaml"):
+        (tmp_path / path).write_text((tmp_path / path).read_text().replace("plugins: []", "plugins: [mine.py]"))
+        (tmp_path / path).parent.joinpath("plugins").mkdir()
+        (tmp_path / path).parent.joinpath("plugins", "mine.py").symlink_to(tmp_path / "mine.py")
+    (tmp_path / "mine.yaml").write_text(f"{CONFIG.read_text()}\nplugins: [mine.py]\n")
+    recipe = (ROOT / "configs" / "recipes" / "longrecipe_demo.yaml").read_text()
+    (tmp_path / "recipe.yaml").write_text(recipe.replace("common:", "common:\n  plugins: [mine.py]", 1))
+    for name, (command, parameters) in SWEEPS.items():
+        sweep_file = {"method": "grid", "command": [*command, "${args}"], "parameters": parameters}
+        (tmp_path / f"{name}.yaml").write_text(format_yaml(sweep_file))
+    return tmp_path
+
+
+@pytest.mark.parametrize(("main", "words"), [(main, words) for main, *words in CASES.values()], ids=CASES)
+def test_nothing_that_a_file_names_is_executed(files, capsys, main, words):
+    capsys.readouterr()
+    status = main(words)
+    assert not (files / "ran").exists()
+    lines = capsys.readouterr().err.splitlines()  # one, of a recipe one for each of its stages
+    assert (status, {line.count("add --trust") for line in lines}) == (2, {1}), lines
+
+
+def test_what_a_command_line_names_or_trusts_is_executed(files):
+    for words in (["mine.yaml", "--trust"], [str(CONFIG), "--plugins=[mine.py]"]):
+        plugins.LOADED.clear()
+        assert read_arguments([*words, "--print_config"]) == 0
+        assert (files / "ran").exists()
+        (files / "ran").unlink()
+        for kind in OneOf.every:
+            kind.table.pop("partial_pi", None)
+        adapter.cache_clear()
