@@ -4,6 +4,7 @@ import errno
 import io
 import os
 import signal
+import threading
 from contextlib import ExitStack, contextmanager, suppress
 from unittest.mock import MagicMock, patch
 
@@ -12,7 +13,7 @@ import torch
 
 from lab.errors import LabError
 from lab.files import sha256
-from lab.train.checkpoints import candidates, newest, publish
+from lab.train.checkpoints import candidates, folder_name, newest, publish
 from lab.train.shards import ShardWriter, packed, write_shards
 from tests.fits import NO_PROBES, exact_metrics, folders_of, records
 from tests.ranks import train
@@ -90,6 +91,37 @@ def test_a_save_that_fails_ends_the_run_with_its_reason(place, ranks, world, bac
     steps = [record["consumed_tokens"] for record in records(place / name)]
     assert newest(place / name / "checkpoints").consumed_tokens == steps[1]
     assert len(steps) == (4 if background else 3), "no later than the next save"
+
+
+def train_with_slow_writing(settings):
+    """Write no weights before a probe has ended, or 20 seconds have passed; return whether they did."""
+    from lab.train import probing, shards
+
+    write, probe, ended, waited = shards.write_hashed, probing.Probing.run, threading.Event(), []
+
+    def slow(path, parts):
+        if path.name.startswith("weights-"):
+            waited.append(not ended.wait(20))
+        return write(path, parts)
+
+    def ending(*arguments):
+        probe(*arguments)
+        ended.set()
+
+    with patch.object(shards, "write_hashed", slow), patch.object(probing.Probing, "run", ending):
+        assert train(settings) == 0
+    return waited
+
+
+@pytest.mark.parametrize("world", [1, 2])
+@pytest.mark.parametrize("due", [True, False], ids=["due", "of_the_probe"])
+def test_a_probe_waits_for_no_save_in_the_background(place, ranks, world, due):
+    every = {"train.checkpoint_every_tokens": 512 * (STEPS - 1) if due else None, "train.async_checkpoints": True}
+    own = settings(place, f"slow{world}{due}", **({} if world == 1 else FSDP), **every)
+    assert ranks(world).run(train_with_slow_writing, own) == [[False]] * world
+    run = place / f"slow{world}{due}"
+    (saved,) = candidates(run / "checkpoints")
+    assert saved.name == folder_name(records(run)[-1]["consumed_tokens"])
 
 
 @contextmanager

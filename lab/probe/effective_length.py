@@ -30,6 +30,7 @@ from lab.probe.limits import Design, LengthResult, exact_limits, sequential_desi
 from lab.probe.needles import Case, NeedleCase, check_enough, check_spelling, plain_ids
 
 SPELLED = 16  # numbers that a tokenizer must decode unchanged
+AT_ONCE = 4  # lengths that several ranks divide; of more, those with the longest prompts would be waited for
 LOOK_EVERY = 8  # new tokens between two looks at what the rows of a batch have answered
 AnyCase = TypeVar("AnyCase", bound=Case)
 Decided = Callable[[AnyCase, str], bool]
@@ -42,13 +43,13 @@ def answered(
     model: Generate,
     tokenizer: Tokenizer,
     stop_id: int | None,
-    cases: Iterable[tuple[int, AnyCase]],
+    cases: Iterable[tuple[Any, AnyCase]],
     *,
     budget: int,
     rows: int,
     device: torch.device | str = "cpu",
     decided: Decided[AnyCase] | None = None,
-) -> Iterator[list[tuple[int, AnyCase, str]]]:
+) -> Iterator[list[tuple[Any, AnyCase, str]]]:
     """Answer numbered cases, up to `rows` at a time, in `budget` tokens each; an answer ends before the stop token.
 
     With `decided`, an answer ends with the token after which `decided` holds, and the model may end it there. What
@@ -85,9 +86,9 @@ def text_of(tokenizer: Tokenizer, ids: list[int], decided: Callable[[str], bool]
     return text
 
 
-def side_by_side(cases: Iterable[tuple[int, AnyCase]], rows: int) -> Iterator[list[tuple[int, AnyCase]]]:
+def side_by_side(cases: Iterable[tuple[Any, AnyCase]], rows: int) -> Iterator[list[tuple[Any, AnyCase]]]:
     """Gather cases of one length, as the key cache takes no padding."""
-    waiting: dict[int, list[tuple[int, AnyCase]]] = {}
+    waiting: dict[int, list[tuple[Any, AnyCase]]] = {}
     for number, case in cases:
         length = len(case.prompt_ids)
         waiting.setdefault(length, []).append((number, case))
@@ -136,45 +137,58 @@ class Probe:
     source: str | None = None
     by: ClassVar[str]
     case: ClassVar[Callable[..., NeedleCase]]  # draws a test of a length or distance
-    judged: ClassVar[Callable[..., Iterable[tuple[int, Row]]]]  # scores the answers of a batch
+    judged: ClassVar[Callable[..., Iterable[tuple[Any, Row]]]]  # scores the answers of a batch
     decided: ClassVar[Callable[..., bool] | None] = None  # whether no more tokens change an answer's score
     design: Design = field(init=False)  # where the tests of a length or distance stop
     budget: int = field(init=False)  # tokens that are left for the answer
     required: int = field(init=False)  # numbers that must be found for a test to pass
 
     def run_at(
-        self, model: Any, length: int, worker: Worker = Worker(), store: ResultStore = ResultStore()
+        self, model: Any, place: int, worker: Worker = Worker(), store: ResultStore = ResultStore()
     ) -> LengthResult:
-        """Run the tests of a length or distance round after round until the design stops; a collective call.
+        """Run the tests of one length or distance; a collective call."""
+        return self.run_together(model, [place], worker, store)[0]
 
-        A round has the same tests on any number of ranks, and ends with all of them. The model has `generate`, and for
-        one-number tests `losses`.
+    def run_together(self, model: Any, places: Sequence[int], worker: Worker, store: ResultStore) -> list[LengthResult]:
+        """Run the tests of lengths or distances round after round until the design stops; a collective call.
+
+        A round has the same tests on any number of ranks, and ends with all of them. A rank takes consecutive ones,
+        which are of few lengths: those of one length generate together, and a step of many takes little longer than
+        one of few. The model has `generate`, and for one-number tests `losses`.
         """
-        known = store.known(length)
-        passed = 0
+        known = {place: store.known(place) for place in places}
+        rows: dict[int, list[Row]] = {place: [] for place in places}
+        passed = dict.fromkeys(places, 0)
         ran = 0
         began = time.perf_counter()
-        rows: list[Row] = []
         for look in self.design.looks:
-            tests = range(len(rows), look)
-            fresh: list[tuple[int, Row]] = []
-            todo = [test for test in tests if test not in known][worker.rank :: worker.world_size]
-            cases = ((test, self.case(length, test)) for test in todo)
+            tests = [(place, test) for place in places for test in range(len(rows[place]), look)]
+            todo = [(place, test) for place, test in tests if test not in known[place]]
+            start, stop = (len(todo) * rank // worker.world_size for rank in (worker.rank, worker.rank + 1))
+            fresh: list[tuple[tuple[int, int], Row]] = []
+            cases = (((place, test), self.case(place, test)) for place, test in todo[start:stop])
             asked = (model.generate, self.tokenizer, self.stop_id, cases)
             most = self.config.rows(devices.kind(torch.device(self.device)))
             for batch in answered(*asked, budget=self.budget, rows=most, device=self.device, decided=self.decided):
                 done = list(self.judged(model, batch))
-                store.keep(length, dict(done))
+                for place in {place for (place, _), _ in done}:
+                    store.keep(place, {test: row for (own, test), row in done if own == place})
                 fresh += done
             joined = dict(worker.gather(fresh))
             ran += len(joined)
-            rows += [{self.by: length, "test": test, **(known.get(test) or joined[test])} for test in tests]
-            passed = sum(row["found"] >= self.required for row in rows)
-            if self.design.is_over(look, passed):
+            for place, test in tests:
+                row = known[place].get(test) or joined[place, test]
+                rows[place].append({self.by: place, "test": test, **row})
+                passed[place] += row["found"] >= self.required
+            if all(self.design.is_over(look, passed[place]) for place in places):
                 break
-        limits = exact_limits(self.design, len(rows), passed, self.config.confidence)
-        seconds = round((time.perf_counter() - began) * len(rows) / ran, 3) if ran else None
-        return LengthResult(length, len(rows), passed, rows, *limits, seconds)
+        seconds = time.perf_counter() - began
+        results = []
+        for place in places:
+            limits = exact_limits(self.design, len(rows[place]), passed[place], self.config.confidence)
+            share_s = round(seconds * len(rows[place]) / ran, 3) if ran else None
+            results.append(LengthResult(place, len(rows[place]), passed[place], rows[place], *limits, share_s))
+        return results
 
 
 @dataclass(eq=False, repr=False)
@@ -226,10 +240,12 @@ class NeedleProbe(Probe):
 
     def run(self, model: Any, worker: Worker = Worker(), store: ResultStore = ResultStore()) -> Iterator[LengthResult]:
         """Probe length after length: all up to `max_length`, or, without one, until a length fails every threshold."""
-        for length in self.lengths:
-            result = self.run_at(model, length, worker, store)
-            yield result
-            if self.config.max_length is None and result.accuracy < self.config.all_thresholds[0]:
+        one_by_one = self.config.sequential or self.config.max_length is None
+        at_once = 1 if one_by_one else min(AT_ONCE, worker.world_size)
+        for start in range(0, len(self.lengths), at_once):
+            results = self.run_together(model, self.lengths[start : start + at_once], worker, store)
+            yield from results
+            if self.config.max_length is None and results[-1].accuracy < self.config.all_thresholds[0]:
                 return
 
     def decided(self, case: NeedleCase, text: str) -> bool:

@@ -1,9 +1,9 @@
 """Probe effective length and held-out loss during training, at intervals of consumed tokens and at the end.
 
-A probe follows the checkpoint of its step. Where the model is sharded, its weights are gathered once, into a whole
-copy that lasts as long as the probe. Every rank then runs its own tests without waiting for the others. A signal ends
-a probe between two lengths, and nothing of it is recorded. A resumed run finds from the records that a probe is due,
-and runs all of it before its first step.
+A probe follows the checkpoint of its step, which may still be written in the background. Where the model is sharded,
+its weights are gathered once, into a whole copy that lasts as long as the probe. Every rank then runs its own tests
+without waiting for the others. A signal ends a probe between two lengths, and nothing of it is recorded. A resumed run
+finds from the records that a probe is due, and runs all of it before its first step.
 
 A probe that fails on any rank, for whatever reason, is recorded as failed, and training goes on; --resume at its step
 runs it again. Ranks communicate by `exchange` only. A rank that fails joins the next exchange of the others, so that
@@ -86,7 +86,7 @@ class Probing(Callback):
         if not module.finished or self.stopping.stopped:
             return
         if trainer.global_step >= trainer.max_steps or self.interval_passed(module):
-            self.saving.save(trainer, module)
+            self.saving.save(trainer, module, background=self.saving.config.async_checkpoints)
             self.run(trainer, module)
 
     def interval_passed(self, module: Any) -> bool:

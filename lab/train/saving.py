@@ -175,9 +175,9 @@ class Checkpointing(Callback):
 
         Raises: CheckpointError where this one, or the one before, cannot be written, or the parts do not agree.
         """
-        self.finish()
         if self.saved_at == module.consumed:
-            return
+            return  # it may still be written: a probe need not wait for it
+        self.finish()
         root = self.folder.checkpoints
         consumed = module.consumed
         counting = self.recording.counting

@@ -103,6 +103,14 @@ def test_ranks_together_give_the_records_of_one(bpe, tests, world_size):
     assert ranks.results == [results(make(), answer)] * world_size
 
 
+@pytest.mark.parametrize(("max_length", "lengths_of_each"), [(384, 2), (None, 8)], ids=["all", "until_one_fails"])
+def test_ranks_divide_lengths_so_that_each_generates_for_few(bpe, max_length, lengths_of_each):
+    make = partial(make_probe, bpe, tests=8, max_length=max_length)
+    ranks = Ranks(make, 4, lambda probe: Oracle(probe.tokenizer, right_up_to(384)))
+    assert ranks.results == [results(make(), right_up_to(384))] * 4
+    assert [model.calls for model in ranks.models] == [lengths_of_each] * 4
+
+
 def right_in_some(share, longest):
     """Answer a share of the tests, chosen by their first number, at lengths up to `longest`."""
     return lambda length, numbers: " ".join(numbers) if length <= longest and int(numbers[0]) % 97 < 97 * share else ""
