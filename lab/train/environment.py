@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import subprocess
 from collections.abc import Callable
 from contextlib import suppress
@@ -21,6 +22,9 @@ from lab.model.attention import backends
 from lab.model.decoder import Decoder
 
 PACKAGES = ("torch", "lightning", "numpy", "tokenizers", "flash-attn", "xformers")
+DRIVER = Path("/proc/driver/nvidia/version")
+CUDA_13_DRIVER = 580  # and newer; NVIDIA's CUDA 13 release notes
+OLDER_CUDA = "https://download.pytorch.org/whl/cu126"  # torch 2.13, for drivers from 525 on
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -31,8 +35,23 @@ def device_for(name: str, field: str = "--device") -> torch.device:
     """
     available = torch.cuda.is_available()
     if name == "gpu" and not available:
-        raise ConfigError(f"{field}=gpu: this machine has no CUDA device; use cpu or auto")
+        raise ConfigError(f"{field}=gpu: no CUDA device, {driver_fault()}, or use cpu or auto")
     return torch.device("cuda" if available and name != "cpu" else "cpu")
+
+
+def driver_fault() -> str:
+    """Say which CUDA torch is built for, which driver is loaded, and what to do."""
+    found = re.search(r"Kernel Module.*? (\d+)(\.[\d.]+)", DRIVER.read_text()) if DRIVER.exists() else None
+    cuda = torch.version.cuda
+    older = f"install torch by --index-url {OLDER_CUDA}"
+    remedy = "see what nvidia-smi and CUDA_VISIBLE_DEVICES show"
+    if found and not cuda:
+        remedy = older
+    elif found and cuda and int(cuda.split(".")[0]) >= 13 and int(found[1]) < CUDA_13_DRIVER:
+        remedy = f"update the driver to {CUDA_13_DRIVER} or newer, {older}"
+    built = f"for CUDA {cuda}" if cuda else "without CUDA"
+    driver = found[1] + found[2] if found else "not loaded"
+    return f"torch {torch.__version__} is built {built} and the driver is {driver}; {remedy}"
 
 
 def memory_of(device: torch.device) -> int:
