@@ -22,7 +22,6 @@ DOCS = Path("docs")
 WIDTH, COLOURS = 1300, 128  # of a picture
 MINIATURE_RECORDS = Path("benchmarks/miniature")
 METHODS = "--distance=plain --distance=string:shift=64,window=32 --distance=dca:train_len=128,chunk=96"
-SKIPPED = "--data.mode=concatenated --weights=null --shape.target_len=640 --shape.target.exponent=0.5"
 COMPARED = "rope,ntk,yarn,rerope,self_extend,dca,string"
 WINDOWS = "192,256,288,320,352,384,448"
 COMMANDS = {  # that draw a picture, the last one in the folder {out}
@@ -42,7 +41,6 @@ COMMANDS = {  # that draw a picture, the last one in the folder {out}
     "demand_gaps": ["benchmarks.demand 5 --results -o {out}"],
     "string_2k": ["eval.positions string --shift=683 --length=2048 --plot -o {out}"],
     "shape_weights": ["eval.shape configs/shape_demo.yaml --plot -o {out}"],
-    "shape_skip": [f"eval.shape configs/shape_demo.yaml {SKIPPED} --plot -o {{out}}"],
 }
 SHARED = {"data.mode": "natural", "model.theta": 1000}
 LONG = {**SHARED, "data.corpus.log_std": 0.8, "data.corpus.section_tokens": 192}

@@ -1,15 +1,14 @@
-"""Plan the shape of a run's position frequency: how close it comes to the target, by which draws, at which cost.
+"""Plan loss weights that shape the supervised position frequency: how close it comes to the target, at which cost.
 
     probe-lab shape CONFIG [--section.key=value ...] [--plot] [-o FOLDER]
 
-CONFIG is that of a run with a shape section, or with weights by context, which aim the supervised f. Nothing is
-trained. An embedded corpus is made where it is missing, any other must have been prepared.
+CONFIG is that of a run with weights by context. Nothing is trained. An embedded corpus is made where it is missing, any
+other must have been prepared.
 
     probe-lab shape configs/shape_demo.yaml
     probe-lab shape configs/shape_demo.yaml --weights.target.exponent=0.3 --plot
-    probe-lab shape configs/extend_shape_skip.yaml
 
-A target that the corpus cannot reach by these means is refused.
+A target that weights cannot reach is refused.
 """
 
 from __future__ import annotations
@@ -43,19 +42,19 @@ def report(request: Request) -> Found:
     experiment = load_experiment(request.model, request.options)
     planned, tokens = experiment.planned, experiment.train.tokens
     if planned is None:
-        rule = f"must be set, or weights.by=context, {request.model} leaves both out"
-        raise ConfigError(f"shape: {rule}; for instance --weights.by=context --weights.target.exponent=0.5")
+        rule = f"must be context, {request.model} has none"
+        raise ConfigError(f"weights.by: {rule}; for instance --weights.by=context --weights.target.exponent=0.5")
     PackedData(experiment).prepare_data()
     store = TokenStore.open(shard_folder(experiment.data), "train")
     plan = plan_for(planned, experiment.data, store, experiment.mask)
     cost = cost_of(plan, experiment.data, store, tokens)
-    title = f"{planned.section} for {planned.target.method}"
+    title = f"weights for {planned.target.method}"
     lines = [
         title,
         table(plan),
         f"at {tokens:,} tokens: {cost['repeated_frac']:.1%} of them read again; {cost['unread_frac']:.1%} of the "
         f"corpus never read; {cost['cut_frac']:.1%} of its documents cut",
-        f"pairs a token: {cost['pairs_per_token']:,.1f}, natural {cost['natural_pairs_per_token']:,.1f}",
+        f"pairs a token: {cost['pairs_per_token']:,.1f}",
     ]
     shares = pd.DataFrame({"metric": "pairs", "from": plan.edges[:-1], "to": plan.edges[1:] - 1})
     shares = shares.assign(**{name: getattr(plan, name) for name in NAMES})
@@ -69,27 +68,25 @@ def table(plan: Plan) -> str:
     window = int(plan.edges[-1])
     cuts = np.searchsorted(plan.edges, np.arange(PARTS + 1) * window // PARTS)
     heads = [f"{plan.edges[low]:,}-{plan.edges[high] - 1:,}" for low, high in itertools.pairwise(cuts)]
-    head = "share of the pairs at distance" if plan.weights is None else "share of supervised pairs at"
+    head = "share of supervised pairs at"
     rows = [
         {head: name} | dict(zip(heads, np.add.reduceat(getattr(plan, name), cuts[:-1]), strict=True)) for name in NAMES
     ]
-    lines = [to_text(rows, dict.fromkeys(heads, ".1%"))]
-    if plan.weights is not None:
-        ends = (plan.weights[plan.edges[[low, high]] - [0, 1]] for low, high in itertools.pairwise(cuts))
-        lines.append(f"loss weights of the parts, first to last: {', '.join(f'{a:.2f}-{b:.2f}' for a, b in ends)}")
-    return "\n".join([*lines, f"total variation, aimed to reached: {plan.distance:.4f}"])
+    ends = (plan.weights[plan.edges[[low, high]] - [0, 1]] for low, high in itertools.pairwise(cuts))
+    weights = f"loss weights of the parts, first to last: {', '.join(f'{a:.2f}-{b:.2f}' for a, b in ends)}"
+    variation = f"total variation, aimed to reached: {plan.distance:.4f}"
+    return "\n".join([to_text(rows, dict.fromkeys(heads, ".1%")), weights, variation])
 
 
 def panels(shares: pd.DataFrame, plan: Plan) -> Iterator[Any]:
-    """Draw the share of the pairs at each distance, and the loss weights where there are any."""
+    """Draw the share of the pairs at each distance, and the loss weights."""
     each = shares[[*NAMES]].div(shares["to"] + 1 - shares["from"], axis=0).assign(distance=shares["from"])
     points = each.melt("distance", var_name="profile", value_name="share")
-    title = f"share of the {'pairs' if plan.weights is None else 'supervised pairs'} at each distance"
+    title = "share of the supervised pairs at each distance"
     yield draw.draw(points, "distance", "share", series="profile", names=NAMES, title=title, marks=False)
-    if plan.weights is not None:
-        weights = pd.DataFrame({"weight": plan.weights}).rename_axis("context").reset_index()
-        title = "loss weight of a target by its visible context"
-        yield draw.draw(weights, "context", "weight", title=title, rules=[draw.Rule("y", 1)], marks=False)
+    weights = pd.DataFrame({"weight": plan.weights}).rename_axis("context").reset_index()
+    title = "loss weight of a target by its visible context"
+    yield draw.draw(weights, "context", "weight", title=title, rules=[draw.Rule("y", 1)], marks=False)
 
 
 MISSING = "CONFIG: must be the first argument, a YAML file; for instance configs/shape_demo.yaml"

@@ -111,13 +111,13 @@ def inputs_of(experiment: Experiment) -> dict[str, Any]:
         anchors = tuple(-1 if n % 2 == 0 else sum(lengths[: n - 1]) for n in range(len(lengths)))
     segments = Segments.from_lengths(lengths, tokens, anchors=anchors)
     compute_properties(segments)
-    given = experiment.gaps or experiment.mask.method != "causal"
+    given = experiment.skip or experiment.mask.method != "causal"
     return {
         "tokens": torch.zeros(1, tokens, dtype=torch.int64),
         "targets": torch.zeros(1, tokens, dtype=torch.int64),
         "position_ids": torch.arange(tokens) if given else None,
         "segments": segments,
-        "starts": None if experiment.gaps else (0,) * len(lengths),
+        "starts": None if experiment.skip else (0,) * len(lengths),
     }
 
 

@@ -64,26 +64,18 @@ WRONG = {
     "--run.seed=1 --run.seed=2": "--run.seed: is given twice",
     "--run.seed=[1": "--run.seed: line 1: not YAML (",
 }
-JOINED, SHAPE = "--data.mode=concatenated", "--shape.target.exponent=0.8 --shape.target_len=240"
+JOINED = "--data.mode=concatenated"
 CONTEXT = "--weights.by=context --weights.target.exponent=0.7"
 OF_LOSS, ASKED = "--weights.by=evidence --weights.keep=[[0,9]] --weights.control=loss", "--evidence.method=asked"
 OF_KIND = OF_LOSS.replace("loss", "kind")
 POSE, CHUNKS = "--skip.method=pose --skip.target_len=200", "--mask.method=document --mask.chunks=2"
-WITHOUT = "does not go with shape.target_len; leave one of them out"
 CHUNKED = "mask.chunks=2: keeps no documents in order"
 BESIDE = "does not go with weights.by; leave one of them out"
-WRONG |= {  # shapes, weights and evidence beside other sections
-    SHAPE: "shape.target_len=240: needs windows of several documents; set data.mode: concatenated",
-    f"{SHAPE} {JOINED} {POSE}": f"skip.method=pose: {WITHOUT}",
-    f"{SHAPE} {JOINED} --mask.method=document": f"mask.method=document: {WITHOUT}",
-    f"{SHAPE} {JOINED} --mask.chunks=2": f"mask.chunks=2: {WITHOUT}",
-    f"{SHAPE.replace('240', '96')} {JOINED}": "shape.target_len=96: must be > data.window=96, or there is ",
-    SHAPE.split(maxsplit=1)[0]: "shape.target_len: must be set",
-    f"{SHAPE} {JOINED} --shape.target.height=2.0": "shape.target.height=2.0: unknown setting",
+WRONG |= {  # weights and evidence beside other sections
+    f"{POSE.replace('200', '96')}": "skip.target_len=96: must be > data.window=96, or there is ",
     f"{CONTEXT} {POSE}": f"skip.method=pose: {BESIDE}",
     f"{CONTEXT} {JOINED} --mask.method=anchor": f"mask.method=anchor: {BESIDE}",
     f"{CONTEXT} --data.mode=uniform": "data.mode=uniform: weights.by=context counts no uniform cuts",
-    f"{CONTEXT} {SHAPE} {JOINED}": "weights.by=context: does not go with shape.target_len",
     f"{CONTEXT} --weights.keep=[[0,9]]": "weights.keep=[[0, 9]]: unknown setting",
     "--weights.by=evidence --weights.keep=[[0,95]]": "weights.keep=",
     "--weights.by=loss --weights.keep=[[0,9]]": "weights.by=loss",

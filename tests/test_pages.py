@@ -78,7 +78,7 @@ def test_the_settings_page_is_that_of_the_code():
     assert (ROOT / "docs" / "settings.md").read_text() == written, "run probe-lab docs > docs/settings.md"
 
 
-@pytest.mark.parametrize("config", ["cpu_test", "tiny_2k", "anchor_128k_upsampled", "extend_shape_skip"])
+@pytest.mark.parametrize("config", ["cpu_test", "tiny_2k", "anchor_128k_upsampled", "extend_shape_weights"])
 def test_every_setting_of_a_config_is_on_the_settings_page(config):
     page = (ROOT / "docs" / "settings.md").read_text()
     given = flatten(parse_yaml((ROOT / "configs" / f"{config}.yaml").read_text(), "test"))

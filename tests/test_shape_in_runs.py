@@ -1,4 +1,4 @@
-"""Shapes and weights by context in runs: rules, what whole runs count, how they resume, and the command that plans."""
+"""Weights by context in runs: rules, what whole runs count, how they resume, and the command that plans."""
 
 import json
 import shutil
@@ -10,14 +10,14 @@ import pytest
 
 from eval.shape import main
 from lab.errors import ConfigError
+from lab.train.manifest import forget, read_manifest
+from tests.eval.commands import size_of
 from tests.fits import CONFIG, cut_after, records, train
 from tests.refusals import refused
 
-JOINED = ("--data.mode=concatenated",)
-SHAPE = ("--shape.target.exponent=0.8", "--shape.target_len=240", *JOINED)
 WEIGHTS = ("--weights.by=context", "--weights.target.exponent=0.7")
 LARGE = ("--data.corpus.documents=1500", "--probe.every_tokens=null", "--probe.loss_tokens=0", "--probe.tests=1")
-RUNS = {"plain": (), "shape": SHAPE, "weights": WEIGHTS}
+RUNS = {"plain": (), "weights": WEIGHTS}
 
 
 @pytest.fixture(scope="module")
@@ -31,19 +31,18 @@ def place(tmp_path_factory):
     return place
 
 
-@pytest.mark.parametrize(("name", "tolerance"), [("shape", 0.1), ("weights", 0.03)])
-def test_a_run_shows_about_what_was_planned(place, name, tolerance):
+def test_a_run_shows_about_what_was_planned(place):
     """20,480 tokens are some 400 segments, so the profile counted is that of the plan up to their draw."""
-    record = json.loads((place / "runs" / name / "plan.json").read_text())
-    lines = (place / f"{name}.txt").read_text().splitlines()
-    (line,) = [line for line in lines if line.startswith(f"{name} for power, ")]
+    record = json.loads((place / "runs/weights/plan.json").read_text())
+    lines = (place / "weights.txt").read_text().splitlines()
+    (line,) = [line for line in lines if line.startswith("weights for power, ")]
     assert f"total variation {record['total_variation']:.3f}" in line
     edges = np.array(record["edges"])
-    f = np.load(place / "runs" / name / "counts.npz")["supervised_f" if name == "weights" else "f"]
+    f = np.load(place / "runs/weights/counts.npz")["supervised_f"]
     assert len(f) == edges[-1]
     profile = np.add.reduceat(f, edges[:-1]) / f[1:].sum()
-    assert np.abs(profile - record["reached"]).sum() / 2 < tolerance
-    assert record["settings"]["target"]["exponent"] == {"shape": 0.8, "weights": 0.7}[name]
+    assert np.abs(profile - record["reached"]).sum() / 2 < 0.03
+    assert record["settings"]["target"]["exponent"] == 0.7
     assert record["cost"]["pairs_per_token"] > 0
 
 
@@ -64,22 +63,22 @@ def test_a_run_records_both_sides_of_f(place):
 
 
 def test_a_target_out_of_reach_is_one_line_before_training(place):
-    with refused("shape.target.method=power: the plan comes within a total variation of 0.", error=ConfigError):
-        train(place, "flat", *LARGE, *SHAPE[1:], "--shape.target.exponent=0")
+    with refused("weights.target.method=power: the plan comes within a total variation of 0.", error=ConfigError):
+        train(place, "flat", *LARGE, WEIGHTS[0], "--weights.target.exponent=0")
     assert not (place / "runs" / "flat").exists()
 
 
-@pytest.mark.parametrize(("name", "key"), [("shape", "draws"), ("weights", "weights")])
-def test_a_run_goes_on_only_with_the_plan_it_was_begun_with(place, name, key):
-    whole = place / "runs" / name
-    begun = cut_after(whole, place / "runs" / f"begun_{name}", n=-1)
-    other = shutil.copytree(begun, place / "runs" / f"other_{name}")
+def test_a_run_goes_on_only_with_the_plan_it_was_begun_with(place):
+    whole = place / "runs" / "weights"
+    begun = cut_after(whole, place / "runs" / "begun", n=-1)
+    other = shutil.copytree(begun, place / "runs" / "other")
     record = json.loads((other / "plan.json").read_text())
-    record[key][0] += 1
+    record["weights"][0] += 1
+    forget(other, read_manifest(other)[0], ["plan.json"])
     (other / "plan.json").write_text(json.dumps(record))
     with refused(f"{other / 'plan.json'}: the plan "):
-        train(place, other.name, *LARGE, *RUNS[name], resume=True)
-    train(place, begun.name, *LARGE, *RUNS[name], resume=True)
+        train(place, other.name, *LARGE, *WEIGHTS, resume=True)
+    train(place, begun.name, *LARGE, *WEIGHTS, resume=True)
     counts = [np.load(run / "counts.npz") for run in (whole, begun)]
     assert counts[0].files == counts[1].files
     for array in counts[0]:
@@ -89,15 +88,13 @@ def test_a_run_goes_on_only_with_the_plan_it_was_begun_with(place, name, key):
 
 def test_the_command_plans_and_draws(place, capsys):
     shards = (f"--data.folder={place / 'shards'}", *LARGE)
-    for name in ("shape", "weights"):
-        words = RUNS[name]
-        picture = place / name / f"shape-{CONFIG.stem}.png"
-        assert main([str(CONFIG), *words, *shards, "--plot", "-o", str(picture.parent)]) == 0
-        assert picture.stat().st_size > 10_000
-        out = capsys.readouterr().out
-        assert out.startswith(f"{name} for ")
-        rows = {words[0]: words for words in map(str.split, out.splitlines()) if words}
-        shares = [float(x.rstrip("%")) for x in rows["natural"][1:]]
-        assert len(shares) == 4
-        assert sum(shares) == pytest.approx(100, abs=0.3)
-        assert shares == sorted(shares, reverse=True)
+    picture = place / "plan" / f"shape-{CONFIG.stem}.png"
+    assert main([str(CONFIG), *WEIGHTS, *shards, "--plot", "-o", str(picture.parent)]) == 0
+    assert min(size_of(picture)) > 300
+    out = capsys.readouterr().out
+    assert out.startswith("weights for ")
+    rows = {words[0]: words for words in map(str.split, out.splitlines()) if words}
+    shares = [float(x.rstrip("%")) for x in rows["natural"][1:]]
+    assert len(shares) == 4
+    assert sum(shares) == pytest.approx(100, abs=0.3)
+    assert shares == sorted(shares, reverse=True)

@@ -36,7 +36,7 @@ from lab.positions.methods import PositionConfig
 from lab.probe.config import NEEDLES, ProbeConfig, RunProbe
 from lab.schema import PathText, Section, flatten, format_yaml, given, load_plugins, plain, read_yaml, validated
 from lab.schema.plugins import digest_of
-from lab.shape.config import ByContext, Planned, ShapeConfig
+from lab.shape.config import ByContext
 from lab.skip.methods import SkipConfig
 from lab.source import CONFIG, EXPERIMENT, inherit
 from lab.train.arms import FREE_TO_CHANGE
@@ -67,8 +67,6 @@ class Experiment(Section):
     """Attention mask inside a training window: causal, document, anchor or your own."""
     skip: SkipConfig | None = None
     """Position ids with gaps: pose, rpes or longrecipe; left out, ids count up by one."""
-    shape: ShapeConfig | None = None
-    """Ids with gaps that give the position frequency a profile; left out, ids count up by one."""
     evidence: EvidenceConfig = field(default_factory=Repeat)
     """What counts as a target's evidence, whose distances the demand counts."""
     weights: WeightsConfig | None = None
@@ -131,27 +129,27 @@ class Experiment(Section):
         needs = "model.softmax.method" if getattr(self.model.softmax, "is_sink", False) else bands
         if self.train.backend == "xformers" and needs:
             yield self.fault("train.backend", f"returns no log-sum-exp, which {needs} needs; use auto")
-        if bands and (self.gaps or self.mask.running or self.mask.chunks is not None):
+        if bands and (self.skip or self.mask.running or self.mask.chunks is not None):
             yield self.fault(bands, "training with it needs ids that count up from 0 in every document; leave one out")
 
     def id_rules(self) -> Iterator[str]:
-        """Find the faults between what decides ids and who sees whom (shape, skip, mask), and the windows."""
+        """Find the faults between what decides ids and who sees whom (skip, mask), and the windows."""
         data, mask, weights = self.data, self.mask, self.weights
         weighs = isinstance(weights, ByContext)
         masked = "mask.method" if mask.method != "causal" else "mask.chunks"
         is_masked = mask.method != "causal" or mask.chunks is not None
         scheduled = data.schedule is not None
         counted = (weighs or scheduled) and mask.method == "document" and mask.chunks is None  # a mask that they know
-        used = {"data.schedule.start": scheduled, "shape.target_len": self.shape, "weights.by": weighs}
+        used = {"data.schedule.start": scheduled, "weights.by": weighs}
         used |= {"skip.method": self.skip, masked: is_masked and not counted}
         names = [name for name, is_used in used.items() if is_used]
         if len(names) > 1:
             yield self.fault(names[-1], f"does not go with {names[0]}; leave one of them out")
-        for name in self.gaps:
-            if self.reach <= data.window:
-                yield self.fault(name, f"must be > data.window={data.window}, or there is nothing to skip; raise it")
+        if self.skip is not None and self.skip.target_len <= data.window:
+            yield self.fault(
+                "skip.target_len", f"must be > data.window={data.window}, or there is nothing to skip; raise it"
+            )
         joins = {masked: is_masked, "skip.selection": getattr(self.skip, "selects", False)}
-        joins["shape.target_len"] = self.shape is not None
         for name, is_used in joins.items():
             if is_used and data.mode != "concatenated":
                 yield self.fault(name, "needs windows of several documents; set data.mode: concatenated")
@@ -159,8 +157,8 @@ class Experiment(Section):
             farthest = self.reach if weights.distance == "ids" else data.window
             if weights.keep[-1][1] >= farthest - 1 and len(weights.keep) == 1:
                 yield self.fault("weights.keep", f"must leave out distances below {farthest}; lower its end")
-            if weights.distance == "ids" and not self.gaps:
-                yield self.fault("weights.distance", "needs ids with gaps; set skip.method or shape, or use tokens")
+            if weights.distance == "ids" and self.skip is None:
+                yield self.fault("weights.distance", "needs ids with gaps; set skip.method, or use tokens")
         if data.schedule is not None and data.schedule.start >= data.window:
             yield self.fault("data.schedule.start", f"must be < data.window={data.window}; lower it")
         if data.schedule is not None and data.schedule.tokens > self.train.tokens:
@@ -218,20 +216,14 @@ class Experiment(Section):
         return kinds | ({} if beside is None else {beside: "weights.control"})
 
     @property
-    def planned(self) -> Planned | None:
-        """What the corpus is planned for: ids with gaps, or weights by visible context."""
-        return self.weights if isinstance(self.weights, ByContext) else self.shape
-
-    @property
-    def gaps(self) -> tuple[str, ...]:
-        """The setting of the largest id plus one, where ids have gaps."""
-        sections = {"shape.target_len": self.shape, "skip.target_len": self.skip}
-        return tuple(name for name, section in sections.items() if section is not None)
+    def planned(self) -> ByContext | None:
+        """The weights by visible context, which are planned for the corpus."""
+        return self.weights if isinstance(self.weights, ByContext) else None
 
     @property
     def reach(self) -> int:
         """Longest distance that training can show, plus one: what the counter holds."""
-        return next((attrgetter(name)(self) for name in self.gaps), self.data.window)
+        return self.data.window if self.skip is None else self.skip.target_len
 
     @property
     def logged_positions(self) -> dict[str, int]:

@@ -205,9 +205,8 @@ def fill_in_tags(values: dict[str, Any]) -> None:
         default(values, dotted, tag)
     if isinstance(weights := values.get("weights"), dict):
         weights.setdefault("by", "evidence")
-    for planned in (values.get("shape"), weights):
-        if isinstance(planned, dict) and planned.get("by") != "evidence":
-            default(planned, "target.method", "power")
+        if weights["by"] != "evidence":
+            default(weights, "target.method", "power")
 
 
 def default(values: dict[str, Any], dotted: str, value: Any) -> None:

@@ -152,7 +152,7 @@ class PackedData(lightning.LightningDataModule):
 
     @cached_property
     def plan(self) -> Plan | None:
-        """The plan of ids with gaps or of weights by visible context, computed once; None without either."""
+        """The plan of weights by visible context, computed once; None where there are none."""
         planned = self.experiment.planned
         return None if planned is None else plan_for(planned, self.config, self.store, self.experiment.mask)
 
@@ -186,9 +186,7 @@ class PackedData(lightning.LightningDataModule):
             self.settings.weigh = partial(weigh_by_context, self.weights)
         elif experiment.weights is not None:
             self.settings.weigh = partial(weigh_by_evidence, experiment.weights)
-        if self.plan is not None:
-            self.settings.skip = self.plan.place
-        elif skip is not None and skip.selects:
+        if skip is not None and skip.selects:
             path = self.token_types or (Path(skip.selection) if skip.by_types else None)
             tokenizer = load_tokenizer(shard_folder(config))
             impactful = None if path is None else read_token_types(path, tokenizer)

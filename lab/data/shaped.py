@@ -1,7 +1,4 @@
-"""Shaped data: ids with gaps as planned, or loss weights as planned, and what the run reads.
-
-    shape    full windows; each draws a layout of its ids with the plan's probabilities
-    weights  segments as without them; the plan holds the loss weight of a target by its visible context
+"""Loss weights by visible context as planned, and what the run reads.
 
 Weights need a corpus's targets by visible context, every segment drawn once. A document begins s tokens into a window
 of T; in mode natural s is 0. It is cut into a first piece of at most T - s tokens, full ones of T, and what remains.
@@ -21,24 +18,20 @@ from lab.data.segments import IntArray, SegmentIndex, index_segments
 from lab.data.shards import TokenStore
 from lab.errors import ConfigError
 from lab.masks import Causal, WindowMask
-from lab.shape.config import ByContext, Planned
-from lab.shape.gaps import plan_gaps
-from lab.shape.profiles import Plan, cut_counts, length_frequency, plan_weights
+from lab.shape.config import ByContext
+from lab.shape.profiles import Plan, cut_counts, plan_weights
 
 FIELD = "weights.by=context"
 DIGITS = 6  # of the weights on record, which two machines compute alike
 MOST_SEGMENTS = 200_000  # segments in which cut documents are counted
 
 
-def plan_for(config: Planned, data: DataConfig, store: TokenStore, mask: WindowMask = Causal()) -> Plan:
-    """Plan how a corpus is drawn or weighed.
+def plan_for(config: ByContext, data: DataConfig, store: TokenStore, mask: WindowMask = Causal()) -> Plan:
+    """Plan how the targets of a corpus are weighed.
 
     Raises: ConfigError for an unreachable target.
     """
-    if isinstance(config, ByContext):
-        return plan_weights(config, target_counts(store, data.mode, data.window, mask.method))
-    counts = [cut_counts(np.diff(shard.ends, prepend=0), config.target_len) for shard in store.shards]
-    return plan_gaps(config, data.window, length_frequency(np.sum(counts, axis=0)))
+    return plan_weights(config, target_counts(store, data.mode, data.window, mask.method))
 
 
 def cost_of(plan: Plan, data: DataConfig, store: TokenStore, tokens: int) -> dict[str, float]:
@@ -48,7 +41,6 @@ def cost_of(plan: Plan, data: DataConfig, store: TokenStore, tokens: int) -> dic
         "unread_frac": max(store.n_tokens - tokens, 0) / store.n_tokens,
         "cut_frac": cut_share(index_segments(store, data.mode, data.window), store),
         "pairs_per_token": plan.pairs_per_token,
-        "natural_pairs_per_token": plan.natural_pairs_per_token,
     }
 
 
@@ -88,25 +80,23 @@ def cut_share(segments: SegmentIndex, store: TokenStore) -> float:
     return len(np.unique(owner[cuts < ends[owner]])) / (int(owner.max()) + 1)
 
 
-def plan_record(config: Planned, plan: Plan, cost: dict[str, float]) -> dict[str, Any]:
-    """Return the contents of plan.json: a plan and its cost; of weights those of the first context of each bin."""
+def plan_record(config: ByContext, plan: Plan, cost: dict[str, float]) -> dict[str, Any]:
+    """Return the contents of plan.json: a plan with the weights of the first context of each bin, and its cost."""
     return {
         "settings": asdict(config),
         "total_variation": plan.distance,
         "cost": cost,
-        "draws": plan.draws.tolist(),
-        "weights": None if plan.weights is None else plan.weights[plan.edges[:-1]].round(DIGITS).tolist(),
+        "weights": plan.weights[plan.edges[:-1]].round(DIGITS).tolist(),
         "edges": plan.edges.tolist(),
         **{name: getattr(plan, name).tolist() for name in ("natural", "aimed", "reached")},
     }
 
 
-def summary_of_plan(config: Planned, plan: Plan, cost: dict[str, float]) -> str:
+def summary_of_plan(config: ByContext, plan: Plan, cost: dict[str, float]) -> str:
     """Describe the plan and its cost in one line."""
-    weights = "" if plan.weights is None else f"loss weights {plan.weights.min():.2f} to {plan.weights.max():.2f}, "
     return (
-        f"{config.section} for {config.target.method}, total variation {plan.distance:.3f}; {weights}"
+        f"weights for {config.target.method}, total variation {plan.distance:.3f}; "
+        f"loss weights {plan.weights.min():.2f} to {plan.weights.max():.2f}, "
         f"tokens read again {cost['repeated_frac']:.1%}, never read {cost['unread_frac']:.1%}, documents cut "
-        f"{cost['cut_frac']:.1%}, pairs a token {cost['pairs_per_token']:,.0f} "
-        f"(natural {cost['natural_pairs_per_token']:,.0f})"
+        f"{cost['cut_frac']:.1%}, pairs a token {cost['pairs_per_token']:,.0f}"
     )

@@ -1,1 +1,1 @@
-"""Shaping: aim f at a target by ids with gaps, or the supervised f by loss weights."""
+"""Shaping: aim the supervised f at a target by loss weights."""

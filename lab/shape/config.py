@@ -1,14 +1,14 @@
-"""What aims at a profile: the shape section for f, and weights by visible context for the supervised f."""
+"""Weights by visible context, which aim the supervised f at a profile; no torch."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Literal
 
 from annotated_types import Ge, Le
 from pydantic import Field
 
-from lab.schema import Length, Section
+from lab.schema import Section
 
 Exponent = Annotated[float, Ge(0), Le(16)]
 
@@ -35,24 +35,9 @@ Target = Annotated[Power | Exact, Field(discriminator="method")]
 
 
 @dataclass(frozen=True, kw_only=True)
-class ShapeConfig(Section):
-    """Ids with gaps for the tokens of full windows, in chunks placed so that f has a profile."""
-
-    section: ClassVar[str] = "shape"
-    target: Target = field(default_factory=Power)
-    """The target profile of f."""
-    target_len: Length
-    """Target window T in tokens, which all ids stay below."""
-
-
-@dataclass(frozen=True, kw_only=True)
 class ByContext(Section):
     """A loss weight of every target by the earlier tokens it sees, so that the supervised f has a profile."""
 
-    section: ClassVar[str] = "weights"
     by: Literal["context"] = "context"
     target: Target = field(default_factory=Power)
     """The target profile of the supervised f."""
-
-
-Planned = ShapeConfig | ByContext

@@ -42,12 +42,11 @@ such function below g, and then the smallest that still begins at N, are
 
     below(i) = min over j >= i of g(j) + W (F(i) - F(j)),     reached(i) = max(below(i), N - W (N - F(i)))
 
-Short of W nothing changes. The total variation between the aim and what is reached is reported as for ids with gaps.
+Short of W nothing changes. The total variation between the aim and what is reached is reported.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -55,7 +54,7 @@ import numpy.typing as npt
 
 from lab.counts.pairs import sum_to_the_end
 from lab.errors import ConfigError
-from lab.shape.config import Exact, Planned
+from lab.shape.config import ByContext, Exact
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
@@ -110,7 +109,7 @@ def profile_of(frequency: FloatArray, edges: IntArray) -> FloatArray:
     return pairs / pairs.sum()
 
 
-def target_frequency(config: Planned, natural: FloatArray) -> FloatArray:
+def target_frequency(config: ByContext, natural: FloatArray) -> FloatArray:
     """Compute the f of a target, up to a factor.
 
     Shapes: natural f (window,) -> (window,).
@@ -121,13 +120,12 @@ def target_frequency(config: Planned, natural: FloatArray) -> FloatArray:
     return (natural / natural[0]) ** config.target.exponent
 
 
-def exact_weights(config: Planned, targets: FloatArray) -> FloatArray:
+def exact_weights(config: ByContext, targets: FloatArray) -> FloatArray:
     """Compute EXACT's weight of a target by its visible context.
 
     Shapes: targets by visible context (window,) -> (window,).
     Raises: ConfigError where no target is long.
     Example:
-        >>> from lab.shape.config import ByContext
         >>> targets = np.array([9.0, 0, 0, 0] + [1.0] * 4 + [0.125] * 8)
         >>> exact_weights(ByContext(target=Exact(exponent=0.5)), targets)[[3, 4, 8]].round(6).tolist()
         [1.0, 1.125, 1.25]
@@ -138,7 +136,7 @@ def exact_weights(config: Planned, targets: FloatArray) -> FloatArray:
     if not in_bucket.any():
         rule = f"no target sees {LONG_FRAC:g} of the window, rounded up to a power of two"
         fault = config.fault("target.method", f"{rule}; use longer documents or a shorter window")
-        raise ConfigError(f"{config.section}.{fault}")
+        raise ConfigError(f"weights.{fault}")
     q = in_bucket / in_bucket.sum()
     r = np.power(q, -config.target.exponent, where=q > 0, out=np.zeros_like(q))
     return 1 + EXTRA * (r / (q @ r))[bucket] * long
@@ -146,33 +144,27 @@ def exact_weights(config: Planned, targets: FloatArray) -> FloatArray:
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """Draws of each layout of ids in a cycle, or loss weights, and the profile they reach.
+    """Loss weights of targets by visible context, and the profile of the supervised f that they reach.
 
-    `pairs_per_token` counts the pairs of tokens at distance 1 or more, `natural_pairs_per_token` those of the corpus's
-    documents cut every T tokens: attention's work. `weights`, where targets are weighed and nothing is drawn, holds the
-    loss weight of a target by its visible context, the profiles are those of the supervised f, and pairs are counted by
-    target. `place`, where ids are drawn, assigns them to a sample's tokens.
+    `pairs_per_token` counts the pairs of a target and a token at distance 1 or more: attention's work, which weights
+    leave as it is.
 
-    Shapes: `draws` int64 (layouts,); `natural`, `aimed` and `reached` profiles (bins,), `edges` (bins + 1,);
-        `weights` (window,).
+    Shapes: `natural`, `aimed` and `reached` profiles (bins,), `edges` (bins + 1,); `weights` (window,).
     """
 
-    draws: IntArray
     natural: FloatArray
     aimed: FloatArray
     reached: FloatArray
     edges: IntArray
     pairs_per_token: float
-    natural_pairs_per_token: float
-    weights: FloatArray | None = None
-    place: Callable[[np.ndarray, np.random.Generator], np.ndarray] | None = None
+    weights: FloatArray
 
     @property
     def distance(self) -> float:
         """Total variation between the aim and the profile reached."""
         return float(np.abs(self.aimed - self.reached).sum() / 2)
 
-    def within_reach(self, config: Planned) -> Plan:
+    def within_reach(self, config: ByContext) -> Plan:
         """Return the plan itself, unless it is too far from the target.
 
         Raises: ConfigError.
@@ -180,7 +172,7 @@ class Plan:
         if self.distance > TOLERANCE:
             rule = f"the plan comes within a total variation of {self.distance:.3f}, over {TOLERANCE:g}"
             fault = config.fault("target.method", f"{rule}; use a power with an exponent nearer to 1")
-            raise ConfigError(f"{config.section}.{fault}")
+            raise ConfigError(f"weights.{fault}")
         return self
 
 
@@ -206,7 +198,7 @@ def weights_for(aim: FloatArray, targets: IntArray, most: float = MAX_WEIGHT) ->
     return np.clip(weights, 0.0, most) + 0.0  # against rounding, and -0.0
 
 
-def plan_weights(config: Planned, targets: IntArray) -> Plan:
+def plan_weights(config: ByContext, targets: IntArray) -> Plan:
     """Plan the weights of a corpus's targets, counted by visible context.
 
     Shapes: targets (window,).
@@ -214,11 +206,9 @@ def plan_weights(config: Planned, targets: IntArray) -> Plan:
     """
     f = sum_to_the_end(targets)
     edges = bin_edges(len(targets))
-    no_draws = np.zeros(0, dtype=np.int64)
     goal = target_frequency(config, f)
     natural, aim = f / f[1:].sum(), goal / goal[1:].sum()
     weights = weights_for(aim, targets)
     natural, aimed = (np.add.reduceat(values, edges[:-1]) for values in (natural, aim))
     reached = profile_of(sum_to_the_end(targets * weights), edges)
-    pairs = f[1:].sum() / f[0]  # attention's work does not change
-    return Plan(no_draws, natural, aimed, reached, edges, pairs, pairs, weights).within_reach(config)
+    return Plan(natural, aimed, reached, edges, f[1:].sum() / f[0], weights).within_reach(config)

@@ -182,8 +182,8 @@ def planned(start: Start, data: PackedData) -> dict[str, Any] | None:
     path = start.folder.path / "plan.json"
     if start.checkpoint is not None and path.exists():
         before = read_object(path, CheckpointError, f"restore it, or {RESTART}")
-        if any(before.get(name) != record[name] for name in ("draws", "weights")):
-            rule = "the plan computed now differs, as the solver or the corpus has changed"
+        if before.get("weights") != record["weights"]:
+            rule = "the plan computed now differs, as the corpus has changed"
             raise CheckpointError(f"{path}: {rule}; continue on the first machine, or choose another --run.name")
     show(summary_of_plan(config, plan, cost))
     return record

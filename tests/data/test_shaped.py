@@ -1,4 +1,4 @@
-"""Shaped data: ids as planned, pairs counted one by one; targets by visible context against every segment; costs."""
+"""Loss weights as planned; targets by visible context against every segment; costs."""
 
 import itertools
 from dataclasses import replace
@@ -6,19 +6,17 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from lab.counts import PositionCounts
 from lab.data.config import DataConfig
 from lab.data.module import arrangement_of, to_batch, weigh_by_context
 from lab.data.segments import index_segments
 from lab.data.shaped import cost_of, cut_share, plan_for, target_counts
 from lab.errors import ConfigError
 from lab.masks import Causal, Document
-from lab.shape.config import ByContext, Exact, Power, ShapeConfig
-from lab.shape.profiles import profile_of
+from lab.shape.config import ByContext, Exact, Power
 from tests.data.stores import make_store, numbered_documents, stream_over
 from tests.data.windows import IGNORE
 
-WINDOW, SEED = 24, 5
+WINDOW = 24
 SETTINGS = {"natural": Causal(), "concatenated": Causal(), "concatenated_document": Document()}
 
 
@@ -27,23 +25,6 @@ def store(tmp_path_factory):
     lengths = (np.random.default_rng(0).lognormal(2.3, 1.0, 400).astype(int) + 1).tolist()
     documents = numbered_documents([24, 48, 1, *lengths])  # some that end where windows do
     return make_store(tmp_path_factory.mktemp("store"), [documents[:90], documents[90:91], documents[91:]], 1_000_000)
-
-
-def test_packs_show_the_profile_that_was_planned(store):
-    """Pairs of the packs' own runs and ids, counted by their dense matrix, against the plan."""
-    data = DataConfig(window=WINDOW, mode="concatenated")
-    plan = plan_for(ShapeConfig(target_len=80, target=Power(exponent=0.8)), data, store)
-    settings = {"pack_tokens": 8 * WINDOW, "seed": SEED, "look_ahead": 8, "skip": plan.place}
-    found, counts = np.zeros(80, dtype=np.int64), PositionCounts(80)
-    for pack in itertools.islice(stream_over(store, index_segments(store, "concatenated", WINDOW), **settings), 500):
-        for begin in range(0, len(pack.tokens), WINDOW):
-            own = pack.position_ids[begin : begin + WINDOW]
-            found += np.bincount((own[:, None] - own)[np.tril_indices(WINDOW)], minlength=80)
-            counts.add_positions(own, np.zeros(WINDOW, np.int64), mask="causal")
-    np.testing.assert_array_equal(counts.frequency(), found)
-    profile = profile_of(found.astype(float), plan.edges)
-    assert np.abs(profile - plan.reached).sum() / 2 < 0.03
-    assert np.abs(profile - plan.natural).sum() / 2 > 0.06
 
 
 def test_the_share_of_documents_cut_and_what_is_read(tmp_path):

@@ -49,4 +49,4 @@ def test_targets_by_hand(target, expected):
 def test_total_variation_is_the_share_that_moves():
     none = np.zeros(0)
     for aimed, reached, moved in ([1, 0, 0], [0, 0, 1], 1), ([0.2, 0.3, 0.5], [0.3, 0.3, 0.4], 0.1):
-        assert Plan(none, none, np.array(aimed), np.array(reached), none, 0, 0).distance == pytest.approx(moved)
+        assert Plan(none, np.array(aimed), np.array(reached), none, 0, none).distance == pytest.approx(moved)
