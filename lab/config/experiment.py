@@ -141,7 +141,7 @@ class Experiment(Section):
         scheduled = data.schedule is not None
         counted = (weighs or scheduled) and mask.method == "document" and mask.chunks is None  # a mask that they know
         used = {"data.schedule.start": scheduled, "weights.by": weighs}
-        used |= {"skip.method": self.skip, masked: is_masked and not counted}
+        used |= {"skip.method": self.skip is not None, masked: is_masked and not counted}
         names = [name for name, is_used in used.items() if is_used]
         if len(names) > 1:
             yield self.fault(names[-1], f"does not go with {names[0]}; leave one of them out")
