@@ -122,9 +122,20 @@ def test_the_papers_run_takes_the_papers_time_and_space():
     # 6 x that + 12 x 22 x 2048 x 1024 pairs = 7,942,963,200
     assert tiny.model.flops_per_token_causal(2048) == 7_942_963_200
     assert pytest.approx(0.66, abs=0.005) == UTILISATION
-    # 12 bytes a parameter; 256 streams of 257 places of 8 bytes
-    assert checkpoint_bytes(tiny) == 12 * 1_494_312_960 + 256 * 257 * 8 + counts_bytes(tiny)
+    # 12 bytes a parameter; 128 streams of 257 places of 8 bytes
+    assert checkpoint_bytes(tiny) == 12 * 1_494_312_960 + 128 * 257 * 8 + counts_bytes(tiny)
     assert (shard_tokens(tiny.data, 5), shard_tokens(small().data, 5)) == (627_000_000_000, 5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["tiny_2k", "tiny_4k"])
+def test_the_papers_runs_take_the_largest_packs_that_fit_80_gib(name):
+    path = ROOT / f"configs/{name}.yaml"
+    own = load_experiment(path)
+    estimate(own, "72")  # a tenth is left for fragments and workspaces
+    assert own.train.batch_tokens == own.train.accumulation * own.train.world_size * own.train.micro_batch_tokens
+    with refused("--memory_gib=80: must be >= 1{}"):
+        estimate(load_experiment(path, {"train.micro_batch_tokens": 2 * own.train.micro_batch_tokens}), "80")
 
 
 def test_hours_by_hand():
