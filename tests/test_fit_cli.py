@@ -8,6 +8,7 @@ import torch
 
 from lab.config import load_experiment
 from tests.forked import ROOT, python
+from tests.opened import sealed
 from tests.refusals import check_faults
 
 CONFIG = "configs/cpu_test.yaml"
@@ -92,6 +93,7 @@ def test_a_refusal_does_not_wait_for_lightning(tmp_path, name):
     (tmp_path / "runs" / "there").mkdir(parents=True)
     (tmp_path / "runs" / "there" / "config.yaml").write_text(load_experiment(ROOT / CONFIG).to_yaml())
     (tmp_path / "runs" / "there" / "metrics.jsonl").write_text("")
+    sealed(tmp_path / "runs" / "there")
     (tmp_path / "file").write_text("")
     options, start = REFUSED[name]
     own = [word.format(place=tmp_path) for word in options]

@@ -13,7 +13,7 @@ from lab.schema import OneOf, adapter, format_yaml, plugins
 from lab.sweep.__main__ import main as sweep
 from tests.fits import CONFIG
 from tests.forked import ROOT
-from tests.opened import write_source
+from tests.opened import sealed, write_source
 from tests.test_contributing import METHOD
 from tests.test_plugins import restored  # noqa: F401
 
@@ -51,6 +51,7 @@ def files(prepared, tmp_path, monkeypatch):
         (tmp_path / path).write_text((tmp_path / path).read_text().replace("plugins: []", "plugins: [mine.py]"))
         (tmp_path / path).parent.joinpath("plugins").mkdir()
         (tmp_path / path).parent.joinpath("plugins", "mine.py").symlink_to(tmp_path / "mine.py")
+    sealed(run)
     (tmp_path / "mine.yaml").write_text(f"{CONFIG.read_text()}\nplugins: [mine.py]\n")
     recipe = (ROOT / "configs" / "recipes" / "longrecipe_demo.yaml").read_text()
     (tmp_path / "recipe.yaml").write_text(recipe.replace("common:", "common:\n  plugins: [mine.py]", 1))

@@ -15,6 +15,7 @@ from lab.errors import ConfigError, DataError
 from lab.export import main as export
 from lab.schema import format_yaml, parse_yaml
 from tests.eval.commands import runner
+from tests.opened import sealed
 
 FOLDER = Path(__file__).resolve().parents[2] / "eval/papers/templates"
 TEMPLATES = {**{path.stem: path.read_text() for path in FOLDER.iterdir()}, "user_assistant": USER_ASSISTANT}
@@ -78,7 +79,7 @@ def chatty(run_folder, bpe, tmp_path):
     config["data"]["corpus"] = {"name": "conversations", "path": "none.jsonl"}
     (folder / "config.yaml").write_text(format_yaml(config))
     bpe.save(str(folder / "tokenizer.json"))
-    return folder
+    return sealed(folder)
 
 
 def test_a_runs_template_is_in_its_export_and_asks_the_same(chatty, tmp_path, capsys):

@@ -10,6 +10,7 @@ from eval.harness import model as harness
 from eval.harness.__main__ import main, source_of
 from lab.schema import format_yaml, parse_yaml
 from tests.eval.harness.parts import TASKS, documents, read_lines, rows_in, subject_of
+from tests.opened import sealed
 
 lm_eval = pytest.importorskip("lm_eval")
 CacheHook = pytest.importorskip("lm_eval.api.model").CacheHook
@@ -144,6 +145,7 @@ def test_questions_as_a_chat_to_a_run(run_folder, bpe, tmp_path, run, passes):
     config["data"]["corpus"] = {"name": "conversations", "path": "none.jsonl"}
     (folder / "config.yaml").write_text(format_yaml(config))
     bpe.save(str(folder / "tokenizer.json"))
+    sealed(folder)
     assert asked(run, passes, folder, tmp_path, "--apply_chat_template") == (around("USER: ", "\nASSISTANT:"), True)
 
 

@@ -83,5 +83,6 @@ def test_scores_are_averaged_over_the_last_checkpoints(run_folder, tmp_path, cap
     assert out.startswith("tiny: rope+plain, 2 tests each, mean of 3 checkpoints\n")
     kept = json.loads((run_copy / "ruler_summary.json").read_text())
     assert kept["averages"]["800"]["average"] == pytest.approx((200 / 3 + 60) / 2)
+    assert "keeps 4 checkpoints" in run([*words, "--last=5"], capsys)[2]
     (run_copy / "checkpoints" / folder_name(8192) / "state.ckpt").write_bytes(b"broken")
-    assert "keeps 3 whole checkpoints" in run([*words, "--last=4"], capsys)[2]
+    assert "state.ckpt: has 6 bytes" in run([*words, "--last=4"], capsys)[2]
