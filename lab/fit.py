@@ -33,7 +33,7 @@ from pathlib import Path
 from lab.command import NOTHING_WRITTEN, Syntax, Words, run, settings_lines
 from lab.config import Experiment, load_experiment
 from lab.errors import ConfigError
-from lab.launch import needs_torchrun, read_launch, start_ranks
+from lab.launch import follow_torchrun, needs_torchrun, read_launch, start_ranks
 from lab.train.beginning import check_beginning
 
 Work = Callable[[Experiment, Namespace], str | int]
@@ -100,8 +100,9 @@ if __name__ == "__main__":
 
         if options.profile:
             return profile_experiment(experiment, None if options.o is None else Path(options.o))
-        return run_experiment(experiment, options.resume, again, restart=options.restart, exits=True)
+        return run_experiment(experiment, options.resume, again, restart=options.restart, begun=begun)
 
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # read once by OpenMP; spinning threads cost up to 8 times
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # torch.profiler's library prints its own stages
+    begun = follow_torchrun(os.environ)
     raise SystemExit(read_arguments(sys.argv[1:], train))

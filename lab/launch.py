@@ -8,7 +8,11 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import socket
+import threading
+import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import cache
@@ -23,6 +27,7 @@ if TYPE_CHECKING:
 SIGNALS = "SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1"  # that torchrun passes on to the ranks
 SAVE_S = 600  # what ranks may take to save after a signal
 TIMEOUT = timedelta(minutes=10)  # of a collective call: a node that is lost closes no connection
+POLL_S = 0.5
 
 
 @dataclass(frozen=True)
@@ -61,6 +66,42 @@ def find_launch(environment: Mapping[str, str], devices: int, nodes: int) -> Lau
             f"{launch.local_world_size} of them on this node; make them equal"
         )
     return launch
+
+
+def follow_torchrun(environment: Mapping[str, str]) -> threading.Event:
+    """End this rank when its torchrun ends, or ask it to stop, by SIGTERM, once the event that is returned is set.
+
+    Nothing else tells a rank that its torchrun was killed. The first rank of a node reports it.
+    """
+    begun = threading.Event()
+    launch = read_launch(environment)
+
+    def follow(parent: int) -> None:
+        lived = has_store(environment)  # if not, the parent may be a process that has adopted this one
+        while lived and os.getppid() == parent:
+            time.sleep(POLL_S - time.time() % POLL_S)  # ranks look at the same moments, or one would miss another
+        if launch.local_rank == 0:
+            with suppress(OSError):
+                what = "saving" if begun.is_set() else "nothing was trained"
+                show(f"torchrun of rank {launch.rank} has ended; {what}", error=True)
+        if not begun.is_set():
+            os._exit(FAILED)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    if launch.by_torchrun:
+        threading.Thread(target=follow, args=[os.getppid()], daemon=True).start()
+    return begun
+
+
+def has_store(environment: Mapping[str, str]) -> bool:
+    """Return whether the first node's torchrun keeps the store where the ranks meet, if it is to keep one."""
+    if environment.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
+        with suppress(OSError):  # torch reports any other than this one
+            try:
+                socket.create_connection((environment["MASTER_ADDR"], int(environment["MASTER_PORT"]))).close()
+            except ConnectionRefusedError:
+                return False
+    return True
 
 
 def needs_torchrun(environment: Mapping[str, str], devices: int, nodes: int) -> bool:

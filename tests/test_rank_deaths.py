@@ -2,6 +2,8 @@
 
 import re
 import signal
+import sys
+import time
 from datetime import timedelta
 
 import pytest
@@ -63,7 +65,7 @@ def test_the_ranks_of_a_killed_launcher_save_and_end(place):
         statuses, (output,) = processes.finish()
         assert processes.left(60) == []
     assert statuses == [-signal.SIGKILL]
-    assert re.search(r"torchrun \(process \d+\) of rank \d has ended; saving", output), output
+    assert re.search("torchrun of rank 0 has ended; saving", output), output
     assert output.count("all saved") == 1
 
 
@@ -85,7 +87,7 @@ def test_the_ranks_of_all_nodes_save_and_end_after_the_death_of_one_agent(place,
         _, outputs = processes.finish()
         assert processes.left(60) == []
     text = "".join(outputs)
-    assert re.search(rf"torchrun \(process \d+\) of rank {agent} has ended; saving", text), text
+    assert re.search(f"torchrun of rank {agent} has ended; saving", text), text
     assert text.count("all saved") == 1
 
 
@@ -156,3 +158,57 @@ def test_a_collective_call_that_fails_on_one_rank_ends_all(place, strategy, faul
     assert "MemoryError: planted" in output
     assert re.search(r"^rank 0 \(process \d+\) failed \(\w+: ", output, re.M), output
     assert output.count("Traceback") == (fault is STEP), "of the rank that failed, and none of the other"
+
+
+LAUNCHER = """
+import os, runpy, sys, time
+for rank in ("0", "1"):
+    if os.fork() == 0:
+        os.environ |= {"RANK": rank, "LOCAL_RANK": rank}
+        sys.argv = %r
+        runpy.run_module("lab.fit", run_name="__main__", alter_sys=True)
+time.sleep(100)
+"""
+AT_A_MOMENT = """
+import os, pathlib, time
+{imports}
+own = {place}
+def held(*arguments, **options):
+    if os.environ["RANK"] in {ranks!r}:
+        pathlib.Path({file!r}, os.environ["RANK"]).touch()
+        time.sleep(100)
+    return own(*arguments, **options)
+{place} = held
+"""
+MOMENTS = {
+    "reading": ("import lab.config", "lab.config.load_experiment", "01"),
+    "meeting": ("from lab.train import session", "session.assemble", "1"),
+    "preparing": ("from lab.data.module import PackedData", "PackedData.prepare_data", "0"),
+    "restoring": ("from lab.train.saving import Checkpointing", "Checkpointing.on_fit_start", "1"),
+    "compiling": ("from lab.model.decoder import Decoder", "Decoder.forward", "1"),
+}
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_the_ranks_of_a_launcher_killed_before_the_first_step_end(place, tmp_path, moment):
+    imports, held, ranks = MOMENTS[moment]
+    argv = command(place, moment, *ENDLESS, *TWO)[2:]
+    plant = AT_A_MOMENT.format(imports=imports, place=held, ranks=ranks, file=str(tmp_path))
+    variables = {name: value for name, value in workers(2)[0].items() if name not in ("RANK", "LOCAL_RANK")}
+    with running(place, [([sys.executable, "-c", plant + LAUNCHER % (argv,)], variables)]) as processes:
+        while len([*tmp_path.iterdir()]) < len(ranks):
+            assert processes.started[0].poll() is None
+            time.sleep(0.05)
+        processes.send(signal.SIGKILL, "launcher")
+        processes.started[0].wait()
+        assert processes.left(60) == []
+        output = processes.started[0].output.read_text()
+    lines = [line for line in output.splitlines() if "torchrun" in line]
+    assert lines == ["torchrun of rank 0 has ended; nothing was trained"], output
+    assert "Traceback" not in output, output
+
+
+def test_a_rank_whose_launcher_ended_before_it_could_look_ends(place):
+    variables = {**workers(2)[1], "TORCHELASTIC_USE_AGENT_STORE": "True", "LOCAL_RANK": "0"}  # nobody keeps it
+    with running(place, [(command(place, "late", *ENDLESS, *TWO), variables)]) as processes:
+        assert processes.finish() == ([1], ["torchrun of rank 1 has ended; nothing was trained\n"])

@@ -14,6 +14,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+import threading
 import time
 import traceback
 from concurrent.futures import Future
@@ -65,7 +66,7 @@ class Stopping(Callback):
         self.stopped = False
         self.fault: str | None = None  # why the run cannot go on
         self.asked_at: float | None = None
-        self.parent = os.getppid()
+        self.begun: threading.Event | None = None  # set once there is something to save
 
     def on_train_start(self, trainer: lightning.Trainer, module: Any) -> None:
         """Install the handlers after Lightning has installed its own; it restores the original ones at the end."""
@@ -82,16 +83,12 @@ class Stopping(Callback):
             if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
                 signal.signal(number, ask)
 
-    def on_train_batch_start(self, trainer: lightning.Trainer, module: Any, *_: Any) -> None:
-        """Stop the ranks of a torchrun that has been killed, as nothing else ends them."""
-        if self.launch.by_torchrun and os.getppid() != self.parent and not module.stop_asked:
-            module.stop_asked = True
-            show(f"torchrun (process {self.parent}) of rank {self.launch.rank} has ended; saving", error=True)
-
     def on_train_batch_end(self, trainer: lightning.Trainer, module: Any, *_: Any) -> None:
         """End the loop once all ranks know, which they do from the step's sums."""
         if not module.finished:
             return
+        if self.begun is not None:
+            self.begun.set()
         if module.finished.skipped:
             streams = ", ".join(map(str, module.finished.streams[:SHOWN]))
             what = f"loss that is not finite (streams {streams})" if streams else "gradient that is not finite"

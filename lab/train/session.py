@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
+import threading
 import time
 import warnings
 from collections.abc import Iterator
@@ -80,12 +81,12 @@ class FullySharded(ModelParallelStrategy):
 
 
 def run_experiment(
-    experiment: Experiment, resume: bool, command: str, *, restart: bool = False, exits: bool = False
+    experiment: Experiment, resume: bool, command: str, *, restart: bool = False, begun: threading.Event | None = None
 ) -> int:
     """Train, record and report, as the only process that writes to the run folder; return the exit status.
 
-    Where the process `exits` afterwards, signals are ignored from the end of the training on. `command` continues the
-    run.
+    A process that exits afterwards passes `begun`, which is set after the first step; it ignores signals from the end
+    of the training on. `command` continues the run.
 
     Raises: LabError for what the user can correct.
     """
@@ -102,9 +103,10 @@ def run_experiment(
             if launch.is_first:
                 run.data.prepare_data()
                 start_folder(start, run.data, threads, restart=restart)
+            run.stopping.begun = begun
             try:
                 run.fit()
-                if exits:
+                if begun:
                     run.stopping.ignore()
             finally:
                 run.recording.close(finished=not (sys.exc_info()[0] or run.stopping.stopped))
