@@ -1,6 +1,8 @@
 """Causal models of transformers as they are: their own numbers, and attention by definition under other positions."""
 
+import json
 import sys
+from functools import partial
 
 import pytest
 import torch
@@ -172,3 +174,27 @@ def test_what_transformers_cannot_open_is_one_line(tmp_path):
     path.write_text(right.replace('"num_hidden_layers": 3', '"num_hidden_layers": 4'))
     with refused(f"{tmp_path}: weights do not fit config.json ({{}}", error=CheckpointError):
         load_foreign(tmp_path, "cpu")
+
+
+OWN = """
+open({ran!r}, "w")
+from transformers import GPTNeoXConfig, GPTNeoXForCausalLM
+class OwnConfig(GPTNeoXConfig):
+    model_type = "own"
+class OwnModel(GPTNeoXForCausalLM):
+    config_class = OwnConfig
+"""
+
+
+def test_code_of_a_folder_is_not_executed(tmp_path, monkeypatch):
+    asked = []
+    monkeypatch.setattr("builtins.input", lambda text="": asked.append(text) or "y")
+    tiny("gpt_neox").save_pretrained(tmp_path)
+    (tmp_path / "own.py").write_text(OWN.format(ran=str(tmp_path / "ran")))
+    settings = json.loads((tmp_path / "config.json").read_text())
+    mapped = {"AutoConfig": "own.OwnConfig", "AutoModelForCausalLM": "own.OwnModel"}
+    (tmp_path / "config.json").write_text(json.dumps({**settings, "model_type": "own", "auto_map": mapped}))
+    for read in (model_settings, partial(load_foreign, device="cpu")):
+        with refused(f"{tmp_path}: transformers cannot open it (", error=ConfigError):
+            read(tmp_path)
+    assert (asked, (tmp_path / "ran").exists()) == ([], False)

@@ -82,8 +82,9 @@ def model_settings(folder: Path) -> dict[str, Any]:
     if read_json(folder / NAME).get("model_type") in FAMILIES:
         return read_settings(folder)
     with reading(folder) as transformers:
-        config = transformers.AutoConfig.from_pretrained(folder, local_files_only=True).get_text_config()
-    window = next((found for name in WINDOWS if (found := getattr(config, name, None))), None)
+        found = transformers.AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+        config = found.get_text_config()
+    window = next((length for name in WINDOWS if (length := getattr(config, name, None))), None)
     if window is None:
         raise ConfigError(f"{folder / NAME}: states no training window; add max_position_embeddings")
     return {**config.to_dict(), "max_position_embeddings": window}

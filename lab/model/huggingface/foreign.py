@@ -139,7 +139,8 @@ def sizes_of(config: Any) -> DecoderConfig:
 def load_foreign(folder: Path, device: torch.device | str) -> Foreign:
     """Load a causal model in float32, from safetensors alone, refusing weights that do not fit it."""
     with reading(folder) as transformers:
-        known = {"local_files_only": True, "use_safetensors": True, "dtype": torch.float32, "output_loading_info": True}
+        known = {"local_files_only": True, "use_safetensors": True, "trust_remote_code": False, "dtype": torch.float32}
+        known |= {"output_loading_info": True}
         model, info = transformers.AutoModelForCausalLM.from_pretrained(folder, **known)
     lost = sorted(map(str, [*info["missing_keys"], *info["mismatched_keys"]]))
     if lost:
