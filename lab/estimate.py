@@ -144,6 +144,8 @@ def work_of(experiment: Experiment, *, bf16: bool) -> dict[str, str]:
     """Format operations, hours and bytes on disk."""
     model = experiment.model
     train = experiment.train
+    window = experiment.data.window
+    causal, full = model.flops_per_token_causal(window), model.flops_per_token_full(window)
     checkpoint = checkpoint_bytes(experiment)
     kept = max(train.keep_checkpoints, len(train.final_steps))
     shards = shard_tokens(experiment.data, train.steps * train.batch_tokens) * int(token_dtype(model.vocab_size)[-1])
@@ -153,7 +155,7 @@ def work_of(experiment: Experiment, *, bf16: bool) -> dict[str, str]:
         hours = f"{each}, at utilisation {UTILISATION:.2f} (arXiv:2410.18745, A.2)"
     return {
         "parameters": f"{model.n_parameters():,}",
-        "FLOPs per token": f"{model.flops_per_token_causal(experiment.data.window):,} (full causal windows)",
+        "FLOPs per token": f"{causal:,} (full causal windows, mfu), {full:,} (with hidden pairs, mfu_full)",
         "steps": f"{train.steps:,} of {train.batch_tokens:,} tokens, {train.steps * train.batch_tokens:,} in all",
         "micro-batches": f"{train.accumulation} of {train.micro_batch_tokens:,} tokens on each process",
         "hours": hours,

@@ -24,7 +24,7 @@ FRACTIONS = ("0.125", "0.25", "0.5", "0.75")
 EXACT = ("step", "consumed_tokens", "loss", "lr", "grad_norm", *(f"f_at_{x}L" for x in FRACTIONS), "share_le_half")
 SUMS = ("held_out_loss", "context_loss", "log_prob")  # of losses, in another order where more processes train
 RECALL = ("recall", *FIELDS)  # of losses too; natural reach magnifies their differences in models that gain nothing
-SPEED = ("tokens_per_s", "mfu")
+SPEED = ("tokens_per_s", "mfu", "mfu_full")
 
 
 def load(*words: str) -> Experiment:

@@ -130,6 +130,16 @@ def test_a_run_resumes_bit_for_bit(place, name):
     assert_same_weights(cut, whole)
 
 
+def test_utilisation_is_recorded_by_causal_and_by_all_pairs(place, monkeypatch):
+    monkeypatch.setattr("lab.train.recording.peak_flops", lambda name: 1e12)
+    cfg = load(*SHORT).model
+    weights = 6 * cfg.n_matrix_parameters
+    for line in records(train(place, "utilised", *SHORT)):
+        for name, pairs in (("mfu", 96 / 2), ("mfu_full", 96)):  # of windows of 96
+            flops = weights + 12 * cfg.n_layers * cfg.d_model * pairs
+            assert line[name] == pytest.approx(flops * line["tokens_per_s"] / 1e12, rel=1e-3)
+
+
 def test_blocks_grow_with_the_consumed_tokens(place):
     run = place / "runs" / "blocks"
     _, steps = replayed(run)

@@ -132,10 +132,22 @@ class DecoderConfig(Section):
 
         In layers that see the last W tokens alone it is W - W^2 / (2 window).
         """
-        near = min(getattr(self.layers, "window", None) or window, window)
-        share = self.kinds.count("window") / self.n_layers
+        near, share = self.window_layers(window)
         pairs = (1 - share) * window / 2 + share * (near - near * near / (2 * window))
         return int(self.flops_per_token(pairs))
+
+    def flops_per_token_full(self, window: int) -> int:
+        """Count the same with hidden pairs, as other trainers do: `window` pairs per token and layer, or W.
+
+        Source: arXiv:2204.02311, appendix B.
+        """
+        near, share = self.window_layers(window)
+        return int(self.flops_per_token((1 - share) * window + share * near))
+
+    def window_layers(self, window: int) -> tuple[int, float]:
+        """Return how many tokens of a window the window layers see, and their share of all layers."""
+        near = min(getattr(self.layers, "window", None) or window, window)
+        return near, self.kinds.count("window") / self.n_layers
 
 
 def near(width: int, wanted: int) -> int:

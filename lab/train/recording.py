@@ -98,7 +98,8 @@ class Recording(Callback):
     A line has means since the last one, f at a few positions by the column's name, and shares of the position mass.
 
     Units: loss in nats per scored token, without the steps that `skipped_steps` counts, which had no update;
-    tokens_per_s over all ranks, time spent in probes, saving and this callback left out; `mfu` counts full windows.
+    tokens_per_s over all ranks, time spent in probes, saving and this callback left out. `mfu` counts the causal
+    pairs of full windows, `mfu_full` hidden pairs, too, as other trainers do.
     """
 
     def __init__(self, experiment: Experiment) -> None:
@@ -151,7 +152,8 @@ class Recording(Callback):
         tokens_per_s = (module.consumed - self.timed_tokens) / max(self.busy_s, 1e-9)
         loss = self.sums["loss"] / self.sums["targets"] if self.sums["targets"] else None
         grad_norm = module.finished.grad_norm
-        causal = self.experiment.model.flops_per_token_causal(self.experiment.data.window)
+        model, window = self.experiment.model, self.experiment.data.window
+        flops = {"mfu": model.flops_per_token_causal(window), "mfu_full": model.flops_per_token_full(window)}
         record = {
             "step": trainer.global_step,
             "consumed_tokens": module.consumed,
@@ -160,7 +162,7 @@ class Recording(Callback):
             "grad_norm": grad_norm if math.isfinite(grad_norm) else None,
             "skipped_steps": module.skipped_steps,
             "tokens_per_s": round(tokens_per_s, 1),
-            "mfu": utilisation(causal, tokens_per_s, self.peak, trainer.world_size),
+            **{name: utilisation(n, tokens_per_s, self.peak, trainer.world_size) for name, n in flops.items()},
             **frequency_metrics(counts, self.experiment.logged_positions),
             **self.counting.selected(),
             **scheduled(trainer),

@@ -8,7 +8,16 @@ from lab import fit, longrecipe
 from lab.config import load_experiment
 from lab.counts import PositionCounts
 from lab.errors import ConfigError
-from lab.estimate import UTILISATION, checkpoint_bytes, counts_bytes, estimate, hours_of, refuse_too_large, shard_tokens
+from lab.estimate import (
+    UTILISATION,
+    checkpoint_bytes,
+    counts_bytes,
+    estimate,
+    hours_of,
+    refuse_too_large,
+    shard_tokens,
+    work_of,
+)
 from lab.model.memory import Memory
 from lab.schema import format_yaml
 from lab.train.folder import RunFolder
@@ -122,6 +131,7 @@ def test_the_papers_run_takes_the_papers_time_and_space():
     # 6 x that + 12 x 22 x 2048 x 1024 pairs = 7,942,963,200
     assert tiny.model.flops_per_token_causal(2048) == 7_942_963_200
     assert pytest.approx(0.66, abs=0.005) == UTILISATION
+    assert {"7,942,963,200", "8,496,611,328"} <= {*work_of(tiny, bf16=True)["FLOPs per token"].split()}
     # 12 bytes a parameter; 128 streams of 257 places of 8 bytes
     assert checkpoint_bytes(tiny) == 12 * 1_494_312_960 + 128 * 257 * 8 + counts_bytes(tiny)
     assert (shard_tokens(tiny.data, 5), shard_tokens(small().data, 5)) == (627_000_000_000, 5)

@@ -42,6 +42,9 @@ def test_operations_per_token_by_hand():
     assert PAPER.flops_per_token_causal(2048) == 7_389_315_072 + 553_648_128 == 7_942_963_200
     assert PAPER.flops_per_token_causal(4096) == 7_389_315_072 + 1_107_296_256 == 8_496_611_328
     assert PAPER.flops_per_token(1024.0) == 7_942_963_200
+    # with hidden pairs attention is twice that
+    assert PAPER.flops_per_token_full(2048) == 7_389_315_072 + 1_107_296_256 == PAPER.flops_per_token_causal(4096)
+    assert PAPER.flops_per_token_full(4096) == 7_389_315_072 + 2_214_592_512 == 9_603_907_584
 
 
 @pytest.mark.parametrize(

@@ -134,6 +134,7 @@ def test_operations_by_hand():
         16, 2, 4, 2, 24, 23, tie_embeddings=False, layers=LayersConfig(pattern=("window", "full"), window=2)
     )
     assert cfg.flops_per_token_causal(8) == 6 * cfg.n_matrix_parameters + 12 * 16 * (1.75 + 4)
+    assert cfg.flops_per_token_full(8) == 6 * cfg.n_matrix_parameters + 12 * 16 * (2 + 8)
     assert cfg.n_parameters() == dataclasses.replace(cfg, layers=None).n_parameters()
 
 
