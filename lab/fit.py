@@ -103,6 +103,8 @@ if __name__ == "__main__":
         return run_experiment(experiment, options.resume, again, restart=options.restart, begun=begun)
 
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # read once by OpenMP; spinning threads cost up to 8 times
+    if "PYTORCH_CUDA_ALLOC_CONF" not in os.environ:  # the name of older versions
+        os.environ.setdefault("PYTORCH_ALLOC_CONF", "expandable_segments:True")  # packs of all lengths leave few gaps
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # torch.profiler's library prints its own stages
     begun = follow_torchrun(os.environ)
     raise SystemExit(read_arguments(sys.argv[1:], train))

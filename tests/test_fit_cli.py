@@ -83,6 +83,10 @@ REFUSED = {  # what the run folder's place and settings are, and the line
         ("--run.name=new", "--data.corpus={{name: slimpajama}}"),
         "data.corpus.name=slimpajama: not prepared in {place}/shards/slimpajama-",
     ),
+    "haystack": (
+        ("--run.name=new", "--probe.haystack={place}/none.json"),
+        "probe.haystack={place}/none.json: ",
+    ),
     "no_gpu": (("--run.name=new", "--train.accelerator=gpu"), "train.accelerator=gpu: "),
 }
 

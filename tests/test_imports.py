@@ -28,6 +28,7 @@ HEAVY = {  # package: who may import it at module level; everybody else imports 
         "lab.data.module",
         "lab.train.module",
         "lab.train.recording",
+        "lab.train.garbage",
         "lab.train.saving",
         "lab.train.probing",
         "lab.train.session",

@@ -38,7 +38,7 @@ FILLER_INDEX = 2**40  # beyond the documents of any synthetic corpus, numbered f
 FILLER_TOKENS = 50_000
 HELD_OUT_TOKENS = 2_000_000
 KEPT, KEPT_BYTES = "haystack.txt", 10**6  # in a run folder
-ESSAYS = "niah/data/PaulGrahamEssays.json of github.com/HKUNLP/STRING, the haystack of arXiv:2410.18745"
+ESSAYS = "https://github.com/HKUNLP/STRING/raw/main/niah/data/PaulGrahamEssays.json"  # of arXiv:2410.18745
 
 Parts = tuple[list[int], list[tuple[list[int], int]], list[int]]
 """What is beside the haystack: the beginning, each number's needle with the place of the number in it, the end."""
@@ -104,7 +104,7 @@ def read_texts(path: Path, field: str) -> list[str]:
 
     Raises: DataError, which names the setting that the path comes from.
     """
-    kinds = f"give a .txt, .md, .py, .json or .jsonl file with `text`, such as {ESSAYS}"
+    kinds = f"give a .txt, .md, .py, .json or .jsonl file with `text`, such as by curl -LO {ESSAYS}"
     files = [path] if path.is_file() else files_at(path, (*PLAIN, ".json", ".jsonl"))
     if not files:
         raise DataError(f"{field}={path}: no such file; {kinds}")

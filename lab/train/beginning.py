@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from lab.config import Experiment, load_experiment
-from lab.data.preparation import check_prepared
+from lab.data.config import TokenizerFile
+from lab.data.preparation import check_prepared, shard_folder
+from lab.data.tokenizer import TOKENIZER, tokenizer_file
 from lab.errors import CheckpointError, ConfigError
+from lab.probe.needles import KEPT as KEPT_HAYSTACK
+from lab.probe.needles import read_texts
 from lab.schema.plugins import KEPT, digest_of
 from lab.train.arms import changes
 from lab.train.dashboards import check_packages
@@ -25,8 +31,21 @@ def check_beginning(experiment: Experiment, *, resume: bool, restart: bool = Fal
         raise ConfigError(f"run.folder={experiment.run.folder}: {place} is no folder to write in; name another folder")
     if not restart:
         check_run(experiment, resume=resume)
-    check_packages(experiment.track)
-    check_prepared(experiment.data)
+    for check in needs_of(experiment, resume=resume and not restart).values():
+        check()
+
+
+def needs_of(experiment: Experiment, *, resume: bool = True) -> dict[str, Callable[[], object]]:
+    """What a run reads and imports, each with the check that refuses a missing one; no torch."""
+    data, haystack = experiment.data, experiment.probe.haystack
+    needs: dict[str, Callable[[], object]] = {"packages": partial(check_packages, experiment.track)}
+    if isinstance(data.tokenizer, TokenizerFile):
+        copied = shard_folder(data) / TOKENIZER
+        needs["tokenizer"] = partial(tokenizer_file, copied if copied.exists() else Path(data.tokenizer.path))
+    needs["shards"] = partial(check_prepared, data)
+    if haystack is not None and not (resume and (experiment.run.path / KEPT_HAYSTACK).exists()):
+        needs["haystack"] = partial(read_texts, Path(haystack), "probe.haystack")
+    return needs
 
 
 def check_run(experiment: Experiment, *, resume: bool) -> bool:

@@ -36,6 +36,7 @@ from lab.model.sharding import Sharding, accumulating
 from lab.probe.limits import shown_length
 from lab.train.environment import choose_backend, choose_compile, decoder_of, device_for
 from lab.train.folder import RunFolder, is_finished
+from lab.train.garbage import Garbage
 from lab.train.module import Training
 from lab.train.probing import Probing
 from lab.train.recording import Recording
@@ -210,7 +211,7 @@ def assemble(start: Start, profiler: Profiler | None = None) -> Assembled:
     stopping = Stopping(start.launch)
     saving = Checkpointing(start, recording, stopping)
     probing = Probing(experiment, recording, stopping, saving)
-    callbacks: list[Callback] = [recording, stopping, saving, probing] if profiler is None else []
+    callbacks: list[Callback] = [Garbage(), recording, stopping, saving, probing] if profiler is None else []
     autocast = train.computes_in_bf16(on_gpu) and strategy != "fsdp"
     try:
         trainer = lightning.Trainer(
