@@ -7,6 +7,8 @@ The CUDA context with the libraries' workspaces, and NCCL's buffers, are assumed
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,19 +18,21 @@ from lab.config import Experiment
 from lab.counts import PositionCounts
 from lab.data.config import DataConfig, Slimpajama
 from lab.data.shards import token_dtype
-from lab.errors import ConfigError
+from lab.errors import ConfigError, LabError
 from lab.model.attention.context import ContextGroup
 from lab.model.attention.segments import Segments
 from lab.model.config import PEAK_FLOPS, DecoderConfig
 from lab.model.memory import HELD, KERNEL, Memory, fake_ranks, stand_in, track
 from lab.model.sharding import Sharding
 from lab.shape.config import ByContext
-from lab.train.environment import decoder_of
+from lab.train.beginning import needs_of
+from lab.train.environment import decoder_of, device_for
 from lab.train.folder import packed_counts
 
 GIB = 2**30
 GB = 10**9
 PAPER_FLOPS = DecoderConfig(2048, 22, 32, 4, 5632, 128_256, False).flops_per_token_causal(2048) * 1e12
+SPARE = 0.05  # of a GPU's memory by its name: the driver keeps 1 to 2%, and some is lost between tensors (unmeasured)
 UTILISATION = PAPER_FLOPS / (28 * 86_400 * 16 * PEAK_FLOPS["A100"])
 SLIMPAJAMA_TOKENS = 627_000_000_000  # from the name SlimPajama-627B, counted with another tokenizer
 STATE_BYTES = 12  # of a parameter: the weight and AdamW's two moments, float32 each
@@ -43,21 +47,18 @@ NAMES = {
 }
 
 
-def estimate(experiment: Experiment, memory_gib: str | None = None) -> str:
+def estimate(experiment: Experiment, memory_gib: str | None = None, utilisation: str | None = None) -> str:
     """Estimate one run's resources and format them, refusing a run that does not fit a GPU of `memory_gib`."""
-    try:
-        limit = math.inf if memory_gib is None else float(memory_gib)
-    except ValueError:
-        limit = math.nan
-    if not limit > 0:
-        raise ConfigError(f"--memory_gib={memory_gib}: must be a number > 0; for instance 80")
+    limit = number_of("--memory_gib", memory_gib or "inf", math.inf, "> 0; for instance 80")
+    used = number_of("--utilisation", utilisation or str(UTILISATION), 1, "> 0 and <= 1; for instance 0.4")
     train = experiment.train
     on_gpu = train.accelerator != "cpu"
     bf16 = train.computes_in_bf16(on_gpu)
     strategy = train.resolved_strategy(on_gpu)
     memory = memory_of(experiment)
     assumed = GIB + GIB * (train.world_size > 1)
-    refuse_too_large(memory, assumed, limit)
+    remedies = ["set train.recompute=true"] * (not train.recompute) + ["set train.strategy=fsdp"] * (strategy != "fsdp")
+    refuse_too_large(memory, assumed, limit, remedies)
     words = [f"{train.world_size} x {strategy}", "bf16" if bf16 else "fp32", f"window {experiment.data.window:,}"]
     words.append(f"packs of {train.micro_batch_tokens:,} tokens")
     if train.context_parallel > 1:
@@ -75,7 +76,38 @@ def estimate(experiment: Experiment, memory_gib: str | None = None) -> str:
         f"{'memory of each GPU':32}{'held, bytes':>18}{'peak, GiB':>12}",
     ]
     lines += [f"  {name:30}{'-' if held is None else f'{held:,}':>18}{size / GIB:>12.2f}" for name, held, size in rows]
-    return "\n".join([*lines, "", *(f"{name:20}{value}" for name, value in work_of(experiment, bf16=bf16).items())])
+    work = work_of(experiment, used, bf16=bf16)
+    return "\n".join([*lines, "", *(f"{name:20}{value}" for name, value in work.items())])
+
+
+def number_of(name: str, text: str, most: float, rule: str) -> float:
+    """Read the number of an option.
+
+    Raises: ConfigError.
+    """
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 < value <= most:
+        raise ConfigError(f"{name}={text}: must be a number {rule}")
+    return value
+
+
+def needed_here(experiment: Experiment) -> str:
+    """List what a run needs on this machine: each here, or missing, and how it comes."""
+    train = experiment.train
+    checks = dict(needs_of(experiment))
+    if train.accelerator == "gpu":
+        checks["GPU"] = partial(device_for, "gpu", "train.accelerator")
+    lines = []
+    for name, check in checks.items():
+        try:
+            check()
+            lines.append(f"{name:20}here")
+        except LabError as error:
+            lines.append(f"{name:20}missing: {error}")
+    return "\n".join(lines)
 
 
 def memory_of(experiment: Experiment) -> Memory:
@@ -127,20 +159,20 @@ def compute_properties(segments: Segments) -> None:
         getattr(segments, name)
 
 
-def refuse_too_large(memory: Memory, assumed: int, memory_gib: float) -> None:
-    """Refuse a run that does not fit."""
-    needed = memory.total + assumed
+def refuse_too_large(memory: Memory, assumed: int, memory_gib: float, remedies: Sequence[str]) -> None:
+    """Refuse a run that does not fit, or only into what the driver and fragments take of a GPU."""
+    needed = (memory.total + assumed) / (1 - SPARE)
     if needed > memory_gib * GIB:
         held = sum(memory.peak[kind] for kind in HELD)
         raise ConfigError(
-            f"--memory_gib={memory_gib:g}: must be >= {needed / GIB:.2f}, the peak of each GPU, with "
-            f"{memory.peak['activations'] / GIB:.2f} of activations and {held / GIB:.2f} of parameters, gradients and "
-            "optimizer; set train.recompute=true or train.strategy=fsdp, lower train.micro_batch_tokens, or take more "
-            "or larger GPUs"
+            f"--memory_gib={memory_gib:g}: must be >= {needed / GIB:.2f}, the peak of each GPU and {SPARE:.0%} to "
+            f"spare, with {memory.peak['activations'] / GIB:.2f} of activations and {held / GIB:.2f} of parameters, "
+            f"gradients and optimizer; {', '.join([*remedies, 'lower train.micro_batch_tokens'])}, or take more or "
+            "larger GPUs"
         )
 
 
-def work_of(experiment: Experiment, *, bf16: bool) -> dict[str, str]:
+def work_of(experiment: Experiment, utilisation: float, *, bf16: bool) -> dict[str, str]:
     """Format operations, hours and bytes on disk."""
     model = experiment.model
     train = experiment.train
@@ -149,16 +181,19 @@ def work_of(experiment: Experiment, *, bf16: bool) -> dict[str, str]:
     checkpoint = checkpoint_bytes(experiment)
     kept = max(train.keep_checkpoints, len(train.final_steps))
     shards = shard_tokens(experiment.data, train.steps * train.batch_tokens) * int(token_dtype(model.vocab_size)[-1])
-    hours = "unknown (the peak of float32 is not in the table)"
+    hours = dict.fromkeys(("wall hours", "GPU-hours"), "unknown (the peak of float32 is not in the table)")
     if bf16:
-        each = ", ".join(f"{hours_of(experiment, gpu):,.1f} on {gpu}" for gpu in PEAK_FLOPS)
-        hours = f"{each}, at utilisation {UTILISATION:.2f} (arXiv:2410.18745, A.2)"
+        wall = {gpu: hours_of(experiment, gpu, utilisation) for gpu in PEAK_FLOPS}
+        for name, processes in (("wall hours", 1), ("GPU-hours", train.world_size)):
+            hours[name] = ", ".join(f"{value * processes:,.1f} on {gpu}" for gpu, value in wall.items())
+        of_whom = "arXiv:2410.18745, A.2" if utilisation == UTILISATION else "as given"
+        hours["wall hours"] += f", {train.world_size} of them at utilisation {utilisation:.2f} ({of_whom})"
     return {
         "parameters": f"{model.n_parameters():,}",
         "FLOPs per token": f"{causal:,} (full causal windows, mfu), {full:,} (with hidden pairs, mfu_full)",
         "steps": f"{train.steps:,} of {train.batch_tokens:,} tokens, {train.steps * train.batch_tokens:,} in all",
         "micro-batches": f"{train.accumulation} of {train.micro_batch_tokens:,} tokens on each process",
-        "hours": hours,
+        **hours,
         "checkpoint": f"{checkpoint / GB:,.2f} GB (weights and moments)",
         "checkpoints kept": f"{kept * checkpoint / GB:,.2f} GB ({kept}; one more while it is written)",
         "shards": f"{shards / GB:,.2f} GB (SlimPajama by its name, any other by train.tokens)",
@@ -166,12 +201,12 @@ def work_of(experiment: Experiment, *, bf16: bool) -> dict[str, str]:
     }
 
 
-def hours_of(experiment: Experiment, gpu: str) -> float:
-    """Compute the hours of a run on GPUs of a kind, in bfloat16 at the paper's utilisation."""
+def hours_of(experiment: Experiment, gpu: str, utilisation: float = UTILISATION) -> float:
+    """Compute the wall hours of a run on GPUs of a kind, in bfloat16."""
     train = experiment.train
     flops = experiment.model.flops_per_token_causal(experiment.data.window) * train.steps * train.batch_tokens
     work = flops * (RECOMPUTED if train.recompute else 1)
-    return work / (PEAK_FLOPS[gpu] * UTILISATION * train.world_size) / 3600
+    return work / (PEAK_FLOPS[gpu] * utilisation * train.world_size) / 3600
 
 
 def checkpoint_bytes(experiment: Experiment) -> int:

@@ -9,14 +9,14 @@ CONFIG is a YAML file, or the name of one of configs/, as cpu_demo. Every settin
     probe-lab fit configs/cpu_demo.yaml --resume               continue after Ctrl-C, or start if there is nothing yet
     probe-lab fit configs/cpu_demo.yaml --restart              begin anew; the old run folder becomes NAME.before-1
     probe-lab fit configs/tiny_2k.yaml --print_config          print every setting, parameters, FLOPs and steps
-    probe-lab fit configs/tiny_2k.yaml --dry_run --memory_gib=80           memory of each GPU, hours and bytes on disk
+    probe-lab fit configs/tiny_2k.yaml --dry_run --memory_gib=80           memory of each GPU, hours, what is missing
 
     probe-lab fit configs/cpu_demo.yaml --profile -o FOLDER                where the time of a few steps goes
 
---dry_run trains nothing and needs no GPU, shards or weights. --memory_gib refuses a run that GPUs of so many GiB cannot
-hold. --profile trains six steps apart from the run, and
-writes a trace and a table to FOLDER, or to RUN/profile. With train.devices > 1 the command starts torchrun, which
-starts a process for each device.
+--dry_run trains nothing, needs no GPU, shards or weights, and lists which are missing. --memory_gib refuses a run that
+GPUs of so many GiB cannot hold with 5% to spare. --utilisation is the share of the GPUs' peak that causal FLOPs take,
+for hours by your own figure. --profile trains six steps apart from the run, and writes a trace and a table to FOLDER,
+or to RUN/profile. With train.devices > 1 the command starts torchrun, which starts a process for each device.
 
 The exit status is 1 where a loss or gradient is not finite, or a rank has died. Stopped by a signal, a run is saved.
 """
@@ -39,7 +39,7 @@ from lab.train.beginning import check_beginning
 Work = Callable[[Experiment, Namespace], str | int]
 SYNTAX = Syntax(
     flags=("--restart", "--resume", "--print_config", "--profile", "--dry_run"),
-    values=("-o", "--memory_gib"),
+    values=("-o", "--memory_gib", "--utilisation"),
     missing="CONFIG: must be the first argument, a YAML file; for instance configs/cpu_demo.yaml",
 )
 
@@ -47,7 +47,7 @@ SYNTAX = Syntax(
 def parse(words: Words) -> Experiment:
     """Read the config and its overrides, refusing options that contradict each other or would be ignored."""
     options = words.options
-    for name, flag in (("-o", "profile"), ("--memory_gib", "dry_run")):
+    for name, flag in (("-o", "profile"), ("--memory_gib", "dry_run"), ("--utilisation", "dry_run")):
         value = getattr(options, name.lstrip("-"))
         if value is not None and not getattr(options, flag):
             raise ConfigError(f"{name}={value}: would be ignored without --{flag}; leave it out")
@@ -84,9 +84,9 @@ if __name__ == "__main__":
     def train(experiment: Experiment, options: Namespace) -> str | int:
         """Train, or what else the command line asks for; torch is loaded here, after the settings have been checked."""
         if options.dry_run:
-            from lab.estimate import estimate
+            from lab.estimate import estimate, needed_here
 
-            return estimate(experiment, options.memory_gib)
+            return f"{estimate(experiment, options.memory_gib, options.utilisation)}\n\n{needed_here(experiment)}"
         if not options.profile:
             check_beginning(experiment, resume=options.resume, restart=options.restart)
         if experiment.train.accelerator == "gpu":

@@ -16,7 +16,7 @@ inputs, and those of the baselines that `methods` names:
 are checked before the first one runs. They are written to FOLDER as tune.yaml, analyse.yaml, extend.yaml, replay.yaml
 and merge.yaml (pose.yaml, pose_replay.yaml and pose_merge.yaml for PoSE).
 
---dry_run prints the resources that each training stage needs, and runs none; --memory_gib goes with it as in fit.
+--dry_run prints the resources that each training stage needs, and runs none; --memory_gib and --utilisation as in fit.
 
 The same command continues after Ctrl-C, a kill, or a time limit, and skips finished stages. To run a training stage
 again, delete its folder and those of the training stages after it.
@@ -109,13 +109,13 @@ def carry_out(words: Words) -> int:
     return status
 
 
-def dry_run(words: Words, estimate: Callable[[Experiment, str | None], str]) -> str:
+def dry_run(words: Words, estimate: Callable[[Experiment, str | None, str | None], str]) -> str:
     """Estimate the resources of each training stage, refusing those that do not fit."""
     found = []
     faults: list[str] = []
     for name, experiment in resolve(read_recipe(Path(words.places[0]), words.settings)).experiments.items():
         with collecting(faults, name):
-            found.append(estimate(experiment, words.options.memory_gib))
+            found.append(estimate(experiment, words.options.memory_gib, words.options.utilisation))
     if faults:
         raise ConfigError(*faults)
     return "\n\n\n".join(found)

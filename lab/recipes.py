@@ -39,7 +39,7 @@ from lab.source import Source, read_source
 
 SYNTAX = Syntax(
     flags=("--dry_run",),
-    values=("--launcher", "--memory_gib"),
+    values=("--launcher", "--memory_gib", "--utilisation"),
     missing="CONFIG: must be the first argument, a file of configs/recipes/; for instance longrecipe_demo.yaml",
 )
 SAMPLE_FRAC = 0.3  # tokens of a sample, of the target length (section 5.3)

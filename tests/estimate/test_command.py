@@ -3,6 +3,7 @@
 from functools import partial
 
 import pytest
+import torch
 
 from lab import fit, longrecipe
 from lab.config import load_experiment
@@ -14,6 +15,7 @@ from lab.estimate import (
     counts_bytes,
     estimate,
     hours_of,
+    needed_here,
     refuse_too_large,
     shard_tokens,
     work_of,
@@ -60,7 +62,7 @@ def written(tmp_path, monkeypatch):
 
 
 def dry_run(words, capsys):
-    work = lambda experiment, options: estimate(experiment, options.memory_gib)  # noqa: E731
+    work = lambda experiment, options: estimate(experiment, options.memory_gib, options.utilisation)  # noqa: E731
     status = fit.read_arguments([*words, "--dry_run"], work)
     out, err = capsys.readouterr()
     return status, out or err
@@ -94,17 +96,53 @@ def test_every_stage_of_a_recipe_without_its_base(written, capsys):
 
 
 def test_what_fits_to_the_byte_passes_and_one_byte_more_is_refused():
-    kinds = {"parameters": 2, "gradients": 2, "optimizer": 4, "gathered": 0, "activations": 2**30 - 8}
-    refuse_too_large(Memory({}, 0, kinds), 2 * 2**30, 3)
-    line = "--memory_gib=3: must be >= 3.00, the peak of each GPU, with 1.00 of activations and 0.00 of parameters, "
-    with pytest.raises(ConfigError, match=f"^{line}.*train.recompute=true"):
-        refuse_too_large(Memory({}, 0, kinds | {"gathered": 1}), 2 * 2**30, 3)
+    # 2 + 17 GiB are 95% of 20
+    kinds = {"parameters": 2, "gradients": 2, "optimizer": 4, "gathered": 0, "activations": 17 * 2**30 - 8}
+    refuse_too_large(Memory({}, 0, kinds), 2 * 2**30, 20, [])
+    line = "--memory_gib=20: must be >= 20.00, the peak of each GPU and 5% to spare, with 17.00 of activations and "
+    with pytest.raises(ConfigError, match=f"^{line}.*; set x=true, lower train.micro_batch_tokens, "):
+        refuse_too_large(Memory({}, 0, kinds | {"gathered": 1}), 2 * 2**30, 20, ["set x=true"])
+
+
+@pytest.mark.parametrize("words", [(), ("--train.recompute=true",), ("--train.strategy=ddp",)], ids=str)
+def test_a_run_that_is_too_large_is_not_advised_what_it_has(written, capsys, words):
+    _, line = dry_run([written(RUN), "--memory_gib=1", *words], capsys)
+    for name, has in (("train.recompute=true", "--train.recompute=true" in words), ("fsdp", "ddp" not in str(words))):
+        assert (name in line) != has, line
+
+
+def test_hours_follow_from_the_utilisation(written, capsys):
+    lines = [dry_run([written(RUN), f"--utilisation={share}"], capsys)[1].splitlines() for share in (0.001, 0.002)]
+    found = [[float(line.split("hours")[1].split()[0]) for line in text if "hours " in line] for text in lines]
+    assert found[0] == [2 * n for n in found[1]]
+    assert all(gpu == 2 * wall for wall, gpu in found)  # two processes
+
+
+def test_what_is_missing_is_listed_with_what_brings_it(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    values = {**RUN, "probe": {"haystack": "essays.txt", "protocol": "released"}, "track": {"wandb": "off"}}
+    (tmp_path / "run.yaml").write_text(format_yaml(values))
+    experiment = load_experiment(tmp_path / "run.yaml")
+    found = dict(line.split(maxsplit=1) for line in needed_here(experiment).splitlines())
+    assert found.pop("packages") == "here"
+    begin = ("data.tokenizer.path=none: ", "data.corpus.name=slimpajama: ", "probe.haystack=essays.txt: ")
+    brings = ("hf download ", "probe-lab prepare ", "curl -LO https://")
+    for need, start, command in zip(("tokenizer", "shards", "haystack"), begin, brings, strict=True):
+        assert found[need].startswith(f"missing: {start}")
+        assert command in found[need]
+    assert torch.cuda.is_available() or found["GPU"].startswith("missing: train.accelerator=gpu: ")
+    (tmp_path / "essays.txt").write_text("some text")
+    (tmp_path / "none").write_text("{}")
+    found = dict(line.split(maxsplit=1) for line in needed_here(experiment).splitlines())
+    assert (found["haystack"], found["tokenizer"]) == ("here", "here")
 
 
 WRONG = {
     "--memory_gib=0": "--memory_gib=0: must be a number > 0",
     "--memory_gib=many": "--memory_gib=many: must be a number > 0",
     "--memory_gib=nan": "--memory_gib=nan: must be a number > 0",
+    "--utilisation=0": "--utilisation=0: must be a number > 0 and <= 1",
+    "--utilisation=40": "--utilisation=40: must be a number > 0 and <= 1",
     "--resume": "--resume: contradicts --dry_run",
     "--memory=80": "memory=80: unknown setting",
 }
