@@ -211,7 +211,7 @@ def hours_of(experiment: Experiment, gpu: str, utilisation: float = UTILISATION)
 
 def checkpoint_bytes(experiment: Experiment) -> int:
     """Count the bytes of a checkpoint: the parameters' states, a row for each stream of packs, and counts.npz."""
-    streams = experiment.train.n_packs * (1 + experiment.data.look_ahead) * INT64
+    streams = experiment.train.n_packs * (2 + experiment.data.look_ahead) * INT64
     return experiment.model.n_parameters() * STATE_BYTES + streams + counts_bytes(experiment)
 
 
