@@ -84,7 +84,7 @@ def disk_fault(path: Path, needed: int | None, reason: str) -> str:
 
 def free_bytes(path: Path) -> int:
     """Count the free bytes of the file system that holds a path, which may not exist yet."""
-    return shutil.disk_usage(next(folder for folder in [path, *path.absolute().parents] if folder.exists())).free
+    return shutil.disk_usage(next(folder for folder in [path, *path.absolute().parents] if os.path.exists(folder))).free
 
 
 def temporary_of(path: Path) -> Path:

@@ -80,12 +80,12 @@ def server(kind):
         listening.server_close()
 
 
-def mirrored(place, kind, code=PATIENCE, mode="online"):
+def mirrored(place, kind, code=PATIENCE, mode="online", **variables):
     """Train against a stand-in; return the run folder and the lines about the dashboard."""
     with server(kind) as port:
         own = {"WANDB_BASE_URL": f"http://127.0.0.1:{port}", "HOME": str(place), "NETRC": str(place / "none")}
         words = patched(command(place, kind, *SHORT, f"--track.wandb={mode}"), code)
-        done = python(*words[1:], env=environment(**own, WANDB_API_KEY="a" * 40))
+        done = python(*words[1:], env=environment(**own, WANDB_API_KEY="a" * 40, **variables))
     assert done.returncode == 0, done.stderr[-3000:]
     assert "Traceback" not in done.stderr
     assert [record["step"] for record in records(place / "runs" / kind)] == [*range(1, STEPS + 1)]
@@ -119,4 +119,15 @@ def test_a_status_of_wandbs_process_is_not_that_of_the_run(tmp_path, monkeypatch
     dashboard.run = SimpleNamespace(dir=str(tmp_path / "run" / "files"))
     monkeypatch.setattr("wandb.teardown", sys.exit)  # as wandb.teardown does where its process has failed
     dashboard.close(finished=False)
-    assert capsys.readouterr().err.startswith("track.wandb: SystemExit(1); no longer mirrored")
+    assert capsys.readouterr().err.startswith("track.wandb: SystemExit: 1; no longer mirrored")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", ["mode", "file"])
+def test_what_wandb_refuses_at_its_start_is_one_line(tmp_path, fault):
+    plant = f"import pathlib; pathlib.Path({str(tmp_path)!r}, 'runs/stalled/wandb').touch()"
+    before = "\nfrom lab.train import dashboards\nown = dashboards.dashboards_of\ndef of(experiment):\n"
+    code = f"{PATIENCE}{before}    {plant}\n    return own(experiment)\nimport lab.train.recording as r\n"
+    code = code + "r.dashboards_of = of" if fault == "file" else PATIENCE
+    _, lines = mirrored(tmp_path, "stalled", code, "offline", **({"WANDB_MODE": "bogus"} if fault == "mode" else {}))
+    assert len(lines) == 1

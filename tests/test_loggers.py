@@ -2,7 +2,10 @@
 
 import csv
 import json
+import sys
+import time
 from operator import itemgetter
+from types import SimpleNamespace
 
 import pytest
 
@@ -11,7 +14,9 @@ from lab.errors import MissingPackage
 from lab.train.beginning import check_beginning
 from lab.train.dashboards import dashboards_of
 from lab.train.folder import RunFolder
-from tests.fits import CONFIG
+from tests.fits import CONFIG, UNPROBED, exact_metrics, train
+
+SHORT = (*UNPROBED, "--train.tokens=8192")
 
 
 def start(place, kind="csv"):
@@ -92,3 +97,46 @@ def test_tensorboard_that_is_missing_is_one_line_before_lightning(tmp_path, monk
     experiment = load_experiment(CONFIG, {"run.folder": str(folder.path), "track.loggers": ["tensorboard"]})
     with pytest.raises(MissingPackage, match=r"tensorboard: not installed, .*track.loggers.*\[tensorboard\]'"):
         check_beginning(experiment, resume=False)
+
+
+def fail(*_, **__):
+    raise RuntimeError("planted\nin two lines")
+
+
+def hang(*_, **__):
+    time.sleep(60)
+
+
+def wandb_that(fault):
+    """Stand in for wandb, of which one part fails or hangs."""
+    if fault == "import":
+        return None
+    name, _, how = fault.partition("_")
+    does = {name: hang if how else fail}
+    works = lambda *_, **__: None  # noqa: E731
+    run = SimpleNamespace(disabled=False, dir="x/y", define_metric=works, log=does.get("log", works))
+    start = {"Settings": does.get("Settings", works), "init": does.get("init", lambda **_: run)}
+    return SimpleNamespace(setup=works, teardown=does.get("teardown", works), **start)
+
+
+@pytest.fixture(scope="module")
+def untracked(tmp_path_factory):
+    return exact_metrics(train(tmp_path_factory.mktemp("untracked"), "none", *SHORT))
+
+
+FAULTS = ["import", "Settings", "init", "log", "log_hangs", "teardown", "teardown_hangs", "csv"]
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_training_goes_on_whatever_a_tracker_does(tmp_path, monkeypatch, capsys, untracked, fault):
+    monkeypatch.setitem(sys.modules, "wandb", wandb_that(fault))
+    if "hangs" in fault:
+        monkeypatch.setattr("lab.train.dashboards.LIMIT_S", 1.0)
+    asked = "--track.wandb=offline"
+    if fault == "csv":
+        asked = "--track.loggers=[csv]"
+        monkeypatch.setattr("lab.train.dashboards.remove", fail)
+    run = train(tmp_path, "tracked", *SHORT, asked)
+    assert exact_metrics(run) == untracked
+    (line,) = [line for line in capsys.readouterr().err.splitlines() if "track." in line]
+    assert line.endswith("; no longer mirrored, the run folder holds all")

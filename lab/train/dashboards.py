@@ -1,8 +1,10 @@
 """Copies of a run's records for people who look at Weights & Biases, TensorBoard or a CSV file.
 
-Weights & Biases may fail at any time. Without a key, or an answer of the server within CONNECT_S, the run is recorded
-offline, for `wandb sync`. Later wandb's own process sends what it has stored on disk, so that an outage costs nothing;
-the end waits FINISH_S for it.
+Each may fail or hang at any time, already when it is imported: that costs one line, and LIMIT_S at most.
+
+Weights & Biases: without a key, or an answer of the server within CONNECT_S, the run is recorded offline, for `wandb
+sync`. Later wandb's own process sends what it has stored on disk, so that an outage costs nothing; the end waits
+FINISH_S for it.
 
 TensorBoard's events and metrics.csv are Lightning's loggers, in tensorboard/ and csv/ of the run folder. Their `step`
 is consumed tokens, as a probe may fall between two lines of metrics.jsonl. A resumed run writes them anew from the
@@ -12,6 +14,7 @@ records that it keeps, so that they continue without gaps or repeats.
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -29,6 +32,7 @@ from lab.train.folder import RunFolder
 
 CONNECT_S = 7.0
 FINISH_S = 10.0
+LIMIT_S = 60.0  # of one call
 
 
 def check_packages(track: TrackConfig) -> None:
@@ -59,35 +63,54 @@ class Dashboard:
         """Send a record's numbers, unless sending has failed before."""
         numbers = {key: value for key, value in record.items() if isinstance(value, int | float)}
         if not self.broken:
-            self.attempt(self.log, numbers)
+            self.attempt(lambda: self.log(numbers))
 
-    def attempt(self, send: Callable[..., Any], value: Any) -> None:
-        """Report the first failure; wandb raises SystemExit where its own process has failed."""
-        try:
-            send(value)
-        except (Exception, SystemExit) as error:
-            if not self.broken:
-                show(f"{self.name}: {error!r}; no longer mirrored, the run folder holds all", error=True)
-            self.broken = True
+    def attempt(self, call: Callable[[], Any]) -> None:
+        """Call foreign code, and report the first time that it fails or does not return.
+
+        wandb raises SystemExit where its own process has failed. A thread that hangs is left behind.
+        """
+        faults: list[BaseException] = []
+
+        def caught() -> None:
+            try:
+                call()
+            except BaseException as error:
+                faults.append(error)
+
+        thread = threading.Thread(target=caught, daemon=True)
+        thread.start()
+        thread.join(LIMIT_S)
+        if thread.is_alive():
+            faults.append(TimeoutError(f"does not return in {LIMIT_S:g} s"))
+        if faults and not self.broken:
+            reason = f"{type(faults[0]).__name__}: {first_line(faults[0])}"
+            show(f"{self.name}: {reason}; no longer mirrored, the run folder holds all", error=True)
+        self.broken = self.broken or bool(faults)
 
 
 class Logger(Dashboard):
     """One of Lightning's loggers, in a folder of its own."""
 
     def __init__(self, experiment: Experiment, kind: str) -> None:
+        self.name = f"track.loggers={kind}"
+        self.folder = RunFolder(experiment.run.path)
+        self.logger: Any = None
+        self.attempt(lambda: self.open(kind))
+        before = [*self.folder.records("metrics.jsonl"), *self.folder.probes()]
+        for record in sorted(before, key=itemgetter("consumed_tokens")):
+            self.mirror(record)
+
+    def open(self, kind: str) -> None:
+        """Begin an empty folder."""
         from lightning.fabric.loggers.csv_logs import CSVLogger
         from lightning.fabric.loggers.tensorboard import TensorBoardLogger
 
-        self.name = f"track.loggers={kind}"
-        folder = RunFolder(experiment.run.path)
-        remove(folder.path / kind)
+        remove(self.folder.path / kind)
         makes: dict[str, Any] = {"csv": CSVLogger, "tensorboard": TensorBoardLogger}
-        self.logger = makes[kind](folder.path, name="", version=kind)
-        self.log = self.write
-        for record in sorted([*folder.records("metrics.jsonl"), *folder.probes()], key=itemgetter("consumed_tokens")):
-            self.mirror(record)
+        self.logger = makes[kind](self.folder.path, name="", version=kind)
 
-    def write(self, numbers: dict[str, float]) -> None:
+    def log(self, numbers: dict[str, float]) -> None:
         """Write numbers; the optimizer's step has another name here."""
         numbers = {"optimizer_step" if key == "step" else key: value for key, value in numbers.items()}
         self.logger.log_metrics(numbers, step=numbers["consumed_tokens"])
@@ -95,7 +118,8 @@ class Logger(Dashboard):
 
     def close(self, *, finished: bool) -> None:
         """Write what is left."""
-        self.attempt(self.logger.finalize, "success" if finished else "failed")
+        if self.logger is not None:
+            self.attempt(lambda: self.logger.finalize("success" if finished else "failed"))
 
 
 class Wandb(Dashboard):
@@ -104,6 +128,11 @@ class Wandb(Dashboard):
     name = "track.wandb"
 
     def __init__(self, experiment: Experiment) -> None:
+        self.run: Any = None
+        self.attempt(lambda: self.open(experiment))
+
+    def open(self, experiment: Experiment) -> None:
+        """Begin the run as asked, or offline."""
         import wandb
 
         os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # the end would wait for a server that stalls
@@ -126,10 +155,12 @@ class Wandb(Dashboard):
 
     def close(self, *, finished: bool) -> None:
         """Wait for what is still to be sent."""
+        if self.run is None:
+            return
         import wandb
 
         begin = time.monotonic()
-        self.attempt(wandb.teardown, int(not finished))
-        if time.monotonic() - begin >= FINISH_S:
+        self.attempt(lambda: wandb.teardown(int(not finished)))
+        if not self.broken and time.monotonic() - begin >= FINISH_S:
             rest = f"wandb sync --include-online {Path(self.run.dir).parent}"
             show(f"track.wandb: not all was sent in {FINISH_S:g} s; send it with: {rest}", error=True)

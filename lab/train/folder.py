@@ -32,8 +32,8 @@ import numpy as np
 
 from lab.counts import PositionCounts
 from lab.counts.saved import OF_KIND
-from lab.errors import CheckpointError, first_line
-from lab.files import on_disk, read_object, write_atomic, write_json
+from lab.errors import CheckpointError, DiskError, first_line
+from lab.files import disk_fault, read_object, write_atomic, write_json
 from lab.train.checkpoints import COUNTS, NAME, Checkpoint, candidates, folder_name
 from lab.train.manifest import RECORDS, forget, seal
 
@@ -80,14 +80,13 @@ class RunFolder:
         path = self.path / name
         size = path.stat().st_size if path.is_file() else 0
         lines = "".join(json.dumps(record) + "\n" for record in records).encode()
-        with on_disk(path, len(lines)):
-            try:
-                with path.open("ab") as file:
-                    file.write(lines)
-            except OSError:
-                with suppress(OSError):
-                    os.truncate(path, size)
-                raise
+        try:
+            with path.open("ab") as file:
+                file.write(lines)
+        except OSError as error:  # of any kind: what cannot be recorded must not be trained
+            with suppress(OSError):
+                os.truncate(path, size)
+            raise DiskError(disk_fault(path, len(lines), error.strerror or "")) from error
 
     def read(self, name: str, *needed: str) -> Iterator[Record]:
         """Read a .jsonl file, each line of which has the numbers needed; a last line truncated by a crash is left out.
