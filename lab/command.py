@@ -30,6 +30,10 @@ NOTHING_WRITTEN = "stopped; nothing was written"
 STATUSES = "Exit status: 0 done; 2 invalid input, one line per fault on stderr; 75 stopped by a signal."
 HELP = ("-h", "--help", "--help=all")
 SIGNS = {"minimum": ">=", "exclusiveMinimum": ">", "maximum": "<=", "exclusiveMaximum": "<"}
+TEXTS = {  # the last words of settings that are text, whatever it looks like
+    "chat_template", "corpus", "eos", "evaluator", "figures", "folder", "haystack", "hotpotqa", "include_path",
+    "name", "path", "repository", "revision", "score", "squad", "tagger", "text"
+}  # fmt: skip
 REFRESH_S = 0.2
 LOG_REFRESH_S = 10.0  # where the output is a file, a line this often is enough
 SHOWN = "{n_fmt}/{total_fmt} [{elapsed}<{remaining}]{postfix}"
@@ -91,8 +95,8 @@ def parse_overrides(arguments: Sequence[str]) -> dict[str, Any]:
 
     Raises: ConfigError.
     Example:
-        >>> parse_overrides(["--optim.lr=1e-3", "--run.name", "x", "--fast"])
-        {'optim.lr': 0.001, 'run.name': 'x', 'fast': True}
+        >>> parse_overrides(["--optim.lr=1e-3", "--run.name", "1e3", "--fast"])
+        {'optim.lr': 0.001, 'run.name': '1e3', 'fast': True}
     """
     overrides: dict[str, Any] = {}
     left = list(arguments)
@@ -103,9 +107,14 @@ def parse_overrides(arguments: Sequence[str]) -> dict[str, Any]:
             raise ConfigError(f"{brief(word)}: not a setting; write --section.key=value")
         if key in overrides:
             raise ConfigError(f"--{key}: is given twice; keep one of them")
+        is_text = key.rpartition(".")[2] in TEXTS and key != "data.corpus"
         if not equals:
-            text = left.pop(0) if left and not left[0].startswith("--") else "true"
-        overrides[key] = parse_value(text, f"--{brief(key)}")
+            has_value = bool(left) and not left[0].startswith("--")
+            text = left.pop(0) if has_value else "" if is_text else "true"
+        if is_text and not text:
+            raise ConfigError(f"--{key}=: must not be empty; write --{key}=VALUE, or leave it out")
+        as_written = is_text and text != "null" and not text.startswith(('"', "'"))
+        overrides[key] = text if as_written else parse_value(text, f"--{brief(key)}")
     return overrides
 
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import importlib
+import re
 import shlex
 import signal
 import sys
@@ -10,7 +11,11 @@ import pytest
 
 from lab import cli, command
 from lab.command import Syntax
+from lab.config import Experiment
 from lab.errors import ConfigError
+from lab.merge import MergeOptions
+from lab.schema import settings_in
+from lab.sweep.__main__ import SweepOptions
 from tests.forked import ROOT
 from tests.refusals import refused
 
@@ -54,10 +59,15 @@ def main_of(name):
     return module_of(name).read_arguments if name == "fit" else module_of(name).main
 
 
+def form_of(name):
+    """Return the class of an evaluation's options, if it has one."""
+    form = getattr(getattr(main_of(name), "__self__", None), "form", None) or getattr(module_of(name), "FORM", None)
+    return form and form.options
+
+
 def options_of(name):
     """List the fields of an evaluation's options, where it has a class of them."""
-    form = getattr(getattr(main_of(name), "__self__", None), "form", None) or getattr(module_of(name), "FORM", None)
-    return [field.name for field in dataclasses.fields(form.options)] if form and form.options else []
+    return [field.name for field in dataclasses.fields(form_of(name))] if form_of(name) else []
 
 
 def printed(name, words, capsys):
@@ -131,6 +141,27 @@ READ = {  # words: places, -o, --plot, --weights, settings
     "run --fast --n=1": (["run"], None, False, None, {"fast": True, "n": 1}),
     "run --fast false": (["run"], None, False, None, {"fast": False}),
     "--n=1": ([], None, False, None, {"n": 1}),
+    "run --text=*.md --haystack ~ --run.name=123": (
+        ["run"],
+        None,
+        False,
+        None,
+        {"text": "*.md", "haystack": "~", "run.name": "123"},
+    ),
+    "run --text=#h.txt --run.name=1e5 --folder=true": (
+        ["run"],
+        None,
+        False,
+        None,
+        {"text": "#h.txt", "run.name": "1e5", "folder": "true"},
+    ),
+    "run --text=null --run.name='123' --path=1.0": (
+        ["run"],
+        None,
+        False,
+        None,
+        {"text": None, "run.name": "123", "path": "1.0"},
+    ),
     "run --plo=1": (["run"], None, False, None, {"plo": 1}),  # no abbreviation
 }
 
@@ -150,12 +181,25 @@ def test_words(words, expected):
         "run --weights": "--weights: expected at least one argument",
         "run --n=1 --n=2": "--n: is given twice",
         "run '--n=1 #2'": "--n=1 #2: YAML takes what follows # for a comment",
+        "run --text=": "--text=: must not be empty",
+        "run --run.name --n=1": "--run.name=: must not be empty",
         "run more": "more: not a setting",
     }.items(),
 )
 def test_words_that_cannot_be_read_are_one_line(words, start):
     with refused(start, error=ConfigError):
         SYNTAX.read(shlex.split(words))
+
+
+def test_every_path_and_name_is_text():
+    classes = [Experiment, MergeOptions, SweepOptions, *map(form_of, cli.commands())]
+    named = {name: str(hint) for each in classes if each for name, _, _, hint in settings_in(each)}
+    assert len(named) > 200
+    for name, hint in named.items():
+        is_path = "path_text" in hint and name not in ("plugins", "positions")  # a list, or numbers elsewhere
+        assert not is_path or name.rpartition(".")[2] in command.TEXTS, name
+        if name.rpartition(".")[2] in command.TEXTS:
+            assert re.search("path_text|Literal|\\bstr\\b", hint), name
 
 
 def raising(error):
