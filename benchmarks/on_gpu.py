@@ -1,43 +1,37 @@
-"""All GPU measurements, without a network: two commands of less than 9 minutes each.
+"""The GPU measurements of a run's step and its memory, the tests of kernels, and the peers: one command of 8 minutes.
 
-    python -m benchmarks.on_gpu --out DIR --part first|rest [--only STAGE,...] [--toy] [--wheels DIR]
+    python -m benchmarks.on_gpu --out DIR [--only STAGE,...] [--toy]
 
-Every stage is a process of its own with a time limit; the limits of a part add up to less than 9 minutes, and its first
-stage fills the compiler's cache. DIR/results.jsonl gets a line (see benchmarks.record) for every case as soon as it is
+Every stage is a process of its own with a time limit; the limits add up to less than 8 minutes, and the first stage
+fills the compiler's cache. DIR/results.jsonl gets a line (see benchmarks.record) for every case as soon as it is
 measured, with the clock and power of the GPU meanwhile; DIR/logs/ what the stages print. A stage that fails, or is
 killed at its limit with all its processes, is a line too, and the next one starts. Corpora are synthetic and weights
-random. Without a GPU, or with --toy, the same stages run at toy size in about a minute. --only repeats some stages and
-leaves the files of the others; `python -m benchmarks.results DIR/results.jsonl` writes the tables. Packages that are
-missing are installed from the wheels in a folder, --wheels.
+random. Without a GPU, or with --toy, the same stages run at toy size in about a minute.
+`python -m benchmarks.results DIR/results.jsonl` writes the tables.
 
-Exit status: 0 if nothing failed; 1 if a stage failed or ran out of time; 2 for an invalid command line, or a package
-that is missing.
+Exit status: 0 if nothing failed; 1 if a stage failed or ran out of time; 2 for an invalid command line.
 """
 
 from __future__ import annotations
 
 import argparse
-import importlib
 import json
 import os
-import re
 import shutil
 import signal
 import subprocess
 import sys
 import threading
 import time
-import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:  # no package may be imported before it has been found
-    from benchmarks import record
+from torch import cuda
 
-ROOT = Path(__file__).resolve().parents[1]
+from benchmarks import record
+from benchmarks.gpu.sizes import ROOT
 
 
 @dataclass(frozen=True)
@@ -49,40 +43,23 @@ class Stage:
     limit_s: float
 
 
-COMPILE = Stage("compile", "benchmarks.gpu.compiling", 80)  # a part may begin on a machine that has compiled nothing
-PARTS = {
-    "first": (
-        COMPILE,
-        Stage("roofs", "benchmarks.gpu.roofs", 25),
-        Stage("gpu tests", "benchmarks.gpu.tests", 130),
-        Stage("steps", "benchmarks.gpu.steps", 150),
-        Stage("profile", "benchmarks.gpu.profile", 110),
-    ),
-    "rest": (
-        COMPILE,
-        Stage("small run", "benchmarks.gpu.small_run", 75),
-        Stage("fsdp", "benchmarks.gpu.fsdp", 45),
-        Stage("large save", "benchmarks.gpu.large_save", 115),
-        Stage("variants", "benchmarks.gpu.variants", 100),
-        Stage("bands", "benchmarks.gpu.bands", 30),
-        Stage("probe", "benchmarks.gpu.probe", 30),
-        Stage("peers", "benchmarks.gpu.peers", 60),
-    ),
-}
+STAGES = (
+    Stage("compile", "benchmarks.gpu.compiling", 80),  # the machine may have compiled nothing
+    Stage("gpu tests", "benchmarks.gpu.tests", 130),
+    Stage("steps", "benchmarks.gpu.steps", 180),
+    Stage("peers", "benchmarks.gpu.peers", 60),
+)
 TOY_PATIENCE = 4  # a CPU may be busy with other work
 
 
-def run_stages(stages: Sequence[Stage], out: Path, toy: bool, *, keep: bool = False) -> bool:
-    """Run the stages one after the other and return whether none failed; the files they share may be kept."""
-    from benchmarks import record
-
+def run_stages(stages: Sequence[Stage], out: Path, toy: bool) -> bool:
+    """Run the stages one after the other and return whether none failed; the files they share are removed."""
     (out / "logs").mkdir(parents=True, exist_ok=True)
     log, start = record.Log("on_gpu", out / "results.jsonl"), time.monotonic()
     try:
         outcomes = [outcome for stage in stages for outcome in run_stage(stage, out, toy, log)]
     finally:
-        if not keep:
-            shutil.rmtree(out / "work", ignore_errors=True)
+        shutil.rmtree(out / "work", ignore_errors=True)
     failed = sum(outcome.status in ("failed", "timed out") for outcome in outcomes)
     report(f"{len(outcomes)} records, {failed} failed, {time.monotonic() - start:.0f} s: {out / 'results.jsonl'}")
     return not failed
@@ -169,68 +146,20 @@ def last_line(path: Path) -> str:
     return lines[-1][:300] if lines else "it printed nothing"
 
 
-def requirements() -> list[str]:
-    """Read what the stages cannot run without."""
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    return [
-        *project["dependencies"],
-        *(need for need in project["optional-dependencies"]["dev"] if need[:7] == "pytest>"),
-    ]
-
-
-def missing(needed: Sequence[str]) -> list[str]:
-    """Return the requirements whose package is not installed."""
-    installed = {plain(found.name) for found in metadata.distributions()}
-    return [need for need in needed if plain(re.split(r"[^\w.-]", need)[0]) not in installed]
-
-
-def plain(name: str) -> str:
-    """Write a package's name in the one way that all spellings share."""
-    return re.sub(r"[-_.]+", "-", name).lower()
-
-
-def install(needed: Sequence[str], wheels: Path) -> None:
-    """Install from a folder of wheels, without a network; what fails stays missing."""
-    words = ["install", "--no-index", "--disable-pip-version-check", "--find-links", str(wheels), *needed]
-    subprocess.run([sys.executable, "-m", "pip", *words], stdout=sys.stderr, check=False)
-    importlib.invalidate_caches()
-
-
-def chosen(part: str | None, names: str | None) -> list[Stage]:
-    """Look up stages: those of a part, or of both, and of them those that are named.
-
-    Raises: KeyError for an unknown name.
-    """
-    by_name = {stage.name: stage for key in (PARTS if part is None else [part]) for stage in PARTS[key]}
-    return list(by_name.values()) if names is None else [by_name[name] for name in names.split(",")]
-
-
 def main() -> None:
     """Run the stages."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--part", choices=PARTS)
     parser.add_argument("--only")
     parser.add_argument("--toy", action="store_true")
-    parser.add_argument("--wheels", type=Path)
     options = parser.parse_args()
+    by_name = {stage.name: stage for stage in STAGES}
     try:
-        stages = chosen(options.part, options.only)
+        stages = [by_name[name] for name in options.only.split(",")] if options.only else STAGES
     except KeyError as error:
-        names = ", ".join(stage.name for stage in chosen(options.part, None))
-        parser.error(f"--only={options.only}: no stage {error}; use {names}")
-    if (absent := missing(requirements())) and options.wheels is not None:
-        install(absent, options.wheels)
-        absent = missing(absent)
-    if absent:
-        report(f"not installed: {', '.join(absent)}; install them, or give --wheels a folder that holds their wheels")
-        raise SystemExit(2)
-    from torch import cuda
-
+        parser.error(f"--only={options.only}: no stage {error}; use {', '.join(by_name)}")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that the stage is killed too
-    toy = options.toy or not cuda.is_available()
-    keep = options.only is not None
-    raise SystemExit(0 if run_stages(stages, options.out.resolve(), toy, keep=keep) else 1)
+    raise SystemExit(0 if run_stages(stages, options.out.resolve(), options.toy or not cuda.is_available()) else 1)
 
 
 if __name__ == "__main__":

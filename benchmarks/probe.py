@@ -25,8 +25,8 @@ import torch
 
 from benchmarks import record, roofline
 from benchmarks.generation import SHAPES
+from benchmarks.gpu.sizes import ROOT
 from benchmarks.gpu.training import new_decoder
-from benchmarks.on_gpu import ROOT
 from benchmarks.timing import best_device, heading, median_s
 from lab.config import load_experiment
 from lab.data import synthetic

@@ -36,10 +36,11 @@ import torch
 from torch import Tensor
 
 from benchmarks import record
-from benchmarks.gpu.sizes import GPU
+from benchmarks.gpu.sizes import LARGE, SMALL
 from benchmarks.gpu.stage import outcome_of
 from benchmarks.peers import SIDES, Peer
 from benchmarks.timing import best_device, heading, wait
+from lab.config import load_experiment
 from lab.model.config import CLIP_NORM, DecoderConfig, peak_flops
 from lab.model.devices import Linear
 from lab.train.environment import memory_of
@@ -48,10 +49,10 @@ SIZES: dict[str, Callable[[], DecoderConfig]] = {
     "tiny": lambda: DecoderConfig(32, 1, 2, 1, 64, 128, tie_embeddings=False),
     "4M": lambda: DecoderConfig(256, 4, 8, 2, 704, 4096, tie_embeddings=False),
     "25M": lambda: DecoderConfig(256, 12, 8, 2, 704, 32_000, tie_embeddings=False),
-    "94M": GPU.small_model,
+    "94M": lambda: load_experiment(SMALL).model,
     "336M": lambda: DecoderConfig(1024, 24, 16, 4, 2816, 32_000, tie_embeddings=False),
     "TinyLlama": lambda: DecoderConfig(2048, 22, 32, 4, 5632, 32_000, tie_embeddings=False),
-    "1.5B": GPU.large_model,
+    "1.5B": lambda: load_experiment(LARGE).model,
 }
 LEARNING_RATE = 4e-4
 BYTES = 20  # of a parameter: weight, gradient, AdamW's moments, and a quarter for all else

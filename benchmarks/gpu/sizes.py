@@ -6,10 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.on_gpu import ROOT
 from lab.config import load_experiment
-from lab.model.config import DecoderConfig
 
+ROOT = Path(__file__).resolve().parents[2]
 Settings = dict[str, Any]
 """Values by dotted name."""
 SMALL, LARGE, LARGE_4K = (ROOT / f"configs/{name}.yaml" for name in ("h200_small", "tiny_2k", "tiny_4k"))
@@ -26,38 +25,22 @@ LARGE_RUN = {
     "probe.haystack": None,
     "train.devices": 1,
     "train.nodes": 1,
+    "train.micro_batch_tokens": 16_384,  # one card of 80 GB holds the states that 16 share
     "track.wandb": "off",
 }
 
 
 @dataclass(frozen=True)
 class Size:
-    """Settings of the runs of configs/h200_small and configs/tiny_2k, lengths in tokens, and how often to measure.
+    """Settings of the runs of configs/tiny_2k, documents of a corpus for a window of 2,048, and how often to measure.
 
-    `longest` are those of the longest window, `documents` those of a corpus for a window of 2,048. `probe` is a model,
-    the lengths, tests and answers' tokens, and `peers` are commands by case.
+    `peers` are commands by case.
     """
 
-    small: Settings
     large: Settings
-    longest: Settings
     documents: int
     updates: int
-    band_lengths: tuple[int, ...]
-    band_layers: int
-    band_heads: int
-    probe: tuple[str, tuple[int, ...], int, int]
     peers: dict[str, str]
-    turns: int
-    roof_part: int = 1
-
-    def small_model(self) -> DecoderConfig:
-        """Build the config of the model of configs/h200_small.yaml, 94M parameters on a GPU."""
-        return load_experiment(SMALL, self.small).model
-
-    def large_model(self) -> DecoderConfig:
-        """Build the config of the model of configs/tiny_2k.yaml, 1.49B parameters on a GPU."""
-        return load_experiment(LARGE, self.large).model
 
     def large_settings(self, config: Path, settings: Settings) -> Settings:
         """Add to the settings of a run of the large model a corpus whose documents fit its window."""
@@ -73,29 +56,14 @@ class Size:
 GENERATE = "generation --shapes={} --lengths={} --batches={} --new-tokens={} --turns={} --dtype={}"
 TRAIN = "train --device=cuda --dtypes=bfloat16 --sizes=TinyLlama --windows=2048 --packs=8192 --rounds=3 --sides={}"
 GPU = Size(
-    small={
-        **BRIEF,
-        "optim.warmup_steps": 4,
-        "data.corpus.documents": 2500,
-        "train.tokens": 20 * 131_072,
-        "train.checkpoint_every_tokens": 5 * 131_072,
-        "probe.tests": 20,
-        "probe.step": 1280,
-    },
     large=LARGE_RUN,
-    longest={"data.window": 32_768, "train.micro_batch_tokens": 32_768, "train.recompute": True},
     documents=400,
     updates=5,
-    band_lengths=(2048, 16_384),
-    band_layers=4,
-    band_heads=32,
-    probe=(str(LARGE), (1024, 2048), 200, 64),
     peers={
         "generation beside transformers": GENERATE.format("large", "512,2048", 8, 64, 3, "bfloat16"),
         "training beside litgpt": TRAIN.format("ours+compile,litgpt+compile"),
         "training beside transformers": TRAIN.format("ours+compile,transformers+compile"),
     },
-    turns=5,
 )
 TOY_RUN = {
     "model.d_model": 32,
@@ -122,16 +90,8 @@ TOY_RUN = {
     "probe.answer_budget": 40,
 }
 TOY = Size(
-    small={**BRIEF, "optim.warmup_steps": 4, **TOY_RUN, "data.tokenizer.vocab_size": 600},
     large={**LARGE_RUN, **TOY_RUN, "model.vocab_size": 1024},
-    longest={"data.window": 192, "train.recompute": True},
     documents=10,
     updates=2,
-    band_lengths=(64,),
-    band_layers=1,
-    band_heads=4,
-    probe=("demo", (216,), 2, 40),
     peers={"generation beside transformers": GENERATE.format("demo", 32, 2, 4, 1, "float32")},
-    turns=1,
-    roof_part=8,
 )

@@ -13,7 +13,6 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -77,18 +76,12 @@ def shard_alone(decoder: Decoder, device: torch.device) -> None:
 
 
 class Updates(Callback):
-    """Gives the run random weights, and marks the starts of micro-batches and the end of the last.
+    """Gives the run random weights, and marks the starts of micro-batches and the end of the last."""
 
-    `around` is entered once the warm-up has ended on the device, and left when all has been queued there.
-    """
-
-    def __init__(self, around: AbstractContextManager[Any]) -> None:
-        self.around = around
-        self.stack = ExitStack()
+    def __init__(self) -> None:
         self.marks: list[Any] = []
         self.losses: list[float] = []
         self.consumed = 0  # tokens of the warm-up
-        self.pairs = 0.0  # of tokens that attend, since
         self.compiled = 0  # graphs until then
 
     def setup(self, trainer: Any, module: Any, stage: str) -> None:
@@ -106,9 +99,7 @@ class Updates(Callback):
             if module.device.type == "cuda":
                 torch.cuda.reset_peak_memory_stats()
             self.consumed, self.compiled = module.consumed, graphs()
-            self.stack.enter_context(self.around)
         self.marks.append(mark(module.device))
-        self.pairs += sum(n * (n + 1) / 2 for n in batch["lengths"])
 
     def on_train_batch_end(self, trainer: Any, module: Any, *_: Any) -> None:
         """Note the loss of a step; after the last one wait for the device."""
@@ -116,7 +107,6 @@ class Updates(Callback):
             self.losses.append(module.finished.sums["loss"] / module.finished.sums["targets"])
         if trainer.global_step == trainer.max_steps:
             self.marks.append(mark(module.device))
-            self.stack.close()
             wait(module.device)
 
 
@@ -153,14 +143,13 @@ def measure(
     settings: Settings | None = None,
     *,
     updates: int | None = None,
-    around: AbstractContextManager[Any] = nullcontext(),
 ) -> dict[str, Any]:
     """Train a run of a config for some updates after a warm-up, and measure.
 
     Raises: LabError for what cannot run here.
     """
     release()
-    experiment, watch = experiment_of(options, config, settings, updates), Updates(around)
+    experiment, watch = experiment_of(options, config, settings, updates), Updates()
     run = assemble(Start(experiment), PassThroughProfiler())  # with a profiler, a run writes nothing
     run.trainer.callbacks.append(watch)  # type: ignore[attr-defined]
     run.fit()
@@ -190,8 +179,8 @@ def figures(experiment: Experiment, watch: Updates, module: Training) -> dict[st
         "micro_batch_ms": 1e3 * micro_s,
         "update_ms": 1e3 * update_s,
         "tokens_per_s": tokens_per_s,
-        "mfu_causal": utilisation(model.flops_per_token_causal(window), tokens_per_s, peak, 1),
-        "mfu_pairs": utilisation(model.flops_per_token(watch.pairs / tokens), tokens_per_s, peak, 1),
+        "mfu": utilisation(model.flops_per_token_causal(window), tokens_per_s, peak, 1),
+        "mfu_full": utilisation(model.flops_per_token_full(window), tokens_per_s, peak, 1),
         "peak_gib": torch.cuda.max_memory_allocated() / 2**30 if on_gpu else None,
         "backend": choose_backend(experiment, device)[0],
         "strategy": train.resolved_strategy(on_gpu),
