@@ -53,13 +53,12 @@ def estimate(experiment: Experiment, memory_gib: str | None = None, utilisation:
     used = number_of("--utilisation", utilisation or str(UTILISATION), 1, "> 0 and <= 1; for instance 0.4")
     train = experiment.train
     on_gpu = train.accelerator != "cpu"
-    bf16 = train.computes_in_bf16(on_gpu)
     strategy = train.resolved_strategy(on_gpu)
     memory = memory_of(experiment)
     assumed = GIB + GIB * (train.world_size > 1)
     remedies = ["set train.recompute=true"] * (not train.recompute) + ["set train.strategy=fsdp"] * (strategy != "fsdp")
     refuse_too_large(memory, assumed, limit, remedies)
-    words = [f"{train.world_size} x {strategy}", "bf16" if bf16 else "fp32", f"window {experiment.data.window:,}"]
+    words = [f"{train.world_size} x {strategy}", train.precision, f"window {experiment.data.window:,}"]
     words.append(f"packs of {train.micro_batch_tokens:,} tokens")
     if train.context_parallel > 1:
         words.append(f"each shared by {train.context_parallel}")
@@ -68,7 +67,7 @@ def estimate(experiment: Experiment, memory_gib: str | None = None, utilisation:
     rows = [(NAMES[kind], memory.held.get(kind), size) for kind, size in memory.peak.items()]
     rows += [("CUDA and NCCL (assumed)", None, assumed), ("in all", None, memory.total + assumed)]
     if strategy == "fsdp":  # each process gathers the whole weights for a probe, when training holds no activations
-        copied = experiment.model.n_parameters() * (2 if bf16 else 4)
+        copied = experiment.model.n_parameters() * (2 if train.bf16 else 4)
         rows.append(("weights of a probe (apart)", copied, copied))
     lines = [
         f"{experiment.run.name}: {', '.join(words)}",
@@ -76,7 +75,7 @@ def estimate(experiment: Experiment, memory_gib: str | None = None, utilisation:
         f"{'memory of each GPU':32}{'held, bytes':>18}{'peak, GiB':>12}",
     ]
     lines += [f"  {name:30}{'-' if held is None else f'{held:,}':>18}{size / GIB:>12.2f}" for name, held, size in rows]
-    work = work_of(experiment, used, bf16=bf16)
+    work = work_of(experiment, used)
     return "\n".join([*lines, "", *(f"{name:20}{value}" for name, value in work.items())])
 
 
@@ -114,19 +113,18 @@ def memory_of(experiment: Experiment) -> Memory:
     """Measure the memory of each process of a run after its first optimizer step."""
     train = experiment.train
     on_gpu = train.accelerator != "cpu"
-    bf16 = train.computes_in_bf16(on_gpu)
     strategy = train.resolved_strategy(on_gpu)
     packs = min(train.accumulation, 2)  # further ones change nothing
     sharding = None
     if strategy == "fsdp":
-        whole = train.keeps_whole(experiment.model.n_parameters(), bf16=bf16)
-        sharding = Sharding(torch.bfloat16 if bf16 else None, train.sharded_over, whole)
+        whole = train.keeps_whole(experiment.model.n_parameters())
+        sharding = Sharding(torch.bfloat16 if train.bf16 else None, train.sharded_over, whole)
     build = decoder_of(experiment, backend=KERNEL, recompute=train.recompute)
     keeps = strategy == "ddp" or packs > 1  # DDP's buckets are the gradients and always there
     with fake_ranks(train.world_size):
         inputs = {**inputs_of(experiment), "context": ContextGroup.of(train.context_parallel)}
         options: dict[str, Any] = {"keeps_gradients": keeps, "packs": packs, "optim": experiment.optim}
-        return track(lambda: stand_in(build(None)), inputs, sharding=sharding, bf16=bf16, **options)
+        return track(lambda: stand_in(build(None)), inputs, sharding=sharding, bf16=train.bf16, **options)
 
 
 def inputs_of(experiment: Experiment) -> dict[str, Any]:
@@ -172,7 +170,7 @@ def refuse_too_large(memory: Memory, assumed: int, memory_gib: float, remedies: 
         )
 
 
-def work_of(experiment: Experiment, utilisation: float, *, bf16: bool) -> dict[str, str]:
+def work_of(experiment: Experiment, utilisation: float) -> dict[str, str]:
     """Format operations, hours and bytes on disk."""
     model = experiment.model
     train = experiment.train
@@ -182,7 +180,7 @@ def work_of(experiment: Experiment, utilisation: float, *, bf16: bool) -> dict[s
     kept = max(train.keep_checkpoints, len(train.final_steps))
     shards = shard_tokens(experiment.data, train.steps * train.batch_tokens) * int(token_dtype(model.vocab_size)[-1])
     hours = dict.fromkeys(("wall hours", "GPU-hours"), "unknown (the peak of float32 is not in the table)")
-    if bf16:
+    if train.bf16:
         wall = {gpu: hours_of(experiment, gpu, utilisation) for gpu in PEAK_FLOPS}
         for name, processes in (("wall hours", 1), ("GPU-hours", train.world_size)):
             hours[name] = ", ".join(f"{value * processes:,.1f} on {gpu}" for gpu, value in wall.items())

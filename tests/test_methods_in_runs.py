@@ -177,12 +177,14 @@ def test_what_strategies_resolve_to():
         ({"devices": 2}, False, "ddp"),
         ({"strategy": "ddp", "devices": 2}, True, "ddp"),
     ):
-        assert TrainConfig(**{"batch_tokens": 4096} | settings).resolved_strategy(on_gpu) == expected
+        assert (
+            TrainConfig(**{"batch_tokens": 4096, "precision": "bf16"} | settings).resolved_strategy(on_gpu) == expected
+        )
     for devices, nodes, expected in ((1, 1, 1), (8, 7, 56), (8, 8, 8)):  # inside nodes from 64 processes on
-        batch = {"batch_tokens": 2048 * devices * nodes, "strategy": "fsdp"}
+        batch = {"batch_tokens": 2048 * devices * nodes, "strategy": "fsdp", "precision": "bf16"}
         assert TrainConfig(devices=devices, nodes=nodes, **batch).sharded_over == expected
     # up to 10 GiB stay whole: in bf16 2 bytes a weight, and 4 a gradient that is kept between two micro-batches
     for packs, each in ((2, 2), (4, 6)):
-        config = TrainConfig(devices=2, batch_tokens=2048 * packs)
-        assert config.keeps_whole(10 * GIB // each, bf16=True)
-        assert not config.keeps_whole(10 * GIB // each + 1, bf16=True)
+        config = TrainConfig(devices=2, batch_tokens=2048 * packs, precision="bf16")
+        assert config.keeps_whole(10 * GIB // each)
+        assert not config.keeps_whole(10 * GIB // each + 1)

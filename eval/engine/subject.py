@@ -124,7 +124,7 @@ def as_subject(model: OpenedModel, place: Path, device: torch.device) -> Subject
     stop_id = first_id(token_ids(model)["eos_token_id"])
     in_bf16 = device.type == "cuda"
     if model.experiment is not None:
-        in_bf16 = model.experiment.train.computes_in_bf16(in_bf16)
+        in_bf16 = model.experiment.train.bf16
     saved = None
     if model.folder is not None and model.consumed_tokens is not None:
         saved = Checkpoint(model.folder / "checkpoints" / folder_name(model.consumed_tokens))

@@ -4,7 +4,7 @@ Order: defaults, the YAML file, dotted command-line overrides, then settings der
 of the wrong type, out of range, contradictory or ignored is an error; all errors are reported at once.
 
 The name auto is the config's and 8 hex digits. The digits are the SHA-256 of the settings that differ from their
-defaults, as JSON with sorted keys. Settings that do not change what a run computes are left out
+defaults, and of the precision, as JSON with sorted keys. Settings that do not change what a run computes are left out
 (lab.train.arms.FREE_TO_CHANGE). So equal settings give equal names on any machine, however they are written. A setting
 that is added to the lab later, at its default, renames nothing.
 """
@@ -282,6 +282,7 @@ def automatic_name(experiment: Experiment, config: str) -> str:
     tests = experiment.tests
     chosen = flatten(json.loads(json.dumps(given(experiment), default=plain)))
     chosen |= {"probe.needles": tests.needles, "probe.digits": tests.digits, "probe.answer_budget": tests.budget}
+    chosen["train.precision"] = experiment.train.precision
     named = {
         key: value
         for key, value in chosen.items()

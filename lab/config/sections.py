@@ -50,8 +50,8 @@ class TrainConfig(Section):
     """What to run on; auto takes a GPU where there is one."""
     strategy: Literal["auto", "single", "ddp", "fsdp"] = "auto"
     """single, ddp, or fsdp (FSDP2); auto is fsdp in bf16 on GPUs, otherwise single for one process and ddp for more."""
-    precision: Literal["auto", "fp32", "bf16"] = "auto"
-    """bf16 computes in bfloat16 and keeps float32 weights; auto is bf16 on a GPU and the faster of both on a CPU."""
+    precision: Literal["fp32", "bf16"] = "fp32"
+    """bf16 computes in bfloat16 and keeps float32 weights."""
     backend: BACKENDS = "auto"
     """Attention kernel; auto chooses by device and prints which and why."""
     compile: Literal["auto", True, False] = "auto"
@@ -98,7 +98,7 @@ class TrainConfig(Section):
         """Return the strategy on a GPU, or on a CPU, with `auto` resolved."""
         if self.strategy != "auto":
             return self.strategy
-        if on_gpu and self.computes_in_bf16(on_gpu):
+        if on_gpu and self.bf16:
             return "fsdp"  # on a mesh of one rank too: bf16 weights instead of autocast's casts of every input
         return "ddp" if self.world_size > 1 else "single"
 
@@ -107,14 +107,15 @@ class TrainConfig(Section):
         """Consecutive processes that share the weights under fsdp, replicated beyond them (HSDP)."""
         return self.devices if self.world_size >= HYBRID_FROM else self.world_size
 
-    def keeps_whole(self, n_parameters: int, *, bf16: bool) -> bool:
+    def keeps_whole(self, n_parameters: int) -> bool:
         """Return whether fsdp keeps whole weights, and gradients between micro-batches, until a step ends."""
         gradient = 4 * (self.accumulation > 1 and self.sharded_over > 1)
-        return n_parameters * ((2 if bf16 else 4) + gradient) <= WHOLE_BYTES
+        return n_parameters * ((2 if self.bf16 else 4) + gradient) <= WHOLE_BYTES
 
-    def computes_in_bf16(self, on_gpu: bool) -> bool:
-        """Return whether training computes in bfloat16 on a GPU, or on a CPU."""
-        return self.precision == "bf16" or (self.precision == "auto" and on_gpu)
+    @property
+    def bf16(self) -> bool:
+        """Whether training computes in bfloat16."""
+        return self.precision == "bf16"
 
     @property
     def n_packs(self) -> int:

@@ -43,7 +43,6 @@ FREE_TO_CHANGE = (  # settings, or sections, that do not change what a run compu
     "run.folder",
     "run.name",
 )
-LEFT_OPEN = ("train.precision", "auto")  # takes what the run began with
 NOT_OF_THE_ARM = ("run.", "track.", "train.threads", "train.devices", "train.accelerator", "probe.batch")
 ONLY = "all"  # name of an arm without others
 
@@ -58,7 +57,7 @@ def changes(before: dict[str, Any], now: dict[str, Any]) -> Iterator[tuple[str, 
     old = flatten(before)
     new = flatten(now)
     for key in sorted(old.keys() | new.keys()):
-        if old.get(key) != new.get(key) and not key.startswith(FREE_TO_CHANGE) and (key, new.get(key)) != LEFT_OPEN:
+        if old.get(key) != new.get(key) and not key.startswith(FREE_TO_CHANGE):
             yield key, old.get(key), new.get(key)
 
 

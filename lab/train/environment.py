@@ -73,7 +73,7 @@ def choose_backend(experiment: Experiment, device: torch.device) -> tuple[str, s
     """Choose the attention backend; return its name and the reason."""
     train = experiment.train
     width = experiment.model.head_dim
-    dtype = torch.bfloat16 if train.computes_in_bf16(device.type == "cuda") else torch.float32
+    dtype = torch.bfloat16 if train.bf16 else torch.float32
     name, reason = backends.choose(train.backend, device, dtype)
     if train.backend == "auto" and not backends.runs_heads(name, width):
         return "sdpa", f"{name} takes no heads of {width}"

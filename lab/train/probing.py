@@ -185,10 +185,9 @@ def make_needle_probe(experiment: Experiment, device: torch.device) -> NeedlePro
 def describe_probed(experiment: Experiment, device: torch.device, consumed_tokens: int) -> dict[str, Any]:
     """Describe the model that a probe during training measures; `weights` have no hash before they are saved."""
     method = describe_pair(experiment.position.frequency, experiment.position.distance)
-    in_bf16 = experiment.train.computes_in_bf16(device.type == "cuda")
     return {
         **describe_source(experiment.run.path.name, consumed_tokens, method, device),
         "checkpoint": folder_name(consumed_tokens),
         "weights": None,
-        "precision": "bfloat16" if in_bf16 else "float32",
+        "precision": "bfloat16" if experiment.train.bf16 else "float32",
     }

@@ -6,11 +6,10 @@ import logging
 import os
 import sys
 import threading
-import time
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,14 +22,13 @@ from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.profilers import Profiler, PyTorchProfiler
 from lightning.pytorch.strategies import DDPStrategy, ModelParallelStrategy, Strategy
-from torch import distributed
 
 from lab.command import FAILED, STOPPED, show
-from lab.config import Experiment, load_experiment
-from lab.data.module import PackedData, to_batch
+from lab.config import Experiment
+from lab.data.module import PackedData
 from lab.data.preparation import check_prepared
 from lab.errors import ConfigError, first_line
-from lab.launch import TIMEOUT, Launch, exchange, find_launch, set_threads
+from lab.launch import TIMEOUT, find_launch, set_threads
 from lab.loading import start_from
 from lab.model.sharding import Sharding, accumulating
 from lab.probe.limits import shown_length
@@ -42,10 +40,8 @@ from lab.train.probing import Probing
 from lab.train.recording import Recording
 from lab.train.saving import Checkpointing, Stopping
 from lab.train.shards import NO_GROUP
-from lab.train.starting import Start, check_vocabulary, find_start, own_run, start_folder
+from lab.train.starting import Start, find_start, own_run, start_folder
 
-LEAST_GAIN = 0.03  # of a step on a CPU, which stays in float32 where bfloat16 saves less
-MEASURED_S = 1.0
 HINTS = (".*isinstance.treespec.*", NO_GROUP)  # of libraries, about what the lab cannot or need not change
 
 
@@ -98,7 +94,6 @@ def run_experiment(
         finished = is_finished(start.folder, start.checkpoint, train.steps)
         if not finished or launch.world_size > 1:  # several processes find together that nothing is left to train
             threads = set_threads(train.threads or (start.folder.threads() if resume else None), launch)
-            start = replace(start, experiment=with_precision(experiment, launch, resume=resume))
             run = assemble(start)
             check_prepared(experiment.data)
             if launch.is_first:
@@ -132,7 +127,6 @@ def profile_experiment(experiment: Experiment, folder: Path | None) -> int:
     path = folder or experiment.run.path / "profile"
     launch = find_launch(os.environ, experiment.train.devices, experiment.train.nodes)
     set_threads(experiment.train.threads, launch)
-    experiment = with_precision(experiment, launch, resume=True)
     run = assemble(Start(experiment, launch), PyTorchProfiler(path, "profile", row_limit=25))
     check_prepared(experiment.data)
     run.trainer.fit_loop.epoch_loop.max_steps = 6
@@ -140,53 +134,6 @@ def profile_experiment(experiment: Experiment, folder: Path | None) -> int:
     if launch.is_first:
         show(f"profile: {path}; open its trace in ui.perfetto.dev")
     return 0
-
-
-def with_precision(experiment: Experiment, launch: Launch, *, resume: bool) -> Experiment:
-    """Replace `auto` by what the run began in, or on a CPU by the faster precision, measured by the first process."""
-    train = experiment.train
-    config = experiment.run.path / "config.yaml"
-    if train.precision != "auto":
-        return experiment
-    if resume and config.is_file():
-        return replace(experiment, train=replace(train, precision=load_experiment(config).train.precision))
-    if device_for(train.accelerator, "train.accelerator").type != "cpu":
-        return experiment
-    data = PackedData(experiment)
-    check_prepared(experiment.data)
-    chosen: Any = None  # of the first process
-    if launch.is_first:
-        data.prepare_data()
-        check_vocabulary(experiment)
-        fp32_s, bf16_s = step_seconds(experiment, data)
-        chosen = "bf16" if bf16_s < (1 - LEAST_GAIN) * fp32_s else "fp32"
-        show(f"precision: {chosen} (a pack takes {1e3 * fp32_s:.1f} ms in fp32 and {1e3 * bf16_s:.1f} ms in bf16)")
-    if launch.world_size > 1:
-        if not distributed.is_initialized():
-            distributed.init_process_group("gloo", timeout=TIMEOUT)  # Lightning uses it, too
-        chosen = exchange(chosen)[0]
-    return replace(experiment, train=replace(train, precision=chosen))
-
-
-def step_seconds(experiment: Experiment, data: PackedData) -> tuple[float, float]:
-    """Time both passes over the run's first pack in float32 and bfloat16, in turns; return the shortest times.
-
-    The pack must be a real one: what share attention has, which is in float32 either way, follows from its segments.
-    """
-    data.setup("fit")
-    batch = to_batch(next(data.stream(0)))
-    module = make_module(experiment, torch.device("cpu"), trained=True)
-    module.decoder = module.make_decoder(0)
-    spent: dict[bool, list[float]] = {False: [], True: []}
-    start = time.perf_counter()
-    while len(spent[True]) < 2 or time.perf_counter() - start < MEASURED_S:
-        for bf16, seconds in spent.items():
-            begun = time.perf_counter()
-            with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
-                loss = module.training_step(batch, 0)
-            loss.backward()
-            seconds.append(time.perf_counter() - begun)
-    return min(spent[False]), min(spent[True])
 
 
 def assemble(start: Start, profiler: Profiler | None = None) -> Assembled:
@@ -212,7 +159,7 @@ def assemble(start: Start, profiler: Profiler | None = None) -> Assembled:
     saving = Checkpointing(start, recording, stopping)
     probing = Probing(experiment, recording, stopping, saving)
     callbacks: list[Callback] = [Garbage(), recording, stopping, saving, probing] if profiler is None else []
-    autocast = train.computes_in_bf16(on_gpu) and strategy != "fsdp"
+    autocast = train.bf16 and strategy != "fsdp"
     try:
         trainer = lightning.Trainer(
             accelerator="gpu" if on_gpu else "cpu",
@@ -245,15 +192,14 @@ def assemble(start: Start, profiler: Profiler | None = None) -> Assembled:
 def make_module(experiment: Experiment, device: torch.device, *, trained: bool) -> Training:
     """Build the training of a model, which starts from other weights unless it has been `trained`."""
     train = experiment.train
-    bf16 = train.computes_in_bf16(device.type == "cuda")
     start = None
     if experiment.start is not None and not trained:
         start = partial(start_from, path=Path(experiment.start.path))
     compiler = "inductor" if choose_compile(experiment, device)[0] else None
     backend = choose_backend(experiment, device)[0]
     make = decoder_of(experiment, backend=backend, recompute=train.recompute, compiler=compiler)
-    whole = train.keeps_whole(experiment.model.n_parameters(), bf16=bf16)
-    sharding = Sharding(torch.bfloat16 if bf16 else None, train.sharded_over, whole)
+    whole = train.keeps_whole(experiment.model.n_parameters())
+    sharding = Sharding(torch.bfloat16 if train.bf16 else None, train.sharded_over, whole)
     return Training(make, experiment.optim, train, seed=experiment.run.seed, sharding=sharding, start=start)
 
 

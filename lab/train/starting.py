@@ -230,11 +230,10 @@ def announce(experiment: Experiment, checkpoint: Checkpoint | None) -> str:
     device = device_for(train.accelerator, "train.accelerator")
     backend, reason = choose_backend(experiment, device)
     compiled, why = choose_compile(experiment, device)
-    precision = "bf16" if train.computes_in_bf16(device.type == "cuda") else "fp32"
     start = f"; continues at {checkpoint.consumed_tokens:,} tokens" if checkpoint else ""
     lines = [
         f"run: {experiment.run.path}: {experiment.model.n_parameters():,} parameters, {train.steps:,} steps of "
-        f"{train.batch_tokens:,} tokens on {device.type} in {precision}{start}",
+        f"{train.batch_tokens:,} tokens on {device.type} in {train.precision}{start}",
         f"attention: {backend} ({reason})",
         f"compiled blocks: {'yes' if compiled else 'no'} ({why})",
     ]
