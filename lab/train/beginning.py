@@ -18,7 +18,7 @@ from lab.schema.plugins import KEPT, digest_of
 from lab.train.arms import changes
 from lab.train.dashboards import check_packages
 from lab.train.folder import RunFolder
-from lab.train.manifest import READ, RECORDS, faults_of
+from lab.train.manifest import OF_PROBES, READ, RECORDS, faults_of
 
 RESTART = "begin anew with --restart, which moves this folder aside and deletes nothing"
 
@@ -71,7 +71,7 @@ def check_run(experiment: Experiment, *, resume: bool) -> bool:
             raise ConfigError(
                 f"plugins={name}: differs from {kept}, which the run began with; restore it, or {RESTART}"
             )
-    if faults := faults_of(folder.path, hashes=False) or faults_of(folder.path, (*READ, *RECORDS)):
+    if faults := faults_of(folder.path, OF_PROBES, hashes=False) or faults_of(folder.path, (*READ, *RECORDS)):
         raise CheckpointError("\n".join(f"{fault}, or {RESTART}" for fault in faults))
     differ = changes(load_experiment(config).to_dict(), experiment.to_dict())
     remedy = "set it back, or choose another --run.name"

@@ -35,7 +35,7 @@ from lab.counts.saved import OF_KIND
 from lab.errors import CheckpointError, DiskError, first_line
 from lab.files import disk_fault, read_object, write_atomic, write_json
 from lab.train.checkpoints import COUNTS, NAME, Checkpoint, candidates, folder_name
-from lab.train.manifest import RECORDS, forget, seal
+from lab.train.manifest import COPIES, RECORDS, forget, seal
 
 Record = dict[str, Any]
 REMEDY = "restore it, or begin anew with --restart"
@@ -140,7 +140,7 @@ class RunFolder:
         """
         consumed = -1 if checkpoint is None else checkpoint.consumed_tokens
         after = [path.relative_to(self.path).as_posix() for path in self.of_probes_after(consumed)]
-        forget(self.path, run, [*files, *RECORDS, *after])
+        forget(self.path, run, [*files, *RECORDS, *COPIES, *after])
         self.rewind(consumed)
         if checkpoint is None:
             (self.path / "counts.npz").unlink(missing_ok=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from copy import copy
 from functools import partial
 from typing import Any
@@ -20,12 +21,14 @@ from lab.config import Experiment
 from lab.counts import PositionCounts
 from lab.counts.pairs import sum_to_the_end
 from lab.counts.position_counts import COUNTED
+from lab.errors import LabError
 from lab.launch import sum_over_ranks
 from lab.model.config import peak_flops, utilisation
 from lab.model.layers import LayersConfig
 from lab.positions import Distance
 from lab.train.dashboards import Logger, Wandb, dashboards_of
 from lab.train.folder import RunFolder
+from lab.train.manifest import COPIES, seal
 from lab.train.step import SUMS
 
 SELECTED = ("samples", "samples_unmatched", "samples_short")
@@ -195,6 +198,9 @@ class Recording(Callback):
             self.bar.close()
         for dashboard in self.dashboards:
             dashboard.close(finished=finished)
+        if self.dashboards:
+            with suppress(LabError):  # the run has ended, for a reason of its own
+                seal(self.folder.path, COPIES)
 
 
 def scheduled(trainer: lightning.Trainer) -> dict[str, int]:
