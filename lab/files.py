@@ -30,6 +30,7 @@ from lab.errors import ConfigError, DiskError, InUse, LabError
 
 DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS)
 """Full, over a quota or a limit of file sizes, broken, read-only."""
+LONGEST_JSON = 2**25  # characters of a file; the largest index of a model's weights has some 15 million
 SHOWN = 12  # hexadecimal digits of a hash in messages
 LOCK_NAME = ".lock"
 POLL_S = 0.1
@@ -132,7 +133,11 @@ def read_object(path: Path, error: type[LabError], remedy: str) -> dict[str, Any
     Raises: `error` for anything else, whose line ends with the remedy.
     """
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
+        with path.open(encoding="utf-8") as file:
+            text = file.read(LONGEST_JSON + 1)
+        if len(text) > LONGEST_JSON:
+            raise ValueError(f"longer than {LONGEST_JSON:,} characters")
+        value = json.loads(text)
     except (OSError, ValueError, RecursionError) as fault:
         raise error(f"{path}: cannot be read ({fault}); {remedy}") from fault
     if not isinstance(value, dict):

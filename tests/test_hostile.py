@@ -5,10 +5,13 @@ import importlib
 import io
 import json
 import math
+import os
 import re
 import signal
+import zipfile
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
@@ -16,13 +19,16 @@ from hypothesis import strategies as st
 from lab import cli
 from lab.command import parse_overrides, settings_lines
 from lab.config import Experiment, load_experiment
+from lab.counts import SavedCounts
 from lab.errors import LabError
 from lab.fit import read_arguments
+from lab.model.huggingface.config import model_settings
 from lab.schema import format_yaml, parse_yaml
 from lab.train.session import assemble
 from lab.train.starting import Start
 from tests.eval.harness.parts import TASKS
 from tests.fits import CONFIG
+from tests.refusals import refused
 
 TEXT = CONFIG.read_text()
 LONGEST = 700  # characters of a line
@@ -33,7 +39,12 @@ FIELDS = {  # settings that no file or line can hold
     "line_break": (f'{TEXT}run: {{folder: "a\\nb"}}\n', 'run.folder="a\\nb": must be a path'),
     "surrogate": (f'{TEXT}run: {{name: "\\ud800"}}\n', "settings: must be text and numbers"),
     "list_as_key": (f"{TEXT}? [a, b]\n: 3\n", "settings: must be text and numbers"),
-    "in_itself": (f"{TEXT}run: &run [*run]\n", "settings: must be text and numbers"),
+    "in_itself": (f"run: &run [*run]\n{TEXT}", f"{PLACE}: line 1: not YAML (anchors and aliases"),
+    "aliases": (
+        "a0: [x, x]\na1: &a1 [x, x]\n" + "".join(f"a{n}: &a{n} [*a{n - 1}, *a{n - 1}]\n" for n in range(2, 16)) + TEXT,
+        f"{PLACE}: line 2: not YAML (anchors and aliases",
+    ),
+    "long": (f"{TEXT}# {'x' * 2**20}", f"{PLACE}: not YAML (longer than"),
 }
 WORDS = {  # what once crashed, hung or trained, on a command line
     f"--run.seed={'9' * 4000}": "run.seed=999999999999999999999999...",
@@ -110,6 +121,23 @@ def test_what_a_config_writes_is_read_back_and_plain_words_stay_words():
     assert parse_yaml(format_yaml(values), "x") == values
     plain = parse_yaml("[off, no, 010, 0x1f, 2001-01-01, 59:59, 1_0, +3, 4e-4, .5, 1., -.inf, null, true]", "x")
     assert plain == ["off", "no", 10, 31, "2001-01-01", "59:59", 10, 3, 4e-4, 0.5, 1.0, -math.inf, None, True]
+
+
+def test_a_file_that_would_fill_the_memory_is_one_line(tmp_path, monkeypatch):
+    """A sparse config.json of a model; and counts that unpack to more than they may, or state more than any memory."""
+    (tmp_path / "config.json").write_bytes(b"")
+    os.truncate(tmp_path / "config.json", 2**26)
+    with refused(f"{tmp_path / 'config.json'}: cannot be read (longer than {{}} characters)"):
+        model_settings(tmp_path)
+    path = tmp_path / "counts.npz"
+    np.savez_compressed(path, lengths=np.zeros(2**24), f=np.zeros(2**24))
+    monkeypatch.setattr("lab.counts.saved.MOST_BYTES", 2**27, raising=False)
+    with refused(f"{path}: cannot be read (unpacks to {{}} bytes)"):
+        SavedCounts.read(path)
+    with zipfile.ZipFile(path, "w") as packed, packed.open("tokens.npy", "w") as file:
+        np.lib.format.write_array_header_1_0(file, {"descr": "<i8", "fortran_order": False, "shape": (2**50,)})
+    with refused(f"{path}: cannot be read ({{}})"):
+        SavedCounts.read(path)
 
 
 VALUES = st.sampled_from(

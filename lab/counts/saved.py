@@ -13,6 +13,7 @@ from lab.counts.demand import F, G
 from lab.counts.position_counts import FloatArray, IntArray, PositionCounts
 from lab.errors import CheckpointError
 
+MOST_BYTES = 2**31  # that a file unpacks to: of the longest window
 OF_KIND = "f_"  # begins the name of the f of a kind of layer in a file
 
 
@@ -43,11 +44,14 @@ class SavedCounts:
         """
         try:
             with path.open("rb") as opened, np.load(opened) as file:
+                size = sum(part.file_size for part in file.zip.infolist())
+                if size > MOST_BYTES:
+                    raise ValueError(f"unpacks to {size:,} bytes")
                 targets = file["supervised_f"][0].item() if "supervised_f" in file else 0
                 sums = int(file["tokens"]), file.get("g"), file.get("g_unweighted"), targets
                 kinds = {name.removeprefix(OF_KIND): file[name] for name in file if name.startswith(OF_KIND)}
                 return cls(file["lengths"], file["f"], *sums, kinds, file.get("g_by_ids"))
-        except (OSError, ValueError, TypeError, KeyError, EOFError, zipfile.BadZipFile) as error:
+        except (OSError, ValueError, TypeError, KeyError, EOFError, MemoryError, zipfile.BadZipFile) as error:
             reason = str(error).strip("'\"") or type(error).__name__
             raise CheckpointError(f"{path}: cannot be read ({reason}); restore it") from error
 

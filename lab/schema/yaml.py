@@ -9,10 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from ruamel.yaml import YAML
+from ruamel.yaml.composer import Composer, ComposerError
 from ruamel.yaml.constructor import SafeConstructor
 from ruamel.yaml.error import YAMLError
 
 from lab.errors import ConfigError, first_line, nearest
+
+LONGEST = 2**18  # characters; parsing them takes seconds
 
 
 class Constructor(SafeConstructor):
@@ -27,8 +30,19 @@ Constructor.add_constructor("tag:yaml.org,2002:timestamp", SafeConstructor.const
 Constructor.add_constructor("tag:yaml.org,2002:float", Constructor._number)
 
 
+class WithoutAliases(Composer):
+    """Refuses anchors and aliases, by which a few lines can stand for more than memory holds."""
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        """Compose the next value."""
+        event = self.parser.peek_event()
+        if getattr(event, "anchor", None):
+            raise ComposerError(problem="anchors and aliases are not read", problem_mark=event.start_mark)
+        return super().compose_node(parent, index)
+
+
 def parse_yaml(text: str, name: str) -> Any:
-    """Parse YAML; an error names its line.
+    """Parse YAML of at most LONGEST characters, without anchors; an error names its line.
 
     Example:
         >>> parse_yaml("{lr: 4e-4, name: 2001-01-01, tokens: 1_000}", "a.yaml")
@@ -36,7 +50,10 @@ def parse_yaml(text: str, name: str) -> Any:
     """
     yaml = YAML(typ="safe", pure=True)
     yaml.Constructor = Constructor
+    yaml.Composer = WithoutAliases
     try:
+        if len(text) > LONGEST:
+            raise ValueError(f"longer than {LONGEST:,} characters")
         return yaml.load(text)
     except (YAMLError, ValueError, OverflowError, RecursionError) as error:
         mark, problem = getattr(error, "problem_mark", None), getattr(error, "problem", None)
@@ -50,6 +67,7 @@ def format_yaml(values: dict[str, Any]) -> str:
     yaml.version = (1, 1)  # quotes words such as off, and writes 1.0e-05
     yaml.default_flow_style = False
     yaml.sort_base_mapping_type_on_output = False  # type: ignore[assignment]
+    yaml.representer.ignore_aliases = lambda data: True
     yaml.dump(values, out)
     return out.getvalue().removeprefix("%YAML 1.1\n---\n")
 
@@ -59,7 +77,8 @@ def read_yaml(path: Path) -> dict[str, Any]:
     packed = Path(f"{files('lab') / 'configs' / str(path)}.yaml")
     path = packed if os.path.isfile(packed) and not os.path.exists(path) else path
     try:
-        text = path.read_text(encoding="utf-8")
+        with path.open(encoding="utf-8") as file:
+            text = file.read(LONGEST + 1)
     except (OSError, ValueError) as error:  # not UTF-8, or a name with a NUL
         reason = getattr(error, "strerror", None) or error
         names = [entry.name for entry in [*path.parent.glob("*.yaml"), *(files("lab") / "configs").iterdir()]]
