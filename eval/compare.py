@@ -24,6 +24,7 @@ limits, means over seeds by the paired t test or Welch's. Holm's method adjusts 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -243,10 +244,19 @@ def fitted(table: pd.DataFrame) -> str:
     return pd.DataFrame(lines).set_index(0).rename_axis(None).to_string(header=False, line_width=WIDEST)
 
 
+def as_csv(table: pd.DataFrame) -> str:
+    """Write a table as CSV, with a quote before words that a spreadsheet would take for a formula."""
+
+    def plain(cell: Any) -> Any:
+        return f"'{cell}" if re.match(r"[=+@\t\r]|-(?![\d.])", str(cell)) else cell
+
+    return str(table.map(plain).rename(index=plain, columns=plain).to_csv())
+
+
 WRITERS: dict[str, Callable[[pd.DataFrame], str]] = {
     ".txt": fitted,
     ".md": pd.DataFrame.to_markdown,
-    ".csv": pd.DataFrame.to_csv,
+    ".csv": as_csv,
     ".tex": partial(pd.DataFrame.to_latex, escape=True),
 }
 KNOWN = ["evaluation", "task", "length", *COLUMNS, *WIDER]  # fields of a result's row, with those of --by

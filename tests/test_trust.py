@@ -1,19 +1,27 @@
 """What other people's files name is not executed: code needs --trust, or a command line that names it."""
 
+import json
+
+import pandas as pd
 import pytest
 
+from eval.compare import WRITERS
 from eval.demand import main as demand
+from eval.engine.rows import Results
 from eval.perplexity import main as perplexity
 from eval.shape import main as shape
+from lab.data.chat import around
 from lab.export import main as export
 from lab.fit import read_arguments
 from lab.longrecipe import main as longrecipe
+from lab.model.huggingface.pretrained import stored_tensors
 from lab.prepare import main as prepare
 from lab.schema import OneOf, adapter, format_yaml, plugins
 from lab.sweep.__main__ import main as sweep
 from tests.fits import CONFIG
 from tests.forked import ROOT
 from tests.opened import sealed, write_source
+from tests.refusals import refused
 from tests.test_contributing import METHOD
 from tests.test_plugins import restored  # noqa: F401
 
@@ -79,3 +87,31 @@ def test_what_a_command_line_names_or_trusts_is_executed(files):
         for kind in OneOf.every:
             kind.table.pop("partial_pi", None)
         adapter.cache_clear()
+
+
+def test_a_link_among_results_is_left_alone(tmp_path):
+    (tmp_path / "own.txt").write_text("a line without an end")
+    (tmp_path / "recall.jsonl").symlink_to(tmp_path / "own.txt")
+    with refused(f"{tmp_path / 'recall.jsonl'}: is a link"):
+        Results(tmp_path / "recall.jsonl", ("length",))
+    assert (tmp_path / "own.txt").read_text() == "a line without an end"
+
+
+def test_names_are_no_formulas_in_a_spreadsheet():
+    table = pd.DataFrame({"=a": ["=HYPERLINK(1)", "-6.7", "+x", "@x", "-x", "<48 to 170+", 1.5]}, index=[*"=bcdefg"])
+    assert WRITERS[".csv"](table).split("\n") == [
+        *(",'=a", "'=,'=HYPERLINK(1)", "b,-6.7", "c,'+x", "d,'@x", "e,'-x", "f,<48 to 170+", "g,1.5", "")
+    ]
+
+
+@pytest.mark.parametrize("listed", [["a"], {"w": 3}, {"w": "../a"}, {"w": "/a"}])
+def test_an_index_of_weights_names_files_of_its_folder(tmp_path, listed):
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": listed}))
+    with refused(f"{tmp_path / 'model.safetensors.index.json'}: names no files of this folder"):
+        stored_tensors(tmp_path)
+
+
+@pytest.mark.parametrize("template", ["{{ 1 / 0 }}", "{{ 'a' * 10**15 }}"])
+def test_a_template_that_fails_is_one_line(template):
+    with refused("chat template: cannot be rendered ("):
+        around(template)

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from lab.errors import ConfigError
 from lab.files import writing
 from lab.train.folder import RunFolder
 
@@ -41,6 +42,8 @@ class Results:
     def __init__(self, path: Path, named_by: Sequence[str]) -> None:
         self.path = path
         self.named_by = tuple(named_by)
+        if path.is_symlink():
+            raise ConfigError(f"{path}: is a link, results might go elsewhere; delete it, or use another -o")
         with writing(f"-o {path.parent}", "folder"):
             path.parent.mkdir(parents=True, exist_ok=True)
             if path.exists():

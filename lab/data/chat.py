@@ -42,7 +42,7 @@ def render(template: str, turns: Sequence[Turn], *, answer: bool = False) -> str
 
     try:
         return str(compiled(template).render(messages=list(turns), add_generation_prompt=answer))
-    except (TemplateError, TypeError) as error:
+    except (TemplateError, TypeError, ValueError, LookupError, ArithmeticError, MemoryError, RecursionError) as error:
         raise ConfigError(f"chat template: cannot be rendered ({first_line(error)}); correct its Jinja") from error
 
 

@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lab.errors import CheckpointError, ConfigError, DiskError, first_line
+from lab.errors import CheckpointError, ConfigError, DiskError, first_line, is_plain_name
 from lab.files import disk_fault, publish_folder, temporary_of, write_atomic, write_json, writing
 from lab.model.decoder import Decoder
 from lab.model.huggingface.config import (
@@ -172,7 +172,10 @@ def stored_tensors(folder: Path) -> dict[str, Any]:
     from safetensors import SafetensorError, safe_open
 
     whole = (folder / SINGLE).is_file()
-    names = {SINGLE} if whole else {*read_json(folder / INDEX).get("weight_map", {}).values()}
+    listed = {"": SINGLE} if whole else read_json(folder / INDEX).get("weight_map", {})
+    if not isinstance(listed, dict) or not all(map(is_plain_name, listed.values())):
+        raise CheckpointError(f"{folder / INDEX}: names no files of this folder; copy the folder again")
+    names = {*listed.values()}
     if not names:
         raise CheckpointError(f"{folder}: holds no {SINGLE} and no {INDEX}; use a folder with weights, not pickles")
     stored: dict[str, Any] = {}
