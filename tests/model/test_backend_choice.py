@@ -136,6 +136,7 @@ LAYOUTS = {
     "window_decoding": Layout(IDS[-1:], IDS, ROPE, WINDOW, torch.float32, starts=(0,)),
     "window_anchored": Layout(IDS, IDS, ROPE, WINDOW, torch.float32, segments=ANCHORED, starts=(0, 500)),
     "window_gapped": Layout(IDS, IDS, ROPE, WINDOW, torch.float32, segments=PACKED),
+    "sink_decoding": Layout(IDS[-1:], IDS, ROPE, PLAIN, torch.float32, starts=(0,), softmax=Sink()),
     "sink": Layout(IDS, IDS, ROPE, PLAIN, torch.float32, segments=PACKED, starts=(0, 0), softmax=Sink()),
 }
 HALF = torch.bfloat16
@@ -161,6 +162,7 @@ CASES = [  # device, dtype, backend, layout, kernel
     ("cuda", HALF, "auto", "window_gapped", "dense"),
     ("cuda", HALF, "flash", "sink", "flash"),
     ("cuda", HALF, "sdpa", "sink", "flash_bands"),
+    ("cuda", HALF, "flash", "sink_decoding", "flash_bands"),
     ("cpu", SINGLE, "auto", "window", "cpu_bands"),
     ("cpu", SINGLE, "auto", "sink", "cpu_bands"),
 ]

@@ -2,7 +2,7 @@
 
     reference                        by definition, from the matrix of relative positions
     sdpa, varlen, flash, xformers    one causal call per row or segment, for a method of one band; all but sdpa with
-                                     a sliding window, varlen and flash with sinks
+                                     a sliding window, varlen and flash packed rows with sinks
     flash_bands, cpu_bands           the bands in rounds of tiles, merged by log-sum-exp
     dense                            pair by pair, for ids and masks that cannot be cut into tiles, and wider floats
 
@@ -78,9 +78,13 @@ def runs_at_once(backend: str, layout: Layout) -> bool:
 
 
 def runs_whole(backend: str, layout: Layout) -> bool:
-    """Return whether one causal call per row or segment is enough, with a backend's own windows and sinks."""
+    """Return whether one causal call per row or segment is enough, with a backend's own windows and sinks.
+
+    Rows that are not packed have sinks by bands, whose spans are made once for all layers.
+    """
     slides = layout.window is None or backend in SPANS
-    return is_causal(layout) and slides and (not layout.has_sinks or backend in HALF_ONLY)
+    sinks = not layout.has_sinks or (backend in HALF_ONLY and layout.segments is not None)
+    return is_causal(layout) and slides and sinks
 
 
 def is_causal(layout: Layout) -> bool:

@@ -81,7 +81,7 @@ def in_spans(
 ) -> Tensor:
     """Attend by a variable-length kernel on (T, N, H): each row is a span, padding is returned as zeros."""
     batch, _, tokens, _ = q.shape
-    if segments is None and tokens == 1 and sinks is None:
+    if segments is None and tokens == 1:
         return sdpa_rows(q, *(x if window is None else x[:, :, -window:] for x in (k, v)))
     if segments is not None and not segments.lengths:
         return torch.zeros_like(q)
