@@ -1,10 +1,12 @@
 """Preparation against the tokenizer alone: a task of lab.prepare and `encode_batch_fast` on the same texts, in turns.
 
-    python -m benchmarks.tokenize [--turns N] [--tokenizer FILE --eos TOKEN] [--json FILE]
+    python -m benchmarks.tokenize [--turns N] [--tokenizer FILE --eos TOKEN] [--text FILE] [--json FILE]
 
-One process, whose tokenizer has one thread, as each worker of lab.prepare. The texts are the standard library's sources
-in one .jsonl file; the tokenizer is a BPE trained on them, or a tokenizer.json. `share` is the raw calls' CPU time over
-the task's, which also reads, splits, hashes and writes. The second stage prepares tasks of one document each.
+One process, whose tokenizer has one thread, as each worker of lab.prepare. The texts are the standard library's
+sources, or those of FILE cut every 4,600 characters (the mean document of SlimPajama), in one .jsonl.zst file of
+SlimPajama's form. The tokenizer is a BPE trained on them, or a tokenizer.json. `share` is the raw calls' CPU time over
+that of the task, which also unpacks, reads, splits, hashes and writes. Loading the tokenizer, once a task, is apart.
+The second stage prepares tasks of one document each.
 """
 
 from __future__ import annotations
@@ -17,23 +19,28 @@ from itertools import chain, islice, product
 from pathlib import Path
 from statistics import median
 
+import pyarrow
+
 from benchmarks import record
 from benchmarks.timing import ratio
-from lab.data.config import Bpe, DataConfig, Stdlib, Text, TokenizerFile
+from lab.data.config import Bpe, DataConfig, Slimpajama, Stdlib, TokenizerFile
 from lab.data.corpora import TextDocument, open_corpus
 from lab.data.preparation import end_of_document, prepare, shard_folder
 from lab.data.tokenizer import BATCH_DOCUMENTS, load_tokenizer, obtain_tokenizer, run_task
+from lab.probe.needles import read_texts
 
 TEXTS, TASKS, VOCABULARY = 4000, 1000, 4096
+CHARACTERS = 4600  # of a document
 
 
 def write_texts(place: Path, texts: list[str]) -> DataConfig:
     """Write texts to one file, and return the config of their corpus."""
     (place / "texts").mkdir(parents=True, exist_ok=True)
-    (place / "texts" / f"{len(list((place / 'texts').iterdir())):05d}.jsonl").write_text(
-        "".join(json.dumps({"text": text}) + "\n" for text in texts), encoding="utf-8"
-    )
-    return DataConfig(corpus=Text(path=str(place / "texts")), folder=str(place / "shards"))
+    rows = ({"text": text, "meta": {"redpajama_set_name": "RedPajamaC4"}} for text in texts)
+    lines = "".join(json.dumps(row) + "\n" for row in rows).encode()
+    name = f"{len(list((place / 'texts').iterdir())):05d}.jsonl.zst"
+    (place / "texts" / name).write_bytes(pyarrow.compress(lines, codec="zstd", asbytes=True))
+    return DataConfig(corpus=Slimpajama(path=str(place / "texts")), folder=str(place / "shards"))
 
 
 def task_against_raw(config: DataConfig, texts: list[str], turns: int) -> record.Figures:
@@ -47,6 +54,7 @@ def task_against_raw(config: DataConfig, texts: list[str], turns: int) -> record
     calls = {
         "raw": lambda: [tokenizer.encode_batch_fast(batch) for batch in batches],
         "task": lambda: run_task(config, folder, eos, reader.inputs, 0),
+        "load": lambda: load_tokenizer(folder),
     }
     seconds: dict[str, list[float]] = {name: [] for name in calls}
     for turn, (name, call) in product(range(turns + 1), calls.items()):
@@ -55,13 +63,15 @@ def task_against_raw(config: DataConfig, texts: list[str], turns: int) -> record
         if turn:  # the first one warms up
             seconds[name].append(time.process_time() - start)
     tokens = sum(size["tokens"] for size in run_task(config, folder, eos, reader.inputs, 0)["splits"].values())
-    spent, megabytes = median(seconds["task"]), sum(len(text.encode()) for text in texts) / 1e6
+    load_s = median(seconds["load"])
+    spent, megabytes = median(seconds["task"]) - load_s, sum(len(text.encode()) for text in texts) / 1e6
     return {
         "documents": len(texts),
         "tokens": tokens,
         "task_s": spent,
         "raw_s": median(seconds["raw"]),
-        "share": ratio(seconds["raw"], seconds["task"]),
+        "load_s": load_s,
+        "share": ratio(seconds["raw"], [task - load_s for task in seconds["task"]]),
         "tokens_per_s": tokens / spent,
         "mb_per_s": megabytes / spent,
     }
@@ -82,24 +92,30 @@ def main() -> None:
     parser = record.parser_of(__doc__)
     parser.add_argument("--turns", type=int, default=5)
     parser.add_argument("--tokenizer", type=Path)
+    parser.add_argument("--text", type=Path)
     parser.add_argument("--eos", default="<|end_of_text|>")
     options = parser.parse_args()
     log = record.Log("tokenize", options.json)
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     path = options.tokenizer
     chosen = Bpe(vocab_size=VOCABULARY) if path is None else TokenizerFile(path=str(path), eos=options.eos)
-    reader = open_corpus(DataConfig(corpus=Stdlib()))
-    items = chain.from_iterable(reader.read(task) for task in range(reader.n_tasks))
-    texts = list(islice((item.text for item in items if isinstance(item, TextDocument)), TEXTS))
+    if options.text is None:
+        reader = open_corpus(DataConfig(corpus=Stdlib()))
+        items = chain.from_iterable(reader.read(task) for task in range(reader.n_tasks))
+        texts = list(islice((item.text for item in items if isinstance(item, TextDocument)), TEXTS))
+    else:
+        whole = "\n".join(read_texts(options.text, "--text"))
+        texts = [whole[start : start + CHARACTERS] for start in range(0, len(whole), CHARACTERS)]
     with tempfile.TemporaryDirectory() as place:
         written = write_texts(Path(place) / "whole", texts)
         config = DataConfig(corpus=written.corpus, folder=written.folder, tokenizer=chosen)
-        for stage, case, figures in (
-            ("task", "BPE" if path is None else path.name, task_against_raw(config, texts, options.turns)),
+        case = f"{'BPE' if path is None else path.name}, {'code' if options.text is None else 'text'}"
+        for stage, name, figures in (
+            ("task", case, task_against_raw(config, texts, options.turns)),
             ("small tasks", "", small_tasks(Path(place) / "small", TASKS)),
         ):
-            print(stage, case, ", ".join(f"{name} {value:,.4g}" for name, value in figures.items()))
-            log.add(stage, case, figures)
+            print(stage, name, ", ".join(f"{name} {value:,.4g}" for name, value in figures.items()))
+            log.add(stage, name, figures)
 
 
 if __name__ == "__main__":
