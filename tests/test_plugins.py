@@ -4,6 +4,8 @@ import json
 import os
 import pickle
 import re
+import shlex
+import shutil
 import subprocess
 import sys
 from functools import partial
@@ -28,7 +30,8 @@ from tests.forked import ROOT, python
 from tests.opened import write_run
 from tests.test_contributing import METHOD
 
-PAGE = re.findall(r"```python\n(\"\"\".*?)```", (ROOT / "docs" / "plugins.md").read_text(), re.S)
+TEXT = (ROOT / "docs" / "plugins.md").read_text()
+PAGE = re.findall(r"```python\n(\"\"\".*?)```", TEXT, re.S)
 CORPUS, MEASURE, COMMAND = PAGE
 MASK = '''
 from dataclasses import dataclass
@@ -77,7 +80,7 @@ def method(tmp_path):
 @pytest.fixture
 def corpus(tmp_path):
     """Write a corpus to a file."""
-    path = tmp_path / "numbers.py"
+    path = tmp_path / "steps.py"
     path.write_text(CORPUS)
     return path
 
@@ -144,6 +147,35 @@ def test_what_adds_nothing_is_one_line(tmp_path, source, rule):
     [line] = caught.value.faults
     assert line.startswith(f"plugins={path}: {rule}".format(pi=pi.__file__))
     assert "partial_pi" not in FREQUENCY_METHODS
+
+
+@pytest.mark.parametrize("name", ["numbers", "queue"])
+def test_a_name_of_pythons_own_is_refused_and_nothing_executed(tmp_path, name):
+    path = tmp_path / f"{name}.py"
+    path.write_text("raise SystemExit")
+    with pytest.raises(ConfigError, match=f"^plugins={path}: would take the place of Python's own module {name}"):
+        load(f"--plugins=[{path}]")
+
+
+@pytest.mark.slow
+def test_the_commands_of_the_page_run_in_the_folder_of_its_files(tmp_path):
+    (tmp_path / "configs").mkdir()
+    shutil.copy(CONFIG, tmp_path / "configs")
+    for name, source in zip(("steps", "copying", "copies"), PAGE, strict=True):
+        assert f"`{name}.py`" in TEXT or f"python {name}.py" in TEXT
+        (tmp_path / f"{name}.py").write_text(source)
+    found = [line for block in re.findall(r"```\n(probe-lab .*?)```", TEXT, re.S) for line in commands_of(block)]
+    assert len(found) == 3
+    start = partial(subprocess.run, cwd=tmp_path, capture_output=True, text=True, check=False)
+    for _, *words in found:
+        done = start([sys.executable, "-m", "lab.cli", *words], env={**os.environ, "PYTHONPATH": str(ROOT)})
+        assert done.returncode == 0, f"{words}\n{done.stderr}"
+    assert lab.open_run(tmp_path / "runs" / "copying").probes()["copying.first"].notna().any()
+
+
+def commands_of(block):
+    """Split a block's commands into words; a backslash joins lines."""
+    return map(shlex.split, block.replace("\\\n", " ").splitlines())
 
 
 def test_files_of_one_name_and_what_is_no_list_are_refused(method, tmp_path):

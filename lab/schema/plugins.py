@@ -34,8 +34,12 @@ LOADED: dict[str, ModuleType] = {}  # by the digest of their source
 def load_plugin(path: Path) -> None:
     """Execute a plugin and add its classes to their tables; a source that is loaded already is not executed again.
 
-    Raises: ConfigError for a file that cannot be read or fails, adds nothing, or adds a name that is taken.
+    Raises: ConfigError for a file that cannot be read or fails, adds nothing, or adds a name that is taken; or that has
+        the name of one of Python's own modules.
     """
+    if path.stem in sys.stdlib_module_names:
+        rule = f"would take the place of Python's own module {path.stem} for programs started in its folder"
+        raise ConfigError(f"plugins={path}: {rule}; rename it, as my_{path.name}")
     digest = digest_of(path)
     if digest in LOADED:
         return
