@@ -21,6 +21,7 @@ from pathlib import Path
 
 from lab.command import HELP, WRONG, show
 from lab.errors import nearest
+from lab.output import guard
 from lab.schema import TAGS
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -91,6 +92,7 @@ def help_of(command: str) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command that the first word names, in this process, and return the exit status."""
+    guard()
     words = list(sys.argv[1:] if arguments is None else arguments)
     if not words or words[0] in HELP:
         show(listing())

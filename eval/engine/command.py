@@ -154,6 +154,8 @@ def requests_of(words: Words, form: Form) -> Iterator[Request]:
     named = words.options
     places = expand(words.places, form.takes)
     own = dict(words.settings)
+    if named.plot:
+        draw.altair()  # or refuse before time is spent
     faults = [
         f"{option}: is no option of this command; leave it out"
         for option in form.lacks

@@ -33,7 +33,7 @@ from eval.report.data import Runs, read_runs, shares
 from eval.report.figures import DRAWN, Figure
 from lab.command import start
 from lab.draw import altair, below, beside, save, themed, words
-from lab.errors import DataError
+from lab.errors import ConfigError, DataError
 from lab.files import write_atomic, writing
 from lab.schema import PathText, Section
 from lab.train.arms import differing
@@ -53,6 +53,8 @@ def make_report(request: Request) -> Found:
     """Read runs, write the page or the picture, and the images, and return what was written, a row for each run."""
     options: ReportOptions = request.options
     output = file_in(request.folder, "report.html")
+    if output.suffix not in (".html", ".png", ".svg"):
+        raise ConfigError(f"-o={output}: must end in .html, .png or .svg, or be a folder; rename it")
     with unpacked(request.places) as places:
         runs = read_runs(places)
     drawn = [figure for draw in DRAWN if (figure := draw(runs)) is not None]

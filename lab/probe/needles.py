@@ -110,16 +110,20 @@ def read_texts(path: Path, field: str) -> list[str]:
         raise DataError(f"{field}={path}: no such file; {kinds}")
     texts: list[Any] = []
     for file in files:
+        number = 0
         try:
             content = file.read_text(encoding="utf-8")
             parts: list[Any] = [line for line in content.split("\n") if line.strip()]
             if file.suffix in (".json", ".jsonl"):
-                rows = [json.loads(part) for part in (parts if file.suffix == ".jsonl" else [content])]
+                rows = []
+                for number, part in enumerate(parts if file.suffix == ".jsonl" else [content], start=1):  # noqa: B007
+                    rows.append(json.loads(part))
                 parts = [row.get("text") if isinstance(row, dict) else None for row in rows]
             elif parts:
                 parts = [content]
         except (OSError, ValueError, RecursionError) as error:
-            raise DataError(f"{field}={file}: cannot be read ({error}); {kinds}") from error
+            place = f"row {number:,} " if number else ""
+            raise DataError(f"{field}={file}: {place}cannot be read ({error}); {kinds}") from error
         wrong = [number for number, text in enumerate(parts, start=1) if not isinstance(text, str)]
         if wrong:
             raise DataError(f"{field}={file}: row {wrong[0]:,} holds no text in `text`; {kinds}")

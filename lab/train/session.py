@@ -32,11 +32,12 @@ from lab.launch import TIMEOUT, find_launch, set_threads
 from lab.loading import start_from
 from lab.model.sharding import Sharding, accumulating
 from lab.probe.limits import shown_length
+from lab.probe.measuring import Measuring
 from lab.train.environment import choose_backend, choose_compile, decoder_of, device_for
 from lab.train.folder import RunFolder, is_finished
 from lab.train.garbage import Garbage
 from lab.train.module import Training
-from lab.train.probing import Probing
+from lab.train.probing import Probing, make_needle_probe
 from lab.train.recording import Recording
 from lab.train.saving import Checkpointing, Stopping
 from lab.train.shards import NO_GROUP
@@ -98,6 +99,8 @@ def run_experiment(
             check_prepared(experiment.data)
             if launch.is_first:
                 run.data.prepare_data()
+                if start.checkpoint is None:  # what no probe can test leaves no folder
+                    Measuring(make_needle_probe(experiment, device_for("cpu")), None, None, None)
                 start_folder(start, run.data, threads, restart=restart)
             run.stopping.begun = begun
             try:

@@ -1,0 +1,57 @@
+"""What a stranger gets wrong first: refused in one line before time is spent, and nothing is left behind."""
+
+import resource
+import subprocess
+import sys
+
+import pytest
+
+from eval.distance import FoundByDistance
+from eval.report.__main__ import main as report
+from lab import looks
+from lab.errors import MissingPackage
+from tests.fits import CONFIG
+from tests.forked import python
+from tests.opened import write_run
+
+
+def test_a_fit_whose_probe_has_no_room_leaves_no_folder(prepared, tmp_path):
+    runs = tmp_path / "runs"
+    data = (f"--data.folder={prepared.folder}", f"--run.folder={runs}")
+    done = python("-m", "lab.fit", str(CONFIG), *data, "--run.name=z", "--probe.answer_budget=2")
+    assert (done.returncode, "probe.answer_budget=2: " in done.stderr) == (2, True), done.stderr
+    assert not runs.exists()
+
+
+def test_a_picture_that_cannot_be_drawn_is_refused_before_any_test(prepared, tmp_path, monkeypatch, capsys):
+    def missing():
+        raise MissingPackage("altair", "drawing pictures", "plot")
+
+    run = write_run(tmp_path / "tiny", prepared)
+    monkeypatch.setattr("lab.draw.altair", missing)
+    monkeypatch.setattr(FoundByDistance, "rows", lambda measure: pytest.fail("tests were run"))
+    assert looks.altair
+    assert FoundByDistance.main([str(run), "--plot"]) == 2
+    assert capsys.readouterr().err.startswith("altair: not installed")
+
+
+def test_a_report_with_another_ending_is_refused(prepared, tmp_path, capsys):
+    out = tmp_path / "x.pdf"
+    assert report([str(write_run(tmp_path / "tiny", prepared)), "-o", str(out)]) == 2
+    assert capsys.readouterr().err.startswith(f"-o={out}: must end in .html, .png or .svg")
+    assert not out.exists()
+
+
+def test_a_device_is_no_config():
+    limit = lambda: resource.setrlimit(resource.RLIMIT_AS, (6 * 2**30,) * 2)  # noqa: E731
+    words = [sys.executable, "-m", "lab.fit", "/dev/zero"]
+    done = subprocess.run(words, capture_output=True, text=True, check=False, preexec_fn=limit, timeout=60)
+    assert (done.returncode, done.stderr.splitlines()[0][:30]) == (2, "/dev/zero: cannot be read (a d")
+
+
+def test_a_reader_that_leaves_early_sees_no_traceback():
+    start = subprocess.Popen(
+        [sys.executable, "-m", "lab.cli", "--help"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    start.stdout.close()
+    assert (start.stderr.read(), start.wait()) == (b"", 0)
