@@ -99,8 +99,8 @@ class Plan(NamedTuple):
     which arms are compared; with `methods` arms are listed under each. `equal` are pairs of arms that should be equal.
     `crossed` are each four arms, of which the last two differ as the first two do: is the effect on ln reach the same?
     `panels` are the arms of each panel of the picture; without any, all are in one. With `details` arms have their
-    held-out loss, reach at a threshold of 0.5 and natural reach. Of `forks`, arms are compared by the outcomes of
-    benchmarks.demand.outcomes; `beside` are further methods to measure.
+    held-out loss, reach at a threshold of 0.5 and natural reach. `beside` are bands of relative positions at which
+    log p is measured too, as under GAPPED. `trend` are arms over whose order an outcome should rise.
     """
 
     tables: tuple[str, ...]
@@ -115,8 +115,8 @@ class Plan(NamedTuple):
     outcome: str = "log p"
     panels: tuple[tuple[str, ...], ...] = ()
     details: bool = False
-    beside: tuple[str, ...] = ()
-    forks: bool = False
+    beside: tuple[tuple[int, int], ...] = ()
+    trend: tuple[str, ...] = ()
 
 
 CONTROLS = ("far", "near", "random")
@@ -136,6 +136,7 @@ PLANS = {
         ),
         tuple(("1c", f"{name} {D}", "untouched") for D in FAR for name in CONTROLS[1:]),
         panels=tuple(("untouched", *(f"{name} {D}" for name in CONTROLS)) for D in FAR),
+        trend=(*(f"far {D}" for D in FAR), "untouched"),
     ),
     "2": Plan(
         ("1", "2"),
@@ -196,8 +197,7 @@ PLANS = {
         ((65, LAST),),
         tuple(Contrast("S1a", arm, "far off", 65, LAST) for arm in ("all", "near off", "kind off")),
         name=by_fork,
-        beside=(GAPPED,),
-        forks=True,
+        beside=((72, 192), (240, 288)),
     ),
     "S3": Plan(
         ("S3_64", "S3_96"),
@@ -206,7 +206,6 @@ PLANS = {
         tuple(Contrast("S3a", f"{arm} {D}", f"far off {D}", 65, LAST) for D in (64, 96) for arm in ("kind off", "all")),
         name=by_fork,
         panels=tuple(tuple(f"{arm} {D}" for arm in FORKED) for D in (64, 96)),
-        forks=True,
     ),
     "S4": Plan(
         ("S4",),

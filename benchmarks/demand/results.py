@@ -1,12 +1,17 @@
 """The results of docs/demand.md from its records: arms with limits over seeds, and the tests of the predictions.
 
-A run is one observation. Runs of one seed share initial weights and the order of the text, so that arms are compared by
-the differences of pairs. Limits are those of the t distribution over seeds, at 95%. Two arms are equal in reach where
-the 90% limits of the mean difference of ln reach lie within ln 1.1 of 0: two one-sided tests at 5%. On real text they
-are equal in the nats of targets without evidence, within 0.05. A reach that is below the first distance, or at the
-last, enters these tests at that bound; the table counts such runs as `at bound`. Their arms have no mean: the least and
-the most are printed, with < and +. Distances below NEAREST are left out: there models of all arms find fewer
-numbers than farther away.
+A run is one observation. Runs of one seed share their base, or initial weights and the order of the text, so that arms
+are compared by the differences of pairs: of the share of numbers found and the mean log p over a band of distances, and
+of ln reach. Limits are those of the t distribution over seeds, at 95%. p is that of the paired t test, adjusted by Holm
+over the contrasts of an experiment, for each outcome.
+
+Reach is where a fit of the shares, which may rise to its peak before it falls, falls below THRESHOLD. Distances below
+NEAREST are left out: there models of all arms find fewer numbers than farther away. A reach below the first distance,
+or at the last, enters tests at that bound; tables count such runs as `at bound`. Their arms have no mean: the least and
+the most are printed, with < and +. A run has `begun` where it finds half of the numbers at some distance.
+
+Two arms are equal in reach where the 90% limits of the mean difference of ln reach lie within ln 1.1 of 0: two
+one-sided tests at 5%. On real text they are equal in the nats of targets without evidence, within 0.05.
 """
 
 from __future__ import annotations
@@ -14,20 +19,23 @@ from __future__ import annotations
 import itertools
 import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
+from scipy.optimize import isotonic_regression
 
+from benchmarks.demand.forks import FORK_SEED
 from benchmarks.demand.plans import GAIN, GAPPED, PLAIN, PLANS, Plan
 from eval.engine.records import unpacked
+from eval.engine.statistics import holm, paired_t
 from eval.report.data import outcomes
 from lab.draw import Rule, below, beside, draw, save
 from lab.errors import ConfigError
 from lab.looks import CENSORED, RUN, range_of
-from lab.probe.limits import LengthResult, reach
+from lab.probe.limits import LengthResult, crossing
 from lab.schema import read_yaml
 from lab.train.arms import mean_with_limits
 
@@ -35,7 +43,8 @@ MARGIN = math.log(1.1)  # of ln reach
 MARGIN_NATS = 0.05
 WITHOUT = 0  # the distance of targets without evidence
 NEAREST = 48  # tokens, a quarter of the window, where the lab's own probe begins
-THRESHOLD = 0.8
+THRESHOLD, BEGUN = 0.8, 0.5
+BEYOND = (65, 179)  # tokens, of a trend
 LOSS, HALF, OF_TEXT = "held-out loss", "reach at .5", "natural reach"  # of arms with details, in place of a method
 NATURAL = {"reach": "natural_reach", "first_distance": "natural_first", "last_distance": "natural_last"}
 WIDTH, ROW = 400, 22  # pixels of a panel, and height of an arm's row
@@ -53,7 +62,12 @@ def describe(experiment: str, records: Path, folder: Path | None) -> None:
     methods = sorted(tests["method"].unique(), key=lambda name: name != PLAIN) if plan.methods else [plan.method]
     rows = [row for method in methods for row in arm_rows(plan, method, tests, reaches)]
     print(pd.DataFrame(rows).to_string(index=False))
-    for compared in (contrast_rows(plan, tests), equality_rows(plan, tests, reaches), crossed_rows(plan, reaches)):
+    print(f"processors: {'; '.join(sorted(reaches.groupby('seed')['processor'].unique().map('or '.join).unique()))}")
+    for compared in (
+        contrast_rows(plan, tests, reaches),
+        equality_rows(plan, tests, reaches),
+        crossed_rows(plan, reaches),
+    ):
         if table := list(compared):
             print(f"\n{pd.DataFrame(table).to_string(index=False)}")
     if folder is not None:
@@ -66,7 +80,9 @@ def read(tables: Sequence[Path], plan: Plan) -> tuple[pd.DataFrame, pd.DataFrame
     with unpacked(tables) as runs:
         for run in runs:
             config = read_yaml(run / "config.yaml")
-            about = {"arm": plan.name(config), "seed": config["run"]["seed"]}
+            about = {"arm": plan.name(config), "seed": config["run"]["seed"] % FORK_SEED}
+            environment = json.loads((run / "environment.json").read_text("utf-8"))
+            about["processor"] = environment["hardware"]["cpu"]
             texts = [path.read_text("utf-8") for path in sorted(run.glob("eval/*.jsonl"))]
             rows = [json.loads(line) for text in texts for line in text.splitlines()]
             tests += [about | {"method": row["method"]} | found for row in rows if (found := outcome(row, plan))]
@@ -91,28 +107,61 @@ def outcome(row: Row, plan: Plan) -> Row | None:
 
 def reaches_of(rows: Sequence[Row], plan: Plan) -> Iterator[Row]:
     """Find the reach under each method from NEAREST tokens on, and read natural reach, with the distances tested."""
-    known = [row for row in rows if row["metric"] == "found_by_distance" and row["distance"] >= NEAREST]
+    found = [row for row in rows if row["metric"] == "found_by_distance"]
+    known = [row for row in found if row["distance"] >= NEAREST]
     for method in dict.fromkeys(row["method"] for row in known):
         own = [LengthResult(row["distance"], row["n"], row["found"], []) for row in known if row["method"] == method]
-        yield {"method": method} | reach(own, THRESHOLD)
+        begun = max(row["score"] for row in found if row["method"] == method) >= BEGUN
+        yield {"method": method, "begun": begun} | peaked_reach(own, THRESHOLD)
         if plan.details:
-            yield {"method": HALF} | reach(own, 0.5)
+            yield {"method": HALF} | peaked_reach(own, 0.5)
     for row in rows:
         if row["metric"] == "natural_reach":
             method = row["method"] if plan.outcome == GAIN else OF_TEXT
             yield {"method": method} | {name: row[of] for name, of in NATURAL.items()}
 
 
-def band(tests: pd.DataFrame, low: int, high: int) -> pd.Series:
-    """Average the outcome over the distances of a band, for each run of one method: by arm and seed."""
+def peaked_reach(results: Sequence[LengthResult], threshold: float) -> Row:
+    """Find where the shares fall below a threshold, by the nearest curve that rises to a peak and then falls.
+
+    Example:
+        >>> near = [LengthResult(d, 10, found, []) for d, found in ((48, 6), (60, 10), (72, 9), (84, 7))]
+        >>> peaked_reach(near, 0.8)
+        {'reach': 78.0, 'first_distance': 48, 'last_distance': 84}
+    """
+    shares = np.array([result.accuracy for result in results])
+    tests = [result.tests for result in results]
+    parts = [(slice(k), slice(k, None)) for k in range(len(shares))]
+    fits = [
+        np.concatenate(
+            [
+                isotonic_regression(shares[part], weights=tests[part], increasing=rises).x
+                for part, rises in zip(both, (True, False), strict=True)
+                if len(shares[part])
+            ]
+        )
+        for both in parts
+    ]
+    fit = min(fits, key=lambda each: float(np.square(each - shares) @ tests))
+    peak = int(np.argmax(fit))
+    _, found = crossing([result.length for result in results[peak:]], fit[peak:], threshold)
+    return {"reach": found or None, "first_distance": results[0].length, "last_distance": results[-1].length}
+
+
+def band(tests: pd.DataFrame, low: int, high: int, outcome: str = "value") -> pd.Series:
+    """Average an outcome over the distances of a band, for each run of one method: by arm and seed."""
     inside = tests[(tests["distance"] >= low) & (tests["distance"] <= high)]
-    return inside.groupby(["arm", "seed"])["value"].mean()
+    return inside.groupby(["arm", "seed"])[outcome].mean()
 
 
 def arm_rows(plan: Plan, method: str, tests: pd.DataFrame, reaches: pd.DataFrame) -> Iterator[dict]:
     """Describe each arm under a method: reach, its limits, censored seeds, and the outcome by band."""
     mine = tests[tests["method"] == method]
     bands = {f"{plan.outcome} {low}-{high}": band(mine, low, high) for low, high in plan.bands}
+    if plan.outcome != GAIN and method != GAPPED:
+        bands |= {f"share {low}-{high}": band(mine, low, high, "score") for low, high in plan.bands}
+    asked = tests[tests["method"] == GAPPED]
+    bands |= {f"{GAPPED} {low}-{high}": band(asked, low, high) for low, high in plan.beside}
     bands["nats without evidence"] = band(mine, WITHOUT, WITHOUT)
     bands[LOSS] = band(tests[tests["method"] == LOSS], WITHOUT, WITHOUT)
     for arm in plan.arms:
@@ -124,6 +173,8 @@ def arm_rows(plan: Plan, method: str, tests: pd.DataFrame, reaches: pd.DataFrame
         mean, limits = reach_text(own)
         row = {"arm": arm, "n": len(own), "reach": mean, "95%": limits}
         row |= {end: int((own["outcome"] == name).sum()) for end, name in CENSORED.items()}
+        if plan.outcome != GAIN:
+            row |= {"begun": int(own["begun"].sum()), "of those": reach_text(own[own["begun"].astype(bool)])[0]}
         others = {name: of_arm[of_arm["method"] == name] for name in (HALF, OF_TEXT)} if plan.details else {}
         row |= {name: reach_text(runs)[0] for name, runs in others.items() if len(runs)}
         yield about | row | {name: f"{values.xs(arm).mean():.2f}" for name, values in bands.items() if len(values)}
@@ -131,18 +182,42 @@ def arm_rows(plan: Plan, method: str, tests: pd.DataFrame, reaches: pd.DataFrame
 
 def reach_text(runs: pd.DataFrame) -> tuple[str, str]:
     """Write the geometric mean of the reach of runs, and its limits; the least and the most where one is censored."""
+    if runs.empty:
+        return "-", "-"
     if (runs["outcome"] != RUN).any():
         return range_of(runs["reach"], runs["outcome"]), "-"
     mean, low, high = (math.exp(x) for x in mean_with_limits(np.log(runs["reach"]).tolist()))
     return f"{mean:.1f}", "-" if math.isnan(low) else f"{low:.0f} to {high:.0f}"
 
 
-def contrast_rows(plan: Plan, tests: pd.DataFrame) -> Iterator[dict]:
-    """Test each contrast by the paired differences of the outcome."""
-    mine = tests[tests["method"] == plan.method]
-    for prediction, arm, other, low, high in plan.contrasts:
-        values = band(mine, low, high)
-        yield from paired(values, arm, other, f"{prediction} {plan.outcome} {low}-{high}")
+def contrast_rows(plan: Plan, tests: pd.DataFrame, reaches: pd.DataFrame) -> Iterator[dict]:
+    """Test each contrast by the paired differences of each outcome, with p adjusted over the contrasts."""
+    mine, asked = (tests[tests["method"] == method] for method in (plan.method, GAPPED))
+    own = of_plain(reaches)
+    measured: dict[str, Callable[[int, int], pd.Series]] = {plan.outcome: lambda low, high: band(mine, low, high)}
+    if plan.outcome != GAIN and plan.method != GAPPED:
+        measured["share"] = lambda low, high: band(mine, low, high, "score")
+        measured["ln reach"] = lambda *_: np.log(own["reach"])
+    for ends in plan.beside:
+        measured["log p at relative positions {} to {}".format(*ends)] = lambda *_, ends=ends: band(asked, *ends)
+    for outcome, values in measured.items():
+        rows = []
+        for prediction, arm, other, low, high in plan.contrasts:
+            is_banded = outcome in (plan.outcome, "share")
+            name = f"{prediction} {outcome} {low}-{high}" if is_banded else f"{prediction} {outcome}"
+            for row in paired(values(low, high), arm, other, name):
+                rows.append(row | ({"at bound": at_bound(own, (arm, other))} if outcome == "ln reach" else {}))
+        if plan.trend and {*plan.trend} <= {*own.index.get_level_values("arm")}:
+            rows += trend_rows(values(*BEYOND), plan.trend, outcome)
+        adjusted = holm(pd.Series([row["p"] for row in rows], dtype=float))
+        yield from (row | {"p, Holm": float(f"{p:.2g}")} for row, p in zip(rows, adjusted, strict=True))
+
+
+def trend_rows(values: pd.Series, arms: Sequence[str], outcome: str) -> Iterator[dict]:
+    """Test the slope of an outcome, of each seed, over arms in their order."""
+    rank = np.arange(len(arms)) - (len(arms) - 1) / 2
+    slopes = [float(rank @ own.loc[[*arms]].to_numpy() / (rank @ rank)) for _, own in values.unstack("arm").iterrows()]
+    yield from mean_difference(slopes, f"trend, {outcome}", " < ".join(arms))
 
 
 def equality_rows(plan: Plan, tests: pd.DataFrame, reaches: pd.DataFrame) -> Iterator[dict]:
@@ -190,10 +265,15 @@ def paired(values: pd.Series, arm: str, other: str, name: str, confidence: float
     arms = values.index.get_level_values("arm")
     if not {arm, other} <= set(arms):
         return
-    differences = (values[arm] - values[other]).dropna().tolist()
+    yield from mean_difference((values[arm] - values[other]).dropna().tolist(), name, f"{arm} less {other}", confidence)
+
+
+def mean_difference(differences: Sequence[float], name: str, arms: str, confidence: float = 0.95) -> Iterator[dict]:
+    """Test whether differences, or slopes, of seeds have a mean of 0."""
     mean, low, high = mean_with_limits(differences, confidence)
-    shown = {"difference": round(mean, 3), "low": round(low, 3), "high": round(high, 3)}
-    yield {"test": name, "arms": f"{arm} less {other}", "n": len(differences), **shown, "level": confidence}
+    shown = {"difference": round(mean, 3), "low": round(low, 3), "high": round(high, 3), "level": confidence}
+    p = float(f"{paired_t(differences, name)[1]:.2g}")
+    yield {"test": name, "arms": arms, "n": len(differences), **shown, "p": p}
 
 
 def picture(plan: Plan, tests: pd.DataFrame, reaches: pd.DataFrame, path: Path) -> None:

@@ -2,18 +2,24 @@
 
 import json
 import math
+from pathlib import Path
 
 import pytest
 import torch
 
 from benchmarks.demand.gapped import Gapped, first_after
-from benchmarks.demand.plans import by_weights
-from benchmarks.demand.results import describe
+from benchmarks.demand.forks import planned_arms, planned_base
+from benchmarks.demand.plans import by_fork, by_weights
+from benchmarks.demand.results import describe, peaked_reach
 from benchmarks.tables import pack
 from lab.probe.config import ProbeConfig
 from lab.probe.effective_distance import DistanceProbe
+from lab.probe.limits import LengthResult
 from lab.schema import format_yaml
+from tests.forked import ROOT
 from tests.probe.test_one_number import HAYSTACK
+
+MACHINE = json.dumps({"hardware": {"cpu": "a processor"}})
 
 
 def record(place, name, weights, seed, log_prob, found):
@@ -21,6 +27,7 @@ def record(place, name, weights, seed, log_prob, found):
     run = place / name
     (run / "eval").mkdir(parents=True)
     (run / "config.yaml").write_text(format_yaml({"run": {"seed": seed}, "weights": weights}))
+    (run / "environment.json").write_text(MACHINE)
     about = {"method": "rope+plain", "metric": "found_by_distance", "n": 64}
     tested = zip((24, 60, 120), (0, *found), (-9.0, -0.5, log_prob), strict=True)
     rows = [{**about, "distance": d, "found": n, "score": n / 64, "log_prob": p} for d, n, p in tested]
@@ -52,21 +59,23 @@ def test_arms_and_paired_tests(tmp_path, capsys):
     lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
     # 80% lie at 60 + 60 * 0.2 / 0.5 = 84 tokens where half is found at 120, at 72 where none is; 60 and 120 are bounds,
     # of which there is no mean
-    assert lines[1].startswith("untouched 3 84.0 - 0 0 ")
+    assert lines[1].startswith("untouched 3 84.0 - 0 0 3 84.0 ")
     (far,) = [line for line in lines if line.startswith("far 96")]
-    assert far.startswith("far 96 3 <60 to 72 - 2 0 ")
+    assert far.startswith("far 96 3 <60 to 72 - 2 0 1 72.0 "), "one has begun"
     (near,) = [line for line in lines if line.startswith("near 96")]
-    assert near.startswith("near 96 3 84 to 120+ - 0 2 ")
+    assert near.startswith("near 96 3 84 to 120+ - 0 2 3 84 to 120+ ")
     # differences -3, -2.8 and -3.2: mean -3, standard deviation 0.2, t(2) = 4.303
     half = 4.303 * 0.2 / math.sqrt(3)
-    (test,) = [line for line in lines if "far 96 less near 96" in line]
+    (test,) = [line for line in lines if line.startswith("1a log p 97-179 far 96 less near 96")]
     assert test.replace("-3.000", "-3.0") == (
-        f"1a log p 97-179 far 96 less near 96 3 -3.0 {-3 - half:.3f} {-3 + half:.3f} 0.95"
-    )
+        f"1a log p 97-179 far 96 less near 96 3 -3.0 {-3 - half:.3f} {-3 + half:.3f} 0.95 0.0015 0.003 NaN"
+    ), "t = -26.0, and Holm over two contrasts, far less untouched at 48 to 96 being the other"
+    (share,) = [line for line in lines if line.startswith("1a share 97-179 far 96 less near 96")]
+    assert share.startswith("1a share 97-179 far 96 less near 96 3 -0.833 "), "none against .5, 1 and 1"
     # ln(120 / 84) = 0.357 for two of three seeds, which enter this test at their bound
     (equal,) = [line for line in lines if "near 96 less untouched" in line]
     assert equal.startswith("1c ln reach near 96 less untouched 3 0.238 ")
-    assert equal.endswith("0.9 2 not shown")
+    assert equal.endswith("0.9 0.18 2 not shown")
     assert (tmp_path / "demand_1.png").stat().st_size > 10_000
 
 
@@ -83,14 +92,14 @@ def test_one_effect_less_another(tmp_path, capsys):
     lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
     # reach lies at 60 + 60 * 0.2 / (1 - found at 120): 108
     # tokens at 48 of 64, 84 at 32, 72 at 0: ln(108 / 84) = 0.251 and ln(108 / 72) = 0.405
-    every, last, both = [line for line in lines if "ln reach" in line]
+    every, last, both = [line for line in lines if line.startswith("ln reach")]
     assert every.startswith("ln reach sections of 192, every asks less sections of 96, every asks 2 0.328 ")
     assert last.startswith("ln reach sections of 192, last asks less sections of 96, last asks 2 0.251 ")
     mean = math.log(84 / 72) / 2  # differences 0 and ln(84 / 72), t(1) = 12.7062
     effects = " less ".join(
         f"(sections of 192, {asks} asks less sections of 96, {asks} asks)" for asks in ("every", "last")
     )
-    assert both == f"ln reach {effects} 2 0.077 {mean - 12.7062 * mean:.3f} {mean + 12.7062 * mean:.3f} 0.95 0"
+    assert both == f"ln reach {effects} 2 0.077 {mean - 12.7062 * mean:.3f} {mean + 12.7062 * mean:.3f} 0.95 0.50 0"
 
 
 def test_arms_of_the_decoder_against_demand(tmp_path, capsys):
@@ -112,17 +121,20 @@ def test_arms_of_the_decoder_against_demand(tmp_path, capsys):
     pack(runs, tmp_path / "10.jsonl.xz")
     describe("10", tmp_path, tmp_path)
     lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
-    assert lines[0].endswith("reach at .5 natural reach log p 48-60 log p 72-120 held-out loss")
+    assert lines[0].endswith("log p 48-60 log p 72-120 share 48-60 share 72-120 held-out loss")
     # all are found at 60 tokens; at 120 half of them, which is the bound, or none: half at 90. No limits without spread
-    assert lines[1] == "pre-norm 2 84.0 - 0 0 120+ 50.0 -0.50 -1.00 1.50"
-    assert lines[2].startswith("pre-norm, demand to 96 2 72.0 - 0 0 90.0 50.0 ")
-    assert lines[3].startswith("post-norm 2 108.0 - 0 0 120+ 50.0 -0.50 -0.95")
-    (moved,) = [line for line in lines if line.startswith("moves")]
+    assert lines[1] == "pre-norm 2 84.0 - 0 0 2 84.0 120+ 50.0 -0.50 -1.00 1.00 0.50 1.50"
+    assert lines[2].startswith("pre-norm, demand to 96 2 72.0 - 0 0 2 72.0 90.0 50.0 ")
+    assert lines[3].startswith("post-norm 2 108.0 - 0 0 2 108.0 120+ 50.0 -0.50 -0.95")
+    (moved,) = [line for line in lines if line.startswith("moves log p")]
     half = 12.7062 * 0.025  # differences 0 and 0.05, t(1) = 12.7062
-    assert moved == f"moves log p 48-179 post-norm less pre-norm 2 0.025 {0.025 - half:.3f} {0.025 + half:.3f} 0.95"
+    assert (
+        moved
+        == f"moves log p 48-179 post-norm less pre-norm 2 0.025 {0.025 - half:.3f} {0.025 + half:.3f} 0.95 0.5 0.5 NaN"
+    )
     (both,) = [line for line in lines if line.startswith("ln reach (")]
     effects = "(pre-norm less pre-norm, demand to 96) less (post-norm less post-norm, demand to 96)"
-    assert both == f"ln reach {effects} 2 {math.log(84 / 72):.3f} NaN NaN 0.95 0"
+    assert both == f"ln reach {effects} 2 {math.log(84 / 72):.3f} NaN NaN 0.95 NaN 0"
     assert (tmp_path / "demand_10.png").stat().st_size > 10_000
 
 
@@ -174,6 +186,7 @@ def test_real_text_is_compared_by_gain_and_by_nats_without_evidence(tmp_path, ca
         for name, gain, nats in (("all", 0.3, 2.0), ("far_off", 0.1, 2.01)):
             run = tmp_path / f"S4-{seed}-{name}"
             (run / "eval").mkdir(parents=True)
+            (run / "environment.json").write_text(MACHINE)
             (run / "config.yaml").write_text(format_yaml({"run": {"seed": seed, "name": run.name}}))
             about = {"method": "rope+plain", "right_whole": 0.5}
             ends = {"natural_first": 16, "natural_last": 400, "natural_reach": 90.0}
@@ -189,5 +202,33 @@ def test_real_text_is_compared_by_gain_and_by_nats_without_evidence(tmp_path, ca
     assert lines[2] == "far off 4 90.0 - 0 0 0.10 0.10 2.01"
     half = 2.353 * math.sqrt(4 / 3) * 0.01 / 2  # t(3) = 2.353 at 90%, standard deviation 0.01 sqrt(4 / 3)
     (equal,) = [line for line in lines if line.startswith("S4 nats")]
-    assert equal == f"S4 nats without evidence far off less all 4 0.01 {0.01 - half:.3f} {0.01 + half:.3f} 0.9 yes"
+    assert equal == f"S4 nats without evidence far off less all 4 0.01 {0.01 - half:.3f} {0.01 + half:.3f} 0.9 0.18 yes"
     assert (tmp_path / "demand_S4.png").stat().st_size > 5_000
+
+
+def test_a_dip_before_the_peak_is_no_missing_reach():
+    """Shares .5, 1, .9 and .6: a non-increasing fit begins at .8, (.5 + 1 + .9) / 3, and one with a peak falls at 100."""
+    tests = zip((48, 60, 72, 114), (5, 10, 9, 6), strict=True)
+    found = peaked_reach([LengthResult(distance, 10, passed, []) for distance, passed in tests], 0.8)
+    assert found == {"reach": 72 + 42 / 3, "first_distance": 48, "last_distance": 114}
+    low = [LengthResult(distance, 10, passed, []) for distance, passed in ((48, 5), (60, 7), (72, 3))]
+    assert peaked_reach(low, 0.8)["reach"] is None
+    rising = [LengthResult(distance, 10, passed, []) for distance, passed in ((48, 5), (60, 7), (72, 9))]
+    assert peaked_reach(rising, 0.8)["reach"] == 72
+
+
+def test_arms_of_a_base_start_from_it_and_share_their_order(tmp_path, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    given = {"run.folder": str(tmp_path), "train.tokens": 4096, "optim.warmup_steps": 1}
+    base = planned_base("S3_64", 2, given)
+    base.path.mkdir()
+    (base.path / "config.yaml").write_text(base.experiment.to_yaml())
+    (base.path / "tokenizer.json").write_text("{}")
+    arms = [run.experiment for run in planned_arms("S3_64", 2, base, given)]
+    assert [by_fork(arm.to_dict()) for arm in arms] == ["all 64", "far off 64", "kind off 64"]
+    for arm in arms:
+        assert Path(arm.start.path) == base.path
+        assert (arm.run.seed, arm.data.corpus.seed) == (102, base.experiment.data.corpus.seed)
+        assert (arm.data, arm.model, arm.skip) == (base.experiment.data, base.experiment.model, base.experiment.skip)
+    assert arms[1].weights == base.experiment.weights
+    assert arms[0].weights is None
