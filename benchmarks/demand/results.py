@@ -293,6 +293,8 @@ def picture(plan: Plan, tests: pd.DataFrame, reaches: pd.DataFrame, path: Path) 
     panels = []
     for arms in plan.panels or (plan.arms,):
         known = [arm for arm in arms if (tests["arm"] == arm).any()]
+        if not known:
+            continue
         shown = tests[tests["arm"].isin(known)].dropna(subset=[value])
         means = shown.groupby(["arm", "distance"])[value].mean().reset_index()
         sizes = shown.groupby("arm")["seed"].nunique()

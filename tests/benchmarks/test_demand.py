@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks.demand.gapped import Gapped, first_after
 from benchmarks.demand.forks import planned_arms, planned_base
+from benchmarks.demand.gapped import Gapped, first_after
 from benchmarks.demand.plans import by_fork, by_weights
 from benchmarks.demand.results import describe, peaked_reach
 from benchmarks.tables import pack
@@ -207,7 +207,7 @@ def test_real_text_is_compared_by_gain_and_by_nats_without_evidence(tmp_path, ca
 
 
 def test_a_dip_before_the_peak_is_no_missing_reach():
-    """Shares .5, 1, .9 and .6: a non-increasing fit begins at .8, (.5 + 1 + .9) / 3, and one with a peak falls at 100."""
+    """Of shares .5, 1, .9 and .6 a non-increasing fit begins at (.5 + 1) / 2, below the threshold."""
     tests = zip((48, 60, 72, 114), (5, 10, 9, 6), strict=True)
     found = peaked_reach([LengthResult(distance, 10, passed, []) for distance, passed in tests], 0.8)
     assert found == {"reach": 72 + 42 / 3, "first_distance": 48, "last_distance": 114}
