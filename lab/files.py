@@ -286,6 +286,8 @@ def in_use(path: Path) -> str:
     holder: dict[str, Any] = {}
     with suppress(OSError, ValueError):  # not written yet, or by a process that was killed while writing it
         holder = json.loads(holder_file(path).read_text(encoding="utf-8"))
+    if not holder:  # some file systems also refuse a lock by the error of one that is held
+        return f"{path.parent}: cannot be locked, and no process says that it holds the lock; try again, or elsewhere"
     pid, host, since = (holder.get(name, "unknown") for name in ("pid", "host", "since"))
     return f"{path.parent}: is in use by process {pid} on {host} since {since}; wait for it, or end it: kill {pid}"
 

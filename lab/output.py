@@ -19,6 +19,7 @@ class Output:
 
     def __init__(self, stream: TextIO, name: str) -> None:
         self.stream, self.name = stream, name
+        self.lost = False  # what a reader had not had enough of
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.stream, name)
@@ -43,6 +44,7 @@ class Output:
         open_nowhere(self.stream.fileno())
         other = sys.stderr if self.name == "stdout" else sys.stdout
         if not isinstance(error, BrokenPipeError):
+            self.lost = True
             with suppress(OSError):
                 other.write(
                     f"{self.name}: cannot be written ({error.strerror}); its lines are lost, all else goes on\n"

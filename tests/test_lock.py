@@ -73,6 +73,18 @@ def test_a_file_system_without_flock_is_refused(path, monkeypatch):
         pass
 
 
+def test_a_lock_that_is_refused_names_no_process_to_kill(path, monkeypatch):
+    def denied(*arguments):
+        raise OSError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(filelock._unix.fcntl, "flock", denied)
+    with (
+        refused(f"{path.parent}: cannot be locked, and no process says", error=InUse),
+        locked(path),
+    ):
+        pass
+
+
 def add(path, counter, times):
     for _ in range(times):
         with locked(path, wait=True):

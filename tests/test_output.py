@@ -45,6 +45,16 @@ def test_a_command_that_prints(rest, status, says):
     assert len(done.stderr.splitlines()) == bool(says)
 
 
+def test_a_result_that_is_lost_is_a_failure():
+    done = shell(
+        [sys.executable, "-m", "eval.positions", "string", "--shift=3", "--window=0", "--length=9", "--json"],
+        ">/dev/full",
+    )
+    assert done.returncode == 2
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("stdout: cannot be written (No space left on device)")
+
+
 def test_characters_that_the_encoding_lacks_are_written_as_escapes():
     done = shell([sys.executable, "-m", "lab.fit", "configs/größe.yaml"], "", PYTHONIOENCODING="ascii")
     assert done.returncode == 2

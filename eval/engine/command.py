@@ -125,7 +125,7 @@ def run(
                     show(found[-1].whole)
         if words.options.json:
             show(document(name, found))
-        return 0
+        return command.WRONG if getattr(sys.stdout, "lost", False) else 0
 
     lines = lambda: form.lines(settings())  # noqa: E731
     about = f"{description}{MODELS if form.missing == MODEL else ''}"

@@ -124,10 +124,15 @@ def root_of(place: str) -> Path:
 
 
 def files_at(place: Path, suffixes: tuple[str, ...]) -> list[Path]:
-    """List the files with one of some suffixes that a file, a folder at all depths, or a pattern of these names."""
+    """List the files with one of some suffixes that a file, a folder at all depths, or a pattern of these names.
+
+    Raises: DataError for a link to nothing, or to a folder, which is not searched.
+    """
     if has_magic(str(place)) and not place.exists():
         return sorted({file for match in glob(str(place), recursive=True) for file in files_at(Path(match), suffixes)})
     found = sorted(place.rglob("*")) if place.is_dir() else [place]
+    if links := [path for path in found if path.is_symlink() and not path.is_file()]:
+        raise DataError(f"{links[0]}: is a link to no file, so its texts would be left out; copy them, or delete it")
     return [path for path in found if path.name.endswith(suffixes) and path.is_file()]
 
 

@@ -90,9 +90,11 @@ def train(runs: Sequence[PlannedRun], jobs: int) -> tuple[int, list[State]]:
 
     def on_end(job: Job, status: int) -> None:
         state = states[job.name]
-        if status in (0, STOPPED):
-            state.change("stopped" if status else "finished")
-        elif is_held(state.run.path / LOCK_NAME):  # by a process that began at the same moment
+        if status == 0 or is_finished(state.run.experiment):  # by a process that began at the same moment
+            state.change("finished")
+        elif status == STOPPED:
+            state.change("stopped")
+        elif is_held(state.run.path / LOCK_NAME):
             state.change("elsewhere")
         else:
             state.change("failed", f"status {status}: {last_line(state.run.path / LOG)}")
@@ -102,7 +104,7 @@ def train(runs: Sequence[PlannedRun], jobs: int) -> tuple[int, list[State]]:
     names = {state.name for state in states.values()}
     if status == STOPPED or names & {"elsewhere", "stopped"}:
         return STOPPED, list(states.values())
-    return FAILED if status else 0, list(states.values())
+    return FAILED if "failed" in names else 0, list(states.values())
 
 
 def last_line(log: Path) -> str:

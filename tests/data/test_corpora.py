@@ -126,3 +126,13 @@ def test_a_broken_parquet_file_is_one_line(tmp_path, damage):
     path.write_bytes(data[: len(data) // 2] if damage == "truncated" else data)
     with refused(f"{path}: "):
         read_all(Text(path=str(tmp_path)))
+
+
+@pytest.mark.parametrize("target", ["nowhere", "folder"])
+def test_a_link_to_no_file_is_refused(tmp_path, target):
+    (tmp_path / "texts").mkdir()
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "texts" / "a.txt").write_text("one")
+    (tmp_path / "texts" / "b.txt").symlink_to(tmp_path / target)
+    with refused(f"{tmp_path / 'texts' / 'b.txt'}: is a link to no file"):
+        read_all(Text(path=str(tmp_path / "texts")))
