@@ -101,7 +101,7 @@ def read_token_types(path: Path, tokenizer: Tokenizer) -> BoolArray:
         n_ids = max(tokenizer.get_vocab().values()) + 1
         if not ids or not all(type(i) is int and 0 <= i < n_ids for i in ids):
             raise ValueError("its token_ids are none of this vocabulary")
-    except (OSError, ValueError, TypeError, KeyError) as error:
+    except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
         fault = "no such file" if isinstance(error, FileNotFoundError) else f"is no result of impact ({error})"
         raise ConfigError(f"{FIELD}={path}: {fault}; {made}") from error
     if of != vocabulary_hash(tokenizer):

@@ -15,7 +15,7 @@ from ruamel.yaml.error import YAMLError
 
 from lab.errors import ConfigError, first_line, nearest
 
-LONGEST = 2**18  # characters; parsing them takes seconds
+LONGEST_YAML = 2**18  # characters; parsing them takes seconds
 
 
 class Constructor(SafeConstructor):
@@ -42,7 +42,7 @@ class WithoutAliases(Composer):
 
 
 def parse_yaml(text: str, name: str) -> Any:
-    """Parse YAML of at most LONGEST characters, without anchors; an error names its line.
+    """Parse YAML of at most LONGEST_YAML characters, without anchors; an error names its line.
 
     Example:
         >>> parse_yaml("{lr: 4e-4, name: 2001-01-01, tokens: 1_000}", "a.yaml")
@@ -52,8 +52,8 @@ def parse_yaml(text: str, name: str) -> Any:
     yaml.Constructor = Constructor
     yaml.Composer = WithoutAliases
     try:
-        if len(text) > LONGEST:
-            raise ValueError(f"longer than {LONGEST:,} characters")
+        if len(text) > LONGEST_YAML:
+            raise ValueError(f"longer than {LONGEST_YAML:,} characters")
         return yaml.load(text)
     except (YAMLError, ValueError, OverflowError, RecursionError) as error:
         mark, problem = getattr(error, "problem_mark", None), getattr(error, "problem", None)
@@ -78,7 +78,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
     path = packed if os.path.isfile(packed) and not os.path.exists(path) else path
     try:
         with path.open(encoding="utf-8") as file:
-            text = file.read(LONGEST + 1)
+            text = file.read(LONGEST_YAML + 1)
     except (OSError, ValueError) as error:  # not UTF-8, or a name with a NUL
         reason = getattr(error, "strerror", None) or error
         names = [entry.name for entry in [*path.parent.glob("*.yaml"), *(files("lab") / "configs").iterdir()]]
