@@ -30,7 +30,6 @@ WRONG = {
     "--optim.lr=fast": 'optim.lr="fast": must be a number',
     "--run.seed=1.5": "run.seed=1.5: must be a whole number",
     "--train.recompute=3": "train.recompute=3: must be true or false",
-    "--run.name=5": "run.name=5: must be text",
     "--optim=3": "optim=3: must be a section",
     "--optim=3 --optim.lr=1e-3": "optim=3: must be a section",
     # out of range
