@@ -6,10 +6,12 @@ import socket
 import subprocess
 import time
 from contextlib import contextmanager, suppress
+from operator import itemgetter
 from pathlib import Path
 
 import psutil
 
+from tests.fits import command, records
 from tests.forked import LIMIT_S, ROOT, Forked
 
 OWN = ("SLURM", "TORCHELASTIC", "MASTER_", "RANK", "LOCAL_", "WORLD_SIZE", "NODE_RANK", "GROUP_", "ROLE_", "OMP_NUM")
@@ -33,10 +35,15 @@ def workers(of):
     return [environment(**meeting, **sizes, RANK=str(rank), LOCAL_RANK=str(rank)) for rank in range(of)]
 
 
+RESERVED = []
+
+
 def port():
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return free.getsockname()[1]
+    """Reserve a port, which nobody gets who asks for any; torch's stores may share it, as they ask for reuse."""
+    RESERVED.append(socket.socket())
+    RESERVED[-1].setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    RESERVED[-1].bind(("127.0.0.1", 0))
+    return RESERVED[-1].getsockname()[1]
 
 
 def torchrun(words, *options, workers=2):
@@ -78,10 +85,16 @@ class Processes:
 
     def ranks(self):
         """List the training processes of interpreters in order of rank; launchers and loaders are none."""
-        own = [p for p in self.running() if "TORCHELASTIC_RUN_ID" in p.environ() or p.pid == self.started[0].pid]
-        own = [p for p in own if not is_loader(p)]
-        workers = [p for p in own if "RANK" in p.environ()]
-        return sorted(workers or own, key=lambda p: int(p.environ().get("RANK", "0")))
+        found = []
+        for process in self.running():
+            with suppress(psutil.NoSuchProcess):  # it has ended since
+                variables = process.environ()
+                if not is_loader(process) and (
+                    "TORCHELASTIC_RUN_ID" in variables or process.pid == self.started[0].pid
+                ):
+                    found.append((int(variables.get("RANK", "-1")), process))
+        workers = [(rank, process) for rank, process in found if rank >= 0]
+        return [process for _, process in sorted(workers or found, key=itemgetter(0))]
 
     def send(self, number: signal.Signals, to: str):
         """Send a signal to `all` processes, to the `rank` that is last, or to the `launcher`."""
@@ -106,8 +119,8 @@ class Processes:
         outputs = [process.communicate(timeout=LIMIT_S)[0] for process in self.started]
         return [process.returncode for process in self.started], outputs
 
-    def left(self, seconds: float = 10.0):
-        """List what still runs after all was started has ended; loaders follow their parents within a second."""
+    def left(self, seconds: float = 60.0):
+        """List what still runs some time after all that was started has ended; loaders follow their parents."""
         deadline = time.monotonic() + seconds
         while self.running() and time.monotonic() < deadline:
             time.sleep(0.1)
@@ -136,6 +149,15 @@ def running(place, commands, start=copy):
         signalled(processes.running(), signal.SIGKILL)
         for process in processes.started:
             process.wait(timeout=LIMIT_S)
+
+
+def resumed(place, name, *options):
+    """Resume a run without end until it has recorded more steps than before, and return the steps."""
+    run = place / "runs" / name
+    before = len(records(run))
+    with running(place, [(command(place, name, *options, "--resume"), environment())]) as processes:
+        processes.wait_for(run, before + 3)
+    return [record["step"] for record in records(run)]
 
 
 def patched(words, code):

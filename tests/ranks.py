@@ -4,13 +4,13 @@ import contextlib
 import io
 import os
 import queue
-import socket
 import time
 import traceback
 
 from lab.config import load_experiment
 from tests.fits import CONFIG
 from tests.forked import CONTEXT
+from tests.launching import port
 
 LIMIT_S = 240  # for one job on a busy machine
 POLL_S = 1.0
@@ -36,13 +36,11 @@ class Ranks:
     """So many processes on this machine; `run` gives one job to all and returns their results by rank."""
 
     def __init__(self, world):
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
+        place = port()
         self.jobs = [CONTEXT.Queue() for _ in range(world)]
         self.answers = CONTEXT.Queue()
         self.processes = [
-            CONTEXT.Process(target=serve, args=(rank, world, port, self.jobs[rank], self.answers), daemon=True)
+            CONTEXT.Process(target=serve, args=(rank, world, place, self.jobs[rank], self.answers), daemon=True)
             for rank in range(world)
         ]
         for process in self.processes:

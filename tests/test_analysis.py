@@ -17,7 +17,7 @@ from lab.schema import format_yaml, parse_yaml
 from lab.train.checkpoints import folder_name
 from lab.train.folder import RunFolder
 from tests.fits import records, train
-from tests.forked import ROOT
+from tests.forked import LIMIT_S, ROOT
 from tests.refusals import refused
 
 
@@ -145,7 +145,7 @@ def test_a_run_that_has_not_begun_is_empty_and_others_are_refused(trained, tmp_p
 
 def test_the_lab_itself_is_light_and_lists_what_it_loads_on_first_use():
     code = "import sys, lab; print([n for n in ('torch', 'numpy', 'pandas', 'yaml') if n in sys.modules], dir(lab))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=LIMIT_S)
     found, listed = done.stdout.split("]", 1)
     public = [name for name in ast.literal_eval(listed.strip()) if name[0] != "_"]
     assert (found, public) == ("[", ["frame", "load_plugin", "open_run"])

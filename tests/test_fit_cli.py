@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from lab.config import load_experiment
-from tests.forked import ROOT, python
+from tests.forked import LIMIT_S, ROOT, python
 from tests.opened import sealed
 from tests.refusals import check_faults
 
@@ -59,7 +59,7 @@ def test_torch_is_not_loaded_for_an_answer():
         ("--help=all",): "0",
     }
     words = [sys.executable, "-W", "ignore", "-c", WATCH.format(answers=[*answers])]
-    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False, timeout=100)
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False, timeout=LIMIT_S)
     told = [line.split() for line in done.stdout.splitlines() if line.endswith((" False", " True"))]
     assert told == [[status, "False"] for status in answers.values()], done.stderr
 
@@ -111,7 +111,7 @@ def test_a_refusal_does_not_wait_for_lightning(tmp_path, name):
     given = {word.split("=")[0] for word in own}
     code = WATCH.format(answers=[[*(word for word in words[1:] if word.split("=")[0] not in given), *own]])
     alone = [sys.executable, "-W", "ignore", "-c", code.replace("'torch' in", "'lightning' in")]
-    done = subprocess.run(alone, cwd=ROOT, capture_output=True, text=True, check=False, timeout=100)
+    done = subprocess.run(alone, cwd=ROOT, capture_output=True, text=True, check=False, timeout=LIMIT_S)
     assert done.stdout.split() == ["2", "False"], done.stderr
     check_faults(done.stderr.splitlines(), [start.format(place=tmp_path)])
     assert not (tmp_path / "runs" / "new").exists()

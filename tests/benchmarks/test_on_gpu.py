@@ -3,10 +3,12 @@
 import os
 import subprocess
 import sys
+import threading
 import time
 import weakref
 from importlib import import_module
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -18,7 +20,7 @@ from benchmarks.gpu.sizes import LARGE, TOY
 from benchmarks.gpu.stage import Options, Skipped, outcome_of
 from benchmarks.on_gpu import STAGES, Stage, run_stages
 from lab.train.module import Training
-from tests.forked import ROOT
+from tests.forked import LIMIT_S, ROOT
 
 ONE_LAYER = {"model.n_layers": 1}
 
@@ -29,9 +31,18 @@ def options(tmp_path):
     return Options(tmp_path, TOY)
 
 
-def ends(pid, within_s):
-    """Tell whether a process is gone, or dead and not yet reaped, within some seconds."""
-    until = time.monotonic() + within_s
+def child_of(out):
+    """Wait for the process that a stage starts before it hangs, and return its id."""
+    until = time.monotonic() + LIMIT_S
+    while not (found := (out / "child").read_text() if (out / "child").exists() else ""):
+        assert time.monotonic() < until
+        time.sleep(0.05)
+    return int(found)
+
+
+def ends(pid):
+    """Tell whether a process is gone, or dead and not yet reaped."""
+    until = time.monotonic() + LIMIT_S
     while time.monotonic() < until:
         stat = Path(f"/proc/{pid}/stat")
         try:
@@ -63,10 +74,15 @@ def test_a_case_that_raises_stops_neither_its_stage_nor_the_next(tmp_path):
 
 
 def test_a_stage_over_its_limit_is_killed_with_all_its_processes(tmp_path, monkeypatch):
-    monkeypatch.setattr("benchmarks.on_gpu.TOY_PATIENCE", 1)
+    def timer(limit_s, stop):
+        """Wait until the stage hangs, however long its start takes, instead of so many seconds."""
+        thread = threading.Thread(target=lambda: (child_of(tmp_path), stop()))
+        return SimpleNamespace(start=thread.start, cancel=thread.join)
+
+    monkeypatch.setattr("benchmarks.on_gpu.threading", SimpleNamespace(Timer=timer, Event=threading.Event))
     assert not run_stages([Stage("endless", "tests.benchmarks.stages.hangs", 5)], tmp_path, toy=True)
     assert outcomes(tmp_path) == [("endless", "before", "ok"), ("endless", "", "timed out")]
-    assert ends(int((tmp_path / "child").read_text()), within_s=5)
+    assert ends(child_of(tmp_path))
 
 
 def test_the_command_is_stopped_with_all_its_processes(tmp_path):
@@ -78,15 +94,12 @@ def test_the_command_is_stopped_with_all_its_processes(tmp_path):
     words = [sys.executable, "-c", script, "--toy", "--out", str(tmp_path)]
     with subprocess.Popen(words, cwd=ROOT, stderr=subprocess.DEVNULL) as process:
         try:
-            until = time.monotonic() + 60
-            while not (tmp_path / "child").exists() and time.monotonic() < until:
-                time.sleep(0.05)
-            time.sleep(0.2)  # until the id is written
+            child = child_of(tmp_path)
             process.terminate()
-            assert process.wait(timeout=30) == 128 + 15
+            assert process.wait(LIMIT_S) == 128 + 15
         finally:
             process.kill()
-    assert ends(int((tmp_path / "child").read_text()), within_s=5)
+    assert ends(child)
 
 
 @pytest.fixture(scope="module")
