@@ -185,7 +185,8 @@ def work_of(experiment: Experiment, utilisation: float) -> dict[str, str]:
         for name, processes in (("wall hours", 1), ("GPU-hours", train.world_size)):
             hours[name] = ", ".join(f"{value * processes:,.1f} on {gpu}" for gpu, value in wall.items())
         of_whom = "arXiv:2410.18745, A.2" if utilisation == UTILISATION else "as given"
-        hours["wall hours"] += f", {train.world_size} of them at utilisation {utilisation:.2f} ({of_whom})"
+        both = f"{utilisation:.2f} (mfu; mfu_full {utilisation * full / causal:.2f})"
+        hours["wall hours"] += f", {train.world_size} of them at utilisation {both}, {of_whom}"
     return {
         "parameters": f"{model.n_parameters():,}",
         "FLOPs per token": f"{causal:,} (full causal windows, mfu), {full:,} (with hidden pairs, mfu_full)",

@@ -169,7 +169,9 @@ def test_the_papers_run_takes_the_papers_time_and_space():
     # 6 x that + 12 x 22 x 2048 x 1024 pairs = 7,942,963,200
     assert tiny.model.flops_per_token_causal(2048) == 7_942_963_200
     assert pytest.approx(0.66, abs=0.005) == UTILISATION
-    assert {"7,942,963,200", "8,496,611,328"} <= {*work_of(tiny, UTILISATION)["FLOPs per token"].split()}
+    work = work_of(tiny, UTILISATION)
+    assert {"7,942,963,200", "8,496,611,328"} <= {*work["FLOPs per token"].split()}
+    assert "0.66 (mfu; mfu_full 0.70)" in work["wall hours"]  # 0.657 x 8,496,611,328 / 7,942,963,200 = 0.703
     # 12 bytes a parameter; 128 streams of 258 places of 8 bytes
     assert checkpoint_bytes(tiny) == 12 * 1_494_312_960 + 128 * 258 * 8 + counts_bytes(tiny)
     assert (shard_tokens(tiny.data, 5), shard_tokens(small().data, 5)) == (627_000_000_000, 5)
