@@ -239,7 +239,8 @@ def read(row: Row) -> Iterator[Row]:
             continue
         known = {"score": score, "low": row.get(low), "high": row.get(high), "below": first if score is None else None}
         known["censored"] = censored(score, first, last)
-        tests = row.get("tests", row.get("n")) if unit == "tokens" else None
+        of_needles = "length" in ENDS.get(name, ("",))[0]  # a probe's `tests`; a reach has its own n, or none
+        tests = row.get("tests", row.get("n")) if of_needles else row.get("n") if unit == "tokens" else None
         yield shared | known | {"task": task.format_map(row), "n": tests, "unit": unit}
 
 

@@ -47,11 +47,11 @@ def edges_of(max_len: int, parts: int) -> list[int]:
 
 
 def per_distance(profiles: Mapping[str, npt.NDArray[Any]]) -> list[dict[str, Any]]:
-    """List the mean of each profile over bins of distances; a mean of 0, which no logarithm shows, is left out.
+    """List the mean of each profile over bins of distances; a mean of 0, which no logarithm shows, is None: a gap.
 
     Example:
-        >>> per_distance({"g": np.repeat([0, 4, 8], [17, 2, 1])})[1]
-        {'profile': 'g', 'distance': 18.5, 'per distance': 6.0}
+        >>> [row["per distance"] for row in per_distance({"g": np.array([0, 4, 0, 8])})]
+        [4.0, None, 8.0]
     """
     rows = []
     for name, values in profiles.items():
@@ -59,5 +59,5 @@ def per_distance(profiles: Mapping[str, npt.NDArray[Any]]) -> list[dict[str, Any
         means = np.add.reduceat(values, edges[:-1]) / np.diff(edges) if len(values) > 1 else ()
         middles = (edges[:-1] + edges[1:] - 1) / 2
         found = zip(middles.tolist(), map(float, means))
-        rows += [{"profile": name, "distance": at, "per distance": mean} for at, mean in found if mean > 0]
+        rows += [{"profile": name, "distance": at, "per distance": mean or None} for at, mean in found]
     return rows

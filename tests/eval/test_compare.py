@@ -317,6 +317,14 @@ def test_seeds_with_nothing_passed_have_an_upper_limit(tmp_path):
     assert (cell.score, cell.low, cell.high) == (0, 0, pytest.approx(1 - 0.025 ** (1 / 30)))
 
 
+def test_a_reach_has_not_the_n_of_the_needle_tests(tmp_path):
+    limits = {"reach": 50.0, "reach_low": 40.0, "reach_high": 60.0, "first_distance": 24, "last_distance": 83}
+    ends = {"effective_length": 96, "first_length": 64, "last_length": 128, "low": 90, "high": 110}
+    table = spread(grid_of(write_run(tmp_path, 96, 0, 5, **limits, **ends)))
+    assert table.loc["probe effective length at 0.8"].tolist() == ["96 (90 to 110), n=10"]
+    assert table.loc["probe reach at 0.8"].tolist() == ["50 (40 to 60)"]
+
+
 def test_a_file_of_reach_alone_is_a_table(tmp_path, capsys):
     row = {"model": "m", "method": "rope+plain", "checkpoint": "c", "metric": "reach", "threshold": 0.8, "n": 8}
     limits = {"reach": 50.5, "reach_low": 40.0, "reach_high": 60.0, "first_distance": 24, "last_distance": 83}
