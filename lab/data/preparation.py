@@ -4,14 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-import multiprocessing
-import os
 import shutil
-import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -27,6 +22,7 @@ from lab.data.corpora import Reader, open_corpus
 from lab.data.segments import index_documents
 from lab.data.shards import SPLITS, Split, task_name, token_dtype
 from lab.data.tokenizer import EOS, TOKENIZER, n_ids, obtain_tokenizer, run_task, tokenizer_file
+from lab.data.workers import in_processes
 from lab.errors import DataError, DiskError
 from lab.launch import cores
 
@@ -214,38 +210,6 @@ def refuse_other_inputs(folder: Path, inputs: dict[str, int] | dict[str, str]) -
             f"{folder}: {changed[0]} and {len(changed) - 1} others were added, removed or changed since preparation "
             f"began; {PREPARE_AGAIN}"
         )
-
-
-def in_processes(run: Callable[[Any], None], todo: Sequence[Any], workers: int, on_done: Callable[[], object]) -> None:
-    """Run tasks in this process or in worker processes; `on_done` is called after each.
-
-    This is no generator: an abandoned one would wait for the workers in whatever thread collects it.
-    """
-    if workers <= 1 or len(todo) <= 1:
-        for _ in map(run, todo):
-            on_done()
-        return
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(min(workers, len(todo)), mp_context=context, initializer=begin_worker) as pool:
-        try:
-            for _ in pool.map(run, todo):
-                on_done()
-        except BrokenProcessPool as error:
-            rule = f"a worker was killed, perhaps for its memory; run the same command again with fewer than {workers}"
-            raise DataError(f"--workers={workers}: {rule}") from error
-
-
-def begin_worker() -> None:
-    """End a worker process with its parent, and limit its tokenizers library to one thread; it has no other setting."""
-    parent = multiprocessing.parent_process()
-    assert parent is not None, "runs in a worker only"
-
-    def end_after() -> None:
-        parent.join()
-        os._exit(1)
-
-    threading.Thread(target=end_after, daemon=True).start()
-    os.environ["TOKENIZERS_PARALLELISM"] = "false"
 
 
 def run_owned(run: RunTask, folder: Path, task: tuple[int, Any]) -> None:

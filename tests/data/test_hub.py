@@ -16,6 +16,7 @@ import pytest
 from lab.data import preparation
 from lab.data.config import Slimpajama
 from lab.data.preparation import prepare, shard_folder
+from lab.data.workers import in_processes
 from lab.errors import DiskError
 from lab.schema import validated
 from tests.data.slim import slim
@@ -68,7 +69,7 @@ def test_a_disk_that_is_too_small_is_refused_before_the_first_task(config, monke
 
 def test_a_worker_that_is_killed_is_one_line():
     with refused("--workers=2: a worker was killed{}"):
-        preparation.in_processes(os._exit, [9, 9], 2, int)
+        in_processes(os._exit, [9, 9], 2, int)
 
 
 def test_a_repository_beside_a_folder_is_refused():
