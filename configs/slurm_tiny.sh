@@ -3,6 +3,9 @@
 # A job that runs out of time is warned 10 minutes before, saves, and goes on when the same line is submitted again:
 # the step that runs takes 10 s (4.2M tokens at 0.41M a second), or one length of a probe up to 2 minutes; saving 18 GB
 # takes 3 minutes at 0.1 GB a second.
+# Of the next two lines take the second # away, where your cluster asks for them.
+##SBATCH --partition=NAME
+##SBATCH --account=NAME
 #SBATCH --job-name=probe-lab
 #SBATCH --nodes=2
 #SBATCH --ntasks-per-node=1
@@ -13,11 +16,12 @@
 #SBATCH --open-mode=append
 set -euo pipefail
 export TORCH_ELASTIC_SHUTDOWN_TIMEOUT=600 # s that torchrun gives the ranks to save
+# Nodes with several networks: export GLOO_SOCKET_IFNAME=NAME NCCL_SOCKET_IFNAME=NAME, the one between them.
 first=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
 # srun does not take sbatch's cpus per task over (SLURM 22.05 and later), nor end the others when a task fails.
 # torchrun overwrites TORCHELASTIC_SIGNALS_TO_HANDLE by its option.
 srun --ntasks-per-node=1 --cpus-per-task="$SLURM_CPUS_PER_TASK" --kill-on-bad-exit=1 \
-    .venv/bin/python -m torch.distributed.run --nnodes="$SLURM_NNODES" --nproc-per-node=8 \
+    .venv/bin/python -m torch.distributed.run --nnodes="$SLURM_NNODES" --nproc-per-node="${SLURM_GPUS_ON_NODE:-8}" \
     --rdzv-backend=c10d --rdzv-id="$SLURM_JOB_ID" --rdzv-endpoint="$first:$((29500 + SLURM_JOB_ID % 1000))" \
     --signals-to-handle=SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1 \
     -m lab.fit "${1:-configs/tiny_2k.yaml}" --resume "${@:2}"

@@ -56,7 +56,9 @@ def estimate(experiment: Experiment, memory_gib: str | None = None, utilisation:
     strategy = train.resolved_strategy(on_gpu)
     memory = memory_of(experiment)
     assumed = GIB + GIB * (train.world_size > 1)
-    remedies = ["set train.recompute=true"] * (not train.recompute) + ["set train.strategy=fsdp"] * (strategy != "fsdp")
+    remedies = ["set train.recompute=true"] * (not train.recompute)
+    remedies += ["set train.strategy=fsdp"] * (strategy != "fsdp")
+    remedies += ["raise train.context_parallel"] * (train.world_size > train.context_parallel)
     refuse_too_large(memory, assumed, limit, remedies)
     words = [f"{train.world_size} x {strategy}", train.precision, f"window {experiment.data.window:,}"]
     words.append(f"packs of {train.micro_batch_tokens:,} tokens")
