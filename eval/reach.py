@@ -22,7 +22,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -42,8 +42,6 @@ DEMAND = "demand+1"
 COLUMNS = ("f", DEMAND, "tokens", "window", "theta", "section")  # of two that cannot be told apart, the first is kept
 SETTINGS = {"window": "data.window", "theta": "model.theta", "section": "data.corpus.section_tokens"}
 REACH = ("reach", "reach_low", "reach_high", "f_at_reach")
-NATURAL = {"reach": "natural_reach", "first_distance": "natural_first", "last_distance": "natural_last"}
-NATURAL |= {"f_at_reach": "f_at_natural_reach"}
 RESAMPLES = 1000  # of whole runs, from which limits are taken
 FORMS = {"reach": ",.1f", "log likelihood": ".2f"}
 FORMS |= dict.fromkeys(("f at reach", "least f", "most f"), ",.0f")
@@ -54,8 +52,6 @@ FORMS |= dict.fromkeys(("coefficient", "low", "high", "all less it", "from", "to
 class ReachOptions(Section):
     """Options of this command."""
 
-    of: Literal["reach", "natural_reach"] = "reach"
-    """What is explained: how far numbers are found, or natural reach (probe-lab recall)."""
     at: Positive | None = None
     """Distance in tokens at which f is read; left out, half of the smallest window."""
     last: bool = False
@@ -125,10 +121,7 @@ def read_points(runs: Mapping[str, ProbedRun], distance: int, options: ReachOpti
     rows: list[dict[str, Any]] = []
     for name, each in runs.items():
         about = {"run": name, "arm": arms[name], **{column: each.settings.get(key) for column, key in SETTINGS.items()}}
-        records = each.probes
-        if options.of == "natural_reach":
-            records = [row | {name: row.get(own) for name, own in NATURAL.items()} for row in records]
-        probes = [record for record in records if record.get("first_distance") is not None]
+        probes = [record for record in each.probes if record.get("first_distance") is not None]
         for record in probes[-1:] if options.last else probes:
             tokens = record["consumed_tokens"]
             path = each.path / f"counts/{folder_name(tokens)}.npz"

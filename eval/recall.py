@@ -1,12 +1,11 @@
-"""Measure what a model gains from evidence by its distance, on held-out text, and its natural reach.
+"""Measure what a model gains from evidence by its distance, on held-out text.
 
     probe-lab recall MODEL [--option=value ...] [--distance=METHOD] [--plot] [-o FOLDER]
 
 The evidence of a target is, for instance, an earlier copy of a block of tokens that contains it (lab/evidence). Targets
 are scored with the whole context of a training window, and with the context cut just behind their evidence. The
-difference is the gain from evidence at that distance. Natural reach is where the gain falls to half of its plateau
-(lab/probe/recall.py). No number is hidden, so that models that find none are told apart too. Targets without evidence
-have a line of their own, with their nats.
+difference is the gain from evidence at that distance (lab/probe/recall.py). No number is hidden, so that models that
+find none are told apart too. Targets without evidence have a line of their own, with their nats.
 
     probe-lab recall runs/cpu_stdlib --plot
     probe-lab recall runs/cpu_demo --distance=string:shift=64,window=32
@@ -17,8 +16,7 @@ have a line of their own, with their nats.
 Limits are at 95%, from 1,000 resamples of whole documents. A bin with fewer than 8 targets, or with those of one
 document alone, is left out. So a text needs two documents, as files of a folder or lines of a .jsonl file.
 
-Prints a table. Writes recall-TOKENS-HASH.jsonl, a line for each bin of distances, one for targets without evidence and
-one for natural reach.
+Prints a table. Writes recall-TOKENS-HASH.jsonl, a line for each bin of distances and one for targets without evidence.
 """
 
 from __future__ import annotations
@@ -39,7 +37,7 @@ from lab.data.labels import labels_of
 from lab.data.preparation import shard_folder
 from lab.data.shards import TokenStore
 from lab.data.tokenizer import check_ids
-from lab.draw import Rule, below, draw
+from lab.draw import below, draw
 from lab.errors import ConfigError, DataError, look_up
 from lab.evidence.base import Evidence
 from lab.evidence.methods import EVIDENCE_METHODS
@@ -118,17 +116,15 @@ class Recall(OnTexts):
             raise DataError(f"--text={options.text or 'held out'}: {rule}; give more text, or other bins")
 
     def records(self) -> Iterator[Row]:
-        """Score the targets, and make a row for each bin and one for natural reach."""
+        """Score the targets, and make a row for each bin."""
         test = self.test
         with Bar(total=2 * len(test.targets), desc=self.kind, unit="context") as bar:
             scores = test.scores(self.subject, test.targets, bar.update)
-        bins, reach = test.found(scores, self.subject.counts, CONFIDENCE)
         about = {**self.subject.row, "evidence": asdict(self.evidence), "window": test.window, "confidence": CONFIDENCE}
         about |= {"texts": digest_of(self.documents), "source": self.options.text or "held out"}
-        for row in bins:
+        for row in test.found(scores, CONFIDENCE):
             own = {key: value for key, value in row.items() if row["distance"] or key not in NOT_WITHOUT}
             yield {**about, "metric": "recall" if row["distance"] else "no_evidence", **own}
-        yield {**about, "metric": "natural_reach", "n": sum(row["n"] for row in bins if row["distance"]), **reach}
 
     def title(self) -> str:
         """Name the model, the text and the evidence."""
@@ -137,19 +133,16 @@ class Recall(OnTexts):
         return f"{model.name}: {model.method}; {len(self.documents):,} documents, {source}; evidence: {evidence}"
 
     def text(self, rows: Sequence[Row]) -> str:
-        """Write the table, and natural reach."""
+        """Write the table, and a line for targets without evidence."""
         bins = [row for row in rows if row["metric"] == "recall"]
         own = [WITHOUT.format(**row) for row in rows if row["metric"] == "no_evidence"]
-        return "\n".join([self.title(), "", columns_text(bins, COLUMNS), "", *own, reach_line(rows[-1])])
+        return "\n".join([self.title(), "", columns_text(bins, COLUMNS), "", *own])
 
     def chart(self, rows: Sequence[Row]) -> Any:
-        """Draw the gain with its limits, and natural reach; below, the share right with each context."""
-        bins, reach = [row for row in rows if row["metric"] == "recall"], rows[-1]
-        rules = []
-        if reach["natural_reach"] is not None:
-            rules = [Rule("x", reach["natural_reach"], "natural reach"), Rule("y", reach["plateau"] / 2, "half")]
+        """Draw the gain with its limits; below, the share right with each context."""
+        bins = [row for row in rows if row["metric"] == "recall"]
         style: dict[str, Any] = {"log_x": True, "x_title": "distance of the evidence (tokens)"}
-        ends: dict[str, Any] = {"low": "low", "high": "high", "y_title": "gain (nats)", "rules": rules}
+        ends: dict[str, Any] = {"low": "low", "high": "high", "y_title": "gain (nats)"}
         gains = draw(bins, "middle", "score", title=self.title().replace("; ", "\n"), **ends, **style)
         names = {"right_whole": "whole context", "right_cut": "cut behind the evidence"}
         right = [{**row, "right": row[key], "context": name} for key, name in names.items() for row in bins]
@@ -170,24 +163,6 @@ def read_evidence(word: str) -> Evidence:
         return validated(kind, given)
     except ConfigError as error:
         raise ConfigError(*(f"--evidence.{fault}" for fault in error.faults)) from error
-
-
-def reach_line(row: Row) -> str:
-    """Write natural reach with its limits.
-
-    Example:
-        >>> row = {"natural_first": 18.6, "natural_last": 151.2, "plateau": 0.5, "f_at_natural_reach": 21000}
-        >>> reach_line({**row, "natural_reach": 64.0, "natural_reach_low": 48.3, "natural_reach_high": None})
-        'natural reach 64.0, at half of a plateau of 0.500 nats, within 48.3 to the end (151.2); f 21,000'
-    """
-    first, reach, high = (row.get(name) for name in ("natural_first", "natural_reach", "natural_reach_high"))
-    if first is None or reach is None:
-        why = "fewer than two bins" if first is None else f"no gain from {first:,.1f} tokens on"
-        return f"natural reach none: {why}"
-    end = f"the end ({row['natural_last']:,.1f})" if high is None else f"{high:,.1f}"
-    f = "-" if row["f_at_natural_reach"] is None else f"{row['f_at_natural_reach']:,}"
-    about = f"natural reach {reach:,.1f}, at half of a plateau of {row['plateau']:.3f} nats"
-    return f"{about}, within {row['natural_reach_low']:,.1f} to {end}; f {f}"
 
 
 main = Recall.main

@@ -45,8 +45,7 @@ SHOWN = "position frequency and demand"
 EFFECTIVE = ("effective_length", "threshold", "low", "high", "smooth", "first_length", "f_at_effective_length")
 TESTED = ("censored", "first_distance", "last_distance")
 REACH = ("reach", "reach_low", "reach_high", *TESTED, "f_at_reach", "g_from_reach")
-NATURAL = ("natural_reach", "natural_reach_low", "natural_reach_high", "natural_first", "natural_last")
-PROBES = ("consumed_tokens", *EFFECTIVE, *REACH, *NATURAL, "held_out_loss", "tests", "protocol", "method")
+PROBES = ("consumed_tokens", *EFFECTIVE, *REACH, "held_out_loss", "tests", "protocol", "method")
 LENGTHS = ("consumed_tokens", "length", "tests", "passed", "accuracy", "low", "high", "f", "method")
 DISTANCES = ("consumed_tokens", "distance", "n", "found", "score", "low", "high", "log_prob", "f", "method")
 CONTEXTS = ("consumed_tokens", "context", "loss")
@@ -146,14 +145,14 @@ class Run:
         f: dict[str, Any] = {**log, "log_y": True, "names": list(profiles), "series": "profile"}
         contexts = self.contexts()
         found = f"numbers found by distance: {shown_reach(last, 'reach', 'first_distance', 'last_distance')}"
-        gain = f"gain from evidence: natural {shown_reach(last, 'natural_reach', 'natural_first', 'natural_last')}"
+        gain: dict[str, Any] = {**log, "x_title": "distance of the evidence", "y_title": "nats"}
         drawn: list[tuple[pd.DataFrame, str, str, str, dict[str, Any]]] = [
             (self.distances(), "distance", "score", found, shares),
             (self.lengths(), "length", "accuracy", "tests passed by length", shares),
             (self.metrics(), "consumed_tokens", "loss", LOSS, {"marks": False, "series": None}),
             (as_table(per_distance(profiles)), "distance", "per distance", SHOWN, f),
             (contexts[contexts["context"] > 0], "context", "loss", "held-out loss by visible context (tokens)", log),
-            (self.recall(), "middle", "score", gain, {**log, "x_title": "distance of the evidence", "y_title": "nats"}),
+            (self.recall(), "middle", "score", "gain from evidence", gain),
         ]
         charts = []
         for rows, x, y, title, looks in drawn:

@@ -8,7 +8,6 @@ from lab.data.preparation import shard_folder
 from lab.data.shards import TokenStore
 from lab.loading import open_model
 from lab.probe import measuring
-from lab.probe.recall import FIELDS
 from tests.evidence import brute
 from tests.fits import assert_same_run, cut_after, probed, train
 
@@ -67,6 +66,5 @@ def test_a_resumed_run_records_the_same(place):
 def test_text_without_evidence_has_none(place):
     for line in summaries(train(place, "none", *WORDS[1:], "--data.held_out_frac=0.01")):
         assert line["recall"] == []
-        assert [line[name] for name in FIELDS] == [None] * len(FIELDS)
     (line,) = summaries(train(place, "off", *WORDS, "--probe.loss_tokens=0", "--probe.every_tokens=null"))
-    assert not {"recall", *FIELDS} & line.keys()
+    assert "recall" not in line

@@ -99,7 +99,7 @@ class Plan(NamedTuple):
     which arms are compared; with `methods` arms are listed under each. `equal` are pairs of arms that should be equal.
     `crossed` are each four arms, of which the last two differ as the first two do: is the effect on ln reach the same?
     `panels` are the arms of each panel of the picture; without any, all are in one. With `details` arms have their
-    held-out loss, reach at a threshold of 0.5 and natural reach. `beside` are bands of relative positions at which
+    held-out loss and reach at a threshold of 0.5. `beside` are bands of relative positions at which
     log p is measured too, as under GAPPED. `trend` are arms over whose order an outcome should rise.
     """
 

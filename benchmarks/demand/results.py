@@ -45,8 +45,8 @@ WITHOUT = 0  # the distance of targets without evidence
 NEAREST = 48  # tokens, a quarter of the window, where the lab's own probe begins
 THRESHOLD, BEGUN = 0.8, 0.5
 BEYOND = (65, 179)  # tokens, of a trend
-LOSS, HALF, OF_TEXT = "held-out loss", "reach at .5", "natural reach"  # of arms with details, in place of a method
-NATURAL = {"reach": "natural_reach", "first_distance": "natural_first", "last_distance": "natural_last"}
+LOSS, HALF = "held-out loss", "reach at .5"  # of arms with details, in place of a method
+REACHES = ("arm", "seed", "method", "begun", "reach", "first_distance", "last_distance")
 WIDTH, ROW = 400, 22  # pixels of a panel, and height of an arm's row
 MANY = 8  # panels, more of which stand in four columns
 Row = dict[str, Any]
@@ -62,7 +62,7 @@ def describe(experiment: str, records: Path, folder: Path | None) -> None:
     methods = sorted(tests["method"].unique(), key=lambda name: name != PLAIN) if plan.methods else [plan.method]
     rows = [row for method in methods for row in arm_rows(plan, method, tests, reaches)]
     print(pd.DataFrame(rows).to_string(index=False))
-    print(f"processors: {'; '.join(sorted(reaches.groupby('seed')['processor'].unique().map('or '.join).unique()))}")
+    print(f"processors: {'; '.join(sorted(tests.groupby('seed')['processor'].unique().map('or '.join).unique()))}")
     for compared in (
         contrast_rows(plan, tests, reaches),
         equality_rows(plan, tests, reaches),
@@ -90,7 +90,8 @@ def read(tables: Sequence[Path], plan: Plan) -> tuple[pd.DataFrame, pd.DataFrame
             if plan.details:
                 probe = json.loads((run / "probes.jsonl").read_text("utf-8").splitlines()[-1])
                 tests.append(about | {"method": LOSS, "distance": WITHOUT, "value": probe["held_out_loss"]})
-    return pd.DataFrame(tests), outcomes(pd.DataFrame(reaches))  # a censored reach at its bound
+    known = pd.DataFrame(reaches, columns=None if reaches else REACHES)  # on real text there is none
+    return pd.DataFrame(tests), outcomes(known)  # a censored reach at its bound
 
 
 def outcome(row: Row, plan: Plan) -> Row | None:
@@ -106,7 +107,7 @@ def outcome(row: Row, plan: Plan) -> Row | None:
 
 
 def reaches_of(rows: Sequence[Row], plan: Plan) -> Iterator[Row]:
-    """Find the reach under each method from NEAREST tokens on, and read natural reach, with the distances tested."""
+    """Find the reach under each method from NEAREST tokens on, with the distances tested."""
     found = [row for row in rows if row["metric"] == "found_by_distance"]
     known = [row for row in found if row["distance"] >= NEAREST]
     for method in dict.fromkeys(row["method"] for row in known):
@@ -115,10 +116,6 @@ def reaches_of(rows: Sequence[Row], plan: Plan) -> Iterator[Row]:
         yield {"method": method, "begun": begun} | peaked_reach(own, THRESHOLD)
         if plan.details:
             yield {"method": HALF} | peaked_reach(own, 0.5)
-    for row in rows:
-        if row["metric"] == "natural_reach":
-            method = row["method"] if plan.outcome == GAIN else OF_TEXT
-            yield {"method": method} | {name: row[of] for name, of in NATURAL.items()}
 
 
 def peaked_reach(results: Sequence[LengthResult], threshold: float) -> Row:
@@ -155,7 +152,7 @@ def band(tests: pd.DataFrame, low: int, high: int, outcome: str = "value") -> pd
 
 
 def arm_rows(plan: Plan, method: str, tests: pd.DataFrame, reaches: pd.DataFrame) -> Iterator[dict]:
-    """Describe each arm under a method: reach, its limits, censored seeds, and the outcome by band."""
+    """Describe each arm under a method: reach, its limits and censored seeds, but on real text; the outcome by band."""
     mine = tests[tests["method"] == method]
     bands = {f"{plan.outcome} {low}-{high}": band(mine, low, high) for low, high in plan.bands}
     if plan.outcome != GAIN and method != GAPPED:
@@ -167,16 +164,17 @@ def arm_rows(plan: Plan, method: str, tests: pd.DataFrame, reaches: pd.DataFrame
     for arm in plan.arms:
         of_arm = reaches[reaches["arm"] == arm]
         own = of_arm[of_arm["method"] == (PLAIN if method == GAPPED else method)]
-        if own.empty:
+        n = mine[mine["arm"] == arm]["seed"].nunique() if plan.outcome == GAIN else len(own)
+        if not n:
             continue
         about = {"method": method} if plan.methods else {}
-        mean, limits = reach_text(own)
-        row = {"arm": arm, "n": len(own), "reach": mean, "95%": limits}
-        row |= {end: int((own["outcome"] == name).sum()) for end, name in CENSORED.items()}
-        if plan.outcome != GAIN:
+        row: Row = {"arm": arm, "n": n}
+        if len(own):
+            row |= dict(zip(("reach", "95%"), reach_text(own), strict=True))
+            row |= {end: int((own["outcome"] == name).sum()) for end, name in CENSORED.items()}
             row |= {"begun": int(own["begun"].sum()), "of those": reach_text(own[own["begun"].astype(bool)])[0]}
-        others = {name: of_arm[of_arm["method"] == name] for name in (HALF, OF_TEXT)} if plan.details else {}
-        row |= {name: reach_text(runs)[0] for name, runs in others.items() if len(runs)}
+        at_half = of_arm[of_arm["method"] == HALF]
+        row |= {HALF: reach_text(at_half)[0]} if len(at_half) else {}
         yield about | row | {name: f"{values.xs(arm).mean():.2f}" for name, values in bands.items() if len(values)}
 
 
@@ -301,6 +299,9 @@ def picture(plan: Plan, tests: pd.DataFrame, reaches: pd.DataFrame, path: Path) 
         names = {arm: f"{arm}, n = {sizes[arm]}" for arm in known}
         means["arm"] = means["arm"].map(names)
         above = draw(means, "distance", value, "arm", names=[*names.values()], **looks)
+        if reaches.empty:
+            panels.append(above)
+            continue
         runs = reaches[(reaches["method"] == PLAIN) & reaches["arm"].isin(known)]
         points = pd.concat([runs[runs["arm"] == arm] for arm in known])
         style: dict[str, Any] = {"kind": "point", "outcome": "outcome", "legend": False, "width": WIDTH}

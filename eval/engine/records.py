@@ -153,13 +153,11 @@ ENDS = {  # first and last value tested of a number that may be censored
     "reach": ("first_distance", "last_distance"),
     "effective_length": ("first_length", "last_length"),
     "smooth": ("first_length", "last_length"),
-    "natural_reach": ("natural_first", "natural_last"),
 }
 SUMMARY = (  # score, lower and upper limit, task, unit
     ("effective_length", "low", "high", "effective length at {threshold:g}", "tokens"),
     ("smooth", "smooth_low", "smooth_high", "smooth effective length at {threshold:g}", "tokens"),
     ("reach", "reach_low", "reach_high", "reach at {threshold:g}", "tokens"),
-    ("natural_reach", "natural_reach_low", "natural_reach_high", "natural reach", "tokens"),
     ("f_at_effective_length", "", "", "f at the effective length", "pairs"),
     ("f_at_reach", "", "", "f at the reach", "pairs"),
     ("held_out_loss", "", "", "held-out loss", "nats"),
@@ -227,11 +225,10 @@ def read(row: Row) -> Iterator[Row]:
             "n": row["n"],
             "unit": kind.unit,
         }
-    if kind is not None or not {"effective_length", "reach", "natural_reach"} & set(row):
+    if kind is not None or not {"effective_length", "reach"} & set(row):
         return
-    shared["evaluation"] = "probe" if "effective_length" in row else "distance" if "reach" in row else "recall"
-    alike = KINDS["recall"].alike if shared["evaluation"] == "recall" else NEEDLES[:-1]  # of no one draw of tests
-    shared["alike"] = {name: row.get(name) for name in ("protocol", *alike)}
+    shared["evaluation"] = "probe" if "effective_length" in row else "distance"
+    shared["alike"] = {name: row.get(name) for name in ("protocol", *NEEDLES[:-1])}  # of no one draw of tests
     for name, low, high, task, unit in SUMMARY:
         score = row.get(name)
         first, last = (row.get(end) for end in ENDS.get(name, ("", "")))

@@ -24,7 +24,7 @@ import pandas as pd
 
 from eval.engine.records import ENDS, ProbedRun, results_at
 from eval.engine.records import read_runs as read_probed
-from lab.analysis import NATURAL, contexts_of, own_figures
+from lab.analysis import contexts_of, own_figures
 from lab.counts import SavedCounts
 from lab.counts.demand import per_distance
 from lab.looks import CENSORED, MEAN, RUN
@@ -36,7 +36,6 @@ ONE = "found_by_distance"  # the metric of one-number tests, which training's ro
 TESTS = ["digits", "prompt_tokens", "haystack", "seed"]  # what one-number tests are beside their distance
 REACH = ["reach", "reach_low", "reach_high", "first_distance", "last_distance", "f_at_reach", "g_from_reach"]
 LENGTH = ["effective_length", "low", "high", *ENDS["effective_length"], "f_at_effective_length", "held_out_loss"]
-LENGTH += NATURAL
 SHARE = ["score", "low", "high", "n", "f", "log_prob"]
 
 

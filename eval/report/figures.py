@@ -200,7 +200,6 @@ DRAWN: tuple[Callable[[Runs], Figure | None], ...] = (
     partial(
         over_tokens, value="effective_length", what="Effective length: four needles, {passing}", name="effective_length"
     ),
-    partial(over_tokens, value="natural_reach", what="Natural reach: gain from evidence", name="natural_reach"),
     reach_by_method,
     by_shift_and_window,
     by_distance,

@@ -235,8 +235,7 @@ class Measuring:
             scores = np.zeros((len(self.recall.targets), parts[0].shape[1]))
             for rank, part in enumerate(parts):
                 scores[rank :: worker.world_size] = part
-            bins, natural_reach = self.recall.found(scores, saved, self.probe.config.confidence)
-            summary |= {"recall": bins, **natural_reach}
+            summary["recall"] = self.recall.found(scores, self.probe.config.confidence)
         if self.own is not None:
             summary |= worker.gather([self.own(model) if worker.rank == 0 else {}])[0]
         return [*lines, summary], [case for result in (*lengths, *distances) for case in result.cases]

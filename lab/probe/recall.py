@@ -15,15 +15,8 @@ most so many targets are drawn of each. Targets without evidence can be a bin to
 bin with fewer than FEWEST targets, or targets of one document alone, is left out. Limits are quantiles over RESAMPLES
 draws of whole documents with replacement (the cluster bootstrap), as targets of one document depend on each other.
 
-**Natural reach**: the farthest distance at which the gain is half of its plateau. The gains of the bins from NEAR
-tokens on are fitted by the non-increasing curve nearest in squares, weighted by targets. Its first value is the
-plateau. The curve is linear in the log of distance between bins, each at the geometric mean of its targets' distances.
-Natural reach is where it falls below half of the plateau. Nearer cuts leave less than a sentence: they take a target's
-nearest words from any model. Where the curve stays above half, natural reach is the last bin's distance or more, and
-its high limit is None. It is None where the plateau's lower limit is not above 0.
-
 Source: the loss with a short context against that with the whole one, arXiv:2410.23771, section 3. The cut behind the
-evidence and natural reach are this lab's own.
+evidence is this lab's own.
 """
 
 from __future__ import annotations
@@ -35,21 +28,17 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 import torch
-from scipy.optimize import isotonic_regression
 from torch.nn.utils.rnn import pad_sequence
 
-from lab.counts import Counted, f_at
 from lab.evidence.base import IGNORE, Evidence, IntArray
-from lab.probe.limits import Floats, crossing
+from lab.probe.limits import Floats
 
-NEAR = 16  # tokens, of the nearest bin that counts for natural reach
+NEAR = 16  # tokens, of the nearest bin of a probe; nearer cuts take a target's nearest words from any model
 FEWEST = 8  # targets of a bin
 LAST_BIN = 0.75  # of the window, up to which bins begin
 RESAMPLES = 1000
 TOKENS_AT_ONCE = 4096  # of one pass, with padding; more exceed the caches of a CPU
 SCORES = ("nats_whole", "right_whole", "nats_cut", "right_cut")
-REACH = ("natural_reach", "natural_reach_low", "natural_reach_high", "f_at_natural_reach")
-FIELDS = (*REACH, "natural_first", "natural_last", "plateau")
 Row = dict[str, Any]
 
 
@@ -146,13 +135,13 @@ class RecallTest:
             done(len(numbers))
         return np.concatenate(np.split(out, 2, axis=1)).T
 
-    def found(self, scores: Floats, counts: Counted | None = None, confidence: float = 0.95) -> tuple[list[Row], Row]:
-        """Average the scores of all targets by bin, with limits, and find natural reach, with f there.
+    def found(self, scores: Floats, confidence: float = 0.95) -> list[Row]:
+        """Average the scores of all targets by bin, with limits.
 
         Shapes: scores (targets, 4).
         """
         if not self.targets:
-            return [], dict.fromkeys(FIELDS)
+            return []
         bins, columns = np.unique([each.bin for each in self.targets], return_inverse=True)
         documents, rows = np.unique([each.document for each in self.targets], return_inverse=True)
         distances = np.array([each.distance for each in self.targets])
@@ -168,7 +157,7 @@ class RecallTest:
         ends = (1 - confidence) / 2, (1 + confidence) / 2
         lows, highs = np.nanquantile(values[1:], ends, axis=0)
         middles = np.exp(logs[0] / n[0])
-        lines = [
+        return [
             {
                 **dict(zip(("distance", "last"), self.bins[number], strict=True)),
                 "middle": float(middles[k]),
@@ -182,43 +171,3 @@ class RecallTest:
             }
             for k, number in enumerate(bins.tolist())
         ]
-        far = np.array(self.bins)[bins, 0] >= NEAR
-        return lines, natural_reach(middles[far], values[:, far], n[:, far], ends, counts)
-
-
-def half_of_plateau(distances: Floats, gains: Floats, weights: Floats) -> tuple[float, float]:
-    """Find the plateau of gains by distance, and the farthest distance at which they are half of it.
-
-    Bins without weight are left out. The distance is 0 where the plateau is not above 0.
-
-    Example:
-        >>> found = half_of_plateau(np.array([16.0, 32.0, 64.0]), np.array([1.0, 0.75, 0.25]), np.ones(3))
-        >>> [round(each, 3) for each in found]  # half way from 32 to 64 in their logs
-        [1.0, 45.255]
-    """
-    known = weights > 0
-    if not known.any():
-        return 0.0, 0.0
-    curve = isotonic_regression(gains[known], weights=weights[known], increasing=False).x
-    plateau = float(curve[0])
-    return plateau, float(np.exp(crossing(np.log(distances[known]), curve, plateau / 2)[1])) if plateau > 0 else 0.0
-
-
-def natural_reach(
-    distances: Floats, gains: Floats, weights: Floats, ends: tuple[float, float], counts: Counted | None
-) -> Row:
-    """Build the fields of a summary about natural reach; all are None where fewer than two bins count.
-
-    Shapes: distances (bins,); gains and weights (1 + RESAMPLES, bins), of all documents first.
-    """
-    found: Row = dict.fromkeys(FIELDS)
-    if len(distances) < 2:
-        return found
-    (plateau, reach), *others = (half_of_plateau(distances, *each) for each in zip(gains, weights, strict=True))
-    plateaus, reaches = np.array(others).T
-    first, last = distances[[0, -1]].tolist()
-    if np.quantile(plateaus, ends[0]) > 0:
-        low, high = np.quantile(reaches, ends, method="nearest").tolist()
-        limits = round(reach, 1), round(low, 1), None if high >= last else round(high, 1)
-        found |= dict(zip(REACH, (*limits, f_at(counts, int(reach))), strict=True))
-    return found | {"natural_first": round(first, 1), "natural_last": round(last, 1), "plateau": plateau}

@@ -336,14 +336,11 @@ def test_a_file_of_reach_alone_is_a_table(tmp_path, capsys):
 def test_recall_is_a_table_of_its_own(tmp_path, capsys):
     about = {"model": "m", "method": "rope+plain", "checkpoint": "c", "n": 80, "evidence": {"method": "repeat"}}
     gain = {"metric": "recall", "distance": 64, "last": 90, "score": 0.75, "low": 0.5, "high": 1.0}
-    reach = {"metric": "natural_reach", "natural_reach": 88.5, "natural_reach_low": 70.0, "natural_reach_high": None}
-    path = write(tmp_path, {**about, **gain}, {**about, **reach, "natural_first": 18.5, "natural_last": 151.0})
+    path = write(tmp_path, {**about, **gain})
     assert main([str(path)]) == 0
     out = capsys.readouterr().out
     assert "gain from evidence" in out
     assert "0.75" in out
-    assert "natural reach" in out
-    assert "88.5 (70 or more), n=80" in out
 
 
 @pytest.mark.parametrize(

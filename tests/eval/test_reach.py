@@ -236,23 +236,6 @@ def test_the_command_reads_runs_and_writes_its_tables_and_picture(tmp_path, caps
     assert points["reach"].isna().any()
 
 
-def test_natural_reach_is_explained_in_the_place_of_reach(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("eval.reach.fit", lambda *_: None)
-    paths = [Path(path) for path in write_runs(tmp_path / "runs")]
-    for path in paths:
-        folder = RunFolder(path)
-        records = [*folder.records("probes.jsonl")]
-        ends = {"natural_first": 18.0, "natural_last": 100.0, "f_at_natural_reach": 7}
-        found = zip(records, (None, 40.0, 100.0), strict=True)
-        folder.write_records("probes.jsonl", [row | ends | {"natural_reach": reach} for row, reach in found])
-    points = read_points(read_runs(paths), 64, ReachOptions(of="natural_reach"))
-    assert np.exp(points["low"]).tolist() == pytest.approx([0, 40, 100] * len(paths))
-    assert np.exp(points["high"]).tolist() == pytest.approx([18, 40, np.inf] * len(paths))
-    assert points["f_at_reach"].tolist() == [7] * len(points)
-    assert main([*map(str, paths), "--of=natural_reach", "--at=64"]) == 0
-    assert "reach measured in 8, the end of what was tested in 8, none in 8" in capsys.readouterr().out
-
-
 def test_demand_is_summed_from_the_distance_on_and_unknown_in_older_records(tmp_path, capsys):
     paths = [Path(path) for path in write_runs(tmp_path / "runs")]
     for number, path in enumerate(paths):
