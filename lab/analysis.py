@@ -109,9 +109,8 @@ class Run:
         return as_table(RunFolder(self.path).records("metrics.jsonl"))
 
     def probes(self) -> pd.DataFrame:
-        """Return one row per probe of training: the columns of PROBES, and the figures of a measure of one's own."""
-        probes = [*with_demand(self.path)]
-        return as_table(probes, [*PROBES, *own_figures(probes)])
+        """Return one row per probe of training: the columns of PROBES."""
+        return as_table(with_demand(self.path), PROBES)
 
     def lengths(self) -> pd.DataFrame:
         """Return one row per probe of training and length, with the columns of LENGTHS."""
@@ -172,11 +171,6 @@ def contexts_of(probe: Record) -> Iterator[Record]:
         yield {"consumed_tokens": probe["consumed_tokens"], "context": int(context), "loss": loss}
 
 
-def own_figures(probes: Iterable[Mapping[str, Any]]) -> list[str]:
-    """List the columns of a measure of one's own, METHOD.FIGURE."""
-    return list(dict.fromkeys(name for probe in probes for name in probe if "." in name))
-
-
 def shown_reach(row: Mapping[str, Any], value: str, first: str, last: str) -> str:
     """Write a reach, a censored one as a bound.
 
@@ -226,7 +220,7 @@ def open_run(path: PathLike) -> Run:
 def frame(runs: PathLike | Iterable[PathLike], last: bool = False) -> pd.DataFrame:
     """Return a row per run and probe: `run`, `seed`, the settings in which the runs differ, and the columns of PROBES.
 
-    Figures of a measure of one's own follow. `runs` are run folders, or patterns such as runs/*, of which other folders
+    `runs` are run folders, or patterns such as runs/*, of which other folders
     are left out. With `last` a run has one row, of its last probe. A mean over seeds leaves out those without reach:
     see that `censored` is missing in all.
 
@@ -242,15 +236,14 @@ def frame(runs: PathLike | Iterable[PathLike], last: bool = False) -> pd.DataFra
         raise CheckpointError(f"{named}: no run folder there; name folders with a config.yaml, as runs/*")
     settings = {path: read_settings(Path(path)) for path in found}
     apart = [name for name in differing(settings) if any(name in values for values in settings.values())]
-    rows, own = [], list[str]()
+    rows = []
     for path in found:
         about = {"run": Path(path).resolve().name, "seed": settings[path].get("run.seed")}
         about |= {name: settings[path].get(name) for name in apart}
         check_files(Path(path), ("config.yaml", *RECORDS))
         probes = [*with_demand(Path(path))]
-        own += own_figures(probes)
         rows += [{**record, **about} for record in (probes[-1:] if last else probes)]
-    return as_table(rows, ["run", "seed", *apart, *PROBES, *dict.fromkeys(own)])
+    return as_table(rows, ["run", "seed", *apart, *PROBES])
 
 
 def as_table(records: Iterable[Mapping[str, Any]], columns: Iterable[str] | None = None) -> pd.DataFrame:

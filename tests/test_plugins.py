@@ -10,29 +10,23 @@ import subprocess
 import sys
 from functools import partial
 
-import numpy as np
 import pytest
 import torch
 
-import lab
-from eval.report.data import read_runs
 from lab.config import load_experiment
 from lab.data.corpora import open_corpus
-from lab.data.preparation import shard_folder
-from lab.data.shards import TokenStore
 from lab.errors import ConfigError
-from lab.loading import open_model
 from lab.model.decoder import Decoder
 from lab.positions import FREQUENCY_METHODS, frequencies, pi
 from lab.schema import OneOf, adapter, load_plugin, plugins
-from tests.fits import CONFIG, UNPROBED, fit, load, train
+from tests.fits import CONFIG, UNPROBED, fit, load
 from tests.forked import ROOT, python
 from tests.opened import write_run
 from tests.test_contributing import METHOD
 
 TEXT = (ROOT / "docs" / "plugins.md").read_text()
 PAGE = re.findall(r"```python\n(\"\"\".*?)```", TEXT, re.S)
-CORPUS, MEASURE, COMMAND = PAGE
+CORPUS, COMMAND = PAGE
 MASK = '''
 from dataclasses import dataclass
 from typing import Literal
@@ -161,16 +155,15 @@ def test_a_name_of_pythons_own_is_refused_and_nothing_executed(tmp_path, name):
 def test_the_commands_of_the_page_run_in_the_folder_of_its_files(tmp_path):
     (tmp_path / "configs").mkdir()
     shutil.copy(CONFIG, tmp_path / "configs")
-    for name, source in zip(("steps", "copying", "copies"), PAGE, strict=True):
+    for name, source in zip(("steps", "copies"), PAGE, strict=True):
         assert f"`{name}.py`" in TEXT or f"python {name}.py" in TEXT
         (tmp_path / f"{name}.py").write_text(source)
     found = [line for block in re.findall(r"```\n(probe-lab .*?)```", TEXT, re.S) for line in commands_of(block)]
-    assert len(found) == 3
+    assert len(found) == 2
     start = partial(subprocess.run, cwd=tmp_path, capture_output=True, text=True, check=False)
     for _, *words in found:
         done = start([sys.executable, "-m", "lab.cli", *words], env={**os.environ, "PYTHONPATH": str(ROOT)})
         assert done.returncode == 0, f"{words}\n{done.stderr}"
-    assert lab.open_run(tmp_path / "runs" / "copying").probes()["copying.first"].notna().any()
 
 
 def commands_of(block):
@@ -213,33 +206,6 @@ def test_a_mask_joins_the_settings_and_the_messages(tmp_path):
     ):
         with pytest.raises(ConfigError, match=line):
             load(*words, word, *([joined] if "data.mode" not in word else []))
-
-
-def test_a_measure_is_taken_at_every_probe(tmp_path):
-    """Its figures are those of the finished model's own logits, in the records, tables and the report."""
-    path = tmp_path / "copying.py"
-    path.write_text(MEASURE)
-    for words, line in (
-        ((), "probe.measure.method=copying: unknown; name the file that defines it in plugins"),
-        ((f"--plugins=[{path}]", "--probe.measure.length=0"), "probe.measure.length=0: must be >= 1; Tokens of the"),
-        ((f"--plugins=[{path}]", "--probe.measure.size=2"), "did you mean probe.measure.|probe.measure has method"),
-        ((f"--plugins=[{path}]", "--data.held_out_frac=0"), "data.held_out_frac=0.0: the probe needs held-out text"),
-    ):
-        with pytest.raises(ConfigError, match=line):
-            load("--probe.measure.method=copying", *words)
-    options = (f"--plugins=[{path}]", "--probe.measure.method=copying", "--probe.measure.length=5")
-    run = train(tmp_path, "own", *UNPROBED, *options, "--train.tokens=6144", "--train.precision=fp32")
-    found = lab.open_run(run).probes().iloc[-1]
-    opened = open_model(run, {})
-    store = TokenStore.open(shard_folder(opened.experiment.data), "held_out")
-    row = np.tile(store.read(0, 5).astype(np.int64), 2)
-    logits = opened.decoder(torch.from_numpy(row)[None])[0].double().detach()
-    losses = [float(torch.logsumexp(logits[j], 0) - logits[j][row[j + 1]]) for j in range(9)]
-    assert found["copying.first"] == pytest.approx(sum(losses[:4]) / 4, rel=1e-4)
-    assert found["copying.second"] == pytest.approx(sum(losses[5:]) / 4, rel=1e-4)
-    table = lab.frame(run)
-    assert table["copying.first"].tolist() == [found["copying.first"]]
-    assert read_runs([run]).probes["copying.second"].tolist() == [found["copying.second"]]
 
 
 def test_an_installed_package_adds_nothing(method, tmp_path):

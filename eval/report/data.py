@@ -24,7 +24,7 @@ import pandas as pd
 
 from eval.engine.records import ENDS, ProbedRun, results_at
 from eval.engine.records import read_runs as read_probed
-from lab.analysis import contexts_of, own_figures
+from lab.analysis import contexts_of
 from lab.counts import SavedCounts
 from lab.counts.demand import per_distance
 from lab.looks import CENSORED, MEAN, RUN
@@ -87,10 +87,9 @@ def read_runs(places: Sequence[Path]) -> Runs:
     reaches = most_tested(frame(reaches_of, ["method", *REACH, "n"]), ["run", "method"])
     distances = most_tested(frame(distances_of, ["method", "distance", *SHARE]), ["run", "method", "distance"])
     thresholds = {each.get("probe.threshold", 0.8) for each in settings.values()}
-    own = own_figures(row for run in runs.values() for row in run.probes)
     return Runs(
         frame(overview, ["seed", "window", "tokens", *REACH, *LENGTH]),
-        frame(probes_of, ["probe", "tokens", *REACH, *LENGTH, *own]),
+        frame(probes_of, ["probe", "tokens", *REACH, *LENGTH]),
         reaches,
         distances,
         frame(frequency_of, ["profile", "distance", "per distance"]),

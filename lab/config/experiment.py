@@ -33,7 +33,7 @@ from lab.masks import Causal, MaskConfig
 from lab.model.config import DecoderConfig, OptimConfig
 from lab.positions import Frequencies
 from lab.positions.methods import PositionConfig
-from lab.probe.config import NEEDLES, ProbeConfig, RunProbe
+from lab.probe.config import NEEDLES, ProbeConfig, ProbeSection
 from lab.schema import PathText, Section, flatten, format_yaml, given, load_plugins, plain, read_yaml, validated
 from lab.schema.plugins import digest_of
 from lab.shape.config import ByContext
@@ -75,7 +75,7 @@ class Experiment(Section):
     """Optimizer and schedule."""
     train: TrainConfig = field(default_factory=TrainConfig)
     """Length, devices, checkpoints."""
-    probe: RunProbe = field(default_factory=RunProbe)
+    probe: ProbeSection = field(default_factory=ProbeSection)
     """Effective length."""
     track: TrackConfig = field(default_factory=TrackConfig)
     """Records."""
@@ -101,7 +101,7 @@ class Experiment(Section):
         if probe.required > needles:
             yield self.fault("probe.required", f"must be <= {needles}, the numbers of a test; lower it")
         has_text = probe.haystack is not None or isinstance(data.corpus, Synthetic)
-        if data.held_out_frac == 0 and (probe.loss_tokens or probe.measure or not has_text):
+        if data.held_out_frac == 0 and (probe.loss_tokens or not has_text):
             rule = "the probe needs held-out text; raise it, or set probe.loss_tokens=0 and probe.haystack"
             yield self.fault("data.held_out_frac", rule)
         if len({Path(name).name for name in self.plugins}) < len(self.plugins):
@@ -185,7 +185,7 @@ class Experiment(Section):
         Another protocol than the run's comes with its own answer budget, and only the lab's takes the corpus's sizes.
         """
         corpus = self.data.corpus
-        values = {name: value for name, value in asdict(self.probe).items() if name != "measure"}
+        values = asdict(self.probe)
         protocol = given.get("protocol", self.probe.protocol)
         if protocol != self.probe.protocol:
             values["answer_budget"] = None

@@ -8,7 +8,6 @@ from typing import Annotated, Literal
 
 from annotated_types import Ge, Gt, Le, Lt
 
-from lab.probe.own_measure import AnyMeasure
 from lab.schema import Length, NonNegative, PathText, Positive, Section, Seed, Share, Tests
 
 ERROR = 0.005  # at each length; with 63 lengths the effective length is unchanged in 99% of models (LOG.md)
@@ -84,14 +83,6 @@ class ProbeSection(Section):
     def longest(self, window: int) -> int:
         """Return the longest length that is probed."""
         return self.max_length or LIMIT_WINDOWS * window
-
-
-@dataclass(frozen=True, kw_only=True)
-class RunProbe(ProbeSection):
-    """The probe of a run, and a measure of one's own beside it."""
-
-    measure: AnyMeasure | None = None
-    """A measure that a plugin defines (docs/plugins.md), taken at every probe; left out, none."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -191,10 +191,10 @@ class ModelInTraining:
 
 
 class Measuring:
-    """The tests of a run, its held-out loss, its recall and `own`, which measures a model; None where not asked for."""
+    """The tests of a run, its held-out loss and its recall, None where not asked for."""
 
-    def __init__(self, probe: NeedleProbe, loss: HeldOutLoss | None, recall: RecallTest | None, own: Any) -> None:
-        self.probe, self.loss, self.recall, self.own = probe, loss, recall, own
+    def __init__(self, probe: NeedleProbe, loss: HeldOutLoss | None, recall: RecallTest | None) -> None:
+        self.probe, self.loss, self.recall = probe, loss, recall
         inputs = {field.name: getattr(probe, field.name) for field in fields(probe) if field.init}
         self.distances = DistanceProbe(**inputs) if probe.config.distance_tests else None
 
@@ -236,8 +236,6 @@ class Measuring:
             for rank, part in enumerate(parts):
                 scores[rank :: worker.world_size] = part
             summary["recall"] = self.recall.found(scores, self.probe.config.confidence)
-        if self.own is not None:
-            summary |= worker.gather([self.own(model) if worker.rank == 0 else {}])[0]
         return [*lines, summary], [case for result in (*lengths, *distances) for case in result.cases]
 
 

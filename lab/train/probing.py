@@ -14,7 +14,6 @@ the run must end: OutOfStep.
 from __future__ import annotations
 
 from contextlib import suppress
-from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -40,7 +39,6 @@ from lab.probe.measuring import (
     Measuring,
     ModelInTraining,
     Probed,
-    held_out_documents,
     held_out_recall,
 )
 from lab.probe.needles import load_haystack
@@ -71,9 +69,7 @@ class Probing(Callback):
             loss = HeldOutLoss(data, tokens=tokens, pack_tokens=self.experiment.train.micro_batch_tokens, **part)
             evidence = self.experiment.evidence  # which may be stored, but not for held-out tokens
             recall = held_out_recall(data, Repeat() if isinstance(evidence, Stored) else evidence, module.device)
-        measure = self.experiment.probe.measure
-        own = None if measure is None else partial(measure.record, documents=held_out_documents(data))
-        self.measuring = Measuring(make_needle_probe(self.experiment, module.device), loss, recall, own)
+        self.measuring = Measuring(make_needle_probe(self.experiment, module.device), loss, recall)
         self.probed_at = trainer.strategy.broadcast(self.recording.folder.last_probe())
         unprobed = self.probed_at < module.consumed
         if (self.saving.trained and unprobed) or self.interval_passed(module):

@@ -100,7 +100,7 @@ def run_experiment(
             if launch.is_first:
                 run.data.prepare_data()
                 if start.checkpoint is None:  # what no probe can test leaves no folder
-                    Measuring(make_needle_probe(experiment, device_for("cpu")), None, None, None)
+                    Measuring(make_needle_probe(experiment, device_for("cpu")), None, None)
                 start_folder(start, run.data, threads, restart=restart)
             run.stopping.begun = begun
             try:
