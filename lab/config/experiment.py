@@ -43,8 +43,6 @@ from lab.train.arms import FREE_TO_CHANGE
 
 AUTO = "auto"  # the run.name that is replaced
 DIGITS = 8
-ONCE_DEFAULT = {"probe.answer_budget": 64, "probe.batch": 64}  # defaults when the first runs were named
-ONCE_NAMED = ("probe.batch",)  # free to change only since then
 LOGGED_EIGHTHS = (1, 2, 4, 6)  # of the window, where f is logged
 WeightsConfig = Annotated[ByEvidence | ByContext, Field(discriminator="by")]
 
@@ -283,11 +281,8 @@ def automatic_name(experiment: Experiment, config: str) -> str:
     chosen = flatten(json.loads(json.dumps(given(experiment), default=plain)))
     chosen |= {"probe.needles": tests.needles, "probe.digits": tests.digits, "probe.answer_budget": tests.budget}
     chosen["train.precision"] = experiment.train.precision
-    named = {
-        key: value
-        for key, value in chosen.items()
-        if (key in ONCE_NAMED or not key.startswith(FREE_TO_CHANGE)) and ONCE_DEFAULT.get(key) != value
-    }
+    # probe.batch may change at a resume, and yet has a name: in bfloat16 some answers depend on it
+    named = {key: value for key, value in chosen.items() if key == "probe.batch" or not key.startswith(FREE_TO_CHANGE)}
     named |= {f"plugins.{Path(path).name}": digest_of(Path(path)) for path in named.pop("plugins", ())}
     text = json.dumps(named, sort_keys=True)
     return f"{config}-{hashlib.sha256(text.encode()).hexdigest()[:DIGITS]}"
