@@ -52,7 +52,8 @@ def seal(folder: Path, names: Iterable[str]) -> None:
         for name in names:
             path = folder / name
             if path.is_file() and not (name in RECORDS and name in files and is_changed(path, files[name])):
-                files[name] = {"bytes": path.stat().st_size, "sha256": sha256(path)}
+                size = path.stat().st_size  # records may grow while they are hashed
+                files[name] = {"bytes": size, "sha256": sha256(path, size)}
         write_json(folder / MANIFEST, {RUN: run, FILES: dict(sorted(files.items()))})
 
 
