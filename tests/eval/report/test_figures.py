@@ -134,5 +134,6 @@ def test_f_and_g_are_drawn_side_by_side_and_g_is_missing_in_older_records(tmp_pa
     spec = json.loads(json.dumps(themed(figure.chart).to_dict(), allow_nan=False))
     (rows,) = spec["datasets"].values()
     found = {(row["profile"][0], row["distance"]): row["per distance"] for row in rows}
-    assert found == {("f", 1): 30, ("f", 2): 20, ("f", 3): 20, ("g", 1): None, ("g", 2): 7, ("g", 3): 1}  # g(1) = 0: a gap
+    expected = {("f", 1): 30, ("f", 2): 20, ("f", 3): 20, ("g", 1): None, ("g", 2): 7, ("g", 3): 1}
+    assert found == expected, "g(1) = 0 has no logarithm: a gap"
     assert spec["facet"]["sort"] == [F, G]
