@@ -13,7 +13,11 @@ from tests.fits import assert_equal_training, fit
 from tests.launching import running, signalled
 from tests.torture.test_kills import OPTIONS, batches, commands, finished, until
 
-PACKS = ("--train.batch_tokens=2048", "--train.micro_batch_tokens=512", "--train.keep_checkpoints=3")
+STEPS = 40
+PACKS = (
+    *("--train.batch_tokens=2048", "--train.micro_batch_tokens=512", f"--train.tokens={2048 * STEPS}"),
+    *("--train.keep_checkpoints=3", "--track.every_steps=1", "--probe.every_tokens=20480"),
+)
 KINDS = {  # of what the packs are made of
     "plain": (),
     "anchor": ("--data.mode=concatenated", "--mask.method=anchor"),
@@ -30,6 +34,7 @@ PARTS = {
     "shared4": (4, ("--train.context_parallel=2", "--train.strategy=fsdp")),
 }
 STOPS = 3  # and one more in every third chain
+STARTING = 0.2  # share of the stops that come at any moment of a start
 SENT, FULL = 1, 30
 TOLERANCE = 1e-6
 
@@ -45,18 +50,31 @@ def stopped(place, name, part, options, wait, number):
         return processes.finish()[0]
 
 
+def after(run, more, seconds):
+    """Wait until so many more steps are recorded, and some seconds, or for the end."""
+    metrics = run / "metrics.jsonl"
+    steps = lambda: len(metrics.read_bytes().splitlines()) if metrics.exists() else 0  # noqa: E731
+    before = steps()  # a resume takes back those after its checkpoint
+
+    def wait(processes):
+        while steps() < before + more and any(process.poll() is None for process in processes.started):
+            time.sleep(0.01)
+        time.sleep(seconds)
+
+    return wait
+
+
 @pytest.fixture(scope="module")
 def whole(place):
-    """Train without a stop, once for each kind; return the run, its batches, and the seconds it takes."""
+    """Train without a stop, once for each kind; return the run and its batches."""
     runs = {}
 
     def of(kind):
         if kind not in runs:
             fit(place, f"prepares-{kind}", *OPTIONS, *PACKS, *KINDS[kind])
-            begin = time.monotonic()
             assert stopped(place, f"whole-{kind}", "one", (*PACKS, *KINDS[kind]), finished, None) == [0]
             run = place / "runs" / f"whole-{kind}"
-            runs[kind] = run, batches(run), time.monotonic() - begin
+            runs[kind] = run, batches(run)
         return runs[kind]
 
     return of
@@ -66,11 +84,15 @@ def test_a_run_stopped_again_and_again_is_the_run_that_was_not(place, whole, tor
     chosen, ends = random.Random(40), []
     for number in range(chains := torture(SENT, FULL)):
         kind, name = list(KINDS)[number % len(KINDS)], f"chain{number}"
-        one, ledger, lasts = whole(kind)
+        one, ledger = whole(kind)
         run = place / "runs" / name
         for _ in range(STOPS + (number % 3 == 0)):
             part, sent = chosen.choice(list(PARTS)), chosen.choice([signal.SIGKILL, signal.SIGTERM])
-            moment = until(chosen.uniform(0.2, 1.2) * lasts, None)
+            if chosen.random() < STARTING:
+                moment = until(chosen.uniform(0, 4), None)
+            else:
+                more = chosen.randint(2, STEPS // (STOPS + 2))
+                moment = after(run, more, chosen.uniform(0, 0.3))
             statuses = stopped(place, name, part, (*PACKS, *KINDS[kind]), moment, sent)
             assert {*statuses} <= {0, 75, -sent}, f"{name} on {part}, {sent.name}: {statuses}"
             ends += [f"{part} {statuses[0]}"]
