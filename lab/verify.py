@@ -22,7 +22,8 @@ from pathlib import Path
 from lab.command import FAILED, Bar, Syntax, Words, run, show, start
 from lab.config import load_experiment
 from lab.data import beside
-from lab.data.shards import PREPARED, read_manifest, read_manifests
+from lab.data.config import digest_of_identity
+from lab.data.shards import PREPARED, read_manifest, read_manifests, read_prepared
 from lab.errors import CheckpointError, ConfigError, DataError, LabError
 from lab.files import entries_of, file_fault, read_object, sha256
 from lab.train import checkpoints
@@ -39,14 +40,13 @@ Check = Callable[[], object]  # raises a LabError for what is wrong, or an OSErr
 def checks_of(path: Path) -> Iterator[Check]:
     """List the checks of a path by what it is, refusing one that is nothing of the lab's."""
     if checkpoints.NAME.fullmatch(path.name):
-        yield partial(check_hashes, path, MANIFEST)
-        yield lambda: checkpoints.Checkpoint(path).files
-        yield partial(checkpoints.read_state, checkpoints.Checkpoint(path))
+        yield partial(check_checkpoint, path)
     elif path.name.startswith("task-"):
         yield partial(read_manifest, path)
         yield from checks_of_shard(path)
     elif shards := sorted(path.glob("task-*")):
         yield partial(check_hashes, path, PREPARED, "task-*")
+        yield partial(check_identity, path)
         yield partial(read_manifests, path)
         for shard in shards:
             yield from checks_of_shard(shard)
@@ -72,6 +72,21 @@ def checks_of_shard(shard: Path) -> Iterator[Check]:
     yield partial(check_hashes, shard, MANIFEST)
     for record in sorted(shard.glob(".*.json")):
         yield partial(check_beside, record.with_suffix(".npy"))
+
+
+def check_checkpoint(path: Path) -> None:
+    """Hash a checkpoint's files, compare its run and read its state, in this order: each needs what is before it."""
+    check_hashes(path, MANIFEST)
+    checkpoint = checkpoints.Checkpoint(path)
+    assert checkpoint.files, "a checkpoint lists its state and counts"
+    checkpoints.read_state(checkpoint)
+
+
+def check_identity(folder: Path) -> None:
+    """Refuse a record of shards whose name is not the hash of the settings that it states."""
+    record = read_prepared(folder)
+    if record is not None and not record["name"].endswith(f"-{digest_of_identity(record['identity'])}"):
+        raise DataError(f"{folder / PREPARED}: name={record['name']}: is not that of its identity; {RESTORE}")
 
 
 def check_beside(path: Path) -> None:

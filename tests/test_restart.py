@@ -58,7 +58,7 @@ FIRST = "checkpoints/tokens-000000000002040/manifest.json"
 MOMENTS = {1: set(), 2: {MARK}, 4: {MARK}, 7: {MARK}, 8: {MARK, METRICS}}  # by the n-th rename
 
 
-@pytest.mark.parametrize("at", [2, 7, *(pytest.param(n, marks=pytest.mark.slow) for n in (1, 4, 6))])
+@pytest.mark.parametrize("at", [2, 8, *(pytest.param(n, marks=pytest.mark.slow) for n in (1, 4, 7))])
 def test_a_kill_before_the_first_checkpoint_is_resumed_bit_for_bit(place, whole, at):
     assert killed_at(place, f"killed{at}", at) & {MARK, METRICS, COUNTS} == MOMENTS[at]
     check_resumption(place, f"killed{at}", whole)

@@ -123,15 +123,15 @@ def test_ranks_that_share_packs_train_as_one(ranks, place, method, strategy, wor
     one = place / "runs" / f"context-{method}"
     if not one.exists():
         train_alone(place, one.name, *SHORT, *METHODS[method])
-    name = f"{method}_{strategy}_{world}"
+    name = f"{method}_{strategy}_{world}_{len([*one.parent.iterdir()])}"
     run = share(ranks, place, name, *SHORT, *METHODS[method], f"--train.strategy={strategy}", world=world)
     assert_equal_training(run, one, TOLERANCE)
     norms, theirs = ([record["grad_norm"] for record in records(path)] for path in (run, one))
     np.testing.assert_allclose(norms, theirs, rtol=NORM_TOLERANCE)
     if method == "plain":
-        cut_after(run, place / "runs" / "alone-again")
-        train_alone(place, "alone-again", *SHORT, resume=True)
-        assert_equal_training(place / "runs" / "alone-again", one, TOLERANCE)
+        alone = cut_after(run, place / "runs" / f"{name}-alone")
+        train_alone(place, alone.name, *SHORT, resume=True)
+        assert_equal_training(alone, one, TOLERANCE)
 
 
 REFUSED = {

@@ -140,6 +140,11 @@ class Upsample(Section):
     """Approximate number of tokens to train on afterwards; left out, as many as before."""
 
 
+def digest_of_identity(identity: dict[str, Any]) -> str:
+    """Hash the settings that determine shards, for the name of their folder."""
+    return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:10]
+
+
 @dataclass(frozen=True, kw_only=True)
 class DataConfig(Section):
     """The corpus, the tokenizer and how documents are cut."""
@@ -202,6 +207,5 @@ class DataConfig(Section):
     @property
     def shard_name(self) -> str:
         """Name of the shards' folder: the corpus and a hash of the identity."""
-        text = json.dumps(self.shard_identity(), sort_keys=True)
         derived = "-upsampled" if self.upsample is not None else ""
-        return f"{self.corpus.name}{derived}-{hashlib.sha256(text.encode()).hexdigest()[:10]}"
+        return f"{self.corpus.name}{derived}-{digest_of_identity(self.shard_identity())}"

@@ -303,7 +303,16 @@ def load_weights(model: nn.Module, checkpoint: Checkpoint) -> None:
 @contextmanager
 def refusing(path: Path, remedy: str = "restore it, or use another checkpoint") -> Iterator[None]:
     """Turn what broken files raise into an error for the user."""
-    faults = (SafetensorError, pickle.UnpicklingError, RuntimeError, EOFError, OSError, ValueError, KeyError, TypeError)
+    faults = (
+        SafetensorError,
+        pickle.UnpicklingError,
+        RuntimeError,
+        EOFError,
+        OSError,
+        ValueError,
+        LookupError,
+        TypeError,
+    )
     try:
         yield
     except faults as error:
