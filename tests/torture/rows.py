@@ -13,7 +13,7 @@ ROWS = {
     3: ("saved on some processes, resumed on others", ["tests/test_resume_matrix.py"]),
     4: ("the same batches with any prefetch and ranks", ["tests/data/test_module.py", UNCHANGED]),
     5: ("damaged shards are refused", ["tests/data/test_preparation_faults.py", "tests/data/test_shards.py", CHANGED]),
-    6: ("flipped bytes are found by lab.verify", ["tests/test_verify.py"]),
+    6: ("flipped bytes are found by probe-lab verify", ["tests/test_verify.py"]),
     7: ("NaN or Inf in one rank's loss or gradient", ["tests/test_not_finite.py"]),
     8: ("signals at moments from start-up on", ["tests/torture/test_moments.py", "tests/test_signals.py"]),
     9: ("a probe that fails", ["tests/test_probe_failures.py", UNCHANGED]),
