@@ -3,11 +3,12 @@
     python -m benchmarks.demand N [--jobs=2] [--seeds=5]       train what is missing and add it to the records
     python -m benchmarks.demand N --results [-o FOLDER]        tables, tests and pictures of what is recorded
 
-N is S1 to S6 for the forks of benchmarks/demand/forks.py. Or it is the number of an earlier experiment, whose runs are
-those of sweeps/demand_N.yaml; 8 has those of 1 and 2, and 10 those of docs/arms.md: sweeps/arms_model.yaml and
+N is S1, S3 or S4 for the forks of benchmarks/demand/forks.py. Or it is the number of an earlier experiment, whose runs
+are those of sweeps/demand_N.yaml; 8 has those of 1 and 2, and 10 those of docs/arms.md: sweeps/arms_model.yaml and
 arms_data.yaml. Seed after seed, every arm is trained and then evaluated by eval.distance: 64 tests at each of 14
-distances, with prompts of the seed's own. Then the seed's records are added to benchmarks/demand/records. Runs that are
-there are not trained again. After Ctrl-C or a crash the same command continues. Runs lie in runs/demand.
+distances, with prompts of the seed's own; on the real text of S4 by eval.recall. Then the seed's records are added to
+benchmarks/demand/records. Runs that are there are not trained again. After Ctrl-C or a crash the same command
+continues. Runs lie in runs/demand.
 
 Exit status: 0 done; 1 a run failed; 75 stopped, to be continued.
 """

@@ -1,9 +1,9 @@
 """Forks: arms that begin with the weights of one trained base, and differ in which targets lose their loss.
 
-A base is trained on 3M tokens, with a corpus seed, first weights and prompts of its own. Its arms start from its
-weights, with fresh moments of AdamW, and train on 1M tokens of that corpus in an order that they share. Warm-up and
-decay are those of a run of 1M tokens. Both compute in bfloat16, attention in float32, with one thread. All arms of a
-seed run on one processor, which their environment.json names.
+A base is trained on 3M tokens, with a corpus seed, first weights and prompts of its own; the real text of S4 is one
+text for all bases. Its arms start from its weights, with fresh moments of AdamW, and train on 1M tokens of that corpus
+in an order that they share. Warm-up and decay are those of a run of 1M tokens. Both compute in bfloat16, attention in
+float32, with one thread. All arms of a seed run on one processor, which their environment.json names.
 """
 
 from __future__ import annotations
@@ -15,29 +15,33 @@ from typing import Any, NamedTuple
 from lab.sweep.planning import PlannedRun, planned_run
 
 Config = dict[str, Any]
-START = (sys.executable, "-m", "lab.fit", "configs/cpu_demo.yaml")
-COMMON: Config = {  # no probe of training's own: eval.distance follows
-    "data.corpus.log_std": 0.8,
+START = (sys.executable, "-m", "lab.fit")
+COMMON: Config = {  # no probe of training's own: an evaluation follows
     "train.precision": "bf16",
     "train.threads": 1,
     "probe.every_tokens": None,
-    "probe.tests": 10,
-    "probe.step": 96,
-    "probe.max_length": 192,
     "probe.distance_tests": 0,
     "probe.distance_points": None,
 }
+GENERATED: Config = {
+    "data.corpus.log_std": 0.8,
+    "probe.tests": 10,
+    "probe.step": 96,
+    "probe.max_length": 192,
+}
+SOURCE: Config = {"data.window": 512, "probe.tests": 10}
 BASE_TOKENS, FORK_TOKENS = 3_000_000, 1_000_000
 FORK_SEED = 100  # added to the seed of a base: the order of the text that its arms share
 GAPS: Config = {"skip": {"method": "pose", "target_len": 384}}
 
 
 class Forks(NamedTuple):
-    """A base's settings, those of its arms by name, and how many seeds there are."""
+    """A base's settings, those of its arms by name, how many seeds there are, and the config that all begin with."""
 
     base: Config
     arms: dict[str, Config]
     seeds: int = 5
+    config: str = "cpu_demo"
 
 
 def off(beyond: int, control: str = "none", **more: Any) -> Config:
@@ -59,12 +63,13 @@ FORKS = {  # by the table of their records
     ),
     "S3_64": learning(64),
     "S3_96": learning(96),
+    "S4": Forks(off(64), {"all": {}, "far off": off(64), "loss off": off(64, "loss")}, 3, "cpu_stdlib"),
 }
 
 
 def planned_base(table: str, seed: int, given: Config) -> PlannedRun:
     """Plan a base."""
-    return planned(f"{table}-{seed}-base", seed, BASE_TOKENS, {**FORKS[table].base, **given})
+    return planned(f"{table}-{seed}-base", table, seed, BASE_TOKENS, {**FORKS[table].base, **given})
 
 
 def planned_arms(table: str, seed: int, base: PlannedRun, given: Config) -> Iterator[PlannedRun]:
@@ -72,10 +77,13 @@ def planned_arms(table: str, seed: int, base: PlannedRun, given: Config) -> Iter
     for arm, settings in FORKS[table].arms.items():
         name = f"{table}-{seed}-{arm.replace(' ', '_')}"
         own = {"start.path": str(base.path), **settings, **given}
-        yield planned(name, FORK_SEED + seed, FORK_TOKENS, own, corpus_seed=seed)
+        yield planned(name, table, FORK_SEED + seed, FORK_TOKENS, own, corpus=seed)
 
 
-def planned(name: str, seed: int, tokens: int, settings: Config, corpus_seed: int | None = None) -> PlannedRun:
-    """Plan a run."""
-    own = {"run.name": name, "run.seed": seed, "data.corpus.seed": seed if corpus_seed is None else corpus_seed}
-    return planned_run(START, {**COMMON, **own, "train.tokens": tokens, **settings}, {})
+def planned(name: str, table: str, seed: int, tokens: int, settings: Config, corpus: int | None = None) -> PlannedRun:
+    """Plan a run; a generated corpus has the seed of the run, or its own."""
+    config = FORKS[table].config
+    generated = {**GENERATED, "data.corpus.seed": seed if corpus is None else corpus}
+    text = SOURCE if config == "cpu_stdlib" else generated
+    own = {"run.name": name, "run.seed": seed, "train.tokens": tokens}
+    return planned_run((*START, f"configs/{config}.yaml"), {**COMMON, **text, **own, **settings}, {})

@@ -230,3 +230,12 @@ def test_arms_of_a_base_start_from_it_and_share_their_order(tmp_path, monkeypatc
         assert (arm.data, arm.model, arm.skip) == (base.experiment.data, base.experiment.model, base.experiment.skip)
     assert arms[1].weights == base.experiment.weights
     assert arms[0].weights is None
+
+
+def test_bases_of_real_text_share_it_and_differ_in_their_seed(tmp_path, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    first, second = (planned_base("S4", seed, {"run.folder": str(tmp_path)}).experiment for seed in (0, 1))
+    assert (first.data.corpus.name, first.data.window) == ("stdlib", 512)
+    assert first.data == second.data
+    assert (first.run.seed, second.run.seed) == (0, 1)
+    assert (first.weights.keep, first.weights.control) == (((0, 64),), "none")
