@@ -234,13 +234,14 @@ def frame(runs: PathLike | Iterable[PathLike], last: bool = False) -> pd.DataFra
     if not found:
         named = " ".join(patterns) or "runs=[]"
         raise CheckpointError(f"{named}: no run folder there; name folders with a config.yaml, as runs/*")
+    for path in found:
+        check_files(Path(path), ("config.yaml", *RECORDS))
     settings = {path: read_settings(Path(path)) for path in found}
     apart = [name for name in differing(settings) if any(name in values for values in settings.values())]
     rows = []
     for path in found:
         about = {"run": Path(path).resolve().name, "seed": settings[path].get("run.seed")}
         about |= {name: settings[path].get(name) for name in apart}
-        check_files(Path(path), ("config.yaml", *RECORDS))
         probes = [*with_demand(Path(path))]
         rows += [{**record, **about} for record in (probes[-1:] if last else probes)]
     return as_table(rows, ["run", "seed", *apart, *PROBES])

@@ -107,8 +107,8 @@ def remove_leftovers(folder: Path) -> None:
         remove(path)
 
 
-def write_atomic(path: Path, data: bytes) -> None:
-    """Write a file atomically.
+def write_atomic(path: Path, data: bytes) -> FileEntry:
+    """Write a file atomically, and return its entry in a manifest.
 
     Raises: DiskError.
     """
@@ -116,8 +116,9 @@ def write_atomic(path: Path, data: bytes) -> None:
     with on_disk(path, len(data)):
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
-            write_hashed(temporary, [data], path)
+            entry = write_hashed(temporary, [data], path)
             temporary.replace(path)
+            return entry
         finally:
             temporary.unlink(missing_ok=True)
 

@@ -25,14 +25,14 @@ from lab.data import beside
 from lab.data.config import digest_of_identity
 from lab.data.shards import PREPARED, read_manifest, read_manifests, read_prepared
 from lab.errors import CheckpointError, ConfigError, DataError, LabError
-from lab.files import entries_of, file_fault, read_object, sha256
+from lab.files import FileEntry, entries_of, file_fault, read_object, sha256
 from lab.train import checkpoints
+from lab.train.checkpoints import RESTORE
 from lab.train.folder import RunFolder
 from lab.train.manifest import MANIFEST, RECORDS, faults_of
 from lab.train.manifest import read_manifest as read_run
 
 SYNTAX = Syntax(missing="PATH: must be the first argument, a run folder, a checkpoint or a folder of shards")
-RESTORE = "restore it"
 OF_A_RUN = ("config.yaml", "environment.json", "tokenizer.json")
 Check = Callable[[], object]  # raises a LabError for what is wrong, or an OSError for what cannot be read
 
@@ -57,8 +57,12 @@ def checks_of(path: Path) -> Iterator[Check]:
 
 
 def check_hashes(folder: Path, name: str, known: str = MANIFEST) -> None:
-    """Hash the files that a manifest lists; other files are faults, unless they are hidden or `known`."""
-    files = entries_of(read_object(folder / name, CheckpointError, RESTORE)) or {}
+    """Hash the files that a manifest lists."""
+    check_listed(folder, name, entries_of(read_object(folder / name, CheckpointError, RESTORE)) or {}, known)
+
+
+def check_listed(folder: Path, name: str, files: dict[str, FileEntry], known: str) -> None:
+    """Hash the files that the manifest `name` lists; other files are faults, unless they are hidden or `known`."""
     found = {path.name for path in folder.iterdir() if not (path.match(".*") or path.match(known))}
     differ = {listed: file_fault(folder / listed, entry, hashes=True) for listed, entry in files.items()}
     faults = [f"{folder / listed}: {fault}; {RESTORE}" for listed, fault in differ.items() if fault]
@@ -75,10 +79,9 @@ def checks_of_shard(shard: Path) -> Iterator[Check]:
 
 
 def check_checkpoint(path: Path) -> None:
-    """Hash a checkpoint's files, compare its run and read its state, in this order: each needs what is before it."""
-    check_hashes(path, MANIFEST)
+    """Compare a checkpoint's run, hash its files and read its state, in this order: each needs what is before it."""
     checkpoint = checkpoints.Checkpoint(path)
-    assert checkpoint.files, "a checkpoint lists its state and counts"
+    check_listed(path, MANIFEST, checkpoint.files, MANIFEST)
     checkpoints.read_state(checkpoint)
 
 

@@ -101,7 +101,9 @@ def hash_files(words):
 
     meet()
     hashed, fault_of = [], checkpoints.Checkpoint.fault_of
-    checkpoints.Checkpoint.fault_of = lambda self, name: hashed.append(name) or fault_of(self, name)
+    checkpoints.Checkpoint.fault_of = lambda self, name, **options: (
+        hashed.append(name) or fault_of(self, name, **options)
+    )
     try:
         find_start(load(*words), find_launch(os.environ, 2, 1), resume=True)
     except CheckpointError as error:

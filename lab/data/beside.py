@@ -12,15 +12,14 @@ from typing import Any
 import numpy as np
 
 from lab.errors import DataError
-from lab.files import FileEntry, entries_of, file_fault, read_object, sha256, write_atomic, write_json
+from lab.files import FileEntry, entries_of, file_fault, read_object, write_atomic, write_json
 
 
 def save(path: Path, values: np.ndarray) -> None:
     """Store an array and its record."""
     buffer = io.BytesIO()
     np.save(buffer, values)
-    write_atomic(path, buffer.getvalue())
-    write_json(record_of(path), {"files": {path.name: {"bytes": path.stat().st_size, "sha256": sha256(path)}}})
+    write_json(record_of(path), {"files": {path.name: write_atomic(path, buffer.getvalue())}})
 
 
 def load(path: Path, *, hashes: bool = True) -> np.ndarray | None:

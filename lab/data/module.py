@@ -221,7 +221,7 @@ class PackedData(lightning.LightningDataModule):
     def state_dict(self) -> dict[str, Tensor]:
         """Gather the states of all streams, each from the ranks that read it: int64 (n_streams, 2 + look_ahead).
 
-        A rank also holds what the streams of others had reached at a resume, which is none of its business. Ranks that
+        A rank also holds what the streams of others had reached at a resume, and leaves it out. Ranks that
         share packs must agree. A collective call.
         """
         parts = [part for rank in exchange({j: self.states[j] for j in self.numbers()}) for part in rank.items()]

@@ -61,7 +61,7 @@ def changes(before: dict[str, Any], now: dict[str, Any]) -> Iterator[tuple[str, 
             yield key, old.get(key), new.get(key)
 
 
-def digest_of_run(settings: dict[str, Any], data: str | None) -> str:
+def digest_of_run(settings: dict[str, Any], data: str) -> str:
     """Hash what identifies a run: its settings but those that may change at a resume, and the digest of its data."""
     fixed = {key: value for key, value in flatten(settings).items() if not key.startswith(FREE_TO_CHANGE)}
     return hashlib.sha256(json.dumps([fixed, data], sort_keys=True).encode()).hexdigest()

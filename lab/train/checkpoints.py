@@ -25,6 +25,7 @@ import shutil
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -87,7 +88,7 @@ class Checkpoint:
         home = self.folder.parent.parent
         return home if self.folder.parent.name == "checkpoints" and (home / "config.yaml").exists() else None
 
-    @property
+    @cached_property
     def files(self) -> dict[str, FileEntry]:
         """The files that its manifest lists.
 
@@ -107,9 +108,9 @@ class Checkpoint:
             raise CheckpointError(f"{path}: {rule} (other settings, seed or data); move it elsewhere")
         return files
 
-    def fault_of(self, name: str) -> str | None:
-        """Hash a file and return how it differs from the manifest, or None."""
-        fault = file_fault(self.folder / name, self.files[name], hashes=True)
+    def fault_of(self, name: str, *, hashes: bool = True) -> str | None:
+        """Return how a file differs from the manifest, its SHA-256 compared with `hashes`, or None."""
+        fault = file_fault(self.folder / name, self.files[name], hashes=hashes)
         return None if fault is None else f"{self.folder / name}: {fault}; {RESTORE}"
 
 
@@ -177,12 +178,10 @@ def fault_of(folder: Path, unread: tuple[str, ...] = ()) -> str | None:
     """Return a line on why a checkpoint is unusable, or None; files whose names begin as `unread` are not hashed."""
     checkpoint = Checkpoint(folder)
     try:
-        for name, entry in checkpoint.files.items():
-            if fault := file_fault(folder / name, entry, hashes=not name.startswith(unread)):
-                return f"{folder / name}: {fault}; {RESTORE}"
+        faults = (checkpoint.fault_of(name, hashes=not name.startswith(unread)) for name in checkpoint.files)
+        return next(filter(None, faults), None)
     except CheckpointError as error:
         return first_line(error)
-    return None
 
 
 def refuse(folder: Path, fault: str) -> None:
@@ -301,7 +300,7 @@ def load_weights(model: nn.Module, checkpoint: Checkpoint) -> None:
 
 
 @contextmanager
-def refusing(path: Path, remedy: str = "restore it, or use another checkpoint") -> Iterator[None]:
+def refusing(path: Path) -> Iterator[None]:
     """Turn what broken files raise into an error for the user."""
     faults = (
         SafetensorError,
@@ -316,4 +315,6 @@ def refusing(path: Path, remedy: str = "restore it, or use another checkpoint") 
     try:
         yield
     except faults as error:
-        raise CheckpointError(f"{path}: cannot be read ({first_line(error)}); {remedy}") from error
+        raise CheckpointError(
+            f"{path}: cannot be read ({first_line(error)}); restore it, or use another checkpoint"
+        ) from error

@@ -35,10 +35,9 @@ from lab.counts.saved import OF_KIND
 from lab.errors import CheckpointError, DiskError, first_line
 from lab.files import disk_fault, read_object, write_atomic, write_json
 from lab.train.checkpoints import COUNTS, NAME, Checkpoint, candidates, folder_name
-from lab.train.manifest import COPIES, RECORDS, forget, seal
+from lab.train.manifest import COPIES, RECORDS, RESTORE, forget, seal
 
 Record = dict[str, Any]
-REMEDY = "restore it, or begin anew with --restart"
 
 
 class RunFolder:
@@ -60,7 +59,7 @@ class RunFolder:
         Raises: CheckpointError.
         """
         path = self.path / "environment.json"
-        return read_object(path, CheckpointError, REMEDY) if path.exists() else {}
+        return read_object(path, CheckpointError, RESTORE) if path.exists() else {}
 
     def threads(self) -> int | None:
         """Read the CPU threads that the run began with, or None for one that has not begun.
@@ -69,7 +68,7 @@ class RunFolder:
         """
         found = self.environment()
         if found and not isinstance(found.get("threads"), int):
-            raise CheckpointError(f"{self.path / 'environment.json'}: states no threads; {REMEDY}")
+            raise CheckpointError(f"{self.path / 'environment.json'}: states no threads; {RESTORE}")
         return found.get("threads")
 
     def append(self, name: str, *records: Record) -> None:

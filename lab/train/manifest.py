@@ -20,7 +20,6 @@ from lab.files import FileEntry, entries_of, file_fault, read_object, sha256, wr
 MANIFEST = "manifest.json"
 RUN, FILES = "run", "files"
 RECORDS = ("metrics.jsonl", "probes.jsonl")
-SETTINGS = ("config.yaml", "environment.json")
 READ = ("config.yaml", "environment.json", "tokenizer.json", "haystack.txt", "plan.json", "impact.json", "plugins/")
 """What evaluations of the model, and a resume, read; of names that end in a slash all files."""
 RESTORE = "restore it, or begin anew with --restart"
