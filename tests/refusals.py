@@ -1,5 +1,6 @@
 """What every refusal has, in one line for each fault: the field with its value, the rule that it breaks, a remedy."""
 
+import re
 from contextlib import contextmanager
 
 import pytest
@@ -10,11 +11,8 @@ from lab.errors import LabError
 def check_faults(lines, rules):
     """Compare each line with the rule that it begins with, `{}` in which is any text; some remedy must follow."""
     for line, rule in zip(lines, rules, strict=True):
-        begin, _, end = rule.partition("{}")
-        found, _, remedy = line.rpartition("; ")
-        assert line.startswith(begin), line
-        assert found.endswith(end), line
-        assert remedy, line
+        assert re.match(".*".join(map(re.escape, rule.split("{}"))), line), line
+        assert line.partition("; ")[2], line
 
 
 @contextmanager

@@ -1,6 +1,5 @@
 """Strategies, numbers of processes and ranks that share packs train alike, and a run goes on under any of them."""
 
-import re
 import shutil
 from pathlib import Path
 
@@ -8,8 +7,7 @@ import numpy as np
 import pytest
 
 from lab.command import parse_overrides
-from lab.errors import ConfigError
-from tests.fits import assert_equal_training, command, cut_after, fit, load, records, settings_of
+from tests.fits import assert_equal_training, command, cut_after, fit, records, settings_of
 from tests.fits import train as train_alone
 from tests.launching import running, workers
 from tests.ranks import train
@@ -132,17 +130,3 @@ def test_ranks_that_share_packs_train_as_one(ranks, place, method, strategy, wor
         alone = cut_after(run, place / "runs" / f"{name}-alone")
         train_alone(place, alone.name, *SHORT, resume=True)
         assert_equal_training(alone, one, TOLERANCE)
-
-
-REFUSED = {
-    "heads": (4, 4, [], "train.context_parallel=4: must divide model.n_kv_heads=2; "),
-    "window": (2, 2, ["--data.window=95"], "train.context_parallel=2: must divide data.window=95; "),
-    "processes": (2, 3, [], "train.context_parallel=2: must divide devices * nodes=3; "),
-    "packs": (2, 6, [], "train.batch_tokens=1024: must be a multiple of micro_batch_tokens=512 * 3 processes"),
-}
-
-
-@pytest.mark.parametrize(("degree", "devices", "options", "fault"), REFUSED.values(), ids=REFUSED)
-def test_what_cannot_be_divided_is_refused(degree, devices, options, fault):
-    with pytest.raises(ConfigError, match=f"^{re.escape(fault)}"):
-        load(f"--train.context_parallel={degree}", f"--train.devices={devices}", *options)

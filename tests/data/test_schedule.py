@@ -1,4 +1,4 @@
-"""Blocks of the window, worked by hand; what whole runs make of them is in tests/test_methods_in_runs.py."""
+"""Blocks of the window, worked by hand; what whole runs make of them is in tests/test_runs_by_definition.py."""
 
 import numpy as np
 

@@ -51,7 +51,6 @@ REFUSED = {
     "overlaps": ({"keep": ((0, 9), (9, 20))}, "keep="),
     "no_nearer": ({"keep": ((0, 0),), "control": "near"}, "control=near"),
     "no_nearer_kind": ({"keep": ((0, 0),), "control": "kind"}, "control=kind"),
-    "fraction": ({"keep": ((0, 9),), "fraction": 0.0}, "fraction=0.0"),
 }
 
 

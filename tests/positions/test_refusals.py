@@ -9,51 +9,28 @@ from lab.positions import distance, frequencies
 from tests.positions.cases import DISTANCES, FREQUENCIES
 
 VALID = FREQUENCIES | DISTANCES
-REQUIRED = {**VALID, "string": {"shift": 20}}  # all but those with a default
 EXTENDED = [method for method in FREQUENCIES if "factor" in FREQUENCIES[method]]
-NUMBER, WHOLE, FINITE = "must be a number", "must be a whole number", "must be finite"
-ENDS = "must be > low_freq_factor=4.0"
-WRONG = [  # method, changed parameters, the fields' rules
-    ("pi", {"train_len": 0}, "train_len=0: must be >= 1"),
-    ("pi", {"factor": 0.5, "train_len": 1.5}, "factor=0.5: must be >= 1", f"train_len=1.5: {WHOLE}"),
+NUMBER, FINITE = "must be a number", "must be finite"
+WRONG = [  # method, changed parameters, the fields' rules; ranges alone are tested for every setting of a config
+    ("pi", {"factor": 0.5, "train_len": 1.5}, "factor=0.5: must be >= 1", "train_len=1.5: must be a whole number"),
     ("ntk", {"head_dim": 2}, "head_dim=2: must be >= 4"),  # d / (d - 2) divides by zero
-    ("dynamic_ntk", {"train_len": 0}, "train_len=0: must be >= 1"),
     ("dynamic_ntk", {"length": 0}, "length=0: must be >= 1"),
-    ("ntk_by_parts", {"train_len": 0}, "train_len=0: must be >= 1"),
     ("ntk_by_parts", {"beta_fast": 1.0, "beta_slow": 32.0}, "beta_fast=1.0: must be > beta_slow=32.0"),
-    ("ntk_by_parts", {"beta_slow": 0.0}, "beta_slow=0.0: must be > 0"),
-    ("ntk_by_parts", {"truncate": "no"}, 'truncate="no": must be true or false'),
     ("ntk_by_parts", {"theta": 1.0}, "theta=1.0: must be > 1"),  # all pairs alike
-    ("yarn", {"attention_factor": 0.0}, "attention_factor=0.0: must be > 0"),
-    ("llama3", {"train_len": 0}, "train_len=0: must be >= 1"),
-    ("llama3", {"low_freq_factor": 4.0}, f"high_freq_factor=4.0: {ENDS}"),
-    ("llama3", {"low_freq_factor": 0}, "low_freq_factor=0: must be > 0"),
+    ("llama3", {"low_freq_factor": 4.0}, "high_freq_factor=4.0: must be > low_freq_factor=4.0"),
     ("longrope", {"train_len": 1}, "train_len=1: must be >= 2"),  # ln 1 = 0 would divide
     ("longrope", {"long_factor": (1.0, 0.0, 1.0, 1.0)}, "long_factor.1=0.0: must be > 0"),
     ("longrope", {"short_factor": (1.0,) * 3}, "short_factor=3 numbers: must be 4, half of head_dim"),
-    ("abf", {"theta": 0.0}, "theta=0.0: must be > 0"),
     ("entropy_abf", {"train_len": 1}, "train_len=1: must be >= 2"),  # ln 1 = 0 would divide
-    ("entropy_abf", {"exempt_layers": -1}, "exempt_layers=-1: must be >= 0"),
-    ("string", {"shift": 0}, "shift=0: must be >= 1"),
-    ("string", {"window": -1}, "window=-1: must be >= 0"),
-    ("string", {"released_scaling": 1}, "released_scaling=1: must be true or false"),
     ("string", {"window": 21}, "window=21: must be <= shift=20"),
     ("string", {"window": 128}, "window=128: must be <= shift=20"),  # the default
-    ("dca", {"train_len": 0}, "train_len=0: must be >= 1"),
     ("dca", {"chunk": 11}, "chunk=11: must be <= train_len=10"),
-    ("dca", {"chunk": 0}, "chunk=0: must be >= 1"),
     ("dca", {"chunk": 6, "window": 5}, "window=5: must be <= train_len - chunk = 4"),
     ("dca", {"window": 4}, "window=4: must be <= train_len - chunk = 3"),  # the default chunk, 7
-    ("dca", {"window": -1}, "window=-1: must be >= 0"),
-    ("dca", {"parts": "inter"}, "parts=inter: must be one of 'all'"),
     ("dca", {"parts": "intra", "window": 0}, "window=0: would be ignored"),
     ("dca", {"parts": "intra_inter", "window": 3}, "window=3: would be ignored"),
     ("dca", {"parts": "intra", "chunk": 11}, "chunk=11: must be <= train_len=10"),
-    ("self_extend", {"group": 0}, "group=0: must be >= 1"),
-    ("self_extend", {"window": -1}, "window=-1: must be >= 0"),
-    ("rerope", {"window": -1}, "window=-1: must be >= 0"),
-    ("leaky_rerope", {"leak": 0.5}, "leak=0.5: must be >= 1"),
-    ("leaky_rerope", {"window": -1}, "window=-1: must be >= 0"),
+    ("plain", {"log_n": 1}, "log_n=1: must be >= 2"),  # ln 1 = 0 would divide
 ]
 
 
@@ -78,11 +55,6 @@ def check_refused(method, parameters, *rules):
         assert remedy.strip(), fault
 
 
-@pytest.mark.parametrize("method", VALID)
-def test_valid_parameters_are_accepted(method):
-    build(method, **VALID[method])
-
-
 @pytest.mark.parametrize("case", WRONG, ids=lambda case: f"{case[0]}-{case[2].partition(':')[0]}")
 def test_wrong_parameters_are_refused(case):
     method, changed, *rules = case
@@ -94,23 +66,6 @@ def test_factor_below_one_or_no_number_is_refused(method):
     rules = {0.999: "must be >= 1", -2.0: "must be >= 1", math.nan: FINITE, math.inf: FINITE, "2": NUMBER, True: NUMBER}
     for factor, rule in rules.items():
         check_refused(method, VALID[method] | {"factor": factor}, f"factor={quoted(factor)}: {rule}")
-
-
-@pytest.mark.parametrize("method", DISTANCES)
-def test_log_n_that_is_no_length_is_refused(method):
-    for log_n, rule in ((1, "must be >= 2"), (-16, "must be >= 2"), (16.0, WHOLE), ("16", WHOLE), (True, WHOLE)):
-        check_refused(
-            method, VALID[method] | {"log_n": log_n}, f"log_n={quoted(log_n)}: {rule}"
-        )  # ln 1 = 0 would divide
-
-
-@pytest.mark.parametrize("method", VALID)
-def test_every_missing_parameter_is_named(method):
-    required = REQUIRED[method]
-    if required:
-        check_refused(method, {}, *(f"{name}: must be set" for name in required))
-    for name in required:
-        check_refused(method, {key: value for key, value in required.items() if key != name}, f"{name}: must be set")
 
 
 @pytest.mark.parametrize("method", VALID)

@@ -1,0 +1,95 @@
+"""Every setting refuses what its type and range exclude, in one line that names it, its value and a remedy."""
+
+import dataclasses
+from typing import get_type_hints
+
+import pytest
+from pydantic import TypeAdapter
+
+from lab import cli
+from lab.config import Experiment, load_experiment
+from lab.errors import ConfigError
+from lab.merge import MergeOptions
+from lab.schema import TAGS, validated
+from lab.schema.sections import members_of
+from lab.sweep.__main__ import SweepOptions
+from tests.fits import CONFIG
+from tests.test_command import form_of
+
+OTHER = {"integer": (1.5, "word", True), "number": ("word", True), "boolean": ("word", 3), "string": (3, True)}
+
+
+def settings_of(section, prefix="", tags=()):
+    """List the settings below a section: name, the tags that select its place, type, whether it must be set."""
+    hints = get_type_hints(section, include_extras=True)
+    for field in dataclasses.fields(section):
+        name = f"{prefix}{field.name}"
+        members = members_of(hints[field.name])
+        for tag, member in members.items():
+            key = next((key for key in TAGS if hasattr(member, key)), None)
+            yield from settings_of(member, f"{name}.", {**dict(tags), **({f"{name}.{key}": tag} if tag else {})})
+        if not members and field.name not in TAGS:
+            is_required = field.default is field.default_factory is dataclasses.MISSING
+            yield name, dict(tags), hints[field.name], is_required
+
+
+def wrong_values(hint):
+    """List values that a type excludes: one below and one above its range, and some of other types."""
+    form = TypeAdapter(hint).json_schema()
+    form = next((part for part in form.get("anyOf", ()) if part.get("type") != "null"), form)
+    kind = form.get("type")
+    if "enum" in form or "const" in form:
+        return ["wrod"]
+    if kind == "array":
+        return [3, "word"]
+    ends = [form[key] for key in ("exclusiveMinimum", "exclusiveMaximum") if key in form]
+    ends += [form["minimum"] - 1] if "minimum" in form else []
+    ends += [form["maximum"] + 1 if kind == "integer" else 2 * form["maximum"]] if "maximum" in form else []
+    return [*ends, *OTHER.get(kind, ())]
+
+
+SETTINGS = [(*item, None) for item in settings_of(Experiment)]
+FORMS = {name: form_of(name) for name in cli.commands() if form_of(name)} | {
+    "merge": MergeOptions,
+    "sweep": SweepOptions,
+}
+SETTINGS += [(*item, form) for form in FORMS.values() for item in settings_of(form)]
+
+
+def faults_of(form, values):
+    with pytest.raises(ConfigError) as caught:
+        load_experiment(CONFIG, values) if form is None else validated(form, values)
+    return caught.value.faults
+
+
+@pytest.mark.parametrize(
+    ("name", "tags", "hint", "form"),
+    [(name, tags, hint, form) for name, tags, hint, _, form in SETTINGS],
+    ids=[f"{form.__name__ if form else ''}-{'-'.join(tags.values())}-{name}" for name, tags, _, _, form in SETTINGS],
+)
+def test_a_wrong_value_is_a_line_with_the_setting_the_value_and_a_remedy(name, tags, hint, form):
+    for value in wrong_values(hint):
+        lines = [line for line in faults_of(form, {**tags, name: value}) if line.startswith(f"{name}=")]
+        assert len(lines) == 1, (value, lines)
+        shown, _, remedy = lines[0].partition("; ")
+        assert "must" in shown or "unknown" in shown, lines
+        assert remedy, lines
+
+
+SECTIONS = {name.rpartition(".")[0]: tags for name, tags, _, _, form in SETTINGS if form is None and "." in name}
+
+
+@pytest.mark.parametrize("section", SECTIONS)
+def test_an_unknown_setting_is_a_line_with_what_there_is(section):
+    (line,) = [x for x in faults_of(None, {**SECTIONS[section], f"{section}.zzz": 1}) if "zzz" in x]
+    assert line.startswith(f"{section}.zzz=1: unknown setting; ")
+
+
+FILLED_IN = "position.distance.shift"  # by the window
+REQUIRED = [(name, tags) for name, tags, _, must, form in SETTINGS if form is None and must and tags != {}]
+REQUIRED = [(name, tags) for name, tags in REQUIRED if name != FILLED_IN]
+
+
+@pytest.mark.parametrize(("name", "tags"), REQUIRED, ids=[f"{'-'.join(tags.values())}-{n}" for n, tags in REQUIRED])
+def test_a_setting_that_is_missing_is_named_with_its_meaning(name, tags):
+    assert any(line.startswith(f"{name}: must be set; ") for line in faults_of(None, tags))
