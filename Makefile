@@ -26,7 +26,7 @@ torture: .venv/.dev
 	.venv/bin/python -m tests.torture
 
 pictures: .venv/.dev
-	.venv/bin/python -m benchmarks.pictures
+	.venv/bin/python -m experiments.pictures
 
 check: lint types
 

@@ -1,1 +1,1 @@
-"""Measurements that can be run again."""
+"""Speed, measured again by each command."""

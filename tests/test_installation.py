@@ -20,7 +20,7 @@ from lab.schema import parse_yaml
 ROOT = Path(__file__).resolve().parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 EXTRAS = {name: [Requirement(line) for line in lines] for name, lines in PROJECT["optional-dependencies"].items()}
-SOURCES = sorted(path for part in ("lab", "eval", "benchmarks") for path in (ROOT / part).rglob("*.py"))
+SOURCES = sorted(path for part in ("lab", "eval", "experiments", "benchmarks") for path in (ROOT / part).rglob("*.py"))
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 TRAINING = (ROOT / "docs" / "training.md").read_text()
 INSTALL = re.compile(r"pip install[^`\n]*")

@@ -32,7 +32,7 @@ from lab.train.arms import censored, read_settings
 from lab.train.folder import RunFolder
 
 ENDING = ".jsonl.xz"
-LONGEST_LINE, MOST_BYTES = 2**24, 2**28  # of a table as text; the largest of benchmarks/ has 4 MB
+LONGEST_LINE, MOST_BYTES = 2**24, 2**28  # of a table as text; the largest of experiments/ has 4 MB
 Row = dict[str, Any]
 COLUMNS = ["model", "checkpoint", "method"]  # what a column of eval.compare is, unless --by names it
 WIDER = ["precision", "weights"]  # and where two results of one task would else be in one cell

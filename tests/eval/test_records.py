@@ -5,12 +5,12 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from benchmarks.tables import pack
 from eval.compare import main as compare
 from eval.engine.records import unpacked
 from eval.reach import main as reach
 from eval.report.__main__ import main as report
 from eval.report.data import read_runs
+from experiments.tables import pack
 from lab.errors import DataError
 from lab.train.folder import RunFolder
 from tests.eval.report.fakes import PLAIN, evaluate, one, write_fake

@@ -73,7 +73,7 @@ def test_a_section_overrides_only_the_settings_in_it(small):
     assert (found.window, found.corpus.words, found.corpus.documents, found.folder) == (64, 16, 20_000, "x")
 
 
-RECORDS = sorted((ROOT / "benchmarks" / "miniature").glob("**/*.jsonl.xz"))
+RECORDS = sorted((ROOT / "experiments" / "miniature").glob("**/*.jsonl.xz"))
 
 
 @pytest.mark.parametrize("table", RECORDS, ids=[path.name for path in RECORDS])

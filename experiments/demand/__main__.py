@@ -1,13 +1,13 @@
 """Train and evaluate an experiment of docs/demand.md, or print its results.
 
-    python -m benchmarks.demand N [--jobs=2] [--seeds=5]       train what is missing and add it to the records
-    python -m benchmarks.demand N --results [-o FOLDER]        tables, tests and pictures of what is recorded
+    python -m experiments.demand N [--jobs=2] [--seeds=5]       train what is missing and add it to the records
+    python -m experiments.demand N --results [-o FOLDER]        tables, tests and pictures of what is recorded
 
-N is S1, S3 or S4 for the forks of benchmarks/demand/forks.py. Or it is the number of an earlier experiment, whose runs
+N is S1, S3 or S4 for the forks of experiments/demand/forks.py. Or it is the number of an earlier experiment, whose runs
 are those of sweeps/demand_N.yaml; 8 has those of 1 and 2, and 10 those of docs/arms.md: sweeps/arms_model.yaml and
 arms_data.yaml. Seed after seed, every arm is trained and then evaluated by eval.distance: 64 tests at each of 14
 distances, with prompts of the seed's own; on the real text of S4 by eval.recall. Then the seed's records are added to
-benchmarks/demand/records. Runs that are there are not trained again. After Ctrl-C or a crash the same command
+experiments/demand/records. Runs that are there are not trained again. After Ctrl-C or a crash the same command
 continues. Runs lie in runs/demand.
 
 Exit status: 0 done; 1 a run failed; 75 stopped, to be continued.
@@ -22,16 +22,16 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from benchmarks.demand.forks import FORKS, planned_arms, planned_base
-from benchmarks.demand.plans import GAIN, GAPPED, PLANS
-from benchmarks.demand.results import describe
-from benchmarks.tables import pack
 from eval.engine.records import unpacked
+from experiments.demand.forks import FORKS, planned_arms, planned_base
+from experiments.demand.plans import GAIN, GAPPED, PLANS
+from experiments.demand.results import describe
+from experiments.tables import pack
 from lab.errors import LabError
 from lab.jobs import Job, is_finished, run_jobs
 from lab.sweep.planning import PlannedRun, plan
 
-RECORDS = Path("benchmarks/demand/records")
+RECORDS = Path("experiments/demand/records")
 DISTANCES = "--distances=24,36,48,60,72,84,96,108,120,132,144,156,168,179"
 METHODS = dict.fromkeys(  # experiments whose runs are evaluated under distance methods too
     ("1", "2"), ("string:shift=64,window=32", "dca:train_len=128,chunk=96", "rerope:window=48")
@@ -141,7 +141,7 @@ def evaluate(runs: Sequence[PlannedRun], experiment: str, jobs: int) -> int:
     if not status and plan.details:
         status = run_each("eval.recall", runs, jobs, lambda run: [RECALLED])
     if not status and (plan.beside or plan.method == GAPPED):
-        status = run_each("benchmarks.demand.gapped", runs, jobs, lambda run: [seed_of(run)])
+        status = run_each("experiments.demand.gapped", runs, jobs, lambda run: [seed_of(run)])
     return status
 
 

@@ -1,4 +1,4 @@
-"""Draw the pictures of the pages: `make pictures` for all, python -m benchmarks.pictures NAME ... for some.
+"""Draw the pictures of the pages: `make pictures` for all, python -m experiments.pictures NAME ... for some.
 
 Those of the miniature are drawn from its records. `demo` is of runs/cpu_demo, `methods` and `heatmap` are of
 runs/base_192: runs that are not there are trained first, 7 to 20 minutes each on 2 CPU cores.
@@ -20,7 +20,7 @@ from lab.train.arms import read_settings
 
 DOCS = Path("docs")
 WIDTH, COLOURS = 1300, 128  # of a picture
-MINIATURE_RECORDS = Path("benchmarks/miniature")
+MINIATURE_RECORDS = Path("experiments/miniature")
 METHODS = "--distance=plain --distance=string:shift=64,window=32 --distance=dca:train_len=128,chunk=96"
 COMPARED = "rope,ntk,yarn,rerope,self_extend,dca,string"
 WINDOWS = "192,256,288,320,352,384,448"
@@ -37,8 +37,8 @@ COMMANDS = {  # that draw a picture, the last one in the folder {out}
         "lab.fit configs/base_192.yaml --resume",
         "eval.probe runs/base_192 --by=depth --tests=200 --plot -o {out}",
     ],
-    "demand": ["benchmarks.demand 2 --results -o {out}"],
-    "demand_gaps": ["benchmarks.demand 5 --results -o {out}"],
+    "demand": ["experiments.demand 2 --results -o {out}"],
+    "demand_gaps": ["experiments.demand 5 --results -o {out}"],
     "string_2k": ["eval.positions string --shift=683 --length=2048 --plot -o {out}"],
     "shape_weights": ["eval.shape configs/shape_demo.yaml --plot -o {out}"],
 }

@@ -3,7 +3,7 @@
 import pytest
 from PIL import Image
 
-from benchmarks import pictures
+from experiments import pictures
 from tests.forked import ROOT
 
 FREE = ["demand", "demand_gaps", "string_2k", "shape_weights", "miniature_string"]
@@ -14,7 +14,7 @@ FREE = ["demand", "demand_gaps", "string_2k", "shape_weights", "miniature_string
 def test_a_picture_is_drawn(name, tmp_path, monkeypatch):
     pytest.importorskip("vl_convert")
     monkeypatch.chdir(tmp_path)
-    for folder in ("configs", "benchmarks"):
+    for folder in ("configs", "experiments"):
         (tmp_path / folder).symlink_to(ROOT / folder)
     (tmp_path / "docs").mkdir()
     assert pictures.draw(name) == 0

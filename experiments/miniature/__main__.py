@@ -1,6 +1,6 @@
 """Run the miniature of arXiv:2410.18745: train its sweeps, evaluate every run under the distance methods, report.
 
-    python -m benchmarks.miniature [SWEEP ...] [--short] [--jobs 2] [--save FOLDER]
+    python -m experiments.miniature [SWEEP ...] [--short] [--jobs 2] [--save FOLDER]
 
 SWEEP is windows, lengths, arms, base or shape, of sweeps/SWEEP_mini.yaml; without any, the first four are
 meant, 27 runs of 3 seeds. Evaluations (eval.distance): STRING and DCA for every run; for those of windows_mini from 192
@@ -22,7 +22,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from benchmarks.tables import pack
+from experiments.tables import pack
 from lab.jobs import Job, run_jobs
 from lab.sweep.planning import PlannedRun, plan
 

@@ -27,11 +27,11 @@ import numpy as np
 import pandas as pd
 from scipy.optimize import isotonic_regression
 
-from benchmarks.demand.forks import FORK_SEED
-from benchmarks.demand.plans import GAIN, GAPPED, PLAIN, PLANS, Plan
 from eval.engine.records import unpacked
 from eval.engine.statistics import holm, paired_t
 from eval.report.data import outcomes
+from experiments.demand.forks import FORK_SEED
+from experiments.demand.plans import GAIN, GAPPED, PLAIN, PLANS, Plan
 from lab.draw import Rule, below, beside, draw, save
 from lab.errors import ConfigError
 from lab.looks import CENSORED, RUN, range_of
@@ -95,7 +95,7 @@ def read(tables: Sequence[Path], plan: Plan) -> tuple[pd.DataFrame, pd.DataFrame
 
 
 def outcome(row: Row, plan: Plan) -> Row | None:
-    """Read a row of eval.distance, eval.recall or benchmarks.demand.gapped: an outcome at a distance; else None."""
+    """Read a row of eval.distance, eval.recall or experiments.demand.gapped: an outcome at a distance; else None."""
     metric = row["metric"]
     if metric in ("recall", "no_evidence") and plan.outcome == GAIN:
         return {"distance": row.get("distance", WITHOUT), "value": row["score"], "score": row["right_whole"]}

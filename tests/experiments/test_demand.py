@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks.demand.forks import planned_arms, planned_base
-from benchmarks.demand.gapped import Gapped, first_after
-from benchmarks.demand.plans import by_fork, by_weights
-from benchmarks.demand.results import describe, peaked_reach
-from benchmarks.tables import pack
+from experiments.demand.forks import planned_arms, planned_base
+from experiments.demand.gapped import Gapped, first_after
+from experiments.demand.plans import by_fork, by_weights
+from experiments.demand.results import describe, peaked_reach
+from experiments.tables import pack
 from lab.probe.config import ProbeConfig
 from lab.probe.effective_distance import DistanceProbe
 from lab.probe.limits import LengthResult

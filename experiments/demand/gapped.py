@@ -1,6 +1,6 @@
 """Ask for numbers whose distance in tokens and relative position differ: a gap in the ids follows the number.
 
-    python -m benchmarks.demand.gapped RUN [--seed=0]
+    python -m experiments.demand.gapped RUN [--seed=0]
 
 A number lies d tokens before the end of the prompt. The ids of all tokens after its needle are raised by a gap, so that
 the question asks for it at the relative position d + gap. Writes the mean log p of the right number to

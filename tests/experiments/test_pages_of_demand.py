@@ -13,7 +13,7 @@ from scipy import stats
 
 from tests.forked import ROOT
 
-RECORDS = ROOT / "benchmarks" / "demand" / "records"
+RECORDS = ROOT / "experiments" / "demand" / "records"
 README, DEMAND, ARMS = (
     " ".join((ROOT / name).read_text("utf-8").split()) for name in ("README.md", "docs/demand.md", "docs/arms.md")
 )

@@ -1,0 +1,1 @@
+"""Experiments that can be run again: what they predict, train and compare, and their records."""
