@@ -115,8 +115,8 @@ def test_the_death_of_wandbs_process_is_one_line(tmp_path):
 @pytest.mark.parametrize("fault", ["mode", "file"])
 def test_what_wandb_refuses_at_its_start_is_one_line(tmp_path, fault):
     plant = f"import pathlib; pathlib.Path({str(tmp_path)!r}, 'runs/stalled/wandb').touch()"
-    before = "\nfrom lab.train import dashboards\nown = dashboards.dashboards_of\ndef of(experiment):\n"
+    before = "\nfrom lab.train import dashboards\nown = dashboards.Wandb\ndef of(experiment):\n"
     code = f"{PATIENCE}{before}    {plant}\n    return own(experiment)\nimport lab.train.recording as r\n"
-    code = code + "r.dashboards_of = of" if fault == "file" else PATIENCE
+    code = code + "r.Wandb = of" if fault == "file" else PATIENCE
     _, lines = mirrored(tmp_path, "stalled", code, "offline", **({"WANDB_MODE": "bogus"} if fault == "mode" else {}))
     assert len(lines) == 1

@@ -139,12 +139,12 @@ def test_other_evidence_is_refused(place, change):
 
 
 def test_verify_finds_a_flip_in_every_file_that_a_run_has_written(place, monkeypatch, capsys):
-    run = train(place, "with_csv", *SHORT, "--track.loggers=[csv]")
+    run = train(place, "run", *SHORT)
     monkeypatch.setattr("lab.train.manifest.SETTLE_S", 0)
     files = [
         path for path in run.rglob("[!.]*") if (path.is_file() and path.suffix != ".yaml") or path.name == "config.yaml"
     ]
-    assert {"metrics.csv", "tokenizer.json", "haystack.txt", "probes.jsonl"} <= {path.name for path in files}
+    assert {"metrics.jsonl", "tokenizer.json", "haystack.txt", "probes.jsonl"} <= {path.name for path in files}
     assert verify([str(run)]) == 0
     for path in files:
         data = path.read_bytes()

@@ -148,14 +148,12 @@ class StartConfig(Section):
 
 @dataclass(frozen=True, kw_only=True)
 class TrackConfig(Section):
-    """Logging and dashboards."""
+    """Logging, and a dashboard."""
 
     every_steps: Positive = 10
     """Optimizer steps between lines of metrics.jsonl."""
     wandb: Literal["off", "online", "offline"] = "off"
     """Whether Weights & Biases mirrors the run folder."""
-    loggers: tuple[Literal["tensorboard", "csv"], ...] = ()
-    """Copies of the records in tensorboard/ or csv/ of the run folder, for [tensorboard, csv] in both."""
 
 
 @dataclass(frozen=True, kw_only=True)

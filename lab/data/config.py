@@ -50,14 +50,11 @@ class Slimpajama(Section):
     """Folder of .jsonl.zst or .parquet files; left out, they are downloaded one by one from the hub."""
     repository: str = REPOSITORY
     """Data set of the hub, OWNER/NAME."""
-    revision: str = "main"
-    """Branch, tag or commit of the repository."""
 
     def rules(self) -> Iterator[str]:
-        """Refuse names without effect."""
-        for name, default in (("repository", REPOSITORY), ("revision", "main")):
-            if self.path is not None and getattr(self, name) != default:
-                yield self.fault(name, "would be ignored beside path; leave one of them out")
+        """Refuse a name without effect."""
+        if self.path is not None and self.repository != REPOSITORY:
+            yield self.fault("repository", "would be ignored beside path; leave one of them out")
 
 
 @dataclass(frozen=True, kw_only=True)

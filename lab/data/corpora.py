@@ -95,7 +95,7 @@ def list_slimpajama(corpus: Slimpajama) -> dict[str, int]:
     """
     if corpus.path is not None:
         return list_folder(corpus.path, ROWS)
-    listed = list_hub(corpus.repository, corpus.revision)
+    listed = list_hub(corpus.repository)
     found = {name: size for name, size in sorted(listed.items()) if name.endswith(ROWS)}
     if not found:
         rule = f"holds no files with {', '.join(ROWS)} on the hub"

@@ -13,8 +13,8 @@ from pathlib import Path
 from lab.errors import DataError, first_line
 
 
-def list_hub(repository: str, revision: str) -> dict[str, int]:
-    """List the files of a data set: COMMIT/PATH, where `revision` is now at that commit, and bytes.
+def list_hub(repository: str) -> dict[str, int]:
+    """List the files of a data set: COMMIT/PATH, where its main branch is at that commit, and bytes.
 
     Raises: DataError.
     """
@@ -22,11 +22,11 @@ def list_hub(repository: str, revision: str) -> dict[str, int]:
 
     api = HfApi()
     try:
-        commit = api.dataset_info(repository, revision=revision, expand=["sha"]).sha
+        commit = api.dataset_info(repository, expand=["sha"]).sha
         tree = api.list_repo_tree(repository, repo_type="dataset", revision=commit, recursive=True)
         return {f"{commit}/{file.path}": file.size for file in tree if isinstance(file, RepoFile)}
     except Exception as error:  # the library raises many types for this one fault
-        rule = f"cannot be listed on the hub at revision {revision} ({type(error).__name__}: {first_line(error)})"
+        rule = f"cannot be listed on the hub ({type(error).__name__}: {first_line(error)})"
         remedy = "name a mirror, check the network, or give data.corpus.path, a folder of its files"
         raise DataError(f"data.corpus.repository={repository}: {rule}; {remedy}") from error
 

@@ -17,8 +17,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
-from annotated_types import Gt, Le
-
 from lab.schema import Length, Method, OneOf
 
 if TYPE_CHECKING:
@@ -59,7 +57,7 @@ class Temperature(Softmax):
 
     only: ClassVar[str | None] = "nope"
     method: Literal["temperature"] = "temperature"
-    scale: Annotated[float, Gt(0), Le(100)] = 0.1
+    scale: ClassVar[float] = 0.1
     """Factor of the logarithm."""
     length: Length = 8192
     """Keys from which on logits are scaled, and after each of which the factor grows."""

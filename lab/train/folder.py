@@ -1,4 +1,4 @@
-"""The run folder, the primary record of a run; dashboards mirror it.
+"""The run folder, the primary record of a run; a dashboard mirrors it.
 
 config.yaml       the resolved experiment
 environment.json  commit, uncommitted changes, versions, hardware, seed, threads; the same for every resume
@@ -12,7 +12,6 @@ counts.npz        `lengths`, the histogram of segment lengths, `f`, the position
 counts/           the same at every probe, compressed: tokens-000000250000.npz; lab.counts.SavedCounts reads both
 checkpoints/      see lab.train.checkpoints
 tokenizer.json    a copy of the shards' own; with it and the haystack, a copy of the folder is probed without the shards
-csv/, tensorboard/ copies of the records, where track.loggers asks for them
 haystack.txt      the text that probes hide numbers in, where it has 1 MB at most; see lab.probe.needles.text_to_keep
 plugins/          copies of the plugins
 impact.json       the impactful token types that select sentences, copied when the run began
@@ -35,7 +34,7 @@ from lab.counts.saved import OF_KIND
 from lab.errors import CheckpointError, DiskError, first_line
 from lab.files import disk_fault, read_object, write_atomic, write_json
 from lab.train.checkpoints import COUNTS, NAME, Checkpoint, candidates, folder_name
-from lab.train.manifest import COPIES, RECORDS, RESTORE, forget, seal
+from lab.train.manifest import RECORDS, RESTORE, forget, seal
 
 Record = dict[str, Any]
 
@@ -139,7 +138,7 @@ class RunFolder:
         """
         consumed = -1 if checkpoint is None else checkpoint.consumed_tokens
         after = [path.relative_to(self.path).as_posix() for path in self.of_probes_after(consumed)]
-        forget(self.path, run, [*files, *RECORDS, *COPIES, *after])
+        forget(self.path, run, [*files, *RECORDS, *after])
         self.rewind(consumed)
         if checkpoint is None:
             (self.path / "counts.npz").unlink(missing_ok=True)

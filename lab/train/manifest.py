@@ -24,7 +24,6 @@ READ = ("config.yaml", "environment.json", "tokenizer.json", "haystack.txt", "pl
 """What evaluations of the model, and a resume, read; of names that end in a slash all files."""
 RESTORE = "restore it, or begin anew with --restart"
 OF_PROBES = ("cases/", "counts/")
-COPIES = ("csv/metrics.csv",)  # for other programs; the lab reads none of it
 SEALING = threading.Lock()  # a checkpoint may be published by a thread while a probe is recorded
 SETTLE_S = 0.5  # a run in training replaces a file shortly before its entry
 

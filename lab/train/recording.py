@@ -1,11 +1,10 @@
-"""What is recorded of a run while it trains: position counts, metrics.jsonl, the progress bar, and the dashboards."""
+"""What is recorded of a run while it trains: position counts, metrics.jsonl, the progress bar, and the dashboard."""
 
 from __future__ import annotations
 
 import math
 import time
 from collections.abc import Mapping
-from contextlib import suppress
 from copy import copy
 from functools import partial
 from typing import Any
@@ -21,14 +20,12 @@ from lab.config import Experiment
 from lab.counts import PositionCounts
 from lab.counts.pairs import sum_to_the_end
 from lab.counts.position_counts import COUNTED
-from lab.errors import LabError
 from lab.launch import sum_over_ranks
 from lab.model.config import peak_flops, utilisation
 from lab.model.layers import LayersConfig
 from lab.positions import Distance
-from lab.train.dashboards import Logger, Wandb, dashboards_of
+from lab.train.dashboards import Wandb
 from lab.train.folder import RunFolder
-from lab.train.manifest import COPIES, seal
 from lab.train.step import SUMS
 
 SELECTED = ("samples", "samples_unmatched", "samples_short")
@@ -117,20 +114,20 @@ class Recording(Callback):
         self.batch_start = 0.0
         self.shown = ""  # of the last line
         self.bar: Bar | None = None
-        self.dashboards: list[Logger | Wandb] = []
+        self.dashboard: Wandb | None = None
 
     def setup(self, trainer: lightning.Trainer, module: Any, stage: str) -> None:
         """Take the loss weights that the data module has planned."""
         self.counting.before.weights = self.counting.here.weights = trainer.datamodule.weights  # type: ignore[attr-defined]
 
     def on_train_start(self, trainer: lightning.Trainer, module: Any) -> None:
-        """Start the clock, look up the device's peak, and open bar and dashboards."""
+        """Start the clock, look up the device's peak, and open bar and dashboard."""
         self.peak = peak_flops(torch.cuda.get_device_name() if module.device.type == "cuda" else None)
         self.timed_tokens = module.consumed
         if trainer.is_global_zero:
             total = self.experiment.train.steps * self.experiment.train.batch_tokens
             self.bar = Bar(total=total, initial=module.consumed, unit="tok", unit_scale=True, desc="train")
-            self.dashboards = dashboards_of(self.experiment)
+            self.dashboard = None if self.experiment.track.wandb == "off" else Wandb(self.experiment)
         self.pause()
 
     def on_train_batch_end(self, trainer: lightning.Trainer, module: Any, outputs: Any, batch: Any, *_: Any) -> None:
@@ -179,9 +176,9 @@ class Recording(Callback):
             self.mirror(record)
 
     def mirror(self, record: Mapping[str, Any]) -> None:
-        """Send a record's numbers to the dashboards."""
-        for dashboard in self.dashboards:
-            dashboard.mirror(record)
+        """Send a record's numbers to the dashboard."""
+        if self.dashboard is not None:
+            self.dashboard.mirror(record)
 
     def report(self, line: str) -> None:
         """Show what a probe measures."""
@@ -193,14 +190,11 @@ class Recording(Callback):
         self.batch_start = time.perf_counter()
 
     def close(self, *, finished: bool) -> None:
-        """Close bar and dashboards, also after an error."""
+        """Close bar and dashboard, also after an error."""
         if self.bar is not None:
             self.bar.close()
-        for dashboard in self.dashboards:
-            dashboard.close(finished=finished)
-        if self.dashboards:
-            with suppress(LabError):  # the run has ended, for a reason of its own
-                seal(self.folder.path, COPIES)
+        if self.dashboard is not None:
+            self.dashboard.close(finished=finished)
 
 
 def scheduled(trainer: lightning.Trainer) -> dict[str, int]:

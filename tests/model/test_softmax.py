@@ -29,8 +29,8 @@ from tests.model.test_contract import BFLOAT16_TOL, GPU_CASES, WIDE, WIDE_ROPE, 
 from tests.model.test_layers import ATTENDED, W, layers
 from tests.refusals import refused
 
-TEMPERATURE = Temperature(scale=0.7, length=3)
-TEMPERS = {"scalable": math.log, "temperature": lambda n: 1 + 0.7 * math.log(1 + n // 3), "sink": None}
+TEMPERATURE = Temperature(length=3)
+TEMPERS = {"scalable": math.log, "temperature": lambda n: 1 + 0.1 * math.log(1 + n // 3), "sink": None}
 SOFTMAXES = {"scalable": Scalable(), "temperature": TEMPERATURE, "sink": Sink()}
 CASES = [("scalable", ("full",)), *((name, ("window", "nope", "part")) for name in SOFTMAXES)]
 
@@ -89,10 +89,10 @@ def test_keys_are_counted_as_the_mask_shows_them(n_k, n_q, more, method):
 
 
 def test_values_by_hand():
-    # 9 keys: ln 9 = 2.1972 and 1 + 0.7 ln(1 + 9 // 3) = 1 + 0.7 * 1.3863 = 1.9704
+    # 9 keys: ln 9 = 2.1972 and 1 + 0.1 ln(1 + 9 // 3) = 1 + 0.1 * 1.3863 = 1.1386
     n = torch.tensor([1, 9])
     assert Scalable().factor(n).tolist() == pytest.approx([0, 2.1972], abs=1e-4)
-    assert TEMPERATURE.factor(n).tolist() == pytest.approx([1, 1.9704], abs=1e-4)
+    assert TEMPERATURE.factor(n).tolist() == pytest.approx([1, 1.1386], abs=1e-4)
     # the mean of ln n up to 1,024 is (ln 1024!) / 1024
     assert round(1024 / math.lgamma(1025), 3) == Scalable.begins == 0.168
     # two keys at logit 0 beside a sink at ln 2: weights 1/4, 1/4 and 1/2, so that values of 8 become 4
