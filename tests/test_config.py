@@ -115,7 +115,7 @@ def faults_of(*words, text=TEXT, place=None):
 @pytest.fixture
 def demo(tmp_path, monkeypatch):
     """Work where runs/base_192 is a run and models/ holds models, as the configs that start from them expect."""
-    shape = {"model_type": "llama", "hidden_size": 64, "num_hidden_layers": 1, "num_attention_heads": 4}
+    shape = {"model_type": "llama", "hidden_size": 64, "num_hidden_layers": 1, "num_attention_heads": 8}
     shape |= {"intermediate_size": 96, "vocab_size": 32000, "max_position_embeddings": 4096}
     for name in ("llama-2-7b", "llama-2-7b-chat", "llama-3-8b-instruct"):
         folder = tmp_path / "models" / name
