@@ -61,7 +61,6 @@ class Arrangement:
 
     @property
     def extra_tokens(self) -> int:
-        """Tokens added to a window: the anchor."""
         return int(self.mask == "anchor")
 
     def runs(

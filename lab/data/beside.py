@@ -16,7 +16,6 @@ from lab.files import FileEntry, entries_of, file_fault, read_object, write_atom
 
 
 def save(path: Path, values: np.ndarray) -> None:
-    """Store an array and its record."""
     buffer = io.BytesIO()
     np.save(buffer, values)
     write_json(record_of(path), {"files": {path.name: write_atomic(path, buffer.getvalue())}})
@@ -55,5 +54,4 @@ def entry_of(path: Path) -> FileEntry:
 
 
 def record_of(path: Path) -> Path:
-    """Return the path of the record of an array."""
     return path.with_suffix(".json")

@@ -23,7 +23,6 @@ Turn = dict[str, str]
 
 @lru_cache(maxsize=8)
 def compiled(template: str) -> Any:
-    """Compile a template as transformers does."""
     from jinja2.sandbox import ImmutableSandboxedEnvironment  # here, as it takes a tenth of a second
 
     loops = "jinja2.ext.loopcontrols"

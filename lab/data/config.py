@@ -52,7 +52,6 @@ class Slimpajama(Section):
     """Data set of the hub, OWNER/NAME."""
 
     def rules(self) -> Iterator[str]:
-        """Refuse a name without effect."""
         if self.path is not None and self.repository != REPOSITORY:
             yield self.fault("repository", "would be ignored beside path; leave one of them out")
 
@@ -138,7 +137,6 @@ class Upsample(Section):
 
 
 def digest_of_identity(identity: dict[str, Any]) -> str:
-    """Hash the settings that determine shards, for the name of their folder."""
     return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:10]
 
 
@@ -203,6 +201,5 @@ class DataConfig(Section):
 
     @property
     def shard_name(self) -> str:
-        """Name of the shards' folder: the corpus and a hash of the identity."""
         derived = "-upsampled" if self.upsample is not None else ""
         return f"{self.corpus.name}{derived}-{digest_of_identity(self.shard_identity())}"

@@ -146,7 +146,6 @@ def is_text(text: str) -> bool:
 
 
 def sizes_of(files: list[Path], root: Path) -> dict[str, int]:
-    """Return the size of each file by its name below a folder."""
     return {str(path.relative_to(root)): path.stat().st_size for path in files}
 
 
@@ -197,13 +196,11 @@ def usable(text: str, source: str, parts: Parts | None = None) -> Item:
 
 
 def read_hub(corpus: Slimpajama, name: str) -> Iterator[Item]:
-    """Download a file and read it."""
     with downloaded(corpus.repository, name) as path:
         yield from read_file(path, corpus)
 
 
 def read_inside(corpus: Text | Slimpajama | Conversations, name: str) -> Iterator[Item]:
-    """Read one of the files that data.corpus.path names."""
     yield from read_file(root_of(str(corpus.path)) / name, corpus)
 
 

@@ -59,7 +59,6 @@ class DerivedShard:
     before: Ints
 
     def copies(self, shard: Shard) -> Ints:
-        """Count the copies of the shard's documents."""
         return copies_of(*classes_of(shard, self.sources), self.before, self.weights, self.offsets)
 
 

@@ -33,13 +33,11 @@ STORED_BY = {
 
 
 def path_of(shard: Shard, kind: str) -> Path:
-    """Name the file of a shard's numbers."""
     digest = shard.manifest["files"][f"{shard.split}.tokens.bin"]["sha256"][:8]
     return shard.folder / f".{kind}-{shard.split}-{digest}.npy"
 
 
 def paths_of(store: TokenStore, kind: str, window: int) -> list[Path]:
-    """Name the files of a split's numbers, one for each shard."""
     return [path_of(shard, f"gain-{window}" if kind == "gain" else kind) for shard in store.shards]
 
 
@@ -58,7 +56,6 @@ def numbers_of(store: TokenStore, kind: str, setting: str, window: int, *, hashe
 
 
 def store_numbers(store: TokenStore, kind: str, compute: Callable[[Shard], np.ndarray]) -> None:
-    """Compute and store a number for each token of the shards that have none."""
     for shard in store.shards:
         if beside.load(path_of(shard, kind), hashes=False) is None:
             beside.save(path_of(shard, kind), compute(shard))

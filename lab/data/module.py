@@ -129,7 +129,6 @@ class PackedData(lightning.LightningDataModule):
 
     @cached_property
     def store(self) -> TokenStore:
-        """The training split, which must have been prepared."""
         return TokenStore.open(shard_folder(self.config), "train")
 
     def beside(self, *, hashes: bool = False) -> dict[str, TokenStore]:
@@ -152,13 +151,11 @@ class PackedData(lightning.LightningDataModule):
 
     @cached_property
     def plan(self) -> Plan | None:
-        """The plan of weights by visible context, computed once; None where there are none."""
         planned = self.experiment.planned
         return None if planned is None else plan_for(planned, self.config, self.store, self.experiment.mask)
 
     @property
     def weights(self) -> np.ndarray | None:
-        """The planned loss weights by visible context."""
         return None if self.plan is None else self.plan.weights
 
     def setup(self, stage: str) -> None:
@@ -230,7 +227,6 @@ class PackedData(lightning.LightningDataModule):
         return {"streams": torch.from_numpy(np.stack([states[j] for j in range(self.n_streams)]))}
 
     def load_state_dict(self, state_dict: dict[str, Tensor]) -> None:
-        """Restore the state of every stream."""
         self.states = {j: row.numpy() for j, row in enumerate(state_dict["streams"])}
 
 

@@ -99,11 +99,9 @@ class PackStream:
                 self._wait(sample, segment)
 
     def __iter__(self) -> PackStream:
-        """Return the endless iterator itself."""
         return self
 
     def __next__(self) -> Pack:
-        """Fill the next pack."""
         settings = self.settings
         while len(self.waiting) < settings.look_ahead:
             if not self.ahead:  # numbering and locating many at a time costs little more than one
@@ -128,7 +126,6 @@ class PackStream:
         return np.array([self.given, self.next_sample, *self.drawn, *padding], dtype=np.int64)
 
     def _located(self, samples: IntArray) -> list[Segment]:
-        """Find the segments of global samples."""
         segments = self.settings.segments
         return [*map(segments.locate, sample_segments(samples, segments.n, self.settings.seed).tolist())]
 
@@ -171,7 +168,6 @@ class PackStream:
         return [TokenRun(run.tokens, run.targets, settings.skip(run.tokens, generator), run.anchored) for run in runs]
 
     def _pack(self, chosen: list[int]) -> Pack:
-        """Lay out the runs of samples, end to end."""
         selection = self.settings.selection
         segments = [self.drawn[sample][0] for sample in chosen]
         runs = [run for sample in chosen for run in self._runs(sample)]

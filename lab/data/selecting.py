@@ -84,7 +84,6 @@ class Selection:
 
 
 def result_file(path: Path) -> Path:
-    """Return the path of eval.impact's result: a file, or the one in a folder."""
     return path / RESULT if path.is_dir() else path
 
 

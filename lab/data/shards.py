@@ -65,17 +65,14 @@ READ_MANIFEST, READ_PREPARED = TypeAdapter(Manifest), TypeAdapter(PreparedFolder
 
 
 def task_name(task: int) -> str:
-    """Return the name of a task's shard."""
     return f"task-{task:05d}"
 
 
 def shards_in(folder: Path) -> list[Path]:
-    """List the shards that a folder holds, in order."""
     return sorted(folder.glob("task-*[0-9]"))
 
 
 def again(shard: Path) -> str:
-    """Return the remedy for a shard that is not what was written."""
     return f"restore it, or delete {shard} and run probe-lab prepare again"
 
 
@@ -134,7 +131,6 @@ def read_manifests(folder: Path) -> dict[Path, Manifest]:
 
 
 def token_dtype(vocab_size: int) -> Literal["<u2", "<u4"]:
-    """Choose the narrowest type that holds every id."""
     return "<u2" if vocab_size <= 2**16 else "<u4"
 
 
@@ -216,7 +212,6 @@ class Shard:
         return found
 
     def part(self, document: int) -> slice:
-        """Locate a document's tokens."""
         return slice(int(self.ends[document - 1]) if document else 0, int(self.ends[document]))
 
 
@@ -275,11 +270,9 @@ class TokenStore:
 
     @cached_property
     def scores_all(self) -> bool:
-        """Whether every token is scored when it is predicted."""
         return not any(f"{shard.split}.scored.bin" in shard.manifest["files"] for shard in self.shards)
 
     def documents(self) -> Iterable[np.ndarray]:
-        """Read the documents one by one, in order."""
         for shard in self.shards:
             for document in range(len(shard.ends)):
                 yield shard.tokens[shard.part(document)]

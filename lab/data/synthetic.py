@@ -61,7 +61,6 @@ class Generated(ABC):
         """Generate document `index` piece by piece; an origin is that of its section alone."""
 
     def document(self, index: int) -> str:
-        """Generate document `index`."""
         return "".join(text for text, _ in self.pieces(index))
 
     def is_answer(self, origin: Hashable) -> bool:

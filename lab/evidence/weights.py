@@ -99,7 +99,6 @@ class ByEvidence(Section):
 
 
 def some_of(eligible: Flags, number: int, generator: np.random.Generator) -> IntArray:
-    """Draw so many places, all where there are fewer."""
     others = np.flatnonzero(eligible)
     return generator.choice(others, min(number, len(others)), replace=False)
 

@@ -30,7 +30,6 @@ class Anchor(WindowMask):
 
     @property
     def running(self) -> bool:
-        """Ids continue, from the anchor's."""
         return True
 
     def group(self, documents: Any) -> Any:
@@ -38,5 +37,4 @@ class Anchor(WindowMask):
         return documents
 
     def visible(self, q_index: Tensor, k_index: Tensor, q_doc: Tensor, k_doc: Tensor) -> Tensor:
-        """Compare the order in the row, and the documents except for the anchor."""
         return (k_index <= q_index) & ((k_doc == q_doc) | (k_doc == 0))

@@ -22,5 +22,4 @@ class Causal(WindowMask):
     method: Literal["causal"] = "causal"
 
     def group(self, documents: Any) -> Any:
-        """All documents are one group."""
         return documents * 0

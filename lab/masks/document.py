@@ -27,5 +27,4 @@ class Document(WindowMask):
     """Whether rotary ids begin at 0 in every document or continue through the window."""
 
     def group(self, documents: Any) -> Any:
-        """Each document is a group."""
         return documents

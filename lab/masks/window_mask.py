@@ -46,7 +46,6 @@ class WindowMask(Method):
         return seen
 
     def rules(self) -> list[str]:
-        """Refuse chunks that the mask does not take."""
         if self.chunks is None or self.shuffles:
             return []
         return [self.fault("chunks", f"does not go with method: {self.method}; leave it out, or use another mask")]

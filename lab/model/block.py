@@ -55,7 +55,6 @@ class Attention(nn.Module):
         return context.to_tokens(self.attended_here(q, k, v, layout, cache))
 
     def attended_here(self, q: Tensor, k: Tensor, v: Tensor, layout: Layout, cache: KeyCache | None) -> Tensor:
-        """Attend by the heads that this process holds."""
         sinks = self.sinks(layout)
         return attend_layout(q, k, v, layout, layer=self.layer, backend=self.backend, cache=cache, sinks=sinks)
 
@@ -91,7 +90,6 @@ class FeedForward(nn.Module):
         self.out = Linear(cfg.d_ff, cfg.d_model, bias=False)
 
     def forward(self, x_BTD: Tensor) -> Tensor:
-        """Apply the layer to every token."""
         return self.out(F.silu(self.gate(x_BTD)) * self.up(x_BTD))
 
 
@@ -160,7 +158,6 @@ class Block(nn.Module):
 
 
 def norm_of(cfg: DecoderConfig, used: bool) -> nn.Module:
-    """Build a norm of the residual stream's width, or nothing in its place."""
     return nn.RMSNorm(cfg.d_model, eps=cfg.norm_eps) if used else nn.Identity()
 
 

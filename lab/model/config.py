@@ -84,7 +84,6 @@ class DecoderConfig(Section):
 
     @property
     def kinds(self) -> tuple[str, ...]:
-        """The kind of every layer."""
         pattern = ("full",) if self.layers is None else self.layers.pattern
         return tuple(pattern[layer % len(pattern)] for layer in range(self.n_layers))
 
@@ -95,12 +94,10 @@ class DecoderConfig(Section):
 
     @property
     def head_dim(self) -> int:
-        """Width of one head."""
         return self.width // self.n_heads
 
     @property
     def kv_width(self) -> int:
-        """Width of all key heads together, and of all value heads."""
         return self.n_kv_heads * self.head_dim
 
     @property
@@ -151,7 +148,6 @@ class DecoderConfig(Section):
 
 
 def near(width: int, wanted: int) -> int:
-    """Find the divisor of `width` nearest to the wanted number of heads."""
     return min((n for n in range(1, width + 1) if width % n == 0), key=lambda n: abs(n - wanted))
 
 
@@ -169,7 +165,6 @@ class OptimConfig(Section):
     """AdamW's decay of the mean squared gradient."""
 
     def rules(self) -> list[str]:
-        """Return a fault for a floor above the peak."""
         if self.min_lr > self.lr:
             return [f"min_lr={self.min_lr}: must be <= lr={self.lr}; lower min_lr or raise lr"]
         return []
@@ -207,5 +202,4 @@ def peak_flops(device_name: str | None) -> float | None:
 
 
 def utilisation(flops_per_token: float, tokens_per_s: float, peak: float | None, n_devices: int) -> float | None:
-    """Return achieved over peak operations of all devices."""
     return flops_per_token * tokens_per_s / (peak * n_devices) if peak else None

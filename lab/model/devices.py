@@ -53,7 +53,6 @@ def compute_dtype(x: Tensor) -> torch.dtype:
 
 
 def by_onednn(a: Tensor) -> bool:
-    """Return whether oneDNN multiplies with a."""
     return a.device.type == "cpu" and compute_dtype(a) == torch.float32 and onednn_is_faster()
 
 
@@ -88,7 +87,6 @@ class OneDnnLinear(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        """Compute x W^T + b."""
         ctx.save_for_backward(x, weight)
         return onednn().default(x, weight, bias, "none", [], "")
 

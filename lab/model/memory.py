@@ -78,7 +78,6 @@ class FusedNorm(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor]:
-        """Allocate the gradients of the input and of the weight."""
         x, weight, _ = ctx.saved_tensors
         return torch.empty_like(x), torch.empty_like(weight)
 
@@ -87,7 +86,6 @@ class FusedRMSNorm(nn.RMSNorm):
     """`nn.RMSNorm` by one kernel."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """Scale every token; shapes and kept tensors only."""
         return FusedNorm.apply(x, self.weight)  # type: ignore[no-untyped-call]
 
 
@@ -108,7 +106,6 @@ class FusedCrossEntropy(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        """Scale the gradients."""
         return ChunkedCrossEntropy.backward(ctx, grads[0], grads[0])[:2]
 
 
@@ -116,7 +113,6 @@ class FusedHead(Head):
     """`Head` with the loss as on a GPU."""
 
     def forward(self, x: Tensor, *_: Any, **__: Any) -> Tensor:  # type: ignore[override]
-        """Compute the loss; shapes and tensors only."""
         return FusedCrossEntropy.apply(x.flatten(0, 1), self.weight)  # type: ignore[no-untyped-call]
 
 
@@ -124,7 +120,6 @@ STAND_INS = {Attention: FlashAttention, nn.RMSNorm: FusedRMSNorm, Head: FusedHea
 
 
 def stand_in(decoder: Decoder) -> Decoder:
-    """Replace the modules of a decoder whose CUDA kernels keep other tensors."""
     for module in decoder.modules():
         module.__class__ = STAND_INS.get(type(module), type(module))
     return decoder
@@ -154,7 +149,6 @@ class Memory:
 
     @property
     def total(self) -> int:
-        """Bytes at the peak."""
         return sum(self.peak.values())
 
 

@@ -47,7 +47,6 @@ class Scalable(Softmax):
     method: Literal["scalable"] = "scalable"
 
     def factor(self, n: Tensor) -> Tensor:
-        """Take the logarithm."""
         return n.double().log()
 
 

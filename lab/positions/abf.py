@@ -26,7 +26,6 @@ class AdjustedBase(FrequencyMethod):
     """Rotary base, which replaces the model's own and must be larger."""
 
     def base(self, theta: float) -> float:
-        """Return the adjusted base."""
         return self.theta
 
     def inv_freq(self, head_dim: int, theta: float) -> Tensor:

@@ -63,7 +63,6 @@ class Dca(Distance):
 
     @property
     def hides_pairs(self) -> bool:
-        """Whether causal pairs of different chunks are hidden."""
         return self.parts == "intra"
 
     @property
@@ -73,7 +72,6 @@ class Dca(Distance):
 
     @property
     def w(self) -> int:
-        """Local window in tokens."""
         if self.parts != "all":
             return 0
         return self.train_len - self.s if self.window is None else self.window

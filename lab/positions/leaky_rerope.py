@@ -35,7 +35,6 @@ class LeakyRerope(Distance):
     """How many times slower positions grow beyond the window, at least 1; 1 is plain distance."""
 
     def length_faults(self, length: int) -> list[str]:
-        """Refuse a window that no distance reaches."""
         return window_faults(self.window, length, "changed (w lies inside the training length)")
 
     def rel_pos(self, q_pos: Tensor, k_pos: Tensor) -> Tensor:

@@ -63,6 +63,5 @@ class LongRope(FrequencyMethod):
         return Rope().inv_freq(head_dim, theta) / torch.tensor(chosen, dtype=torch.float64)
 
     def logit_factor(self, q_pos: Tensor, layer: int) -> Tensor:
-        """Return the constant factor on the logits, float64 like `q_pos`."""
         a = self.attention_factor or math.sqrt(1 + math.log(self.factor) / math.log(self.train_len))
         return q_pos.double() * 0 + float(a) ** 2

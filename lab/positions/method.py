@@ -76,12 +76,10 @@ class Frequencies:
 
     @property
     def method(self) -> str:
-        """Name of the method."""
         return self.config.method
 
     @property
     def scales_logits(self) -> bool:
-        """Whether `logit_factor` can differ from one."""
         return self.config.scales_logits
 
     @property
@@ -144,7 +142,6 @@ class Distance(Method):
 
     @property
     def is_plain(self) -> bool:
-        """Whether this is plain distance."""
         return self.method == "plain"
 
     def length_faults(self, length: int) -> list[str]:
@@ -162,7 +159,6 @@ class Distance(Method):
 
     @property
     def scales_logits(self) -> bool:
-        """Whether `logit_factor` can differ from one."""
         return self.log_n is not None or self.constant_factor != 1.0
 
     def logit_factor(self, q_pos: Tensor) -> Tensor:
@@ -177,7 +173,6 @@ class Distance(Method):
 
 
 def identity(positions: Tensor) -> Tensor:
-    """Return the positions themselves."""
     return positions
 
 

@@ -90,7 +90,6 @@ def describe(config: FrequencyMethod | Distance) -> str:
 
 
 def describe_pair(frequency: FrequencyMethod, distance: Distance) -> str:
-    """Name both methods in results, as frequency+distance with the parameters that are not at their defaults."""
     return f"{describe(frequency)}+{describe(distance)}"
 
 

@@ -28,7 +28,6 @@ class Ntk(Extension):
     method: Literal["ntk"] = "ntk"
 
     def inv_freq(self, head_dim: int, theta: float) -> Tensor:
-        """Compute RoPE's inverse frequencies at the larger base: float64 (head_dim / 2,)."""
         return Rope().inv_freq(head_dim, scaled_theta(theta, self.factor, head_dim))
 
 

@@ -35,5 +35,4 @@ class Plain(Distance):
 
     @property
     def bands(self) -> tuple[Band, ...]:
-        """The whole causal mask as one band."""
         return (Band(Far(0), identity, identity),)

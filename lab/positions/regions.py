@@ -56,7 +56,6 @@ class Near:
     width: int
 
     def contains(self, q_pos: Tensor, k_pos: Tensor) -> Tensor:
-        """Compare the distance with the width."""
         return q_pos - k_pos < self.width
 
     def tiles(self, q: range, k: range) -> Iterator[Tile]:
@@ -71,7 +70,6 @@ class Near:
             yield from self.block(range(start, min(start + self.width, q.stop)), k)
 
     def window(self, q: range, k: range) -> Iterator[Tile]:
-        """Cut one near tile for all queries."""
         if self.width and q:
             yield Tile(q, range(max(k.start, q.start - self.width + 1), q.stop), "near")
 
@@ -93,7 +91,6 @@ class Near:
             yield Tile(corner, range(first + cut, whole), "upper")
 
     def seeing(self, q: range, key: int) -> range:
-        """Cut the queries by distance."""
         return range(q.start, min(q.stop, key + self.width))
 
 
@@ -104,20 +101,16 @@ class Far:
     distance: int
 
     def contains(self, q_pos: Tensor, k_pos: Tensor) -> Tensor:
-        """Compare the distance."""
         return q_pos - k_pos >= self.distance
 
     def tiles(self, q: range, k: range) -> Iterator[Tile]:
-        """Cut the lower left triangle."""
         return triangle(q, k, self.distance)
 
     def seeing(self, q: range, key: int) -> range:
-        """Cut the queries by distance."""
         return range(max(q.start, key + self.distance), q.stop)
 
 
 def by_chunk(q: range, size: int) -> Iterator[tuple[int, range]]:
-    """Cut queries at multiples of `size`, with the position where each chunk begins."""
     for begin in range(q.start // size * size, q.stop, size):
         yield begin, range(max(begin, q.start), min(begin + size, q.stop))
 
@@ -131,7 +124,6 @@ class ChunksBack:
     most: int | None
 
     def contains(self, q_pos: Tensor, k_pos: Tensor) -> Tensor:
-        """Compare the chunks."""
         back = q_pos // self.size - k_pos // self.size
         return back >= self.least if self.most is None else (back >= self.least) & (back <= self.most)
 
@@ -144,7 +136,6 @@ class ChunksBack:
                 yield Tile(part, keys, "full")
 
     def seeing(self, q: range, key: int) -> range:
-        """Cut the queries by chunk."""
         chunk = key // self.size
         stop = q.stop if self.most is None else min(q.stop, (chunk + self.most + 1) * self.size)
         return range(max(q.start, (chunk + self.least) * self.size), stop)
@@ -158,7 +149,6 @@ class SameChunk(ChunksBack):
     most: int | None = 0
 
     def tiles(self, q: range, k: range) -> Iterator[Tile]:
-        """Cut a causal mask per chunk."""
         for begin, part in by_chunk(q, self.size):
             yield from triangle(part, range(max(begin, k.start), part.stop), 0)
 

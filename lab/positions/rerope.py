@@ -30,7 +30,6 @@ class Rerope(Distance):
     """Window w in tokens, the largest relative position; below the training length."""
 
     def length_faults(self, length: int) -> list[str]:
-        """Refuse a window that no distance reaches."""
         return window_faults(self.window, length, "cut (min(i, w) with w inside the training length)")
 
     def rel_pos(self, q_pos: Tensor, k_pos: Tensor) -> Tensor:
@@ -45,6 +44,5 @@ class Rerope(Distance):
 
     @property
     def bands(self) -> tuple[Band, ...]:
-        """The window of plain distances, and the rest with queries at w and keys at 0."""
         window = self.window
         return (Band(Near(window), identity, identity), Band(Far(window), lambda m: m * 0 + window, lambda n: n * 0))

@@ -55,7 +55,6 @@ def longest_context(theta: float) -> int:
 
 
 def smallest_base(window: int) -> float:
-    """Return the smallest rotary base that serves a context of `window` tokens."""
     return float(FACTOR * window**EXPONENT)
 
 

@@ -36,7 +36,6 @@ class SelfExtend(Distance):
     """Neighbour window w in tokens, whose distances are kept."""
 
     def length_faults(self, length: int) -> list[str]:
-        """Refuse a window that holds the whole text."""
         return window_faults(self.window, length, "grouped (the neighbour window is part of the text)")
 
     def rel_pos(self, q_pos: Tensor, k_pos: Tensor) -> Tensor:

@@ -31,7 +31,6 @@ class Sliding(Distance):
 
     @property
     def hides_pairs(self) -> bool:
-        """Whether pairs beyond the window are hidden."""
         return True
 
     def rel_pos(self, q_pos: Tensor, k_pos: Tensor) -> Tensor:
@@ -48,5 +47,4 @@ class Sliding(Distance):
 
     @property
     def bands(self) -> tuple[Band, ...]:
-        """The window alone."""
         return (Band(Near(self.window), identity, identity),)

@@ -79,7 +79,6 @@ class String(Distance):
 
     @property
     def constant_factor(self) -> float:
-        """The released code's factor if `released_scaling` is set."""
         return RELEASED_FACTOR if self.released_scaling else 1.0
 
     def rel_pos(self, q_pos: Tensor, k_pos: Tensor) -> Tensor:
@@ -95,6 +94,5 @@ class String(Distance):
 
     @property
     def bands(self) -> tuple[Band, ...]:
-        """A sliding window of plain distances, and the far triangle with queries moved back by S - W."""
         back = self.shift - self.window
         return (Band(Near(self.shift), identity, identity), Band(Far(self.shift), lambda m: m - back, identity))

@@ -68,11 +68,9 @@ class ProbeSection(Section):
 
     @property
     def budget(self) -> int:
-        """Tokens of each length that are left for the answer."""
         return self.answer_budget or (BUDGET if self.protocol == "ours" else RELEASED_BUDGET)
 
     def rows(self, device: str) -> int:
-        """Return the most tests that generate together on a kind of device."""
         return self.batch or BATCHES.get(device, BATCHES["cuda"])
 
     def lengths(self, shortest: int, window: int) -> list[int]:
@@ -81,7 +79,6 @@ class ProbeSection(Section):
         return list(range(first, self.longest(window) + 1, self.step))
 
     def longest(self, window: int) -> int:
-        """Return the longest length that is probed."""
         return self.max_length or LIMIT_WINDOWS * window
 
 
@@ -120,12 +117,10 @@ class ProbeConfig(ProbeSection):
 
     @property
     def all_thresholds(self) -> tuple[float, ...]:
-        """All thresholds of effective length, rising."""
         return tuple(sorted({self.threshold, *(self.thresholds or ())}))
 
     @property
     def error_rate(self) -> float:
-        """Error of a sequential length."""
         return ERROR if self.error is None else self.error
 
     @property

@@ -167,7 +167,6 @@ class DistanceProbe(Probe):
                 return number, spelling
 
     def run(self, model: Any, worker: Worker = Worker(), store: ResultStore = ResultStore()) -> Iterator[LengthResult]:
-        """Probe distance after distance; the store keeps the tests of a distance as of a length."""
         return (self.run_at(model, distance, worker, store) for distance in self.distances)
 
     def judged(self, model: Any, batch: Sequence[tuple[int, OneNumberCase, str]]) -> Iterator[tuple[int, Row]]:

@@ -256,7 +256,6 @@ class NeedleProbe(Probe):
         return bool(self.protocol.found(text.rstrip("0123456789"), case.numbers) == len(case.numbers))
 
     def judged(self, _: Any, batch: Sequence[tuple[int, NeedleCase, str]]) -> list[tuple[int, Row]]:
-        """Count the numbers in the answers of a batch."""
         return [(test, self.judge(case, answer)) for test, case, answer in batch]
 
     def judge(self, case: NeedleCase, answer: str) -> Row:
@@ -273,7 +272,6 @@ class NeedleProbe(Probe):
 
 
 def shortest_test(config: ProbeConfig, tokenizer: Tokenizer) -> int:
-    """Count the tokens of the shortest test."""
     if config.protocol != "ours":
         return released_needles.shortest(tokenizer, seed=config.seed, llama31=config.protocol == "released_llama31")
     sizes = {"digits": config.digits, "needles": config.needles}

@@ -74,7 +74,6 @@ class Design:
     stops: tuple[Bools, ...]
 
     def is_over(self, tests: int, passed: int) -> bool:
-        """Return whether a length stops after a look at which `passed` of `tests` have passed."""
         return bool(self.stops[self.looks.index(tests)][passed])
 
     @cached_property
@@ -211,7 +210,6 @@ class LengthResult:
 
     @property
     def accuracy(self) -> float:
-        """Share of tests that passed."""
         return self.passed / self.tests
 
 

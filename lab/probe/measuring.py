@@ -52,7 +52,6 @@ def tests_of(probe: NeedleProbe) -> Record:
 
 
 def hashed(text: str) -> str:
-    """Name a text by the first digits of its SHA-256."""
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
@@ -127,7 +126,6 @@ def one_number_tests(probe: DistanceProbe) -> Record:
 
 
 def reach_record(results: Sequence[LengthResult], threshold: float, counts: Counted | None) -> Record:
-    """Build the fields of a summary about reach."""
     found = reach(results, threshold)
     return {**found, "f_at_reach": None if found["reach"] is None else f_at(counts, int(found["reach"]))}
 
@@ -169,7 +167,6 @@ class ModelInTraining:
     context: Callable[[], AbstractContextManager[Any]]
 
     def generate(self, prompts: Tensor, n_tokens: int, ended: Ended | None = None) -> Tensor:
-        """Continue prompts greedily."""
         with self.context():
             return greedy(self.decoder, prompts, n_tokens, self.stop_id, ended=ended)
 
@@ -181,7 +178,6 @@ class ModelInTraining:
 
     @property
     def device(self) -> torch.device:
-        """The device that rows of tokens must be on."""
         return next(self.decoder.parameters()).device
 
     def scores(self, tokens: Tensor, targets: Tensor) -> Tensor:

@@ -141,7 +141,6 @@ class Case:
 
     @property
     def prompt_hash(self) -> str:
-        """Name the prompt by the SHA-256 of its ids, 16 hex digits."""
         return hashlib.sha256(np.asarray(self.prompt_ids, dtype="<i8").tobytes()).hexdigest()[:16]
 
 

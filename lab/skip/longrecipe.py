@@ -49,12 +49,10 @@ class LongRecipe(Skip):
 
     @property
     def by_types(self) -> bool:
-        """Whether sentences are chosen by the token types of a file."""
         return self.selection not in (None, RANDOM)
 
     @property
     def selects(self) -> bool:
-        """Whether a sample consists of sentences of a longer text."""
         return self.selection is not None
 
     def position_ids(

@@ -214,7 +214,6 @@ def relative_positions(q_pos: Tensor, k_pos: Tensor, distance: Distance, part: s
 def attend_whole(
     q: Tensor, keys: list[Tensor], v: Tensor, layout: Layout, layer: int, sinks: Sinks, kernel: Callable[..., Tensor]
 ) -> Tensor:
-    """Attend by one call of a backend's causal kernel."""
     return kernel(layout.rotate_queries(q, 0, layer, v.dtype), keys[0], v, layout.segments, layout.window, sinks)
 
 

@@ -93,7 +93,6 @@ def is_causal(layout: Layout) -> bool:
 
 
 def runs_heads(backend: str, width: int) -> bool:
-    """Return whether a backend's kernel takes heads of this width."""
     return backend not in HALF_ONLY or (width % HEAD_MULTIPLE == 0 and width <= WIDEST_HEAD)
 
 
@@ -156,7 +155,6 @@ def check(backend: str, device: torch.device, dtype: torch.dtype) -> None:
 
 
 def named(dtype: torch.dtype) -> str:
-    """Return a dtype's name without torch's prefix."""
     return str(dtype).removeprefix("torch.")
 
 

@@ -45,7 +45,6 @@ class KeyCache:
 
     @property
     def n_elements(self) -> int:
-        """Count the numbers that a full cache holds."""
         return math.prod(self.shape)
 
     def extend(

@@ -33,7 +33,6 @@ class LayerInputs:
     layout: Layout
 
     def shifted(self, shift: int) -> LayerInputs:
-        """Return the same queries and keys at positions larger by `shift` tokens."""
         old = self.layout
         return replace(self, layout=replace(old, q_pos=old.q_pos + shift, k_pos=old.k_pos + shift, starts=None))
 

@@ -120,13 +120,11 @@ def xformers_kernel(q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None, spans
 
 
 def real(q: Tensor, k: Tensor, v: Tensor, spans: Spans) -> tuple[Tensor, Tensor, Tensor]:
-    """Take the tokens of all spans, without padding."""
     n_k = sum(spans.k_lengths)
     return q[: sum(spans.q_lengths)], k[:n_k], v[:n_k]
 
 
 def padded(x_TNH: Tensor, n_tokens: int) -> Tensor:
-    """Add zeros for padding."""
     return F.pad(x_TNH, (0, 0, 0, 0, 0, n_tokens - len(x_TNH)))
 
 
@@ -136,7 +134,6 @@ class Flash:
     windows: ClassVar[bool] = True
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, spans: Spans) -> tuple[Tensor, Tensor]:
-        """Call the kernel."""
         options = (*spans.arguments, 0.0, spans.causal, False)
         out, lse, *_ = torch.ops.aten._flash_attention_forward(q, k, v, *options, window_size_left=spans.before)
         return out, lse

@@ -44,7 +44,6 @@ class Rotation:
         return torch.cat(halves, dim=-1)  # without gradients fewer temporaries
 
     def by_token(self) -> Rotation:
-        """Return the rotation of (B, T, N, H)."""
         return Rotation(self.cos_B1TH.transpose(1, 2), self.sin_B1TH.transpose(1, 2))
 
 
@@ -76,7 +75,6 @@ class Layout:
 
     @property
     def has_sinks(self) -> bool:
-        """Whether every head has a sink."""
         return self.softmax is not None and self.softmax.is_sink
 
     @property
@@ -107,7 +105,6 @@ class Layout:
 
     @cached_property
     def key_maps(self) -> list[PositionMap]:
-        """The distinct key maps of the bands, by which keys are rotated."""
         return list(dict.fromkeys(band.k_map for band in self.bands))
 
     @cached_property
@@ -129,7 +126,6 @@ class Layout:
 
     @cached_property
     def key_of_band(self) -> list[int]:
-        """The number of each band's key map."""
         return [self.key_maps.index(band.k_map) for band in self.bands]
 
     @cached_property
@@ -180,7 +176,6 @@ class Layout:
         return visible if shown is None else visible & shown
 
     def rotate_queries(self, q: Tensor, band: int, layer: int, dtype: torch.dtype) -> Tensor:
-        """Rotate queries (B, N, Tq, H) for a band and scale them."""
         q = self.q_rotations[band].rotate(q)
         factor = self.logit_factor(layer, q.dtype)
         return (q if factor is None else q * factor[:, None, :, None]).to(dtype)

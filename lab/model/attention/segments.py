@@ -38,7 +38,6 @@ class Spans:
 
     @classmethod
     def of(cls, q_lengths: Sequence[int], k_lengths: Sequence[int], device: torch.device) -> Spans:
-        """Build the cumulative lengths of causal spans."""
         cu_q, cu_k = (moved(cumulative(lengths), device) for lengths in (q_lengths, k_lengths))
         return cls(cu_q, cu_k, tuple(q_lengths), tuple(k_lengths))
 

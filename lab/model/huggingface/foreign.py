@@ -58,7 +58,6 @@ class Foreign:
 
     @property
     def embedding(self) -> Any:
-        """The embedding of the tokens."""
         return self.model.get_input_embeddings()
 
     def __call__(self, tokens: Tensor, *, cache: Any = None, last_only: bool = False) -> Tensor:
@@ -68,7 +67,6 @@ class Foreign:
         return logits
 
     def new_cache(self, batch: int, max_tokens: int, context: Any = None) -> ForeignCache:
-        """Create an empty cache for `batch` rows of up to `max_tokens` tokens."""
         return ForeignCache(self, batch, max_tokens)
 
     def scored_logits(self, tokens: Tensor, wanted: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
@@ -94,7 +92,6 @@ class Foreign:
         return found
 
     def to(self, device: torch.device | str) -> Foreign:
-        """Move the weights."""
         self.model.to(device)
         return self
 

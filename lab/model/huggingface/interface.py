@@ -43,7 +43,6 @@ class Own(FrequencyMethod):
     method = "own"
 
     def inv_freq(self, head_dim: int, theta: float) -> Tensor:
-        """Return zeros, float64 (head_dim / 2,)."""
         return torch.zeros(head_dim // 2, dtype=torch.float64)
 
 
