@@ -19,8 +19,7 @@ from lab.counts import PositionCounts
 from lab.data.config import DataConfig, Slimpajama
 from lab.data.shards import token_dtype
 from lab.errors import ConfigError, LabError
-from lab.model.attention.context import ContextGroup
-from lab.model.attention.segments import Segments
+from lab.model.attention.segments import ContextGroup, Segments
 from lab.model.config import PEAK_FLOPS, DecoderConfig
 from lab.model.memory import HELD, KERNEL, Memory, fake_ranks, stand_in, track
 from lab.model.sharding import Sharding

@@ -113,7 +113,7 @@ def test_automatic_names_follow_the_source(method, tmp_path):
 def test_a_softmax_has_a_factor_of_the_keys_seen(tmp_path):
     path = tmp_path / "root.py"
     path.write_text(
-        "from dataclasses import dataclass\nfrom typing import Literal\nfrom lab.model.softmax import Softmax\n"
+        "from dataclasses import dataclass\nfrom typing import Literal\nfrom lab.model.layers import Softmax\n"
         '@dataclass(frozen=True, kw_only=True)\nclass Root(Softmax):\n    method: Literal["root"] = "root"\n'
         "    def factor(self, n):\n        return n.double().sqrt()\n"
     )

@@ -10,7 +10,7 @@ from lab.data.config import OwnCorpus
 from lab.evidence.methods import EVIDENCE_METHODS
 from lab.evidence.repeat import Repeat
 from lab.masks import MASKS, Document, WindowMask
-from lab.model.softmax import SOFTMAXES, Scalable, Sink
+from lab.model.layers import SOFTMAXES, Scalable, Sink
 from lab.positions import FREQUENCY_METHODS
 from lab.positions.plain import Plain
 from lab.positions.rerope import Rerope

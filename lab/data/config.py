@@ -12,9 +12,9 @@ from typing import Annotated, Any, ClassVar, Literal
 from annotated_types import Ge, Gt, Le, Lt
 from pydantic import Field
 
+from lab.data.arrangement import WindowSchedule
 from lab.data.chat import USER_ASSISTANT
 from lab.data.mqar import Mqar
-from lab.data.schedule import WindowSchedule
 from lab.data.synthetic import Generated, example
 from lab.data.synthetic import Synthetic as Synthetic  # noqa: PLC0414 - all sections can be imported from here
 from lab.schema import OneOf, PathText, Positive, Section, Share

@@ -15,9 +15,8 @@ from torch.nn import functional as F
 
 from lab.model.attention.attend import attend_layout
 from lab.model.attention.backends import attention_dtype, runs_at_once
-from lab.model.attention.cache import KeyCache
 from lab.model.attention.kernels import WHOLE
-from lab.model.attention.layout import Layout, Rotation
+from lab.model.attention.layout import KeyCache, Layout, Rotation
 from lab.model.config import DecoderConfig
 from lab.model.devices import Linear, compute_dtype
 

@@ -8,8 +8,7 @@ from typing import Annotated, Literal
 
 from annotated_types import Ge, Gt, Le, Lt
 
-from lab.model.layers import LayersConfig
-from lab.model.softmax import SoftmaxConfig
+from lab.model.layers import LayersConfig, SoftmaxConfig
 from lab.schema import NonNegative, PositiveFloat, Section
 
 BETA1 = 0.9  # AdamW's decay of the mean gradient

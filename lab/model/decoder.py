@@ -12,15 +12,14 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.optim import AdamW, Optimizer
 from torch.utils.checkpoint import checkpoint
 
 from lab.errors import DataError
-from lab.model.attention.cache import KeyCache
-from lab.model.attention.context import ContextGroup
-from lab.model.attention.layout import Layout, first_ids
-from lab.model.attention.segments import Segments
+from lab.model.attention.layout import KeyCache, Layout, first_ids
+from lab.model.attention.segments import ContextGroup, Segments
 from lab.model.block import Block, compile_block
-from lab.model.config import DecoderConfig
+from lab.model.config import BETA1, EPSILON, WEIGHT_DECAY, DecoderConfig, OptimConfig
 from lab.model.devices import Linear
 from lab.model.loss import summed_cross_entropy, target_losses
 from lab.positions import Distance, Frequencies
@@ -218,3 +217,13 @@ class Decoder(nn.Module):
         unrotated = self.backend == "reference" or self.frequencies.is_dynamic  # keys are rotated at every step
         n_maps = 0 if unrotated else len({band.k_map for band in self.distance.bands})
         return KeyCache(self.cfg, batch, max_tokens, self.embedding.weight.device, n_maps=n_maps, context=context)
+
+
+def make_optimizer(decoder: Decoder, optim: OptimConfig) -> Optimizer:
+    """Build the optimizer of a decoder."""
+    parameters = list(decoder.parameters())
+    groups = [
+        {"params": [p for p in parameters if p.ndim > 1], "weight_decay": WEIGHT_DECAY},
+        {"params": [p for p in parameters if p.ndim == 1], "weight_decay": 0.0},
+    ]
+    return AdamW(groups, lr=optim.lr, eps=EPSILON, betas=(BETA1, optim.beta2), fused=True)

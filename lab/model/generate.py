@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from lab.model import devices
-from lab.model.attention.cache import KeyCache
-from lab.model.attention.context import ContextGroup
+from lab.model.attention.layout import KeyCache
+from lab.model.attention.segments import ContextGroup
 from lab.model.huggingface.foreign import AnyDecoder, ForeignCache
 
 Ended = Callable[[Tensor, Tensor], Tensor]

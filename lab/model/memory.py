@@ -30,15 +30,13 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from lab.model.attention.attend import KERNELS
 from lab.model.attention.backends import runs_whole
-from lab.model.attention.cache import KeyCache
 from lab.model.attention.kernels import WHOLE
-from lab.model.attention.layout import Layout
+from lab.model.attention.layout import KeyCache, Layout
 from lab.model.block import Attention
 from lab.model.config import OptimConfig
-from lab.model.decoder import Decoder, Head
+from lab.model.decoder import Decoder, Head, make_optimizer
 from lab.model.devices import compute_dtype
 from lab.model.loss import ChunkedCrossEntropy, chunk_tokens
-from lab.model.optimizer import make_optimizer
 from lab.model.sharding import Sharding, accumulating, arranged, shard
 
 KERNEL = "varlen"  # flash-attn's kernel returns and keeps tensors of the same sizes

@@ -17,7 +17,7 @@ from lab.data.config import OwnCorpus
 from lab.evidence.base import IGNORE, Evidence
 from lab.masks import WindowMask
 from lab.model.attention.attend import attend
-from lab.model.softmax import Softmax
+from lab.model.layers import Softmax
 from lab.positions import Distance, FrequencyMethod, frequencies
 from lab.schema import validated
 from lab.skip.base import Skip

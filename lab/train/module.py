@@ -10,10 +10,9 @@ from torch import Tensor
 from torch.optim.lr_scheduler import LambdaLR
 
 from lab.config.sections import TrainConfig
-from lab.model.attention.context import ContextGroup
+from lab.model.attention.segments import ContextGroup
 from lab.model.config import OptimConfig
-from lab.model.decoder import Decoder
-from lab.model.optimizer import make_optimizer
+from lab.model.decoder import Decoder, make_optimizer
 from lab.model.sharding import Make, Sharding, Start, build
 from lab.train.step import Step, StepStats
 

@@ -18,8 +18,7 @@ import torch
 from torch import Tensor, distributed, nn
 
 from lab.config.sections import TrainConfig
-from lab.model.attention.context import ContextGroup
-from lab.model.attention.segments import Segments
+from lab.model.attention.segments import ContextGroup, Segments
 from lab.model.config import CLIP_NORM
 from lab.model.decoder import Decoder
 

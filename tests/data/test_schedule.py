@@ -7,7 +7,7 @@ from tests.data.windows import IGNORE
 
 
 def lengths_and_ids(block, **settings):
-    """Arrange the window of lab/data/schedule.py: documents of 4 and 3 tokens."""
+    """Arrange the window of lab/data/arrangement.py: documents of 4 and 3 tokens."""
     documents = np.array([4, 4, 4, 4, 5, 5, 5])
     tokens, targets = np.arange(10, 17), np.array([11, 12, 13, IGNORE, 15, 16, 17])
     runs = Arrangement(**settings).runs(tokens, targets, documents, np.random.default_rng(0), block)

@@ -12,9 +12,8 @@ from lab.model.attention.attend import KERNELS
 from lab.model.attention.backends import plan_for
 from lab.model.attention.layout import Layout
 from lab.model.attention.segments import Segments, dense_mask
-from lab.model.softmax import Sink
+from lab.model.layers import Sink, Sliding
 from lab.positions import distance, frequencies
-from lab.positions.sliding import Sliding
 
 CUDA, HALF = torch.device("cuda"), torch.bfloat16
 FAULTS = {

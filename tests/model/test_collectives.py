@@ -8,8 +8,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from lab.model.attention.context import ContextGroup
-from lab.model.attention.segments import Segments
+from lab.model.attention.segments import ContextGroup, Segments
 from lab.model.decoder import Decoder, DecoderConfig
 from lab.model.sharding import Sharding, accumulating, build
 from lab.positions import distance, frequencies

@@ -17,8 +17,7 @@ from lab.data.packing import Pack
 from lab.errors import ConfigError
 from lab.model.attention.kernels import WHOLE
 from lab.model.config import DecoderConfig
-from lab.model.layers import LayersConfig
-from lab.model.softmax import Sink
+from lab.model.layers import LayersConfig, Sink
 from lab.positions import distance, frequencies
 from lab.train.environment import choose_compile
 from tests.fits import load

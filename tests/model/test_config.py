@@ -8,7 +8,7 @@ import torch
 from lab.errors import ConfigError
 from lab.model.config import DecoderConfig, peak_flops, utilisation
 from lab.model.decoder import Decoder
-from lab.model.softmax import Sink
+from lab.model.layers import Sink
 from tests.refusals import refused
 
 TINY = DecoderConfig(16, 2, 4, 2, 24, 23, tie_embeddings=False, attention_width=40, qkv="bias")

@@ -4,11 +4,9 @@ import pytest
 import torch
 from torch import distributed
 
-from lab.model.attention.context import ContextGroup
-from lab.model.attention.segments import Segments
+from lab.model.attention.segments import ContextGroup, Segments
 from lab.model.generate import greedy
-from lab.model.layers import LayersConfig
-from lab.model.softmax import Scalable, Sink
+from lab.model.layers import LayersConfig, Scalable, Sink
 from tests.model.methods import DISTANCES, DYNAMIC, FREQUENCIES, decoder, tokens
 from tests.ranks import meet
 

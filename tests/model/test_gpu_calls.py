@@ -16,9 +16,8 @@ from lab.model.attention.layout import Layout
 from lab.model.attention.segments import Segments
 from lab.model.block import Block
 from lab.model.config import DecoderConfig
-from lab.model.softmax import Sink
+from lab.model.layers import Sink, Sliding
 from lab.positions import distance, frequencies
-from lab.positions.sliding import Sliding
 from tests.model import stand_ins
 from tests.model.by_definition import ONCE, Case, assert_close_with_gradients, attention_by_distance, draw
 from tests.model.test_contract import BFLOAT16_TOL, WIDE, WIDE_ROPE

@@ -12,9 +12,8 @@ from lab.model.decoder import Decoder
 from lab.model.huggingface import save_pretrained
 from lab.model.huggingface.config import SIZES
 from lab.model.huggingface.pretrained import hugging_face_name
-from lab.model.layers import LayersConfig
+from lab.model.layers import LayersConfig, Sliding
 from lab.positions import distance, frequencies
-from lab.positions.sliding import Sliding
 from lab.testing import check_distance_method
 from tests.model.by_definition import TINY, drawn, tiny
 from tests.model.test_block import SPEEDS, TOL, assert_by_definition

@@ -13,9 +13,8 @@ from lab.model.attention.segments import Segments
 from lab.model.config import DecoderConfig
 from lab.model.decoder import Decoder
 from lab.model.huggingface import save_pretrained
-from lab.model.softmax import Scalable, Sink, Temperature
+from lab.model.layers import Scalable, Sink, Sliding, Temperature
 from lab.positions import distance, frequencies
-from lab.positions.sliding import Sliding
 from tests.model.by_definition import (
     TINY,
     assert_close_with_gradients,

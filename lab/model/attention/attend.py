@@ -19,9 +19,8 @@ from lab.errors import ConfigError, DataError
 from lab.masks import MASKS
 from lab.model.attention.backends import plan_for
 from lab.model.attention.bands import Sinks, attend_bands
-from lab.model.attention.cache import KeyCache
 from lab.model.attention.kernels import WHOLE, CpuFlash, Flash
-from lab.model.attention.layout import Layout, first_ids
+from lab.model.attention.layout import KeyCache, Layout, first_ids
 from lab.model.attention.segments import dense_mask
 from lab.positions import Distance, Frequencies
 from lab.positions import distance as make_distance
