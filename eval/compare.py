@@ -43,8 +43,8 @@ from lab.errors import ConfigError, nearest
 from lab.files import write_atomic, writing
 from lab.looks import CENSORED, range_of
 from lab.probe.limits import share_limits
+from lab.runs.arms import CONFIDENCE, differing, mean_with_limits, name_arms
 from lab.schema import Section
-from lab.train.arms import CONFIDENCE, differing, mean_with_limits, name_arms
 
 FORMS = {"share": ".1f", "percent": ".1f", "tokens": ",.1f", "pairs": ",.0f"}  # of units; of all others .4g
 RANGES = {"share": (0, 1), "percent": (0, 100), "tokens": (0, np.inf), "pairs": (0, np.inf)}  # of units

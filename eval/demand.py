@@ -38,7 +38,6 @@ from eval.engine.command import Form, Request, run
 from eval.engine.reference import store_scores
 from eval.engine.rows import Found, to_text
 from lab import draw
-from lab.analysis import Run
 from lab.command import NOTHING_WRITTEN, Bar, parse_method, read_options, settings_lines, start
 from lab.config import Experiment, load_experiment
 from lab.counts import SavedCounts
@@ -48,8 +47,9 @@ from lab.data.module import PackedData, to_batch
 from lab.data.preparation import prepare, prepare_missing
 from lab.errors import ConfigError
 from lab.launch import cores
+from lab.runs.analysis import Run
+from lab.runs.source import CONFIG
 from lab.schema import PathText, Section
-from lab.source import CONFIG
 from lab.train.recording import Counting
 
 MOST_TOKENS = 3_000_000  # read unless --tokens says otherwise

@@ -41,8 +41,8 @@ from lab.command import Bar, start
 from lab.draw import GREY, Rule, below, draw, layer
 from lab.probe.limits import monotone_shares, shown_length
 from lab.probe.measuring import distance_record, one_number_tests, reach_record
+from lab.runs.arms import censored
 from lab.schema import Length, Share, Tests
-from lab.train.arms import censored
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -52,7 +52,7 @@ from lab.errors import ConfigError
 from lab.probe.config import ProbeConfig
 from lab.probe.limits import LengthResult, monotone_shares
 from lab.probe.measuring import length_record, summary_record
-from lab.train.folder import RunFolder
+from lab.runs.folder import RunFolder
 
 OTHERS = {  # options that --by=... reads
     "length": ("step", "max_length", "threshold", "thresholds", "sequential", "error"),

@@ -34,9 +34,9 @@ from eval.engine.rows import Found, to_text
 from lab.command import start
 from lab.counts import SavedCounts, f_at
 from lab.errors import DataError
+from lab.runs.arms import censored, differing, name_arms
+from lab.runs.checkpoints import folder_name
 from lab.schema import Positive, Section
-from lab.train.arms import censored, differing, name_arms
-from lab.train.checkpoints import folder_name
 
 DEMAND = "demand+1"
 COLUMNS = ("f", DEMAND, "tokens", "window", "theta", "section")  # of two that cannot be told apart, the first is kept

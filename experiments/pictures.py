@@ -16,7 +16,7 @@ from tempfile import TemporaryDirectory
 from PIL import Image
 
 from eval.engine.records import unpacked
-from lab.train.arms import read_settings
+from lab.runs.arms import read_settings
 
 DOCS = Path("docs")
 WIDTH, COLOURS = 1300, 128  # of a picture

@@ -1,6 +1,6 @@
 """The probe lab: why a language model uses less context than it was trained on, and what changes that.
 
-lab.open_run(path) opens a run, lab.frame(pattern) is a table of many runs: lab/analysis.py. lab.load_plugin(path)
+lab.open_run(path) opens a run, lab.frame(pattern) is a table of many runs: lab/runs/analysis.py. lab.load_plugin(path)
 adds your own methods: lab/schema/plugins.py. They are imported on first use, so that `import lab` stays light.
 """
 
@@ -9,11 +9,15 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from lab.analysis import frame, open_run
+    from lab.runs.analysis import frame, open_run
     from lab.schema import load_plugin
 
 __all__ = ["frame", "load_plugin", "open_run"]
-LAZY = {"frame": "lab.analysis", "open_run": "lab.analysis", "load_plugin": "lab.schema"}  # imported on first use
+LAZY = {
+    "frame": "lab.runs.analysis",
+    "open_run": "lab.runs.analysis",
+    "load_plugin": "lab.schema",
+}  # imported on first use
 
 if sys.platform == "win32":  # which has neither the signals that a run saves at nor the locks of its folder
     sys.stderr.write("Windows: is not supported; use WSL, Linux or macOS\n")

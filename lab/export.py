@@ -36,9 +36,9 @@ from lab.model.huggingface.config import WRITTEN_AS, written_length
 from lab.model.huggingface.pretrained import save_pretrained
 from lab.positions import distance, frequencies
 from lab.probe.needles import KEPT
+from lab.runs.source import EXPERIMENT, find_place
 from lab.schema.plugins import KEPT as PLUGINS
 from lab.schema.plugins import source_of
-from lab.source import EXPERIMENT, find_place
 
 SYNTAX = Syntax(
     flags=("--weights_only",),

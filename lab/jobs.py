@@ -23,11 +23,11 @@ from types import FrameType
 from lab.command import STOPPED
 from lab.config import Experiment, load_experiment
 from lab.errors import ConfigError, LabError
+from lab.runs.arms import changes
+from lab.runs.checkpoints import TENSORS, newest
+from lab.runs.folder import RunFolder
+from lab.runs.folder import is_finished as has_ended
 from lab.schema.plugins import TRUSTED
-from lab.train.arms import changes
-from lab.train.checkpoints import TENSORS, newest
-from lab.train.folder import RunFolder
-from lab.train.folder import is_finished as has_ended
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
 POLL_S = 0.2

@@ -6,7 +6,7 @@ The lab's decoder runs what it computes as transformers does; any other causal m
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -36,11 +36,10 @@ from lab.positions import Distance, Frequencies, frequencies
 from lab.positions.method import FrequencyMethod
 from lab.positions.methods import Replaced, describe_pair
 from lab.positions.string import of_length
+from lab.runs.checkpoints import load_weights, open_checkpoint, read_weights_of
+from lab.runs.manifest import check_files
+from lab.runs.source import CONFIG, EXPERIMENT, FIELD, find_place, is_hub_id, tokenizer_of
 from lab.schema import part, validated
-from lab.source import CONFIG, EXPERIMENT, FIELD, find_place, is_hub_id, tokenizer_of
-from lab.train.checkpoints import load_weights, open_checkpoint, read_weights_of
-from lab.train.environment import decoder_of
-from lab.train.manifest import check_files
 
 
 @dataclass(frozen=True)
@@ -79,6 +78,14 @@ class OpenedModel:
     def method(self) -> str:
         """Name the position methods in results, as frequency+distance with the parameters that are not defaults."""
         return describe_pair(self.decoder.frequencies.config, self.decoder.distance)
+
+
+def decoder_of(experiment: Experiment, **options: Any) -> Callable[[int | None], Decoder]:
+    """Return what builds a run's decoder from a seed, with further options of the decoder."""
+    with torch.device("cpu"):  # the table is here, whatever the default device or that of the weights
+        own = experiment.frequencies
+    distance = experiment.position.distance
+    return lambda seed: Decoder(experiment.model, frequencies=own, distance=distance, seed=seed, **options)
 
 
 def open_model(

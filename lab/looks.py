@@ -15,7 +15,7 @@ GREY = "#888888"
 PALETTE = (BLUE, "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#222222", "#aa4499")
 SHAPES = ("circle", "triangle-right", "square", "triangle-up", "diamond", "cross", "triangle-down")
 MEAN, RUN, BEYOND, BELOW = "mean, 95% limits", "one run", "one run, at least", "one run, less"
-CENSORED = {"below": BELOW, "end": BEYOND}  # by what lab.train.arms.censored returns
+CENSORED = {"below": BELOW, "end": BEYOND}  # by what lab.runs.arms.censored returns
 OUTCOMES = {  # of a reach that a point shows, with its mark where reach is on the x axis, and on the y axis
     MEAN: ("diamond", "diamond"),
     RUN: ("circle", "circle"),

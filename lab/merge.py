@@ -43,9 +43,9 @@ from lab.model.decoder import Decoder
 from lab.model.huggingface.config import decoder_config, hugging_face_settings, read_settings
 from lab.model.huggingface.pretrained import save_pretrained
 from lab.recipes import MergeConfig
+from lab.runs.checkpoints import newest_checkpoints
+from lab.runs.source import FREE, TOKENIZER, find_place, tokenizer_of
 from lab.schema import PathText, Positive
-from lab.source import FREE, TOKENIZER, find_place, tokenizer_of
-from lab.train.checkpoints import newest_checkpoints
 
 ONE_SHAPE = "merge models of one shape and tokenizer"
 SYNTAX = Syntax(places=None, values=("-o",))

@@ -34,8 +34,8 @@ from lab.config import Experiment, StartConfig, load_experiment
 from lab.config.sections import override
 from lab.data.selecting import ImpactConfig
 from lab.errors import ConfigError, LabError
+from lab.runs.source import Source, read_source
 from lab.schema import Positive, Section, flatten, format_yaml, part, read_yaml, validated
-from lab.source import Source, read_source
 
 SYNTAX = Syntax(
     flags=("--dry_run",),

@@ -11,11 +11,11 @@ from lab.counts import COUNTED, PositionCounts
 from lab.data.preparation import shard_folder
 from lab.files import manifest_of, write_json
 from lab.model.decoder import Decoder
+from lab.runs.checkpoints import COUNTS, candidates, publish, temporary_folder
+from lab.runs.folder import packed_counts
+from lab.runs.manifest import MANIFEST, forget, read_manifest, seal
+from lab.runs.shards import packed, shared_names, weights_of
 from lab.schema import format_yaml
-from lab.train.checkpoints import COUNTS, candidates, publish, temporary_folder
-from lab.train.folder import packed_counts
-from lab.train.manifest import MANIFEST, forget, read_manifest, seal
-from lab.train.shards import packed, shared_names, weights_of
 
 SIZES = {"d_model": 16, "n_layers": 3, "n_heads": 4, "n_kv_heads": 2, "d_ff": 24, "tie_embeddings": False}
 CONSUMED = 4096  # tokens

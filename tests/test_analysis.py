@@ -11,11 +11,11 @@ import pytest
 
 import lab
 from eval.engine.records import unpacked
-from lab.analysis import DISTANCES, LENGTHS, PROBES, RECALL
 from lab.counts import PositionCounts
+from lab.runs.analysis import DISTANCES, LENGTHS, PROBES, RECALL
+from lab.runs.checkpoints import folder_name
+from lab.runs.folder import RunFolder
 from lab.schema import format_yaml, parse_yaml
-from lab.train.checkpoints import folder_name
-from lab.train.folder import RunFolder
 from tests.fits import records, train
 from tests.forked import LIMIT_S, ROOT
 from tests.refusals import refused

@@ -10,7 +10,7 @@ import pytest
 from lab.data import beside
 from lab.data.module import PackedData
 from lab.errors import CheckpointError, DataError
-from lab.train.checkpoints import candidates, newest
+from lab.runs.checkpoints import candidates, newest
 from lab.train.session import run_experiment
 from lab.verify import main as verify
 from tests.fits import UNPROBED, load, settings_of, train
@@ -95,7 +95,7 @@ def hash_files(words):
     import os
 
     from lab.launch import find_launch
-    from lab.train import checkpoints
+    from lab.runs import checkpoints
     from lab.train.starting import find_start
     from tests.ranks import meet
 
@@ -140,7 +140,7 @@ def test_other_evidence_is_refused(place, change):
 
 def test_verify_finds_a_flip_in_every_file_that_a_run_has_written(place, monkeypatch, capsys):
     run = train(place, "run", *SHORT)
-    monkeypatch.setattr("lab.train.manifest.SETTLE_S", 0)
+    monkeypatch.setattr("lab.runs.manifest.SETTLE_S", 0)
     files = [
         path for path in run.rglob("[!.]*") if (path.is_file() and path.suffix != ".yaml") or path.name == "config.yaml"
     ]

@@ -14,25 +14,15 @@ LAYERS = """
 lab.errors < lab lab.files lab.schema
 < lab.looks lab.output < lab.draw lab.command < lab.launch
 < lab.positions lab.masks lab.skip lab.counts lab.evidence < lab.shape
-< lab.data lab.model lab.train < lab.probe lab.source
-< lab.config < lab.train.dashboards < lab.train.beginning lab.train.environment lab.train.step < lab.train.module
-< lab.loading lab.train.starting lab.train.recording lab.testing
-< lab.train.saving < lab.train.probing < lab.train.session
-< lab.recipes lab.jobs < lab.estimate lab.analysis
+< lab.data lab.model < lab.probe lab.runs < lab.config < lab.loading lab.testing < lab.train
+< lab.recipes lab.jobs < lab.estimate
 < lab.fit lab.sweep lab.prepare lab.verify lab.longrecipe lab.merge lab.export lab.cli
 < eval.engine < eval
 """  # a part imports itself and the parts before a "<" that precedes it; the packages of eval are parts of one layer
 RANKS = {part: rank for rank, parts in enumerate(LAYERS.split("<")) for part in parts.split()}
+CALLBACKS = ("module", "recording", "garbage", "saving", "probing")
 HEAVY = {  # package: who may import it at module level; everybody else imports it where it is used, or not at all
-    "lightning": (
-        "lab.data.module",
-        "lab.train.module",
-        "lab.train.recording",
-        "lab.train.garbage",
-        "lab.train.saving",
-        "lab.train.probing",
-        "lab.train.session",
-    ),
+    "lightning": ("lab.data.module", *(f"lab.train.{name}" for name in CALLBACKS), "lab.train.session"),
     **dict.fromkeys(("wandb", "datasets", "pyarrow"), ()),
     "pandas": ("eval",),
     "scipy.stats": (),  # half a second, while scipy.special has the distributions
@@ -46,7 +36,7 @@ LIGHT = (  # import no torch, so that a mistake in a config is reported at once
     "lab.verify",
     "lab.longrecipe",
     "lab.cli",
-    "lab.train.folder",
+    "lab.runs.folder",
     "lab.positions",
     "lab.skip",
     "lab.model.huggingface.config",
@@ -260,5 +250,5 @@ def test_evaluations_start_without_lightning():
         if module not in reached:
             reached.add(module)
             rest += graph.get(module, [])
-    parts = (*HEAVY["lightning"], "lab.train.shards")
+    parts = (*HEAVY["lightning"], "lab.runs.shards")
     assert {module for module in reached for part in parts if belongs(module, part)} == set()

@@ -15,7 +15,7 @@ from lab.config import load_experiment
 from lab.errors import CheckpointError, ConfigError, DataError
 from lab.loading import open_model, read_weights
 from lab.positions import frequencies
-from lab.source import hub_folder
+from lab.runs.source import hub_folder
 from tests.forked import ROOT
 from tests.opened import CONSUMED, write_run
 from tests.refusals import refused
@@ -77,7 +77,7 @@ SLOW_TO_IMPORT += " torch.distributed.checkpoint torch.distributed.tensor torch.
 def test_a_model_is_opened_without_what_is_slow_to_import(run):
     done = subprocess.run([sys.executable, "-c", LOADED, run], check=True, cwd=ROOT, capture_output=True, text=True)
     loaded = {*done.stdout.split()}
-    assert {"torch", "lab.train.checkpoints"} < loaded
+    assert {"torch", "lab.runs.checkpoints"} < loaded
     assert loaded & {*SLOW_TO_IMPORT.split()} == set()
 
 

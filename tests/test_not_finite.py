@@ -15,7 +15,7 @@ from lab.data.packing import Pack
 from lab.model.config import DecoderConfig
 from lab.model.decoder import Decoder
 from lab.positions import frequencies
-from lab.train.checkpoints import candidates
+from lab.runs.checkpoints import candidates
 from tests.fits import CONFIG, NO_PROBES, folders_of, records
 from tests.modules import training_of
 

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from lab import analysis, cli
+from lab import cli
+from lab.runs import analysis
 from lab.schema import flatten, parse_yaml
 
 ROOT = Path(__file__).resolve().parents[1]

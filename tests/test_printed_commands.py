@@ -13,7 +13,7 @@ from lab.config import load_experiment
 from lab.counts import PositionCounts
 from lab.data.module import PackedData
 from lab.data.preparation import prepare
-from lab.train.folder import RunFolder
+from lab.runs.folder import RunFolder
 from lab.train.starting import Start, start_folder
 from tests.forked import ROOT
 from tests.opened import CONSUMED, adopted, write_run

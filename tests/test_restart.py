@@ -7,8 +7,8 @@ import pytest
 
 from lab.errors import DiskError, InUse, LabError
 from lab.files import LOCK_NAME, locked
-from lab.train.checkpoints import candidates
-from lab.train.folder import RunFolder
+from lab.runs.checkpoints import candidates
+from lab.runs.folder import RunFolder
 from lab.train.session import run_experiment
 from tests.fits import UNPROBED, assert_same_run, command, exact_metrics, load, records, settings_of, train
 from tests.forked import python
@@ -174,7 +174,7 @@ def test_the_final_checkpoints_are_kept_whatever_is_saved_between_them(place):
     whole = train(place, "final", *often)
     assert steps_kept(whole, whole) == [10, 20, 30, 40, 50]
     code = (  # a kill after a checkpoint between final ones, which goes when the next is saved
-        "import itertools, os\nfrom lab.train import checkpoints\n"
+        "import itertools, os\nfrom lab.runs import checkpoints\n"
         "calls, publish = itertools.count(1), checkpoints.publish\n"
         "def fatal(*given):\n    publish(*given)\n    next(calls) == 13 and os.kill(os.getpid(), 9)\n"
         "checkpoints.publish = fatal"

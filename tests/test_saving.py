@@ -13,8 +13,8 @@ import torch
 
 from lab.errors import LabError
 from lab.files import sha256
-from lab.train.checkpoints import candidates, folder_name, newest, publish
-from lab.train.shards import ShardWriter, packed, write_shards
+from lab.runs.checkpoints import candidates, folder_name, newest, publish
+from lab.runs.shards import ShardWriter, packed, write_shards
 from tests.fits import NO_PROBES, exact_metrics, folders_of, records
 from tests.ranks import train
 
@@ -58,7 +58,7 @@ def test_checkpoints_in_the_background_hold_the_same_tensors(place, ranks, waiti
 def train_on_a_full_disk(settings):
     """Train where the third save's tensors cannot be written; return the error, and the steps that were recorded."""
     from lab.errors import CheckpointError
-    from lab.train import shards
+    from lab.runs import shards
 
     write, written = shards.write_hashed, []
 
@@ -95,7 +95,8 @@ def test_a_save_that_fails_ends_the_run_with_its_reason(place, ranks, world, bac
 
 def train_with_slow_writing(settings):
     """Write no weights before a probe has ended, or 20 seconds have passed; return whether they did."""
-    from lab.train import probing, shards
+    from lab.runs import shards
+    from lab.train import probing
 
     write, probe, ended, waited = shards.write_hashed, probing.Probing.run, threading.Event(), []
 

@@ -9,7 +9,7 @@ import pytest
 
 from eval.shape import main
 from lab.errors import ConfigError
-from lab.train.manifest import forget, read_manifest
+from lab.runs.manifest import forget, read_manifest
 from tests.eval.commands import size_of
 from tests.fits import CONFIG, cut_after, records, train
 from tests.refusals import refused

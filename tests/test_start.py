@@ -17,8 +17,8 @@ from lab.loading import open_model, read_weights, start_from
 from lab.model.config import DecoderConfig
 from lab.model.decoder import Decoder
 from lab.model.huggingface import save_pretrained
+from lab.runs.source import base_for
 from lab.schema import format_yaml
-from lab.source import base_for
 from lab.train.starting import check_vocabulary, room_warning
 from tests.fits import SPEED, records
 from tests.forked import python

@@ -48,8 +48,8 @@ from lab.positions import Distance, Frequencies, distance, frequencies
 from lab.positions.methods import PositionConfig
 from lab.positions.plain import Plain
 from lab.positions.string import of_length
+from lab.runs.source import CONFIG, find_place, is_hub_id, revisions
 from lab.schema import validated
-from lab.source import CONFIG, find_place, is_hub_id, revisions
 
 METHODS = ("rope", "ntk", "yarn", "rerope", "self_extend", "dca", "string")
 DERIVED = {"distance": ("string", "dca", "self_extend", "rerope"), "frequency": ("ntk", "yarn")}

@@ -26,10 +26,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from lab.analysis import with_demand
 from lab.errors import ConfigError, DataError, brief, first_line, is_plain_name
-from lab.train.arms import censored, read_settings
-from lab.train.folder import RunFolder
+from lab.runs.analysis import with_demand
+from lab.runs.arms import censored, read_settings
+from lab.runs.folder import RunFolder
 
 ENDING = ".jsonl.xz"
 LONGEST_LINE, MOST_BYTES = 2**24, 2**28  # of a table as text; the largest of experiments/ has 4 MB
@@ -205,7 +205,7 @@ settings_of = lru_cache(read_settings)
 def read(row: Row) -> Iterator[Row]:
     """Bring one row to the common form; a probe's summary is a record for each of its numbers.
 
-    `below` is the first value tested, where that one failed; `censored` is as in lab.train.arms.
+    `below` is the first value tested, where that one failed; `censored` is as in lab.runs.arms.
     """
     kind = kind_of(row)
     tokens = row.get("consumed_tokens")

@@ -28,7 +28,7 @@ import pandas as pd
 from scipy.optimize import minimize
 from scipy.special import log_ndtr
 
-from lab.train.arms import mean_with_limits
+from lab.runs.arms import mean_with_limits
 
 Floats = npt.NDArray[np.float64]
 CONFIDENCE = 0.95

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from lab.errors import ConfigError
 from lab.files import writing
-from lab.train.folder import RunFolder
+from lab.runs.folder import RunFolder
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -27,7 +27,7 @@ import pandas as pd
 
 from eval.engine.rows import Row, limits, to_text
 from lab.probe.limits import exact_limits, sequential_design, share_limits
-from lab.train.folder import RunFolder
+from lab.runs.folder import RunFolder
 
 Verdict = tuple[str | None, float]  # the name of the test, and p
 NONE: Verdict = (None, np.nan)

@@ -26,8 +26,8 @@ from lab.loading import OpenedModel, open_model, token_ids
 from lab.model.attention.inspection import token_scores
 from lab.model.generate import Ended, greedy
 from lab.probe.needles import load_haystack, read_texts
-from lab.source import is_hub_id, named
-from lab.train.checkpoints import COUNTS, Checkpoint, folder_name
+from lab.runs.checkpoints import COUNTS, Checkpoint, folder_name
+from lab.runs.source import is_hub_id, named
 from lab.train.environment import describe_source, device_for, memory_of
 
 MOST_WINDOWS = 1024  # of the longest text in training windows; papers extend by at most 64

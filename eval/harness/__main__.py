@@ -52,8 +52,8 @@ from lab.command import start
 from lab.errors import ConfigError, MissingPackage, first_line
 from lab.files import writing
 from lab.probe.limits import share_limits
+from lab.runs.source import named
 from lab.schema import Length, NonNegative, PathText, Positive
-from lab.source import named
 
 CONFIDENCE = 0.95
 READ_WITH = (*SUBJECT, "length", "truncate", "chat")  # determine, with the request, its outcome

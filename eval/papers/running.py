@@ -25,9 +25,9 @@ from lab.command import STOPPED, show
 from lab.errors import ConfigError, DataError, LabError
 from lab.files import write_json, writing
 from lab.jobs import Job, is_finished, run_jobs
+from lab.runs.folder import RunFolder
 from lab.schema import flatten
 from lab.sweep.planning import PlannedRun, plan, planned_run
-from lab.train.folder import RunFolder
 
 FINISHED = "finished.json"  # in a table's folder: the evaluations that have run
 VARYING = ("commit", "hardware", "cases")  # fields of a result that is the same measured again

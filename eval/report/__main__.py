@@ -35,8 +35,8 @@ from lab.command import start
 from lab.draw import altair, below, beside, save, themed, words
 from lab.errors import ConfigError, DataError
 from lab.files import write_atomic, writing
+from lab.runs.arms import differing
 from lab.schema import PathText, Section
-from lab.train.arms import differing
 
 CHOSEN = "!isArray(pick) || !(datum.run || datum.arm) || indexof(pick, datum.run || datum.arm) >= 0"
 

@@ -8,7 +8,7 @@
     contexts   held-out loss by visible context, at the last probe
     gains      gain from evidence by its distance, at the last probe
 
-An arm is a set of n runs that differ in nothing but seed and name (lab/train/arms.py).
+An arm is a set of n runs that differ in nothing but seed and name (lab/runs/arms.py).
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ import pandas as pd
 
 from eval.engine.records import ENDS, ProbedRun, results_at
 from eval.engine.records import read_runs as read_probed
-from lab.analysis import contexts_of
 from lab.counts import SavedCounts
 from lab.counts.demand import per_distance
 from lab.looks import CENSORED, MEAN, RUN
-from lab.train.arms import censored, mean_with_limits, name_arms
-from lab.train.folder import RunFolder
+from lab.runs.analysis import contexts_of
+from lab.runs.arms import censored, mean_with_limits, name_arms
+from lab.runs.folder import RunFolder
 
 Row = dict[str, Any]
 ONE = "found_by_distance"  # the metric of one-number tests, which training's rows do not name

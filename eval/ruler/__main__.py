@@ -39,8 +39,8 @@ from eval.ruler.tasks import ALL, LLAMA2_7B_AT_4K, TASKS, VERSION, Task, average
 from lab.command import Bar, start
 from lab.errors import nearest
 from lab.files import write_json
+from lab.runs.checkpoints import newest_checkpoints
 from lab.schema import Length, PathText, Tests
-from lab.train.checkpoints import newest_checkpoints
 
 SHORTEST = 4096  # RULER's first length
 

@@ -36,8 +36,8 @@ from lab.draw import Rule, below, beside, draw, save
 from lab.errors import ConfigError
 from lab.looks import CENSORED, RUN, range_of
 from lab.probe.limits import LengthResult, crossing
+from lab.runs.arms import mean_with_limits
 from lab.schema import read_yaml
-from lab.train.arms import mean_with_limits
 
 MARGIN = math.log(1.1)  # of ln reach
 MARGIN_NATS = 0.05

@@ -5,7 +5,7 @@ of the wrong type, out of range, contradictory or ignored is an error; all error
 
 The name auto is the config's and 8 hex digits. The digits are the SHA-256 of the settings that differ from their
 defaults, and of the precision, as JSON with sorted keys. Settings that do not change what a run computes are left out
-(lab.train.arms.FREE_TO_CHANGE). So equal settings give equal names on any machine, however they are written. A setting
+(lab.runs.arms.FREE_TO_CHANGE). So equal settings give equal names on any machine, however they are written. A setting
 that is added to the lab later, at its default, renames nothing.
 """
 
@@ -34,12 +34,12 @@ from lab.model.config import DecoderConfig, OptimConfig
 from lab.positions import Frequencies
 from lab.positions.methods import PositionConfig
 from lab.probe.config import NEEDLES, ProbeConfig, ProbeSection
+from lab.runs.arms import FREE_TO_CHANGE
+from lab.runs.source import CONFIG, EXPERIMENT, inherit
 from lab.schema import PathText, Section, flatten, format_yaml, given, load_plugins, plain, read_yaml, validated
 from lab.schema.plugins import digest_of
 from lab.shape.config import ByContext
 from lab.skip.methods import SkipConfig
-from lab.source import CONFIG, EXPERIMENT, inherit
-from lab.train.arms import FREE_TO_CHANGE
 
 AUTO = "auto"  # the run.name that is replaced
 DIGITS = 8

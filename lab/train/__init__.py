@@ -1,1 +1,1 @@
-"""The run folder: its files, checkpoints and environment."""
+"""What a run computes: the step, the session, and callbacks for all that is periodic."""

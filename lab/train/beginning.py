@@ -14,11 +14,11 @@ from lab.data.tokenizer import TOKENIZER, tokenizer_file
 from lab.errors import CheckpointError, ConfigError
 from lab.probe.needles import KEPT as KEPT_HAYSTACK
 from lab.probe.needles import read_texts
+from lab.runs.arms import changes
+from lab.runs.folder import RunFolder
+from lab.runs.manifest import OF_PROBES, READ, RECORDS, faults_of
 from lab.schema.plugins import KEPT, digest_of
-from lab.train.arms import changes
 from lab.train.dashboards import check_packages
-from lab.train.folder import RunFolder
-from lab.train.manifest import OF_PROBES, READ, RECORDS, faults_of
 
 RESTART = "begin anew with --restart, which moves this folder aside and deletes nothing"
 

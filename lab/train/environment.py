@@ -6,7 +6,6 @@ import os
 import platform
 import re
 import subprocess
-from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
 from importlib import metadata
@@ -19,7 +18,6 @@ from lab.config import Experiment
 from lab.errors import ConfigError
 from lab.model import devices
 from lab.model.attention import backends
-from lab.model.decoder import Decoder
 
 PACKAGES = ("torch", "lightning", "numpy", "tokenizers", "flash-attn", "xformers")
 DRIVER = Path("/proc/driver/nvidia/version")
@@ -59,14 +57,6 @@ def memory_of(device: torch.device) -> int:
     if device.type == "cuda":
         return int(torch.cuda.get_device_properties(device).total_memory)
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-
-
-def decoder_of(experiment: Experiment, **options: Any) -> Callable[[int | None], Decoder]:
-    """Return what builds a run's decoder from a seed, with further options of the decoder."""
-    with torch.device("cpu"):  # the table is here, whatever the default device or that of the weights
-        own = experiment.frequencies
-    distance = experiment.position.distance
-    return lambda seed: Decoder(experiment.model, frequencies=own, distance=distance, seed=seed, **options)
 
 
 def choose_backend(experiment: Experiment, device: torch.device) -> tuple[str, str]:

@@ -42,9 +42,9 @@ from lab.probe.measuring import (
     held_out_recall,
 )
 from lab.probe.needles import load_haystack
-from lab.train.checkpoints import folder_name
+from lab.runs.checkpoints import folder_name
+from lab.runs.manifest import RECORDS, seal
 from lab.train.environment import describe_source
-from lab.train.manifest import RECORDS, seal
 from lab.train.recording import Recording
 from lab.train.saving import Checkpointing, Stopping, crossed, describe
 

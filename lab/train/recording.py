@@ -24,8 +24,8 @@ from lab.launch import sum_over_ranks
 from lab.model.config import peak_flops, utilisation
 from lab.model.layers import LayersConfig
 from lab.positions import Distance
+from lab.runs.folder import RunFolder
 from lab.train.dashboards import Wandb
-from lab.train.folder import RunFolder
 from lab.train.step import SUMS
 
 SELECTED = ("samples", "samples_unmatched", "samples_short")

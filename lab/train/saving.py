@@ -28,13 +28,13 @@ from lab.command import FAILED, show
 from lab.errors import CheckpointError, LabError
 from lab.launch import Launch, OutOfStep, exchange
 from lab.model.sharding import reshard
-from lab.train import checkpoints
-from lab.train.folder import packed_counts
-from lab.train.manifest import RECORDS, read_manifest, seal
+from lab.runs import checkpoints
+from lab.runs.folder import packed_counts
+from lab.runs.manifest import RECORDS, read_manifest, seal
+from lab.runs.shards import Files, ShardWriter, one_error, packed, restore_tensors, tensors_to_save, write_shards
+from lab.runs.state import check
 from lab.train.recording import Recording
-from lab.train.shards import Files, ShardWriter, one_error, packed, restore_tensors, tensors_to_save, write_shards
 from lab.train.starting import Start
-from lab.train.state import check
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
 """Ctrl-C; kill and preemption; SLURM's warning; a closed terminal, but not under nohup."""

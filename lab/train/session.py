@@ -29,18 +29,18 @@ from lab.data.module import PackedData
 from lab.data.preparation import check_prepared
 from lab.errors import ConfigError, first_line
 from lab.launch import TIMEOUT, find_launch, set_threads
-from lab.loading import start_from
+from lab.loading import decoder_of, start_from
 from lab.model.sharding import Sharding, accumulating
 from lab.probe.limits import shown_length
 from lab.probe.measuring import Measuring
-from lab.train.environment import choose_backend, choose_compile, decoder_of, device_for
-from lab.train.folder import RunFolder, is_finished
+from lab.runs.folder import RunFolder, is_finished
+from lab.runs.shards import NO_GROUP
+from lab.train.environment import choose_backend, choose_compile, device_for
 from lab.train.garbage import Garbage
 from lab.train.module import Training
 from lab.train.probing import Probing, make_needle_probe
 from lab.train.recording import Recording
 from lab.train.saving import Checkpointing, Stopping
-from lab.train.shards import NO_GROUP
 from lab.train.starting import Start, find_start, own_run, start_folder
 
 HINTS = (".*isinstance.treespec.*", NO_GROUP)  # of libraries, about what the lab cannot or need not change

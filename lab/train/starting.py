@@ -31,15 +31,15 @@ from lab.files import (
 from lab.launch import Launch, gather
 from lab.positions.rope import base_warning
 from lab.probe.needles import KEPT, text_to_keep
+from lab.runs import checkpoints
+from lab.runs.arms import digest_of_run
+from lab.runs.checkpoints import Checkpoint
+from lab.runs.folder import RunFolder
+from lab.runs.manifest import MANIFEST, read_manifest
+from lab.runs.source import tokenizer_of
 from lab.schema.plugins import KEPT as PLUGINS
-from lab.source import tokenizer_of
-from lab.train import checkpoints
-from lab.train.arms import digest_of_run
 from lab.train.beginning import RESTART, check_run
-from lab.train.checkpoints import Checkpoint
 from lab.train.environment import choose_backend, choose_compile, describe_environment, device_for
-from lab.train.folder import RunFolder
-from lab.train.manifest import MANIFEST, read_manifest
 
 WEIGHT_BYTES = 12  # the weight and AdamW's two moments, float32 each
 POSITION_BYTES = 32  # of counts.npz: lengths, f, supervised and its f

@@ -21,8 +21,8 @@ from lab.estimate import (
     work_of,
 )
 from lab.model.memory import Memory
+from lab.runs.folder import RunFolder
 from lab.schema import format_yaml
-from lab.train.folder import RunFolder
 from tests.estimate.small import small
 from tests.forked import ROOT
 from tests.opened import SIZES

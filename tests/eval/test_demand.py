@@ -11,7 +11,7 @@ from eval.demand import main
 from lab.counts import PositionCounts
 from lab.data.module import PackedData
 from lab.data.shards import TokenStore
-from lab.train.folder import RunFolder
+from lab.runs.folder import RunFolder
 from tests.eval.commands import rows_in, runner, size_of, words_of
 from tests.evidence import brute
 from tests.fits import CONFIG, UNPROBED, load

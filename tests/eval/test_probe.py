@@ -15,8 +15,8 @@ from lab.data.preparation import end_of_document
 from lab.loading import open_model
 from lab.model.huggingface import save_pretrained
 from lab.probe.needles import shortest
-from lab.train.checkpoints import Checkpoint
-from lab.train.folder import packed_counts
+from lab.runs.checkpoints import Checkpoint
+from lab.runs.folder import packed_counts
 from tests.eval.answering import Counted, silent
 from tests.eval.commands import rows_in as lines
 from tests.opened import CONSUMED, adopted

@@ -14,8 +14,8 @@ from eval.engine.records import read_runs
 from eval.engine.regression import bootstrap, compare, fit, held_out, inflation, measured, separable
 from eval.reach import ReachOptions, at_the_reach, bounds, main, read_points
 from lab.counts import PositionCounts
+from lab.runs.folder import RunFolder
 from lab.schema import format_yaml
-from lab.train.folder import RunFolder
 
 TRUE = {"f": 0.5, "tokens": 0.2, "window": 0.7}
 NOISE, OF_RUN = 0.10, 0.08  # nats, of a probe and of a whole run

@@ -12,7 +12,7 @@ from eval.report.__main__ import main as report
 from eval.report.data import read_runs
 from experiments.tables import pack
 from lab.errors import DataError
-from lab.train.folder import RunFolder
+from lab.runs.folder import RunFolder
 from tests.eval.report.fakes import PLAIN, evaluate, one, write_fake
 
 

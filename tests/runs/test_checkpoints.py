@@ -8,7 +8,7 @@ import torch
 from safetensors.torch import save_file
 
 from lab.errors import CheckpointError
-from lab.train.checkpoints import candidates, newest, open_checkpoint, prune, publish, temporary_folder
+from lab.runs.checkpoints import candidates, newest, open_checkpoint, prune, publish, temporary_folder
 from tests.refusals import refused
 
 WEIGHTS = "weights-00000.safetensors"

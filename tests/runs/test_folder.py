@@ -10,7 +10,7 @@ import pytest
 from lab.counts import PositionCounts, SavedCounts
 from lab.errors import CheckpointError, DiskError
 from lab.files import write_atomic, write_hashed, write_json
-from lab.train.folder import RunFolder
+from lab.runs.folder import RunFolder
 from tests.refusals import refused
 
 

@@ -13,7 +13,7 @@ from torch.distributed.tensor import Shard, distribute_tensor
 
 from lab.errors import CheckpointError
 from lab.model.decoder import Decoder, DecoderConfig
-from lab.train.checkpoints import (
+from lab.runs.checkpoints import (
     Checkpoint,
     load_weights,
     newest,
@@ -22,7 +22,7 @@ from lab.train.checkpoints import (
     read_state,
     read_weights_of,
 )
-from lab.train.shards import ShardWriter, packed, read_shards, restore_tensors, tensors_to_save, write_shards
+from lab.runs.shards import ShardWriter, packed, read_shards, restore_tensors, tensors_to_save, write_shards
 from tests.opened import small_files
 from tests.ranks import meet
 from tests.refusals import refused

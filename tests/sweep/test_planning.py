@@ -7,9 +7,9 @@ import pytest
 from scipy import stats
 
 from lab.errors import ConfigError
+from lab.runs.folder import RunFolder
 from lab.schema import format_yaml
 from lab.sweep.planning import plan, planned_run
-from lab.train.folder import RunFolder
 from tests.forked import ROOT
 from tests.refusals import refused
 

@@ -8,7 +8,7 @@ from collections import defaultdict
 
 import pytest
 
-from lab.train.checkpoints import TEMPORARY
+from lab.runs.checkpoints import TEMPORARY
 from tests.fits import assert_same_run, command, fit
 from tests.forked import LIMIT_S
 from tests.launching import environment, patched, running, signalled, workers

@@ -3,8 +3,8 @@
 import json
 
 from lab.counts import PositionCounts
+from lab.runs.folder import RunFolder
 from lab.schema import format_yaml
-from lab.train.folder import RunFolder
 
 PLAIN = {"method": "rope+plain"}
 

@@ -20,7 +20,7 @@ from lab.counts.demand import F, G
 from lab.draw import themed
 from lab.looks import BELOW, BEYOND, MEAN, RUN
 from lab.positions.string import String
-from lab.train.folder import RunFolder
+from lab.runs.folder import RunFolder
 from tests.eval.report.fakes import evaluate, one, write_fake
 
 

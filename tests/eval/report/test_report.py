@@ -10,7 +10,7 @@ from PIL import Image
 
 from eval.report.__main__ import main
 from eval.report.data import read_runs, shares
-from lab.train.folder import RunFolder
+from lab.runs.folder import RunFolder
 from tests.eval.browser import CHROMIUM, browser
 from tests.eval.commands import check_faults, runner
 from tests.eval.report.fakes import PLAIN, evaluate, one, write_fake

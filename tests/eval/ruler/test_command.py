@@ -8,7 +8,7 @@ import pytest
 import eval.ruler.__main__ as command
 from eval.engine.subject import Subject
 from lab.loading import open_model
-from lab.train.checkpoints import folder_name
+from lab.runs.checkpoints import folder_name
 from tests.eval.commands import rows_named, runner
 from tests.eval.ruler.oracle import Oracle, solve
 from tests.opened import save_weights

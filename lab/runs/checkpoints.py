@@ -44,8 +44,8 @@ from lab.files import (
     remove,
     write_json,
 )
-from lab.train.manifest import MANIFEST, RUN, read_manifest
-from lab.train.state import State, check
+from lab.runs.manifest import MANIFEST, RUN, read_manifest
+from lab.runs.state import State, check
 
 if TYPE_CHECKING:
     from torch import Tensor, nn

@@ -26,11 +26,11 @@ from lab.counts.demand import per_distance
 from lab.draw import Rule, below, beside, draw, save
 from lab.errors import CheckpointError
 from lab.looks import CENSORED, RUN, range_of
-from lab.source import find_place
-from lab.train.arms import censored, differing, read_settings
-from lab.train.checkpoints import folder_name
-from lab.train.folder import Record, RunFolder
-from lab.train.manifest import READ, RECORDS, check_files
+from lab.runs.arms import censored, differing, read_settings
+from lab.runs.checkpoints import folder_name
+from lab.runs.folder import Record, RunFolder
+from lab.runs.manifest import READ, RECORDS, check_files
+from lab.runs.source import find_place
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -2,7 +2,7 @@
 
 config.yaml       the resolved experiment
 environment.json  commit, uncommitted changes, versions, hardware, seed, threads; the same for every resume
-manifest.json     which run this is, and the hashes of its files: see lab.train.manifest
+manifest.json     which run this is, and the hashes of its files: see lab.runs.manifest
 metrics.jsonl     one object per logged step
 probes.jsonl      one object per probed length, and one per probe; `failed`, the reason, where a probe failed
 cases/            every test of every probe, one file per probe
@@ -10,7 +10,7 @@ counts.npz        `lengths`, the histogram of segment lengths, `f`, the position
                   `supervised`, targets by visible context, `supervised_f`, and `weights`, of the loss, where planned;
                   `g`, the demand, `g_unweighted`, without loss weights, and where ids have gaps `g_by_ids`
 counts/           the same at every probe, compressed: tokens-000000250000.npz; lab.counts.SavedCounts reads both
-checkpoints/      see lab.train.checkpoints
+checkpoints/      see lab.runs.checkpoints
 tokenizer.json    a copy of the shards' own; with it and the haystack, a copy of the folder is probed without the shards
 haystack.txt      the text that probes hide numbers in, where it has 1 MB at most; see lab.probe.needles.text_to_keep
 plugins/          copies of the plugins
@@ -33,8 +33,8 @@ from lab.counts import PositionCounts
 from lab.counts.saved import OF_KIND
 from lab.errors import CheckpointError, DiskError, first_line
 from lab.files import disk_fault, read_object, write_atomic, write_json
-from lab.train.checkpoints import COUNTS, NAME, Checkpoint, candidates, folder_name
-from lab.train.manifest import RECORDS, RESTORE, forget, seal
+from lab.runs.checkpoints import COUNTS, NAME, Checkpoint, candidates, folder_name
+from lab.runs.manifest import RECORDS, RESTORE, forget, seal
 
 Record = dict[str, Any]
 

@@ -32,8 +32,8 @@ from torch.optim import Optimizer
 
 from lab.errors import CheckpointError, LabError, first_line
 from lab.files import FileEntry, write_hashed
-from lab.train.checkpoints import OPTIMIZER, SHARDING, TEMPORARY, TENSORS, Checkpoint, refusing, temporary_folder
-from lab.train.state import State
+from lab.runs.checkpoints import OPTIMIZER, SHARDING, TEMPORARY, TENSORS, Checkpoint, refusing, temporary_folder
+from lab.runs.state import State
 
 Files = dict[str, FileEntry]
 MOMENTS = "optimizer."  # begins the names of the optimizer's tensors
