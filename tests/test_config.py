@@ -294,45 +294,7 @@ def test_parameter_counts_by_hand():
     assert lines[2] == "# steps: 20 of 2 packs; 1 processes, accumulation 2"
 
 
-POSITION = """
-position: {frequency: {method: yarn, factor: 2.0, train_len: 64}, distance: {method: string, shift: 20, window: 4}}
-"""
 STRING = "distance.method=string distance.shift=20 distance.window=4"
-
-
-def test_position_methods_parse_and_read_back_to_the_same(tmp_path):
-    (tmp_path / "made.yaml").write_text(TEXT + POSITION)
-    experiment = load(tmp_path / "made.yaml")
-    assert dataclasses.asdict(experiment.position) == {
-        "frequency": {
-            "method": "yarn",
-            "factor": 2.0,
-            "train_len": 64,
-            "beta_fast": 32.0,
-            "beta_slow": 1.0,
-            "truncate": True,
-            "attention_factor": None,
-        },
-        "distance": {"method": "string", "shift": 20, "window": 4, "released_scaling": False, "log_n": None},
-    }
-    (tmp_path / "resolved.yaml").write_text(experiment.to_yaml())
-    assert load(tmp_path / "resolved.yaml") == experiment
-
-
-DISTANCE, FREQUENCY = "position.distance", "position.frequency"
-WRONG_POSITIONS = {
-    "frequency.method=yrn": [f"{FREQUENCY}.method=yrn: unknown; did you mean yarn?"],
-    "distance.method=strng": [f"{DISTANCE}.method=strng: unknown; did you mean string?"],
-    "frequency.method=yarn": [f"{FREQUENCY}.factor: must be set", f"{FREQUENCY}.train_len: must be set"],
-    f"{STRING} distance.group=4": [f"{DISTANCE}.group=4: unknown setting; {DISTANCE} has log_n, method, shift, "],
-    STRING.replace("20", "20.5"): [f"{DISTANCE}.shift=20.5: must be a whole number"],
-    STRING.replace("4", "21"): [f"{DISTANCE}.window=21: must be <= shift=20 (the paper has W << S, W = 128)"],
-}
-
-
-@pytest.mark.parametrize(("words", "starts"), WRONG_POSITIONS.items(), ids=WRONG_POSITIONS)
-def test_wrong_position_methods_are_answered_in_words(words, starts):
-    check_faults(sorted(faults_of(*(f"--position.{word}" for word in words.split()))), starts)
 
 
 def test_a_parameter_of_another_method_is_answered_neither_with_itself_nor_with_one_more_of_that_method():

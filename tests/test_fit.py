@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.fits import FRACTIONS, ROOT, UNPROBED, command, exact_metrics, fit, probed, records
+from tests.fits import ROOT, UNPROBED, command, exact_metrics, fit, probed, records
 from tests.forked import LIMIT_S, python
 
 LOSS_TOLERANCE = 2e-3  # float32 on another processor: other kernels, other rounding, 20 steps of it
@@ -54,17 +54,6 @@ def test_run_folder_is_whole(finished):
 def test_losses_are_the_committed_ones(finished):
     golden = np.loadtxt(ROOT / "tests" / "golden" / "cpu_test_losses.txt")
     np.testing.assert_allclose([record["loss"] for record in records(finished)], golden, atol=LOSS_TOLERANCE)
-
-
-def test_frequency_is_that_of_the_counts(finished):
-    counts = np.load(finished / "counts.npz")
-    last = records(finished)[-1]
-    brute = [sum(max(n - i, 0) * int(c) for n, c in enumerate(counts["lengths"])) for i in range(96)]
-    assert counts["f"].tolist() == brute
-    assert counts["f"][0] == last["consumed_tokens"]
-    assert [counts["f"][i] for i in (12, 24, 48, 72)] == [last[f"f_at_{x}L"] for x in FRACTIONS]
-    assert last["share_le_half"] == pytest.approx(sum(brute[:49]) / sum(brute))
-    assert last["share_ge_three_quarters"] == pytest.approx(sum(brute[72:]) / sum(brute))
 
 
 def test_probing_and_packing_in_the_background_change_no_number(place, finished):

@@ -16,7 +16,7 @@ def test_training_collects_after_fixed_steps_alone(tmp_path, monkeypatch, fails)
 
     def training_step(module, *words):
         step = module.trainer.global_step
-        if fails and step == 10:
+        if fails and step == 6:
             raise RuntimeError("broken")
         for _ in range(5000):  # many times what makes Python collect
             cycle = []
@@ -26,11 +26,11 @@ def test_training_collects_after_fixed_steps_alone(tmp_path, monkeypatch, fails)
 
     monkeypatch.setattr(garbage, "EVERY_STEPS", 4)
     monkeypatch.setattr(Training, "training_step", training_step)
-    experiment = load(*settings_of(tmp_path, "x"), *UNPROBED, "--train.tokens=20480")
+    experiment = load(*settings_of(tmp_path, "x"), *UNPROBED, "--train.tokens=10240")
     if fails:
         with pytest.raises(RuntimeError, match="broken"):
             run_experiment(experiment, False, "again")
     else:
         run_experiment(experiment, False, "again")
     assert {step: n - collections[0] for step, n in collections.items()} == {step: step // 4 for step in collections}
-    assert (len(collections), gc.isenabled(), gc.get_freeze_count()) == (10 if fails else 20, True, 0)
+    assert (len(collections), gc.isenabled(), gc.get_freeze_count()) == (6 if fails else 10, True, 0)

@@ -1,4 +1,4 @@
-"""Links of the pages lead somewhere, docs/settings.md is what the code says, and commands have one name."""
+"""Links and files that the pages name are there, docs/settings.md is what the code says, and commands have one name."""
 
 import ast
 import re
@@ -10,7 +10,6 @@ import pytest
 
 from lab import cli
 from lab.runs import analysis
-from lab.schema import flatten, parse_yaml
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(ROOT / "benchmarks").glob("*.md")])
@@ -57,6 +56,33 @@ def test_broken_links_are_found(tmp_path):
     assert list(broken(page)) == ["absent.md", "absent.png", "#absent", "page.md#a-2", "#no-heading"]
 
 
+FILE = re.compile(r"`((?:(?:lab|eval|tests|configs|sweeps|experiments|benchmarks|docs|notebooks)/)?[\w./-]+)`")
+SUFFIXES = (".py", ".md", ".sh", ".ipynb")
+TO_WRITE = {"numbers.py", "partial_pi.py", "test_partial_pi.py", "NAME.py", "TABLE.yaml", "pred.py"}  # or of others
+TRACKED = {path.relative_to(ROOT).as_posix() for path in ROOT.glob("[!.]*/**/*.*")} | {p.name for p in ROOT.glob("*.*")}
+
+
+def absent(page):
+    """List the files and folders of the repository that a page names and that are not there."""
+    named = {name for name in FILE.findall(page.read_text()) if "/" in name.strip("/") or name.endswith(SUFFIXES)}
+    for name in sorted(name for name in named if Path(name).name not in TO_WRITE and name[0] != "."):
+        begins = (ROOT / name.split("/")[0]).is_dir() or name.endswith(SUFFIXES)
+        if begins and not (ROOT / name).exists() and not any(f"/{path}".endswith(f"/{name}") for path in TRACKED):
+            yield name
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page.name not in ("CHANGELOG.md", "LOG.md")], ids=str)
+def test_every_file_that_a_page_names_exists(page):
+    assert list(absent(page)) == []
+
+
+def test_files_that_do_not_exist_are_found(tmp_path):
+    (tmp_path / "page.md").write_text(
+        "`lab/fit.py` `test_pages.py` `lab/positions/` `x/y`, `lab/fitt.py` `gone.py` `eval/go`"
+    )
+    assert list(absent(tmp_path / "page.md")) == ["eval/go", "gone.py", "lab/fitt.py"]
+
+
 def test_every_page_is_linked_from_the_readme_or_from_a_page_that_is():
     linked, waiting = set(), [ROOT / "README.md"]
     while waiting:
@@ -77,18 +103,6 @@ def test_the_settings_page_is_that_of_the_code():
     written = "".join(cli.page())
     signal.signal(signal.SIGTERM, before)
     assert (ROOT / "docs" / "settings.md").read_text() == written, "run probe-lab docs > docs/settings.md"
-
-
-@pytest.mark.parametrize("config", ["cpu_test", "tiny_2k", "anchor_128k_upsampled", "extend_shape_weights"])
-def test_every_setting_of_a_config_is_on_the_settings_page(config):
-    page = (ROOT / "docs" / "settings.md").read_text()
-    given = flatten(parse_yaml((ROOT / "configs" / f"{config}.yaml").read_text(), "test"))
-    assert [name for name in given if f"| `{name}` |" not in page] == []
-
-
-def test_a_row_of_the_settings_page():
-    written = "| `data.window` | `128` | integer >= 2 and <= 16,777,216 | Training window L: "
-    assert written in (ROOT / "docs" / "settings.md").read_text()
 
 
 @pytest.mark.parametrize("name", ["probes", "lengths", "distances", "contexts", "recall"])

@@ -221,15 +221,15 @@ def test_an_installed_package_adds_nothing(method, tmp_path):
 
 def test_a_measure_of_finished_models_is_a_command(prepared, tmp_path):
     (tmp_path / "copies.py").write_text(COMMAND)
-    words = [sys.executable, str(tmp_path / "copies.py"), str(write_run(tmp_path / "tiny", prepared))]
-    start = partial(subprocess.run, capture_output=True, text=True, check=False)
-    done = start([*words, "--texts=2", "-o", str(tmp_path)])
+    run, file = str(write_run(tmp_path / "tiny", prepared)), str(tmp_path / "copies.py")
+    code = f"import runpy, sys; sys.argv[0] = {file!r}; runpy.run_path({file!r}, run_name='__main__')"
+    done = python("-c", code, run, "--texts=2", "-o", str(tmp_path))
     assert done.returncode == 0, done.stderr
     assert "first copy" in done.stdout
     [row] = [json.loads(line) for path in tmp_path.glob("copies-*.jsonl") for line in path.read_text().splitlines()]
     assert {"first", "second", "model", "seed"} <= row.keys()
     assert row["first"] > 0
-    done = start([*words, "--texts=0"])
+    done = python("-c", code, run, "--texts=0")
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
     assert "texts=0: must be >= 1" in done.stderr
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from lab.command import parse_overrides
-from tests.fits import assert_equal_training, command, cut_after, fit, records, settings_of
+from tests.fits import assert_equal_training, command, cut_after, records, settings_of
 from tests.fits import train as train_alone
 from tests.launching import running, workers
 from tests.ranks import train
@@ -89,17 +89,15 @@ def test_a_run_goes_on_under_another_strategy(place, ranks, trained, before, aft
 
 
 @pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
-def test_lab_fit_and_torchrun_train_on_two_devices_as_on_one(place, strategy):
+def test_the_workers_of_torchrun_train_on_two_devices_as_on_one(place, strategy):
     alone = place / "runs" / "alone"
     if not alone.exists():
         train_alone(place, "alone", *SHORT)
     options = (*SHORT, f"--train.strategy={strategy}", "--train.devices=2")
-    if strategy == "ddp":
-        return assert_equal_training(fit(place, strategy, *options), alone, TOLERANCE)
     with running(place, [(command(place, strategy, *options), variables) for variables in workers(2)]) as processes:
         statuses, outputs = processes.finish()
     assert statuses == [0, 0], outputs
-    return assert_equal_training(place / "runs" / strategy, alone, TOLERANCE)
+    assert_equal_training(place / "runs" / strategy, alone, TOLERANCE)
 
 
 def share(ranks, place, name, *options, world=2, resume=False):

@@ -58,17 +58,6 @@ def test_small_case_by_hand():
     assert counts.share(1, 2) == 6 / 13
 
 
-@pytest.mark.parametrize("max_len", [1, 2, 17, 64])
-@pytest.mark.parametrize("seed", [0, 1, 2])
-def test_random_packs_equal_a_loop_over_pairs(max_len, seed):
-    lengths = np.random.default_rng(seed).integers(0, max_len + 1, 12)
-    counts = PositionCounts(max_len)
-    counts.add_segments(lengths)
-    rows = [(range(n), [0] * n) for n in lengths]
-    assert counts.frequency().tolist() == pair_loop(max_len, rows, "causal")
-    assert counts.tokens == lengths.sum()
-
-
 @pytest.mark.parametrize("padding", [0, 3], ids=["no_padding", "padding"])
 @pytest.mark.parametrize("largest_gap", [1, 2, 9], ids=lambda gap: f"gap_{gap}")
 @pytest.mark.parametrize(

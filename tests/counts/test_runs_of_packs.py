@@ -5,13 +5,9 @@ import itertools
 import numpy as np
 import pytest
 
-from lab.counts import PositionCounts, targets_by_context, visible_context
-from lab.data.module import to_batch
-from lab.data.segments import index_segments
+from lab.counts import PositionCounts, targets_by_context
 from lab.errors import DataError
 from lab.skip import skip_positions
-from tests.data.stores import drawn_lengths, make_store, stream_over
-from tests.data.windows import IGNORE, MASKS_AND_CHUNKS, documents_of, drawn_row
 
 MAX_LEN, WINDOW, SEED = 64, 20, 3
 SKIPS = ("none", "pose", "rpes", "longrecipe")
@@ -67,59 +63,6 @@ def test_random_packs_equal_a_loop_over_pairs(skip, anchored, padding):
         assert counts.frequency().tolist() == loop_over_pairs(MAX_LEN, lengths, ids, anchors)
         assert counts.tokens == sum(lengths)
         assert counts.pairs == sum(counts.frequency())
-
-
-@pytest.fixture(scope="module")
-def texts(tmp_path_factory):
-    """Documents that begin with BOS, and their store."""
-    documents = documents_of(drawn_lengths(2, 40, 15), bos=True)
-    return documents, make_store(tmp_path_factory.mktemp("store"), [documents])
-
-
-def packs_of(store, segments, n, **settings):
-    return list(itertools.islice(stream_over(store, segments, seed=SEED, **settings), n))
-
-
-@pytest.mark.parametrize("name", MASKS_AND_CHUNKS)
-def test_packs_count_what_their_windows_show(texts, name):
-    """Pairs and targets of the first windows, from their documents alone, in the order that they were shuffled to.
-
-    A target's context is the number of earlier places that its row's mask shows.
-    """
-    (documents, store), arrangement = texts, MASKS_AND_CHUNKS[name]
-    segments = index_segments(store, "concatenated", WINDOW - arrangement.extra_tokens)
-    expected, targets = np.zeros((2, WINDOW), dtype=np.int64)
-    for sample in range(12):
-        row = drawn_row(documents, segments, sample, arrangement, seed=SEED, reset=name.startswith("reset"))
-        for m, n in row.pairs():
-            expected[row.ids[m] - row.ids[n]] += 1
-        for m, target in enumerate(row.targets):
-            targets[sum(row.sees(m, n) for n in range(m))] += target != IGNORE
-    for pack_tokens, look_ahead, n in ((WINDOW, 1, 12), (3 * WINDOW + 7, 10, 4)):  # one window a pack, and three
-        counts = PositionCounts(WINDOW)
-        packs = packs_of(store, segments, n, pack_tokens=pack_tokens, arrangement=arrangement, look_ahead=look_ahead)
-        for pack in packs:
-            counts.add_runs(pack.lengths, pack.position_ids, pack.anchors)
-            counts.add_targets(to_batch(pack)["supervised"])
-        assert counts.frequency().tolist() == expected.tolist()
-        assert counts.supervised.tolist() == targets.tolist()
-        assert counts.tokens == sum(sum(pack.lengths) for pack in packs)
-        assert counts.pairs == sum(int((visible_context(pack.lengths, pack.anchors) + 1).sum()) for pack in packs)
-
-
-@pytest.mark.parametrize("method", ["pose", "rpes"])
-def test_packs_with_skips_count_every_pair_of_their_segments(texts, method):
-    _, store = texts
-    segments = index_segments(store, "natural", WINDOW)
-
-    def skip(tokens, generator):
-        return skip_positions(method, len(tokens), target_len=MAX_LEN, generator=generator)
-
-    counts, expected = PositionCounts(MAX_LEN), np.zeros(MAX_LEN, dtype=np.int64)
-    for pack in packs_of(store, segments, 10, pack_tokens=3 * WINDOW, skip=skip, look_ahead=10):
-        counts.add_runs(pack.lengths, pack.position_ids, pack.anchors)
-        expected += loop_over_pairs(MAX_LEN, pack.lengths, pack.position_ids.tolist(), None)
-    assert counts.frequency().tolist() == expected.tolist()
 
 
 def test_unscored_targets_and_weights_by_hand():

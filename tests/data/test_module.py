@@ -9,12 +9,8 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from lab.data.arrangement import Arrangement
 from lab.data.config import DataConfig, Text, TokenizerFile
 from lab.data.module import arrangement_of, to_batch
-from lab.data.preparation import prepare, shard_folder
-from lab.data.tokenizer import load_tokenizer
+from lab.data.preparation import prepare
 from lab.masks import Anchor, Causal
-from lab.skip.longrecipe import LongRecipe
-from lab.skip.pose import Pose
-from lab.skip.rpes import Rpes
 from tests.data.stores import module_of
 from tests.data.windows import IGNORE
 
@@ -85,30 +81,3 @@ def test_the_anchor_is_what_ends_documents_where_nothing_begins_them(tmp_path):
     pack = next(data.stream(0))
     assert (pack.tokens.tolist(), pack.lengths, pack.anchors) == ([0, 1, 2, 1, 2, 2, 0], [1, 6], (-1, 0))
     assert pack.targets.tolist() == [IGNORE, 2, 1, 2, 2, 0, IGNORE]
-
-
-@pytest.mark.parametrize("skip", [Pose(target_len=200), Rpes(target_len=200), LongRecipe(target_len=200)], ids=type)
-def test_skips_change_the_ids_of_whole_segments_and_nothing_else(prepared, skip):
-    tokenizer = load_tokenizer(shard_folder(prepared))
-    gaps = []
-    plainly, _ = packs_of(prepared, 4)
-    skipped, _ = packs_of(prepared, 4, skip=skip)
-    for before, batch in zip(plainly, skipped, strict=True):
-        for key in ("tokens", "targets", "lengths", "cu_seqlens", "n_targets", "stream", "anchors"):
-            assert plain(before)[key] == plain(batch)[key]
-        ids, at = batch["position_ids"].tolist(), 0
-        for length in batch["lengths"]:
-            run, tokens = ids[at : at + length], batch["tokens"][0, at : at + length].tolist()
-            assert all(a < b for a, b in zip(run, run[1:]))
-            assert run[0] >= 0
-            assert run[-1] < 200
-            breaks = [place for place in range(1, length) if run[place] > run[place - 1] + 1]
-            gaps.append(len(breaks))
-            if skip.method == "pose":
-                assert run[0] == 0
-                assert len(breaks) <= 1
-            if skip.method == "longrecipe":
-                assert run[0] == 0
-                assert all(set(".!?\n") & set(tokenizer.decode([tokens[place - 1]])) for place in breaks)
-            at += length
-    assert max(gaps) == 1 if skip.method == "pose" else max(gaps) > 1

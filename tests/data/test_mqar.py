@@ -65,13 +65,6 @@ def test_the_law_of_gaps_worked_in_fractions(power_a, exponent):
             assert abs(one - share) < WITHIN * float(share * (1 - share) / DOCUMENTS) ** 0.5
 
 
-def test_the_default_law_is_about_the_inverse_of_the_gap():
-    (found,) = shares(Mqar(words=12, pairs=1, tokens=40))
-    for slot, share in enumerate(found, start=1):
-        law = slot**-0.99 / sum(t**-0.99 for t in range(1, 20))
-        assert abs(share - law) < WITHIN * (law * (1 - law) / DOCUMENTS) ** 0.5
-
-
 def test_stored_labels_are_the_distances_to_the_values(tmp_path):
     corpus = Mqar(documents=400, words=24, pairs=5, tokens=32, power_a=0.5)
     config = DataConfig(corpus=corpus, tokenizer=Bpe(vocab_size=500), folder=str(tmp_path), held_out_frac=0.2)

@@ -11,7 +11,7 @@ import pytest
 
 from lab.data.config import Conversations, DataConfig, Upsample
 from lab.data.derivation import OFFSETS, copies_of, parted, weigh
-from lab.data.preparation import is_prepared, prepare, shard_folder, summarise, verify
+from lab.data.preparation import is_prepared, prepare, shard_folder
 from lab.data.shards import TokenStore
 from lab.prepare import SYNTAX, carry_out
 from tests.data.slim import LONG, SHARE, SOURCES, TASKS, documents, flat, slim_corpus, tokens_by_class
@@ -76,16 +76,6 @@ def test_every_copy_is_a_document_of_its_base_shard_as_often_as_the_weights_say(
             assert {got[ids] for ids in had} <= {math.floor(weight), math.ceil(weight)}
         n_copies, n_documents = (sum(sum(c.values()) for c in counters) for counters in (mine, theirs))
         assert abs(n_copies - weight * n_documents) < 1
-
-
-def test_derived_shards_stand_without_their_base(config):
-    done = prepare(config, progress=False)
-    shutil.rmtree(shard_folder(config.base))
-    shutil.rmtree(config.corpus.path)
-    assert is_prepared(config)
-    assert prepare(config, progress=False) == summarise(shard_folder(config)) == done
-    verify(config)
-    assert TokenStore.open(shard_folder(config), "train").n_tokens == done.tokens["train"]
 
 
 def test_a_base_that_was_made_anew_is_noticed(config, tmp_path, tokenizer):

@@ -111,13 +111,6 @@ def test_a_run_that_is_too_large_is_not_advised_what_it_has(written, capsys, wor
         assert (name in line) != has, line
 
 
-def test_hours_follow_from_the_utilisation(written, capsys):
-    lines = [dry_run([written(RUN), f"--utilisation={share}"], capsys)[1].splitlines() for share in (0.001, 0.002)]
-    found = [[float(line.split("hours")[1].split()[0]) for line in text if "hours " in line] for text in lines]
-    assert found[0] == [2 * n for n in found[1]]
-    assert all(gpu == 2 * wall for wall, gpu in found)  # two processes
-
-
 def test_what_is_missing_is_listed_with_what_brings_it(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     values = {**RUN, "probe": {"haystack": "essays.txt", "protocol": "released"}, "track": {"wandb": "off"}}

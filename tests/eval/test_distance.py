@@ -14,7 +14,6 @@ from lab.errors import ConfigError
 from lab.export import main as export
 from lab.positions.dca import Dca
 from lab.positions.string import String
-from tests.eval.answering import Counted
 from tests.opened import write_run
 
 GRID = "--points=3 --tests=4 --batch=3"
@@ -64,23 +63,6 @@ def test_every_method_gets_the_same_tests_and_a_table(distance):
     assert [r["log_prob"] for r in one] != [r["log_prob"] for r in other]
     assert said.out.count("reach <") == 2
     assert f"written to {folder}" in said.out
-
-
-def test_a_stopped_measurement_goes_on_and_ends_as_one_that_was_not(distance, monkeypatch):
-    whole = distance(METHODS, folder="whole")[1]
-    with monkeypatch.context() as patch:
-        Counted(patch, stop_after=17)  # 12 of the first method, and a batch of 3, one of 1 and one of 3 of the second
-        status, folder, said = distance(METHODS)
-    assert status == 75
-    assert said.err.endswith("stopped; the same command continues\n")
-    assert not list(folder.glob("distance-*.jsonl"))
-    counted = Counted(monkeypatch)
-    assert distance(METHODS)[0] == 0
-    assert counted.prompts == 24 - 19
-    untimed = [[{k: v for k, v in row.items() if k != "seconds"} for row in rows_of(f)] for f in (folder, whole)]
-    assert untimed[0] == untimed[1]
-    assert distance(f"{METHODS} --threshold=0.5 --confidence=0.9", "--points=3 --tests=6 --batch=9")[0] == 0
-    assert counted.prompts == 24 - 19 + 2 * 3 * 2, "tests that are there are taken up"
 
 
 def test_methods_as_words():

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from eval.engine.subject import draw_texts
-from eval.entropy import attention_entropy, entropy, main
+from eval.entropy import attention_entropy, main
 from lab.loading import open_model
 from lab.positions import distance, frequencies
 from tests.eval.commands import rows_in, runner
@@ -55,24 +55,6 @@ def test_entropy_equals_that_of_the_weights_of_transformers(family, hugging_face
         p = weights.detach().double()
         expected = -(p * p.clamp(min=1e-300).log()).sum(-1).mean(1)
         torch.testing.assert_close(found[:, layer], expected, rtol=0, atol=FLOAT32_TOL)
-
-
-def test_one_hot_attention_has_entropy_0():
-    decoder = tiny()
-    with torch.no_grad():
-        for block in decoder.blocks:
-            block.attention.q.weight *= 1e6  # logits so far apart that all but the largest weight are 0
-            block.attention.q.bias *= 1e6
-    found = attention_entropy(decoder, drawn(40))
-    assert torch.equal(found, torch.zeros(1, 3, 40, dtype=torch.float64))
-    assert f"{found[0, 0, 0]:.3f}" == "0.000"
-
-
-def test_entropy_by_hand():
-    # p = 1/2, 1/4, 1/4: (ln 2 + 2 ln 4 / 2) / 2 = 1.5 ln 2;  p = e / (e + 1): ln(1 + e) - e / (1 + e) = 0.58220...
-    rows = [[math.log(2), 0.0, 0.0], [1.0, 0.0, -math.inf], [5.0, -math.inf, -math.inf]]
-    expected = [1.5 * math.log(2), math.log(1 + math.e) - math.e / (1 + math.e), 0.0]
-    assert entropy(torch.tensor(rows, dtype=torch.float64)).tolist() == pytest.approx(expected, abs=1e-15)
 
 
 @pytest.mark.parametrize("most", [1, 4 * 31 * 2, 4 * 31 * 9], ids=["one_query", "two_queries", "nine_queries"])

@@ -11,30 +11,6 @@ def opened(folder, **key):
     return FinishedTests(folder, 4096, {**KEY, **key})
 
 
-def rows_of(length, tests):
-    return {test: {"length": length, "test": test, **ROW} for test in tests}
-
-
-def test_what_is_kept_is_known_again(tmp_path):
-    finished = opened(tmp_path / "eval")
-    finished.keep(128, {0: ROW, 2: ROW})
-    finished.keep(256, {0: ROW})
-    for again in (finished, opened(tmp_path / "eval")):
-        assert again.known(128) == rows_of(128, (0, 2))
-        assert again.known(256) == rows_of(256, (0,))
-        assert again.known(384) == {}
-        assert len(again.kept) == 1 + 3
-
-
-def test_other_settings_do_not_mix(tmp_path):
-    opened(tmp_path).keep(128, {0: ROW})
-    for other in ({"weights": "abd"}, {"protocol": "released"}, {"seed": 1}, {"method": "pi+plain"}):
-        assert opened(tmp_path, **other).known(128) == {}
-    assert FinishedTests(tmp_path, 8192, KEY).known(128) == {}
-    assert opened(tmp_path).known(128) == rows_of(128, (0,))
-    assert len(list(tmp_path.iterdir())) == 6
-
-
 def test_a_torn_line_is_dropped_wherever_it_is_torn(tmp_path):
     finished = opened(tmp_path)
     finished.keep(128, {0: ROW})

@@ -1,7 +1,6 @@
 """Numbers found by depth: cells and thirds by hand, and a model that sees only the last tokens."""
 
 import json
-import re
 from pathlib import Path
 
 import pytest
@@ -12,9 +11,6 @@ from eval.probe import main
 from tests.eval.answering import Counted, silent
 from tests.eval.commands import runner, size_of
 
-HAYSTACK = " ".join(f"bake{'.' if k % 7 == 6 else ''}" for k in range(4000))
-STOP, BUDGET = 1, 24
-NEEDLE = re.compile(r"One of the magic numbers is ([0-9]+)\.")
 THIRDS = ["0-33%", "33-66%", "66-99%"]
 
 
@@ -105,18 +101,12 @@ def test_the_command_writes_rows_tables_and_a_picture(run_folder, tmp_path, caps
     assert size_of(Path(out.splitlines()[-1].removeprefix("picture: ")))[0] > 500
 
 
-def test_a_stopped_call_goes_on_and_tests_of_the_probe_are_shared(run_folder, tmp_path, capsys, monkeypatch):
-    words = [run_folder, *SMALL, "--batch=1", "-o", tmp_path]
-    with monkeypatch.context() as patch:
-        Counted(patch, stop_after=2, greedy=silent)
-        status, _, err = run(words, capsys)
-    assert (status, err.endswith("; the same command continues\n")) == (75, True)
+def test_tests_of_the_probe_are_shared(run_folder, tmp_path, capsys, monkeypatch):
+    counted, words = Counted(monkeypatch, greedy=silent), [run_folder, *SMALL, "-o", tmp_path]
     settings = ["--tests=2", "--step=320", "--max_length=320", "--answer_budget=24"]
     assert main([str(run_folder), *settings, "-o", str(tmp_path)]) == 0
-    counted = Counted(monkeypatch, greedy=silent)
-    assert run(words, capsys)[0] == 0
-    assert counted.prompts == 6 - 2 - 2
+    assert (run(words, capsys)[0], counted.prompts) == (0, 6), "four beside the probe's two"
     assert run([*words, "--depths=4", "--required=3", "--confidence=0.9"], capsys)[0] == 0
-    assert counted.prompts == 2
+    assert counted.prompts == 6
     assert run([*words, "--seed=1"], capsys)[0] == 0
-    assert counted.prompts == 8
+    assert counted.prompts == 12

@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from eval.engine.impactful import choose, mark, tally
+from eval.engine.impactful import choose, mark
 
 
 def rng(seed):
@@ -39,21 +39,6 @@ def test_marks_by_hand(top, seed):
     np.testing.assert_array_equal(found, marked_by_hand(changes, scored, top))
     assert not found[:, 3].any()
     assert found[:, 4].sum() == n_of(top, n_windows)
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_counts_by_hand(seed):
-    generator = rng(seed)
-    labels, changes = generator.integers(0, 5, 60), generator.random(60)
-    marked = generator.random(60) < 0.3
-    table = tally(labels, changes, marked, list("abcdefg")).set_index("label")
-    assert set(table.index) == {"abcdefg"[label] for label in labels}
-    assert table["rate"].is_monotonic_decreasing
-    for label, row in table.iterrows():
-        own = [k for k in range(60) if "abcdefg"[labels[k]] == label]
-        hits = sum(marked[k] for k in own)
-        expected = [len(own), hits, hits / sum(marked), len(own) / 60, hits / len(own), np.mean(changes[own])]
-        assert row.tolist() == pytest.approx(expected)
 
 
 def taken_by_hand(occurrences, marked, coverage, min_count):

@@ -8,6 +8,7 @@ import pytest
 
 from eval.engine.subject import Subject
 from lab import cli
+from tests.eval.answering import Counted
 from tests.eval.commands import size_of
 from tests.eval.report.fakes import write_fake
 from tests.eval.test_reach import write_runs
@@ -196,28 +197,47 @@ def test_what_is_measured_is_not_measured_again(name, run, monkeypatch):
     assert without[0] == without[1]
 
 
-@pytest.mark.parametrize("name", ["passkey", "lines"])
-def test_a_stopped_cell_goes_on_where_it_was(name, run, monkeypatch):
-    """After Ctrl-C in the second batch, the same command asks only the tests that have no answer."""
-    words = [word for word in COMMANDS[name][0] if "--tests" not in word] + ["--tests=5", "--batch=2", "-o", "out"]
-    asked, true = [], Subject.generate
+PROBED = ("--tests=3", "--step=64", "--max_length=256", "--answer_budget=24")
+STOPPED = {  # three tests of each kind and more
+    "probe": ("probe", *PROBED),
+    "probe_sequential": ("probe", *PROBED[1:], "--tests=6", "--sequential"),
+    "probe_by_depth": ("probe", "--by=depth", "--lengths=200,320", "--tests=3", "--answer_budget=24"),
+    "distance": (
+        "distance",
+        "--tests=3",
+        "--points=2",
+        "--window=96",
+        "--digits=2",
+        "--distance=plain,rerope:window=9",
+    ),
+    "ruler": ("ruler", "--tests=3", "--tasks=niah_single_2,vt", "--lengths=512"),
+    "passkey": ("passkey", "--tests=3", "--protocol=lab", "--lengths=128", "--depths=2"),
+    "lines": ("lines", "--tests=3", "--lengths=512"),
+}
 
-    def generate(self, prompts, *given, **named):
-        asked.append(len(prompts))
-        if len(asked) == 2:
-            raise KeyboardInterrupt
-        return true(self, prompts, *given, **named)
 
-    monkeypatch.setattr(Subject, "generate", generate)
-    status, _, err = run(name, words)
-    assert (status, err) == (75, "stopped; the same command continues\n")
-    answered = asked[0]
-    assert run(name, words)[0] == 0
-    cells = 2 if name == "passkey" else 1
-    assert sum(asked[2:]) == 5 * cells - answered
-    for row in map(json.loads, Path("out", f"{name}.jsonl").read_text().splitlines()):
-        tests = [json.loads(line) for line in Path("out", row["cases"]).read_text().splitlines()]
-        assert [test["test"] for test in tests] == list(range(5))
+@pytest.mark.parametrize("kind", STOPPED)
+def test_a_stopped_measure_goes_on_and_ends_as_one_that_was_not(kind, run, monkeypatch):
+    """After Ctrl-C between batches, and a line that a crash tore, the same command asks only what has no answer."""
+    name, *own = STOPPED[kind]
+    words, rows = ["RUN", *own, "--batch=2", "--json", "-o"], []
+
+    def asked(folder, stop_after=None):
+        with monkeypatch.context() as patch:
+            counted = Counted(patch, stop_after=stop_after)
+            status, out, err = run(name, [*words, folder])
+        rows.append([{**row, "seconds": 0} for row in json.loads(out)["rows"]] if out else err)
+        return counted.prompts, status
+
+    (whole, _), (before, status) = asked("whole"), asked("out", stop_after=2)
+    assert (status, rows[1]) == (75, "stopped; the same command continues\n")
+    kept = [path for path in Path("out").rglob("*") if path.suffix == ".part" or path.name.startswith("tests-")]
+    for path in kept:
+        path.write_text(path.read_text() + '{"test": 1, "pro')
+    assert asked("out") == (whole - before, 0)
+    assert 0 < before < whole
+    assert rows[0] == rows[2]
+    assert kept
     assert not list(Path("out").rglob("*.part"))
 
 

@@ -1,6 +1,5 @@
 """Comparing methods: settings by hand from the paper, McNemar's test against scipy, and eval.probe of several."""
 
-import math
 import re
 from fractions import Fraction
 
@@ -12,7 +11,7 @@ from scipy.stats import beta, false_discovery_control
 
 import eval.engine.subject
 from eval.engine.methods import METHODS, setting
-from eval.engine.statistics import holm, pair
+from eval.engine.statistics import holm
 from eval.probe import main
 from lab.loading import open_model
 from lab.positions import frequencies
@@ -82,18 +81,6 @@ def test_frequencies_take_the_models_place_or_leave_them():
     assert ntk.inv_freq.numpy() == pytest.approx([theta ** (-2 * j / 8) for j in range(4)])
     abf = frequencies("abf", head_dim=8)
     assert setting("string", 192, 192).place(abf)[0] is abf
-
-
-@pytest.mark.parametrize(("only_first", "only_second"), [(0, 0), (0, 1), (3, 3), (1, 7), (9, 1), (40, 70)])
-def test_mcnemar_is_the_binomial_test_of_the_tests_that_differ(only_first, only_second):
-    n = only_first + only_second
-    tail = sum(math.comb(n, k) for k in range(min(only_first, only_second) + 1))
-    first = [True] * only_first + [False] * only_second + [True, False]
-    second = [False] * only_first + [True] * only_second + [True, False]
-    found = pair(first, second)
-    assert found["p"] == pytest.approx(min(1, 2 * tail / 2**n), rel=1e-9)
-    assert (found["tests"], found["only_first"], found["only_second"]) == (n + 2, only_first, only_second)
-    assert found["difference"] == (only_second - only_first) / (n + 2)
 
 
 def test_holm_by_hand_and_by_its_definition():

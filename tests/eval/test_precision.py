@@ -23,7 +23,7 @@ from eval.precision import (
     rounded,
 )
 from lab.loading import open_model
-from lab.model.decoder import Decoder, DecoderConfig
+from lab.model.decoder import Decoder
 from lab.positions import distance, frequencies
 from lab.probe.needles import load_haystack
 from tests.eval.commands import runner
@@ -51,45 +51,6 @@ def by_hand(decoder, tokens, shift, bf16, whole=False):
                     terms[j].append(abs(p[j] - q[j]) / (length - j))
                 first.append(abs(a[i][0] - b[i][0]) / length)
     return [math.fsum(term) for term in terms], math.fsum(first)
-
-
-def two_token_decoder():
-    """One layer, one head of width 2 that turns by 1 radian a token, and q = k = (1, 0) for every token."""
-    cfg = DecoderConfig(
-        d_model=2, n_layers=1, n_heads=1, n_kv_heads=1, d_ff=2, vocab_size=3, tie_embeddings=False, norm_eps=1e-12
-    )
-    decoder = Decoder(cfg).double()
-    with torch.no_grad():
-        decoder.embedding.weight.fill_(1.0)
-        for project in (decoder.blocks[0].attention.q, decoder.blocks[0].attention.k):
-            project.weight.copy_(torch.tensor([[0.5, 0.5], [0.0, 0.0]]))
-    return decoder
-
-
-def test_two_tokens_by_hand():
-    """q and k at position p are (cos p, sin p), in eight bits:
-
-    cos 1 = 0.5403.. -> 138/256     sin 1 = 0.8414.. -> 215/256
-    cos 16 = -0.9576.. -> -245/256  sin 16 = -0.2879.. -> -147/512
-    cos 17 = -0.2751.. -> -141/512  sin 17 = -0.9613.. -> -246/256
-
-    Shift 0:  A_00 = 1, A_10 = 138/256, A_11 = (138^2 + 215^2) / 256^2, each over sqrt 2
-    Shift 16: A_00 = (245/256)^2 + (147/512)^2, A_10 = (141 * 245 + 246 * 147) / (512 * 256),
-              A_11 = (141/512)^2 + (246/256)^2, each over sqrt 2
-    """
-    a00, a10, a11 = 1.0, 138 / 256, (138**2 + 215**2) / 256**2
-    b00, b10 = (245 / 256) ** 2 + (147 / 512) ** 2, (141 * 245 + 246 * 147) / 2**17
-    b11 = (141 / 512) ** 2 + (246 / 256) ** 2
-    root = math.sqrt(2)
-    gap = abs(1 / (1 + math.exp((a11 - a10) / root)) - 1 / (1 + math.exp((b11 - b10) / root)))
-    decoder, tokens = two_token_decoder(), torch.tensor([[1, 2]])
-    # query 0 sees key 0 alone, weight 1 at any shift; query 1 differs by `gap` at both keys; two queries see key 0
-    found = key_differences(decoder, tokens, [0], BF16)
-    assert found.shape == (1, 1, 2)
-    assert found[0, 0].tolist() == pytest.approx([gap / 2, gap], abs=1e-9)
-    assert gap == pytest.approx(5.04e-4, rel=0.01)
-    logits = (abs(a00 - b00) + abs(a10 - b10)) / root / 2
-    assert first_logit_difference(decoder, tokens, 0, BF16).tolist() == pytest.approx([logits], abs=1e-9)
 
 
 @pytest.mark.parametrize("shift", [0, 15, 17, 1000])

@@ -94,27 +94,6 @@ def quiet(monkeypatch):
     monkeypatch.setattr(eval.engine.subject, "greedy", silent)
 
 
-@pytest.mark.parametrize("words", ["", "--sequential"], ids=["all", "sequential"])
-def test_a_probe_that_was_stopped_goes_on_and_ends_as_one_that_was_not(probe, monkeypatch, words):
-    if not words:
-        monkeypatch.setattr(eval.engine.subject, "greedy", silent)
-    whole = probe(words, folder="whole")[1]
-    with monkeypatch.context() as patch:
-        Counted(patch, stop_after=4)
-        status, folder, said = probe(words)
-    assert status == 75
-    kept = next(folder.glob("tests-*.jsonl"))
-    assert said.err.endswith("stopped; the same command continues\n")
-    assert not (folder / "probes.jsonl").exists()
-    with kept.open("a") as file:
-        file.write('{"length": 192, "test": 1, "pro')  # as a crash in the middle of writing leaves it
-    counted = Counted(monkeypatch)
-    assert probe(words)[0] == 0
-    assert counted.prompts == len(lines(whole / CASES)) - 4
-    assert untimed(folder) == untimed(whole)
-    assert (folder / CASES).read_text() == (whole / CASES).read_text()
-
-
 def test_other_settings_take_up_only_tests_that_come_out_the_same(probe, monkeypatch):
     counted = Counted(monkeypatch, greedy=silent)
     assert probe()[0] == 0

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from scipy.optimize import minimize
-from scipy.stats import CensoredData, norm
+from scipy.stats import norm
 
 from eval.engine.records import read_runs
 from eval.engine.regression import bootstrap, compare, fit, held_out, inflation, measured, separable
@@ -53,24 +53,6 @@ COLUMNS = list(TRUE)
 
 def frame(y, **columns):
     return pd.DataFrame({"low": y, "high": y, **columns})
-
-
-def test_without_bounds_it_is_least_squares():
-    # ln x = 1, 2, 3, 4, 5 and y = 2, 3, 5, 6, 9: slope 17/10, intercept -1/10; residuals .4 -.3 0 -.7 .6, squares 1.1
-    points = frame([2.0, 3, 5, 6, 9], x=np.exp([1.0, 2, 3, 4, 5]))
-    model = fit(points, ["x"])
-    assert model.slopes == pytest.approx([1.7], rel=1e-3)
-    assert model.intercept == pytest.approx(-0.1, abs=5e-3)
-    assert model.sigma == pytest.approx(np.sqrt(1.1 / 5), rel=1e-3)
-    assert model.reported["x"] == model.slopes[0]
-
-
-def test_bounds_count_as_in_scipys_censored_fit():
-    exact, more, less = [1.0, 2.0, 2.5, 4.0], [3.0, 3.5], [0.5, 1.5]
-    low, high = [*exact, *more, -np.inf, -np.inf], [*exact, np.inf, np.inf, *less]
-    model = fit(pd.DataFrame({"low": low, "high": high}), [])
-    mean, sigma = norm.fit(CensoredData(uncensored=exact, right=more, left=less))
-    assert (model.intercept, model.sigma) == pytest.approx((mean, sigma), rel=1e-3)
 
 
 def test_the_fit_is_the_maximum_of_the_likelihood_written_out():

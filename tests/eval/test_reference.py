@@ -24,6 +24,7 @@ from tests.opened import SIZES
 from tests.refusals import refused
 
 FAR = ("--weights.by=evidence", "--weights.keep=[[0,9]]")
+SHORT = ("--train.tokens=10240",)  # 10 steps of 2 packs
 run = runner(main, "score")
 
 
@@ -39,9 +40,9 @@ def place(tmp_path_factory):
     with refused("evidence.method=gain: is not stored in ", error=DataError):
         train(place, "gain", "--evidence.method=gain")
     assert main([str(CONFIG), *words, "--evidence=gain"]) == 0
-    train(place, "gain", "--evidence.method=gain")
-    train(place, "control", *UNPROBED, *FAR, "--weights.control=loss")
-    train(place, "far", *UNPROBED, *FAR)
+    train(place, "gain", "--evidence.method=gain", *UNPROBED, *SHORT)
+    train(place, "control", *UNPROBED, *SHORT, *FAR, "--weights.control=loss")
+    train(place, "far", *UNPROBED, *SHORT, *FAR)
     return place
 
 
@@ -151,7 +152,7 @@ def test_a_run_counts_the_stored_contexts(place):
     stored = np.load(path_of(shard, "gain-96"))
     expected = np.zeros(96)
     for stream in range(data.n_streams):
-        for _, pack in zip(range(40 // data.n_streams), data.stream(stream), strict=False):
+        for _, pack in zip(range(20 // data.n_streams), data.stream(stream), strict=False):
             found = np.minimum(pack.distances[pack.targets >= 0], 95)  # 96, a whole window, counts as 95
             expected += np.bincount(found, minlength=96)
     assert run.g().tolist() == [0, *expected[1:]]

@@ -6,14 +6,8 @@ import math
 import numpy as np
 import pytest
 import torch
-from torch.nn import functional as F
 
 from eval.engine.sliding import IGNORE, TextLosses, text_losses, windows
-from lab.model.attention.inspection import token_scores
-from lab.positions import distance
-from tests.model.by_definition import drawn, tiny
-
-TOL = 1e-10  # float64 sums of some hundred terms of order one
 
 
 @pytest.mark.parametrize("n_tokens", [2, 3, 12, 13, 14, 41])
@@ -51,31 +45,6 @@ def test_a_bigram_model_by_hand():
     # disjoint windows of 2 see the steps 01 and 00 alone: 3/4 * 1/4
     losses = text_losses(model_of(table), [np.array([0, 1, 0, 0, 1])], 2, 2, rows=2)
     assert (losses.tokens.tolist(), losses.nll.tolist()) == ([2], [pytest.approx(math.log(16 / 3))])
-
-
-@pytest.mark.parametrize(("method", "rows"), [("plain", 1), ("dca", 3), ("string", 64)])
-@pytest.mark.parametrize(("context", "stride"), [(2, 1), (8, 3), (9, 9)])
-def test_a_decoder_is_called_on_each_window_anew(method, rows, context, stride):
-    parameters = {"plain": {}, "dca": {"train_len": 6}, "string": {"shift": 5, "window": 1}}[method]
-    decoder = tiny(method=distance(method, **parameters))
-    texts = [drawn(length)[0].numpy() for length in (37, 5, 20)]
-    found = text_losses(lambda *x: token_scores(decoder, *x)[0], texts, context, stride, rows=rows)
-    for text, nll, count in zip(texts, found.nll, found.tokens, strict=True):
-        expected, scored, begin = 0.0, {0}, 0
-        while True:  # the definition, window by window
-            part = torch.from_numpy(text[begin : begin + context])[None]
-            with torch.no_grad():
-                logits = decoder(part)[0]
-            for place in range(1, part.shape[1]):
-                if begin + place not in scored:
-                    expected += float(F.cross_entropy(logits[place - 1], part[0, place]))
-                scored.add(begin + place)
-            if begin + context >= len(text):
-                break
-            begin += stride
-        assert nll == pytest.approx(expected, rel=TOL)
-        heads = 0 if stride < context else (len(text) - 1) // context  # the first of a later disjoint window
-        assert count == len(text) - 1 - heads
 
 
 def test_progress_counts_every_window_and_rows_are_bounded():

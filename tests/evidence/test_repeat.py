@@ -29,12 +29,6 @@ def test_worked_by_hand():
     assert found([7, 8, 9, 7], 8, n=2) == [0, 0, 3, 3]
 
 
-def test_a_copy_in_another_run_is_no_evidence():
-    tokens = np.array([1, 2, 3, 1, 2, 3, 1, 2, 3])
-    targets = np.array([2, 3, IGNORE, 2, 3, 1, 2, 3, IGNORE])
-    assert Repeat().distances(tokens, targets, [3, 6]).tolist() == [0, 0, 0, 0, 0, 3, 3, 3, 0]
-
-
 @pytest.mark.parametrize("n", [2, 3, 5, 16])
 @pytest.mark.parametrize("largest", [3, 150_000], ids=["few_types", "ids_to_150000"])
 def test_random_packs_equal_the_search_by_definition(n, largest):

@@ -30,12 +30,6 @@ def test_worked_by_hand():
     assert found([4, 4, 4, 4], IGNORE) == [0, 0, 1, 0]
 
 
-def test_a_copy_in_another_run_is_no_evidence():
-    tokens = np.array([1, 2, 3, 1, 2, 3, 1, 2, 3])
-    targets = np.array([2, 3, IGNORE, 2, 3, 1, 2, 3, IGNORE])
-    assert Suffix(least=2).distances(tokens, targets, [3, 6]).tolist() == [0, 0, 0, 0, 0, 0, 0, 3, 0]
-
-
 @pytest.mark.parametrize("longest", [2, 5, 64])
 @pytest.mark.parametrize("least", [1, 2])
 @pytest.mark.parametrize("largest", [2, 150_000], ids=["few_types", "ids_to_150000"])

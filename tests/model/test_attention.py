@@ -12,19 +12,6 @@ BACKENDS = ["reference", "sdpa", "auto"]
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("mask", ["document", "anchor"])
-def test_padding_rows_are_zeros_with_finite_gradients(backend, mask):
-    q, k, v = (x.requires_grad_() for x in draw(4, 1, 2, 1, 6, 6, 4))
-    docs = torch.tensor([[0, 0, 1, 1, -1, -1]])
-    out = attend(q, k, v, doc_ids=docs, mask=mask, backend=backend)
-    out.sum().backward()
-    assert (out[:, :, 4:] == 0).all()
-    for x in (q, k, v):
-        assert torch.isfinite(x.grad).all()
-        assert (x.grad[:, :, 4:] == 0).all()
-
-
-@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("name", ["plain", "string"])
 def test_autocast_leaves_attention_in_float32(backend, name):
     q, k, v = draw(5, 1, 2, 1, 9, 9, 8, torch.float32)
@@ -75,49 +62,12 @@ def test_kernels_for_gpus_are_refused_on_a_cpu(backend):
         attend(Q, K, V, backend=backend)
 
 
-PACKS = {  # lengths, padding tokens after them
-    "mixed": ([3, 7, 1, 4, 2], 0),
-    "mixed_padded": ([3, 7, 1, 4, 2], 5),
-    "one_segment": ([9], 0),
-    "one_token": ([1], 0),
-    "one_token_padded": ([1], 3),
-    "all_of_length_one": ([1] * 6, 2),
-    "all_equal": ([4, 4, 4], 1),
-    "very_uneven": ([1, 30, 2, 15, 1], 3),
-}
-packs = pytest.mark.parametrize(("lengths", "padding"), PACKS.values(), ids=PACKS)
-
-
 def cumulative(lengths):
     return torch.tensor([sum(lengths[:n]) for n in range(len(lengths) + 1)], dtype=torch.int32)
 
 
 def pack(lengths, padding):
     return Segments.from_cu_seqlens(cumulative(lengths), sum(lengths) + padding)
-
-
-@packs
-def test_ids_and_documents_by_definition(lengths, padding):
-    segments = pack(lengths, padding)
-    ids = [i for n in [*lengths, padding] for i in range(n)]
-    docs = [s for s, n in enumerate(lengths) for _ in range(n)] + [-1] * padding
-    assert segments.position_ids.tolist() == ids
-    assert segments.doc_ids.tolist() == docs
-    assert segments.position_ids.dtype == segments.doc_ids.dtype == torch.int64
-    assert (segments.n_real, segments.n_tokens) == (sum(lengths), sum(lengths) + padding)
-    assert segments.cu_seqlens.tolist() == cumulative(lengths).tolist()
-    assert segments.cu_seqlens.dtype == torch.int32
-
-
-def test_keys_with_their_anchor_by_hand():
-    # three runs: the anchor, two tokens, one token; both see place 0
-    segments = Segments.from_lengths([1, 2, 1], 5, anchors=(-1, 0, 0))
-    spans = segments.spans
-    assert segments.key_places.tolist() == [0, 0, 1, 2, 0, 3]
-    assert (spans.cu_k.tolist(), spans.k_lengths) == ([0, 1, 4, 6], (1, 3, 2))
-    assert (spans.cu_q.tolist(), spans.q_lengths) == ([0, 1, 3, 4], (1, 2, 1))
-    assert spans.arguments[2:] == (2, 3)
-    assert segments.per_token(segments.anchors).tolist() == [-1, 0, 0, 0, -1]
 
 
 @pytest.mark.parametrize(("lengths", "padding", "calls"), [((4, 4, 4), 0, 1), ((4, 4, 4), 1, 3), ((4, 8), 0, 2)])

@@ -1,5 +1,3 @@
-import dataclasses
-
 import pytest
 import torch
 
@@ -8,7 +6,6 @@ from lab.model.attention.segments import Segments
 from lab.model.decoder import Decoder, DecoderConfig
 
 TINY = DecoderConfig(16, 2, 4, 2, 24, 23, tie_embeddings=False)
-PAPER = DecoderConfig(2048, 22, 32, 4, 5632, 128256, tie_embeddings=False)
 
 
 def tokens_of(seed, *shape, vocab=TINY.vocab_size):
@@ -24,27 +21,6 @@ def decoder(cfg=TINY, seed=0, std=0.3, **options):
             mean = 1.0 if parameter.ndim == 1 else 0.0
             parameter.copy_(torch.empty(parameter.shape).normal_(mean, std, generator=generator))
     return model
-
-
-def test_parameter_counts_of_the_paper_by_hand():
-    # block: q and out 2 * 2048^2 = 8,388,608; k and v 2 * 2048 * 256 = 1,048,576; feed-forward 3 * 2048 * 5632 =
-    # 34,603,008; norms 2 * 2048 = 4,096; sum 44,044,288, times 22 = 968,974,336. Last norm 2,048.
-    # Embedding 128,256 * 2048 = 262,668,288, once when tied and twice when not.
-    blocks, norm, embedding = 968_974_336, 2_048, 262_668_288
-    assert PAPER.n_parameters(tie_embeddings=True) == blocks + norm + embedding == 1_231_644_672
-    assert PAPER.n_parameters() == blocks + norm + 2 * embedding == 1_494_312_960
-    assert dataclasses.replace(PAPER, tie_embeddings=True).n_parameters() == 1_231_644_672
-
-
-def test_operations_per_token_by_hand():
-    # 6 * (1,231,644,672 - 45 norms of 2048) = 6 * 1,231,552,512 = 7,389,315,072; attention
-    # 12 * 22 * 2048 * (window / 2): 553,648,128 at 2048 and 1,107,296,256 at 4096
-    assert PAPER.flops_per_token_causal(2048) == 7_389_315_072 + 553_648_128 == 7_942_963_200
-    assert PAPER.flops_per_token_causal(4096) == 7_389_315_072 + 1_107_296_256 == 8_496_611_328
-    assert PAPER.flops_per_token(1024.0) == 7_942_963_200
-    # with hidden pairs attention is twice that
-    assert PAPER.flops_per_token_full(2048) == 7_389_315_072 + 1_107_296_256 == PAPER.flops_per_token_causal(4096)
-    assert PAPER.flops_per_token_full(4096) == 7_389_315_072 + 2_214_592_512 == 9_603_907_584
 
 
 @pytest.mark.parametrize(

@@ -42,17 +42,6 @@ def test_value_and_gradients_equal_torchs(dtype, tolerance, ignored, chunk, monk
         torch.testing.assert_close(x, y, rtol=0, atol=tolerance)
 
 
-def test_two_tokens_by_hand():
-    # logits (ln 3, 0) twice: probabilities 3/4 and 1/4. Targets 0 and 1: loss ln(4/3) + ln 4 = ln(16/3) = 1.6739764.
-    # Gradient in the logits: (3/4 - 1, 1/4) + (3/4, 1/4 - 1) = (1/2, -1/2), in the head times h = 1.
-    hidden = torch.ones(2, 1, dtype=torch.float64)
-    weight = torch.tensor([[3.0], [1.0]], dtype=torch.float64).log().requires_grad_()
-    total = summed_cross_entropy(hidden, weight, torch.tensor([0, 1]))
-    total.backward()
-    assert total.item() == pytest.approx(1.6739764, abs=1e-7)
-    assert weight.grad.flatten().tolist() == pytest.approx([0.5, -0.5], abs=FLOAT64_TOL)
-
-
 def test_large_logits_do_not_overflow():
     hidden, weight, targets = case(12, 9, 4, torch.float32)
     got = summed_cross_entropy(1e4 * hidden, weight, targets)

@@ -96,14 +96,3 @@ def test_rows_of_the_ablation_by_hand(parts, expected):
     for q_pos, row in zip((5, 6, 11, 12), expected, strict=True):
         found = dca.rel_pos(torch.tensor([q_pos]), torch.arange(q_pos + 1))[0]
         torch.testing.assert_close(found, torch.tensor(row, dtype=torch.float64), equal_nan=True, rtol=0, atol=0)
-
-
-def test_without_the_successive_part_the_window_is_0():
-    for c, s in ((10, 6), (9, 4), (7, 7), (12, 1)):
-        ablated, narrow = (
-            distance("dca", train_len=c, chunk=s, **x) for x in ({"parts": "intra_inter"}, {"window": 0})
-        )
-        assert causal_rows(ablated, 40) == causal_rows(narrow, 40)
-    assert distance("dca", train_len=2048, parts="intra").s == 1536
-    whole = distance("dca", train_len=10, chunk=6)
-    assert causal_rows(distance("dca", train_len=10, chunk=6, parts="all"), 40) == causal_rows(whole, 40)

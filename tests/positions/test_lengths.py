@@ -34,24 +34,3 @@ def test_length_is_a_fault_exactly_where_every_distance_stays_plain(method, para
         (fault,) = faults[n]
         assert fault.startswith(f"{field}: ")
         assert "; " in fault
-
-
-@pytest.mark.parametrize(
-    ("method", "parameters", "length", "remedy"),
-    [
-        # a third of 59 rounded up is 20, a half rounded down 29
-        ("string", {"shift": 60, "window": 4}, 59, "use 20 to 29"),
-        ("string", {"shift": 60, "window": 4}, 60, "use 20 to 30"),
-        # chunks of 9 and the 3 tokens beyond one that keep their distance
-        ("dca", {"train_len": 12}, 9, "up to 12"),
-        ("dca", {"train_len": 12, "chunk": 5, "window": 2}, 7, "up to 7"),
-    ],
-)
-def test_fault_names_the_lengths_that_fit(method, parameters, length, remedy):
-    (fault,) = distance(method, **parameters).length_faults(length)
-    assert remedy in fault
-
-
-@pytest.mark.parametrize("length", [1, 2, 10**6])
-def test_plain_distance_fits_every_length(length):
-    assert distance("plain").length_faults(length) == []

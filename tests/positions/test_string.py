@@ -2,7 +2,6 @@ import pytest
 import torch
 
 from lab.positions import distance
-from tests.positions.by_definition import causal_rows
 
 FLOAT64_TOL = 1e-14  # two logarithms and a square in float64, right to some units of 1e-16
 K = 1024
@@ -26,12 +25,6 @@ K = 1024
 def test_last_row_of_nine_tokens_by_hand(shift, window, expected):
     row = distance("string", shift=shift, window=window).rel_pos(torch.tensor([8]), torch.arange(9))
     assert row.tolist() == [expected]
-
-
-def test_every_row_of_six_tokens_by_hand():
-    # S = 2, W = 1: i = 2, 3, 4, 5 become 1, 2, 3, 4
-    expected = [[0], [1, 0], [1, 1, 0], [2, 1, 1, 0], [3, 2, 1, 1, 0], [4, 3, 2, 1, 1, 0]]
-    assert causal_rows(distance("string", shift=2, window=1), 6) == expected
 
 
 @pytest.mark.parametrize(

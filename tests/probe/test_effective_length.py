@@ -11,8 +11,8 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from lab.counts import PositionCounts
 from lab.errors import DataError
 from lab.probe.config import ProbeConfig
-from lab.probe.effective_length import NeedleProbe, ResultStore, Worker
-from lab.probe.limits import LengthResult, effective_lengths, exact_limits, sequential_design
+from lab.probe.effective_length import NeedleProbe, Worker
+from lab.probe.limits import LengthResult, effective_lengths
 from lab.probe.measuring import length_record, summary_record
 
 HAYSTACK = " ".join(f"bake{'.' if k % 7 == 6 else ''}" for k in range(4000))
@@ -109,54 +109,6 @@ def test_ranks_divide_lengths_so_that_each_generates_for_few(bpe, max_length, le
     ranks = Ranks(make, 4, lambda probe: Oracle(probe.tokenizer, right_up_to(384)))
     assert ranks.results == [results(make(), right_up_to(384))] * 4
     assert [model.calls for model in ranks.models] == [lengths_of_each] * 4
-
-
-def right_in_some(share, longest):
-    """Answer a share of the tests, chosen by their first number, at lengths up to `longest`."""
-    return lambda length, numbers: " ".join(numbers) if length <= longest and int(numbers[0]) % 97 < 97 * share else ""
-
-
-SEQUENTIAL = {"tests": 60, "max_length": 288, "sequential": True, "error": 0.02}
-
-
-@pytest.mark.parametrize("batch", [1, 64])
-def test_a_sequential_length_is_the_beginning_of_a_whole_one(bpe, batch):
-    answer = right_in_some(0.9, 256)
-    probe = make_probe(bpe, batch=batch, **SEQUENTIAL)
-    whole = results(make_probe(bpe, tests=60, max_length=288), answer)
-    for first, full in zip(results(probe, answer), whole, strict=True):
-        assert first.cases == full.cases[: first.tests]
-        stops = [t for t in probe.design.looks if probe.design.is_over(t, sum(c["found"] > 1 for c in full.cases[:t]))]
-        assert first.tests == stops[0]
-        assert (first.low, first.high) == exact_limits(probe.design, first.tests, first.passed, 0.95)
-        assert (full.low, full.high) == exact_limits(sequential_design(60, (0.8,), 0.0, 60), 60, full.passed, 0.95)
-
-
-class Remembering(ResultStore):
-    """Knows some tests by heart and hears of the others."""
-
-    def __init__(self, rows):
-        self.rows, self.heard = rows, []
-
-    def known(self, length):
-        return {test: row for (other, test), row in self.rows.items() if other == length}
-
-    def keep(self, length, rows):
-        self.heard += [(length, test) for test in rows]
-
-
-@pytest.mark.parametrize("settings", [{"tests": 9, "max_length": 224}, SEQUENTIAL], ids=["all", "sequential"])
-def test_tests_that_are_known_are_not_run_again(bpe, settings):
-    probe = make_probe(bpe, batch=4, **settings)
-    whole = results(probe, right_up_to(224))
-    rows = {(r.length, case["test"]): case for r in whole for case in r.cases}
-    known = {key: row for key, row in rows.items() if key[1] % 3 == 1 or key[1] < 4}
-    memory, oracle = Remembering(known), Oracle(bpe, right_up_to(224))
-    assert list(probe.run(oracle, store=memory)) == whole
-    assert sorted(memory.heard) == sorted(rows.keys() - known.keys())
-    memory, oracle = Remembering(rows), Oracle(bpe, right_up_to(224))
-    assert list(probe.run(oracle, store=memory)) == whole
-    assert oracle.calls == 0
 
 
 def test_the_records_of_a_probe(bpe):

@@ -7,11 +7,6 @@ import pytest
 import torch
 
 from lab.evidence.repeat import Repeat
-from lab.model.attention.inspection import token_scores
-from lab.model.config import DecoderConfig
-from lab.model.decoder import Decoder
-from lab.positions import distance
-from lab.probe import recall
 from lab.probe.recall import RecallTest
 from tests.evidence import brute
 
@@ -104,29 +99,6 @@ def test_contexts_by_brute_force():
     copier = Copier(WINDOW)
     few.scores(copier, few.targets)
     assert not copier.seen - Counter(context for pairs in candidates.values() for pair in pairs for context in pair)
-
-
-@pytest.mark.parametrize("method", [{"method": "plain"}, {"method": "string", "shift": 40, "window": 9}], ids=str)
-def test_scores_are_those_of_each_text_alone(method, monkeypatch):
-    monkeypatch.setattr(recall, "TOKENS_AT_ONCE", 4 * WINDOW)
-    cfg = DecoderConfig(vocab_size=10, d_model=16, n_layers=2, n_heads=2, n_kv_heads=1, d_ff=24, tie_embeddings=False)
-    decoder = Decoder(cfg, distance=distance(**method)).double()
-    test = RecallTest(words(vocabulary=9), Repeat(), WINDOW, [2, 8, 30], most=12)
-
-    class Model:
-        scores = staticmethod(lambda *rows: token_scores(decoder, *rows)[:2])
-
-    found = test.scores(Model, test.targets)
-    assert len(found) == 36
-    for target, row in zip(test.targets, found, strict=True):
-        piece = torch.tensor(test.pieces[target.piece])[None]
-        for column, begin in enumerate((0, target.place - target.distance + 1)):
-            logits = decoder(piece[:, begin : target.place])[0, -1].detach()
-            own = int(piece[0, target.place])
-            nats = torch.nn.functional.cross_entropy(logits, torch.tensor(own)).item()
-            assert row[2 * column] == pytest.approx(nats, abs=1e-9)
-            assert row[2 * column + 1] == (int(logits.argmax()) == own)
-    assert 0 < found[:, 1].mean() < 1
 
 
 def test_limits_are_over_documents():

@@ -73,15 +73,6 @@ def test_a_method_without_a_name_is_exported_as_weights_alone(prepared, tmp_path
     assert_same_logits(plain, opened(tmp_path / "out"))
 
 
-def test_a_frequency_method_without_a_name(prepared, tmp_path, capsys):
-    entropy = {"frequency": {"method": "entropy_abf", "theta": 50000.0, "train_len": 32}}
-    run = write_run(tmp_path / "run", prepared, entropy)
-    assert main([str(run), "-o", str(tmp_path / "out")]) == 2
-    check_faults(capsys.readouterr().err.splitlines(), ["position.frequency.method=entropy_abf: has no name"])
-    assert main([str(run), "--weights_only", "-o", str(tmp_path / "out")]) == 0
-    assert json.loads((tmp_path / "out/config.json").read_text())["rope_theta"] == 50000.0
-
-
 def test_another_method_is_written_in_place_of_the_runs_own(prepared, tmp_path):
     run = write_run(tmp_path / "run", prepared, std=STD)
     words = ["--position.frequency.method=pi", "--position.frequency.factor=2"]

@@ -65,21 +65,6 @@ def run(prepared, tmp_path_factory):
     return write_run(tmp_path_factory.mktemp("runs") / "tiny", prepared, theta=500.0)
 
 
-@pytest.mark.parametrize(
-    ("values", "words", "expected"),
-    [
-        ([1.0, 3.0], [], 2.0),
-        ([1.0, 3.0], ["--weights=0.25,0.75"], 2.5),
-        ([1.0, 3.0], ["--weights=-0.5,1.5"], 4.0),
-        ([2.0, 4.0, 8.0], ["--weights=0.5,0.25,0.25"], 4.0),
-        ([3.0, 6.0, 9.0], [], 6.0),
-    ],
-)
-def test_weights_are_weighted_sums(values, words, expected, tmp_path, merged):
-    folders = [save(tmp_path / str(n), drawn(0, number=value)) for n, value in enumerate(values)]
-    assert numbers(merged(*folders, *words)) == {expected}
-
-
 def test_every_weight_is_the_sum_of_its_namesakes(tmp_path, merged):
     a, b = save(tmp_path / "a", drawn(1)), save(tmp_path / "b", drawn(2))
     result, ours, others = tensors(merged(a, b, "--weights=0.3,0.7")), tensors(a), tensors(b)

@@ -11,7 +11,6 @@ from PIL import Image
 from eval.report.__main__ import main
 from eval.report.data import read_runs, shares
 from lab.runs.folder import RunFolder
-from tests.eval.browser import CHROMIUM, browser
 from tests.eval.commands import check_faults, runner
 from tests.eval.report.fakes import PLAIN, evaluate, one, write_fake
 
@@ -98,33 +97,3 @@ def test_faults_are_one_line_each(tmp_path, capsys):
         status, _, err = run([broken], capsys)
         assert status == 2
         check_faults(err.splitlines(), [f"{broken / 'probes.jsonl'}: "])
-
-
-DRAWN = "views.length === 5 && views.every(view => view)"
-TICKS = "[...document.querySelectorAll('#figure-0 .role-axis-label text')].map(text => text.textContent).join()"
-MARKS = "document.querySelectorAll('#figure-1 .mark-symbol.role-mark path').length"
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium")
-def test_page_works_in_a_browser(two_arms, tmp_path, capsys):
-    pytest.importorskip("altair")
-    page = tmp_path / "page.html"
-    run([*two_arms, "-o", page], capsys)
-    with browser(tmp_path / "profile") as chromium:
-        chromium.open(page)
-        chromium.until(DRAWN)
-        assert chromium.value("document.querySelectorAll('.chart svg.marks').length") == 5
-        linear, all_marks = chromium.value(TICKS), chromium.value(MARKS)
-        chromium.value("document.querySelector('[data-figure=\"0\"]').click()")
-        chromium.until(f"{TICKS} !== {json.dumps(linear)}")
-        chromium.value("document.getElementById('pick').value = 'a[12]'")
-        chromium.value("document.getElementById('pick').dispatchEvent(new Event('input'))")
-        chromium.until(f"{MARKS} < {all_marks}")
-        assert (all_marks, chromium.value(MARKS)) == (7, 4)
-        run([*two_arms[:3], two_arms[3].rename(tmp_path / "c"), "-o", page], capsys)
-        chromium.until("document.title === '4 runs: a0 to c'")
-        chromium.until(DRAWN)
-        assert chromium.value("document.getElementById('pick').value") == "a[12]"
-        assert chromium.errors == []
-        assert {url.partition(":")[0] for url in chromium.requests} <= {"file", "data", "blob", "about"}

@@ -2,10 +2,9 @@
 
 import re
 
-import numpy as np
 import pytest
 
-from eval.engine.cases import NOISE, Writer, fit
+from eval.engine.cases import NOISE, Writer
 from eval.ruler.tasks import ALL
 from lab.errors import LabError
 from tests.eval.ruler.conftest import MARKS, case_of
@@ -52,14 +51,3 @@ def test_the_least_length_named_is_the_least(writer, made_up, task):
 def test_a_test_has_the_same_answers_at_every_length(merging, made_up, task):
     writer = Writer(merging)
     assert len({case_of(writer, made_up, task.name, length, 2, 1).answers for length in (1400, 2500)}) == 1
-
-
-@pytest.mark.parametrize("seed", range(30))
-def test_fit_finds_what_trying_all_finds(seed):
-    rng = np.random.default_rng(seed)
-    costs = np.cumsum(rng.integers(0, int(rng.integers(2, 60)), 9000)) + 7
-    room = int(rng.integers(7 + costs[0], costs[3900]))
-    most = [None, 4000][seed % 2]
-    found = fit(lambda n: int(costs[n]), room, 0, most)
-    best = max(n for n in range(len(costs)) if costs[n] <= room)
-    assert costs[found] == costs[best]
