@@ -22,19 +22,7 @@ from tests.refusals import refused
 SOME = {  # settings that the others must list
     "distance": ("distances", "position.distance.method"),
     "fit": ("optim.lr", "start.path", "skip.target_len"),
-    "longrecipe": (
-        "folder",
-        "base",
-        "target_len",
-        "methods",
-        "common",
-        "tune",
-        "analyse",
-        "extend",
-        "flt",
-        "replay",
-        "merge",
-    ),
+    "longrecipe": ("folder", "base", "methods", "tune", "extend", "replay", "merge"),
     "merge": ("weights", "positions"),
     "harness": ("tasks", "limit"),
     "frequency": ("corpus",),
@@ -131,42 +119,27 @@ def test_the_console_command_answers_mistakes(capsys, words, status, start):
 
 
 SYNTAX = Syntax(flags=("--plot",), values=("-o",), lists=("--weights",))
-READ = {  # words: places, -o, --plot, --weights, settings
-    "run --n=3 --m 4": (["run"], None, False, None, {"n": 3, "m": 4}),
-    "run --n -1": (["run"], None, False, None, {"n": -1}),
-    "run --n=1e4 --m=1.5e1 --k=1e-3": (["run"], None, False, None, {"n": 10_000, "m": 15, "k": 0.001}),
-    "run --a=b#c --d='e'": (["run"], None, False, None, {"a": "b#c", "d": "e"}),
+READ = {  # words, and the settings of a run
+    "run --n=3 --m 4": {"n": 3, "m": 4},
+    "run --n -1": {"n": -1},
+    "run --n=1e4 --m=1.5e1 --k=1e-3": {"n": 10_000, "m": 15, "k": 0.001},
+    "run --a=b#c --d='e'": {"a": "b#c", "d": "e"},
+    "run --fast --n=1": {"fast": True, "n": 1},
+    "run --fast false": {"fast": False},
+    "run --text=*.md --haystack ~ --run.name=123": {"text": "*.md", "haystack": "~", "run.name": "123"},
+    "run --text=#h.txt --run.name=1e5 --folder=true": {"text": "#h.txt", "run.name": "1e5", "folder": "true"},
+    "run --text=null --run.name='123' --path=1.0": {"text": None, "run.name": "123", "path": "1.0"},
+    "run --plo=1": {"plo": 1},  # no abbreviation
+}
+OPTIONS = {  # words: places, -o, --plot, --weights, settings
     "-o out run --plot": (["run"], "out", True, None, {}),
     "run --n 5 -o out --weights 1 -2 --a.b=x": (["run"], "out", False, ["1", "-2"], {"n": 5, "a.b": "x"}),
-    "run --fast --n=1": (["run"], None, False, None, {"fast": True, "n": 1}),
-    "run --fast false": (["run"], None, False, None, {"fast": False}),
     "--n=1": ([], None, False, None, {"n": 1}),
-    "run --text=*.md --haystack ~ --run.name=123": (
-        ["run"],
-        None,
-        False,
-        None,
-        {"text": "*.md", "haystack": "~", "run.name": "123"},
-    ),
-    "run --text=#h.txt --run.name=1e5 --folder=true": (
-        ["run"],
-        None,
-        False,
-        None,
-        {"text": "#h.txt", "run.name": "1e5", "folder": "true"},
-    ),
-    "run --text=null --run.name='123' --path=1.0": (
-        ["run"],
-        None,
-        False,
-        None,
-        {"text": None, "run.name": "123", "path": "1.0"},
-    ),
-    "run --plo=1": (["run"], None, False, None, {"plo": 1}),  # no abbreviation
 }
+OPTIONS |= {words: (["run"], None, False, None, settings) for words, settings in READ.items()}
 
 
-@pytest.mark.parametrize(("words", "expected"), READ.items(), ids=READ)
+@pytest.mark.parametrize(("words", "expected"), OPTIONS.items(), ids=OPTIONS)
 def test_words(words, expected):
     places, options, settings = SYNTAX.read(words.split())
     assert (places, options.o, options.plot, options.weights, settings) == expected

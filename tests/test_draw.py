@@ -4,7 +4,7 @@ import re
 import pandas as pd
 import pytest
 
-from lab.draw import Rule, below, beside, draw, layer, save, themed
+from lab.draw import below, beside, draw, layer, save, themed
 from lab.errors import ConfigError, MissingPackage
 
 pytest.importorskip("altair")
@@ -35,19 +35,6 @@ def test_a_chart_has_its_marks_and_their_limits(kind, types):
     assert rows == ROWS
 
 
-def test_series_differ_in_colour_and_in_dash_and_keep_the_order_given():
-    chart = draw(ROWS, "length", "score", "method", names=METHODS[::-1])
-    encoding = spec(chart)["layer"][0]["encoding"]
-    assert encoding["color"]["scale"]["domain"] == list(METHODS[::-1])
-    dashes = encoding["strokeDash"]["scale"]["range"]
-    assert len({*map(str, dashes)}) == len(dashes) > 2
-
-
-def test_a_series_of_numbers_is_drawn_from_light_to_dark():
-    chart = draw([{"n": n, "layer": k, "h": n * k} for n in (1, 2) for k in (0, 1)], "n", "h", "layer")
-    assert spec(chart)["layer"][0]["encoding"]["color"]["type"] == "quantitative"
-
-
 def test_a_heat_map_keeps_the_order_of_its_rows_and_leaves_gaps():
     rows = [
         {"length": n, "depth": d, "score": None if d == "9-10" else 0.5} for n in (64, 128) for d in ("9-10", "0-9")
@@ -55,12 +42,6 @@ def test_a_heat_map_keeps_the_order_of_its_rows_and_leaves_gaps():
     encoding = spec(draw(rows, "length", "depth", "score", kind="heat", percent=True))["layer"][0]["encoding"]
     assert encoding["y"]["sort"] == ["9-10", "0-9"]
     assert encoding["color"]["scale"]["domain"] == [0, 1]
-
-
-def test_rules_and_facets_are_drawn():
-    rules = [Rule("x", 128, "window 128"), Rule("y", 0.8)]
-    assert marks(draw(ROWS, "length", "score", rules=rules)) == ["line", "rule", "text", "rule"]
-    assert spec(draw(ROWS, "length", "score", facet="method"))["facet"]["sort"] == list(METHODS)
 
 
 @pytest.mark.parametrize("suffix", [".png", ".svg"])

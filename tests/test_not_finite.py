@@ -4,20 +4,13 @@ import contextlib
 import io
 from unittest.mock import patch
 
-import numpy as np
 import pytest
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from lab.config import load_experiment
-from lab.data.module import to_batch
-from lab.data.packing import Pack
-from lab.model.config import DecoderConfig
 from lab.model.decoder import Decoder
-from lab.positions import frequencies
 from lab.runs.checkpoints import candidates
 from tests.fits import CONFIG, NO_PROBES, folders_of, records
-from tests.modules import training_of
 
 STEPS, BAD = 6, 3  # a run's steps, and the one in which something is not finite
 SETTINGS = {
@@ -88,33 +81,3 @@ def test_all_ranks_stop_and_keep_the_last_good_checkpoint(place, ranks, world, k
     assert lines[-1]["loss"] is None
     newest, *_ = candidates(place / name / "checkpoints")
     assert int(newest.name.removeprefix("tokens-")) == lines[BAD - 2]["consumed_tokens"]
-
-
-class Scalars(TorchDispatchMode):
-    """Counts the scalars that the host waits for."""
-
-    def __init__(self):
-        super().__init__()
-        self.n = 0
-
-    def __torch_dispatch__(self, function, types, arguments=(), options=None):
-        self.n += function is torch.ops.aten._local_scalar_dense.default
-        return function(*arguments, **(options or {}))
-
-
-def test_the_host_waits_once_in_a_step():
-    config = DecoderConfig(8, 2, 2, 1, 12, 11, tie_embeddings=False)
-    inv_freq = frequencies("rope", head_dim=config.head_dim, theta=config.theta)
-    module = training_of(config, frequencies=inv_freq, backend="sdpa", batch_tokens=8, micro_batch_tokens=8)
-    module.configure_model()
-    optimizer = module.configure_optimizers()["optimizer"]
-    tokens = np.arange(8)
-    batch = to_batch(Pack(tokens, tokens, [8], stream=0, state=np.zeros(1, np.int64)))
-    module.training_step(batch, 0).backward()
-    own, lists = torch.Tensor.tolist, []
-    with Scalars() as scalars, patch.object(torch.Tensor, "tolist", lambda tensor: lists.append(0) or own(tensor)):
-        module.configure_gradient_clipping(optimizer)
-        optimizer.step()
-        module.read_stats(0.1)
-    assert (scalars.n, len(lists)) == (0, 1), "one of each before there was a check"
-    assert module.finished.sums["targets"] == 8

@@ -118,23 +118,6 @@ def test_scored_marks_are_carried_over(tmp_path, tokenizer, monkeypatch):
     assert len(marked[upsample]) != len(set(marked[upsample])), "some are copied"
 
 
-def test_the_record_counts_what_the_shards_hold(config):
-    prepare(config, progress=False)
-    record = json.loads((shard_folder(config) / "upsampling.json").read_text())
-    base, derived = flat(documents(config.base)), flat(documents(config))
-    kept = {}
-    for row in record["sources"]:
-        for when, items in (("before", base), ("after", derived)):
-            own = [len(ids) for source, ids in items if row["source"] in (source, "all")]
-            long = sum(n for n in own if n > LONG)
-            assert (row[f"documents_{when}"], row[f"tokens_{when}"]) == (len(own), sum(own))
-            assert row[f"long_{when}"] == pytest.approx(long / max(1, sum(own)))
-        kept[row["source"]] = row.get("kept")
-    assert kept["RedPajamaC4"] == "no long documents"
-    assert kept["RedPajamaArXiv"] == "no short documents"
-    assert list(kept)[-1] == "all"
-
-
 @pytest.mark.parametrize(
     ("settings", "rule"),
     [

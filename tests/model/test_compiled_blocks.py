@@ -7,9 +7,7 @@ import numpy as np
 import pytest
 import torch
 from torch._dynamo.testing import CompileCounterWithBackend
-from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor
-from torch.nn.parallel import DistributedDataParallel
 
 from lab.data.arrangement import IGNORE
 from lab.data.module import to_batch, weigh_by_context
@@ -23,7 +21,6 @@ from lab.train.environment import choose_compile
 from tests.fits import load
 from tests.model import stand_ins
 from tests.modules import training_of
-from tests.ranks import meet
 from tests.refusals import refused
 
 CFG = DecoderConfig(d_model=16, n_layers=2, n_heads=2, n_kv_heads=1, d_ff=24, vocab_size=31, tie_embeddings=False)
@@ -135,24 +132,6 @@ def test_windows_and_sinks_stay_between_two_graphs(kernels, monkeypatch, softmax
     assert counter.frame_count == 2
 
 
-def on_two_ranks(kind):
-    """Train on the same packs on every rank; return the graphs, the weights' names, and norms and gradients."""
-    meet()
-    torch._dynamo.reset()
-    stand_ins.HALF = (*stand_ins.HALF, torch.float32)
-    mesh = init_device_mesh("cpu", (2,), mesh_dim_names=("data_parallel",)) if kind == "fsdp" else None
-    counter = CompileCounterWithBackend("aot_eager")
-    module = training(ROPE, counter, mesh=mesh, ranks=2)
-    names = list(module.decoder.state_dict())
-    if kind == "ddp":  # buckets so small that torch would split a block
-        module.decoder = DistributedDataParallel(module.decoder, bucket_cap_mb=0.001)
-    results = []
-    with stand_ins.on_cpu():
-        for seed in range(3):
-            results.append(step(module, draw(seed, ())))
-    return counter.frame_count, names, results
-
-
 def step(module, batch):
     """Train on a pack; return the norm that is recorded, and the whole gradients after they were cut to it."""
     module.zero_grad()
@@ -160,19 +139,6 @@ def step(module, batch):
     module.configure_gradient_clipping(torch.optim.AdamW(module.parameters()))
     grads = [p.grad.full_tensor() if isinstance(p.grad, DTensor) else p.grad for p in module.parameters()]
     return [module.step.copied[-2].clone(), *(grad.clone() for grad in grads)]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", ["fsdp", "ddp"])
-def test_strategies_keep_one_graph_and_the_names_of_weights(ranks, kind):
-    eager = training(ROPE)
-    expected = [step(eager, draw(seed, ())) for seed in range(3)]
-    for graphs, names, results in ranks(2).run(on_two_ranks, kind):
-        assert graphs == 2
-        assert names == list(eager.decoder.state_dict())
-        for got, wanted in zip(results, expected, strict=True):
-            for x, y in zip(got, wanted, strict=True):
-                assert float((x - y).abs().max()) <= FLOAT32_TOL * float(y.abs().max())
 
 
 CPU, GPU, ON = torch.device("cpu"), torch.device("cuda"), "--train.compile=true"

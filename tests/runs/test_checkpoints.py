@@ -8,7 +8,7 @@ import torch
 from safetensors.torch import save_file
 
 from lab.errors import CheckpointError
-from lab.runs.checkpoints import candidates, newest, open_checkpoint, prune, publish, temporary_folder
+from lab.runs.checkpoints import candidates, newest, open_checkpoint, publish, temporary_folder
 from tests.refusals import refused
 
 WEIGHTS = "weights-00000.safetensors"
@@ -77,21 +77,6 @@ def test_the_newest_are_kept_and_other_names_left_alone(tmp_path, keep):
         save(tmp_path, tokens, keep)
     assert kept(tmp_path) == every[: -keep - 1 : -1]
     assert len(list(tmp_path.iterdir())) == keep + 2
-
-
-@pytest.mark.parametrize(
-    ("newest", "keep", "final", "expected"),
-    [
-        (500, 2, (), [500, 400]),
-        (500, 2, (200, 400), [500, 400, 200]),  # 300 lies between final ones
-        (300, 1, (100, 200), [300, 200, 100]),  # 400 and 500 are broken ones that the run did not resume from
-    ],
-)
-def test_final_checkpoints_stay(tmp_path, newest, keep, final, expected):
-    for tokens in (100, 200, 300, 400, 500):
-        save(tmp_path, tokens, keep=9)
-    prune(tmp_path, newest, keep, final)
-    assert kept(tmp_path) == expected
 
 
 @pytest.mark.parametrize("name", BREAKS)

@@ -4,10 +4,8 @@ import errno
 import json
 import os
 
-import numpy as np
 import pytest
 
-from lab.counts import PositionCounts, SavedCounts
 from lab.errors import CheckpointError, DiskError
 from lab.files import write_atomic, write_hashed, write_json
 from lab.runs.folder import RunFolder
@@ -28,55 +26,6 @@ def test_a_line_that_is_no_record_is_named(tmp_path, line):
     (tmp_path / "metrics.jsonl").write_bytes(b'{"consumed_tokens": 1}\n' + line + b"\n")
     with refused(f"{tmp_path / 'metrics.jsonl'}: line 2 ", error=CheckpointError):
         RunFolder(tmp_path).rewind(5)
-
-
-def test_rewind_drops_what_came_after_the_checkpoint(tmp_path):
-    folder = RunFolder(tmp_path)
-    folder.rewind(0)
-    assert list(tmp_path.iterdir()) == []
-    for tokens in (100, 200, 300):
-        folder.append("metrics.jsonl", {"consumed_tokens": tokens, "loss": 1.0})
-        folder.append("probes.jsonl", {"consumed_tokens": tokens, "length": 64})
-        folder.append("probes.jsonl", {"consumed_tokens": tokens, "effective_length": 64})
-        folder.write_cases(tokens, [{"test": tokens}])
-        folder.write_counts(PositionCounts(4), tokens)
-    with (tmp_path / "metrics.jsonl").open("a") as file:
-        file.write('{"consumed_tokens": 150, "lo')
-    (tmp_path / "cases" / "tokens-notes.jsonl").write_text("")
-    folder.rewind(200)
-    assert [r["consumed_tokens"] for r in folder.read("metrics.jsonl")] == [100, 200]
-    assert [r["consumed_tokens"] for r in folder.read("probes.jsonl")] == [100, 100, 200, 200]
-    assert (tmp_path / "metrics.jsonl").read_text().endswith("}\n"), "the next line begins a line"
-    names = sorted(path.name for path in (tmp_path / "cases").iterdir())
-    assert names == ["tokens-000000000000100.jsonl", "tokens-000000000000200.jsonl", "tokens-notes.jsonl"]
-    assert list(folder.read(f"cases/{names[1]}")) == [{"test": 200}]
-    names = sorted(path.name for path in (tmp_path / "counts").iterdir())
-    assert names == ["tokens-000000000000100.npz", "tokens-000000000000200.npz"]
-
-
-def test_rewind_drops_a_probe_that_was_cut_short(tmp_path):
-    folder = RunFolder(tmp_path)
-    assert folder.last_probe() == 0
-    folder.append("probes.jsonl", {"consumed_tokens": 100, "length": 64})
-    folder.append("probes.jsonl", {"consumed_tokens": 100, "effective_length": 64})
-    folder.append("probes.jsonl", {"consumed_tokens": 200, "length": 64})  # its summary, the last line, is missing
-    assert folder.last_probe() == 100
-    folder.rewind(200)
-    assert [r["consumed_tokens"] for r in folder.read("probes.jsonl")] == [100, 100]
-
-
-def test_counts_are_saved_as_lengths_and_frequency(tmp_path):
-    counts, path = PositionCounts(4), tmp_path / "counts.npz"
-    counts.add_segments([3, 1])
-    RunFolder(tmp_path).write_counts(counts)
-    saved = np.load(path)
-    # lengths 3 and 1: f(0) = 3 + 1, f(1) = 2, f(2) = 1, f(3) = 0
-    assert saved["f"].tolist() == [4, 2, 1, 0]
-    assert saved["lengths"].tolist() == [0, 1, 0, 1, 0]
-    assert len(SavedCounts.read(path).f) == 4
-    path.write_bytes(path.read_bytes()[:-30])
-    with refused(f"{path}: cannot be read (", error=CheckpointError):
-        SavedCounts.read(path)
 
 
 @pytest.mark.parametrize("data", [b"\xff", b'{"threads"', b"[1]", b'{"seed": 1}', b'{"threads": "all"}'], ids=str)

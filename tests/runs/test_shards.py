@@ -7,12 +7,9 @@ from functools import partial
 
 import pytest
 import torch
-from safetensors import safe_open
 from safetensors.torch import load_file
-from torch.distributed.tensor import Shard, distribute_tensor
 
 from lab.errors import CheckpointError
-from lab.model.decoder import Decoder, DecoderConfig
 from lab.runs.checkpoints import (
     Checkpoint,
     load_weights,
@@ -22,12 +19,10 @@ from lab.runs.checkpoints import (
     read_state,
     read_weights_of,
 )
-from lab.runs.shards import ShardWriter, packed, read_shards, restore_tensors, tensors_to_save, write_shards
+from lab.runs.shards import ShardWriter, packed, read_shards, write_shards
 from tests.opened import small_files
-from tests.ranks import meet
 from tests.refusals import refused
 
-CFG = DecoderConfig(d_model=8, n_layers=2, n_heads=2, n_kv_heads=1, d_ff=8, vocab_size=13, tie_embeddings=True)
 TENSORS = {"a.weight": torch.arange(15.0).view(5, 3), "optimizer.a.weight.exp_avg": torch.arange(5.0) - 2}
 
 
@@ -70,73 +65,6 @@ def test_the_digest_names_the_weights_alone(tmp_path):
     other_moments = {"optimizer.a.weight.exp_avg": torch.zeros(5)}
     assert digest("first") == digest("second") == digest("third", **other_moments)
     assert digest("first") != digest("fourth", **{"a.weight": torch.zeros(5, 3)})
-
-
-def trained(seed, steps=2):
-    """Train a tied model a little; the optimizer counts matrices before vectors, as no model does."""
-    model = Decoder(CFG, seed=seed)
-    groups = [[p for p in model.parameters() if (p.ndim >= 2) == matrix] for matrix in (True, False)]
-    optimizer = torch.optim.AdamW([{"params": group, "weight_decay": 0.0} for group in groups], lr=1e-2, fused=True)
-    tokens = torch.arange(12)[None]
-    for _ in range(steps):
-        model(tokens, targets=tokens).backward()
-        optimizer.step()
-        optimizer.zero_grad()
-    return model, optimizer
-
-
-def test_a_trained_model_comes_back_with_its_optimizer(tmp_path):
-    model, optimizer = trained(1)
-    tensors, small = tensors_to_save(model, optimizer)
-    assert "head.weight" not in tensors, "a tied weight is written once"
-    save(tmp_path, tensors, small_files(100, **small))
-    other, fresh = trained(2, steps=0)
-    saved = newest(tmp_path)
-    restore_tensors(other, fresh, saved, read_state(saved), None)
-    assert other.head.weight is other.embedding.weight
-    for mine, theirs in zip(other.parameters(), model.parameters(), strict=True):
-        assert torch.equal(mine, theirs)
-        ours, expected = fresh.state[mine], optimizer.state[theirs]
-        assert ours.keys() == expected.keys() == {"step", "exp_avg", "exp_avg_sq"}
-        assert all(torch.equal(ours[key], expected[key]) for key in ours)
-    weights = read_weights_of(saved)
-    assert weights.keys() == model.state_dict().keys()
-    load_weights(blank := Decoder(CFG, seed=9), saved)
-    for name, tensor in model.state_dict().items():
-        assert torch.equal(weights[name], tensor)
-        assert torch.equal(blank.state_dict()[name], tensor)
-
-
-def write_sharded(root, world):
-    """Write row shards of uneven tensors and a replicated one; then read them all back whole."""
-    meet()
-    group = torch.distributed.group.WORLD
-    mesh = torch.distributed.device_mesh.init_device_mesh("cpu", (world,))
-    whole = {"five": torch.arange(20.0).view(5, 4), "one": torch.tensor([7.0])}
-    tensors = {name: distribute_tensor(tensor, mesh, [Shard(0)]) for name, tensor in whole.items()}
-    save(root, tensors | {"everywhere": torch.arange(3.0)}, group=group)
-    found = {name: torch.zeros_like(tensor) for name, tensor in whole.items()} | {"everywhere": torch.zeros(3)}
-    read_shards(found, newest(root).folder, group)
-    return found
-
-
-def test_shards_of_two_ranks_are_read_by_one(ranks, tmp_path):
-    for found in ranks(2).run(write_sharded, tmp_path, 2):
-        assert torch.equal(found["five"], torch.arange(20.0).view(5, 4))
-        assert (found["one"].tolist(), found["everywhere"].tolist()) == ([7.0], [0.0, 1.0, 2.0])
-    saved = newest(tmp_path)
-    held = []
-    for path in sorted(saved.folder.glob("weights-*")):
-        with safe_open(path, framework="pt") as file:
-            held += [(path.name[8:13], name, tuple(file.get_slice(name).get_shape())) for name in file.keys()]  # noqa: SIM118
-    assert sorted(held)[:2] == [("00000", "five", (3, 4)), ("00000", "one", (1,))]
-    assert ("00001", "five", (2, 4)) in held
-    assert [name for _, name, _ in held].count("everywhere") == 1, "what all hold is written once"
-    found = {"five": torch.zeros(5, 4), "one": torch.zeros(1)}
-    read_shards(found, saved.folder)
-    for read in (found, read_weights_of(saved)):
-        assert (read["five"].flatten().tolist(), read["one"].item()) == ([float(n) for n in range(20)], 7.0)
-    assert read["everywhere"].tolist() == [0.0, 1.0, 2.0]
 
 
 def holding(**shapes):

@@ -8,7 +8,7 @@ import pytest
 
 from eval.papers import running
 from eval.papers.running import measured_rows
-from eval.papers.table import names, needs, read_table
+from eval.papers.table import names, read_table
 
 TEMPLATES = "--chat_template=eval/papers/templates/"
 LONGBENCH = ("table2", "table4", "table5", "figure2", "figure3")
@@ -88,9 +88,3 @@ def test_no_table_reads_ruler_at_lengths_of_no_model(lines):
     lengths = {(name, length) for name, line in each for length in re.search(r"--lengths=(\S+)", line)[1].split(",")}
     assert "81920" not in {length for _, length in lengths}
     assert {name for name, length in lengths if length == "4096"} == {"anchor/table11"}
-
-
-def test_qwen2_is_extended_with_the_base_of_table_4():
-    trained = {name: need.train for name, need in needs().items() if "qwen2" in name and need.train}
-    assert trained
-    assert all("--common.model.theta=1.35e+7" in command for command in trained.values())
