@@ -1,12 +1,13 @@
 # make fit   set up and run the demo; make test   set up and run all checks.
 # make torture   run the rows of benchmarks/RELIABILITY.md that have not been run, at full counts.
+# make lock   write requirements.lock anew, after a change of versions; needs uv and the index.
 # make pictures   draw the pictures of the pages anew; trains the demo's runs where they are missing.
 # They need Python 3.11, 3.12 or 3.13 only.
 PYTHON ?= python3
 PIP = .venv/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 export OMP_WAIT_POLICY ?= PASSIVE
 
-.PHONY: fit test check lint types suite torture pictures clean
+.PHONY: fit test check lint types suite torture lock pictures clean
 
 # threads that wait some microseconds for each other before they sleep train a tenth faster, on a machine of their own
 fit: export GOMP_SPINCOUNT ?= 2000
@@ -24,6 +25,9 @@ suite: .venv/.dev
 
 torture: .venv/.dev
 	.venv/bin/python -m tests.torture
+
+lock: .venv/.dev
+	.venv/bin/python .ci/lock.py
 
 pictures: .venv/.dev
 	.venv/bin/python -m experiments.pictures

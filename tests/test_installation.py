@@ -23,6 +23,10 @@ EXTRAS = {name: [Requirement(line) for line in lines] for name, lines in PROJECT
 SOURCES = sorted(path for part in ("lab", "eval", "experiments", "benchmarks") for path in (ROOT / part).rglob("*.py"))
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 TRAINING = (ROOT / "docs" / "training.md").read_text()
+LOCKED = {
+    canonicalize_name(name): version
+    for name, version in re.findall(r"^([\w.-]+)==([\w.]+)", (ROOT / "requirements.lock").read_text(), re.M)
+}
 INSTALL = re.compile(r"pip install[^`\n]*")
 CONFIGS_OF_PAGE = ("tiny_2k", "tiny_4k", "h200_small")
 
@@ -43,9 +47,9 @@ def asked_for(line):
     return [extra for group in re.findall(r"\.\[([^\]]+)\]", line) for extra in group.split(",") if "{" not in extra]
 
 
-def brought_by(extra):
-    """List the modules that the package and one extra install, with all that these need in turn."""
-    wanted = [Requirement(line) for line in PROJECT["dependencies"]] + EXTRAS.get(extra, [])
+def needed_by(*extras):
+    """List the requirements of the package and some extras, with those of installed packages in turn."""
+    wanted = [Requirement(line) for line in PROJECT["dependencies"]] + [r for extra in extras for r in EXTRAS[extra]]
     packages = set()
     for need in wanted:
         known = (canonicalize_name(need.name), *sorted(need.extras))
@@ -58,7 +62,12 @@ def brought_by(extra):
             chosen = ("", *need.extras)
             taken = [r for r in further if not r.marker or any(r.marker.evaluate({"extra": e}) for e in chosen)]
             wanted += [Requirement(str(r).partition(";")[0]) for r in taken]
-    found = {name for name, *_ in packages}
+    return wanted
+
+
+def brought_by(extra):
+    """List the modules that the package and one extra install."""
+    found = {canonicalize_name(need.name) for need in needed_by(*filter(None, [extra]))}
     return {top for top, by in metadata.packages_distributions().items() if found & set(map(canonicalize_name, by))}
 
 
@@ -150,3 +159,21 @@ def test_the_training_page_installs_what_its_configs_need(name):
     needed = {"data"} if config["data"]["corpus"]["name"] == "slimpajama" else set()
     needed |= {"wandb"} if config["track"].get("wandb") else set()
     assert needed <= {extra for line in INSTALL.findall(TRAINING) for extra in asked_for(line)}
+
+
+def test_the_lock_holds_what_the_training_page_installs_at_the_versions_of_the_tests():
+    lock, (hashed,) = (
+        (ROOT / "requirements.lock").read_text(),
+        re.findall(r"`(pip install --require-hashes[^`]*)`", TRAINING),
+    )
+    assert hashed.endswith(" requirements.lock")
+    extras = [extra for line in INSTALL.findall(TRAINING) for extra in asked_for(line)]
+    for need in needed_by(*extras):
+        if not need.marker or need.marker.evaluate({"extra": ""}):
+            assert need.specifier.contains(LOCKED[canonicalize_name(need.name)], prereleases=True), str(need)
+    constraints = re.findall(r"^([\w.-]+)==(.+)$", (ROOT / "constraints.txt").read_text(), re.M)
+    tested = {canonicalize_name(name): version for name, version in constraints}
+    assert {name: version for name, version in LOCKED.items() if tested.get(name, version) != version} == {}
+    entries = re.split(r"\n(?=[a-z])", lock)[1:]
+    assert len(entries) == len(LOCKED)
+    assert all(re.search(r"\n --hash=sha256:[0-9a-f]{64}$", entry.rstrip()) for entry in entries)
