@@ -35,8 +35,8 @@ import pandas as pd
 from annotated_types import Ge, Le
 
 from eval.engine.command import Form, Request, run
-from eval.engine.reference import store_scores
 from eval.engine.rows import Found, to_text
+from eval.engine.sliding import store_scores
 from lab import draw
 from lab.command import NOTHING_WRITTEN, Bar, parse_method, read_options, settings_lines, start
 from lab.config import Experiment, load_experiment

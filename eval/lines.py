@@ -36,11 +36,10 @@ import numpy as np
 
 from eval.engine.answers import answer_budget, choose_lengths, summed
 from eval.engine.cases import ANSWER, ASK, Distinct, TextCase, Writer, draw_pair, fit
-from eval.engine.chat import ChatOptions
 from eval.engine.command import Form
 from eval.engine.rows import Row, limits
 from eval.engine.run import Cell, Measure
-from eval.engine.subject import SUBJECT
+from eval.engine.subject import SUBJECT, ChatOptions
 from lab.command import start
 from lab.schema import Length, Tests
 
@@ -128,7 +127,6 @@ class LineRetrieval(Measure):
         self.lengths = choose_lengths(self.options.lengths, what, fixed, self.budget, ends)
 
     def case(self, index: int, lines: int) -> TextCase:
-        """Draw one test."""
         return draw_case(self.writer, self.options.protocol, lines=lines, seed=self.options.seed, index=index)
 
     def filled(self, index: int, room: int) -> TextCase:
@@ -160,7 +158,6 @@ class LineRetrieval(Measure):
         return {**known, "range": range_of(min(tokens), max(tokens)), **summed(outcome)}, outcome.records
 
     def title(self) -> str:
-        """Name the model and the tests."""
         return f"{super().title()}; {self.options.protocol} protocol, {self.options.tests} tests each"
 
     def chart(self, rows: Sequence[Row]) -> Any:

@@ -155,7 +155,6 @@ class Passkey(Measure):
         check_enough(self.filler, subject.tokenizer, n_tokens, self.lengths[-1], source)
 
     def draft(self, index: int, depth: float) -> Draft:
-        """Draw what does not depend on the length of one test."""
         return draft(self.digits, self.filler, depth, self.options.seed, index)
 
     def cells(self) -> Iterator[Cell]:
@@ -182,7 +181,6 @@ class Passkey(Measure):
         return summed(outcome), outcome.records
 
     def title(self) -> str:
-        """Name the model and the tests."""
         return f"{super().title()}; {self.protocol} protocol, {self.options.tests} tests a cell"
 
     def text(self, rows: Sequence[Row]) -> str:

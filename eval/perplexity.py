@@ -15,7 +15,7 @@ loss over whole windows, of all tokens but a window's first. One text has no int
     probe-lab perplexity models/Llama-2-7B --text=pg19/ --protocol=whole-windows --lengths=4096,8192
 
 LongPPL (arXiv:2410.23771) is the perplexity of key tokens, those that the model of --evaluator predicts well, and well
-only by what lies more than --short tokens back (eval/engine/reference.py). It has the model's own tokenizer, and reads
+only by what lies more than --short tokens back (eval/engine/sliding.py). It has the model's own tokenizer, and reads
 each document whole. Here the same model chooses:
 
     probe-lab perplexity models/Llama-3.1-8B --text=pg19/ --lengths=32768 --tokens=65536 --evaluator=models/Llama-3.1-8B
@@ -44,10 +44,9 @@ from annotated_types import Ge, Le
 
 from eval.engine.command import CellOptions, Form
 from eval.engine.methods import as_options
-from eval.engine.reference import key_tokens, open_reference
 from eval.engine.rows import Row, limits
 from eval.engine.run import Cell, Measure
-from eval.engine.sliding import CONFIDENCE, IntArray, text_losses, whole_windows, windows
+from eval.engine.sliding import CONFIDENCE, IntArray, key_tokens, open_reference, text_losses, whole_windows, windows
 from eval.engine.subject import SUBJECT, AnyIds, digest_of, documents_of, doublings
 from lab.command import start
 from lab.data.tokenizer import check_ids, special_ends

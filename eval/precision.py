@@ -176,7 +176,6 @@ class Precision(OnTexts):
 
 
 def of(rows: Sequence[Row], metric: str) -> list[Row]:
-    """Choose the rows of one metric, and name the curve of each."""
     return [{**row, "curve": f"{row['weights']} {row['arithmetic']}"} for row in rows if row["metric"] == metric]
 
 

@@ -94,7 +94,6 @@ class ByLength(NeedleMeasure):
         return self.request.folder or self.folder / f"probe-{model.consumed_tokens or 0:015d}-{digest}"
 
     def picture(self, rows: Sequence[Row]) -> Path:
-        """Name the picture, beside the records."""
         return self.path / "probe.png"
 
     def rows(self) -> list[Row]:
@@ -161,12 +160,10 @@ class ByMethod(NeedleMeasure):
         super().prepare()
 
     def choose_lengths(self, config: ProbeConfig, shortest: int) -> Sequence[int]:
-        """Return the lengths asked for, or the training length."""
         return list(self.settings)
 
     @property
     def path(self) -> Path:
-        """The file that the rows are appended to."""
         return self.folder / "methods.jsonl"
 
     def rows(self) -> list[Row]:
@@ -229,7 +226,6 @@ class ByMethod(NeedleMeasure):
         return "\n".join([self.title(), *tables, ""])
 
     def chart(self, rows: Sequence[Row]) -> Any:
-        """Draw each method's share of tests passed, with limits, at every length."""
         return self.length_shares(rows, "compared_as", kind="bar", names=self.words)
 
     def picture(self, rows: Sequence[Row]) -> Path:

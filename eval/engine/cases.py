@@ -55,7 +55,6 @@ class Turn:
 
     @property
     def room(self) -> int:
-        """Tokens of the longest prompt."""
         return self.length - self.budget
 
 
@@ -109,7 +108,6 @@ class Writer:
         return ids[:end]
 
     def dressed(self, text: str) -> str:
-        """Put what a chat has around a question in place of the marks of its beginning and end."""
         return text.replace(ASK, self.around[0]).replace(ANSWER, self.around[1])
 
     def count(self, text: str) -> int:
@@ -117,7 +115,6 @@ class Writer:
         return len(self.encode(text))
 
     def spell(self, answers: Sequence[str]) -> list[int]:
-        """Encode all answers as a model would write them."""
         return self.tokenizer.encode(answer_text(answers), add_special_tokens=False).ids
 
     def check_spelling(self, answers: Sequence[str], score: Score) -> None:
@@ -129,7 +126,6 @@ class Writer:
 
 
 def answer_text(answers: Sequence[str]) -> str:
-    """Write all answers as a model would."""
     return " " + ", ".join(answers)
 
 
@@ -200,7 +196,6 @@ def english() -> dict[str, list[str]]:
 
 @cache
 def english_set() -> frozenset[str]:
-    """Collect the English words of all kinds."""
     return frozenset(word for words in english().values() for word in words)
 
 
@@ -222,12 +217,10 @@ def draw_pair(rng: Generator) -> str:
 
 
 def draw_number(rng: Generator, digits: int = DIGITS) -> str:
-    """Draw a number of exactly `digits` digits."""
     return str(rng.integers(10 ** (digits - 1), 10**digits))
 
 
 def draw_uuid(rng: Generator) -> str:
-    """Draw a random uuid (version 4)."""
     return str(uuid.UUID(bytes=rng.bytes(16), version=4))
 
 
@@ -241,7 +234,6 @@ def draw_made_up(rng: Generator) -> str:
 
 
 def draw_letters(rng: Generator, alphabet: str, n: int) -> str:
-    """Draw a word of `n` letters."""
     return "".join(alphabet[k] for k in rng.integers(len(alphabet), size=n))
 
 
@@ -263,5 +255,4 @@ class Distinct:
         return self.words[:n]
 
     def next(self) -> str:
-        """Draw one more word."""
         return self.first(len(self.words) + 1)[-1]

@@ -59,7 +59,6 @@ class Form:
 
     @property
     def syntax(self) -> Syntax:
-        """The grammar of the command line."""
         return Syntax(None, ("--plot", "--json"), ("-o", "--frequency"), ("--distance",), self.missing)
 
     def lines(self, settings: Sequence[str] = ()) -> list[str]:

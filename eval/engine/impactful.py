@@ -102,7 +102,6 @@ def choose(table: pd.DataFrame, coverage: float, min_count: int) -> list[int]:
 
 
 def kinds(text: str) -> set[str]:
-    """List the major categories of a text's characters: L letters, N numbers, P punctuation, S symbols, ..."""
     return {unicodedata.category(character)[0] for character in text}
 
 

@@ -180,7 +180,6 @@ class NeedleMeasure(Measure):
 
     @property
     def about(self) -> Row:
-        """What every row says of the model and the tests."""
         return {**self.subject.row, **tests_of(self.probe)}
 
     def finished_needles(self) -> FinishedTests:
@@ -199,7 +198,6 @@ class NeedleMeasure(Measure):
         return draw(rows, "length", "score", series, low="low", high="high", **style)
 
     def title(self) -> str:
-        """Name the model and the tests."""
         return f"{super().title()}; {self.config.protocol} protocol, {self.config.tests} tests a length"
 
 

@@ -104,7 +104,6 @@ class ProbedRun(NamedTuple):
 
 
 def is_run(place: Path) -> bool:
-    """Return whether a place is a run folder or a table of runs."""
     return (place / "config.yaml").is_file() or place.name.endswith(ENDING)
 
 

@@ -52,19 +52,15 @@ class Results:
             self.kept = {self.name(row): row for row in RunFolder(path.parent).read(path.name)}
 
     def __iter__(self) -> Iterator[Row]:
-        """Go through all rows, the newest of each name."""
         return iter(self.kept.values())
 
     def name(self, row: Mapping[str, Any]) -> str:
-        """Write what a row is named by."""
         return json.dumps([row.get(field) for field in self.named_by])
 
     def digest(self, row: Mapping[str, Any]) -> str:
-        """Shorten a row's name for file names."""
         return shortened(self.name(row))
 
     def find(self, row: Mapping[str, Any]) -> Row | None:
-        """Return the finished row of the same name."""
         return self.kept.get(self.name(row))
 
     def append(self, rows: Iterable[Mapping[str, Any]]) -> None:
@@ -91,7 +87,6 @@ class Results:
         return whole
 
     def part(self, tests: str) -> Path:
-        """Name the file of a cell's finished tests."""
         return self.path.parent / f"{tests}.part"
 
 

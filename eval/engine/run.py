@@ -103,7 +103,6 @@ class Measure:
         """
 
     def cells(self) -> Iterable[Cell]:
-        """List the rows to measure."""
         raise NotImplementedError
 
     def measure(self, cell: Cell) -> tuple[Row, Sequence[Row]]:
@@ -111,11 +110,9 @@ class Measure:
         raise NotImplementedError
 
     def title(self) -> str:
-        """Name the model and what is measured, above the table and the picture."""
         return f"{self.subject.model.name}: {self.subject.model.method}"
 
     def text(self, rows: Sequence[Row]) -> str:
-        """Write the title and the tables of this call's rows."""
         return f"{self.title()}\n\n{columns_text(rows, self.columns)}"
 
     def chart(self, rows: Sequence[Row]) -> Any:
@@ -131,11 +128,9 @@ class Measure:
 
     @property
     def path(self) -> Path:
-        """The file of the rows."""
         return self.folder / f"{self.kind}.jsonl"
 
     def picture(self, rows: Sequence[Row]) -> Path:
-        """Name the picture."""
         return self.path.with_suffix(".png")
 
     def window_between(self, lengths: Iterable[int]) -> list[Rule]:
@@ -169,7 +164,6 @@ class Measure:
         return rows
 
     def file_of(self, cell: Cell) -> str:
-        """Name the file of a cell's tests."""
         return f"{self.kind}-cases/{cell.file}-{self.results.digest(cell.row)}.jsonl"
 
     def ask(
@@ -250,7 +244,6 @@ class OnTexts(Measure):
     stopped = NOTHING_WRITTEN
 
     def records(self) -> Iterable[Row]:
-        """Measure, and return what each row has beside the model and the seed."""
         raise NotImplementedError
 
     def rows(self) -> list[Row]:

@@ -42,11 +42,10 @@ import numpy as np
 from annotated_types import Ge
 from scipy.special import stdtrit
 
-from eval.engine.chat import ChatOptions
 from eval.engine.command import Form
 from eval.engine.rows import Results, Row, finite, limits, shortened, to_text
 from eval.engine.run import Measure
-from eval.engine.subject import SUBJECT
+from eval.engine.subject import SUBJECT, ChatOptions
 from eval.harness.model import Truncate, harness_model
 from lab.command import start
 from lab.errors import ConfigError, MissingPackage, first_line

@@ -17,16 +17,192 @@ PAPER-TABLE-mini, or to FOLDER of -o. --json prints table.json instead. The comm
 
 from __future__ import annotations
 
+import hashlib
 import json
-from collections.abc import Sequence
+import re
+import shlex
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext, suppress
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from itertools import chain, islice
 from pathlib import Path
+from typing import Any
 
+from eval.engine.command import printing_to_stderr
 from eval.engine.rows import pivot, to_text
-from eval.papers.running import Row, compare, dry_run, run_table
-from eval.papers.table import Table, names, read_table
-from lab.command import CONTINUES, Syntax, Words, run, show, start
-from lab.errors import ConfigError
+from eval.papers.table import Column, Table, expand, names, read_table
+from lab.command import CONTINUES, STOPPED, Syntax, Words, run, show, start
+from lab.errors import ConfigError, DataError, LabError
 from lab.files import write_json, writing
+from lab.jobs import Job, is_finished, run_jobs
+from lab.runs.folder import RunFolder
+from lab.schema import flatten
+from lab.sweep.planning import PlannedRun, plan, planned_run
+
+FINISHED = "finished.json"  # in a table's folder: the evaluations that have run
+VARYING = ("commit", "hardware", "cases")  # fields of a result that is the same measured again
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One row on one model: its values, of which `out` is its folder, and the commands, each as words."""
+
+    row: str
+    values: Mapping[str, Any]
+    commands: tuple[tuple[str, ...], ...]
+
+
+def measured_rows(table: Table, folder: Path) -> Iterator[Measured]:
+    """List every row on each of its models.
+
+    Raises: ConfigError for a missing model that runs start from, a placeholder without a value, or a row that no run of
+    the sweeps is of.
+    """
+    runs = [run for file in table.sweep for run in plan(Path(file), {})]
+    for row, own in table.rows.items():
+        for model in models(table, row, own, runs):
+            values = {**table.values, **own, **model}
+            plain = [expand(command, {**values, "out": "{out}"}) for command in table.evaluate]
+            digest = hashlib.sha256("\n".join(plain).encode()).hexdigest()[:8]
+            out = folder / f"{re.sub('[^a-z0-9]+', '-', row.lower()).strip('-')}-{digest}"
+            commands = tuple(tuple(shlex.split(command.replace("{out}", str(out)))) for command in plain)
+            yield Measured(row, {**values, "out": out}, commands)
+
+
+def models(table: Table, row: str, own: Mapping[str, Any], runs: Sequence[PlannedRun]) -> list[Row]:
+    """Find the runs that belong to a row, as values of `model`; one without a value for rows that name theirs."""
+    if "run" not in own:
+        return [{}]
+    wanted = {key: str(value) for key, value in flatten(own["run"]).items()}
+    settings = [({key: str(value) for key, value in flatten(run.experiment.to_dict()).items()}, run) for run in runs]
+    found = [{"model": str(run.path)} for known, run in settings if wanted.items() <= known.items()]
+    if not found:
+        raise ConfigError(f"rows.{row}.run={own['run']}: no run of {', '.join(table.sweep)} is so")
+    return found
+
+
+def training_of(table: Table) -> Iterator[Sequence[str]]:
+    """List the commands that train what a table needs."""
+    yield from (shlex.split(need.train) for need in table.needed.values() if need.train)
+    yield from (["lab.sweep", file] for file in table.sweep)
+
+
+def run_table(table: Table, folder: Path) -> tuple[list[Measured], list[str]]:
+    """Run the commands that are not finished; return the rows that are, on each of their models, and the failures.
+
+    Shared runs, sweeps and each row's commands are child processes, one after another. A failure is
+    a line. Where training fails nothing is evaluated; where a row fails the others go on.
+    """
+    if table.missing:
+        raise DataError("\n".join(table.missing))
+    with writing(f"-o {folder}", "folder"):
+        folder.mkdir(parents=True, exist_ok=True)
+    known = folder / FINISHED
+    finished = json.loads(known.read_text()) if known.exists() else []
+    with printing_to_stderr():
+        untrained = (words for words in training_of(table) if not is_trained(words))
+        failures = list(islice(filter(None, map(fault, untrained)), 1))
+        rows: list[Measured] = []
+        with suppress(LabError) if failures else nullcontext():  # rows may start from what is not trained
+            rows += measured_rows(table, folder)
+        for one in [] if failures else rows:
+            for words in one.commands:
+                text = shlex.join(words)
+                if text in finished:
+                    continue
+                if why := fault(words, folder / f"{one.values['out'].name}.log"):
+                    failures.append(f"{one.row}: {why}")
+                    break
+                finished.append(text)
+                write_json(known, finished)
+    done = [one for one in rows if one.commands and all(shlex.join(words) in finished for words in one.commands)]
+    return (done if failures else rows), failures
+
+
+def fault(words: Sequence[str], log: Path | None = None) -> str | None:
+    """Run a command, its output added to a log if one is given, and return why it failed, in a line."""
+    text = as_typed(words)
+    show(text if log is None else f"{text}   output: {log}")
+    status = run_jobs([Job(text, [sys.executable, "-m", *words], log)])
+    if status == STOPPED:
+        raise KeyboardInterrupt
+    printed = log.read_text("utf-8", "replace").split("\n") if log else []
+    last = next((line for line in reversed(printed) if line.strip()), "its output ends above")
+    return f"{text}: ended with status {status}: {last}" if status else None
+
+
+def as_typed(words: Sequence[str]) -> str:
+    return f"probe-lab {shlex.join(words).partition('.')[2]}"
+
+
+def is_trained(words: Sequence[str]) -> bool:
+    """Return whether the runs of a training command are finished."""
+    if words[0] == "lab.sweep":
+        return all(is_finished(run.experiment) for run in plan(Path(words[1]), {}))
+    return words[0] == "lab.fit" and is_finished(planned_run(words, {}, {}).experiment)
+
+
+def dry_run(table: Table, folder: Path) -> Iterator[str]:
+    """List what would be run, without looking whether it has been, and what is missing."""
+    yield from table.missing
+    try:
+        of_rows = (words for one in measured_rows(table, folder) for words in one.commands)
+        yield from (as_typed(words) for words in chain(training_of(table), of_rows))
+    except LabError as error:
+        yield str(error)
+
+
+def compare(table: Table, found: Sequence[Measured], *, mini: bool) -> list[Row]:
+    """List every cell: ours over all runs of the row, theirs, and the difference where both are numbers."""
+    cells = []
+    for row in dict.fromkeys([*(one.row for one in found), *(() if mini else table.published)]):
+        for name, column in table.columns.items():
+            each = [x for one in found if one.row == row and (x := number(column, one)) is not None]
+            theirs = table.published.get(row, {}).get(name)
+            if each or theirs is not None:
+                ours = sum(each) / len(each) if each else None
+                both = ours is not None and isinstance(theirs, int | float) and not mini
+                cell = {"row": row, "column": name, "ours": ours, "runs": len(each), "theirs": theirs}
+                difference = ours - theirs if both else None  # type: ignore[operator]
+                cells.append({**cell, "difference": difference, "scale": "mini" if mini else "full"})
+    return cells
+
+
+def number(column: Column, one: Measured) -> float | None:
+    """Read a column's number from a row's results, the newest of those measured twice; None where it has none."""
+    place = (
+        Path(expand(column.file, one.values)) if column.file.startswith("{model}") else one.values["out"] / column.file
+    )
+    newest: dict[str, Row] = {}
+    for path in sorted(place.parent.glob(place.name)):
+        whole = path.suffix == ".json"
+        for row in [json.loads(path.read_text("utf-8"))] if whole else RunFolder(path.parent).read(path.name):
+            named = {k: v for k, v in row.items() if not isinstance(v, float | dict | list) and k not in VARYING}
+            newest[json.dumps(named)] = row
+    chosen = (row.get(column.field) for row in newest.values() if fits(row, column.where, one.values))
+    values = [float(value) * column.times for value in chosen if isinstance(value, int | float)]
+    if not values:
+        return None
+    return {"first": values[0], "last": values[-1], "mean": sum(values) / len(values)}[column.pick]
+
+
+def fits(row: Row, where: Mapping[str, Any], values: Mapping[str, Any]) -> bool:
+    """Return whether a result agrees with a column's conditions, each a pattern or a list of them.
+
+    Example:
+        >>> fits({"task": "niah_single_1", "length": 192}, {"task": "niah_*", "length": "{long}"}, {"long": 192})
+        True
+    """
+    for name, wanted in where.items():
+        patterns = [expand(str(each), values) for each in (wanted if isinstance(wanted, list) else [wanted])]
+        if not any(fnmatchcase(str(row.get(name)), pattern) for pattern in patterns):
+            return False
+    return True
+
 
 RUNS = Path("runs/papers")
 RESULT = "table.json"
@@ -57,7 +233,6 @@ def work(words: Words) -> str | int:
 
 
 def own_folder(name: str, *, mini: bool) -> Path:
-    """Name the folder of a table's results."""
     return RUNS / f"{name.replace('/', '-')}{'-mini' * mini}"
 
 
@@ -100,7 +275,6 @@ def listing() -> str:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the command line and return the exit status."""
     return run(__doc__, [*arguments] or ["--list"], work, syntax=SYNTAX, stopped=CONTINUES)
 
 

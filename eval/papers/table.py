@@ -132,7 +132,6 @@ def closure(names: Iterable[str]) -> dict[str, Need]:
 
 
 def names() -> list[str]:
-    """List the tables, PAPER/TABLE, in the papers' order."""
     return [f"{paper}/{path.stem}" for paper in PAPERS for path in sorted((HOME / paper).glob("*.yaml"))]
 
 

@@ -29,11 +29,10 @@ from typing import Literal
 import pandas as pd
 
 from eval.engine.cases import Turn
-from eval.engine.chat import ChatOptions
 from eval.engine.command import Form
 from eval.engine.rows import RESULTS, Row, to_text
 from eval.engine.run import Cell, Measure
-from eval.engine.subject import SUBJECT, doublings, open_subject
+from eval.engine.subject import SUBJECT, ChatOptions, doublings, open_subject
 from eval.ruler.sources import STANDIN, name_of, read_sources
 from eval.ruler.tasks import ALL, LLAMA2_7B_AT_4K, TASKS, VERSION, Task, averages, effective_length, interval
 from lab.command import Bar, start
@@ -71,12 +70,10 @@ class RulerOptions(ChatOptions):
     """Checkpoints of a run folder to average over, the newest ones; left out, MODEL itself."""
 
     def rules(self) -> list[str]:
-        """Refuse tasks that do not exist."""
         return [f"tasks={name}: no such task; {nearest(name, TASKS)}" for name in self.tasks or () if name not in TASKS]
 
     @property
     def chosen(self) -> list[Task]:
-        """The tasks in RULER's order."""
         return [task for task in ALL if self.tasks is None or task.name in self.tasks]
 
 
@@ -114,7 +111,6 @@ class Ruler(Measure):
             task.case(self.writer, self.sources, self.turn(task, self.lengths[-1], 0))
 
     def turn(self, task: Task, length: int, index: int) -> Turn:
-        """Identify a test."""
         return task.turn(length, self.budgets[task], self.options.seed, index)
 
     @property

@@ -26,9 +26,8 @@ import pandas as pd
 
 from eval.engine.cases import Draft, Score, TextCase, Turn, Writer, finish
 from eval.engine.rows import Row
-from eval.ruler.aggregation import common_words, frequent_words
-from eval.ruler.needles import needles, tracing
 from eval.ruler.sources import Sources, made_up_people
+from eval.ruler.texts import common_words, frequent_words, needles, tracing
 from lab.errors import ConfigError
 from lab.probe.limits import crossing
 
@@ -85,7 +84,6 @@ class Task:
         return {"expected": list(drawn.answers), "answer": answer, "score": score}
 
     def turn(self, length: int, budget: int, seed: int, index: int) -> Turn:
-        """Identify a test, and seed its draws."""
         return Turn(length, budget, seed, index, np.random.default_rng([seed, zlib.crc32(self.name.encode()), index]))
 
     def case(self, writer: Writer, sources: Sources, turn: Turn) -> TextCase:

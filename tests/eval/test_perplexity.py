@@ -61,8 +61,8 @@ def test_the_command_measures_a_run(run_folder, prepared, tmp_path, capsys):
 def test_longppl_is_the_perplexity_of_key_tokens(run_folder, prepared, tmp_path, capsys, monkeypatch):
     """A model with drawn weights has hardly any by the paper's bounds; lower ones are compared with the definition."""
     words = [run_folder, "--documents=3", "--lengths=24", "--stride=8", "-o", tmp_path]
-    monkeypatch.setattr("eval.engine.reference.ALPHA", 1.5)
-    monkeypatch.setattr("eval.engine.reference.BETA", -9.0)
+    monkeypatch.setattr("eval.engine.sliding.ALPHA", 1.5)
+    monkeypatch.setattr("eval.engine.sliding.BETA", -9.0)
     assert run(words, capsys)[0] == 0
     status, _, err = run([*words, f"--evaluator={run_folder}", "--short=6"], capsys)
     assert status == 0, err

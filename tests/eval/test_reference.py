@@ -9,7 +9,7 @@ import torch
 
 import lab
 from eval.demand import main
-from eval.engine.reference import key_tokens, least_contexts
+from eval.engine.sliding import key_tokens, least_contexts
 from lab.data.labels import path_of
 from lab.data.module import PackedData
 from lab.errors import ConfigError, DataError
@@ -175,7 +175,7 @@ def test_contexts_in_another_window_are_refused(place):
 
 def test_key_tokens_by_definition_in_float64(monkeypatch):
     """A pass for each token and context; alpha is lower here, as a small model with drawn weights gains little."""
-    monkeypatch.setattr("eval.engine.reference.ALPHA", 0.5)
+    monkeypatch.setattr("eval.engine.sliding.ALPHA", 0.5)
     decoder = Decoder(DecoderConfig(**SIZES, vocab_size=12)).double()
     generator = torch.Generator().manual_seed(3)
     with torch.no_grad():

@@ -39,7 +39,6 @@ def prompt(row: dict[str, Any]) -> str:
 
 
 def answer_of(text: str) -> str:
-    """Return the first part of an answer that is not blank, before the model asks on."""
     return next((part for part in text.split("Question:") if len(part.replace("\n", "")) > 1), text)
 
 

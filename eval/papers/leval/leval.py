@@ -27,7 +27,6 @@ def questions(rows: Any) -> Any:
 
 
 def outside_the_document(rows: Any) -> Any:
-    """Ask the same of the world instead of the document, for the share of facts."""
     return questions(rows).map(lambda row: {"question": row["question"].replace(IN_DOCUMENT, IN_WORLD)})
 
 
@@ -54,17 +53,14 @@ def several_options(row: dict[str, Any], answers: list[str]) -> dict[str, float]
 
 
 def options_of(row: dict[str, Any]) -> str:
-    """Return the options of the right answer, its first word."""
     return re.sub("[^A-D]", "", row["output"].split()[0])
 
 
 def loyal(row: dict[str, Any], answers: list[str]) -> dict[str, float]:
-    """Score an answer from the document."""
     return judged(row["output"].partition("[fact:")[0], answers[0])
 
 
 def factual(row: dict[str, Any], answers: list[str]) -> dict[str, float]:
-    """Score an answer from knowledge of the world."""
     return judged(row["output"].partition("[fact:")[2].removesuffix("]"), answers[0])
 
 

@@ -12,7 +12,7 @@ import json
 import sys
 from pathlib import Path
 
-from eval.papers import running
+from eval.papers import __main__ as running
 from eval.papers.__main__ import own_folder
 from eval.papers.table import PLACEHOLDER, names, read_table
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from eval.papers import running
-from eval.papers.running import measured_rows
+from eval.papers import __main__ as running
+from eval.papers.__main__ import measured_rows
 from eval.papers.table import names, read_table
 
 TEMPLATES = "--chat_template=eval/papers/templates/"

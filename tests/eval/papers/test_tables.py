@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from eval.papers import running
-from eval.papers.__main__ import main, table_text
-from eval.papers.running import compare, measured_rows
+from eval.papers import __main__ as running
+from eval.papers.__main__ import compare, main, measured_rows, table_text
 from eval.papers.table import names, needs, read_table
 from lab.command import parse_overrides
 from lab.config.sections import override

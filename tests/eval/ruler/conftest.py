@@ -4,7 +4,7 @@ import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from eval.engine.cases import NOISE, Writer
-from eval.ruler import aggregation, needles, sources
+from eval.ruler import sources, texts
 from eval.ruler.tasks import TASKS
 
 
@@ -16,10 +16,10 @@ def merging():
     tokenizer.decoder = decoders.ByteLevel()
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     trainer = trainers.BpeTrainer(vocab_size=1200, initial_alphabet=alphabet, show_progress=False)
-    texts = [NOISE, needles.NEEDLE, needles.NEEDLE_ONE, needles.NEEDLE_SEVERAL, needles.TRACING]
-    texts += [aggregation.COMMON_WORDS, aggregation.FREQUENT_WORDS, sources.DOCUMENT, sources.QUESTION]
+    templates = [NOISE, texts.NEEDLE, texts.NEEDLE_ONE, texts.NEEDLE_SEVERAL, texts.TRACING]
+    templates += [texts.COMMON_WORDS, texts.FREQUENT_WORDS, sources.DOCUMENT, sources.QUESTION]
     numbers = [" ".join(str(n * 7919 % 9_000_000 + 1_000_000) for n in range(3000))]
-    tokenizer.train_from_iterator([*texts, *numbers], trainer)
+    tokenizer.train_from_iterator([*templates, *numbers], trainer)
     assert len(tokenizer.encode(" 1234567").ids) < 6
     return tokenizer
 

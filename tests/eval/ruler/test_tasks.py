@@ -12,10 +12,10 @@ import pytest
 from tokenizers import Tokenizer
 
 from eval.engine.cases import Writer
-from eval.ruler import aggregation
-from eval.ruler.needles import NEEDLE, ask, hide, trace
+from eval.ruler import texts
 from eval.ruler.sources import QUESTION, name_of, read_sources
 from eval.ruler.tasks import ALL, TASKS
+from eval.ruler.texts import NEEDLE, ask, hide, trace
 from lab.errors import MissingPackage
 from tests.eval.ruler.conftest import MARKS, case_of
 from tests.eval.ruler.oracle import coded, documents, listed, needles, solve
@@ -179,15 +179,15 @@ OFFICIAL_COUNTS = {  # by rank in a text of so many words of the official genera
 
 @pytest.mark.parametrize("n_words", OFFICIAL_COUNTS)
 def test_counts_are_those_of_the_official_generator(n_words):
-    counts = aggregation.counts(n_words, 200)
+    counts = texts.counts(n_words, 200)
     assert [count for count in counts if count] == OFFICIAL_COUNTS[n_words]
 
 
 @pytest.mark.parametrize(
     ("text", "official"),  # SHA-256 of the official template and start of the answer, commit f682453
     [
-        (aggregation.COMMON_WORDS, "07425c62b2f3cc50"),
-        (aggregation.FREQUENT_WORDS, "4119b6f531854cc6"),
+        (texts.COMMON_WORDS, "07425c62b2f3cc50"),
+        (texts.FREQUENT_WORDS, "4119b6f531854cc6"),
         (QUESTION, "1e0d6be4092f1e5c"),
     ],
 )
