@@ -25,7 +25,7 @@ finished test is kept in tests-TOKENS-KEY.jsonl: after Ctrl-C (exit status 75) o
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -35,8 +35,9 @@ from annotated_types import Gt, Lt
 from eval.engine.command import Form
 from eval.engine.methods import read_distance
 from eval.engine.needles import OneNumberOptions, one_number_probe
-from eval.engine.rows import Row, columns_text, limits, shortened, write_rows
+from eval.engine.rows import Row, columns_text, limits
 from eval.engine.run import Measure
+from eval.engine.store import shortened
 from lab.command import Bar, start
 from lab.draw import GREY, Rule, below, draw, layer
 from lab.probe.limits import monotone_shares, shown_length
@@ -79,14 +80,14 @@ class FoundByDistance(Measure):
         self.names: list[str] = []
         self.fits: list[Row] = []
 
-    def rows(self) -> list[Row]:
+    def rows(self) -> Iterator[Row]:
         """Run the tests that are not finished, and write a row for each distance and one for reach of every method."""
         probe = self.probe
         config = probe.config
         counts = self.subject.counts
         tests = {"tests": "one number", **one_number_tests(probe)}
-        rows = []
         total = len(self.methods) * len(probe.distances) * config.distance_tests
+        self.announce([(2 * total, probe.window)])  # each answers, and is scored
         with Bar(total=total, desc=self.kind, unit="test") as self.bar:
             for method in self.methods:
                 self.subject.model.decoder.distance = method
@@ -95,16 +96,14 @@ class FoundByDistance(Measure):
                 self.bar.name(about["method"])
                 first = probe.case(probe.reachable[0], 0)
                 finished = self.finished(tests, first, config.distance_tests, "distance")
-                found = list(probe.run(self.subject, store=finished))
+                results = list(probe.run(self.subject, store=finished))
                 of_distance = {**about, "metric": "found_by_distance"}
-                rows += [distance_record(probe, result, of_distance, counts) for result in found]
+                yield from (distance_record(probe, result, of_distance, counts) for result in results)
                 reach = {"threshold": config.threshold, "confidence": config.confidence, "n": config.distance_tests}
-                reach |= reach_record(found, config.threshold, counts)
-                rows.append({**about, "metric": "reach", **reach})
-                fit = zip(probe.distances, monotone_shares(found), strict=True)
+                reach |= reach_record(results, config.threshold, counts)
+                yield {**about, "metric": "reach", **reach}
+                fit = zip(probe.distances, monotone_shares(results), strict=True)
                 self.fits += [{"distance": at, "score": share, "method": about["method"]} for at, share in fit]
-        write_rows(self.path, rows)
-        return rows
 
     @property
     def path(self) -> Path:

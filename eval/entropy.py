@@ -65,19 +65,21 @@ class Entropy(OnTexts):
 
     def prepare(self) -> None:
         """Choose the length of the texts and the numbers of visible tokens."""
-        usual = min(WINDOWS * self.subject.model.train_len, MOST_TOKENS)
+        usual = self.subject.within(min(WINDOWS * self.subject.model.train_len, MOST_TOKENS))
         self.visible = sorted({*(self.options.lengths or (*doublings(2, usual), usual))})
         self.texts = self.draw_texts(self.visible[-1])
 
-    def records(self) -> Iterator[Row]:
+    def rows(self) -> Iterator[Row]:
         """Make a result for each layer and number of visible tokens; `std` is over texts, None of a single one."""
         decoder = self.subject.model.decoder
+        self.announce([(len(self.texts), self.visible[-1])])
         texts = Bar(self.texts, desc="entropy", unit="text")
         curves = torch.cat([attention_entropy(decoder, text[None]) for text in texts]).cpu().numpy()
         for number in range(curves.shape[1]):
             for count in self.visible:
                 values = curves[:, number, count - 1]
                 yield {
+                    **self.about,
                     "metric": "attention_entropy",
                     "layer": number,
                     "visible": count,

@@ -148,6 +148,9 @@ class LineRetrieval(Measure):
         for length in self.lengths:
             yield Cell({**about, "asked": length}, self.options.tests, f"{length:,} tokens", f"length-{length}")
 
+    def rows(self) -> Iterator[Row]:
+        return self.resumed(self.cells(), self.measure, lambda cell: int(cell.row["asked"]))
+
     def measure(self, cell: Cell) -> tuple[Row, Sequence[Row]]:
         """Run the tests of one length, each with as many lines as it holds."""
         cases = [self.filled(index, cell.row["asked"] - self.budget) for index in range(self.options.tests)]

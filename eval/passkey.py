@@ -149,7 +149,7 @@ class Passkey(Measure):
         self.budget = answer_budget(self.writer, self.digits, BUDGET)
         fixed = [self.writer.count(self.draft(index, 0.0).compose(0)) for index in range(options.tests)]
         window = subject.model.train_len
-        what, ends = f"the {self.protocol} protocol", (max(1, window // 4), 2 * window)
+        what, ends = f"the {self.protocol} protocol", (max(1, window // 4), subject.within(2 * window))
         self.lengths = choose_lengths(options.lengths, what, max(fixed), self.budget, ends)
         n_tokens = self.lengths[-1] - self.budget - fixed[0]
         check_enough(self.filler, subject.tokenizer, n_tokens, self.lengths[-1], source)
@@ -172,6 +172,9 @@ class Passkey(Measure):
             for depth in (number / (self.options.depths - 1) for number in range(self.options.depths)):
                 row = {**about, "length": length, "depth": depth}
                 yield Cell(row, self.options.tests, f"{length:,} tokens at {depth:.0%}", f"{length}-{depth:.2f}")
+
+    def rows(self) -> Iterator[Row]:
+        return self.resumed(self.cells(), self.measure, lambda cell: int(cell.row["length"]))
 
     def measure(self, cell: Cell) -> tuple[Row, Sequence[Row]]:
         """Run the tests of one depth and length."""

@@ -106,7 +106,8 @@ class Precision(OnTexts):
         model = self.subject.model
         window = model.train_len
         self.n_tokens = options.length or min(window, MOST_TOKENS)
-        self.lengths = sorted({*(options.lengths or doublings(LENGTHS[0], min(WINDOWS * window, LENGTHS[1])))})
+        usual = self.subject.within(min(WINDOWS * window, LENGTHS[1]))
+        self.lengths = sorted({*(options.lengths or doublings(LENGTHS[0], usual))})
         self.shifts = sorted({0, *(options.shifts or SHIFTS)})
         longest = max(self.n_tokens, *self.lengths)
         self.pair = f"shift 0 against {options.reference}"
@@ -115,13 +116,15 @@ class Precision(OnTexts):
             raise ConfigError(f"position: {model.method} {rule}; measure with another method")
         self.texts = self.draw_texts(longest)
 
-    def records(self) -> Iterator[Row]:
+    def rows(self) -> Iterator[Row]:
         """Measure every text with both weights and in every arithmetic; `std` is over texts, None of a single one."""
         trained = self.subject.model.decoder
         to = self.options.reference
         taken = [name for name, arithmetic in ARITHMETICS.items() if self.options.whole_model or not arithmetic.whole]
         decoders = {"trained": trained, "random": rebuilt(trained, self.options.seed)}
-        with Bar(total=len(decoders) * len(taken) * len(self.texts), desc="precision", unit="text") as bar:
+        total = len(decoders) * len(taken) * len(self.texts)
+        self.announce([(total, n) for n in (*[self.n_tokens] * len(self.shifts), *self.lengths)])
+        with Bar(total=total, desc="precision", unit="text") as bar:
             for (weights, decoder), name in product(decoders.items(), taken):
                 arithmetic = ARITHMETICS[name]
                 profiles = []
@@ -133,7 +136,8 @@ class Precision(OnTexts):
                     logits.append([*map(float, of_text)])
                     bar.update()
                 about = {"weights": weights, "arithmetic": name, "reference": to}
-                yield from self.rows_of(about, torch.cat(profiles).cpu().numpy(), np.array(logits))
+                measured = self.rows_of(about, torch.cat(profiles).cpu().numpy(), np.array(logits))
+                yield from ({**self.about, **row} for row in measured)
 
     def rows_of(self, about: Row, by_token: Values, by_length: Values) -> Iterator[Row]:
         """Make the results of one pair from D's terms, (texts, shifts, tokens), and D_logit, (texts, lengths)."""

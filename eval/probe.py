@@ -42,9 +42,10 @@ from eval.engine.command import Request
 from eval.engine.depths import ByDepth
 from eval.engine.methods import METHODS, Setting, named
 from eval.engine.needles import NeedleMeasure, ProbeOptions, effective
-from eval.engine.rows import Column, Results, Row, columns_text, limits, shortened
+from eval.engine.rows import Column, Row, columns_text, limits
 from eval.engine.run import Measure
 from eval.engine.statistics import BASE, methods_table, pair
+from eval.engine.store import Results, shortened
 from eval.engine.subject import SUBJECT
 from lab.command import start
 from lab.draw import Rule
@@ -109,11 +110,14 @@ class ByLength(NeedleMeasure):
         counts = self.subject.counts
         rows = [length_record(self.probe, result, about, counts) for result in self.curve]
         rows.append(summary_record(self.probe, self.curve, about, counts))
+        return rows
+
+    def write(self, rows: Sequence[Row]) -> None:
+        """Write the records, and every test."""
         folder = RunFolder(self.path)
         folder.write_records("probes.jsonl", rows)
         cases = [case for result in self.curve for case in result.cases]
         folder.write_cases(self.subject.model.consumed_tokens or 0, cases)
-        return rows
 
     def text(self, rows: Sequence[Row]) -> str:
         """Write the curve, and the effective length at every threshold."""

@@ -115,13 +115,15 @@ class Recall(OnTexts):
             rule = f"no bin has {FEWEST} targets with evidence in two of its {len(found)} documents"
             raise DataError(f"--text={options.text or 'held out'}: {rule}; give more text, or other bins")
 
-    def records(self) -> Iterator[Row]:
+    def rows(self) -> Iterator[Row]:
         """Score the targets, and make a row for each bin."""
         test = self.test
+        self.announce([(2 * len(test.targets), test.window)])
         with Bar(total=2 * len(test.targets), desc=self.kind, unit="context") as bar:
             scores = test.scores(self.subject, test.targets, bar.update)
-        about = {**self.subject.row, "evidence": asdict(self.evidence), "window": test.window, "confidence": CONFIDENCE}
-        about |= {"texts": digest_of(self.documents), "source": self.options.text or "held out"}
+        about = {**self.about, **self.subject.row, "evidence": asdict(self.evidence), "window": test.window}
+        about |= {"confidence": CONFIDENCE, "texts": digest_of(self.documents)}
+        about |= {"source": self.options.text or "held out"}
         for row in test.found(scores, CONFIDENCE):
             own = {key: value for key, value in row.items() if row["distance"] or key not in NOT_WITHOUT}
             yield {**about, "metric": "recall" if row["distance"] else "no_evidence", **own}

@@ -2,31 +2,28 @@
 
 A test passes when the first number in the answer, a run of digits, is the number that was hidden: whole, digit by
 digit. What follows it in the answer does not count.
-
-Needle tests that are finished are kept on disk.
 """
 
 from __future__ import annotations
 
-import json
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from eval.engine.cases import TextCase, Writer, draw_number
-from eval.engine.rows import Results, Row, shortened
+from eval.engine.rows import Row
+from eval.engine.store import Finished
 from eval.engine.subject import doublings
 from lab.command import Bar
 from lab.errors import ConfigError
 from lab.probe.effective_length import ResultStore
 from lab.probe.limits import share_limits
+from lab.probe.needles import first_number
 
 CONFIDENCE = 0.95
 SAMPLE = 64  # numbers differ in tokens; the longest of this many is the bound
-NUMBER = re.compile(r"[0-9]+")
 
 
 def summed(outcome: Outcome) -> Row:
@@ -44,17 +41,6 @@ def share(passed: int, tests: int, confidence: float) -> Row:
         return {"score": None, "low": None, "high": None}
     low, high = share_limits(passed, tests, confidence)
     return {"score": passed / tests, "low": low, "high": high}
-
-
-def first_number(text: str) -> str | None:
-    """Read the first run of digits.
-
-    Example:
-        >>> first_number(" 71432. Remember it. 7"), first_number(" I do not know")
-        ('71432', None)
-    """
-    match = NUMBER.search(text)
-    return match.group() if match else None
 
 
 def judge(drawn: TextCase, answer: str) -> Row:
@@ -96,40 +82,35 @@ class Outcome(NamedTuple):
     seconds: float | None = None
 
 
-class FinishedTests(Results, ResultStore):
-    """The finished needle tests of one key, in tests-TOKENS-KEY.jsonl; the file's first line holds the key.
+class FinishedTests(Finished, ResultStore):
+    """The finished tests of one key; `by` is the field of a test's length or distance, None where all have the same.
 
-    The key holds all that decides a test's outcome: checkpoint, position methods, protocol, text, seed. How many tests
-    there are, at which lengths, and what passes is not in it: a probe that asks for more reuses the tests of one that
-    asked for less. `by` is the field of a test's length or distance. The bar counts the first `asked` tests of each.
+    The key of needle tests holds checkpoint, position methods, protocol, text and seed. How many tests there are, at
+    which lengths, and what passes is not in it: a probe that asks for more reuses the tests of one that asked for less.
+    The bar counts the first `asked` tests of each length.
     """
 
     def __init__(
-        self,
-        folder: Path,
-        consumed_tokens: int,
-        key: Mapping[str, Any],
-        by: str = "length",
-        bar: Bar | None = None,
-        asked: int = 0,
+        self, path: Path, key: Mapping[str, object], by: str | None = "length", bar: Bar | None = None, asked: int = 0
     ) -> None:
-        digest = shortened(json.dumps(key, sort_keys=True))
-        super().__init__(folder / f"tests-{consumed_tokens:015d}-{digest}.jsonl", (by, "test"))
+        super().__init__(path, key, ("test",) if by is None else (by, "test"))
         self.by = by
         self.bar = bar
         self.asked = asked
-        if not self.kept:
-            self.append([{"key": dict(key)}])
 
-    def known(self, length: int) -> Mapping[int, Row]:
-        """Return the finished tests of a length by number."""
-        found = {row["test"]: row for row in self if row.get(self.by) == length}
+    def tests(self, length: int | None = None) -> dict[int, Row]:
+        return {row["test"]: row for row in self if "test" in row and row.get(self.by or "") == length}
+
+    def known(self, length: int | None = None) -> dict[int, Row]:
+        """Return the finished tests of a length by number, and count them in the bar."""
+        tests = self.tests(length)
         if self.bar is not None:
-            self.bar.known(sum(test < self.asked for test in found))
-        return found
+            self.bar.known(sum(test < self.asked for test in tests))
+        return tests
 
-    def keep(self, length: int, rows: Mapping[int, Row]) -> None:
+    def keep(self, length: int | None, rows: Mapping[int, Row]) -> None:
         """Add finished tests; they are on the disk when this returns."""
-        self.append({self.by: length, "test": test, **row} for test, row in rows.items())
+        named = {} if self.by is None else {self.by: length}
+        self.append({**named, "test": test, **row} for test, row in rows.items())
         if self.bar is not None:
             self.bar.update(len(rows))

@@ -14,7 +14,7 @@ limits too. The thirds are of the first 99%: 0-33%, 33-66% and 66-99%, each seen
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,8 @@ import numpy as np
 
 from eval.engine.answers import share
 from eval.engine.needles import STYLE, NeedleMeasure
-from eval.engine.rows import Row, limits, pivot, shortened, to_text, write_rows
+from eval.engine.rows import Row, limits, pivot, to_text
+from eval.engine.store import shortened
 from lab.draw import below, draw
 from lab.errors import ConfigError
 from lab.probe.config import ProbeConfig
@@ -109,10 +110,9 @@ class ByDepth(NeedleMeasure):
         digest = shortened(json.dumps({**kept, "lengths": self.lengths}, sort_keys=True))
         return self.folder / f"heatmap-{self.subject.model.consumed_tokens or 0:015d}-{digest}.jsonl"
 
-    def rows(self) -> list[Row]:
+    def rows(self) -> Iterator[Row]:
         """Run the tests, and write a row for each cell and each third."""
         config = self.config
-        rows = []
         with self.counting() as bar:
             finished = self.finished_needles()
             for length in self.lengths:
@@ -120,12 +120,10 @@ class ByDepth(NeedleMeasure):
                 result = self.probe.run_at(self.subject, length, store=finished)
                 shared = {**self.about, "length": length, "seconds": result.seconds}
                 cells = depth_rows(result.cases, self.depths, config.confidence)
-                rows += [{**shared, "metric": "found_by_depth", **row} for row in cells]
+                yield from ({**shared, "metric": "found_by_depth", **row} for row in cells)
                 thirds = third_rows(result.cases, config.seed, config.confidence)
                 shared |= {"metric": "failures_by_third", "accuracy": result.accuracy}
-                rows += [{**shared, **row} for row in thirds]
-        write_rows(self.path, rows)
-        return rows
+                yield from ({**shared, **row} for row in thirds)
 
     def text(self, rows: Sequence[Row]) -> str:
         """Write the heat map in percent, and of the tests that miss a number, how many miss it where."""

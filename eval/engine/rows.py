@@ -1,27 +1,15 @@
-"""Results on disk: rows of .jsonl files, appended whole and known by name, so that a stopped measurement resumes.
-
-A cell is one number of a table, such as one depth at one length. Its row states what was measured, on what and how, and
-is appended as soon as the number is known. Until then the cell's finished tests lie in a file of their own, which ends
-in .part. Rows that agree in the fields they are named by are the same measurement.
-
-What an evaluation found: text for people, rows for machines, and the files that it has written.
+"""What an evaluation found: text for people, rows for machines, and the files that it has written.
 
 Tables and limits as text, for printing.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
-import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
-
-from lab.errors import ConfigError
-from lab.files import writing
-from lab.runs.folder import RunFolder
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -29,79 +17,6 @@ if TYPE_CHECKING:
 Row = dict[str, Any]
 RESULTS = Path("results")  # of models, where -o names no folder; those of runs lie in their folders
 Column = tuple[str, str | Callable[[Row], Any], str]  # heading, the field or a function of the row, format
-
-
-class Results:
-    """The rows of one file, each by the fields that name it.
-
-    Opening the file cuts off a last line without its end, which a crash in the middle of writing leaves.
-
-    Raises: CheckpointError for another broken line; ConfigError where the file cannot be written.
-    """
-
-    def __init__(self, path: Path, named_by: Sequence[str]) -> None:
-        self.path = path
-        self.named_by = tuple(named_by)
-        if path.is_symlink():
-            raise ConfigError(f"{path}: is a link, results might go elsewhere; delete it, or use another -o")
-        with writing(f"-o {path.parent}", "folder"):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            if path.exists():
-                content = path.read_bytes()
-                os.truncate(path, content.rfind(b"\n") + 1)
-            self.kept = {self.name(row): row for row in RunFolder(path.parent).read(path.name)}
-
-    def __iter__(self) -> Iterator[Row]:
-        return iter(self.kept.values())
-
-    def name(self, row: Mapping[str, Any]) -> str:
-        return json.dumps([row.get(field) for field in self.named_by])
-
-    def digest(self, row: Mapping[str, Any]) -> str:
-        return shortened(self.name(row))
-
-    def find(self, row: Mapping[str, Any]) -> Row | None:
-        return self.kept.get(self.name(row))
-
-    def append(self, rows: Iterable[Mapping[str, Any]]) -> None:
-        """Append rows; they are on the disk when this returns."""
-        new = [dict(row) for row in rows]
-        with writing(f"-o {self.path.parent}", "folder"), self.path.open("a", encoding="utf-8") as file:
-            file.write("".join(json.dumps(row) + "\n" for row in new))
-            file.flush()
-            os.fsync(file.fileno())
-        self.kept |= {self.name(row): row for row in new}
-
-    def add(self, row: Mapping[str, Any], tests: tuple[str, Sequence[Row]] | None = None) -> Row:
-        """Append the row of a finished cell; `tests`, a file name and records, are written before it.
-
-        Raises: ConfigError where a file cannot be written.
-        """
-        whole = dict(row)
-        if tests is not None:
-            write_rows(self.path.parent / tests[0], tests[1])
-            whole["cases"] = tests[0]
-        self.append([whole])
-        if tests is not None:
-            self.part(tests[0]).unlink(missing_ok=True)
-        return whole
-
-    def part(self, tests: str) -> Path:
-        return self.path.parent / f"{tests}.part"
-
-
-def write_rows(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
-    """Write a file of rows, whole or not at all.
-
-    Raises: ConfigError where the file cannot be written.
-    """
-    with writing(f"-o {path.parent}", "folder"):
-        RunFolder(path.parent).write_records(path.name, [finite(row) for row in rows])
-
-
-def shortened(text: str) -> str:
-    """Name a text by 8 hexadecimal digits of its hash."""
-    return hashlib.sha256(text.encode()).hexdigest()[:8]
 
 
 class Found(NamedTuple):

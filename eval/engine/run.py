@@ -14,8 +14,7 @@ The file's docstring is the help text. It declares its options and a subclass of
         alike = (*SUBJECT, "n")                  rows that agree in these are drawn in one picture
 
         def prepare(self): ...                   read texts, choose lengths, refuse what cannot be measured
-        def cells(self): ...                     yield what is to be measured: a Cell for each row
-        def measure(self, cell): ...             measure one: the rest of its row, and a record of each test
+        def rows(self): ...                      yield the rows, by self.resumed(cells, measure) where each takes long
         def title(self): ...                     what stands above the table and the picture
         columns = (("share", "score", ".3f"),)   the table: heading, the field or a function of the row, format
         def chart(self, rows): ...               the picture, made by lab.draw
@@ -23,12 +22,13 @@ The file's docstring is the help text. It declares its options and a subclass of
     main = Passkey.main
 
 The engine does the rest. It reads the command line, expands patterns of models, and opens each model under the methods
-asked for (self.subject). It shows the bar, skips rows that are already in KIND.jsonl and appends each new one. It keeps
-the finished tests of a stopped cell. It prints text or JSON, saves the picture, and returns the exit status. A row is
-what `self.subject.row` says of the model, then the cell's fields, then what was measured.
+asked for (self.subject). It writes the rows, prints text or JSON, saves the picture, and returns the exit status. A row
+is what `self.subject.row` says of the model, what names the measurement, and what was measured.
 
-A measure whose rows come all at once replaces `rows` and `path` in place of `cells` and `measure`, as OnTexts does.
-A new measure needs its file and its line in tests/eval/test_measures.py; the console command finds it by its file.
+`resumed` takes cells, each a row to measure with its tests. It shows the bar, skips rows that are already in KIND.jsonl
+and appends each new one, and `ask` keeps the finished tests of a stopped cell. Rows of a measure without `named_by` are
+written all at once. A new measure needs its file and its line in tests/eval/test_measures.py; the console command finds
+it by its file.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
@@ -47,7 +47,9 @@ from torch import Tensor
 from eval.engine.answers import FinishedTests, Outcome, judge
 from eval.engine.cases import TextCase
 from eval.engine.command import Form, Request, run
-from eval.engine.rows import RESULTS, Column, Found, Results, Row, columns_text, named_series, shortened, write_rows
+from eval.engine.cost import announce
+from eval.engine.rows import RESULTS, Column, Found, Row, columns_text, named_series
+from eval.engine.store import Results, shortened, write_rows
 from eval.engine.subject import Subject, draw_texts, open_subject, source, source_text
 from lab.command import CONTINUES, NOTHING_WRITTEN, Bar
 from lab.data.tokenizer import check_ids
@@ -102,11 +104,7 @@ class Measure:
         Raises: LabError for what cannot be measured.
         """
 
-    def cells(self) -> Iterable[Cell]:
-        raise NotImplementedError
-
-    def measure(self, cell: Cell) -> tuple[Row, Sequence[Row]]:
-        """Measure a cell: the fields to add to its row, and its tests' records, which go to a file of their own."""
+    def rows(self) -> Iterable[Row]:
         raise NotImplementedError
 
     def title(self) -> str:
@@ -146,22 +144,32 @@ class Measure:
         style |= {"y_title": y_title, "title": title, "rules": rules}
         return draw(named_series(rows), "length", "score", "series", low="low", high="high", log_x=True, **style)
 
-    def rows(self) -> list[Row]:
-        """Measure the cells whose rows are missing, and return the rows of all."""
+    def resumed(
+        self, cells: Iterable[Cell], measure: Callable[[Cell], tuple[Row, Sequence[Row]]], tokens: Callable[[Cell], int]
+    ) -> Iterator[Row]:
+        """Measure the cells whose rows are missing, and yield the rows of all.
+
+        `measure` returns the fields to add to a cell's row, and its tests' records, which go to a file of their own.
+        `tokens` is the length of a cell's tests.
+        """
         self.results = Results(self.path, self.named_by)
-        cells = [cell._replace(row={**self.subject.row, **cell.row}) for cell in self.cells()]
-        rows = []
-        with Bar(total=sum(cell.tests for cell in cells), desc=self.kind, unit=self.unit) as self.bar:
-            for cell in cells:
+        whole = [cell._replace(row={**self.subject.row, **cell.row}) for cell in cells]
+        missing = [cell for cell in whole if self.results.find(cell.row) is None]
+        self.announce([(cell.tests, tokens(cell)) for cell in missing])
+        with Bar(total=sum(cell.tests for cell in whole), desc=self.kind, unit=self.unit) as self.bar:
+            for cell in whole:
                 self.bar.name(cell.name)
                 row = self.results.find(cell.row)
                 if row is None:
-                    found, records = self.measure(cell)
-                    row = self.results.add({**cell.row, **found}, (self.file_of(cell), records))
+                    score, records = measure(cell)
+                    row = self.results.add({**cell.row, **score}, (self.file_of(cell), records))
                 else:
                     self.bar.known(cell.tests)
-                rows.append(row)
-        return rows
+                yield row
+
+    def announce(self, tests: Sequence[tuple[int, int]]) -> None:
+        """Name the cost of tests, numbers of them and their tokens, where it is more than a minute."""
+        announce(self.subject, self.kind, self.unit, tests)
 
     def file_of(self, cell: Cell) -> str:
         return f"{self.kind}-cases/{cell.file}-{self.results.digest(cell.row)}.jsonl"
@@ -183,29 +191,28 @@ class Measure:
         Raises: ConfigError where a test cannot be written, DataError for a tokenizer that is not the model's.
         """
         subject = self.subject
-        started = Results(self.results.part(self.file_of(cell)), ("test",))
-        known = {row["test"]: row for row in started if row["test"] < cell.tests}
+        part, key = self.results.part(self.file_of(cell)), self.results.named(cell.row)
+        store = FinishedTests(part, key, None, self.bar, cell.tests)
+        known = store.known()
         todo = [index for index in range(cell.tests) if index not in known]
-        self.bar.update(len(known))
         began = time.perf_counter()
-        side_by_side: dict[str, Any] = {"budget": budget, "rows": self.options.rows(length)}
 
-        def drawn(index: int) -> tuple[int, TextCase]:
-            test = case(index)
-            check_ids(test.prompt_ids, subject.vocab_size)
-            return index, test
+        def drawn() -> Iterator[tuple[int, TextCase]]:
+            for index in todo:
+                test = case(index)
+                check_ids(test.prompt_ids, subject.vocab_size)
+                yield index, test
 
-        asked = map(drawn, todo)
-        for batch in answered(subject.generate, subject.tokenizer, subject.stop_id, asked, **side_by_side):
-            fresh: dict[int, Row] = {}
+        asked = subject.generate, subject.tokenizer, subject.stop_id, drawn()
+        for batch in answered(*asked, budget=budget, rows=self.options.rows(length)):
+            fresh = {}
             for index, test, answer in batch:
-                named = {"test": index, "prompt_hash": test.prompt_hash, "prompt_tokens": len(test.prompt_ids)}
-                fresh[index] = {**named, **judge(test, answer)}
-            started.append(fresh.values())
-            known |= fresh
-            self.bar.update(len(fresh))
+                prompt = {"prompt_hash": test.prompt_hash, "prompt_tokens": len(test.prompt_ids)}
+                fresh[index] = {**prompt, **judge(test, answer)}
+            store.keep(None, fresh)
         seconds = round((time.perf_counter() - began) * cell.tests / len(todo), 3) if todo else None
-        return Outcome([known[index] for index in range(cell.tests)], seconds)
+        records = store.tests()
+        return Outcome([records[index] for index in range(cell.tests)], seconds)
 
     def finished(self, tests: Row, first: Case, asked: int, by: str = "length") -> FinishedTests:
         """Open the file of the model's finished needle tests; `tests` are their properties, `first` is one of them."""
@@ -218,17 +225,25 @@ class Measure:
             "device": subject.device.type,
             "prompt": first.prompt_hash,  # names the tokenizer and how tests are drawn
         }
-        return FinishedTests(self.folder, subject.model.consumed_tokens or 0, key, by, self.bar, asked)
+        digest = shortened(json.dumps(key, sort_keys=True))
+        path = self.folder / f"tests-{subject.model.consumed_tokens or 0:015d}-{digest}.jsonl"
+        return FinishedTests(path, key, by, self.bar, asked)
+
+    def write(self, rows: Sequence[Row]) -> None:
+        """Write the rows, unless each was appended as soon as it was known."""
+        if not self.named_by:
+            write_rows(self.path, rows)
 
     def found(self) -> Found:
         """Measure, draw the picture if it is asked for, and return what to show.
 
         Raises: LabError, KeyboardInterrupt.
         """
-        rows = self.rows()
+        rows = list(self.rows())
+        self.write(rows)
         picture = self.picture(rows) if self.request.plots else None
         if picture is not None:
-            others = self.results if self.alike else rows
+            others = Results(self.path, self.named_by) if self.alike else rows
             alike = [row for row in others if all(row.get(field) == rows[0][field] for field in self.alike)]
             save(self.chart(alike), picture)
         return Found(self.text(rows), rows, self.path, picture)
@@ -237,24 +252,14 @@ class Measure:
 class OnTexts(Measure):
     """A measure on pieces of text of one length, whose rows come all at once and go to a file of their own.
 
-    It gives `records` in place of cells. The file's name follows from the checkpoint and the settings, so that the same
-    measurement has the same file.
+    The file's name follows from the checkpoint and the settings, so that the same measurement has the same file.
     """
 
     stopped = NOTHING_WRITTEN
 
-    def records(self) -> Iterable[Row]:
-        raise NotImplementedError
-
-    def rows(self) -> list[Row]:
-        """Measure and write all rows.
-
-        Raises: ConfigError where they cannot be written.
-        """
-        about = {**source(self.subject.model, self.subject.device), "seed": self.options.seed}
-        rows = [{**about, **row} for row in self.records()]
-        write_rows(self.path, rows)
-        return rows
+    @property
+    def about(self) -> Row:
+        return {**source(self.subject.model, self.subject.device), "seed": self.options.seed}
 
     @property
     def path(self) -> Path:

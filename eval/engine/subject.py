@@ -30,6 +30,7 @@ from lab.errors import ConfigError, DataError
 from lab.loading import OpenedModel, open_model, token_ids
 from lab.model.attention.inspection import token_scores
 from lab.model.generate import Ended, greedy
+from lab.model.huggingface.foreign import Foreign
 from lab.probe.needles import load_haystack, read_texts
 from lab.runs.checkpoints import COUNTS, Checkpoint, folder_name
 from lab.runs.source import is_hub_id, named
@@ -72,6 +73,14 @@ class Subject:
         return {**about, "checkpoint": self.checkpoint, "weights": self.weights, "precision": self.precision}
 
     @property
+    def most_tokens(self) -> int | None:
+        """The tokens that a model with a table of positions reads at most; None for any other model."""
+        return self.model.decoder.most_tokens if isinstance(self.model.decoder, Foreign) else None
+
+    def within(self, tokens: int) -> int:
+        return min(tokens, self.most_tokens or tokens)
+
+    @property
     def vocab_size(self) -> int:
         return self.model.decoder.cfg.vocab_size
 
@@ -100,21 +109,23 @@ def open_subject(request: Request) -> Subject:
     model = open_model(request.model, request.overrides, device=device)
     options = request.options
     given = {item.name: getattr(options, item.name) or 0 for item in fields(options) if "Length" in str(item.type)}
-    refuse_far(
-        {name: max(value) if isinstance(value, tuple) else value for name, value in given.items()}, model, device
-    )
-    return as_subject(model, request.model, device)
+    subject = as_subject(model, request.model, device)
+    refuse_far({name: max(value) if isinstance(value, tuple) else value for name, value in given.items()}, subject)
+    return subject
 
 
-def refuse_far(lengths: Mapping[str, int], model: OpenedModel, device: torch.device) -> None:
-    """Refuse lengths, by option, that are out of all proportion to the model's window, or that no memory holds.
+def refuse_far(lengths: Mapping[str, int], subject: Subject) -> None:
+    """Refuse lengths, by option, that the model has no positions for, that are far beyond its window or its memory.
 
     Raises: ConfigError with a line for each option.
     """
-    cfg = model.decoder.cfg
+    cfg = subject.model.decoder.cfg
     token_bytes = 2 * 2 * cfg.n_layers * cfg.n_kv_heads * cfg.head_dim  # keys and values, in bfloat16
-    most = min(MOST_WINDOWS * model.train_len, memory_of(device) // token_bytes)
+    most = min(MOST_WINDOWS * subject.model.train_len, memory_of(subject.device) // token_bytes)
     rule = f"must be <= {most:,}, {MOST_WINDOWS:,} windows of the model, or the keys and values that memory holds"
+    if subject.most_tokens is not None:
+        most = subject.most_tokens
+        rule = f"must be <= {most:,}, the positions that {subject.model.name} has"
     faults = [f"--{name}={length}: {rule}; lower it" for name, length in lengths.items() if length > most]
     if faults:
         raise ConfigError(*faults)

@@ -18,7 +18,7 @@ Prints a table. harness.jsonl gets a line for each task, metric and filter. The 
 every document scores 0 or 1 and the number is their mean. Else it is the harness's standard error times the quantile of
 Student's t. A note counts the contexts that were too long.
 
-harness-cases/ holds every test with its answer and score, and the harness's cache of finished requests. The same
+harness-cases/ holds every test with its answer and score, and finished requests (requests-KEY.jsonl). The same
 command never runs them again, and continues after Ctrl-C (exit status 75).
 """
 
@@ -43,13 +43,13 @@ from annotated_types import Ge
 from scipy.special import stdtrit
 
 from eval.engine.command import Form
-from eval.engine.rows import Results, Row, finite, limits, shortened, to_text
+from eval.engine.rows import Row, finite, limits, to_text
 from eval.engine.run import Measure
+from eval.engine.store import Results, shortened
 from eval.engine.subject import SUBJECT, ChatOptions
-from eval.harness.model import Truncate, harness_model
+from eval.harness.model import StoredRequests, Truncate, harness_model
 from lab.command import start
 from lab.errors import ConfigError, MissingPackage, first_line
-from lab.files import writing
 from lab.probe.limits import share_limits
 from lab.runs.source import named
 from lab.schema import Length, NonNegative, PathText, Positive
@@ -96,7 +96,7 @@ class Harness(Measure):
             self.manager, self.tasks = load_tasks(options.tasks, options.include_path)
         self.model = harness_model(self.subject, named(self.request.model), options)
 
-    def rows(self) -> list[Row]:
+    def rows(self) -> Iterator[Row]:
         """Run the tasks by the harness, whose output goes to stderr, and add the rows that are new or have changed."""
         from lm_eval import simple_evaluate
 
@@ -106,9 +106,10 @@ class Harness(Measure):
         about |= {"chat": options.chat, "num_fewshot": options.num_fewshot, "limit": options.limit}
         about |= {"truncate": options.truncate, "seed": options.seed}
         known = Results(self.path, self.named_by)
-        cache = self.folder / "harness-cases" / f"requests-{shortened(json.dumps([about[key] for key in READ_WITH]))}"
-        with writing(f"-o {self.folder}", "folder"):
-            cache.parent.mkdir(exist_ok=True)
+        key = {name: about[name] for name in READ_WITH}
+        cases = self.folder / "harness-cases"
+        self.model.stored = StoredRequests(cases / f"requests-{shortened(json.dumps([*key.values()]))}.jsonl", key)
+        self.model.set_cache_hook(self.model.stored)
         seeds = ("random_seed", "numpy_random_seed", "torch_random_seed", "fewshot_random_seed")
         asked = ("confirm_run_unsafe_code", "num_fewshot", "limit")
         try:
@@ -117,7 +118,6 @@ class Harness(Measure):
                     model=self.model,
                     tasks=self.tasks,
                     task_manager=self.manager,
-                    use_cache=str(cache),
                     bootstrap_iters=1000,
                     **dict.fromkeys(seeds, options.seed),
                     apply_chat_template=bool(options.chat),
@@ -125,21 +125,16 @@ class Harness(Measure):
                 )
         except (AssertionError, ImportError, ValueError) as error:  # how the harness refuses what it is asked for
             raise ConfigError(f"--tasks={','.join(options.tasks)}: {first_line(error)}") from error
-        finally:
-            if self.model.cache_hook.dbdict is not None:  # on Ctrl-C, write what the harness's thread still holds
-                self.model.cache_hook.dbdict.close()
         seconds = round(time.perf_counter() - started, 3)
-        rows = []
         for found in rows_of(scores):
             row = {**about, **found, "seconds": seconds}
             before = known.find(row)
             if before is None or before["score"] != row["score"]:
                 tests = tests_of(scores, row["task"], row["filter"])
                 digest = known.digest({**row, "metric": None})
-                file = f"{cache.parent.name}/{row['task']}-{row['filter']}-{digest}.jsonl"
+                file = f"{cases.name}/{row['task']}-{row['filter']}-{digest}.jsonl"
                 known.add(row, (file, tests) if tests else None)
-            rows.append(row)
-        return rows
+            yield row
 
     def text(self, rows: Sequence[Row]) -> str:
         """Write a table, and the contexts that were cut."""

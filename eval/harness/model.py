@@ -12,7 +12,8 @@ The harness asks it for logits, and for greedy answers. Beside `hf`:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -23,6 +24,8 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from eval.engine.cases import Writer
+from eval.engine.rows import Row
+from eval.engine.store import Finished, shortened
 from eval.engine.subject import Subject
 from lab.data.tokenizer import check_ids, special_ends
 from lab.errors import ConfigError, DataError
@@ -31,9 +34,42 @@ from lab.model.huggingface.config import read_json
 Ids = list[int]
 Truncate = Literal["left", "middle"]
 FILES = ("config", "generation_config")
+DIGITS = 16  # of a request's hash
+TOGETHER = 64  # results that are written at a time
 SPECIAL = 4  # special tokens, which have no text, within a stop string
 GREEDY = {"do_sample": (None, False), "num_beams": (None, 1)}  # settings of a task that change no greedy answer
 IDLE = ("temperature", "top_p", "top_k")
+
+
+class StoredRequests(Finished):
+    """Finished requests by a hash of each; the harness takes it for the hook of its own cache."""
+
+    def __init__(self, path: Path, key: Mapping[str, object]) -> None:
+        super().__init__(path, key, ("request",))
+        self.waiting: list[Row] = []
+
+    def add_partial(self, kind: str, arguments: Sequence[Any], result: Any) -> None:
+        """Store a result, with TOGETHER of them at a time."""
+        self.waiting.append({"request": shortened(json.dumps([kind, *arguments]), DIGITS), "result": result})
+        if len(self.waiting) == TOGETHER:
+            self.flush()
+
+    def flush(self) -> None:
+        self.append(self.waiting)
+        self.waiting = []
+
+    def answers(self, kind: str, requests: Sequence[Any], ask: Callable[[list[Any]], list[Any]]) -> list[Any]:
+        """Return the results of requests, and ask those that have none."""
+        names = [shortened(json.dumps([kind, *request.args]), DIGITS) for request in requests]
+        results = [(self.find({"request": name}) or {}).get("result") for name in names]
+        missing = [number for number, result in enumerate(results) if result is None]
+        try:
+            asked = ask([requests[number] for number in missing]) if missing else []
+        finally:
+            self.flush()
+        for number, result in zip(missing, asked, strict=True):
+            results[number] = result
+        return [tuple(result) if isinstance(result, list) else result for result in results]
 
 
 def harness_model(subject: Subject, folder: Path, options: Any) -> Any:
@@ -43,10 +79,21 @@ def harness_model(subject: Subject, folder: Path, options: Any) -> Any:
     tokenizer, prefix_id, stop_ids = open_tokenizer(subject, folder, options.template(subject))
     window = options.max_length or subject.model.train_len
 
+    def once(kind: str) -> Any:
+        """Ask what is not stored yet."""
+
+        def ask(self: Any, requests: Sequence[Any], **more: Any) -> list[Any]:
+            harness = partial(getattr(HFLM, kind), self, **more)
+            return harness(requests) if self.stored is None else self.stored.answers(kind, requests, harness)
+
+        return ask
+
     class LabModel(HFLM):  # type: ignore[misc]
         """The harness's class with the differences that the module's docstring lists."""
 
         cut = 0  # contexts that were too long
+        stored: StoredRequests | None = None
+        loglikelihood, generate_until = map(once, ("loglikelihood", "generate_until"))
         eot_token_id = [*stop_ids, prefix_id][0]
 
         def tok_batch_encode(self, strings: Sequence[str], left_truncate_len: int, **_: Any) -> tuple[Tensor, Tensor]:
@@ -68,7 +115,7 @@ def harness_model(subject: Subject, folder: Path, options: Any) -> Any:
         def loglikelihood_rolling(self, requests: Sequence[Any], **more: Any) -> Any:
             self.add_bos_token: bool | None = False  # one token begins the document, and stands before the window
             try:
-                return super().loglikelihood_rolling(requests, **more)
+                return once("loglikelihood_rolling")(self, requests, **more)
             finally:
                 self.add_bos_token = None
 

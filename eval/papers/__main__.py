@@ -32,6 +32,7 @@ from typing import Any
 
 from eval.engine.command import printing_to_stderr
 from eval.engine.rows import pivot, to_text
+from eval.engine.store import Finished
 from eval.papers.table import Column, Table, expand, names, read_table
 from lab.command import CONTINUES, STOPPED, Syntax, Words, run, show, start
 from lab.errors import ConfigError, DataError, LabError
@@ -41,7 +42,7 @@ from lab.runs.folder import RunFolder
 from lab.schema import flatten
 from lab.sweep.planning import PlannedRun, plan, planned_run
 
-FINISHED = "finished.json"  # in a table's folder: the evaluations that have run
+FINISHED = "finished.jsonl"  # in a table's folder: the evaluations that have run
 VARYING = ("commit", "hardware", "cases")  # fields of a result that is the same measured again
 
 Row = dict[str, Any]
@@ -99,10 +100,7 @@ def run_table(table: Table, folder: Path) -> tuple[list[Measured], list[str]]:
     """
     if table.missing:
         raise DataError("\n".join(table.missing))
-    with writing(f"-o {folder}", "folder"):
-        folder.mkdir(parents=True, exist_ok=True)
-    known = folder / FINISHED
-    finished = json.loads(known.read_text()) if known.exists() else []
+    finished = Finished(folder / FINISHED, {}, ("command",))
     with printing_to_stderr():
         untrained = (words for words in training_of(table) if not is_trained(words))
         failures = list(islice(filter(None, map(fault, untrained)), 1))
@@ -111,15 +109,15 @@ def run_table(table: Table, folder: Path) -> tuple[list[Measured], list[str]]:
             rows += measured_rows(table, folder)
         for one in [] if failures else rows:
             for words in one.commands:
-                text = shlex.join(words)
-                if text in finished:
+                command = {"command": shlex.join(words)}
+                if finished.find(command):
                     continue
                 if why := fault(words, folder / f"{one.values['out'].name}.log"):
                     failures.append(f"{one.row}: {why}")
                     break
-                finished.append(text)
-                write_json(known, finished)
-    done = [one for one in rows if one.commands and all(shlex.join(words) in finished for words in one.commands)]
+                finished.append([command])
+    ended = {row.get("command") for row in finished}
+    done = [one for one in rows if one.commands and ended.issuperset(map(shlex.join, one.commands))]
     return (done if failures else rows), failures
 
 

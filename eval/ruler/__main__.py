@@ -157,13 +157,13 @@ class Ruler(Measure):
         limits = {"low": 100 * low, "high": 100 * high, "seconds": outcome.seconds}
         return {"score": 100 * (sum(scores) / len(scores)), **limits}, outcome.records
 
-    def rows(self) -> list[Row]:
+    def rows(self) -> Iterator[Row]:
         """Measure each checkpoint, average over them, and write the summary beside the rows."""
-        each = []
+        each: list[Row] = []
         for place in self.places or [self.request.model]:
             if self.places:
                 self.subject = open_subject(self.request._replace(model=place))
-            each += super().rows()
+            each += self.resumed(self.cells(), self.measure, lambda cell: int(cell.row["length"]))
         measured = pd.DataFrame(each)
         # a mean over checkpoints, as arXiv:2411.13476, section 4, recommends of the last five
         self.scores = measured.groupby(["task", "length"], sort=False)["score"].mean().reset_index()
@@ -181,7 +181,7 @@ class Ruler(Measure):
             "threshold": LLAMA2_7B_AT_4K,
         }
         write_json(self.folder / "ruler_summary.json", {**about, **summary})
-        return [{**about, **row} for row in self.scores.to_dict("records")]
+        yield from ({**about, **row} for row in self.scores.to_dict("records"))
 
     def text(self, rows: Sequence[Row]) -> str:
         """Write a row for each task and category, a column for each length, and the stand-ins."""

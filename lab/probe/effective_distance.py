@@ -21,7 +21,6 @@ nothing yet. Reach is the distance at which the share found falls below a thresh
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -185,8 +184,7 @@ def answers(text: str, number: str) -> bool:
         >>> answers(" 471 and", "471"), answers("4711", "471"), answers("14, 471", "471"), answers("none", "471")
         (True, True, False, False)
     """
-    digits = re.search("[0-9]+", text)
-    return digits is not None and digits[0].startswith(number)
+    return needles.first_number(text).startswith(number)
 
 
 def log_probs(model: Any, cases: Sequence[OneNumberCase], budget: int, device: torch.device | str) -> list[float]:

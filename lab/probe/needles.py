@@ -231,6 +231,17 @@ def shortest(tokenizer: Tokenizer, answer_budget: int, *, digits: int, needles: 
     return len(head) + needles * needle + len(tail) + answer_budget
 
 
+def first_number(text: str) -> str:
+    """Read the first run of digits, empty where there is none.
+
+    Example:
+        >>> first_number(" 71432. Remember it. 7"), first_number(" I do not know")
+        ('71432', '')
+    """
+    digits = re.search("[0-9]+", text)
+    return digits[0] if digits else ""
+
+
 def found(text: str, numbers: list[str]) -> int:
     """Count how many of the numbers are in the text as whole numbers.
 

@@ -7,8 +7,8 @@ import torch
 
 import eval.engine.subject
 from eval.engine.answers import judge
-from eval.engine.rows import Results
 from eval.engine.run import Cell, Measure
+from eval.engine.store import Results
 
 
 def answered(model, tokenizer, cases, folder, *, budget, rows, stop_id, judge=judge):
@@ -16,7 +16,8 @@ def answered(model, tokenizer, cases, folder, *, budget, rows, stop_id, judge=ju
     measure = object.__new__(Measure)
     measure.kind, measure.results = "none", Results(folder / "none.jsonl", ())
     measure.subject = SimpleNamespace(generate=model, tokenizer=tokenizer, stop_id=stop_id, vocab_size=1 << 30)
-    measure.options, measure.bar = SimpleNamespace(rows=lambda length: rows), SimpleNamespace(update=lambda tests: None)
+    measure.options = SimpleNamespace(rows=lambda length: rows)
+    measure.bar = SimpleNamespace(update=lambda tests: None, known=lambda tests: None)
     cell = Cell({}, len(cases), "", "cases")
     return measure.ask(cell, cases.__getitem__, budget=budget, length=0, judge=judge)
 

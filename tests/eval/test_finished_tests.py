@@ -1,14 +1,48 @@
+import hashlib
+import json
+
 import pytest
 
 from eval.engine.answers import FinishedTests
-from lab.errors import ConfigError
+from lab.errors import CheckpointError, ConfigError
 
 KEY = {"weights": "abc", "method": "rope+plain", "protocol": "ours", "seed": 0}
 ROW = {"prompt_hash": "0f", "numbers": ["12", "34"], "depths": [0.125, 0.5], "answer": " 12 \u00e9\n", "found": 1}
 
 
 def opened(folder, **key):
-    return FinishedTests(folder, 4096, {**KEY, **key})
+    return FinishedTests(folder / "tests-1.jsonl", {**KEY, **key})
+
+
+def test_tests_of_other_settings_are_refused(tmp_path):
+    opened(tmp_path).keep(128, {0: ROW})
+    for other in ({"weights": "abd"}, {"protocol": "released"}, {"seed": 1}, {"method": "pi+plain"}):
+        with pytest.raises(CheckpointError, match="line 1 was changed"):
+            opened(tmp_path, **other)
+    assert opened(tmp_path).known(128) == {0: {"length": 128, "test": 0, **ROW}}
+
+
+def test_every_line_has_the_hash_of_key_and_row(tmp_path):
+    finished = opened(tmp_path)
+    finished.keep(128, {3: ROW})
+    key = json.dumps({name: KEY[name] for name in ("method", "protocol", "seed", "weights")})
+    for line in finished.path.read_text().splitlines():
+        row = json.loads(line)
+        digest = row.pop("hash")
+        assert digest == hashlib.sha256((key + json.dumps(row)).encode()).hexdigest()[:16]
+
+
+@pytest.mark.parametrize("change", [("12", "13"), ('"found": 1', '"found": 2'), (', "hash"', ', "sum"')])
+def test_a_changed_line_is_refused_by_its_number(tmp_path, change):
+    finished = opened(tmp_path)
+    finished.keep(128, {0: ROW, 1: ROW})
+    *first, last = finished.path.read_text().splitlines(keepends=True)
+    finished.path.write_text("".join([*first, last.replace(*change, 1)]))
+    with pytest.raises(CheckpointError) as caught:
+        opened(tmp_path)
+    assert str(caught.value).startswith(f"{finished.path}: line 3 was changed, ")
+    finished.path.write_text("".join(first))  # as the message says
+    assert opened(tmp_path).known(128) == {0: {"length": 128, "test": 0, **ROW}}
 
 
 def test_a_torn_line_is_dropped_wherever_it_is_torn(tmp_path):

@@ -12,6 +12,7 @@ from eval.engine.answers import FinishedTests
 from eval.probe import main
 from lab.counts import PositionCounts
 from lab.data.preparation import end_of_document
+from lab.errors import CheckpointError
 from lab.loading import open_model
 from lab.model.huggingface import save_pretrained
 from lab.probe.needles import shortest
@@ -128,10 +129,12 @@ def test_other_weights_take_up_nothing(probe, run_folder, tmp_path):
     shutil.rmtree(other / "eval", ignore_errors=True)
     assert probe("", model=other)[0] == 0
     (checkpoint,) = (other / "checkpoints").iterdir()
-    key = lines(next((tmp_path / "out").glob("tests-*.jsonl")))[0]["key"]
+    (file,) = (tmp_path / "out").glob("tests-*.jsonl")
+    key = lines(file)[0]["key"]
     assert key["weights"] == Checkpoint(checkpoint).digest[:16]
-    assert FinishedTests(tmp_path / "out", CONSUMED, key).known(192)
-    assert not FinishedTests(tmp_path / "out", CONSUMED, {**key, "weights": "0" * 64}).known(192)
+    assert FinishedTests(file, key).known(192)
+    with pytest.raises(CheckpointError, match="line 1 was changed"):
+        FinishedTests(file, {**key, "weights": "0" * 64})
 
 
 def test_a_text_that_a_test_would_hold_twice_is_refused(probe, bpe, tmp_path):

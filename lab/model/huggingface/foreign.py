@@ -57,6 +57,14 @@ class Foreign:
         return other
 
     @property
+    def most_tokens(self) -> int | None:
+        """The tokens that a table of positions is for; None for a model without one."""
+        length = getattr(self.model.config.get_text_config(), "max_position_embeddings", None) or 0
+        tables = [module for module in self.model.modules() if isinstance(module, torch.nn.Embedding)]
+        sizes = [table.num_embeddings for table in tables if table is not self.embedding]
+        return length if {length, length + 2} & {*sizes} else None  # OPT's has two more
+
+    @property
     def embedding(self) -> Any:
         return self.model.get_input_embeddings()
 

@@ -8,12 +8,13 @@ import pytest
 from eval.engine.subject import Subject
 from eval.harness import model as harness
 from eval.harness.__main__ import main, source_of
+from eval.harness.model import StoredRequests
 from lab.schema import format_yaml, parse_yaml
 from tests.eval.harness.parts import TASKS, documents, read_lines, rows_in, subject_of
 from tests.opened import sealed
 
 lm_eval = pytest.importorskip("lm_eval")
-CacheHook = pytest.importorskip("lm_eval.api.model").CacheHook
+pytest.importorskip("lm_eval")
 pytestmark = pytest.mark.usefixtures("harness_files")
 OWN = (f"--include_path={TASKS}",)
 
@@ -72,7 +73,7 @@ def test_a_task_is_defined_by_the_source_of_its_functions_and_not_by_where_they_
 @pytest.mark.parametrize("task", ["lab_choice", "lab_answer"])
 def test_after_ctrl_c_the_same_command_continues(done, run_folder, tmp_path, run, passes, monkeypatch, task):
     words = [run_folder, f"--tasks={task}", *OWN, "--batch=1", "-o", tmp_path]
-    add, kept = CacheHook.add_partial, []
+    add, kept = StoredRequests.add_partial, []
 
     def add_and_stop(self, kind, arguments, value):
         if len(kept) == 3:
@@ -81,7 +82,7 @@ def test_after_ctrl_c_the_same_command_continues(done, run_folder, tmp_path, run
         add(self, kind, arguments, value)
 
     with monkeypatch.context() as patch:
-        patch.setattr(CacheHook, "add_partial", add_and_stop)
+        patch.setattr(StoredRequests, "add_partial", add_and_stop)
         status, _, err = run(*words)
     assert status == 75
     assert "stopped; the same command continues" in err
