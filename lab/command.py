@@ -10,6 +10,7 @@ import argparse
 import json
 import signal
 import sys
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import MISSING, fields
@@ -262,6 +263,10 @@ class Bar(tqdm):  # type: ignore[misc]
     def name(self, text: str) -> None:
         """Show what is worked on; in a file with the next line."""
         self.set_postfix_str(text, refresh=self.on_terminal)
+
+
+# tqdm's own lock is also one between processes: a forked child that is killed while it holds it stops its parent.
+Bar.set_lock(threading.RLock())
 
 
 def run(

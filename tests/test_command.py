@@ -5,7 +5,9 @@ import importlib
 import re
 import shlex
 import signal
+import subprocess
 import sys
+import textwrap
 
 import pytest
 
@@ -195,3 +197,18 @@ def raising(error):
 def test_statuses(work, status, out, err, capsys):
     assert command.run("Describe.", ["x"], work) == status
     assert capsys.readouterr() == (out, err)
+
+
+def test_a_forked_child_that_is_killed_inside_a_bar_does_not_stop_its_parent():
+    code = """
+        import os, signal
+        from lab.command import Bar
+        lock = Bar.get_lock()
+        if (child := os.fork()) == 0:
+            with lock:
+                os.kill(os.getpid(), signal.SIGKILL)
+        os.waitpid(child, 0)
+        print(sum(Bar([1, 2], desc="parent")))
+    """
+    printed = subprocess.check_output([sys.executable, "-c", textwrap.dedent(code)], text=True, timeout=60)
+    assert printed.split() == ["3"]
