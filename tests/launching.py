@@ -119,7 +119,7 @@ class Processes:
         outputs = [process.communicate(timeout=LIMIT_S)[0] for process in self.started]
         return [process.returncode for process in self.started], outputs
 
-    def left(self, seconds: float = 60.0):
+    def left(self, seconds: float = LIMIT_S):
         """List what still runs some time after all that was started has ended; loaders follow their parents."""
         deadline = time.monotonic() + seconds
         while self.running() and time.monotonic() < deadline:

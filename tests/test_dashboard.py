@@ -124,7 +124,7 @@ def test_training_goes_on_whatever_wandb_does(tmp_path, monkeypatch, capsys, fau
     whole = exact_metrics(train(tmp_path, "untracked", *short))
     works = lambda *_, **__: None  # noqa: E731
     does = {
-        name: (lambda *_, **__: threading.Event().wait(60)) if how else fail for name, _, how in [fault.partition("_")]
+        name: (lambda *_, **__: threading.Event().wait(600)) if how else fail for name, _, how in [fault.partition("_")]
     }
     run = SimpleNamespace(disabled=False, dir="x/y", define_metric=works, log=does.get("log", works))
     start = {"setup": works, "Settings": works, "init": does.get("init", lambda **_: run)}

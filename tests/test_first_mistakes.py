@@ -11,7 +11,7 @@ from eval.report.__main__ import main as report
 from lab import looks
 from lab.errors import MissingPackage
 from tests.fits import CONFIG
-from tests.forked import python
+from tests.forked import LIMIT_S, python
 from tests.opened import write_run
 
 
@@ -45,7 +45,7 @@ def test_a_report_with_another_ending_is_refused(prepared, tmp_path, capsys):
 def test_a_device_is_no_config():
     limit = lambda: resource.setrlimit(resource.RLIMIT_AS, (6 * 2**30,) * 2)  # noqa: E731
     words = [sys.executable, "-m", "lab.fit", "/dev/zero"]
-    done = subprocess.run(words, capture_output=True, text=True, check=False, preexec_fn=limit, timeout=60)
+    done = subprocess.run(words, capture_output=True, text=True, check=False, preexec_fn=limit, timeout=LIMIT_S)
     assert (done.returncode, done.stderr.splitlines()[0][:30]) == (2, "/dev/zero: not YAML (longer th")
 
 

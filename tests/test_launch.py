@@ -7,7 +7,7 @@ import pytest
 
 from lab.errors import ConfigError
 from lab.launch import Launch, find_launch, needs_torchrun, order_of
-from tests.forked import ROOT
+from tests.forked import LIMIT_S, ROOT
 from tests.refusals import check_faults
 
 WORKER = {  # the fourth worker of torchrun on the second of two nodes
@@ -58,7 +58,7 @@ def test_the_batch_script_starts_one_torchrun_on_each_node(tmp_path):
     slurm = {"SLURM_CPUS_PER_TASK": "8", "SLURM_JOB_ID": "12", "SLURM_NNODES": "2", "SLURM_JOB_NODELIST": "node[7-8]"}
     variables = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "SLURM_GPUS_PER_NODE": "8", **slurm}
     words = ["bash", "configs/slurm_tiny.sh", "configs/tiny_4k.yaml", "--run.name=a b"]
-    done = subprocess.run(words, cwd=ROOT, env=variables, capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run(words, cwd=ROOT, env=variables, capture_output=True, text=True, check=False, timeout=LIMIT_S)
     timeout, *given = done.stdout.splitlines()
     assert timeout == "600"
     assert {"--ntasks-per-node=1", "--kill-on-bad-exit=1", "--cpus-per-task=8"} <= set(given)

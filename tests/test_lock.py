@@ -18,7 +18,7 @@ from lab.files import holder_file, is_held, locked
 from tests.refusals import refused
 
 FORK = multiprocessing.get_context("fork")
-LIMIT_S = 30
+LIMIT_S = 240
 
 
 @pytest.fixture

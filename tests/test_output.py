@@ -16,6 +16,7 @@ from lab.train import environment as environment_of_runs
 from tests.fits import UNPROBED, command, fit, records
 from tests.forked import LIMIT_S, ROOT, Forked, python
 
+SHORT = ("--train.tokens=3072", "--optim.warmup_steps=1")
 PRINTS = [sys.executable, "-m", "lab.fit", "configs/cpu_test.yaml", "--print_config"]
 
 
@@ -65,7 +66,7 @@ def test_characters_that_the_encoding_lacks_are_written_as_escapes():
 @pytest.fixture(scope="module")
 def place(tmp_path_factory):
     place = tmp_path_factory.mktemp("output")
-    fit(place, "prepares", *UNPROBED)
+    fit(place, "prepares", *UNPROBED, *SHORT)
     return place
 
 
@@ -83,15 +84,15 @@ def to_a_pipe(place):
 
 @pytest.mark.parametrize("stream", [to_a_pipe, lambda place: "/dev/full"], ids=["closed", "full"])
 def test_a_run_goes_on_without_its_output(place, tmp_path, stream):
-    run = Forked(command(place, tmp_path.name, *UNPROBED), output=stream(tmp_path), merged=True)
+    run = Forked(command(place, tmp_path.name, *UNPROBED, *SHORT), output=stream(tmp_path), merged=True)
     assert run.wait() == 0
-    assert records(place / "runs" / tmp_path.name)[-1]["step"] == 20
+    assert records(place / "runs" / tmp_path.name)[-1]["step"] == 3
 
 
 def test_a_closed_terminal_saves_the_run(place):
     leader, follower = pty.openpty()
     child = Forked(
-        command(place, "closed", *UNPROBED, "--train.tokens=409600"), output=os.ttyname(follower), merged=True
+        command(place, "closed", *UNPROBED, "--train.tokens=4096000"), output=os.ttyname(follower), merged=True
     )
     run = place / "runs" / "closed"
     until = time.monotonic() + LIMIT_S
@@ -108,7 +109,6 @@ def test_a_closed_terminal_saves_the_run(place):
     assert child.wait() == 75
     saved = sorted((run / "checkpoints").iterdir())[-1]
     assert int(saved.name.removeprefix("tokens-")) == records(run)[-1]["consumed_tokens"]
-    assert len(records(run)) < 400
 
 
 LIMITED = """

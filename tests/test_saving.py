@@ -94,7 +94,7 @@ def test_a_save_that_fails_ends_the_run_with_its_reason(place, ranks, world, bac
 
 
 def train_with_slow_writing(settings):
-    """Write no weights before a probe has ended, or 20 seconds have passed; return whether they did."""
+    """Write no weights before a probe has ended, or 200 seconds have passed; return whether they did."""
     from lab.runs import shards
     from lab.train import probing
 
@@ -102,7 +102,7 @@ def train_with_slow_writing(settings):
 
     def slow(path, parts):
         if path.name.startswith("weights-"):
-            waited.append(not ended.wait(20))
+            waited.append(not ended.wait(200))
         return write(path, parts)
 
     def ending(*arguments):

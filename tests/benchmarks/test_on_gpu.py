@@ -53,7 +53,7 @@ def outcomes(out):
 
 
 def test_a_case_that_raises_stops_neither_its_stage_nor_the_next(tmp_path):
-    stages = [Stage("one", "tests.benchmarks.stages.raises", 60), Stage("two", "tests.benchmarks.stages.dies", 60)]
+    stages = [Stage("one", "tests.benchmarks.stages.raises", 600), Stage("two", "tests.benchmarks.stages.dies", 600)]
     assert not run_stages(stages, tmp_path, toy=True)
     assert outcomes(tmp_path) == [
         ("one", "before", "ok"),

@@ -58,36 +58,6 @@ def test_masks_of_a_window_by_hand():
     assert arrange(MASKS["running"], window) == [(*first, [0, 1, 2], False), (*second, [3, 4, 5, 6], False)]
 
 
-def test_the_anchor_stands_for_every_bos_by_hand():
-    assert arrange(MASKS["anchor"], cut(TEXT, 0, 7)) == [
-        ([1], [IGNORE], [0], False),
-        ([11, 12], [12, IGNORE], [1, 2], True),
-        ([21, 22, 23], [22, 23, 24], [3, 4, 5], True),
-    ]
-
-
-SHUFFLED = [3, 4, 0, 1, 5, 2]  # documents of 3 and 3 in two chunks each, as the docstring of `interleaved` draws it
-
-
-def test_chunks_under_every_mask_by_hand():
-    # 11 12 13 | 21 22 23 become 21 22 11 12 23 13: 21 stands at 0, 22 at 1, 11 at 2, 12 at 3, 23 at 4 and 13 at 5.
-    # 23 is the window's last token and predicts 24 of the next one, unless something else follows it in the row.
-    window = cut([[11, 12, 13], [21, 22, 23, 24]], 0, 6)
-    assert order_of(window, 2) == SHUFFLED
-    row = [21, 22, 11, 12, 23, 13]
-    assert arrange(MASKS["causal"], window, chunks=2) == [
-        (row, [22, IGNORE, 12, IGNORE, IGNORE, IGNORE], [0, 1, 2, 3, 4, 5], False)
-    ]
-    first, second = ([11, 12, 13], [12, 13, IGNORE]), ([21, 22, 23], [22, 23, 24])
-    assert arrange(MASKS["running"], window, chunks=2) == [(*first, [2, 3, 5], False), (*second, [0, 1, 4], False)]
-    assert arrange(MASKS["reset"], window, chunks=2) == [(*first, [0, 1, 3], False), (*second, [0, 1, 4], False)]
-    assert arrange(MASKS["anchor_of_another_token"], window, chunks=2) == [
-        ([7], [IGNORE], [0], False),
-        (*first, [3, 4, 6], True),
-        (*second, [1, 2, 5], True),
-    ]
-
-
 @pytest.mark.parametrize("chunks", [None, 2, 3, 30], ids=lambda chunks: f"chunks_{chunks}")
 @pytest.mark.parametrize("name", MASKS)
 def test_runs_are_what_the_row_of_the_window_shows(name, chunks):

@@ -51,7 +51,7 @@ def test_batches_are_made_ahead_by_another_thread_which_ends_with_its_reader(pre
     reader = ahead(batches(), prefetch)
     assert made == []
     assert [next(reader)["number"] for _ in range(2)] == [0, 1]
-    assert done.wait(10)
+    assert done.wait(240)
     assert len(made) == prefetch + 2
     assert threading.current_thread() not in makers
     reader.close()

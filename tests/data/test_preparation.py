@@ -28,17 +28,6 @@ def test_every_document_comes_back_in_order_with_its_source(made):
         assert len(read["train"]) + len(read["held_out"]) == len(part)
 
 
-def test_skips_are_counted_by_reason_and_told(tmp_path):
-    (tmp_path / "corpus").mkdir()
-    unusable = [b'{"text": ""}', b'{"text": " "}', b"nonsense", b'{"txt": 1}', b'{"text": "\xe9"}']
-    lines = [b'{"text": "a good line"}', *unusable]
-    (tmp_path / "corpus" / "a.jsonl").write_bytes(b"\n".join(lines))
-    done = prepare(text_config(tmp_path, held_out_frac=0.0), progress=False)
-    assert done.skips == {"empty": 2, "not JSON": 1, "no text in field 'text'": 1, "not UTF-8": 1}
-    assert done.documents == {"train": 1, "held_out": 0}
-    assert done.summary.endswith("; left out: 2 empty, 1 no text in field 'text', 1 not JSON, 1 not UTF-8")
-
-
 def test_a_run_prepares_a_small_text_and_no_larger_one(tmp_path, monkeypatch, capsys):
     write_corpus(tmp_path / "corpus")
     config = text_config(tmp_path)

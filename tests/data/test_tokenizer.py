@@ -24,14 +24,6 @@ def test_text_comes_back(bpe, alphabet):
             assert bpe.decode(bpe.encode(text).ids) == text
 
 
-def test_documents_begin_with_bos_and_nothing_ends_them(bpe):
-    ids = bpe.encode("some text").ids
-    assert ids[0] == bpe.token_to_id("<bos>") == 0
-    assert bpe.token_to_id("<eos>") == 1
-    assert not {0, 1} & set(ids[1:])
-    assert bpe.encode("some text", add_special_tokens=False).ids == ids[1:]
-
-
 @pytest.mark.parametrize(
     "content",
     [b"", b"{", b"[]", b'{"version": "1.0"}', b'{"model": {"type": "Nonsense"}}', b"\xff\xfe\x00"],

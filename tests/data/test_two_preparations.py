@@ -17,7 +17,7 @@ from tests.data.stores import folder_bytes, text_config, write_corpus
 from tests.refusals import refused
 
 FORK = multiprocessing.get_context("fork")
-LIMIT_S = 60
+LIMIT_S = 240
 
 
 def prepare_slowly(config, log):

@@ -8,7 +8,7 @@ import pytest
 
 from eval.engine.subject import Subject
 from lab import cli
-from tests.eval.answering import Counted
+from tests.eval.answering import Counted, silent
 from tests.eval.commands import size_of
 from tests.eval.report.fakes import write_fake
 from tests.eval.test_reach import write_runs
@@ -224,7 +224,7 @@ def test_a_stopped_measure_goes_on_and_ends_as_one_that_was_not(kind, run, monke
 
     def asked(folder, stop_after=None):
         with monkeypatch.context() as patch:
-            counted = Counted(patch, stop_after=stop_after)
+            counted = Counted(patch, stop_after=stop_after, greedy=None if "sequential" in kind else silent)
             status, out, err = run(name, [*words, folder])
         rows.append([{**row, "seconds": 0} for row in json.loads(out)["rows"]] if out else err)
         return counted.prompts, status

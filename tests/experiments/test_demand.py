@@ -16,6 +16,7 @@ from lab.probe.config import ProbeConfig
 from lab.probe.effective_distance import DistanceProbe
 from lab.probe.limits import LengthResult
 from lab.schema import format_yaml
+from tests.eval.commands import size_of
 from tests.forked import ROOT
 from tests.probe.test_one_number import HAYSTACK
 
@@ -76,7 +77,7 @@ def test_arms_and_paired_tests(tmp_path, capsys):
     (equal,) = [line for line in lines if "near 96 less untouched" in line]
     assert equal.startswith("1c ln reach near 96 less untouched 3 0.238 ")
     assert equal.endswith("0.9 0.18 2 not shown")
-    assert (tmp_path / "demand_1.png").stat().st_size > 10_000
+    assert min(size_of(tmp_path / "demand_1.png")) > 300
 
 
 def test_one_effect_less_another(tmp_path, capsys):
@@ -118,7 +119,7 @@ def test_arms_of_the_decoder_against_demand(tmp_path, capsys):
             write(run / "eval" / "recall-1.jsonl", [{"method": "rope+plain", **row} for row in rows])
             runs.append(run)
     pack(runs, tmp_path / "10.jsonl.xz")
-    describe("10", tmp_path, tmp_path)
+    describe("10", tmp_path, None)
     lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
     assert lines[0].endswith("log p 48-60 log p 72-120 share 48-60 share 72-120 held-out loss")
     # all are found at 60 tokens; at 120 half of them, which is the bound, or none: half at 90. No limits without spread
@@ -134,7 +135,6 @@ def test_arms_of_the_decoder_against_demand(tmp_path, capsys):
     (both,) = [line for line in lines if line.startswith("ln reach (")]
     effects = "(pre-norm less pre-norm, demand to 96) less (post-norm less post-norm, demand to 96)"
     assert both == f"ln reach {effects} 2 {math.log(84 / 72):.3f} NaN NaN 0.95 NaN 0"
-    assert (tmp_path / "demand_10.png").stat().st_size > 10_000
 
 
 @pytest.mark.parametrize(
@@ -194,14 +194,13 @@ def test_real_text_is_compared_by_gain_and_by_nats_without_evidence(tmp_path, ca
             write(run / "eval" / "recall-1.jsonl", [about | row for row in rows])
             runs.append(run)
     pack(runs, tmp_path / "S4.jsonl.xz")
-    describe("S4", tmp_path, tmp_path)
+    describe("S4", tmp_path, None)
     lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
     assert lines[0].endswith("gain 65-512 nats without evidence")
     assert lines[2] == "far off 4 0.10 0.10 2.01"
     half = 2.353 * math.sqrt(4 / 3) * 0.01 / 2  # t(3) = 2.353 at 90%, standard deviation 0.01 sqrt(4 / 3)
     (equal,) = [line for line in lines if line.startswith("S4 nats")]
     assert equal == f"S4 nats without evidence far off less all 4 0.01 {0.01 - half:.3f} {0.01 + half:.3f} 0.9 0.18 yes"
-    assert (tmp_path / "demand_S4.png").stat().st_size > 5_000
 
 
 def test_a_dip_before_the_peak_is_no_missing_reach():

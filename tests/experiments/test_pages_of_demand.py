@@ -77,8 +77,8 @@ def of_plain(row):
 
 def falling(values):
     """Fit the nearest non-increasing curve, by the min-max formula of means."""
-    n = len(values)
-    means = {(a, b): values[a : b + 1].mean() for a in range(n) for b in range(a, n)}
+    n, sums = len(values), [0.0, *np.cumsum(values).tolist()]
+    means = {(a, b): (sums[b + 1] - sums[a]) / (b + 1 - a) for a in range(n) for b in range(a, n)}
     return [min(max(means[a, b] for b in range(i, n)) for a in range(i + 1)) for i in range(n)]
 
 

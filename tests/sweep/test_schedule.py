@@ -18,7 +18,7 @@ from lab import jobs as jobs_module
 from lab.files import LOCK_NAME, locked
 from lab.sweep import __main__ as schedule
 
-LIMIT_S, STEPS = 30, 8
+LIMIT_S, STEPS = 240, 8
 PROGRAM = """
 import os, signal, sys, time
 place, mode, steps = sys.argv[1:]

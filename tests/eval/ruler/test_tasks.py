@@ -35,6 +35,12 @@ NIAH = {  # haystack, kind of keys, kind of values, needles, distinct keys, quer
 }
 
 
+def test_budgets_and_scores_are_those_of_ruler():
+    budgets = {**dict.fromkeys(NIAH, 128), "vt": 30, "cwe": 120, "fwe": 50, "qa_1": 32, "qa_2": 32}
+    assert {task.name: task.budget for task in ALL} == budgets
+    assert {task.name for task in ALL if task.score.__name__ == "any_part"} == {"qa_1", "qa_2"}
+
+
 @pytest.mark.parametrize("name", NIAH)
 def test_needles_are_of_their_kind_and_number(writer, essays, name):
     haystack, key_kind, value_kind, n_needles, n_keys, n_queries, n_answers = NIAH[name]
