@@ -3,13 +3,16 @@
 from lab.config.sections import TrainConfig
 from lab.model.config import OptimConfig
 from lab.model.decoder import Decoder
+from lab.positions import distance, frequencies
 from lab.train.module import Training
 
 
 def training_of(cfg, *, optim=OptimConfig(), seed=1, steps=9, batch_tokens, micro_batch_tokens, **options):
-    """Build the training of a decoder, whose own options are `options`, over so many tokens a step and a pack."""
+    """Build the training of a decoder, plain by default, over so many tokens a step and a pack."""
     own = {name: options.pop(name) for name in ("sharding", "start") if name in options}
     context = options.pop("context_parallel", 1)
+    options = {"distance": distance("plain"), "backend": "sdpa", **options}
+    options.setdefault("frequencies", frequencies("rope", head_dim=cfg.head_dim, theta=cfg.theta))
     train = TrainConfig(
         tokens=steps * batch_tokens,
         batch_tokens=batch_tokens,

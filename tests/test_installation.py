@@ -14,7 +14,6 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from lab.errors import MissingPackage
 from lab.schema import parse_yaml
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -131,13 +130,6 @@ def test_every_missing_package_is_in_the_extra_that_its_message_names():
         if isinstance(package, str):
             assert canonicalize_name(package) in names(extra), (file, package, extra)
     assert "xformers" in names("gpu")  # what lab.model.backends names, beside flash-attn
-
-
-def test_the_message_can_be_typed_as_it_stands():
-    line = str(MissingPackage("wandb", "track.wandb=offline", "wandb"))
-    assert line == "wandb: not installed, needed for track.wandb=offline; pip install -e '.[wandb]'"
-    line = str(MissingPackage("flash_attn", "train.backend=flash", "gpu"))
-    assert line.endswith("; pip install --no-build-isolation flash-attn")
 
 
 def test_no_extra_needs_a_package_that_pip_cannot_build_in_isolation():

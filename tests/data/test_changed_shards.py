@@ -12,7 +12,7 @@ from lab.data.config import DataConfig, Synthetic
 from lab.data.preparation import digest_of_data, is_prepared, prepare, shard_folder, verify
 from lab.data.segments import index_segments
 from lab.data.shards import TokenStore
-from tests.data.stores import folder_bytes, module_of, refused, text_config, write_corpus
+from tests.data.stores import module_of, refused, text_config, write_corpus
 
 SHARD = "task-00001"
 
@@ -112,15 +112,6 @@ def test_a_flipped_bit_is_found_by_the_hashes(here, name):
     with refused(f"{path}: has SHA-256 {{}}"):
         verify(config)
     assert digest_of_data(folder) == digest, "which the manifests record"
-
-
-def test_a_deleted_shard_comes_out_the_same(here):
-    config, folder, _ = here
-    whole = folder_bytes(folder)
-    shutil.rmtree(folder / SHARD)
-    assert not is_prepared(config)
-    prepare(config, progress=False)
-    assert folder_bytes(folder) == whole
 
 
 @pytest.mark.parametrize("damage", ["cut", "empty", "flipped", "other_shard", "read_only"])

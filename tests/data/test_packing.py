@@ -78,14 +78,6 @@ def test_what_is_packed_and_what_waits_is_every_sample_once(corpus, n_streams):
     assert packed + waiting == drawn
 
 
-@pytest.mark.parametrize("at", [1, 2, 17, 60])
-def test_state_takes_a_stream_up_where_it_stood(corpus, at):
-    packs = take(stream_of(corpus, 1, 2), at + 25)
-    resumed = stream_of(corpus, 1, 2, state=packs[at - 1].state.tolist())
-    assert resumed.state().tolist() == packs[at - 1].state.tolist()
-    assert all(same(a, b) for a, b in zip(take(resumed, 25), packs[at:], strict=True))
-
-
 def test_a_segment_longer_than_a_pack_is_refused(tmp_path):
     store = make_store(tmp_path, [numbered_documents([17])])
     with refused("train.micro_batch_tokens=16: must hold the longest segment, 17 tokens; ", ConfigError):

@@ -10,9 +10,9 @@ import time
 import pytest
 
 from lab.data import preparation
-from lab.data.preparation import is_prepared, prepare, shard_folder
+from lab.data.preparation import prepare, shard_folder
 from lab.data.shards import TokenShardWriter
-from lab.errors import DataError, DiskError
+from lab.errors import DiskError
 from tests.data.stores import folder_bytes, text_config, write_corpus
 from tests.refusals import refused
 
@@ -96,17 +96,3 @@ def test_a_full_disk_is_one_line_and_leaves_nothing_half_written(expected, monke
     ]
     prepare(config, progress=False)
     assert folder_bytes(folder) == whole
-
-
-BROKEN = [b"[]", b'{"tasks"', b"\xff", b"[" * 100_000, b"{}", b'{"tasks": "x"}']
-FILES = [("inputs.json", BROKEN[1]), *((name, data) for name in ("prepared.json", "manifest.json") for data in BROKEN)]
-
-
-@pytest.mark.parametrize(("name", "data"), FILES, ids=lambda value: str(value)[:20])
-def test_a_broken_record_is_one_line(made, name, data):
-    folder = shard_folder(made[0])
-    path = folder / "task-00001" / name if name == "manifest.json" else folder / name
-    path.write_bytes(data)
-    with refused(f"{path}: ", error=DataError):
-        is_prepared(made[0])
-        prepare(made[0], progress=False)

@@ -11,7 +11,6 @@ from eval.distance import main
 from eval.engine.methods import read_distance
 from lab.data.preparation import prepare
 from lab.errors import ConfigError
-from lab.export import main as export
 from lab.positions.dca import Dca
 from lab.positions.string import String
 from tests.opened import write_run
@@ -79,19 +78,6 @@ def test_a_window_of_its_own_is_filled_beyond_the_one_of_training(distance):
     found = [row for row in rows_of(folder) if row["metric"] == "found_by_distance"]
     assert status == 0
     assert [(row["distance"], row["prompt_tokens"]) for row in found] == [(70, 192 - budget), (160, 192 - budget)] * 2
-
-
-def test_an_exported_run_is_asked_what_the_run_is_asked(distance, wide_run, tmp_path):
-    exported = tmp_path / "exported"
-    assert export([str(wide_run), "-o", str(exported)]) == 0
-    _, folder, said = distance()
-    assert "numbers of 3 digits" in said.out
-    assert main([str(exported), *GRID.split(), "-o", str(tmp_path / "other")]) == 0
-    apart = ("model", "consumed_tokens", "checkpoint", "weights", "seconds")
-    theirs, ours = (
-        [{k: v for k, v in r.items() if k not in apart} for r in rows_of(f)] for f in (tmp_path / "other", folder)
-    )
-    assert theirs == ours
 
 
 def test_revisions_of_a_public_series_are_measured_in_turn(foreign, text_file, tmp_path, monkeypatch, capsys):

@@ -8,10 +8,9 @@ import torch
 
 from eval.engine.answers import answer_budget, summed
 from eval.engine.cases import Writer, draw_number, finish
-from eval.passkey import draft, main
+from eval.passkey import draft
 from lab.probe.needles import first_number
 from tests.eval.answering import Reader, answered
-from tests.eval.commands import rows_named, runner
 
 BUDGET, STOP = 12, 1
 FILLER = " ".join(f"Sentence {k} has some words in it." for k in range(300))
@@ -143,16 +142,3 @@ def test_only_the_whole_number_passes_and_only_in_front(bytewise, said, passes, 
 def test_the_budget_holds_the_number(bytewise):
     writer = Writer(bytewise)  # a blank and five digits
     assert (answer_budget(writer, 5, 16), answer_budget(writer, 5, 3)) == (16, 6)
-
-
-run = runner(main)
-rows_of = rows_named("passkey.jsonl")
-
-
-def test_the_ablation_of_dual_chunk_attention_runs(run_folder, tmp_path, capsys):
-    words = [run_folder, "--lengths=160", "--depths=2", "--tests=2", "-o", tmp_path]
-    dca = ["--position.distance.method=dca", "--position.distance.train_len=64"]
-    for parts in ("intra", "intra_inter", "all"):
-        assert run([*words, *dca, f"--position.distance.parts={parts}"], capsys)[0] == 0
-    methods = [row["method"].removeprefix("rope+dca(train_len=64") for row in rows_of(tmp_path)][::2]
-    assert methods == [",parts=intra)", ",parts=intra_inter)", ")"]

@@ -7,14 +7,13 @@ import numpy as np
 import pytest
 import torch
 
-from eval.recall import RecallOptions, main
+from eval.recall import main
 from lab.data.config import Bpe, DataConfig
 from lab.data.mqar import Mqar
 from lab.data.preparation import prepare
 from lab.data.shards import TokenStore
 from lab.data.tokenizer import load_tokenizer
 from lab.evidence.repeat import Repeat
-from lab.export import main as export
 from lab.loading import open_model
 from tests.evidence import brute
 from tests.opened import write_run
@@ -68,22 +67,6 @@ def test_a_model_of_transformers(hugging_face_folder, bpe, tmp_path, monkeypatch
     assert own["evidence"] == asdict(Repeat(tokens=2))
 
 
-def test_a_run_and_its_export_agree(run_folder, tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    own = rows_of([str(run_folder), *QUICK], capsys)
-    assert export([str(run_folder), "-o", "exported"]) == 0
-    capsys.readouterr()
-    texts = tmp_path / "texts"
-    texts.mkdir()
-    for n in range(3):
-        (texts / f"{n}.txt").write_text(" ".join(f"word {k * k % 9}." for k in range(40 + n)))
-    both = [rows_of([place, "--text=texts", *QUICK], capsys) for place in (str(run_folder), "exported")]
-    numbers = [[[row[name] for name in ("distance", "n", "score", "low", "high")] for row in bins] for bins in both]
-    np.testing.assert_allclose(*numbers, atol=1e-5)
-    assert own[0]["texts"] != both[0][0]["texts"] == both[1][0]["texts"]
-    assert own[0]["source"] == "held out"
-
-
 def test_labels_of_held_out_mqar(tmp_path, monkeypatch, capsys):
     """What is asked for is found by its words; a value is right where the model says so with all of its piece."""
     monkeypatch.chdir(tmp_path)
@@ -119,4 +102,3 @@ def test_one_document_is_refused(run_folder, text_file, tmp_path, monkeypatch, c
     assert main([str(run_folder), f"--text={text_file}"]) == 2
     rule = "no bin has 8 targets with evidence in two of its 1 documents; give more text, or other bins"
     assert capsys.readouterr().err.splitlines()[-1] == f"--text={text_file}: {rule}"
-    assert RecallOptions().text is None

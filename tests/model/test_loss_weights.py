@@ -10,9 +10,8 @@ from torch import distributed
 
 from lab.data.module import to_batch, weigh_by_context
 from lab.data.packing import Pack
-from lab.model.config import DecoderConfig, OptimConfig
+from lab.model.config import DecoderConfig
 from lab.model.loss import IGNORE
-from lab.positions import distance, frequencies
 from tests.modules import training_of
 
 FLOAT64_TOL = 1e-10  # sums of some hundred float64 terms of order ten
@@ -42,11 +41,6 @@ def unclipped(monkeypatch):
 def training():
     module = training_of(
         CFG,
-        optim=OptimConfig(),
-        frequencies=frequencies("rope", head_dim=CFG.head_dim, theta=CFG.theta),
-        distance=distance("plain"),
-        backend="sdpa",
-        seed=1,
         batch_tokens=24 * len(PACKS),
         micro_batch_tokens=24,
     )

@@ -10,7 +10,6 @@ from lab.data.arrangement import Arrangement, interleaved
 from lab.data.module import to_batch
 from lab.data.segments import index_segments
 from lab.model.config import DecoderConfig
-from lab.positions import distance, frequencies
 from lab.skip import skip_positions
 from tests.data.stores import make_store, stream_over
 from tests.data.windows import BOS, FIRST, IGNORE, Row, cut, documents_of, located, row_of, without_bos
@@ -111,8 +110,6 @@ def training(backend="sdpa", dtype=torch.float64):
     """Build the training module, its every weight large enough to matter."""
     module = training_of(
         CFG,
-        frequencies=frequencies("rope", head_dim=CFG.head_dim, theta=CFG.theta),
-        distance=distance("plain"),
         backend=backend,
         seed=0,
         steps=1,

@@ -6,7 +6,6 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from lab.model.config import DecoderConfig, OptimConfig
-from lab.positions import distance, frequencies
 from tests.modules import training_of
 
 SCHEDULE_TOL = 1e-12  # relative; one cosine and a handful of float64 products
@@ -51,10 +50,6 @@ def training(total_steps=100, batch_tokens=16, micro_batch_tokens=8):
     module = training_of(
         CFG,
         optim=OptimConfig(**COEFFICIENTS),
-        frequencies=frequencies("rope", head_dim=CFG.head_dim, theta=CFG.theta),
-        distance=distance("plain"),
-        backend="sdpa",
-        seed=1,
         steps=total_steps,
         batch_tokens=batch_tokens,
         micro_batch_tokens=micro_batch_tokens,

@@ -87,25 +87,6 @@ def test_keys_are_counted_as_the_mask_shows_them(n_k, n_q, more, method):
     assert counted.tolist() == layout.seen().sum(-1).clamp(min=1)[:, real].tolist()
 
 
-def test_values_by_hand():
-    # 9 keys: ln 9 = 2.1972 and 1 + 0.1 ln(1 + 9 // 3) = 1 + 0.1 * 1.3863 = 1.1386
-    n = torch.tensor([1, 9])
-    assert Scalable().factor(n).tolist() == pytest.approx([0, 2.1972], abs=1e-4)
-    assert TEMPERATURE.factor(n).tolist() == pytest.approx([1, 1.1386], abs=1e-4)
-    # the mean of ln n up to 1,024 is (ln 1024!) / 1024
-    assert round(1024 / math.lgamma(1025), 3) == Scalable.begins == 0.168
-    # two keys at logit 0 beside a sink at ln 2: weights 1/4, 1/4 and 1/2, so that values of 8 become 4
-    cfg = DecoderConfig(2, 1, 1, 1, 2, 3, tie_embeddings=False, softmax=Sink())
-    attention = Decoder(cfg).blocks[0].attention
-    torch.nn.init.constant_(attention.by_head, math.log(2))
-    layout = Decoder(cfg).layout(torch.zeros(1, 2, dtype=torch.int64))
-    layout = dataclasses.replace(layout, softmax=Sink())
-    out = attention.attended(
-        torch.zeros(1, 1, 2, 2), torch.zeros(1, 1, 2, 2), torch.full((1, 1, 2, 2), 8.0), layout, None
-    )
-    torch.testing.assert_close(out[0, 0, :, 0], torch.tensor([8 / 3, 4.0]))
-
-
 @pytest.mark.parametrize("name", ["temperature", "sink"])
 def test_attention_agrees_with_transformers(name):
     """Llama 4's layers without positions, and gpt-oss's with positions that do not turn."""

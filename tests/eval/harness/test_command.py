@@ -7,7 +7,7 @@ import pytest
 
 from eval.engine.subject import Subject
 from eval.harness import model as harness
-from eval.harness.__main__ import main, source_of
+from eval.harness.__main__ import main
 from eval.harness.model import StoredRequests
 from lab.schema import format_yaml, parse_yaml
 from tests.eval.harness.parts import TASKS, documents, read_lines, rows_in, subject_of
@@ -63,11 +63,6 @@ def test_finished_names_are_not_run_again(done, run, passes):
     assert (status, passes) == (0, [])
     assert (folder / "harness.jsonl").read_text() == before
     assert "lab_text" in out
-
-
-def test_a_task_is_defined_by_the_source_of_its_functions_and_not_by_where_they_lie():
-    assert source_of(documents).startswith("def documents(name):\n")
-    assert source_of(TASKS) == str(TASKS)
 
 
 @pytest.mark.parametrize("task", ["lab_choice", "lab_answer"])

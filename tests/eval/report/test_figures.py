@@ -3,12 +3,10 @@
 import json
 
 import numpy as np
-import pandas as pd
 import pytest
 
 from eval.report.data import outcomes, reach_points, read_runs
 from eval.report.figures import (
-    DEFAULT_WINDOW,
     by_distance,
     by_shift_and_window,
     frequency,
@@ -19,7 +17,6 @@ from eval.report.figures import (
 from lab.counts.demand import F, G
 from lab.draw import themed
 from lab.looks import BELOW, BEYOND, MEAN, RUN
-from lab.positions.string import String
 from lab.runs.folder import RunFolder
 from tests.eval.report.fakes import evaluate, one, write_fake
 
@@ -97,14 +94,6 @@ def test_cells_of_shift_and_window_are_means_and_show_what_was_not_measured(tmp_
     assert cells["text"].to_dict() == texts
     assert cells["runs"].tolist() == [2] * 4
     assert by_shift_and_window(runs) is not None
-
-
-def test_a_name_without_window_has_the_default():
-    assert String(shift=256).window == DEFAULT_WINDOW
-    names = ["string(shift=256)", "string(shift=512)", "string(shift=256,window=64)"]
-    rows = pd.DataFrame([{"arm": "all", "run": "a", **reach("", 50.0), "method": name} for name in names])
-    cells = string_cells(rows)
-    assert list(zip(cells["shift"], cells["window"], strict=True)) == [(256, 128), (512, 128), (256, 64)]
 
 
 def test_reach_without_the_distances_tested_and_shares_without_f_are_drawn_in_valid_json(tmp_path):
