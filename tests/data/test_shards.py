@@ -31,12 +31,3 @@ def test_documents_of_every_range_are_numbered_from_its_first(store):
         numbers = store.document_numbers(start, stop - start)
         assert numbers.dtype == np.int64
         assert numbers.tolist() == [owner - owners[start] for owner in owners[start:stop]], (start, stop)
-
-
-def test_ranges_across_a_shard_border_by_hand(tmp_path):
-    # documents of 2 and 3 tokens | 1 and 2 tokens; the border lies before token 5
-    store = make_store(tmp_path, [[[1, 2], [3, 4, 5]], [[6], [7, 8]]])
-    assert store.document_numbers(1, 6).tolist() == [0, 1, 1, 1, 2, 3]
-    assert store.document_numbers(4, 2).tolist() == [0, 1]
-    assert store.document_numbers(5, 3).tolist() == [0, 1, 1]
-    assert store.document_numbers(8, 0).tolist() == []
