@@ -274,8 +274,9 @@ def depends_on_positions(decoder: AnyDecoder, n_tokens: int, shifts: Sequence[in
     ids = torch.linspace(0, n_tokens - 1, min(n_tokens, SAMPLED)).round().long()
     distance = decoder.distance
     layer = decoder.cfg.n_layers - 1
-    if not decoder.frequencies.inv_freq.any():  # a model that rotates nothing
-        return True
+    two = torch.zeros(1, 2, dtype=torch.long, device=decoder.embedding.weight.device)
+    if not any(inputs.layout.frequencies.inv_freq.any() for inputs in layer_inputs(decoder, two)):
+        return True  # a model that rotates nothing, or whose rotation the lab cannot compute
 
     def seen(shift: int) -> Tensor:
         rel_pos = torch.where(ids[:, None] >= ids, distance.rel_pos(ids + shift, ids + shift), 0.0)

@@ -28,7 +28,8 @@ ROTARY = {  # settings, and the share of a head's dimensions that is rotated
     "gemma": ({"head_dim": 16, "num_key_value_heads": 1}, 1),
     "granite": ({"attention_multiplier": 0.1}, 1),
 }
-OTHERS = {name: {} for name in ("gpt2", "bloom", "mamba", "falcon", "gemma3_text", "cohere")}
+OTHERS = {name: {} for name in ("gpt2", "bloom", "mamba", "falcon", "gemma3_text", "gptj")}
+OTHERS["gptj"] = {"rotary_dim": 8}
 OTHERS["gpt_oss"] = {"num_key_value_heads": 2, "rope_parameters": {"rope_type": "default", "rope_theta": 500.0}}
 METHODS = {
     "string": (distance("string", shift=15, window=4), {"method": "rope"}),
@@ -66,14 +67,18 @@ def log_probs(model, text):
         return model(text, use_cache=False).logits.double().log_softmax(-1)
 
 
-def by_definition(model, text, method, turns, monkeypatch):
-    """Compute log-probabilities in float64; the model's rotation is left out and its attention is the definition's."""
+def by_definition(model, text, method, turns, monkeypatch, neighbours=False):
+    """Compute log-probabilities in float64; the model's rotation is left out and its attention is the definition's.
+
+    Rotated are the first dimensions of a head in pairs (j, j + r / 2), or of `neighbours`, of layers that `use_rope`.
+    """
 
     def attend(module, q, k, v, mask, scaling=None, **_):
         at, half = torch.arange(q.shape[2]), len(turns.inv_freq)
         k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], 1) for x in (k, v))
-        angle = method.rel_pos(at, at)[..., None] * turns.inv_freq
-        a, b, c, d = (x[..., n * half : (n + 1) * half] for x in (q[:, :, :, None], k[:, :, None]) for n in (0, 1))
+        angle = method.rel_pos(at, at)[..., None] * turns.inv_freq * bool(getattr(module, "use_rope", True))
+        firsts, seconds = (slice(n, 2 * half, 2) if neighbours else slice(n * half, (n + 1) * half) for n in (0, 1))
+        a, b, c, d = (x[..., part] for x in (q[:, :, :, None], k[:, :, None]) for part in (firsts, seconds))
         logits = ((a * c + b * d) * angle.cos() + (a * d - b * c) * angle.sin()).sum(-1)
         logits = logits + q[..., 2 * half :] @ k[..., 2 * half :].mT
         factor = method.logit_factor(at) * turns.logit_factor(at, module.layer_idx)
@@ -148,8 +153,8 @@ def test_a_model_as_it_is_scores_and_answers_as_transformers(family, text, monke
 
 
 def test_a_model_that_is_hardly_trained_is_judged_by_its_rotation_alone():
-    for family, is_served in (("gpt_neox", True), ("cohere", False)):
-        model = tiny(family)
+    for family, is_served in (("gpt_neox", True), ("hunyuan_v1_dense", False)):
+        model = tiny(family, **({} if is_served else {"head_dim": 12}))
         for p in model.parameters():
             p.data *= 1.0 if p.ndim == 1 else 0.04  # rotation changes a logit by 1e-4 of the largest one
         if is_served:
@@ -159,7 +164,7 @@ def test_a_model_that_is_hardly_trained_is_judged_by_its_rotation_alone():
             ):
                 apply(model, frequencies=frequencies("rope", head_dim=12))
         else:
-            with refused(f"model={type(model).__name__}: attends or rotates in another way", error=ConfigError):
+            with refused(f"model={type(model).__name__}: rotates or attends in another way", error=ConfigError):
                 apply(model, distance=distance("string", shift=15, window=4))
 
 

@@ -88,6 +88,8 @@ class LayerLogits:
         q_pos, k_pos = layout.q_pos[queries, None], layout.k_pos[None, keys]
         shown = layout.distance.shows(q_pos, k_pos)
         hidden = k_pos > q_pos if shown is None else (k_pos > q_pos) | ~shown
+        if layout.mask is not None:  # of a model of transformers, such as a sliding window
+            hidden = hidden | ~layout.mask[:, None, queries, keys]
         return logits.masked_fill(hidden, -torch.inf)
 
 

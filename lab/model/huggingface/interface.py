@@ -2,8 +2,9 @@
 
 While a method is applied, a hook on the model's rotary embedding returns the rotation by angle 0. Queries and keys then
 reach the model's key cache and attention unrotated. The lab rotates them there, at the positions that the model asked
-its embedding for. Of H dimensions of a head a model may rotate the first r alone, in pairs (j, j + r / 2); the others
-become pairs that turn by angle 0. The visible keys come from the model's mask, including padding on the left.
+its embedding for. Of H dimensions of a head a model may rotate the first r alone, in pairs (j, j + r / 2) or
+(2j, 2j + 1). The others become pairs that turn by angle 0, as do all in a layer without rotation (`use_rope`). The
+visible keys come from the model's mask, including padding on the left.
 
 A model is tried first: with its own frequencies and plain distance it must compute the same logits as by itself, but
 for rounding, which is far less than what becomes of them when nothing is rotated.
@@ -50,7 +51,8 @@ class Own(FrequencyMethod):
 class Applied:
     """Position methods applied to one model; the layout of a forward pass is shared by its layers.
 
-    `frequencies` are None for the model's own, `rotary` for a model that rotates nothing. Each layer adds to `inputs`.
+    `frequencies` are None for the model's own, `rotary` for a model that rotates nothing, or by itself. `neighbours` is
+    whether pairs are (2j, 2j + 1). Each layer adds to `inputs`.
     """
 
     rotary: Any
@@ -58,6 +60,7 @@ class Applied:
     reach: int
     distance: Distance
     frequencies: Frequencies | None = None
+    neighbours: bool = False
     inputs: list[Inputs] | None = None
     handle: Any = None
     positions: Tensor | None = None
@@ -65,20 +68,22 @@ class Applied:
 
     def unrotated(self, rotary: Any, given: tuple[Any, ...], named: dict[str, Any], out: Any) -> tuple[Tensor, Tensor]:
         """Keep the positions of a forward pass; return cos and sin of angle 0, times the factor of own frequencies."""
+        if isinstance(out, Tensor):
+            raise ConfigError("rotates by complex numbers")
         cos, sin = out
         self.positions = named.get("position_ids", given[-1])
         factor = getattr(rotary, "attention_scaling", 1.0) if self.frequencies is None else 1.0
         return torch.full_like(cos, factor), torch.zeros_like(sin)
 
-    def layout(self, q: Tensor, n_k: int, mask: Tensor | None) -> Layout:
-        """Return the layout of a forward pass, built at its first layer."""
+    def layout(self, q: Tensor, n_k: int, mask: Tensor | None, *, turns: bool = True) -> Layout:
+        """Return the layout of a layer that rotates or not, built where the one before had another."""
         same = (self.positions, mask)  # compared by identity
-        sizes = (n_k, q.shape)
+        sizes = (n_k, q.shape, turns)
         if not self.last or self.last[1] != sizes or any(a is not b for a, b in zip(same, self.last[0], strict=True)):
-            self.last = same, sizes, self.make(q, n_k, mask)
+            self.last = same, sizes, self.make(q, n_k, mask, turns)
         return self.last[2]
 
-    def make(self, q: Tensor, n_k: int, mask: Tensor | None) -> Layout:
+    def make(self, q: Tensor, n_k: int, mask: Tensor | None, turns: bool) -> Layout:
         """Compute the keys' positions and build the layout."""
         n_q = q.shape[2]
         seen = None  # by order alone
@@ -99,7 +104,7 @@ class Applied:
             starts = first_ids(k_pos, None)
         method = (self.frequencies or own_frequencies(self.rotary)).at_length(k_pos.shape[-1])
         turning = nn.functional.pad(method.inv_freq, (0, q.shape[3] // 2 - len(method.inv_freq)))
-        method = Frequencies(method.config, method.theta, turning)
+        method = Frequencies(method.config, method.theta, turning * turns)
         return Layout(q_pos, k_pos, method, self.distance, q.dtype, starts=starts, mask=seen)
 
 
@@ -146,9 +151,12 @@ def apply(
     AttentionMaskInterface.register(NAME, stated_mask)
     rotary = rotary_of(model)
     fault = "has no rotary embedding that all layers share" if rotary is None and changed else try_out(model, rotary)
+    if fault is not None and rotary is not None and not changed:
+        fault = try_out(model, None)  # its own rotation, and the lab's attention
     if fault is not None:
         remove(model)
-        rule = "other positions need heads that are rotated by halves, with nothing added; run it with its own"
+        rule = "the lab cannot compute its attention with other positions; run it with its own"
+        rule = rule if changed else "the lab cannot compute its attention; use another model"
         raise ConfigError(f"model={type(model).__name__}: {fault}; {rule}")
     if frequencies is not None and len(frequencies.inv_freq) != len(rotary.inv_freq):
         remove(model)
@@ -171,6 +179,7 @@ def remove(model: Any) -> None:
 
 def try_out(model: Any, rotary: Any) -> str | None:
     """Let the lab attend in a model, under the model's own method; return what differs then."""
+    remove(model)
     reach = getattr(model.config, "max_position_embeddings", None) or 0
     applied = Applied(rotary, model.config._attn_implementation, reach, Plain(), inputs=[])
     try:
@@ -178,15 +187,23 @@ def try_out(model: Any, rotary: Any) -> str | None:
         applied.handle = (rotary or nn.Identity()).register_forward_hook(applied.unrotated, with_kwargs=True)
         APPLIED.update(dict.fromkeys(model.modules(), applied))
         model.set_attn_implementation(NAME)
-        apart = float((logits_of(model) - before).abs().max())
+        apart, applied.neighbours = min(difference(model, before, applied, pairs) for pairs in (False, True))
         turning = own_frequencies(rotary).inv_freq
-        applied.frequencies, applied.last = Frequencies(Own(), 1.0, 0 * turning), ()
-        effect = float((logits_of(model) - before).abs().max())  # of rotation, small before training
+        applied.frequencies = Frequencies(Own(), 1.0, 0 * turning)
+        effect, _ = difference(model, before, applied, applied.neighbours)  # of rotation, small before training
     except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError, ConfigError) as error:
         return first_line(error)
     eps = torch.finfo(before.dtype).eps
     most = eps**0.5 * float(before.abs().max()) if rotary is None else eps**0.25 * effect
-    return None if applied.inputs and apart <= most else "attends or rotates in another way"
+    if not applied.inputs:
+        return "attends by code of its own, not by transformers' attention interface"
+    return None if apart <= most else "rotates or attends in another way"
+
+
+def difference(model: Any, before: Tensor, applied: Applied, neighbours: bool) -> tuple[float, bool]:
+    """Compute the largest change of a logit by the lab's attention with either kind of pairs, and return the kind."""
+    applied.neighbours, applied.last = neighbours, ()
+    return float((logits_of(model) - before).abs().max()), neighbours
 
 
 @torch.no_grad()
@@ -228,14 +245,14 @@ def attention(
         raise ConfigError(f"attn_implementation={NAME}: set without a method; call lab.model.huggingface.apply")
     n_k, width = key.shape[2:]
     window = more.get("sliding_window")
-    slides = window is not None and window < max(applied.reach, n_k)  # hides keys that a method moves
+    slides = applied.rotary is not None and window is not None and window < max(applied.reach, n_k)  # moved keys
     other = {"attention_dropout": bool(dropout), "sliding_window": slides}
     faults = [name for name, given in other.items() if given] + [name for name in ADDED if more.get(name) is not None]
     if faults:
         raise ConfigError(f"attends with {', '.join(faults)}")
-    layout = applied.layout(query, n_k, attention_mask)
+    layout = applied.layout(query, n_k, attention_mask, turns=bool(getattr(module, "use_rope", True)))
     n_rotated = 0 if applied.rotary is None else 2 * len(applied.rotary.inv_freq)
-    query, key = (by_halves(x, n_rotated) for x in (query, key))
+    query, key = (by_halves(x, n_rotated, applied.neighbours) for x in (query, key))
     if scaling not in (None, width**-0.5):
         query = query * (scaling * width**0.5)
     if applied.inputs is not None:
@@ -245,13 +262,16 @@ def attention(
     return out.transpose(1, 2).contiguous(), None
 
 
-def by_halves(x: Tensor, n_rotated: int) -> Tensor:
+def by_halves(x: Tensor, n_rotated: int, neighbours: bool = False) -> Tensor:
     """Move the second dimensions of the rotated pairs to the second half of each head.
 
     Example:
-        >>> by_halves(torch.arange(8), 4).tolist()
-        [0, 1, 4, 5, 2, 3, 6, 7]
+        >>> by_halves(torch.arange(8), 4).tolist(), by_halves(torch.arange(8), 4, neighbours=True).tolist()
+        ([0, 1, 4, 5, 2, 3, 6, 7], [0, 2, 4, 5, 1, 3, 6, 7])
     """
+    if neighbours:
+        turned = x[..., :n_rotated].unflatten(-1, (-1, 2)).mT.flatten(-2)
+        x = torch.cat([turned, x[..., n_rotated:]], dim=-1)
     if n_rotated in (0, x.shape[-1]):
         return x
     turned, still = (part.chunk(2, dim=-1) for part in (x[..., :n_rotated], x[..., n_rotated:]))
