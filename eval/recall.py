@@ -33,7 +33,7 @@ from eval.engine.rows import Row, columns_text, limits
 from eval.engine.run import OnTexts
 from eval.engine.subject import digest_of, documents_of
 from lab.command import Bar, parse_method, start
-from lab.data.labels import labels_of
+from lab.data.beside import labels_of
 from lab.data.preparation import shard_folder
 from lab.data.shards import TokenStore
 from lab.data.tokenizer import check_ids

@@ -1,16 +1,30 @@
 """Arrays that are computed from a shard and stored in hidden files beside it, each with its size and SHA-256.
 
 The record of .asked-train-01234567.npy is .asked-train-01234567.json, a manifest of this one file, written last.
+
+Such are numbers of training tokens: evidence distances (lab.evidence.stored), int32, and the losses of a reference
+model in nats, float16. Those of `answers` are the distances of digits of answers alone. A file's name has a part of the
+hash of the tokens, so that the numbers of other tokens are not read. Labels of asked come from generating the documents
+again, whose tokens are compared with the shard's.
 """
 
 from __future__ import annotations
 
 import io
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
+from tokenizers import Tokenizer
 
+from lab.data.config import DataConfig
+from lab.data.corpora import TASK_DOCUMENTS
+from lab.data.shards import Shard, TokenStore, again
+from lab.data.synthetic import Generated
+from lab.data.tokenizer import special_ends, split_of
 from lab.errors import DataError
 from lab.files import FileEntry, entries_of, file_fault, read_object, write_atomic, write_json
 
@@ -55,3 +69,90 @@ def entry_of(path: Path) -> FileEntry:
 
 def record_of(path: Path) -> Path:
     return path.with_suffix(".json")
+
+
+IntArray = npt.NDArray[np.int64]
+STORED_BY = {
+    "asked": "--evidence=asked",
+    "gain": "--evidence=gain --score=MODEL",
+    "loss": "--score=MODEL",
+}  # options of eval.demand
+
+
+def path_of(shard: Shard, kind: str) -> Path:
+    digest = shard.manifest["files"][f"{shard.split}.tokens.bin"]["sha256"][:8]
+    return shard.folder / f".{kind}-{shard.split}-{digest}.npy"
+
+
+def paths_of(store: TokenStore, kind: str, window: int) -> list[Path]:
+    return [path_of(shard, f"gain-{window}" if kind == "gain" else kind) for shard in store.shards]
+
+
+def numbers_of(store: TokenStore, kind: str, setting: str, window: int, *, hashes: bool = True) -> TokenStore:
+    """Open the numbers of a split's tokens, which are read as the tokens are; `setting` needs them.
+
+    Raises: DataError where there are none, or they are not what was written, by their sizes or their `hashes`.
+    """
+    shards = []
+    for shard, path in zip(store.shards, paths_of(store, kind, window), strict=True):
+        if (array := load(path, hashes=hashes)) is None:
+            remedy = f"run probe-lab demand CONFIG {STORED_BY[kind]}"
+            raise DataError(f"{setting}={kind}: is not stored in {path}; {remedy}")
+        shards.append(replace(shard, tokens=array))
+    return TokenStore(shards)
+
+
+def store_numbers(store: TokenStore, kind: str, compute: Callable[[Shard], np.ndarray]) -> None:
+    for shard in store.shards:
+        if load(path_of(shard, kind), hashes=False) is None:
+            save(path_of(shard, kind), compute(shard))
+
+
+def labels_of(shard: Shard, config: DataConfig, tokenizer: Tokenizer, answers: bool = False) -> npt.NDArray[np.int32]:
+    """Label the tokens of a shard of a generated corpus: what each copies, or those alone that `answers` are made of.
+
+    Raises: DataError where the shard holds other documents than the generator makes.
+    """
+    corpus = config.corpus
+    assert isinstance(corpus, Generated), "checked with the config"
+    first = int(shard.folder.name.partition("-")[2]) * TASK_DOCUMENTS
+    before, after = special_ends(tokenizer)
+    out = np.zeros(len(shard.tokens), dtype=np.int32)
+    document = 0
+    for index in range(first, min(first + TASK_DOCUMENTS, corpus.documents)):
+        text = corpus.document(index)
+        if split_of(text, config.held_out_frac) != shard.split:
+            continue
+        encoding = tokenizer.encode(text, add_special_tokens=False)
+        part = shard.part(document)
+        if shard.tokens[part].tolist()[:-1] != [*before, *encoding.ids, *after]:  # the last one ends the document
+            raise DataError(f"{shard.folder}: document {document} is not what is generated; {again(shard.folder)}")
+        ids, ends = np.array(encoding.ids), np.array([end for _, end in encoding.offsets])
+        begin = part.start + len(before)
+        out[begin : begin + len(ids)] = distances_to_copied(ids, ends, corpus.copies(index, answers))
+        document += 1
+    return out
+
+
+def distances_to_copied(ids: IntArray, ends: IntArray, copies: Iterable[tuple[int, int, int]]) -> IntArray:
+    """Compute the distance from each token to the one that it copies, 0 where it copies none.
+
+    `copies` are parts of the text, each with its beginning, its end, and the end of what it copies. A token
+    belongs to the part that its last character lies in, and copies the token that ends as far before the copied end.
+
+    Shapes: `ids`, `ends` of the tokens in characters, rising (tokens,); the distances (tokens,).
+    Example:
+        >>> # "ab cd ab": the last word, of two tokens, copies the first one, which has no space before it
+        >>> ids, ends = np.array([7, 8, 4, 6, 8]), np.array([1, 2, 5, 7, 8])
+        >>> distances_to_copied(ids, ends, [(5, 8, 2)]).tolist()
+        [0, 0, 0, 0, 3]
+    """
+    out = np.zeros(len(ids), dtype=np.int64)
+    place_of = {end: place for place, end in enumerate(ends.tolist())}
+    for begin, stop, earlier in copies:
+        first, beyond = np.searchsorted(ends, (begin, stop), side="right").tolist()
+        for place in range(first, beyond):
+            copied = place_of.get(earlier - stop + int(ends[place]))
+            if copied is not None and ids[copied] == ids[place]:
+                out[place] = place - copied
+    return out

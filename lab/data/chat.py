@@ -1,4 +1,4 @@
-"""Chat templates: Jinja, by which the turns of a conversation become one text, as in a tokenizer_config.json.
+"""Conversations as one text, by a chat template: Jinja, as in a tokenizer_config.json.
 
 A template is rendered with `messages`, turns of `role` (system, user or assistant) and `content`, and with
 `add_generation_prompt`, whether an answer is to follow. transformers' `apply_chat_template` renders the same text, but
@@ -9,16 +9,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
+from itertools import pairwise
 from typing import Any
 
-from lab.errors import ConfigError, first_line
+from lab.errors import ConfigError, DataError, first_line
 
 USER_ASSISTANT = (
     r"{% for turn in messages %}{{ turn.role.upper() + ': ' + turn.content.strip() + '\n' }}{% endfor %}"
     "{% if add_generation_prompt %}ASSISTANT:{% endif %}"
 )
 ASKED = "\x02"  # stands for a question
+ROLES = {"human": "user", "user": "user", "gpt": "assistant", "assistant": "assistant", "system": "system"}
+UNSCORED = "a conversation without a response"
 Turn = dict[str, str]
+Row = dict[str, Any]
+Parts = tuple[tuple[str, bool], ...]  # of a text, each with whether it is scored
 
 
 @lru_cache(maxsize=8)
@@ -57,3 +62,39 @@ def around(template: str) -> tuple[str, str]:
     if not asked:
         raise ConfigError("chat template: leaves out what a user says; correct its Jinja")
     return before, after
+
+
+def to_conversation(row: Row, template: str = USER_ASSISTANT) -> Parts | str:
+    """Cut a row in ShareGPT's format into parts, of which the assistant's turns are scored; or say why it is none.
+
+    Scored is what the template adds to a text that asks for an answer. In its default form a response ends with a line
+    break, so that a model learns to stop.
+
+    Raises: DataError for a template by which turns change what stands before them.
+    Example:
+        >>> turns = [{"from": "human", "value": "Hi"}, {"from": "gpt", "value": "Hello."}]
+        >>> [(text.split(), scored) for text, scored in to_conversation({"conversations": turns})]
+        [(['USER:', 'Hi', 'ASSISTANT:'], False), (['Hello.'], True)]
+    """
+    turns = row.get("conversations")
+    if not isinstance(turns, list) or not all(isinstance(turn, dict) for turn in turns):
+        return "no turns in field 'conversations'"
+    said: list[Turn] = []
+    grown = [("", False)]
+    for turn in turns:
+        role = ROLES.get(str(turn.get("from")))
+        text = turn.get("value")
+        if role is None or not isinstance(text, str):
+            return "a turn without a known 'from' and a text 'value'"
+        answers = role == "assistant" and bool(text.strip())
+        if answers:
+            grown.append((render(template, said, answer=True), False))
+        said.append({"role": role, "content": text})
+        if answers:
+            grown.append((render(template, said), True))
+    grown.append((render(template, said), False))
+    if any(not after.startswith(before) for (before, _), (after, _) in pairwise(grown)):
+        raise DataError("data.corpus.template: a turn changes what stands before it; write one that only adds to it")
+    pieces = ((after.removeprefix(before), scored) for (before, _), (after, scored) in pairwise(grown))
+    parts = tuple(piece for piece in pieces if piece[0])
+    return parts if any(scored for _, scored in parts) else UNSCORED

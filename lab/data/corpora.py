@@ -1,4 +1,8 @@
-"""Corpora: each is a number of tasks, and each task yields documents, or the reason why one is dropped."""
+"""Corpora: each is a number of tasks, and each task yields documents, or the reason why one is dropped.
+
+Files of the hub are listed once, then downloaded one at a time, read and deleted. Its client waits where the
+hub answers 429 (too many requests), and repeats what a lost connection has cut off.
+"""
 
 from __future__ import annotations
 
@@ -8,17 +12,17 @@ import json
 import re
 import sys
 import sysconfig
+import tempfile
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from glob import glob, has_magic
-from itertools import chain, pairwise, takewhile
+from itertools import chain, takewhile
 from pathlib import Path
-from typing import Any
 
-from lab.data.chat import USER_ASSISTANT, Turn, render
+from lab.data.chat import Parts, Row, to_conversation
 from lab.data.config import Conversations, DataConfig, OwnCorpus, Slimpajama, Stdlib, Text
-from lab.data.hub import downloaded, list_hub
 from lab.data.synthetic import Generated
 from lab.errors import DataError, MissingPackage, first_line
 
@@ -28,10 +32,6 @@ SLIMPAJAMA_TASKS = 512  # at most one for each file
 OTHER_SPLIT = re.compile(r"(^|/)(validation|test)(/|-[^/]*$)")  # in names of files: not to be trained on
 PLAIN = (".txt", ".md", ".py")  # one document each
 ROWS = (".jsonl", ".jsonl.zst", ".parquet")  # a document per row
-ROLES = {"human": "user", "user": "user", "gpt": "assistant", "assistant": "assistant", "system": "system"}
-UNSCORED = "a conversation without a response"
-Parts = tuple[tuple[str, bool], ...]
-Row = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -250,7 +250,8 @@ def parsed(line: bytes) -> Row | str:
 def document_of(row: Row, corpus: Text | Slimpajama | Conversations, source: str) -> Item:
     """Convert a row to a document or a conversation; rows of SlimPajama name their source, those of mirrors do not."""
     if isinstance(corpus, Conversations):
-        return to_conversation(row, source, corpus.template)
+        parts = to_conversation(row, corpus.template)
+        return parts if isinstance(parts, str) else usable("".join(text for text, _ in parts), source, parts)
     if isinstance(corpus, Slimpajama):
         meta = row.get("meta")
         named = meta.get("redpajama_set_name") if isinstance(meta, dict) else None
@@ -259,39 +260,38 @@ def document_of(row: Row, corpus: Text | Slimpajama | Conversations, source: str
     return usable(text, source) if isinstance(text, str) else "no text in field 'text'"
 
 
-def to_conversation(row: Row, source: str, template: str = USER_ASSISTANT) -> Item:
-    """Build a conversation from a row in ShareGPT's format; only the assistant's turns are scored.
+def list_hub(repository: str) -> dict[str, int]:
+    """List the files of a data set: COMMIT/PATH, where its main branch is at that commit, and bytes.
 
-    Scored is what the template adds to a text that asks for an answer. In its default form a response ends with a line
-    break, so that a model learns to stop.
-
-    Raises: DataError for a template by which turns change what stands before them.
-    Example:
-        >>> turns = [{"from": "human", "value": "Hi"}, {"from": "gpt", "value": "Hello."}]
-        >>> [(text.split(), scored) for text, scored in to_conversation({"conversations": turns}, "part").parts]
-        [(['USER:', 'Hi', 'ASSISTANT:'], False), (['Hello.'], True)]
+    Raises: DataError.
     """
-    turns = row.get("conversations")
-    if not isinstance(turns, list) or not all(isinstance(turn, dict) for turn in turns):
-        return "no turns in field 'conversations'"
-    said: list[Turn] = []
-    grown = [("", False)]
-    for turn in turns:
-        role = ROLES.get(str(turn.get("from")))
-        text = turn.get("value")
-        if role is None or not isinstance(text, str):
-            return "a turn without a known 'from' and a text 'value'"
-        answers = role == "assistant" and bool(text.strip())
-        if answers:
-            grown.append((render(template, said, answer=True), False))
-        said.append({"role": role, "content": text})
-        if answers:
-            grown.append((render(template, said), True))
-    grown.append((render(template, said), False))
-    if any(not after.startswith(before) for (before, _), (after, _) in pairwise(grown)):
-        raise DataError("data.corpus.template: a turn changes what stands before it; write one that only adds to it")
-    pieces = ((after.removeprefix(before), scored) for (before, _), (after, scored) in pairwise(grown))
-    parts = tuple(piece for piece in pieces if piece[0])
-    if not any(scored for _, scored in parts):
-        return UNSCORED
-    return usable(grown[-1][0], source, parts)
+    from huggingface_hub import HfApi, RepoFile
+
+    api = HfApi()
+    try:
+        commit = api.dataset_info(repository, expand=["sha"]).sha
+        tree = api.list_repo_tree(repository, repo_type="dataset", revision=commit, recursive=True)
+        return {f"{commit}/{file.path}": file.size for file in tree if isinstance(file, RepoFile)}
+    except Exception as error:  # the library raises many types for this one fault
+        rule = f"cannot be listed on the hub ({type(error).__name__}: {first_line(error)})"
+        remedy = "name a mirror, check the network, or give data.corpus.path, a folder of its files"
+        raise DataError(f"data.corpus.repository={repository}: {rule}; {remedy}") from error
+
+
+@contextmanager
+def downloaded(repository: str, name: str) -> Iterator[Path]:
+    """Download a listed file for the body.
+
+    Raises: DataError.
+    """
+    from huggingface_hub import hf_hub_download
+
+    commit, _, path = name.partition("/")
+    with tempfile.TemporaryDirectory(prefix="probe-lab-") as place:
+        try:
+            file = hf_hub_download(repository, path, repo_type="dataset", revision=commit, local_dir=place)
+        except Exception as error:  # as many
+            rule = f"{path} cannot be downloaded ({type(error).__name__}: {first_line(error)})"
+            remedy = "run the same command again, which skips finished tasks"
+            raise DataError(f"data.corpus.repository={repository}: {rule}; {remedy}") from error
+        yield Path(file)

@@ -24,9 +24,8 @@ from torch import Tensor
 from lab.counts import targets_by_context, visible_context
 from lab.counts.demand import by_distance
 from lab.data.arrangement import IGNORE, Arrangement
-from lab.data.beside import entry_of
+from lab.data.beside import entry_of, labels_of, numbers_of, paths_of, store_numbers
 from lab.data.config import DataConfig
-from lab.data.labels import labels_of, numbers_of, paths_of, store_numbers
 from lab.data.packing import AssignIds, Pack, PackSettings, PackStream
 from lab.data.preparation import digest_of_data, end_of_document, prepare_missing, shard_folder
 from lab.data.segments import index_documents, index_segments

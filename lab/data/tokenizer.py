@@ -24,8 +24,9 @@ import numpy.typing as npt
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
 from lab.data import synthetic
+from lab.data.chat import UNSCORED, Parts
 from lab.data.config import Bpe, Conversations, DataConfig
-from lab.data.corpora import UNSCORED, Item, Parts, Reader, TextDocument, open_corpus
+from lab.data.corpora import Item, Reader, TextDocument, open_corpus
 from lab.data.shards import SPLITS, Manifest, Split, TokenShardWriter, task_name, token_dtype
 from lab.errors import DataError
 from lab.files import temporary_of, write_atomic

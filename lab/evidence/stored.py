@@ -1,4 +1,4 @@
-"""Evidence that is computed once for whole documents, and stored beside the shards (lab.data.labels).
+"""Evidence that is computed once for whole documents, and stored beside the shards (lab.data.beside).
 
 asked: what each word of a generated corpus was made to copy. The generator of lab.data.synthetic knows the origin of
 every word: a word of filler when it is drawn, a number when it is stated. A repeated phrase, a quote or an answer

@@ -9,8 +9,8 @@ import pytest
 from lab.command import parse_overrides
 from lab.config import load_experiment
 from lab.data import beside
+from lab.data.beside import labels_of, numbers_of, path_of
 from lab.data.config import Synthetic
-from lab.data.labels import labels_of, numbers_of, path_of
 from lab.data.module import PackedData
 from lab.data.segments import index_segments
 from lab.data.tokenizer import load_tokenizer

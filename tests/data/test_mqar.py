@@ -6,9 +6,9 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
+from lab.data.beside import labels_of
 from lab.data.config import Bpe, DataConfig
 from lab.data.corpora import open_corpus
-from lab.data.labels import labels_of
 from lab.data.mqar import Mqar
 from lab.data.preparation import prepare
 from lab.data.shards import TokenStore

@@ -9,8 +9,7 @@ import pytest
 from eval.engine.cases import Writer
 from eval.lines import draw_case
 from eval.lines import main as lines
-from lab.data.chat import USER_ASSISTANT, around, render
-from lab.data.corpora import to_conversation
+from lab.data.chat import USER_ASSISTANT, around, render, to_conversation
 from lab.errors import ConfigError, DataError
 from lab.export import main as export
 from lab.schema import format_yaml, parse_yaml
@@ -56,13 +55,13 @@ def test_templates_are_rendered_as_by_transformers(name, bpe):
 def test_a_conversation_is_scored_by_its_template():
     names = {"system": "system", "user": "human", "assistant": "gpt"}
     row = {"conversations": [{"from": names[role], "value": text} for role, text in TURNS]}
-    assert to_conversation(row, "place", TEMPLATES["vicuna"]).parts == (
+    assert to_conversation(row, TEMPLATES["vicuna"]) == (
         ("Be kind. USER: Hi ASSISTANT:", False),
         (" Hello.\nYou?</s>", True),
         ("USER: Bye ", False),
     )
     with pytest.raises(DataError, match="a turn changes what stands before it"):
-        to_conversation(row, "place", "{{ messages | length }}{% if add_generation_prompt %}A{% endif %}")
+        to_conversation(row, "{{ messages | length }}{% if add_generation_prompt %}A{% endif %}")
     for wrong in ("{% if %}", "{{ raise_exception('no') }}", "{{ 1 + '' }}", "no question"):
         with pytest.raises(
             ConfigError, match=r"chat template: (cannot be rendered|leaves out what).*; correct its Jinja"
