@@ -39,8 +39,8 @@ from lab.data.shards import TokenStore
 from lab.data.tokenizer import check_ids
 from lab.draw import below, draw
 from lab.errors import ConfigError, DataError, look_up
+from lab.evidence import EVIDENCE_METHODS
 from lab.evidence.base import Evidence
-from lab.evidence.methods import EVIDENCE_METHODS
 from lab.evidence.repeat import Repeat
 from lab.probe.recall import FEWEST, RecallTest, half_octaves
 from lab.schema import PathText, Tests, validated

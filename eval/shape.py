@@ -31,7 +31,7 @@ from lab.data.preparation import shard_folder
 from lab.data.shaped import cost_of, plan_for
 from lab.data.shards import TokenStore
 from lab.errors import ConfigError
-from lab.shape.profiles import Plan
+from lab.shape import Plan
 
 PARTS = 4  # of the window, that the table sums the pairs over
 NAMES = ("natural", "aimed", "reached")

@@ -25,7 +25,7 @@ from lab.model.config import PEAK_FLOPS, DecoderConfig
 from lab.model.memory import HELD, KERNEL, Memory, fake_ranks, stand_in, track
 from lab.model.sharding import Sharding
 from lab.runs.folder import packed_counts
-from lab.shape.config import ByContext
+from lab.shape import ByContext
 from lab.train.beginning import needs_of
 from lab.train.environment import device_for
 

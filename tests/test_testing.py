@@ -6,8 +6,9 @@ from typing import ClassVar, Literal
 import numpy as np
 import pytest
 
+from lab import testing
 from lab.data.config import OwnCorpus
-from lab.evidence.methods import EVIDENCE_METHODS
+from lab.evidence import EVIDENCE_METHODS
 from lab.evidence.repeat import Repeat
 from lab.masks import MASKS, Document, WindowMask
 from lab.model.layers import SOFTMAXES, Scalable, Sink
@@ -26,7 +27,6 @@ from lab.testing import (
     check_mask,
     check_skip_method,
     check_softmax,
-    checks,
 )
 from tests.positions import test_frequencies
 
@@ -110,8 +110,8 @@ def test_broken_methods_fail(check, base, name, change, parameters, message):
 
 
 def test_attention_by_other_positions_fails(monkeypatch):
-    dense = checks.dense
-    monkeypatch.setattr(checks, "dense", lambda q, k, v, built, ids, *rest: dense(q, k, v, Plain(), ids, *rest))
+    dense = testing.dense
+    monkeypatch.setattr(testing, "dense", lambda q, k, v, built, ids, *rest: dense(q, k, v, Plain(), ids, *rest))
     with pytest.raises(AssertionError, match="attention differs from the dense reference"):
         check_distance_method(Rerope, window=4)
 

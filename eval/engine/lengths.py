@@ -13,7 +13,7 @@ from lab.data.config import Mode
 from lab.data.shards import TokenStore
 from lab.data.synthetic import NATURAL_LOG_STD, NATURAL_MEDIAN
 from lab.errors import DataError
-from lab.shape.profiles import cut_counts, length_frequency
+from lab.shape import cut_counts, length_frequency
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]

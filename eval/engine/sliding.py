@@ -59,14 +59,13 @@ from torch.nn.utils.rnn import pad_sequence
 
 from eval.engine.subject import AnyIds, Subject, as_subject, doublings
 from lab.command import Bar
+from lab.data.beside import store_numbers
 from lab.data.config import DataConfig
-from lab.data.labels import store_numbers
 from lab.data.preparation import shard_folder
 from lab.data.shards import Shard, TokenStore
 from lab.data.tokenizer import load_tokenizer, vocabulary_hash
 from lab.errors import DataError
-from lab.evidence.base import IGNORE
-from lab.evidence.stored import FIRST, TOLERANCE
+from lab.evidence.base import FIRST, IGNORE, TOLERANCE
 from lab.files import read_object, write_json
 from lab.loading import open_model
 from lab.train.environment import device_for
@@ -213,7 +212,7 @@ def open_reference(place: Path, tokenizer: Tokenizer, option: str, device: torch
 
 
 def store_scores(config: DataConfig, model: Path, *, gain: bool) -> None:
-    """Score the shards that are not scored yet: losses, and with `gain` the least contexts of lab.evidence.stored.
+    """Score the shards that are not scored yet: losses, and with `gain` the least contexts of lab.evidence.base.
 
     Raises: LabError, also for a model with another vocabulary, or where another model's losses are stored.
     """

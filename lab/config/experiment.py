@@ -25,9 +25,9 @@ from pydantic import Field
 
 from lab.config.sections import RunConfig, StartConfig, TrackConfig, TrainConfig, fill_in, fill_in_tags, override
 from lab.data.config import DataConfig, Synthetic
-from lab.evidence.methods import EvidenceConfig
+from lab.evidence import EvidenceConfig
+from lab.evidence.base import Stored
 from lab.evidence.repeat import Repeat
-from lab.evidence.stored import Stored
 from lab.evidence.weights import ByEvidence
 from lab.masks import Causal, MaskConfig
 from lab.model.config import DecoderConfig, OptimConfig
@@ -38,7 +38,7 @@ from lab.runs.arms import FREE_TO_CHANGE
 from lab.runs.source import CONFIG, EXPERIMENT, inherit
 from lab.schema import PathText, Section, flatten, format_yaml, given, load_plugins, plain, read_yaml, validated
 from lab.schema.plugins import digest_of
-from lab.shape.config import ByContext
+from lab.shape import ByContext
 from lab.skip.methods import SkipConfig
 
 AUTO = "auto"  # the run.name that is replaced

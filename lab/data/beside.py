@@ -2,7 +2,7 @@
 
 The record of .asked-train-01234567.npy is .asked-train-01234567.json, a manifest of this one file, written last.
 
-Such are numbers of training tokens: evidence distances (lab.evidence.stored), int32, and the losses of a reference
+Such are numbers of training tokens: evidence distances (lab.evidence.base), int32, and the losses of a reference
 model in nats, float16. Those of `answers` are the distances of digits of answers alone. A file's name has a part of the
 hash of the tokens, so that the numbers of other tokens are not read. Labels of asked come from generating the documents
 again, whose tokens are compared with the shard's.

@@ -37,7 +37,7 @@ from lab.evidence.base import in_ids
 from lab.evidence.weights import ByEvidence
 from lab.launch import exchange
 from lab.masks import WindowMask
-from lab.shape.profiles import Plan
+from lab.shape import Plan
 from lab.skip.methods import skip_positions
 from lab.skip.sentences import sentence_ends, split_sentences
 

@@ -18,8 +18,7 @@ from lab.data.segments import IntArray, SegmentIndex, index_segments
 from lab.data.shards import TokenStore
 from lab.errors import ConfigError
 from lab.masks import Causal, WindowMask
-from lab.shape.config import ByContext
-from lab.shape.profiles import Plan, cut_counts, plan_weights
+from lab.shape import ByContext, Plan, cut_counts, plan_weights
 
 FIELD = "weights.by=context"
 DIGITS = 6  # of the weights on record, which two machines compute alike

@@ -1,1 +1,11 @@
 """Evidence: how far back in its text a target's nearest evidence lies, one method per file."""
+
+from typing import Annotated
+
+from lab.evidence.base import Asked, Evidence, Gain
+from lab.evidence.repeat import Repeat
+from lab.evidence.suffix import Suffix
+from lab.schema import OneOf
+
+EVIDENCE_METHODS: dict[str, type[Evidence]] = {"repeat": Repeat, "suffix": Suffix, "asked": Asked, "gain": Gain}
+EvidenceConfig = Annotated[Evidence, OneOf(Evidence, EVIDENCE_METHODS)]

@@ -1,4 +1,4 @@
-"""The base class of evidence methods, and the layout of a pack in which they look for evidence.
+"""The base class of evidence methods, the layout of a pack in which they look, and the methods that are stored.
 
 A target is the token that follows an index of a run. So the tokens of a run and the target of its last index make one
 sequence, and the target of index i is at place i + 1 of it. Its evidence distance d says that the evidence is the token
@@ -6,18 +6,41 @@ at place i + 1 - d, which attention sees from index i at relative position d - 1
 
     run        a b c a | targets b c a b        sequence   a b c a b
     distances of the targets b c a b, evidence an earlier copy of two tokens     0 0 3 3
+
+Two methods are computed once for whole documents, and stored beside the shards (lab.data.beside).
+
+asked: what each word of a generated corpus was made to copy. The generator of lab.data.synthetic knows the origin of
+every word: a word of filler when it is drawn, a number when it is stated. A repeated phrase, a quote or an answer
+copies words, and in lab.data.mqar the value of a key. The evidence of a token of such a word is the same token in the
+latest earlier word of that origin, in the same section. Equal words that were drawn apart are no evidence of each
+other. These labels judge lab.evidence.repeat and lab.evidence.suffix, which see the tokens alone.
+
+gain: what a reference model needs, the least context that predicts a target as well as the whole one.
+
+    d(t) = min of c with loss(t, c) <= loss(t, whole) + TOLERANCE,   in nats
+
+loss(t, c) is that of the target after the last c tokens before it. The whole context is the target's piece of its
+document, data.window tokens at most. c is FIRST, 2 FIRST, 4 FIRST and so on below the window, and then the whole. The
+farthest token of that context counts as the evidence, which lies d = c back at most. Where FIRST tokens suffice, there
+is no evidence beyond them: d = 0. The passes of eval.demand --score step by a quarter of c, so that a target has more
+than 3/4 c tokens, and c at most.
+
+Source of gain: short against whole contexts, arXiv:2410.23771, section 3. The least context is from arXiv:2512.08082:
+there the shortest one whose greedy token is right by a margin of 0.2 in probability. Ours compares losses, so that
+targets that the model never gets right count too.
 """
 
 from __future__ import annotations
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
+from lab.errors import ConfigError
 from lab.schema import Method
 
 IntArray = npt.NDArray[np.int64]
@@ -87,3 +110,33 @@ class Evidence(Method):
     @abstractmethod
     def nearest(self, laid: Sequences) -> IntArray:
         """Find the distance from each place of the sequences to its evidence; 0 where there is none."""
+
+
+FIRST = 4  # tokens
+TOLERANCE = 0.1  # nats
+
+
+class Stored(Evidence, ABC):
+    """A method whose distances are stored for training tokens alone."""
+
+    def nearest(self, laid: Sequences) -> IntArray:
+        """Find nothing.
+
+        Raises: ConfigError.
+        """
+        rule = "is stored for training tokens alone, and these are others"
+        raise ConfigError(f"evidence.method={self.method}: {rule}; use repeat or suffix")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked(Stored):
+    """The word that a generated corpus copied."""
+
+    method: Literal["asked"] = "asked"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gain(Stored):
+    """The least context at which a reference model's loss is within 0.1 nats of that with the whole context."""
+
+    method: Literal["gain"] = "gain"

@@ -27,8 +27,8 @@ from lab.counts import PositionCounts
 from lab.data.preparation import end_of_document, shard_folder
 from lab.data.tokenizer import load_tokenizer
 from lab.errors import DiskError
+from lab.evidence.base import Stored
 from lab.evidence.repeat import Repeat
-from lab.evidence.stored import Stored
 from lab.launch import OutOfStep, WorkFailed, exchange
 from lab.model.decoder import Decoder
 from lab.model.sharding import allocate, fill

@@ -15,8 +15,8 @@ from lab.data.module import PackedData
 from lab.data.segments import index_segments
 from lab.data.tokenizer import load_tokenizer
 from lab.errors import DataError
+from lab.evidence.base import Asked
 from lab.evidence.repeat import Repeat
-from lab.evidence.stored import Asked
 from lab.evidence.suffix import Suffix
 from tests.data.stores import make_store, numbered_documents, stream_over
 from tests.forked import ROOT

@@ -12,7 +12,7 @@ from lab.data.segments import index_segments
 from lab.data.shaped import cost_of, cut_share, plan_for, target_counts
 from lab.errors import ConfigError
 from lab.masks import Causal, Document
-from lab.shape.config import ByContext, Exact, Power
+from lab.shape import ByContext, Exact, Power
 from tests.data.stores import make_store, numbered_documents, stream_over
 from tests.data.windows import IGNORE
 

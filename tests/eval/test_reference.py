@@ -10,10 +10,10 @@ import torch
 import lab
 from eval.demand import main
 from eval.engine.sliding import key_tokens, least_contexts
-from lab.data.labels import path_of
+from lab.data.beside import path_of
 from lab.data.module import PackedData
 from lab.errors import ConfigError, DataError
-from lab.evidence.stored import Gain
+from lab.evidence.base import Gain
 from lab.loading import open_model
 from lab.model.attention.inspection import token_scores
 from lab.model.config import DecoderConfig

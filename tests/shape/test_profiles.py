@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from lab.shape.config import ByContext, Power
-from lab.shape.profiles import Plan, bin_edges, length_frequency, profile_of, target_frequency
+from lab.shape import ByContext, Plan, Power, bin_edges, length_frequency, profile_of, target_frequency
 
 NATURAL = np.array([40.0, 16.0, 4.0, 1.0])  # f(0) .. f(3)
 EDGES = np.array([1, 2, 3, 4])  # a bin for each distance

@@ -7,8 +7,7 @@ import pytest
 from scipy.optimize import linprog
 
 from lab.errors import ConfigError
-from lab.shape.config import ByContext, Exact
-from lab.shape.profiles import exact_weights, plan_weights, weights_for
+from lab.shape import ByContext, Exact, exact_weights, plan_weights, weights_for
 
 WINDOW = 48
 ROUNDING = 1e-9  # targets, of sums of some 10^6

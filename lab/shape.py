@@ -1,4 +1,6 @@
-"""Profiles, the distribution of the distances between pairs of tokens, by bins; and loss weights that reach one.
+"""Loss weights by visible context, which aim the supervised f at a profile; no torch.
+
+A profile is the distribution of the distances between pairs of tokens, by bins:
 
     p(b) = sum over distances i in bin b of f(i)  /  sum over all i >= 1 of f(i)
 
@@ -27,8 +29,6 @@ Source: arXiv:2605.10544, by summaries of its rule and defaults. It counts the t
 and adds a constant to q that keeps empty buckets finite; here they are left out. With c, a window of a power of two
 tokens ends with its last bucket.
 
-Loss weights by visible context that aim the supervised f at a profile.
-
 With n_c targets of context c and weights w_c, the supervised f is f(i) = sum over c >= i of n_c w_c, so that an aim g
 is met by
 
@@ -47,14 +47,50 @@ Short of W nothing changes. The total variation between the aim and what is reac
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Annotated, Literal
 
 import numpy as np
 import numpy.typing as npt
+from annotated_types import Ge, Le
+from pydantic import Field
 
 from lab.counts.pairs import sum_to_the_end
 from lab.errors import ConfigError
-from lab.shape.config import ByContext, Exact
+from lab.schema import Section
+
+Exponent = Annotated[float, Ge(0), Le(16)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Power(Section):
+    """A power of the natural profile: exponent 1 is the natural one, less raises long distances, 0 is flat."""
+
+    method: Literal["power"] = "power"
+    exponent: Exponent = 0.5
+    """Power of the natural f; above 1 the left skew is stronger."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Exact(Section):
+    """The natural profile with an extra weight on targets of long visible context: EXACT, arXiv:2605.10544."""
+
+    method: Literal["exact"] = "exact"
+    exponent: Exponent = 0.5
+    """Power of the inverse frequency by which buckets of long targets share the extra weight; 0 is evenly."""
+
+
+Target = Annotated[Power | Exact, Field(discriminator="method")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ByContext(Section):
+    """A loss weight of every target by the earlier tokens it sees, so that the supervised f has a profile."""
+
+    by: Literal["context"] = "context"
+    target: Target = field(default_factory=Power)
+    """The target profile of the supervised f."""
+
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]

@@ -1,1 +1,0 @@
-"""Shaping: aim the supervised f at a target by loss weights."""
