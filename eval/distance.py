@@ -4,8 +4,8 @@
 
 Each test hides one number an exact number of tokens before the end of the prompt. Prompt and answer fill the training
 window (lab/probe/effective_distance.py). Beside the share found, with exact limits, stand the mean log-probability of
-the right number and f, how often training saw the distance. Reach is where a non-increasing fit of the share crosses
-the threshold (lab/probe/limits.py):
+the right number and f, how often training saw the relative position that the method gives to the distance. Reach is
+where a non-increasing fit of the share crosses the threshold (lab/probe/limits.py):
 
     probe-lab distance runs/cpu_demo --plot
     probe-lab distance runs/cpu_demo --distance=plain,string:shift=64,window=32,dca --plot
@@ -26,10 +26,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
+import numpy as np
+import torch
 from annotated_types import Gt, Lt
 
 from eval.engine.command import Form
@@ -39,7 +41,9 @@ from eval.engine.rows import Row, columns_text, limits
 from eval.engine.run import Measure
 from eval.engine.store import shortened
 from lab.command import Bar, start
-from lab.draw import GREY, Rule, below, draw, layer
+from lab.counts import SavedCounts
+from lab.draw import Rule, below, draw, layer
+from lab.positions import Distance
 from lab.probe.limits import monotone_shares, shown_length
 from lab.probe.measuring import distance_record, one_number_tests, reach_record
 from lab.runs.arms import censored
@@ -84,7 +88,6 @@ class FoundByDistance(Measure):
         """Run the tests that are not finished, and write a row for each distance and one for reach of every method."""
         probe = self.probe
         config = probe.config
-        counts = self.subject.counts
         tests = {"tests": "one number", **one_number_tests(probe)}
         total = len(self.methods) * len(probe.distances) * config.distance_tests
         self.announce([(2 * total, probe.window)])  # each answers, and is scored
@@ -95,6 +98,7 @@ class FoundByDistance(Measure):
                 self.names.append(about["method"])
                 self.bar.name(about["method"])
                 first = probe.case(probe.reachable[0], 0)
+                counts = by_distance(self.subject.counts, method, len(first.prompt_ids))
                 finished = self.finished(tests, first, config.distance_tests, "distance")
                 results = list(probe.run(self.subject, store=finished))
                 of_distance = {**about, "metric": "found_by_distance"}
@@ -140,18 +144,34 @@ class FoundByDistance(Measure):
         window = self.probe.window
         threshold = self.probe.config.threshold
         whole = [row for row in rows if row["metric"] == "found_by_distance"]
-        x: dict[str, Any] = {"x_title": "distance of the number (tokens)"}
+        ends = (min(self.probe.distances), max(window, *self.probe.distances))
+        x: dict[str, Any] = {"x_title": "distance of the number (tokens)", "x_limits": ends}
         style = {"y_limits": (0, 1), "percent": True, "y_title": "share of numbers found", **x}
         style["names"] = [*dict.fromkeys(row["method"] for row in whole)]
         rules = [Rule("y", threshold, f"threshold {threshold:g}"), Rule("x", window, "window")]
-        ends: dict[str, Any] = {"low": "low", "high": "high", "kind": "point", "rules": rules, "title": self.title()}
-        points = draw(whole, "distance", "score", "method", **ends, **style)
-        above = layer(points, draw(self.fits, "distance", "score", "method", marks=False, **style))
-        counted = [row for row in whole if row["f"] and row["method"] == whole[0]["method"]]
+        limits: dict[str, Any] = {"low": "low", "high": "high", "kind": "point", "rules": rules, "title": self.title()}
+        points = draw(whole, "distance", "score", "method", **limits, **style)
+        above = layer(points, draw(self.fits, "distance", "score", "method", marks=False, legend=False, **style))
+        counted = [row for row in whole if row["f"]]
         if not counted:
             return above
-        counts = draw(counted, "distance", "f", log_y=True, height=90, color=GREY, y_title="f (pairs trained)", **x)
+        f: dict[str, Any] = {"log_y": True, "height": 90, "legend": False, "names": style["names"]}
+        counts = draw(counted, "distance", "f", "method", y_title="f (pairs trained)", **f, **x)
         return below(above, counts)
+
+
+def by_distance(counts: SavedCounts | None, method: Distance, length: int) -> SavedCounts | None:
+    """Return counts whose f(i) is f of the relative position that a method gives to distance i at the end of a prompt.
+
+    Between two positions f is linear. Counts end where the first position is beyond what was counted.
+    """
+    if counts is None:
+        return None
+    keys = torch.arange(length).flip(0)
+    rel_pos = method.rel_pos(keys[:1], keys).numpy()[0]
+    within = rel_pos[np.logical_and.accumulate(rel_pos <= len(counts.f) - 1)]
+    f = np.interp(within, np.arange(len(counts.f)), counts.f) if len(within) else within
+    return replace(counts, f=f.round().astype(np.int64))
 
 
 def reach_line(row: Row) -> str:

@@ -136,13 +136,13 @@ class ByLength(NeedleMeasure):
         return "\n".join([*lines, f"protocol {config.protocol}, {tests}: {self.probe.protocol.SUMMARY}"])
 
     def chart(self, rows: Sequence[Row]) -> Any:
-        """Draw the curve with its limits and monotone fit, and the smooth effective length at every threshold."""
+        """Draw the curve with its limits and monotone fit, and the effective length at every threshold."""
         *curve, summary = rows
         rules = self.window_between(row["length"] for row in curve)
         for each in summary["thresholds"]:
             rules.append(Rule("y", each["threshold"], f"threshold {each['threshold']:g}"))
-            if each["smooth"]:
-                rules.append(Rule("x", each["smooth"], f"effective length {each['smooth']:,.0f}"))
+            if each["effective_length"]:
+                rules.append(Rule("x", each["effective_length"], f"effective length {each['effective_length']:,}"))
         fitted = zip(self.curve, monotone_shares(self.curve), strict=True)
         shown = [{**row, "curve": "tests passed"} for row in curve]
         shown += [{"length": result.length, "score": score, "curve": "monotone fit"} for result, score in fitted]

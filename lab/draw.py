@@ -40,6 +40,7 @@ def draw(
     title: str = "",
     x_title: str | None = None,
     y_title: str | None = None,
+    x_limits: tuple[float, float] | None = None,
     y_limits: tuple[float, float] | None = None,
     percent: bool = False,
     color: str = BLUE,
@@ -50,7 +51,8 @@ def draw(
     rules: Sequence[Rule] = (),
     marks: bool = True,
     width: int = 480,
-    height: int = 280,
+    height: Any = 280,
+    columns: int = 3,
 ) -> Any:
     """Draw rows as one chart; a row without x or y leaves a gap.
 
@@ -58,7 +60,8 @@ def draw(
     y, and are marked by their `outcome` (lab.looks) if that is a column. A `heat` map has ordered columns `x`, rows
     `y`, and the numbers `series` in the cells, or their `text`. `percent` writes y, or the cells, as percent. `names`
     are the series in the order of their colours, `legend` those that it lists. `marks` shows the points of lines.
-    `facet` gives each value a chart of its own.
+    `facet` gives each value a chart of its own, `columns` side by side. `height` is in pixels, or {"step": pixels}
+    of a row with a name.
     """
     import pandas as pd
 
@@ -68,7 +71,7 @@ def draw(
     named_x = kind in {"bar", "heat"} or not looks.is_numeric(table[x])
     named_y = kind == "heat" or not looks.is_numeric(table[y])
     sides = {
-        "x": looks.axis("x", table[x], x_title, named=named_x, log=log_x),
+        "x": looks.axis("x", table[x], x_title, named=named_x, log=log_x, limits=x_limits),
         "y": looks.axis("y", table[y], y_title, named=named_y, log=log_y, limits=y_limits, percent=percent),
     }
     if kind == "heat":
@@ -94,13 +97,16 @@ def draw(
             shown = {name: style[name] for name in ("color", "xOffset") if name in style}
             shown |= {"color": alt.value("#222222")} if kind == "bar" else {}
             layers.append(ends.encode(**{**sides, side: f"{low}:Q", f"{side}2": f"{high}:Q"}, **shown))
-        layers += [part for rule in rules for part in looks.rule_layers(rule)]
+        named = [rule for rule in rules if rule.axis == "x" and rule.text]  # whose texts stand one above the other
+        above = {id(rule): place for place, rule in enumerate(named)}
+        layers += [part for rule in rules for part in looks.rule_layers(rule, above.get(id(rule), 0))]
     whole = alt.layer(*layers, data=table).properties(width=width, height=height)
     if facet is not None:
         header = alt.Header(labelFontWeight="bold", labelLimit=width, labelExpr=looks.WRAPPED)
         by = alt.Facet(f"{facet}:N", title=None, sort=list(dict.fromkeys(table[facet])), header=header)
-        whole = whole.facet(facet=by, columns=3)
-    return whole.properties(title=title.split("\n")) if title else whole
+        whole = whole.facet(facet=by, columns=columns)
+    offset = looks.LINE * max(1, sum(rule.axis == "x" and bool(rule.text) for rule in rules))
+    return whole.properties(title=alt.TitleParams(title.split("\n"), offset=offset)) if title else whole
 
 
 def layer(*charts: Any) -> Any:

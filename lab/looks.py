@@ -26,6 +26,7 @@ DASHES = ((1, 0), (7, 3), (2, 2), (9, 3, 2, 3), (12, 4))
 FEW = 12  # values of x that are all written on a logarithmic axis
 MANY = 100_000  # numbers from here on are written with k, M or G
 WRAPPED = "split(replace(datum.label, regexp('(, [^,]+), ', 'g'), '$1\\n'), '\\n')"  # two settings of a name a line
+LINE = 14  # pixels between two lines of text
 NAMES = 280  # pixels that a name on an axis may take
 BRIGHT = 0.435  # part of the viridis scale above which black has more contrast than white (WCAG 2)
 
@@ -149,13 +150,13 @@ def looks_of(
     return found
 
 
-def rule_layers(rule: Rule) -> list[Any]:
-    """Draw a dashed line across the chart, and its text at the end of it."""
+def rule_layers(rule: Rule, above: int = 0) -> list[Any]:
+    """Draw a dashed line across the chart, and its text at the end of it, so many lines of text above the chart."""
     alt = altair()
     chart = alt.Chart(alt.Data(values=[{"rule": rule.value, "text": rule.text}]))
     place = {rule.axis: alt.X("rule:Q") if rule.axis == "x" else alt.Y("rule:Q")}
     end = {"y": alt.value(0)} if rule.axis == "x" else {"x": alt.value("width")}
-    look = {"align": "center", "dy": -10} if rule.axis == "x" else {"align": "right", "dy": -6}
+    look = {"align": "center", "dy": -10 - LINE * above} if rule.axis == "x" else {"align": "right", "dy": -6}
     text = chart.mark_text(color="#666666", fontSize=11, **look).encode(**place, **end, text="text:N")
     line = chart.mark_rule(color=GREY, strokeDash=[4, 3], strokeWidth=1).encode(**place)
     return [line, text] if rule.text else [line]

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -68,8 +69,9 @@ def make_report(request: Request) -> Found:
         if not drawn:
             raise DataError("RUN: no run has counts or probes to draw; name runs that have saved a checkpoint")
         pairs = [[*titled.values()][k : k + 2] for k in range(0, len(drawn), 2)]
-        save(below(*(beside(*pair) for pair in pairs), title=title), output)
+        save(below(*(beside(*pair) for pair in pairs), title="\n".join(filter(None, [title, runs.common]))), output)
         return found._replace(picture=output)
+    refuse_another(output, names)
     data = render(runs, drawn, title).encode()
     with writing(f"-o {output}", "file"):
         write_atomic(output, data)
@@ -80,6 +82,21 @@ def make_report(request: Request) -> Found:
                 save(chart, Path(options.figures) / f"{name}{suffix}")
         text += f"\n{options.figures}: {len(drawn)} figures as PNG and SVG"
     return found._replace(text=text, written=output)
+
+
+def refuse_another(output: Path, names: Sequence[str]) -> None:
+    """Refuse to replace a file that is no report, or the report of runs that this one has not.
+
+    Raises: ConfigError.
+    """
+    if not output.exists():
+        return
+    text = output.read_text(encoding="utf-8", errors="replace") if output.is_file() else ""
+    found = re.search(r"^const members = (.*);$", text, re.M)
+    others = [run for run, _ in json.loads(found[1]) if run not in names] if found else []
+    if others or not found:
+        what = f"is the report of another run, {others[0]}" if others else "is no report"
+        raise ConfigError(f"-o={output}: {what}; name another file, or delete this one")
 
 
 def page_spec(figure: Figure) -> dict[str, Any]:
@@ -107,6 +124,7 @@ def render(runs: Runs, drawn: Sequence[Figure], title: str) -> str:
     bundle: Any = vl_convert.javascript_bundle  # its stub leaves out that the argument has a default
     content = {
         "title": title,
+        "common": runs.common,
         "figures": [figure._asdict() for figure in drawn],
         "tables": {title: as_html(frame) for title, frame in tables(runs).items() if not frame.empty},
         "specs": literal([{"spec": page_spec(figure), "axis": figure.log} for figure in drawn]),

@@ -1,6 +1,7 @@
 """What a report shows of its runs, as data frames.
 
     runs       one row for each run: arm, seed, window, consumed tokens, last reach and effective length
+    losses     training loss by consumed tokens, a mean over each of BINS parts, and held-out loss at every probe
     probes     one row for each probe: consumed tokens, reach, effective length, f at each, held-out loss
     reaches    reach under each position method, at the last probe
     distances  share of numbers found by distance under each position method, at the last probe
@@ -8,11 +9,13 @@
     contexts   held-out loss by visible context, at the last probe
     gains      gain from evidence by its distance, at the last probe
 
-An arm is a set of n runs that differ in nothing but seed and name (lab/runs/arms.py).
+An arm is a set of n runs that differ in nothing but seed and name (lab/runs/arms.py). Its name leaves out the settings
+that most arms have, which `common` lists.
 """
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -32,10 +35,14 @@ from lab.runs.arms import censored, mean_with_limits, name_arms
 from lab.runs.folder import RunFolder
 
 Row = dict[str, Any]
+TRAINED, HELD_OUT = "training", "held out"
 ONE = "found_by_distance"  # the metric of one-number tests, which training's rows do not name
 TESTS = ["digits", "prompt_tokens", "haystack", "seed"]  # what one-number tests are beside their distance
 REACH = ["reach", "reach_low", "reach_high", "first_distance", "last_distance", "f_at_reach", "g_from_reach"]
 LENGTH = ["effective_length", "low", "high", *ENDS["effective_length"], "f_at_effective_length", "held_out_loss"]
+BINS = 80  # of consumed tokens, in a curve of the training loss
+FEWEST_SEEDS = 3  # that have limits: those of two fill a figure
+FEWEST_ARMS = 4  # of which a setting may be common
 SHARE = ["score", "low", "high", "n", "f", "log_prob"]
 
 
@@ -47,6 +54,7 @@ class Runs(NamedTuple):
     """
 
     runs: pd.DataFrame
+    losses: pd.DataFrame
     probes: pd.DataFrame
     reaches: pd.DataFrame
     distances: pd.DataFrame
@@ -57,6 +65,7 @@ class Runs(NamedTuple):
     arms: list[str]
     methods: list[str]
     threshold: float | None
+    common: str
 
 
 def natural(name: str) -> list[str | float]:
@@ -74,7 +83,7 @@ def read_runs(places: Sequence[Path]) -> Runs:
     """Read run folders, refusing what is none, has the name of another, or is broken."""
     found = read_probed(places)
     settings = {name: run.settings for name, run in found.items()}
-    arms = name_arms(settings)
+    arms, common = without_common(name_arms(settings))
     sizes = Counter(arms.values())
     arms = {name: f"{arm}, n = {sizes[arm]}" for name, arm in arms.items()}
     runs = {name: found[name] for name in sorted(found, key=lambda name: natural(arms[name]))}
@@ -89,6 +98,7 @@ def read_runs(places: Sequence[Path]) -> Runs:
     thresholds = {each.get("probe.threshold", 0.8) for each in settings.values()}
     return Runs(
         frame(overview, ["seed", "window", "tokens", *REACH, *LENGTH]),
+        frame(losses_of, ["kind", "bin", "tokens", "loss"]),
         frame(probes_of, ["probe", "tokens", *REACH, *LENGTH]),
         reaches,
         distances,
@@ -99,7 +109,34 @@ def read_runs(places: Sequence[Path]) -> Runs:
         list(dict.fromkeys(arms[name] for name in runs)),
         sorted({*distances["method"], *reaches["method"]}, key=lambda name: (name != "plain", natural(name))),
         float(thresholds.pop()) if len(thresholds) == 1 else None,
+        common,
     )
+
+
+def without_common(arms: Mapping[str, str]) -> tuple[dict[str, str], str]:
+    """Leave out of the names of many arms the settings of more than half of them, which are returned beside.
+
+    Example:
+        >>> without_common({"a": "x=1, y=1", "b": "x=2, y=1", "c": "x=3, y=1", "d": "x=1, y=2"})
+        ({'a': 'x=1', 'b': 'x=2', 'c': 'x=3', 'd': 'x=1, y=2'}, 'y=1')
+    """
+    names = {*arms.values()}
+    times = Counter(part for name in names for part in name.split(", "))
+    common = [part for part, n in times.items() if n > len(names) / 2 and len(names) >= FEWEST_ARMS]
+    left = {run: [part for part in name.split(", ") if part not in common] for run, name in arms.items()}
+    return {run: ", ".join(parts) or "common settings" for run, parts in left.items()}, ", ".join(sorted(common))
+
+
+def losses_of(run: ProbedRun, _: list[Row]) -> list[Row]:
+    """List the training loss, a mean over each part of the run, and the held-out loss of every probe."""
+    logged = [row for row in RunFolder(run.path).records("metrics.jsonl") if row.get("loss") is not None]
+    size = math.ceil(len(logged) / BINS) or 1
+    parts = [logged[start : start + size] for start in range(0, len(logged), size)]
+    rows = [(TRAINED, [row["consumed_tokens"] for row in part], [row["loss"] for row in part]) for part in parts]
+    held = [row for row in run.probes if row.get("held_out_loss") is not None]
+    rows += [(HELD_OUT, [row["consumed_tokens"]], [row["held_out_loss"]]) for row in held]
+    means = [(kind, float(np.mean(tokens)), float(np.mean(losses))) for kind, tokens, losses in rows]
+    return [{"kind": kind, "bin": k, "tokens": at, "loss": loss} for k, (kind, at, loss) in enumerate(means)]
 
 
 def last_rows(run: ProbedRun) -> list[Row]:
@@ -166,11 +203,18 @@ def folded(rows: pd.DataFrame, by: Sequence[str], value: str) -> pd.DataFrame:
     """Fold the runs of an arm: `mean` of a value, `count`, limits `low` and `high`, those of its row for one run."""
     groups = rows.dropna(subset=[value]).groupby([*by], sort=False)
     lists = groups[value].agg(list).reset_index()
-    limits = pd.DataFrame([mean_with_limits(each) for each in lists[value]], columns=["mean", "low", "high"])
+    limits = pd.DataFrame([limits_of(each) for each in lists[value]], columns=["mean", "low", "high"])
     folds = lists[[*by]].assign(**limits, count=lists[value].map(len).astype(int))
     for limit in {"low", "high"} & {*rows}:
         folds[limit] = folds[limit].where(folds["count"] > 1, groups[limit].first().reset_index()[limit].astype(float))
     return folds
+
+
+def limits_of(values: Sequence[float]) -> tuple[float, float, float]:
+    """Return the mean over seeds, with limits where there are enough of them."""
+    mean, *limits = mean_with_limits(values)
+    low, high = limits if len(values) >= FEWEST_SEEDS else (math.nan, math.nan)
+    return mean, low, high
 
 
 def shares(rows: pd.DataFrame) -> pd.DataFrame:
@@ -202,7 +246,7 @@ def reach_points(rows: pd.DataFrame, by: Sequence[str], value: str = "reach") ->
     for key, group in known.groupby([*by], sort=False):
         named, n = dict(zip(by, key, strict=True)), len(group)
         if n > 1 and (group["outcome"] == RUN).all():
-            mean, low, high = mean_with_limits(group[value].tolist())
+            mean, low, high = limits_of(group[value].tolist())
             point = {value: mean, "low": np.maximum(low, 0), "high": high, "runs": n, "outcome": MEAN}
             points.append({**named, **point, "of": n})
             continue

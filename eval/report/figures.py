@@ -8,13 +8,12 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from eval.report.data import Row, Runs, farthest, folded, outcomes, reach_points, shares
+from eval.report.data import FEWEST_SEEDS, Row, Runs, farthest, folded, outcomes, reach_points, shares
 from lab.counts.demand import F
 from lab.draw import NAMES, Rule, draw, layer, words
 from lab.looks import BELOW, MEAN, RUN, range_of
 
-FEWEST_SEEDS = 3  # of which limits are drawn over tokens
-MOST_BANDS = 6  # arms whose limits are drawn
+MOST_BANDS = 4  # lines of a chart whose limits are drawn
 DODGE = 0.012  # of the axis of tokens, between the points of two arms
 MOST_METHODS = 8  # that are drawn in one panel
 STRING = r"^string\(shift=(?P<shift>\d+)(?:,window=(?P<window>\d+))?\)$"
@@ -23,7 +22,8 @@ BEYOND_LAST = 1.05  # of the last distance that was tested, where limits are cut
 FACET: dict[str, Any] = {"width": 240, "height": 160}
 ROW = 22  # pixels: height of a method's row
 CELL = 34  # and of a window's
-LIMITS = "At each run's last probe. Bands are 95% limits: over seeds, or of the tests where an arm has one run."
+LIMITS = "At each run's last probe."
+BANDS = f" Bands are 95% limits: over {FEWEST_SEEDS} seeds or more, or of the tests where an arm has one run."
 CENSORED = "A triangle is a run that failed at the first distance or passed at the last; with one there is no mean."
 
 
@@ -45,7 +45,7 @@ class Figure(NamedTuple):
 def by_arm(runs: Runs, rows: pd.DataFrame, x: str, y: str, series: str, **options: Any) -> Any:
     """Draw a chart for each arm side by side."""
     arms = [arm for arm in runs.arms if arm in set(rows["arm"])]
-    facets = {"facet": "arm", **FACET} if len(arms) > 1 else {}
+    facets = {"facet": "arm", **FACET} if len(runs.arms) > 1 else {}
     shown = rows.set_index("arm").loc[arms].reset_index()
     return draw(shown, x, y, series, **{**facets, **options})
 
@@ -61,7 +61,6 @@ def over_tokens(runs: Runs, *, value: str, what: str, name: str) -> Figure | Non
     at = rows.groupby(["arm", "probe"], sort=False)["tokens"].mean().reset_index()
     groups = reach_points(runs.probes, ["arm", "probe"], value).merge(at, on=["arm", "probe"])
     is_whole = (groups["runs"] == groups["of"]) & groups["outcome"].isin([MEAN, RUN])
-    groups.loc[groups["runs"] < FEWEST_SEEDS, ["low", "high"]] = float("nan")  # those of two fill the figure
     step = (rows["tokens"].max() - rows["tokens"].min()) * DODGE
     shift = {arm: step * (number - (len(runs.arms) - 1) / 2) for number, arm in enumerate(runs.arms)}
     rows, groups = (each.assign(at=each["tokens"] + each["arm"].map(shift)) for each in (rows, groups))
@@ -86,9 +85,11 @@ def reach_by_method(runs: Runs) -> Figure | None:
         return None
     points = points.set_index("method").loc[methods].reset_index()
     points["high"] = points["high"].clip(upper=farthest(runs.reaches) * BEYOND_LAST)
-    looks: dict[str, Any] = {"outcome": "outcome", "legend": False, "names": runs.methods, "low": "low", "high": "high"}
-    looks |= {"x_title": "reach (tokens)", "y_title": ""}
-    chart = by_arm(runs, points, "reach", "method", "method", kind="point", height=ROW * len(methods), **looks)
+    looks: dict[str, Any] = {"outcome": "outcome", "legend": False, "names": runs.arms, "low": "low", "high": "high"}
+    looks |= {"x_title": "reach (tokens)", "y_title": "", "width": 420, "columns": 1, "height": {"step": ROW}}
+    chart = by_arm(runs, points, "reach", "method", "arm", kind="point", **looks)
+    if len(runs.arms) > 1:  # each with the rows of its own methods
+        chart = chart.resolve_scale(y="independent")
     caption = "At each run's last probe: means over seeds, or runs; a run alone has the limits of its tests."
     title = "Reach under each position method"
     return Figure("reach_by_method", title, f"{caption} {CENSORED}", chart, left=NAMES)
@@ -137,19 +138,23 @@ def by_distance(runs: Runs) -> Figure | None:
     """Draw the share of numbers found against distance: methods in colour, arms side by side."""
     rows = runs.distances
     reach = outcomes(runs.reaches).groupby("method")["reach"].median()
-    chosen = sorted({*rows["method"]}, key=lambda name: -reach.get(name, 0))[:MOST_METHODS]
+    arms = rows.groupby("method")["arm"].nunique()
+    chosen = sorted({*rows["method"]}, key=lambda name: (name != "plain", -arms[name], -reach.get(name, 0)))
+    chosen = chosen[:MOST_METHODS]
     mean = shares(rows[rows["method"].isin(chosen)])
     if mean.empty:
         return None
     looks: dict[str, Any] = {"names": runs.methods, "legend": [name for name in runs.methods if name in chosen]}
-    looks |= {"low": "low", "high": "high", "y_limits": (0, 1)}
-    looks |= {"x_title": "distance of the number (tokens)", "y_title": "share of numbers found"}
+    banded = len(chosen) <= MOST_BANDS
+    looks |= {"low": "low", "high": "high"} if banded else {}
+    looks |= {"y_limits": (0, 1), "x_title": "distance of the number (tokens)"}
+    looks["y_title"] = "share of numbers found"
     looks["rules"] = [] if runs.threshold is None else [Rule("y", runs.threshold)]
     chart = by_arm(runs, mean, "distance", "share", "method", **looks)
-    caption = LIMITS + ("" if runs.threshold is None else " The dashed level is the threshold.")
+    caption = LIMITS + BANDS * banded + ("" if runs.threshold is None else " The dashed level is the threshold.")
     settings = rows["method"].nunique()
     if settings > len(chosen):
-        caption += f" Of {settings} settings, the {MOST_METHODS} that reach farthest; the tables hold the others."
+        caption += f" Of {settings} settings, {MOST_METHODS} that most arms have; the tables hold the others."
     return Figure("by_distance", "Share of numbers found by distance", caption, chart)
 
 
@@ -167,6 +172,19 @@ def frequency(runs: Runs) -> Figure | None:
     caption += ", and how many targets have their nearest evidence at each distance" if demanded else ""
     caption += "; means over seeds." if len(runs.runs) > 1 else "."
     return Figure("frequency", "Position frequency" + " and demand" * demanded, caption, chart)
+
+
+def loss(runs: Runs) -> Figure | None:
+    """Draw the training loss, and beside it the held-out loss, by consumed tokens."""
+    by = ["kind", "arm", "bin"]
+    rows = runs.losses.groupby(by, sort=False)[["tokens", "loss"]].mean().reset_index()
+    if rows.empty:
+        return None
+    looks: dict[str, Any] = {"names": runs.arms, "marks": False, "x_title": "consumed tokens"}
+    looks |= {"y_title": "loss (nats per token)", "facet": "kind", "width": 380, "height": 240}
+    chart = draw(rows, "tokens", "loss", "arm", **looks).resolve_scale(y="independent")
+    caption = "Training loss, a mean over each eightieth of the run, and loss on held-out documents at every probe"
+    return Figure("loss", "Loss", caption + ("; means over seeds." if len(runs.runs) > 1 else "."), chart, "x")
 
 
 def held_out(runs: Runs) -> Figure | None:
@@ -190,9 +208,8 @@ def curve(runs: Runs, mean: pd.DataFrame, x: str, title: str, name: str, titles:
         return None
     limits: dict[str, Any] = {"low": "low", "high": "high"} if len(runs.arms) <= MOST_BANDS else {}
     chart = draw(mean, x, "mean", "arm", names=runs.arms, log_x=True, **limits, **titles)
-    return Figure(
-        name, title, "At each run's last probe: " + ("means over seeds." if len(runs.runs) > 1 else ""), chart
-    )
+    caption = LIMITS + " Lines are means over seeds." * (len(runs.runs) > 1) + BANDS * bool(limits and "low" in mean)
+    return Figure(name, title, caption, chart)
 
 
 DRAWN: tuple[Callable[[Runs], Figure | None], ...] = (
@@ -200,6 +217,7 @@ DRAWN: tuple[Callable[[Runs], Figure | None], ...] = (
     partial(
         over_tokens, value="effective_length", what="Effective length: four needles, {passing}", name="effective_length"
     ),
+    loss,
     reach_by_method,
     by_shift_and_window,
     by_distance,

@@ -5,12 +5,15 @@ import shlex
 import shutil
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
-from eval.distance import main
+from eval.distance import by_distance, main
 from eval.engine.methods import read_distance
+from lab.counts import SavedCounts
 from lab.data.preparation import prepare
 from lab.errors import ConfigError
+from lab.positions import distance as method
 from lab.positions.dca import Dca
 from lab.positions.string import String
 from tests.opened import write_run
@@ -106,3 +109,23 @@ def test_revisions_of_a_public_series_are_measured_in_turn(foreign, text_file, t
     assert {row["digits"] for row in rows} == {6}
     assert main([str(foreign("gpt2")), *words[1:-2], "--distance=plain,dca"]) == 2
     assert capsys.readouterr().err.startswith("model=GPT2LMHeadModel: has no rotary embedding that all layers share; ")
+
+
+def test_f_is_that_of_the_position_which_the_method_gives():
+    """STRING with S = 4 and W = 1 gives distance 4 the position 1, and 9 the position 6, which was not counted."""
+    f = np.array([100, 90, 80, 70, 60, 50])
+    counts = SavedCounts(np.zeros(7, dtype=np.int64), f, 100)
+    assert by_distance(counts, method("plain"), 10).f.tolist() == f.tolist()
+    assert by_distance(counts, method("string", shift=4, window=1), 10).f.tolist() == [
+        100,
+        90,
+        80,
+        70,
+        90,
+        80,
+        70,
+        60,
+        50,
+    ]
+    leaky = by_distance(counts, method("leaky_rerope", window=2, leak=2), 5).f.tolist()
+    assert leaky == [100, 90, 80, 75, 70]  # 2 + (3 - 2) / 2 = 2.5, half way between 80 and 70

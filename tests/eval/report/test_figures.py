@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from eval.report.data import outcomes, reach_points, read_runs
+from eval.report.data import limits_of, outcomes, reach_points, read_runs
 from eval.report.figures import (
     by_distance,
     by_shift_and_window,
@@ -47,12 +47,23 @@ def test_reach_is_a_mean_over_seeds_only_where_none_is_censored(seeds):
     rerope, extend = "rerope(window=9)", "self_extend"
     one = {(rerope, BELOW): 20, (rerope, RUN): 70, ("dca", BELOW): 20, (extend, RUN): 90, (extend, BEYOND): 100}
     assert set(points) == {("plain", MEAN), *one}
-    # mean 55, s 7.0711, n 2: half width 12.7062 * 7.0711 / sqrt(2) = 63.531; the lower limit would be below 0
-    assert points["plain", MEAN] == pytest.approx((55, 0, 118.531, 2, 2), abs=1e-3)
+    # limits of two seeds, 12.7062 * 7.0711 / sqrt(2) = 63.5 on both sides of their mean, would fill the figure
+    assert points["plain", MEAN] == pytest.approx((55, np.nan, np.nan, 2, 2), nan_ok=True)
+    # of three seeds with mean 2, s 1: half width 4.3027 / sqrt(3) = 2.4842
+    assert limits_of([1, 2, 3]) == pytest.approx((2, -0.4842, 4.4842), abs=1e-3)
     for key, value in one.items():
         assert points[key] == pytest.approx((value, np.nan, np.nan, 1, 2), nan_ok=True), key
     alone = reach_points(read_runs(seeds[:1]).reaches, ["method"]).set_index("method")
     assert alone.loc["dca", ["reach", "low", "high", "outcome"]].tolist() == [20, 20, 100, BELOW]
+
+
+def test_a_loss_curve_is_a_mean_over_parts_of_the_run_beside_the_held_out_loss(tmp_path):
+    run = write_fake(tmp_path / "a")
+    rows = [{"step": k, "consumed_tokens": 10 * k, "loss": float(k)} for k in range(1, 161)]  # two a part
+    (run / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    losses = read_runs([run]).losses
+    trained = losses[losses["kind"] == "training"]
+    assert trained[["tokens", "loss"]].values.tolist() == [[10 * k + 15, k + 1.5] for k in range(0, 160, 2)]
 
 
 def test_growth_draws_censored_runs_at_their_bounds_and_means_of_measured_ones(tmp_path):

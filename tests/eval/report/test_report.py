@@ -64,10 +64,10 @@ def test_page_is_whole_and_escaped_and_its_figures_are_valid(two_arms, tmp_path,
     words = [evil, *two_arms[1:], "-o", page, "--figures", images]
     status, out, err = run(words, capsys)
     assert (status, err.strip()) == (0, "")
-    assert out.startswith(f"{page}: 4 runs, 4 figures")
+    assert out.startswith(f"{page}: 4 runs, 5 figures")
     text = page.read_text()
     specs = json.loads(re.search(r"const figures = (.*);\n", text)[1])
-    assert len(specs) == 4
+    assert len(specs) == 5
     markup = re.sub(r"<script>.*?</script>", "", text, flags=re.DOTALL)
     assert not re.search(r"""\b(src|href)\s*=|url\(|@import|<script|<link""", markup)
     assert "<b>bold" not in text
@@ -75,10 +75,21 @@ def test_page_is_whole_and_escaped_and_its_figures_are_valid(two_arms, tmp_path,
     names = sorted(path.stem for path in images.glob("*.png"))
     assert run([*two_arms[1:], "-o", tmp_path / "all.png"], capsys)[0] == 0
     assert Image.open(tmp_path / "all.png").width > 1500
-    assert names == ["by_distance", "frequency", "growth", "reach_by_method"]
+    assert names == ["by_distance", "frequency", "growth", "loss", "reach_by_method"]
     for name in names:
         assert Image.open(io.BytesIO((images / f"{name}.png").read_bytes())).width > 600
         assert (images / f"{name}.svg").read_text().startswith("<svg")
+
+
+def test_a_report_replaces_its_own_page_and_no_other(two_arms, tmp_path, capsys):
+    page, index = tmp_path / "report.html", tmp_path / "index.html"
+    index.write_text("<p>mine</p>")
+    assert run([two_arms[0], "-o", page], capsys)[0] == 0
+    assert run([*two_arms[:2], "-o", page], capsys)[0] == 0  # a sweep that has grown
+    for place, rule in ((page, f"is the report of another run, {two_arms[1].name};"), (index, "is no report;")):
+        before = place.read_bytes()
+        status, _, err = run([two_arms[0], "-o", place], capsys)
+        assert (status, err.startswith(f"-o={place}: {rule}"), place.read_bytes()) == (2, True, before), err
 
 
 def test_faults_are_one_line_each(tmp_path, capsys):
