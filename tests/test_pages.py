@@ -117,8 +117,8 @@ def test_the_columns_of_every_table_are_on_the_page_of_commands(name):
 NAMED = [page for page in PAGES if page.name not in ("CHANGELOG.md", "LOG.md")]
 NAMED += [page for place in ("configs", "sweeps", "notebooks") for page in (ROOT / place).rglob("*.*")]
 MODULE = re.compile("|".join(rf"(?<![\w.]){re.escape(module)}\b(?!\.py)" for module, _ in cli.commands().values()))
-BY_MODULE = {  # launchers, wandb's agents and Python need it; README.md says once that both are the same
-    "README.md": ("runs `python -m lab.fit`", "`python -m eval.distance`, and so on", "configs/tiny_2k.yaml"),
+BY_MODULE = {  # launchers, wandb's agents and Python need it
+    "README.md": ("configs/tiny_2k.yaml",),
     "docs/training.md": ("-m lab.fit configs/tiny_2k.yaml --resume",),
     "docs/sweeps.md": ("must start `lab.fit`",),
     "docs/first_hour.md": ("program: lab.fit",),
