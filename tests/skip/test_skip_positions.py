@@ -6,6 +6,7 @@ import pytest
 from lab.errors import ConfigError
 from lab.skip import skip_positions
 from lab.skip.pose import Pose
+from tests.refusals import check_faults
 from tests.skip.draws import rng
 
 
@@ -45,7 +46,4 @@ def test_wrong_arguments_are_refused(case):
     method, n_tokens, others, *lines = case
     with pytest.raises(ConfigError) as caught:
         skip_positions(method, n_tokens, **{"target_len": 8, "generator": rng(), **others})
-    assert len(caught.value.faults) == len(lines)
-    for fault, line in zip(caught.value.faults, lines, strict=True):
-        assert fault.startswith(line)
-        assert fault.partition("; ")[2], "names a remedy"
+    check_faults(caught.value.faults, lines)
