@@ -5,42 +5,56 @@
     probe-lab reach runs/mini-*
     probe-lab reach runs/mini-* --last --at=96 -o results
 
-Every probe of every run is a point, or with --last each run's last one. The log of reach is a linear function of six
-logs. They are those of f at one distance, the demand from there on, tokens, window, rotary base, and the question's
-longest distance in the synthetic corpus (section). Demand is summed, since few targets or none ask for one distance.
-One is added to it, so that a run without any has a log. With records from before demand was counted, its column is left
-out. A reach at the end of what was tested counts as that far or farther. No reach counts as less than the first
-distance (eval/engine/regression.py). Limits are at 95%, from 1,000 resamples of whole runs. Columns that do not differ,
-or that follow from others, are named and left out. Models of each column alone, of tokens and window, of none, and of
-all are compared. What counts is the log likelihood of runs, and of arms, that were left out of the fit.
+Every probe of every run is a point, or with --last each run's last one. A run without probes of its own is a point if
+eval.distance has measured it. Its reach is then where the shares fall below the threshold, by the nearest curve that
+rises to a peak and falls after it, from a quarter of the window on. Left out are probes at which no distance has half
+of its numbers found, as retrieval has not begun, and runs that others start from.
+
+The log of reach is a linear function of six logs. They are those of f at one distance, the demand from there on,
+tokens, window, rotary base, and the question's longest distance in the synthetic corpus (section). Demand is summed,
+since few targets or none ask for one distance. One is added to it, so that a run without any has a log. A reach at the
+end of what was tested counts as that far or farther. No reach counts as less than the first distance
+(eval/engine/regression.py). Limits are at 95%, from 1,000 resamples of whole runs. Columns that do not differ, that
+follow from others, or that are not in all records are named and left out. Models of each column alone, of tokens and
+window, of none, and of all are compared by the log likelihood of runs, and of arms, that were left out of the fit.
+
+The last line is the answer. A column has moved reach if its limits exclude 0 and it alone predicts arms left out better
+than no column. It has not if its limits include 0 and it predicts them no better.
 
 Prints the tables; -o writes their rows and the points to reach.jsonl.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import numpy as np
 import pandas as pd
+from scipy.optimize import isotonic_regression
 
 from eval.engine.command import OF_RUNS, Form, Request, run
-from eval.engine.records import ProbedRun, is_run, read_runs, unpacked
-from eval.engine.regression import CONFIDENCE, SPARE, Regression, bootstrap, compare, fit, measured, separable
+from eval.engine.records import ProbedRun, is_run, read_runs, results_at, unpacked
+from eval.engine.regression import CONFIDENCE, CONSTANT, SPARE, Regression, bootstrap, compare, fit, measured, separable
 from eval.engine.rows import Found, to_text
 from lab.command import start
 from lab.counts import SavedCounts, f_at
 from lab.errors import DataError
-from lab.runs.arms import censored, differing, name_arms
+from lab.looks import BELOW, BEYOND, RUN, range_of
+from lab.probe.effective_distance import NEAR
+from lab.probe.limits import LengthResult, crossing
+from lab.runs.arms import bases_of, censored, differing, name_arms, with_bases
 from lab.runs.checkpoints import folder_name
+from lab.runs.folder import RunFolder
 from lab.schema import Positive, Section
 
 DEMAND = "demand+1"
 COLUMNS = ("f", DEMAND, "tokens", "window", "theta", "section")  # of two that cannot be told apart, the first is kept
 SETTINGS = {"window": "data.window", "theta": "model.theta", "section": "data.corpus.section_tokens"}
+ONE, PLAIN = "found_by_distance", "rope+plain"  # the tests of eval.distance that are read, and under which method
+BEGUN = 0.5  # share of numbers found at some distance, from which on a run has begun to retrieve
 REACH = ("reach", "reach_low", "reach_high", "f_at_reach")
 RESAMPLES = 1000  # of whole runs, from which limits are taken
 FORMS = {"reach": ",.1f", "log likelihood": ".2f"}
@@ -56,9 +70,6 @@ class ReachOptions(Section):
     """Distance in tokens at which f is read; left out, half of the smallest window."""
     last: bool = False
     """Read each run's last probe only."""
-    reached: bool = False
-    """Leave out probes without reach, of models that find nothing at any distance yet: how far reach goes once there is
-    one, whenever it began. This selects by what is explained."""
 
 
 def analyse(request: Request) -> Found:
@@ -66,11 +77,11 @@ def analyse(request: Request) -> Found:
     options: ReachOptions = request.options
     with unpacked(request.places) as places:
         runs = read_runs(places)
-        settings = {name: run.settings for name, run in runs.items()}
+        settings = arms_of(runs)
         distance = options.at or min(int(each["data.window"]) for each in settings.values()) // 2
         every = read_points(runs, distance, options)
-    known = every[every["f"] > 0].reset_index(drop=True)
-    points = known[np.isfinite(known["low"])].reset_index(drop=True) if options.reached else known
+    begun = every[every["begun"]]
+    points = begun[begun["f"] > 0].reset_index(drop=True)
     if points.empty:
         raise DataError(f"RUNS: no probe has reach and f at {distance} tokens; name runs that probed and counted")
     columns, faults = separable(points, COLUMNS)
@@ -80,10 +91,11 @@ def analyse(request: Request) -> Found:
     kinds = f"reach measured in {exact}, the end of what was tested in {ends}, none in {len(points) - exact - ends}"
     parts = [
         f"n = {len(points)} probes of {points['run'].nunique()} runs in {points['arm'].nunique()} arms; {kinds}; "
-        f"f at {distance} tokens, without it {len(every) - len(known)} more probes\n"
+        f"left out {len(every) - len(begun)} that have not begun, {len(begun) - len(points)} without f at {distance} "
+        "tokens\n"
         f"arms differ in: {', '.join(differing(settings)) or 'nothing'}"
     ]
-    tables = {"points": points.set_index("run"), "arms": at_the_reach(known)}
+    tables = {"points": points.set_index("run"), "arms": at_the_reach(points)}
     if model is None:
         rule = f"a regression on {', '.join(columns) or 'nothing'} takes at least {len(columns) + SPARE}"
         parts.append(f"no regression: reach was measured in {exact} probes, and {rule}")
@@ -97,6 +109,8 @@ def analyse(request: Request) -> Found:
             tables[f"models by {by}"] = compare(points, models, by)
             parts.append(to_text(tables[f"models by {by}"], FORMS))
     parts.append(f"last probes, geometric means:\n{to_text(tables['arms'], FORMS)}")
+    if model is not None:
+        parts.append(verdict(limits, tables["models by arm"], faults, points))
     rows = [{"table": name, **row} for name, table in tables.items() for row in table.reset_index().to_dict("records")]
     return request.save("reach", "\n\n".join(parts), rows)
 
@@ -111,17 +125,42 @@ def regression_text(table: pd.DataFrame, model: Regression, fitted: int, faults:
     return "\n".join([*lines, *(f"not in the regression: {column}, {fault}" for column, fault in faults.items())])
 
 
+def verdict(limits: pd.DataFrame, by_arm: pd.DataFrame, faults: Mapping[str, str], points: pd.DataFrame) -> str:
+    """Write what moved reach and what did not, as far as limits and arms left out say so."""
+    log_likelihood = by_arm["log likelihood"] if "log likelihood" in by_arm else pd.Series(dtype=float)
+    said: dict[str, list[str]] = {"moved reach": [], "did not": [], "open": []}
+    for column, row in limits.iterrows():
+        is_apart = row["low"] > 0 or row["high"] < 0
+        is_better = log_likelihood.get(column, np.nan) > log_likelihood.get("none", np.nan)
+        said["open" if is_apart != is_better else "moved reach" if is_apart else "did not"].append(str(column))
+    ends = range_of(*at_bounds(points))
+    said[f"the same in all points, where reach is {ends}"] = [
+        name for name, fault in faults.items() if fault == CONSTANT
+    ]
+    said["not told apart, or not in all records"] = [name for name, fault in faults.items() if fault != CONSTANT]
+    named = "; ".join(f"{text}: {', '.join(names)}" for text, names in said.items() if names)
+    return f"As far as {points['arm'].nunique()} arms can say, {named}."
+
+
+def at_bounds(points: pd.DataFrame) -> tuple[list[float], list[str]]:
+    """List reaches, the censored ones at their bounds, and their outcomes."""
+    logs = points["low"].where(np.isfinite(points["low"]), points["high"])
+    outcomes = np.where(np.isneginf(points["low"]), BELOW, np.where(np.isposinf(points["high"]), BEYOND, RUN))
+    return np.exp(logs).tolist(), outcomes.tolist()
+
+
 def read_points(runs: Mapping[str, ProbedRun], distance: int, options: ReachOptions) -> pd.DataFrame:
     """Make a row for each probe of reach, or each run's last, with f and demand at the distance, nan where unknown.
 
     `low` and `high` are the bounds of the log of reach: one value where it was measured, the last distance and infinity
     where it is the end, minus infinity and the first distance where it is none.
     """
-    arms = name_arms({name: run.settings for name, run in runs.items()})
+    arms = name_arms(arms_of(runs))
     rows: list[dict[str, Any]] = []
-    for name, each in runs.items():
-        about = {"run": name, "arm": arms[name], **{column: each.settings.get(key) for column, key in SETTINGS.items()}}
-        probes = [record for record in each.probes if record.get("first_distance") is not None]
+    for name, arm in arms.items():
+        each = runs[name]
+        about = {"run": name, "arm": arm, **{column: each.settings.get(key) for column, key in SETTINGS.items()}}
+        probes = tested(each)
         for record in probes[-1:] if options.last else probes:
             tokens = record["consumed_tokens"]
             path = each.path / f"counts/{folder_name(tokens)}.npz"
@@ -131,8 +170,62 @@ def read_points(runs: Mapping[str, ProbedRun], distance: int, options: ReachOpti
             rows.append(
                 {**record, **about, "tokens": tokens, "f": f_at(counts, distance), DEMAND: asked, **bounds(record)}
             )
-    points = pd.DataFrame(rows, columns=["run", "arm", *COLUMNS, "low", "high", *REACH])
-    return points.astype(dict.fromkeys((*COLUMNS, "low", "high", *REACH), float))
+    points = pd.DataFrame(rows, columns=["run", "arm", "begun", *COLUMNS, "low", "high", *REACH])
+    return points.astype(dict.fromkeys((*COLUMNS, "low", "high", *REACH), float) | {"begun": bool})
+
+
+def arms_of(runs: Mapping[str, ProbedRun]) -> dict[str, dict[str, Any]]:
+    """Collect the settings of the runs that no other one starts from; those of its base stand for a start."""
+    settings = {name: run.settings for name, run in runs.items()}
+    bases = {*bases_of(settings).values()}
+    return {name: each for name, each in with_bases(settings).items() if name not in bases}
+
+
+def tested(run: ProbedRun) -> list[dict[str, Any]]:
+    """List the reach that training probed, by rising tokens, or the one that eval.distance has measured."""
+    shares: dict[int, float] = {}  # the largest found at a distance, by consumed tokens
+    for row in RunFolder(run.path).records("probes.jsonl"):
+        if "distance" in row:
+            tokens = row["consumed_tokens"]
+            shares[tokens] = max(shares.get(tokens, 0), row["found"] / row["n"])
+    probes = [record for record in run.probes if record.get("first_distance") is not None]
+    known = [row | {"begun": bool(row["reach"]) or shares.get(row["consumed_tokens"], 0) >= BEGUN} for row in probes]
+    return known or evaluated(run)
+
+
+def evaluated(run: ProbedRun) -> list[dict[str, Any]]:
+    """Find the reach under plain distance by the tests of eval.distance; an empty list where there are none."""
+    files = results_at(run.path / "eval")
+    rows = [row for file in files for row in RunFolder(file.parent).read(file.name)]
+    found = {row["distance"]: row for row in rows if row.get("metric") == ONE and row["method"] == PLAIN}
+    first = run.settings["data.window"] // NEAR
+    results = [LengthResult(d, row["n"], row["found"], []) for d, row in sorted(found.items()) if d >= first]
+    if not results:
+        return []
+    begun = max(row["score"] for row in found.values()) >= BEGUN
+    about = {"consumed_tokens": next(iter(found.values()))["consumed_tokens"], "begun": begun}
+    return [about | peaked_reach(results, run.settings.get("probe.threshold", 0.8))]
+
+
+def peaked_reach(results: Sequence[LengthResult], threshold: float) -> dict[str, Any]:
+    """Find where the shares fall below a threshold, by the nearest curve that rises to a peak and then falls.
+
+    Example:
+        >>> near = [LengthResult(d, 10, found, []) for d, found in ((48, 6), (60, 10), (72, 9), (84, 7))]
+        >>> peaked_reach(near, 0.8)
+        {'reach': 78.0, 'first_distance': 48, 'last_distance': 84}
+    """
+    shares = np.array([result.accuracy for result in results])
+    tests = np.array([result.tests for result in results])
+    fits = []
+    for k in range(len(shares)):  # the place of the peak
+        rising = isotonic_regression(shares[:k], weights=tests[:k]).x if k else shares[:0]
+        falling = isotonic_regression(shares[k:], weights=tests[k:], increasing=False).x
+        fits.append(np.concatenate([rising, falling]))
+    fit = min(fits, key=lambda each: float(np.square(each - shares) @ tests))
+    peak = int(np.argmax(fit))
+    _, found = crossing([result.length for result in results[peak:]], fit[peak:], threshold)
+    return {"reach": found or None, "first_distance": results[0].length, "last_distance": results[-1].length}
 
 
 def bounds(record: Mapping[str, Any]) -> dict[str, float]:

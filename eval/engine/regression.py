@@ -36,6 +36,7 @@ PRIOR = 0.01  # inverse standard deviation of d
 OPEN = 10.0  # standard error of an entry of d from which on it counts as open
 SAME = 0.02  # nats within which a column counts as constant; runs end some tokens apart
 ALIKE = 0.999  # share of a column's variance that others explain from which on it counts as theirs
+CONSTANT = "the same in all points"  # why a column is left out
 SPARE = 3  # reaches that must be measured beside one for each column
 LEAST_SIGMA, MOST_SIGMA = 1e-3, 1e3  # nats
 LOG_DENSITY = -0.5 * np.log(2 * np.pi)
@@ -80,7 +81,7 @@ def separable(points: pd.DataFrame, columns: Sequence[str]) -> tuple[tuple[str, 
         if points[column].isna().any():
             faults[column] = "unknown in some points"
         elif np.ptp(np.log(points[column])) < SAME:
-            faults[column] = "the same in all points"
+            faults[column] = CONSTANT
         elif (r2 := max(inflation(points, [*kept, column]).values())) > ALIKE:
             faults[column] = f"not to be told from {', '.join(kept)} (R2 {r2:.4f})"
         else:

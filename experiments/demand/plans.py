@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from eval.reach import PLAIN
 from lab.schema import flatten
 
-PLAIN = "rope+plain"
 GAIN = "gain"  # of eval.recall, the outcome on real text
 GAPPED = "gapped"  # in place of a method: asked at relative positions beyond the distance in tokens
 FAR, LAST = (48, 64, 96, 128), 179

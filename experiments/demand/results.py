@@ -25,17 +25,17 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from scipy.optimize import isotonic_regression
 
 from eval.engine.records import unpacked
 from eval.engine.statistics import holm, paired_t
+from eval.reach import BEGUN, PLAIN, peaked_reach
 from eval.report.data import outcomes
 from experiments.demand.forks import FORK_SEED
-from experiments.demand.plans import GAIN, GAPPED, PLAIN, PLANS, Plan
+from experiments.demand.plans import GAIN, GAPPED, PLANS, Plan
 from lab.draw import Rule, below, beside, draw, save
 from lab.errors import ConfigError
 from lab.looks import CENSORED, RUN, range_of
-from lab.probe.limits import LengthResult, crossing
+from lab.probe.limits import LengthResult
 from lab.runs.arms import mean_with_limits
 from lab.schema import read_yaml
 
@@ -43,7 +43,7 @@ MARGIN = math.log(1.1)  # of ln reach
 MARGIN_NATS = 0.05
 WITHOUT = 0  # the distance of targets without evidence
 NEAREST = 48  # tokens, a quarter of the window, where the lab's own probe begins
-THRESHOLD, BEGUN = 0.8, 0.5
+THRESHOLD = 0.8
 BEYOND = (65, 179)  # tokens, of a trend
 LOSS, HALF = "held-out loss", "reach at .5"  # of arms with details, in place of a method
 REACHES = ("arm", "seed", "method", "begun", "reach", "first_distance", "last_distance")
@@ -116,33 +116,6 @@ def reaches_of(rows: Sequence[Row], plan: Plan) -> Iterator[Row]:
         yield {"method": method, "begun": begun} | peaked_reach(own, THRESHOLD)
         if plan.details:
             yield {"method": HALF} | peaked_reach(own, 0.5)
-
-
-def peaked_reach(results: Sequence[LengthResult], threshold: float) -> Row:
-    """Find where the shares fall below a threshold, by the nearest curve that rises to a peak and then falls.
-
-    Example:
-        >>> near = [LengthResult(d, 10, found, []) for d, found in ((48, 6), (60, 10), (72, 9), (84, 7))]
-        >>> peaked_reach(near, 0.8)
-        {'reach': 78.0, 'first_distance': 48, 'last_distance': 84}
-    """
-    shares = np.array([result.accuracy for result in results])
-    tests = [result.tests for result in results]
-    parts = [(slice(k), slice(k, None)) for k in range(len(shares))]
-    fits = [
-        np.concatenate(
-            [
-                isotonic_regression(shares[part], weights=tests[part], increasing=rises).x
-                for part, rises in zip(both, (True, False), strict=True)
-                if len(shares[part])
-            ]
-        )
-        for both in parts
-    ]
-    fit = min(fits, key=lambda each: float(np.square(each - shares) @ tests))
-    peak = int(np.argmax(fit))
-    _, found = crossing([result.length for result in results[peak:]], fit[peak:], threshold)
-    return {"reach": found or None, "first_distance": results[0].length, "last_distance": results[-1].length}
 
 
 def band(tests: pd.DataFrame, low: int, high: int, outcome: str = "value") -> pd.Series:

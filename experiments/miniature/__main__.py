@@ -126,7 +126,7 @@ def report(place: Path, runs: dict[str, list[PlannedRun]]) -> int:
         status = command("eval.report", *paths, "-o", str(place / f"{name}.html"), "--figures", str(place / name))
         if status:
             return status
-    return command("eval.reach", *every, "--reached", f"--at={COMPARED_WINDOW // 2}", "-o", str(place))
+    return command("eval.reach", *every, "-o", str(place))
 
 
 def save(runs: dict[str, list[PlannedRun]], target: Path) -> None:

@@ -43,7 +43,15 @@ FREE_TO_CHANGE = (  # settings, or sections, that do not change what a run compu
     "run.folder",
     "run.name",
 )
-NOT_OF_THE_ARM = ("run.", "track.", "train.threads", "train.devices", "train.accelerator", "probe.batch")
+NOT_OF_THE_ARM = (
+    "run.",
+    "track.",
+    "data.corpus.seed",
+    "train.threads",
+    "train.devices",
+    "train.accelerator",
+    "probe.batch",
+)
 ONLY = "all"  # name of an arm without others
 
 
@@ -87,6 +95,7 @@ def differing(settings: Mapping[str, Row]) -> list[str]:
         >>> differing({"a": one, "b": other}), differing({"a": one, "b": {"data.window": 8}})
         (['skip.method'], ['data.window', 'skip.chunks', 'skip.method'])
     """
+    settings = with_bases(settings)
     keys = sorted({key for each in settings.values() for key in each if not key.startswith(NOT_OF_THE_ARM)})
     runs = [(each, {key.rpartition(".")[0] for key in each}) for each in settings.values()]
     values = {
@@ -103,6 +112,7 @@ def name_arms(settings: Mapping[str, Row]) -> dict[str, str]:
         >>> name_arms({"a": {"data.window": 96, "run.seed": 0}, "b": {"data.window": 192, "run.seed": 0}})
         {'a': 'window=96', 'b': 'window=192'}
     """
+    settings = with_bases(settings)
     apart = keys = differing(settings)
     arms = n_arms(settings, apart)
     for key in apart:  # leave out what follows from the others, as a parameter of one method alone
@@ -115,6 +125,28 @@ def name_arms(settings: Mapping[str, Row]) -> dict[str, str]:
         or ONLY
         for name, each in settings.items()
     }
+
+
+def with_bases(settings: Mapping[str, Row]) -> Mapping[str, Row]:
+    """Replace the path of a start that is one of the runs by the arm of that run: each seed has a base of its own."""
+    bases = bases_of(settings)
+    used = {base: settings[base] for base in bases.values()}
+    if len(used) == len(settings):  # runs that start from one another
+        return settings
+    arms = name_arms(used)
+    return {n: each | ({"start.path": f"base {arms[bases[n]]}"} if n in bases else {}) for n, each in settings.items()}
+
+
+def bases_of(settings: Mapping[str, Row]) -> dict[str, str]:
+    """Find which of the runs each other one starts from, by the names of their folders.
+
+    Example:
+        >>> bases_of({"a": {}, "b": {"start.path": "runs/a"}, "c": {"start.path": "runs/other"}})
+        {'b': 'a'}
+    """
+    known = {Path(name).name: name for name in settings}
+    starts = {name: known.get(Path(str(each.get("start.path"))).name) for name, each in settings.items()}
+    return {name: base for name, base in starts.items() if base not in (None, name)}
 
 
 def n_arms(settings: Mapping[str, Row], keys: Sequence[str]) -> int:

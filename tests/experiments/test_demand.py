@@ -10,11 +10,10 @@ import torch
 from experiments.demand.forks import planned_arms, planned_base
 from experiments.demand.gapped import Gapped, first_after
 from experiments.demand.plans import by_fork, by_weights
-from experiments.demand.results import describe, peaked_reach
+from experiments.demand.results import describe
 from experiments.tables import pack
 from lab.probe.config import ProbeConfig
 from lab.probe.effective_distance import DistanceProbe
-from lab.probe.limits import LengthResult
 from lab.schema import format_yaml
 from tests.eval.commands import size_of
 from tests.forked import ROOT
@@ -201,17 +200,6 @@ def test_real_text_is_compared_by_gain_and_by_nats_without_evidence(tmp_path, ca
     half = 2.353 * math.sqrt(4 / 3) * 0.01 / 2  # t(3) = 2.353 at 90%, standard deviation 0.01 sqrt(4 / 3)
     (equal,) = [line for line in lines if line.startswith("S4 nats")]
     assert equal == f"S4 nats without evidence far off less all 4 0.01 {0.01 - half:.3f} {0.01 + half:.3f} 0.9 0.18 yes"
-
-
-def test_a_dip_before_the_peak_is_no_missing_reach():
-    """Of shares .5, 1, .9 and .6 a non-increasing fit begins at (.5 + 1) / 2, below the threshold."""
-    tests = zip((48, 60, 72, 114), (5, 10, 9, 6), strict=True)
-    found = peaked_reach([LengthResult(distance, 10, passed, []) for distance, passed in tests], 0.8)
-    assert found == {"reach": 72 + 42 / 3, "first_distance": 48, "last_distance": 114}
-    low = [LengthResult(distance, 10, passed, []) for distance, passed in ((48, 5), (60, 7), (72, 3))]
-    assert peaked_reach(low, 0.8)["reach"] is None
-    rising = [LengthResult(distance, 10, passed, []) for distance, passed in ((48, 5), (60, 7), (72, 9))]
-    assert peaked_reach(rising, 0.8)["reach"] == 72
 
 
 def test_arms_of_a_base_start_from_it_and_share_their_order(tmp_path, monkeypatch):
