@@ -36,8 +36,8 @@ import pandas as pd
 
 from eval.engine.command import OF_RUNS, Form, Request, run
 from eval.engine.records import COLUMNS, WIDER, read_records, results_at, unpacked
-from eval.engine.rows import Found, Row, file_in
-from eval.engine.statistics import LEVEL, judge
+from eval.engine.rows import Found, Row, file_in, natural
+from eval.engine.statistics import LEVEL, POWER, judge
 from lab.command import start
 from lab.errors import ConfigError, nearest
 from lab.files import write_atomic, writing
@@ -78,7 +78,9 @@ def arrange(records: pd.DataFrame, by: Sequence[str] = ()) -> Grid:
     cells["line"] = line_names(cells, lines)
     keys = list(cells[columns].astype(object).itertuples(index=False, name=None))
     unique = list(dict.fromkeys(keys))
-    if by:  # rising numbers
+    if len({re.sub(r"[\d.]", "", str(key)) for key in unique}) == 1:  # step_2 before step_10
+        unique.sort(key=lambda key: [natural(str(x)) for x in key])
+    elif by:  # rising numbers
         unique.sort(key=lambda key: [x if isinstance(x, int | float) and not pd.isna(x) else 0 for x in key])
     differ = list(range(len(columns)))
     for k in reversed(range(len(columns))):  # leave out what is the same, or follows from the others
@@ -205,6 +207,7 @@ def number(cell: Any) -> str:
     if score and low and (high or cell.unit == "tokens"):
         text += f" ({low} to {high})" if high else f" ({low} or more)"
     text += f", {cell.seeds} seeds" if cell.seeds > 1 else "" if pd.isna(cell.n) else f", n={cell.n:,.0f}"
+    text += "" if pd.isna(cell.seeds_needed) else f" ({cell.seeds_needed:.0f} needed)"
     text += f", {cell.n_censored} censored" if cell.n_censored and cell.seeds > 1 else ""
     return text + ("*" if cell.p_adjusted <= LEVEL else "?" if cell.compared and not isinstance(cell.test, str) else "")
 
@@ -228,6 +231,8 @@ def legend(grid: Grid) -> list[str]:
         "Of several seeds the mean, with 95% limits by the t distribution; of equal shares, exact limits of all tests; "
         "of censored seeds, < the first value tested or + the last, the least and the most.": (cells.seeds > 1).any(),
         f"* differs from {first} at {LEVEL:g}: {named}; p adjusted for {tests.sum()} comparisons (Holm).": len(tests),
+        f"(k needed): seeds with which a t test at {LEVEL:g} finds the difference to {first} in {POWER:.0%} of cases "
+        "if size and spread are those measured; in pairs where seeds are the same.": cells.seeds_needed.notna().any(),
         f"? no test ({untested}): neither outcomes of the same tests nor shares of tests are recorded.": untested,
         f"{grid.older:,} results of older checkpoints are left out; --by=checkpoint shows them.": grid.older,
     }
@@ -260,7 +265,8 @@ WRITERS: dict[str, Callable[[pd.DataFrame], str]] = {
     ".tex": partial(pd.DataFrame.to_latex, escape=True),
 }
 KNOWN = ["evaluation", "task", "length", *COLUMNS, *WIDER]  # fields of a result's row, with those of --by
-JUDGED = ["alike", "n", "seeds", "score", "low", "high", "below", "range", "unit", "test", "p", "p_adjusted"]
+JUDGED = ["alike", "n", "seeds", "score", "low", "high", "below", "range", "unit", "test", "p"]
+JUDGED += ["p_adjusted", "seeds_needed"]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -137,3 +138,14 @@ def limits(row: Mapping[str, Any], form: str = ".4g", factor: float = 1) -> str:
         ('18.7 to 81.3', '-')
     """
     return "-" if row["low"] is None else f"{factor * row['low']:{form}} to {factor * row['high']:{form}}"
+
+
+def natural(name: str) -> list[str | float]:
+    """Return what to sort names by so that the numbers in them rise.
+
+    Example:
+        >>> sorted(["b=9", "a=64", "a=128", "a=0.5"], key=natural)
+        ['a=0.5', 'a=64', 'a=128', 'b=9']
+    """
+    parts = re.split(r"(\d+(?:\.\d+)?)", name)
+    return [float(part) if place % 2 else part for place, part in enumerate(parts)]

@@ -12,6 +12,12 @@ values are
 
 Calling those at or below a level significant keeps the probability of any false call within the level.
 
+A difference needs so many seeds that its t test at LEVEL finds it with the probability POWER, if its size and spread
+are those measured. With t(m, c) the noncentral t distribution of m degrees of freedom, and d the size in standard
+deviations of the differences of n pairs, or of the seeds of two arms of n each,
+
+    P(t(n - 1, d sqrt(n)) > t_(n-1, 0.975)) >= POWER,     P(t(2n - 2, d sqrt(n / 2)) > t_(2n-2, 0.975)) >= POWER
+
 Source: McNemar 1947, in its exact form; Holm 1979.
 """
 
@@ -36,6 +42,8 @@ MCNEMAR, PAIRED_T, FISHER = "exact McNemar on the same tests", "paired t on the 
 LIMITS = "exact limits that lie apart, as tests stopped early"
 SEEDS_PAIRED, SEEDS = "paired t over the same seeds", "Welch's t over seeds"
 BASE, LEVEL = "rope", 0.05
+POWER, MOST_SEEDS = 0.9, 1000  # more seeds are not counted
+LARGEST = 20.0  # standard deviations, of a difference that two seeds show
 FORMS = {"n": ",", "share": ".3f", "p": ".2g", "found": ".3f"}
 KEY = ("method", "precision", "protocol", "needles", "digits", "answer_budget", "seed")  # of tests, beside hashes
 
@@ -75,6 +83,9 @@ def judge(cells: pd.DataFrame) -> pd.DataFrame:
     base = {record.line: record for record in records if record.number == 0}
     verdicts = {r.Index: compare(base[r.line], r) for r in records if r.number and r.line in base}
     table = pd.DataFrame.from_dict(verdicts, "index", columns=["test", "p"]).reindex(cells.index)
+    table["seeds_needed"] = pd.Series(
+        {k: needed(base[cells.line[k]].by_seed, cells.by_seed[k]) for k in verdicts}, dtype=float
+    )
     return cells.assign(compared=cells.index.isin([*verdicts]), **table, p_adjusted=holm(table["p"].astype(float)))
 
 
@@ -128,6 +139,38 @@ def paired_t(differences: Sequence[float], name: str) -> Verdict:
     if not any(differences):
         return name, 1.0
     return (name, float(stats.ttest_1samp(differences, 0).pvalue)) if np.std(differences) > 0 else NONE
+
+
+def needed(first: Mapping[Any, float], second: Mapping[Any, float]) -> int | None:
+    """Count the seeds that the difference of two means needs, in pairs where both have the same seeds."""
+    if min(len(first), len(second)) < 2:
+        return None
+    if set(first) == set(second):
+        differences = [second[seed] - first[seed] for seed in first]
+        return seeds_needed(float(np.mean(differences)), float(np.std(differences, ddof=1)), paired=True)
+    ours, theirs = [*first.values()], [*second.values()]
+    deviation = np.sqrt((np.var(ours, ddof=1) + np.var(theirs, ddof=1)) / 2)
+    return seeds_needed(float(np.mean(theirs) - np.mean(ours)), float(deviation), paired=False)
+
+
+def seeds_needed(difference: float, deviation: float, *, paired: bool) -> int | None:
+    """Count the seeds of each arm that a difference needs; None without a difference, and beyond MOST_SEEDS.
+
+    Example:
+        >>> seeds_needed(-0.37, 0.31, paired=True), seeds_needed(0.5, 1.0, paired=False)
+        (10, 86)
+    """
+    from scipy import stats
+
+    def power(n: int) -> float:
+        freedom, shift = (n - 1, n**0.5) if paired else (2 * n - 2, (n / 2) ** 0.5)
+        return float(stats.nct.sf(stats.t.isf(LEVEL / 2, freedom), freedom, size * shift))
+
+    size = min(abs(difference) / deviation, LARGEST) if deviation else 0.0
+    if not size:
+        return None
+    fewest = int((1 if paired else 2) * ((stats.norm.isf(LEVEL / 2) + stats.norm.isf(1 - POWER)) / size) ** 2)
+    return next((n for n in range(max(2, fewest), MOST_SEEDS + 1) if power(n) >= POWER), None)
 
 
 def apart(first: Any, second: Any) -> float:

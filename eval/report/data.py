@@ -16,7 +16,6 @@ that most arms have, which `common` lists.
 from __future__ import annotations
 
 import math
-import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -27,6 +26,7 @@ import pandas as pd
 
 from eval.engine.records import ENDS, ProbedRun, results_at
 from eval.engine.records import read_runs as read_probed
+from eval.engine.rows import natural
 from lab.counts import SavedCounts
 from lab.counts.demand import per_distance
 from lab.looks import CENSORED, MEAN, RUN
@@ -66,17 +66,6 @@ class Runs(NamedTuple):
     methods: list[str]
     threshold: float | None
     common: str
-
-
-def natural(name: str) -> list[str | float]:
-    """Return what to sort names by so that the numbers in them rise.
-
-    Example:
-        >>> sorted(["b=9", "a=64", "a=128", "a=0.5"], key=natural)
-        ['a=0.5', 'a=64', 'a=128', 'b=9']
-    """
-    parts = re.split(r"(\d+(?:\.\d+)?)", name)
-    return [float(part) if place % 2 else part for place, part in enumerate(parts)]
 
 
 def read_runs(places: Sequence[Path]) -> Runs:

@@ -12,7 +12,7 @@ from scipy.stats import fisher_exact, ttest_ind, ttest_rel
 
 from eval.compare import WRITERS, arrange, main, spread
 from eval.engine.records import read_records
-from eval.engine.statistics import FISHER, LIMITS, MCNEMAR, PAIRED_T, SEEDS, SEEDS_PAIRED, compare, holm
+from eval.engine.statistics import FISHER, LIMITS, MCNEMAR, PAIRED_T, SEEDS, SEEDS_PAIRED, compare, holm, seeds_needed
 from lab.errors import ConfigError
 from lab.schema import format_yaml
 from tests.eval.commands import runner
@@ -280,6 +280,51 @@ def test_fields_are_sorted_as_numbers_and_unknown_ones_are_refused(tmp_path):
     assert spread(grid_of(folder, by=["length"])).columns.tolist() == ["128", "512", "1,024"]
     with pytest.raises(ConfigError, match="--by=legnth: .*; did you mean length?"):
         grid_of(folder, by=["legnth"])
+
+
+@pytest.mark.parametrize(
+    ("size", "paired", "seeds"),
+    [  # of tables of Cohen 1988, two-sided at .05 with a power of .90
+        (1.0, True, 13),
+        (0.5, True, 44),
+        (1.0, False, 23),
+        (0.5, False, 86),
+        (0.0, True, None),
+        (0.01, True, None),
+    ],
+)
+def test_seeds_that_a_difference_needs(size, paired, seeds):
+    assert seeds_needed(-3 * size, 3.0, paired=paired) == seeds
+
+
+def test_a_table_names_the_seeds_needed_by_pairs_or_by_two_arms(tmp_path):
+    """Pairs differ by .1, .2 and .3, which is 2 of their standard deviations; the arms' own are .1 and .2."""
+    paths = [write_run(tmp_path, 96, seed, passed) for seed, passed in enumerate((1, 2, 3))]
+    paths += [write_run(tmp_path, 192, seed, passed) for seed, passed in enumerate((2, 4, 6))]
+    line = "probe 2 of 4 needles 128 tokens"
+    paired = spread(grid_of(*paths, by=["window"])).loc[line, "192"]
+    assert paired.endswith(f"3 seeds ({simulated_need(2.0, True)} needed)")
+    farther = [write_run(tmp_path / "far", 192, seed, passed) for seed, passed in enumerate((3, 5, 7))]
+    apart = spread(grid_of(*paths[1:3], *farther, by=["window"])).loc[line, "192"]  # .25 and .5, of .0707 and .2
+    size = 0.25 / math.sqrt((0.005 + 0.04) / 2)
+    assert apart.endswith(f"3 seeds ({simulated_need(size, False)} needed)")
+
+
+def simulated_need(size, paired, draws=20_000):
+    """Count seeds until nine of ten experiments drawn show the difference."""
+
+    def is_found(n):
+        first, second = np.random.default_rng(0).normal(0, 1, (2, draws, n))
+        p = ttest_rel(first + size, 0 * first, axis=1) if paired else ttest_ind(first + size, second, axis=1)
+        return np.mean(p.pvalue <= 0.05) >= 0.9
+
+    return next(filter(is_found, itertools.count(2)))
+
+
+def test_columns_that_differ_in_numbers_alone_rise(tmp_path):
+    paths = [write(tmp_path / name, {**PASSKEY, "model": name}) for name in ("step_1", "step_10", "step_2")]
+    assert spread(grid_of(*paths)).columns.tolist() == ["step_1", "step_2", "step_10"]
+    assert spread(grid_of(*paths, by=["model"])).columns.tolist() == ["step_1", "step_2", "step_10"]
 
 
 run = runner(main)
