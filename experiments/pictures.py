@@ -37,8 +37,7 @@ COMMANDS = {  # that draw a picture, the last one in the folder {out}
         "lab.fit configs/base_192.yaml --resume",
         "eval.probe runs/base_192 --by=depth --tests=200 --plot -o {out}",
     ],
-    "demand": ["experiments.demand 2 --results -o {out}"],
-    "demand_gaps": ["experiments.demand 5 --results -o {out}"],
+    "demand": ["experiments.demand S1 --results -o {out}"],
     "string_2k": ["eval.positions string --shift=683 --length=2048 --plot -o {out}"],
     "shape_weights": ["eval.shape configs/shape_demo.yaml --plot -o {out}"],
 }

@@ -1,10 +1,9 @@
-"""Train and evaluate an experiment of docs/demand.md, or print its results.
+"""Train and evaluate an experiment of docs/demand.md or docs/arms.md, or print its results.
 
-    python -m experiments.demand N [--jobs=2] [--seeds=5]       train what is missing and add it to the records
-    python -m experiments.demand N --results [-o FOLDER]        tables, tests and pictures of what is recorded
+    python -m experiments.demand NAME [--jobs=2] [--seeds=5]       train what is missing and add it to the records
+    python -m experiments.demand NAME --results [-o FOLDER]        tables, tests and a picture of what is recorded
 
-N is S1, S3 or S4 for the forks of experiments/demand/forks.py. Or it is the number of an earlier experiment, whose runs
-are those of sweeps/demand_N.yaml; 8 has those of 1 and 2, and 10 those of docs/arms.md: sweeps/arms_model.yaml and
+NAME is S1, S3 or S4 for the forks of experiments/demand/forks.py, or arms for the runs of sweeps/arms_model.yaml and
 arms_data.yaml. Seed after seed, every arm is trained and then evaluated by eval.distance: 64 tests at each of 14
 distances, with prompts of the seed's own; on the real text of S4 by eval.recall. Then the seed's records are added to
 experiments/demand/records. Runs that are there are not trained again. After Ctrl-C or a crash the same command
@@ -24,7 +23,7 @@ from pathlib import Path
 
 from eval.engine.records import unpacked
 from experiments.demand.forks import FORKS, planned_arms, planned_base
-from experiments.demand.plans import GAIN, GAPPED, PLANS
+from experiments.demand.plans import GAIN, PLANS
 from experiments.demand.results import describe
 from experiments.tables import pack
 from lab.errors import LabError
@@ -33,27 +32,22 @@ from lab.sweep.planning import PlannedRun, plan
 
 RECORDS = Path("experiments/demand/records")
 DISTANCES = "--distances=24,36,48,60,72,84,96,108,120,132,144,156,168,179"
-METHODS = dict.fromkeys(  # experiments whose runs are evaluated under distance methods too
-    ("1", "2"), ("string:shift=64,window=32", "dca:train_len=128,chunk=96", "rerope:window=48")
-)
-SWEEPS = {"10": ("arms_model", "arms_data")}
+SWEEPS = ("arms_model", "arms_data")
 BINS = "--bins=2,4,8,16,32,48,65,96,129,192,257,384"  # which D = 64 and 128 divide
 RECALLED = "--targets=1000"  # of a bin
-CORPORA = {"9": 5}  # experiments with a corpus for each seed, and their seeds
-EVALUATED = "8"  # the methods, under which the runs of 1 and 2 are evaluated with them
 SETTINGS = {"run.folder": "runs/demand"}
 
 
 def main() -> int:
     """Run the command line and return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("experiment", choices=PLANS, metavar="N")
+    parser.add_argument("experiment", choices=PLANS, metavar="NAME")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--seeds", type=int)
     parser.add_argument("--results", action="store_true")
     parser.add_argument("-o", dest="folder", type=Path)
     options = parser.parse_args()
-    if options.results or options.experiment == EVALUATED:
+    if options.results:
         try:
             describe(options.experiment, RECORDS, options.folder)
         except LabError as error:
@@ -70,7 +64,7 @@ def main() -> int:
 def sweep(options: argparse.Namespace) -> int:
     """Train and evaluate the runs of an experiment's sweeps, and add them to its records."""
     table = RECORDS / f"{options.experiment}.jsonl.xz"
-    runs = planned(options.experiment, options.seeds)
+    runs = planned(options.seeds)
     with unpacked([table] if table.exists() else []) as before:
         known = {run.name for run in before}
     waiting = sorted((run for run in runs if run.path.name not in known), key=lambda run: run.experiment.run.seed)
@@ -104,13 +98,10 @@ def fork(name: str, experiment: str, seeds: int | None, jobs: int) -> int:
     return 0
 
 
-def planned(experiment: str, seeds: int | None) -> list[PlannedRun]:
-    """Plan the runs of an experiment, in CORPORA with a corpus for each seed; a run of two sweeps once."""
-    sweeps = [Path(f"sweeps/{name}.yaml") for name in SWEEPS.get(experiment, (f"demand_{experiment}",))]
-    if experiment not in CORPORA:
-        return list({run.path: run for sweep in sweeps for run in plan(sweep, SETTINGS, seeds=seeds)}.values())
-    own = [{"run.seed": seed, "data.corpus.seed": seed} for seed in range(seeds or CORPORA[experiment])]
-    return [run for each in own for run in plan(sweeps[0], {**SETTINGS, **each})]
+def planned(seeds: int | None) -> list[PlannedRun]:
+    """Plan the runs of the sweeps, one of both once."""
+    runs = (run for name in SWEEPS for run in plan(Path(f"sweeps/{name}.yaml"), SETTINGS, seeds=seeds))
+    return list({run.path: run for run in runs}.values())
 
 
 def train(runs: Sequence[PlannedRun], jobs: int) -> int:
@@ -122,25 +113,14 @@ def train(runs: Sequence[PlannedRun], jobs: int) -> int:
 
 
 def evaluate(runs: Sequence[PlannedRun], experiment: str, jobs: int) -> int:
-    """Measure reach under plain distance, and under methods where the loss is untouched or has no control.
-
-    The outcomes that the plan compares decide what else is measured: on real text the gain is, alone.
-    """
+    """Measure what the plan compares: reach, or on real text the gain, and what stands beside it."""
     plan = PLANS[experiment]
     if plan.outcome == GAIN:
         return run_each("eval.recall", runs, jobs, lambda run: [BINS, RECALLED])
-
-    def options(run: PlannedRun) -> list[str]:
-        weights = run.experiment.weights
-        is_control = weights is not None and weights.control != "none"
-        methods = ("plain", *(() if is_control else METHODS.get(experiment, ())))
-        tests = [DISTANCES, "--tests=64", "--batch=64", seed_of(run)]
-        return [*tests, *(f"--distance={method}" for method in methods)]
-
-    status = run_each("eval.distance", runs, jobs, options)
+    status = run_each("eval.distance", runs, jobs, lambda run: [DISTANCES, "--tests=64", "--batch=64", seed_of(run)])
     if not status and plan.details:
         status = run_each("eval.recall", runs, jobs, lambda run: [RECALLED])
-    if not status and (plan.beside or plan.method == GAPPED):
+    if not status and plan.beside:
         status = run_each("experiments.demand.gapped", runs, jobs, lambda run: [seed_of(run)])
     return status
 

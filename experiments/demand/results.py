@@ -10,8 +10,8 @@ NEAREST are left out: there models of all arms find fewer numbers than farther a
 or at the last, enters tests at that bound; tables count such runs as `at bound`. Their arms have no mean: the least and
 the most are printed, with < and +. A run has `begun` where it finds half of the numbers at some distance.
 
-Two arms are equal in reach where the 90% limits of the mean difference of ln reach lie within ln 1.1 of 0: two
-one-sided tests at 5%. On real text they are equal in the nats of targets without evidence, within 0.05.
+On real text two arms are equal where the 90% limits of the mean difference in the nats of targets without evidence lie
+within 0.05 of 0: two one-sided tests at 5%.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ import numpy as np
 import pandas as pd
 
 from eval.engine.records import unpacked
-from eval.engine.statistics import holm, paired_t
+from eval.engine.statistics import holm, paired_t, seeds_needed
 from eval.reach import BEGUN, PLAIN, peaked_reach
 from eval.report.data import outcomes
 from experiments.demand.forks import FORK_SEED
@@ -39,12 +39,10 @@ from lab.probe.limits import LengthResult
 from lab.runs.arms import mean_with_limits
 from lab.schema import read_yaml
 
-MARGIN = math.log(1.1)  # of ln reach
 MARGIN_NATS = 0.05
 WITHOUT = 0  # the distance of targets without evidence
 NEAREST = 48  # tokens, a quarter of the window, where the lab's own probe begins
 THRESHOLD = 0.8
-BEYOND = (65, 179)  # tokens, of a trend
 LOSS, HALF = "held-out loss", "reach at .5"  # of arms with details, in place of a method
 REACHES = ("arm", "seed", "method", "begun", "reach", "first_distance", "last_distance")
 WIDTH, ROW = 400, 22  # pixels of a panel, and height of an arm's row
@@ -59,13 +57,11 @@ def describe(experiment: str, records: Path, folder: Path | None) -> None:
     if not tables:
         raise ConfigError(f"N={experiment}: has no records in {records}; train its runs first, without --results")
     tests, reaches = read(tables, plan)
-    methods = sorted(tests["method"].unique(), key=lambda name: name != PLAIN) if plan.methods else [plan.method]
-    rows = [row for method in methods for row in arm_rows(plan, method, tests, reaches)]
-    print(pd.DataFrame(rows).to_string(index=False))
+    print(pd.DataFrame(arm_rows(plan, tests, reaches)).to_string(index=False))
     print(f"processors: {'; '.join(sorted(tests.groupby('seed')['processor'].unique().map('or '.join).unique()))}")
     for compared in (
         contrast_rows(plan, tests, reaches),
-        equality_rows(plan, tests, reaches),
+        equality_rows(plan, tests),
         crossed_rows(plan, reaches),
     ):
         if table := list(compared):
@@ -124,23 +120,21 @@ def band(tests: pd.DataFrame, low: int, high: int, outcome: str = "value") -> pd
     return inside.groupby(["arm", "seed"])[outcome].mean()
 
 
-def arm_rows(plan: Plan, method: str, tests: pd.DataFrame, reaches: pd.DataFrame) -> Iterator[dict]:
-    """Describe each arm under a method: reach, its limits and censored seeds, but on real text; the outcome by band."""
-    mine = tests[tests["method"] == method]
+def arm_rows(plan: Plan, tests: pd.DataFrame, reaches: pd.DataFrame) -> Iterator[dict]:
+    """Describe each arm: reach, its limits and censored seeds, but on real text; the outcome by band."""
+    mine, asked, loss = (tests[tests["method"] == method] for method in (PLAIN, GAPPED, LOSS))
     bands = {f"{plan.outcome} {low}-{high}": band(mine, low, high) for low, high in plan.bands}
-    if plan.outcome != GAIN and method != GAPPED:
+    if plan.outcome != GAIN:
         bands |= {f"share {low}-{high}": band(mine, low, high, "score") for low, high in plan.bands}
-    asked = tests[tests["method"] == GAPPED]
     bands |= {f"{GAPPED} {low}-{high}": band(asked, low, high) for low, high in plan.beside}
     bands["nats without evidence"] = band(mine, WITHOUT, WITHOUT)
-    bands[LOSS] = band(tests[tests["method"] == LOSS], WITHOUT, WITHOUT)
+    bands[LOSS] = band(loss, WITHOUT, WITHOUT)
     for arm in plan.arms:
         of_arm = reaches[reaches["arm"] == arm]
-        own = of_arm[of_arm["method"] == (PLAIN if method == GAPPED else method)]
-        n = mine[mine["arm"] == arm]["seed"].nunique() if plan.outcome == GAIN else len(own)
+        own = of_arm[of_arm["method"] == PLAIN]
+        n = mine[mine["arm"] == arm]["seed"].nunique()
         if not n:
             continue
-        about = {"method": method} if plan.methods else {}
         row: Row = {"arm": arm, "n": n}
         if len(own):
             row |= dict(zip(("reach", "95%"), reach_text(own), strict=True))
@@ -148,7 +142,7 @@ def arm_rows(plan: Plan, method: str, tests: pd.DataFrame, reaches: pd.DataFrame
             row |= {"begun": int(own["begun"].sum()), "of those": reach_text(own[own["begun"].astype(bool)])[0]}
         at_half = of_arm[of_arm["method"] == HALF]
         row |= {HALF: reach_text(at_half)[0]} if len(at_half) else {}
-        yield about | row | {name: f"{values.xs(arm).mean():.2f}" for name, values in bands.items() if len(values)}
+        yield row | {name: f"{values.xs(arm).mean():.2f}" for name, values in bands.items() if len(values)}
 
 
 def reach_text(runs: pd.DataFrame) -> tuple[str, str]:
@@ -163,10 +157,10 @@ def reach_text(runs: pd.DataFrame) -> tuple[str, str]:
 
 def contrast_rows(plan: Plan, tests: pd.DataFrame, reaches: pd.DataFrame) -> Iterator[dict]:
     """Test each contrast by the paired differences of each outcome, with p adjusted over the contrasts."""
-    mine, asked = (tests[tests["method"] == method] for method in (plan.method, GAPPED))
+    mine, asked = (tests[tests["method"] == method] for method in (PLAIN, GAPPED))
     own = of_plain(reaches)
     measured: dict[str, Callable[[int, int], pd.Series]] = {plan.outcome: lambda low, high: band(mine, low, high)}
-    if plan.outcome != GAIN and plan.method != GAPPED:
+    if plan.outcome != GAIN:
         measured["share"] = lambda low, high: band(mine, low, high, "score")
         measured["ln reach"] = lambda *_: np.log(own["reach"])
     for ends in plan.beside:
@@ -178,31 +172,17 @@ def contrast_rows(plan: Plan, tests: pd.DataFrame, reaches: pd.DataFrame) -> Ite
             name = f"{prediction} {outcome} {low}-{high}" if is_banded else f"{prediction} {outcome}"
             for row in paired(values(low, high), arm, other, name):
                 rows.append(row | ({"at bound": at_bound(own, (arm, other))} if outcome == "ln reach" else {}))
-        if plan.trend and {*plan.trend} <= {*own.index.get_level_values("arm")}:
-            rows += trend_rows(values(*BEYOND), plan.trend, outcome)
         adjusted = holm(pd.Series([row["p"] for row in rows], dtype=float))
         yield from (row | {"p, Holm": float(f"{p:.2g}")} for row, p in zip(rows, adjusted, strict=True))
 
 
-def trend_rows(values: pd.Series, arms: Sequence[str], outcome: str) -> Iterator[dict]:
-    """Test the slope of an outcome, of each seed, over arms in their order."""
-    rank = np.arange(len(arms)) - (len(arms) - 1) / 2
-    slopes = [float(rank @ own.loc[[*arms]].to_numpy() / (rank @ rank)) for _, own in values.unstack("arm").iterrows()]
-    yield from mean_difference(slopes, f"trend, {outcome}", " < ".join(arms))
-
-
-def equality_rows(plan: Plan, tests: pd.DataFrame, reaches: pd.DataFrame) -> Iterator[dict]:
-    """Test whether arms are equal in reach, on real text in the nats of targets without evidence."""
-    values, name, margin = band(tests, WITHOUT, WITHOUT), "nats without evidence", MARGIN_NATS
-    own = of_plain(reaches)
-    if plan.outcome != GAIN:
-        values, name, margin = np.log(own["reach"]), "ln reach", MARGIN
+def equality_rows(plan: Plan, tests: pd.DataFrame) -> Iterator[dict]:
+    """Test whether arms are equal in the nats of targets without evidence."""
+    values = band(tests, WITHOUT, WITHOUT)
     for prediction, arm, other in plan.equal:
-        for row in paired(values, arm, other, f"{prediction} {name}", 0.90):
-            inside = row["low"] > -margin and row["high"] < margin
-            if plan.outcome != GAIN:
-                row["at bound"] = at_bound(own, (arm, other))
-            yield row | {"equal": "yes" if inside else "not shown"}
+        for row in paired(values, arm, other, f"{prediction} nats without evidence", 0.90):
+            is_inside = row["low"] > -MARGIN_NATS and row["high"] < MARGIN_NATS
+            yield row | {"equal": "yes" if is_inside else "not shown"}
 
 
 def crossed_rows(plan: Plan, reaches: pd.DataFrame) -> Iterator[dict]:
@@ -244,7 +224,8 @@ def mean_difference(differences: Sequence[float], name: str, arms: str, confiden
     mean, low, high = mean_with_limits(differences, confidence)
     shown = {"difference": round(mean, 3), "low": round(low, 3), "high": round(high, 3), "level": confidence}
     p = float(f"{paired_t(differences, name)[1]:.2g}")
-    yield {"test": name, "arms": arms, "n": len(differences), **shown, "p": p}
+    seeds = seeds_needed(mean, float(np.std(differences, ddof=1)), paired=True) if len(differences) > 1 else None
+    yield {"test": name, "arms": arms, "n": len(differences), "needed": str(seeds or "-"), **shown, "p": p}
 
 
 def picture(plan: Plan, tests: pd.DataFrame, reaches: pd.DataFrame, path: Path) -> None:
@@ -253,12 +234,10 @@ def picture(plan: Plan, tests: pd.DataFrame, reaches: pd.DataFrame, path: Path) 
     A triangle is a run that failed at the first distance or passed at the last. Limits are in the tables: drawn, those
     of six arms cover each other.
     """
-    own = GAPPED if plan.method == GAPPED else PLAIN
-    tests = tests[(tests["method"] == own) & (tests["distance"] > WITHOUT)]
-    value = "score" if plan.outcome != GAIN and own == PLAIN else "value"
+    tests = tests[(tests["method"] == PLAIN) & (tests["distance"] > WITHOUT)]
+    value = "value" if plan.outcome == GAIN else "score"
     shares: dict[str, Any] = {"y_limits": (0, 1), "percent": True, "rules": [Rule("y", THRESHOLD)]}
-    x_title = "relative position" if own == GAPPED else "distance (tokens)"
-    looks: dict[str, Any] = {"log_x": plan.outcome == GAIN, "width": WIDTH, "x_title": x_title}
+    looks: dict[str, Any] = {"log_x": plan.outcome == GAIN, "width": WIDTH, "x_title": "distance (tokens)"}
     looks |= {"y_title": plan.outcome} if value == "value" else {**shares, "y_title": "share of numbers found"}
     tested = [Rule("x", reaches["first_distance"].min()), Rule("x", reaches["last_distance"].max())]
     panels = []

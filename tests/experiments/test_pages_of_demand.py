@@ -180,7 +180,7 @@ def log_p(run):
 def test_reach_of_arms_with_one_seed():
     """Reach of five arms of one seed, whole and with demand censored."""
     found = collections.defaultdict(dict)
-    for run in read("10").values():
+    for run in read("arms").values():
         whole = settings(run)
         names = (name for name, (section, key, value) in SETTINGS.items() if whole[section].get(key) == value)
         for name in names:
