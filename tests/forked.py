@@ -21,6 +21,7 @@ def become(words, cwd, variables, output, errors):
     """Run what the interpreter would run for `-m MODULE ...` or `-c CODE ...`, in a session of its own."""
     multiprocessing.set_start_method(None, force=True)  # what an interpreter starts with
     os.setsid()
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # which nohup, where the tests run under it, has ignored
     os.chdir(cwd)
     os.environ.clear()
     os.environ.update(variables)

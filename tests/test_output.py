@@ -106,7 +106,10 @@ def test_a_closed_terminal_saves_the_run(place):
     os.close(follower)
     os.close(leader)  # from here on writing to the terminal fails
     os.kill(child.pid, signal.SIGHUP)
-    assert child.wait() == 75
+    try:
+        assert child.wait() == 75
+    finally:
+        child.kill()
     saved = sorted((run / "checkpoints").iterdir())[-1]
     assert int(saved.name.removeprefix("tokens-")) == records(run)[-1]["consumed_tokens"]
 
