@@ -184,12 +184,15 @@ def reach_line(row: Row) -> str:
         >>> reach_line({**row, "reach": 168.0, "reach_low": None, "reach_high": None})
         'reach 168, the end, at threshold 0.8, within <20 to the end; f 21,000'
         >>> reach_line({**row, "reach": None, "reach_low": None, "reach_high": 64.0, "f_at_reach": None})
-        'reach <20 at threshold 0.8, within <20 to 64.0; f -'
+        'no reach at threshold 0.8: fails at 20 tokens already, upper limit 64.0'
     """
     low, reach = (shown_length(row[name], row["first_distance"], ",.1f") for name in ("reach_low", "reach"))
     if censored(row["reach"], row["first_distance"], row["last_distance"]) == "end":
         reach = f"{row['last_distance']:,}, the end,"
     high = "the end" if row["reach_high"] is None else f"{row['reach_high']:,.1f}"
+    if row["reach"] is None:
+        fails = f"fails at {row['first_distance']:,} tokens already"
+        return f"no reach at threshold {row['threshold']:g}: {fails}, upper limit {high}"
     f = "-" if row["f_at_reach"] is None else f"{row['f_at_reach']:,}"
     return f"reach {reach} at threshold {row['threshold']:g}, within {low} to {high}; f {f}"
 

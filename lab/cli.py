@@ -28,6 +28,7 @@ ROOT = Path(__file__).resolve().parents[1]
 MAIN = '\nif __name__ == "__main__":\n'
 SETTING = re.compile(r"^ +--([\w.]+)(?:=(.*))?\n +(.*) \[([^\n]*)\]$", re.M)  # an example has no values
 USAGE = re.compile(r"^    (probe-lab .*)$", re.M)
+OTHERWISE = {"train": "fit", "run": "fit", "eval": "probe", "test": "probe", "plot": "report"}  # what others call them
 PAGE = """# Settings
 
 Every setting of a run and every option of a command, written from the code by `probe-lab docs > docs/settings.md`.
@@ -101,7 +102,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         show("".join(page()), end="")
         return 0
     if words[0] not in commands():
-        show(f"{words[0]}: unknown command; {nearest(words[0], commands())}", error=True)
+        near = f"did you mean {OTHERWISE[words[0]]}?" if words[0] in OTHERWISE else nearest(words[0], commands())
+        show(f"{words[0]}: unknown command; {near}", error=True)
         return WRONG
     sys.argv = [f"probe-lab {words[0]}", *words[1:]]
     runpy.run_module(commands()[words[0]][0], run_name="__main__", alter_sys=True)

@@ -115,7 +115,7 @@ def test_a_frame_has_the_settings_in_which_runs_differ(trained, tmp_path):
         (tmp_path / name / "probes.jsonl").write_bytes((trained / "probes.jsonl").read_bytes())
     (tmp_path / "not_a_run").mkdir()
     found = lab.frame(f"{tmp_path}/*")
-    assert list(found.columns) == ["run", "seed", "data.window", *PROBES]
+    assert list(found.columns) == ["run", "seed", "probe", "data.window", *PROBES]
     assert set(found.seed) == {parse_yaml((trained / "config.yaml").read_text(), "test")["run"]["seed"]}
     last = lab.frame(f"{tmp_path}/*", last=True)
     assert (last.run.tolist(), set(last.consumed_tokens)) == (["a", "b"], {found.consumed_tokens.max()})
@@ -124,7 +124,7 @@ def test_a_frame_has_the_settings_in_which_runs_differ(trained, tmp_path):
     assert found["data.window"].tolist() == [96] * len(once) + [64] * len(once)
     assert found.consumed_tokens.tolist() == once * 2
     assert lab.frame([tmp_path / "b", tmp_path / "a"]).equals(found)
-    assert list(lab.frame(trained).columns) == ["run", "seed", *PROBES]
+    assert list(lab.frame(trained).columns) == ["run", "seed", "probe", *PROBES]
 
 
 def test_a_run_that_has_not_begun_is_empty_and_others_are_refused(trained, tmp_path):

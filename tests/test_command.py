@@ -110,6 +110,7 @@ def test_the_console_command_runs_a_module_as_python_does(capsys, monkeypatch):
         (["--help"], 0, ""),
         ([], 2, ""),
         (["positons"], 2, "positons: unknown command; did you mean positions?"),
+        (["train"], 2, "train: unknown command; did you mean fit?"),
         (["zzz"], 2, "zzz: unknown command; use one of: export, fit, "),
     ],
 )

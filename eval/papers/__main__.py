@@ -28,6 +28,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from itertools import chain, islice
 from pathlib import Path
+from textwrap import shorten
 from typing import Any
 
 from eval.engine.command import printing_to_stderr
@@ -42,6 +43,7 @@ from lab.runs.folder import RunFolder
 from lab.schema import flatten
 from lab.sweep.planning import PlannedRun, plan, planned_run
 
+WIDEST = 70  # characters of a title in the list
 FINISHED = "finished.jsonl"  # in a table's folder: the evaluations that have run
 VARYING = ("commit", "hardware", "cases")  # fields of a result that is the same measured again
 
@@ -150,8 +152,9 @@ def dry_run(table: Table, folder: Path) -> Iterator[str]:
     try:
         of_rows = (words for one in measured_rows(table, folder) for words in one.commands)
         yield from (as_typed(words) for words in chain(training_of(table), of_rows))
-    except LabError as error:
+    except LabError as error:  # a row's model is not known yet: its commands with what is to be filled in
         yield str(error)
+        yield from (as_typed(shlex.split(command)) for command in table.evaluate)
 
 
 def compare(table: Table, found: Sequence[Measured], *, mini: bool) -> list[Row]:
@@ -266,10 +269,10 @@ def listing() -> str:
         table = read_table(name)
         sizes = {"full": False, "mini": True}
         done = [size for size, mini in sizes.items() if (own_folder(name, mini=mini) / RESULT).exists()]
-        lacks = ", ".join(line.partition(":")[0] for line in table.missing) or "nothing"
         state = [*done, "not run"][0]
-        rows.append({"table": name, "state": state, "what": table.title, "missing here": lacks})
-    return to_text(rows)
+        what = shorten(table.title, WIDEST, placeholder=" ...")
+        rows.append({"table": name, "state": state, "missing here": f"{len(table.missing)}", "what": what})
+    return f"{to_text(rows)}\nprobe-lab papers TABLE --dry_run names what is missing here"
 
 
 def main(arguments: Sequence[str]) -> int:

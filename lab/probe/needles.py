@@ -113,21 +113,19 @@ def read_texts(path: Path, field: str) -> list[str]:
         number = 0
         try:
             content = file.read_text(encoding="utf-8")
-            parts: list[Any] = [line for line in content.split("\n") if line.strip()]
+            lines = content.split("\n") if file.suffix == ".jsonl" else [content]
+            parts: dict[int, Any] = {at: line for at, line in enumerate(lines, start=1) if line.strip()}
             if file.suffix in (".json", ".jsonl"):
-                rows = []
-                for number, part in enumerate(parts if file.suffix == ".jsonl" else [content], start=1):  # noqa: B007
-                    rows.append(json.loads(part))
-                parts = [row.get("text") if isinstance(row, dict) else None for row in rows]
-            elif parts:
-                parts = [content]
+                for number, part in parts.items():
+                    row = json.loads(part)
+                    parts[number] = row.get("text") if isinstance(row, dict) else None
         except (OSError, ValueError, RecursionError) as error:
-            place = f"row {number:,} " if number else ""
+            place = f"line {number:,} " if number else ""
             raise DataError(f"{field}={file}: {place}cannot be read ({error}); {kinds}") from error
-        wrong = [number for number, text in enumerate(parts, start=1) if not isinstance(text, str)]
+        wrong = [number for number, text in parts.items() if not isinstance(text, str)]
         if wrong:
-            raise DataError(f"{field}={file}: row {wrong[0]:,} holds no text in `text`; {kinds}")
-        texts += parts
+            raise DataError(f"{field}={file}: line {wrong[0]:,} holds no text in `text`; {kinds}")
+        texts += parts.values()
     if not any(map(str.strip, texts)):
         raise DataError(f"{field}={path}: holds no text; {kinds}")
     return texts

@@ -218,7 +218,9 @@ def open_run(path: PathLike) -> Run:
 
 
 def frame(runs: PathLike | Iterable[PathLike], last: bool = False) -> pd.DataFrame:
-    """Return a row per run and probe: `run`, `seed`, the settings in which the runs differ, and the columns of PROBES.
+    """Return a row per run and probe: `run`, `seed`, `probe`, the settings in which runs differ, the columns of PROBES.
+
+    Seeds probe after a few tokens more or less, but the probes of one number are of one moment.
 
     `runs` are run folders, or patterns such as runs/*, of which other folders
     are left out. With `last` a run has one row, of its last probe. A mean over seeds leaves out those without reach:
@@ -243,8 +245,9 @@ def frame(runs: PathLike | Iterable[PathLike], last: bool = False) -> pd.DataFra
         about = {"run": Path(path).resolve().name, "seed": settings[path].get("run.seed")}
         about |= {name: settings[path].get(name) for name in apart}
         probes = [*with_demand(Path(path))]
-        rows += [{**record, **about} for record in (probes[-1:] if last else probes)]
-    return as_table(rows, ["run", "seed", *apart, *PROBES])
+        numbered = [{**record, **about, "probe": number} for number, record in enumerate(probes)]
+        rows += numbered[-1:] if last else numbered
+    return as_table(rows, ["run", "seed", "probe", *apart, *PROBES])
 
 
 def as_table(records: Iterable[Mapping[str, Any]], columns: Iterable[str] | None = None) -> pd.DataFrame:

@@ -19,6 +19,7 @@ The exit status is 1 where a run failed and the others are done.
 from __future__ import annotations
 
 import shlex
+import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
@@ -76,6 +77,7 @@ class State:
 def train(runs: Sequence[PlannedRun], jobs: int) -> tuple[int, list[State]]:
     """Train all unfinished runs, and return the exit status and the state of each."""
     states = {str(run.path): State(run, "waiting") for run in runs}
+    began, trained = time.monotonic(), 0
 
     def is_done(job: Job) -> bool:
         state = states[job.name]
@@ -98,6 +100,11 @@ def train(runs: Sequence[PlannedRun], jobs: int) -> tuple[int, list[State]]:
             state.change("elsewhere")
         else:
             state.change("failed", f"status {status}: {last_line(state.run.path / LOG)}")
+        nonlocal trained
+        trained += 1
+        left = sum(each.name in ("waiting", "running") for each in states.values())
+        minutes = (time.monotonic() - began) / 60 / trained * left
+        show(f"{len(states) - left} of {len(states)} runs have ended; about {minutes:,.0f} minutes left", error=True)
 
     all_jobs = [Job(str(run.path), run.words(jobs), run.path / LOG) for run in runs]
     status = run_jobs(all_jobs, jobs, is_done=is_done, on_end=on_end, goes_on=True)

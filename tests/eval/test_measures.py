@@ -294,7 +294,7 @@ def test_rows_of_text_have_the_field_text(name, run, tmp_path):
     words = [*COMMANDS[name][0], f"--text={tmp_path / 'texts.jsonl'}"]
     status, _, err = run(name, words)
     assert (status, err.count("\n")) == (2, 1)
-    assert "row 1 holds no text in `text`" in err
+    assert "line 1 holds no text in `text`" in err
     (tmp_path / "texts.jsonl").write_text("\n".join(lines).replace("body", "text"))
     assert run(name, words)[0] == 0
 
