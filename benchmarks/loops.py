@@ -31,9 +31,9 @@ from lab.command import parse_overrides
 from lab.config import load_experiment
 from lab.data.module import PackedData
 from lab.train.environment import ROOT
-from lab.train.module import Training
 from lab.train.session import Assembled, assemble
 from lab.train.starting import Start
+from lab.train.step import Training
 
 CONFIG = ROOT / "configs" / "cpu_demo.yaml"
 WARM_UP = 2  # turns that are not counted

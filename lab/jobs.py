@@ -23,15 +23,14 @@ from types import FrameType
 from lab.command import STOPPED
 from lab.config import Experiment, load_experiment
 from lab.errors import ConfigError, LabError
+from lab.launch import COPY_S, SIGNALS
 from lab.runs.arms import changes
 from lab.runs.checkpoints import TENSORS, newest
 from lab.runs.folder import RunFolder
 from lab.runs.folder import is_finished as has_ended
 from lab.schema.plugins import TRUSTED
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
 POLL_S = 0.2
-COPY_S = 1.0  # a Ctrl-C this soon after another signal is the same one, from the terminal and a launcher
 PR_SET_PDEATHSIG = 1  # prctl(2)
 KILLED = 128  # plus the number of the signal, as shells do
 

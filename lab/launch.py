@@ -24,7 +24,9 @@ from lab.errors import ConfigError
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-SIGNALS = "SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1"  # that torchrun passes on to the ranks
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
+"""By which a run stops: Ctrl-C; kill and preemption; SLURM's warning; a closed terminal, but not under nohup."""
+COPY_S = 1.0  # a Ctrl-C this soon after another signal is the same one, from the terminal and a launcher
 SAVE_S = 600  # what ranks may take to save after a signal
 TIMEOUT = timedelta(minutes=10)  # of a collective call: a node that is lost closes no connection
 POLL_S = 0.5
@@ -126,7 +128,8 @@ def start_ranks(words: Sequence[str], devices: int, again: str) -> int:
     logging.getLogger("torch.distributed").setLevel(logging.CRITICAL)  # the ranks print what is to be known
     os.environ.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", str(SAVE_S))
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # lab.fit sets the threads of each rank
-    options = [f"--nproc-per-node={devices}", f"--signals-to-handle={SIGNALS}", "--local-addr=127.0.0.1"]
+    passed_on = ",".join(number.name for number in (*SIGNALS, signal.SIGQUIT))
+    options = [f"--nproc-per-node={devices}", f"--signals-to-handle={passed_on}", "--local-addr=127.0.0.1"]
     try:
         run.run(run.parse_args(["--standalone", *options, "-m", "lab.fit", *words]))
     except SignalException:

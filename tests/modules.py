@@ -4,7 +4,7 @@ from lab.config.sections import TrainConfig
 from lab.model.config import OptimConfig
 from lab.model.decoder import Decoder
 from lab.positions import distance, frequencies
-from lab.train.module import Training
+from lab.train.step import Training
 
 
 def training_of(cfg, *, optim=OptimConfig(), seed=1, steps=9, batch_tokens, micro_batch_tokens, **options):

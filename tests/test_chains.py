@@ -56,7 +56,7 @@ def recorded(step, ledger, stop, first):
 
 def train_part(settings, resume, ledger, stop):
     """Train one part as one of the ranks, and return the exit status."""
-    from lab.train.module import Training
+    from lab.train.step import Training
 
     first = int(os.environ.get("RANK", "0")) % settings.get("train.context_parallel", 1) == 0
     with patch.object(Training, "training_step", recorded(Training.training_step, ledger, stop, first)):

@@ -17,7 +17,7 @@ from tests.launching import environment, patched
 pytest.importorskip("wandb")
 STEPS = 6
 SHORT = (*UNPROBED, f"--train.tokens={1024 * STEPS}")
-PATIENCE = "import lab.train.dashboards as d; d.CONNECT_S = d.FINISH_S = 2.0"
+PATIENCE = "import lab.train.recording as d; d.CONNECT_S = d.FINISH_S = 2.0"
 KILL = """
 import psutil
 from lab.train.recording import Recording
@@ -130,7 +130,7 @@ def test_training_goes_on_whatever_wandb_does(tmp_path, monkeypatch, capsys, fau
     start = {"setup": works, "Settings": works, "init": does.get("init", lambda **_: run)}
     stand_in = SimpleNamespace(**start, teardown=does.get("teardown", works))
     monkeypatch.setitem(sys.modules, "wandb", None if fault == "import" else stand_in)
-    monkeypatch.setattr("lab.train.dashboards.LIMIT_S", 1.0 if "hangs" in fault else 120.0)
+    monkeypatch.setattr("lab.train.recording.LIMIT_S", 1.0 if "hangs" in fault else 120.0)
     assert exact_metrics(train(tmp_path, "tracked", *short, "--track.wandb=offline")) == whole
     (line,) = [line for line in capsys.readouterr().err.splitlines() if "track." in line]
     assert line.endswith("; no longer mirrored, the run folder holds all")

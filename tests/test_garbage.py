@@ -4,9 +4,9 @@ import gc
 
 import pytest
 
-from lab.train import garbage
-from lab.train.module import Training
+from lab.train import session
 from lab.train.session import run_experiment
+from lab.train.step import Training
 from tests.fits import UNPROBED, load, settings_of
 
 
@@ -24,7 +24,7 @@ def test_training_collects_after_fixed_steps_alone(tmp_path, monkeypatch, fails)
         collections[step] = sum(generation["collections"] for generation in gc.get_stats())
         return train(module, *words)
 
-    monkeypatch.setattr(garbage, "EVERY_STEPS", 4)
+    monkeypatch.setattr(session, "COLLECT_STEPS", 4)
     monkeypatch.setattr(Training, "training_step", training_step)
     experiment = load(*settings_of(tmp_path, "x"), *UNPROBED, "--train.tokens=10240")
     if fails:

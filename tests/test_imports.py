@@ -20,7 +20,7 @@ lab.errors < lab lab.files lab.schema
 < eval.engine < eval
 """  # a part imports itself and the parts before a "<" that precedes it; the packages of eval are parts of one layer
 RANKS = {part: rank for rank, parts in enumerate(LAYERS.split("<")) for part in parts.split()}
-CALLBACKS = ("module", "recording", "garbage", "saving", "probing")
+CALLBACKS = ("step", "recording", "saving", "probing")
 HEAVY = {  # package: who may import it at module level; everybody else imports it where it is used, or not at all
     "lightning": ("lab.data.module", *(f"lab.train.{name}" for name in CALLBACKS), "lab.train.session"),
     **dict.fromkeys(("wandb", "datasets", "pyarrow"), ()),

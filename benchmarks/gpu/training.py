@@ -35,9 +35,9 @@ from lab.model.decoder import Decoder
 from lab.model.sharding import Sharding, shard
 from lab.positions import frequencies
 from lab.train.environment import choose_backend, choose_compile
-from lab.train.module import Training
 from lab.train.session import assemble
 from lab.train.starting import Start
+from lab.train.step import Training
 
 WARM_UP = 1  # updates, of MICRO_BATCHES packs each
 MICRO_BATCHES = 8

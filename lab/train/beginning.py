@@ -5,20 +5,20 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 
-from lab.config import Experiment, load_experiment
+from lab.config import Experiment, TrackConfig, load_experiment
 from lab.data.config import TokenizerFile
 from lab.data.preparation import check_prepared, shard_folder
 from lab.data.tokenizer import TOKENIZER, tokenizer_file
-from lab.errors import CheckpointError, ConfigError
+from lab.errors import CheckpointError, ConfigError, MissingPackage
 from lab.probe.needles import KEPT as KEPT_HAYSTACK
 from lab.probe.needles import read_texts
 from lab.runs.arms import changes
 from lab.runs.folder import RunFolder
 from lab.runs.manifest import OF_PROBES, READ, RECORDS, faults_of
 from lab.schema.plugins import KEPT, digest_of
-from lab.train.dashboards import check_packages
 
 RESTART = "begin anew with --restart, which moves this folder aside and deletes nothing"
 
@@ -46,6 +46,15 @@ def needs_of(experiment: Experiment, *, resume: bool = True) -> dict[str, Callab
     if haystack is not None and not (resume and (experiment.run.path / KEPT_HAYSTACK).exists()):
         needs["haystack"] = partial(read_texts, Path(haystack), "probe.haystack")
     return needs
+
+
+def check_packages(track: TrackConfig) -> None:
+    """Refuse a dashboard whose package is not installed.
+
+    Raises: MissingPackage.
+    """
+    if track.wandb != "off" and find_spec("wandb") is None:
+        raise MissingPackage("wandb", f"track.wandb={track.wandb}", "wandb")
 
 
 def check_run(experiment: Experiment, *, resume: bool) -> bool:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import math
+import os
+import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from copy import copy
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import lightning
@@ -15,19 +18,22 @@ import numpy.typing as npt
 import torch
 from lightning.pytorch.callbacks import Callback
 
-from lab.command import Bar
+from lab.command import Bar, show
 from lab.config import Experiment
 from lab.counts import PositionCounts
 from lab.counts.pairs import sum_to_the_end
 from lab.counts.position_counts import COUNTED
+from lab.errors import first_line
 from lab.launch import sum_over_ranks
 from lab.model.config import peak_flops, utilisation
 from lab.model.layers import LayersConfig
 from lab.positions import Distance
 from lab.runs.folder import RunFolder
-from lab.train.dashboards import Wandb
 from lab.train.step import SUMS
 
+CONNECT_S = 7.0
+FINISH_S = 10.0
+LIMIT_S = 120.0  # of one call; importing wandb takes long on a busy machine
 SELECTED = ("samples", "samples_unmatched", "samples_short")
 """Samples made of selected sentences; those without an impactful token; those shorter than data.window."""
 
@@ -154,6 +160,7 @@ class Recording(Callback):
         grad_norm = module.finished.grad_norm
         model, window = self.experiment.model, self.experiment.data.window
         flops = {"mfu": model.flops_per_token_causal(window), "mfu_full": model.flops_per_token_full(window)}
+        block = trainer.datamodule.settings.block  # type: ignore[attr-defined]
         record = {
             "step": trainer.global_step,
             "consumed_tokens": module.consumed,
@@ -165,7 +172,7 @@ class Recording(Callback):
             **{name: utilisation(n, tokens_per_s, self.peak, trainer.world_size) for name, n in flops.items()},
             **frequency_metrics(counts, self.experiment.logged_positions),
             **self.counting.selected(),
-            **scheduled(trainer),
+            **({} if block is None else {"window": block(trainer.global_step - 1)}),
         }
         self.sums = dict.fromkeys(SUMS, 0.0)
         self.busy_s = 0.0
@@ -197,10 +204,80 @@ class Recording(Callback):
             self.dashboard.close(finished=finished)
 
 
-def scheduled(trainer: lightning.Trainer) -> dict[str, int]:
-    """Return the tokens of a block in the step that has ended, under a window schedule."""
-    block = trainer.datamodule.settings.block  # type: ignore[attr-defined]
-    return {} if block is None else {"window": block(trainer.global_step - 1)}
+class Wandb:
+    """A copy of a run's records at Weights & Biases, which may fail or hang at any time, already when it is imported.
+
+    That costs one line, and LIMIT_S at most. Without a key, or an answer of the server within CONNECT_S, the run is
+    recorded offline, for `wandb sync`. Later wandb's own process sends what it has stored on disk, so that an outage
+    costs nothing; the end waits FINISH_S for it.
+    """
+
+    def __init__(self, experiment: Experiment) -> None:
+        self.run: Any = None
+        self.broken = False
+        self.attempt(lambda: self.open(experiment))
+
+    def open(self, experiment: Experiment) -> None:
+        """Begin the run as asked, or offline."""
+        import wandb
+
+        os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # the end would wait for a server that stalls
+        wandb.setup(wandb.Settings(login_timeout=CONNECT_S))  # for a key to be entered, at a terminal
+        # not quiet, it also asks the server for the user's name
+        settings = wandb.Settings(quiet=True, init_timeout=CONNECT_S, finish_timeout=FINISH_S)
+        begin: Any = partial(wandb.init, project="probe-lab", config=experiment.to_dict(), settings=settings)
+        begin = partial(begin, name=experiment.run.name, dir=str(experiment.run.path))
+        asked = experiment.track.wandb
+        try:
+            self.run = begin(mode=asked)
+            if self.run.disabled and os.environ.get("WANDB_MODE") != "disabled":
+                raise TimeoutError("no key was entered")
+        except Exception as error:  # of any kind: the run must not depend on it
+            self.run = begin(mode="offline")
+            remedy = f"recorded offline, send it with: wandb sync {Path(self.run.dir).parent}"
+            show(f"track.wandb={asked}: {first_line(error)}; {remedy}", error=True)
+        self.run.define_metric("*", step_metric="consumed_tokens")
+
+    def mirror(self, record: Mapping[str, Any]) -> None:
+        """Send a record's numbers, unless sending has failed before."""
+        numbers = {key: value for key, value in record.items() if isinstance(value, int | float)}
+        if not self.broken:
+            self.attempt(lambda: self.run.log(numbers))
+
+    def attempt(self, call: Callable[[], Any]) -> None:
+        """Call wandb, and report the first time that it fails or does not return.
+
+        It raises SystemExit where its own process has failed. A thread that hangs is left behind.
+        """
+        faults: list[BaseException] = []
+
+        def caught() -> None:
+            try:
+                call()
+            except BaseException as error:
+                faults.append(error)
+
+        thread = threading.Thread(target=caught, daemon=True)
+        thread.start()
+        thread.join(LIMIT_S)
+        if thread.is_alive():
+            faults.append(TimeoutError(f"does not return in {LIMIT_S:g} s"))
+        if faults and not self.broken:
+            reason = f"{type(faults[0]).__name__}: {first_line(faults[0])}"
+            show(f"track.wandb: {reason}; no longer mirrored, the run folder holds all", error=True)
+        self.broken = self.broken or bool(faults)
+
+    def close(self, *, finished: bool) -> None:
+        """Wait for what is still to be sent."""
+        if self.run is None:
+            return
+        import wandb
+
+        begin = time.monotonic()
+        self.attempt(lambda: wandb.teardown(int(not finished)))
+        if not self.broken and time.monotonic() - begin >= FINISH_S:
+            rest = f"wandb sync --include-online {Path(self.run.dir).parent}"
+            show(f"track.wandb: not all was sent in {FINISH_S:g} s; send it with: {rest}", error=True)
 
 
 def frequency_metrics(counts: PositionCounts, positions: Mapping[str, int]) -> dict[str, float]:

@@ -26,7 +26,7 @@ from torch import distributed
 
 from lab.command import FAILED, show
 from lab.errors import CheckpointError, LabError
-from lab.launch import Launch, OutOfStep, exchange
+from lab.launch import COPY_S, SIGNALS, Launch, OutOfStep, exchange
 from lab.model.sharding import reshard
 from lab.runs import checkpoints
 from lab.runs.folder import packed_counts
@@ -36,11 +36,8 @@ from lab.runs.state import check
 from lab.train.recording import Recording
 from lab.train.starting import Start
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
-"""Ctrl-C; kill and preemption; SLURM's warning; a closed terminal, but not under nohup."""
 SHOWN = 8  # streams that a fault names at most
 LOST = re.compile("peer|timed out|remote", re.IGNORECASE)  # in the errors of gloo and NCCL
-COPY_S = 1.0  # a Ctrl-C this soon after another is the same one, forwarded by a launcher
 
 
 def crossed(every_tokens: int | None, before: int, now: int) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import sys
@@ -36,14 +37,15 @@ from lab.probe.measuring import Measuring
 from lab.runs.folder import RunFolder, is_finished
 from lab.runs.shards import NO_GROUP
 from lab.train.environment import choose_backend, choose_compile, device_for
-from lab.train.garbage import Garbage
-from lab.train.module import Training
 from lab.train.probing import Probing, make_needle_probe
 from lab.train.recording import Recording
 from lab.train.saving import Checkpointing, Stopping
 from lab.train.starting import Start, find_start, own_run, start_folder
+from lab.train.step import Training
 
 HINTS = (".*isinstance.treespec.*", NO_GROUP)  # of libraries, about what the lab cannot or need not change
+
+COLLECT_STEPS = 50  # between collections of garbage, torchtitan's gc_freq
 
 
 @dataclass(frozen=True)
@@ -65,6 +67,36 @@ class Assembled:
             self.trainer.fit(self.module, datamodule=self.data)
         except SystemExit as error:
             raise (KeyboardInterrupt if isinstance(error.__context__, KeyboardInterrupt) else error) from None
+
+
+class Garbage(Callback):
+    """Collects Python's garbage between steps, on all ranks after the same ones, as torchtitan does.
+
+    Otherwise each rank collects when it has made so many objects, and the others wait for it in the next collective
+    call. What exists before the first step is left out, so that a collection takes milliseconds and nothing
+    accumulates. It begins with the first micro-batch, after the loaders have been forked, which collect as usual.
+    """
+
+    def on_train_batch_start(self, trainer: lightning.Trainer, module: Any, *_: Any) -> None:
+        """Turn automatic collections off."""
+        if gc.isenabled():
+            gc.collect()
+            gc.freeze()
+            gc.disable()
+
+    def on_train_batch_end(self, trainer: lightning.Trainer, module: Any, *_: Any) -> None:
+        """Collect after every so many steps."""
+        if module.finished and trainer.global_step % COLLECT_STEPS == 0:
+            gc.collect()
+
+    def on_train_end(self, trainer: lightning.Trainer, module: Any) -> None:
+        """Turn automatic collections on."""
+        gc.unfreeze()
+        gc.enable()
+
+    def on_exception(self, trainer: lightning.Trainer, module: Any, exception: BaseException) -> None:
+        """Turn automatic collections on."""
+        self.on_train_end(trainer, module)
 
 
 class FullySharded(ModelParallelStrategy):

@@ -15,7 +15,7 @@ from benchmarks.gpu import training
 from benchmarks.gpu.sizes import LARGE, TOY
 from benchmarks.gpu.stage import Options, outcome_of
 from benchmarks.on_gpu import STAGES, Stage, run_stages
-from lab.train.module import Training
+from lab.train.step import Training
 from tests.forked import LIMIT_S
 
 

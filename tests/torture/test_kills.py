@@ -26,7 +26,7 @@ IN_SAVE = 3  # every third kill comes while a save is seen
 KILLS, FULL = 1, 25  # for each variant
 LEDGER = """
 import hashlib
-from lab.train.module import Training
+from lab.train.step import Training
 own = Training.training_step
 def recording(self, batch, batch_idx):
     arrays = [batch[name] for name in ("tokens", "targets", "cu_seqlens", "position_ids") if batch[name] is not None]
