@@ -34,6 +34,7 @@ Source: AnchorAttention, arXiv:2411.13476, section 3.
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
@@ -55,6 +56,20 @@ class WindowMask(Method):
     chunks: Annotated[int, Ge(2)] | None = None
     """Chunks each document of a window is cut into at random points; the chunks of all documents are shuffled, in
     order within each document. Left out, documents stay whole."""
+
+    def joint_rules(self, run: Any) -> Iterator[str]:
+        """Refuse windows of one document, ids with gaps, and contexts that are known before any mask but document."""
+        if self.method == "causal" and self.chunks is None:
+            return
+        name = "mask.chunks" if self.method == "causal" else "mask.method"
+        is_known = self.method == "document" and self.chunks is None
+        other = None if is_known else run.foresees_context
+        if other or run.skip is not None:
+            yield run.fault(name, f"does not go with {other or 'skip.method'}; leave one of them out")
+        if run.data.mode != "concatenated":
+            yield run.fault(name, "needs windows of several documents; set data.mode: concatenated")
+        if not is_known:
+            yield from run.out_of_order("mask.method" if self.chunks is None else "mask.chunks")
 
     @property
     def running(self) -> bool:

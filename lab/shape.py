@@ -47,8 +47,9 @@ Short of W nothing changes. The total variation between the aim and what is reac
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -90,6 +91,13 @@ class ByContext(Section):
     by: Literal["context"] = "context"
     target: Target = field(default_factory=Power)
     """The target profile of the supervised f."""
+
+    def joint_rules(self, run: Any) -> Iterator[str]:
+        """Refuse blocks that grow, and uniform cuts, whose contexts are not known before."""
+        if run.data.schedule is not None:
+            yield run.fault("weights.by", "does not go with data.schedule.start; leave one of them out")
+        if run.data.mode == "uniform":
+            yield run.fault("data.mode", "weights.by=context counts no uniform cuts; set another")
 
 
 FloatArray = npt.NDArray[np.float64]

@@ -14,9 +14,8 @@ from __future__ import annotations
 import copy
 import hashlib
 import json
-import math
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from operator import attrgetter
 from pathlib import Path
 from typing import Annotated, Any
@@ -33,7 +32,7 @@ from lab.masks import Causal, MaskConfig
 from lab.model.config import DecoderConfig, OptimConfig
 from lab.positions import Frequencies
 from lab.positions.methods import PositionConfig
-from lab.probe.config import NEEDLES, ProbeConfig, ProbeSection
+from lab.probe.config import ProbeConfig, ProbeSection
 from lab.runs.arms import FREE_TO_CHANGE
 from lab.runs.source import CONFIG, EXPERIMENT, inherit
 from lab.schema import PathText, Section, flatten, format_yaml, given, load_plugins, plain, read_yaml, validated
@@ -81,101 +80,30 @@ class Experiment(Section):
     """Python files with methods of your own (docs/plugins.md); the run keeps copies of them."""
 
     def rules(self) -> Iterator[str]:
-        """Find the faults between sections."""
-        data, train, probe = self.data, self.train, self.probe
-        if self.model.vocab_size != (vocabulary := getattr(data.tokenizer, "vocab_size", self.model.vocab_size)):
-            yield self.fault("model.vocab_size", f"contradicts data.tokenizer.vocab_size={vocabulary}; leave it out")
-        if train.micro_batch_tokens < data.window:
-            yield self.fault("train.micro_batch_tokens", f"must be >= data.window={data.window}; raise it")
-        if train.tokens < train.batch_tokens:
-            yield self.fault("train.tokens", f"must be >= train.batch_tokens={train.batch_tokens}; raise it")
-        elif self.optim.warmup_steps >= train.steps:
-            rule = f"must be < {train.steps}, the steps of the run (train.tokens / train.batch_tokens)"
-            yield self.fault("optim.warmup_steps", f"{rule}; lower it or train longer")
-        for name in ("model.n_kv_heads", "data.window", "train.micro_batch_tokens"):
-            if attrgetter(name)(self) % train.context_parallel:
-                yield self.fault("train.context_parallel", f"must divide {name}={attrgetter(name)(self)}; change one")
-        needles = self.probed({}).get("needles", NEEDLES)
-        if probe.required > needles:
-            yield self.fault("probe.required", f"must be <= {needles}, the numbers of a test; lower it")
-        has_text = probe.haystack is not None or isinstance(data.corpus, Synthetic)
-        if data.held_out_frac == 0 and (probe.loss_tokens or not has_text):
-            rule = "the probe needs held-out text; raise it, or set probe.loss_tokens=0 and probe.haystack"
-            yield self.fault("data.held_out_frac", rule)
+        """Find the faults between sections, each of which knows its own."""
         if len({Path(name).name for name in self.plugins}) < len(self.plugins):
             yield self.fault("plugins", "must have names of their own; rename one of the files")
-        yield from self.position_rules()
-        yield from self.id_rules()
-        yield from self.evidence_rules()
+        for item in fields(self):
+            if isinstance(section := getattr(self, item.name), Section):
+                yield from section.joint_rules(self)
 
-    def position_rules(self) -> Iterator[str]:
-        """Find the faults between the position methods and the other sections."""
-        frequency, distance, window = self.position.frequency, self.position.distance, self.data.window
-        longest = max(window, self.probe.longest(window)) if distance.beyond_training else window
-        yield from (f"position.distance.{fault}" for fault in distance.length_faults(longest))
-        if (getattr(frequency, "theta", None) or math.inf) <= self.model.theta:
-            rule = f"must be > model.theta={self.model.theta} (the adjusted base is larger)"
-            yield self.fault("position.frequency.theta", f"{rule}; raise it, or set model.theta and method: rope")
-        if (getattr(distance, "train_len", None) or 0) > window:
-            rule = f"must be <= data.window={window}, the longest distance that is counted; lower it"
-            yield self.fault("position.distance.train_len", rule)
-        near = getattr(self.model.layers, "window", None) or 0
-        if near >= window:
-            yield self.fault("model.layers.window", f"must be < data.window={window}, or no pair is hidden; lower it")
-        bands = "" if distance.method == "plain" else "position.distance.method"
-        bands = "model.layers.window" if near else bands
-        needs = "model.softmax.method" if getattr(self.model.softmax, "is_sink", False) else bands
-        if self.train.backend == "xformers" and needs:
-            yield self.fault("train.backend", f"returns no log-sum-exp, which {needs} needs; use auto")
-        if bands and (self.skip or self.mask.running or self.mask.chunks is not None):
-            yield self.fault(bands, "training with it needs ids that count up from 0 in every document; leave one out")
+    def out_of_order(self, name: str) -> Iterator[str]:
+        """Find the faults of a setting that keeps no documents in order, as what is stored by token needs."""
+        for needs in self.stored.values():
+            rule = f"keeps no documents in order, which {needs}={attrgetter(needs)(self)} needs"
+            yield self.fault(name, f"{rule}; leave one out")
 
-    def id_rules(self) -> Iterator[str]:
-        """Find the faults between what decides ids and who sees whom (skip, mask), and the windows."""
-        data, mask, weights = self.data, self.mask, self.weights
-        weighs = isinstance(weights, ByContext)
-        masked = "mask.method" if mask.method != "causal" else "mask.chunks"
-        is_masked = mask.method != "causal" or mask.chunks is not None
-        scheduled = data.schedule is not None
-        counted = (weighs or scheduled) and mask.method == "document" and mask.chunks is None  # a mask that they know
-        used = {"data.schedule.start": scheduled, "weights.by": weighs}
-        used |= {"skip.method": self.skip is not None, masked: is_masked and not counted}
-        names = [name for name, is_used in used.items() if is_used]
-        if len(names) > 1:
-            yield self.fault(names[-1], f"does not go with {names[0]}; leave one of them out")
-        if self.skip is not None and self.skip.target_len <= data.window:
-            yield self.fault(
-                "skip.target_len", f"must be > data.window={data.window}, or there is nothing to skip; raise it"
-            )
-        joins = {masked: is_masked, "skip.selection": getattr(self.skip, "selects", False)}
-        for name, is_used in joins.items():
-            if is_used and data.mode != "concatenated":
-                yield self.fault(name, "needs windows of several documents; set data.mode: concatenated")
-        if isinstance(weights, ByEvidence):
-            farthest = self.reach if weights.distance == "ids" else data.window
-            if weights.keep[-1][1] >= farthest - 1 and len(weights.keep) == 1:
-                yield self.fault("weights.keep", f"must leave out distances below {farthest}; lower its end")
-            if weights.distance == "ids" and self.skip is None:
-                yield self.fault("weights.distance", "needs ids with gaps; set skip.method, or use tokens")
-        if data.schedule is not None and data.schedule.start >= data.window:
-            yield self.fault("data.schedule.start", f"must be < data.window={data.window}; lower it")
-        if data.schedule is not None and data.schedule.tokens > self.train.tokens:
-            rule = f"must be <= train.tokens={self.train.tokens}, or the window is never whole; lower it"
-            yield self.fault("data.schedule.tokens", rule)
-        if weighs and data.mode == "uniform":
-            yield self.fault("data.mode", "weights.by=context counts no uniform cuts; set another")
+    @property
+    def bands(self) -> str | None:
+        """The setting by which attention runs in bands, if any."""
+        if getattr(self.model.layers, "window", None) is not None:
+            return "model.layers.window"
+        return None if self.position.distance.method == "plain" else "position.distance.method"
 
-    def evidence_rules(self) -> Iterator[str]:
-        """Find the faults between what is stored by token, the corpus, and runs that are no documents in order."""
-        remedies = {"asked": "use repeat or suffix", "answers": "use near"}
-        for kind in () if self.data.labelled else self.stored.keys() & remedies.keys():
-            rule = "needs the labels of data.corpus.name: synthetic or mqar, not upsampled"
-            yield self.fault(self.stored[kind], f"{rule}; {remedies[kind]}")
-        moves = {"mask.chunks": self.mask.chunks, "mask.method": self.mask.method not in ("causal", "document")}
-        moves["skip.selection"] = getattr(self.skip, "selects", False)
-        for name, is_used in moves.items():
-            for kind, setting in self.stored.items() if is_used else ():
-                yield self.fault(name, f"keeps no documents in order, which {setting}={kind} needs; leave one out")
+    @property
+    def foresees_context(self) -> str | None:
+        """The setting, if any, that knows every token's visible context before ids and masks are drawn."""
+        return "data.schedule.start" if self.data.schedule is not None else "weights.by" if self.planned else None
 
     def probed(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """Return all settings of the probe, some of them as given; not checked.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import reduce
+from operator import attrgetter
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -83,6 +84,19 @@ class TrainConfig(Section):
             yield self.fault("strategy", f"runs one process, devices * nodes is {self.world_size}; use ddp or fsdp")
         if self.accelerator == "cpu" and self.backend in CUDA_BACKENDS:
             yield self.fault("backend", "runs on a CUDA device only; use sdpa or auto")
+
+    def joint_rules(self, run: Any) -> Iterator[str]:
+        """Refuse packs without room for a window, runs of no step, and what cannot be shared, or joined from bands."""
+        if self.micro_batch_tokens < run.data.window:
+            yield run.fault("train.micro_batch_tokens", f"must be >= data.window={run.data.window}; raise it")
+        if self.tokens < self.batch_tokens:
+            yield run.fault("train.tokens", f"must be >= train.batch_tokens={self.batch_tokens}; raise it")
+        for name in ("model.n_kv_heads", "data.window", "train.micro_batch_tokens"):
+            if attrgetter(name)(run) % self.context_parallel:
+                yield run.fault("train.context_parallel", f"must divide {name}={attrgetter(name)(run)}; change one")
+        needs = "model.softmax.method" if getattr(run.model.softmax, "is_sink", False) else run.bands
+        if self.backend == "xformers" and needs:
+            yield run.fault("train.backend", f"returns no log-sum-exp, which {needs} needs; use auto")
 
     @property
     def world_size(self) -> int:

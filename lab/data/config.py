@@ -163,6 +163,14 @@ class DataConfig(Section):
     schedule: WindowSchedule | None = None
     """Blocks of the window that grow in training, outside of which tokens see nothing; left out, windows are whole."""
 
+    def joint_rules(self, run: Any) -> Iterator[str]:
+        """Refuse blocks that do not grow to the whole window in training."""
+        if self.schedule is not None and self.schedule.start >= self.window:
+            yield run.fault("data.schedule.start", f"must be < data.window={self.window}; lower it")
+        if self.schedule is not None and self.schedule.tokens > run.train.tokens:
+            rule = f"must be <= train.tokens={run.train.tokens}, or the window is never whole; lower it"
+            yield run.fault("data.schedule.tokens", rule)
+
     @property
     def embedded(self) -> bool:
         """Whether the corpus is generated, without any download."""

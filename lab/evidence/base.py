@@ -33,7 +33,7 @@ targets that the model never gets right count too.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -114,6 +114,7 @@ class Evidence(Method):
 
 FIRST = 4  # tokens
 TOLERANCE = 0.1  # nats
+UNLABELLED = "needs the labels of data.corpus.name: synthetic or mqar, not upsampled"
 
 
 class Stored(Evidence, ABC):
@@ -133,6 +134,11 @@ class Asked(Stored):
     """The word that a generated corpus copied."""
 
     method: Literal["asked"] = "asked"
+
+    def joint_rules(self, run: Any) -> Iterator[str]:
+        """Refuse a corpus without labels."""
+        if not run.data.labelled:
+            yield run.fault("evidence.method", f"{UNLABELLED}; use repeat or suffix")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -21,13 +21,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 from annotated_types import Gt, Le
 
-from lab.evidence.base import IntArray
+from lab.evidence.base import UNLABELLED, IntArray
 from lab.schema import Section
 
 BINS = 20
@@ -59,6 +59,16 @@ class ByEvidence(Section):
             yield self.fault("keep", "must be intervals that rise and do not overlap; join or sort them")
         elif self.control in ("near", "kind") and bounds[1] < 1:
             yield self.fault("control", "needs nearer targets; raise the end of the first interval of keep")
+
+    def joint_rules(self, run: Any) -> Iterator[str]:
+        """Refuse intervals that leave nothing out, distances in ids without gaps, and a corpus without labels."""
+        farthest = run.reach if self.distance == "ids" else run.data.window
+        if self.keep[-1][1] >= farthest - 1 and len(self.keep) == 1:
+            yield run.fault("weights.keep", f"must leave out distances below {farthest}; lower its end")
+        if self.distance == "ids" and run.skip is None:
+            yield run.fault("weights.distance", "needs ids with gaps; set skip.method, or use tokens")
+        if self.control == "kind" and not run.data.labelled:
+            yield run.fault("weights.control", f"{UNLABELLED}; use near")
 
     @property
     def beside(self) -> str | None:

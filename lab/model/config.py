@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Gt, Le, Lt
 
@@ -80,6 +81,15 @@ class DecoderConfig(Section):
             rule = f"is for layers of kind {only} alone; add one to model.layers.pattern, or leave it out"
             faults.append(self.fault("softmax.method", rule))
         return faults
+
+    def joint_rules(self, run: Any) -> Iterator[str]:
+        """Refuse another vocabulary than the tokenizer's, and layers whose window hides nothing."""
+        size = getattr(run.data.tokenizer, "vocab_size", self.vocab_size)
+        if size != self.vocab_size:
+            yield run.fault("model.vocab_size", f"contradicts data.tokenizer.vocab_size={size}; leave it out")
+        window = run.data.window
+        if (getattr(self.layers, "window", None) or 0) >= window:
+            yield run.fault("model.layers.window", f"must be < data.window={window}, or no pair is hidden; lower it")
 
     @property
     def kinds(self) -> tuple[str, ...]:
@@ -167,6 +177,12 @@ class OptimConfig(Section):
         if self.min_lr > self.lr:
             return [f"min_lr={self.min_lr}: must be <= lr={self.lr}; lower min_lr or raise lr"]
         return []
+
+    def joint_rules(self, run: Any) -> Iterator[str]:
+        """Refuse a warm-up as long as the run; one of less than a batch is refused by train."""
+        if self.warmup_steps >= run.train.steps and run.train.tokens >= run.train.batch_tokens:
+            rule = f"must be < {run.train.steps}, the steps of the run (train.tokens / train.batch_tokens)"
+            yield run.fault("optim.warmup_steps", f"{rule}; lower it or train longer")
 
     def lr_at(self, step: int, total_steps: int) -> float:
         """Return the learning rate of step `step`, 0-based, of `total_steps`.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
 from typing import Annotated, Any
 
@@ -46,6 +48,21 @@ class PositionConfig(Section):
     """Frequency method: rope, or one that changes the inverse frequencies or scales the logits."""
     distance: AnyDistance = field(default_factory=Plain)
     """Distance method: plain, or one that changes the relative positions."""
+
+    def joint_rules(self, run: Any) -> Iterator[str]:
+        """Refuse distances beyond the lengths of the run, a base below the model's, and bands over ids with gaps."""
+        frequency, distance, window = self.frequency, self.distance, run.data.window
+        longest = max(window, run.probe.longest(window)) if distance.beyond_training else window
+        yield from (f"position.distance.{fault}" for fault in distance.length_faults(longest))
+        if (getattr(frequency, "theta", None) or math.inf) <= run.model.theta:
+            rule = f"must be > model.theta={run.model.theta} (the adjusted base is larger)"
+            yield run.fault("position.frequency.theta", f"{rule}; raise it, or set model.theta and method: rope")
+        if (getattr(distance, "train_len", None) or 0) > window:
+            rule = f"must be <= data.window={window}, the longest distance that is counted; lower it"
+            yield run.fault("position.distance.train_len", rule)
+        if run.bands and (run.skip or run.mask.running or run.mask.chunks is not None):
+            rule = "training with it needs ids that count up from 0 in every document; leave one out"
+            yield run.fault(run.bands, rule)
 
 
 @dataclass(frozen=True, kw_only=True)

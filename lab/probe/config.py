@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Gt, Le, Lt
 
@@ -65,6 +65,16 @@ class ProbeSection(Section):
             if getattr(self, name, None) not in (None, size):
                 rule = f"must be {size} in the {self.protocol} protocol; leave it out or use protocol: ours"
                 yield self.fault(name, rule)
+
+    def joint_rules(self, run: Any) -> Iterator[str]:
+        """Refuse more numbers than a test has, and a corpus without text to hide them in and to measure losses on."""
+        needles = run.probed({}).get("needles", NEEDLES)
+        if self.required > needles:
+            yield run.fault("probe.required", f"must be <= {needles}, the numbers of a test; lower it")
+        has_text = self.haystack is not None or run.data.corpus.name == "synthetic"
+        if run.data.held_out_frac == 0 and (self.loss_tokens or not has_text):
+            rule = "the probe needs held-out text; raise it, or set probe.loss_tokens=0 and probe.haystack"
+            yield run.fault("data.held_out_frac", rule)
 
     @property
     def budget(self) -> int:

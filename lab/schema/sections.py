@@ -92,6 +92,10 @@ class Section:
         """Find the faults between fields; each line begins with the field and its value."""
         return ()
 
+    def joint_rules(self, run: Any) -> Iterable[str]:
+        """Find the faults between this section of a run's config and the others; fields are dotted from its root."""
+        return ()
+
     def fault(self, field: str, rule: str) -> str:
         """Write the fault of a field, which may be dotted."""
         return f"{field}={brief(attrgetter(field)(self))}: {rule}"

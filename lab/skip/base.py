@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -45,6 +46,18 @@ class Skip(Method):
                 "paper trains on samples of 30% of the target window); raise it or shorten the sample"
             ]
         return []
+
+    def joint_rules(self, run: Any) -> Iterator[str]:
+        """Refuse ids that cannot skip, contexts that are known before, and sentences of single or ordered documents."""
+        if run.foresees_context:
+            yield run.fault("skip.method", f"does not go with {run.foresees_context}; leave one of them out")
+        if self.target_len <= run.data.window:
+            rule = f"must be > data.window={run.data.window}, or there is nothing to skip; raise it"
+            yield run.fault("skip.target_len", rule)
+        if self.selects and run.data.mode != "concatenated":
+            yield run.fault("skip.selection", "needs windows of several documents; set data.mode: concatenated")
+        if self.selects:
+            yield from run.out_of_order("skip.selection")
 
     @property
     def selects(self) -> bool:
