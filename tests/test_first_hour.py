@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.eval.commands import size_of
 from tests.forked import ROOT
 
 LIMIT_S = 300
@@ -78,4 +79,4 @@ def test_a_stranger_follows_the_page(start):
                 assert [line for line in shown if line not in printed] == [], printed
                 done.add(" ".join(command.split()[:3]))
     assert len(done) >= 9
-    assert (start / "six.png").stat().st_size > 10_000
+    assert min(size_of(start / "six.png")) > 300
