@@ -37,19 +37,11 @@ from annotated_types import Ge, Le
 from eval.engine.command import Form, Request, run
 from eval.engine.rows import Found, to_text
 from eval.engine.sliding import store_scores
-from lab import draw
-from lab.command import NOTHING_WRITTEN, Bar, parse_method, read_options, settings_lines, start
-from lab.config import Experiment, load_experiment
+from lab import command, config, draw, errors, launch, schema
 from lab.counts import SavedCounts
 from lab.counts.demand import F, G, edges_of, per_distance
-from lab.data.corpora import PLAIN, ROWS
-from lab.data.module import PackedData, to_batch
-from lab.data.preparation import prepare, prepare_missing
-from lab.errors import ConfigError
-from lab.launch import cores
-from lab.runs.analysis import Run
-from lab.runs.source import CONFIG
-from lab.schema import PathText, Section
+from lab.data import corpora, module, preparation
+from lab.runs import analysis, source
 from lab.train.recording import Counting
 
 MOST_TOKENS = 3_000_000  # read unless --tokens says otherwise
@@ -65,14 +57,14 @@ HEADS = {  # in the table
 
 
 @dataclass(frozen=True, kw_only=True)
-class DemandOptions(Section):
+class DemandOptions(schema.Section):
     """Options of the command beside the settings of a run."""
 
     tokens: Annotated[float, Ge(1), Le(1e12)] | None = None
     """Tokens to read, a pack more at most; left out, those of the run or the TEXT, 3,000,000 at most."""
     evidence: str | None = None
     """Evidence method, NAME or NAME:parameter=value,...; left out, that of the settings."""
-    score: PathText | None = None
+    score: schema.PathText | None = None
     """Model whose losses of all training tokens are stored beside the shards, for weights.control=loss; with
     evidence.method=gain the contexts that it needs, too."""
 
@@ -81,13 +73,13 @@ def report(request: Request) -> Found:
     """Count or read f and g; the rows are what was counted in all, and bins of distances."""
     place, given = request.model, dict(request.options)
     own = {field.name: given.pop(field.name) for field in fields(DemandOptions) if field.name in given}
-    options = read_options(DemandOptions, own)
-    if (place / CONFIG).is_file():
+    options = command.read_options(DemandOptions, own)
+    if (place / source.CONFIG).is_file():
         if own or given:
-            rule = f"would be ignored, a run has counted; name {place / CONFIG}"
-            raise ConfigError(*(f"--{name}: {rule}" for name in {**own, **given}))
-        experiment, counts = load_experiment(place / CONFIG), Run(place).counts()
-        Run(place).g()  # raises where there is none
+            rule = f"would be ignored, a run has counted; name {place / source.CONFIG}"
+            raise errors.ConfigError(*(f"--{name}: {rule}" for name in {**own, **given}))
+        experiment, counts = config.load_experiment(place / source.CONFIG), analysis.Run(place).counts()
+        analysis.Run(place).g()  # raises where there is none
     else:
         experiment, counts = count(place, options, given)
     profiles: dict[str, Any] = {"f": counts.f, "g": counts.g, "g_unweighted": counts.g_unweighted}
@@ -113,10 +105,10 @@ def report(request: Request) -> Found:
     return request.save(f"demand-{name}", f"{summary}\n{text}", found, picture)
 
 
-def count(place: Path, options: DemandOptions, given: Mapping[str, Any]) -> tuple[Experiment, SavedCounts]:
+def count(place: Path, options: DemandOptions, given: Mapping[str, Any]) -> tuple[config.Experiment, SavedCounts]:
     """Count the first packs of a config's run, or of a text."""
     settings = {}
-    is_text = place.is_dir() or place.name.endswith((*ROWS, *PLAIN)) or has_magic(str(place))
+    is_text = place.is_dir() or place.name.endswith((*corpora.ROWS, *corpora.PLAIN)) or has_magic(str(place))
     if is_text:  # all of it, in packs that hold its window
         settings = {"data.corpus.name": "text", "data.corpus.path": str(place), "data.held_out_frac": 0}
         settings |= {"probe.loss_tokens": 0, "probe.haystack": str(place)}  # no probe reads it
@@ -124,14 +116,14 @@ def count(place: Path, options: DemandOptions, given: Mapping[str, Any]) -> tupl
             settings |= {"train.batch_tokens": window, "train.micro_batch_tokens": window}
     settings |= given
     if options.evidence is not None:
-        named = parse_method(options.evidence, "--evidence")
+        named = command.parse_method(options.evidence, "--evidence")
         settings |= {f"evidence.{key}": value for key, value in named.items()}
-    experiment = load_experiment(BASE if is_text else place, settings)
-    data = PackedData(experiment)
+    experiment = config.load_experiment(BASE if is_text else place, settings)
+    data = module.PackedData(experiment)
     if is_text:
-        prepare(experiment.data, workers=cores())
+        preparation.prepare(experiment.data, workers=launch.cores())
     elif options.score is not None:
-        prepare_missing(experiment.data)
+        preparation.prepare_missing(experiment.data)
     if options.score is not None:
         store_scores(experiment.data, Path(options.score), gain="gain" in experiment.stored)
     data.prepare_data()
@@ -141,9 +133,9 @@ def count(place: Path, options: DemandOptions, given: Mapping[str, Any]) -> tupl
     counts.weights = data.weights
     wanted = int(options.tokens or min(MOST_TOKENS, data.store.n_tokens if is_text else experiment.train.tokens))
     packs = map(next, itertools.cycle([data.stream(j) for j in range(data.n_streams)]))
-    with Bar(total=wanted, desc="read", unit="tok", unit_scale=True, leave=False) as bar:
+    with command.Bar(total=wanted, desc="read", unit="tok", unit_scale=True, leave=False) as bar:
         while bar.n < wanted:
-            counting.add(batch := to_batch(next(packs)))
+            counting.add(batch := module.to_batch(next(packs)))
             bar.update(sum(batch["lengths"]))
     targets = counts.supervised_f()[0].item()
     demand = {"g": counts.g(), "g_unweighted": counts.evidence, "targets": targets}
@@ -174,12 +166,12 @@ def chart(profiles: Mapping[str, Any], title: str) -> Any:
 
 FORM = Form(
     lacks=("--distance", "--frequency"),
-    takes=lambda place: place.suffix == ".yaml" or (place / CONFIG).is_file(),  # not the files of a TEXT
+    takes=lambda place: place.suffix == ".yaml" or (place / source.CONFIG).is_file(),  # not the files of a TEXT
     missing="CONFIG|RUN|TEXT: must be the first argument; for instance configs/cpu_demo.yaml",
 )
-OWN = partial(settings_lines, DemandOptions)
-main = partial(run, "demand", __doc__, FORM, report, settings=OWN, stopped=NOTHING_WRITTEN)
+OWN = partial(command.settings_lines, DemandOptions)
+main = partial(run, "demand", __doc__, FORM, report, settings=OWN, stopped=command.NOTHING_WRITTEN)
 
 
 if __name__ == "__main__":
-    start(main)
+    command.start(main)

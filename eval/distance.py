@@ -34,12 +34,8 @@ import numpy as np
 import torch
 from annotated_types import Gt, Lt
 
-from eval.engine.command import Form
-from eval.engine.methods import read_distance
-from eval.engine.needles import OneNumberOptions, one_number_probe
+from eval.engine import command, methods, needles, run, store
 from eval.engine.rows import Row, columns_text, limits
-from eval.engine.run import Measure
-from eval.engine.store import shortened
 from lab.command import Bar, start
 from lab.counts import SavedCounts
 from lab.draw import Rule, below, draw, layer
@@ -51,7 +47,7 @@ from lab.schema import Length, Share, Tests
 
 
 @dataclass(frozen=True, kw_only=True)
-class DistanceOptions(OneNumberOptions):
+class DistanceOptions(needles.OneNumberOptions):
     """Options of this command."""
 
     window: Length | None = None
@@ -64,20 +60,20 @@ class DistanceOptions(OneNumberOptions):
     """Tests that generate side by side; left out, as in the run's own probe, or 64."""
 
 
-class FoundByDistance(Measure):
+class FoundByDistance(run.Measure):
     """The share of numbers found by distance under each method, and reach."""
 
     kind = "distance"
     options: DistanceOptions
-    form = Form(options=DistanceOptions, several=True)
+    form = command.Form(options=DistanceOptions, several=True)
 
     def prepare(self) -> None:
         """Build the tests and the methods."""
         model = self.subject.model
         window = self.options.window or model.train_len
-        self.probe = one_number_probe(self.subject, self.options, window)
+        self.probe = needles.one_number_probe(self.subject, self.options, window)
         words = self.request.distances
-        self.methods = [read_distance(word, min(window, model.train_len), window) for word in words]
+        self.methods = [methods.read_distance(word, min(window, model.train_len), window) for word in words]
         self.methods = self.methods or [model.decoder.distance]
         for method in self.methods:  # a model that cannot run one refuses it before time is spent
             model.decoder.distance = method
@@ -113,7 +109,7 @@ class FoundByDistance(Measure):
     def path(self) -> Path:
         """The file of the rows, named by methods, distances and options."""
         options = {**asdict(self.options), "device": "auto", "batch": None}
-        digest = shortened(json.dumps([self.names, self.probe.distances, options]))
+        digest = store.shortened(json.dumps([self.names, self.probe.distances, options]))
         return self.folder / f"distance-{self.subject.model.consumed_tokens or 0:015d}-{digest}.jsonl"
 
     def title(self) -> str:

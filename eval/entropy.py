@@ -33,40 +33,37 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from eval.engine.command import Form, TextOptions
+from eval.engine import command, run, subject
 from eval.engine.rows import Row, pivot, to_text
-from eval.engine.run import OnTexts
-from eval.engine.subject import doublings
+from lab import draw, schema
 from lab.command import Bar, start
-from lab.draw import GREY, draw, layer
 from lab.model.attention.inspection import BLOCK_LOGITS, LayerLogits, layer_inputs
 from lab.model.huggingface.foreign import AnyDecoder
-from lab.schema import Length
 
 WINDOWS = 2  # training windows that a text is long, so that both sides of the window are seen
 MOST_TOKENS = 8192  # of a text whose length is not given
 
 
 @dataclass(frozen=True, kw_only=True)
-class EntropyOptions(TextOptions):
+class EntropyOptions(command.TextOptions):
     """Options of this command."""
 
-    lengths: tuple[Length, ...] | None = None
+    lengths: tuple[schema.Length, ...] | None = None
     """Numbers of visible tokens in the results, with commas between them, the largest the length of the texts; left
     out, powers of two up to two training windows, 8192 at most."""
 
 
-class Entropy(OnTexts):
+class Entropy(run.OnTexts):
     """Attention entropy by layer and number of visible tokens."""
 
     kind = "entropy"
     options: EntropyOptions
-    form = Form(options=EntropyOptions)
+    form = command.Form(options=EntropyOptions)
 
     def prepare(self) -> None:
         """Choose the length of the texts and the numbers of visible tokens."""
         usual = self.subject.within(min(WINDOWS * self.subject.model.train_len, MOST_TOKENS))
-        self.visible = sorted({*(self.options.lengths or (*doublings(2, usual), usual))})
+        self.visible = sorted({*(self.options.lengths or (*subject.doublings(2, usual), usual))})
         self.texts = self.draw_texts(self.visible[-1])
 
     def rows(self) -> Iterator[Row]:
@@ -100,9 +97,9 @@ class Entropy(OnTexts):
         """Draw a picture like Figure 1 of arXiv:2401.07004: a line for each layer, against ln n."""
         rules = self.window_between(self.visible)
         style: dict[str, Any] = {"log_x": True, "x_title": "visible tokens n", "y_title": "attention entropy (nats)"}
-        lines = draw(rows, "visible", "entropy", "layer", rules=rules, **style)
-        uniform = draw(rows, "visible", "uniform", color=GREY, marks=False, **style)
-        return layer(uniform, lines).properties(title=[self.title(), "grey: uniform attention, ln n"])
+        lines = draw.draw(rows, "visible", "entropy", "layer", rules=rules, **style)
+        uniform = draw.draw(rows, "visible", "uniform", color=draw.GREY, marks=False, **style)
+        return draw.layer(uniform, lines).properties(title=[self.title(), "grey: uniform attention, ln n"])
 
 
 @torch.no_grad()

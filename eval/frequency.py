@@ -22,27 +22,26 @@ from annotated_types import Ge, Le
 from eval.engine.command import OF_RUNS, Form, Request, run
 from eval.engine.lengths import SLIMPAJAMA, FloatArray, read_lengths
 from eval.engine.rows import Found, Row, to_text
-from lab.command import start
+from lab import command, schema
 from lab.data.config import Mode
-from lab.schema import Length, PathText, PositiveFloat, Section
 
 SHARES = ("f", "share_to", "share_from", "segments_to")
 FORMS = {"window": ",", "position": ",", **dict.fromkeys(SHARES, ".4g")}
 
 
 @dataclass(frozen=True, kw_only=True)
-class FrequencyOptions(Section):
+class FrequencyOptions(schema.Section):
     """Options of the command."""
 
-    positions: tuple[Length, ...]
+    positions: tuple[schema.Length, ...]
     """Positions in tokens, with commas between them."""
-    corpus: PathText = SLIMPAJAMA
+    corpus: schema.PathText = SLIMPAJAMA
     """Folder of token shards, or slimpajama, the shape that the paper reports."""
     window: tuple[Annotated[int, Ge(8), Le(2**24)], ...] = (2048, 4096)
     """Training windows in tokens, with commas between them."""
     mode: tuple[Mode, ...] = ("natural",)
     """How documents become segments (data.mode), with commas between several."""
-    tokens: PositiveFloat = 1e12
+    tokens: schema.PositiveFloat = 1e12
     """Tokens to train on."""
 
     def rules(self) -> list[str]:
@@ -90,4 +89,4 @@ main = partial(run, "frequency", __doc__, FORM, report)
 
 
 if __name__ == "__main__":
-    start(main)
+    command.start(main)

@@ -34,12 +34,9 @@ from typing import Any, Literal
 
 import numpy as np
 
-from eval.engine.answers import answer_budget, choose_lengths, summed
+from eval.engine import answers, cases, command, run, subject
 from eval.engine.cases import ANSWER, ASK, Distinct, TextCase, Writer, draw_pair, fit
-from eval.engine.command import Form
 from eval.engine.rows import Row, limits
-from eval.engine.run import Cell, Measure
-from eval.engine.subject import SUBJECT, ChatOptions
 from lab.command import start
 from lab.schema import Length, Tests
 
@@ -62,7 +59,7 @@ ANSWER_START = "\nThe <REGISTER_CONTENT> in line {name} is <"
 
 
 @dataclass(frozen=True, kw_only=True)
-class LinesOptions(ChatOptions):
+class LinesOptions(cases.ChatOptions):
     """Options of this command."""
 
     lengths: tuple[Length, ...] | None = None
@@ -101,14 +98,14 @@ def range_of(least: int, most: int) -> str:
     return "short" if most <= SHORT else "long" if least > LONG else "between"
 
 
-class LineRetrieval(Measure):
+class LineRetrieval(run.Measure):
     """The share of lines found by the length of the record."""
 
     kind = "lines"
     options: LinesOptions
-    form = Form(options=LinesOptions)
+    form = command.Form(options=LinesOptions)
     alike = ("protocol", "chat", "answer_budget", "n", "seed", "by")
-    named_by = (*SUBJECT, *alike, "asked")
+    named_by = (*subject.SUBJECT, *alike, "asked")
     columns = (
         ("lines", lambda row: "-".join(f"{number:,}" for number in dict.fromkeys(row["lines"].values())), ""),
         ("tokens", "length", ","),
@@ -120,11 +117,11 @@ class LineRetrieval(Measure):
     def prepare(self) -> None:
         """Choose the lengths, all of which have room for every test."""
         self.writer = self.options.writer(self.subject)
-        self.budget = answer_budget(self.writer, DIGITS, BUDGET)
+        self.budget = answers.answer_budget(self.writer, DIGITS, BUDGET)
         fixed = max(len(self.case(index, LEAST_LINES).prompt_ids) for index in range(self.options.tests))
         window = self.subject.model.train_len
         what, ends = f"line retrieval of {LEAST_LINES} lines", (max(1, window // 4), window)
-        self.lengths = choose_lengths(self.options.lengths, what, fixed, self.budget, ends)
+        self.lengths = answers.choose_lengths(self.options.lengths, what, fixed, self.budget, ends)
 
     def case(self, index: int, lines: int) -> TextCase:
         return draw_case(self.writer, self.options.protocol, lines=lines, seed=self.options.seed, index=index)
@@ -134,7 +131,7 @@ class LineRetrieval(Measure):
         lines = fit(lambda lines: len(self.case(index, lines).prompt_ids), room, LEAST_LINES, HIGHEST)
         return self.case(index, lines)
 
-    def cells(self) -> Iterator[Cell]:
+    def cells(self) -> Iterator[run.Cell]:
         """List the lengths."""
         about = {
             "metric": "line_retrieval",
@@ -146,19 +143,20 @@ class LineRetrieval(Measure):
             "by": "length",
         }
         for length in self.lengths:
-            yield Cell({**about, "asked": length}, self.options.tests, f"{length:,} tokens", f"length-{length}")
+            row = {**about, "asked": length}
+            yield run.Cell(row, self.options.tests, length, f"{length:,} tokens", f"length-{length}")
 
     def rows(self) -> Iterator[Row]:
-        return self.resumed(self.cells(), self.measure, lambda cell: int(cell.row["asked"]))
+        return self.resumed(self.cells(), self.measure)
 
-    def measure(self, cell: Cell) -> tuple[Row, Sequence[Row]]:
+    def measure(self, cell: run.Cell) -> tuple[Row, Sequence[Row]]:
         """Run the tests of one length, each with as many lines as it holds."""
         cases = [self.filled(index, cell.row["asked"] - self.budget) for index in range(self.options.tests)]
         tokens = [len(case.prompt_ids) + self.budget for case in cases]
         outcome = self.ask(cell, cases.__getitem__, budget=self.budget, length=max(tokens))
         lines = [int(case.facts["lines"]) for case in cases]
         known = {"length": max(tokens), "lines": {"least": min(lines), "most": max(lines)}}
-        return {**known, "range": range_of(min(tokens), max(tokens)), **summed(outcome)}, outcome.records
+        return {**known, "range": range_of(min(tokens), max(tokens)), **answers.summed(outcome)}, outcome.records
 
     def title(self) -> str:
         return f"{super().title()}; {self.options.protocol} protocol, {self.options.tests} tests each"

@@ -42,18 +42,13 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from annotated_types import Ge, Le
 
-from eval.engine.answers import answer_budget, choose_lengths, summed
-from eval.engine.cases import NOISE, Draft, Writer, draw_number, finish
-from eval.engine.command import CellOptions, Form
+from eval.engine import answers, cases, command, run
 from eval.engine.rows import Row, pivot, to_text
-from eval.engine.run import Cell, Measure
 from eval.engine.subject import SUBJECT, haystack_of
 from lab.command import start
-from lab.data import synthetic
-from lab.data.config import Synthetic
+from lab.data import config, synthetic
 from lab.draw import draw
-from lab.probe.measuring import hashed
-from lab.probe.needles import check_enough, next_word
+from lab.probe import measuring, needles
 from lab.schema import Length, PathText, Tests
 
 Protocol = Literal["passkey", "lab"]
@@ -64,7 +59,7 @@ QUESTION = "What is the pass key? The pass key is"
 
 
 @dataclass(frozen=True, kw_only=True)
-class PasskeyOptions(CellOptions):
+class PasskeyOptions(command.CellOptions):
     """Options of this command."""
 
     lengths: tuple[Length, ...] | None = None
@@ -88,15 +83,15 @@ class PasskeyOptions(CellOptions):
         return []
 
 
-def draft(digits: int, filler: str, depth: float, seed: int, index: int) -> Draft:
+def draft(digits: int, filler: str, depth: float, seed: int, index: int) -> cases.Draft:
     """Draw all of a test that does not depend on the length; without filler, one of the passkey protocol.
 
     The key and the filler's beginning are a function of seed and index, the same at every length and depth.
     """
     rng = np.random.default_rng([seed, index])
-    key = draw_number(rng, digits)
+    key = cases.draw_number(rng, digits)
     compose = words(filler, key, depth, rng) if filler else garbage(key, depth)
-    return Draft(compose, 0, (key,), lambda units: {"depth": depth, "filler_units": units})
+    return cases.Draft(compose, 0, (key,), lambda units: {"depth": depth, "filler_units": units})
 
 
 def garbage(key: str, depth: float) -> Callable[[int], str]:
@@ -104,7 +99,7 @@ def garbage(key: str, depth: float) -> Callable[[int], str]:
 
     def compose(letters: int) -> str:
         before = round(depth * letters)
-        endless = f"{NOISE} " * (1 + letters // len(NOISE))
+        endless = f"{cases.NOISE} " * (1 + letters // len(cases.NOISE))
         task = synthetic.TASK.rstrip("\n")
         return "\n".join([task, endless[:before], KEY.format(key=key), endless[: letters - before], QUESTION])
 
@@ -113,7 +108,7 @@ def garbage(key: str, depth: float) -> Callable[[int], str]:
 
 def words(filler: str, key: str, depth: float, rng: np.random.Generator) -> Callable[[int], str]:
     """Return what writes the prompt of the lab's protocol with a number of words; the filler has no end."""
-    start = next_word(filler, int(rng.integers(len(filler))))
+    start = needles.next_word(filler, int(rng.integers(len(filler))))
     known = f"{filler[start:]} {filler[:start]}".split()
 
     def compose(count: int) -> str:
@@ -127,12 +122,12 @@ def words(filler: str, key: str, depth: float, rng: np.random.Generator) -> Call
     return compose
 
 
-class Passkey(Measure):
+class Passkey(run.Measure):
     """The share of numbers found at each depth and length."""
 
     kind = "passkey"
     options: PasskeyOptions
-    form = Form(options=PasskeyOptions)
+    form = command.Form(options=PasskeyOptions)
     alike = (*SUBJECT, "protocol", "digits", "filler", "answer_budget", "n", "seed")
     named_by = (*alike, "length", "depth")
 
@@ -141,29 +136,29 @@ class Passkey(Measure):
         options = self.options
         subject = self.subject
         corpus = None if subject.model.experiment is None else subject.model.experiment.data.corpus
-        self.protocol = options.protocol or ("lab" if isinstance(corpus, Synthetic) else "passkey")
+        self.protocol = options.protocol or ("lab" if isinstance(corpus, config.Synthetic) else "passkey")
         is_lab = self.protocol == "lab"
-        self.digits = corpus.digits if is_lab and isinstance(corpus, Synthetic) else DIGITS
+        self.digits = corpus.digits if is_lab and isinstance(corpus, config.Synthetic) else DIGITS
         self.filler, source = haystack_of(subject, options.haystack, None) if is_lab else ("", None)
-        self.writer = Writer(subject.tokenizer)
-        self.budget = answer_budget(self.writer, self.digits, BUDGET)
+        self.writer = cases.Writer(subject.tokenizer)
+        self.budget = answers.answer_budget(self.writer, self.digits, BUDGET)
         fixed = [self.writer.count(self.draft(index, 0.0).compose(0)) for index in range(options.tests)]
         window = subject.model.train_len
         what, ends = f"the {self.protocol} protocol", (max(1, window // 4), subject.within(2 * window))
-        self.lengths = choose_lengths(options.lengths, what, max(fixed), self.budget, ends)
+        self.lengths = answers.choose_lengths(options.lengths, what, max(fixed), self.budget, ends)
         n_tokens = self.lengths[-1] - self.budget - fixed[0]
-        check_enough(self.filler, subject.tokenizer, n_tokens, self.lengths[-1], source)
+        needles.check_enough(self.filler, subject.tokenizer, n_tokens, self.lengths[-1], source)
 
-    def draft(self, index: int, depth: float) -> Draft:
+    def draft(self, index: int, depth: float) -> cases.Draft:
         return draft(self.digits, self.filler, depth, self.options.seed, index)
 
-    def cells(self) -> Iterator[Cell]:
+    def cells(self) -> Iterator[run.Cell]:
         """List the depths of each length."""
         about = {
             "metric": "passkey",
             "protocol": self.protocol,
             "digits": self.digits,
-            "filler": hashed(self.filler) if self.filler else None,
+            "filler": measuring.hashed(self.filler) if self.filler else None,
             "answer_budget": self.budget,
             "n": self.options.tests,
             "seed": self.options.seed,
@@ -171,17 +166,18 @@ class Passkey(Measure):
         for length in self.lengths:
             for depth in (number / (self.options.depths - 1) for number in range(self.options.depths)):
                 row = {**about, "length": length, "depth": depth}
-                yield Cell(row, self.options.tests, f"{length:,} tokens at {depth:.0%}", f"{length}-{depth:.2f}")
+                name = f"{length:,} tokens at {depth:.0%}"
+                yield run.Cell(row, self.options.tests, length, name, f"{length}-{depth:.2f}")
 
     def rows(self) -> Iterator[Row]:
-        return self.resumed(self.cells(), self.measure, lambda cell: int(cell.row["length"]))
+        return self.resumed(self.cells(), self.measure)
 
-    def measure(self, cell: Cell) -> tuple[Row, Sequence[Row]]:
+    def measure(self, cell: run.Cell) -> tuple[Row, Sequence[Row]]:
         """Run the tests of one depth and length."""
         depth = cell.row["depth"]
         sizes = {"length": cell.row["length"], "budget": self.budget}
-        outcome = self.ask(cell, lambda index: finish(self.draft(index, depth), self.writer, **sizes), **sizes)
-        return summed(outcome), outcome.records
+        outcome = self.ask(cell, lambda index: cases.finish(self.draft(index, depth), self.writer, **sizes), **sizes)
+        return answers.summed(outcome), outcome.records
 
     def title(self) -> str:
         return f"{super().title()}; {self.protocol} protocol, {self.options.tests} tests a cell"

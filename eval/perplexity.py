@@ -192,10 +192,10 @@ class Perplexity(Measure):
                 "seed": self.options.seed,
             }
             count = sum(1 for ids in self.documents for _ in cut(len(ids), context, self.stride))
-            yield Cell(row, count, f"{context:,} tokens", str(context))
+            yield Cell(row, count, context, f"{context:,} tokens", str(context))
 
     def rows(self) -> Iterator[Row]:
-        return self.resumed(self.cells(), self.measure, lambda cell: int(cell.row["length"]))
+        return self.resumed(self.cells(), self.measure)
 
     def measure(self, cell: Cell) -> tuple[Row, Sequence[Row]]:
         """Score the documents with one context length; a record is a document's loss in nats and its tokens."""

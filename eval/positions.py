@@ -33,17 +33,11 @@ from typing import Annotated, Any
 import numpy as np
 from annotated_types import Ge, Le
 
-from eval.engine.command import Form, Request, run
-from eval.engine.lengths import FloatArray, IntArray, natural_lengths
+from eval.engine import command, lengths, skip_ids
 from eval.engine.rows import Found, Row
-from eval.engine.skip_ids import LONGEST, SkipOptions, show_skip
+from lab import draw, errors, schema, skip
 from lab.command import NOTHING_WRITTEN, parse_method, read_options, settings_lines, start
-from lab.draw import beside, draw
-from lab.errors import ConfigError, look_up
-from lab.positions import DISTANCE_METHODS, Distance
-from lab.positions.dca import Dca
-from lab.schema import Section
-from lab.skip import SKIP_METHODS
+from lab.positions import DISTANCE_METHODS, Distance, dca
 
 WHOLE = 40  # tokens of the longest text whose matrix is printed whole; that of a longer one keeps EDGE rows at each end
 EDGE = 6
@@ -53,45 +47,45 @@ CELLS = 72  # queries, and keys, of a text that are drawn at most
 
 
 @dataclass(frozen=True, kw_only=True)
-class MatrixOptions(Section):
+class MatrixOptions(schema.Section):
     """Options of the command beside a distance method's own parameters."""
 
-    length: Annotated[int, Ge(1), Le(LONGEST)]
+    length: Annotated[int, Ge(1), Le(skip_ids.LONGEST)]
     """Length of the text in tokens."""
 
 
-METHODS: dict[str, type[Any]] = {**DISTANCE_METHODS, **SKIP_METHODS}
-FORM = Form(
+METHODS: dict[str, type[Any]] = {**DISTANCE_METHODS, **skip.SKIP_METHODS}
+FORM = command.Form(
     lacks=("--distance", "--frequency"), missing=f"METHOD: must be the first argument; one of: {', '.join(METHODS)}"
 )
 
 
-def show(request: Request) -> Found:
+def show(request: command.Request) -> Found:
     """Show a method's matrix, or statistics of a skip method's ids."""
     config, options = parse(request)
-    is_skip = isinstance(options, SkipOptions)
+    is_skip = isinstance(options, skip_ids.SkipOptions)
     length = options.n_tokens if is_skip else options.length
     faults = [f"--{fault}" for fault in config.length_faults(length)]
     if is_skip and request.plots:
         faults.append("--plot: a skip method has no picture; leave it out")
     if faults:
-        raise ConfigError(*faults)
-    text, rows = (show_skip if is_skip else show_matrix)(config, options)
+        raise errors.ConfigError(*faults)
+    text, rows = (skip_ids.show_skip if is_skip else show_matrix)(config, options)
     return request.save(f"positions-{config.method}-{length}", text, rows, partial(matrix_chart, config, options))
 
 
-def parse(request: Request) -> tuple[Any, Any]:
+def parse(request: command.Request) -> tuple[Any, Any]:
     """Build the method and the command's options for it; faults name options as they are written."""
     named = parse_method(str(request.model), "METHOD")
     method = named.pop("method")
     given = {**named, **request.options}
-    config_class = look_up(METHODS, method, "METHOD")
-    options_class: type[Any] = SkipOptions if method in SKIP_METHODS else MatrixOptions
+    config_class = errors.look_up(METHODS, method, "METHOD")
+    options_class: type[Any] = skip_ids.SkipOptions if method in skip.SKIP_METHODS else MatrixOptions
     own = {field.name: given.pop(field.name) for field in fields(options_class) if field.name in given}
     faults: tuple[str, ...] = ()
     try:
         config = read_options(config_class, given)
-    except ConfigError as error:
+    except errors.ConfigError as error:
         faults = error.faults
     options = read_options(options_class, own, faults)  # which raises those faults as well
     return config, options
@@ -119,7 +113,7 @@ def show_matrix(distance: Distance, options: MatrixOptions) -> tuple[str, list[R
     return f"{matrix_text(distance, length)}\n\n{facts}", [row]
 
 
-def cells(distance: Distance, q_pos: IntArray, k_pos: IntArray) -> FloatArray:
+def cells(distance: Distance, q_pos: lengths.IntArray, k_pos: lengths.IntArray) -> lengths.FloatArray:
     """Compute the relative positions of queries and keys, float64 (Tq, Tk); nan above the diagonal or where hidden."""
     import torch
 
@@ -127,7 +121,7 @@ def cells(distance: Distance, q_pos: IntArray, k_pos: IntArray) -> FloatArray:
     return np.where(k_pos[None, :] <= q_pos[:, None], rel_pos, np.nan)
 
 
-def values(distance: Distance, length: int) -> FloatArray:
+def values(distance: Distance, length: int) -> lengths.FloatArray:
     """List the relative positions that the matrix holds, sorted, each once.
 
     The first column and the last row hold them all: a method that looks at the distance alone has every distance in
@@ -161,7 +155,7 @@ def matrix_text(distance: Distance, length: int) -> str:
     return "\n".join(" ".join(word.rjust(width) for word in row) for row in rows)
 
 
-def stretches_text(row: FloatArray) -> str:
+def stretches_text(row: lengths.FloatArray) -> str:
     """Name the stretches of a row that fall by at most one from key to key, from the first key to the last.
 
     Example:
@@ -184,7 +178,7 @@ def resolved(config: Any) -> dict[str, Any]:
         {'train_len': 8, 'chunk': 6, 'window': 2}
     """
     parameters = {field.name: getattr(config, field.name) for field in fields(config) if field.name != "method"}
-    if isinstance(config, Dca):
+    if isinstance(config, dca.Dca):
         parameters["chunk"] = config.s
         if config.parts == "all":
             parameters |= {"window": config.w, "parts": None}
@@ -195,17 +189,17 @@ def matrix_chart(distance: Distance, options: MatrixOptions) -> Any:
     """Draw the matrix (arXiv:2410.18745, Figures 5 and 8), and the same cells by f, a share of its largest value."""
     import pandas as pd
 
-    f = natural_lengths(options.length).frequency(options.length, "natural")
+    f = lengths.natural_lengths(options.length).frequency(options.length, "natural")
     at = np.linspace(0, options.length - 1, min(options.length, CELLS)).round().astype(np.int64)
     rel_pos = cells(distance, at, at)
     share = np.interp(rel_pos, np.arange(len(f) + 1), np.append(f, 0))  # linear as in Eq. 2, 0 beyond, nan at nan
     places = pd.MultiIndex.from_product([at, at], names=["query", "key"])
     grid = pd.DataFrame({"position": rel_pos.ravel(), "share": share.ravel()}, places).reset_index()
-    heat = partial(draw, grid, "key", "query", kind="heat", x_title="key position", y_title="query position")
+    heat = partial(draw.draw, grid, "key", "query", kind="heat", x_title="key position", y_title="query position")
     never = f"{100 * (share == 0).sum() / np.isfinite(share).sum():.3g}%"
     parameters = ", ".join(f"{name} {value}" for name, value in resolved(distance).items() if value)
     trained = f"training: natural lengths, L = {len(f):,} tokens"
-    return beside(
+    return draw.beside(
         heat("position", title="relative position, tokens"),
         heat("share", percent=True, title=f"f of it, share of the largest; never trained: {never} of the cells"),
         title=f"{distance.method}: {parameters}; a text of {options.length:,} tokens; {trained}",
@@ -215,7 +209,7 @@ def matrix_chart(distance: Distance, options: MatrixOptions) -> Any:
 def settings() -> list[str]:
     """Describe the options, and every method's parameters."""
     lines = []
-    for options, methods in ((MatrixOptions, DISTANCE_METHODS), (SkipOptions, SKIP_METHODS)):
+    for options, methods in ((MatrixOptions, DISTANCE_METHODS), (skip_ids.SkipOptions, skip.SKIP_METHODS)):
         lines += [f"Options of {', '.join(methods)} (default; meaning):", "", *settings_lines(options), ""]
     for method, config in METHODS.items():
         names = [field.name for field in fields(config) if field.name not in ("method", "selection")]
@@ -223,7 +217,7 @@ def settings() -> list[str]:
     return lines
 
 
-main = partial(run, "positions", __doc__, FORM, show, settings=settings, stopped=NOTHING_WRITTEN)
+main = partial(command.run, "positions", __doc__, FORM, show, settings=settings, stopped=NOTHING_WRITTEN)
 
 
 if __name__ == "__main__":

@@ -46,10 +46,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from eval.engine.command import Form, TextOptions
+from eval.engine import command, run, subject
 from eval.engine.rows import Row, pivot, to_text
-from eval.engine.run import OnTexts
-from eval.engine.subject import doublings
 from lab.command import Bar, start
 from lab.draw import beside, draw
 from lab.errors import ConfigError
@@ -78,7 +76,7 @@ ARITHMETICS = {"fp32": Arithmetic(), "bf16": Arithmetic(torch.bfloat16), "bf16_m
 
 
 @dataclass(frozen=True, kw_only=True)
-class PrecisionOptions(TextOptions):
+class PrecisionOptions(command.TextOptions):
     """Options of this command."""
 
     length: Length | None = None
@@ -93,12 +91,12 @@ class PrecisionOptions(TextOptions):
     """Whether to compute with the whole model in bfloat16 as well, each shift in a forward pass of its own."""
 
 
-class Precision(OnTexts):
+class Precision(run.OnTexts):
     """D and D_logit for each weights and arithmetic."""
 
     kind = "precision"
     options: PrecisionOptions
-    form = Form(options=PrecisionOptions)
+    form = command.Form(options=PrecisionOptions)
 
     def prepare(self) -> None:
         """Choose lengths, draw the texts, and refuse methods that a shift changes in exact arithmetic."""
@@ -107,7 +105,7 @@ class Precision(OnTexts):
         window = model.train_len
         self.n_tokens = options.length or min(window, MOST_TOKENS)
         usual = self.subject.within(min(WINDOWS * window, LENGTHS[1]))
-        self.lengths = sorted({*(options.lengths or doublings(LENGTHS[0], usual))})
+        self.lengths = sorted({*(options.lengths or subject.doublings(LENGTHS[0], usual))})
         self.shifts = sorted({0, *(options.shifts or SHIFTS)})
         longest = max(self.n_tokens, *self.lengths)
         self.pair = f"shift 0 against {options.reference}"

@@ -37,19 +37,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from eval.engine.answers import share
-from eval.engine.command import Request
-from eval.engine.depths import ByDepth
-from eval.engine.methods import METHODS, Setting, named
-from eval.engine.needles import NeedleMeasure, ProbeOptions, effective
+from eval.engine import answers, command, depths, methods, needles, run, statistics, store, subject
 from eval.engine.rows import Column, Row, columns_text, limits
-from eval.engine.run import Measure
-from eval.engine.statistics import BASE, methods_table, pair
-from eval.engine.store import Results, shortened
-from eval.engine.subject import SUBJECT
+from lab import draw, errors
 from lab.command import start
-from lab.draw import Rule
-from lab.errors import ConfigError
 from lab.probe.config import ProbeConfig
 from lab.probe.limits import LengthResult, monotone_shares
 from lab.probe.measuring import length_record, summary_record
@@ -63,13 +54,13 @@ OTHERS = {  # options that --by=... reads
 ALIKE = ("protocol", "needles", "digits", "required", "answer_budget", "haystack", "n", "seed", "confidence")
 
 
-class ByLength(NeedleMeasure):
+class ByLength(needles.NeedleMeasure):
     """The share of tests passed by length, and effective length."""
 
     @classmethod
-    def chosen(cls, request: Request) -> type[Measure]:
+    def chosen(cls, request: command.Request) -> type[run.Measure]:
         """Choose what tests are shown by, and refuse options that it does not read."""
-        options: ProbeOptions = request.options
+        options: needles.ProbeOptions = request.options
         by = options.by or ("method" if len(request.distances) > 1 else "length")
         unread = {name: getattr(options, name) for names in OTHERS.values() for name in names if name not in OTHERS[by]}
         faults = [
@@ -83,15 +74,15 @@ class ByLength(NeedleMeasure):
         elif len(request.distances) > 1:
             faults.append(f"--distance={','.join(request.distances)}: --by={by} takes one method; leave --by out")
         if faults:
-            raise ConfigError(*faults)
-        return {"length": ByLength, "depth": ByDepth, "method": ByMethod}[by]
+            raise errors.ConfigError(*faults)
+        return {"length": ByLength, "depth": depths.ByDepth, "method": ByMethod}[by]
 
     @property
     def path(self) -> Path:
         """The folder of the records, named by the checkpoint and the settings."""
         model = self.subject.model
         settings = {**asdict(self.config), "method": model.method, "weights": self.subject.weights}
-        digest = shortened(json.dumps(settings, sort_keys=True))
+        digest = store.shortened(json.dumps(settings, sort_keys=True))
         return self.request.folder or self.folder / f"probe-{model.consumed_tokens or 0:015d}-{digest}"
 
     def picture(self, rows: Sequence[Row]) -> Path:
@@ -126,7 +117,7 @@ class ByLength(NeedleMeasure):
         columns: list[Column] = [(name, name, ",") for name in ("length", "passed", "tests")]
         columns.append(("accuracy", "accuracy", ".3f"))
         columns.append((f"{config.confidence:.6g} limits", lambda row: limits(row, ".3f"), ""))
-        lines = [columns_text(curve, columns), *map(effective, summary["thresholds"])]
+        lines = [columns_text(curve, columns), *map(needles.effective, summary["thresholds"])]
         if config.sequential:
             lines.append(
                 f"sequential: {summary['tests']:,} of {config.tests * len(curve):,} tests; at each length the verdict "
@@ -140,27 +131,27 @@ class ByLength(NeedleMeasure):
         *curve, summary = rows
         rules = self.window_between(row["length"] for row in curve)
         for each in summary["thresholds"]:
-            rules.append(Rule("y", each["threshold"], f"threshold {each['threshold']:g}"))
+            rules.append(draw.Rule("y", each["threshold"], f"threshold {each['threshold']:g}"))
             if each["effective_length"]:
-                rules.append(Rule("x", each["effective_length"], f"effective length {each['effective_length']:,}"))
+                rules.append(draw.Rule("x", each["effective_length"], f"effective length {each['effective_length']:,}"))
         fitted = zip(self.curve, monotone_shares(self.curve), strict=True)
         shown = [{**row, "curve": "tests passed"} for row in curve]
         shown += [{"length": result.length, "score": score, "curve": "monotone fit"} for result, score in fitted]
         return self.length_shares(shown, "curve", rules=rules)
 
 
-class ByMethod(NeedleMeasure):
+class ByMethod(needles.NeedleMeasure):
     """Position methods on the same tests (arXiv:2410.18745, Table 1), and their differences to rope."""
 
-    named_by = (*SUBJECT, *ALIKE, "length", "compared_as", "train_len")
+    named_by = (*subject.SUBJECT, *ALIKE, "length", "compared_as", "train_len")
 
     def prepare(self) -> None:
         """Build the tests and the methods."""
         self.train_len = train_len = self.options.train_len or self.subject.model.train_len
         self.own = self.subject.model.decoder.frequencies
-        self.words = sorted(self.request.distances or METHODS, key=lambda word: word != BASE)
+        self.words = sorted(self.request.distances or methods.METHODS, key=lambda word: word != statistics.BASE)
         lengths = sorted(self.options.lengths or [train_len])
-        self.settings = {length: [named(word, train_len, length) for word in self.words] for length in lengths}
+        self.settings = {length: [methods.named(word, train_len, length) for word in self.words] for length in lengths}
         super().prepare()
 
     def choose_lengths(self, config: ProbeConfig, shortest: int) -> Sequence[int]:
@@ -172,7 +163,7 @@ class ByMethod(NeedleMeasure):
 
     def rows(self) -> list[Row]:
         """Run every method at every length, and test its difference to rope, which comes first."""
-        self.results = Results(self.path, self.named_by)
+        self.results = store.Results(self.path, self.named_by)
         rows = []
         with self.counting(len(self.words)) as bar:
             for length, settings in self.settings.items():
@@ -180,14 +171,14 @@ class ByMethod(NeedleMeasure):
                 for item in settings:
                     bar.name(f"{item.word} at {length:,} tokens")
                     row, passed = self.run_method(item, length)
-                    if item.word == BASE:
+                    if item.word == statistics.BASE:
                         base = passed
                     elif base is not None:
-                        row["versus_rope"] = pair(base, passed)
+                        row["versus_rope"] = statistics.pair(base, passed)
                     rows.append(self.keep(row))
         return rows
 
-    def run_method(self, item: Setting, length: int) -> tuple[Row, list[bool]]:
+    def run_method(self, item: methods.Setting, length: int) -> tuple[Row, list[bool]]:
         """Run one method's tests: its row, and which tests it passes."""
         config = self.config
         decoder = self.subject.model.decoder
@@ -205,7 +196,7 @@ class ByMethod(NeedleMeasure):
             "length": length,
             "confidence": config.confidence,
             "passed": sum(passed),
-            **share(sum(passed), len(passed), config.confidence),
+            **answers.share(sum(passed), len(passed), config.confidence),
             "numbers_found": sum(row["found"] for row in result.cases) / (len(passed) * self.probe.config.needles),
             "versus_rope": None,
             "seconds": result.seconds,
@@ -226,7 +217,7 @@ class ByMethod(NeedleMeasure):
 
     def text(self, rows: Sequence[Row]) -> str:
         """Write a table for each length."""
-        tables = [methods_table([row for row in rows if row["length"] == length]) for length in self.lengths]
+        tables = [statistics.methods_table([row for row in rows if row["length"] == length]) for length in self.lengths]
         return "\n".join([self.title(), *tables, ""])
 
     def chart(self, rows: Sequence[Row]) -> Any:

@@ -28,10 +28,8 @@ from typing import Annotated, Any
 import numpy as np
 from annotated_types import Ge
 
-from eval.engine.command import DrawnOptions, Form
+from eval.engine import command, run, subject
 from eval.engine.rows import Row, columns_text, limits
-from eval.engine.run import OnTexts
-from eval.engine.subject import digest_of, documents_of
 from lab.command import Bar, parse_method, start
 from lab.data.beside import labels_of
 from lab.data.preparation import shard_folder
@@ -39,9 +37,7 @@ from lab.data.shards import TokenStore
 from lab.data.tokenizer import check_ids
 from lab.draw import below, draw
 from lab.errors import ConfigError, DataError, look_up
-from lab.evidence import EVIDENCE_METHODS
-from lab.evidence.base import Evidence
-from lab.evidence.repeat import Repeat
+from lab.evidence import EVIDENCE_METHODS, base, repeat
 from lab.probe.recall import FEWEST, RecallTest, half_octaves
 from lab.schema import PathText, Tests, validated
 
@@ -67,7 +63,7 @@ COLUMNS = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class RecallOptions(DrawnOptions):
+class RecallOptions(command.DrawnOptions):
     """Options of this command."""
 
     bins: tuple[Edge, ...] | None = None
@@ -81,12 +77,12 @@ class RecallOptions(DrawnOptions):
     one in each line; left out, the run's held-out documents."""
 
 
-class Recall(OnTexts):
+class Recall(run.OnTexts):
     """The gain from evidence by its distance."""
 
     kind = "recall"
     options: RecallOptions
-    form = Form(options=RecallOptions)
+    form = command.Form(options=RecallOptions)
 
     def prepare(self) -> None:
         """Read the documents and draw the targets.
@@ -98,10 +94,10 @@ class Recall(OnTexts):
         edges = options.bins or half_octaves(window)
         if list(edges) != sorted({*edges}) or edges[-1] > window:
             raise ConfigError(f"--bins={edges}: must rise, up to the training window of {window}; correct it")
-        self.evidence = Repeat() if model.experiment is None else model.experiment.evidence
+        self.evidence = repeat.Repeat() if model.experiment is None else model.experiment.evidence
         if options.evidence is not None:
             self.evidence = read_evidence(options.evidence)
-        found = documents_of(self.subject, options.text)
+        found = subject.documents_of(self.subject, options.text)
         self.documents = [np.asarray(ids, dtype=np.int64) for ids in found]
         check_ids(np.concatenate(self.documents), self.subject.vocab_size)
         sizes: Row = {"window": window, "edges": edges, "most": options.targets, "seed": options.seed}
@@ -122,7 +118,7 @@ class Recall(OnTexts):
         with Bar(total=2 * len(test.targets), desc=self.kind, unit="context") as bar:
             scores = test.scores(self.subject, test.targets, bar.update)
         about = {**self.about, **self.subject.row, "evidence": asdict(self.evidence), "window": test.window}
-        about |= {"confidence": CONFIDENCE, "texts": digest_of(self.documents)}
+        about |= {"confidence": CONFIDENCE, "texts": subject.digest_of(self.documents)}
         about |= {"source": self.options.text or "held out"}
         for row in test.found(scores, CONFIDENCE):
             own = {key: value for key, value in row.items() if row["distance"] or key not in NOT_WITHOUT}
@@ -151,7 +147,7 @@ class Recall(OnTexts):
         return below(gains, draw(right, "middle", "right", "context", percent=True, y_title="targets right", **style))
 
 
-def read_evidence(word: str) -> Evidence:
+def read_evidence(word: str) -> base.Evidence:
     """Build the evidence method that a word names.
 
     Raises: ConfigError.

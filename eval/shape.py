@@ -23,14 +23,8 @@ import pandas as pd
 
 from eval.engine.command import Form, Request, run
 from eval.engine.rows import Found, to_text
-from lab import draw
-from lab.command import start
-from lab.config import load_experiment
-from lab.data.module import PackedData
-from lab.data.preparation import shard_folder
-from lab.data.shaped import cost_of, plan_for
-from lab.data.shards import TokenStore
-from lab.errors import ConfigError
+from lab import command, config, draw, errors
+from lab.data import module, preparation, shaped, shards
 from lab.shape import Plan
 
 PARTS = 4  # of the window, that the table sums the pairs over
@@ -39,15 +33,15 @@ NAMES = ("natural", "aimed", "reached")
 
 def report(request: Request) -> Found:
     """Plan; the rows are the distances with their shares of the pairs, and the costs."""
-    experiment = load_experiment(request.model, request.options)
+    experiment = config.load_experiment(request.model, request.options)
     planned, tokens = experiment.planned, experiment.train.tokens
     if planned is None:
         rule = f"must be context, {request.model} has none"
-        raise ConfigError(f"weights.by: {rule}; for instance --weights.by=context --weights.target.exponent=0.5")
-    PackedData(experiment).prepare_data()
-    store = TokenStore.open(shard_folder(experiment.data), "train")
-    plan = plan_for(planned, experiment.data, store, experiment.mask)
-    cost = cost_of(plan, experiment.data, store, tokens)
+        raise errors.ConfigError(f"weights.by: {rule}; for instance --weights.by=context --weights.target.exponent=0.5")
+    module.PackedData(experiment).prepare_data()
+    store = shards.TokenStore.open(preparation.shard_folder(experiment.data), "train")
+    plan = shaped.plan_for(planned, experiment.data, store, experiment.mask)
+    cost = shaped.cost_of(plan, experiment.data, store, tokens)
     title = f"weights for {planned.target.method}"
     lines = [
         title,
@@ -94,4 +88,4 @@ main = partial(run, "shape", __doc__, Form(lacks=("--distance", "--frequency"), 
 
 
 if __name__ == "__main__":
-    start(main)
+    command.start(main)

@@ -21,9 +21,11 @@ from typing import Any
 import numpy as np
 from tokenizers import Tokenizer
 
-from lab.errors import DataError
+from eval.engine.command import CellOptions
+from eval.engine.subject import Subject
+from lab import errors, schema
+from lab.data.chat import around
 from lab.probe.needles import Case, check_spelling
-from lab.schema import parse_yaml
 
 PROBE_UNITS = 16  # first step of the search, which estimates the slope
 MOST_UNITS = 100  # for each token of room; letters are the smallest units
@@ -125,6 +127,43 @@ class Writer:
         check_spelling(self.tokenizer, answer_text(answers), answers, lambda text: score(text, answers) >= 1)
 
 
+@dataclass(frozen=True, kw_only=True)
+class ChatOptions(CellOptions):
+    """Options of measurements that can ask as in a chat."""
+
+    apply_chat_template: bool = False
+    """Ask as in a chat, with the template of the run's conversations or of the Hugging Face folder."""
+    chat_template: schema.PathText | None = None
+    """Ask as in a chat, with the Jinja template of a file, as those of eval/papers/templates."""
+
+    @property
+    def chat(self) -> str | bool:
+        return self.chat_template or self.apply_chat_template
+
+    def template(self, subject: Subject) -> str | None:
+        """Read the template; None for none.
+
+        Raises: DataError for a file that cannot be read; ConfigError for a model that has none of its own.
+        """
+        if self.chat_template is not None:
+            try:
+                return Path(self.chat_template).read_text("utf-8")
+            except (OSError, ValueError) as error:
+                rule = f"cannot be read ({getattr(error, 'strerror', None) or error})"
+                raise errors.DataError(f"--chat_template={self.chat_template}: {rule}; give a file in Jinja") from error
+        if self.apply_chat_template and subject.model.chat_template is None:
+            rule = f"{subject.model.name} has none, as it was trained on no conversations"
+            raise errors.ConfigError(f"--apply_chat_template: {rule}; give a file by --chat_template")
+        return subject.model.chat_template if self.apply_chat_template else None
+
+    def writer(self, subject: Subject) -> Writer:
+        """Build what encodes prompts. In runs a template's special tokens are text, as they were in training."""
+        template = self.template(subject)
+        if template is None:
+            return Writer(subject.tokenizer)
+        return Writer(subject.tokenizer, around(template), special=subject.model.experiment is None)
+
+
 def answer_text(answers: Sequence[str]) -> str:
     return " " + ", ".join(answers)
 
@@ -139,7 +178,7 @@ def finish(draft: Draft, writer: Writer, length: int, budget: int) -> TextCase:
     units = fit(count, room, draft.least, draft.most)
     prompt = draft.compose(units)
     if units == draft.most and count(units) < room:
-        raise DataError(draft.exhausted.format(length=length))
+        raise errors.DataError(draft.exhausted.format(length=length))
     if draft.refine is not None:
         finer = draft.refine(units)
         prompt = finer(fit(lambda n: writer.count(finer(n)), room, 0))
@@ -169,7 +208,7 @@ def fit(count: Callable[[int], int], room: int, least: int, most: int | None = N
         if at_high == room or high == most:
             return high
         if high - least > MOST_UNITS * (room + 1):
-            raise DataError("tokenizer.json: text takes no tokens in it; give the model's own tokenizer")
+            raise errors.DataError("tokenizer.json: text takes no tokens in it; give the model's own tokenizer")
         slope = (at_high - at_low) / (high - low)
         low, at_low = high, at_high
         step = max(1, round((room - at_high) / slope)) if slope > 0 else 2 * step
@@ -191,7 +230,7 @@ def fit(count: Callable[[int], int], room: int, least: int, most: int | None = N
 def english() -> dict[str, list[str]]:
     """Read the adjectives, nouns and verbs."""
     text = Path(__file__).with_name("words.yaml").read_text(encoding="utf-8")
-    return {kind: words.split() for kind, words in parse_yaml(text, "words.yaml").items()}
+    return {kind: words.split() for kind, words in schema.parse_yaml(text, "words.yaml").items()}
 
 
 @cache

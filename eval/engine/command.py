@@ -17,12 +17,9 @@ from typing import Any, Literal, NamedTuple
 from eval.engine.methods import expand, is_model, method_overrides, names_of, split_words
 from eval.engine.rows import RESULTS, Found, Row, document
 from eval.engine.store import write_rows
-from lab import command, draw
+from lab import command, draw, errors, launch, schema
 from lab.command import Syntax, Words, read_options, settings_lines, show
-from lab.errors import ConfigError, brief
-from lab.launch import read_launch
 from lab.positions.methods import PositionConfig
-from lab.schema import PathText, Section, Seed, Tests, flatten
 
 MODEL = "{word}: MODEL must be the first argument; give a run folder, a checkpoint in it, or a Hugging Face folder"
 MODELS = """
@@ -115,8 +112,8 @@ def run(
     """Read the command line, measure, show what was found, and return the exit status."""
 
     def work(words: Words) -> int:
-        if read_launch(os.environ).world_size > 1:
-            raise ConfigError(f"torchrun: its processes would measure the same; start one with probe-lab {name}")
+        if launch.read_launch(os.environ).world_size > 1:
+            raise errors.ConfigError(f"torchrun: its processes would measure the same; start one with probe-lab {name}")
         found: list[Found] = []
         with printing_to_stderr() if words.options.json else contextlib.nullcontext():
             for request in requests_of(words, form):
@@ -162,15 +159,15 @@ def requests_of(words: Words, form: Form) -> Iterator[Request]:
         if getattr(named, option.lstrip("-"))
     ]
     moved = () if "--distance" in form.lacks else [key for key in own if key.partition(".")[0] == "position"]
-    overrides = flatten({key: own.pop(key) for key in moved})
+    overrides = schema.flatten({key: own.pop(key) for key in moved})
     distances = [word for given in named.distance or () for word in split_words(given)]
     if len(distances) > 1 and not form.several:
-        faults.append(f"--distance={brief(','.join(distances))}: give one; probe-lab probe compares several")
+        faults.append(f"--distance={errors.brief(','.join(distances))}: give one; probe-lab probe compares several")
     for kind, word in (("distance", distances), ("frequency", named.frequency)):
         beside = [key for key in overrides if word and key.startswith(f"position.{kind}.")]
         faults += [f"--{key}: would be ignored beside --{kind}; leave one of them out" for key in beside]
     if form.options is None and faults:
-        raise ConfigError(*faults)
+        raise errors.ConfigError(*faults)
     options = own if form.options is None else read_options(form.options, own, faults)
     replaces = len(distances) == 1 and (form.lone or not form.several)
     given = {"distance": distances[0] if replaces else None, "frequency": named.frequency}
@@ -190,10 +187,10 @@ def longest(options: Any) -> int | None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class DrawnOptions(Section):
+class DrawnOptions(schema.Section):
     """Options of all measurements of a model."""
 
-    seed: Seed = 0
+    seed: schema.Seed = 0
     """Seed of all that is drawn."""
     device: Literal["auto", "cpu", "gpu"] = "auto"
     """What to compute on; auto takes a GPU where there is one."""
@@ -203,9 +200,9 @@ class DrawnOptions(Section):
 class TextOptions(DrawnOptions):
     """Options of measurements on texts."""
 
-    texts: Tests = 10
+    texts: schema.Tests = 10
     """Texts, pieces of the source that do not overlap."""
-    text: PathText | None = None
+    text: schema.PathText | None = None
     """Source of the texts: a .txt, .md, .py, .json or .jsonl file, or a folder or a pattern of these; left out, a run's
     corpus: held-out documents, fresh filler."""
 
@@ -214,7 +211,7 @@ class TextOptions(DrawnOptions):
 class CellOptions(DrawnOptions):
     """Options of measurements that are made of cells."""
 
-    batch: Tests | None = None
+    batch: schema.Tests | None = None
     """Rows that the model runs side by side; left out, as many as have 16384 tokens together, 64 at most."""
 
     def rows(self, length: int) -> int:

@@ -9,9 +9,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import ndtr
 
-from lab.data.config import Mode
-from lab.data.shards import TokenStore
-from lab.data.synthetic import NATURAL_LOG_STD, NATURAL_MEDIAN
+from lab.data import config, shards, synthetic
 from lab.errors import DataError
 from lab.shape import cut_counts, length_frequency
 
@@ -32,7 +30,7 @@ class LengthHistogram(NamedTuple):
     lengths: IntArray
     counts: FloatArray
 
-    def frequency(self, window: int, mode: Mode) -> FloatArray:
+    def frequency(self, window: int, mode: config.Mode) -> FloatArray:
         """Return f(i) / f(0), how often relative position i is seen for each token that is trained on.
 
         Shapes: (window,).
@@ -60,7 +58,7 @@ def read_lengths(corpus: str) -> LengthHistogram:
     path = Path(corpus)
     if not path.is_dir():
         raise DataError(f"--corpus={path}: must be slimpajama or a folder of token shards; correct it")
-    lengths = np.concatenate([np.diff(shard.ends, prepend=0) for shard in TokenStore.open(path, "train").shards])
+    lengths = np.concatenate([np.diff(shard.ends, prepend=0) for shard in shards.TokenStore.open(path, "train").shards])
     distinct, counts = np.unique(lengths, return_counts=True)
     return LengthHistogram(path.name, distinct.astype(np.int64), counts.astype(np.float64))
 
@@ -68,5 +66,5 @@ def read_lengths(corpus: str) -> LengthHistogram:
 def natural_lengths(window: int) -> LengthHistogram:
     """Return the length distribution that the paper reports for SlimPajama, scaled to a window; a shape, no corpus."""
     edges = np.arange(1, LONGEST + 1)
-    counts = np.diff(ndtr(np.log(edges / (NATURAL_MEDIAN * window)) / NATURAL_LOG_STD), append=1.0)
+    counts = np.diff(ndtr(np.log(edges / (synthetic.NATURAL_MEDIAN * window)) / synthetic.NATURAL_LOG_STD), append=1.0)
     return LengthHistogram("SlimPajama's shape (log-normal)", edges, counts)

@@ -40,16 +40,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lab.command import parse_method, show
-from lab.config import load_experiment
-from lab.errors import CheckpointError, ConfigError, brief, look_up
+from lab import command, config, errors, schema
 from lab.model.huggingface.config import model_settings
-from lab.positions import Distance, Frequencies, distance, frequencies
-from lab.positions.methods import PositionConfig
-from lab.positions.plain import Plain
-from lab.positions.string import of_length
+from lab.positions import Distance, Frequencies, distance, frequencies, methods, plain, string
 from lab.runs.source import CONFIG, find_place, is_hub_id, revisions
-from lab.schema import validated
 
 METHODS = ("rope", "ntk", "yarn", "rerope", "self_extend", "dca", "string")
 DERIVED = {"distance": ("string", "dca", "self_extend", "rerope"), "frequency": ("ntk", "yarn")}
@@ -72,10 +66,10 @@ class Setting:
         try:
             if self.method in DERIVED["frequency"]:
                 sizes: dict[str, Any] = {"head_dim": 2 * len(own.inv_freq), "theta": own.theta}
-                return frequencies(self.method, **sizes, **self.parameters), Plain()
+                return frequencies(self.method, **sizes, **self.parameters), plain.Plain()
             return own, distance("plain" if self.method == "rope" else self.method, **self.parameters)
-        except ConfigError as error:
-            raise ConfigError(*(f"--distance={self.word}: {fault}" for fault in error.faults)) from error
+        except errors.ConfigError as error:
+            raise errors.ConfigError(*(f"--distance={self.word}: {fault}" for fault in error.faults)) from error
 
 
 def setting(method: str, train_len: int, length: int) -> Setting:
@@ -101,7 +95,7 @@ def setting(method: str, train_len: int, length: int) -> Setting:
         "rerope": {"window": quarter, "log_n": max(2, assumed)},
         "self_extend": {"group": group, "window": quarter},
         "dca": {"train_len": assumed, "chunk": chunk, "window": assumed - chunk},
-        "string": of_length(train_len),
+        "string": string.of_length(train_len),
     }
     return Setting(method, train_len if method in ("rope", "string") else assumed, parameters[method], method)
 
@@ -114,9 +108,9 @@ def named(word: str, train_len: int, length: int) -> Setting:
         >>> named("string:window=8", 192, 192).parameters
         {'shift': 64, 'window': 8}
     """
-    given = parse_method(word, "--distance")
+    given = command.parse_method(word, "--distance")
     method = given.pop("method")
-    look_up(dict.fromkeys(METHODS), method, "--distance")
+    errors.look_up(dict.fromkeys(METHODS), method, "--distance")
     item = setting(method, train_len, length)
     assumed = given.get("train_len", item.assumed_len)
     return Setting(method, assumed, {**item.parameters, **given}, word)
@@ -127,9 +121,9 @@ def as_options() -> Iterator[None]:
     """Report faults of settings by the names of the options that set them; those of a probe lack its prefixes."""
     try:
         yield
-    except ConfigError as error:
+    except errors.ConfigError as error:
         faults = (fault.replace("probe.", "--").replace("distance_", "") for fault in error.faults)
-        raise ConfigError(*(f"--{fault.removeprefix('--')}" for fault in faults)) from error
+        raise errors.ConfigError(*(f"--{fault.removeprefix('--')}" for fault in faults)) from error
 
 
 def parameters_of(kind: str, word: str, train_len: Callable[[], int], length: int | None) -> dict[str, Any]:
@@ -137,7 +131,7 @@ def parameters_of(kind: str, word: str, train_len: Callable[[], int], length: in
 
     Raises: ConfigError.
     """
-    given = parse_method(word, f"--{kind}")
+    given = command.parse_method(word, f"--{kind}")
     if set(given) != {"method"} or given["method"] not in DERIVED[kind]:
         return given
     return {**given, **setting(given["method"], train_len(), length or train_len()).parameters}
@@ -153,7 +147,7 @@ def read_distance(word: str, train_len: int, length: int) -> Distance:
     """
     given = parameters_of("distance", word, lambda: train_len, length)
     with as_options():
-        return validated(PositionConfig, {"distance": given}).distance
+        return schema.validated(methods.PositionConfig, {"distance": given}).distance
 
 
 def split_words(text: str) -> list[str]:
@@ -185,14 +179,14 @@ def train_len_of(model: Path) -> int:
     place = find_place(model)
     if place.is_hugging_face:
         return int(model_settings(place.folder)["max_position_embeddings"])
-    return load_experiment(place.home / CONFIG).data.window
+    return config.load_experiment(place.home / CONFIG).data.window
 
 
 def is_model(place: Path) -> bool:
     """Return whether a folder is a model."""
     try:
         return bool(find_place(place))
-    except CheckpointError:
+    except errors.CheckpointError:
         return False
 
 
@@ -214,7 +208,9 @@ def expand(words: Sequence[str], takes: Callable[[Path], object] = is_model) -> 
         places = list(map(Path, sorted(matches, key=numbered.__getitem__)))
         taken = [place for place in places if on_hub or takes(place)]
         if taken and (others := [place.name for place in places if place not in taken]):
-            show(f"{word}: left out {brief(', '.join(others))}, which this command does not take", error=True)
+            command.show(
+                f"{word}: left out {errors.brief(', '.join(others))}, which this command does not take", error=True
+            )
         found += taken or [path]
     return found
 

@@ -21,11 +21,12 @@ from contextlib import contextmanager
 from functools import lru_cache
 from operator import itemgetter
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 
+from eval.engine.rows import Row
 from lab.errors import ConfigError, DataError, brief, first_line, is_plain_name
 from lab.runs.analysis import with_demand
 from lab.runs.arms import censored, read_settings
@@ -33,7 +34,6 @@ from lab.runs.folder import RunFolder
 
 ENDING = ".jsonl.xz"
 LONGEST_LINE, MOST_BYTES = 2**24, 2**28  # of a table as text; the largest of experiments/ has 4 MB
-Row = dict[str, Any]
 COLUMNS = ["model", "checkpoint", "method"]  # what a column of eval.compare is, unless --by names it
 WIDER = ["precision", "weights"]  # and where two results of one task would else be in one cell
 NEEDLES = ("needles", "digits", "required", "answer_budget", "haystack")

@@ -44,25 +44,24 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
+from eval.engine import cases, command
 from eval.engine.answers import FinishedTests, Outcome, judge
-from eval.engine.cases import TextCase
-from eval.engine.command import Form, Request, run
 from eval.engine.cost import announce
 from eval.engine.rows import RESULTS, Column, Found, Row, columns_text, named_series
 from eval.engine.store import Results, shortened, write_rows
 from eval.engine.subject import Subject, draw_texts, open_subject, source, source_text
+from lab import draw
 from lab.command import CONTINUES, NOTHING_WRITTEN, Bar
 from lab.data.tokenizer import check_ids
-from lab.draw import Rule, draw, save
-from lab.probe.effective_length import answered
-from lab.probe.needles import Case
+from lab.probe import effective_length, needles
 
 
 class Cell(NamedTuple):
-    """A row to measure: the fields that name it, its number of tests, and its name in the bar and in file names."""
+    """A row to measure: the fields that name it, its tests and their length, and its name in the bar and in files."""
 
     row: Row
     tests: int
+    tokens: int
     name: str
     file: str
 
@@ -71,7 +70,7 @@ class Measure:
     """A measure of one model, as the module's docstring explains."""
 
     kind: ClassVar[str]
-    form: ClassVar[Form]
+    form: ClassVar[command.Form]
     named_by: ClassVar[tuple[str, ...]] = ()
     alike: ClassVar[tuple[str, ...]] = ()
     columns: ClassVar[Sequence[Column]] = ()
@@ -79,7 +78,7 @@ class Measure:
     stopped: ClassVar[str] = CONTINUES
     options: Any
 
-    def __init__(self, request: Request, subject: Subject) -> None:
+    def __init__(self, request: command.Request, subject: Subject) -> None:
         self.request = request
         self.options = request.options
         self.subject = subject
@@ -91,10 +90,10 @@ class Measure:
         """Run the measure as a command and return the exit status."""
         one = lambda request: cls.chosen(request)(request, open_subject(request)).found()  # noqa: E731
         about = sys.modules[cls.__module__].__doc__
-        return run(cls.kind, about, cls.form, one, arguments, stopped=cls.stopped)
+        return command.run(cls.kind, about, cls.form, one, arguments, stopped=cls.stopped)
 
     @classmethod
-    def chosen(cls, request: Request) -> type[Measure]:
+    def chosen(cls, request: command.Request) -> type[Measure]:
         """Choose the measure that a command line asks for, where a command has several."""
         return cls
 
@@ -131,31 +130,28 @@ class Measure:
     def picture(self, rows: Sequence[Row]) -> Path:
         return self.path.with_suffix(".png")
 
-    def window_between(self, lengths: Iterable[int]) -> list[Rule]:
+    def window_between(self, lengths: Iterable[int]) -> list[draw.Rule]:
         """Mark the training window if it lies between the lengths of a picture."""
         window = self.subject.model.train_len
         known = sorted(lengths)
         inside = known[0] <= window <= known[-1]
-        return [Rule("x", window, f"training window {window:,}")] if inside else []
+        return [draw.Rule("x", window, f"training window {window:,}")] if inside else []
 
     def length_chart(self, rows: Sequence[Row], y_title: str, title: str, **style: Any) -> Any:
         """Draw scores with their limits over length, a line for each model and method."""
         rules = self.window_between(row["length"] for row in rows)
         style |= {"y_title": y_title, "title": title, "rules": rules}
-        return draw(named_series(rows), "length", "score", "series", low="low", high="high", log_x=True, **style)
+        return draw.draw(named_series(rows), "length", "score", "series", low="low", high="high", log_x=True, **style)
 
-    def resumed(
-        self, cells: Iterable[Cell], measure: Callable[[Cell], tuple[Row, Sequence[Row]]], tokens: Callable[[Cell], int]
-    ) -> Iterator[Row]:
+    def resumed(self, cells: Iterable[Cell], measure: Callable[[Cell], tuple[Row, Sequence[Row]]]) -> Iterator[Row]:
         """Measure the cells whose rows are missing, and yield the rows of all.
 
         `measure` returns the fields to add to a cell's row, and its tests' records, which go to a file of their own.
-        `tokens` is the length of a cell's tests.
         """
         self.results = Results(self.path, self.named_by)
         whole = [cell._replace(row={**self.subject.row, **cell.row}) for cell in cells]
         missing = [cell for cell in whole if self.results.find(cell.row) is None]
-        self.announce([(cell.tests, tokens(cell)) for cell in missing])
+        self.announce([(cell.tests, cell.tokens) for cell in missing])
         with Bar(total=sum(cell.tests for cell in whole), desc=self.kind, unit=self.unit) as self.bar:
             for cell in whole:
                 self.bar.name(cell.name)
@@ -177,11 +173,11 @@ class Measure:
     def ask(
         self,
         cell: Cell,
-        case: Callable[[int], TextCase],
+        case: Callable[[int], cases.TextCase],
         *,
         budget: int,
         length: int,
-        judge: Callable[[TextCase, str], Row] = judge,
+        judge: Callable[[cases.TextCase, str], Row] = judge,
     ) -> Outcome:
         """Put a cell's tests to the model, but for those that a stopped call has finished; return all by number.
 
@@ -197,14 +193,14 @@ class Measure:
         todo = [index for index in range(cell.tests) if index not in known]
         began = time.perf_counter()
 
-        def drawn() -> Iterator[tuple[int, TextCase]]:
+        def drawn() -> Iterator[tuple[int, cases.TextCase]]:
             for index in todo:
                 test = case(index)
                 check_ids(test.prompt_ids, subject.vocab_size)
                 yield index, test
 
         asked = subject.generate, subject.tokenizer, subject.stop_id, drawn()
-        for batch in answered(*asked, budget=budget, rows=self.options.rows(length)):
+        for batch in effective_length.answered(*asked, budget=budget, rows=self.options.rows(length)):
             fresh = {}
             for index, test, answer in batch:
                 prompt = {"prompt_hash": test.prompt_hash, "prompt_tokens": len(test.prompt_ids)}
@@ -214,7 +210,7 @@ class Measure:
         records = store.tests()
         return Outcome([records[index] for index in range(cell.tests)], seconds)
 
-    def finished(self, tests: Row, first: Case, asked: int, by: str = "length") -> FinishedTests:
+    def finished(self, tests: Row, first: needles.Case, asked: int, by: str = "length") -> FinishedTests:
         """Open the file of the model's finished needle tests; `tests` are their properties, `first` is one of them."""
         subject = self.subject
         key = {
@@ -245,7 +241,7 @@ class Measure:
         if picture is not None:
             others = Results(self.path, self.named_by) if self.alike else rows
             alike = [row for row in others if all(row.get(field) == rows[0][field] for field in self.alike)]
-            save(self.chart(alike), picture)
+            draw.save(self.chart(alike), picture)
         return Found(self.text(rows), rows, self.path, picture)
 
 

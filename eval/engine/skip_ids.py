@@ -18,10 +18,8 @@ from annotated_types import Ge, Le
 
 from eval.engine.lengths import FloatArray, IntArray
 from eval.engine.rows import Row, to_text
+from lab import errors, schema, skip
 from lab.counts import PositionCounts
-from lab.errors import ConfigError
-from lab.schema import Section, Seed, Tests
-from lab.skip import mean_distance, run_lengths, skip_positions
 from lab.skip.base import Skip
 from lab.skip.sentences import split_sentences
 
@@ -29,14 +27,14 @@ LONGEST = 4_194_304  # tokens of a text or window; f, or a row of the matrix, is
 
 
 @dataclass(frozen=True, kw_only=True)
-class SkipOptions(Section):
+class SkipOptions(schema.Section):
     """Options of the command beside the parameters of a skip method."""
 
     n_tokens: Annotated[int, Ge(2), Le(LONGEST)]
     """Tokens n of every sample, two or more, or there is no pair of them."""
-    samples: Tests = 100
+    samples: schema.Tests = 100
     """Samples whose ids are drawn."""
-    seed: Seed = 0
+    seed: schema.Seed = 0
     """Seed of the draws."""
     sentence_tokens: Annotated[float, Ge(1)] = 24.0
     """Mean length of a sentence in tokens, for methods that break ids between sentences; lengths are drawn as
@@ -51,7 +49,7 @@ def show_skip(config: Skip, options: SkipOptions) -> tuple[str, list[Row]]:
     n, target_len = options.n_tokens, config.target_len
     if target_len > LONGEST:
         rule = f"must be <= {LONGEST}, as f is held in memory; lower it and n_tokens alike"
-        raise ConfigError(f"--target_len={target_len}: {rule}")
+        raise errors.ConfigError(f"--target_len={target_len}: {rule}")
     found = {config.method: measure(samples(config, options), target_len)}
     found |= {f"0 .. {length - 1}": measure([np.arange(length)], target_len) for length in (n, target_len)}
     rows = [{"metric": "skip_ids", "name": name, **row} for name, (row, _) in found.items()]
@@ -85,7 +83,7 @@ def samples(config: Skip, options: SkipOptions) -> Iterator[IntArray]:
         lengths = None
         if config.needs_sentences:
             lengths = drawn_sentences(options.n_tokens, options.sentence_tokens, generator)
-        yield skip_positions(config, options.n_tokens, sentence_lengths=lengths, generator=generator)
+        yield skip.skip_positions(config, options.n_tokens, sentence_lengths=lengths, generator=generator)
 
 
 def measure(drawn: Iterable[IntArray], target_len: int) -> tuple[Row, FloatArray]:
@@ -99,8 +97,8 @@ def measure(drawn: Iterable[IntArray], target_len: int) -> tuple[Row, FloatArray
     largest = 0
     for ids in drawn:
         counts.add_positions(ids, np.zeros_like(ids), mask="causal")
-        distances.append(mean_distance(ids))
-        runs.append(run_lengths(ids))
+        distances.append(skip.mean_distance(ids))
+        runs.append(skip.run_lengths(ids))
         largest = max(largest, int(ids[-1]))
     f = counts.frequency()
     row = {"mean_distance": float(np.mean(distances)), "mean_run_length": float(np.concatenate(runs).mean())}

@@ -58,16 +58,11 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from eval.engine.subject import AnyIds, Subject, as_subject, doublings
-from lab.command import Bar
-from lab.data.beside import store_numbers
+from lab import command, errors, files, loading
+from lab.data import beside, preparation, shards
 from lab.data.config import DataConfig
-from lab.data.preparation import shard_folder
-from lab.data.shards import Shard, TokenStore
 from lab.data.tokenizer import load_tokenizer, vocabulary_hash
-from lab.errors import DataError
-from lab.evidence.base import FIRST, IGNORE, TOLERANCE
-from lab.files import read_object, write_json
-from lab.loading import open_model
+from lab.evidence import base
 from lab.train.environment import device_for
 
 CONFIDENCE = 0.95
@@ -187,11 +182,11 @@ def scored(
 ) -> list[float]:
     """Run windows of one length side by side and add up what each of them scores, in nats."""
     tokens = np.stack([texts[number][window.begin : window.end] for number, window in batch])
-    targets = np.full(tokens.shape, IGNORE)
+    targets = np.full(tokens.shape, base.IGNORE)
     for row, (number, window) in enumerate(batch):
         places = slice(window.first - 1 - window.begin, window.end - 1 - window.begin)  # each predicts the next token
         own = slice(window.first, window.end)
-        targets[row, places] = np.where(keys[number][own], texts[number][own], IGNORE)
+        targets[row, places] = np.where(keys[number][own], texts[number][own], base.IGNORE)
     return score(torch.from_numpy(tokens), torch.from_numpy(targets)).double().sum(1).tolist()
 
 
@@ -205,9 +200,9 @@ def open_reference(place: Path, tokenizer: Tokenizer, option: str, device: torch
 
     Raises: LabError, also for another vocabulary than the tokenizer's.
     """
-    subject = as_subject(open_model(place, device=device), place, device)
+    subject = as_subject(loading.open_model(place, device=device), place, device)
     if vocabulary_hash(subject.tokenizer) != vocabulary_hash(tokenizer):
-        raise DataError(f"{option}={place}: has another vocabulary; name a model with the same tokenizer")
+        raise errors.DataError(f"{option}={place}: has another vocabulary; name a model with the same tokenizer")
     return subject
 
 
@@ -216,31 +211,33 @@ def store_scores(config: DataConfig, model: Path, *, gain: bool) -> None:
 
     Raises: LabError, also for a model with another vocabulary, or where another model's losses are stored.
     """
-    folder = shard_folder(config)
+    folder = preparation.shard_folder(config)
     subject = open_reference(model, load_tokenizer(folder), "--score", device_for("auto"))
     record = {"model": subject.model.name, "weights": subject.weights, "window": config.window}
     remedy = f"delete it and every .loss-* and .gain-* of {folder}"
-    if (folder / RECORD).exists() and read_object(folder / RECORD, DataError, remedy) != record:
-        raise DataError(f"--score={model}: {folder / RECORD} names another model or window; to replace it, {remedy}")
-    write_json(folder / RECORD, record)
-    store, window = TokenStore.open(folder, "train"), config.window
-    store_numbers(
+    if (folder / RECORD).exists() and files.read_object(folder / RECORD, errors.DataError, remedy) != record:
+        raise errors.DataError(
+            f"--score={model}: {folder / RECORD} names another model or window; to replace it, {remedy}"
+        )
+    files.write_json(folder / RECORD, record)
+    store, window = shards.TokenStore.open(folder, "train"), config.window
+    beside.store_numbers(
         store, "loss", lambda shard: losses_of(subject, shard.tokens, shard.ends, window, window).astype(np.float16)
     )
     if gain:
-        store_numbers(store, f"gain-{window}", lambda shard: least_contexts(subject, shard, window))
+        beside.store_numbers(store, f"gain-{window}", lambda shard: least_contexts(subject, shard, window))
 
 
-def least_contexts(subject: Subject, shard: Shard, window: int) -> np.ndarray:
+def least_contexts(subject: Subject, shard: shards.Shard, window: int) -> np.ndarray:
     """Find the least context that each token of a shard needs, 0 where FIRST tokens suffice: int32 (tokens,)."""
     text = subject, shard.tokens, shard.ends, window
-    most = losses_of(*text, window) + TOLERANCE
+    most = losses_of(*text, window) + base.TOLERANCE
     begins = np.repeat([0, *shard.ends[:-1]], np.diff(shard.ends, prepend=0))
     out = (np.arange(len(most)) - begins - 1) % window + 1  # the whole context, of all but first tokens
     waiting = np.ones(len(most), dtype=np.bool_)
-    for context in doublings(FIRST, window - 1):
+    for context in doublings(base.FIRST, window - 1):
         suffices = waiting & (losses_of(*text, context, wanted=waiting) <= most)
-        out[suffices] = np.minimum(out[suffices], context) if context > FIRST else 0
+        out[suffices] = np.minimum(out[suffices], context) if context > base.FIRST else 0
         waiting &= ~suffices
     return out.astype(np.int32)
 
@@ -279,12 +276,12 @@ def losses_of(
     passes.sort(key=lambda each: each[0] - each[1])  # the longest first
     out = np.zeros(len(ids), dtype=np.float32)
     text = torch.from_numpy(ids.astype(np.int64))
-    with Bar(total=len(passes), desc=f"score, {context} tokens", leave=False) as bar:
+    with command.Bar(total=len(passes), desc=f"score, {context} tokens", leave=False) as bar:
         while bar.n < len(passes):
             longest = passes[bar.n][1] - passes[bar.n][0] - 1
             rows = passes[bar.n : bar.n + max(1, AT_ONCE // longest)]
             tokens = pad_sequence([text[begin : end - 1] for begin, end, _ in rows], batch_first=True)
-            targets = torch.full_like(tokens, IGNORE)
+            targets = torch.full_like(tokens, base.IGNORE)
             for target, (begin, end, first) in zip(targets, rows, strict=True):
                 target[first - 1 - begin : end - 1 - begin] = text[first:end]
             for (begin, end, first), losses in zip(rows, subject.losses(tokens, targets).cpu().numpy(), strict=True):

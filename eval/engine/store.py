@@ -20,8 +20,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from eval.engine.rows import Row, finite
-from lab.errors import CheckpointError, ConfigError
-from lab.files import writing
+from lab import errors, files
 from lab.runs.folder import RunFolder
 
 HASH = "hash"
@@ -39,8 +38,8 @@ class Results:
         self.path = path
         self.named_by = tuple(named_by)
         if path.is_symlink():
-            raise ConfigError(f"{path}: is a link, results might go elsewhere; delete it, or use another -o")
-        with writing(f"-o {path.parent}", "folder"):
+            raise errors.ConfigError(f"{path}: is a link, results might go elsewhere; delete it, or use another -o")
+        with files.writing(f"-o {path.parent}", "folder"):
             path.parent.mkdir(parents=True, exist_ok=True)
             if path.exists():
                 content = path.read_bytes()
@@ -71,7 +70,7 @@ class Results:
     def append(self, rows: Iterable[Mapping[str, object]]) -> None:
         """Append rows; they are on the disk when this returns."""
         new = [dict(row) for row in rows]
-        with writing(f"-o {self.path.parent}", "folder"), self.path.open("a", encoding="utf-8") as file:
+        with files.writing(f"-o {self.path.parent}", "folder"), self.path.open("a", encoding="utf-8") as file:
             file.write("".join(self.line(row) + "\n" for row in new))
             file.flush()
             os.fsync(file.fileno())
@@ -115,7 +114,7 @@ class Finished(Results):
         for number, row in enumerate(super().read(), start=1):
             if row.pop(HASH, None) != self.hash(row):
                 fault = f"line {number} was changed, its hash is another; delete the line, and it is measured again"
-                raise CheckpointError(f"{self.path}: {fault}")
+                raise errors.CheckpointError(f"{self.path}: {fault}")
             yield row
 
     def line(self, row: Row) -> str:
@@ -127,7 +126,7 @@ def write_rows(path: Path, rows: Iterable[Mapping[str, object]]) -> None:
 
     Raises: ConfigError where the file cannot be written.
     """
-    with writing(f"-o {path.parent}", "folder"):
+    with files.writing(f"-o {path.parent}", "folder"):
         RunFolder(path.parent).write_records(path.name, [finite(row) for row in rows])
 
 

@@ -18,11 +18,9 @@ import torch
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from eval.engine.cases import Writer
-from eval.engine.command import CellOptions, Request
+from eval.engine.command import Request
 from lab.command import Bar
 from lab.counts import SavedCounts
-from lab.data.chat import around
 from lab.data.preparation import shard_folder
 from lab.data.shards import TokenStore
 from lab.data.tokenizer import check_ids, needed, special_ends
@@ -34,7 +32,6 @@ from lab.model.huggingface.foreign import Foreign
 from lab.probe.needles import load_haystack, read_texts
 from lab.runs.checkpoints import COUNTS, Checkpoint, folder_name
 from lab.runs.source import is_hub_id, named
-from lab.schema import PathText
 from lab.train.environment import describe_source, device_for, memory_of
 
 MOST_WINDOWS = 1024  # of the longest text in training windows; papers extend by at most 64
@@ -266,40 +263,3 @@ def draw_texts(
     chosen = np.random.default_rng(seed).permutation(pieces)[:texts]
     rows = [np.concatenate([first, ids[size * piece : size * (piece + 1)]]) for piece in chosen]
     return np.stack(rows)[:, :n_tokens].astype(np.int64)
-
-
-@dataclass(frozen=True, kw_only=True)
-class ChatOptions(CellOptions):
-    """Options of measurements that can ask as in a chat."""
-
-    apply_chat_template: bool = False
-    """Ask as in a chat, with the template of the run's conversations or of the Hugging Face folder."""
-    chat_template: PathText | None = None
-    """Ask as in a chat, with the Jinja template of a file, as those of eval/papers/templates."""
-
-    @property
-    def chat(self) -> str | bool:
-        return self.chat_template or self.apply_chat_template
-
-    def template(self, subject: Subject) -> str | None:
-        """Read the template; None for none.
-
-        Raises: DataError for a file that cannot be read; ConfigError for a model that has none of its own.
-        """
-        if self.chat_template is not None:
-            try:
-                return Path(self.chat_template).read_text("utf-8")
-            except (OSError, ValueError) as error:
-                rule = f"cannot be read ({getattr(error, 'strerror', None) or error})"
-                raise DataError(f"--chat_template={self.chat_template}: {rule}; give a file in Jinja") from error
-        if self.apply_chat_template and subject.model.chat_template is None:
-            rule = f"{subject.model.name} has none, as it was trained on no conversations"
-            raise ConfigError(f"--apply_chat_template: {rule}; give a file by --chat_template")
-        return subject.model.chat_template if self.apply_chat_template else None
-
-    def writer(self, subject: Subject) -> Writer:
-        """Build what encodes prompts. In runs a template's special tokens are text, as they were in training."""
-        template = self.template(subject)
-        if template is None:
-            return Writer(subject.tokenizer)
-        return Writer(subject.tokenizer, around(template), special=subject.model.experiment is None)

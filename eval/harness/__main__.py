@@ -42,36 +42,32 @@ import numpy as np
 from annotated_types import Ge
 from scipy.special import stdtrit
 
-from eval.engine.command import Form
+from eval.engine import cases, command, run, store, subject
 from eval.engine.rows import Row, finite, limits, to_text
-from eval.engine.run import Measure
-from eval.engine.store import Results, shortened
-from eval.engine.subject import SUBJECT, ChatOptions
 from eval.harness.model import StoredRequests, Truncate, harness_model
+from lab import errors, schema
 from lab.command import start
-from lab.errors import ConfigError, MissingPackage, first_line
 from lab.probe.limits import share_limits
 from lab.runs.source import named
-from lab.schema import Length, NonNegative, PathText, Positive
 
 CONFIDENCE = 0.95
-READ_WITH = (*SUBJECT, "length", "truncate", "chat")  # determine, with the request, its outcome
+READ_WITH = (*subject.SUBJECT, "length", "truncate", "chat")  # determine, with the request, its outcome
 NAMED_BY = (*READ_WITH, "protocol", "definition", "num_fewshot", "limit", "seed", "task", "metric", "filter")
 
 
 @dataclass(frozen=True, kw_only=True)
-class HarnessOptions(ChatOptions):
+class HarnessOptions(cases.ChatOptions):
     """Options of this command."""
 
     tasks: tuple[str, ...]
     """Names of tasks, tags or groups, with commas between them."""
-    include_path: PathText | None = None
+    include_path: schema.PathText | None = None
     """Folder with YAML files of tasks of your own; Python functions that they name are run."""
-    limit: Positive | None = None
+    limit: schema.Positive | None = None
     """Number of documents of each task, from the first; left out, all."""
-    num_fewshot: NonNegative | None = None
+    num_fewshot: schema.NonNegative | None = None
     """Examples before each question; left out, as many as the task sets."""
-    max_length: Annotated[Length, Ge(2)] | None = None
+    max_length: Annotated[schema.Length, Ge(2)] | None = None
     """Most tokens of a text, answer included, beyond which contexts are cut; left out, the training window."""
     truncate: Truncate = "left"
     """Part that a long context loses: its beginning, or its middle, as LongBench and InfiniteBench cut it."""
@@ -79,12 +75,12 @@ class HarnessOptions(ChatOptions):
     """Run programs that the model writes, as HumanEval does; do this in a sandbox alone."""
 
 
-class Harness(Measure):
+class Harness(run.Measure):
     """Scores of the harness's tasks, which it measures all at once."""
 
     kind = "harness"
     options: HarnessOptions
-    form = Form(options=HarnessOptions, lacks=("--plot",))
+    form = command.Form(options=HarnessOptions, lacks=("--plot",))
     named_by = NAMED_BY
 
     def prepare(self) -> None:
@@ -105,10 +101,12 @@ class Harness(Measure):
         about = {**self.subject.row, "protocol": f"lm-eval-{version('lm_eval')}", "length": self.model.max_length}
         about |= {"chat": options.chat, "num_fewshot": options.num_fewshot, "limit": options.limit}
         about |= {"truncate": options.truncate, "seed": options.seed}
-        known = Results(self.path, self.named_by)
+        known = store.Results(self.path, self.named_by)
         key = {name: about[name] for name in READ_WITH}
         cases = self.folder / "harness-cases"
-        self.model.stored = StoredRequests(cases / f"requests-{shortened(json.dumps([*key.values()]))}.jsonl", key)
+        self.model.stored = StoredRequests(
+            cases / f"requests-{store.shortened(json.dumps([*key.values()]))}.jsonl", key
+        )
         self.model.set_cache_hook(self.model.stored)
         seeds = ("random_seed", "numpy_random_seed", "torch_random_seed", "fewshot_random_seed")
         asked = ("confirm_run_unsafe_code", "num_fewshot", "limit")
@@ -124,7 +122,7 @@ class Harness(Measure):
                     **{name: getattr(options, name) for name in asked},
                 )
         except (AssertionError, ImportError, ValueError) as error:  # how the harness refuses what it is asked for
-            raise ConfigError(f"--tasks={','.join(options.tasks)}: {first_line(error)}") from error
+            raise errors.ConfigError(f"--tasks={','.join(options.tasks)}: {errors.first_line(error)}") from error
         seconds = round(time.perf_counter() - started, 3)
         for found in rows_of(scores):
             row = {**about, **found, "seconds": seconds}
@@ -153,7 +151,7 @@ def load_tasks(names: Sequence[str], folder: str | None) -> tuple[Any, list[Any]
     try:
         from lm_eval.tasks import TaskManager
     except ImportError as error:
-        raise MissingPackage("lm-eval", "probe-lab harness", "harness") from error
+        raise errors.MissingPackage("lm-eval", "probe-lab harness", "harness") from error
 
     for defaults in (False, True):  # the harness's own tasks take ten seconds to list
         manager = TaskManager(include_path=folder, include_defaults=defaults)
@@ -162,8 +160,8 @@ def load_tasks(names: Sequence[str], folder: str | None) -> tuple[Any, list[Any]
             break
         except Exception as error:  # task files hold code, which may raise anything
             if defaults:
-                fault = f"the harness cannot load it ({type(error).__name__}: {first_line(error)})"
-                raise ConfigError(f"--tasks={','.join(names)}: {fault}; check its name and files") from error
+                fault = f"the harness cannot load it ({type(error).__name__}: {errors.first_line(error)})"
+                raise errors.ConfigError(f"--tasks={','.join(names)}: {fault}; check its name and files") from error
     wholes = [each["groups"].get(name) or [*each["tasks"].values()] for name, each in found.items()]
     return manager, [task for whole in wholes for task in (whole if isinstance(whole, list) else [whole])]
 

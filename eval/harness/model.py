@@ -23,9 +23,8 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from eval.engine.cases import Writer
+from eval.engine import cases, store
 from eval.engine.rows import Row
-from eval.engine.store import Finished, shortened
 from eval.engine.subject import Subject
 from lab.data.tokenizer import check_ids, special_ends
 from lab.errors import ConfigError, DataError
@@ -41,7 +40,7 @@ GREEDY = {"do_sample": (None, False), "num_beams": (None, 1)}  # settings of a t
 IDLE = ("temperature", "top_p", "top_k")
 
 
-class StoredRequests(Finished):
+class StoredRequests(store.Finished):
     """Finished requests by a hash of each; the harness takes it for the hook of its own cache."""
 
     def __init__(self, path: Path, key: Mapping[str, object]) -> None:
@@ -50,7 +49,7 @@ class StoredRequests(Finished):
 
     def add_partial(self, kind: str, arguments: Sequence[Any], result: Any) -> None:
         """Store a result, with TOGETHER of them at a time."""
-        self.waiting.append({"request": shortened(json.dumps([kind, *arguments]), DIGITS), "result": result})
+        self.waiting.append({"request": store.shortened(json.dumps([kind, *arguments]), DIGITS), "result": result})
         if len(self.waiting) == TOGETHER:
             self.flush()
 
@@ -60,7 +59,7 @@ class StoredRequests(Finished):
 
     def answers(self, kind: str, requests: Sequence[Any], ask: Callable[[list[Any]], list[Any]]) -> list[Any]:
         """Return the results of requests, and ask those that have none."""
-        names = [shortened(json.dumps([kind, *request.args]), DIGITS) for request in requests]
+        names = [store.shortened(json.dumps([kind, *request.args]), DIGITS) for request in requests]
         results = [(self.find({"request": name}) or {}).get("result") for name in names]
         missing = [number for number, result in enumerate(results) if result is None]
         try:
@@ -186,7 +185,7 @@ def open_tokenizer(subject: Subject, folder: Path, template: str | None) -> tupl
     ends = {"bos_token": prefix[:1], "eos_token": stop_ids[:1]}
     text = {name: subject.tokenizer.id_to_token(token) for name, tokens in ends.items() for token in tokens}
     make: Any = PreTrainedTokenizerFast
-    own = Writer(subject.tokenizer).tokenizer
+    own = cases.Writer(subject.tokenizer).tokenizer
     is_text = template is None or subject.model.experiment is not None  # special tokens, as when the run was trained
     tokenizer = make(tokenizer_object=own, split_special_tokens=is_text, chat_template=template, **text)
     return tokenizer, prefix[0], stop_ids

@@ -32,13 +32,11 @@ from textwrap import shorten
 from typing import Any
 
 from eval.engine.command import printing_to_stderr
-from eval.engine.rows import pivot, to_text
+from eval.engine.rows import Row, pivot, to_text
 from eval.engine.store import Finished
 from eval.papers.table import Column, Table, expand, names, read_table
+from lab import errors, files, jobs
 from lab.command import CONTINUES, STOPPED, Syntax, Words, run, show, start
-from lab.errors import ConfigError, DataError, LabError
-from lab.files import write_json, writing
-from lab.jobs import Job, is_finished, run_jobs
 from lab.runs.folder import RunFolder
 from lab.schema import flatten
 from lab.sweep.planning import PlannedRun, plan, planned_run
@@ -46,8 +44,6 @@ from lab.sweep.planning import PlannedRun, plan, planned_run
 WIDEST = 70  # characters of a title in the list
 FINISHED = "finished.jsonl"  # in a table's folder: the evaluations that have run
 VARYING = ("commit", "hardware", "cases")  # fields of a result that is the same measured again
-
-Row = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -84,7 +80,7 @@ def models(table: Table, row: str, own: Mapping[str, Any], runs: Sequence[Planne
     settings = [({key: str(value) for key, value in flatten(run.experiment.to_dict()).items()}, run) for run in runs]
     found = [{"model": str(run.path)} for known, run in settings if wanted.items() <= known.items()]
     if not found:
-        raise ConfigError(f"rows.{row}.run={own['run']}: no run of {', '.join(table.sweep)} is so")
+        raise errors.ConfigError(f"rows.{row}.run={own['run']}: no run of {', '.join(table.sweep)} is so")
     return found
 
 
@@ -101,13 +97,13 @@ def run_table(table: Table, folder: Path) -> tuple[list[Measured], list[str]]:
     a line. Where training fails nothing is evaluated; where a row fails the others go on.
     """
     if table.missing:
-        raise DataError("\n".join(table.missing))
+        raise errors.DataError("\n".join(table.missing))
     finished = Finished(folder / FINISHED, {}, ("command",))
     with printing_to_stderr():
         untrained = (words for words in training_of(table) if not is_trained(words))
         failures = list(islice(filter(None, map(fault, untrained)), 1))
         rows: list[Measured] = []
-        with suppress(LabError) if failures else nullcontext():  # rows may start from what is not trained
+        with suppress(errors.LabError) if failures else nullcontext():  # rows may start from what is not trained
             rows += measured_rows(table, folder)
         for one in [] if failures else rows:
             for words in one.commands:
@@ -127,7 +123,7 @@ def fault(words: Sequence[str], log: Path | None = None) -> str | None:
     """Run a command, its output added to a log if one is given, and return why it failed, in a line."""
     text = as_typed(words)
     show(text if log is None else f"{text}   output: {log}")
-    status = run_jobs([Job(text, [sys.executable, "-m", *words], log)])
+    status = jobs.run_jobs([jobs.Job(text, [sys.executable, "-m", *words], log)])
     if status == STOPPED:
         raise KeyboardInterrupt
     printed = log.read_text("utf-8", "replace").split("\n") if log else []
@@ -142,8 +138,8 @@ def as_typed(words: Sequence[str]) -> str:
 def is_trained(words: Sequence[str]) -> bool:
     """Return whether the runs of a training command are finished."""
     if words[0] == "lab.sweep":
-        return all(is_finished(run.experiment) for run in plan(Path(words[1]), {}))
-    return words[0] == "lab.fit" and is_finished(planned_run(words, {}, {}).experiment)
+        return all(jobs.is_finished(run.experiment) for run in plan(Path(words[1]), {}))
+    return words[0] == "lab.fit" and jobs.is_finished(planned_run(words, {}, {}).experiment)
 
 
 def dry_run(table: Table, folder: Path) -> Iterator[str]:
@@ -152,7 +148,7 @@ def dry_run(table: Table, folder: Path) -> Iterator[str]:
     try:
         of_rows = (words for one in measured_rows(table, folder) for words in one.commands)
         yield from (as_typed(words) for words in chain(training_of(table), of_rows))
-    except LabError as error:  # a row's model is not known yet: its commands with what is to be filled in
+    except errors.LabError as error:  # a row's model is not known yet: its commands with what is to be filled in
         yield str(error)
         yield from (as_typed(shlex.split(command)) for command in table.evaluate)
 
@@ -214,7 +210,7 @@ def work(words: Words) -> str | int:
     """Run what the command line asks for, and return what to print, or the exit status once it is printed."""
     options = words.options
     if words.settings:
-        raise ConfigError(*(f"--{name}: unknown option; see --help" for name in words.settings))
+        raise errors.ConfigError(*(f"--{name}: unknown option; see --help" for name in words.settings))
     if not words.places:
         return listing()
     name = words.places[0]
@@ -224,8 +220,8 @@ def work(words: Words) -> str | int:
         return "\n".join(dry_run(table, folder))
     rows, failures = run_table(table, folder)
     cells = compare(table, rows, mini=options.mini)
-    with writing(f"-o {folder}", "folder"):
-        write_json(folder / RESULT, cells)
+    with files.writing(f"-o {folder}", "folder"):
+        files.write_json(folder / RESULT, cells)
     text = f"{name}: {table_text(table, cells, mini=options.mini)}\nwritten to {folder / RESULT}"
     show(json.dumps(cells, indent=1) if options.json else text)
     for line in failures:

@@ -142,16 +142,10 @@ def read_table(name: str, *, mini: bool = False) -> Table:
     table = validated(Table, read_yaml(HOME / f"{name}.yaml"))
     if not mini:
         return table
-    small = table.mini
-    return replace(
-        table,
-        values={**table.values, **small.values},
-        rows=small.rows,
-        sweep=small.sweep,
-        needs=small.needs,
-        evaluate=small.evaluate or table.evaluate,
-        columns=small.columns or table.columns,
-    )
+    own = {name: value for name, value in vars(table.mini).items() if name != "note"}
+    own["values"] = {**table.values, **own["values"]}
+    own |= {name: own[name] or getattr(table, name) for name in ("evaluate", "columns")}
+    return replace(table, **own)
 
 
 def expand(text: str, values: Mapping[str, Any]) -> str:

@@ -28,11 +28,11 @@ from typing import Literal
 
 import pandas as pd
 
-from eval.engine.cases import Turn
+from eval.engine.cases import ChatOptions, Turn
 from eval.engine.command import Form
 from eval.engine.rows import RESULTS, Row, to_text
 from eval.engine.run import Cell, Measure
-from eval.engine.subject import SUBJECT, ChatOptions, doublings, open_subject
+from eval.engine.subject import SUBJECT, doublings, open_subject
 from eval.ruler.sources import STANDIN, name_of, read_sources
 from eval.ruler.tasks import ALL, LLAMA2_7B_AT_4K, TASKS, VERSION, Task, averages, effective_length, interval
 from lab.command import Bar, start
@@ -139,7 +139,7 @@ class Ruler(Measure):
                     "standins": [task.source] if source == STANDIN else [],
                 }
                 file = f"{checkpoint}-{task.name}-{length}"
-                yield Cell(row, self.options.tests, f"{task.name} at {length:,}", file)
+                yield Cell(row, self.options.tests, length, f"{task.name} at {length:,}", file)
 
     def measure(self, cell: Cell) -> tuple[Row, Sequence[Row]]:
         """Run the tests of one task at one length: their mean score in percent, and its interval."""
@@ -163,7 +163,7 @@ class Ruler(Measure):
         for place in self.places or [self.request.model]:
             if self.places:
                 self.subject = open_subject(self.request._replace(model=place))
-            each += self.resumed(self.cells(), self.measure, lambda cell: int(cell.row["length"]))
+            each += self.resumed(self.cells(), self.measure)
         measured = pd.DataFrame(each)
         # a mean over checkpoints, as arXiv:2411.13476, section 4, recommends of the last five
         self.scores = measured.groupby(["task", "length"], sort=False)["score"].mean().reset_index()

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from eval.engine.sliding import IGNORE, TextLosses, text_losses, windows
+from eval.engine.sliding import TextLosses, text_losses, windows
+from lab.evidence.base import IGNORE
 
 
 @pytest.mark.parametrize("n_tokens", [2, 3, 12, 13, 14, 41])
