@@ -12,8 +12,7 @@ from collections.abc import Sequence
 import torch
 
 from eval.engine.subject import Subject
-from lab.command import show
-from lab.errors import ConfigError
+from lab import command, errors
 from lab.model.config import DecoderConfig
 
 TIMED = 512  # tokens of a pass that is timed
@@ -30,7 +29,7 @@ def announce(subject: Subject, kind: str, unit: str, tests: Sequence[tuple[int, 
     longest = max((tokens for _, tokens in tests), default=0)
     if most is not None and longest > most:
         rule = f"must be <= {most:,}, the positions that {subject.model.name} has"
-        raise ConfigError(f"--lengths={longest}: {rule}; name shorter ones")
+        raise errors.ConfigError(f"--lengths={longest}: {rule}; name shorter ones, or another model")
     operations = sum(n * operations_of(cfg, tokens) for n, tokens in tests)
     if operations < SHORT_S * SLOWEST:
         return
@@ -38,7 +37,7 @@ def announce(subject: Subject, kind: str, unit: str, tests: Sequence[tuple[int, 
     seconds = seconds_of(subject, timed) * operations / operations_of(cfg, timed)
     if seconds > SHORT_S:
         n, total = sum(n for n, _ in tests), sum(n * tokens for n, tokens in tests)
-        show(f"{kind}: {n:,} {unit}s, {total:,} tokens: about {seconds / 60:,.0f} minutes", error=True)
+        command.show(f"{kind}: {n:,} {unit}s, {total:,} tokens: about {seconds / 60:,.0f} minutes at most", error=True)
 
 
 def operations_of(cfg: DecoderConfig, tokens: int) -> float:

@@ -11,38 +11,31 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from annotated_types import Ge, Gt, Le, Lt
 
-from eval.engine.answers import FinishedTests
-from eval.engine.command import Form
+from eval.engine import answers, command, run
 from eval.engine.methods import as_options
 from eval.engine.rows import Row
-from eval.engine.run import Measure
 from eval.engine.subject import Subject, haystack_of
+from lab import draw, errors, schema
 from lab.command import Bar
 from lab.data.tokenizer import check_ids
-from lab.draw import draw
-from lab.errors import ConfigError
+from lab.probe import effective_distance, effective_length, limits, measuring
 from lab.probe.config import ProbeConfig, ProtocolName
-from lab.probe.effective_distance import DistanceProbe
-from lab.probe.effective_length import NeedleProbe, Probe, shortest_test
-from lab.probe.limits import shown_length
-from lab.probe.measuring import tests_of
-from lab.schema import Length, PathText, Positive, Section, Seed, Share, Tests
 
 EIGHTHS = 8  # lengths up to the training window of a model without a probe of its own
-AnyProbe = TypeVar("AnyProbe", bound=Probe)
+AnyProbe = TypeVar("AnyProbe", bound=effective_length.Probe)
 OF_PROBE = {"points": "distance_points", "tests": "distance_tests"}  # options by other names than the settings'
 STYLE: dict[str, Any] = {"x_title": "length (tokens)", "percent": True}
 
 
 @dataclass(frozen=True, kw_only=True)
-class NeedleOptions(Section):
+class NeedleOptions(schema.Section):
     """Options of all needle tests; those left out are as in the run's own probe."""
 
     digits: Annotated[int, Ge(2), Le(9)] | None = None
     """Digits of each number; left out, the run's, or 6."""
-    haystack: PathText | None = None
+    haystack: schema.PathText | None = None
     """Text file to hide the numbers in; left out, as in the run's own probe. A model of no run needs one."""
-    seed: Seed | None = None
+    seed: schema.Seed | None = None
     """Seed of the tests; left out, the run's probe.seed, or 0."""
     device: Literal["auto", "cpu", "gpu"] = "auto"
     """What to compute on; auto takes a GPU where there is one."""
@@ -54,29 +47,29 @@ class ProbeOptions(NeedleOptions):
 
     by: Literal["length", "depth", "method"] | None = None
     """What shares are shown by; left out, method where --distance names several, else length."""
-    lengths: tuple[Length, ...] | None = None
+    lengths: tuple[schema.Length, ...] | None = None
     """Lengths in tokens by depth or method, prompt and answer together; left out, the run's own up to the window (for a
     Hugging Face folder eighths of the window) by depth, and the training length by method."""
     depths: Annotated[int, Ge(1), Le(200)] | None = None
     """Depths, equal parts of the text's first 99%, a whole number of them to a needle; left out, three to a needle."""
-    train_len: Length | None = None
+    train_len: schema.Length | None = None
     """Training length in tokens that methods' settings are derived from; left out, the model's training window."""
-    tests: Tests | None = None
+    tests: schema.Tests | None = None
     """Tests at each length; left out, the run's, or 500."""
-    step: Length | None = None
+    step: schema.Length | None = None
     """Step of the lengths, in tokens; the first is the first multiple with room for a test."""
-    max_length: Length | None = None
+    max_length: schema.Length | None = None
     """Longest length; every length up to it is probed. Left out, a probe stops at the first length that fails."""
     protocol: ProtocolName | None = None
     """Tests of the lab (ours), or of the paper's released script, with the question for other models (released) or for
     Llama-3.1 (released_llama31)."""
     needles: Annotated[int, Ge(1), Le(16)] | None = None
     """Numbers hidden in each test; left out, the run's, or 4."""
-    required: Positive | None = None
+    required: schema.Positive | None = None
     """Numbers that must be found for a test to pass; left out, the run's, or 2."""
-    threshold: Share | None = None
+    threshold: schema.Share | None = None
     """Share of tests that must pass for a length to pass; left out, the run's, or 0.8."""
-    thresholds: tuple[Share, ...] | None = None
+    thresholds: tuple[schema.Share, ...] | None = None
     """Further thresholds of effective length; a probe without max_length continues until all have failed."""
     confidence: Annotated[float, Gt(0), Lt(1)] | None = None
     """Probability with which limits hold the true share, at least; left out, the run's, or 0.95."""
@@ -84,7 +77,7 @@ class ProbeOptions(NeedleOptions):
     """Whether a length stops as soon as its verdict is certain, or almost certain."""
     error: Annotated[float, Ge(0), Lt(0.5)] | None = None
     """Maximum probability that a sequential length gets another verdict than with all tests; left out, 0.005."""
-    answer_budget: Length | None = None
+    answer_budget: schema.Length | None = None
     """Tokens of each length that are left for the answer; left out, the run's, in another protocol 64, in the released
     ones 128."""
     batch: Annotated[int, Ge(1), Le(2**16)] | None = None
@@ -100,16 +93,16 @@ class ProbeOptions(NeedleOptions):
 class OneNumberOptions(NeedleOptions):
     """Options of one-number tests; those left out are as in the run's own probe."""
 
-    distances: tuple[Length, ...] | None = None
+    distances: tuple[schema.Length, ...] | None = None
     """Distances in tokens, rising, with commas between them; left out, `points` of them."""
     points: Annotated[int, Ge(2)] | None = None
     """Number of distances, equally spaced from a quarter of the window to the largest that fits; left out, as in the
     run's own probe, or 14."""
-    tests: Tests | None = None
+    tests: schema.Tests | None = None
     """Tests at each distance; left out, as in the run's own probe, or 100."""
 
 
-def one_number_probe(subject: Subject, options: OneNumberOptions, window: int) -> DistanceProbe:
+def one_number_probe(subject: Subject, options: OneNumberOptions, window: int) -> effective_distance.DistanceProbe:
     """Build the one-number tests of a model, whose settings left out are those of the run's own probe.
 
     Raises: LabError.
@@ -123,7 +116,7 @@ def one_number_probe(subject: Subject, options: OneNumberOptions, window: int) -
     named = {OF_PROBE.get(name, name): value for name, value in asdict(options).items() if value is not None}
     given |= {name: value for name, value in named.items() if name in known}
     with as_options():
-        probe = built(DistanceProbe, subject, replace(own, **given), options.haystack, window)
+        probe = built(effective_distance.DistanceProbe, subject, replace(own, **given), options.haystack, window)
     check_ids(probe.case(probe.distances[0], 0).prompt_ids, subject.vocab_size)
     return probe
 
@@ -142,12 +135,12 @@ def built(
         return kind(config, subject.tokenizer, text, window=window, **given)
 
 
-class NeedleMeasure(Measure):
+class NeedleMeasure(run.Measure):
     """Needle tests of one model; what is shown of them is a subclass's."""
 
     kind = "probe"
     options: ProbeOptions
-    form = Form(options=ProbeOptions, several=True, lone=True)
+    form = command.Form(options=ProbeOptions, several=True, lone=True)
 
     def prepare(self) -> None:
         """Replace the run's own settings by the options, choose the lengths and build the tests.
@@ -162,14 +155,15 @@ class NeedleMeasure(Measure):
         values = {"step": max(1, window // EIGHTHS), **given} if experiment is None else experiment.probed(given)
         with as_options():
             config = ProbeConfig(**values)
-        shortest = shortest_test(config, subject.tokenizer)
+        shortest = effective_length.shortest_test(config, subject.tokenizer)
         chosen = sorted(self.choose_lengths(config, shortest))
         rule = f"too short for the needle test, whose fixed parts and answer take {shortest} tokens"
         short = [length for length in chosen if length < shortest]
         if short:
-            raise ConfigError(*(f"--lengths={length}: {rule}; use {shortest} or more" for length in short))
+            raise errors.ConfigError(*(f"--lengths={length}: {rule}; use {shortest} or more" for length in short))
         self.config = replace(config, step=1, max_length=chosen[-1]) if chosen else config
-        self.probe = built(NeedleProbe, subject, self.config, self.options.haystack, window)
+        self.probe = built(effective_length.NeedleProbe, subject, self.config, self.options.haystack, window)
+        self.probe.lengths = [length for length in self.probe.lengths if subject.within(length) == length]
         self.lengths = chosen or self.probe.lengths
         check_ids(self.probe.case(shortest, 0).prompt_ids, subject.vocab_size)
         self.probe.check_haystack(self.lengths[-1])
@@ -180,11 +174,11 @@ class NeedleMeasure(Measure):
 
     @property
     def about(self) -> Row:
-        return {**self.subject.row, **tests_of(self.probe)}
+        return {**self.subject.row, **measuring.tests_of(self.probe)}
 
-    def finished_needles(self) -> FinishedTests:
+    def finished_needles(self) -> answers.FinishedTests:
         """Open the file of the finished tests; what passes is judged later."""
-        tests = {name: value for name, value in tests_of(self.probe).items() if name != "required"}
+        tests = {name: value for name, value in measuring.tests_of(self.probe).items() if name != "required"}
         return self.finished(tests, self.probe.case(self.probe.shortest, 0), self.config.tests)
 
     def counting(self, methods: int = 1) -> Bar:
@@ -196,7 +190,7 @@ class NeedleMeasure(Measure):
     def length_shares(self, rows: Sequence[Row], series: str, **style: Any) -> Any:
         """Draw shares of tests passed with their limits over length."""
         style = {**STYLE, "title": self.title(), "y_title": "share of tests passed", "y_limits": (0, 1), **style}
-        return draw(rows, "length", "score", series, low="low", high="high", **style)
+        return draw.draw(rows, "length", "score", series, low="low", high="high", **style)
 
     def title(self) -> str:
         return f"{super().title()}; {self.config.protocol} protocol, {self.config.tests} tests a length"
@@ -214,9 +208,12 @@ def effective(values: Mapping[str, Any]) -> str:
 
     def within(prefix: str, form: str) -> str:
         low, high = (values[f"{prefix}{end}"] for end in ("low", "high"))
-        end = "or more" if high is None else f"to {shown_length(high, first, form)}"
-        return f"within {shown_length(low, first, form)} {end}"
+        end = "or more" if high is None else f"to {limits.shown_length(high, first, form)}"
+        return f"within {limits.shown_length(low, first, form)} {end}"
 
-    steps, smooth = shown_length(values["effective_length"], first), shown_length(values["smooth"], first, ",.1f")
+    steps, smooth = (
+        limits.shown_length(values["effective_length"], first),
+        limits.shown_length(values["smooth"], first, ",.1f"),
+    )
     by_steps = f"effective length {steps} at threshold {values['threshold']:g}, {within('', ',')}"
     return f"{by_steps}; smooth {smooth}, {within('smooth_', ',.1f')}"

@@ -1,0 +1,89 @@
+"""Tests that are longer than a model's table of positions are refused in one line, and long work names its cost."""
+
+import importlib
+import json
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from eval.engine import cost
+from eval.engine.subject import as_subject
+from lab.errors import ConfigError
+from lab.loading import open_model
+from lab.model.decoder import DecoderConfig
+
+TABLE = 512  # positions of the models of `foreign`
+BEYOND = {
+    "passkey": "--lengths=513",
+    "lines": "--lengths=513",
+    "entropy": "--lengths=513",
+    "perplexity": "--lengths=64,513",
+    "precision": "--length=513",
+    "distance": "--window=513",
+    "probe": "--max_length=513",
+    "ruler.__main__": "--lengths=513",
+}
+CFG = DecoderConfig(d_model=16, n_layers=2, n_heads=2, n_kv_heads=2, d_ff=32, vocab_size=64, tie_embeddings=False)
+
+
+def command(name, words, capsys):
+    capsys.readouterr()  # what writing the model has shown
+    status = importlib.import_module(f"eval.{name}").main([str(word) for word in words])
+    return status, *capsys.readouterr()
+
+
+@pytest.mark.parametrize("name", BEYOND)
+def test_what_a_table_of_positions_does_not_hold_is_one_line(name, foreign, capsys, tmp_path):
+    status, out, err = command(name, [foreign("gpt2"), BEYOND[name], "-o", tmp_path], capsys)
+    option = BEYOND[name].partition("=")[0]
+    assert (status, out, err) == (2, "", f"{option}=513: must be <= 512, the positions that gpt2 has; lower it\n")
+
+
+def test_lengths_left_out_are_within_the_table(foreign, capsys, tmp_path, text_file):
+    words = {"passkey": ["--depths=2", "--tests=1"], "entropy": ["--texts=1", f"--text={text_file}"]}
+    words["probe"] = ["--tests=1", f"--haystack={text_file}", "--threshold=0.01"]
+    longest = {"passkey": "length", "entropy": "visible", "probe": "length"}
+    for name, options in words.items():
+        status, out, err = command(name, [foreign("gpt2"), *options, "-o", tmp_path / name, "--json"], capsys)
+        assert status == 0, err
+        lengths = [row.get(longest[name], 0) for row in json.loads(out)["rows"]]
+        assert TABLE / 4 <= max(lengths) <= TABLE
+
+
+@pytest.mark.parametrize(("family", "most"), [("gpt2", 512), ("opt", 512), ("gpt_neox", None), ("bloom", None)])
+def test_which_models_have_a_table_of_positions(family, most, foreign):
+    folder = foreign(family)
+    cpu = torch.device("cpu")
+    assert as_subject(open_model(folder, {}, device=cpu), folder, cpu).most_tokens == most
+
+
+def announced(tests, capsys, monkeypatch, most=None):
+    timed = []
+    monkeypatch.setattr(cost, "seconds_of", lambda subject, tokens: timed.append(tokens) or 1.0)
+    subject = SimpleNamespace(model=SimpleNamespace(decoder=SimpleNamespace(cfg=CFG), name="m"), most_tokens=most)
+    cost.announce(subject, "passkey", "test", tests)
+    return timed, capsys.readouterr().err
+
+
+def test_the_cost_is_named_where_it_is_more_than_a_minute(capsys, monkeypatch):
+    monkeypatch.setattr(cost, "SLOWEST", 0.0)
+    assert announced([(59, 512)], capsys, monkeypatch) == ([512], "")
+    line = "passkey: 600 tests, 307,200 tokens: about 10 minutes at most\n"
+    assert announced([(500, 512), (100, 512)], capsys, monkeypatch) == ([512], line)
+    # a matrix parameter takes 2 operations, a visible key 4 a layer and unit of width; of n tokens n / 2 are visible
+    matrices = 2 * (4 * 16 * 16 + 3 * 16 * 32) + 16 * 64
+    whole, timed = (n * (2 * matrices + 4 * 2 * 16 * n / 2) for n in (8192, 512))
+    minutes = round(100 * whole / timed / 60)
+    line = f"passkey: 100 tests, 819,200 tokens: about {minutes} minutes at most\n"
+    assert announced([(100, 8192)], capsys, monkeypatch) == ([512], line)
+
+
+def test_little_work_is_not_timed(capsys, monkeypatch):
+    assert announced([(10, 512)], capsys, monkeypatch) == ([], "")
+    assert announced([], capsys, monkeypatch) == ([], "")
+
+
+def test_lengths_that_a_measure_chooses_are_refused_as_well(capsys, monkeypatch):
+    with pytest.raises(ConfigError, match="--lengths=600: must be <= 512, the positions that m has; name shorter ones"):
+        announced([(1, 500), (1, 600)], capsys, monkeypatch, most=512)
