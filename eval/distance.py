@@ -113,7 +113,6 @@ class FoundByDistance(run.Measure):
         return self.folder / f"distance-{self.subject.model.consumed_tokens or 0:015d}-{digest}.jsonl"
 
     def title(self) -> str:
-        """Name the model and the tests."""
         config = self.probe.config
         tests = f"{config.distance_tests} tests at each distance, numbers of {config.digits} digits"
         return f"{self.subject.model.name}, window {self.probe.window:,}; {tests}"

@@ -88,7 +88,6 @@ class Entropy(run.OnTexts):
                 }
 
     def text(self, rows: Sequence[Row]) -> str:
-        """Write a row for each layer, a column for each number of visible tokens."""
         table = pivot(rows, "layer", "visible", "entropy").rename("layer {}".format).rename(columns="{:,}".format)
         table.loc["uniform, ln n"] = np.log(self.visible)
         return to_text(table.rename_axis("visible tokens"), ".3f")

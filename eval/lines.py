@@ -127,7 +127,6 @@ class LineRetrieval(run.Measure):
         return draw_case(self.writer, self.options.protocol, lines=lines, seed=self.options.seed, index=index)
 
     def filled(self, index: int, room: int) -> TextCase:
-        """Draw one test, with as many lines as `room` tokens hold."""
         lines = fit(lambda lines: len(self.case(index, lines).prompt_ids), room, LEAST_LINES, HIGHEST)
         return self.case(index, lines)
 

@@ -76,7 +76,6 @@ class PasskeyOptions(command.CellOptions):
     """Text file to hide the number in, of the lab's protocol; left out, fresh text of the run's corpus."""
 
     def rules(self) -> list[str]:
-        """Refuse a text that would not be read."""
         if self.haystack is not None and self.protocol != "lab":
             what = f"haystack={self.haystack}: would be ignored, the passkey protocol has filler of its own"
             return [f"{what}; add --protocol=lab or leave it out"]
@@ -173,7 +172,6 @@ class Passkey(run.Measure):
         return self.resumed(self.cells(), self.measure)
 
     def measure(self, cell: run.Cell) -> tuple[Row, Sequence[Row]]:
-        """Run the tests of one depth and length."""
         depth = cell.row["depth"]
         sizes = {"length": cell.row["length"], "budget": self.budget}
         outcome = self.ask(cell, lambda index: cases.finish(self.draft(index, depth), self.writer, **sizes), **sizes)
@@ -183,7 +181,6 @@ class Passkey(run.Measure):
         return f"{super().title()}; {self.protocol} protocol, {self.options.tests} tests a cell"
 
     def text(self, rows: Sequence[Row]) -> str:
-        """Write the shares as a grid, in percent."""
         grid = 100 * pivot(rows, "depth", "length").rename(index="{:.0%}".format, columns="{:,}".format)
         return f"{self.title()}\n\n{to_text(grid, '.0f')}"
 

@@ -211,7 +211,6 @@ class Perplexity(Measure):
         return found, [{"test": number, "nll": nll, "tokens": tokens} for number, (nll, tokens) in enumerate(each)]
 
     def title(self) -> str:
-        """Name the model and the documents."""
         source = self.options.text or "held out"
         return f"{super().title()}; {self.n} documents, {source}, stride {self.stride}"
 

@@ -238,7 +238,6 @@ def first_logit_difference(
 
 
 def rounded(decoder: AnyDecoder) -> AnyDecoder:
-    """Copy a model, its weights rounded to bfloat16."""
     if isinstance(decoder, Foreign):
         return decoder.remade(lambda model: deepcopy(model).bfloat16())
     return deepcopy(decoder).bfloat16()

@@ -104,7 +104,6 @@ class ByLength(needles.NeedleMeasure):
         return rows
 
     def write(self, rows: Sequence[Row]) -> None:
-        """Write the records, and every test."""
         folder = RunFolder(self.path)
         folder.write_records("probes.jsonl", rows)
         cases = [case for result in self.curve for case in result.cases]
@@ -216,7 +215,6 @@ class ByMethod(needles.NeedleMeasure):
         return f"{self.subject.model.name}, trained at {self.train_len:,} tokens; {tests}"
 
     def text(self, rows: Sequence[Row]) -> str:
-        """Write a table for each length."""
         tables = [statistics.methods_table([row for row in rows if row["length"] == length]) for length in self.lengths]
         return "\n".join([self.title(), *tables, ""])
 

@@ -125,13 +125,11 @@ class Recall(run.OnTexts):
             yield {**about, "metric": "recall" if row["distance"] else "no_evidence", **own}
 
     def title(self) -> str:
-        """Name the model, the text and the evidence."""
         model, source = self.subject.model, self.options.text or "held out"
         evidence = " ".join(map(str, asdict(self.evidence).values()))
         return f"{model.name}: {model.method}; {len(self.documents):,} documents, {source}; evidence: {evidence}"
 
     def text(self, rows: Sequence[Row]) -> str:
-        """Write the table, and a line for targets without evidence."""
         bins = [row for row in rows if row["metric"] == "recall"]
         own = [WITHOUT.format(**row) for row in rows if row["metric"] == "no_evidence"]
         return "\n".join([self.title(), "", columns_text(bins, COLUMNS), "", *own])

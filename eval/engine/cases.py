@@ -113,7 +113,6 @@ class Writer:
         return text.replace(ASK, self.around[0]).replace(ANSWER, self.around[1])
 
     def count(self, text: str) -> int:
-        """Count a prompt's tokens."""
         return len(self.encode(text))
 
     def spell(self, answers: Sequence[str]) -> list[int]:

@@ -180,7 +180,6 @@ def requests_of(words: Words, form: Form) -> Iterator[Request]:
 
 
 def longest(options: Any) -> int | None:
-    """Find the longest length that options name, in tokens."""
     names = ("lengths", "length", "max_length", "window", "tokens")
     found = next((value for name in names if (value := getattr(options, name, None))), None)
     return max(found) if isinstance(found, tuple) else found

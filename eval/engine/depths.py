@@ -99,7 +99,6 @@ class ByDepth(NeedleMeasure):
 
     @property
     def about(self) -> Row:
-        """What all rows state."""
         shared = {"tests": self.config.tests, "depths": self.depths, "confidence": self.config.confidence}
         return {**super().about, **shared}
 

@@ -183,7 +183,6 @@ def train_len_of(model: Path) -> int:
 
 
 def is_model(place: Path) -> bool:
-    """Return whether a folder is a model."""
     try:
         return bool(find_place(place))
     except errors.CheckpointError:

@@ -84,7 +84,6 @@ class ProbeOptions(NeedleOptions):
     """Most tests that generate together; left out, the run's, or 64 on a CPU, more on a GPU."""
 
     def rules(self) -> list[str]:
-        """Refuse a length given twice."""
         known = self.lengths or ()
         return [f"lengths={length}: is given twice; keep one" for length in sorted({*known}) if known.count(length) > 1]
 

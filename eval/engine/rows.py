@@ -104,7 +104,6 @@ def to_text(table: pd.DataFrame | Sequence[Mapping[str, Any]], form: str | Mappi
 
 
 def columns_text(rows: Sequence[Row], columns: Sequence[Column]) -> str:
-    """Write a table of rows."""
     shown = [{name: row[of] if isinstance(of, str) else of(row) for name, of, _ in columns} for row in rows]
     return to_text(shown, {name: form for name, _, form in columns})
 

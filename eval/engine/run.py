@@ -87,7 +87,6 @@ class Measure:
 
     @classmethod
     def main(cls, arguments: Sequence[str]) -> int:
-        """Run the measure as a command and return the exit status."""
         one = lambda request: cls.chosen(request)(request, open_subject(request)).found()  # noqa: E731
         about = sys.modules[cls.__module__].__doc__
         return command.run(cls.kind, about, cls.form, one, arguments, stopped=cls.stopped)
@@ -268,7 +267,6 @@ class OnTexts(Measure):
         return self.folder / f"{self.kind}-{trained}-{digest}.jsonl"
 
     def title(self) -> str:
-        """Name the model and the number of texts."""
         texts = self.options.texts
         return f"{super().title()}; {texts} text{'s' * (texts != 1)}"
 

@@ -226,7 +226,6 @@ def documents_of(subject: Subject, text: str | None) -> list[AnyIds]:
 
 
 def digest_of(documents: Sequence[npt.NDArray[np.int64]]) -> str:
-    """Name documents by the hash of their tokens."""
     parts = (np.int64(len(ids)).tobytes() + ids.astype("<i8").tobytes() for ids in documents)
     return hashlib.sha256(b"".join(parts)).hexdigest()[:16]
 

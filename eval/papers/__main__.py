@@ -85,7 +85,6 @@ def models(table: Table, row: str, own: Mapping[str, Any], runs: Sequence[Planne
 
 
 def training_of(table: Table) -> Iterator[Sequence[str]]:
-    """List the commands that train what a table needs."""
     yield from (shlex.split(need.train) for need in table.needed.values() if need.train)
     yield from (["lab.sweep", file] for file in table.sweep)
 
@@ -136,7 +135,6 @@ def as_typed(words: Sequence[str]) -> str:
 
 
 def is_trained(words: Sequence[str]) -> bool:
-    """Return whether the runs of a training command are finished."""
     if words[0] == "lab.sweep":
         return all(jobs.is_finished(run.experiment) for run in plan(Path(words[1]), {}))
     return words[0] == "lab.fit" and jobs.is_finished(planned_run(words, {}, {}).experiment)

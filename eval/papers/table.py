@@ -117,7 +117,6 @@ class Need(Section):
 
 @cache
 def needs() -> dict[str, Need]:
-    """Read the data sets, models and shared runs of needs.yaml."""
     sections = read_yaml(HOME / "needs.yaml").values()
     return {name: validated(Need, values) for section in sections for name, values in section.items()}
 

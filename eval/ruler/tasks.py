@@ -79,7 +79,6 @@ class Task:
         return draft
 
     def judge(self, drawn: TextCase, answer: str) -> Row:
-        """Score an answer."""
         score = self.score(CONTROL.sub("\n", answer.strip()).strip(), drawn.answers)
         return {"expected": list(drawn.answers), "answer": answer, "score": score}
 

@@ -53,7 +53,6 @@ def exact_match(row: dict[str, Any], answers: list[str]) -> dict[str, float]:
 
 
 def squad_scores(row: dict[str, Any], answers: list[str]) -> dict[str, Any]:
-    """Compute SQuAD's scores, in percent."""
     right: Any = {"answers": {"text": row["outputs"], "answer_start": [0] * len(row["outputs"])}, "id": "0"}
     return squad([{"prediction_text": answer_of(answers[0]), "id": "0"}], [right])
 
