@@ -15,7 +15,8 @@ FOLDER holds model.safetensors in float32, the tokenizer with its special tokens
 and generation_config.json, by which generation stops at the end of a document. experiment.yaml, the run's config, with
 copies of its plugins, and haystack.txt let evaluations ask what they ask the run. config.json names Llama, with biases
 Qwen2, or with norms of queries and keys Qwen3. max_position_embeddings is the training window, or the length that the
-position method or skipped ids extend it to.
+position method or skipped ids extend it to. README.md is the model card, with f and g in a picture where Altair is
+installed. Printed are the commands that publish the run on the hub, each checkpoint on a branch of its name.
 
 rope, abf, ntk, pi, dynamic_ntk, ntk_by_parts, yarn, llama3 and longrope have a name in config.json. For any other
 method --weights_only writes plain RoPE in its place, for lab.model.huggingface.apply(model, distance=...) to replace.
@@ -27,6 +28,7 @@ import json
 from functools import partial
 from pathlib import Path
 
+from lab.card import publishing, write_card
 from lab.command import Syntax, Words, run, start
 from lab.data.tokenizer import needed
 from lab.errors import CheckpointError, ConfigError
@@ -58,9 +60,13 @@ def export(words: Words) -> str:
     had = model.method
     name_positions(model.model, weights_only=words.options.weights_only)
     export_model(model, Path(output))
+    assert model.folder is not None, "a run"
+    write_card(model, model.folder, Path(output))
     lost = f"; without {had}, which config.json has no name for" if model.method != had else ""
     n = model.decoder.cfg.n_parameters()
-    return f"{output}: {model.name} at {model.consumed_tokens or 0:,} tokens, {n:,} parameters, {model.method}{lost}"
+    what = f"{output}: {model.name} at {model.consumed_tokens or 0:,} tokens, {n:,} parameters, {model.method}{lost}"
+    options = ["--weights_only"] * words.options.weights_only + [f"--{key}={v}" for key, v in words.settings.items()]
+    return f"{what}\n{publishing(model, model.folder, Path(output), options)}"
 
 
 def name_positions(decoder: Decoder, *, weights_only: bool) -> None:
