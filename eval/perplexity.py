@@ -26,12 +26,15 @@ that were measured on the same documents, so that one call for each compares met
     probe-lab perplexity runs/tiny_2k --lengths=2048,4096 --plot --position.distance.method=dca \
         --position.distance.train_len=2048
 
-Prints a table. Adds a line for each length to perplexity.jsonl once it is known. A second call continues from there.
+Prints a table. Beside perplexity it has bits per byte, as losses of different tokenizers do not compare: the loss in
+bits, times the tokens of the documents, over their bytes of text. Adds a line for each length to perplexity.jsonl once
+it is known. A second call continues from there.
 perplexity-cases/ holds every document's loss.
 """
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -121,6 +124,7 @@ class Perplexity(Measure):
     columns = (
         ("context", "length", ","),
         ("perplexity", "score", ".4f"),
+        ("bits per byte", lambda row: row.get("bits_per_byte"), ".4f"),
         ("95% interval", limits, ""),
         ("scored tokens", "scored_tokens", ","),
     )
@@ -138,6 +142,9 @@ class Perplexity(Measure):
         self.shorter = 0
         self.documents = self.joined(found) if options.protocol == "whole-windows" else self.drawn(found)
         check_ids(np.concatenate(self.documents), self.subject.vocab_size)
+        texts = (self.subject.tokenizer.decode(ids.tolist()) for ids in self.documents)
+        n_bytes = sum(len(text.encode(errors="replace")) for text in texts)
+        self.bytes_per_token = n_bytes / sum(map(len, self.documents))
         self.keys: list[npt.NDArray[np.bool_]] | None = None
         if options.evaluator is not None:
             place = Path(options.evaluator)
@@ -206,7 +213,12 @@ class Perplexity(Measure):
         losses = text_losses(self.subject.losses, self.documents, context, self.stride, **how)
         low, high = losses.limits or (None, None)
         found = {"score": losses.perplexity, "low": low, "high": high, "confidence": CONFIDENCE, "loss": losses.loss}
-        found |= {"scored_tokens": int(losses.tokens.sum()), "seconds": round(time.perf_counter() - started, 3)}
+        bits = None if self.keys is not None else losses.loss / math.log(2) / self.bytes_per_token
+        found |= {
+            "bits_per_byte": bits,
+            "scored_tokens": int(losses.tokens.sum()),
+            "seconds": round(time.perf_counter() - started, 3),
+        }
         each = zip(losses.nll.tolist(), losses.tokens.tolist(), strict=True)
         return found, [{"test": number, "nll": nll, "tokens": tokens} for number, (nll, tokens) in enumerate(each)]
 

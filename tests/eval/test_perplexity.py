@@ -7,6 +7,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from tokenizers import Tokenizer
 from torch.nn import functional as F
 
 from eval.perplexity import main
@@ -32,6 +33,7 @@ def test_the_command_measures_a_run(run_folder, prepared, tmp_path, capsys):
     long_enough = [ids for ids in documents_of(prepared) if len(ids) >= 24]
     chosen = sorted(np.random.default_rng(0).permutation(len(long_enough))[:3])
     decoder = open_model(run_folder).decoder
+    vocabulary = shard_folder(prepared) / "tokenizer.json"
     for row, context in zip(rows, (16, 24), strict=True):
         nll, count = 0.0, 0
         for number in chosen:
@@ -48,6 +50,9 @@ def test_the_command_measures_a_run(run_folder, prepared, tmp_path, capsys):
         assert row["scored_tokens"] == count == sum(len(long_enough[n]) - 1 for n in chosen)
         assert row["loss"] == pytest.approx(nll / count, rel=1e-6)  # of a float32 decoder
         assert row["score"] == pytest.approx(math.exp(row["loss"]))
+        ids = [long_enough[n].tolist() for n in chosen]
+        n_bytes = sum(len(Tokenizer.from_file(str(vocabulary)).decode(each).encode()) for each in ids)
+        assert row["bits_per_byte"] == pytest.approx(math.log2(row["score"]) * sum(map(len, ids)) / n_bytes)
         assert row["low"] < row["score"] < row["high"]
         known = (row["model"], row["checkpoint"], row["method"], row["protocol"], row["precision"])
         assert known == ("tiny", "tokens-000000000004096", "rope+plain", "sliding-window", "float32")
