@@ -6,18 +6,10 @@ adds your own methods: lab/schema/plugins.py. They are imported on first use, so
 
 import importlib
 import sys
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from lab.runs.analysis import frame, open_run
-    from lab.schema import load_plugin
+from typing import Any
 
 __all__ = ["frame", "load_plugin", "open_run"]
-LAZY = {
-    "frame": "lab.runs.analysis",
-    "open_run": "lab.runs.analysis",
-    "load_plugin": "lab.schema",
-}  # imported on first use
+LAZY = {"frame": "lab.runs.analysis", "open_run": "lab.runs.analysis", "load_plugin": "lab.schema.plugins"}
 
 if sys.platform == "win32":  # which has neither the signals that a run saves at nor the locks of its folder
     sys.stderr.write("Windows: is not supported; use WSL, Linux or macOS\n")

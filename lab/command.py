@@ -234,7 +234,6 @@ class Lines:
         self.flush = stream.flush
 
     def write(self, text: str) -> None:
-        """Write a state without what moves a terminal's cursor; tqdm writes line ends by themselves."""
         self.stream.write(f"{text.strip()}\n" if text.strip() else "")
 
 
@@ -261,7 +260,6 @@ class Bar(tqdm):  # type: ignore[misc]
         self.update(n)
 
     def name(self, text: str) -> None:
-        """Show what is worked on; in a file with the next line."""
         self.set_postfix_str(text, refresh=self.on_terminal)
 
 

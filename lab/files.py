@@ -89,7 +89,6 @@ def free_bytes(path: Path) -> int:
 
 
 def temporary_of(path: Path) -> Path:
-    """Return a name for a file or folder while it is being written."""
     return path.with_name(f".{path.name}.tmp-{secrets.token_hex(8)}")
 
 
@@ -124,7 +123,6 @@ def write_atomic(path: Path, data: bytes) -> FileEntry:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Write indented JSON atomically."""
     write_atomic(path, (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode())
 
 
@@ -294,5 +292,4 @@ def in_use(path: Path) -> str:
 
 
 def holder_file(path: Path) -> Path:
-    """Return the file that names the holder of a lock."""
     return path.with_name(f"{path.name}.holder")

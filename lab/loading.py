@@ -1,19 +1,23 @@
 """Open a trained model, or read its weights: a run folder, a checkpoint in it, or a Hugging Face folder.
 
 The lab's decoder runs what it computes as transformers does; any other causal model of transformers runs as it is.
+Weights are read without torch.distributed.checkpoint, whose import takes as long as a small evaluation.
 """
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import safe_open
 from tokenizers import Tokenizer
-from torch import Tensor
+from torch import Tensor, nn
 
 from lab.config import Experiment, load_experiment
 from lab.config.sections import override
@@ -36,7 +40,7 @@ from lab.positions import Distance, Frequencies, frequencies
 from lab.positions.method import FrequencyMethod
 from lab.positions.methods import Replaced, describe_pair
 from lab.positions.string import of_length
-from lab.runs.checkpoints import load_weights, open_checkpoint, read_weights_of
+from lab.runs.checkpoints import SHARDING, WEIGHTS, Checkpoint, open_checkpoint, read_state, refusing
 from lab.runs.manifest import check_files
 from lab.runs.source import CONFIG, EXPERIMENT, FIELD, find_place, is_hub_id, tokenizer_of
 from lab.schema import part, validated
@@ -64,7 +68,6 @@ class OpenedModel:
 
     @property
     def model(self) -> Any:
-        """The model itself: a decoder of the lab, or a model of transformers."""
         return self.decoder.model if isinstance(self.decoder, Foreign) else self.decoder
 
     @property
@@ -176,6 +179,47 @@ def read_weights(path: Path) -> dict[str, Tensor]:
     settings = read_settings(place.folder)
     head_dim = settings.get("head_dim") or settings["hidden_size"] // settings["num_attention_heads"]
     return dict(load_pretrained(place.folder, frequencies=frequencies("rope", head_dim=head_dim)).state_dict())
+
+
+def read_parameters(checkpoint: Checkpoint) -> dict[str, Tensor]:
+    """Read all weights, a shared one once, on the CPU; any number of processes may have written some rows each.
+
+    Raises: CheckpointError.
+    """
+    rows: dict[str, list[tuple[int, Tensor]]] = {}
+    with refusing(checkpoint.folder):
+        for path in checkpoint.folder.glob(f"{WEIGHTS}*.safetensors"):
+            with safe_open(path, framework="pt") as file:
+                places = json.loads((file.metadata() or {}).get(SHARDING, "{}"))
+                for name in file.keys():  # noqa: SIM118, which is no dictionary
+                    start = places.get(name, {}).get("saved_offsets", [0])[0]
+                    rows.setdefault(name, []).append((start, file.get_tensor(name)))
+    parts = {name: [part for _, part in sorted(found, key=itemgetter(0))] for name, found in rows.items()}
+    return {name: found[0] if len(found) == 1 else torch.cat(found) for name, found in parts.items()}
+
+
+def read_weights_of(checkpoint: Checkpoint) -> dict[str, Tensor]:
+    """Read all weights under all their names, without the optimizer, on the CPU.
+
+    Raises: CheckpointError.
+    """
+    with refusing(checkpoint.state):
+        shared = read_state(checkpoint)["shared"]
+    read = read_parameters(checkpoint)
+    return read | {name: read[first] for name, first in shared.items()}
+
+
+def load_weights(model: nn.Module, checkpoint: Checkpoint) -> None:
+    """Give a model the weights of a checkpoint of its own shapes, without the optimizer.
+
+    Raises: CheckpointError.
+    """
+    read = read_parameters(checkpoint)
+    with refusing(checkpoint.folder):
+        for name, weight in model.named_parameters():
+            if name not in read or read[name].shape != weight.shape:
+                raise ValueError(f"it does not hold {name} as {tuple(weight.shape)}")
+            weight.data = read[name]
 
 
 def start_from(decoder: Decoder, path: Path) -> None:

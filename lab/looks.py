@@ -69,7 +69,6 @@ def is_numeric(values: pd.Series[Any]) -> bool:
 
 
 def words(name: object) -> str:
-    """Write a column's name as words."""
     return str(name).replace("_", " ")
 
 

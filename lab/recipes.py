@@ -133,7 +133,6 @@ class Recipe(Section):
         return {stage.name: stage for method in self.methods for stage in stages_of(method)}
 
     def path(self, stage: Stage, kind: str | None = None) -> Path:
-        """Return a stage's folder, or that of another kind of the same method."""
         return Path(self.folder) / stage._replace(kind=kind or stage.kind).folder
 
     def rules(self) -> list[str]:

@@ -57,7 +57,6 @@ def checks_of(path: Path) -> Iterator[Check]:
 
 
 def check_hashes(folder: Path, name: str, known: str = MANIFEST) -> None:
-    """Hash the files that a manifest lists."""
     check_listed(folder, name, entries_of(read_object(folder / name, CheckpointError, RESTORE)) or {}, known)
 
 
@@ -93,7 +92,6 @@ def check_identity(folder: Path) -> None:
 
 
 def check_beside(path: Path) -> None:
-    """Hash an array that is stored beside a shard."""
     if fault := beside.fault_of(path):
         raise DataError(fault)
 

@@ -135,7 +135,7 @@ def test_a_second_process_is_refused_with_the_owner_and_changes_nothing(place, w
 def test_too_little_room_is_refused_before_anything_is_written(place, whole, monkeypatch):
     # 56,992 weights of 12 bytes and 96 positions of 32 bytes, twice, in two checkpoints
     needed = 2 * (56_992 * 12 + 2 * 96 * 32)
-    monkeypatch.setattr("lab.train.starting.free_bytes", lambda path: needed - 1)
+    monkeypatch.setattr("lab.files.free_bytes", lambda path: needed - 1)
     with refused(f"{place / 'runs' / 'full'}: needs {needed:,} bytes, ", error=DiskError):
         again(place, "full")
     assert not (place / "runs" / "full").exists()

@@ -121,7 +121,6 @@ class Experiment(Section):
 
     @property
     def tests(self) -> ProbeConfig:
-        """The settings of the probe, with those of its tests."""
         return ProbeConfig(**self.probed({}))
 
     @property
@@ -157,11 +156,9 @@ class Experiment(Section):
         return {f"f_at_{eighths / 8:g}L": eighths * self.reach // 8 for eighths in LOGGED_EIGHTHS}
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the experiment as nested dicts of what YAML can hold."""
         return json.loads(json.dumps(asdict(self)))
 
     def to_yaml(self) -> str:
-        """Write the resolved experiment as YAML that reads back to the same."""
         return format_yaml(self.to_dict())
 
     def describe(self) -> str:

@@ -100,7 +100,6 @@ class TrainConfig(Section):
 
     @property
     def world_size(self) -> int:
-        """Processes in all."""
         return self.devices * self.nodes
 
     @property
@@ -128,12 +127,10 @@ class TrainConfig(Section):
 
     @property
     def bf16(self) -> bool:
-        """Whether training computes in bfloat16."""
         return self.precision == "bf16"
 
     @property
     def n_packs(self) -> int:
-        """Packs of a global batch."""
         return self.batch_tokens // self.micro_batch_tokens
 
     @property
@@ -143,7 +140,6 @@ class TrainConfig(Section):
 
     @property
     def steps(self) -> int:
-        """Optimizer steps of the whole run."""
         return -(-self.tokens // self.batch_tokens)
 
     @property
@@ -189,7 +185,6 @@ class RunConfig(Section):
 
     @property
     def path(self) -> Path:
-        """The run folder."""
         return Path(self.folder) / self.name
 
 

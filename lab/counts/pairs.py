@@ -34,7 +34,6 @@ IntArray = npt.NDArray[np.int64]
 
 
 def sum_to_the_end(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Sum the values from each place to the end."""
     return np.cumsum(values[::-1])[::-1]
 
 

@@ -278,7 +278,6 @@ class PositionCounts:
     __hash__ = None  # type: ignore[assignment]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the counter as plain lists and numbers, for JSON or a checkpoint."""
         return {"max_len": self.max_len, **{name: getattr(self, name).tolist() for name in COUNTED}}
 
     @classmethod

@@ -56,7 +56,6 @@ class SavedCounts:
             raise CheckpointError(f"{path}: cannot be read ({reason}); restore it") from error
 
     def frequency(self) -> IntArray:
-        """Return f(i) for 0 <= i < max_len."""
         return self.f
 
     def g_from(self, distance: int) -> float | None:

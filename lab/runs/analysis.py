@@ -199,7 +199,6 @@ def with_demand(run: Path) -> Iterator[Record]:
 
 
 def records_with(run: Path, key: str, columns: Iterable[str]) -> pd.DataFrame:
-    """Return the records of all probes that have a key."""
     return as_table((record for record in RunFolder(run).records("probes.jsonl") if key in record), columns)
 
 

@@ -150,7 +150,6 @@ def bases_of(settings: Mapping[str, Row]) -> dict[str, str]:
 
 
 def n_arms(settings: Mapping[str, Row], keys: Sequence[str]) -> int:
-    """Count the arms that settings tell apart."""
     return len({tuple(str(each.get(key)) for key in keys) for each in settings.values()})
 
 

@@ -11,8 +11,7 @@ checkpoints/untrained.json       stands in their place until the first one is pu
 What is read of a checkpoint is hashed before, all of it where a run is resumed. A checkpoint of another run, and one
 that is not what was written, are refused. Nothing falls back to an older one by itself.
 
-Weights are read without torch.distributed.checkpoint, whose import takes as long as a small evaluation; torch itself
-is imported where tensors are read.
+torch is imported where a state is read.
 """
 
 from __future__ import annotations
@@ -26,29 +25,15 @@ from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
-from operator import itemgetter
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 
+from lab import files
 from lab.errors import CheckpointError, first_line
-from lab.files import (
-    SHOWN,
-    FileEntry,
-    entries_of,
-    file_fault,
-    manifest_of,
-    publish_folder,
-    read_object,
-    remove,
-    write_json,
-)
+from lab.files import SHOWN, FileEntry
 from lab.runs.manifest import MANIFEST, RUN, read_manifest
 from lab.runs.state import State, check
-
-if TYPE_CHECKING:
-    from torch import Tensor, nn
 
 NAME = re.compile(r"tokens-(\d{15})")
 STATE, COUNTS = "state.ckpt", "counts.npz"
@@ -68,7 +53,6 @@ class Checkpoint:
 
     @property
     def consumed_tokens(self) -> int:
-        """The tokens that its name states."""
         return int(self.folder.name.removeprefix("tokens-"))
 
     @property
@@ -95,22 +79,22 @@ class Checkpoint:
         Raises: CheckpointError for a manifest of anything else, a checkpoint of another run among it.
         """
         path = self.folder / MANIFEST
-        manifest = read_object(path, CheckpointError, RESTORE)
-        files = entries_of(manifest)
-        if files is None or manifest.get(CONSUMED) != self.consumed_tokens:
+        manifest = files.read_object(path, CheckpointError, RESTORE)
+        entries = files.entries_of(manifest)
+        if entries is None or manifest.get(CONSUMED) != self.consumed_tokens:
             raise CheckpointError(f"{path}: is not that of this checkpoint; {RESTORE}")
-        if lacks := [name for name in (STATE, COUNTS) if name not in files]:
+        if lacks := [name for name in (STATE, COUNTS) if name not in entries]:
             raise CheckpointError(f"{path}: lists no {lacks[0]}; {RESTORE}")
         if not isinstance(run := manifest.get(RUN), str):
             raise CheckpointError(f"{path}: does not name its run; {RESTORE}")
         if self.run is not None and run != (expected := read_manifest(self.run)[0]):
             rule = f"is a checkpoint of run {run[:SHOWN]}, this one is {expected[:SHOWN]}"
             raise CheckpointError(f"{path}: {rule} (other settings, seed or data); move it elsewhere")
-        return files
+        return entries
 
     def fault_of(self, name: str, *, hashes: bool = True) -> str | None:
         """Return how a file differs from the manifest, its SHA-256 compared with `hashes`, or None."""
-        fault = file_fault(self.folder / name, self.files[name], hashes=hashes)
+        fault = files.file_fault(self.folder / name, self.files[name], hashes=hashes)
         return None if fault is None else f"{self.folder / name}: {fault}; {RESTORE}"
 
 
@@ -142,9 +126,9 @@ def publish(
     """
     temporary = root / TEMPORARY
     folder = root / folder_name(consumed_tokens)
-    files = manifest_of(temporary) if written is None else dict(sorted(written.items()))
-    write_json(temporary / MANIFEST, {RUN: run, CONSUMED: consumed_tokens, "files": files})
-    publish_folder(temporary, folder)
+    entries = files.manifest_of(temporary) if written is None else dict(sorted(written.items()))
+    files.write_json(temporary / MANIFEST, {RUN: run, CONSUMED: consumed_tokens, "files": entries})
+    files.publish_folder(temporary, folder)
     (root / UNTRAINED).unlink(missing_ok=True)
     prune(root, consumed_tokens, keep, final)
     return Checkpoint(folder)
@@ -161,11 +145,10 @@ def prune(root: Path, newest: int, keep: int, final: Collection[int] = ()) -> No
     left = [tokens for tokens in older if tokens <= min(final, default=newest) or tokens in final]
     stay = {newest, *left[: keep - 1], *(tokens for tokens in final if tokens < newest)}
     for tokens in found.keys() - stay:
-        remove(found[tokens])
+        files.remove(found[tokens])
 
 
 def is_untrained(root: Path) -> bool:
-    """Return whether a run has not published a checkpoint yet."""
     return not candidates(root) and (root / UNTRAINED).exists()
 
 
@@ -254,49 +237,6 @@ def read_state(checkpoint: Checkpoint) -> State:
         if state["consumed_tokens"] != checkpoint.consumed_tokens:
             raise ValueError(f"consumed_tokens: {state['consumed_tokens']}, its name has {checkpoint.consumed_tokens}")
         return state
-
-
-def read_parameters(checkpoint: Checkpoint) -> dict[str, Tensor]:
-    """Read all weights, a shared one once, on the CPU; any number of processes may have written some rows each.
-
-    Raises: CheckpointError.
-    """
-    import torch
-
-    rows: dict[str, list[tuple[int, Tensor]]] = {}
-    with refusing(checkpoint.folder):
-        for path in checkpoint.folder.glob(f"{WEIGHTS}*.safetensors"):
-            with safe_open(path, framework="pt") as file:
-                places = json.loads((file.metadata() or {}).get(SHARDING, "{}"))
-                for name in file.keys():  # noqa: SIM118, which is no dictionary
-                    start = places.get(name, {}).get("saved_offsets", [0])[0]
-                    rows.setdefault(name, []).append((start, file.get_tensor(name)))
-    parts = {name: [part for _, part in sorted(found, key=itemgetter(0))] for name, found in rows.items()}
-    return {name: found[0] if len(found) == 1 else torch.cat(found) for name, found in parts.items()}
-
-
-def read_weights_of(checkpoint: Checkpoint) -> dict[str, Tensor]:
-    """Read all weights under all their names, without the optimizer, on the CPU.
-
-    Raises: CheckpointError.
-    """
-    with refusing(checkpoint.state):
-        shared = read_state(checkpoint)["shared"]
-    read = read_parameters(checkpoint)
-    return read | {name: read[first] for name, first in shared.items()}
-
-
-def load_weights(model: nn.Module, checkpoint: Checkpoint) -> None:
-    """Give a model the weights of a checkpoint of its own shapes, without the optimizer.
-
-    Raises: CheckpointError.
-    """
-    read = read_parameters(checkpoint)
-    with refusing(checkpoint.folder):
-        for name, weight in model.named_parameters():
-            if name not in read or read[name].shape != weight.shape:
-                raise ValueError(f"it does not hold {name} as {tuple(weight.shape)}")
-            weight.data = read[name]
 
 
 @contextmanager

@@ -110,7 +110,6 @@ class RunFolder:
         return self.read(name, "consumed_tokens")
 
     def write_records(self, name: str, records: Iterable[Record]) -> None:
-        """Replace a .jsonl file atomically."""
         write_atomic(self.path / name, "".join(json.dumps(record) + "\n" for record in records).encode())
 
     def rewind(self, consumed_tokens: int) -> None:
@@ -169,7 +168,6 @@ class RunFolder:
             write_atomic(path, packed_counts(counts, np.savez_compressed))
 
     def write_cases(self, consumed_tokens: int, cases: Iterable[Record]) -> None:
-        """Save every test of one probe."""
         self.write_records(f"cases/{folder_name(consumed_tokens)}.jsonl", cases)
 
 

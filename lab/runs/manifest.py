@@ -63,7 +63,6 @@ def forget(folder: Path, run: str, names: Iterable[str]) -> None:
 
 
 def is_changed(path: Path, entry: FileEntry) -> bool:
-    """Return whether the first bytes of a file of records are others than were entered."""
     return file_fault(path, entry, hashes=True, grows=True) is not None
 
 

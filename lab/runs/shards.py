@@ -61,7 +61,6 @@ class ShardWriter(StorageWriter):
             temporary_folder(self.root)
 
     def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
-        """Keep the plan of one process."""
         return plan
 
     def prepare_global_plan(self, plans: list[SavePlan]) -> list[SavePlan]:

@@ -158,7 +158,6 @@ def read_source(
 
 
 def tokenizer_settings(file: Path, eos: str) -> dict[str, Any] | None:
-    """Write the settings of a tokenizer in a file."""
     return {"method": "file", "path": str(file), "eos": eos}
 
 

@@ -78,7 +78,6 @@ def load_plugins(names: object, file: str | None = None, folder: Path | None = N
 
 
 def check_trusted(code: str, rule: str, remedy: str = "add --trust") -> None:
-    """Refuse code that a file names, unless the command line has --trust."""
     if not TRUSTED.get():
         raise ConfigError(f"{code}: {rule}, and would be executed; read it, then {remedy}")
 

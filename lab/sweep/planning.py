@@ -148,7 +148,6 @@ class PlannedRun:
 
     @property
     def path(self) -> Path:
-        """The run folder."""
         return self.experiment.run.path
 
     def threads(self, jobs: int) -> int:

@@ -86,7 +86,6 @@ class Probing(Callback):
             self.run(trainer, module)
 
     def interval_passed(self, module: Any) -> bool:
-        """Return whether a probe is due since the last one."""
         return crossed(self.experiment.probe.every_tokens, self.probed_at, module.consumed)
 
     def run(self, trainer: lightning.Trainer, module: Any) -> None:

@@ -94,7 +94,6 @@ class Counting:
 
 
 def relative_positions(distance: Distance, q_pos: npt.NDArray[Any], k_pos: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Compute relative positions by a distance method on numpy arrays."""
     return distance.rel_pos(torch.from_numpy(q_pos), torch.from_numpy(k_pos)).numpy()
 
 
@@ -183,12 +182,10 @@ class Recording(Callback):
             self.mirror(record)
 
     def mirror(self, record: Mapping[str, Any]) -> None:
-        """Send a record's numbers to the dashboard."""
         if self.dashboard is not None:
             self.dashboard.mirror(record)
 
     def report(self, line: str) -> None:
-        """Show what a probe measures."""
         if self.bar is not None:
             self.bar.set_postfix_str(line)
 

@@ -102,7 +102,6 @@ class Stopping(Callback):
         return self.stopped
 
     def stop(self, trainer: lightning.Trainer) -> None:
-        """End the loop before the next step."""
         self.stopped = trainer.should_stop = True
 
     def on_exception(self, trainer: lightning.Trainer, module: Any, exception: BaseException) -> None:
@@ -161,7 +160,6 @@ class Checkpointing(Callback):
             self.save(trainer, module, background=self.config.async_checkpoints and not self.stopping.stopped)
 
     def on_train_end(self, trainer: lightning.Trainer, module: Any) -> None:
-        """Wait for what is still being written."""
         self.finish()
 
     def save(self, trainer: lightning.Trainer, module: Any, *, background: bool = False) -> None:

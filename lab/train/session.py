@@ -85,7 +85,6 @@ class Garbage(Callback):
             gc.disable()
 
     def on_train_batch_end(self, trainer: lightning.Trainer, module: Any, *_: Any) -> None:
-        """Collect after every so many steps."""
         if module.finished and trainer.global_step % COLLECT_STEPS == 0:
             gc.collect()
 
@@ -95,7 +94,6 @@ class Garbage(Callback):
         gc.enable()
 
     def on_exception(self, trainer: lightning.Trainer, module: Any, exception: BaseException) -> None:
-        """Turn automatic collections on."""
         self.on_train_end(trainer, module)
 
 

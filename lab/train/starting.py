@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from lab import files
 from lab.command import show
 from lab.config import Experiment
 from lab.data.module import PackedData
@@ -17,17 +18,7 @@ from lab.data.selecting import read_token_types, result_file
 from lab.data.shaped import cost_of, plan_record, summary_of_plan
 from lab.data.tokenizer import load_tokenizer, n_ids
 from lab.errors import CheckpointError, ConfigError, DiskError
-from lab.files import (
-    LOCK_NAME,
-    disk_fault,
-    free_bytes,
-    holder_file,
-    locked,
-    read_object,
-    remove_leftovers,
-    write_json,
-    writing,
-)
+from lab.files import LOCK_NAME
 from lab.launch import Launch, gather
 from lab.positions.rope import base_warning
 from lab.probe.needles import KEPT, text_to_keep
@@ -55,7 +46,6 @@ class Start:
 
     @property
     def folder(self) -> RunFolder:
-        """The run folder."""
         return RunFolder(self.experiment.run.path)
 
 
@@ -67,11 +57,11 @@ def own_run(experiment: Experiment) -> Iterator[None]:
     """
     path = experiment.run.path
     had_parent = path.parent.exists()
-    with writing(f"run.folder={experiment.run.folder}", "folder"):
+    with files.writing(f"run.folder={experiment.run.folder}", "folder"):
         path.mkdir(parents=True, exist_ok=True)
     try:
-        with locked(path / LOCK_NAME):
-            remove_leftovers(path)
+        with files.locked(path / LOCK_NAME):
+            files.remove_leftovers(path)
             shutil.rmtree(path / "checkpoints" / checkpoints.TEMPORARY, ignore_errors=True)
             yield
     finally:
@@ -120,31 +110,31 @@ def start_folder(start: Start, data: PackedData, threads: int, *, restart: bool 
     shards = shard_folder(experiment.data)
     tokenizer = load_tokenizer(shards)
     check_vocabulary(experiment)
-    files: dict[str, Any] = {"tokenizer.json": (shards / "tokenizer.json").read_bytes()}
-    files["config.yaml"] = experiment.to_yaml().encode()
-    files |= {f"{PLUGINS}/{Path(name).name}": Path(name).read_bytes() for name in experiment.plugins}
+    contents: dict[str, Any] = {"tokenizer.json": (shards / "tokenizer.json").read_bytes()}
+    contents["config.yaml"] = experiment.to_yaml().encode()
+    contents |= {f"{PLUGINS}/{Path(name).name}": Path(name).read_bytes() for name in experiment.plugins}
     show(f"data: {summarise(shards).summary}")
     if experiment.skip is not None and experiment.reads_token_types:  # a resumed run keeps those it started with
         source = result_file(Path(experiment.skip.selection) if checkpoint is None else start.folder.token_types)
         read_token_types(source, tokenizer)
-        files[start.folder.token_types.name] = source.read_bytes()
+        contents[start.folder.token_types.name] = source.read_bytes()
     if (plan := planned(start, data)) is not None:
-        files["plan.json"] = plan
+        contents["plan.json"] = plan
     if restart and any(not entry.name.startswith(LOCK_NAME) for entry in path.iterdir()):
         show(f"{path}: moved to {move_aside(path)}")
     weights = experiment.model.n_parameters() * WEIGHT_BYTES  # room for two checkpoints, or for a second one
     needed = (2 if checkpoint is None else 1) * (weights + 2 * experiment.reach * POSITION_BYTES)
-    if free_bytes(path) < needed:
-        raise DiskError(disk_fault(path, needed, "checkpoints until the first is replaced, and counts"))
+    if files.free_bytes(path) < needed:
+        raise DiskError(files.disk_fault(path, needed, "checkpoints until the first is replaced, and counts"))
     if checkpoint is None:
         untrained = start.folder.checkpoints / checkpoints.UNTRAINED  # the run begins at step 0, whatever it recorded
-        write_json(untrained, {checkpoints.CONSUMED: 0})
+        files.write_json(untrained, {checkpoints.CONSUMED: 0})
         (path / KEPT).unlink(missing_ok=True)
         probe = experiment.probe
         text = text_to_keep(probe.haystack, experiment.data, tokenizer, probe.longest(experiment.data.window))
-        files |= {} if text is None else {KEPT: text.encode()}
-    files["environment.json"], run = describe_start(start, data.digest(), threads)
-    start.folder.begin(files, run, checkpoint)
+        contents |= {} if text is None else {KEPT: text.encode()}
+    contents["environment.json"], run = describe_start(start, data.digest(), threads)
+    start.folder.begin(contents, run, checkpoint)
     show(announce(experiment, checkpoint))
 
 
@@ -181,7 +171,7 @@ def planned(start: Start, data: PackedData) -> dict[str, Any] | None:
     record = plan_record(config, plan, cost)
     path = start.folder.path / "plan.json"
     if start.checkpoint is not None and path.exists():
-        before = read_object(path, CheckpointError, f"restore it, or {RESTART}")
+        before = files.read_object(path, CheckpointError, f"restore it, or {RESTART}")
         if before.get("weights") != record["weights"]:
             rule = "the plan computed now differs, as the corpus has changed"
             raise CheckpointError(f"{path}: {rule}; continue on the first machine, or choose another --run.name")
@@ -196,7 +186,7 @@ def move_aside(path: Path) -> Path:
         number += 1
     path.rename(aside)
     path.mkdir()
-    for file in (path / LOCK_NAME, holder_file(path / LOCK_NAME)):
+    for file in (path / LOCK_NAME, files.holder_file(path / LOCK_NAME)):
         (aside / file.name).rename(file)
     return aside
 

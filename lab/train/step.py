@@ -175,7 +175,6 @@ class Training(lightning.LightningModule):
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
     def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
-        """Clear the previous step's statistics."""
         self.finished = None
 
     def training_step(self, batch: dict[str, Any], batch_idx: int) -> Tensor:
@@ -186,7 +185,6 @@ class Training(lightning.LightningModule):
     def configure_gradient_clipping(
         self, optimizer: Any, gradient_clip_val: Any = None, gradient_clip_algorithm: Any = None
     ) -> None:
-        """Finish the gradient of the global batch."""
         self.step.finish_gradient(self.parameters(), optimizer)
 
     def optimizer_step(

@@ -10,14 +10,13 @@ import torch
 from safetensors.torch import load_file
 
 from lab.errors import CheckpointError
+from lab.loading import load_weights, read_weights_of
 from lab.runs.checkpoints import (
     Checkpoint,
-    load_weights,
     newest,
     open_checkpoint,
     publish,
     read_state,
-    read_weights_of,
 )
 from lab.runs.shards import ShardWriter, packed, read_shards, write_shards
 from tests.opened import small_files
