@@ -78,6 +78,7 @@ def follow_torchrun(environment: Mapping[str, str]) -> threading.Event:
     begun = threading.Event()
     launch = read_launch(environment)
 
+    # A rank whose torchrun was killed gets another parent, which is all that tells it so.
     def follow(parent: int) -> None:
         lived = has_store(environment)  # if not, the parent may be a process that has adopted this one
         while lived and os.getppid() == parent:

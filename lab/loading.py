@@ -26,14 +26,7 @@ from lab.data.preparation import end_of_document, shard_folder
 from lab.data.tokenizer import load_tokenizer, special_ends
 from lab.errors import ConfigError
 from lab.model.decoder import Decoder
-from lab.model.huggingface.config import (
-    FAMILIES,
-    chat_template_of,
-    decoder_config,
-    faults_of,
-    model_settings,
-    read_settings,
-)
+from lab.model.huggingface import config as folders
 from lab.model.huggingface.foreign import Foreign, load_foreign
 from lab.model.huggingface.pretrained import load_pretrained
 from lab.positions import Distance, Frequencies, frequencies
@@ -74,7 +67,7 @@ class OpenedModel:
     def chat_template(self) -> str | None:
         """The chat template of a run's conversations, or a Hugging Face folder's own."""
         corpus = None if self.experiment is None else self.experiment.data.corpus
-        own = None if self.home is None else chat_template_of(self.home)
+        own = None if self.home is None else folders.chat_template_of(self.home)
         return corpus.template if isinstance(corpus, Conversations) else own
 
     @property
@@ -121,11 +114,11 @@ def open_model(
 
 def open_hugging_face(folder: Path, name: str, overrides: dict[str, Any], device: torch.device | str) -> OpenedModel:
     """Open a Hugging Face folder, by the lab's decoder or by transformers."""
-    settings = model_settings(folder)
+    settings = folders.model_settings(folder)
     frequency, distance = replaced_methods(settings, overrides)
     decoder: Decoder | Foreign
-    if settings["model_type"] in FAMILIES and not faults_of(settings, frequency is not None):
-        cfg = decoder_config(settings, own_frequencies=frequency is not None)
+    if settings["model_type"] in folders.FAMILIES and not folders.faults_of(settings, frequency is not None):
+        cfg = folders.decoder_config(settings, own_frequencies=frequency is not None)
         own = None if frequency is None else Frequencies.of(frequency, cfg.head_dim, cfg.theta)
         decoder = load_pretrained(folder, frequencies=own, distance=distance, device=device)
     else:
@@ -176,7 +169,7 @@ def read_weights(path: Path) -> dict[str, Tensor]:
     place = find_place(path)
     if not place.is_hugging_face:
         return read_weights_of(open_checkpoint(place.folder))
-    settings = read_settings(place.folder)
+    settings = folders.read_settings(place.folder)
     head_dim = settings.get("head_dim") or settings["hidden_size"] // settings["num_attention_heads"]
     return dict(load_pretrained(place.folder, frequencies=frequencies("rope", head_dim=head_dim)).state_dict())
 

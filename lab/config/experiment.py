@@ -186,6 +186,8 @@ def load_experiment(path: Path, overrides: dict[str, Any] | None = None) -> Expe
         load_plugins(overrides["plugins"])
     else:
         load_plugins(values.get("plugins"), str(path), path.parent if path.name in (CONFIG, EXPERIMENT) else None)
+    # What a run inherits depends on what it leaves out, the command line included, so that overrides are applied to a
+    # copy first. They are applied to the file's values afterwards, as tags of the file must be known by then.
     whole = copy.deepcopy(values)
     override(whole, overrides)
     inherit(values, whole)

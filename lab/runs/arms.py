@@ -96,10 +96,11 @@ def differing(settings: Mapping[str, Row]) -> list[str]:
         (['skip.method'], ['data.window', 'skip.chunks', 'skip.method'])
     """
     settings = with_bases(settings)
-    keys = sorted({key for each in settings.values() for key in each if not key.startswith(NOT_OF_THE_ARM)})
-    runs = [(each, {key.rpartition(".")[0] for key in each}) for each in settings.values()]
+    keys = sorted({key for row in settings.values() for key in row if not key.startswith(NOT_OF_THE_ARM)})
+    # A setting counts for the runs whose section has it, or lacks the section altogether: then it is null there.
+    runs = [(row, {key.rpartition(".")[0] for key in row}) for row in settings.values()]
     values = {
-        key: {str(each.get(key)) for each, sections in runs if key in each or key.rpartition(".")[0] not in sections}
+        key: {str(row.get(key)) for row, sections in runs if key in row or key.rpartition(".")[0] not in sections}
         for key in keys
     }
     return [key for key in keys if len(values[key]) > 1]
@@ -116,14 +117,14 @@ def name_arms(settings: Mapping[str, Row]) -> dict[str, str]:
     apart = keys = differing(settings)
     arms = n_arms(settings, apart)
     for key in apart:  # leave out what follows from the others, as a parameter of one method alone
-        values = {str(each.get(key)) for each in settings.values()}
+        values = {str(row.get(key)) for row in settings.values()}
         others = [other for other in keys if other != key]
         if "None" in values and len(values) == 2 and n_arms(settings, others) == arms:
             keys = others
     return {
-        name: ", ".join(f"{key.split('.')[-1]}={brief_value(each[key])}" for key in keys if each.get(key) is not None)
+        name: ", ".join(f"{key.split('.')[-1]}={brief_value(row[key])}" for key in keys if row.get(key) is not None)
         or ONLY
-        for name, each in settings.items()
+        for name, row in settings.items()
     }
 
 
@@ -150,7 +151,7 @@ def bases_of(settings: Mapping[str, Row]) -> dict[str, str]:
 
 
 def n_arms(settings: Mapping[str, Row], keys: Sequence[str]) -> int:
-    return len({tuple(str(each.get(key)) for key in keys) for each in settings.values()})
+    return len({tuple(str(row.get(key)) for key in keys) for row in settings.values()})
 
 
 def censored(reach: float | None, first: float | None, last: float | None) -> str | None:
@@ -160,7 +161,7 @@ def censored(reach: float | None, first: float | None, last: float | None) -> st
         >>> censored(None, 24, 179), censored(179.0, 24, 179), censored(90.5, 24, 179), censored(None, None, None)
         ('below', 'end', None, None)
     """
-    reach, first, last = (math.nan if each is None else each for each in (reach, first, last))
+    reach, first, last = (math.nan if value is None else value for value in (reach, first, last))
     if math.isnan(reach):
         return None if math.isnan(first) else "below"
     return "end" if reach >= last else None

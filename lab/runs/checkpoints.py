@@ -141,6 +141,8 @@ def prune(root: Path, newest: int, keep: int, final: Collection[int] = ()) -> No
     Checkpoints after the newest are broken ones that the run did not resume from.
     """
     found = {Checkpoint(folder).consumed_tokens: folder for folder in candidates(root)}
+    # An ordinary checkpoint after the first final one would stand between two of them and goes at once; of those before
+    # it, the newest stay until `keep` are there.
     older = [tokens for tokens in found if tokens < newest]
     left = [tokens for tokens in older if tokens <= min(final, default=newest) or tokens in final]
     stay = {newest, *left[: keep - 1], *(tokens for tokens in final if tokens < newest)}

@@ -192,6 +192,8 @@ def fault_lines(root: Any, item: Any) -> list[str]:
 
 def located(root: Any, location: Sequence[Any]) -> tuple[Any, list[Any], Any]:
     """Return the section of an error, its keys without the tags and types that pydantic adds, and the type there."""
+    # pydantic's place of an error has the keys of the YAML and, within a union, the tag of its member. A tag is no key:
+    # it picks the member whose fields come next. Numbers are places in lists.
     section, hint, keys = root, root, []
     for key in location:
         members = members_of(hint)

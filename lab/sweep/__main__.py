@@ -55,8 +55,8 @@ class SweepOptions(Section):
 
 
 @dataclass
-class State:
-    """The state of a run: waiting, running, finished, failed, stopped, or elsewhere in another process."""
+class Progress:
+    """How far a run is: waiting, running, finished, failed, stopped, or elsewhere in another process."""
 
     run: PlannedRun
     name: str
@@ -74,9 +74,9 @@ class State:
         return [self.run.path.name, settings, self.name, self.reason]
 
 
-def train(runs: Sequence[PlannedRun], jobs: int) -> tuple[int, list[State]]:
+def train(runs: Sequence[PlannedRun], jobs: int) -> tuple[int, list[Progress]]:
     """Train all unfinished runs, and return the exit status and the state of each."""
-    states = {str(run.path): State(run, "waiting") for run in runs}
+    states = {str(run.path): Progress(run, "waiting") for run in runs}
     began, trained = time.monotonic(), 0
 
     def is_done(job: Job) -> bool:
@@ -120,7 +120,7 @@ def last_line(log: Path) -> str:
     return next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "no output")
 
 
-def table(states: Sequence[State]) -> str:
+def table(states: Sequence[Progress]) -> str:
     """Format the runs, and count them by state."""
     rows = [["run", "settings", "state", ""], *(state.row() for state in states)]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
@@ -143,7 +143,7 @@ def work(words: Words) -> int:
             raise ConfigError(f"--index={options.index}: must be < {len(runs)}, the number of runs; lower it")
         runs = [runs[options.index]]
     if words.options.dry_run:
-        show(table([State(run, "finished" if is_finished(run.experiment) else "waiting") for run in runs]))
+        show(table([Progress(run, "finished" if is_finished(run.experiment) else "waiting") for run in runs]))
         show("\n".join(["", *(shlex.join(run.words(options.jobs)) for run in runs)]))
         return 0
     status, states = train(runs, options.jobs)

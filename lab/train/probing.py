@@ -34,13 +34,7 @@ from lab.model.decoder import Decoder
 from lab.model.sharding import allocate, fill
 from lab.positions.methods import describe_pair
 from lab.probe.effective_length import NeedleProbe, Worker
-from lab.probe.measuring import (
-    HeldOutLoss,
-    Measuring,
-    ModelInTraining,
-    Probed,
-    held_out_recall,
-)
+from lab.probe.measuring import HeldOutLoss, Measuring, ModelInTraining, Probed, held_out_recall
 from lab.probe.needles import load_haystack
 from lab.runs.checkpoints import folder_name
 from lab.runs.manifest import RECORDS, seal
