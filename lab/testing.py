@@ -8,8 +8,6 @@ a ConfigError for parameters that the class refuses. The lab's own methods pass 
 equation at hand-worked places are yours to test.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from functools import partial

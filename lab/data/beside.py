@@ -8,8 +8,6 @@ hash of the tokens, so that the numbers of other tokens are not read. Labels of 
 again, whose tokens are compared with the shard's.
 """
 
-from __future__ import annotations
-
 import io
 from collections.abc import Callable, Iterable
 from dataclasses import replace

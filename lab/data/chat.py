@@ -5,8 +5,6 @@ A template is rendered with `messages`, turns of `role` (system, user or assista
 for `bos_token` and `eos_token`, which are empty here: the tokenizer adds what begins a text.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import lru_cache
 from itertools import pairwise

@@ -4,8 +4,6 @@ Files of the hub are listed once, then downloaded one at a time, read and delete
 hub answers 429 (too many requests), and repeats what a lost connection has cut off.
 """
 
-from __future__ import annotations
-
 import ast
 import io
 import json

@@ -21,8 +21,6 @@ Each shard of the base has one upsampled shard, made by a task of its own. The h
 counts of dropped documents are carried over. Documents are read by memory map and written one by one.
 """
 
-from __future__ import annotations
-
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any

@@ -4,8 +4,6 @@ A batch is a pack as one row of attention. All that the device needs is a tensor
 would wait for them. A thread packs while a step computes, which holds Python's lock only to queue its kernels.
 """
 
-from __future__ import annotations
-
 import hashlib
 import itertools
 import json

@@ -19,8 +19,6 @@ token is what all models here are trained on. Filler is random there too; here i
 document, so that each question has one answer.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated, Literal

@@ -1,7 +1,5 @@
 """Prepare a corpus: its shards task by task, in parallel, finished tasks skipped; without torch."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import shutil

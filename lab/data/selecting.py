@@ -8,8 +8,6 @@ White space is SPACE, words without a label are X; all others are the labels of 
 arXiv:2409.00509, Figure 4.
 """
 
-from __future__ import annotations
-
 import json
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence

@@ -6,8 +6,6 @@ Under mask document, and in mode natural, every piece is a run; under a causal m
 of n tokens has one target of each context 0 .. n - 1, and the last token of a document has none.
 """
 
-from __future__ import annotations
-
 from dataclasses import asdict
 from typing import Any
 

@@ -12,8 +12,6 @@ section 2, Figure 1a). At any window L, over 80% of the position mass is at i <=
 `median_tokens` is 0.26 * 192 = 49.92, and `section_tokens` 192.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 import re

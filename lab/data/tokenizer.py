@@ -10,8 +10,6 @@ alone, none of less than 10,000 tokens, longer ones split to at most 16,384. Fas
 classifier; here it is the share of ASCII among the letters, which Dutch or Italian pass as well.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator

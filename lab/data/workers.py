@@ -1,7 +1,5 @@
 """Processes that run tasks of a preparation, and end with the one that started them."""
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import threading

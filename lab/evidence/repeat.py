@@ -10,8 +10,6 @@ Source: a repeated n-gram as the sign of copying, arXiv:2511.05743, section 3 (t
 block that may end after the target is this lab's own, since a repeated number or phrase is one question to the model.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Annotated, Literal
 

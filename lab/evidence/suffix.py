@@ -12,8 +12,6 @@ the tokens that they predict. Which copy counts where there are several is the c
 `least` is 1 by default, which agrees best with the labels of the generated corpus (docs/methods.md).
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Annotated, Literal
 

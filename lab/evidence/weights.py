@@ -17,8 +17,6 @@ chosen, all where a pack has fewer:
 The draws depend on the seed and on the pack alone, so a run and its control read the same packs in the same order.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal

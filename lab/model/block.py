@@ -3,8 +3,6 @@
 Axes: B batch, T tokens, N heads, K key-value heads, H per head, D model.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from typing import Any

@@ -1,7 +1,5 @@
 """The model and optim sections of a run's config, and operations per token beside a device's; no torch."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass

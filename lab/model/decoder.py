@@ -3,8 +3,6 @@
 Axes: B batch, T tokens, N heads, K key-value heads, H per head, D model, V vocabulary.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import replace

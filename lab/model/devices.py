@@ -13,8 +13,6 @@ features:
 The choice follows from the processor alone, so that a resumed run makes the same one.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import shutil
 import sysconfig

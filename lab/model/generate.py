@@ -6,8 +6,6 @@ logit. If two tokens are that close, the row is generated again alone, as a batc
 such check: its rounding errors are as large as the differences between tokens.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 

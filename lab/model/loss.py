@@ -7,8 +7,6 @@ dtype of the logits. There the head's gradient is summed in float32 inside the p
 and the rows of the gradient; the sum without them is returned too, to be logged.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import cache
 from typing import Any

@@ -13,8 +13,6 @@ not included. The largest is the float32 gradient of q in flash attention's back
 feed-forward activations are freed.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass

@@ -11,8 +11,6 @@ Collectives of a step of A micro-batches, for L blocks and an untied head (tied:
 A sharded decoder can be copied into one that is whole in every process, for passes without gradients.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass

@@ -5,17 +5,12 @@
 Source: Xiong et al. 2023, arXiv:2309.16039; arXiv:2401.07004, section 3.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
-from lab.positions.method import FrequencyMethod
+from lab.positions.method import FrequencyMethod, Tensor
 from lab.positions.rope import Rope
 from lab.schema import PositiveFloat
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,17 +17,12 @@ chunk size where the paper has c - 1, takes s = 5c/8 where the paper has 3c/4, a
 file follows the paper.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
-from lab.positions.method import Band, Distance
+from lab.positions.method import Band, Distance, Tensor
 from lab.positions.regions import ChunksBack, SameChunk
 from lab.schema import NonNegative, Positive
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 @dataclass(frozen=True, kw_only=True)

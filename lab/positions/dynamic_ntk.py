@@ -7,18 +7,13 @@ number of tokens it holds, and rotates all cached keys again at every step; code
 bases. A packed row has no single length and uses L, so that no document depends on the others in the row.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
-from lab.positions.method import Factor, FrequencyMethod
+from lab.positions.method import Factor, FrequencyMethod, Tensor
 from lab.positions.ntk import scaled_theta
 from lab.positions.rope import Rope
 from lab.schema import Positive
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 @dataclass(frozen=True, kw_only=True)

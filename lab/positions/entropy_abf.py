@@ -11,19 +11,15 @@ code the exemption of the first layers never takes effect and the length is 4096
 takes effect, and `exempt_layers=0` is the code's behaviour.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from annotated_types import Ge
 
 from lab.positions.abf import AdjustedBase
+from lab.positions.method import Tensor
 from lab.schema import NonNegative
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 @dataclass(frozen=True, kw_only=True)

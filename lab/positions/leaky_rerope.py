@@ -9,19 +9,14 @@ position interpolation by the factor k; a large k is ReRoPE.
 Source: Su 2023 (docs/sources.md), the leaky form of ReRoPE, a baseline of arXiv:2410.18745, section 4.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 from annotated_types import Ge, Le
 
-from lab.positions.method import Band, Distance, differences, identity, window_faults
+from lab.positions.method import Band, Distance, Tensor, differences, identity, window_faults
 from lab.positions.regions import Far, Near
 from lab.schema import NonNegative
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,18 +9,13 @@ waves shorter than L / high not at all. Source: Llama Team 2024, arXiv:2407.2178
 the transformers library computes the same.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
-from lab.positions.method import Factor, FrequencyMethod
+from lab.positions.method import Factor, FrequencyMethod, Tensor
 from lab.positions.rope import Rope
 from lab.schema import Positive, PositiveFloat
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,21 +7,16 @@ Source: arXiv:2402.13753, as the transformers library computes it (rope_type lon
 text's length is the number of tokens that the decoder holds, and a packed row counts as short.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from annotated_types import Ge, Le
 
 from lab.errors import ConfigError
-from lab.positions.method import Factor, FrequencyMethod
+from lab.positions.method import Factor, FrequencyMethod, Tensor
 from lab.positions.rope import Rope
 from lab.schema import MOST, Positive, PositiveFloat
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 @dataclass(frozen=True, kw_only=True)

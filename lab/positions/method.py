@@ -11,7 +11,7 @@ from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from numbers import Integral, Real
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeAlias
 
 from annotated_types import Ge, Le
 
@@ -20,8 +20,9 @@ from lab.positions.regions import Region
 from lab.schema import Method, Positive
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    import torch
 
+Tensor: TypeAlias = "torch.Tensor"  # methods name the type without importing torch, which takes seconds
 Factor = Annotated[float, Ge(1), Le(1e6)]
 
 

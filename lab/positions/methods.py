@@ -1,7 +1,5 @@
 """The tables of methods, the functions that build one by name, and the position section of a run's config."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields

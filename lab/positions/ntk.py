@@ -8,17 +8,12 @@ Source: bloc97 2023 (docs/sources.md); arXiv:2410.18745, section 4 (baseline). a
 s.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from lab.errors import ConfigError
-from lab.positions.method import Extension
+from lab.positions.method import Extension, Tensor
 from lab.positions.rope import Rope
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 @dataclass(frozen=True, kw_only=True)

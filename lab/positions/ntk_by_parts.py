@@ -10,19 +10,14 @@ Source: Peng et al. 2023 (YaRN), arXiv:2309.00071, section 3.2; arXiv:2401.07004
 the wrong way round. The ramp's end is clamped to d - 1, not to the last pair d/2 - 1, as in the released code.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from lab.errors import ConfigError
-from lab.positions.method import Factor, FrequencyMethod
+from lab.positions.method import Factor, FrequencyMethod, Tensor
 from lab.positions.rope import Rope
 from lab.schema import Positive, PositiveFloat
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 LEAST_RAMP = 0.001  # width of a ramp whose ends coincide, as in transformers
 

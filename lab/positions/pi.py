@@ -6,16 +6,11 @@ Source: Chen et al. 2023, arXiv:2306.15595; arXiv:2402.17463, section 2. The pap
 positions stay integers and the frequencies are divided, which yields the same angles.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
-from lab.positions.method import Extension
+from lab.positions.method import Extension, Tensor
 from lab.positions.rope import Rope
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 @dataclass(frozen=True, kw_only=True)

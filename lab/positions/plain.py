@@ -5,16 +5,11 @@
 Source: STRING, arXiv:2410.18745, Eq. 1.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
-from lab.positions.method import Band, Distance, differences, identity
+from lab.positions.method import Band, Distance, Tensor, differences, identity
 from lab.positions.regions import Far
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,17 +8,12 @@ Source: Su 2023 (docs/sources.md), a baseline of arXiv:2410.18745, section 4. Th
 by log n; here that is the separate setting `log_n`.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
-from lab.positions.method import Band, Distance, differences, identity, window_faults
+from lab.positions.method import Band, Distance, Tensor, differences, identity, window_faults
 from lab.positions.regions import Far, Near
 from lab.schema import NonNegative
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 @dataclass(frozen=True, kw_only=True)

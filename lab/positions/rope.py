@@ -11,15 +11,10 @@ one base therefore differ in more than the position frequency: theta = 10,000 se
 Source: arXiv:2405.14591, Table 2 and its fit.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
-from lab.positions.method import FrequencyMethod
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from lab.positions.method import FrequencyMethod, Tensor
 
 FACTOR = 0.0424  # of the fit for the base
 EXPONENT = 1.628

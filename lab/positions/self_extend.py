@@ -12,17 +12,12 @@ Source: Jin et al. 2024, arXiv:2401.01325; a baseline of arXiv:2410.18745 and ar
 differ where G does not divide w; the floor keeps positions whole.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
-from lab.positions.method import Band, Distance, differences, identity, window_faults
+from lab.positions.method import Band, Distance, Tensor, differences, identity, window_faults
 from lab.positions.regions import Far, Near
 from lab.schema import NonNegative, Positive
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 @dataclass(frozen=True, kw_only=True)

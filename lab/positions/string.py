@@ -14,18 +14,13 @@ it means m - n >= S. The authors' prefill counts distance S in both bands; their
 also multiply cos and sin by 0.1 ln 2 + 1 for STRING alone, which the paper does not mention: `released_scaling`, off.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import ClassVar, Literal
 
-from lab.positions.method import Band, Distance, differences, identity
+from lab.positions.method import Band, Distance, Tensor, differences, identity
 from lab.positions.regions import Far, Near
 from lab.schema import NonNegative, Positive
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 RELEASED_FACTOR = (0.1 * math.log(2) + 1) ** 2  # on the logits: cos and sin enter through the query and through the key
 

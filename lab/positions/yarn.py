@@ -7,17 +7,13 @@ Source: Peng et al. 2023, arXiv:2309.00071, Eq. 15 (there sqrt(1/t) = a multipli
 multiplied twice); a baseline of arXiv:2410.18745 and arXiv:2401.07004.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import ClassVar, Literal
 
+from lab.positions.method import Tensor
 from lab.positions.ntk_by_parts import Parts
 from lab.schema import PositiveFloat
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,7 +1,5 @@
 """The settings of a probe: the section of a run's config, and those of its tests; no torch."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal

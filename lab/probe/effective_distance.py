@@ -19,8 +19,6 @@ score, the log-probability in nats of the right number's tokens, each after the 
 nothing yet. Reach is the distance at which the share found falls below a threshold (lab.probe.limits).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple

@@ -6,8 +6,6 @@ outcome is a function of (model, seed, length) alone: test k of a length is draw
 this order, so that a sequential probe runs the first tests of a full one.
 """
 
-from __future__ import annotations
-
 import time
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

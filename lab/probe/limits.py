@@ -40,8 +40,6 @@ hold the true value with probability 1 - a whatever the curve. Nothing is known 
 last: there a value is None, a low limit 0, and a high limit None.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property

@@ -7,8 +7,6 @@ length, and only whole numbers count. `lab.probe.released_needles` writes the sc
 The haystack is a file, or text of the corpus that is not in the training documents.
 """
 
-from __future__ import annotations
-
 import hashlib
 import itertools
 import json

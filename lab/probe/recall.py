@@ -19,8 +19,6 @@ Source: the loss with a short context against that with the whole one, arXiv:241
 evidence is this lab's own.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple

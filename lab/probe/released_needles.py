@@ -10,8 +10,6 @@ The numbers, the same in all tests, and then each test's depths come from one st
 Seed 0 of the lab is this stream, and seed s the stream with 42 + s. A number counts also inside a longer one.
 """
 
-from __future__ import annotations
-
 import itertools
 import random
 from bisect import bisect_left

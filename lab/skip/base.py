@@ -6,8 +6,6 @@ At ids 0 1 2 5 6 10 the pairs are 4.53 apart on average: 1, 2, 5, 6, 10, 1, 4, 5
 Source of the statistics: arXiv:2409.00509, section 6.4 and Figure 3.
 """
 
-from __future__ import annotations
-
 import math
 from abc import abstractmethod
 from collections.abc import Iterator

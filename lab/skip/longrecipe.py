@@ -25,8 +25,6 @@ its largest g, is what the window leaves. In the released code
 None of the three is done here.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 

@@ -1,7 +1,5 @@
 """The table of skip methods, and the functions that check a sample and draw its ids."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from numbers import Integral
 from typing import Annotated, Any

@@ -18,8 +18,6 @@ LongRecipe's mean pair distance is about twice that of this baseline, as the pap
 as here.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal
 

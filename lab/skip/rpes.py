@@ -15,8 +15,6 @@ last one included, so that there are n (1 - (n - 1) / T) runs on average, and th
 Source: arXiv:2409.00509, section 5.1, which cites Ruoss et al. (2023). LongRecipe's code does the same.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal
 

@@ -7,8 +7,6 @@ Axes: B batch, T tokens, N heads, K key-value heads, H per head, Q queries of a 
 n // (N / K).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 

@@ -9,8 +9,6 @@
 A GPU runs bands in half precision only.
 """
 
-from __future__ import annotations
-
 import importlib
 import importlib.util
 import os

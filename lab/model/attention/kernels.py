@@ -13,8 +13,6 @@ Axes: B batch, T tokens, N heads, K key-value heads, H per head, S spans.
 Query head n reads key-value head n // (N / K).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial

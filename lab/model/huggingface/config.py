@@ -20,8 +20,6 @@ reads both. Settings that the lab's decoder would compute differently are errors
 modeling_rope_utils.py and the four families' configuration files.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict

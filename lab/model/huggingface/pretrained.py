@@ -9,8 +9,6 @@ Neither needs the transformers library. Positions that config.json does not supp
 Weights need no permutation: both sides rotate dimensions j and j + head_dim / 2 as a pair.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections.abc import Mapping
