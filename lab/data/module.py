@@ -255,7 +255,7 @@ def to_batch(pack: Pack) -> Batch:
     Ids count from 0 in every run where the pack has none, and in the padding. `starts` are the first ids of the runs,
     or None unless the ids of each run count up by one. `supervised` counts the targets that have a loss by visible
     context, `evidence` the scored targets by evidence distance, and `demand` adds up their weights, also by distance in
-    ids.
+    ids where these have gaps.
     """
     scored = pack.targets != IGNORE
     weights = scored if pack.weights is None else pack.weights
@@ -269,9 +269,10 @@ def to_batch(pack: Pack) -> Batch:
     counted = {}
     if pack.distances is not None:
         counted["evidence"] = by_distance(pack.distances[scored])
-        own = None if weights.dtype == bool else weights[kept]
-        counted["demand"] = by_distance(pack.distances[kept], own)
-        counted["demand_by_ids"] = by_distance(in_ids(pack.distances, ids)[kept], own)
+        summed = None if weights.dtype == bool else weights[kept]
+        counted["demand"] = by_distance(pack.distances[kept], summed)
+        if pack.position_ids is not None:  # else distances in ids are those in tokens
+            counted["demand_by_ids"] = by_distance(in_ids(pack.distances, ids)[kept], summed)
     return {
         "tokens": torch.from_numpy(pack.tokens)[None],
         "targets": torch.from_numpy(pack.targets)[None],
