@@ -103,7 +103,7 @@ class Arrangement:
             if self.mask == "causal":
                 tokens, documents = tokens[order], documents[order]
                 targets = np.where(np.diff(order, append=-1) == 1, targets[order], IGNORE)
-            else:
+            else:  # the row keeps its order, and a token takes the id of its place in the shuffled window
                 ids[order] = ids.copy()
         if self.group is not None:
             documents = np.asarray(self.group(documents - documents[0]))
@@ -114,6 +114,7 @@ class Arrangement:
             return [TokenRun(tokens, targets, ids)]
         cuts = [] if self.mask == "causal" else [documents]
         cuts += [] if block is None else [ids // block]
+        # a run begins where the group or the block changes
         begins = np.flatnonzero(np.any([np.diff(numbers, prepend=-1) for numbers in cuts], axis=0))
         parts = zip(*(np.split(x, begins[1:]) for x in (tokens, targets, ids)), strict=True)
         if self.mask != "anchor":

@@ -76,6 +76,7 @@ class NaturalSegments:
         counts = self.counts[shard]
         ends = self.store.shards[shard].ends
         number -= int(self.starts[shard])
+        # the index narrows the search to a group, whose documents are then counted: memory grows with groups alone
         group = int(counts.searchsorted(number, side="right"))
         begin, before = (int(ends[group * GROUP - 1]), int(counts[group - 1])) if group else (0, 0)
         own = ends[group * GROUP : (group + 1) * GROUP]

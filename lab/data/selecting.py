@@ -77,6 +77,7 @@ class Selection:
         kept = draw_sentences(lengths, remaining, self.budget, generator)
         places = places_of(lengths, kept)
         ids = skip_positions(self.config, len(places), sentence_lengths=kept[kept > 0], generator=generator)
+        # a sentence that was left out lies between two kept tokens whose places are not neighbours
         follows = np.diff(places, append=-1) == 1
         return TokenRun(tokens[places], np.where(follows, targets[places], IGNORE), ids, matched=matched)
 

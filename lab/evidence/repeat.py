@@ -41,6 +41,7 @@ class Repeat(Evidence):
         size = len(laid.tokens)
         if size < n:
             return np.zeros(size, dtype=np.int64)
+        # a number holds a block's code above its place: one sort brings equal blocks side by side, in order of place
         both = block_codes(laid.tokens + 1, n)
         bits = size.bit_length()
         both <<= bits
@@ -50,6 +51,7 @@ class Repeat(Evidence):
         copies, places = both[again] & (1 << bits) - 1, both[again + 1] & (1 << bits) - 1
         ends = laid.ends[places]
         inside = (laid.ends[copies] == ends) & (places + n <= ends)  # both in one run
+        # a target takes the least distance of the n blocks that contain it, those that begin up to n - 1 places before
         nearest = np.full(size + n - 1, size, dtype=np.int32)  # by first token of a block, n - 1 entries later
         nearest[places + n - 1] = np.where(inside, places - copies, size)
         least = nearest[n - 1 :].copy()

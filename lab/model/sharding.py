@@ -62,6 +62,7 @@ def build(
     if mesh is None:
         assert whole is not None, "built above"
         return whole
+    # sharded before it is allocated: no process but the first ever holds more than its own shards
     with torch.device("meta"):
         decoder = make(None)
     shard(decoder, arranged(mesh, sharding.degree), sharding)

@@ -104,7 +104,8 @@ def rounds_of(layout: Layout, batch: int, windows: bool) -> list[Round]:
         drafts: list[tuple[tuple[int, str], list[Tile]]] = []
         for band, tile in layout.cut(windows):
             kind = (band, "causal" if tile.shape == "upper" else tile.shape)
-            fitting = (tiles for own, tiles in drafts if own == kind and tiles[-1].q.stop <= tile.q.start)
+            # first fit: tiles come in rising order of queries, so a draft's last tile is the only one to compare with
+            fitting = (tiles for draft, tiles in drafts if draft == kind and tiles[-1].q.stop <= tile.q.start)
             tiles = next(fitting, [])
             if not tiles:
                 drafts.append((kind, tiles))
@@ -165,6 +166,8 @@ class Bands(torch.autograd.Function):
         dq = torch.zeros_like(q, dtype=lse.dtype)
         dk, dv = [zeros_by_token(k, lse.dtype) for k in keys], zeros_by_token(v, lse.dtype)
         rounds = rounds_of(layout, len(q), kernel.windows)
+        # a band's queries are rotated once for all its rounds; their gradients are added up while rotated and turned
+        # back at the band's end, as the rotation is linear
         for band in range(len(layout.bands)):
             rotation = layout.q_rotations[band].by_token()
             key = layout.key_of_band[band]

@@ -147,6 +147,7 @@ class Layout:
         begins: dict[int, int] = {}  # place of a segment in the row: its first id
         place = 0
         for number, (length, start) in enumerate(zip(lengths, starts, strict=True)):
+            # regions cut ids; each tile is then moved to the row, queries and keys by how far their places lie from ids
             keys = range(start, start + length)
             queries = keys[n_k - n_q :]  # all of a packed row's
             begins[place] = start
