@@ -21,8 +21,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from benchmarks.gpu.stage import Skipped
 from benchmarks.gpu.training import new_decoder, shard_alone
+from benchmarks.record import Skipped
 from lab.config.sections import TrainConfig
 from lab.model.attention import backends
 from lab.model.attention.segments import Segments

@@ -8,12 +8,15 @@ import platform
 import shlex
 import sys
 import time
+import traceback
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, model_validator
 
+from lab.errors import LabError
 from lab.train.environment import commit, hardware, versions
 
 Figures = dict[str, Any]
@@ -87,6 +90,21 @@ class Log:
             with self.path.open("a", encoding="utf-8") as file:
                 file.write(line)
         return record
+
+
+class Skipped(Exception):
+    """What a case would measure cannot be measured here; the message is the reason."""
+
+
+def outcome_of(measure: Callable[[], Figures]) -> dict[str, Any]:
+    """Measure one case; an error becomes its outcome and does not stop the next case."""
+    try:
+        return {"status": "ok", "figures": measure()}
+    except (Skipped, LabError) as error:  # what this machine lacks
+        return {"status": "skipped", "reason": str(error)}
+    except Exception as error:
+        traceback.print_exc()
+        return {"status": "failed", "reason": f"{type(error).__name__}: {str(error).strip() or 'no message'}"[:1000]}
 
 
 @cache

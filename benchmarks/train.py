@@ -37,7 +37,6 @@ from torch import Tensor
 
 from benchmarks import record
 from benchmarks.gpu.sizes import LARGE, SMALL
-from benchmarks.gpu.stage import outcome_of
 from benchmarks.peers import SIDES, Peer
 from benchmarks.timing import best_device, heading, wait
 from lab.config import load_experiment
@@ -132,7 +131,7 @@ def build(
             assert held == cfg.n_parameters(), f"{name} has {held:,} parameters, not {cfg.n_parameters():,}"
             return {"step": stepper(peer, batch)}
 
-        outcome = outcome_of(make)
+        outcome = record.outcome_of(make)
         if outcome["status"] == "ok":
             steps[name] = outcome["figures"]["step"]
         else:
@@ -177,7 +176,7 @@ def measure(cell: Cell, options: argparse.Namespace, device: torch.device, log: 
     for name, outcome in missing:
         print(f"{cell}: {name}: {outcome['reason']}", flush=True)
         log.add(str(cell), name, **outcome)
-    outcome = outcome_of(lambda: in_rounds(steps, device, options.rounds, options.steps, options.warm_up))
+    outcome = record.outcome_of(lambda: in_rounds(steps, device, options.rounds, options.steps, options.warm_up))
     if outcome["status"] != "ok":
         print(f"{cell}: {outcome['reason']}", flush=True)
         log.add(str(cell), **outcome)

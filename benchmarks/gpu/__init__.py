@@ -1,1 +1,1 @@
-"""Stages of benchmarks.on_gpu: each a command of its own that measures one thing."""
+"""The runs that benchmarks.on_gpu measures."""

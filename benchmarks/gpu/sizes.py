@@ -1,4 +1,4 @@
-"""How large the stages' subjects are on a GPU, and in the same command on a CPU."""
+"""How large the measured runs are on a GPU, and in the same command on a CPU."""
 
 from __future__ import annotations
 
@@ -32,15 +32,11 @@ LARGE_RUN = {
 
 @dataclass(frozen=True)
 class Size:
-    """Settings of the runs of configs/tiny_2k, documents of a corpus for a window of 2,048, and how often to measure.
-
-    `peers` are commands by case.
-    """
+    """Settings of the large runs, documents of a corpus for a window of 2,048, and how many updates to measure."""
 
     large: Settings
     documents: int
     updates: int
-    peers: dict[str, str]
 
     def large_settings(self, config: Path, settings: Settings) -> Settings:
         """Add to the settings of a run of the large model a corpus whose documents fit its window."""
@@ -53,18 +49,20 @@ class Size:
         return {**self.large, **corpus, **settings}
 
 
-GENERATE = "generation --shapes={} --lengths={} --batches={} --new-tokens={} --turns={} --dtype={}"
-TRAIN = "train --device=cuda --dtypes=bfloat16 --sizes=TinyLlama --windows=2048 --packs=8192 --rounds=3 --sides={}"
-GPU = Size(
-    large=LARGE_RUN,
-    documents=400,
-    updates=5,
-    peers={
-        "generation beside transformers": GENERATE.format("large", "512,2048", 8, 64, 3, "bfloat16"),
-        "training beside litgpt": TRAIN.format("ours+compile,litgpt+compile"),
-        "training beside transformers": TRAIN.format("ours+compile,transformers+compile"),
-    },
-)
+@dataclass(frozen=True)
+class Options:
+    """Where the benchmark may write, and how large its runs are."""
+
+    out: Path
+    size: Size
+
+    @property
+    def work(self) -> Path:
+        """Folder of shards, which is removed in the end."""
+        return self.out / "work"
+
+
+GPU = Size(large=LARGE_RUN, documents=400, updates=5)
 TOY_RUN = {
     "model.d_model": 32,
     "model.n_layers": 2,
@@ -89,9 +87,4 @@ TOY_RUN = {
     "probe.max_length": 216,
     "probe.answer_budget": 40,
 }
-TOY = Size(
-    large={**LARGE_RUN, **TOY_RUN, "model.vocab_size": 1024},
-    documents=10,
-    updates=2,
-    peers={"generation beside transformers": GENERATE.format("demo", 32, 2, 4, 1, "float32")},
-)
+TOY = Size(large={**LARGE_RUN, **TOY_RUN, "model.vocab_size": 1024}, documents=10, updates=2)

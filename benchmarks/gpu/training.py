@@ -23,8 +23,7 @@ from lightning.pytorch.profilers import PassThroughProfiler
 from torch import distributed
 from torch.distributed.device_mesh import init_device_mesh
 
-from benchmarks.gpu.sizes import Settings
-from benchmarks.gpu.stage import Options
+from benchmarks.gpu.sizes import Options, Settings
 from benchmarks.timing import wait
 from lab.config import Experiment, load_experiment
 from lab.data import synthetic
@@ -213,7 +212,7 @@ def graphs() -> int:
 
 
 def places(options: Options) -> Settings:
-    """Return the settings of the stages' folders, and of a small tokenizer, for the real one cannot be shipped.
+    """Return the settings of the folders, and of a small tokenizer, for the real one cannot be shipped.
 
     The model keeps its full vocabulary.
     """
