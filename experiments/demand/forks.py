@@ -63,7 +63,7 @@ FORKS = {  # by the table of their records
     ),
     "S3_64": learning(64),
     "S3_96": learning(96),
-    "S4": Forks(off(64), {"all": {}, "far off": off(64), "loss off": off(64, "loss")}, 3, "cpu_stdlib"),
+    "S4": Forks(off(64), {"all": {}, "far off": off(64)}, 1, "cpu_stdlib"),
 }
 
 

@@ -114,9 +114,9 @@ PLANS = {
     ),
     "S4": Plan(
         ("S4",),
-        ("base", "all", "far off", "loss off"),
+        ("base", "all", "far off"),
         ((2, 64), (65, 512)),
-        (Contrast("S4a", "far off", "loss off", 65, 512), Contrast("S4a", "far off", "all", 65, 512)),
+        (Contrast("S4", "far off", "all", 65, 512),),
         (("S4", "far off", "all"),),
         outcome=GAIN,
     ),
