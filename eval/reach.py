@@ -6,9 +6,9 @@
     probe-lab reach runs/mini-* --last --at=96 -o results
 
 Every probe of every run is a point, or with --last each run's last one. A run without probes of its own is a point if
-eval.distance has measured it. Its reach is then where the shares fall below the threshold, by the nearest curve that
-rises to a peak and falls after it, from a quarter of the window on. Left out are probes at which no distance has half
-of its numbers found, as retrieval has not begun, and runs that others start from.
+probe-lab distance has measured it. Its reach is then where the shares fall below the threshold, by the nearest curve
+that rises to a peak and falls after it, from a quarter of the window on. Left out are probes that find half of the
+numbers at no distance, as retrieval has not begun, and runs that others start from.
 
 The log of reach is a linear function of six logs. They are those of f at one distance, the demand from there on,
 tokens, window, rotary base, and the question's longest distance in the synthetic corpus (section). Demand is summed,
