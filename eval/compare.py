@@ -130,7 +130,7 @@ def choose_keys(frame: pd.DataFrame, by: list[str], is_setting: bool) -> tuple[l
     """Choose the fields of lines and of columns, so that no cell holds results that cannot be compared.
 
     Where some arm has several seeds, the seed of the tests, which may be the run's, is no criterion; where columns are
-    settings of runs, neither are the texts of the runs' own corpora.
+    settings of runs, or an arm has corpora of several seeds, neither are the texts of the runs' own corpora.
     """
 
     def varying(keys: list[str], names: Sequence[str]) -> list[str]:
@@ -138,7 +138,8 @@ def choose_keys(frame: pd.DataFrame, by: list[str], is_setting: bool) -> tuple[l
         return [name for name in names if groups[name].nunique(dropna=False).max() > 1]
 
     of_run = ["seed"] if frame.groupby("arm").run_seed.nunique().max() > 1 else []
-    if is_setting:
+    corpora = frame.settings.map(lambda known: str(known.get("data.corpus.seed"))).groupby(frame.arm)
+    if is_setting or corpora.nunique().max() > 1:
         of_run = ["haystack", "texts", "seed"]
     known = pd.DataFrame(list(frame.alike), index=frame.index, dtype=object)  # so that 4 stays 4 beside None
     alike = [name for name in known if name not in by]

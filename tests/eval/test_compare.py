@@ -11,7 +11,7 @@ import pytest
 from scipy.stats import fisher_exact, ttest_ind, ttest_rel
 
 from eval.compare import WRITERS, arrange, main, spread
-from eval.engine.records import read_records
+from eval.engine.records import read_records, unpacked
 from eval.engine.statistics import FISHER, LIMITS, MCNEMAR, PAIRED_T, SEEDS, SEEDS_PAIRED, compare, holm, seeds_needed
 from lab.errors import ConfigError
 from lab.schema import format_yaml
@@ -319,6 +319,12 @@ def simulated_need(size, paired, draws=20_000):
         return np.mean(p.pvalue <= 0.05) >= 0.9
 
     return next(filter(is_found, itertools.count(2)))
+
+
+def test_seeds_with_corpora_of_their_own_are_one_cell():
+    with unpacked([ROOT / "experiments/demand/records/S3_96.jsonl.xz"]) as places:
+        table = spread(grid_of(*places))
+    assert table.loc["distance numbers found 132 tokens"].str.contains("5 seeds").all()
 
 
 def test_columns_that_differ_in_numbers_alone_rise(tmp_path):
