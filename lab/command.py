@@ -22,15 +22,15 @@ from tqdm import tqdm
 from lab.errors import ConfigError, LabError, brief, is_short
 from lab.files import on_disk
 from lab.output import guard
-from lab.schema import MOST, TAGS, Section, adapter, docs_of, parse_yaml, settings_in, validated
+from lab.schema import TAGS, Section, adapter, docs_of, parse_yaml, settings_in, validated
 from lab.schema.plugins import TRUSTED
+from lab.schema.sections import values_of
 
 FAILED, WRONG, STOPPED = 1, 2, 75  # exit statuses
 CONTINUES = "stopped; the same command continues"
 NOTHING_WRITTEN = "stopped; nothing was written"
 STATUSES = "Exit status: 0 done; 2 invalid input, one line per fault on stderr; 75 stopped by a signal."
 HELP = ("-h", "--help", "--help=all")
-SIGNS = {"minimum": ">=", "exclusiveMinimum": ">", "maximum": "<=", "exclusiveMaximum": "<"}
 TEXTS = {  # the last words of settings that are text, whatever it looks like
     "chat_template", "corpus", "eos", "evaluator", "figures", "folder", "haystack", "hotpotqa", "include_path",
     "name", "path", "repository", "revision", "score", "squad", "tagger", "text"
@@ -198,25 +198,6 @@ def settings_lines(options_class: type[Section], names: Iterable[str] | None = N
         values = values_of(adapter(hint).json_schema())
         lines.append(f"{start}--{name}={shown}\n      {text} [{values}]")
     return lines
-
-
-def values_of(schema: Mapping[str, Any]) -> str:
-    """Describe the values that a JSON schema admits.
-
-    Example:
-        >>> values_of(adapter(int | None).json_schema()), values_of(adapter(tuple[str, ...]).json_schema())
-        ('integer, or null', 'list of: string')
-    """
-    if "anyOf" in schema:
-        return ", or ".join(map(values_of, schema["anyOf"]))
-    if "items" in schema:
-        return f"list of: {values_of(schema['items'])}"
-    choices = schema.get("enum", [schema["const"]] if "const" in schema else ())
-    rules = [
-        f"{sign} {schema[key]:,}".removesuffix(".0") for key, sign in SIGNS.items() if schema.get(key, MOST) < MOST
-    ]
-    words = " or ".join(json.dumps(choice).strip('"') for choice in choices) or schema.get("type", "any")
-    return f"{words} {' and '.join(rules)}".rstrip()
 
 
 def show(text: object, *, error: bool = False, end: str = "\n") -> None:

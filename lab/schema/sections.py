@@ -50,6 +50,7 @@ WORDS = {  # of pydantic's messages, in ours
     "a valid array": "a list",
     "an object": "a section",
 }
+SIGNS = {"minimum": ">=", "exclusiveMinimum": ">", "maximum": "<=", "exclusiveMaximum": "<"}
 
 
 def path_text(text: str) -> str:
@@ -224,6 +225,25 @@ def settings_in(root: Any, prefix: str = "") -> Iterator[tuple[str, Field[Any], 
             yield from settings_in(section, f"{prefix}{item.name}.")
         if not members:
             yield prefix + item.name, item, root, hints[item.name]
+
+
+def values_of(schema: Mapping[str, Any]) -> str:
+    """Describe the values that a JSON schema admits.
+
+    Example:
+        >>> values_of(adapter(int | None).json_schema()), values_of(adapter(tuple[str, ...]).json_schema())
+        ('integer, or null', 'list of: string')
+    """
+    if "anyOf" in schema:
+        return ", or ".join(map(values_of, schema["anyOf"]))
+    if "items" in schema:
+        return f"list of: {values_of(schema['items'])}"
+    choices = schema.get("enum", [schema["const"]] if "const" in schema else ())
+    rules = [
+        f"{sign} {schema[key]:,}".removesuffix(".0") for key, sign in SIGNS.items() if schema.get(key, MOST) < MOST
+    ]
+    words = " or ".join(json.dumps(choice).strip('"') for choice in choices) or schema.get("type", "any")
+    return f"{words} {' and '.join(rules)}".rstrip()
 
 
 def suggestion(root: type[Any], section: type[Any], keys: Sequence[Any]) -> str:
