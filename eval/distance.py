@@ -130,8 +130,8 @@ class FoundByDistance(run.Measure):
         )
         lines = [self.title()]
         for method in dict.fromkeys(self.names):
-            *found, reach = (row for row in rows if row["method"] == method)
-            lines += ["", method, columns_text(found, columns), reach_line(reach)]
+            *distances, reach = (row for row in rows if row["method"] == method)
+            lines += ["", method, columns_text(distances, columns), reach_line(reach)]
         return "\n".join([*lines, ""])
 
     def chart(self, rows: Sequence[Row]) -> Any:

@@ -58,8 +58,8 @@ def analyse(request: Request) -> Found:
     """Analyse, and write the folder; the rows are the types."""
     models, folder, options = request.places, request.folder, request.options
     if len(models) != 2 or folder is None:
-        given = " ".join(map(str, models))
-        raise ConfigError(f"BASE TUNED={given}: must be two models, the first arguments, and -o FOLDER; see --help")
+        words = " ".join(map(str, models))
+        raise ConfigError(f"BASE TUNED={words}: must be two models, the first arguments, and -o FOLDER; see --help")
     device = device_for(options.device)
     tagger = None if options.tagger is None else open_tagger(options.tagger)
     base, tuned = (open_model(place) for place in models)
@@ -109,10 +109,10 @@ def analyse(request: Request) -> Found:
 
 def shared_tokenizer(base: OpenedModel, tuned: OpenedModel, place: Path) -> Tokenizer:
     """Find the tokenizer of both models, refusing two that differ, or none."""
-    found = [model.tokenizer for model in (tuned, base) if model.tokenizer]
-    if len({vocabulary_hash(tokenizer) for tokenizer in found}) > 1:
+    tokenizers = [model.tokenizer for model in (tuned, base) if model.tokenizer]
+    if len({vocabulary_hash(tokenizer) for tokenizer in tokenizers}) > 1:
         raise ConfigError(f"BASE={place}: its tokenizer is not that of TUNED; give the model that was tuned")
-    return needed(next(iter(found), None))
+    return needed(next(iter(tokenizers), None))
 
 
 def draw_windows(options: ImpactConfig, tuned: OpenedModel, tokenizer: Tokenizer) -> Windows:
@@ -140,9 +140,9 @@ def score(model: OpenedModel, windows: Windows, device: torch.device, name: str)
     check_ids([windows.tokens.max(), windows.targets.max()], model.decoder.cfg.vocab_size)
     decoder = model.decoder.to(device)
     pairs = torch.from_numpy(np.stack([windows.tokens, windows.targets], axis=1))[:, :, None]
-    found = [token_scores(decoder, *pair.to(device))[2].cpu() for pair in Bar(pairs, desc=name, unit="window")]
+    logits = [token_scores(decoder, *pair.to(device))[2].cpu() for pair in Bar(pairs, desc=name, unit="window")]
     decoder.to("cpu")
-    return torch.cat(found).numpy()
+    return torch.cat(logits).numpy()
 
 
 def summary(result: dict[str, Any], tables: dict[str, pd.DataFrame]) -> str:

@@ -154,8 +154,8 @@ class LineRetrieval(run.Measure):
         tokens = [len(case.prompt_ids) + self.budget for case in cases]
         outcome = self.ask(cell, cases.__getitem__, budget=self.budget, length=max(tokens))
         lines = [int(case.facts["lines"]) for case in cases]
-        known = {"length": max(tokens), "lines": {"least": min(lines), "most": max(lines)}}
-        return {**known, "range": range_of(min(tokens), max(tokens)), **answers.summed(outcome)}, outcome.records
+        sizes = {"length": max(tokens), "lines": {"least": min(lines), "most": max(lines)}}
+        return {**sizes, "range": range_of(min(tokens), max(tokens)), **answers.summed(outcome)}, outcome.records
 
     def title(self) -> str:
         return f"{super().title()}; {self.options.protocol} protocol, {self.options.tests} tests each"

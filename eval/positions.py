@@ -129,8 +129,8 @@ def values(distance: Distance, length: int) -> lengths.FloatArray:
     """
     positions = np.arange(length)
     first_column = cells(distance, positions, positions[:1])
-    found = np.unique(np.append(first_column, cells(distance, positions[-1:], positions)))
-    return found[~np.isnan(found)]
+    distinct = np.unique(np.append(first_column, cells(distance, positions[-1:], positions)))
+    return distinct[~np.isnan(distinct)]
 
 
 def number(value: float) -> str:

@@ -97,8 +97,8 @@ class Recall(run.OnTexts):
         self.evidence = repeat.Repeat() if model.experiment is None else model.experiment.evidence
         if options.evidence is not None:
             self.evidence = read_evidence(options.evidence)
-        found = subject.documents_of(self.subject, options.text)
-        self.documents = [np.asarray(ids, dtype=np.int64) for ids in found]
+        documents = subject.documents_of(self.subject, options.text)
+        self.documents = [np.asarray(ids, dtype=np.int64) for ids in documents]
         check_ids(np.concatenate(self.documents), self.subject.vocab_size)
         sizes: Row = {"window": window, "edges": edges, "most": options.targets, "seed": options.seed}
         data = None if model.experiment is None else model.experiment.data
@@ -108,7 +108,7 @@ class Recall(run.OnTexts):
             sizes["stored"] = np.concatenate([labels[1:] for labels in TokenStore(named).documents()]).astype(np.int64)
         self.test = RecallTest(self.documents, self.evidence, device=self.subject.device, without=True, **sizes)
         if not any(target.distance for target in self.test.targets):
-            rule = f"no bin has {FEWEST} targets with evidence in two of its {len(found)} documents"
+            rule = f"no bin has {FEWEST} targets with evidence in two of its {len(documents)} documents"
             raise DataError(f"--text={options.text or 'held out'}: {rule}; give more text, or other bins")
 
     def rows(self) -> Iterator[Row]:
@@ -121,8 +121,8 @@ class Recall(run.OnTexts):
         about |= {"confidence": CONFIDENCE, "texts": subject.digest_of(self.documents)}
         about |= {"source": self.options.text or "held out"}
         for row in test.found(scores, CONFIDENCE):
-            own = {key: value for key, value in row.items() if row["distance"] or key not in NOT_WITHOUT}
-            yield {**about, "metric": "recall" if row["distance"] else "no_evidence", **own}
+            fields = {key: value for key, value in row.items() if row["distance"] or key not in NOT_WITHOUT}
+            yield {**about, "metric": "recall" if row["distance"] else "no_evidence", **fields}
 
     def title(self) -> str:
         model, source = self.subject.model, self.options.text or "held out"
@@ -131,8 +131,8 @@ class Recall(run.OnTexts):
 
     def text(self, rows: Sequence[Row]) -> str:
         bins = [row for row in rows if row["metric"] == "recall"]
-        own = [WITHOUT.format(**row) for row in rows if row["metric"] == "no_evidence"]
-        return "\n".join([self.title(), "", columns_text(bins, COLUMNS), "", *own])
+        without = [WITHOUT.format(**row) for row in rows if row["metric"] == "no_evidence"]
+        return "\n".join([self.title(), "", columns_text(bins, COLUMNS), "", *without])
 
     def chart(self, rows: Sequence[Row]) -> Any:
         """Draw the gain with its limits; below, the share right with each context."""

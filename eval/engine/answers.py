@@ -31,8 +31,8 @@ def summed(outcome: Outcome) -> Row:
     tests = len(outcome.records)
     passed = sum(record["passed"] for record in outcome.records)
     tokens = [record["prompt_tokens"] for record in outcome.records]
-    known = {**share(passed, tests, CONFIDENCE), "confidence": CONFIDENCE, "passed": passed}
-    return {**known, "prompt_tokens": {"least": min(tokens), "most": max(tokens)}, "seconds": outcome.seconds}
+    summary = {**share(passed, tests, CONFIDENCE), "confidence": CONFIDENCE, "passed": passed}
+    return {**summary, "prompt_tokens": {"least": min(tokens), "most": max(tokens)}, "seconds": outcome.seconds}
 
 
 def share(passed: int, tests: int, confidence: float) -> Row:

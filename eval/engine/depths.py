@@ -42,8 +42,8 @@ def cell_of(depth: float, needle: int, needles: int, depths: int) -> int:
         (0, 3, 3, 11)
     """
     assert depths % needles == 0, "the command refuses other numbers of depths"
-    own = depths // needles
-    return min(max(int(depth / DEPTH_RANGE * depths), needle * own), (needle + 1) * own - 1)
+    per_needle = depths // needles
+    return min(max(int(depth / DEPTH_RANGE * depths), needle * per_needle), (needle + 1) * per_needle - 1)
 
 
 def depth_rows(tests: Sequence[Row], depths: int, confidence: float) -> list[Row]:
@@ -105,8 +105,8 @@ class ByDepth(NeedleMeasure):
     @property
     def path(self) -> Path:
         """The file of the rows, named by the checkpoint and the settings."""
-        kept = {name: value for name, value in self.about.items() if name not in ("commit", "hardware")}
-        digest = shortened(json.dumps({**kept, "lengths": self.lengths}, sort_keys=True))
+        settings = {name: value for name, value in self.about.items() if name not in ("commit", "hardware")}
+        digest = shortened(json.dumps({**settings, "lengths": self.lengths}, sort_keys=True))
         return self.folder / f"heatmap-{self.subject.model.consumed_tokens or 0:015d}-{digest}.jsonl"
 
     def rows(self) -> Iterator[Row]:

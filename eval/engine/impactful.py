@@ -153,7 +153,7 @@ def labels_of(by: str, texts: Sequence[str | None], tags: Mapping[int, str]) -> 
     if by == "token":
         return np.arange(len(texts)), [repr(text or "") for text in texts]
     if by == "pos":
-        found = pd.Categorical([tags.get(token) for token in range(len(texts))])
+        labels = pd.Categorical([tags.get(token) for token in range(len(texts))])
     else:
-        found = pd.Categorical(["special" if text is None else token_class(text) for text in texts], CLASSES)
-    return found.codes.astype(np.int64), list(found.categories)
+        labels = pd.Categorical(["special" if text is None else token_class(text) for text in texts], CLASSES)
+    return labels.codes.astype(np.int64), list(labels.categories)

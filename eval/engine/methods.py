@@ -195,11 +195,11 @@ def expand(words: Sequence[str], takes: Callable[[Path], object] = is_model) -> 
     Matches are ordered by name, numbers in it by size. A note names those that the command does not take. Where it
     takes none, the pattern is a place, which the command refuses.
     """
-    found: list[Path] = []
+    models: list[Path] = []
     for word in words:
         path = Path(word)
         if not glob.has_magic(word) or path.exists():
-            found.append(path)
+            models.append(path)
             continue
         on_hub = is_hub_id(path)
         matches = revisions(word) if on_hub else glob.glob(word)
@@ -210,8 +210,8 @@ def expand(words: Sequence[str], takes: Callable[[Path], object] = is_model) -> 
             command.show(
                 f"{word}: left out {errors.brief(', '.join(others))}, which this command does not take", error=True
             )
-        found += taken or [path]
-    return found
+        models += taken or [path]
+    return models
 
 
 def names_of(places: Sequence[Path]) -> list[str]:

@@ -165,9 +165,9 @@ SUMMARY = (  # score, lower and upper limit, task, unit
 
 def results_at(path: Path) -> list[Path]:
     """List the files of results at a place: the file itself, or those of a folder, without single tests."""
-    found = [path] if path.name.endswith((ENDING, ".jsonl")) else sorted(path.rglob("*.jsonl"))
+    files = [path] if path.name.endswith((ENDING, ".jsonl")) else sorted(path.rglob("*.jsonl"))
     others = ("metrics.jsonl", "tests-")
-    return [file for file in found if not file.name.startswith(others) and "cases" not in file.parent.name]
+    return [file for file in files if not file.name.startswith(others) and "cases" not in file.parent.name]
 
 
 def read_records(paths: Sequence[Path]) -> pd.DataFrame:
@@ -233,11 +233,11 @@ def read(row: Row) -> Iterator[Row]:
         first, last = (row.get(end) for end in ENDS.get(name, ("", "")))
         if name not in row or (score is None and first is None) or (unit == "pairs" and not score):
             continue
-        known = {"score": score, "low": row.get(low), "high": row.get(high), "below": first if score is None else None}
-        known["censored"] = censored(score, first, last)
+        limits = {"score": score, "low": row.get(low), "high": row.get(high), "below": first if score is None else None}
+        limits["censored"] = censored(score, first, last)
         of_needles = "length" in ENDS.get(name, ("",))[0]  # a probe's `tests`; a reach has its own n, or none
         tests = row.get("tests", row.get("n")) if of_needles else row.get("n") if unit == "tokens" else None
-        yield shared | known | {"task": task.format_map(row), "n": tests, "unit": unit}
+        yield shared | limits | {"task": task.format_map(row), "n": tests, "unit": unit}
 
 
 def kind_of(row: Row) -> Kind | None:

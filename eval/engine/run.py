@@ -119,8 +119,8 @@ class Measure:
     def folder(self) -> Path:
         """The folder of the results: FOLDER of -o, eval/ of the run folder, or results/KIND-NAME."""
         model = self.subject.model
-        own = RESULTS / f"{self.kind}-{model.name}" if model.folder is None else model.folder / "eval"
-        return self.request.folder or own
+        usual = RESULTS / f"{self.kind}-{model.name}" if model.folder is None else model.folder / "eval"
+        return self.request.folder or usual
 
     @property
     def path(self) -> Path:
@@ -132,8 +132,8 @@ class Measure:
     def window_between(self, lengths: Iterable[int]) -> list[draw.Rule]:
         """Mark the training window if it lies between the lengths of a picture."""
         window = self.subject.model.train_len
-        known = sorted(lengths)
-        inside = known[0] <= window <= known[-1]
+        rising = sorted(lengths)
+        inside = rising[0] <= window <= rising[-1]
         return [draw.Rule("x", window, f"training window {window:,}")] if inside else []
 
     def length_chart(self, rows: Sequence[Row], y_title: str, title: str, **style: Any) -> Any:
@@ -188,8 +188,8 @@ class Measure:
         subject = self.subject
         part, key = self.results.part(self.file_of(cell)), self.results.named(cell.row)
         store = FinishedTests(part, key, None, self.bar, cell.tests)
-        known = store.known()
-        todo = [index for index in range(cell.tests) if index not in known]
+        done = store.known()
+        todo = [index for index in range(cell.tests) if index not in done]
         began = time.perf_counter()
 
         def drawn() -> Iterator[tuple[int, cases.TextCase]]:

@@ -50,18 +50,18 @@ def show_skip(config: Skip, options: SkipOptions) -> tuple[str, list[Row]]:
     if target_len > LONGEST:
         rule = f"must be <= {LONGEST}, as f is held in memory; lower it and n_tokens alike"
         raise errors.ConfigError(f"--target_len={target_len}: {rule}")
-    found = {config.method: measure(samples(config, options), target_len)}
-    found |= {f"0 .. {length - 1}": measure([np.arange(length)], target_len) for length in (n, target_len)}
-    rows = [{"metric": "skip_ids", "name": name, **row} for name, (row, _) in found.items()]
+    measured = {config.method: measure(samples(config, options), target_len)}
+    measured |= {f"0 .. {length - 1}": measure([np.arange(length)], target_len) for length in (n, target_len)}
+    rows = [{"metric": "skip_ids", "name": name, **row} for name, (row, _) in measured.items()]
     quarters = dict.fromkeys(quarter * target_len // 4 for quarter in (1, 2, 3))
-    shown = [
+    cells = [
         {"ids": name, **row, **{f"f({i}) / f(0)": f"{100 * shares[i]:.3g}%" for i in quarters}}
-        for name, (row, shares) in found.items()
+        for name, (row, shares) in measured.items()
     ]
     title = f"{config.method}: {options.samples:,} samples of {n:,} tokens, target window {target_len:,}"
     if config.needs_sentences:
         title += f", sentences of {options.sentence_tokens:g} tokens on average"
-    table = to_text(shown, {"mean_distance": ".1f", "mean_run_length": ".2f"})
+    table = to_text(cells, {"mean_distance": ".1f", "mean_run_length": ".2f"})
     return f"{title}\n\n{table}", rows
 
 

@@ -185,8 +185,8 @@ def scored(
     targets = np.full(tokens.shape, base.IGNORE)
     for row, (number, window) in enumerate(batch):
         places = slice(window.first - 1 - window.begin, window.end - 1 - window.begin)  # each predicts the next token
-        own = slice(window.first, window.end)
-        targets[row, places] = np.where(keys[number][own], texts[number][own], base.IGNORE)
+        targeted = slice(window.first, window.end)
+        targets[row, places] = np.where(keys[number][targeted], texts[number][targeted], base.IGNORE)
     return score(torch.from_numpy(tokens), torch.from_numpy(targets)).double().sum(1).tolist()
 
 

@@ -142,8 +142,8 @@ class Harness(run.Measure):
         first = rows[0]
         head = f"{first['model']}: {first['method']}; {first['protocol']}, texts of at most {first['length']:,} tokens"
         columns = ("task", "metric", "filter", "fewshot", "n", "score")
-        shown = [{**{key: row[key] for key in columns}, "95% interval": limits(row, ".4f")} for row in rows]
-        return "\n".join([head, "", to_text(shown, {"n": ",", "score": ".4f"}), *notes])
+        cells = [{**{key: row[key] for key in columns}, "95% interval": limits(row, ".4f")} for row in rows]
+        return "\n".join([head, "", to_text(cells, {"n": ",", "score": ".4f"}), *notes])
 
 
 def load_tasks(names: Sequence[str], folder: str | None) -> tuple[Any, list[Any]]:
@@ -156,13 +156,13 @@ def load_tasks(names: Sequence[str], folder: str | None) -> tuple[Any, list[Any]
     for defaults in (False, True):  # the harness's own tasks take ten seconds to list
         manager = TaskManager(include_path=folder, include_defaults=defaults)
         try:
-            found = {name: manager.load([name]) for name in names}
+            loaded = {name: manager.load([name]) for name in names}
             break
         except Exception as error:  # task files hold code, which may raise anything
             if defaults:
                 fault = f"the harness cannot load it ({type(error).__name__}: {errors.first_line(error)})"
                 raise errors.ConfigError(f"--tasks={','.join(names)}: {fault}; check its name and files") from error
-    wholes = [each["groups"].get(name) or [*each["tasks"].values()] for name, each in found.items()]
+    wholes = [each["groups"].get(name) or [*each["tasks"].values()] for name, each in loaded.items()]
     return manager, [task for whole in wholes for task in (whole if isinstance(whole, list) else [whole])]
 
 
@@ -186,14 +186,14 @@ def rows_of(results: Mapping[str, Any]) -> Iterator[Row]:
             metric, comma, filtered = key.partition(",")
             if not comma or metric.endswith("_stderr"):
                 continue
-            each = [test["scores"].get(metric) for test in tests_of(results, task, filtered)]
+            scores = [test["scores"].get(metric) for test in tests_of(results, task, filtered)]
             yield {
                 **about,
                 "metric": metric,
                 "filter": filtered,
                 "higher_is_better": results["higher_is_better"].get(task, {}).get(metric),
                 "score": as_number(score),
-                **interval(as_number(score), each, as_number(numbers.get(f"{metric}_stderr,{filtered}")), n),
+                **interval(as_number(score), scores, as_number(numbers.get(f"{metric}_stderr,{filtered}")), n),
             }
 
 

@@ -78,10 +78,10 @@ def models(table: Table, row: str, own: Mapping[str, Any], runs: Sequence[Planne
         return [{}]
     wanted = {key: str(value) for key, value in flatten(own["run"]).items()}
     settings = [({key: str(value) for key, value in flatten(run.experiment.to_dict()).items()}, run) for run in runs]
-    found = [{"model": str(run.path)} for known, run in settings if wanted.items() <= known.items()]
-    if not found:
+    named = [{"model": str(run.path)} for known, run in settings if wanted.items() <= known.items()]
+    if not named:
         raise errors.ConfigError(f"rows.{row}.run={own['run']}: no run of {', '.join(table.sweep)} is so")
-    return found
+    return named
 
 
 def training_of(table: Table) -> Iterator[Sequence[str]]:
@@ -156,12 +156,12 @@ def compare(table: Table, found: Sequence[Measured], *, mini: bool) -> list[Row]
     cells = []
     for row in dict.fromkeys([*(one.row for one in found), *(() if mini else table.published)]):
         for name, column in table.columns.items():
-            each = [x for one in found if one.row == row and (x := number(column, one)) is not None]
+            values = [x for one in found if one.row == row and (x := number(column, one)) is not None]
             theirs = table.published.get(row, {}).get(name)
-            if each or theirs is not None:
-                ours = sum(each) / len(each) if each else None
+            if values or theirs is not None:
+                ours = sum(values) / len(values) if values else None
                 both = ours is not None and isinstance(theirs, int | float) and not mini
-                cell = {"row": row, "column": name, "ours": ours, "runs": len(each), "theirs": theirs}
+                cell = {"row": row, "column": name, "ours": ours, "runs": len(values), "theirs": theirs}
                 difference = ours - theirs if both else None  # type: ignore[operator]
                 cells.append({**cell, "difference": difference, "scale": "mini" if mini else "full"})
     return cells

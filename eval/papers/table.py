@@ -155,10 +155,10 @@ def expand(text: str, values: Mapping[str, Any]) -> str:
         >>> expand("eval.probe {model} --tests={tests}", {"model": "runs/{kind}", "kind": "a", "tests": 5})
         'eval.probe runs/a --tests=5'
     """
-    known = {name: str(need.path) for name, need in needs().items()} | {k: str(v) for k, v in values.items()}
+    paths = {name: str(need.path) for name, need in needs().items()} | {k: str(v) for k, v in values.items()}
     for _ in range(DEEPEST):
-        unknown = [name for name in PLACEHOLDER.findall(text) if name not in known]
+        unknown = [name for name in PLACEHOLDER.findall(text) if name not in paths]
         if unknown:
             raise ConfigError(f"{{{unknown[0]}}}: has no value in {text}; {nearest(unknown[0], [*values])}")
-        text = PLACEHOLDER.sub(lambda found: known[found[1]], text)
+        text = PLACEHOLDER.sub(lambda found: paths[found[1]], text)
     return text

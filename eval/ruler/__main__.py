@@ -159,12 +159,12 @@ class Ruler(Measure):
 
     def rows(self) -> Iterator[Row]:
         """Measure each checkpoint, average over them, and write the summary beside the rows."""
-        each: list[Row] = []
+        measured_rows: list[Row] = []
         for place in self.places or [self.request.model]:
             if self.places:
                 self.subject = open_subject(self.request._replace(model=place))
-            each += self.resumed(self.cells(), self.measure)
-        measured = pd.DataFrame(each)
+            measured_rows += self.resumed(self.cells(), self.measure)
+        measured = pd.DataFrame(measured_rows)
         # a mean over checkpoints, as arXiv:2411.13476, section 4, recommends of the last five
         self.scores = measured.groupby(["task", "length"], sort=False)["score"].mean().reset_index()
         self.standins = measured["standins"].explode().dropna().unique().tolist()

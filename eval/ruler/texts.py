@@ -115,16 +115,16 @@ def needles(
 ) -> Draft:
     """Draw keys, values, order, depths and questions."""
     rng = turn.rng
-    known = Distinct(partial(KINDS[key_kind], rng))
+    key_words = Distinct(partial(KINDS[key_kind], rng))
     drawn = Distinct(partial(KINDS[value_kind], rng))
-    pairs = [(key, drawn.next()) for key in known.first(keys) for _ in range(values)]
+    pairs = [(key, drawn.next()) for key in key_words.first(keys) for _ in range(values)]
     planted = [NEEDLE.format(kind=value_kind, key=pairs[k][0], value=pairs[k][1]) for k in rng.permutation(len(pairs))]
     depths = sorted((rng.choice(DEPTHS, len(pairs), replace=False) / (DEPTHS - 1)).tolist())
     if haystack != "essays":
         depths = sorted(rng.random(len(pairs)).tolist())
-    asked = [known.words[k] for k in rng.choice(keys, queries, replace=False)]
+    asked = [key_words.words[k] for k in rng.choice(keys, queries, replace=False)]
     text, most = running_text(sources["essays"], rng)
-    others = Distinct(lambda: NEEDLE.format(kind=value_kind, key=known.next(), value=drawn.next()))
+    others = Distinct(lambda: NEEDLE.format(kind=value_kind, key=key_words.next(), value=drawn.next()))
 
     def pieces(units: int) -> list[str]:
         if haystack == "essays":
@@ -185,12 +185,12 @@ def tracing(writer: Writer, _: Sources, turn: Turn) -> Draft:
     def solved(sentences: int) -> str:
         return f"{trace(example, sentences)} {' '.join(example[0])}\n\n"
 
-    shown = ""
-    own = min(EXAMPLE_TOKENS, turn.room // 2)
-    if writer.count(solved(LEAST)) <= own:
-        shown = solved(cases.fit(lambda sentences: writer.count(solved(sentences)), own, LEAST))
-        shown = shown if writer.count(shown + trace(chain, LEAST)) <= turn.room else ""
-    return Draft(compose=lambda sentences: shown + trace(chain, sentences), least=LEAST, answers=tuple(chain[0]))
+    worked = ""
+    most = min(EXAMPLE_TOKENS, turn.room // 2)
+    if writer.count(solved(LEAST)) <= most:
+        worked = solved(cases.fit(lambda sentences: writer.count(solved(sentences)), most, LEAST))
+        worked = worked if writer.count(worked + trace(chain, LEAST)) <= turn.room else ""
+    return Draft(compose=lambda sentences: worked + trace(chain, sentences), least=LEAST, answers=tuple(chain[0]))
 
 
 # The wording is verbatim from NVIDIA/RULER, scripts/data/synthetic/constants.py (Apache 2.0).
