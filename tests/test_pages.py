@@ -56,7 +56,8 @@ def test_broken_links_are_found(tmp_path):
     assert list(broken(page)) == ["absent.md", "absent.png", "#absent", "page.md#a-2", "#no-heading"]
 
 
-FILE = re.compile(r"`((?:(?:lab|eval|tests|configs|sweeps|experiments|benchmarks|docs|notebooks)/)?[\w./-]+)`")
+FILE = re.compile(r"`([\w./-]+)`")
+FOLDERS = ("lab", "eval", "tests", "configs", "sweeps", "experiments", "benchmarks", "docs", "notebooks")
 SUFFIXES = (".py", ".md", ".sh", ".ipynb")
 TO_WRITE = {
     "numbers.py",
@@ -74,7 +75,7 @@ def absent(page):
     """List the files and folders of the repository that a page names and that are not there."""
     named = {name for name in FILE.findall(page.read_text()) if "/" in name.strip("/") or name.endswith(SUFFIXES)}
     for name in sorted(name for name in named if Path(name).name not in TO_WRITE and name[0] != "."):
-        begins = (ROOT / name.split("/")[0]).is_dir() or name.endswith(SUFFIXES)
+        begins = name.split("/")[0] in FOLDERS or name.endswith(SUFFIXES)
         if begins and not (ROOT / name).exists() and not any(f"/{path}".endswith(f"/{name}") for path in TRACKED):
             yield name
 
