@@ -174,7 +174,7 @@ def resolved(config: Any) -> dict[str, Any]:
     """Return a method's parameters with defaults that follow from others; one left out and off is not named.
 
     Example:
-        >>> resolved(Dca(train_len=8))
+        >>> resolved(dca.Dca(train_len=8))
         {'train_len': 8, 'chunk': 6, 'window': 2}
     """
     parameters = {field.name: getattr(config, field.name) for field in fields(config) if field.name != "method"}
