@@ -1,7 +1,7 @@
 """The rows of the reliability table, and the tests of each."""
 
 RESTART, PREPARED = "tests/test_restart.py", "tests/data/test_two_preparations.py"
-CHANGED, DEATHS = "tests/data/test_changed_shards.py", "tests/test_rank_deaths.py"
+CHANGED = "tests/data/test_changed_shards.py"
 UNCHANGED = "tests/test_fit.py::test_probing_and_packing_in_the_background_change_no_number"
 FULL_SAVE = "tests/test_saving.py::test_a_save_that_fails_ends_the_run_with_its_reason"
 ROWS = {
@@ -11,7 +11,10 @@ ROWS = {
         ["tests/test_saving.py", "tests/runs/test_checkpoints.py", "tests/runs/test_folder.py"],
     ),
     3: ("saved on some processes, resumed on others", ["tests/test_resume_matrix.py"]),
-    4: ("the same batches with any prefetch and ranks", ["tests/data/test_module.py", UNCHANGED]),
+    4: (
+        "the same batches with any prefetch and ranks",
+        ["tests/data/test_module.py", "tests/data/test_prefetching.py", UNCHANGED],
+    ),
     5: ("damaged shards are refused", ["tests/data/test_preparation_faults.py", "tests/data/test_shards.py", CHANGED]),
     6: ("flipped bytes are found by probe-lab verify", ["tests/test_verify.py"]),
     7: ("NaN or Inf in one rank's loss or gradient", ["tests/test_not_finite.py"]),
@@ -28,11 +31,8 @@ ROWS = {
         ],
     ),
     13: ("mutated configs and command lines", ["tests/test_hostile.py"]),
-    14: ("a rank or an agent is killed", [DEATHS]),
-    15: (
-        "a committed loss file; other threads and versions",
-        ["tests/test_fit.py", f"{DEATHS}::test_other_threads_and_versions_are_named_in_one_line"],
-    ),
+    14: ("a rank or an agent is killed", ["tests/test_rank_deaths.py"]),
+    15: ("a committed loss file", ["tests/test_fit.py"]),
     16: ("many tiny steps, a probe every 500", ["tests/torture/test_long.py"]),
     17: ("preparation killed, two at once", [PREPARED]),
     18: (
