@@ -181,7 +181,7 @@ def read_records(paths: Sequence[Path]) -> pd.DataFrame:
         for file in results_at(path):
             try:
                 rows = RunFolder(file.parent).read(file.name)
-                records += [{**about(row, file), **each} for row in rows if isinstance(row, dict) for each in read(row)]
+                records += [{**about(row, file), **each} for row in rows for each in read(row)]
             except (KeyError, TypeError, ValueError) as error:
                 raise DataError(f"{file}: a row of results lacks {error}; measure it again") from error
         if len(records) == before:

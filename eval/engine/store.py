@@ -43,7 +43,8 @@ class Results:
             path.parent.mkdir(parents=True, exist_ok=True)
             if path.exists():
                 content = path.read_bytes()
-                os.truncate(path, content.rfind(b"\n") + 1)
+                if not content.endswith(b"\n"):  # another process may have appended since
+                    os.truncate(path, content.rfind(b"\n") + 1)
             self.kept = {self.name(row): row for row in self.read()}
 
     def __iter__(self) -> Iterator[Row]:

@@ -95,6 +95,8 @@ class RunFolder:
         for number, line in enumerate(path.read_bytes().split(b"\n")[:-1] if path.exists() else [], start=1):
             try:
                 record = json.loads(line)
+                if not isinstance(record, dict):
+                    raise ValueError("must be a JSON object")
                 if any(not isinstance(record[key], int) for key in needed):
                     raise ValueError(f"must hold whole numbers: {', '.join(needed)}")
             except (ValueError, RecursionError, TypeError, KeyError) as error:

@@ -1,5 +1,6 @@
 import hashlib
 import json
+from pathlib import Path
 
 import pytest
 
@@ -43,6 +44,32 @@ def test_a_changed_line_is_refused_by_its_number(tmp_path, change):
     assert str(caught.value).startswith(f"{finished.path}: line 3 was changed, ")
     finished.path.write_text("".join(first))  # as the message says
     assert opened(tmp_path).known(128) == {0: {"length": 128, "test": 0, **ROW}}
+
+
+@pytest.mark.parametrize("line", ["[1, 2]", "5", "null", '"text"', ""])
+def test_a_line_that_is_no_object_is_refused(tmp_path, line):
+    finished = opened(tmp_path)
+    finished.keep(128, {0: ROW})
+    with finished.path.open("a") as file:
+        file.write(f"{line}\n")
+    with pytest.raises(CheckpointError, match="line 3 is no record"):
+        opened(tmp_path)
+
+
+def test_opening_a_whole_file_does_not_cut_what_another_process_appends(tmp_path, monkeypatch):
+    finished = opened(tmp_path)
+    finished.keep(128, {0: ROW})
+    read = Path.read_bytes
+
+    def appended_after(path):
+        content = read(path)
+        finished.keep(128, {len(finished.kept): ROW})
+        return content
+
+    monkeypatch.setattr(Path, "read_bytes", appended_after)
+    opened(tmp_path)
+    monkeypatch.undo()
+    assert opened(tmp_path).known(128).keys() == finished.known(128).keys()
 
 
 def test_a_torn_line_is_dropped_wherever_it_is_torn(tmp_path):
