@@ -23,6 +23,7 @@ Source: McNemar 1947, in its exact form; Holm 1979.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache, partial
 from pathlib import Path
@@ -43,6 +44,7 @@ LIMITS = "exact limits that lie apart, as tests stopped early"
 SEEDS_PAIRED, SEEDS = "paired t over the same seeds", "Welch's t over seeds"
 BASE, LEVEL = "rope", 0.05
 POWER, MOST_SEEDS = 0.9, 1000  # more seeds are not counted
+ROUNDED = 1e-9  # share of the largest value by which values differ that are the same but for rounding
 LARGEST = 20.0  # standard deviations, of a difference that two seeds show
 FORMS = {"n": ",", "share": ".3f", "p": ".2g", "found": ".3f"}
 KEY = ("method", "precision", "protocol", "needles", "digits", "answer_budget", "seed")  # of tests, beside hashes
@@ -116,14 +118,18 @@ def compare(first: Any, second: Any) -> Verdict:
 
 
 def over_seeds(first: Mapping[Any, float], second: Mapping[Any, float]) -> Verdict:
-    """Test two means over seeds: the paired t test, or Welch's where the seeds differ; one seed has no test."""
+    """Test two means over seeds: the paired t test, or Welch's where seeds differ; none of one seed, or no spread."""
     from scipy.stats import ttest_ind
 
     if min(len(first), len(second)) < 2:
         return NONE
     if set(first) == set(second):
         return paired_t([second[seed] - first[seed] for seed in first], SEEDS_PAIRED)
-    p = float(ttest_ind([*first.values()], [*second.values()], equal_var=False).pvalue)
+    ours, theirs = [*first.values()], [*second.values()]
+    if not (vary(ours) or vary(theirs)):
+        return NONE
+    with warnings.catch_warnings(action="ignore", category=RuntimeWarning):  # one arm may have no spread
+        p = float(ttest_ind(ours, theirs, equal_var=False).pvalue)
     return (SEEDS, p) if np.isfinite(p) else NONE
 
 
@@ -138,7 +144,17 @@ def paired_t(differences: Sequence[float], name: str) -> Verdict:
 
     if not any(differences):
         return name, 1.0
-    return (name, float(stats.ttest_1samp(differences, 0).pvalue)) if np.std(differences) > 0 else NONE
+    return (name, float(stats.ttest_1samp(differences, 0).pvalue)) if vary(differences) else NONE
+
+
+def vary(values: Sequence[float]) -> bool:
+    """Return whether values differ by more than they are rounded.
+
+    Example:
+        >>> vary([0.3 - 0.1, 0.4 - 0.2]), vary([0.2, 0.21])
+        (False, True)
+    """
+    return bool(np.ptp(values) > ROUNDED * np.abs(values).max())
 
 
 def needed(first: Mapping[Any, float], second: Mapping[Any, float]) -> int | None:
@@ -147,10 +163,12 @@ def needed(first: Mapping[Any, float], second: Mapping[Any, float]) -> int | Non
         return None
     if set(first) == set(second):
         differences = [second[seed] - first[seed] for seed in first]
-        return seeds_needed(float(np.mean(differences)), float(np.std(differences, ddof=1)), paired=True)
+        deviation = float(np.std(differences, ddof=1)) if vary(differences) else 0.0
+        return seeds_needed(float(np.mean(differences)), deviation, paired=True)
     ours, theirs = [*first.values()], [*second.values()]
-    deviation = np.sqrt((np.var(ours, ddof=1) + np.var(theirs, ddof=1)) / 2)
-    return seeds_needed(float(np.mean(theirs) - np.mean(ours)), float(deviation), paired=False)
+    spread = float(np.sqrt((np.var(ours, ddof=1) + np.var(theirs, ddof=1)) / 2))
+    deviation = spread if vary(ours) or vary(theirs) else 0.0
+    return seeds_needed(float(np.mean(theirs) - np.mean(ours)), deviation, paired=False)
 
 
 def seeds_needed(difference: float, deviation: float, *, paired: bool) -> int | None:

@@ -12,7 +12,20 @@ from scipy.stats import fisher_exact, ttest_ind, ttest_rel
 
 from eval.compare import WRITERS, arrange, main, spread
 from eval.engine.records import read_records, unpacked
-from eval.engine.statistics import FISHER, LIMITS, MCNEMAR, PAIRED_T, SEEDS, SEEDS_PAIRED, compare, holm, seeds_needed
+from eval.engine.statistics import (
+    FISHER,
+    LIMITS,
+    MCNEMAR,
+    NONE,
+    PAIRED_T,
+    SEEDS,
+    SEEDS_PAIRED,
+    compare,
+    holm,
+    needed,
+    over_seeds,
+    seeds_needed,
+)
 from lab.errors import ConfigError
 from lab.schema import format_yaml
 from tests.eval.commands import runner
@@ -295,6 +308,20 @@ def test_fields_are_sorted_as_numbers_and_unknown_ones_are_refused(tmp_path):
 )
 def test_seeds_that_a_difference_needs(size, paired, seeds):
     assert seeds_needed(-3 * size, 3.0, paired=paired) == seeds
+
+
+@pytest.mark.parametrize("second", [{0: 0.3, 1: 0.4, 2: 0.5}, {3: 0.8, 4: 0.8}], ids=["pairs", "arms"])
+def test_seeds_without_spread_but_for_rounding_have_no_test(second):
+    """.3 - .1 and .4 - .2 differ in their last bits."""
+    first = {0: 0.1, 1: 0.2, 2: 0.3} if 0 in second else {0: 0.1, 1: 0.1, 2: 0.1}
+    assert (over_seeds(first, second), needed(first, second)) == (NONE, None)
+
+
+@pytest.mark.filterwarnings("error")
+def test_arms_of_which_one_has_no_spread_are_tested():
+    """By Welch: the difference .3, its error .2 / sqrt(2) / sqrt(2) = .1, 1 degree of freedom."""
+    name, p = over_seeds({0: 0.5, 1: 0.5}, {2: 0.7, 3: 0.9})
+    assert (name, p) == (SEEDS, pytest.approx(1 - 2 * math.atan(3) / math.pi))
 
 
 def test_a_table_names_the_seeds_needed_by_pairs_or_by_two_arms(tmp_path):
