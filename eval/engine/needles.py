@@ -164,6 +164,9 @@ class NeedleMeasure(run.Measure):
         self.probe = built(effective_length.NeedleProbe, subject, self.config, self.options.haystack, window)
         self.probe.lengths = [length for length in self.probe.lengths if subject.within(length) == length]
         self.lengths = chosen or self.probe.lengths
+        if not self.lengths:
+            rule = f"has {subject.most_tokens} positions, and the shortest test takes {shortest}"
+            raise errors.ConfigError(f"model={subject.model.name}: {rule}; lower --needles, or use another model")
         check_ids(self.probe.case(shortest, 0).prompt_ids, subject.vocab_size)
         self.probe.check_haystack(self.lengths[-1])
 

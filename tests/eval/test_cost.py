@@ -51,6 +51,12 @@ def test_lengths_left_out_are_within_the_table(foreign, capsys, tmp_path, text_f
         assert TABLE / 4 <= max(lengths) <= TABLE
 
 
+def test_a_table_too_short_for_any_needle_test_is_one_line(foreign, capsys, tmp_path, text_file):
+    words = [foreign("gpt2"), f"--haystack={text_file}", "--needles=16", "--digits=9", "--answer_budget=400"]
+    status, out, err = command("probe", [*words, "-o", tmp_path], capsys)
+    assert (status, out, err.startswith("model=gpt2: has 512 positions, ")) == (2, "", True), err
+
+
 @pytest.mark.parametrize(("family", "most"), [("gpt2", 512), ("opt", 512), ("gpt_neox", None), ("bloom", None)])
 def test_which_models_have_a_table_of_positions(family, most, foreign):
     folder = foreign(family)
