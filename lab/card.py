@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
@@ -31,7 +33,7 @@ tags: [probe-lab, long-context]
 
 {reach}
 
-{picture}`AutoModelForCausalLM.from_pretrained("{folder}")` opens it. The probe lab measures and trains it again by
+{picture}`AutoModelForCausalLM.from_pretrained({place})` opens it. The probe lab measures and trains it again by
 
 ```sh
 probe-lab distance {folder} --plot
@@ -55,20 +57,32 @@ def write_card(model: OpenedModel, run: Path, output: Path) -> None:
     """Write the card of a run's checkpoint into its exported folder."""
     tokens = model.consumed_tokens or 0
     settings = {} if model.experiment is None else flatten(model.experiment.to_dict())
-    arm = [f"{key}: {value}" for key, value in settings.items() if key.startswith(SHOWN) and value is not None]
+    shown = {key: value for key, value in settings.items() if key.startswith(SHOWN) and value is not None}
+    arm = [" ".join(f"{key}: {value}".splitlines()) for key, value in shown.items()]
     is_drawn = draw_counts(run / "checkpoints" / folder_name(tokens) / COUNTS, output / PICTURE)
     text = TEXT.format(
-        name=model.name,
+        name=plain(model.name),
         parameters=model.decoder.cfg.n_parameters(),
         tokens=tokens,
         window=model.train_len,
         method=model.method,
         reach=reach_line(run, tokens),
         picture=DRAWN.format(picture=PICTURE) if is_drawn else "",
-        folder=output.name,
+        place=json.dumps(output.resolve().name),
+        folder=shlex.quote(output.resolve().name),
         settings="\n".join(arm),
     )
     write_atomic(output / CARD, text.encode())
+
+
+def plain(name: str) -> str:
+    r"""Write a name as one line of Markdown that has no markup.
+
+    Example:
+        >>> print(plain("a_b [x](y)"), plain("<a>\n---"))
+        a_b \[x\](y) \<a\> ---
+    """
+    return re.sub(r"([\\`*\[\]<>#&])", r"\\\1", " ".join(name.split()))
 
 
 def draw_counts(counts: Path, picture: Path) -> bool:
