@@ -22,7 +22,7 @@ from lab.runs.folder import RunFolder
 from lab.schema import flatten
 
 CARD, PICTURE = "README.md", "f_and_g.png"
-SHOWN = ("data.corpus.", "data.window", "data.mode", "model.", "position.", "mask.", "skip.", "shape.", "evidence.")
+SHOWN = ("data.corpus.", "data.window", "data.mode", "model.", "position.", "mask.", "skip.", "evidence.", "weights.")
 TEXT = """---
 library_name: transformers
 tags: [probe-lab, long-context]
