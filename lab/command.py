@@ -33,7 +33,7 @@ STATUSES = "Exit status: 0 done; 2 invalid input, one line per fault on stderr; 
 HELP = ("-h", "--help", "--help=all")
 TEXTS = {  # the last words of settings that are text, whatever it looks like
     "chat_template", "corpus", "eos", "evaluator", "figures", "folder", "haystack", "hotpotqa", "include_path",
-    "name", "path", "repository", "revision", "score", "squad", "tagger", "text"
+    "name", "path", "repository", "score", "squad", "tagger", "text"
 }  # fmt: skip
 REFRESH_S = 0.2
 LOG_REFRESH_S = 10.0  # where the output is a file, a line this often is enough

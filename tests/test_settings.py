@@ -30,7 +30,7 @@ NEEDED = {  # settings that nothing below sets: who needs them
     "skip.selection": "probe-lab longrecipe, which sets it in the extension",
     "evidence.tokens": "probe-lab demand --evidence=repeat:tokens=4",
     "evidence.least": "docs/methods.md: the table of suffix by what must match",
-    "weights.distance": "benchmarks.demand: the forks by ids",
+    "weights.distance": "experiments.demand: the forks by ids",
     "train.backend": "the contract: attention's backends, flash and xformers among them",
 }
 PAGES = ("README.md", "CONTRIBUTING.md", "docs/first_hour.md", "docs/plugins.md")  # which tests execute
