@@ -66,6 +66,9 @@ from lab.evidence import base
 from lab.train.environment import device_for
 
 CONFIDENCE = 0.95
+RECORD = ".reference.json"
+AT_ONCE = 16_384  # tokens of a batch, padding included
+ALPHA, BETA = 2.0, -2.0  # nats, of key tokens (arXiv:2410.23771)
 
 Score = Callable[[Tensor, Tensor], Tensor]  # int64 (B, T) tokens and targets -> nats (B, T), 0 at IGNORE
 IntArray = npt.NDArray[np.int64]
@@ -188,11 +191,6 @@ def scored(
         targeted = slice(window.first, window.end)
         targets[row, places] = np.where(keys[number][targeted], texts[number][targeted], base.IGNORE)
     return score(torch.from_numpy(tokens), torch.from_numpy(targets)).double().sum(1).tolist()
-
-
-RECORD = ".reference.json"
-AT_ONCE = 16_384  # tokens of a batch, padding included
-ALPHA, BETA = 2.0, -2.0  # nats, of key tokens (arXiv:2410.23771)
 
 
 def open_reference(place: Path, tokenizer: Tokenizer, option: str, device: torch.device) -> Subject:

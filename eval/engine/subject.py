@@ -1,7 +1,4 @@
-"""A model under test: how it is run, how results name it, and where they are written.
-
-Asking as in a chat: the template of the model, or one of a file, around a prompt.
-"""
+"""A model under test: how it is run, how results name it, and where they are written."""
 
 from __future__ import annotations
 

@@ -41,6 +41,9 @@ from lab.runs.folder import RunFolder
 from lab.schema import flatten
 from lab.sweep.planning import PlannedRun, plan, planned_run
 
+RUNS = Path("runs/papers")
+RESULT = "table.json"
+SYNTAX = Syntax(flags=("--list", "--mini", "--json", "--dry_run"), values=("-o",))
 WIDEST = 70  # characters of a title in the list
 FINISHED = "finished.jsonl"  # in a table's folder: the evaluations that have run
 VARYING = ("commit", "hardware", "cases")  # fields of a result that is the same measured again
@@ -197,11 +200,6 @@ def fits(row: Row, where: Mapping[str, Any], values: Mapping[str, Any]) -> bool:
         if not any(fnmatchcase(str(row.get(name)), pattern) for pattern in patterns):
             return False
     return True
-
-
-RUNS = Path("runs/papers")
-RESULT = "table.json"
-SYNTAX = Syntax(flags=("--list", "--mini", "--json", "--dry_run"), values=("-o",))
 
 
 def work(words: Words) -> str | int:

@@ -26,6 +26,13 @@ from lab.data.tokenizer import special_ends, split_of
 from lab.errors import DataError
 from lab.files import FileEntry, entries_of, file_fault, read_object, write_atomic, write_json
 
+IntArray = npt.NDArray[np.int64]
+STORED_BY = {
+    "asked": "--evidence=asked",
+    "gain": "--evidence=gain --score=MODEL",
+    "loss": "--score=MODEL",
+}  # options of eval.demand
+
 
 def save(path: Path, values: np.ndarray) -> None:
     buffer = io.BytesIO()
@@ -67,14 +74,6 @@ def entry_of(path: Path) -> FileEntry:
 
 def record_of(path: Path) -> Path:
     return path.with_suffix(".json")
-
-
-IntArray = npt.NDArray[np.int64]
-STORED_BY = {
-    "asked": "--evidence=asked",
-    "gain": "--evidence=gain --score=MODEL",
-    "loss": "--score=MODEL",
-}  # options of eval.demand
 
 
 def path_of(shard: Shard, kind: str) -> Path:

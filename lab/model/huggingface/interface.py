@@ -14,7 +14,7 @@ Axes: B batch, T tokens, N heads, K key-value heads, H per head.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -64,7 +64,7 @@ class Applied:
     inputs: list[Inputs] | None = None
     handle: Any = None
     positions: Tensor | None = None
-    last: tuple[Any, ...] = ()
+    layouts: dict[bool, tuple[Any, ...]] = field(default_factory=dict)  # by whether a layer rotates
 
     def unrotated(self, rotary: Any, given: tuple[Any, ...], named: dict[str, Any], out: Any) -> tuple[Tensor, Tensor]:
         """Keep the positions of a forward pass; return cos and sin of angle 0, times the factor of own frequencies."""
@@ -76,12 +76,13 @@ class Applied:
         return torch.full_like(cos, factor), torch.zeros_like(sin)
 
     def layout(self, q: Tensor, n_k: int, mask: Tensor | None, *, turns: bool = True) -> Layout:
-        """Return the layout of a layer that rotates or not, built where the one before had another."""
+        """Return the layout of a forward pass, built at the first layer that rotates and the first that does not."""
         same = (self.positions, mask)  # compared by identity
-        sizes = (n_k, q.shape, turns)
-        if not self.last or self.last[1] != sizes or any(a is not b for a, b in zip(same, self.last[0], strict=True)):
-            self.last = same, sizes, self.make(q, n_k, mask, turns)
-        return self.last[2]
+        sizes = (n_k, q.shape)
+        last = self.layouts.get(turns)
+        if last is None or last[1] != sizes or any(a is not b for a, b in zip(same, last[0], strict=True)):
+            last = self.layouts[turns] = same, sizes, self.make(q, n_k, mask, turns)
+        return last[2]
 
     def make(self, q: Tensor, n_k: int, mask: Tensor | None, turns: bool) -> Layout:
         """Compute the keys' positions and build the layout."""
@@ -163,7 +164,7 @@ def apply(
         rule = f"must be {2 * len(rotary.inv_freq)}, the dimensions that the model rotates; build them with it"
         raise ConfigError(f"frequencies.head_dim={2 * len(frequencies.inv_freq)}: {rule}")
     applied = APPLIED[model]
-    applied.distance, applied.frequencies, applied.inputs, applied.last = distance, frequencies, inputs, ()
+    applied.distance, applied.frequencies, applied.inputs, applied.layouts = distance, frequencies, inputs, {}
     return model
 
 
@@ -202,7 +203,7 @@ def try_out(model: Any, rotary: Any) -> str | None:
 
 def difference(model: Any, before: Tensor, applied: Applied, neighbours: bool) -> tuple[float, bool]:
     """Compute the largest change of a logit by the lab's attention with either kind of pairs, and return the kind."""
-    applied.neighbours, applied.last = neighbours, ()
+    applied.neighbours, applied.layouts = neighbours, {}
     return float((logits_of(model) - before).abs().max()), neighbours
 
 
