@@ -75,7 +75,8 @@ def draw(
         "y": looks.axis("y", table[y], y_title, named=named_y, log=log_y, limits=y_limits, percent=percent),
     }
     if kind == "heat":
-        layers = [part.encode(**sides) for part in looks.heat_layers(table, series or "score", text, percent, tips)]
+        parts = looks.heat_layers(table, (x, y), series or "score", text, percent, tips)
+        layers = [part.encode(**sides) for part in parts]
         layers += [edge for rule in rules if rule.axis == "x" for edge in looks.edge_after(table[x], rule.value)]
     else:
         style: dict[str, Any] = {"color": alt.value(color)}

@@ -27,6 +27,7 @@ FEW = 12  # values of x that are all written on a logarithmic axis
 MANY = 100_000  # numbers from here on are written with k, M or G
 WRAPPED = "split(replace(datum.label, regexp('(, [^,]+), ', 'g'), '$1\\n'), '\\n')"  # two settings of a name a line
 LINE = 14  # pixels between two lines of text
+CROWDED = 24  # columns or rows of a heat map; in the cells of more no numbers fit, nor do all labels
 NAMES = 280  # pixels that a name on an axis may take
 BRIGHT = 0.435  # part of the viridis scale above which black has more contrast than white (WCAG 2)
 
@@ -90,8 +91,11 @@ def axis(
     channel = alt.X if side == "x" else alt.Y
     heading = words(values.name) if title is None else title
     if named:
-        look = alt.Axis(labelAngle=0, labelOverlap="greedy", labelLimit=NAMES)
-        return channel(f"{values.name}:O", title=heading, sort=list(dict.fromkeys(values)), axis=look)
+        places = list(dict.fromkeys(values))
+        crowded = is_numeric(values) and len(places) > CROWDED
+        look = {"values": places[:: len(places) // FEW]} if crowded else {}
+        named_axis = alt.Axis(labelAngle=0, labelOverlap="greedy", labelLimit=NAMES, **look)
+        return channel(f"{values.name}:O", title=heading, sort=places, axis=named_axis)
     options: dict[str, Any] = {"labelOverlap": "greedy", "tickCount": 6}
     scale: dict[str, Any] = {"type": "log", "nice": False} if log else {"zero": False}
     if side == "x":
@@ -161,14 +165,18 @@ def rule_layers(rule: Rule, above: int = 0) -> list[Any]:
     return [line, text] if rule.text else [line]
 
 
-def heat_layers(table: pd.DataFrame, number: str, text: str | None, percent: bool, tips: list[Any]) -> list[Any]:
-    """Draw the cells of a heat map, with their texts or numbers."""
+def heat_layers(
+    table: pd.DataFrame, sides: Sequence[str], number: str, text: str | None, percent: bool, tips: list[Any]
+) -> list[Any]:
+    """Draw the cells of a heat map, with their texts or numbers where they fit; `sides` are its columns and rows."""
     alt = altair()
     end = 1.0 if percent else float(table[number].max())
     style = ".0%" if percent else ",.4~g"
     legend = alt.Legend(title=words(number), orient="right", format=style)
     color = alt.Color(f"{number}:Q", scale=alt.Scale(domain=[0, end], scheme="viridis"), legend=legend)
     cells = alt.Chart().mark_rect().encode(color=color, tooltip=tips)
+    if max(table[side].nunique() for side in sides) > CROWDED:
+        return [cells]
     field = f"datum[{number!r}]"
     label = f"datum[{text!r}]" if text else f"round(100 * {field})" if percent else f"format({field}, {style!r})"
     ink = alt.condition(f"{field} > {BRIGHT * end}", alt.value("black"), alt.value("white"))

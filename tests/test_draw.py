@@ -44,6 +44,15 @@ def test_a_heat_map_keeps_the_order_of_its_rows_and_leaves_gaps():
     assert encoding["color"]["scale"]["domain"] == [0, 1]
 
 
+@pytest.mark.parametrize(("size", "types"), [(24, ["rect", "text"]), (72, ["rect"])])
+def test_numbers_and_labels_of_a_heat_map_never_overlap(size, types):
+    rows = [{"key": k, "query": q, "score": 0.5} for k in range(size) for q in range(size)]
+    chart = draw(rows, "key", "query", kind="heat")
+    assert marks(chart) == types
+    labelled = spec(chart)["layer"][0]["encoding"]["x"]["axis"].get("values")
+    assert labelled == (None if size == 24 else list(range(0, 72, 6)))
+
+
 @pytest.mark.parametrize("suffix", [".png", ".svg"])
 def test_charts_are_saved_by_suffix(tmp_path, suffix):
     chart = draw(pd.DataFrame(ROWS), "length", "score", "method", log_x=True, log_y=True, title="one\ntwo")
