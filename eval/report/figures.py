@@ -180,7 +180,8 @@ def loss(runs: Runs) -> Figure | None:
     rows = runs.losses.groupby(by, sort=False)[["tokens", "loss"]].mean().reset_index()
     if rows.empty:
         return None
-    looks: dict[str, Any] = {"names": runs.arms, "marks": False, "x_title": "consumed tokens"}
+    lone = rows.groupby(by[:2])["tokens"].size().eq(1).any()  # a line of one point would not be seen
+    looks: dict[str, Any] = {"names": runs.arms, "marks": bool(lone), "x_title": "consumed tokens"}
     looks |= {"y_title": "loss (nats per token)", "facet": "kind", "width": 380, "height": 240}
     chart = draw(rows, "tokens", "loss", "arm", **looks).resolve_scale(y="independent")
     caption = "Training loss, a mean over each eightieth of the run, and loss on held-out documents at every probe"
