@@ -13,8 +13,6 @@ seconds that benchmarks.roofline counts `whole` takes: prefill operations at the
 step's reads of weights, keys and values. Cells of more than --most-tokens prompt tokens are left out and said to be.
 """
 
-from __future__ import annotations
-
 import argparse
 import statistics
 import tempfile

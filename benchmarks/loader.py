@@ -9,8 +9,6 @@ the page cache: the first packs fault in the pages of the maps. A step of the wa
 takes at the speed that is aimed at.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import tempfile

@@ -11,8 +11,6 @@ run's seconds that its counting callback takes, with the totals that records and
 the first turns: 0 is counting that costs nothing.
 """
 
-from __future__ import annotations
-
 import argparse
 import statistics
 import tempfile

@@ -11,8 +11,6 @@ the tables.
 Exit status: 0 if nothing failed; 1 if a run failed; 2 for an invalid command line.
 """
 
-from __future__ import annotations
-
 import argparse
 import shutil
 from collections.abc import Callable

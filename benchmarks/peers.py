@@ -9,8 +9,6 @@ its runs do, and computes bfloat16 as they do: on a GPU in bfloat16 weights, sha
 under autocast. `compiled` compiles the lab's blocks one by one, and each peer's whole model, as litgpt's recipe does.
 """
 
-from __future__ import annotations
-
 import importlib
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -8,8 +8,6 @@ process of its own on a CPU and of the allocator on a GPU. STRING shifts by a th
 pretraining window of 2/3 of it, the windows of the others are a quarter, as at the end of an extended text.
 """
 
-from __future__ import annotations
-
 import resource
 import statistics
 import subprocess

@@ -14,8 +14,6 @@ one-number tests twice. A step takes its roofline, or as long as starting its ke
 20 more, by a count of operators, assumed to take 15 us each from Python.
 """
 
-from __future__ import annotations
-
 import argparse
 from contextlib import nullcontext
 from pathlib import Path

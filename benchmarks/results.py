@@ -5,8 +5,6 @@
 A file's records are grouped by command, commit, hardware and versions.
 """
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Sequence
 from itertools import groupby

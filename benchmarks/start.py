@@ -8,8 +8,6 @@ not fit. A run ends after its first step, so that its seconds contain writing a 
 the clock and of the processes' CPU seconds, which other work on the machine changes least.
 """
 
-from __future__ import annotations
-
 import resource
 import statistics
 import subprocess

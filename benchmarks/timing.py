@@ -1,7 +1,5 @@
 """Time calls on a GPU or a CPU."""
 
-from __future__ import annotations
-
 import statistics
 import time
 from collections.abc import Callable, Mapping

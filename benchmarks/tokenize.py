@@ -9,8 +9,6 @@ that of the task, which also unpacks, reads, splits, hashes and writes. What eve
 stage prepares tasks of one document each.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import tempfile

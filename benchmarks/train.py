@@ -22,8 +22,6 @@ fastest peer. FLOPs per token are causal, as in the lab's own estimate; utilisat
 on a CPU of the speed of a large product in the same precision, measured first.
 """
 
-from __future__ import annotations
-
 import argparse
 import itertools
 import statistics

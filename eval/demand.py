@@ -20,8 +20,6 @@ data.corpus.path takes it; its window and its BPE are those of configs/cpu_stdli
 A target counts by its loss weight; where weights make a difference, g without them is shown too.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields

@@ -22,8 +22,6 @@ Prints a table for each method. Writes distance-TOKENS-HASH.jsonl, a line for ea
 finished test is kept in tests-TOKENS-KEY.jsonl: after Ctrl-C (exit status 75) or a crash the same command continues.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace

@@ -23,8 +23,6 @@ others, whose theta and logit factor take effect:
 Prints a table, and writes a line for each layer and number of visible tokens to the file that the last line names.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any

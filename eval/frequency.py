@@ -8,8 +8,6 @@
 The corpus is a folder of token shards, or the shape of SlimPajama. These are Figures 1 and 3 of arXiv:2410.18745.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial

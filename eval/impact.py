@@ -16,8 +16,6 @@ FOLDER holds impact.json, with every type's share and rate and the classes of to
 impact.png, their shares along the text. The models compute one after the other, in float32; both stay in memory.
 """
 
-from __future__ import annotations
-
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path

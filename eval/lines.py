@@ -25,8 +25,6 @@ Prints a table. Adds a line for each length to lines.jsonl once it is known. A s
 lines-cases/ holds every test. The picture shows all that was measured with the same tests.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial

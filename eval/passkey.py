@@ -31,8 +31,6 @@ Prints a table. Adds a line for each cell to passkey.jsonl once it is known. A s
 passkey-cases/ holds every test with its key and answer. The picture, one for each subject and protocol, is beside them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from operator import itemgetter

@@ -32,8 +32,6 @@ it is known. A second call continues from there.
 perplexity-cases/ holds every document's loss.
 """
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Iterator, Sequence

@@ -23,8 +23,6 @@ long ids go on without a gap, and f at quarters of the window (eval/engine/skip_
 Parameters may follow METHOD after a colon: string:shift=3,window=0. The picture lies in results/, or in FOLDER of -o.
 """
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass, fields
 from functools import partial

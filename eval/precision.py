@@ -33,8 +33,6 @@ random weights are torch's kaiming_uniform_, ours what the lab's training starts
 curves are of a whole model in bfloat16 on a GPU, as bf16_model is there; bf16 leaves nothing but RoPE to explain them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from copy import deepcopy
 from dataclasses import dataclass

@@ -29,8 +29,6 @@ them. Results are beside it: probe-TOKENS-HASH/ (FOLDER itself with -o) with pro
 them, heatmap-TOKENS-HASH.jsonl by depth, methods.jsonl.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from dataclasses import asdict

@@ -24,8 +24,6 @@ than no column. It has not if its limits include 0 and it predicts them no bette
 Prints the tables; -o writes their rows and the points to reach.jsonl.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial

@@ -19,8 +19,6 @@ document alone, is left out. So a text needs two documents, as files of a folder
 Prints a table. Writes recall-TOKENS-HASH.jsonl, a line for each bin of distances and one for targets without evidence.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Annotated, Any

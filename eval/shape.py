@@ -11,8 +11,6 @@ other must have been prepared.
 A target that weights cannot reach is refused.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterator
 from functools import partial

@@ -4,8 +4,6 @@ Those of the miniature are drawn from its records. `demo` is of runs/cpu_demo, `
 runs/base_192: runs that are not there are trained first, 7 to 20 minutes each on 2 CPU cores.
 """
 
-from __future__ import annotations
-
 import shlex
 import subprocess
 import sys

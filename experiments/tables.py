@@ -1,7 +1,5 @@
 """Tables of runs, as eval.engine.records reads them."""
 
-from __future__ import annotations
-
 import json
 import lzma
 from collections.abc import Iterable, Iterator

@@ -1,7 +1,5 @@
 """The model card of an exported run, and the commands that publish it."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

@@ -8,8 +8,6 @@ probe-lab ruler --help
 probe-lab docs > docs/settings.md    every setting and option of all commands, as a page
 """
 
-from __future__ import annotations
-
 import io
 import re
 import runpy

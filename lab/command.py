@@ -4,8 +4,6 @@ argparse reads a command's options, such as -o and --plot. Every other --name=va
 --help is short; --help=all lists every setting.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import signal

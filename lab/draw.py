@@ -7,8 +7,6 @@ Colours are safe for the colour-blind (Okabe, Ito 2008), and series also differ 
 such as layers, is drawn from light to dark instead.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias

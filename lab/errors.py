@@ -1,7 +1,5 @@
 """Errors shown to users, one line each: field, value, the rule it breaks, what to do."""
 
-from __future__ import annotations
-
 import difflib
 import json
 from collections.abc import Collection, Mapping

@@ -4,8 +4,6 @@ Hours take the utilisation of arXiv:2410.18745, A.2, in causal FLOPs: 28 days on
 The CUDA context with the libraries' workspaces, and NCCL's buffers, are assumed to take 1 GiB each.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from functools import partial

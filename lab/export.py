@@ -22,8 +22,6 @@ rope, abf, ntk, pi, dynamic_ntk, ntk_by_parts, yarn, llama3 and longrope have a 
 method --weights_only writes plain RoPE in its place, for lab.model.huggingface.apply(model, distance=...) to replace.
 """
 
-from __future__ import annotations
-
 import json
 from functools import partial
 from pathlib import Path

@@ -7,8 +7,6 @@ however that ends. A second file beside it names the holder, for the message to 
 do not inherit the lock. A file system without flock is refused, as a file alone would outlast a killed process.
 """
 
-from __future__ import annotations
-
 import errno
 import hashlib
 import json

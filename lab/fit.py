@@ -21,8 +21,6 @@ or to RUN/profile. With train.devices > 1 the command starts torchrun, which sta
 The exit status is 1 where a loss or gradient is not finite, or a rank has died. Stopped by a signal, a run is saved.
 """
 
-from __future__ import annotations
-
 import os
 import shlex
 import sys

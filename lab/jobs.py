@@ -5,8 +5,6 @@ signal is passed on as SIGTERM: a training saves and ends with status 75. A seco
 when this process does, however it ends (on Linux).
 """
 
-from __future__ import annotations
-
 import ctypes
 import os
 import signal

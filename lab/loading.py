@@ -4,8 +4,6 @@ The lab's decoder runs what it computes as transformers does; any other causal m
 Weights are read without torch.distributed.checkpoint, whose import takes as long as a small evaluation.
 """
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Callable, Mapping

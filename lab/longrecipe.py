@@ -22,8 +22,6 @@ The same command continues after Ctrl-C, a kill, or a time limit, and skips fini
 again, delete its folder and those of the training stages after it.
 """
 
-from __future__ import annotations
-
 import json
 import shlex
 import shutil

@@ -24,8 +24,6 @@ models that have one agree. The ids that begin and end a text are those of the f
 loaded at once, in float32.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass

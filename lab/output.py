@@ -4,8 +4,6 @@ A reader such as `head` may exit, a terminal close, a disk fill up. From then on
 stream says so once, unless a reader had enough.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 from contextlib import suppress

@@ -13,8 +13,6 @@ more often) the corpus is prepared first, once for all such settings, and furthe
 and tokens of each source before and after are printed, and written to upsampling.json in the shards' folder.
 """
 
-from __future__ import annotations
-
 import json
 from functools import partial
 from pathlib import Path

@@ -17,8 +17,6 @@ Each of the paper's baselines extends the base in another way, and is replayed a
 Source: arXiv:2409.00509, Figure 1 and sections 4.1 to 4.3; section 5.1 and Tables 2 and 3 for the baselines.
 """
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 import math

@@ -13,8 +13,6 @@ checked for whole lines in order.
 With faults, one line for each, the exit status is 1.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path

@@ -1,7 +1,5 @@
 """How large the measured runs are on a GPU, and in the same command on a CPU."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any

@@ -5,8 +5,6 @@ update takes beyond its micro-batches is its own: gathering, reducing, clipping 
 device, at the starts of the micro-batches, which the host does not wait for. Nothing is written.
 """
 
-from __future__ import annotations
-
 import gc
 import os
 import statistics

@@ -10,8 +10,6 @@ Made-up words all have the same length and contain no English one.
 Asked as in a chat, a prompt has the template of the model, or one of a file, around its question.
 """
 
-from __future__ import annotations
-
 import itertools
 import uuid
 from collections.abc import Callable, Mapping, Sequence

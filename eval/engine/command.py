@@ -4,8 +4,6 @@ Shared are -o FOLDER, --plot, --json, --distance and --frequency. MODEL and RUN 
 "hf:OWNER/NAME@step*". A command that measures one model measures each of several in turn.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import sys

@@ -4,8 +4,6 @@ The cost of n tokens is that of one forward pass over them, in proportion to its
 tokens is timed. Tests that any machine runs within a minute are not timed.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Sequence
 

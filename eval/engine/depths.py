@@ -11,8 +11,6 @@ from the seed of the test. Then the thirds' counts are of independent failures, 
 limits too. The thirds are of the first 99%: 0-33%, 33-66% and 66-99%, each seen equally often.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path

@@ -35,8 +35,6 @@ The first class whose rule holds is taken; all rules but those of white space lo
 Scripts without spaces or capitals are continuations throughout.
 """
 
-from __future__ import annotations
-
 import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 

@@ -1,7 +1,5 @@
 """How long a corpus's documents are, and the position frequency that a window and a mode make of them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import NamedTuple
 

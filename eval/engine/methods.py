@@ -30,8 +30,6 @@ A name alone takes the parameters above.
 Names of models and runs as a command line gives them: places, or patterns.
 """
 
-from __future__ import annotations
-
 import glob
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence

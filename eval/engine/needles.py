@@ -3,8 +3,6 @@
 Test k of a length is drawn from (seed, length, k). Results are shown by length, by depth, or by method.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Annotated, Any, Literal, TypeVar

@@ -11,8 +11,6 @@ table as well: `unpacked` writes the folders to a temporary place, in the order 
     {"run": "cpu_demo-9c7344f7", "file": "counts.npz", "arrays": {"f": [3001, ...], "tokens": 2998141}}
 """
 
-from __future__ import annotations
-
 import json
 import lzma
 import tempfile

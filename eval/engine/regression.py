@@ -17,8 +17,6 @@ with replacement (the cluster bootstrap). Models are compared by the likelihood 
 Source: Tobin 1958 (Econometrica 26), Olsen 1978 (Econometrica 46).
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import NamedTuple
 

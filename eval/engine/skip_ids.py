@@ -7,8 +7,6 @@ arXiv:2409.00509 compares methods so. Its numbers are not printed. The text name
 nearly 0 for RPES at a window of 128K. It says that LongRecipe's mean distance is about twice PoSE's.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Annotated

@@ -41,8 +41,6 @@ piece before it. The first token of a document has none, 0. One reference is sto
 it, and another one is refused.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise

@@ -11,8 +11,6 @@ line and of the key, which is all that decides the outcome. The first line of a 
     {"length": 128, "test": 0, "answer": " 71432.", "hash": "e07f..."}
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

@@ -1,7 +1,5 @@
 """A model under test: how it is run, how results name it, and where they are written."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext

@@ -22,8 +22,6 @@ harness-cases/ holds every test with its answer and score, and finished requests
 command never runs them again, and continues after Ctrl-C (exit status 75).
 """
 
-from __future__ import annotations
-
 import hashlib
 import inspect
 import json

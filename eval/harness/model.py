@@ -10,8 +10,6 @@ The harness asks it for logits, and for greedy answers. Beside `hf`:
 - prompts are not padded: those of one length are answered side by side, as distance methods need.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial

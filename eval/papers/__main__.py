@@ -15,8 +15,6 @@ Writes table.json, an object for each cell with both numbers, to runs/papers/PAP
 PAPER-TABLE-mini, or to FOLDER of -o. --json prints table.json instead. The commands print to stderr.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re

@@ -12,8 +12,6 @@ picture. --figures writes each figure as PNG and SVG. The page shows what the ru
 and the results in eval/ at the last probe. RUN may also be a table of runs (eval/engine/records.py).
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re

@@ -13,8 +13,6 @@ An arm is a set of n runs that differ in nothing but seed and name (lab/runs/arm
 that most arms have, which `common` lists.
 """
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence

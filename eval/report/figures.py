@@ -1,7 +1,5 @@
 """The figures of a report: charts that can be pointed at, zoomed and filtered by run."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple

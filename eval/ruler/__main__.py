@@ -19,8 +19,6 @@ length once it is known, so that a second call continues from there. ruler-cases
 actual answer. ruler_summary.json comes last.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path

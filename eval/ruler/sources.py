@@ -9,8 +9,6 @@ before those of other questions. Documents are never cut, so that prompts may be
 Source: Hsieh et al. 2024, section 3; NVIDIA/RULER, scripts/data/synthetic/qa.py.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re

@@ -11,8 +11,6 @@ evaluate.py and scripts/eval/synthetic/constants.py. lm-eval 0.4.13 has another 
 expected strings); this one is RULER's.
 """
 
-from __future__ import annotations
-
 import math
 import re
 import zlib

@@ -52,8 +52,6 @@ equally often (some below 73 words). More dots fill what room is left.
 Source: Hsieh et al. 2024, section 3; NVIDIA/RULER, scripts/data/synthetic/freq_words_extraction.py.
 """
 
-from __future__ import annotations
-
 import itertools
 import string
 from collections.abc import Sequence

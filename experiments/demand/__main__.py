@@ -12,8 +12,6 @@ continues. Runs lie in runs/demand.
 Exit status: 0 done; 1 a run failed; 75 stopped, to be continued.
 """
 
-from __future__ import annotations
-
 import argparse
 import itertools
 import os

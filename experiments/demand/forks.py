@@ -6,8 +6,6 @@ in an order that they share. Warm-up and decay are those of a run of 1M tokens. 
 float32, with one thread. All arms of a seed run on one processor, which their environment.json names.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator
 from typing import Any, NamedTuple

@@ -7,8 +7,6 @@ the question asks for it at the relative position d + gap. Writes the mean log p
 RUN/eval/gapped.jsonl, a line for each distance and relative position. Prompts are those of eval.distance.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 from dataclasses import dataclass, replace

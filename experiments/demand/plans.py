@@ -1,7 +1,5 @@
 """What the experiments of docs/demand.md and docs/arms.md compare: arms, bands of distances, tests of predictions."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any, NamedTuple
 

@@ -14,8 +14,6 @@ On real text two arms are equal where the 90% limits of the mean difference in t
 within 0.05 of 0: two one-sided tests at 5%.
 """
 
-from __future__ import annotations
-
 import itertools
 import json
 import math

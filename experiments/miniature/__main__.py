@@ -13,8 +13,6 @@ The same command continues after Ctrl-C or a crash. --save writes a table of eac
 eval.reach and eval.compare read in place of the run folders.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import subprocess

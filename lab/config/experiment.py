@@ -9,8 +9,6 @@ defaults, and of the precision, as JSON with sorted keys. Settings that do not c
 that is added to the lab later, at its default, renames nothing.
 """
 
-from __future__ import annotations
-
 import copy
 import hashlib
 import json

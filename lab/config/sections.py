@@ -1,7 +1,5 @@
 """The sections of a run that no other part owns, and the settings that are derived from others; no torch."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import reduce

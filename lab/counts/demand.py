@@ -7,8 +7,6 @@ the supervised f(0) less the sum of g. Sums are exact and do not depend on their
 counted in units of UNIT, to which it is rounded.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

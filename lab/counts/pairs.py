@@ -21,8 +21,6 @@ token of a document has no target, so that the supervised f, the sum on the righ
 and ids of any kind the sum of c + 1 over all tokens is the number of attended pairs.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -9,8 +9,6 @@ One seed has no limits, nor have seeds whose numbers are all the same. A reach b
 or at the last, is censored: it is known to be less, or as much at least. Seeds of which one is censored have no mean.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import math

@@ -14,8 +14,6 @@ that is not what was written, are refused. Nothing falls back to an older one by
 torch is imported where a state is read.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import pickle

@@ -17,8 +17,6 @@ plugins/          copies of the plugins
 impact.json       the impactful token types that select sentences, copied when the run began
 """
 
-from __future__ import annotations
-
 import io
 import json
 import os

@@ -7,8 +7,6 @@ of records grow: their entries are those of their first bytes, up to the last ch
 that is entered, when it has been written, and never again from what lies on the disk, so that a later fault stays one.
 """
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Iterable

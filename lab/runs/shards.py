@@ -8,8 +8,6 @@ DCP's own writers do not serve. HuggingFaceStorageWriter holds a whole file in m
 FileSystemWriter stores its metadata as a pickle, which runs code when it is read.
 """
 
-from __future__ import annotations
-
 import io
 import json
 import os

@@ -5,8 +5,6 @@ out. An architecture that it states must match. hf:OWNER/NAME or hf:OWNER/NAME@R
 from the hub's cache.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import fnmatch
 import functools

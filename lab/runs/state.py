@@ -4,8 +4,6 @@ Beyond the types, the parts of a state must agree with each other. Every stream 
 has drawn samples of its own only, of which each pack took one or more. What was counted are the consumed tokens.
 """
 
-from __future__ import annotations
-
 from typing import Annotated, Any
 
 import numpy as np

@@ -12,8 +12,6 @@ config, a sweep's, a run's or an export's) are executed only where the same sour
 as the file may be somebody else's. Runs and exports keep copies of plugins, which are executed in their place.
 """
 
-from __future__ import annotations
-
 import hashlib
 import importlib.util
 import sys

@@ -1,7 +1,5 @@
 """YAML 1.2 in and out: off, yes and 60:60 are words, 4e-4 and 1_000 are numbers, and dates are words, too."""
 
-from __future__ import annotations
-
 import io
 import os
 from importlib.resources import files

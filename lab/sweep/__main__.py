@@ -16,8 +16,6 @@ crash. docs/sweeps.md
 The exit status is 1 where a run failed and the others are done.
 """
 
-from __future__ import annotations
-
 import shlex
 import time
 from collections import Counter

@@ -10,8 +10,6 @@ ${interpreter} is this Python instead of `python`.
 Source: the package sweeps 0.3.0, grid_search.py, random_search.py and params.py; wandb 0.31, wandb_agent.py.
 """
 
-from __future__ import annotations
-
 import copy
 import itertools
 import json

@@ -1,7 +1,5 @@
 """What refuses a run before anything heavy is loaded: another run in its folder, missing packages and shards."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from functools import partial

@@ -1,7 +1,5 @@
 """What a run computes on: device, precision, attention backend and compiler; commit, versions and hardware."""
 
-from __future__ import annotations
-
 import os
 import platform
 import re

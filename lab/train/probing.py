@@ -11,8 +11,6 @@ all of them fail there, and none waits. Where another collective call fails on o
 the run must end: OutOfStep.
 """
 
-from __future__ import annotations
-
 from contextlib import suppress
 from itertools import chain
 from typing import Any

@@ -1,7 +1,5 @@
 """What is recorded of a run while it trains: position counts, metrics.jsonl, the progress bar, and the dashboard."""
 
-from __future__ import annotations
-
 import math
 import os
 import threading

@@ -9,8 +9,6 @@ nothing is saved either, and the exit status is 1. A second Ctrl-C ends the proc
 launchers and clusters repeat them, and a repeated signal must not kill a run that is already saving.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import signal

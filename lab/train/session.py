@@ -1,7 +1,5 @@
 """One run: assemble its model, data, callbacks and Trainer; train, or profile a few steps; print what it found."""
 
-from __future__ import annotations
-
 import gc
 import logging
 import os

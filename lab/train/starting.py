@@ -1,7 +1,5 @@
 """Where a run starts: anew, at a checkpoint, or not at all; the files that a start writes first; what it prints."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress

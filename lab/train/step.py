@@ -10,8 +10,6 @@ over sum of w, both over the global batch; the loss that is recorded stays the p
 Step holds these parts in order; Training is the LightningModule, whose hooks call them. Nothing here is periodic.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any

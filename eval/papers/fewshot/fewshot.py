@@ -5,8 +5,6 @@ A row is one of the paper's released files: input (the document), query, output,
 Source: the few-shot script of arXiv:2402.17463, which gives the prompt; SCROLLS (arXiv:2201.03533), the scores.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

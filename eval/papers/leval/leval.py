@@ -3,8 +3,6 @@
 Source: L-Eval (arXiv:2307.11088) and the zero-shot script of arXiv:2402.17463, which give the prompts and the rules.
 """
 
-from __future__ import annotations
-
 import re
 from typing import Any
 
