@@ -18,7 +18,7 @@ from lab.positions.rerope import Rerope
 from lab.positions.yarn import Yarn
 from lab.schema import Positive
 from lab.skip import SKIP_METHODS
-from lab.skip.pose import Pose
+from lab.skip.methods import Pose
 from lab.testing import (
     check_corpus,
     check_distance_method,

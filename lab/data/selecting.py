@@ -25,8 +25,7 @@ from lab.data.tokenizer import vocabulary_hash
 from lab.errors import ConfigError, MissingPackage, first_line
 from lab.schema import PathText, Positive, Section, Seed, Tests
 from lab.skip.base import IntArray
-from lab.skip.longrecipe import LongRecipe
-from lab.skip.methods import skip_positions
+from lab.skip.methods import LongRecipe, skip_positions
 from lab.skip.sentences import BoolArray, draw_sentences, places_of, sentences_with, split_sentences
 
 RESULT = "impact.json"  # written by eval.impact

@@ -1,8 +1,71 @@
-"""The table of skip methods, and the functions that check a sample and draw its ids."""
+"""Skip methods, their table, and the function that checks a sample and draws its ids.
+
+PoSE: the sample is two chunks of contiguous ids, the second of them shifted by one skip.
+
+    p(i) = i        for i < a
+           i + u    for i >= a       0 <= i < n, ids in tokens
+
+a, the length of the first chunk, is uniform in 1 .. (n + 1) // 2. The skip u is uniform in 0 .. T - n, both ends
+included: the last id, n - 1 + u, then takes every value from n - 1 to T - 1. A sample of one token has no second
+chunk, and its id is 0. At n = 6 and T = 12, with a = 2 and u = 5 of 0 .. 6:
+
+    tokens    0 1           2 3  4  5
+    ids       0 1 . . . . . 7 8  9 10 .
+
+Source: arXiv:2409.00509, section 5.1, which cites PoSE (arXiv 2309.10400); the two ranges are those of PoSE's own
+code, src/train_pose.py. That code also takes the second chunk's text from a later part of a longer document; here the
+caller provides the tokens. The PoSE baseline in LongRecipe's code differs: ids break at an index uniform in
+0 .. T - n instead of at a, which lies beyond the sample and leaves no skip in 57% of samples (24,000 in 80,000).
+LongRecipe's mean pair distance is about twice that of this baseline, as the paper reports, and 1.5 times that of PoSE
+as here.
+
+RPES (randomized positional encoding): the ids are a sorted random sample of those of the target window.
+
+    p(0) < p(1) < ... < p(n - 1)      n of the T ids 0 .. T - 1 without replacement, ids in tokens
+
+Every set of n ids is equally likely, C(T, n) of them; the first id need not be 0. At n = 6 and T = 12:
+
+    tokens    0   1 2     3   4   5
+    ids     . 1 . 3 4 . . 7 . 9 . 11
+
+A run is a longest stretch of ids that rise by one. The id after a token's is taken with probability (n - 1) / T, the
+last one included, so that there are n (1 - (n - 1) / T) runs on average, and the mean run length is
+
+    T / (T - n + 1) = 1 / (1 - (n - 1) / T)       close to 1 / (1 - n / T): 1.43 tokens where n is 30% of T
+
+Source: arXiv:2409.00509, section 5.1, which cites Ruoss et al. (2023). LongRecipe's code does the same.
+
+LongRecipe's position index transformation: ids break between sentences only, and skip at random there.
+
+    p = pos(k) + j       for token j of sentence k, ids in tokens, 0 <= j < |s_k|
+    pos(0) = 0,     pos(k) = pos(k - 1) + |s_(k-1)| + g_k,     g_k >= 0,     sum of g_k <= T - n
+
+n tokens in N sentences leave T - n ids free. N of T - n + N slots are chosen in increasing order, the first of them
+slot 0; the k-th sentence goes into the k-th slot, a slot without a sentence is one free id, and the slots are
+flattened:
+
+    pos(k) = slot(k) + sum over j < k of (|s_j| - 1)
+
+The last id is at most T - 1, and each of the C(T - n + N - 1, N - 1) placements is equally likely: every g_k is
+(T - n) / N in the mean. At n = 6, N = 3 and T = 12, with slots 0, 3 and 7 of 9:
+
+    slots     abc   . . de  . . . f  .
+    ids       0 1 2 . . 5 6 . . . 10 .
+
+Source: arXiv:2409.00509, section 4.2 and Algorithm 1. Eq. 6 has a + 1 that would skip an id even where g = 0,
+contrary to the text above it. Algorithm 1 has T slots, which overflow T as soon as a sentence has two tokens. Here M,
+its largest g, is what the window leaves. In the released code
+- N slots are drawn from all, and the smallest is replaced by 0, which biases the others towards the end of the window;
+- token index 0 is treated as an empty slot; its id is restored just before the second id, which joins a first sentence
+  of one token to the second sentence;
+- a first stretch, as long as a first chunk of PoSE, is overwritten with ids 0, 1, ... .
+None of the three is done here.
+"""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from numbers import Integral
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 from annotated_types import Ge
@@ -11,9 +74,97 @@ from pydantic import TypeAdapter
 from lab.errors import ConfigError, look_up
 from lab.schema import OneOf
 from lab.skip.base import IntArray, Skip
-from lab.skip.longrecipe import LongRecipe
-from lab.skip.pose import Pose
-from lab.skip.rpes import Rpes
+
+RANDOM = "random"  # the selection of any sentences
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pose(Skip):
+    """PoSE's parameters."""
+
+    method: Literal["pose"] = "pose"
+
+    def position_ids(
+        self, n_tokens: int, sentence_lengths: IntArray | None, generator: np.random.Generator
+    ) -> IntArray:
+        """Shift the second chunk by a random skip; sentences are not used.
+
+        Shapes: int64 (n_tokens,).
+        Example:
+            >>> Pose(target_len=3).position_ids(3, None, np.random.default_rng(0)).tolist()
+            [0, 1, 2]
+        """
+        first = generator.integers(1, (n_tokens + 1) // 2, endpoint=True)
+        skip = generator.integers(0, self.target_len - n_tokens, endpoint=True)
+        ids = np.arange(n_tokens, dtype=np.int64)
+        ids[first:] += skip
+        return ids
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rpes(Skip):
+    """The parameters of the randomized positional encoding scheme."""
+
+    method: Literal["rpes"] = "rpes"
+
+    def position_ids(
+        self, n_tokens: int, sentence_lengths: IntArray | None, generator: np.random.Generator
+    ) -> IntArray:
+        """Choose ids at random and sort them; sentences are not used.
+
+        Shapes: int64 (n_tokens,).
+        Example:
+            >>> Rpes(target_len=3).position_ids(3, None, np.random.default_rng(0)).tolist()
+            [0, 1, 2]
+        """
+        chosen = generator.choice(self.target_len, n_tokens, replace=False, shuffle=False)
+        return np.sort(chosen.astype(np.int64))
+
+
+@dataclass(frozen=True, kw_only=True)
+class LongRecipe(Skip):
+    """The parameters of the position index transformation, and of the selection of sentences before it."""
+
+    needs_sentences: ClassVar[bool] = True
+    method: Literal["longrecipe"] = "longrecipe"
+    selection: str | None = None
+    """Result of probe-lab impact: samples are data.window tokens of the sentences of target_len tokens that
+    hold one of its token types; random takes any sentences. Left out, samples are whole windows of the text."""
+
+    @property
+    def by_types(self) -> bool:
+        return self.selection not in (None, RANDOM)
+
+    @property
+    def selects(self) -> bool:
+        return self.selection is not None
+
+    def position_ids(
+        self, n_tokens: int, sentence_lengths: IntArray | None, generator: np.random.Generator
+    ) -> IntArray:
+        """Choose the slots of the sentences and flatten them: sentence_lengths int64 (N,) -> int64 (n_tokens,).
+
+        Example:
+            >>> LongRecipe(target_len=9).position_ids(6, np.array([6]), np.random.default_rng(0)).tolist()
+            [0, 1, 2, 3, 4, 5]
+        """
+        assert sentence_lengths is not None, "skip_positions refuses a sample without sentences"
+        others = len(sentence_lengths) - 1
+        chosen = generator.choice(self.target_len - n_tokens + others, others, replace=False, shuffle=False)
+        return flattened(sentence_lengths, np.append(0, np.sort(chosen) + 1))
+
+
+def flattened(sentence_lengths: IntArray, slots: IntArray) -> IntArray:
+    """Compute the ids of sentences in slots; every free slot takes one id.
+
+    Shapes: (N,), (N,) -> int64 (n_tokens,).
+    Example:
+        >>> flattened(np.array([3, 2, 1]), np.array([0, 3, 7])).tolist()
+        [0, 1, 2, 5, 6, 10]
+    """
+    free = slots - np.arange(len(slots))  # ids skipped before each sentence
+    return np.arange(sentence_lengths.sum(), dtype=np.int64) + np.repeat(free, sentence_lengths)
+
 
 SKIP_METHODS: dict[str, type[Skip]] = {"pose": Pose, "rpes": Rpes, "longrecipe": LongRecipe}
 

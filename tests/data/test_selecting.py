@@ -13,7 +13,7 @@ from lab.data.segments import index_segments
 from lab.data.selecting import Selection
 from lab.data.tokenizer import load_tokenizer, vocabulary_hash
 from lab.errors import ConfigError
-from lab.skip.longrecipe import LongRecipe
+from lab.skip.methods import LongRecipe
 from tests.data.stores import drawn_lengths, make_store, module_of, refused, stream_over
 from tests.data.windows import FIRST, IGNORE, documents_of, runs_of
 

@@ -5,7 +5,7 @@ import pytest
 
 from eval.engine.skip_ids import SkipOptions, drawn_sentences, measure, samples
 from eval.positions import main
-from lab.skip.rpes import Rpes
+from lab.skip.methods import Rpes
 from tests.eval.commands import runner, words_of
 
 SHARE_TOL = 0.01  # f(i) / f(0) of one sample deviates by 0.03, that of the mean of 200 by 0.002

@@ -5,7 +5,7 @@ import pytest
 
 from lab.errors import ConfigError
 from lab.skip import skip_positions
-from lab.skip.pose import Pose
+from lab.skip.methods import Pose
 from tests.refusals import check_faults
 from tests.skip.draws import rng
 
