@@ -99,13 +99,6 @@ def test_the_printed_example_gives_the_numbers_of_the_page():
     assert found["censored"]["count"].to_dict() == {128: 3, 192: 0, 256: 0}
 
 
-def test_a_picture_has_f_and_what_was_recorded(trained, tmp_path):
-    pytest.importorskip("altair")
-    picture = lab.open_run(trained).plot(tmp_path / "run.png")
-    assert picture.path.read_bytes() == picture._repr_png_()
-    assert int.from_bytes(picture._repr_png_()[16:20], "big") > 1500  # pixels, of three charts
-
-
 def test_a_frame_has_the_settings_in_which_runs_differ(trained, tmp_path):
     for name, window in (("a", 96), ("b", 64)):
         (tmp_path / name).mkdir()

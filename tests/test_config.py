@@ -7,7 +7,6 @@ import pytest
 from lab.command import parse_overrides
 from lab.config import load_experiment
 from lab.errors import ConfigError
-from lab.positions.string import String
 from lab.recipes import read_recipe
 from lab.schema import parse_yaml
 from tests.fits import CONFIG
@@ -142,12 +141,6 @@ def test_every_config_is_short_holds_values_only_and_reads_back_to_the_same(path
     assert again.to_yaml() == experiment.to_yaml()
 
 
-def test_string_named_alone_shifts_by_a_third_of_the_window():
-    assert load(CONFIG, "--position.distance.method=string").position.distance == String(shift=32, window=16)
-    wide = ("--data.window=2048", "--train.micro_batch_tokens=2048", "--train.batch_tokens=2048")
-    assert load(CONFIG, "--position.distance.method=string", *wide).position.distance == String(shift=683)
-
-
 def test_defaults_then_file_then_command_line(tmp_path):
     (tmp_path / "named.yaml").write_text(TEXT)
     experiment = load(tmp_path / "named.yaml", "--optim.lr=4e-4", "--optim.min_lr", "0", "--run.seed=9")
@@ -166,24 +159,6 @@ def test_another_protocol_has_its_own_answer_budget_and_sizes():
     other = experiment.probed({"protocol": "released"})
     assert (other["answer_budget"], "digits" in other) == (None, False)
     assert experiment.probed({"protocol": "ours", "seed": 4})["digits"] == 3
-
-
-def test_a_run_folder_names_its_run(tmp_path):
-    (tmp_path / "wide").mkdir()
-    (tmp_path / "wide" / "config.yaml").write_text(TEXT)
-    assert load(tmp_path / "wide" / "config.yaml").run.name == "wide"
-
-
-def test_columns_of_f_are_named_by_fraction_of_the_window_or_by_position():
-    for window, places in ((96, [12, 24, 48, 72]), (201, [25, 50, 100, 150])):
-        experiment = load(CONFIG, f"--data.window={window}")
-        names = ["f_at_0.125L", "f_at_0.25L", "f_at_0.5L", "f_at_0.75L"]
-        assert experiment.logged_positions == dict(zip(names, places, strict=True))
-
-
-def test_another_tag_drops_the_old_members_keys():
-    experiment = load(CONFIG, "--data.corpus.path=x", "--data.corpus.name=text")
-    assert dataclasses.asdict(experiment.data.corpus) == {"name": "text", "path": "x"}
 
 
 def test_naming_the_tag_that_was_meant_anyway_keeps_the_keys(tmp_path):
@@ -292,15 +267,6 @@ def test_parameter_counts_by_hand():
     assert lines[0] == "# parameters: 56,992 untied, 37,792 tied (this run: untied)"
     # 20480 / 1024 = 20 steps of 1024 / 512 = 2 packs
     assert lines[2] == "# steps: 20 of 2 packs; 1 processes, accumulation 2"
-
-
-STRING = "distance.method=string distance.shift=20 distance.window=4"
-
-
-def test_a_parameter_of_another_method_is_answered_neither_with_itself_nor_with_one_more_of_that_method():
-    (line,) = faults_of(*(f"--position.frequency.{word}" for word in ("method=pi", "factor=2.0", "beta_fast=3")))
-    assert line.startswith("position.frequency.beta_fast=3: unknown setting; ")
-    assert "beta" not in line.partition("; ")[2]  # position interpolation has none
 
 
 def test_every_reader_of_a_config_takes_the_name_of_one_of_the_labs(tmp_path, monkeypatch):

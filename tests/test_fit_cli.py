@@ -64,17 +64,6 @@ def test_torch_is_not_loaded_for_an_answer():
     assert told == [[status, "False"] for status in answers.values()], done.stderr
 
 
-def test_print_config_reads_back_and_counts_the_parameters_both_ways(tmp_path):
-    done = fit(CONFIG, "--print_config", "--optim.lr=1e-3", "--run.name=other")
-    assert (done.returncode, done.stderr) == (0, "")
-    # 56,992 and 37,792 are worked out in test_config.py
-    assert done.stdout.startswith("# parameters: 56,992 untied, 37,792 tied (this run: untied)\n")
-    (tmp_path / "printed.yaml").write_text(done.stdout)
-    asked = {"optim.lr": 1e-3, "run.name": "other"}
-    assert load_experiment(tmp_path / "printed.yaml") == load_experiment(ROOT / CONFIG, asked)
-    assert fit(str(tmp_path / "printed.yaml"), "--print_config").stdout == done.stdout
-
-
 REFUSED = {  # what the run folder's place and settings are, and the line
     "run_exists": ((), "run.name=there: "),
     "changed": (("--resume", "--optim.beta2=0.9"), "optim.beta2=0.9: the run was started with "),

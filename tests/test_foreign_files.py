@@ -12,7 +12,6 @@ from lab.data.module import PackedData
 from lab.errors import CheckpointError, DataError
 from lab.runs.checkpoints import candidates, newest
 from lab.train.session import run_experiment
-from lab.verify import main as verify
 from tests.fits import UNPROBED, load, settings_of, train
 from tests.refusals import refused
 
@@ -139,21 +138,3 @@ def test_other_evidence_is_refused(place, change):
     for name in ("run", "new"):
         with refused(f"{path}: has ", error=DataError):
             begin(name, name == "run")
-
-
-def test_verify_finds_a_flip_in_every_file_that_a_run_has_written(place, monkeypatch, capsys):
-    run = train(place, "run", *SHORT)
-    monkeypatch.setattr("lab.runs.manifest.SETTLE_S", 0)
-    files = [
-        path for path in run.rglob("[!.]*") if (path.is_file() and path.suffix != ".yaml") or path.name == "config.yaml"
-    ]
-    assert {"metrics.jsonl", "tokenizer.json", "haystack.txt", "probes.jsonl"} <= {path.name for path in files}
-    assert verify([str(run)]) == 0
-    for path in files:
-        data = path.read_bytes()
-        flipped = bytearray(data)
-        flipped[len(data) // 2] ^= 1
-        path.write_bytes(flipped)
-        assert verify([str(run)]) == 1, path
-        path.write_bytes(data)
-    assert verify([str(run)]) == 0

@@ -14,8 +14,6 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from lab.schema import parse_yaml
-
 ROOT = Path(__file__).resolve().parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 EXTRAS = {name: [Requirement(line) for line in lines] for name, lines in PROJECT["optional-dependencies"].items()}
@@ -27,7 +25,6 @@ LOCKED = {
     for name, version in re.findall(r"^([\w.-]+)==([\w.]+)", (ROOT / "requirements.lock").read_text(), re.M)
 }
 INSTALL = re.compile(r"pip install[^`\n]*")
-CONFIGS_OF_PAGE = ("tiny_2k", "tiny_4k", "h200_small")
 
 
 def names(extra):
@@ -143,14 +140,6 @@ def test_every_installation_line_names_extras_that_exist(path):
     for line in INSTALL.findall(text):
         assert set(asked_for(line)) <= EXTRAS.keys(), line
         assert "flash-attn" not in line or "--no-build-isolation" in line, line
-
-
-@pytest.mark.parametrize("name", CONFIGS_OF_PAGE)
-def test_the_training_page_installs_what_its_configs_need(name):
-    config = parse_yaml((ROOT / "configs" / f"{name}.yaml").read_text(), "test")
-    needed = {"data"} if config["data"]["corpus"]["name"] == "slimpajama" else set()
-    needed |= {"wandb"} if config["track"].get("wandb") else set()
-    assert needed <= {extra for line in INSTALL.findall(TRAINING) for extra in asked_for(line)}
 
 
 def test_the_lock_holds_what_the_training_page_installs_at_the_versions_of_the_tests():

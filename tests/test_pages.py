@@ -1,6 +1,5 @@
 """Links and files that the pages name are there, docs/settings.md is what the code says, and commands have one name."""
 
-import ast
 import re
 import signal
 from collections import Counter
@@ -121,41 +120,3 @@ def test_the_columns_of_every_table_are_on_the_page_of_commands(name):
     columns, meanings = zip(*re.findall(r"^\| `(\w+)` \| (.+) \|$", table, re.M), strict=True)
     assert columns == getattr(analysis, name.upper())
     assert all(meanings)
-
-
-NAMED = [page for page in PAGES if page.name not in ("CHANGELOG.md", "LOG.md")]
-NAMED += [page for place in ("configs", "sweeps", "notebooks") for page in (ROOT / place).rglob("*.*")]
-MODULE = re.compile("|".join(rf"(?<![\w.]){re.escape(module)}\b(?!\.py)" for module, _ in cli.commands().values()))
-BY_MODULE = {  # launchers, wandb's agents and Python need it
-    "README.md": ("configs/tiny_2k.yaml",),
-    "docs/training.md": ("-m lab.fit configs/tiny_2k.yaml --resume",),
-    "docs/sweeps.md": ("must start `lab.fit`",),
-    "docs/first_hour.md": ("program: lab.fit",),
-    "configs/slurm_tiny.sh": ("-m lab.fit ",),
-    "notebooks/first_hour.ipynb": ("from eval.probe import main",),
-    "lab/longrecipe.py": ('"-m lab.fit" in the training stages',),
-    "lab/sweep/planning.py": ("-m, lab.fit, CONFIG", "after lab.fit", "must start lab.fit"),
-}
-
-
-def named_by_module(path, text):
-    allowed = BY_MODULE.get(path.relative_to(ROOT).as_posix(), ("program: lab.fit",))
-    return [line for line in text.splitlines() if MODULE.search(line) and not any(words in line for words in allowed)]
-
-
-def test_every_page_names_commands_as_the_console_does():
-    assert [line for page in NAMED for line in named_by_module(page, page.read_text())] == []
-
-
-def shown(path):
-    """List what a file of code may show: its help, and every string that is no docstring and no module alone."""
-    tree = ast.parse(path.read_text())
-    helps = [ast.get_docstring(tree)] if cli.MAIN in path.read_text() and path.name != "cli.py" else []
-    docstrings = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
-    strings = [node for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)]
-    return [*helps, *(n.value for n in strings if id(n) not in docstrings and not MODULE.fullmatch(n.value))]
-
-
-def test_every_help_and_message_names_commands_as_the_console_does():
-    files = [*(ROOT / "lab").rglob("*.py"), *(ROOT / "eval").rglob("*.py")]
-    assert [line for path in files for text in shown(path) for line in named_by_module(path, text)] == []

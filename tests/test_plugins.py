@@ -11,12 +11,10 @@ import sys
 from functools import partial
 
 import pytest
-import torch
 
 from lab.config import load_experiment
 from lab.data.corpora import open_corpus
 from lab.errors import ConfigError
-from lab.model.decoder import Decoder
 from lab.positions import FREQUENCY_METHODS, frequencies, pi
 from lab.schema import OneOf, adapter, load_plugin, plugins
 from tests.fits import CONFIG, UNPROBED, fit, load
@@ -95,31 +93,6 @@ def test_a_method_joins_the_settings_the_tables_and_the_messages(method):
         with pytest.raises(ConfigError, match=line):
             load(*words[:1], *(other for other in SETTINGS if word.partition("=")[0] not in other), word)
     assert load() == before
-
-
-def test_automatic_names_follow_the_source(method, tmp_path):
-    words = (f"--plugins=[{method}]", *SETTINGS, "--run.name=auto")
-    first = load(*words).run.name
-    moved = tmp_path / "elsewhere" / method.name
-    moved.parent.mkdir()
-    moved.write_bytes(method.read_bytes())
-    assert load(f"--plugins=[{moved}]", *words[1:]).run.name == first
-    plugins.LOADED.clear()
-    FREQUENCY_METHODS.pop("partial_pi")
-    method.write_text(METHOD + "\n# changed\n")
-    assert load(*words).run.name != first
-
-
-def test_a_softmax_has_a_factor_of_the_keys_seen(tmp_path):
-    path = tmp_path / "root.py"
-    path.write_text(
-        "from dataclasses import dataclass\nfrom typing import Literal\nfrom lab.model.layers import Softmax\n"
-        '@dataclass(frozen=True, kw_only=True)\nclass Root(Softmax):\n    method: Literal["root"] = "root"\n'
-        "    def factor(self, n):\n        return n.double().sqrt()\n"
-    )
-    decoder = Decoder(load(f"--plugins=[{path}]", "--model.softmax.method=root").model)
-    [layout, *_] = [own for _, own in decoder.with_layouts(decoder.layout(torch.zeros(1, 4, dtype=torch.int64)))]
-    assert layout.logit_factor(0, torch.float64).tolist() == [pytest.approx([1, 2**0.5, 3**0.5, 2])]
 
 
 REFUSED = {
@@ -206,17 +179,6 @@ def test_a_mask_joins_the_settings_and_the_messages(tmp_path):
     ):
         with pytest.raises(ConfigError, match=line):
             load(*words, word, *([joined] if "data.mode" not in word else []))
-
-
-def test_an_installed_package_adds_nothing(method, tmp_path):
-    (tmp_path / "mine-1.dist-info").mkdir()
-    (tmp_path / "mine-1.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: mine\nVersion: 1\n")
-    (tmp_path / "mine-1.dist-info" / "entry_points.txt").write_text("[probe_lab]\nmine = partial\n")
-    words = [sys.executable, "-m", "lab.fit", str(CONFIG), *SETTINGS, "--print_config"]
-    places = {**os.environ, "PYTHONPATH": f"{tmp_path}:{ROOT}"}
-    done = subprocess.run(words, env=places, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stdout
-    assert "position.frequency.method=partial_pi: unknown" in done.stderr
 
 
 def test_a_measure_of_finished_models_is_a_command(prepared, tmp_path):

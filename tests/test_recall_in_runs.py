@@ -11,7 +11,7 @@ from lab.loading import open_model
 from lab.model.attention.inspection import token_scores
 from lab.probe import measuring
 from lab.probe.recall import RecallTest
-from tests.fits import assert_same_run, cut_after, probed, train
+from tests.fits import probed, train
 
 WORDS = (
     "--data.held_out_frac=0.3",
@@ -41,8 +41,3 @@ def test_a_probe_records_the_recall_of_the_held_out_text(run):
     assert len(expected) == len(last) == 5
     for row, by_hand in zip(last, expected, strict=True):
         assert row == pytest.approx(by_hand, abs=1e-5)
-
-
-def test_a_resumed_run_records_the_same(run):
-    resumed = cut_after(run, run.with_name("resumed"))
-    assert_same_run(train(run.parents[1], resumed.name, *WORDS, resume=True), run)

@@ -243,15 +243,6 @@ def test_relative_positions_are_counted_and_methods_recorded_during_and_after_tr
         assert named == {f"llama3(factor=4,train_len=48)+{method}"}
 
 
-@pytest.mark.parametrize("change", [{"token_ids": []}, {"tokenizer": "0"}], ids=["empty", "another_tokenizer"])
-def test_a_selection_that_cannot_be_is_refused_at_the_start(place, tmp_path, change):
-    whole = json.loads((place / "impact" / "impact.json").read_text())
-    (tmp_path / "impact.json").write_text(json.dumps(whole | change))
-    with refused(f"skip.selection={tmp_path / 'impact.json'}: "):
-        train(place, "refused", *SHORT, *RUNS["selection"], f"--skip.selection={tmp_path}")
-    assert not (place / "runs" / "refused" / "metrics.jsonl").exists()
-
-
 def test_a_kind_of_layer_that_is_not_there_is_refused(trained):
     with refused(f"kind=nope: {trained('layers')} has no such layers, {{}}"):
         lab.open_run(trained("layers")).f(kind="nope")

@@ -11,7 +11,7 @@ from eval.shape import main
 from lab.errors import ConfigError
 from lab.runs.manifest import forget, read_manifest
 from tests.eval.commands import size_of
-from tests.fits import CONFIG, cut_after, records, train
+from tests.fits import CONFIG, cut_after, train
 from tests.refusals import refused
 
 WEIGHTS = ("--weights.by=context", "--weights.target.exponent=0.7")
@@ -43,22 +43,6 @@ def test_a_run_shows_about_what_was_planned(place):
     assert np.abs(profile - record["reached"]).sum() / 2 < 0.03
     assert record["settings"]["target"]["exponent"] == 0.7
     assert record["cost"]["pairs_per_token"] > 0
-
-
-def test_a_run_records_both_sides_of_f(place):
-    weighed, chosen = (np.load(place / "runs" / name / "counts.npz") for name in ("weights", "plain"))
-    for counts, name in ((weighed, "weights"), (chosen, "plain")):
-        last = records(place / "runs" / name)[-1]
-        weights = counts.get("weights", np.ones(96))
-        for i in (12, 48, 72):
-            (column,) = {f"supervised_f_{i}", f"supervised_f_at_{i / 96:g}L"} & last.keys()
-            assert last[column] == pytest.approx(weights[i:] @ counts["supervised"][i:], rel=1e-12)
-        assert counts["supervised"].sum() < counts["tokens"]
-    assert chosen["supervised_f"].dtype == np.int64
-    assert "weights" not in chosen
-    np.testing.assert_array_less(chosen["supervised_f"], chosen["f"] + 1)
-    assert weighed["supervised_f"][0] == pytest.approx(weighed["supervised"].sum(), rel=0.01), "mean weight 1"
-    assert np.ptp(weighed["weights"]) > 0.5
 
 
 def test_a_target_out_of_reach_is_one_line_before_training(place):

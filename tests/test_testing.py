@@ -12,7 +12,6 @@ from lab.evidence import EVIDENCE_METHODS
 from lab.evidence.repeat import Repeat
 from lab.masks import MASKS, Document, WindowMask
 from lab.model.layers import SOFTMAXES, Scalable, Sink
-from lab.positions import FREQUENCY_METHODS
 from lab.positions.plain import Plain
 from lab.positions.rerope import Rerope
 from lab.positions.yarn import Yarn
@@ -28,12 +27,6 @@ from lab.testing import (
     check_skip_method,
     check_softmax,
 )
-from tests.positions import test_frequencies
-
-
-@pytest.mark.parametrize(("method", "parameters"), test_frequencies.CASES.values(), ids=test_frequencies.CASES)
-def test_frequency_methods_pass(method, parameters):
-    check_frequency_method(FREQUENCY_METHODS[method], **parameters)
 
 
 @pytest.mark.parametrize("method", SKIP_METHODS)

@@ -30,38 +30,11 @@ def test_a_case_that_raises_does_not_stop_the_next(tmp_path, monkeypatch, capsys
     assert capsys.readouterr().out.count("\n") == 4
 
 
-for_the_day_of_a_gpu = pytest.mark.slow  # 16 s of a core, for a command that is run once a GPU is there
-
-
-@pytest.fixture(scope="module")
-def toy(tmp_path_factory):
-    """Measure every case at toy size in this process."""
-    options = Options(tmp_path_factory.mktemp("on_gpu"), TOY)
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)  # as the command does for a toy
-    with pytest.MonkeyPatch.context() as patch:
-        clean(patch)
-        yield {case: record.outcome_of(measure) for case, measure in on_gpu.cases(options).items()}
-        training.release()
-    torch.set_num_threads(before)
-
-
 def clean(patch):
     """Let Lightning's variables end with the test."""
     for name in ("MASTER_ADDR", "MASTER_PORT", "LOCAL_RANK", "NODE_RANK", "WORLD_SIZE"):
         patch.setenv(name, "")
         patch.delenv(name)
-
-
-@for_the_day_of_a_gpu
-def test_a_step_is_eight_micro_batches_at_both_windows(toy):
-    assert {outcome["status"] for outcome in toy.values()} == {"ok"}
-    assert toy.keys() == {"compile", "tiny_2k", "tiny_4k"}
-    for name in ("tiny_2k", "tiny_4k"):
-        case = toy[name]["figures"]
-        assert (case["micro_batches"], case["updates"], case["pack_tokens"]) == (8, TOY.updates, 256)
-        assert case["last_loss"] < case["first_loss"]
-        assert case["dry_run_gib"] > 12 * case["parameters"] / 2**30  # weights and moments
 
 
 def test_micro_batches_and_updates_are_timed_apart_by_hand():

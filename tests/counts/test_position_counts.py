@@ -48,16 +48,6 @@ def test_full_window_of_2048_holds_the_published_shares():
     assert round(100 * counts.share(1536, 2047), 2) == 6.26
 
 
-def test_small_case_by_hand():
-    # lengths 3, 1, 3: f(0) = 3+1+3, f(1) = 2+0+2, f(2) = 1+0+1, nothing beyond
-    counts = PositionCounts(4)
-    counts.add_segments([3, 1])
-    counts.add_segments(np.array([3]))
-    assert counts.frequency().tolist() == [7, 4, 2, 0]
-    assert (counts.tokens, counts.pairs) == (7, 13)
-    assert counts.share(1, 2) == 6 / 13
-
-
 @pytest.mark.parametrize("padding", [0, 3], ids=["no_padding", "padding"])
 @pytest.mark.parametrize("largest_gap", [1, 2, 9], ids=lambda gap: f"gap_{gap}")
 @pytest.mark.parametrize(

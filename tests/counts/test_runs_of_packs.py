@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from lab.counts import PositionCounts, targets_by_context
-from lab.errors import DataError
 from lab.skip import skip_positions
 
 MAX_LEN, WINDOW, SEED = 64, 20, 3
@@ -72,19 +71,3 @@ def test_unscored_targets_and_weights_by_hand():
     counts.add_targets(targets_by_context([3, 2], None, scored))
     assert counts.supervised.tolist() == [2, 0, 1, 0]
     assert counts.supervised_f().tolist() == [2 * 0.25 + 1.5, 1.5, 1.5, 0]
-
-
-@pytest.mark.parametrize(
-    ("lengths", "ids", "anchors", "message"),
-    [
-        ([3], [0, 2, 2], None, "position_ids: must rise strictly where tokens see each other"),
-        ([1, 2], [0, 2, 1], None, "position_ids: must rise strictly"),
-        ([2], [0, 8], None, "position_ids: distance 8 must be below max_len=8"),
-        ([1, 1], [5, 4], (-1, 0), "position_ids: a token must not come before the anchor it sees"),
-        ([1, 1], [0, 8], (-1, 0), "position_ids: distance 8 must be below max_len=8"),
-        ([9], None, None, r"lengths=9\.\.9: must be in 0\.\.8, the counter's max_len"),
-    ],
-)
-def test_runs_that_cannot_be_counted_are_refused(lengths, ids, anchors, message):
-    with pytest.raises(DataError, match=f"^{message}"):
-        counted(8, lengths, ids, anchors)

@@ -46,15 +46,6 @@ def pieces_by_definition(lengths, window):
     return out
 
 
-def same(pack, other):
-    return (
-        pack.tokens.tolist() == other.tokens.tolist()
-        and pack.targets.tolist() == other.targets.tolist()
-        and (pack.lengths, pack.stream) == (other.lengths, other.stream)
-        and pack.state.tolist() == other.state.tolist()
-    )
-
-
 def test_packs_are_whole_segments_with_their_targets(corpus):
     pieces = pieces_by_definition(LENGTHS, WINDOW)
     for pack in take(stream_of(corpus), 120):

@@ -116,19 +116,6 @@ def open_data(config, target_len=200, **skip):
     return data
 
 
-def test_sentences_with_a_token_type_are_taken(joined, write):
-    tokenizer = load_tokenizer(shard_folder(joined))
-    seven, matched = tokenizer.token_to_id("7"), 0
-    data = open_data(joined, selection=str(write()))
-    for pack in itertools.islice(data.stream(0), 10):
-        _, unmatched, _ = pack.selected
-        begins = itertools.accumulate(pack.lengths, initial=0)
-        holding = [seven in pack.tokens[a : a + n] for a, n in zip(begins, pack.lengths)]
-        assert holding.count(False) <= unmatched + 1, "or it was cut off"
-        matched += holding.count(True)
-    assert matched > 5
-
-
 @pytest.mark.parametrize(
     ("values", "line"),
     [

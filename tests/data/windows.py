@@ -3,23 +3,10 @@
 import itertools
 from dataclasses import dataclass
 
-import numpy as np
-
-from lab.data.arrangement import Arrangement, interleaved
 from lab.data.segments import mix
 
 IGNORE = -100  # torch's own, see torch.nn.CrossEntropyLoss
 BOS, FIRST = 1, 10  # the token that begins documents, and the lowest of all others
-MASKS_AND_CHUNKS = {
-    "causal": Arrangement(),
-    "causal_chunks": Arrangement(chunks=3),
-    "reset": Arrangement(mask="document"),
-    "reset_chunks": Arrangement(mask="document", chunks=3),
-    "running": Arrangement(mask="document", running=True),
-    "running_chunks": Arrangement(mask="document", running=True, chunks=3),
-    "anchor": Arrangement(mask="anchor", running=True, anchor=BOS, bos=BOS),
-    "anchor_chunks": Arrangement(mask="anchor", running=True, chunks=3, anchor=BOS, bos=BOS),
-}
 
 
 def sample_segment(sample, n, seed):
@@ -137,15 +124,3 @@ def runs_of(pack):
         ids = range(b - a) if pack.position_ids is None else pack.position_ids[a:b].tolist()
         out.append((pack.tokens[a:b].tolist(), pack.targets[a:b].tolist(), list(ids), anchor))
     return out
-
-
-def drawn_row(documents, segments, sample, arrangement, *, seed, reset):
-    """Cut the window of a sample from its documents and lay it out as a row, in the order that it is shuffled to."""
-    segment = located(segments, sample, seed)
-    window = cut(documents, segment.start, segment.length)
-    window = without_bos(window) if arrangement.mask == "anchor" else window
-    order = None
-    if arrangement.chunks:
-        generator = np.random.default_rng([seed, sample])
-        order = interleaved(np.array(window.documents), arrangement.chunks, generator).tolist()
-    return row_of(window, arrangement.mask, reset=reset, order=order, anchor=arrangement.anchor)

@@ -354,12 +354,6 @@ def test_seeds_with_corpora_of_their_own_are_one_cell():
     assert table.loc["distance numbers found 132 tokens"].str.contains("5 seeds").all()
 
 
-def test_columns_that_differ_in_numbers_alone_rise(tmp_path):
-    paths = [write(tmp_path / name, {**PASSKEY, "model": name}) for name in ("step_1", "step_10", "step_2")]
-    assert spread(grid_of(*paths)).columns.tolist() == ["step_1", "step_2", "step_10"]
-    assert spread(grid_of(*paths, by=["model"])).columns.tolist() == ["step_1", "step_2", "step_10"]
-
-
 run = runner(main)
 
 

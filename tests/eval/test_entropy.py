@@ -57,13 +57,6 @@ def test_entropy_equals_that_of_the_weights_of_transformers(family, hugging_face
         torch.testing.assert_close(found[:, layer], expected, rtol=0, atol=FLOAT32_TOL)
 
 
-@pytest.mark.parametrize("most", [1, 4 * 31 * 2, 4 * 31 * 9], ids=["one_query", "two_queries", "nine_queries"])
-def test_the_size_of_blocks_changes_nothing(most):
-    decoder, tokens = tiny(method=distance("string", shift=9, window=3)), drawn(31)
-    found = attention_entropy(decoder, tokens, most=most)
-    torch.testing.assert_close(found, attention_entropy(decoder, tokens), rtol=0, atol=1e-13)
-
-
 def test_logits_of_a_long_text_are_never_held_at_once(held_logits):
     attention_entropy(tiny(), drawn(700), most=20_000)
     assert max(held_logits) <= 20_000

@@ -1,9 +1,7 @@
 """The analysis of impactful tokens through its command, against whole logits and sorted lists."""
 
-import dataclasses
 import json
 from collections import Counter
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,9 +10,8 @@ import torch
 from eval.engine.impactful import token_class, token_texts
 from eval.impact import main
 from lab.data.preparation import shard_folder
-from lab.data.selecting import ImpactConfig, read_token_types
 from lab.data.shards import TokenStore
-from lab.data.tokenizer import load_tokenizer, vocabulary_hash
+from lab.data.tokenizer import load_tokenizer
 from lab.loading import open_model
 from tests.data.test_part_of_speech import folder as tagger_folder  # noqa: F401  a fixture
 from tests.eval.test_impactful import marked_by_hand, taken_by_hand
@@ -126,39 +123,6 @@ def test_the_share_of_sentences(by_hand, prepared, analysed):
     expected = sum(bool(types & set(sentence)) for sentence in sentences) / len(sentences)
     assert result["held_of_sentences"] == pytest.approx(expected)
     assert f"in {expected:.0%} of the sentences" in printed
-
-
-def test_a_class_takes_all_of_its_tokens(prepared, analysed):
-    result, printed = analysed(*FIXED, "--by=class", "--coverage=0.01")
-    (chosen,) = [row["label"] for row in result["types"] if row["chosen"]]
-    texts = token_texts(load_tokenizer(shard_folder(prepared)))
-    expected = [token for token, text in enumerate(texts) if text is not None and token_class(text) == chosen]
-    assert result["token_ids"] == expected
-    assert f"{chosen} *" in printed
-    assert [row["label"] for row in result["types"]] == [row["label"] for row in result["classes"]]
-
-
-def test_parts_of_speech_are_taken(prepared, analysed, request):
-    tagger = request.getfixturevalue("tagger_folder")
-    result, _ = analysed(*FIXED, "--by=pos", f"--tagger={tagger}", "--coverage=1.0", "--top=1.0")
-    found = {row["label"]: row for row in result["types"]}
-    assert {"ADJ", "AUX", "SPACE", "X"} <= set(found)
-    tokenizer = load_tokenizer(shard_folder(prepared))
-    magic = tokenizer.encode(" magic", add_special_tokens=False).ids
-    assert set(magic) <= set(result["token_ids"]), "ADJ"
-    assert sum(row["occurrences"] for row in result["types"]) == result["targets"]
-
-
-def test_the_result_says_what_it_is_of(prepared, base, tuned, analysed):
-    result, printed = analysed(*FIXED, "--seed=1", "--top=0.5")
-    assert result["base"]["path"] == str(base)
-    assert result["tuned"]["path"] == str(tuned)
-    defaults = dataclasses.asdict(ImpactConfig())
-    assert result["options"] == {**defaults, "windows": 12, "length": 40, "min_count": 2, "seed": 1, "top": 0.5}
-    tokenizer = load_tokenizer(shard_folder(prepared))
-    assert result["tokenizer"] == vocabulary_hash(tokenizer)
-    place = Path(printed.split("written to ")[1].split("\n")[0])
-    assert read_token_types(place.parent, tokenizer).sum() == len(result["token_ids"])
 
 
 def test_models_of_other_tokenizers_are_refused(base, hugging_face_folder, tmp_path, capsys):

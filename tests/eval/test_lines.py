@@ -40,13 +40,6 @@ def test_the_record_holds_the_answer_once(request, name, protocol):
     assert max(places) > 20
 
 
-def test_more_lines_begin_with_fewer(bpe):
-    short, long = (draw_case(Writer(bpe), "longeval", lines=n, seed=0, index=3) for n in (10, 25))
-    assert LINE.findall(long.prompt)[:10] == LINE.findall(short.prompt)
-    shares = [case.facts["line"] / lines for case, lines in ((short, 10), (long, 25))]  # each rounded down to a line
-    assert max(shares) < min(shares[0] + 1 / 10, shares[1] + 1 / 25)
-
-
 def say_line(text):
     """Answer with the line that is asked for, where it is whole in the text."""
     return f"It is <{dict(LINE.findall(text)).get(QUESTION.search(text)[1], 'unknown')}>, not 7."

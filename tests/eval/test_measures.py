@@ -121,16 +121,6 @@ def test_what_makes_no_sense_is_refused_by_name(name, run):
         assert (status, out, err) == (2, "", line)
 
 
-def test_help_lists_what_a_command_takes(run):
-    for name, (_, taken) in COMMANDS.items():
-        status, listed, _ = run(name, ["--help=all"])
-        assert status == 0
-        for option in MODEL:
-            known = {line.partition("=")[0] for line in listed.splitlines()}
-            assert (f"  {option.partition('=')[0]}" in known) == (option in taken), (name, option)
-        assert "  --json\n" in listed
-
-
 @pytest.mark.parametrize("name", MEASURES)
 def test_wrong_words_are_one_line(name, run, tmp_path):
     words = COMMANDS[name][0]

@@ -180,19 +180,3 @@ def test_replaced_parameters_are_rows_of_their_own(words, tmp_path, capsys, monk
     assert rows[own[1]]["parameters"] == {"shift": 30, "window": 8}
     assert (rows[own[2]]["assumed_len"], rows["string"]["parameters"]) == (40, {"shift": 22, "window": 11})
     assert out.count("string:shift=30,window=8") == 1
-
-
-def test_a_second_call_keeps_seconds_and_comparisons(words, run_folder, tmp_path, capsys, monkeypatch):
-    MethodReader(monkeypatch, open_model(run_folder).tokenizer)
-    assert run(words, capsys)[0] == 0
-    rows = rows_of(tmp_path)
-    assert [(row["compared_as"], row["seconds"] > 0) for row in rows] == [
-        (name, True) for name in ("rope", "string", "dca")
-    ]
-    assert run(words, capsys)[0] == 0
-    assert rows_of(tmp_path) == rows  # nothing new is known
-    alone = [word for word in words if not str(word).startswith("--distance")]
-    status, out, _ = run([*alone, "--distance=string,dca"], capsys)
-    assert status == 0
-    assert rows_of(tmp_path) == rows
-    assert "+1.000*" in out

@@ -19,7 +19,6 @@ from eval.precision import (
     first_logit_difference,
     key_differences,
     main,
-    rebuilt,
     rounded,
 )
 from lab.loading import open_model
@@ -116,14 +115,6 @@ def test_a_whole_model_in_bfloat16_has_rounded_weights_and_activations():
     assert 1e-3 < float(key_differences(other, drawn(12), [0], ARITHMETICS["bf16_model"]).sum()) < 10
     assert set(seen) == {(torch.bfloat16, torch.bfloat16)}
     assert {tensor.dtype for tensor in decoder.state_dict().values()} == {torch.float32}
-
-
-def test_random_weights_are_those_of_a_new_decoder_with_the_seed():
-    decoder = tiny(rotary=frequencies("pi", head_dim=WIDTH, factor=2.0), method=distance("rerope", window=5))
-    other, new = rebuilt(decoder, 5), Decoder(TINY, seed=5)
-    assert (other.cfg, other.frequencies, other.distance) == (decoder.cfg, decoder.frequencies, decoder.distance)
-    for a, b in zip(other.parameters(), new.parameters(), strict=True):
-        assert torch.equal(a, b)
 
 
 def test_a_factor_of_later_layers_is_looked_for_there():

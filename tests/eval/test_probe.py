@@ -8,15 +8,12 @@ import shutil
 import pytest
 
 import eval.engine.subject
-from eval.engine.answers import FinishedTests
 from eval.probe import main
 from lab.counts import PositionCounts
 from lab.data.preparation import end_of_document
-from lab.errors import CheckpointError
 from lab.loading import open_model
 from lab.model.huggingface import save_pretrained
 from lab.probe.needles import shortest
-from lab.runs.checkpoints import Checkpoint
 from lab.runs.folder import packed_counts
 from tests.eval.answering import Counted, silent
 from tests.eval.commands import rows_in as lines
@@ -121,20 +118,6 @@ def test_another_text_takes_up_nothing_even_where_it_begins_alike(probe, monkeyp
         path.write_text("word " * 5000 + end)
         assert probe(f"--haystack={path}")[0] == 0
         assert counted.prompts == 18 * n
-
-
-@pytest.mark.usefixtures("quiet")
-def test_other_weights_take_up_nothing(probe, run_folder, tmp_path):
-    other = shutil.copytree(run_folder, tmp_path / "other")
-    shutil.rmtree(other / "eval", ignore_errors=True)
-    assert probe("", model=other)[0] == 0
-    (checkpoint,) = (other / "checkpoints").iterdir()
-    (file,) = (tmp_path / "out").glob("tests-*.jsonl")
-    key = lines(file)[0]["key"]
-    assert key["weights"] == Checkpoint(checkpoint).digest[:16]
-    assert FinishedTests(file, key).known(192)
-    with pytest.raises(CheckpointError, match="line 1 was changed"):
-        FinishedTests(file, {**key, "weights": "0" * 64})
 
 
 def test_a_text_that_a_test_would_hold_twice_is_refused(probe, bpe, tmp_path):

@@ -135,24 +135,6 @@ def test_models_are_compared_by_what_was_left_out():
     assert held_out(few, (), "run")[0] == pytest.approx(norm.logpdf(1, others.mean(), others.std()), rel=1e-3)
 
 
-@pytest.mark.parametrize("decides", ["f", "demand+1"])
-def test_left_out_arms_show_which_of_f_and_demand_decides(decides):
-    generator, other = np.random.default_rng(5), {"f": "demand+1", "demand+1": "f"}[decides]
-    rows = []
-    for arm in range(8):  # one of both is crossed with the other; in two arms nothing asks, and ln(0 + 1) = 0
-        columns = {decides: 1.0 if arm < 2 else 10.0 ** (1 + arm // 2), other: (2e3, 3e5)[arm % 2]}
-        for seed in range(3):
-            y = 4 + 0.15 * np.log(columns[decides]) + generator.normal(0, 0.05)
-            rows.append({"run": f"{arm}-{seed}", "arm": arm, **columns, "low": y, "high": y})
-    points = pd.DataFrame(rows)
-    columns, faults = separable(points, ["f", "demand+1"])
-    assert (columns, faults) == (("f", "demand+1"), {})
-    model = fit(points, columns)
-    assert dict(zip(columns, model.slopes)) == pytest.approx({decides: 0.15, other: 0}, abs=0.02)
-    table = compare(points, {"f": ("f",), "demand+1": ("demand+1",), "all": columns}, "arm")["log likelihood"]
-    assert table[decides] > table[other] + 10
-
-
 def test_f_at_the_reach_is_laid_out_by_arm():
     rows = [("a", "x", 100, 4000), ("a", "x", 100, 400), ("b", "x", 400, 1600), ("c", "y", None, None)]
     points = pd.DataFrame(

@@ -69,38 +69,6 @@ def test_arms_and_paired_tests(tmp_path, capsys):
     assert min(size_of(tmp_path / "demand_S3.png")) > 300
 
 
-def test_arms_of_the_decoder_against_demand(tmp_path, capsys):
-    """An arm that reaches 108 in place of 84 tokens, by half as much as with demand censored: 108 in place of 72."""
-    runs = []
-    for seed in (0, 1):
-        for norm, keep, at_120 in (("pre", False, 32), ("post", False, 48), ("pre", True, 0), ("post", True, 48)):
-            weights = {"by": "evidence"} if keep else None
-            run = record(
-                tmp_path, f"{norm}{keep}{seed}", weights, seed, -1.0 + 0.1 * seed * (norm == "post"), (64, at_120)
-            )
-            settings = {"run": {"seed": seed}, "model": {"norm": norm}, "weights": weights}
-            (run / "config.yaml").write_text(format_yaml(settings))
-            write(run / "probes.jsonl", [{"held_out_loss": 9.0}, {"held_out_loss": 1.5}])
-            rows = [{"metric": "recall", "distance": 64, "score": 7.0, "right_whole": 0.1}]
-            write(run / "eval" / "recall-1.jsonl", [{"method": "rope+plain", **row} for row in rows])
-            runs.append(run)
-    pack(runs, tmp_path / "arms.jsonl.xz")
-    describe("arms", tmp_path, None)
-    lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
-    assert lines[0].endswith("log p 48-60 log p 72-120 share 48-60 share 72-120 held-out loss")
-    # all are found at 60 tokens; at 120 half of them, which is the bound, or none: half at 90. No limits without spread
-    assert lines[1] == "pre-norm 2 84.0 - 0 0 2 84.0 120+ -0.50 -1.00 1.00 0.50 1.50"
-    assert lines[2].startswith("pre-norm, demand to 96 2 72.0 - 0 0 2 72.0 90.0 ")
-    assert lines[3].startswith("post-norm 2 108.0 - 0 0 2 108.0 120+ -0.50 -0.95")
-    (moved,) = [line for line in lines if line.startswith("moves log p")]
-    half = 12.7062 * 0.025  # differences 0 and 0.05, t(1) = 12.7062
-    limits = f"0.025 {0.025 - half:.3f} {0.025 + half:.3f} 0.95 0.5 0.5 NaN"
-    assert moved == f"moves log p 48-179 post-norm less pre-norm 2 24 {limits}"
-    (both,) = [line for line in lines if line.startswith("ln reach (")]
-    effects = "(pre-norm less pre-norm, demand to 96) less (post-norm less post-norm, demand to 96)"
-    assert both == f"ln reach {effects} 2 - {math.log(84 / 72):.3f} NaN NaN 0.95 NaN 0"
-
-
 class Recorder:
     """A decoder that keeps the ids of its last call."""
 
@@ -171,12 +139,3 @@ def test_arms_of_a_base_start_from_it_and_share_their_order(tmp_path, monkeypatc
         assert (arm.data, arm.model, arm.skip) == (base.experiment.data, base.experiment.model, base.experiment.skip)
     assert arms[1].weights == base.experiment.weights
     assert arms[0].weights is None
-
-
-def test_bases_of_real_text_share_it_and_differ_in_their_seed(tmp_path, monkeypatch):
-    monkeypatch.chdir(ROOT)
-    first, second = (planned_base("S4", seed, {"run.folder": str(tmp_path)}).experiment for seed in (0, 1))
-    assert (first.data.corpus.name, first.data.window) == ("stdlib", 512)
-    assert first.data == second.data
-    assert (first.run.seed, second.run.seed) == (0, 1)
-    assert (first.weights.keep, first.weights.control) == (((0, 64),), "none")

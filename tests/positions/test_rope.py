@@ -31,13 +31,6 @@ def test_inverse_frequencies_by_hand(head_dim, theta, expected):
     assert inv_freq.tolist() == pytest.approx(expected, rel=FLOAT64_TOL, abs=FLOAT64_TOL)
 
 
-def test_theta_is_ten_thousand_when_left_out():
-    # the slowest of 32 pairs: 10000^(-62/64) = 10^(-3.875) = 1.3335214321633240e-4
-    inv_freq = frequencies("rope", head_dim=64).inv_freq
-    assert inv_freq.shape == (32,)
-    assert float(inv_freq[-1]) == pytest.approx(1.333521432163324e-4, rel=FLOAT64_TOL * 10)
-
-
 @pytest.mark.parametrize("head_dim", [7, 1, 0, -2])
 def test_head_dim_that_has_no_pairs_is_refused(head_dim):
     with pytest.raises(ConfigError, match=rf"^head_dim={head_dim}: must be even and >= 2"):

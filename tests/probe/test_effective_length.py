@@ -95,14 +95,6 @@ class Ranks:
         return list(probe.run(model, Worker(rank, len(self.parts), gather)))
 
 
-@pytest.mark.parametrize(("tests", "world_size"), [(6, 3), (7, 3), (2, 3), (1, 2)])
-def test_ranks_together_give_the_records_of_one(bpe, tests, world_size):
-    make = partial(make_probe, bpe, tests=tests, max_length=288, batch=2)
-    answer = right_up_to(256)
-    ranks = Ranks(make, world_size, lambda probe: Oracle(probe.tokenizer, answer))
-    assert ranks.results == [results(make(), answer)] * world_size
-
-
 @pytest.mark.parametrize(("max_length", "lengths_of_each"), [(384, 2), (None, 8)], ids=["all", "until_one_fails"])
 def test_ranks_divide_lengths_so_that_each_generates_for_few(bpe, max_length, lengths_of_each):
     make = partial(make_probe, bpe, tests=8, max_length=max_length)

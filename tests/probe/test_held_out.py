@@ -1,5 +1,3 @@
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
 
@@ -36,18 +34,6 @@ def test_ranks_add_up_to_the_whole(prepared, world_size):
     shares = [sums(prepared, 4 * PACK, rank, world_size) for rank in range(world_size)]
     assert [sum(share[0][k] for share in shares) for k in (0, 1)] == whole
     assert sum(calls for _, calls in shares) == 4
-
-
-def test_loss_by_visible_context_by_hand(prepared):
-    # documents of 6 and 3 tokens, the last target of each not scored, and 119 tokens of padding; a window of 64
-    targets = np.full(PACK, -100)
-    targets[:5], targets[6:8] = (10, 20, 30, 40, 50), (1, 2)
-    probe = held_out(prepared, PACK)
-    probe.packs = [SimpleNamespace(tokens=np.zeros(PACK, dtype=np.int64), targets=targets, lengths=[6, 3])]
-    sums = probe.sums(Counter())
-    # c = 0: 10 and 1; 1: 20 and 2; 2 and 3: 30 and 40; 4: 50
-    assert sums.tolist() == [[11, 2], [22, 2], [70, 2], [50, 1], *[[0, 0]] * 4]
-    assert context_loss(sums) == {"0": 5.5, "1": 11.0, "2": 35.0, "4": 50.0}
 
 
 def test_loss_by_visible_context_by_brute_force(prepared):

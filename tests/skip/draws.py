@@ -28,9 +28,3 @@ def check_shares(samples, weights):
     chi_square = sum((seen[ids] - mean) ** 2 / mean for ids, mean in expected.items())
     freedom = len(weights) - 1
     assert chi_square <= freedom + DEVIATIONS * (2 * freedom) ** 0.5, f"chi-square {chi_square:.1f} for {freedom}"
-
-
-def mean_of_pairs(ids):
-    """Average the distances of all pairs, one at a time."""
-    distances = [int(q - k) for at, q in enumerate(ids) for k in ids[:at]]
-    return sum(distances) / len(distances)

@@ -9,9 +9,7 @@ from eval.engine.subject import Subject
 from eval.harness import model as harness
 from eval.harness.__main__ import main
 from eval.harness.model import StoredRequests
-from lab.schema import format_yaml, parse_yaml
 from tests.eval.harness.parts import TASKS, documents, read_lines, rows_in, subject_of
-from tests.opened import sealed
 
 lm_eval = pytest.importorskip("lm_eval")
 pytest.importorskip("lm_eval")
@@ -132,17 +130,6 @@ def test_questions_as_a_chat_to_a_hugging_face_folder(hugging_face_folder, tmp_p
         around("Q: ", " A:"),
         str(file),
     )
-
-
-def test_questions_as_a_chat_to_a_run(run_folder, bpe, tmp_path, run, passes):
-    folder = tmp_path / "tiny"
-    shutil.copytree(run_folder, folder)
-    config = parse_yaml((folder / "config.yaml").read_text(), "config.yaml")
-    config["data"]["corpus"] = {"name": "conversations", "path": "none.jsonl"}
-    (folder / "config.yaml").write_text(format_yaml(config))
-    bpe.save(str(folder / "tokenizer.json"))
-    sealed(folder)
-    assert asked(run, passes, folder, tmp_path, "--apply_chat_template") == (around("USER: ", "\nASSISTANT:"), True)
 
 
 def around(before, after):

@@ -2,11 +2,8 @@
 
 import hashlib
 import itertools
-import math
 import re
-import sys
 from collections import Counter
-from types import SimpleNamespace
 
 import pytest
 from tokenizers import Tokenizer
@@ -16,9 +13,8 @@ from eval.ruler import texts
 from eval.ruler.sources import QUESTION, name_of, read_sources
 from eval.ruler.tasks import ALL, TASKS
 from eval.ruler.texts import NEEDLE, ask, hide, trace
-from lab.errors import MissingPackage
 from tests.eval.ruler.conftest import MARKS, case_of
-from tests.eval.ruler.oracle import coded, documents, listed, needles, solve
+from tests.eval.ruler.oracle import documents, listed, needles, solve
 
 NOISE = "The grass is green. The sky is blue. The sun is yellow. Here we go. There and back again."
 UUID = r"[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}"
@@ -139,42 +135,6 @@ def test_the_package_has_rulers_words():
     words = read_sources(words="wonderwords")["words"]
     assert len(words) == 8166  # the union of its three lists in the official generator, 3.0.1, by their SHA-256
     assert name_of(words) == "393572555cfe9c15"
-
-
-def test_common_words_are_those_of_the_package(monkeypatch, merging):
-    known = [f"{a}-{b}" for a in ("ab", "ac", "ad") for b in range(100, 300)]
-    package = SimpleNamespace(RandomWord=lambda: SimpleNamespace(filter=lambda: [*known, "ab-100"]))
-    monkeypatch.setitem(sys.modules, "wonderwords", package)
-    sources = read_sources(words="wonderwords")
-    assert sources["words"] == tuple(known)
-    case = case_of(Writer(merging), sources, "cwe", 4096)
-    counts = Counter(re.findall(r"\d+\. (\S+)", case.prompt[case.prompt.rindex("Below is") :]))
-    assert set(counts) <= set(known)
-    assert sorted(set(counts.values())) == [3, 30]
-    assert sorted(word for word, count in counts.items() if count == 30) == sorted(case.answers)
-    monkeypatch.setitem(sys.modules, "wonderwords", None)
-    with pytest.raises(MissingPackage, match=r"--words=wonderwords.*\.\[ruler\]"):
-        read_sources(words="wonderwords")
-
-
-@pytest.mark.parametrize("length", [450, 700, 1000, 4096])
-def test_coded_words_follow_a_zeta_law(writer, made_up, length):
-    for index in range(2):
-        case = case_of(writer, made_up, "fwe", length, index)
-        counts = Counter(coded(case.prompt))
-        dots = counts.pop("...")
-        assert all(re.fullmatch("[a-z]{6}", word) for word in counts)
-        found = sorted(counts.values(), reverse=True)
-
-        def law(n, ranks=len(found) + 1):
-            return [math.floor(n * 6 / (math.pi * rank) ** 2) for rank in range(2, ranks + 1)]
-
-        # the last rank that a vocabulary of length // 50 words has may be left out, all others stand as often as due
-        n_words = [n for n in range(27, 20 * found[0]) if law(n) == found and math.floor(n * 6 / math.pi**2) <= dots]
-        assert n_words, f"no text length has these counts: {found}"
-        assert len(found) + 1 <= max(5, length // 50)
-        assert [counts[word] for word in case.answers] == found[:3]
-        assert found[2] > found[3] if len(found) > 3 else found[2] > 0
 
 
 OFFICIAL_COUNTS = {  # by rank in a text of so many words of the official generator, commit f682453
