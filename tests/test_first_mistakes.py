@@ -10,7 +10,7 @@ from eval.distance import FoundByDistance
 from eval.report.__main__ import main as report
 from lab import looks
 from lab.errors import MissingPackage
-from tests.fits import CONFIG
+from tests.fits import CONFIG, command
 from tests.forked import LIMIT_S, python
 from tests.opened import write_run
 
@@ -21,6 +21,24 @@ def test_a_fit_whose_probe_has_no_room_leaves_no_folder(prepared, tmp_path):
     done = python("-m", "lab.fit", str(CONFIG), *data, "--run.name=z", "--probe.answer_budget=2")
     assert (done.returncode, "probe.answer_budget=2: " in done.stderr) == (2, True), done.stderr
     assert not runs.exists()
+
+
+@pytest.mark.parametrize(
+    ("documents", "budget", "fault"),
+    [
+        (1, 64, "data.held_out_frac=0.01: holds out none of the corpus's documents (1 in all)"),
+        (400, 2, "probe.answer_budget=2: an answer of 4 numbers takes"),
+        (400, 64, "probe.max_length=144: no multiple of probe.step=16 up to it has room for a test"),
+    ],
+    ids=["one document", "an answer without room", "a test without room"],
+)
+def test_a_text_that_the_probe_cannot_take_is_refused_before_it_is_tokenized(tmp_path, documents, budget, fault):
+    (tmp_path / "own.jsonl").write_text("".join(f'{{"text": "tale {n} of many"}}\n' for n in range(documents)))
+    corpus = f"--data.corpus={{name: text, path: {tmp_path / 'own.jsonl'}}}"
+    words = (corpus, "--data.held_out_frac=0.01", f"--probe.answer_budget={budget}")
+    done = python(*command(tmp_path, "z", *words)[1:])
+    assert (done.returncode, fault in done.stderr, "Traceback" in done.stderr) == (2, True, False), done.stderr
+    assert not [path for path in tmp_path.rglob("*") if path.name == "tokenizer.json" or path.name.startswith("task-")]
 
 
 def test_a_picture_that_cannot_be_drawn_is_refused_before_any_test(prepared, tmp_path, monkeypatch, capsys):

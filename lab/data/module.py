@@ -25,7 +25,7 @@ from lab.data.arrangement import IGNORE, Arrangement
 from lab.data.beside import entry_of, labels_of, numbers_of, paths_of, store_numbers
 from lab.data.config import DataConfig
 from lab.data.packing import AssignIds, Pack, PackSettings, PackStream
-from lab.data.preparation import digest_of_data, end_of_document, prepare_missing, shard_folder
+from lab.data.preparation import Check, digest_of_data, end_of_document, prepare_missing, shard_folder
 from lab.data.segments import index_documents, index_segments
 from lab.data.selecting import Selection, read_token_types
 from lab.data.shaped import plan_for
@@ -102,14 +102,15 @@ class PackedData(lightning.LightningDataModule):
         self.n_streams: int = experiment.train.n_packs
         self.states: dict[int, np.ndarray] = {}  # of all streams at a resume; only a rank's own are kept up to date
 
-    def prepare_data(self) -> None:
+    def prepare_data(self, check: Check | None = None) -> None:
         """Prepare a generated corpus or a small text; any other must have been. Then check names, sizes and manifests.
 
-        One process of each node does this before the others open the corpus; it also builds indices.
+        `check` may refuse the tokenizer before any document is tokenized. One process of each node does this before the
+        others open the corpus; it also builds indices.
 
         Raises: DataError.
         """
-        prepare_missing(self.config)
+        prepare_missing(self.config, check)
         index_documents(shard_folder(self.config), self.segment_window())
         for kind in self.experiment.stored.keys() & {"asked", "answers"}:
             tokenizer = load_tokenizer(shard_folder(self.config))

@@ -19,9 +19,9 @@ from lab.data.config import Bpe, DataConfig, Slimpajama, Text, TokenizerFile
 from lab.data.corpora import Reader, open_corpus
 from lab.data.segments import index_documents
 from lab.data.shards import SPLITS, Split, task_name, token_dtype
-from lab.data.tokenizer import EOS, TOKENIZER, n_ids, obtain_tokenizer, run_task, tokenizer_file
+from lab.data.tokenizer import EOS, TOKENIZER, n_ids, obtain_tokenizer, run_task, texts_of, tokenizer_file
 from lab.data.workers import in_processes
-from lab.errors import DataError, DiskError
+from lab.errors import ConfigError, DataError, DiskError
 from lab.launch import cores
 
 INPUTS = "inputs.json"
@@ -29,6 +29,7 @@ PACKED = {True: 0.7, False: 0.2}  # tokens in a byte of a compressed file (SlimP
 SMALL_BYTES = 100 * 10**6  # of text files that a run prepares itself, in a minute or so
 PREPARE_AGAIN = "delete the folder and prepare shards.again"
 RunTask = Callable[[Any], shards.Manifest]
+Check = Callable[[Path], object]  # refuses what the tokenizer of a folder does not serve
 
 
 @dataclass(frozen=True)
@@ -57,8 +58,10 @@ def shard_folder(config: DataConfig) -> Path:
     return Path(config.folder) / config.shard_name
 
 
-def check_prepared(config: DataConfig) -> None:
+def check_prepared(config: DataConfig, *, held_out: bool = False) -> None:
     """Refuse a corpus that must be prepared first; every process checks, so that none waits for the others.
+
+    With `held_out` a small text that is not prepared yet must hold a document out, of which the first is looked for.
 
     Raises: DataError.
     """
@@ -73,10 +76,19 @@ def check_prepared(config: DataConfig) -> None:
     if not isinstance(config.corpus, Text) or n_bytes > SMALL_BYTES:
         rule = f"not prepared in {folder}; run probe-lab prepare with the same config first"
         raise DataError(f"data.corpus.name={config.corpus.name}: {rule}")
+    n = 0
+    for _, split in texts_of(config, open_corpus(config)) if held_out else ():
+        n += 1
+        if split == "held_out":
+            return
+    if n:
+        rule = f"holds out none of the corpus's documents ({n:,} in all), and probes need one"
+        remedy = "raise it, or give more documents (each line of a .jsonl file is one, any other file is one)"
+        raise DataError(f"data.held_out_frac={config.held_out_frac}: {rule}; {remedy}")
 
 
-def prepare_missing(config: DataConfig) -> None:
-    """Prepare a generated corpus or a small text, unless that has been done.
+def prepare_missing(config: DataConfig, check: Check | None = None) -> None:
+    """Prepare a generated corpus or a small text, unless that has been done; `check` may refuse the tokenizer before.
 
     Raises: DataError for any other corpus that has not been prepared.
     """
@@ -84,7 +96,7 @@ def prepare_missing(config: DataConfig) -> None:
     if not is_prepared(config):
         if not config.embedded:
             show(f"data: not prepared yet; preparing {shard_folder(config)}")
-        prepare(config, workers=cores())
+        prepare(config, workers=cores(), check=check)
 
 
 def is_prepared(config: DataConfig) -> bool:
@@ -108,7 +120,14 @@ def is_prepared(config: DataConfig) -> bool:
     return inputs == derivation.inputs_of(shard_folder(config.base))
 
 
-def prepare(config: DataConfig, *, workers: int = 1, tasks: slice = slice(None), progress: bool = True) -> Prepared:
+def prepare(
+    config: DataConfig,
+    *,
+    workers: int = 1,
+    tasks: slice = slice(None),
+    progress: bool = True,
+    check: Check | None = None,
+) -> Prepared:
     """Run the missing tasks of tokenizing and upsampling in `workers` processes, and return a summary of all tasks.
 
     `tasks` restricts this call to a slice of the tasks, for job arrays; the last to finish writes prepared.json. If
@@ -121,7 +140,7 @@ def prepare(config: DataConfig, *, workers: int = 1, tasks: slice = slice(None),
         if is_prepared(config):
             return summarise(folder)  # the base may have been deleted
         if not is_prepared(config.base):
-            base = prepare(config.base, workers=workers, tasks=tasks, progress=progress)
+            base = prepare(config.base, workers=workers, tasks=tasks, progress=progress, check=check)
             if not is_prepared(config.base):
                 return base
     with files.writing(f"data.folder={config.folder}", "folder"):
@@ -129,7 +148,9 @@ def prepare(config: DataConfig, *, workers: int = 1, tasks: slice = slice(None),
     try:
         with files.locked(folder / files.LOCK_NAME, wait=True):
             run, jobs = begin(config, folder)
-    except DataError:
+        if check is not None:
+            check(folder)
+    except (ConfigError, DataError):
         if not any(folder.glob("task-*")) and not any(folder.glob(".task-*")):
             shutil.rmtree(folder)
         raise

@@ -142,9 +142,7 @@ def obtain_tokenizer(config: DataConfig, folder: Path, reader: Reader) -> Tokeni
     if path.exists():
         return load_tokenizer(path)
     if isinstance(choice, Bpe):
-        items = chain.from_iterable(map(reader.read, range(reader.n_tasks)))
-        texts = (item.text for item in items if isinstance(item, TextDocument))
-        own = (text for text in texts if split_of(text, config.held_out_frac) == "train")
+        own = (text for text, split in texts_of(config, reader) if split == "train")
         # with short windows the sample may lack the needle test's words
         needle_test = synthetic.TASK + synthetic.NEEDLE + synthetic.QUESTION
         first = [needle_test] if isinstance(config.corpus, synthetic.Generated) else []
@@ -153,6 +151,12 @@ def obtain_tokenizer(config: DataConfig, folder: Path, reader: Reader) -> Tokeni
         tokenizer = load_tokenizer(Path(choice.path), choice.eos)
     write_atomic(path, tokenizer.to_str().encode("utf-8"))
     return tokenizer
+
+
+def texts_of(config: DataConfig, reader: Reader) -> Iterator[tuple[str, Split]]:
+    """Read all texts of a corpus, each with its split."""
+    items = chain.from_iterable(map(reader.read, range(reader.n_tasks)))
+    return ((item.text, split_of(item.text, config.held_out_frac)) for item in items if isinstance(item, TextDocument))
 
 
 def split_of(text: str, held_out_frac: float) -> Split:

@@ -40,7 +40,8 @@ def needs_of(experiment: Experiment, *, resume: bool = True) -> dict[str, Callab
     if isinstance(data.tokenizer, TokenizerFile):
         copied = shard_folder(data) / TOKENIZER
         needs["tokenizer"] = partial(tokenizer_file, copied if copied.exists() else Path(data.tokenizer.path))
-    needs["shards"] = partial(check_prepared, data)
+    held_out = bool(experiment.probe.loss_tokens) or haystack is None
+    needs["shards"] = partial(check_prepared, data, held_out=held_out)
     if haystack is not None and not (resume and (experiment.run.path / KEPT_HAYSTACK).exists()):
         needs["haystack"] = partial(read_texts, Path(haystack), "probe.haystack")
     return needs

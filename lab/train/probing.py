@@ -13,6 +13,7 @@ the run must end: OutOfStep.
 
 from contextlib import suppress
 from itertools import chain
+from pathlib import Path
 from typing import Any
 
 import lightning
@@ -149,6 +150,15 @@ class Probing(Callback):
         with suppress(OSError, DiskError):
             about = describe_probed(self.experiment, module.device, consumed)
             self.recording.folder.append("probes.jsonl", {**about, "failed": found})
+
+
+def check_tests(experiment: Experiment, folder: Path) -> None:
+    """Refuse settings of the probe that leave no test in the tokenizer of a folder, before there is a text to test on.
+
+    Raises: ConfigError, DataError.
+    """
+    tokenizer = load_tokenizer(folder)
+    Measuring(NeedleProbe(experiment.tests, tokenizer, "", window=experiment.data.window, stop_id=None), None, None)
 
 
 def make_needle_probe(experiment: Experiment, device: torch.device) -> NeedleProbe:

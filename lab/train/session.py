@@ -35,7 +35,7 @@ from lab.probe.measuring import Measuring
 from lab.runs.folder import RunFolder, is_finished
 from lab.runs.shards import NO_GROUP
 from lab.train.environment import choose_backend, choose_compile, device_for
-from lab.train.probing import Probing, make_needle_probe
+from lab.train.probing import Probing, check_tests, make_needle_probe
 from lab.train.recording import Recording
 from lab.train.saving import Checkpointing, Stopping
 from lab.train.starting import Start, find_start, own_run, start_folder
@@ -126,7 +126,7 @@ def run_experiment(
             run = assemble(start)
             check_prepared(experiment.data)
             if launch.is_first:
-                run.data.prepare_data()
+                run.data.prepare_data(partial(check_tests, experiment))
                 if start.checkpoint is None:  # what no probe can test leaves no folder
                     Measuring(make_needle_probe(experiment, device_for("cpu")), None, None)
                 start_folder(start, run.data, threads, restart=restart)
