@@ -83,12 +83,17 @@ def decoder_of(experiment: Experiment, **options: Any) -> Callable[[int | None],
 
 
 def open_model(
-    path: str | os.PathLike[str], overrides: Mapping[str, Any] | None = None, *, device: torch.device | str = "cpu"
+    path: str | os.PathLike[str],
+    overrides: Mapping[str, Any] | None = None,
+    *,
+    device: torch.device | str = "cpu",
+    window: int | None = None,
 ) -> OpenedModel:
     """Open a run folder, a checkpoint in it, a Hugging Face folder or hf:OWNER/NAME@REVISION, to compute in float32.
 
     `overrides` are dotted settings: any of a run's config, and position.frequency.* and position.distance.* of a
-    Hugging Face folder. A tokenizer.json is read where there is one, in the folder or with the run's shards.
+    Hugging Face folder. A tokenizer.json is read where there is one, in the folder or with the run's shards. `window`
+    is the training window, in tokens, of a folder that states none.
 
     Raises: LabError for a folder that is neither, files that are broken, or a wrong override.
     """
@@ -96,7 +101,7 @@ def open_model(
     overrides = dict(overrides or {})
     if place.is_hugging_face:
         name = Path(path).name if is_hub_id(Path(path)) else place.folder.resolve().name
-        return open_hugging_face(place.folder.resolve(), name, overrides, device)
+        return open_hugging_face(place.folder.resolve(), name, overrides, device, window)
     checkpoint = open_checkpoint(place.folder.resolve())
     folder = checkpoint.folder.parent.parent
     check_files(folder)
@@ -110,9 +115,11 @@ def open_model(
     return OpenedModel(folder.name, decoder, tokenizer, window, experiment, folder, consumed, home=folder)
 
 
-def open_hugging_face(folder: Path, name: str, overrides: dict[str, Any], device: torch.device | str) -> OpenedModel:
+def open_hugging_face(
+    folder: Path, name: str, overrides: dict[str, Any], device: torch.device | str, window: int | None
+) -> OpenedModel:
     """Open a Hugging Face folder, by the lab's decoder or by transformers."""
-    settings = folders.model_settings(folder)
+    settings = folders.model_settings(folder, window)
     frequency, distance = replaced_methods(settings, overrides)
     decoder: Decoder | Foreign
     if settings["model_type"] in folders.FAMILIES and not folders.faults_of(settings, frequency is not None):

@@ -98,8 +98,8 @@ class Subject:
 def open_subject(request: Request) -> Subject:
     """Open the model of a command line."""
     device = device_for(request.options.device)
-    model = open_model(request.model, request.overrides, device=device)
     options = request.options
+    model = open_model(request.model, request.overrides, device=device, window=getattr(options, "window", None))
     given = {item.name: getattr(options, item.name) or 0 for item in fields(options) if "Length" in str(item.type)}
     subject = as_subject(model, request.model, device)
     refuse_far({name: max(value) if isinstance(value, tuple) else value for name, value in given.items()}, subject)

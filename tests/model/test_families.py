@@ -1,12 +1,16 @@
 """Every family that docs/models.md lists does what its row says, in a small model of random weights."""
 
+import json
 import re
+import shutil
 from pathlib import Path
 
 import pytest
 import torch
 
+from eval.distance import FoundByDistance
 from eval.entropy import attention_entropy
+from lab.data.preparation import shard_folder
 from lab.errors import ConfigError
 from lab.model.huggingface.foreign import Foreign
 from lab.positions import distance
@@ -89,3 +93,17 @@ def test_pairs_of_neighbours_and_layers_without_rotation_are_those_of_the_defini
     foreign.place(foreign.own, distance("plain"))
     expected = by_definition(model, text, method, turns, monkeypatch, neighbours=family != "smollm3")
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("family", ["bloom", "mamba"])
+def test_a_window_serves_a_family_that_states_none(family, prepared, tmp_path, capsys):
+    tiny(family, **OWN[family], vocab_size=400).save_pretrained(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    config.pop("max_position_embeddings", None)  # which neither family has
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    shutil.copy(shard_folder(prepared) / "tokenizer.json", tmp_path)
+    (tmp_path / "essay.txt").write_text("A plain sentence about the sea and the boats on it. " * 40)
+    words = [str(tmp_path), f"--haystack={tmp_path / 'essay.txt'}", "-o", str(tmp_path / "out"), "--tests=2"]
+    assert FoundByDistance.main([*words, "--points=2", "--window=192"]) == 0
+    assert FoundByDistance.main([*words, "--points=2"]) == 2
+    assert "states no training window" in capsys.readouterr().err

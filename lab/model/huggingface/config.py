@@ -72,8 +72,8 @@ def read_settings(folder: Path) -> dict[str, Any]:
     return {**FAMILIES[family], **settings}
 
 
-def model_settings(folder: Path) -> dict[str, Any]:
-    """Read config.json of any family: of another than the decoder's by transformers, with its window.
+def model_settings(folder: Path, window: int | None = None) -> dict[str, Any]:
+    """Read config.json of any family: of another than the decoder's by transformers, with its window, or the one given.
 
     Raises: CheckpointError; ConfigError for a model that transformers does not know, or of no window; MissingPackage.
     """
@@ -82,9 +82,10 @@ def model_settings(folder: Path) -> dict[str, Any]:
     with reading(folder) as transformers:
         found = transformers.AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
         config = found.get_text_config()
-    window = next((length for name in WINDOWS if (length := getattr(config, name, None))), None)
+    window = next((length for name in WINDOWS if (length := getattr(config, name, None))), window)
     if window is None:
-        raise ConfigError(f"{folder / NAME}: states no training window; add max_position_embeddings")
+        rule = "states no training window; add max_position_embeddings, or give --window where a command has it"
+        raise ConfigError(f"{folder / NAME}: {rule}")
     return {**config.to_dict(), "max_position_embeddings": window}
 
 
