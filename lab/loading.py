@@ -32,7 +32,7 @@ from lab.positions.method import FrequencyMethod
 from lab.positions.methods import Replaced, describe_pair
 from lab.positions.string import of_length
 from lab.runs.checkpoints import SHARDING, WEIGHTS, Checkpoint, open_checkpoint, read_state, refusing
-from lab.runs.manifest import check_files
+from lab.runs.folder import check_files
 from lab.runs.source import CONFIG, EXPERIMENT, FIELD, find_place, is_hub_id, tokenizer_of
 from lab.schema import part, validated
 

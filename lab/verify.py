@@ -25,10 +25,9 @@ from lab.data.shards import PREPARED, read_manifest, read_manifests, read_prepar
 from lab.errors import CheckpointError, ConfigError, DataError, LabError
 from lab.files import FileEntry, entries_of, file_fault, read_object, sha256
 from lab.runs import checkpoints
-from lab.runs.checkpoints import RESTORE
-from lab.runs.folder import RunFolder
-from lab.runs.manifest import MANIFEST, RECORDS, faults_of
-from lab.runs.manifest import read_manifest as read_run
+from lab.runs.checkpoints import MANIFEST, RESTORE
+from lab.runs.checkpoints import read_manifest as read_run
+from lab.runs.folder import RECORDS, RunFolder, faults_of
 
 SYNTAX = Syntax(missing="PATH: must be the first argument, a run folder, a checkpoint or a folder of shards")
 OF_A_RUN = ("config.yaml", "environment.json", "tokenizer.json")

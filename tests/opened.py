@@ -11,9 +11,8 @@ from lab.counts import COUNTED, PositionCounts
 from lab.data.preparation import shard_folder
 from lab.files import manifest_of, write_json
 from lab.model.decoder import Decoder
-from lab.runs.checkpoints import COUNTS, candidates, publish, temporary_folder
-from lab.runs.folder import packed_counts
-from lab.runs.manifest import MANIFEST, forget, read_manifest, seal
+from lab.runs.checkpoints import COUNTS, MANIFEST, candidates, publish, read_manifest, temporary_folder
+from lab.runs.folder import forget, packed_counts, seal
 from lab.runs.shards import packed, shared_names, weights_of
 from lab.schema import format_yaml
 

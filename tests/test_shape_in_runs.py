@@ -9,7 +9,8 @@ import pytest
 
 from eval.shape import main
 from lab.errors import ConfigError
-from lab.runs.manifest import forget, read_manifest
+from lab.runs.checkpoints import read_manifest
+from lab.runs.folder import forget
 from tests.eval.commands import size_of
 from tests.fits import CONFIG, cut_after, train
 from tests.refusals import refused

@@ -28,8 +28,7 @@ from lab.errors import CheckpointError
 from lab.looks import CENSORED, RUN, range_of
 from lab.runs.arms import censored, differing, read_settings
 from lab.runs.checkpoints import folder_name
-from lab.runs.folder import Record, RunFolder
-from lab.runs.manifest import READ, RECORDS, check_files
+from lab.runs.folder import READ, RECORDS, Record, RunFolder, check_files
 from lab.runs.source import find_place
 
 if TYPE_CHECKING:

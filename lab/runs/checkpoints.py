@@ -30,17 +30,29 @@ from safetensors import SafetensorError
 from lab import files
 from lab.errors import CheckpointError, first_line
 from lab.files import SHOWN, FileEntry
-from lab.runs.manifest import MANIFEST, RUN, read_manifest
 from lab.runs.state import State, check
 
 NAME = re.compile(r"tokens-(\d{15})")
 STATE, COUNTS = "state.ckpt", "counts.npz"
 WEIGHTS, OPTIMIZER = "weights-", "optimizer-"  # beginnings of the names of the files that hold tensors
 TENSORS = (WEIGHTS, OPTIMIZER)
+MANIFEST, RUN, CONSUMED = "manifest.json", "run", "consumed_tokens"
 RESTORE = "restore it"
-CONSUMED = "consumed_tokens"
+ANEW = f"{RESTORE}, or begin anew with --restart"
 TEMPORARY, UNTRAINED = ".writing", "untrained.json"
 SHARDING = "DCP_SHARDING_INFO"  # entry of a file's header: the place of each shard in its tensor
+
+
+def read_manifest(run: Path) -> tuple[str, dict[str, FileEntry]]:
+    """Read the digest of a run from its folder, and the entries of its files.
+
+    Raises: CheckpointError.
+    """
+    manifest = files.read_object(run / MANIFEST, CheckpointError, ANEW)
+    entries, digest = files.entries_of(manifest), manifest.get(RUN)
+    if entries is None or not isinstance(digest, str):
+        raise CheckpointError(f"{run / MANIFEST}: is not that of a run; {ANEW}")
+    return digest, entries
 
 
 @dataclass(frozen=True)

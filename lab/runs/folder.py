@@ -2,7 +2,7 @@
 
 config.yaml       the resolved experiment
 environment.json  commit, uncommitted changes, versions, hardware, seed, threads; the same for every resume
-manifest.json     which run this is, and the hashes of its files: see lab.runs.manifest
+manifest.json     which run this is, and the size and SHA-256 of each file that is read again, as below
 metrics.jsonl     one object per logged step
 probes.jsonl      one object per probed length, and one per probe; `failed`, the reason, where a probe failed
 cases/            every test of every probe, one file per probe
@@ -15,11 +15,19 @@ tokenizer.json    a copy of the shards' own; with it and the haystack, a copy of
 haystack.txt      the text that probes hide numbers in, where it has 1 MB at most; see lab.probe.needles.text_to_keep
 plugins/          copies of the plugins
 impact.json       the impactful token types that select sentences, copied when the run began
+
+    {"run": DIGEST, "files": {"config.yaml": {"bytes": 1234, "sha256": "..."}, "cases/tokens-000000250000.jsonl": ...}}
+
+The digest is that of the settings and data that training depends on; every checkpoint of the run has it as well. Files
+of records grow: their entries are those of their first bytes, up to the last checkpoint or probe. A file is sealed,
+that is entered, when it has been written, and never again from what lies on the disk, so that a later fault stays one.
 """
 
 import io
 import json
 import os
+import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -30,11 +38,16 @@ import numpy as np
 from lab.counts import PositionCounts
 from lab.counts.saved import OF_KIND
 from lab.errors import CheckpointError, DiskError, first_line
-from lab.files import disk_fault, read_object, write_atomic, write_json
-from lab.runs.checkpoints import COUNTS, NAME, Checkpoint, candidates, folder_name
-from lab.runs.manifest import RECORDS, RESTORE, forget, seal
+from lab.files import disk_fault, file_fault, read_object, sha256, write_atomic, write_json
+from lab.runs.checkpoints import ANEW, COUNTS, MANIFEST, NAME, RUN, Checkpoint, candidates, folder_name, read_manifest
 
 Record = dict[str, Any]
+RECORDS = ("metrics.jsonl", "probes.jsonl")
+READ = ("config.yaml", "environment.json", "tokenizer.json", "haystack.txt", "plan.json", "impact.json", "plugins/")
+"""What evaluations of the model, and a resume, read; of names that end in a slash all files."""
+OF_PROBES = ("cases/", "counts/")
+SEALING = threading.Lock()  # a checkpoint may be published by a thread while a probe is recorded
+SETTLE_S = 0.5  # a run in training replaces a file shortly before its entry
 
 
 class RunFolder:
@@ -56,7 +69,7 @@ class RunFolder:
         Raises: CheckpointError.
         """
         path = self.path / "environment.json"
-        return read_object(path, CheckpointError, RESTORE) if path.exists() else {}
+        return read_object(path, CheckpointError, ANEW) if path.exists() else {}
 
     def threads(self) -> int | None:
         """Read the CPU threads that the run began with, or None for one that has not begun.
@@ -65,7 +78,7 @@ class RunFolder:
         """
         found = self.environment()
         if found and not isinstance(found.get("threads"), int):
-            raise CheckpointError(f"{self.path / 'environment.json'}: states no threads; {RESTORE}")
+            raise CheckpointError(f"{self.path / 'environment.json'}: states no threads; {ANEW}")
         return found.get("threads")
 
     def append(self, name: str, *records: Record) -> None:
@@ -169,6 +182,57 @@ class RunFolder:
 
     def write_cases(self, consumed_tokens: int, cases: Iterable[Record]) -> None:
         self.write_records(f"cases/{folder_name(consumed_tokens)}.jsonl", cases)
+
+
+def seal(run: Path, names: Iterable[str]) -> None:
+    """Enter files as they have been written, those that are there.
+
+    Records whose first bytes have changed keep their entry, by which they are refused.
+    """
+    with SEALING:
+        digest, files = read_manifest(run)
+        for name in names:
+            path = run / name
+            is_record = name in RECORDS and name in files
+            if path.is_file() and not (is_record and file_fault(path, files[name], hashes=True, grows=True)):
+                size = path.stat().st_size  # records may grow while they are hashed
+                files[name] = {"bytes": size, "sha256": sha256(path, size)}
+        write_json(run / MANIFEST, {RUN: digest, "files": dict(sorted(files.items()))})
+
+
+def forget(run: Path, digest: str, names: Iterable[str]) -> None:
+    """Drop the entries of files that a run of this digest, which may be a new one, is about to write or delete."""
+    files = read_manifest(run)[1] if (run / MANIFEST).exists() else {}
+    write_json(run / MANIFEST, {RUN: digest, "files": {n: entry for n, entry in files.items() if n not in {*names}}})
+
+
+def faults_of(run: Path, names: Iterable[str] = (), *, hashes: bool = True) -> list[str]:
+    """List how files differ from their entries, all files or those named, a line each.
+
+    Raises: CheckpointError where there is no manifest.
+    """
+    wanted = tuple(names)
+
+    def differing() -> list[str]:
+        entries = {n: entry for n, entry in read_manifest(run)[1].items() if not wanted or n.startswith(wanted)}
+        faults = {n: file_fault(run / n, e, hashes=hashes, grows=n in RECORDS) for n, e in entries.items()}
+        return [f"{run / name}: {fault}; restore it" for name, fault in faults.items() if fault]
+
+    if faults := differing():
+        time.sleep(SETTLE_S)
+        faults = differing()
+    return faults
+
+
+def check_files(run: Path, names: Iterable[str] = READ) -> None:
+    """Refuse a run folder of which a named file is not what was written.
+
+    A run that has not begun has no manifest, nor has one that was unpacked from a table of records.
+
+    Raises: CheckpointError.
+    """
+    if (run / MANIFEST).exists() and (faults := faults_of(run, names)):
+        raise CheckpointError("\n".join(faults))
 
 
 def packed_counts(counts: PositionCounts, save: Callable[..., None] = np.savez) -> bytes:

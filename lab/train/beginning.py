@@ -14,8 +14,7 @@ from lab.errors import CheckpointError, ConfigError, MissingPackage
 from lab.probe.needles import KEPT as KEPT_HAYSTACK
 from lab.probe.needles import read_texts
 from lab.runs.arms import changes
-from lab.runs.folder import RunFolder
-from lab.runs.manifest import OF_PROBES, READ, RECORDS, faults_of
+from lab.runs.folder import OF_PROBES, READ, RECORDS, RunFolder, faults_of
 from lab.schema.plugins import KEPT, digest_of
 
 RESTART = "begin anew with --restart, which moves this folder aside and deletes nothing"

@@ -36,7 +36,7 @@ from lab.probe.effective_length import NeedleProbe, Worker
 from lab.probe.measuring import HeldOutLoss, Measuring, ModelInTraining, Probed, held_out_recall
 from lab.probe.needles import load_haystack
 from lab.runs.checkpoints import folder_name
-from lab.runs.manifest import RECORDS, seal
+from lab.runs.folder import RECORDS, seal
 from lab.train.environment import describe_source
 from lab.train.recording import Recording
 from lab.train.saving import Checkpointing, Stopping, crossed, describe

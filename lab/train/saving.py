@@ -27,8 +27,7 @@ from lab.errors import CheckpointError, LabError
 from lab.launch import COPY_S, SIGNALS, Launch, OutOfStep, exchange
 from lab.model.sharding import reshard
 from lab.runs import checkpoints
-from lab.runs.folder import packed_counts
-from lab.runs.manifest import RECORDS, read_manifest, seal
+from lab.runs.folder import RECORDS, packed_counts, seal
 from lab.runs.shards import Files, ShardWriter, one_error, packed, restore_tensors, tensors_to_save, write_shards
 from lab.runs.state import check
 from lab.train.recording import Recording
@@ -139,7 +138,7 @@ class Checkpointing(Callback):
         Raises: CheckpointError.
         """
         if trainer.is_global_zero:
-            self.run = read_manifest(self.folder.path)[0]
+            self.run = checkpoints.read_manifest(self.folder.path)[0]
         if distributed.is_available() and distributed.is_initialized():
             self.group = distributed.new_group(backend="gloo")  # a save in the background must not meet the training
         if self.start.checkpoint is not None:

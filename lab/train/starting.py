@@ -22,9 +22,8 @@ from lab.positions.rope import base_warning
 from lab.probe.needles import KEPT, text_to_keep
 from lab.runs import checkpoints
 from lab.runs.arms import digest_of_run
-from lab.runs.checkpoints import Checkpoint
+from lab.runs.checkpoints import MANIFEST, Checkpoint
 from lab.runs.folder import RunFolder
-from lab.runs.manifest import MANIFEST, read_manifest
 from lab.runs.source import tokenizer_of
 from lab.schema.plugins import KEPT as PLUGINS
 from lab.train.beginning import RESTART, check_run
@@ -206,7 +205,7 @@ def describe_start(start: Start, data: str, threads: int) -> tuple[dict[str, Any
             f"was started with (SHA-256 {data}, expected {first.get('data')}); restore them, or choose another "
             "--run.name"
         )
-    if run != read_manifest(start.folder.path)[0]:
+    if run != checkpoints.read_manifest(start.folder.path)[0]:
         raise CheckpointError(f"{start.folder.path / MANIFEST}: is that of another run; restore it, or {RESTART}")
     resumes = [*first.get("resumes", []), {"consumed_tokens": checkpoint.consumed_tokens, **now}]
     return {**first, "resumes": resumes}, run

@@ -7,7 +7,7 @@ import time
 import numpy as np
 import pytest
 
-from lab.runs.manifest import MANIFEST
+from lab.runs.checkpoints import MANIFEST
 from lab.verify import main as verify
 from tests.fits import assert_equal_training, fit
 from tests.launching import running, signalled
