@@ -15,7 +15,7 @@ lab.errors < lab lab.files lab.schema
 < lab.looks lab.output < lab.draw lab.command < lab.launch
 < lab.positions lab.masks lab.skip lab.counts lab.evidence < lab.shape
 < lab.data lab.model < lab.probe lab.runs < lab.config < lab.loading lab.testing < lab.train
-< lab.recipes lab.jobs lab.card < lab.estimate
+< lab.recipes lab.jobs < lab.estimate
 < lab.fit lab.sweep lab.prepare lab.verify lab.longrecipe lab.merge lab.export lab.cli
 < eval.engine < eval
 """  # a part imports itself and the parts before a "<" that precedes it; the packages of eval are parts of one layer

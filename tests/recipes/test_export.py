@@ -7,9 +7,8 @@ import shutil
 import pytest
 import torch
 
-from lab.card import SHOWN
 from lab.config import Experiment
-from lab.export import export_model, main
+from lab.export import SHOWN, export_model, main
 from lab.loading import open_model
 from lab.model.decoder import Decoder
 from lab.schema import settings_in
