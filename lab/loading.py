@@ -22,7 +22,7 @@ from lab.config.sections import override
 from lab.data.config import Conversations
 from lab.data.preparation import end_of_document, shard_folder
 from lab.data.tokenizer import load_tokenizer, special_ends
-from lab.errors import ConfigError
+from lab.errors import CheckpointError, ConfigError
 from lab.model.decoder import Decoder
 from lab.model.huggingface import config as folders
 from lab.model.huggingface.foreign import Foreign, load_foreign
@@ -31,7 +31,7 @@ from lab.positions import Distance, Frequencies, frequencies
 from lab.positions.method import FrequencyMethod
 from lab.positions.methods import Replaced, describe_pair
 from lab.positions.string import of_length
-from lab.runs.checkpoints import SHARDING, WEIGHTS, Checkpoint, open_checkpoint, read_state, refusing
+from lab.runs.checkpoints import SHARDING, WEIGHTS, Checkpoint, candidates, open_checkpoint, read_state, refusing
 from lab.runs.folder import check_files
 from lab.runs.source import CONFIG, EXPERIMENT, FIELD, find_place, is_hub_id, tokenizer_of
 from lab.schema import part, validated
@@ -167,6 +167,20 @@ def token_ids(model: OpenedModel) -> dict[str, Any]:
         return {}
     begins = next(reversed(special_ends(model.tokenizer)[0]), None)
     return {"bos_token_id": begins, "eos_token_id": end_of_document(model.experiment.data, model.tokenizer)}
+
+
+def newest_checkpoints(run: Path, count: int) -> list[Path]:
+    """List the newest checkpoints of a run folder, newest first.
+
+    Raises: CheckpointError where there are too few, such as in another folder.
+    """
+    found = candidates(run / "checkpoints")
+    if len(found) < count:
+        raise CheckpointError(
+            f"--last={count}: {run} keeps {len(found)} checkpoints; name a run folder, lower it, or train with a "
+            "higher train.keep_checkpoints"
+        )
+    return found[:count]
 
 
 def read_weights(path: Path) -> dict[str, Tensor]:

@@ -36,12 +36,11 @@ import torch
 from lab.command import Bar, Syntax, Words, read_options, run, settings_lines, start
 from lab.data.tokenizer import load_tokenizer
 from lab.errors import ConfigError
-from lab.loading import OpenedModel, open_model, token_ids
+from lab.loading import OpenedModel, newest_checkpoints, open_model, token_ids
 from lab.model.decoder import Decoder
 from lab.model.huggingface.config import decoder_config, hugging_face_settings, read_settings
 from lab.model.huggingface.pretrained import save_pretrained
 from lab.recipes import MergeConfig
-from lab.runs.checkpoints import newest_checkpoints
 from lab.runs.source import FREE, TOKENIZER, find_place, tokenizer_of
 from lab.schema import PathText, Positive
 

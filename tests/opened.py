@@ -11,9 +11,9 @@ from lab.counts import COUNTED, PositionCounts
 from lab.data.preparation import shard_folder
 from lab.files import manifest_of, write_json
 from lab.model.decoder import Decoder
-from lab.runs.checkpoints import COUNTS, MANIFEST, candidates, publish, read_manifest, temporary_folder
+from lab.runs.checkpoints import COUNTS, MANIFEST, candidates, read_manifest
 from lab.runs.folder import forget, packed_counts, seal
-from lab.runs.shards import packed, shared_names, weights_of
+from lab.runs.shards import packed, publish, shared_names, temporary_folder, weights_of
 from lab.schema import format_yaml
 
 SIZES = {"d_model": 16, "n_layers": 3, "n_heads": 4, "n_kv_heads": 2, "d_ff": 24, "tie_embeddings": False}
@@ -107,4 +107,4 @@ def save_weights(root, decoder, consumed=CONSUMED, keep=2):
     save_file(weights, folder / "weights-00000.safetensors")
     for name, data in small_files(consumed, shared_names(decoder)).items():
         (folder / name).write_bytes(data)
-    return publish(root, consumed, keep, RUN)
+    return publish(root, consumed, keep, RUN, manifest_of(folder))

@@ -174,10 +174,10 @@ def test_the_final_checkpoints_are_kept_whatever_is_saved_between_them(place):
     whole = train(place, "final", *often)
     assert steps_kept(whole, whole) == [10, 20, 30, 40, 50]
     code = (  # a kill after a checkpoint between final ones, which goes when the next is saved
-        "import itertools, os\nfrom lab.runs import checkpoints\n"
-        "calls, publish = itertools.count(1), checkpoints.publish\n"
+        "import itertools, os\nfrom lab.runs import shards\n"
+        "calls, publish = itertools.count(1), shards.publish\n"
         "def fatal(*given):\n    publish(*given)\n    next(calls) == 13 and os.kill(os.getpid(), 9)\n"
-        "checkpoints.publish = fatal"
+        "shards.publish = fatal"
     )
     done = python(*patched(command(place, "killed_final", *often), code)[1:])
     assert done.returncode == -signal.SIGKILL, done.stderr[-2000:]

@@ -13,8 +13,8 @@ import torch
 
 from lab.errors import LabError
 from lab.files import sha256
-from lab.runs.checkpoints import candidates, folder_name, newest, publish
-from lab.runs.shards import ShardWriter, packed, write_shards
+from lab.runs.checkpoints import candidates, folder_name, newest
+from lab.runs.shards import ShardWriter, packed, publish, write_shards
 from tests.fits import NO_PROBES, exact_metrics, folders_of, records
 from tests.ranks import train
 

@@ -16,8 +16,8 @@ from lab.data.preparation import shard_folder
 from lab.errors import CheckpointError
 from lab.launch import Launch
 from lab.model.decoder import Decoder, DecoderConfig
+from lab.runs.checkpoints import Counted
 from lab.runs.folder import RunFolder
-from lab.runs.state import Counted
 from lab.train.starting import find_start
 from lab.verify import main
 from tests.opened import save_weights, sealed, write_run

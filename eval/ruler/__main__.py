@@ -36,7 +36,7 @@ from eval.ruler.tasks import ALL, LLAMA2_7B_AT_4K, TASKS, VERSION, Task, average
 from lab.command import Bar, start
 from lab.errors import nearest
 from lab.files import write_json
-from lab.runs.checkpoints import newest_checkpoints
+from lab.loading import newest_checkpoints
 from lab.schema import Length, PathText, Tests
 
 SHORTEST = 4096  # RULER's first length

@@ -11,6 +11,9 @@ checkpoints/untrained.json       stands in their place until the first one is pu
 What is read of a checkpoint is hashed before, all of it where a run is resumed. A checkpoint of another run, and one
 that is not what was written, are refused. Nothing falls back to an older one by itself.
 
+A save, a resume and lab.verify check that the parts of a state agree. Every stream has given one pack to each step, and
+has drawn samples of its own only, of which each pack took one or more. What was counted are the consumed tokens.
+
 torch is imported where a state is read.
 """
 
@@ -18,19 +21,21 @@ import hashlib
 import json
 import pickle
 import re
-import shutil
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Annotated, Any
 
+import numpy as np
+from pydantic import Field, TypeAdapter, ValidationError
 from safetensors import SafetensorError
+from typing_extensions import TypedDict
 
 from lab import files
 from lab.errors import CheckpointError, first_line
 from lab.files import SHOWN, FileEntry
-from lab.runs.state import State, check
 
 NAME = re.compile(r"tokens-(\d{15})")
 STATE, COUNTS = "state.ckpt", "counts.npz"
@@ -40,7 +45,9 @@ MANIFEST, RUN, CONSUMED = "manifest.json", "run", "consumed_tokens"
 RESTORE = "restore it"
 ANEW = f"{RESTORE}, or begin anew with --restart"
 TEMPORARY, UNTRAINED = ".writing", "untrained.json"
+BROKEN = (SafetensorError, pickle.UnpicklingError, RuntimeError, EOFError, OSError, ValueError, LookupError, TypeError)
 SHARDING = "DCP_SHARDING_INFO"  # entry of a file's header: the place of each shard in its tensor
+Whole = Annotated[int, Field(ge=0)]
 
 
 def read_manifest(run: Path) -> tuple[str, dict[str, FileEntry]]:
@@ -113,53 +120,6 @@ def folder_name(consumed_tokens: int) -> str:
     return f"tokens-{consumed_tokens:015d}"
 
 
-def temporary_folder(root: Path) -> Path:
-    """Create an empty folder to write a checkpoint in, on its final file system."""
-    folder = root / TEMPORARY
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
-    return folder
-
-
-def publish(
-    root: Path,
-    consumed_tokens: int,
-    keep: int,
-    run: str,
-    written: Mapping[str, FileEntry] | None = None,
-    final: Collection[int] = (),
-) -> Checkpoint:
-    """Write the manifest, rename the folder to its final name, and delete what `prune` does not keep.
-
-    `run` is the digest of the run. `written` are the entries of the folder's files, hashed as they were written; left
-    out, they are read.
-    """
-    temporary = root / TEMPORARY
-    folder = root / folder_name(consumed_tokens)
-    entries = files.manifest_of(temporary) if written is None else dict(sorted(written.items()))
-    files.write_json(temporary / MANIFEST, {RUN: run, CONSUMED: consumed_tokens, "files": entries})
-    files.publish_folder(temporary, folder)
-    (root / UNTRAINED).unlink(missing_ok=True)
-    prune(root, consumed_tokens, keep, final)
-    return Checkpoint(folder)
-
-
-def prune(root: Path, newest: int, keep: int, final: Collection[int] = ()) -> None:
-    """Delete all checkpoints but the newest `keep`, of which the newest is given, all in consumed tokens.
-
-    Those of `final` are kept as well, and others between them are deleted, so that the final ones are the newest.
-    Checkpoints after the newest are broken ones that the run did not resume from.
-    """
-    found = {Checkpoint(folder).consumed_tokens: folder for folder in candidates(root)}
-    # An ordinary checkpoint after the first final one would stand between two of them and goes at once; of those before
-    # it, the newest stay until `keep` are there.
-    older = [tokens for tokens in found if tokens < newest]
-    left = [tokens for tokens in older if tokens <= min(final, default=newest) or tokens in final]
-    stay = {newest, *left[: keep - 1], *(tokens for tokens in final if tokens < newest)}
-    for tokens in found.keys() - stay:
-        files.remove(found[tokens])
-
-
 def is_untrained(root: Path) -> bool:
     return not candidates(root) and (root / UNTRAINED).exists()
 
@@ -207,20 +167,6 @@ def newest(root: Path, unread: tuple[str, ...] = ()) -> Checkpoint | None:
     return Checkpoint(folder)
 
 
-def newest_checkpoints(run: Path, count: int) -> list[Path]:
-    """List the newest checkpoints of a run folder, newest first.
-
-    Raises: CheckpointError where there are too few, such as in another folder.
-    """
-    found = candidates(run / "checkpoints")
-    if len(found) < count:
-        raise CheckpointError(
-            f"--last={count}: {run} keeps {len(found)} checkpoints; name a run folder, lower it, or train with a "
-            "higher train.keep_checkpoints"
-        )
-    return found[:count]
-
-
 def open_checkpoint(folder: Path) -> Checkpoint:
     """Open the one checkpoint that a folder is, or the newest of a run folder, to read its weights.
 
@@ -234,6 +180,54 @@ def open_checkpoint(folder: Path) -> Checkpoint:
     if found is None:
         raise CheckpointError(f"{folder}: holds no checkpoint; use a run folder or a checkpoint in it")
     return found
+
+
+class Counted(TypedDict):
+    """What has been counted: see lab.counts.PositionCounts."""
+
+    max_len: Whole
+    lengths: list[Whole]
+    gapped: list[Whole]
+    supervised: list[Whole]
+    evidence: list[Whole]
+    demand: list[Whole]
+    demand_by_ids: list[Whole]
+
+
+class Recorded(TypedDict):
+    """The state of lab.train.recording.Recording."""
+
+    counts: Counted
+    sums: dict[str, float]
+
+
+class Schedule(TypedDict):
+    """The state of torch's LambdaLR."""
+
+    last_epoch: Whole
+    base_lrs: list[float]
+    lr_lambdas: list[Any]
+    _last_lr: list[float]
+
+
+class Streams(TypedDict):
+    """The states of the packs' streams, int64 (n_streams, 2 + look_ahead): see lab.data.packing."""
+
+    streams: Any
+
+
+class State(TypedDict):
+    """The contents of state.ckpt, from which a run continues; `optimizer` has the numbers of each parameter."""
+
+    step: Whole
+    consumed_tokens: Whole
+    skipped_steps: Whole
+    schedule: Schedule
+    data: Streams
+    recording: Recorded
+    final: dict[Whole, Whole]
+    optimizer: dict[str, dict[str, Any]]
+    shared: dict[str, str]
 
 
 def read_state(checkpoint: Checkpoint) -> State:
@@ -254,19 +248,49 @@ def read_state(checkpoint: Checkpoint) -> State:
 @contextmanager
 def refusing(path: Path) -> Iterator[None]:
     """Turn what broken files raise into an error for the user."""
-    faults = (
-        SafetensorError,
-        pickle.UnpicklingError,
-        RuntimeError,
-        EOFError,
-        OSError,
-        ValueError,
-        LookupError,
-        TypeError,
-    )
     try:
         yield
-    except faults as error:
+    except BROKEN as error:
         raise CheckpointError(
             f"{path}: cannot be read ({first_line(error)}); restore it, or use another checkpoint"
         ) from error
+
+
+def check(state: Any) -> None:
+    """Check that a state has all parts, each of its form, and that they agree.
+
+    Raises: ValueError.
+    """
+    try:
+        TypeAdapter(State).validate_python(state, strict=True)
+    except ValidationError as error:
+        fault = error.errors()[0]
+        raise ValueError(f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}") from error
+    counts = state["recording"]["counts"]
+    sizes = {name: counts["max_len"] + (name == "lengths") for name in Counted.__annotations__ if name != "max_len"}
+    if any(len(counts[name]) != size for name, size in sizes.items()):
+        raise ValueError("recording.counts: have another size than max_len states")
+    counted = sum(length * n for length, n in enumerate(counts["lengths"])) + sum(counts["gapped"][:1])
+    if counted != state["consumed_tokens"]:
+        raise ValueError(f"recording.counts: are of {counted} tokens, consumed_tokens are {state['consumed_tokens']}")
+    check_streams(getattr(state["data"]["streams"], "numpy", lambda: None)(), state["step"], state["consumed_tokens"])
+
+
+def check_streams(streams: np.ndarray | None, step: int, consumed_tokens: int) -> None:
+    """Check that the streams' states are those after so many steps.
+
+    Raises: ValueError.
+    """
+    if streams is None or streams.dtype != np.int64 or streams.ndim != 2 or min(len(streams), streams.shape[1] - 2) < 1:
+        raise ValueError("data.streams: must be int64 (n_streams, 2 + look_ahead)")
+    given, following, waiting = streams[:, 0], streams[:, 1], streams[:, 2:]
+    if (differ := np.flatnonzero(given != step)).size:
+        rule = f"has given {given[differ[0]]} packs by step {step}, each step takes one of every stream"
+        raise ValueError(f"data.streams: stream {differ[0]} {rule}")
+    numbers = np.arange(len(streams))[:, None]
+    foreign = (waiting % len(streams) != numbers) | (waiting >= following[:, None])
+    if (following % len(streams) != numbers[:, 0]).any() or (foreign & (waiting != -1)).any() or (waiting < -1).any():
+        raise ValueError("data.streams: a stream has samples of another")
+    drawn = (following - numbers[:, 0]) // len(streams) - (waiting >= 0).sum(1)  # by each stream, for its packs
+    if (drawn < given).any() or drawn.sum() > max(consumed_tokens, 0):  # a sample has one token or more
+        raise ValueError("data.streams: have drawn more samples than were trained on, or fewer than their packs hold")

@@ -1,4 +1,4 @@
-"""Write and read a checkpoint's tensors through torch.distributed.checkpoint (DCP), and those of a run in training.
+"""Write, publish and read a checkpoint's tensors through torch.distributed.checkpoint (DCP), while a run trains.
 
 Each process writes what it holds: its shards, or its part of tensors that are replicated. A file's header names the
 place of each shard in its tensor, in the form that DCP's own reader of safetensors takes. A file that holds whole
@@ -11,8 +11,9 @@ FileSystemWriter stores its metadata as a pickle, which runs code when it is rea
 import io
 import json
 import os
+import shutil
 import struct
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -28,10 +29,11 @@ from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict, se
 from torch.distributed.checkpoint.storage import StorageWriter, WriteResult
 from torch.optim import Optimizer
 
+from lab import files
 from lab.errors import CheckpointError, LabError, first_line
 from lab.files import FileEntry, write_hashed
-from lab.runs.checkpoints import OPTIMIZER, SHARDING, TEMPORARY, TENSORS, Checkpoint, refusing, temporary_folder
-from lab.runs.state import State
+from lab.runs import checkpoints
+from lab.runs.checkpoints import OPTIMIZER, SHARDING, TEMPORARY, TENSORS, Checkpoint, State, refusing
 
 Files = dict[str, FileEntry]
 MOMENTS = "optimizer."  # begins the names of the optimizer's tensors
@@ -84,8 +86,8 @@ class ShardWriter(StorageWriter):
 
     def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
         """Write the small files, and publish the folder with the hashes of all."""
-        files = {name: write_hashed(self.root / TEMPORARY / name, [data]) for name, data in self.small.items()}
-        self.publish(files | {result.index.fqn: result.storage_data for part in results for result in part})
+        written = {name: write_hashed(self.root / TEMPORARY / name, [data]) for name, data in self.small.items()}
+        self.publish(written | {result.index.fqn: result.storage_data for part in results for result in part})
 
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
@@ -205,3 +207,44 @@ def restore_tensors(
         for name, values in own["state"].items():
             values.update(state["optimizer"][name])
     set_optimizer_state_dict(model, optimizer, own)
+
+
+def temporary_folder(root: Path) -> Path:
+    """Create an empty folder to write a checkpoint in, on its final file system."""
+    folder = root / TEMPORARY
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    return folder
+
+
+def publish(
+    root: Path, consumed_tokens: int, keep: int, run: str, written: Mapping[str, FileEntry], final: Collection[int] = ()
+) -> Checkpoint:
+    """Write the manifest, rename the folder to its final name, and delete what `prune` does not keep.
+
+    `run` is the digest of the run. `written` are the entries of the folder's files, hashed as they were written.
+    """
+    temporary = root / TEMPORARY
+    folder = root / checkpoints.folder_name(consumed_tokens)
+    manifest = {checkpoints.RUN: run, checkpoints.CONSUMED: consumed_tokens, "files": dict(sorted(written.items()))}
+    files.write_json(temporary / checkpoints.MANIFEST, manifest)
+    files.publish_folder(temporary, folder)
+    (root / checkpoints.UNTRAINED).unlink(missing_ok=True)
+    prune(root, consumed_tokens, keep, final)
+    return Checkpoint(folder)
+
+
+def prune(root: Path, newest: int, keep: int, final: Collection[int] = ()) -> None:
+    """Delete all checkpoints but the newest `keep`, of which the newest is given, all in consumed tokens.
+
+    Those of `final` are kept as well, and others between them are deleted, so that the final ones are the newest.
+    Checkpoints after the newest are broken ones that the run did not resume from.
+    """
+    found = {Checkpoint(folder).consumed_tokens: folder for folder in checkpoints.candidates(root)}
+    # An ordinary checkpoint after the first final one would stand between two of them and goes at once; of those before
+    # it, the newest stay until `keep` are there.
+    older = [tokens for tokens in found if tokens < newest]
+    left = [tokens for tokens in older if tokens <= min(final, default=newest) or tokens in final]
+    stay = {newest, *left[: keep - 1], *(tokens for tokens in final if tokens < newest)}
+    for tokens in found.keys() - stay:
+        files.remove(found[tokens])

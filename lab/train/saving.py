@@ -26,10 +26,9 @@ from lab.command import FAILED, show
 from lab.errors import CheckpointError, LabError
 from lab.launch import COPY_S, SIGNALS, Launch, OutOfStep, exchange
 from lab.model.sharding import reshard
-from lab.runs import checkpoints
+from lab.runs import checkpoints, shards
 from lab.runs.folder import RECORDS, packed_counts, seal
 from lab.runs.shards import Files, ShardWriter, one_error, packed, restore_tensors, tensors_to_save, write_shards
-from lab.runs.state import check
 from lab.train.recording import Recording
 from lab.train.starting import Start
 
@@ -184,13 +183,13 @@ class Checkpointing(Callback):
             "final": final,
         }
         try:
-            check(state)
+            checkpoints.check(state)
         except ValueError as error:
             place = root / checkpoints.folder_name(consumed)
             raise CheckpointError(f"{place}: not saved ({error}); resume from the checkpoint before it") from error
 
         def publish(files: Files) -> None:
-            checkpoints.publish(root, consumed, self.config.keep_checkpoints, self.run, files, tuple(final.values()))
+            shards.publish(root, consumed, self.config.keep_checkpoints, self.run, files, tuple(final.values()))
             self.folder.write_counts(counts)
             seal(self.folder.path, RECORDS)
 

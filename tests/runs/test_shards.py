@@ -11,14 +11,8 @@ from safetensors.torch import load_file
 
 from lab.errors import CheckpointError
 from lab.loading import load_weights, read_weights_of
-from lab.runs.checkpoints import (
-    Checkpoint,
-    newest,
-    open_checkpoint,
-    publish,
-    read_state,
-)
-from lab.runs.shards import ShardWriter, packed, read_shards, write_shards
+from lab.runs.checkpoints import Checkpoint, newest, open_checkpoint, read_state
+from lab.runs.shards import ShardWriter, packed, publish, read_shards, write_shards
 from tests.opened import small_files
 from tests.refusals import refused
 
