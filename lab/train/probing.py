@@ -18,7 +18,6 @@ from typing import Any
 
 import lightning
 import torch
-from lightning.pytorch.callbacks import Callback
 
 from lab.command import show
 from lab.config import Experiment
@@ -42,7 +41,7 @@ from lab.train.recording import Recording
 from lab.train.saving import Checkpointing, Stopping, crossed, describe
 
 
-class Probing(Callback):
+class Probing(lightning.Callback):
     """Runs the probe between two steps, without torch's random numbers or any change to weights, modes and buffers."""
 
     def __init__(self, experiment: Experiment, recording: Recording, stopping: Stopping, saving: Checkpointing) -> None:

@@ -12,9 +12,7 @@ from typing import Any
 
 import lightning
 import numpy as np
-import numpy.typing as npt
 import torch
-from lightning.pytorch.callbacks import Callback
 
 from lab.command import Bar, show
 from lab.config import Experiment
@@ -91,11 +89,11 @@ class Counting:
         self.selected_before = np.array([state_dict.get(name, 0) for name in SELECTED], dtype=np.int64)
 
 
-def relative_positions(distance: Distance, q_pos: npt.NDArray[Any], k_pos: npt.NDArray[Any]) -> npt.NDArray[Any]:
+def relative_positions(distance: Distance, q_pos: np.ndarray, k_pos: np.ndarray) -> np.ndarray:
     return distance.rel_pos(torch.from_numpy(q_pos), torch.from_numpy(k_pos)).numpy()
 
 
-class Recording(Callback):
+class Recording(lightning.Callback):
     """Counts every pack, writes a line every few steps, and shows the latest on the first rank's stderr.
 
     A line has means since the last one, f at a few positions by the column's name, and shares of the position mass.

@@ -19,7 +19,6 @@ from concurrent.futures import Future
 from typing import Any
 
 import lightning
-from lightning.pytorch.callbacks import Callback
 from torch import distributed
 
 from lab.command import FAILED, show
@@ -51,7 +50,7 @@ def describe(error: BaseException) -> str:
     return ": ".join([type(error).__name__, *str(error).strip().splitlines()[:1]])
 
 
-class Stopping(Callback):
+class Stopping(lightning.Callback):
     """Turns signals into a stop that all ranks agree on, after a step or between two lengths of a probe."""
 
     def __init__(self, launch: Launch) -> None:
@@ -115,7 +114,7 @@ class Stopping(Callback):
             signal.signal(number, signal.SIG_IGN)
 
 
-class Checkpointing(Callback):
+class Checkpointing(lightning.Callback):
     """Runs after the callbacks whose state it saves, and before the probe, which saves what is not saved yet."""
 
     def __init__(self, start: Start, recording: Recording, stopping: Stopping) -> None:

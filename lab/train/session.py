@@ -15,10 +15,8 @@ from typing import Any
 
 import lightning
 import torch
-from lightning.fabric.plugins.environments.lightning import LightningEnvironment
-from lightning.fabric.plugins.environments.torchelastic import TorchElasticEnvironment
+from lightning.fabric.plugins.environments import LightningEnvironment, TorchElasticEnvironment
 from lightning.fabric.utilities.exceptions import MisconfigurationException
-from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.profilers import Profiler, PyTorchProfiler
 from lightning.pytorch.strategies import DDPStrategy, ModelParallelStrategy, Strategy
 
@@ -67,7 +65,7 @@ class Assembled:
             raise (KeyboardInterrupt if isinstance(error.__context__, KeyboardInterrupt) else error) from None
 
 
-class Garbage(Callback):
+class Garbage(lightning.Callback):
     """Collects Python's garbage between steps, on all ranks after the same ones, as torchtitan does.
 
     Otherwise each rank collects when it has made so many objects, and the others wait for it in the next collective
@@ -189,7 +187,7 @@ def assemble(start: Start, profiler: Profiler | None = None) -> Assembled:
     stopping = Stopping(start.launch)
     saving = Checkpointing(start, recording, stopping)
     probing = Probing(experiment, recording, stopping, saving)
-    callbacks: list[Callback] = [Garbage(), recording, stopping, saving, probing] if profiler is None else []
+    callbacks: list[lightning.Callback] = [Garbage(), recording, stopping, saving, probing] if profiler is None else []
     autocast = train.bf16 and strategy != "fsdp"
     try:
         trainer = lightning.Trainer(
