@@ -22,7 +22,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 import torch
 from tokenizers import Tokenizer
@@ -157,7 +156,7 @@ def summary(result: dict[str, Any], tables: dict[str, pd.DataFrame]) -> str:
     return "\n".join(lines)
 
 
-def chart(labels: npt.NDArray[np.str_], marked: BoolArray, title: str) -> Any:
+def chart(labels: np.typing.NDArray[np.str_], marked: BoolArray, title: str) -> Any:
     """Draw each label's share of the marked targets along the text, (windows, length): arXiv:2409.00509, Figure 4."""
     edges = np.linspace(0, labels.shape[1], min(STRETCHES, labels.shape[1]) + 1).round()
     at = pd.cut(np.nonzero(marked)[1], edges, right=False, labels=(edges[1:] + edges[:-1]) / 2)

@@ -40,7 +40,6 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import numpy as np
-import numpy.typing as npt
 from annotated_types import Ge, Le
 
 from eval.engine.command import CellOptions, Form
@@ -143,7 +142,7 @@ class Perplexity(Measure):
         texts = (self.subject.tokenizer.decode(ids.tolist()) for ids in self.documents)
         n_bytes = sum(len(text.encode(errors="replace")) for text in texts)
         self.bytes_per_token = n_bytes / sum(map(len, self.documents))
-        self.keys: list[npt.NDArray[np.bool_]] | None = None
+        self.keys: list[np.typing.NDArray[np.bool_]] | None = None
         if options.evaluator is not None:
             place = Path(options.evaluator)
             evaluator = open_reference(place, self.subject.tokenizer, "--evaluator", self.subject.device)

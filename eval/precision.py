@@ -40,7 +40,6 @@ from itertools import product
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -60,7 +59,7 @@ SAMPLED = 256  # positions whose pairs are compared to decide whether a method d
 MOST_TOKENS = 512  # of the texts of D, when their length is not given
 LENGTHS = (64, 8192)  # tokens of the texts of D_logit, from and to (section 2.2)
 WINDOWS = 2  # training windows that the longest of them is, at most
-Values = npt.NDArray[np.float64]
+Values = np.typing.NDArray[np.float64]
 
 
 class Arithmetic(NamedTuple):

@@ -52,7 +52,6 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
 import numpy as np
-import numpy.typing as npt
 from annotated_types import Ge, Le
 from pydantic import Field
 
@@ -100,8 +99,8 @@ class ByContext(Section):
             yield run.fault("data.mode", "weights.by=context counts no uniform cuts; set another")
 
 
-FloatArray = npt.NDArray[np.float64]
-IntArray = npt.NDArray[np.int64]
+FloatArray = np.typing.NDArray[np.float64]
+IntArray = np.typing.NDArray[np.int64]
 BINS = 64
 EXTRA, LONG_FRAC = 0.15, 0.25  # EXACT's own
 TOLERANCE = 0.05  # largest accepted total variation between the aim and the plan

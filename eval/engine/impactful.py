@@ -39,13 +39,12 @@ import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 from tokenizers import Tokenizer
 
-IntArray = npt.NDArray[np.int64]
-FloatArray = npt.NDArray[np.float64]
-BoolArray = npt.NDArray[np.bool_]
+IntArray = np.typing.NDArray[np.int64]
+FloatArray = np.typing.NDArray[np.float64]
+BoolArray = np.typing.NDArray[np.bool_]
 TOLERANCE = 1e-12  # of coverage times a count, where a product of decimals falls just above a whole number
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"  # decoded from a piece of a character
 CONTEXT = "a"  # text before a token, so that a leading space shows

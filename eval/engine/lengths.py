@@ -4,15 +4,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 from scipy.special import ndtr
 
 from lab.data import config, shards, synthetic
 from lab.errors import DataError
 from lab.shape import cut_counts, length_frequency
 
-FloatArray = npt.NDArray[np.float64]
-IntArray = npt.NDArray[np.int64]
+FloatArray = np.typing.NDArray[np.float64]
+IntArray = np.typing.NDArray[np.int64]
 SLIMPAJAMA = "slimpajama"
 OF_WINDOW = 2048  # tokens, at which arXiv:2410.18745, Figure 1a, shows its shape
 LONGEST = 2**20  # tokens; longer documents of that shape count as this long

@@ -21,14 +21,13 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 from scipy.optimize import minimize
 from scipy.special import log_ndtr
 
 from lab.runs.arms import mean_with_limits
 
-Floats = npt.NDArray[np.float64]
+Floats = np.typing.NDArray[np.float64]
 CONFIDENCE = 0.95
 PRIOR = 0.01  # inverse standard deviation of d
 OPEN = 10.0  # standard error of an entry of d from which on it counts as open
@@ -60,7 +59,7 @@ class Regression(NamedTuple):
         return np.where(low == high, exact, np.where(np.isinf(high), log_ndtr(-low), log_ndtr(high)))
 
 
-def measured(points: pd.DataFrame) -> npt.NDArray[np.bool_]:
+def measured(points: pd.DataFrame) -> np.typing.NDArray[np.bool_]:
     """Mark the points whose reach was measured."""
     return np.asarray(points["low"] == points["high"])
 
@@ -164,7 +163,7 @@ def bootstrap(points: pd.DataFrame, whole: Regression, resamples: int) -> tuple[
     return pd.DataFrame({"coefficient": pd.Series(whole.reported), **limits}).rename_axis("column"), len(found)
 
 
-def held_out(points: pd.DataFrame, columns: Sequence[str], by: str) -> npt.NDArray[np.float64]:
+def held_out(points: pd.DataFrame, columns: Sequence[str], by: str) -> np.typing.NDArray[np.float64]:
     """Return the log likelihood of each run, or arm, under the fit to all others; nan where that cannot be made."""
     scores = []
     for _, group in points.groupby(by, sort=False):

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from tokenizers import Tokenizer
 from torch import Tensor
@@ -31,7 +30,7 @@ from lab.train.environment import describe_source, device_for, memory_of
 
 MOST_WINDOWS = 1024  # of the longest text in training windows; papers extend by at most 64
 NO_CORPUS = "--text: must be set, a Hugging Face folder has no corpus of its own; give a text file"
-AnyIds = npt.NDArray[Any]  # of any integer type, as they lie in a store
+AnyIds = np.typing.NDArray[Any]  # of any integer type, as they lie in a store
 SUBJECT = ("model", "checkpoint", "weights", "method", "precision")  # the fields that name a model in rows
 
 
@@ -220,7 +219,7 @@ def documents_of(subject: Subject, text: str | None) -> list[AnyIds]:
     return [np.array(before + encode(each, add_special_tokens=False).ids, dtype=np.int64) for each in texts]
 
 
-def digest_of(documents: Sequence[npt.NDArray[np.int64]]) -> str:
+def digest_of(documents: Sequence[np.typing.NDArray[np.int64]]) -> str:
     parts = (np.int64(len(ids)).tobytes() + ids.astype("<i8").tobytes() for ids in documents)
     return hashlib.sha256(b"".join(parts)).hexdigest()[:16]
 
@@ -235,7 +234,7 @@ def draw_texts(
     seed: int,
     vocab_size: int,
     option: str = "--texts",
-) -> npt.NDArray[np.int64]:
+) -> np.typing.NDArray[np.int64]:
     """Draw pieces of a text, each of which begins with the tokenizer's first token.
 
     Pieces do not overlap, so that texts are independent, and are not cut at documents. `option` is the name of their

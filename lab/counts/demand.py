@@ -11,15 +11,14 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-IntArray = npt.NDArray[np.int64]
+IntArray = np.typing.NDArray[np.int64]
 UNIT = 2.0**-20
 F, G = "f(i), pairs at i", "g(d), targets that ask for d"  # in pictures
 BINS = 8  # an octave of a picture
 
 
-def by_distance(distances: IntArray, weights: npt.NDArray[np.floating] | None = None) -> IntArray:
+def by_distance(distances: IntArray, weights: np.typing.NDArray[np.floating] | None = None) -> IntArray:
     """Count targets by evidence distance, or add up their weights in units of UNIT; without evidence they are left out.
 
     Shapes: (targets,), (targets,) -> int64 (longest distance + 1,).
@@ -44,7 +43,7 @@ def edges_of(max_len: int, parts: int) -> list[int]:
     return [*sorted(edge for edge in edges if edge < max_len), max_len]
 
 
-def per_distance(profiles: Mapping[str, npt.NDArray[Any]]) -> list[dict[str, Any]]:
+def per_distance(profiles: Mapping[str, np.typing.NDArray[Any]]) -> list[dict[str, Any]]:
     """List the mean of each profile over bins of distances; a mean of 0, which no logarithm shows, is None: a gap.
 
     Example:

@@ -25,13 +25,12 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from scipy import fft
 
-IntArray = npt.NDArray[np.int64]
+IntArray = np.typing.NDArray[np.int64]
 
 
-def sum_to_the_end(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+def sum_to_the_end(values: np.typing.NDArray[Any]) -> np.typing.NDArray[Any]:
     return np.cumsum(values[::-1])[::-1]
 
 
@@ -81,7 +80,7 @@ def visible_context(lengths: Sequence[int], anchors: Sequence[int] | None = None
 
 
 def targets_by_context(
-    lengths: Sequence[int], anchors: Sequence[int] | None, scored: npt.NDArray[np.bool_]
+    lengths: Sequence[int], anchors: Sequence[int] | None, scored: np.typing.NDArray[np.bool_]
 ) -> IntArray:
     """Count the targets of packed runs by visible context.
 

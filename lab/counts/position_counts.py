@@ -29,14 +29,13 @@ from copy import copy
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from lab.counts.demand import UNIT
 from lab.counts.pairs import pairs_of_ids, pairs_of_runs, sum_to_the_end
 from lab.errors import DataError
 
-IntArray = npt.NDArray[np.int64]
-FloatArray = npt.NDArray[np.float64]
+IntArray = np.typing.NDArray[np.int64]
+FloatArray = np.typing.NDArray[np.float64]
 RelPos = Callable[[IntArray, IntArray], FloatArray]  # (queries,), (keys,) -> (queries, keys)
 MASKS = ("causal", "document", "anchor")
 COUNTED = ("lengths", "gapped", "supervised", "evidence", "demand", "demand_by_ids")  # added, compared and saved

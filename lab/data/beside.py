@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from tokenizers import Tokenizer
 
 from lab.data.config import DataConfig
@@ -26,7 +25,7 @@ from lab.data.tokenizer import special_ends, split_of
 from lab.errors import DataError
 from lab.files import FileEntry, entries_of, file_fault, read_object, write_atomic, write_json
 
-IntArray = npt.NDArray[np.int64]
+IntArray = np.typing.NDArray[np.int64]
 STORED_BY = {
     "asked": "--evidence=asked",
     "gain": "--evidence=gain --score=MODEL",
@@ -105,7 +104,7 @@ def store_numbers(store: TokenStore, kind: str, compute: Callable[[Shard], np.nd
             save(path_of(shard, kind), compute(shard))
 
 
-def labels_of(shard: Shard, config: DataConfig, tokenizer: Tokenizer, answers: bool = False) -> npt.NDArray[np.int32]:
+def labels_of(shard: Shard, config: DataConfig, tokenizer: Tokenizer, answers: bool = False) -> np.ndarray:
     """Label the tokens of a shard of a generated corpus: what each copies, or those alone that `answers` are made of.
 
     Raises: DataError where the shard holds other documents than the generator makes.

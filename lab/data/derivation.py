@@ -26,7 +26,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from lab.data import shards
 from lab.data.config import Upsample
@@ -34,8 +33,8 @@ from lab.data.shards import SPLITS, Shard, TokenShardWriter, TokenStore
 from lab.errors import DataError
 from lab.files import check_sizes, sha256, temporary_of
 
-Ints = npt.NDArray[np.int64]
-Floats = npt.NDArray[np.float64]
+Ints = np.typing.NDArray[np.int64]
+Floats = np.typing.NDArray[np.float64]
 
 RECORD = "upsampling.json"
 KEPT = ("no long documents", "no short documents", "long enough already")  # why a source keeps its lengths

@@ -23,15 +23,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from lab.data import beside
 from lab.data.config import Mode
 from lab.data.shards import SPLITS, Shard, TokenStore, read_manifests
 from lab.errors import DataError, DiskError
 
-IntArray = npt.NDArray[np.int64]
-Numbers = npt.NDArray[np.uint64]
+IntArray = np.typing.NDArray[np.int64]
+Numbers = np.typing.NDArray[np.uint64]
 GROUP = 256  # documents
 ROUNDS = 4
 MASK = 2**64 - 1

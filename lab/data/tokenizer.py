@@ -18,7 +18,6 @@ from itertools import chain, islice, pairwise
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
 from lab.data import synthetic
@@ -89,7 +88,7 @@ def load_tokenizer(path: Path, eos: str | None = None) -> Tokenizer:
     return tokenizer
 
 
-def check_ids(ids: npt.ArrayLike, vocab_size: int) -> None:
+def check_ids(ids: np.typing.ArrayLike, vocab_size: int) -> None:
     """Refuse ids beyond the model's vocabulary.
 
     Raises: DataError.

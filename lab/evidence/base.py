@@ -38,12 +38,11 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
-import numpy.typing as npt
 
 from lab.errors import ConfigError
 from lab.schema import Method
 
-IntArray = npt.NDArray[np.int64]
+IntArray = np.typing.NDArray[np.int64]
 IGNORE = -100  # target of a token that is not scored; the value that torch's own loss ignores
 NONE = -1  # at the end of the sequence of a run whose last index has no target
 
@@ -91,7 +90,7 @@ class Evidence(Method):
     """The parameters of an evidence method, and the distances that it finds."""
 
     def distances(
-        self, tokens: IntArray, targets: IntArray, lengths: Sequence[int], stored: npt.NDArray[Any] | None = None
+        self, tokens: IntArray, targets: IntArray, lengths: Sequence[int], stored: np.typing.NDArray[Any] | None = None
     ) -> IntArray:
         """Find the evidence distance of each target of packed runs, in tokens; 0 where there is none.
 

@@ -22,7 +22,6 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 import numpy as np
-import numpy.typing as npt
 from annotated_types import Gt, Le
 
 from lab.evidence.base import UNLABELLED, IntArray
@@ -30,7 +29,7 @@ from lab.schema import Section
 
 BINS = 20
 BESIDE = {"loss": "loss", "kind": "answers"}  # what a control reads beside the shards
-Flags = npt.NDArray[np.bool_]
+Flags = np.typing.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -46,7 +46,6 @@ from functools import cache, cached_property
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from scipy.optimize import brentq, isotonic_regression
 from scipy.special import betaincinv  # scipy.stats takes half a second more to import
 
@@ -54,9 +53,9 @@ GRID = 16  # shares p at which D is computed, times sqrt(n): an eighth of the st
 MARGIN = 0.99  # of the error, as D between two grid points is up to 0.2% larger
 EDGE = 1e-12  # the search of limits excludes shares closer to 0 or 1
 
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
-Bools = npt.NDArray[np.bool_]
+Floats = np.typing.NDArray[np.float64]
+Ints = np.typing.NDArray[np.int64]
+Bools = np.typing.NDArray[np.bool_]
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from tokenizers import Tokenizer
 
 from lab.data import synthetic
@@ -133,7 +132,7 @@ def read_texts(path: Path, field: str) -> list[str]:
 class Case:
     """A prompt whose answer is known. Units: `prompt_ids` tokens."""
 
-    prompt_ids: Sequence[int] | npt.NDArray[Any]
+    prompt_ids: Sequence[int] | np.typing.NDArray[Any]
 
     @property
     def prompt_hash(self) -> str:

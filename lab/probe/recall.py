@@ -24,7 +24,6 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch.nn.utils.rnn import pad_sequence
 
@@ -70,7 +69,7 @@ class RecallTest:
     of a stored method, of all tokens of the documents but their first ones.
     """
 
-    documents: Iterable[npt.NDArray[Any]]
+    documents: Iterable[np.typing.NDArray[Any]]
     evidence: Evidence
     window: int
     edges: Sequence[int]

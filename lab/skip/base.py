@@ -13,11 +13,10 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
-import numpy.typing as npt
 
 from lab.schema import Length, Method
 
-IntArray = npt.NDArray[np.int64]
+IntArray = np.typing.NDArray[np.int64]
 
 
 @dataclass(frozen=True, kw_only=True)

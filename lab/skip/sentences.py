@@ -35,7 +35,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 
 from lab.skip.base import IntArray
 
@@ -43,10 +42,10 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 MARKS = ".!?\n"
-BoolArray = npt.NDArray[np.bool_]
+BoolArray = np.typing.NDArray[np.bool_]
 
 
-def split_sentences(ids: Sequence[int] | npt.NDArray[np.integer], ends: BoolArray) -> IntArray:
+def split_sentences(ids: Sequence[int] | np.typing.NDArray[np.integer], ends: BoolArray) -> IntArray:
     """Return the lengths in tokens of the sentences of a token sequence; none for an empty one.
 
     `ends` is true for every token id that ends a sentence, as computed by `sentence_ends`.
