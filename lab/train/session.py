@@ -15,7 +15,8 @@ from typing import Any
 
 import lightning
 import torch
-from lightning.fabric.plugins.environments import LightningEnvironment, TorchElasticEnvironment
+from lightning.fabric.plugins.environments.lightning import LightningEnvironment
+from lightning.fabric.plugins.environments.torchelastic import TorchElasticEnvironment
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.profilers import Profiler, PyTorchProfiler
 from lightning.pytorch.strategies import DDPStrategy, ModelParallelStrategy, Strategy
