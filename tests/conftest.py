@@ -12,7 +12,6 @@ from tests.ranks import Pool
 
 LENGTHS = {"median_tokens": 16.64, "section_tokens": 64.0}  # for windows of 64
 LONGEST = (  # files of the default run that take longest, which start first, or one process works alone at the end
-    "tests/benchmarks/test_on_gpu.py",
     "tests/eval/test_measures.py",
     "tests/test_resume_matrix.py",
     "tests/test_saving.py",

@@ -18,19 +18,13 @@ TEXT = CONFIG.read_text()
 
 WRONG = {
     # unknown, with the nearest name
-    "--optim.l=1": "optim.l=1: unknown setting; did you mean optim.lr?",
-    "--data.corpus.wrds=3": "data.corpus.wrds=3: unknown setting; did you mean data.corpus.words?",
-    "--modle.d_model=4": "modle.d_model=4: unknown setting; did you mean model?",
-    "--zzz.y.x=[1]": "zzz.y.x=[1]: unknown setting; a config has run, ",
     "--model.lr=1": "model.lr=1: unknown setting; did you mean optim.lr?",
     "--data.corpus.name=sythetic": "data.corpus.name=sythetic: unknown; did you mean synthetic?",
     "--data.tokenizer.method=xqz --model.vocab_size=9": "data.tokenizer.method=xqz: unknown; use one of: bpe, file",
-    "--optim=3": "optim=3: must be a section",
     "--optim=3 --optim.lr=1e-3": "optim=3: must be a section",
     # out of range
     "--optim.lr=.nan": "optim.lr=nan: must be ",
     "--run.name=a/b": "run.name=a/b: must be a plain folder name",
-    "--run.name=..": "run.name=..: must be a plain folder name",
     # contradicting
     "--model.vocab_size=5": "model.vocab_size=5: contradicts data.tokenizer.vocab_size=600",
     "--model.n_heads=5": "model.n_heads=5: must divide d_model=32; use 4",
@@ -47,8 +41,6 @@ WRONG = {
     "--data.tokenizer.method=file --data.tokenizer.path=a --model.vocab_size=9": "data.tokenizer.eos: must be set",
     # no setting at all
     "--data.window --run.seed=1": "data.window=True: must be a whole number",
-    "window=3": "window=3: not a setting",
-    "--run.seed=1 --run.seed=2": "--run.seed: is given twice",
     "--run.seed=[1": "--run.seed: line 1: not YAML (",
 }
 JOINED = "--data.mode=concatenated"
@@ -175,8 +167,6 @@ def test_a_wrong_setting_is_answered_in_one_line(words, start):
 MISSPELT = {  # what follows from one typo is not told
     "d_model: 32": ("d_modle: 32", "model.d_modle=32: unknown setting; did you mean model.d_model?"),
     "\noptim:": ("\noptimm:", "optimm: unknown setting; did you mean optim?"),
-    "method: bpe": ("method: bpee", "data.tokenizer.method=bpee: unknown; did you mean bpe?"),
-    "vocab_size: 600": ("vocab_size: 6OO", 'data.tokenizer.vocab_size="6OO": must be a whole number'),
 }
 
 

@@ -64,24 +64,19 @@ def test_a_holder_is_named_and_a_killed_one_is_not_in_the_way_though_its_childre
     assert list(path.parent.iterdir()) == [], "nothing is left"
 
 
-def test_a_file_system_without_flock_is_refused(path, monkeypatch):
-    def no_flock(*arguments):
-        raise OSError(errno.ENOSYS, "Function not implemented")
-
-    monkeypatch.setattr(filelock._unix.fcntl, "flock", no_flock)
-    with refused(f"{path}: cannot be written (Function not implemented)", error=ConfigError), locked(path):
-        pass
-
-
-def test_a_lock_that_is_refused_names_no_process_to_kill(path, monkeypatch):
+@pytest.mark.parametrize(
+    ("number", "error", "rule"),
+    [
+        (errno.ENOSYS, ConfigError, "{path}: cannot be written (Function not implemented)"),
+        (errno.EACCES, InUse, "{path.parent}: cannot be locked, and no process says"),
+    ],
+)
+def test_a_file_system_that_locks_nothing_is_refused(path, monkeypatch, number, error, rule):
     def denied(*arguments):
-        raise OSError(errno.EACCES, "Permission denied")
+        raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr(filelock._unix.fcntl, "flock", denied)
-    with (
-        refused(f"{path.parent}: cannot be locked, and no process says", error=InUse),
-        locked(path),
-    ):
+    with refused(rule.format(path=path), error=error), locked(path):
         pass
 
 

@@ -59,7 +59,7 @@ SLOW = pytest.mark.slow
     [
         pytest.param(2, DDP, ModelInTraining, "generate", RuntimeError("planted\nat length"), id="ddp_model"),
         pytest.param(2, DDP, ModelInTraining, "generate", garbage_ids, id="ddp_garbage"),
-        pytest.param(2, DDP, RecallTest, "scores", ValueError("planted"), id="ddp_recall"),
+        pytest.param(2, DDP, RecallTest, "scores", ValueError("planted"), id="ddp_recall", marks=SLOW),
         pytest.param(2, FSDP, Probing, "whole", MemoryError("planted"), id="fsdp_room"),
         pytest.param(1, {}, RunFolder, "write_cases", OSError(28, "No space left on device"), id="full_disk"),
         pytest.param(2, DDP, HeldOutLoss, "sums", ValueError(), id="ddp_loss", marks=SLOW),

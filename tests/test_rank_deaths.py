@@ -200,7 +200,12 @@ MOMENTS = {
 }
 
 
-@pytest.mark.parametrize("moment", MOMENTS)
+QUICK = ("reading", "meeting", "compiling")
+
+
+@pytest.mark.parametrize(
+    "moment", [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in MOMENTS]
+)
 def test_the_ranks_of_a_launcher_killed_before_the_first_step_end(place, tmp_path, moment):
     imports, held, ranks = MOMENTS[moment]
     argv = command(place, moment, *ENDLESS, *TWO)[2:]

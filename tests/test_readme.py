@@ -19,7 +19,7 @@ def test_the_table_has_rows_of_both_kinds():
     assert (len(ROWS), len(CHEAP)) == (12, 4)
 
 
-@pytest.mark.parametrize("row", CHEAP)
+@pytest.mark.parametrize("row", [pytest.param(row, marks=pytest.mark.slow if "reach" in row else ()) for row in CHEAP])
 def test_a_row_shows_something(row, tmp_path):
     if "report" in row:
         pytest.importorskip("altair")

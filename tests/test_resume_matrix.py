@@ -88,7 +88,7 @@ def test_a_run_goes_on_under_another_strategy(place, ranks, trained, before, aft
     assert_equal_training(place / "runs" / name, trained("one", tied), TOLERANCE)
 
 
-@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
+@pytest.mark.parametrize("strategy", ["ddp", pytest.param("fsdp", marks=pytest.mark.slow)])
 def test_the_workers_of_torchrun_train_on_two_devices_as_on_one(place, strategy):
     alone = place / "runs" / "alone"
     if not alone.exists():

@@ -150,17 +150,11 @@ def test_a_run_begins_with_the_sources_weights_and_resumes_without_the_source(so
     assert records(folder, without=SPEED) == whole
 
 
-@pytest.mark.parametrize(
-    ("mode", "pack", "warned"),
-    [
-        ("concatenated", 250, "holds 192 tokens in windows of 64, so that the run trains on 77% of"),
-        ("concatenated", 256, None),
-        ("natural", 250, None),
-    ],
-)
-def test_full_windows_that_leave_a_part_of_each_pack_empty_are_a_warning(mode, pack, warned):
+@pytest.mark.parametrize(("mode", "pack", "warns"), [("concatenated", 250, True), ("concatenated", 256, False)])
+def test_full_windows_that_leave_a_part_of_each_pack_empty_are_a_warning(mode, pack, warns):
     experiment = load_experiment(Path("configs/cpu_test.yaml"))
     data = dataclasses.replace(experiment.data, mode=mode, window=64)
     train = dataclasses.replace(experiment.train, batch_tokens=pack, micro_batch_tokens=pack)
     found = room_warning(dataclasses.replace(experiment, data=data, train=train))
-    assert found is None if warned is None else found.startswith(f"train.micro_batch_tokens={pack}: {warned}")
+    assert (found is not None) == warns
+    assert not warns or found.startswith("train.micro_batch_tokens=250: holds 192 tokens")

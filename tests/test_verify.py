@@ -115,9 +115,7 @@ def append(name, text):
 
 WEIGHTS = f"{LAST}/weights-00000.safetensors"
 RUN_FAULTS = {  # what is done to the run folder, and the line's beginning below it
-    "no_config": (drop("config.yaml"), "config.yaml: cannot be read ("),
     "config": (write("config.yaml", "train: {tokens: -1}"), None),
-    "environment": (write("environment.json", "{"), "environment.json: has 1 bytes"),
     "metrics": (write("metrics.jsonl", "7\n"), "metrics.jsonl: line 1 "),
     "order": (
         write("metrics.jsonl", '{"consumed_tokens": 2}\n{"consumed_tokens": 1}\n'),
@@ -127,12 +125,9 @@ RUN_FAULTS = {  # what is done to the run folder, and the line's beginning below
         append("metrics.jsonl", '{"step": 2, "consumed_tokens": 9000}\n'),
         "metrics.jsonl: consumed_tokens or steps do not increase",
     ),
-    "cases": (write(f"cases/tokens-{AT:015d}.jsonl", "{\n"), f"cases/tokens-{AT:015d}.jsonl: has 2 bytes"),
     "counts": (write("counts.npz", "x"), "counts.npz: is not that of a checkpoint"),
     "no_checkpoint": (drop("checkpoints"), ": holds no checkpoint"),
     "file_more": (write(f"{LAST}/more.bin", ""), f"{LAST}/more.bin: is not listed in manifest.json"),
-    "no_weights": (drop(WEIGHTS), f"{WEIGHTS}: is missing"),
-    "cut_weights": (write(WEIGHTS, "half"), f"{WEIGHTS}: has 4 bytes"),
     "renamed": (lambda run: (run / LAST).rename(run / "checkpoints/tokens-000000000000009"), None),
 }
 

@@ -1,5 +1,4 @@
 import itertools
-import json
 
 import numpy as np
 import pytest
@@ -70,19 +69,6 @@ def test_ids_equal_a_loop_over_pairs(mask, running, largest_gap, padding):
     for ids, docs in rows:
         alone.add_positions(ids, docs, mask=mask)
     assert counts == alone
-
-
-def test_state_survives_json_and_goes_on_counting():
-    counts, expected = PositionCounts(8), PositionCounts(8)
-    for one in (counts, expected):
-        one.add_segments([4, 8])
-        one.add_positions([0, 2, 7], [0, 0, 0])
-    again = PositionCounts.from_dict(json.loads(json.dumps(counts.to_dict())))
-    assert again == counts
-    again.add_segments([5])
-    expected.add_segments([5])
-    assert again == expected
-    assert again != counts
 
 
 @pytest.mark.parametrize(

@@ -84,13 +84,9 @@ def test_the_field_is_text_and_slimpajamas_rows_name_their_source(tmp_path):
         (b'{"text": "caf\xe9"}', "not UTF-8"),
         (b'{"text": "\\ud800"}', "not UTF-8"),
         (b'{"text": "cut', "not JSON"),
-        (b"plain words", "not JSON"),
         (b'["text"]', "not a JSON object"),
-        (b"3", "not a JSON object"),
         (b'{"txt": "a"}', "no text in field 'text'"),
-        (b'{"text": null}', "no text in field 'text'"),
         (b'{"text": ["a"]}', "no text in field 'text'"),
-        (b'{"text": ""}', "empty"),
         (b'{"text": " \\n\\t "}', "empty"),
     ],
 )

@@ -81,11 +81,6 @@ def scored(*words):
     ("row", "parts"),
     [
         pytest.param(
-            turns(("human", "Hi"), ("gpt", "Hello.")),
-            [("USER: Hi\nASSISTANT:", False), (" Hello.\n", True)],
-            id="one_turn_each",
-        ),
-        pytest.param(
             turns(("system", "Be kind."), ("user", "Hi"), ("assistant", " Hello. \n")),
             [("SYSTEM: Be kind.\nUSER: Hi\nASSISTANT:", False), (" Hello.\n", True)],
             id="system_and_other_names",
@@ -125,14 +120,9 @@ NO_RESPONSE = "a conversation without a response"
     ("row", "reason"),
     [
         ({}, NO_TURNS),
-        ({"text": "Hi"}, NO_TURNS),
-        ({"conversations": "Hi"}, NO_TURNS),
-        ({"conversations": ["Hi"]}, NO_TURNS),
         ({"conversations": []}, NO_RESPONSE),
         ({"conversations": [{"value": "Hi"}]}, BAD_TURN),
         ({"conversations": [{"from": "bing", "value": "Hi"}]}, BAD_TURN),
-        ({"conversations": [{"from": "gpt"}]}, BAD_TURN),
-        ({"conversations": [{"from": ["x"], "value": "Hi"}]}, BAD_TURN),
         (turns(("human", "Hi"), ("gpt", 3)), BAD_TURN),
         (turns(("human", "Hi")), NO_RESPONSE),
         (turns(("human", "Hi"), ("gpt", " \n")), NO_RESPONSE),

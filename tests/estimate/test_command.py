@@ -104,13 +104,6 @@ def test_what_fits_to_the_byte_passes_and_one_byte_more_is_refused():
         refuse_too_large(Memory({}, 0, kinds | {"gathered": 1}), 2 * 2**30, 20, ["set x=true"])
 
 
-@pytest.mark.parametrize("words", [(), ("--train.recompute=true",), ("--train.strategy=ddp",)], ids=str)
-def test_a_run_that_is_too_large_is_not_advised_what_it_has(written, capsys, words):
-    _, line = dry_run([written(RUN), "--memory_gib=1", *words], capsys)
-    for name, has in (("train.recompute=true", "--train.recompute=true" in words), ("fsdp", "ddp" not in str(words))):
-        assert (name in line) != has, line
-
-
 def test_what_is_missing_is_listed_with_what_brings_it(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     values = {**RUN, "probe": {"haystack": "essays.txt", "protocol": "released"}, "track": {"wandb": "off"}}
@@ -132,9 +125,6 @@ def test_what_is_missing_is_listed_with_what_brings_it(tmp_path, monkeypatch):
 
 WRONG = {
     "--memory_gib=0": "--memory_gib=0: must be a number > 0",
-    "--memory_gib=many": "--memory_gib=many: must be a number > 0",
-    "--memory_gib=nan": "--memory_gib=nan: must be a number > 0",
-    "--utilisation=0": "--utilisation=0: must be a number > 0 and <= 1",
     "--utilisation=40": "--utilisation=40: must be a number > 0 and <= 1",
     "--resume": "--resume: contradicts --dry_run",
     "--memory=80": "memory=80: unknown setting",

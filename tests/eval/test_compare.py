@@ -252,22 +252,6 @@ def test_seeds_are_folded_into_their_mean_with_limits(windows):
 
 
 @pytest.mark.parametrize(
-    ("by", "columns", "lines"),
-    [
-        ("window", ["96", "192"], 2),  # data.window, which has fewer parts than position.distance.window
-        ("position.distance.window", ["3"], 4),  # arms of one column keep lines of their own
-        ("run.seed", ["0", "1", "2"], 4),
-        ("model", ["w96-0", "w96-1", "w96-2", "w192-0", "w192-1"], 3),
-        ("needles", ["4"], None),
-    ],
-)
-def test_columns_by_any_setting_or_column(windows, by, columns, lines):
-    table = spread(grid_of(*windows, by=[by]))
-    assert list(table) == columns
-    assert lines is None or len(table) == lines
-
-
-@pytest.mark.parametrize(
     ("lengths", "text"),
     {
         (112, 128): "112 to 128+, 2 seeds, 1 censored",  # 128 is the last length tested
@@ -324,30 +308,6 @@ def test_arms_of_which_one_has_no_spread_are_tested():
     assert (name, p) == (SEEDS, pytest.approx(1 - 2 * math.atan(3) / math.pi))
 
 
-def test_a_table_names_the_seeds_needed_by_pairs_or_by_two_arms(tmp_path):
-    """Pairs differ by .1, .2 and .3, which is 2 of their standard deviations; the arms' own are .1 and .2."""
-    paths = [write_run(tmp_path, 96, seed, passed) for seed, passed in enumerate((1, 2, 3))]
-    paths += [write_run(tmp_path, 192, seed, passed) for seed, passed in enumerate((2, 4, 6))]
-    line = "probe 2 of 4 needles 128 tokens"
-    paired = spread(grid_of(*paths, by=["window"])).loc[line, "192"]
-    assert paired.endswith(f"3 seeds ({simulated_need(2.0, True)} needed)")
-    farther = [write_run(tmp_path / "far", 192, seed, passed) for seed, passed in enumerate((3, 5, 7))]
-    apart = spread(grid_of(*paths[1:3], *farther, by=["window"])).loc[line, "192"]  # .25 and .5, of .0707 and .2
-    size = 0.25 / math.sqrt((0.005 + 0.04) / 2)
-    assert apart.endswith(f"3 seeds ({simulated_need(size, False)} needed)")
-
-
-def simulated_need(size, paired, draws=20_000):
-    """Count seeds until nine of ten experiments drawn show the difference."""
-
-    def is_found(n):
-        first, second = np.random.default_rng(0).normal(0, 1, (2, draws, n))
-        p = ttest_rel(first + size, 0 * first, axis=1) if paired else ttest_ind(first + size, second, axis=1)
-        return np.mean(p.pvalue <= 0.05) >= 0.9
-
-    return next(filter(is_found, itertools.count(2)))
-
-
 def test_seeds_with_corpora_of_their_own_are_one_cell():
     with unpacked([ROOT / "experiments/demand/records/S3_96.jsonl.xz"]) as places:
         table = spread(grid_of(*places))
@@ -395,14 +355,6 @@ def test_a_reach_has_not_the_n_of_the_needle_tests(tmp_path):
     table = spread(grid_of(write_run(tmp_path, 96, 0, 5, **limits, **ends)))
     assert table.loc["probe effective length at 0.8"].tolist() == ["96 (90 to 110), n=10"]
     assert table.loc["probe reach at 0.8"].tolist() == ["50 (40 to 60)"]
-
-
-def test_a_file_of_reach_alone_is_a_table(tmp_path, capsys):
-    row = {"model": "m", "method": "rope+plain", "checkpoint": "c", "metric": "reach", "threshold": 0.8, "n": 8}
-    limits = {"reach": 50.5, "reach_low": 40.0, "reach_high": 60.0, "first_distance": 24, "last_distance": 83}
-    path = write(tmp_path, {**row, **limits, "confidence": 0.95})
-    assert main([str(path)]) == 0
-    assert "50.5 (40 to 60), n=8" in capsys.readouterr().out
 
 
 def test_recall_is_a_table_of_its_own(tmp_path, capsys):

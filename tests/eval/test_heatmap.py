@@ -21,11 +21,6 @@ def test_a_needle_stays_in_its_own_part():
     assert [cell_of(depth, 0, 1, 10) for depth in (0.0, 0.098, 0.1, 0.5, 0.9899, 0.99)] == [0, 0, 1, 5, 9, 9]
 
 
-def test_thirds_end_at_33_and_66_percent():
-    third_of = {0.0: 0, 0.3299: 0, 0.3301: 1, 0.6599: 1, 0.6601: 2, 0.99: 2, 1.0: 2}
-    assert {depth: cell_of(depth, 0, 1, 3) for depth in third_of} == third_of
-
-
 def row_of(test, depths, hits):
     return {"length": 64, "test": test, "depths": depths, "found_each": hits}
 

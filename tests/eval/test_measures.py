@@ -262,13 +262,6 @@ def test_a_pattern_leaves_out_what_is_no_run_and_a_name_does_not(name, options, 
     assert (status, err.count("\n"), err.startswith("runs/other: ")) == (2, 1, True)
 
 
-def test_help_has_methods_as_headings(run):
-    status, listed, _ = run("lines", ["--help=all"])
-    assert status == 0
-    assert "\n  --position.distance.method=string\n" in listed
-    assert "\n    --position.distance.shift=required\n" in listed
-
-
 def test_copies_of_a_command_are_refused(run, monkeypatch):
     launched = {"TORCHELASTIC_RUN_ID": 1, "RANK": 0, "LOCAL_RANK": 0, "WORLD_SIZE": 2, "LOCAL_WORLD_SIZE": 2}
     for name, value in launched.items():

@@ -9,18 +9,14 @@ import torch
 
 import lab
 from eval.demand import main
-from eval.engine.sliding import key_tokens, least_contexts
+from eval.engine.sliding import least_contexts
 from lab.data.beside import path_of
 from lab.data.module import PackedData
 from lab.errors import ConfigError, DataError
 from lab.evidence.base import Gain
 from lab.loading import open_model
-from lab.model.attention.inspection import token_scores
-from lab.model.config import DecoderConfig
-from lab.model.decoder import Decoder
 from tests.eval.commands import runner
 from tests.fits import CONFIG, UNPROBED, load, settings_of, train
-from tests.opened import SIZES
 from tests.refusals import refused
 
 FAR = ("--weights.by=evidence", "--weights.keep=[[0,9]]")
@@ -171,36 +167,3 @@ def test_contexts_in_another_window_are_refused(place):
     data = PackedData(load(*settings_of(place, "any"), *UNPROBED, "--evidence.method=gain", "--data.window=64"))
     with refused("evidence.method=gain: is not stored in ", error=DataError):
         data.prepare_data()
-
-
-def test_key_tokens_by_definition_in_float64(monkeypatch):
-    """A pass for each token and context; alpha is lower here, as a small model with drawn weights gains little."""
-    monkeypatch.setattr("eval.engine.sliding.ALPHA", 0.5)
-    decoder = Decoder(DecoderConfig(**SIZES, vocab_size=12)).double()
-    generator = torch.Generator().manual_seed(3)
-    with torch.no_grad():
-        for parameter in decoder.parameters():
-            if parameter.ndim > 1:
-                parameter.normal_(0.0, 0.6, generator=generator)
-    documents = [np.random.default_rng(n).integers(0, 12, size) for n, size in enumerate((50, 1, 7, 33))]
-    subject = SimpleNamespace(losses=lambda *given: token_scores(decoder, *given)[0])
-    found = key_tokens(subject, documents, 6)
-
-    def log_p(ids, place, begin):
-        return float(decoder(torch.from_numpy(ids[None, begin:place]))[0, -1].log_softmax(-1)[ids[place]])
-
-    with torch.no_grad():
-        for ids, keys in zip(documents, found, strict=True):
-            expected = [False]
-            for place in range(1, len(ids)):
-                whole, short = log_p(ids, place, 0), log_p(ids, place, max(0, place - 6))
-                expected.append(whole - short > 0.5 and whole > -2)
-            assert keys.tolist() == expected
-    assert 5 < sum(keys.sum() for keys in found) < 40
-
-
-def test_key_tokens_worked_by_hand():
-    # 1 is 10 back, 51 and 2 are 9 back, 56 is 6 back. The short context moves by 2: 8 tokens of 1, 9 of 51, 8 of 2
-    document = np.array([1, 50, 51, 2, 52, 53, 54, 55, 56, 57, 1, 51, 2, 58, 56, 60])
-    (keys,) = key_tokens(SimpleNamespace(losses=copying), [document], 8)
-    assert np.flatnonzero(keys).tolist() == [10, 12]

@@ -83,11 +83,12 @@ def assert_as_one(ranks, world, degree, heads, cases, recompute=False):
 
 
 def test_two_ranks_compute_what_one_computes(ranks):
-    assert_as_one(ranks, 2, 2, 4, CASES)
+    kinds = ("plain", "string", "self_extend", "layers", *SOFTMAXES)  # one band, two, a second key map, and layers
+    assert_as_one(ranks, 2, 2, 4, [case for case in CASES if case[1] in kinds])
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("degree", "heads"), [(2, 2), (4, 4), (4, 8)])
+@pytest.mark.parametrize(("degree", "heads"), [(2, 2), (2, 4), (4, 4), (4, 8)])
 def test_four_ranks_compute_what_one_computes(ranks, degree, heads):
     assert_as_one(ranks, 4, degree, heads, CASES)
 

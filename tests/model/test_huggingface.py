@@ -87,16 +87,6 @@ def test_folders_of_early_llamas_hold_tables_that_are_passed_over(folder):
     assert_same_logits(load_pretrained(folder), opened(folder))
 
 
-def test_loaded_weights_are_ready_for_training(folder):
-    torch.manual_seed(3)
-    state = torch.get_rng_state()
-    ours = load_pretrained(folder, dtype=torch.bfloat16)
-    assert torch.equal(torch.get_rng_state(), state), "nothing is drawn"
-    assert {(p.dtype, p.device.type, p.requires_grad) for p in ours.parameters()} == {(torch.bfloat16, "cpu", True)}
-    assert not ours.training
-    assert ours.frequencies.inv_freq.dtype == torch.float64
-
-
 def test_given_positions_replace_those_of_the_folder(folder):
     longrope = {"rope_type": "longrope", "long_factor": [1.0] * 4, "short_factor": [1.0] * 4, "rope_theta": 500.0}
     edit(folder, rope_parameters=longrope)

@@ -13,10 +13,6 @@ FLOAT64_TOL = 1e-14  # a power in float64, right to some units of 1e-16
         pytest.param(8, None, [1.0, 0.037606030930863936, 0.0014142135623730950, 5.3182958969449886e-5], id="left_out"),
         # 1 / sqrt(250000) = 1/500
         pytest.param(4, 250000.0, [1.0, 0.002], id="base_250000"),
-        # AnchorAttention's base at 16K: 10^6 to the -j/6
-        pytest.param(12, 1e6, [1.0, 0.1, 0.01, 1e-3, 1e-4, 1e-5], id="base_1e6"),
-        # its base at 256K: 1 / sqrt(5 * 10^7) = sqrt(2) * 10^-4
-        pytest.param(4, 50_000_000, [1.0, 1.4142135623730950e-4], id="whole_base_5e7"),
     ],
 )
 def test_inverse_frequencies_by_hand(head_dim, theta, expected):

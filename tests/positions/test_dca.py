@@ -32,22 +32,6 @@ def test_every_row_of_the_papers_example():
 
 
 @pytest.mark.parametrize(
-    ("q_pos", "expected"),
-    [
-        # third chunk: the first chunk from c - 1 = 9, the second from 6, its own from 0
-        pytest.param(12, [9, 8, 7, 6, 5, 4, 6, 5, 4, 3, 2, 1, 0], id="first_of_the_third_chunk"),
-        # r = 5 is beyond the window: 9 for both earlier chunks
-        pytest.param(17, [9, 8, 7, 6, 5, 4, 9, 8, 7, 6, 5, 4, 5, 4, 3, 2, 1, 0], id="last_of_the_third_chunk"),
-        # fourth chunk, r = 1: two inter chunks from 9, then 7 for the one before
-        pytest.param(19, [9, 8, 7, 6, 5, 4, 9, 8, 7, 6, 5, 4, 7, 6, 5, 4, 3, 2, 1, 0], id="second_of_the_fourth_chunk"),
-    ],
-)
-def test_rows_with_chunks_further_back_by_hand(q_pos, expected):
-    dca = distance("dca", train_len=10, chunk=6, window=4)
-    assert dca.rel_pos(torch.tensor([q_pos]), torch.arange(q_pos + 1)).tolist() == [expected]
-
-
-@pytest.mark.parametrize(
     ("parameters", "chunk", "window"),
     [
         # 3 * 2048 / 4 and 2048 - 1536
@@ -64,17 +48,6 @@ def test_defaults_are_the_papers(parameters, chunk, window):
     assert causal_rows(distance("dca", **parameters), 40) == causal_rows(given, 40)
     config = distance("dca", **parameters)
     assert (config.s, config.w) == (chunk, window)
-
-
-@pytest.mark.parametrize(("train_len", "chunk", "window"), [(10, 6, 4), (10, 6, 0), (10, 10, 0), (10, 1, 9), (7, 3, 2)])
-def test_relative_positions_stay_below_the_pretraining_window(train_len, chunk, window):
-    method = distance("dca", train_len=train_len, chunk=chunk, window=window)
-    for n_tokens in (1, 5, 6, 7, 12, 13, 100):
-        seen = {i for row in causal_rows(method, n_tokens) for i in row}
-        assert min(seen) == 0
-        assert max(seen) <= train_len - 1
-        if n_tokens > 2 * chunk:  # an earlier chunk is there, whose first key sees c - 1
-            assert max(seen) == train_len - 1
 
 
 NAN = math.nan

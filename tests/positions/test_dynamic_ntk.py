@@ -1,5 +1,4 @@
 import pytest
-import torch
 
 from lab.positions import frequencies
 
@@ -28,12 +27,3 @@ def dynamic(head_dim=8, theta=10000.0, **parameters):
 def test_inverse_frequencies_by_hand(head_dim, theta, factor, train_len, length, expected):
     inv_freq = dynamic(head_dim, theta, factor=factor, train_len=train_len, length=length).inv_freq
     assert inv_freq.tolist() == pytest.approx(expected, rel=FLOAT64_TOL)
-
-
-@pytest.mark.parametrize("length", [1, 99, 100, 101, 150, 400])
-def test_length_left_out_follows_the_text(length):
-    follows = dynamic(theta=500.0, factor=2.0, train_len=100)
-    assert follows.is_dynamic
-    at_length = follows.at_length(length)
-    assert torch.equal(at_length.inv_freq, dynamic(theta=500.0, factor=2.0, train_len=100, length=length).inv_freq)
-    assert not at_length.is_dynamic

@@ -30,18 +30,3 @@ def test_logit_factor_by_hand(train_len, q_pos, expected, layer):
     factor = entropy_abf(train_len=train_len).logit_factor(torch.tensor(q_pos), layer)
     assert factor.dtype == torch.float64
     assert factor.tolist() == pytest.approx(expected, rel=FLOAT64_TOL)
-
-
-@pytest.mark.parametrize(
-    ("exempt_layers", "expected"),
-    # the query at 255 of a model trained on 16 tokens: 2 in layers that are not exempt
-    [
-        pytest.param({}, [1.0, 1.0, 2.0, 2.0, 2.0], id="the_papers_two"),
-        pytest.param({"exempt_layers": 0}, [2.0, 2.0, 2.0, 2.0, 2.0], id="none"),
-        pytest.param({"exempt_layers": 4}, [1.0, 1.0, 1.0, 1.0, 2.0], id="four"),
-    ],
-)
-def test_first_layers_are_exempt(exempt_layers, expected):
-    entropy = entropy_abf(train_len=16, **exempt_layers)
-    factors = [float(entropy.logit_factor(torch.tensor([255]), layer)) for layer in range(5)]
-    assert factors == pytest.approx(expected, rel=FLOAT64_TOL)

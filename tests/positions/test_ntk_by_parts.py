@@ -1,5 +1,3 @@
-import math
-
 import pytest
 
 from lab.positions import frequencies
@@ -45,20 +43,3 @@ def by_parts(head_dim=8, theta=10000.0, **parameters):
 )
 def test_inverse_frequencies_by_hand(theta, parameters, expected):
     assert by_parts(theta=theta, **parameters).inv_freq.tolist() == pytest.approx(expected, rel=FLOAT64_TOL)
-
-
-@pytest.mark.parametrize(
-    ("truncate", "expected"),
-    [
-        # the betas put dim at 3/2 and 7/2; whole pairs: floor 1, ceil 4, ramp 0 0 1/3 2/3 as above
-        pytest.param(True, [1.0, 0.1, 0.0075, 0.0005], id="whole_pairs"),
-        # ramp (j - 3/2) / 2, cut: 0 0 1/4 3/4; 0.01 (1 - 3/16) and 0.001 (1 - 9/16)
-        pytest.param(False, [1.0, 0.1, 0.008125, 0.0004375], id="as_computed"),
-    ],
-)
-def test_ramp_may_begin_and_end_between_pairs(truncate, expected):
-    rotations = 2048 / (2 * math.pi)  # of a speed of one within the trained length
-    parts = by_parts(
-        factor=4.0, train_len=2048, beta_fast=rotations / 10**1.5, beta_slow=rotations / 10**3.5, truncate=truncate
-    )
-    assert parts.inv_freq.tolist() == pytest.approx(expected, rel=FLOAT64_TOL)

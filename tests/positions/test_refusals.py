@@ -23,13 +23,9 @@ WRONG = [  # method, changed parameters, the fields' rules; ranges alone are tes
     ("longrope", {"short_factor": (1.0,) * 3}, "short_factor=3 numbers: must be 4, half of head_dim"),
     ("entropy_abf", {"train_len": 1}, "train_len=1: must be >= 2"),  # ln 1 = 0 would divide
     ("string", {"window": 21}, "window=21: must be <= shift=20"),
-    ("string", {"window": 128}, "window=128: must be <= shift=20"),  # the default
     ("dca", {"chunk": 11}, "chunk=11: must be <= train_len=10"),
     ("dca", {"chunk": 6, "window": 5}, "window=5: must be <= train_len - chunk = 4"),
-    ("dca", {"window": 4}, "window=4: must be <= train_len - chunk = 3"),  # the default chunk, 7
     ("dca", {"parts": "intra", "window": 0}, "window=0: would be ignored"),
-    ("dca", {"parts": "intra_inter", "window": 3}, "window=3: would be ignored"),
-    ("dca", {"parts": "intra", "chunk": 11}, "chunk=11: must be <= train_len=10"),
     ("plain", {"log_n": 1}, "log_n=1: must be >= 2"),  # ln 1 = 0 would divide
 ]
 

@@ -23,14 +23,10 @@ def test_inverse_frequencies_by_hand():
     [
         # (0.1 * 1 + 1)^2
         pytest.param(math.e, None, 1.21, id="factor_e"),
-        # (0.1 * 5 + 1)^2
-        pytest.param(math.e**5, None, 2.25, id="factor_e5"),
         # ln 8 = 2.0794415416798359, (1.20794415416798359)^2 = 1.45912907958860531
         pytest.param(8.0, None, 1.4591290795886053, id="factor_8"),
-        # given, it takes the logarithm's place: 1.5^2, 0.5^2, 1
+        # given, it takes the logarithm's place: 1.5^2
         pytest.param(8.0, 1.5, 2.25, id="given"),
-        pytest.param(8.0, 0.5, 0.25, id="given_below_one"),
-        pytest.param(8.0, 1, 1.0, id="given_one"),
     ],
 )
 def test_logit_factor_by_hand(factor, attention_factor, expected):

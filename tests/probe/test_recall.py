@@ -108,23 +108,6 @@ def test_limits_are_over_documents():
     assert [(row["score"], row["low"], row["high"]) for row in test.found(scores)] == [(1, 0, 2)] * 2
 
 
-def test_targets_without_evidence_are_a_bin_of_their_own():
-    """Their score is the nats with the whole context, with limits over documents."""
-    texts = planted([20, 40], documents=2)
-    test = RecallTest(texts, Repeat(), WINDOW, EDGES, most=50, without=True)
-    assert [target for target in test.targets if target.distance] == RecallTest(
-        texts, Repeat(), WINDOW, EDGES, most=50
-    ).targets
-    assert all(target.place < WINDOW - 3 for target in test.targets if not target.distance), "none in a copy"
-    scores = np.array([[target.document + 1.0, target.document, 9, 0] for target in test.targets])
-    *bins, own = test.found(scores)
-    share = np.mean([target.document for target in test.targets if not target.distance])
-    assert (own["distance"], own["n"], own["low"], own["high"]) == (0, 50, 1, 2)
-    assert (own["score"], own["right_whole"]) == pytest.approx((1 + share, share))
-    assert [row["score"] for row in bins] == pytest.approx([8 - row["right_whole"] for row in bins])
-    assert own["share"] == pytest.approx(1 - 48 / (16 * WINDOW - 2))
-
-
 @pytest.mark.parametrize(
     "documents", [[], [np.arange(1)], planted([20, 40], documents=1), [np.arange(900)] * 3], ids=len
 )

@@ -7,11 +7,9 @@ import shutil
 import pytest
 import torch
 
-from lab.config import Experiment
-from lab.export import SHOWN, export_model, main
+from lab.export import export_model, main
 from lab.loading import open_model
 from lab.model.decoder import Decoder
-from lab.schema import settings_in
 from tests.model.folders import assert_same_logits, logits_of, opened, transformers
 from tests.opened import write_run
 from tests.refusals import check_faults
@@ -105,12 +103,6 @@ def test_refusals(words, fault, prepared, tmp_path, capsys):
     assert main([word.format(**places) for word in words]) == 2
     check_faults(capsys.readouterr().err.splitlines(), [fault.format(**places)])
     assert not (places["run"] / "out").exists()
-
-
-def test_the_card_lists_parts_of_a_config_that_there_are():
-    names = [name for name, *_ in settings_in(Experiment)]
-    assert [part for part in SHOWN if not any(name.startswith(part) for name in names)] == []
-    assert "weights.by".startswith(SHOWN)
 
 
 def test_the_card_says_what_the_run_recorded_and_the_printed_lines_publish_each_checkpoint(

@@ -1,8 +1,6 @@
-import numpy as np
 import pytest
 
-from lab.skip import skip_positions
-from tests.skip.draws import check_shares, drawn, rng
+from tests.skip.draws import check_shares, drawn
 
 HAND = [
     # sentences a, bc, d in T = 6: 6 - 4 + 3 = 5 slots, two of 1 .. 4 beside slot 0
@@ -32,13 +30,3 @@ HAND = [
 @pytest.mark.parametrize(("lengths", "target_len", "outcomes"), HAND)
 def test_every_placement_by_hand_is_equally_likely(lengths, target_len, outcomes):
     check_shares(drawn("longrecipe", sum(lengths), target_len, lengths), dict.fromkeys(outcomes, 1))
-
-
-@pytest.mark.parametrize("seed", range(20))
-def test_ids_break_between_sentences_only_and_begin_at_zero(seed):
-    generator = rng(seed)
-    lengths = generator.integers(1, 40, generator.integers(1, 30))
-    n, ends = lengths.sum(), set(np.cumsum(lengths).tolist())
-    ids = skip_positions("longrecipe", n, target_len=4 * n, sentence_lengths=lengths, generator=generator)
-    assert ids[0] == 0
-    assert {int(at) + 1 for at in np.flatnonzero(np.diff(ids) != 1)} <= ends

@@ -68,11 +68,6 @@ def test_every_other_setting_changes_it(small, change):
     assert len({name(small, data__mode="concatenated", mask=mask) for mask in masks}) == 2
 
 
-def test_a_section_overrides_only_the_settings_in_it(small):
-    found = load_experiment(small, {"data": {"window": 64, "corpus": {"words": 16}}, "data.folder": "x"}).data
-    assert (found.window, found.corpus.words, found.corpus.documents, found.folder) == (64, 16, 20_000, "x")
-
-
 RECORDS = sorted((ROOT / "experiments" / "miniature").glob("**/*.jsonl.xz"))
 
 

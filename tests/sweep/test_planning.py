@@ -11,7 +11,7 @@ from lab.runs.folder import RunFolder
 from lab.schema import format_yaml
 from lab.sweep.planning import plan, planned_run
 from tests.forked import ROOT
-from tests.refusals import check_faults, refused
+from tests.refusals import check_faults
 
 SWEEPS = sorted((ROOT / "sweeps").glob("*.yaml"))
 COMMAND = ["${env}", "${interpreter}", "-m", "${program}", "configs/cpu_test.yaml", "--resume", "--run.name=auto"]
@@ -53,11 +53,8 @@ FAULTS = {
     "method: grid\nearly_terminate: {type: hyperband}": "early_terminate.type=hyperband: unknown setting",
     "method: random\nparameters: {a: {min: 1, max: 2}}": "run_cap: must be set where method=random",
     "method: grid\nparameters: {a: {min: 1.0, max: 2}}": "parameters.a: has no list of values",
-    "method: grid\nparameters: {a: {min: low, max: 1}}": 'parameters.a.min="low": must be a number',
     "method: grid\nparameters: {a: {min: 1, max: 1000000000000}}": "parameters: make more than 10,000 runs",
-    "method: random\nrun_cap: 20000\nparameters: {a: {min: 1, max: 2}}": "parameters: make more than 10,000 runs",
     "method: grid\nparameters: {a: {min: 2, max: 1}}": "parameters.a.min=2: must be < max=1",
-    "method: grid\nparameters: {a: {values: 3}}": "parameters.a.values=3: must be a list",
     "method: grid\nparameters: {a: {value: 1, min: 0, max: 2}}": "parameters.a.value: goes alone",
     "method: grid\nparameters: {}": "parameters={}: must hold settings",
     "method: grid\nparameters: {run.seed: {value: -1}}": "run.seed=-1: must be >= 0",
@@ -71,11 +68,6 @@ def test_what_is_refused(tmp_path, text, line):
     with pytest.raises(ConfigError) as found:
         plan(path, {})
     check_faults(found.value.faults[:1], [line])
-
-
-def test_a_misspelt_parameter_is_one_line_for_all_its_values(planned):
-    with refused("run.sed=1: unknown setting", error=ConfigError):
-        planned({"run.sed": {"values": [1, 2]}})
 
 
 def test_a_grid_is_the_product_by_name_the_last_name_fastest(planned):

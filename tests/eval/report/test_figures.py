@@ -84,15 +84,6 @@ def test_growth_draws_censored_runs_at_their_bounds_and_means_of_measured_ones(t
     assert marks == {MEAN: "diamond", RUN: "circle", BEYOND: "triangle-up", BELOW: "triangle-down"}
 
 
-def test_methods_are_drawn_in_the_order_of_their_parameters(tmp_path):
-    pytest.importorskip("altair")
-    path, names = write_fake(tmp_path / "a"), [f"string(shift={shift},window=8)" for shift in (128, 16, 64)]
-    evaluate(path, [reach(name, 50.0) for name in names])
-    spec = reach_by_method(read_runs([path])).chart.to_dict()
-    order = spec["layer"][0]["encoding"]["y"]["sort"]
-    assert order == ["plain", *(f"string(shift={shift},window=8)" for shift in (16, 64, 128))]
-
-
 def test_cells_of_shift_and_window_are_means_and_show_what_was_not_measured(tmp_path):
     paths = [write_fake(tmp_path / f"a{seed}", seed=seed) for seed in (0, 1)]
     grid = {(32, 8): (40.0, 50.4), (32, 16): (None, 60.0), (64, 8): (None, None), (64, 16): (90.0, 100.0)}
