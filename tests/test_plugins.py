@@ -12,7 +12,6 @@ from functools import partial
 
 import pytest
 
-from lab.config import load_experiment
 from lab.data.corpora import open_corpus
 from lab.errors import ConfigError
 from lab.positions import FREQUENCY_METHODS, frequencies, pi
@@ -232,15 +231,3 @@ def test_a_run_keeps_its_plugins_and_executes_them_only_where_they_are_trusted(m
         done = python(*words, "--trust")
         assert done.returncode == 0, done.stderr
         assert name in (rows / "perplexity.jsonl").read_text()
-
-
-def test_python_trusts_what_was_loaded(method, tmp_path):
-    folder = tmp_path / "run"
-    (folder / "plugins").mkdir(parents=True)
-    (folder / "plugins" / method.name).write_bytes(method.read_bytes())
-    (folder / "config.yaml").write_text(load(f"--plugins=[{method}]", *SETTINGS).to_yaml())
-    assert load_experiment(folder / "config.yaml").position.frequency.method == "partial_pi"
-    plugins.LOADED.clear()
-    FREQUENCY_METHODS.pop("partial_pi")
-    with pytest.raises(ConfigError, match="add --trust"):
-        load_experiment(folder / "config.yaml")

@@ -8,7 +8,6 @@ import pytest
 from lab.errors import DiskError, InUse, LabError
 from lab.files import LOCK_NAME, locked
 from lab.runs.checkpoints import candidates
-from lab.runs.folder import RunFolder
 from lab.train.session import run_experiment
 from tests.fits import UNPROBED, assert_same_run, command, exact_metrics, load, records, settings_of, train
 from tests.forked import python
@@ -139,25 +138,6 @@ def test_too_little_room_is_refused_before_anything_is_written(place, whole, mon
     with refused(f"{place / 'runs' / 'full'}: needs {needed:,} bytes, ", error=DiskError):
         again(place, "full")
     assert not (place / "runs" / "full").exists()
-
-
-def test_a_record_that_turns_unwritable_ends_the_run_like_a_full_disk_and_it_resumes(place, whole, monkeypatch):
-    metrics, append = place / "runs" / "unwritable" / "metrics.jsonl", RunFolder.append
-
-    def planted(folder, name, *lines):
-        if lines[0].get("step") == 4:
-            metrics.rename(place / "aside")
-            metrics.mkdir()
-        append(folder, name, *lines)
-
-    monkeypatch.setattr(RunFolder, "append", planted)
-    with refused(f"{metrics}: needs ", error=DiskError):
-        again(place, "unwritable")
-    monkeypatch.undo()
-    metrics.rmdir()
-    (place / "aside").rename(metrics)
-    assert again(place, "unwritable", resume=True) == 0
-    assert_same_run(metrics.parent, whole)
 
 
 FINAL = ("--train.tokens=25600", "--train.batch_tokens=512", "--train.final_checkpoints=true")  # steps 10, 20, .. 50

@@ -4,7 +4,6 @@ from types import SimpleNamespace
 import pytest
 
 from benchmarks import attention, loader, position_methods, probe, record, roofline, tokenize, train
-from benchmarks.results import page
 from tests.forked import python
 
 
@@ -61,14 +60,3 @@ def test_every_benchmark_writes_records_and_its_table(module, words, sizes, tmp_
     assert {r.benchmark for r in records} == {module.__name__.removeprefix("benchmarks.")}
     assert {r.status for r in records} - {"skipped"} == {"ok"}
     assert capsys.readouterr().out
-
-
-def test_the_page_has_a_row_for_every_record_and_states_that_no_gpu_was_measured(tmp_path):
-    log = record.Log("on_gpu", tmp_path / "r.jsonl")
-    log.add("roofs", "speeds", {"tflop_per_s": 0.25, "parameters": 1494312960})
-    log.add("litgpt", status="skipped", reason="litgpt is not installed")
-    text = page([record.read(tmp_path / "r.jsonl")])
-    assert "| tflop_per_s 0.25, parameters 1,494,312,960 |" in text
-    assert "| litgpt |  | skipped |" in text
-    assert "No GPU has been measured yet" in text
-    assert text.count("## on_gpu on ") == 1

@@ -1,12 +1,11 @@
 """The comparison of training speeds: its ratios by hand, peers that are missing or another model, loops beside runs."""
 
 import argparse
-import sys
 
 import pytest
 import torch
 
-from benchmarks import generation, loops, peers, record, train
+from benchmarks import generation, peers, record, train
 
 CELL = train.Cell("tiny", 8, 16, "float32")
 CPU = torch.device("cpu")
@@ -35,13 +34,6 @@ def test_speed_by_hand():
     assert row["utilisation"] == pytest.approx(row["flops_per_token_causal"] * 128 / 1e9)
 
 
-def test_the_lab_runs_bf16_on_a_cpu_under_autocast_by_the_backend_that_auto_takes(monkeypatch):
-    monkeypatch.setattr(peers.backends, "choose", lambda *_: ("flash", "installed"))
-    for dtype in ("float32", "bfloat16"):
-        peer = peers.ours(train.SIZES["tiny"](), 2, 8, CPU, dtype, compiled=True)
-        assert (peer.model.backend, peer.autocast) == ("flash", dtype == "bfloat16")
-
-
 @pytest.mark.slow
 def test_all_sides_have_one_model_and_loss():
     """The same weights for the lab and transformers give the same loss."""
@@ -52,15 +44,3 @@ def test_all_sides_have_one_model_and_loss():
     theirs.model.load_state_dict(generation.in_transformers(ours.model).state_dict())
     losses = [peer.loss(tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()) for peer in (ours, theirs)]
     torch.testing.assert_close(losses[0], losses[1], rtol=1e-5, atol=0)
-
-
-@pytest.mark.slow
-def test_loops_are_recorded(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(loops, "SETTINGS", [word.replace("=4000", "=400") for word in loops.SETTINGS])
-    monkeypatch.setattr(sys, "argv", ["loops", "--steps=8", "--each=2", f"--json={tmp_path / 'r.jsonl'}"])
-    loops.main()
-    rows = {row.case: row.figures for row in record.read(tmp_path / "r.jsonl")}
-    assert rows["lightning"].keys() == rows["run"].keys() == {"threads", "ratio", "low", "high", "step_s", "turns"}
-    assert rows["lightning"]["turns"] == 8 // 2 - loops.WARM_UP
-    assert 0 < rows["counting"]["share"] < 1
-    assert "counting: share" in capsys.readouterr().out

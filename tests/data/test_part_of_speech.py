@@ -46,12 +46,6 @@ def test_tokens_take_the_label_of_their_word(tagger, bpe):
     assert pieces[-1] == (" magic", "ADJ")
 
 
-def test_the_label_of_most_characters_is_taken(tagger):
-    texts = [" of.", ". of", " is of", "is. "]
-    found = [next(labels_of([text], tagger(text))) for text in texts]
-    assert found == ["ADP", "ADP", "AUX", "AUX"]  # "is of" has two of each: the first
-
-
 def test_a_type_takes_its_most_frequent_label(bpe, tagger):
     texts = token_texts(bpe)
     rows = [np.array(bpe.encode(text).ids) for text in (TEXT, TEXT + " magical", "magician magic")]

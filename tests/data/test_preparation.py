@@ -1,9 +1,7 @@
 import json
 from collections import Counter
 
-from tokenizers import Tokenizer, models, pre_tokenizers
-
-from lab.data.config import Bpe, DataConfig, Text, TokenizerFile
+from lab.data.config import Bpe, DataConfig
 from lab.data.preparation import is_prepared, prepare, prepare_missing, shard_folder
 from lab.data.tokenizer import load_tokenizer
 from tests.data.stores import folder_bytes, read_shard, refused, sentence, text_config, write_corpus
@@ -60,22 +58,6 @@ def test_copies_of_a_text_are_all_on_one_side(tmp_path):
     assert {n for c in counts.values() for n in c.values()} == {3}
     # 200 texts at 0.3: 60 expected, standard deviation sqrt(200 * 0.3 * 0.7) = 6.5
     assert abs(len(counts["held_out"]) - 60) < 26
-
-
-def test_a_large_vocabulary_comes_back_whole(tmp_path):
-    vocab = {f"w{n}": n for n in range(65_999)} | {"<end>": 65_999}
-    tokenizer = Tokenizer(models.WordLevel(vocab, unk_token="w0"))
-    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    tokenizer.save(str(tmp_path / "words.json"))
-    (tmp_path / "corpus").mkdir()
-    (tmp_path / "corpus" / "a.txt").write_text("w5 w65535 w65536 w65998")
-    choice = TokenizerFile(path=str(tmp_path / "words.json"), eos="<end>")
-    corpus = Text(path=str(tmp_path / "corpus"))
-    config = DataConfig(corpus=corpus, tokenizer=choice, held_out_frac=0.0, folder=str(tmp_path / "shards"))
-    prepare(config, progress=False)
-    shard = shard_folder(config) / "task-00000"
-    assert json.loads((shard / "manifest.json").read_text())["dtype"] == "<u4"
-    assert read_shard(shard, "train") == [([5, 65_535, 65_536, 65_998, 65_999], "a")]
 
 
 def test_the_synthetic_corpus_is_a_function_of_its_config_whatever_the_window(prepared, tmp_path):

@@ -1,11 +1,9 @@
 import hashlib
 import re
 
-import numpy as np
 import pytest
 
 from lab.data.config import Synthetic
-from lab.data.tokenizer import train_bpe
 
 STATED = re.compile(r"One of the magic numbers is ([0-9]+)\.")
 ASKED = re.compile(
@@ -52,36 +50,6 @@ def test_answer_repeats_in_order_what_its_section_stated():
         assert len(STATED.findall(document[begin:])) == 0, "a number is stated and never asked for"
     assert asked > 60
     assert most == 4
-
-
-def segment_lengths(window, n_documents):
-    """Cut tokenized documents of the natural shape every `window` tokens, by definition."""
-    texts = [*map(text(window).document, range(n_documents))]
-    tokenizer = train_bpe(texts[:600], 640)
-    lengths = []
-    for encoding in tokenizer.encode_batch(texts):
-        left = len(encoding.ids) + 1  # with <eos>
-        while left > 0:
-            lengths.append(min(left, window))
-            left -= window
-    return np.array(lengths)
-
-
-@pytest.mark.parametrize(("window", "n_documents"), [(128, 3000)])
-def test_lengths_of_the_natural_median_have_the_shape_of_slimpajama(window, n_documents):
-    # arXiv:2410.18745, section 2, at L = 2048: f(i) = sum of max(|s| - i, 0)
-    lengths = segment_lengths(window, n_documents)
-    f = np.array([np.maximum(lengths - i, 0).sum() for i in range(window)])
-    measured = {
-        "near": f[: window // 2 + 1].sum() / f.sum(),
-        "far": f[3 * window // 4 :].sum() / f.sum(),
-        "eighth_to_quarter": np.mean((lengths >= window // 8) & (lengths <= window // 4)),
-        "full": np.mean(lengths == window),
-    }
-    assert measured["near"] > 0.80
-    assert measured["far"] < 0.05
-    assert abs(measured["eighth_to_quarter"] - 0.20) <= 0.06
-    assert abs(measured["full"] - 0.20) <= 0.08
 
 
 def test_only_the_last_section_asks_and_each_seed_has_documents_of_its_own():

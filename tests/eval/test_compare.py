@@ -349,24 +349,6 @@ def test_seeds_with_nothing_passed_have_an_upper_limit(tmp_path):
     assert (cell.score, cell.low, cell.high) == (0, 0, pytest.approx(1 - 0.025 ** (1 / 30)))
 
 
-def test_a_reach_has_not_the_n_of_the_needle_tests(tmp_path):
-    limits = {"reach": 50.0, "reach_low": 40.0, "reach_high": 60.0, "first_distance": 24, "last_distance": 83}
-    ends = {"effective_length": 96, "first_length": 64, "last_length": 128, "low": 90, "high": 110}
-    table = spread(grid_of(write_run(tmp_path, 96, 0, 5, **limits, **ends)))
-    assert table.loc["probe effective length at 0.8"].tolist() == ["96 (90 to 110), n=10"]
-    assert table.loc["probe reach at 0.8"].tolist() == ["50 (40 to 60)"]
-
-
-def test_recall_is_a_table_of_its_own(tmp_path, capsys):
-    about = {"model": "m", "method": "rope+plain", "checkpoint": "c", "n": 80, "evidence": {"method": "repeat"}}
-    gain = {"metric": "recall", "distance": 64, "last": 90, "score": 0.75, "low": 0.5, "high": 1.0}
-    path = write(tmp_path, {**about, **gain})
-    assert main([str(path)]) == 0
-    out = capsys.readouterr().out
-    assert "gain from evidence" in out
-    assert "0.75" in out
-
-
 @pytest.mark.parametrize(
     ("words", "fault"),
     [

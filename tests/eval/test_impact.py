@@ -111,20 +111,6 @@ def test_the_result_against_whole_logits(by_hand, prepared, analysed):
         assert classes[name]["marked"] == sum(hits[token] for token in own)
 
 
-def test_the_share_of_sentences(by_hand, prepared, analysed):
-    result, printed = analysed(*FIXED, "--coverage=0.1")
-    texts, types, sentences = token_texts(load_tokenizer(shard_folder(prepared))), set(result["token_ids"]), []
-    for row in drawn(by_hand, prepared, 12):
-        sentences.append([])
-        for place, (token, _, _) in enumerate(row):
-            sentences[-1].append(token)
-            if place < 39 and set(".!?\n") & set(texts[token] or ""):
-                sentences.append([])
-    expected = sum(bool(types & set(sentence)) for sentence in sentences) / len(sentences)
-    assert result["held_of_sentences"] == pytest.approx(expected)
-    assert f"in {expected:.0%} of the sentences" in printed
-
-
 def test_models_of_other_tokenizers_are_refused(base, hugging_face_folder, tmp_path, capsys):
     assert main([str(hugging_face_folder), str(base), "-o", str(tmp_path / "x")]) == 2
     assert capsys.readouterr().err == (

@@ -46,29 +46,6 @@ def test_the_text_is_the_fields(request, name, depth):
         assert tokenizer.decode(case.prompt_ids.tolist()) == case.prompt
 
 
-@both
-@pytest.mark.parametrize("depth", [0.0, 0.5, 1.0])
-def test_the_labs_text_has_one_needle_between_words(request, name, depth):
-    tokenizer = request.getfixturevalue(name)
-    for index in range(4):
-        case = case_of(tokenizer, "lab", depth=depth, index=index)
-        assert case.prompt.startswith(TASK + "\n\n")
-        ending = "\n\nWhat are the magic numbers mentioned in the provided text? The numbers are"
-        assert case.prompt.endswith(ending)
-        hay = case.prompt.removeprefix(TASK + "\n\n").removesuffix(ending)
-        (found,) = NEEDLE.finditer(hay)
-        assert found[1] == case.answers[0]
-        before, after = hay[: found.start()].split(), hay[found.end() :].split()
-        words = FILLER.split() * 3
-        joined = before + after
-        assert any(joined == words[k : k + len(joined)] for k in range(len(words) // 3))
-        assert len(before) == round(depth * len(joined))
-        assert "  " not in hay
-        assert hay == hay.strip()
-        longest = max(len(tokenizer.encode(f" {word}", add_special_tokens=False).ids) for word in FILLER.split())
-        assert 700 - BUDGET - longest < len(case.prompt_ids) <= 700 - BUDGET
-
-
 def test_a_test_has_its_key_at_every_length_and_depth(bpe):
     first = case_of(bpe).answers
     assert case_of(bpe, length=900, depth=0.1).answers == first

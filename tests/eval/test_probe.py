@@ -73,19 +73,6 @@ def test_f_is_that_of_the_checkpoint(probe, run_folder, tmp_path):
     assert [row["f"] for row in lines(folder / "probes.jsonl")[:-1]] == [58 + 1, 0, None]  # at 192, 256, 320
 
 
-@pytest.mark.usefixtures("quiet")
-def test_sequential_runs_fewer_tests_and_says_so(probe):
-    status, folder, said = probe("--tests=60 --batch=30 --sequential --error=0.02 --thresholds=[0.5]")
-    assert status == 0
-    *curve, summary = lines(folder / "probes.jsonl")
-    assert sum(r["tests"] for r in curve) == summary["tests"] == len(lines(folder / CASES)) < 60
-    assert (summary["error"], [v["threshold"] for v in summary["thresholds"]]) == (0.02, [0.5, 0.8])
-    assert f"sequential: {summary['tests']} of 180 tests; at each length the verdict is that of all 60" in said.out
-    assert "with probability 0.98 or more" in said.out
-    assert probe("--tests=60 --batch=30 --sequential=false", folder="all")[0] == 0
-    assert lines(folder / CASES) == [c for c in lines(folder.parent / "all" / CASES) if c["test"] < curve[0]["tests"]]
-
-
 @pytest.fixture
 def quiet(monkeypatch):
     """Let tests that are of other things than answers go without a model."""

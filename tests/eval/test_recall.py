@@ -8,15 +8,8 @@ import pytest
 import torch
 
 from eval.recall import main
-from lab.data.config import Bpe, DataConfig
-from lab.data.mqar import Mqar
-from lab.data.preparation import prepare
-from lab.data.shards import TokenStore
-from lab.data.tokenizer import load_tokenizer
 from lab.evidence.repeat import Repeat
-from lab.loading import open_model
 from tests.evidence import brute
-from tests.opened import write_run
 
 QUICK = ["--targets=12", "--bins=2,8,16,32", "-o", "out", "--json"]
 
@@ -65,36 +58,6 @@ def test_a_model_of_transformers(hugging_face_folder, bpe, tmp_path, monkeypatch
     assert (own["score"], own["right_whole"]) == pytest.approx(tuple(np.mean(without, axis=0)), abs=1e-4)
     assert own["low"] < own["score"] < own["high"]
     assert own["evidence"] == asdict(Repeat(tokens=2))
-
-
-def test_labels_of_held_out_mqar(tmp_path, monkeypatch, capsys):
-    """What is asked for is found by its words; a value is right where the model says so with all of its piece."""
-    monkeypatch.chdir(tmp_path)
-    corpus = Mqar(documents=150, words=24, pairs=5, tokens=32, power_a=0.5)
-    data = DataConfig(corpus=corpus, tokenizer=Bpe(vocab_size=500), window=24, held_out_frac=0.2, folder="shards")
-    folder = prepare(data, progress=False).folder
-    place, tokenizer = write_run(tmp_path / "runs" / "mqar", data), load_tokenizer(folder)
-    assert main([str(place), "--evidence=asked", "--targets=9999", "--bins=2,8,16", "-o", "out", "--json"]) == 0
-    bins = [row for row in json.loads(capsys.readouterr().out)["rows"] if row["metric"] == "recall"]
-    decoder, found, cut = open_model(place).decoder, {2: [], 8: [], 16: []}, 0
-    for ids in TokenStore.open(folder, "held_out").documents():
-        words = [tokenizer.decode([token]) for token in ids]
-        for at in range(11, 33):  # the slots, behind the first token and five pairs
-            if at % 2 == 0 and (key := words[at - 1]) in words[1:11:2]:
-                begin, distance = (at - 1) // 24 * 24, at - 1 - words.index(key)
-                if at - distance < begin:
-                    cut += 1
-                    continue
-                with torch.no_grad():
-                    log_p = decoder(torch.from_numpy(ids[None, begin:at].astype(np.int64)))[0, -1].log_softmax(-1)
-                scores = int(log_p.argmax()) == ids[at], -float(log_p[ids[at]])
-                found[max(edge for edge in found if edge <= distance)].append(scores)
-    assert cut > 5
-    assert [row["distance"] for row in bins] == [2, 8, 16]
-    for row in bins:
-        assert row["n"] == len(found[row["distance"]]) > 10
-        scores = row["right_whole"], row["nats_whole"]
-        assert scores == pytest.approx(tuple(np.mean(found[row["distance"]], axis=0)), abs=1e-4)
 
 
 def test_one_document_is_refused(run_folder, text_file, tmp_path, monkeypatch, capsys):

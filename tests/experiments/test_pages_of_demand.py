@@ -162,52 +162,8 @@ def by_demand(run):
     return math.inf if weights is None else weights["keep"][0][1] * (weights["control"] == "none")
 
 
-def log_p(run):
-    rows = [row for row in run["rows"] if of_plain(row)]
-    return np.mean([row["log_prob"] for row in rows if 72 <= row["distance"] <= 179])
-
-
-SETTINGS = {  # arms of one seed
-    "sandwich norm": ("model", "norm", "sandwich"),
-    "norm of q and k": ("model", "qkv", "norm"),
-    "gated attention": ("model", "gate", True),
-    "2 key heads": ("model", "n_kv_heads", 2),
-    "1 key head": ("model", "n_kv_heads", 1),
-}
-
-
-def by_seed(table, **wanted):
-    """Map seeds to the runs whose weights, or sections, are those wanted: from scratch, one of each seed."""
-    found = {}
-    for run in read(table).values():
-        whole = settings(run)
-        own = {**(whole["weights"] or {"keep": None}), **whole["data"]["corpus"]}
-        if all(own.get(name) == value for name, value in wanted.items()):
-            assert found.setdefault(whole["run"]["seed"], run) is run, "one run of a seed"
-    return found
-
-
-def less(first, second, outcome):
-    assert len(first) == 5
-    return [outcome(first[seed]) - outcome(second[seed]) for seed in first]
-
-
-def share(run, low, high):
-    return np.mean([row["score"] for row in run["rows"] if of_plain(row) and low <= row["distance"] <= high])
-
-
 def ln_reach(run):
     return math.log(reach(run))
-
-
-def test_experiment_2():
-    untouched = by_seed("1", keep=None)
-    hole = by_seed("2", control="none")
-    from_to = [np.exp(np.mean([*map(ln_reach, runs.values())])) for runs in (untouched, hole)]
-    limits_ = limits(less(hole, untouched, ln_reach)).replace("-0.", "-.").replace("(", "").replace(")", "")
-    assert "from {:.0f} to {:.0f} (ln: ".format(*from_to) + limits_.replace(" ", ", ", 1) + ")" in DEMAND
-    at_end = np.mean([share(run, 132, 179) for run in hole.values()])
-    assert f"are {at_end:.2f} on average".replace("0.", ".") in DEMAND
 
 
 def arms_of(name):
@@ -246,25 +202,6 @@ def spread(runs):
         return f"{np.exp(np.mean(np.log(reaches))):.1f}"
     ends = [f"<{x:.0f}" if x == 48 else f"{x:.0f}+" if x == 179 else f"{x:.0f}" for x in (reaches[0], reaches[-1])]
     return " to ".join(dict.fromkeys(ends))
-
-
-def test_effects_of_demand_in_the_arms():
-    effects = {
-        name: [ln_reach(one) - ln_reach(two) for one, two in zip(*arms_of(name), strict=True)]
-        for name in ("pre-norm", "window, full", "window, no rope")
-    }
-    assert f"in ln reach ({limits(effects['window, full'])[5:-1]}, n = 3)" in ARMS
-    both = np.subtract(effects["pre-norm"], effects["window, no rope"])
-    assert limits(both) in ARMS
-
-
-def test_who_has_begun_and_what_bounds_leave_open_in_s1():
-    shares = sorted(of("S1", "kind_off", "share"))
-    assert f"The other four find {shares[1]:.2f} to {shares[-1]:.2f}".replace("0.", ".") in DEMAND
-    kind, far = ([ln_reach(run) for run in arm("S1", name)] for name in ("kind_off", "far_off"))
-    assert f"not shown: {limits(np.subtract(kind, far))}, with" in DEMAND
-    assert spread(arm("S1", "base")) == "<48 to 73"
-    assert "| base | .05 | <48 to 73 |" in DEMAND
 
 
 def adjusted(table, pairs):

@@ -25,7 +25,6 @@ FREQUENCIES = {
     "entropy_abf": frequencies("entropy_abf", head_dim=8, train_len=6),
 }
 DYNAMIC = frequencies("dynamic_ntk", head_dim=8, theta=100.0, factor=4.0, train_len=8)
-every_distance = pytest.mark.parametrize("method", DISTANCES.values(), ids=DISTANCES)
 KINDS = ("plain", "dca", "self_extend")  # one band; bands of one key map; a second key map, rotated and cached apart
 every_kind = pytest.mark.parametrize("method", [DISTANCES[name] for name in KINDS], ids=KINDS)
 PAIRS = [*(("yarn", name) for name in DISTANCES), *((name, "plain") for name in FREQUENCIES if name != "yarn")]

@@ -16,7 +16,7 @@ from lab.model.layers import LayersConfig, Sliding
 from lab.positions import distance, frequencies
 from lab.testing import check_distance_method
 from tests.model.by_definition import TINY, drawn, tiny
-from tests.model.test_block import SPEEDS, TOL, assert_by_definition
+from tests.model.test_block import SPEEDS, assert_by_definition
 from tests.refusals import refused
 
 W = 4
@@ -50,18 +50,6 @@ def test_distance_methods_change_full_and_part_layers_alone():
     decoder = tiny(cfg, method=distance("self_extend", group=2, window=3))
     changed = {"full": {"rel": grouped}, "part": {**ATTENDED["part"], "rel": grouped}}
     assert_by_definition(decoder, [{**ATTENDED, **changed}[kind] for kind in cfg.kinds])
-
-
-def test_a_packed_row_equals_its_texts():
-    decoder, texts = tiny(dataclasses.replace(TINY, layers=layers("window", "part", "nope"))), [drawn(9), drawn(3)]
-    ends = torch.tensor([0, 9, 12], dtype=torch.int32)
-    row = torch.cat([*texts, drawn(2)], dim=1)
-    with torch.no_grad():
-        for ids in (None, torch.tensor([*range(9), *range(3), 0, 1])):
-            packed = decoder(row, cu_seqlens=ends, position_ids=ids)
-            torch.testing.assert_close(
-                packed[:, :12], torch.cat([decoder(text) for text in texts], 1), rtol=0, atol=TOL
-            )
 
 
 @pytest.mark.parametrize("window", [1, 2, 13, 89, 90])

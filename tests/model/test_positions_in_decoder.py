@@ -6,7 +6,7 @@ import torch
 
 from lab.counts import PositionCounts
 from lab.positions import distance
-from tests.model.methods import DISTANCES, DYNAMIC, FREQUENCIES, decoder, every_distance, every_pair, tokens
+from tests.model.methods import DISTANCES, DYNAMIC, decoder, every_pair, tokens
 
 FLOAT64_TOL = 1e-11  # three layers of float64 sums
 
@@ -22,22 +22,6 @@ def test_prefill_equals_decoding_token_by_token_and_in_chunks(method, rotary, ba
         for part in text.split(chunks, dim=1):
             outs.append(model(part, cache=cache))
         torch.testing.assert_close(torch.cat(outs, dim=1), whole, rtol=0, atol=FLOAT64_TOL)
-
-
-@torch.no_grad()
-@every_distance
-def test_a_packed_row_equals_its_segments_and_a_padded_batch(method):
-    model, lengths = decoder(FREQUENCIES["llama3"], method), [13, 1, 20, 4]
-    texts = [tokens(n, 1, length) for n, length in enumerate(lengths)]
-    row = torch.cat([*texts, tokens(9, 1, 3)], dim=1)
-    ends = torch.tensor([0, *lengths]).cumsum(0).int()
-    packed = model(row, cu_seqlens=ends)
-    padded = torch.cat([torch.cat([t, tokens(8, 1, 20 - t.shape[1])], dim=1) for t in texts])
-    rows = model(padded)
-    for n, (begin, length) in enumerate(zip(ends.tolist(), lengths)):
-        alone = model(texts[n])
-        torch.testing.assert_close(packed[:, begin : begin + length], alone, rtol=0, atol=FLOAT64_TOL)
-        torch.testing.assert_close(rows[n : n + 1, :length], alone, rtol=0, atol=FLOAT64_TOL)
 
 
 @torch.no_grad()

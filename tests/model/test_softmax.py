@@ -7,7 +7,6 @@ import pytest
 import torch
 
 from lab.errors import ConfigError
-from lab.model.attention.attend import attend_layout
 from lab.model.attention.layout import Layout
 from lab.model.attention.segments import Segments
 from lab.model.config import DecoderConfig
@@ -18,13 +17,10 @@ from lab.positions import distance, frequencies
 from tests.model.by_definition import (
     TINY,
     assert_close_with_gradients,
-    attention_by_distance,
-    draw,
     drawn,
     tiny,
 )
 from tests.model.test_block import TOL, assert_by_definition
-from tests.model.test_contract import BFLOAT16_TOL, GPU_CASES, WIDE, WIDE_ROPE, WIDE_SPEEDS
 from tests.model.test_layers import ATTENDED, W, layers
 from tests.refusals import refused
 
@@ -123,29 +119,6 @@ def test_attention_agrees_with_transformers(name):
         # Llama 4 computes its factor in float32
         expected = peer(x, position_embeddings=still, attention_mask=hidden)[0]
         torch.testing.assert_close(attention.out(out.transpose(1, 2).flatten(2)), expected, rtol=0, atol=1e-6)
-
-
-@pytest.mark.parametrize("method", [distance("plain"), Sliding(window=9)], ids=["plain", "sliding"])
-@pytest.mark.parametrize("backend", ["sdpa", "flash"])
-def test_sinks_on_a_gpu(device, backend, method):
-    case = GPU_CASES["packed_padded"]
-    sinks = torch.tensor([-1.0, 0.0, 1.0, 2.0], dtype=torch.bfloat16)
-    inputs = [*draw(5, 1, 4, 2, case.n_q, case.n_k, WIDE), sinks]
-    leaves = [x.to(device, torch.bfloat16).requires_grad_() for x in inputs]
-    copies = [x.detach().cpu().double().requires_grad_() for x in leaves]
-    segments = Segments.from_lengths(case.lengths, case.n_k, device)
-    ids = segments.position_ids
-    layout = Layout(ids, ids, WIDE_ROPE, method, torch.bfloat16, segments, (0,) * len(case.lengths), softmax=Sink())
-    out = attend_layout(*leaves[:3], layout, layer=0, backend=backend, sinks=leaves[3])
-    near, sees = getattr(method, "window", case.n_k), case.sees()
-    shown = lambda b, m, n: sees(b, m, n) and m - n < near  # noqa: E731
-    expected = attention_by_distance(*copies[:3], WIDE_SPEEDS, lambda b, m, n: m - n, shown, sinks=copies[3])
-    torch.testing.assert_close(out.detach().cpu().double(), expected.detach(), rtol=0, atol=2 * BFLOAT16_TOL)
-    weight = torch.randn(expected.shape, generator=torch.Generator().manual_seed(9), dtype=torch.float64).bfloat16()
-    got = torch.autograd.grad((out * weight.to(device)).float().sum(), leaves)
-    wanted = torch.autograd.grad((expected * weight.double()).sum(), copies)
-    for x, y in zip(got, wanted, strict=True):
-        assert float((x.cpu().double() - y).norm()) <= 2 * BFLOAT16_TOL * float(y.norm())
 
 
 def test_heads_begin_where_the_equations_say():

@@ -38,16 +38,6 @@ def test_pairs_turn_ever_slower_but_by_no_more_than_the_factor(method, parameter
         assert float(slowed.max()) <= factor * (1 + FLOAT64_TOL)
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_base_is_the_methods_own_and_only_dynamic_ntk_follows_the_length(name):
-    method, parameters = CASES[name]
-    built = frequencies(method, head_dim=8, **parameters)
-    assert built.is_dynamic == (name == "dynamic_ntk")
-    assert (built.at_length(9000) is built) == (name != "dynamic_ntk")
-    assert built.theta == (500_000.0 if "abf" in name else 10_000.0)
-    assert frequencies(method, head_dim=8, theta=777.0, **parameters).theta == 777.0
-
-
 EXTENDED = [name for name, (_, parameters) in CASES.items() if "factor" in parameters and "length" not in parameters]
 
 

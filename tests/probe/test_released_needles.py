@@ -85,10 +85,3 @@ def test_every_length_has_the_tokens_of_the_rules(request, name, llama31):
             assert [prompt.text[place : place + 6] for place in prompt.places] == numbers
             tails = [tokenizer.decode(case.prompt_ids[-1 - distance :]) for distance in case.distances]
             assert all(tail.lstrip().startswith(n) for tail, n in zip(tails, numbers, strict=True))
-
-
-def test_fifty_pieces_are_added_at_a_time_above_64000_tokens(bytewise):
-    [(expected, *_)] = rebuilt(bytewise, HAYSTACK, 64_129, 1, size=50)
-    assert released_prompt(bytewise, HAYSTACK, 64_129).text == expected
-    longest = max(map(len, HAYSTACK.split("."))) + 2
-    assert 64_000 < len(released_prompt(bytewise, HAYSTACK, 64_128).text) <= 64_000 + longest < len(expected)

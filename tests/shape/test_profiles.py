@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from lab.shape import ByContext, Plan, Power, bin_edges, length_frequency, profile_of, target_frequency
+from lab.shape import ByContext, Plan, Power, bin_edges, profile_of, target_frequency
 
 NATURAL = np.array([40.0, 16.0, 4.0, 1.0])  # f(0) .. f(3)
 EDGES = np.array([1, 2, 3, 4])  # a bin for each distance
@@ -11,13 +11,6 @@ EDGES = np.array([1, 2, 3, 4])  # a bin for each distance
 
 def profile(target, natural=NATURAL, edges=EDGES):
     return profile_of(target_frequency(ByContext(target=target), natural), edges)
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_f_of_lengths_counts_the_pairs_at_each_distance(seed):
-    lengths = np.random.default_rng(seed).integers(1, 12, 20)
-    counted = [sum(1 for n in lengths for q in range(n) for k in range(q + 1) if q - k == i) for i in range(11)]
-    assert length_frequency(np.bincount(lengths, minlength=12)).tolist() == counted
 
 
 @pytest.mark.parametrize("window", [2, 3, 64, 65, 66, 1000, 2048])

@@ -2,15 +2,13 @@
 
 import pytest
 
-from eval.harness.__main__ import main
 from lab.export import main as export
-from tests.eval.harness.parts import TASKS, asked, by_loop, instances, make_model, read_lines, rows_in, subject_of
+from tests.eval.harness.parts import asked, by_loop, instances, make_model, subject_of
 
 pytest.importorskip("lm_eval")
 pytest.importorskip("accelerate")  # what hf needs beside transformers
 pytestmark = pytest.mark.usefixtures("harness_files")
 TOL = 2e-5  # nats: sums of up to 60 float32 terms, of two implementations
-NAMES = ("lab_choice", "lab_answer", "lab_text", "lab_facts", "lab_steps", "lab_key", "lab_program", "lab_subjects")
 PAIRS = [
     ("The magic", " numbers"),
     ("The magic ", "numbers are"),
@@ -88,46 +86,3 @@ def test_answers(ours, peer, settings):
     expected = asked(peer, "generate_until", requests)
     assert asked(ours, "generate_until", requests) == expected
     assert len(set(expected)) > 2
-
-
-@pytest.mark.slow
-def test_whole_tasks(folder, peer, tmp_path):
-    """Every kind of output, examples before questions, cut contexts, groups and filters: the same scores and tests."""
-    from lm_eval import simple_evaluate
-    from lm_eval.tasks import TaskManager
-
-    words = [str(folder), "--tasks", ",".join(NAMES), f"--include_path={TASKS}"]
-    assert main([*words, "--confirm_run_unsafe_code", "--seed=3", "-o", str(tmp_path)]) == 0
-    plain = hugging_face(folder, add_bos_token=False)  # for texts alone, which it would begin twice
-    for names, lm in ((tuple(set(NAMES) - {"lab_text"}), peer), (("lab_text",), plain)):
-        theirs = simple_evaluate(
-            model=lm,
-            tasks=list(names),
-            task_manager=TaskManager(include_path=str(TASKS), include_defaults=False),
-            confirm_run_unsafe_code=True,
-            bootstrap_iters=0,
-            **dict.fromkeys(("random_seed", "numpy_random_seed", "torch_random_seed", "fewshot_random_seed"), 3),
-        )
-        check_scores(tmp_path, theirs)
-        check_tests(tmp_path, theirs["samples"])
-
-
-def check_scores(folder, theirs):
-    seen = 0
-    for task, numbers in theirs["results"].items():
-        for key, score in numbers.items():
-            metric, comma, filtered = key.partition(",")
-            if comma and not metric.endswith("_stderr"):
-                assert rows_in(folder, task, filtered)[metric]["score"] == pytest.approx(score, rel=1e-6)
-                seen += 1
-    assert seen >= 3
-
-
-def check_tests(folder, samples):
-    for task, expected in samples.items():
-        for sample in expected:
-            row = next(iter(rows_in(folder, task, sample["filter"]).values()))
-            (found,) = [t for t in read_lines(folder / row["cases"]) if t["test"] == sample["doc_id"]]
-            assert found["prompt_hash"] == sample["prompt_hash"][:16]
-            if isinstance(sample["filtered_resps"][0], str):
-                assert found["answer"] == str(sample["filtered_resps"])
