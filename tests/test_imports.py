@@ -173,13 +173,13 @@ CHECKS = {
 }
 DEFECTS = [  # check, module, source: each must be found, or a clean tree would prove nothing
     ("upward", "lab.positions.x", "from lab.model import decoder"),
-    ("upward", "lab.masks.x", "from lab.positions.plain import Plain"),
+    ("upward", "lab.masks.x", "from lab.positions.rope import Plain"),
     ("upward", "lab.skip.x", "from lab.counts import PositionCounts"),
     ("upward", "lab.data.x", "import lab.model.attention.segments"),
     ("upward", "lab.model.x", "from . import decoder"),
     ("upward", "lab.newcomer", ""),
     ("cycle", "lab.errors", "from lab.positions import rope"),
-    ("cycle", "lab.positions.plain", "from lab.positions import frequencies"),
+    ("cycle", "lab.positions.rope", "from lab.positions import frequencies"),
     ("function_local", "lab.model.x", "def f():\n    from lab.errors import LabError"),
     (
         "function_local",

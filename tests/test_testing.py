@@ -12,8 +12,8 @@ from lab.evidence import EVIDENCE_METHODS
 from lab.evidence.repeat import Repeat
 from lab.masks import MASKS, Document, WindowMask
 from lab.model.layers import SOFTMAXES, Scalable, Sink
-from lab.positions.plain import Plain
 from lab.positions.rerope import Rerope
+from lab.positions.rope import Plain
 from lab.positions.yarn import Yarn
 from lab.schema import Positive
 from lab.skip import SKIP_METHODS

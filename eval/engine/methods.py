@@ -40,7 +40,7 @@ from typing import Any
 
 from lab import command, config, errors, schema
 from lab.model.huggingface.config import model_settings
-from lab.positions import Distance, Frequencies, distance, frequencies, methods, plain, string
+from lab.positions import Distance, Frequencies, distance, frequencies, methods, string
 from lab.runs.source import CONFIG, find_place, is_hub_id, revisions
 
 METHODS = ("rope", "ntk", "yarn", "rerope", "self_extend", "dca", "string")
@@ -64,7 +64,7 @@ class Setting:
         try:
             if self.method in DERIVED["frequency"]:
                 sizes: dict[str, Any] = {"head_dim": 2 * len(own.inv_freq), "theta": own.theta}
-                return frequencies(self.method, **sizes, **self.parameters), plain.Plain()
+                return frequencies(self.method, **sizes, **self.parameters), distance("plain")
             return own, distance("plain" if self.method == "rope" else self.method, **self.parameters)
         except errors.ConfigError as error:
             raise errors.ConfigError(*(f"--distance={self.word}: {fault}" for fault in error.faults)) from error

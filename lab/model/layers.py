@@ -47,8 +47,8 @@ from annotated_types import Gt, Lt
 
 from lab.positions import Band, Distance, Frequencies, identity
 from lab.positions.method import differences
-from lab.positions.plain import Plain
 from lab.positions.regions import Near
+from lab.positions.rope import Plain
 from lab.schema import Length, Method, OneOf, Section
 
 if TYPE_CHECKING:

@@ -17,6 +17,7 @@ chunk size where the paper has c - 1, takes s = 5c/8 where the paper has 3c/4, a
 file follows the paper.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -39,22 +40,17 @@ class Dca(Distance):
     parts: Literal["all", "intra_inter", "intra"] = "all"
     """Parts in use: all three, intra- and inter-chunk attention without the successive one, or intra-chunk alone."""
 
-    def rules(self) -> list[str]:
+    def rules(self) -> Iterator[str]:
         """Require every relative position to stay below the pretraining window."""
         c, s = self.train_len, self.s
         if self.parts != "all" and self.window is not None:
-            return [f"window={self.window}: would be ignored, parts={self.parts} has no local window; leave it out"]
-        if s > c:
-            return [
-                f"chunk={s}: must be <= train_len={c}, the pretraining window c (the paper has s < c, 3c/4 by default);"
-                f" use {max(1, 3 * c // 4)}"
-            ]
-        if self.w > c - s:
-            return [
-                f"window={self.w}: must be <= train_len - chunk = {c - s} (the paper's w is c - s; larger ones would "
-                "leave the pretraining window); leave it out"
-            ]
-        return []
+            yield self.fault("window", f"would be ignored, parts={self.parts} has no local window; leave it out")
+        elif s > c:
+            rule = f"must be <= train_len={c}, the pretraining window c (the paper has s < c, 3c/4 by default)"
+            yield f"chunk={s}: {rule}; use {max(1, 3 * c // 4)}"
+        elif self.w > c - s:
+            why = "the paper's w is c - s; larger ones would leave the pretraining window"
+            yield f"window={self.w}: must be <= train_len - chunk = {c - s} ({why}); leave it out"
 
     @property
     def hides_pairs(self) -> bool:
@@ -78,12 +74,9 @@ class Dca(Distance):
             return [f"chunk={self.s}: {rule}; read a longer text or lower it"] if length <= self.s else []
         reach = self.s + min(self.w, self.s)  # the successive chunk's queries keep their distance below this
         reach += reach == self.train_len - 1  # so does the first query at c - 1
-        if length <= reach:
-            return [
-                f"chunk={self.s}: all distances in {length} tokens stay plain, as in any text of up to {reach} (the "
-                "paper reads texts beyond c in chunks of 3c/4); read a longer text or lower train_len"
-            ]
-        return []
+        rule = f"all distances in {length} tokens stay plain, as in any text of up to {reach}"
+        why = "the paper reads texts beyond c in chunks of 3c/4"
+        return [f"chunk={self.s}: {rule} ({why}); read a longer text or lower train_len"] if length <= reach else []
 
     def rel_pos(self, q_pos: Tensor, k_pos: Tensor) -> Tensor:
         """Choose the query's position by how many chunks lie between it and the key; hidden pairs are nan.
@@ -99,15 +92,13 @@ class Dca(Distance):
             >>> Dca(chunk=3, train_len=4, parts="intra").rel_pos(torch.tensor([4]), torch.arange(5)).tolist()
             [[nan, nan, nan, 1.0, 0.0]]
         """
-        import torch
-
         chunks_back = q_pos[:, None] // self.s - k_pos[None, :] // self.s
         r = q_pos[:, None] % self.s
-        last = torch.full_like(r, self.train_len - 1)
-        successive = torch.where(r < self.w, self.s + r, last)
-        q = torch.where(chunks_back <= 0, r, torch.where(chunks_back == 1, successive, last))
+        last = self.train_len - 1
+        successive = (self.s + r).where(r < self.w, last)
+        q = r.where(chunks_back <= 0, successive.where(chunks_back == 1, last))
         rel = (q - k_pos[None, :] % self.s).double()
-        return rel.masked_fill(chunks_back > 0, torch.nan) if self.parts == "intra" else rel
+        return rel.masked_fill(chunks_back > 0, float("nan")) if self.parts == "intra" else rel
 
     @property
     def bands(self) -> tuple[Band, ...]:

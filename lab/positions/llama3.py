@@ -10,6 +10,7 @@ the transformers library computes the same.
 """
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -32,14 +33,11 @@ class Llama3(FrequencyMethod):
     high_freq_factor: PositiveFloat = 4.0
     """Waves shorter than train_len over this are unchanged."""
 
-    def rules(self) -> list[str]:
+    def rules(self) -> Iterator[str]:
         """Require the step's ends to be in order."""
         if self.high_freq_factor <= self.low_freq_factor:
-            return [
-                f"high_freq_factor={self.high_freq_factor}: must be > low_freq_factor={self.low_freq_factor} (short "
-                "waves stay, long ones are slowed); Llama 3.1 has 4 and 1"
-            ]
-        return []
+            rule = f"must be > low_freq_factor={self.low_freq_factor} (short waves stay, long ones are slowed)"
+            yield self.fault("high_freq_factor", f"{rule}; Llama 3.1 has 4 and 1")
 
     def inv_freq(self, head_dim: int, theta: float) -> Tensor:
         """Slow RoPE's inverse frequencies by wavelength: float64 (head_dim / 2,)."""

@@ -48,14 +48,13 @@ class LongRope(FrequencyMethod):
             >>> LongRope(**both, factor=4.0, train_len=100, length=101).inv_freq(head_dim=4, theta=10000.0).tolist()
             [1.0, 0.00125]
         """
-        import torch
-
         for name in ("short_factor", "long_factor"):
             if len(getattr(self, name)) != head_dim // 2:
                 rule = f"must be {head_dim // 2}, half of head_dim; change them"
                 raise ConfigError(f"{name}={len(getattr(self, name))} numbers: {rule}")
         chosen = self.long_factor if (self.length or 0) > self.train_len else self.short_factor
-        return Rope().inv_freq(head_dim, theta) / torch.tensor(chosen, dtype=torch.float64)
+        plain = Rope().inv_freq(head_dim, theta)
+        return plain / plain.new_tensor(chosen)
 
     def logit_factor(self, q_pos: Tensor, layer: int) -> Tensor:
         a = self.attention_factor or math.sqrt(1 + math.log(self.factor) / math.log(self.train_len))

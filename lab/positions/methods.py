@@ -6,23 +6,18 @@ from dataclasses import dataclass, field, fields
 from typing import Annotated, Any
 
 from lab.errors import look_up
-from lab.positions.abf import Abf
+from lab.positions.abf import Abf, EntropyAbf
 from lab.positions.dca import Dca
-from lab.positions.dynamic_ntk import DynamicNtk
-from lab.positions.entropy_abf import EntropyAbf
-from lab.positions.leaky_rerope import LeakyRerope
 from lab.positions.llama3 import Llama3
 from lab.positions.longrope import LongRope
 from lab.positions.method import Distance, Frequencies, FrequencyMethod
-from lab.positions.ntk import Ntk
-from lab.positions.ntk_by_parts import NtkByParts
+from lab.positions.ntk import DynamicNtk, Ntk
 from lab.positions.pi import Pi
-from lab.positions.plain import Plain
-from lab.positions.rerope import Rerope
-from lab.positions.rope import Rope
+from lab.positions.rerope import LeakyRerope, Rerope
+from lab.positions.rope import Plain, Rope
 from lab.positions.self_extend import SelfExtend
 from lab.positions.string import String
-from lab.positions.yarn import Yarn
+from lab.positions.yarn import NtkByParts, Yarn
 from lab.schema import OneOf, Section, validated
 
 ROPE_THETA = 10000.0  # arXiv:2104.09864, section 3.2.2

@@ -6,14 +6,23 @@ The last pair, j = d/2 - 1, rotates s times slower; pair 0 rotates as before.
 
 Source: bloc97 2023 (docs/sources.md); arXiv:2410.18745, section 4 (baseline). arXiv:2401.07004 prints the base without
 s.
+
+Dynamic NTK: the NTK-aware base for the current length of the text, plain RoPE up to the trained length.
+
+    theta' = theta * (s * l / L - (s - 1))^(d / (d - 2)),   l = max(length, L),   L = train_len
+
+Source: emozilla 2023 (docs/sources.md); arXiv:2401.07004, section 2 (baseline). Without `length` the decoder uses the
+number of tokens it holds, and rotates all cached keys again at every step; code that caches rotated keys would mix
+bases. A packed row has no single length and uses L, so that no document depends on the others in the row.
 """
 
 from dataclasses import dataclass
 from typing import Literal
 
 from lab.errors import ConfigError
-from lab.positions.method import Extension, Tensor
+from lab.positions.method import Extension, Factor, FrequencyMethod, Tensor
 from lab.positions.rope import Rope
+from lab.schema import Positive
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,6 +33,31 @@ class Ntk(Extension):
 
     def inv_freq(self, head_dim: int, theta: float) -> Tensor:
         return Rope().inv_freq(head_dim, scaled_theta(theta, self.factor, head_dim))
+
+
+@dataclass(frozen=True, kw_only=True)
+class DynamicNtk(FrequencyMethod):
+    """Dynamic NTK's parameters."""
+
+    method: Literal["dynamic_ntk"] = "dynamic_ntk"
+    factor: Factor
+    """Factor s, at least 1, by which the base grows with the length (transformers' name; s in the equation)."""
+    train_len: Positive
+    """Pretraining length L in tokens, up to which nothing changes."""
+    length: Positive | None = None
+    """Tokens of the text; left out, those that the decoder holds, and L for `inv_freq` itself."""
+
+    def inv_freq(self, head_dim: int, theta: float) -> Tensor:
+        """Compute RoPE's inverse frequencies at the base for the length: float64 (head_dim / 2,).
+
+        Example:
+            >>> two = DynamicNtk(factor=2.0, train_len=100, length=200)  # 2 * 200 / 100 - 1 = 3
+            >>> round(float(two.inv_freq(head_dim=4, theta=10000.0)[1]), 9) == round((10000.0 * 3**2) ** -0.5, 9)
+            True
+        """
+        length = max(self.length or 0, self.train_len)
+        growth = 1 + self.factor * (length - self.train_len) / self.train_len  # exactly 1 up to the trained length
+        return Rope().inv_freq(head_dim, scaled_theta(theta, growth, head_dim))
 
 
 def scaled_theta(theta: float, factor: float, head_dim: int) -> float:

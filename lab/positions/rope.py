@@ -1,4 +1,4 @@
-"""RoPE: rotary position embedding, on which all other frequency methods build.
+"""RoPE: rotary position embedding, on which all other frequency methods build; and plain distance.
 
     inv_freq[j] = theta^(-2j / head_dim),   j = 0 .. head_dim/2 - 1,   in radians per token
 
@@ -9,12 +9,19 @@ A rotary base serves a limited context. Below the base  theta(L) = 0.0424 L^1.62
 attention to a similar one at distances beyond L. A model then retrieves less far however it is trained. Two windows at
 one base therefore differ in more than the position frequency: theta = 10,000 serves 1,995 tokens, not 4,096.
 Source: arXiv:2405.14591, Table 2 and its fit.
+
+Plain distance: attention uses the distance between query and key unchanged, as RoPE by itself does.
+
+    rel_pos(m, n) = m - n,   in tokens
+
+Source: STRING, arXiv:2410.18745, Eq. 1.
 """
 
 from dataclasses import dataclass
 from typing import Literal
 
-from lab.positions.method import FrequencyMethod, Tensor
+from lab.positions.method import Band, Distance, FrequencyMethod, Tensor, differences, identity
+from lab.positions.regions import Far
 
 FACTOR = 0.0424  # of the fit for the base
 EXPONENT = 1.628
@@ -37,6 +44,27 @@ class Rope(FrequencyMethod):
 
         j = torch.arange(head_dim // 2, dtype=torch.float64)
         return torch.tensor(theta, dtype=torch.float64) ** (-2.0 * j / head_dim)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plain(Distance):
+    """Plain distance, which has no parameters of its own."""
+
+    method: Literal["plain"] = "plain"
+
+    def rel_pos(self, q_pos: Tensor, k_pos: Tensor) -> Tensor:
+        """Subtract every key position from every query position: (Tq,), (Tk,) -> float64 (Tq, Tk).
+
+        Example:
+            >>> import torch
+            >>> Plain().rel_pos(torch.tensor([2, 3]), torch.tensor([0, 1, 2])).int().tolist()
+            [[2, 1, 0], [3, 2, 1]]
+        """
+        return differences(q_pos, k_pos)
+
+    @property
+    def bands(self) -> tuple[Band, ...]:
+        return (Band(Far(0), identity, identity),)
 
 
 def longest_context(theta: float) -> int:

@@ -41,11 +41,9 @@ class SelfExtend(Distance):
             >>> SelfExtend(group=2, window=4).rel_pos(torch.tensor([8]), torch.arange(9)).int().tolist()
             [[6, 6, 5, 5, 4, 3, 2, 1, 0]]
         """
-        import torch
-
         i = differences(q_pos, k_pos)
         grouped = differences(q_pos // self.group, k_pos // self.group) + self.window - self.window // self.group
-        return torch.where(i < self.window, i, grouped)
+        return i.where(i < self.window, grouped)
 
     @property
     def bands(self) -> tuple[Band, ...]:

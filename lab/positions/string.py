@@ -15,6 +15,7 @@ also multiply cos and sin by 0.1 ln 2 + 1 for STRING alone, which the paper does
 """
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -54,23 +55,17 @@ class String(Distance):
     released_scaling: bool = False
     """Whether logits are scaled as the authors' code does, by (0.1 ln 2 + 1)^2."""
 
-    def rules(self) -> list[str]:
+    def rules(self) -> Iterator[str]:
         """Require the window to lie within the shift, so that no relative position grows."""
         if self.window > self.shift:
-            return [
-                f"window={self.window}: must be <= shift={self.shift} (the paper has W << S, W = 128); lower window"
-            ]
-        return []
+            yield self.fault("window", f"must be <= shift={self.shift} (the paper has W << S, W = 128); lower window")
 
     def length_faults(self, length: int) -> list[str]:
         """Refuse a shift that no distance in the text reaches."""
-        if self.shift >= length:
-            third, half = math.ceil(length / 3), length // 2
-            return [
-                f"shift={self.shift}: must be < the length {length}, or nothing is shifted (the paper allows "
-                f"L/3 <= S <= L/2); use {third} to {max(half, third)}"
-            ]
-        return []
+        third = math.ceil(length / 3)
+        rule = f"must be < the length {length}, or nothing is shifted (the paper allows L/3 <= S <= L/2)"
+        fault = self.fault("shift", f"{rule}; use {third} to {max(length // 2, third)}")
+        return [fault] if self.shift >= length else []
 
     @property
     def constant_factor(self) -> float:

@@ -20,7 +20,7 @@ from lab.model.huggingface.config import SIZES, reading
 from lab.model.huggingface.interface import Inputs, apply, own_frequencies, rotary_of
 from lab.positions import Distance, Frequencies
 from lab.positions.methods import ROPE_THETA
-from lab.positions.plain import Plain
+from lab.positions.rope import Plain
 
 MOST_LOGITS = 2**26  # of one pass, 256 MiB in float32
 

@@ -25,10 +25,8 @@ from lab.errors import ConfigError, MissingPackage, first_line
 from lab.model.attention.attend import attend_layout
 from lab.model.attention.layout import Layout, first_ids
 from lab.model.attention.segments import dense_mask
-from lab.positions import Distance, Frequencies
-from lab.positions.method import FrequencyMethod
-from lab.positions.plain import Plain
-from lab.positions.rope import Rope
+from lab.positions import Distance, Frequencies, FrequencyMethod
+from lab.positions.rope import Plain, Rope
 
 NAME = "probe_lab"
 APPLIED: WeakKeyDictionary[nn.Module, Applied] = WeakKeyDictionary()  # the interface passes the layer alone
