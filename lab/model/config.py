@@ -55,30 +55,26 @@ class DecoderConfig(Section):
     softmax: SoftmaxConfig | None = None
     """How logits become weights: scalable, temperature or sink; left out, by softmax alone."""
 
-    def rules(self) -> list[str]:
-        """List the faults between the fields, each as one line."""
-        faults = []
+    def rules(self) -> Iterator[str]:
+        """Find the faults between the fields, each as one line."""
         if self.n_parameters() > MOST_PARAMETERS:
             rule = f"makes {self.n_parameters():,} parameters, more than {MOST_PARAMETERS:,}"
-            faults.append(f"d_model={self.d_model}: {rule}; lower it, n_layers or d_ff")
+            yield self.fault("d_model", f"{rule}; lower it, n_layers or d_ff")
         field = "d_model" if self.attention_width is None else "attention_width"
         if self.width % self.n_heads:
-            faults.append(
-                f"n_heads={self.n_heads}: must divide {field}={self.width}; use {near(self.width, self.n_heads)}"
-            )
+            nearest = near(self.width, self.n_heads)
+            yield self.fault("n_heads", f"must divide {field}={self.width}; use {nearest}")
         elif self.head_dim % 2:
-            faults.append(f"n_heads={self.n_heads}: head_dim {self.head_dim} must be even; use another number of heads")
+            yield self.fault("n_heads", f"head_dim {self.head_dim} must be even; use another number of heads")
         elif self.n_heads % self.n_kv_heads:
             nearest = near(self.n_heads, self.n_kv_heads)
-            faults.append(f"n_kv_heads={self.n_kv_heads}: must divide n_heads={self.n_heads}; use {nearest}")
+            yield self.fault("n_kv_heads", f"must divide n_heads={self.n_heads}; use {nearest}")
         if self.layers is not None and len(self.layers.pattern) > self.n_layers:
-            rule = f"must have at most n_layers={self.n_layers} kinds; leave some out"
-            faults.append(self.fault("layers.pattern", rule))
+            yield self.fault("layers.pattern", f"must have at most n_layers={self.n_layers} kinds; leave some out")
         only = self.softmax and self.softmax.only
         if only is not None and only not in self.kinds:
             rule = f"is for layers of kind {only} alone; add one to model.layers.pattern, or leave it out"
-            faults.append(self.fault("softmax.method", rule))
-        return faults
+            yield self.fault("softmax.method", rule)
 
     def joint_rules(self, run: Any) -> Iterator[str]:
         """Refuse another vocabulary than the tokenizer's, and layers whose window hides nothing."""
@@ -171,10 +167,9 @@ class OptimConfig(Section):
     beta2: Annotated[float, Ge(0), Lt(1)] = 0.95
     """AdamW's decay of the mean squared gradient."""
 
-    def rules(self) -> list[str]:
+    def rules(self) -> Iterator[str]:
         if self.min_lr > self.lr:
-            return [f"min_lr={self.min_lr}: must be <= lr={self.lr}; lower min_lr or raise lr"]
-        return []
+            yield self.fault("min_lr", f"must be <= lr={self.lr}; lower min_lr or raise lr")
 
     def joint_rules(self, run: Any) -> Iterator[str]:
         """Refuse a warm-up as long as the run; one of less than a batch is refused by train."""

@@ -90,14 +90,12 @@ class Decoder(nn.Module):
                 nn.init.constant_(parameter, self.cfg.softmax.begins or 0.0)
             elif parameter.ndim == 1:
                 nn.init.ones_(parameter)
+            elif name.endswith("out.weight"):  # added to the residual stream
+                residual_std = 1 / (math.sqrt(parameter.shape[1]) * self.cfg.n_layers)
+                nn.init.normal_(parameter, std=residual_std, generator=generator)
             else:
-                if name == "embedding.weight":
-                    size = self.cfg.embedding_std or std
-                elif name.endswith("out.weight"):  # added to the residual stream
-                    size = 1 / (math.sqrt(parameter.shape[1]) * self.cfg.n_layers)
-                else:
-                    size = std
-                nn.init.normal_(parameter, std=size, generator=generator)
+                given = self.cfg.embedding_std if name == "embedding.weight" else None
+                nn.init.normal_(parameter, std=given or std, generator=generator)
 
     def forward(
         self,

@@ -258,14 +258,15 @@ class NeedleProbe(Probe):
 
     def judge(self, case: NeedleCase, answer: str) -> Row:
         """Count the numbers in an answer."""
+        found_each = [self.protocol.found(answer, [number]) == 1 for number in case.numbers]
         return {
             "prompt_hash": case.prompt_hash,
             "numbers": case.numbers,
             "depths": [round(depth, 6) for depth in case.depths],
             "distances": case.distances,
             "answer": answer,
-            "found": self.protocol.found(answer, case.numbers),
-            "found_each": [self.protocol.found(answer, [number]) == 1 for number in case.numbers],
+            "found": sum(found_each),
+            "found_each": found_each,
         }
 
 

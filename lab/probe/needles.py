@@ -204,11 +204,8 @@ def compose(numbers: list[str], hay: list[int], places: list[int], parts: Parts)
 def fixed_parts(tokenizer: Tokenizer, numbers: list[str]) -> Parts:
     """Encode the parts of every case beside the haystack: the task line, a needle for each number, the question."""
     planted = [needle_of(tokenizer, synthetic.NEEDLE.format(number=number), number) for number in numbers]
-    return (
-        tokenizer.encode(synthetic.TASK).ids,
-        planted,
-        plain_ids(tokenizer, synthetic.QUESTION + synthetic.ANSWER_PREFIX),
-    )
+    end = plain_ids(tokenizer, synthetic.QUESTION + synthetic.ANSWER_PREFIX)
+    return tokenizer.encode(synthetic.TASK).ids, planted, end
 
 
 def needle_of(tokenizer: Tokenizer, text: str, number: str) -> tuple[list[int], int]:
@@ -226,15 +223,18 @@ def shortest(tokenizer: Tokenizer, answer_budget: int, *, digits: int, needles: 
     return len(head) + needles * needle + len(tail) + answer_budget
 
 
+def whole_numbers(text: str) -> list[str]:
+    return re.findall("[0-9]+", text)
+
+
 def first_number(text: str) -> str:
-    """Read the first run of digits, empty where there is none.
+    """Read the first number of a text, empty where there is none.
 
     Example:
         >>> first_number(" 71432. Remember it. 7"), first_number(" I do not know")
         ('71432', '')
     """
-    digits = re.search("[0-9]+", text)
-    return digits[0] if digits else ""
+    return next(iter(whole_numbers(text)), "")
 
 
 def found(text: str, numbers: list[str]) -> int:
@@ -244,7 +244,8 @@ def found(text: str, numbers: list[str]) -> int:
         >>> found("The numbers are 12, 345 and 6789.", ["12", "345", "678"])
         2
     """
-    return sum(bool(re.search(rf"(?<![0-9]){number}(?![0-9])", text)) for number in numbers)
+    whole = whole_numbers(text)
+    return sum(number in whole for number in numbers)
 
 
 def plain_ids(tokenizer: Tokenizer, text: str) -> list[int]:
