@@ -15,7 +15,11 @@ is documents of SlimPajama's lengths, cut every --length tokens:
     probe-lab positions string --shift=683 --length=2048 --plot
 
 A skip method gives a short sample ids inside a long target window. The command prints how far apart tokens are, how
-long ids go on without a gap, and f at quarters of the window (eval/engine/skip_ids.py):
+long ids go on without a gap, and f at quarters of the window. These are pairs of tokens whose ids are i apart, f(i)
+(arXiv:2410.18745, Eq. 2, over ids instead of places). f(i) / f(0) is the share of tokens that see one at distance i.
+Beside them are ids without gaps, which give max(1 - i / n, 0).
+Figure 3 of arXiv:2409.00509 compares methods so, without numbers. The text has a mean run of 88 for LongRecipe and
+nearly 0 for RPES at a window of 128K, and says that LongRecipe's mean distance is about twice PoSE's:
 
     probe-lab positions pose --n_tokens 2048 --target_len 8192
     probe-lab positions longrecipe --n_tokens=24000 --target_len=80000 --sentence_tokens=86
@@ -24,6 +28,7 @@ Parameters may follow METHOD after a colon: string:shift=3,window=0. The picture
 """
 
 import json
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields
 from functools import partial
 from typing import Annotated, Any
@@ -31,12 +36,17 @@ from typing import Annotated, Any
 import numpy as np
 from annotated_types import Ge, Le
 
-from eval.engine import command, lengths, skip_ids
-from eval.engine.rows import Found, Row
+from eval.engine import command
+from eval.engine.lengths import FloatArray, IntArray, natural_lengths
+from eval.engine.rows import Found, Row, to_text
 from lab import draw, errors, schema, skip
 from lab.command import NOTHING_WRITTEN, parse_method, read_options, settings_lines, start
+from lab.counts import PositionCounts
 from lab.positions import DISTANCE_METHODS, Distance, dca
+from lab.skip.base import Skip
+from lab.skip.sentences import split_sentences
 
+LONGEST = 4_194_304  # tokens of a text or window; f, or a row of the matrix, is held in memory
 WHOLE = 40  # tokens of the longest text whose matrix is printed whole; that of a longer one keeps EDGE rows at each end
 EDGE = 6
 STRETCHES = 4  # of the last row that are printed; of more, the first two and the last
@@ -48,8 +58,23 @@ CELLS = 72  # queries, and keys, of a text that are drawn at most
 class MatrixOptions(schema.Section):
     """Options of the command beside a distance method's own parameters."""
 
-    length: Annotated[int, Ge(1), Le(skip_ids.LONGEST)]
+    length: Annotated[int, Ge(1), Le(LONGEST)]
     """Length of the text in tokens."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SkipOptions(schema.Section):
+    """Options of the command beside a skip method's own parameters."""
+
+    n_tokens: Annotated[int, Ge(2), Le(LONGEST)]
+    """Tokens n of every sample, two or more, or there is no pair of them."""
+    samples: schema.Tests = 100
+    """Samples whose ids are drawn."""
+    seed: schema.Seed = 0
+    """Seed of the draws."""
+    sentence_tokens: Annotated[float, Ge(1)] = 24.0
+    """Mean length of a sentence in tokens, for methods that break ids between sentences; lengths are drawn as
+    geometric, each token the last of its sentence with probability 1 / mean, and the sample's end cuts the last one."""
 
 
 METHODS: dict[str, type[Any]] = {**DISTANCE_METHODS, **skip.SKIP_METHODS}
@@ -61,14 +86,14 @@ FORM = command.Form(
 def show(request: command.Request) -> Found:
     """Show a method's matrix, or statistics of a skip method's ids."""
     config, options = parse(request)
-    is_skip = isinstance(options, skip_ids.SkipOptions)
+    is_skip = isinstance(options, SkipOptions)
     length = options.n_tokens if is_skip else options.length
     faults = [f"--{fault}" for fault in config.length_faults(length)]
     if is_skip and request.plots:
         faults.append("--plot: a skip method has no picture; leave it out")
     if faults:
         raise errors.ConfigError(*faults)
-    text, rows = (skip_ids.show_skip if is_skip else show_matrix)(config, options)
+    text, rows = (show_skip if is_skip else show_matrix)(config, options)
     return request.save(f"positions-{config.method}-{length}", text, rows, partial(matrix_chart, config, options))
 
 
@@ -78,15 +103,13 @@ def parse(request: command.Request) -> tuple[Any, Any]:
     method = named.pop("method")
     given = {**named, **request.options}
     config_class = errors.look_up(METHODS, method, "METHOD")
-    options_class: type[Any] = skip_ids.SkipOptions if method in skip.SKIP_METHODS else MatrixOptions
+    options_class: type[Any] = SkipOptions if method in skip.SKIP_METHODS else MatrixOptions
     own = {field.name: given.pop(field.name) for field in fields(options_class) if field.name in given}
-    faults: tuple[str, ...] = ()
     try:
         config = read_options(config_class, given)
     except errors.ConfigError as error:
-        faults = error.faults
-    options = read_options(options_class, own, faults)  # which raises those faults as well
-    return config, options
+        read_options(options_class, own, error.faults)  # which raises all faults
+    return config, read_options(options_class, own)
 
 
 def show_matrix(distance: Distance, options: MatrixOptions) -> tuple[str, list[Row]]:
@@ -111,7 +134,7 @@ def show_matrix(distance: Distance, options: MatrixOptions) -> tuple[str, list[R
     return f"{matrix_text(distance, length)}\n\n{facts}", [row]
 
 
-def cells(distance: Distance, q_pos: lengths.IntArray, k_pos: lengths.IntArray) -> lengths.FloatArray:
+def cells(distance: Distance, q_pos: IntArray, k_pos: IntArray) -> FloatArray:
     """Compute the relative positions of queries and keys, float64 (Tq, Tk); nan above the diagonal or where hidden."""
     import torch
 
@@ -119,15 +142,15 @@ def cells(distance: Distance, q_pos: lengths.IntArray, k_pos: lengths.IntArray) 
     return np.where(k_pos[None, :] <= q_pos[:, None], rel_pos, np.nan)
 
 
-def values(distance: Distance, length: int) -> lengths.FloatArray:
+def values(distance: Distance, length: int) -> FloatArray:
     """List the relative positions that the matrix holds, sorted, each once.
 
     The first column and the last row hold them all: a method that looks at the distance alone has every distance in
     the last row; Self-Extend and Dual Chunk Attention count from the text's beginning, where the first column does.
     """
     positions = np.arange(length)
-    first_column = cells(distance, positions, positions[:1])
-    distinct = np.unique(np.append(first_column, cells(distance, positions[-1:], positions)))
+    held = cells(distance, positions, positions[:1]), cells(distance, positions[-1:], positions)
+    distinct = np.unique(np.append(*held))
     return distinct[~np.isnan(distinct)]
 
 
@@ -143,17 +166,16 @@ def number(value: float) -> str:
 
 def matrix_text(distance: Distance, length: int) -> str:
     """Format the matrix, `.` above the diagonal; of a long text the first and last rows and columns."""
-    is_whole = length <= WHOLE
-    shown = np.arange(length) if is_whole else np.r_[0:EDGE, length - EDGE : length]
+    shown = np.arange(length) if length <= WHOLE else np.r_[0:EDGE, length - EDGE : length]
     rows = [["." if np.isnan(cell) else number(cell) for cell in row] for row in cells(distance, shown, shown)]
-    if not is_whole:
+    if length > WHOLE:
         rows = [[*row[:EDGE], "...", *row[EDGE:]] for row in rows]
         rows.insert(EDGE, ["..."] * len(rows[0]))
     width = max(len(word) for row in rows for word in row)
     return "\n".join(" ".join(word.rjust(width) for word in row) for row in rows)
 
 
-def stretches_text(row: lengths.FloatArray) -> str:
+def stretches_text(row: FloatArray) -> str:
     """Name the stretches of a row that fall by at most one from key to key, from the first key to the last.
 
     Example:
@@ -187,7 +209,7 @@ def matrix_chart(distance: Distance, options: MatrixOptions) -> Any:
     """Draw the matrix (arXiv:2410.18745, Figures 5 and 8), and the same cells by f, a share of its largest value."""
     import pandas as pd
 
-    f = lengths.natural_lengths(options.length).frequency(options.length, "natural")
+    f = natural_lengths(options.length).frequency(options.length, "natural")
     at = np.linspace(0, options.length - 1, min(options.length, CELLS)).round().astype(np.int64)
     rel_pos = cells(distance, at, at)
     share = np.interp(rel_pos, np.arange(len(f) + 1), np.append(f, 0))  # linear as in Eq. 2, 0 beyond, nan at nan
@@ -204,10 +226,62 @@ def matrix_chart(distance: Distance, options: MatrixOptions) -> Any:
     )
 
 
+def show_skip(config: Skip, options: SkipOptions) -> tuple[str, list[Row]]:
+    """Compare the method's ids with ids without gaps, of the sample's and of the target window's length.
+
+    Raises: ConfigError for a target window that is too long.
+    """
+    n, target_len = options.n_tokens, config.target_len
+    if target_len > LONGEST:
+        rule = f"must be <= {LONGEST}, as f is held in memory; lower it and n_tokens alike"
+        raise errors.ConfigError(f"--target_len={target_len}: {rule}")
+    measured = {config.method: measure(samples(config, options), target_len)}
+    measured |= {f"0 .. {length - 1}": measure([np.arange(length)], target_len) for length in (n, target_len)}
+    rows = [{"metric": "skip_ids", "name": name, **row} for name, (row, _) in measured.items()]
+    quarters = [quarter * target_len // 4 for quarter in (1, 2, 3)]
+    shown = [
+        {"ids": name, **row, **{f"f({i}) / f(0)": f"{100 * shares[i]:.3g}%" for i in quarters}}
+        for name, (row, shares) in measured.items()
+    ]
+    title = f"{config.method}: {options.samples:,} samples of {n:,} tokens, target window {target_len:,}"
+    if config.needs_sentences:
+        title += f", sentences of {options.sentence_tokens:g} tokens on average"
+    table = to_text(shown, {"mean_distance": ".1f", "mean_run_length": ".2f"})
+    return f"{title}\n\n{table}", rows
+
+
+def drawn_sentences(n_tokens: int, mean: float, generator: np.random.Generator) -> IntArray:
+    """Draw sentence lengths that fill a sample, geometric with the given mean but for the last."""
+    ends = (generator.random(n_tokens) < 1 / mean).astype(np.int64)
+    return split_sentences(ends, np.array([False, True]))
+
+
+def samples(config: Skip, options: SkipOptions) -> Iterator[IntArray]:
+    """Draw the ids of every sample."""
+    generator = np.random.default_rng(options.seed)
+    n, mean = options.n_tokens, options.sentence_tokens
+    for _ in range(options.samples):
+        lengths = drawn_sentences(n, mean, generator) if config.needs_sentences else None
+        yield skip.skip_positions(config, n, sentence_lengths=lengths, generator=generator)
+
+
+def measure(drawn: Iterable[IntArray], target_len: int) -> tuple[Row, FloatArray]:
+    """Measure samples one by one: the means of their distances and of all runs, and f(i) / f(0), (target_len,)."""
+    counts = PositionCounts(target_len)
+    found = []
+    for ids in drawn:
+        counts.add_positions(ids, np.zeros_like(ids), mask="causal")
+        found.append((skip.mean_distance(ids), skip.run_lengths(ids), int(ids[-1])))
+    distances, runs, last = zip(*found, strict=True)
+    f = counts.frequency()
+    row = {"mean_distance": float(np.mean(distances)), "mean_run_length": float(np.concatenate(runs).mean())}
+    return {**row, "largest": max(last)}, f / f[0]
+
+
 def settings() -> list[str]:
     """Describe the options, and every method's parameters."""
     lines = []
-    for options, methods in ((MatrixOptions, DISTANCE_METHODS), (skip_ids.SkipOptions, skip.SKIP_METHODS)):
+    for options, methods in ((MatrixOptions, DISTANCE_METHODS), (SkipOptions, skip.SKIP_METHODS)):
         lines += [f"Options of {', '.join(methods)} (default; meaning):", "", *settings_lines(options), ""]
     for method, config in METHODS.items():
         names = [field.name for field in fields(config) if field.name not in ("method", "selection")]

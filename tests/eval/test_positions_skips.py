@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from eval.engine.skip_ids import SkipOptions, drawn_sentences, measure, samples
-from eval.positions import main
+from eval.positions import SkipOptions, drawn_sentences, main, measure, samples
 from lab.skip.methods import Rpes
 from tests.eval.commands import runner, words_of
 
