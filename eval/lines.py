@@ -143,9 +143,6 @@ class LineRetrieval(run.Measure):
             row = {**about, "asked": length}
             yield run.Cell(row, self.options.tests, length, f"{length:,} tokens", f"length-{length}")
 
-    def rows(self) -> Iterator[Row]:
-        return self.resumed(self.cells(), self.measure)
-
     def measure(self, cell: run.Cell) -> tuple[Row, Sequence[Row]]:
         """Run the tests of one length, each with as many lines as it holds."""
         cases = [self.filled(index, cell.row["asked"] - self.budget) for index in range(self.options.tests)]

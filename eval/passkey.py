@@ -166,9 +166,6 @@ class Passkey(run.Measure):
                 name = f"{length:,} tokens at {depth:.0%}"
                 yield run.Cell(row, self.options.tests, length, name, f"{length}-{depth:.2f}")
 
-    def rows(self) -> Iterator[Row]:
-        return self.resumed(self.cells(), self.measure)
-
     def measure(self, cell: run.Cell) -> tuple[Row, Sequence[Row]]:
         depth = cell.row["depth"]
         sizes = {"length": cell.row["length"], "budget": self.budget}

@@ -198,9 +198,6 @@ class Perplexity(Measure):
             count = sum(1 for ids in self.documents for _ in cut(len(ids), context, self.stride))
             yield Cell(row, count, context, f"{context:,} tokens", str(context))
 
-    def rows(self) -> Iterator[Row]:
-        return self.resumed(self.cells(), self.measure)
-
     def measure(self, cell: Cell) -> tuple[Row, Sequence[Row]]:
         """Score the documents with one context length; a record is a document's loss in nats and its tokens."""
         context = cell.row["length"]

@@ -14,7 +14,9 @@ The file's docstring is the help text. It declares its options and a subclass of
         alike = (*SUBJECT, "n")                  rows that agree in these are drawn in one picture
 
         def prepare(self): ...                   read texts, choose lengths, refuse what cannot be measured
-        def rows(self): ...                      yield the rows, by self.resumed(cells, measure) where each takes long
+        def cells(self): ...                     list the rows to measure, each a cell with its tests
+        def measure(self, cell): ...             measure one: its fields, and its tests' records
+        def rows(self): ...                      in place of these, yield all rows
         def title(self): ...                     what stands above the table and the picture
         columns = (("share", "score", ".3f"),)   the table: heading, the field or a function of the row, format
         def chart(self, rows): ...               the picture, made by lab.draw
@@ -25,10 +27,9 @@ The engine does the rest. It reads the command line, expands patterns of models,
 asked for (self.subject). It writes the rows, prints text or JSON, saves the picture, and returns the exit status. A row
 is what `self.subject.row` says of the model, what names the measurement, and what was measured.
 
-`resumed` takes cells, each a row to measure with its tests. It shows the bar, skips rows that are already in KIND.jsonl
-and appends each new one, and `ask` keeps the finished tests of a stopped cell. Rows of a measure without `named_by` are
-written all at once. A new measure needs its file and its line in tests/eval/test_measures.py; the console command finds
-it by its file.
+Of cells it shows the bar, skips those whose rows are already in KIND.jsonl and appends each new row. `ask` keeps the
+finished tests of a stopped cell. Rows of a measure without `named_by` are written all at once. A new measure needs its
+file and its line in tests/eval/test_measures.py; the console command finds it by its file.
 """
 
 from __future__ import annotations
@@ -102,8 +103,30 @@ class Measure:
         Raises: LabError for what cannot be measured.
         """
 
-    def rows(self) -> Iterable[Row]:
+    def cells(self) -> Iterable[Cell]:
+        """List what is to be measured."""
         raise NotImplementedError
+
+    def measure(self, cell: Cell) -> tuple[Row, Sequence[Row]]:
+        """Measure a cell: the fields to add to its row, and its tests' records, which go to a file of their own."""
+        raise NotImplementedError
+
+    def rows(self) -> Iterable[Row]:
+        """Measure the cells whose rows are missing, and yield the rows of all."""
+        self.results = Results(self.path, self.named_by)
+        whole = [cell._replace(row={**self.subject.row, **cell.row}) for cell in self.cells()]
+        missing = [cell for cell in whole if self.results.find(cell.row) is None]
+        self.announce([(cell.tests, cell.tokens) for cell in missing])
+        with Bar(total=sum(cell.tests for cell in whole), desc=self.kind, unit=self.unit) as self.bar:
+            for cell in whole:
+                self.bar.name(cell.name)
+                row = self.results.find(cell.row)
+                if row is None:
+                    score, records = self.measure(cell)
+                    row = self.results.add({**cell.row, **score}, (self.file_of(cell), records))
+                else:
+                    self.bar.known(cell.tests)
+                yield row
 
     def title(self) -> str:
         return f"{self.subject.model.name}: {self.subject.model.method}"
@@ -141,26 +164,6 @@ class Measure:
         rules = self.window_between(row["length"] for row in rows)
         style |= {"y_title": y_title, "title": title, "rules": rules}
         return draw.draw(named_series(rows), "length", "score", "series", low="low", high="high", log_x=True, **style)
-
-    def resumed(self, cells: Iterable[Cell], measure: Callable[[Cell], tuple[Row, Sequence[Row]]]) -> Iterator[Row]:
-        """Measure the cells whose rows are missing, and yield the rows of all.
-
-        `measure` returns the fields to add to a cell's row, and its tests' records, which go to a file of their own.
-        """
-        self.results = Results(self.path, self.named_by)
-        whole = [cell._replace(row={**self.subject.row, **cell.row}) for cell in cells]
-        missing = [cell for cell in whole if self.results.find(cell.row) is None]
-        self.announce([(cell.tests, cell.tokens) for cell in missing])
-        with Bar(total=sum(cell.tests for cell in whole), desc=self.kind, unit=self.unit) as self.bar:
-            for cell in whole:
-                self.bar.name(cell.name)
-                row = self.results.find(cell.row)
-                if row is None:
-                    score, records = measure(cell)
-                    row = self.results.add({**cell.row, **score}, (self.file_of(cell), records))
-                else:
-                    self.bar.known(cell.tests)
-                yield row
 
     def announce(self, tests: Sequence[tuple[int, int]]) -> None:
         """Name the cost of tests, numbers of them and their tokens, where it is more than a minute."""

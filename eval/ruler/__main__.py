@@ -161,7 +161,7 @@ class Ruler(Measure):
         for place in self.places or [self.request.model]:
             if self.places:
                 self.subject = open_subject(self.request._replace(model=place))
-            measured_rows += self.resumed(self.cells(), self.measure)
+            measured_rows += super().rows()
         measured = pd.DataFrame(measured_rows)
         # a mean over checkpoints, as arXiv:2411.13476, section 4, recommends of the last five
         self.scores = measured.groupby(["task", "length"], sort=False)["score"].mean().reset_index()
