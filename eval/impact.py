@@ -117,7 +117,7 @@ def draw_windows(options: ImpactConfig, tuned: OpenedModel, tokenizer: Tokenizer
     length = options.length or tuned.train_len
     if options.text is None:
         if tuned.experiment is None:
-            raise ConfigError(NO_CORPUS)
+            raise ConfigError(f"--text: {NO_CORPUS}")
         return held_out_windows(tuned.experiment.data, length=length, windows=options.windows, seed=options.seed)
     rows = draw_texts(
         "\n".join(read_texts(Path(options.text), "--text")),

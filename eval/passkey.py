@@ -42,7 +42,7 @@ from annotated_types import Ge, Le
 
 from eval.engine import answers, cases, command, run
 from eval.engine.rows import Row, pivot, to_text
-from eval.engine.subject import SUBJECT, haystack_of
+from eval.engine.subject import SUBJECT, text_of
 from lab.command import start
 from lab.data import config, synthetic
 from lab.draw import draw
@@ -136,7 +136,7 @@ class Passkey(run.Measure):
         self.protocol = options.protocol or ("lab" if isinstance(corpus, config.Synthetic) else "passkey")
         is_lab = self.protocol == "lab"
         self.digits = corpus.digits if is_lab and isinstance(corpus, config.Synthetic) else DIGITS
-        self.filler, source = haystack_of(subject, options.haystack, None) if is_lab else ("", None)
+        self.filler, source = text_of(subject, options.haystack, option="--haystack") if is_lab else ("", None)
         self.writer = cases.Writer(subject.tokenizer)
         self.budget = answers.answer_budget(self.writer, self.digits, BUDGET)
         fixed = [self.writer.count(self.draft(index, 0.0).compose(0)) for index in range(options.tests)]

@@ -12,7 +12,7 @@ from annotated_types import Ge, Gt, Le, Lt
 from eval.engine import answers, command, run
 from eval.engine.methods import as_options
 from eval.engine.rows import Row
-from eval.engine.subject import Subject, haystack_of
+from eval.engine.subject import Subject, text_of
 from lab import draw, errors, schema
 from lab.command import Bar
 from lab.data.tokenizer import check_ids
@@ -126,7 +126,8 @@ def built(
     Raises: LabError, whose lines name settings as options.
     """
     experiment = subject.model.experiment
-    text, source = haystack_of(subject, haystack, None if experiment is None else experiment.probe.haystack)
+    own = None if experiment is None else experiment.probe.haystack
+    text, source = text_of(subject, haystack, own, "--haystack")
     given: dict[str, Any] = {"stop_id": subject.stop_id, "device": subject.device, "source": source}
     with as_options():
         return kind(config, subject.tokenizer, text, window=window, **given)

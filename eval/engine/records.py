@@ -135,8 +135,7 @@ class Kind(NamedTuple):
 KINDS = {  # by what kind_of returns
     "ruler": Kind("ruler", "{task}", ("version", "answer_budget", "source", "standins"), "percent"),
     "passkey": Kind("passkey", "depth {depth:.0%}", ("digits", "filler", "answer_budget")),
-    "lines": Kind("lines", "{asked} lines", ("answer_budget", "by", "asked")),
-    "line_tokens": Kind("lines", "{asked} tokens", ("answer_budget", "by", "asked")),
+    "line_retrieval": Kind("lines", "{asked} tokens", ("answer_budget", "by", "asked")),
     "perplexity": Kind("perplexity", "stride {stride}", ("texts", "stride"), "perplexity"),
     "needles_by_method": Kind("methods", "{required} of {needles} needles", NEEDLES),
     "harness": Kind("harness", "{task} {metric} {filter}", HARNESS, "score"),
@@ -244,8 +243,6 @@ def kind_of(row: Row) -> Kind | None:
     protocol = str(row.get("protocol"))
     if protocol == "ruler" or protocol.startswith("lm-eval-"):
         name = protocol[:5].replace("lm-ev", "harness")
-    elif name == "line_retrieval":
-        name = "lines" if row.get("by") == "lines" else "line_tokens"
     elif "distance" in row and name not in KINDS:
         name = "distance"
     elif {"accuracy", "tests", "passed", "length"} <= set(row):

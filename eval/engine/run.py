@@ -50,7 +50,7 @@ from eval.engine.answers import FinishedTests, Outcome, judge
 from eval.engine.cost import announce
 from eval.engine.rows import RESULTS, Column, Found, Row, columns_text, named_series
 from eval.engine.store import Results, shortened, write_rows
-from eval.engine.subject import Subject, draw_texts, open_subject, source, source_text
+from eval.engine.subject import Subject, draw_texts, open_subject, source, text_of
 from lab import draw
 from lab.command import CONTINUES, NOTHING_WRITTEN, Bar
 from lab.data.tokenizer import check_ids
@@ -281,7 +281,6 @@ class OnTexts(Measure):
         """
         options = self.options
         subject = self.subject
-        text = source_text(subject, options.text)
-        name = options.text and f"--text={options.text}"
+        text, name = text_of(subject, options.text)
         sizes = {"n_tokens": n_tokens, "texts": options.texts, "seed": options.seed, "vocab_size": subject.vocab_size}
         return torch.from_numpy(draw_texts(text, name, subject.tokenizer, **sizes)).to(subject.device)

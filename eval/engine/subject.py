@@ -29,7 +29,7 @@ from lab.runs.source import is_hub_id, named
 from lab.train.environment import describe_source, device_for, memory_of
 
 MOST_WINDOWS = 1024  # of the longest text in training windows; papers extend by at most 64
-NO_CORPUS = "--text: must be set, a Hugging Face folder has no corpus of its own; give a text file"
+NO_CORPUS = "must be set, a Hugging Face folder has no corpus of its own; give a text file"
 AnyIds = np.typing.NDArray[Any]  # of any integer type, as they lie in a store
 SUBJECT = ("model", "checkpoint", "weights", "method", "precision")  # the fields that name a model in rows
 
@@ -172,8 +172,10 @@ def source(model: OpenedModel, device: torch.device) -> dict[str, Any]:
     return describe_source(model.name, model.consumed_tokens, model.method, device)
 
 
-def haystack_of(subject: Subject, path: str | None, own: str | None) -> tuple[str, str | None]:
-    """Read the text to hide numbers in: the file `path`, or a run's `own`, or its corpus; and name a file's setting.
+def text_of(
+    subject: Subject, path: str | None, own: str | None = None, option: str = "--text"
+) -> tuple[str, str | None]:
+    """Read a text, that of an option's path, of a run's `own` haystack, or of its corpus, and name a path's setting.
 
     A run's own is what its folder keeps of it, if it keeps one.
 
@@ -181,24 +183,12 @@ def haystack_of(subject: Subject, path: str | None, own: str | None) -> tuple[st
     """
     experiment = subject.model.experiment
     if path is not None:
-        return "\n".join(read_texts(Path(path), "--haystack")), f"--haystack={path}"
+        return "\n".join(read_texts(Path(path), option)), f"{option}={path}"
     if experiment is None:
-        raise ConfigError("--haystack: must be set, a Hugging Face folder has no corpus of its own; give a text file")
+        raise ConfigError(f"{option}: {NO_CORPUS}")
     source = None if own is None else f"probe.haystack={own}"
     run = subject.model.home if own == experiment.probe.haystack else None
     return load_haystack(own, experiment.data, subject.tokenizer, run), source
-
-
-def source_text(subject: Subject, path: str | None) -> str:
-    """Read the text of --text, or a run's corpus.
-
-    Raises: LabError, also for a Hugging Face folder without a file.
-    """
-    if path is not None:
-        return "\n".join(read_texts(Path(path), "--text"))
-    if subject.model.experiment is None:
-        raise ConfigError(NO_CORPUS)
-    return load_haystack(None, subject.model.experiment.data, subject.tokenizer)
 
 
 def documents_of(subject: Subject, text: str | None) -> list[AnyIds]:
@@ -211,7 +201,7 @@ def documents_of(subject: Subject, text: str | None) -> list[AnyIds]:
     """
     if text is None:
         if subject.model.experiment is None:
-            raise ConfigError(NO_CORPUS)
+            raise ConfigError(f"--text: {NO_CORPUS}")
         return list(TokenStore.open(shard_folder(subject.model.experiment.data), "held_out").documents())
     before = special_ends(subject.tokenizer)[0]
     encode = subject.tokenizer.encode

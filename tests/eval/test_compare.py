@@ -36,7 +36,14 @@ LIMITED = {"low": 0.07, "high": 0.65}
 NEEDLES = {"needles": 4, "digits": 3, "required": 2, "answer_budget": 20, "haystack": "h", "protocol": "ours"}
 PASSKEY = {**SUBJECT, "metric": "passkey", "protocol": "passkey", "digits": 5, "filler": None, "answer_budget": 12}
 PASSKEY |= {"seed": 0, "length": 128, "depth": 0.5, "n": 10, "passed": 3, "score": 0.3, **LIMITED}
-LINES = {**SUBJECT, "metric": "line_retrieval", "protocol": "longeval", "answer_budget": 32, "by": "lines", "asked": 20}
+LINES = {
+    **SUBJECT,
+    "metric": "line_retrieval",
+    "protocol": "longeval",
+    "answer_budget": 32,
+    "by": "length",
+    "asked": 20,
+}
 PERPLEXITY = {**SUBJECT, "metric": "perplexity", "protocol": "sliding-window", "texts": "t", "stride": 8, "length": 64}
 PERPLEXITY |= {"n": 3, "score": 9.5, "low": 9.0, "high": 10.0, "seed": 0}
 RULER = {**SUBJECT, "protocol": "ruler", "version": 1, "task": "vt", "length": 512, "n": 20, "seed": 0, "score": 55.0}
@@ -45,7 +52,7 @@ METHODS = {**SUBJECT, **NEEDLES, "metric": "needles_by_method", "length": 192, "
 ROWS = {  # a row of every kind, with its task, unit, and what passed
     "passkey": (PASSKEY, "depth 50%", "share", 3),
     "ruler": (RULER, "vt", "percent", None),
-    "lines": (LINES | {"length": 400, "n": 5, "passed": 4, "score": 0.8, "seed": 0}, "20 lines", "share", 4),
+    "lines": (LINES | {"length": 400, "n": 5, "passed": 4, "score": 0.8, "seed": 0}, "20 tokens", "share", 4),
     "perplexity": (PERPLEXITY, "stride 8", "perplexity", None),
     "methods": (METHODS, "2 of 4 needles", "share", 6),
     "harness": (HARNESS | {"n": 12, "score": 0.5}, "mmlu acc", "score", None),
@@ -101,7 +108,7 @@ def test_a_row_of_every_kind(tmp_path, evaluation):
         *(("passkey", {name: value}) for name, value in {"protocol": "lab", "seed": 1, "filler": "other"}.items()),
         *(("passkey", {name: value}) for name, value in {"depth": 0.25, "answer_budget": 13}.items()),
         *(("ruler", {name: value}) for name, value in {"source": "essays", "version": 2}.items()),
-        ("lines", {"by": "length"}),
+        ("lines", {"asked": 40}),
         *(("perplexity", {name: value}) for name, value in {"texts": "other", "stride": 16, "length": 128}.items()),
         *(("methods", {name: value}) for name, value in {"needles": 8, "required": 4, "haystack": "other"}.items()),
         *(("harness", {name: value}) for name, value in {"fewshot": 5, "metric": "f1", "limit": 5}.items()),
