@@ -27,7 +27,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -36,8 +36,6 @@ from eval.engine.rows import Row, limits, to_text
 from lab.probe.limits import exact_limits, sequential_design, share_limits
 from lab.runs.folder import RunFolder
 
-Verdict = tuple[str | None, float]  # the name of the test, and p
-NONE: Verdict = (None, np.nan)
 LEAST = -12.0  # the smallest p that is resolved, as a power of ten
 MCNEMAR, PAIRED_T, FISHER = "exact McNemar on the same tests", "paired t on the same tests", "Fisher's exact test"
 LIMITS = "exact limits that lie apart, as tests stopped early"
@@ -48,6 +46,17 @@ ROUNDED = 1e-9  # share of the largest value by which values differ that are the
 LARGEST = 20.0  # standard deviations, of a difference that two seeds show
 FORMS = {"n": ",", "share": ".3f", "p": ".2g", "found": ".3f"}
 KEY = ("method", "precision", "protocol", "needles", "digits", "answer_budget", "seed")  # of tests, beside hashes
+
+
+class Verdict(NamedTuple):
+    """The name of a test, its p, and the seeds that the difference needs, where it is one of means over seeds."""
+
+    test: str | None = None
+    p: float = np.nan
+    seeds_needed: int | None = None
+
+
+NONE = Verdict()
 
 
 def pair(first: Sequence[bool], second: Sequence[bool]) -> Row:
@@ -84,11 +93,9 @@ def judge(cells: pd.DataFrame) -> pd.DataFrame:
     records: list[Any] = list(cells.itertuples())
     base = {record.line: record for record in records if record.number == 0}
     verdicts = {r.Index: compare(base[r.line], r) for r in records if r.number and r.line in base}
-    table = pd.DataFrame.from_dict(verdicts, "index", columns=["test", "p"]).reindex(cells.index)
-    table["seeds_needed"] = pd.Series(
-        {k: needed(base[cells.line[k]].by_seed, cells.by_seed[k]) for k in verdicts}, dtype=float
-    )
-    return cells.assign(compared=cells.index.isin([*verdicts]), **table, p_adjusted=holm(table["p"].astype(float)))
+    table = pd.DataFrame.from_dict(verdicts, "index", columns=Verdict._fields).reindex(cells.index)
+    table = table.astype({"p": float, "seeds_needed": float})
+    return cells.assign(compared=cells.index.isin([*verdicts]), **table, p_adjusted=holm(table["p"]))
 
 
 def compare(first: Any, second: Any) -> Verdict:
@@ -104,17 +111,17 @@ def compare(first: Any, second: Any) -> Verdict:
     if max(first.seeds, second.seeds) > 1:
         return over_seeds(first.by_seed, second.by_seed)
     if first.unit == "share" and (first.row.get("stops") or second.row.get("stops")):
-        return LIMITS, apart(first, second)
+        return Verdict(LIMITS, apart(first, second))
     ours, theirs = outcomes(first), outcomes(second)
     if ours and theirs and set(ours) == set(theirs):
         if {*ours.values(), *theirs.values()} <= {0.0, 1.0}:
-            return MCNEMAR, pair([ours[key] > 0 for key in ours], [theirs[key] > 0 for key in ours])["p"]
+            return Verdict(MCNEMAR, pair([ours[key] > 0 for key in ours], [theirs[key] > 0 for key in ours])["p"])
         found = paired_t([theirs[key] - ours[key] for key in ours], PAIRED_T)
         if found != NONE:
             return found
     if np.isnan(first.passed) or np.isnan(second.passed):
         return NONE
-    return FISHER, float(fisher_exact([[r.passed, r.n - r.passed] for r in (first, second)]).pvalue)
+    return Verdict(FISHER, float(fisher_exact([[r.passed, r.n - r.passed] for r in (first, second)]).pvalue))
 
 
 def over_seeds(first: Mapping[Any, float], second: Mapping[Any, float]) -> Verdict:
@@ -124,13 +131,18 @@ def over_seeds(first: Mapping[Any, float], second: Mapping[Any, float]) -> Verdi
     if min(len(first), len(second)) < 2:
         return NONE
     if set(first) == set(second):
-        return paired_t([second[seed] - first[seed] for seed in first], SEEDS_PAIRED)
+        differences = [second[seed] - first[seed] for seed in first]
+        deviation = float(np.std(differences, ddof=1)) if vary(differences) else 0.0
+        seeds = seeds_needed(float(np.mean(differences)), deviation, paired=True)
+        return paired_t(differences, SEEDS_PAIRED)._replace(seeds_needed=seeds)
     ours, theirs = [*first.values()], [*second.values()]
     if not (vary(ours) or vary(theirs)):
         return NONE
     with warnings.catch_warnings(action="ignore", category=RuntimeWarning):  # one arm may have no spread
         p = float(ttest_ind(ours, theirs, equal_var=False).pvalue)
-    return (SEEDS, p) if np.isfinite(p) else NONE
+    deviation = float(np.sqrt((np.var(ours, ddof=1) + np.var(theirs, ddof=1)) / 2))
+    seeds = seeds_needed(float(np.mean(theirs) - np.mean(ours)), deviation, paired=False)
+    return Verdict(SEEDS, p, seeds) if np.isfinite(p) else NONE
 
 
 def paired_t(differences: Sequence[float], name: str) -> Verdict:
@@ -138,13 +150,13 @@ def paired_t(differences: Sequence[float], name: str) -> Verdict:
 
     Example:
         >>> paired_t([0.0, 0.0], "t"), paired_t([1.0], "t")
-        (('t', 1.0), (None, nan))
+        (Verdict(test='t', p=1.0, seeds_needed=None), Verdict(test=None, p=nan, seeds_needed=None))
     """
     from scipy import stats
 
     if not any(differences):
-        return name, 1.0
-    return (name, float(stats.ttest_1samp(differences, 0).pvalue)) if vary(differences) else NONE
+        return Verdict(name, 1.0)
+    return Verdict(name, float(stats.ttest_1samp(differences, 0).pvalue)) if vary(differences) else NONE
 
 
 def vary(values: Sequence[float]) -> bool:
@@ -155,20 +167,6 @@ def vary(values: Sequence[float]) -> bool:
         (False, True)
     """
     return bool(np.ptp(values) > ROUNDED * np.abs(values).max())
-
-
-def needed(first: Mapping[Any, float], second: Mapping[Any, float]) -> int | None:
-    """Count the seeds that the difference of two means needs, in pairs where both have the same seeds."""
-    if min(len(first), len(second)) < 2:
-        return None
-    if set(first) == set(second):
-        differences = [second[seed] - first[seed] for seed in first]
-        deviation = float(np.std(differences, ddof=1)) if vary(differences) else 0.0
-        return seeds_needed(float(np.mean(differences)), deviation, paired=True)
-    ours, theirs = [*first.values()], [*second.values()]
-    spread = float(np.sqrt((np.var(ours, ddof=1) + np.var(theirs, ddof=1)) / 2))
-    deviation = spread if vary(ours) or vary(theirs) else 0.0
-    return seeds_needed(float(np.mean(theirs) - np.mean(ours)), deviation, paired=False)
 
 
 def seeds_needed(difference: float, deviation: float, *, paired: bool) -> int | None:
