@@ -36,7 +36,7 @@ import pandas as pd
 
 from eval.engine.command import OF_RUNS, Form, Request, run
 from eval.engine.records import COLUMNS, WIDER, read_records, results_at, unpacked
-from eval.engine.rows import Found, Row, file_in, natural
+from eval.engine.rows import WIDEST, Found, Row, file_in, fitted, natural
 from eval.engine.statistics import LEVEL, POWER, judge
 from lab.command import start
 from lab.errors import ConfigError, nearest
@@ -49,7 +49,6 @@ from lab.schema import Section
 FORMS = {"share": ".1f", "percent": ".1f", "tokens": ",.1f", "pairs": ",.0f"}  # of units; of all others .4g
 RANGES = {"share": (0, 1), "percent": (0, 100), "tokens": (0, np.inf), "pairs": (0, np.inf)}  # of units
 LINE = ["evaluation", "unit", "task", "length"]
-WIDEST, NAME, HEAD = 120, 46, 44  # characters of a table as text, of a line's name, and of a heading in one row
 
 
 class Grid(NamedTuple):
@@ -238,16 +237,6 @@ def legend(grid: Grid) -> list[str]:
         f"{grid.older:,} results of older checkpoints are left out; --by=checkpoint shows them.": grid.older,
     }
     return [text for text, is_shown in lines.items() if is_shown]
-
-
-def fitted(table: pd.DataFrame) -> str:
-    """Write a table at most WIDEST characters wide: long names in several rows, columns in blocks below one another."""
-    heads = [wrap(name, HEAD) for name in table]
-    lines = [["", *(head[k] if k < len(head) else "" for head in heads)] for k in range(max(map(len, heads)))]
-    for name, cells in zip(table.index, table.to_numpy().tolist(), strict=True):
-        first, *others = wrap(name, NAME)
-        lines += [[first, *cells], *([f"  {other}", *[""] * len(cells)] for other in others)]
-    return pd.DataFrame(lines).set_index(0).rename_axis(None).to_string(header=False, line_width=WIDEST)
 
 
 def as_csv(table: pd.DataFrame) -> str:

@@ -10,6 +10,7 @@ import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from textwrap import wrap
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
 Row = dict[str, Any]
 RESULTS = Path("results")  # of models, where -o names no folder; those of runs lie in their folders
+WIDEST, NAME, HEAD = 120, 46, 44  # characters of a table as text, of a line's name, and of a heading in one row
 Column = tuple[str, str | Callable[[Row], Any], str]  # heading, the field or a function of the row, format
 
 
@@ -101,6 +103,18 @@ def to_text(table: pd.DataFrame | Sequence[Mapping[str, Any]], form: str | Mappi
     }
     index = [format(name, forms.get(str(frame.index.name), "")) for name in frame.index]
     return pd.DataFrame(words, index).rename_axis(columns=frame.index.name).to_string()
+
+
+def fitted(table: pd.DataFrame) -> str:
+    """Write a table at most WIDEST characters wide: long names in several rows, columns in blocks below one another."""
+    import pandas as pd
+
+    heads = [wrap(name, HEAD) for name in table]
+    lines = [["", *(head[k] if k < len(head) else "" for head in heads)] for k in range(max(map(len, heads)))]
+    for name, cells in zip(table.index, table.to_numpy().tolist(), strict=True):
+        first, *others = wrap(name, NAME)
+        lines += [[first, *cells], *([f"  {other}", *[""] * len(cells)] for other in others)]
+    return pd.DataFrame(lines).set_index(0).rename_axis(None).to_string(header=False, line_width=WIDEST)
 
 
 def columns_text(rows: Sequence[Row], columns: Sequence[Column]) -> str:
