@@ -23,8 +23,8 @@ from benchmarks import record
 from benchmarks.timing import ratio
 from lab.data.config import Bpe, DataConfig, Slimpajama, Stdlib, TokenizerFile
 from lab.data.corpora import TextDocument, open_corpus
-from lab.data.preparation import end_of_document, prepare, shard_folder
-from lab.data.tokenizer import BATCH_DOCUMENTS, load_tokenizer, obtain_tokenizer, run_task
+from lab.data.preparation import prepare, shard_folder
+from lab.data.tokenizer import BATCH_DOCUMENTS, end_of_document, load_tokenizer, obtain_tokenizer, run_task
 from lab.probe.needles import read_texts
 
 TEXTS, TASKS, VOCABULARY = 4000, 1000, 4096

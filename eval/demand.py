@@ -3,7 +3,7 @@
     probe-lab demand CONFIG|RUN|TEXT [--tokens=N] [--evidence=METHOD] [--section.key=value ...] [--plot]
 
 f(i) is the number of pairs of tokens i apart (lab/counts/position_counts.py). g(d) is the demand: the targets whose
-nearest evidence lies d tokens back (lab/counts/demand.py). Of a CONFIG, both are counted in the first packs of its
+nearest evidence lies d tokens back (lab/counts/rows.py). Of a CONFIG, both are counted in the first packs of its
 run, and nothing is trained. Of a RUN, they are what it has counted. A TEXT is a file, a folder or a pattern, as
 data.corpus.path takes it; its window and its BPE are those of configs/cpu_stdlib.yaml unless settings say otherwise.
 
@@ -37,7 +37,7 @@ from eval.engine.rows import Found, to_text
 from eval.engine.sliding import store_scores
 from lab import command, config, draw, errors, launch, schema
 from lab.counts import SavedCounts
-from lab.counts.demand import F, G, edges_of, per_distance
+from lab.counts.saved import F, G, edges_of, per_distance
 from lab.data import corpora, module, preparation
 from lab.runs import analysis, source
 from lab.train.recording import Counting

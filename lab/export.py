@@ -33,7 +33,7 @@ from typing import Any
 from lab import draw
 from lab.command import Syntax, Words, run, start
 from lab.counts import SavedCounts
-from lab.counts.demand import per_distance
+from lab.counts.saved import per_distance
 from lab.data.tokenizer import needed
 from lab.errors import CheckpointError, ConfigError, MissingPackage
 from lab.files import write_atomic

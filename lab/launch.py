@@ -1,17 +1,22 @@
 """The processes of a run: torchrun starts one for each device and tells each its rank by variables; their exchanges.
 
+Also worker processes for the tasks of a preparation, which end with the process that started them.
+
 Source: torch.distributed.run, "Environment variables"; torch.distributed.elastic.agent.server.api.
 """
 
 from __future__ import annotations
 
 import logging
+import multiprocessing
 import os
 import signal
 import socket
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
@@ -19,7 +24,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from lab.command import FAILED, STOPPED, show
-from lab.errors import ConfigError
+from lab.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -223,3 +228,35 @@ def sum_over_ranks(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
         total = total.to("cuda" if distributed.get_backend() == "nccl" else "cpu")
         distributed.all_reduce(total)
     return total.cpu().numpy()
+
+
+def in_processes(run: Callable[[Any], None], todo: Sequence[Any], workers: int, on_done: Callable[[], object]) -> None:
+    """Run tasks in this process or in worker processes; `on_done` is called after each.
+
+    This is no generator: an abandoned one would wait for the workers in whatever thread collects it.
+    """
+    if workers <= 1 or len(todo) <= 1:
+        for _ in map(run, todo):
+            on_done()
+        return
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(min(workers, len(todo)), mp_context=context, initializer=begin_worker) as pool:
+        try:
+            for _ in pool.map(run, todo):
+                on_done()
+        except BrokenProcessPool as error:
+            rule = f"a worker was killed, perhaps for its memory; run the same command again with fewer than {workers}"
+            raise DataError(f"--workers={workers}: {rule}") from error
+
+
+def begin_worker() -> None:
+    """End a worker process with its parent, and limit its tokenizers library to one thread; it has no other setting."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None, "runs in a worker only"
+
+    def end_after() -> None:
+        parent.join()
+        os._exit(1)
+
+    threading.Thread(target=end_after, daemon=True).start()
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"

@@ -20,8 +20,8 @@ from torch import Tensor, nn
 from lab.config import Experiment, load_experiment
 from lab.config.sections import override
 from lab.data.config import Conversations
-from lab.data.preparation import end_of_document, shard_folder
-from lab.data.tokenizer import load_tokenizer, special_ends
+from lab.data.preparation import shard_folder
+from lab.data.tokenizer import end_of_document, load_tokenizer, special_ends
 from lab.errors import CheckpointError, ConfigError
 from lab.model.decoder import Decoder
 from lab.model.huggingface import config as folders

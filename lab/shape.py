@@ -55,7 +55,7 @@ import numpy as np
 from annotated_types import Ge, Le
 from pydantic import Field
 
-from lab.counts.pairs import sum_to_the_end
+from lab.counts.rows import sum_to_the_end
 from lab.errors import ConfigError
 from lab.schema import Section
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import lab
-from lab.counts.demand import UNIT
+from lab.counts.rows import UNIT
 from lab.data.tokenizer import load_tokenizer, vocabulary_hash
 from tests.evidence import brute
 from tests.fits import SPEED, UNPROBED, assert_same_run, cut_after, fit, load, records, train

@@ -26,7 +26,7 @@ from eval.engine.records import ENDS, ProbedRun, results_at
 from eval.engine.records import read_runs as read_probed
 from eval.engine.rows import natural
 from lab.counts import SavedCounts
-from lab.counts.demand import per_distance
+from lab.counts.saved import per_distance
 from lab.looks import CENSORED, MEAN, RUN
 from lab.runs.analysis import contexts_of
 from lab.runs.arms import censored, mean_with_limits, name_arms

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from eval.report.data import FEWEST_SEEDS, Row, Runs, farthest, folded, outcomes, reach_points, shares
-from lab.counts.demand import F
+from lab.counts.saved import F
 from lab.draw import NAMES, Rule, draw, layer, words
 from lab.looks import BELOW, MEAN, RUN, range_of
 

@@ -17,7 +17,7 @@ exists in every segment longer than m, so that the same histogram of lengths det
 A kind of layer encodes the relative positions below a bound alone: a sliding window, or 0 where nothing is rotated. Its
 f is plain below the bound and 0 from there on.
 
-Targets are counted too, by visible context c (lab.counts.pairs), and each has a loss weight w(c):
+Targets are counted too, by visible context c (lab.counts.rows), and each has a loss weight w(c):
 
     supervised f(i) = sum over c >= i of w(c) * (targets that see exactly c earlier tokens).
 """
@@ -30,8 +30,7 @@ from typing import Any
 
 import numpy as np
 
-from lab.counts.demand import UNIT
-from lab.counts.pairs import pairs_of_ids, pairs_of_runs, sum_to_the_end
+from lab.counts.rows import UNIT, pairs_of_ids, pairs_of_runs, sum_to_the_end
 from lab.errors import DataError
 
 IntArray = np.typing.NDArray[np.int64]
@@ -66,7 +65,7 @@ class PositionCounts:
         self.gapped: IntArray = np.zeros(max_len, dtype=np.int64)  # f of what was added by add_positions
         self.supervised: IntArray = np.zeros(max_len, dtype=np.int64)  # targets by visible context
         self.evidence: IntArray = np.zeros(max_len, dtype=np.int64)  # scored targets by evidence distance
-        self.demand: IntArray = np.zeros(max_len, dtype=np.int64)  # their loss weights, see lab.counts.demand
+        self.demand: IntArray = np.zeros(max_len, dtype=np.int64)  # their loss weights, see lab.counts.rows
         self.demand_by_ids: IntArray = np.zeros(max_len, dtype=np.int64)  # by the distance in ids
 
     def add_segments(self, lengths: Sequence[int] | IntArray) -> None:
@@ -120,7 +119,7 @@ class PositionCounts:
         self.supervised[: len(targets)] += targets
 
     def add_evidence(self, evidence: IntArray, demand: IntArray, by_ids: IntArray | None = None) -> None:
-        """Add scored targets by evidence distance, and the sums of their weights (lab.counts.demand.by_distance).
+        """Add scored targets by evidence distance, and the sums of their weights (lab.counts.rows.by_distance).
 
         `by_ids` are these sums by the distance in ids; left out, ids have no gaps.
 

@@ -1,4 +1,4 @@
-"""Counts in a file, and f at one position of counts of any kind."""
+"""Counts in a file, f at one position of counts of any kind, and profiles of f and g by bins of distances."""
 
 from __future__ import annotations
 
@@ -6,14 +6,16 @@ import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from lab.counts.demand import F, G
 from lab.counts.position_counts import FloatArray, IntArray, PositionCounts
 from lab.errors import CheckpointError
 
 MOST_BYTES = 2**31  # that a file unpacks to: of the longest window
+F, G = "f(i), pairs at i", "g(d), targets that ask for d"  # in pictures
+BINS = 8  # an octave of a picture
 OF_KIND = "f_"  # begins the name of the f of a kind of layer in a file
 
 
@@ -81,3 +83,31 @@ def f_at(counts: Counted | None, i: int) -> int | None:
     """
     f = () if counts is None else counts.frequency()
     return int(f[i]) if 0 <= i < len(f) else None
+
+
+def edges_of(max_len: int, parts: int) -> list[int]:
+    """Cut the distances 1 .. max_len - 1 into bins, `parts` to an octave where there are so many distances.
+
+    Example:
+        >>> edges_of(13, 2)
+        [1, 2, 3, 4, 6, 8, 12, 13]
+    """
+    edges = {(parts + k) * 2**octave // parts for octave in range(max_len.bit_length()) for k in range(parts)}
+    return [*sorted(edge for edge in edges if edge < max_len), max_len]
+
+
+def per_distance(profiles: Mapping[str, np.typing.NDArray[Any]]) -> list[dict[str, Any]]:
+    """List the mean of each profile over bins of distances; a mean of 0, which no logarithm shows, is None: a gap.
+
+    Example:
+        >>> [row["per distance"] for row in per_distance({"g": np.array([0, 4, 0, 8])})]
+        [4.0, None, 8.0]
+    """
+    rows = []
+    for name, values in profiles.items():
+        edges = np.array(edges_of(len(values), BINS))
+        means = np.add.reduceat(values, edges[:-1]) / np.diff(edges) if len(values) > 1 else ()
+        middles = (edges[:-1] + edges[1:] - 1) / 2
+        found = zip(middles.tolist(), map(float, means))
+        rows += [{"profile": name, "distance": at, "per distance": mean or None} for at, mean in found]
+    return rows

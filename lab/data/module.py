@@ -20,17 +20,17 @@ import torch
 from torch import Tensor
 
 from lab.counts import targets_by_context, visible_context
-from lab.counts.demand import by_distance
+from lab.counts.rows import by_distance
 from lab.data.arrangement import IGNORE, Arrangement
 from lab.data.beside import entry_of, labels_of, numbers_of, paths_of, store_numbers
 from lab.data.config import DataConfig
 from lab.data.packing import AssignIds, Pack, PackSettings, PackStream
-from lab.data.preparation import Check, digest_of_data, end_of_document, prepare_missing, shard_folder
+from lab.data.preparation import Check, digest_of_data, prepare_missing, shard_folder
 from lab.data.segments import index_documents, index_segments
 from lab.data.selecting import Selection, read_token_types
 from lab.data.shaped import plan_for
 from lab.data.shards import TokenStore
-from lab.data.tokenizer import load_tokenizer, special_ends
+from lab.data.tokenizer import end_of_document, load_tokenizer, special_ends
 from lab.evidence.base import in_ids
 from lab.evidence.weights import ByEvidence
 from lab.launch import exchange

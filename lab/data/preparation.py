@@ -10,19 +10,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tokenizers import Tokenizer
-
 from lab import files
 from lab.command import Bar, show
 from lab.data import derivation, shards
-from lab.data.config import Bpe, DataConfig, Slimpajama, Text, TokenizerFile
+from lab.data.config import DataConfig, Slimpajama, Text, TokenizerFile
 from lab.data.corpora import Reader, open_corpus
 from lab.data.segments import index_documents
 from lab.data.shards import SPLITS, Split, task_name, token_dtype
-from lab.data.tokenizer import EOS, TOKENIZER, n_ids, obtain_tokenizer, run_task, texts_of, tokenizer_file
-from lab.data.workers import in_processes
+from lab.data.tokenizer import TOKENIZER, end_of_document, n_ids, obtain_tokenizer, run_task, texts_of, tokenizer_file
 from lab.errors import ConfigError, DataError, DiskError
-from lab.launch import cores
+from lab.launch import cores, in_processes
 
 INPUTS = "inputs.json"
 PACKED = {True: 0.7, False: 0.2}  # tokens in a byte of a compressed file (SlimPajama: 627B in 895 GB), or another
@@ -154,8 +151,7 @@ def prepare(
         if not any(folder.glob("task-*")) and not any(folder.glob(".task-*")):
             shutil.rmtree(folder)
         raise
-    undone = [(task, jobs[task]) for task in range(len(jobs))[tasks]]
-    undone = [(task, job) for task, job in undone if not (folder / task_name(task)).exists()]
+    undone = [(task, jobs[task]) for task in range(len(jobs))[tasks] if not (folder / task_name(task)).exists()]
     with Bar(total=len(undone), desc=f"prepare {config.shard_name}", disable=not progress) as bar:
         in_processes(partial(run_owned, run, folder), undone, workers, bar.update)
     prepared = summarise(folder)
@@ -277,18 +273,6 @@ def digest_of_data(folder: Path) -> str | None:
     read = [shards.read_manifest(folder / task_name(task))["files"] for task in range(record["tasks"])]
     recorded = [record["files"].get(TOKENIZER), read]
     return hashlib.sha256(json.dumps(recorded, sort_keys=True).encode()).hexdigest()
-
-
-def end_of_document(config: DataConfig, tokenizer: Tokenizer) -> int:
-    """Return the id of the token that ends every document.
-
-    Raises: DataError when the tokenizer has no such token.
-    """
-    token = EOS if isinstance(config.tokenizer, Bpe) else config.tokenizer.eos
-    index: int | None = tokenizer.token_to_id(token)
-    if index is None:
-        raise DataError(f"data.tokenizer.eos={token}: the tokenizer has no such token; use one of its tokens")
-    return index
 
 
 def summarise(folder: Path) -> Prepared:

@@ -158,6 +158,18 @@ def texts_of(config: DataConfig, reader: Reader) -> Iterator[tuple[str, Split]]:
     return ((item.text, split_of(item.text, config.held_out_frac)) for item in items if isinstance(item, TextDocument))
 
 
+def end_of_document(config: DataConfig, tokenizer: Tokenizer) -> int:
+    """Return the id of the token that ends every document.
+
+    Raises: DataError when the tokenizer has no such token.
+    """
+    token = EOS if isinstance(config.tokenizer, Bpe) else config.tokenizer.eos
+    index: int | None = tokenizer.token_to_id(token)
+    if index is None:
+        raise DataError(f"data.tokenizer.eos={token}: the tokenizer has no such token; use one of its tokens")
+    return index
+
+
 def split_of(text: str, held_out_frac: float) -> Split:
     """Assign a text to a split by its hash, so that duplicates share a split."""
     digest = hashlib.blake2b(text.encode("utf-8"), digest_size=HASH_BYTES).digest()

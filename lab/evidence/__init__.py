@@ -3,8 +3,7 @@
 from typing import Annotated
 
 from lab.evidence.base import Asked, Evidence, Gain
-from lab.evidence.repeat import Repeat
-from lab.evidence.suffix import Suffix
+from lab.evidence.repeat import Repeat, Suffix
 from lab.schema import OneOf
 
 EVIDENCE_METHODS: dict[str, type[Evidence]] = {"repeat": Repeat, "suffix": Suffix, "asked": Asked, "gain": Gain}

@@ -13,7 +13,7 @@ asked: what each word of a generated corpus was made to copy. The generator of l
 every word: a word of filler when it is drawn, a number when it is stated. A repeated phrase, a quote or an answer
 copies words, and in lab.data.mqar the value of a key. The evidence of a token of such a word is the same token in the
 latest earlier word of that origin, in the same section. Equal words that were drawn apart are no evidence of each
-other. These labels judge lab.evidence.repeat and lab.evidence.suffix, which see the tokens alone.
+other. These labels judge repeat and suffix (lab.evidence.repeat), which see the tokens alone.
 
 gain: what a reference model needs, the least context that predicts a target as well as the whole one.
 

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lab.counts import SavedCounts
-from lab.counts.demand import per_distance
+from lab.counts.saved import per_distance
 from lab.draw import Rule, below, beside, draw, save
 from lab.errors import CheckpointError
 from lab.looks import CENSORED, RUN, range_of

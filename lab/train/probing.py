@@ -22,8 +22,8 @@ import torch
 from lab.command import show
 from lab.config import Experiment
 from lab.counts import PositionCounts
-from lab.data.preparation import end_of_document, shard_folder
-from lab.data.tokenizer import load_tokenizer
+from lab.data.preparation import shard_folder
+from lab.data.tokenizer import end_of_document, load_tokenizer
 from lab.errors import DiskError
 from lab.evidence.base import Stored
 from lab.evidence.repeat import Repeat

@@ -17,8 +17,8 @@ import torch
 from lab.command import Bar, show
 from lab.config import Experiment
 from lab.counts import PositionCounts
-from lab.counts.pairs import sum_to_the_end
 from lab.counts.position_counts import COUNTED
+from lab.counts.rows import sum_to_the_end
 from lab.errors import first_line
 from lab.launch import sum_over_ranks
 from lab.model.config import peak_flops, utilisation

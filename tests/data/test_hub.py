@@ -16,8 +16,8 @@ import pytest
 from lab.data import preparation
 from lab.data.config import Slimpajama
 from lab.data.preparation import prepare, shard_folder
-from lab.data.workers import in_processes
 from lab.errors import DiskError
+from lab.launch import in_processes
 from lab.schema import validated
 from tests.data.slim import slim
 from tests.data.stores import read_shard

@@ -17,8 +17,7 @@ from lab.data.segments import index_segments
 from lab.data.tokenizer import load_tokenizer
 from lab.errors import DataError
 from lab.evidence.base import Asked
-from lab.evidence.repeat import Repeat
-from lab.evidence.suffix import Suffix
+from lab.evidence.repeat import Repeat, Suffix
 from tests.data.stores import make_store, numbered_documents, stream_over
 from tests.forked import ROOT
 from tests.refusals import refused

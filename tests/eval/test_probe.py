@@ -10,7 +10,7 @@ import pytest
 import eval.engine.subject
 from eval.probe import main
 from lab.counts import PositionCounts
-from lab.data.preparation import end_of_document
+from lab.data.tokenizer import end_of_document
 from lab.loading import open_model
 from lab.model.huggingface import save_pretrained
 from lab.probe.needles import shortest

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from lab.evidence import suffix
-from lab.evidence.suffix import Suffix
+from lab.evidence import repeat
+from lab.evidence.repeat import Suffix
 from tests.evidence import brute
 from tests.evidence.packs import agreed
 
@@ -34,7 +34,7 @@ def test_worked_by_hand():
 @pytest.mark.parametrize("least", [1, 2])
 @pytest.mark.parametrize("largest", [2, 150_000], ids=["few_types", "ids_to_150000"])
 def test_random_packs_equal_the_search_by_definition(monkeypatch, least, longest, largest):
-    monkeypatch.setattr(suffix, "LONGEST", longest)
+    monkeypatch.setattr(repeat, "LONGEST", longest)
     generator = np.random.default_rng(least)
     vocabulary = np.linspace(0, largest, 3).astype(np.int64)
     some = agreed(Suffix(least=least), lambda x, p: brute.suffix(x, p, least, longest), generator, vocabulary)

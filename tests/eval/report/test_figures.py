@@ -14,7 +14,7 @@ from eval.report.figures import (
     reach_by_method,
     string_cells,
 )
-from lab.counts.demand import F, G
+from lab.counts.saved import F, G
 from lab.draw import themed
 from lab.looks import BELOW, BEYOND, MEAN, RUN
 from lab.runs.folder import RunFolder

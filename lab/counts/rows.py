@@ -1,8 +1,9 @@
-"""Pairs of tokens by distance, counted without visiting any pair; and the visible context of each token.
+"""What packed rows add to the counts: pairs of tokens by distance, targets by visible context, and demand.
 
-With few runs of consecutive ids, each two runs add a trapezoid to the pairs. Runs of a and b ids whose first ids differ
-by g add it over g - b < i < g + a: four impulses in the second difference. With many runs, the pairs are the ids'
-autocorrelation by a fast Fourier transform. Its terms are integers far below 2^53, so that rounding is exact.
+Pairs are counted without visiting any. With few runs of consecutive ids, each two runs add a trapezoid to the pairs.
+Runs of a and b ids whose first ids differ by g add it over g - b < i < g + a: four impulses in the second difference.
+With many runs, the pairs are the ids' autocorrelation by a fast Fourier transform. Its terms are integers far below
+2^53, so that rounding is exact.
 
 Visible context is how many earlier tokens the token that makes a prediction sees.
 
@@ -19,6 +20,14 @@ With causal segments a token of context c adds one pair at each distance 0 .. c.
 For lengths 3 and 2 there are 2, 2 and 1 targets of contexts 0, 1 and 2. Their f is 5, 3, 1. The last
 token of a document has no target, so that the supervised f, the sum on the right, stays a little below f. Under masks
 and ids of any kind the sum of c + 1 over all tokens is the number of attended pairs.
+
+Demand is how many targets ask for evidence at each distance:
+
+    g(d) = sum of the loss weights of the scored targets whose nearest evidence lies d tokens back
+
+Evidence is defined by a method of lab.evidence, within what attention may see. g(0) is 0: targets without evidence are
+the supervised f(0) less the sum of g. Sums are exact and do not depend on their order: a weight other than 0 and 1 is
+counted in units of UNIT, to which it is rounded.
 """
 
 from collections.abc import Sequence
@@ -28,6 +37,7 @@ import numpy as np
 from scipy import fft
 
 IntArray = np.typing.NDArray[np.int64]
+UNIT = 2.0**-20  # of demand
 
 
 def sum_to_the_end(values: np.typing.NDArray[Any]) -> np.typing.NDArray[Any]:
@@ -91,3 +101,17 @@ def targets_by_context(
     """
     context = visible_context(lengths, anchors)
     return np.bincount(context[scored[: len(context)]], minlength=int(context.max(initial=-1)) + 1)
+
+
+def by_distance(distances: IntArray, weights: np.typing.NDArray[np.floating] | None = None) -> IntArray:
+    """Count targets by evidence distance, or add up their weights in units of UNIT; without evidence they are left out.
+
+    Shapes: (targets,), (targets,) -> int64 (longest distance + 1,).
+    Example:
+        >>> by_distance(np.array([0, 2, 2])).tolist(), by_distance(np.array([1]), np.array([0.5])).tolist()
+        ([0, 0, 2], [0, 524288])
+    """
+    units = None if weights is None else np.rint(weights.astype(np.float64) / UNIT)
+    counts: IntArray = np.bincount(distances, units, minlength=1).astype(np.int64)
+    counts[0] = 0
+    return counts
