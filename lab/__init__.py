@@ -1,7 +1,7 @@
 """The probe lab: why a language model uses less context than it was trained on, and what changes that.
 
 lab.open_run(path) opens a run, lab.frame(pattern) is a table of many runs: lab/runs/analysis.py. lab.load_plugin(path)
-adds your own methods: lab/schema/plugins.py. They are imported on first use, so that `import lab` stays light.
+adds your own methods: lab/plugins.py. They are imported on first use, so that `import lab` stays light.
 """
 
 import importlib
@@ -9,7 +9,7 @@ import sys
 from typing import Any
 
 __all__ = ["frame", "load_plugin", "open_run"]
-LAZY = {"frame": "lab.runs.analysis", "open_run": "lab.runs.analysis", "load_plugin": "lab.schema.plugins"}
+LAZY = {"frame": "lab.runs.analysis", "open_run": "lab.runs.analysis", "load_plugin": "lab.plugins"}
 
 if sys.platform == "win32":  # which has neither the signals that a run saves at nor the locks of its folder
     sys.stderr.write("Windows: is not supported; use WSL, Linux or macOS\n")

@@ -20,9 +20,9 @@ from tqdm import tqdm
 from lab.errors import ConfigError, LabError, brief, is_short
 from lab.files import on_disk
 from lab.output import guard
-from lab.schema import TAGS, Section, adapter, docs_of, parse_yaml, settings_in, validated
-from lab.schema.plugins import TRUSTED
-from lab.schema.sections import values_of
+from lab.plugins import TRUSTED
+from lab.schema import TAGS, Section, adapter, docs_of, settings_in, validated, values_of
+from lab.yaml import parse_yaml
 
 FAILED, WRONG, STOPPED = 1, 2, 75  # exit statuses
 CONTINUES = "stopped; the same command continues"

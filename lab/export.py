@@ -41,6 +41,8 @@ from lab.loading import OpenedModel, open_model, token_ids
 from lab.model.decoder import Decoder
 from lab.model.huggingface.config import WRITTEN_AS, written_length
 from lab.model.huggingface.pretrained import save_pretrained
+from lab.plugins import KEPT as PLUGINS
+from lab.plugins import source_of
 from lab.positions import distance, frequencies
 from lab.probe.limits import shown_length
 from lab.probe.needles import KEPT
@@ -48,9 +50,7 @@ from lab.runs.analysis import open_run, shown_reach
 from lab.runs.checkpoints import COUNTS, candidates, folder_name
 from lab.runs.folder import RunFolder
 from lab.runs.source import EXPERIMENT, find_place
-from lab.schema import flatten
-from lab.schema.plugins import KEPT as PLUGINS
-from lab.schema.plugins import source_of
+from lab.yaml import flatten
 
 SYNTAX = Syntax(
     flags=("--weights_only",),

@@ -22,11 +22,11 @@ from lab.command import STOPPED
 from lab.config import Experiment, load_experiment
 from lab.errors import ConfigError, LabError
 from lab.launch import COPY_S, SIGNALS
+from lab.plugins import TRUSTED
 from lab.runs.arms import changes
 from lab.runs.checkpoints import TENSORS, newest
 from lab.runs.folder import RunFolder
 from lab.runs.folder import is_finished as has_ended
-from lab.schema.plugins import TRUSTED
 
 POLL_S = 0.2
 PR_SET_PDEATHSIG = 1  # prctl(2)

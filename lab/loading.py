@@ -34,7 +34,8 @@ from lab.positions.string import of_length
 from lab.runs.checkpoints import SHARDING, WEIGHTS, Checkpoint, candidates, open_checkpoint, read_state, refusing
 from lab.runs.folder import check_files
 from lab.runs.source import CONFIG, EXPERIMENT, FIELD, find_place, is_hub_id, tokenizer_of
-from lab.schema import part, validated
+from lab.schema import validated
+from lab.yaml import part
 
 
 @dataclass(frozen=True)

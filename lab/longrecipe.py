@@ -38,7 +38,7 @@ from lab.errors import ConfigError
 from lab.files import write_atomic, writing
 from lab.jobs import Job, is_finished, run_jobs
 from lab.recipes import SYNTAX, TRAINING, Recipe, Resolved, Stage, collecting, read_recipe, resolve, stages_of
-from lab.schema import format_yaml
+from lab.yaml import format_yaml
 
 RESULTS = {"analyse": "impact.json", "merge": "config.json"}  # written last in a stage's folder
 

@@ -33,7 +33,8 @@ from lab.config.sections import override
 from lab.data.selecting import ImpactConfig
 from lab.errors import ConfigError, LabError
 from lab.runs.source import Source, read_source
-from lab.schema import Positive, Section, flatten, format_yaml, part, read_yaml, validated
+from lab.schema import Positive, Section, validated
+from lab.yaml import flatten, format_yaml, part, read_yaml
 
 SYNTAX = Syntax(
     flags=("--dry_run",),

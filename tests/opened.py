@@ -14,7 +14,7 @@ from lab.model.decoder import Decoder
 from lab.runs.checkpoints import COUNTS, MANIFEST, candidates, read_manifest
 from lab.runs.folder import forget, packed_counts, seal
 from lab.runs.shards import packed, publish, shared_names, temporary_folder, weights_of
-from lab.schema import format_yaml
+from lab.yaml import format_yaml
 
 SIZES = {"d_model": 16, "n_layers": 3, "n_heads": 4, "n_kv_heads": 2, "d_ff": 24, "tie_embeddings": False}
 CONSUMED = 4096  # tokens

@@ -15,7 +15,7 @@ from lab.counts import PositionCounts
 from lab.runs.analysis import DISTANCES, LENGTHS, PROBES, RECALL
 from lab.runs.checkpoints import folder_name
 from lab.runs.folder import RunFolder
-from lab.schema import format_yaml, parse_yaml
+from lab.yaml import format_yaml, parse_yaml
 from tests.fits import records, train
 from tests.forked import LIMIT_S, ROOT
 from tests.refusals import refused

@@ -8,7 +8,7 @@ from lab.command import parse_overrides
 from lab.config import load_experiment
 from lab.errors import ConfigError
 from lab.recipes import read_recipe
-from lab.schema import parse_yaml
+from lab.yaml import parse_yaml
 from tests.fits import CONFIG
 from tests.forked import ROOT
 from tests.refusals import check_faults

@@ -23,9 +23,9 @@ from lab.counts import SavedCounts
 from lab.errors import LabError
 from lab.fit import read_arguments
 from lab.model.huggingface.config import model_settings
-from lab.schema import format_yaml, parse_yaml
 from lab.train.session import assemble
 from lab.train.starting import Start
+from lab.yaml import format_yaml, parse_yaml
 from tests.eval.harness.parts import TASKS
 from tests.fits import CONFIG
 from tests.refusals import check_faults, refused

@@ -12,10 +12,12 @@ from functools import partial
 
 import pytest
 
+from lab import plugins
 from lab.data.corpora import open_corpus
 from lab.errors import ConfigError
+from lab.plugins import load_plugin
 from lab.positions import FREQUENCY_METHODS, frequencies, pi
-from lab.schema import OneOf, adapter, load_plugin, plugins
+from lab.schema import OneOf, adapter
 from tests.fits import CONFIG, UNPROBED, fit, load
 from tests.forked import ROOT, python
 from tests.opened import write_run

@@ -11,8 +11,7 @@ from lab import cli
 from lab.config import Experiment, load_experiment
 from lab.errors import ConfigError
 from lab.merge import MergeOptions
-from lab.schema import TAGS, validated
-from lab.schema.sections import members_of
+from lab.schema import TAGS, members_of, validated
 from lab.sweep.__main__ import SweepOptions
 from tests.fits import CONFIG
 from tests.refusals import check_faults

@@ -8,7 +8,8 @@ import pytest
 
 from lab.config import Experiment
 from lab.errors import ConfigError
-from lab.schema import parse_yaml, settings_in
+from lab.schema import settings_in
+from lab.yaml import parse_yaml
 
 ROOT = Path(__file__).resolve().parents[1]
 NEEDED = {  # settings that nothing below sets: who needs them

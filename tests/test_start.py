@@ -18,8 +18,8 @@ from lab.model.config import DecoderConfig
 from lab.model.decoder import Decoder
 from lab.model.huggingface import save_pretrained
 from lab.runs.source import base_for
-from lab.schema import format_yaml
 from lab.train.starting import check_vocabulary, room_warning
+from lab.yaml import format_yaml
 from tests.fits import SPEED, records
 from tests.forked import python
 from tests.opened import CONSUMED, SIZES, write_source

@@ -10,14 +10,16 @@ from eval.demand import main as demand
 from eval.engine.store import Results
 from eval.perplexity import main as perplexity
 from eval.shape import main as shape
+from lab import plugins
 from lab.data.chat import around
 from lab.export import main as export
 from lab.fit import read_arguments
 from lab.longrecipe import main as longrecipe
 from lab.model.huggingface.pretrained import stored_tensors
 from lab.prepare import main as prepare
-from lab.schema import OneOf, adapter, format_yaml, plugins
+from lab.schema import OneOf, adapter
 from lab.sweep.__main__ import main as sweep
+from lab.yaml import format_yaml
 from tests.fits import CONFIG
 from tests.forked import ROOT
 from tests.opened import sealed, write_source

@@ -23,7 +23,7 @@ from tokenizers import Tokenizer
 
 from eval.engine.command import CellOptions
 from eval.engine.subject import Subject
-from lab import errors, schema
+from lab import errors, schema, yaml
 from lab.data.chat import around
 from lab.probe.needles import Case, check_spelling
 
@@ -229,7 +229,7 @@ def fit(count: Callable[[int], int], room: int, least: int, most: int | None = N
 def english() -> dict[str, list[str]]:
     """Read the adjectives, nouns and verbs."""
     text = Path(__file__).with_name("words.yaml").read_text(encoding="utf-8")
-    return {kind: words.split() for kind, words in schema.parse_yaml(text, "words.yaml").items()}
+    return {kind: words.split() for kind, words in yaml.parse_yaml(text, "words.yaml").items()}
 
 
 @cache

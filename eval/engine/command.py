@@ -15,7 +15,7 @@ from typing import Any, Literal, NamedTuple
 from eval.engine.methods import expand, is_model, method_overrides, names_of, split_words
 from eval.engine.rows import RESULTS, Found, Row, document
 from eval.engine.store import write_rows
-from lab import command, draw, errors, launch, schema
+from lab import command, draw, errors, launch, schema, yaml
 from lab.command import Syntax, Words, read_options, settings_lines, show
 from lab.positions.methods import PositionConfig
 
@@ -157,7 +157,7 @@ def requests_of(words: Words, form: Form) -> Iterator[Request]:
         if getattr(named, option.lstrip("-"))
     ]
     moved = () if "--distance" in form.lacks else [key for key in own if key.partition(".")[0] == "position"]
-    overrides = schema.flatten({key: own.pop(key) for key in moved})
+    overrides = yaml.flatten({key: own.pop(key) for key in moved})
     distances = [word for given in named.distance or () for word in split_words(given)]
     if len(distances) > 1 and not form.several:
         faults.append(f"--distance={errors.brief(','.join(distances))}: give one; probe-lab probe compares several")

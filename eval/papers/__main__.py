@@ -36,8 +36,8 @@ from eval.papers.table import Column, Table, expand, names, read_table
 from lab import errors, files, jobs
 from lab.command import CONTINUES, STOPPED, Syntax, Words, run, show, start
 from lab.runs.folder import RunFolder
-from lab.schema import flatten
 from lab.sweep.planning import PlannedRun, plan, planned_run
+from lab.yaml import flatten
 
 RUNS = Path("runs/papers")
 RESULT = "table.json"

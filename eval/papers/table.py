@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from lab.errors import ConfigError, look_up, nearest
-from lab.schema import PathText, Section, read_yaml, validated
+from lab.schema import PathText, Section, validated
+from lab.yaml import read_yaml
 
 HOME = Path(__file__).parent
 PAPERS = ("string", "dca", "longrecipe", "entropy_abf", "anchor")  # folders

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from lab.schema import flatten
+from lab.yaml import flatten
 
 GAIN = "gain"  # of eval.recall, the outcome on real text
 GAPPED = "gapped"  # in place of a method: asked at relative positions beyond the distance in tokens

@@ -35,7 +35,7 @@ from lab.errors import ConfigError
 from lab.looks import CENSORED, RUN, range_of
 from lab.probe.limits import LengthResult
 from lab.runs.arms import mean_with_limits
-from lab.schema import read_yaml
+from lab.yaml import read_yaml
 
 MARGIN_NATS = 0.05
 WITHOUT = 0  # the distance of targets without evidence

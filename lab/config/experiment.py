@@ -28,15 +28,16 @@ from lab.evidence.repeat import Repeat
 from lab.evidence.weights import ByEvidence
 from lab.masks import Causal, MaskConfig
 from lab.model.config import DecoderConfig, OptimConfig
+from lab.plugins import digest_of, load_plugins
 from lab.positions import Frequencies
 from lab.positions.methods import PositionConfig
 from lab.probe.config import ProbeConfig, ProbeSection
 from lab.runs.arms import FREE_TO_CHANGE
 from lab.runs.source import CONFIG, EXPERIMENT, inherit
-from lab.schema import PathText, Section, flatten, format_yaml, given, load_plugins, plain, read_yaml, validated
-from lab.schema.plugins import digest_of
+from lab.schema import PathText, Section, given, plain, validated
 from lab.shape import ByContext
 from lab.skip.methods import SkipConfig
+from lab.yaml import flatten, format_yaml, read_yaml
 
 AUTO = "auto"  # the run.name that is replaced
 DIGITS = 8

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from lab.positions.methods import brief_value
-from lab.schema import flatten, read_yaml
+from lab.yaml import flatten, read_yaml
 
 Row = dict[str, Any]
 CONFIDENCE = 0.95

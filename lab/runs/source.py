@@ -19,7 +19,7 @@ from lab.model.config import DecoderConfig
 from lab.model.huggingface.config import NAME as HUGGING_FACE
 from lab.model.huggingface.config import decoder_config, frequency_settings, read_json, read_settings, token_text
 from lab.runs.checkpoints import NAME as CHECKPOINT_NAME
-from lab.schema import part, read_yaml
+from lab.yaml import part, read_yaml
 
 CONFIG = "config.yaml"
 EXPERIMENT = "experiment.yaml"  # of a run, in the folder that lab.export wrote

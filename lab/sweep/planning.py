@@ -29,9 +29,10 @@ from lab.config import Experiment, load_experiment
 from lab.config.experiment import AUTO
 from lab.errors import ConfigError, LabError, brief
 from lab.launch import cores
+from lab.plugins import check_trusted, load_plugins
 from lab.runs.folder import RunFolder
-from lab.schema import Positive, Section, flatten, load_plugins, part, read_yaml, validated
-from lab.schema.plugins import check_trusted
+from lab.schema import Positive, Section, validated
+from lab.yaml import flatten, part, read_yaml
 
 FORM = '["${env}", "${interpreter}", -m, lab.fit, CONFIG, --resume, --run.name=auto, "${args}"]'
 SYNTAX = Syntax(flags=("--resume",), missing=f"command: names no CONFIG after lab.fit; write {FORM}")

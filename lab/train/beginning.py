@@ -11,11 +11,11 @@ from lab.data.config import TokenizerFile
 from lab.data.preparation import check_prepared, shard_folder
 from lab.data.tokenizer import TOKENIZER, tokenizer_file
 from lab.errors import CheckpointError, ConfigError, MissingPackage
+from lab.plugins import KEPT, digest_of
 from lab.probe.needles import KEPT as KEPT_HAYSTACK
 from lab.probe.needles import read_texts
 from lab.runs.arms import changes
 from lab.runs.folder import OF_PROBES, READ, RECORDS, RunFolder, faults_of
-from lab.schema.plugins import KEPT, digest_of
 
 RESTART = "begin anew with --restart, which moves this folder aside and deletes nothing"
 

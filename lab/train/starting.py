@@ -18,6 +18,7 @@ from lab.data.tokenizer import load_tokenizer, n_ids
 from lab.errors import CheckpointError, ConfigError, DiskError
 from lab.files import LOCK_NAME
 from lab.launch import Launch, gather
+from lab.plugins import KEPT as PLUGINS
 from lab.positions.rope import base_warning
 from lab.probe.needles import KEPT, text_to_keep
 from lab.runs import checkpoints
@@ -25,7 +26,6 @@ from lab.runs.arms import digest_of_run
 from lab.runs.checkpoints import MANIFEST, Checkpoint
 from lab.runs.folder import RunFolder
 from lab.runs.source import tokenizer_of
-from lab.schema.plugins import KEPT as PLUGINS
 from lab.train.beginning import RESTART, check_run
 from lab.train.environment import choose_backend, choose_compile, describe_environment, device_for
 

@@ -22,7 +22,7 @@ from lab.estimate import (
 )
 from lab.model.memory import Memory
 from lab.runs.folder import RunFolder
-from lab.schema import format_yaml
+from lab.yaml import format_yaml
 from tests.estimate.small import small
 from tests.forked import ROOT
 from tests.opened import SIZES

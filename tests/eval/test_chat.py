@@ -12,7 +12,7 @@ from eval.lines import main as lines
 from lab.data.chat import USER_ASSISTANT, around, render, to_conversation
 from lab.errors import ConfigError, DataError
 from lab.export import main as export
-from lab.schema import format_yaml, parse_yaml
+from lab.yaml import format_yaml, parse_yaml
 from tests.eval.commands import runner
 from tests.opened import sealed
 

@@ -26,7 +26,7 @@ from eval.engine.statistics import (
     seeds_needed,
 )
 from lab.errors import ConfigError
-from lab.schema import format_yaml
+from lab.yaml import format_yaml
 from tests.eval.commands import runner
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -14,7 +14,7 @@ from experiments.demand.results import describe
 from experiments.tables import pack
 from lab.probe.config import ProbeConfig
 from lab.probe.effective_distance import DistanceProbe
-from lab.schema import format_yaml
+from lab.yaml import format_yaml
 from tests.eval.commands import size_of
 from tests.forked import ROOT
 from tests.probe.test_one_number import HAYSTACK

@@ -9,7 +9,8 @@ import pytest
 
 from lab.config import Experiment, load_experiment
 from lab.config.experiment import automatic_name
-from lab.schema import flatten, parse_yaml, settings_in
+from lab.schema import settings_in
+from lab.yaml import flatten, parse_yaml
 
 ROOT = Path(__file__).resolve().parents[2]
 SMALL = "model: {d_model: 32, n_layers: 2, n_heads: 4, n_kv_heads: 2, d_ff: 64, tie_embeddings: false}\n"

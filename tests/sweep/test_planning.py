@@ -8,8 +8,8 @@ from scipy import stats
 
 from lab.errors import ConfigError
 from lab.runs.folder import RunFolder
-from lab.schema import format_yaml
 from lab.sweep.planning import plan, planned_run
+from lab.yaml import format_yaml
 from tests.forked import ROOT
 from tests.refusals import check_faults
 

@@ -4,7 +4,7 @@ import json
 
 from lab.counts import PositionCounts
 from lab.runs.folder import RunFolder
-from lab.schema import format_yaml
+from lab.yaml import format_yaml
 
 PLAIN = {"method": "rope+plain"}
 

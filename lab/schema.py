@@ -26,7 +26,7 @@ from pydantic import AfterValidator, ConfigDict, GetCoreSchemaHandler, TypeAdapt
 from pydantic_core import PydanticCustomError, core_schema
 
 from lab.errors import LONGEST_NAME, LONGEST_PATH, ConfigError, brief, first_line, is_short, nearest
-from lab.schema.yaml import flatten
+from lab.yaml import flatten
 
 T = TypeVar("T")
 
