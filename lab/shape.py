@@ -55,7 +55,7 @@ import numpy as np
 from annotated_types import Ge, Le
 from pydantic import Field
 
-from lab.counts.rows import sum_to_the_end
+from lab.counts.rows import FloatArray, IntArray, sum_to_the_end
 from lab.errors import ConfigError
 from lab.schema import Section
 
@@ -99,8 +99,6 @@ class ByContext(Section):
             yield run.fault("data.mode", "weights.by=context counts no uniform cuts; set another")
 
 
-FloatArray = np.typing.NDArray[np.float64]
-IntArray = np.typing.NDArray[np.int64]
 BINS = 64
 EXTRA, LONG_FRAC = 0.15, 0.25  # EXACT's own
 TOLERANCE = 0.05  # largest accepted total variation between the aim and the plan
@@ -207,17 +205,6 @@ class Plan:
         """Total variation between the aim and the profile reached."""
         return float(np.abs(self.aimed - self.reached).sum() / 2)
 
-    def within_reach(self, config: ByContext) -> Plan:
-        """Return the plan itself, unless it is too far from the target.
-
-        Raises: ConfigError.
-        """
-        if self.distance > TOLERANCE:
-            rule = f"the plan comes within a total variation of {self.distance:.3f}, over {TOLERANCE:g}"
-            fault = config.fault("target.method", f"{rule}; use a power with an exponent nearer to 1")
-            raise ConfigError(f"weights.{fault}")
-        return self
-
 
 def weights_for(aim: FloatArray, targets: IntArray, most: float = MAX_WEIGHT) -> FloatArray:
     """Compute the weights, each in 0 .. most, with mean 1 over the targets.
@@ -254,4 +241,9 @@ def plan_weights(config: ByContext, targets: IntArray) -> Plan:
     weights = weights_for(aim, targets)
     natural, aimed = (np.add.reduceat(values, edges[:-1]) for values in (natural, aim))
     reached = profile_of(sum_to_the_end(targets * weights), edges)
-    return Plan(natural, aimed, reached, edges, f[1:].sum() / f[0], weights).within_reach(config)
+    plan = Plan(natural, aimed, reached, edges, f[1:].sum() / f[0], weights)
+    if plan.distance > TOLERANCE:
+        rule = f"the plan comes within a total variation of {plan.distance:.3f}, over {TOLERANCE:g}"
+        fault = config.fault("target.method", f"{rule}; use a power with an exponent nearer to 1")
+        raise ConfigError(f"weights.{fault}")
+    return plan

@@ -30,11 +30,9 @@ from typing import Any
 
 import numpy as np
 
-from lab.counts.rows import UNIT, pairs_of_ids, pairs_of_runs, sum_to_the_end
+from lab.counts.rows import UNIT, FloatArray, IntArray, pairs_of_ids, pairs_of_runs, sum_to_the_end
 from lab.errors import DataError
 
-IntArray = np.typing.NDArray[np.int64]
-FloatArray = np.typing.NDArray[np.float64]
 RelPos = Callable[[IntArray, IntArray], FloatArray]  # (queries,), (keys,) -> (queries, keys)
 MASKS = ("causal", "document", "anchor")
 COUNTED = ("lengths", "gapped", "supervised", "evidence", "demand", "demand_by_ids")  # added, compared and saved

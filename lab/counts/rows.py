@@ -37,6 +37,7 @@ import numpy as np
 from scipy import fft
 
 IntArray = np.typing.NDArray[np.int64]
+FloatArray = np.typing.NDArray[np.float64]
 UNIT = 2.0**-20  # of demand
 
 

@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from lab.counts.position_counts import FloatArray, IntArray, PositionCounts
+from lab.counts.position_counts import PositionCounts
+from lab.counts.rows import FloatArray, IntArray
 from lab.errors import CheckpointError
 
 MOST_BYTES = 2**31  # that a file unpacks to: of the longest window
@@ -96,7 +97,7 @@ def edges_of(max_len: int, parts: int) -> list[int]:
     return [*sorted(edge for edge in edges if edge < max_len), max_len]
 
 
-def per_distance(profiles: Mapping[str, np.typing.NDArray[Any]]) -> list[dict[str, Any]]:
+def per_distance(profiles: Mapping[str, np.ndarray]) -> list[dict[str, Any]]:
     """List the mean of each profile over bins of distances; a mean of 0, which no logarithm shows, is None: a gap.
 
     Example:

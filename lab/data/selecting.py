@@ -24,9 +24,9 @@ from lab.data.arrangement import IGNORE, TokenRun
 from lab.data.tokenizer import vocabulary_hash
 from lab.errors import ConfigError, MissingPackage, first_line
 from lab.schema import PathText, Positive, Section, Seed, Tests
-from lab.skip.base import IntArray
+from lab.skip.base import BoolArray, IntArray
 from lab.skip.methods import LongRecipe, skip_positions
-from lab.skip.sentences import BoolArray, draw_sentences, places_of, sentences_with, split_sentences
+from lab.skip.sentences import draw_sentences, places_of, sentences_with, split_sentences
 
 RESULT = "impact.json"  # written by eval.impact
 FIELD = "skip.selection"

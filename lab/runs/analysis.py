@@ -34,7 +34,7 @@ from lab.runs.source import find_place
 if TYPE_CHECKING:
     import pandas as pd
 
-    from lab.counts.position_counts import FloatArray, IntArray
+    from lab.counts.rows import FloatArray, IntArray
 
 PathLike = str | os.PathLike[str]
 WIDTH = 280  # pixels of a chart

@@ -17,6 +17,7 @@ import numpy as np
 from lab.schema import Length, Method
 
 IntArray = np.typing.NDArray[np.int64]
+BoolArray = np.typing.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -36,16 +36,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lab.skip.base import IntArray
+from lab.skip.base import BoolArray, IntArray
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 MARKS = ".!?\n"
-BoolArray = np.typing.NDArray[np.bool_]
 
 
-def split_sentences(ids: Sequence[int] | np.typing.NDArray[np.integer], ends: BoolArray) -> IntArray:
+def split_sentences(ids: Sequence[int] | np.ndarray, ends: BoolArray) -> IntArray:
     """Return the lengths in tokens of the sentences of a token sequence; none for an empty one.
 
     `ends` is true for every token id that ends a sentence, as computed by `sentence_ends`.
