@@ -68,8 +68,6 @@ from numbers import Integral
 from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
-from annotated_types import Ge
-from pydantic import TypeAdapter
 
 from lab.errors import ConfigError, look_up
 from lab.schema import OneOf
@@ -168,8 +166,6 @@ def flattened(sentence_lengths: IntArray, slots: IntArray) -> IntArray:
 
 SKIP_METHODS: dict[str, type[Skip]] = {"pose": Pose, "rpes": Rpes, "longrecipe": LongRecipe}
 
-LENGTHS = TypeAdapter(list[Annotated[int, Ge(1)]])
-
 SkipConfig = Annotated[Any, OneOf(Skip, SKIP_METHODS)]
 
 
@@ -215,10 +211,10 @@ def sentence_faults(config: Skip, n_tokens: int, sentence_lengths: Any) -> list[
         rule = f"would be ignored, {config.method} does not look at sentences; leave it out"
         return [] if sentence_lengths is None else [f"sentence_lengths: {rule}"]
     try:
-        lengths = LENGTHS.validate_python(np.asarray(sentence_lengths).tolist(), strict=True)
-    except ValueError:  # of numpy, for rows of different lengths, or of pydantic
-        lengths = []
-    if sum(lengths) == n_tokens:
+        lengths = np.asarray(sentence_lengths)
+    except ValueError:  # rows of different lengths
+        lengths = np.zeros(0)
+    if lengths.ndim == 1 and lengths.dtype.kind in "iu" and sum(lengths.tolist()) == n_tokens and lengths.min() > 0:
         return []
     rule = f"must be whole numbers >= 1 that sum to n_tokens={n_tokens}, as every token is in one sentence"
     return [f"sentence_lengths: {rule}; see lab.skip.sentences.split_sentences"]
