@@ -24,7 +24,7 @@ from lab.launch import cores, in_processes
 INPUTS = "inputs.json"
 PACKED = {True: 0.7, False: 0.2}  # tokens in a byte of a compressed file (SlimPajama: 627B in 895 GB), or another
 SMALL_BYTES = 100 * 10**6  # of text files that a run prepares itself, in a minute or so
-PREPARE_AGAIN = "delete the folder and prepare shards.again"
+PREPARE_AGAIN = "delete the folder and prepare again"
 RunTask = Callable[[Any], shards.Manifest]
 Check = Callable[[Path], object]  # refuses what the tokenizer of a folder does not serve
 
