@@ -105,8 +105,6 @@ LINE = "train.tokens=3: must be >= train.batch_tokens=512; set 512 or more"
         LINE: True,
         LINE.replace("must be", "is too few, as it has to be"): True,
         LINE.replace("train.tokens", "train.token"): False,
-        LINE.replace("=3", "=4"): False,
-        LINE.replace("batch_tokens", "tokens"): False,
         LINE.replace("=512;", "=256;").replace("512", "256"): False,
         LINE.partition("; ")[0]: False,
         "/a/b: is broken; delete it": False,

@@ -53,7 +53,6 @@ def check_resumption(place, name, whole):
 
 
 MARK, METRICS, COUNTS = "checkpoints/untrained.json", "metrics.jsonl", "counts.npz"
-FIRST = "checkpoints/tokens-000000000002040/manifest.json"
 MOMENTS = {1: set(), 2: {MARK}, 4: {MARK}, 7: {MARK}, 8: {MARK, METRICS}}  # by the n-th rename
 
 

@@ -114,8 +114,7 @@ def train_with_slow_writing(settings):
     return waited
 
 
-@pytest.mark.parametrize("world", [1, 2])
-@pytest.mark.parametrize("due", [True, False], ids=["due", "of_the_probe"])
+@pytest.mark.parametrize(("world", "due"), [(1, True), (2, False)], ids=["due", "of_the_probe"])
 def test_a_probe_waits_for_no_save_in_the_background(place, ranks, world, due):
     every = {"train.checkpoint_every_tokens": 512 * (STEPS - 1) if due else None, "train.async_checkpoints": True}
     own = settings(place, f"slow{world}{due}", **({} if world == 1 else FSDP), **every)

@@ -113,7 +113,6 @@ def append(name, text):
     return lambda folder: (folder / name).write_text((folder / name).read_text() + text)
 
 
-WEIGHTS = f"{LAST}/weights-00000.safetensors"
 RUN_FAULTS = {  # what is done to the run folder, and the line's beginning below it
     "config": (write("config.yaml", "train: {tokens: -1}"), None),
     "metrics": (write("metrics.jsonl", "7\n"), "metrics.jsonl: line 1 "),
@@ -177,15 +176,12 @@ STATE_FAULTS = {  # what is done to a state, and the part that is named
     "negative_tokens": (lambda state: state.update(consumed_tokens=-5), "consumed_tokens: "),
     "other_tokens": (lambda state: state.update(consumed_tokens=7), "recording.counts: are of "),
     "no_streams": (lambda state: state["data"].pop("streams"), "data.streams: "),
-    "flat_streams": (lambda state: state["data"].update(streams=torch.zeros(3)), "data.streams: "),
     "streams_of_another_step": (
         lambda state: state.update(step=2),
         "data.streams: stream 0 has given 1 packs",
     ),
     "streams_beyond_the_data": (streams([1, 10**9, -1]), "data.streams: have drawn more samples "),
     "streams_of_another": (streams([1, 2, -1], [1, 3, 2]), "data.streams: a stream has samples of another"),
-    "no_consumed": (lambda state: state.pop("consumed_tokens"), "consumed_tokens: "),
-    "step_as_text": (lambda state: state.update(step="7"), "step: "),
     "short_counts": (lambda state: state["recording"]["counts"]["demand"].pop(), "recording.counts: "),
     "no_lambdas": (lambda state: state["schedule"].pop("lr_lambdas"), "schedule.lr_lambdas: "),
 }

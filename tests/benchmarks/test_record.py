@@ -7,11 +7,6 @@ from benchmarks import attention, loader, position_methods, probe, record, roofl
 from tests.forked import python
 
 
-def logged(tmp_path, **outcome):
-    record.Log("on_gpu", tmp_path / "r.jsonl").add("roofs", "bf16", **outcome)
-    return record.read(tmp_path / "r.jsonl")[0]
-
-
 @pytest.mark.parametrize(
     ("module", "words", "sizes"),
     [

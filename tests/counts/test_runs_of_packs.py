@@ -8,7 +8,7 @@ import pytest
 from lab.counts import PositionCounts, targets_by_context
 from lab.skip import skip_positions
 
-MAX_LEN, WINDOW, SEED = 64, 20, 3
+MAX_LEN = 64
 SKIPS = ("none", "pose", "rpes", "longrecipe")
 
 

@@ -13,10 +13,8 @@ from lab.data.config import Conversations, DataConfig, Upsample
 from lab.data.derivation import OFFSETS, copies_of, parted, weigh
 from lab.data.preparation import is_prepared, prepare, shard_folder
 from lab.data.shards import TokenStore
-from lab.prepare import SYNTAX, carry_out
-from tests.data.slim import LONG, SHARE, SOURCES, TASKS, documents, flat, slim_corpus, tokens_by_class
+from tests.data.slim import LONG, SHARE, TASKS, documents, flat, slim_corpus, tokens_by_class
 from tests.data.stores import refused
-from tests.fits import CONFIG
 
 
 def test_weights_worked_by_hand():
@@ -130,27 +128,3 @@ def test_settings_that_change_nothing_are_refused(config, settings, rule):
     with refused(f"data.upsample.{rule}"):
         prepare(wrong, progress=False)
     assert not shard_folder(wrong).exists()
-
-
-def test_the_command_prints_the_table_and_what_is_left(config):
-    words = [
-        str(CONFIG),
-        "--data.corpus.name=slimpajama",
-        f"--data.corpus.path={config.corpus.path}",
-        "--data.tokenizer.method=file",
-        f"--data.tokenizer.path={config.tokenizer.path}",
-        "--data.tokenizer.eos=<eos>",
-        f"--data.folder={config.folder}",
-        "--model.vocab_size=501",
-        "--workers=1",
-        "--data.upsample.share=0.9",
-    ]
-    for share in ("0/2", "1/2"):
-        said = carry_out(SYNTAX.read([*words, f"--task={share}"]))
-        assert said.endswith("; some shards are missing, run it again for all tasks")
-    said = carry_out(SYNTAX.read(words))
-    summary, table = said.split("\n\n")
-    assert {line.split()[0] for line in table.splitlines()[1:]} == {*SOURCES, "all"}
-    assert "no long documents" in table
-    again = carry_out(SYNTAX.read([*words, "--verify"]))
-    assert again == f"{summary}; all hashes match\n\n{table}"

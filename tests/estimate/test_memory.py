@@ -4,14 +4,10 @@ import dataclasses
 import functools
 
 import pytest
-import torch
 
-from lab.estimate import compute_properties, memory_of
+from lab.estimate import memory_of
 from lab.masks import Anchor
-from lab.model.attention.segments import Segments
 from lab.model.config import DecoderConfig
-from lab.model.decoder import Decoder
-from lab.model.memory import track
 from lab.positions.methods import PositionConfig
 from lab.positions.string import String
 from tests.estimate.small import small
@@ -32,9 +28,6 @@ THIRD_TIED = {"parameters": 1724, "gradients": 1724, "optimizer": 2 * 1724 + 20 
 #   their product 4 x 12: 108. Two blocks, the last norm's 8 + 1, the loss's gradient 8, cos and sin 2 x 2: 237 numbers
 #   and token and target of 8 bytes, 964 bytes. And once: the head's gradient 160 numbers and the loss: 644 bytes.
 PER_TOKEN, ONCE = 964, 644
-SIZES = DecoderConfig(64, 3, 4, 2, 160, 300, False)
-
-TOLERANCE = 0.1  # what a real run keeps against the tracker's count; the latter has the views' bases too
 
 
 @functools.cache
@@ -103,37 +96,3 @@ def test_a_distance_method_holds_no_square_of_the_window():
     # STRING's second band adds rotations for other ids, cos and sin of 2 numbers, and may keep keys of 4 for it; its
     # autograd function keeps q before rotation and makes no copy with padding
     assert plain / 2 < banded < plain * 1.5
-
-
-def kept_in_reality(recompute, tokens=256):
-    """Add up the storages that a real forward pass on a CPU saves for its backward pass, parameters left out."""
-    generator = torch.Generator().manual_seed(3)
-    decoder = Decoder(SIZES, backend="sdpa", recompute=recompute)
-    own = {parameter.untyped_storage()._cdata for parameter in decoder.parameters()}
-    seen = {}
-
-    def save(tensor):
-        storage = tensor.untyped_storage()
-        if storage._cdata not in own:
-            seen[storage._cdata] = (storage.nbytes(), tensor)
-        return tensor
-
-    with torch.autograd.graph.saved_tensors_hooks(save, lambda tensor: tensor):
-        loss = decoder(**pack(tokens, generator))
-    assert loss.requires_grad  # alive until here, so that no storage has been used twice
-    return sum(size for size, _ in seen.values())
-
-
-def pack(tokens, generator):
-    ids = torch.randint(0, 300, (1, tokens), generator=generator)
-    segments = Segments.from_lengths([64] * (tokens // 64), tokens)
-    compute_properties(segments)
-    return {"tokens": ids, "segments": segments, "starts": (0,) * len(segments.lengths), "targets": ids}
-
-
-@pytest.mark.parametrize("recompute", [False, True], ids=["kept", "recomputed"])
-def test_the_tracker_counts_what_a_real_run_keeps(recompute):
-    build = functools.partial(Decoder, SIZES, backend="sdpa", recompute=recompute, seed=None)
-    inputs = pack(256, torch.Generator().manual_seed(3))
-    tracked = track(build, inputs, bf16=False, keeps_gradients=True).kept
-    assert tracked == pytest.approx(kept_in_reality(recompute), rel=TOLERANCE)

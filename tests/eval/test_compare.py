@@ -89,10 +89,6 @@ def passkey(folder, passes, name="a", hashes=None, **changes):
     return {**row, **changes}
 
 
-def shares(**scores):
-    return [{**PASSKEY, "method": name, "passed": round(10 * share), "score": share} for name, share in scores.items()]
-
-
 @pytest.mark.parametrize("evaluation", ROWS)
 def test_a_row_of_every_kind(tmp_path, evaluation):
     row, task, unit, passed = ROWS[evaluation]

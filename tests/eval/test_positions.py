@@ -5,9 +5,8 @@ import itertools
 import numpy as np
 import pytest
 
-from eval.positions import CELLS, cells, main, values
+from eval.positions import cells, main, values
 from lab.positions import distance
-from lab.positions.dca import Dca
 from tests.eval.commands import runner, words_of
 
 MATRICES = {
@@ -94,27 +93,6 @@ def test_first_column_and_last_row_hold_what_the_whole_matrix_holds(method):
         whole = cells(one, positions, positions)
         held = whole[np.tril_indices(length)]
         assert values(one, length).tolist() == sorted({*held[~np.isnan(held)].tolist()})  # nan: hidden
-
-
-def spy_on_cells(monkeypatch):
-    """List the sizes of all matrices of Dual Chunk Attention that are computed."""
-    sizes, true = [], Dca.rel_pos
-
-    def rel_pos(self, q_pos, k_pos):
-        sizes.append(len(q_pos) * len(k_pos))
-        return true(self, q_pos, k_pos)
-
-    monkeypatch.setattr(Dca, "rel_pos", rel_pos)
-    return sizes
-
-
-def test_no_whole_matrix_of_a_long_text_is_computed(monkeypatch, capsys, tmp_path):
-    pytest.importorskip("altair")
-    sizes = spy_on_cells(monkeypatch)
-    words = f"dca --train_len=32768 --length=131072 --plot -o {tmp_path}"
-    assert run(words, capsys)[0] == 0
-    assert max(sizes) == max(CELLS * CELLS, 131072)  # a row or a column
-    assert sum(sizes) < 20 * 131072
 
 
 @pytest.mark.parametrize(

@@ -48,20 +48,6 @@ def test_a_bigram_model_by_hand():
     assert (losses.tokens.tolist(), losses.nll.tolist()) == ([2], [pytest.approx(math.log(16 / 3))])
 
 
-def test_progress_counts_every_window_and_rows_are_bounded():
-    told, sizes = [], []
-
-    def score(tokens, targets):
-        sizes.append(tuple(tokens.shape))
-        return torch.zeros(tokens.shape, dtype=torch.float64)
-
-    texts = [np.zeros(n, dtype=np.int64) for n in (30, 30, 9)]
-    text_losses(score, texts, 8, 4, rows=3, done=told.append)
-    assert sum(told) == sum(len([*windows(len(text), 8, 4)]) for text in texts)
-    assert max(rows for rows, _ in sizes) == 3
-    assert {length for _, length in sizes} == {8, 6, 5}  # whole, 30 - 24, 9 - 4
-
-
 def test_limits_of_unequal_texts_by_hand():
     # nll 3, 1 over 1, 3 tokens: loss 1; residuals 3 - 1, 1 - 3; se^2 = 2 * 8 / 16; t_1 = 12.7062
     losses = TextLosses(np.array([3.0, 1.0]), np.array([1, 3]))

@@ -40,10 +40,6 @@ def test_pieces_do_not_overlap_and_are_drawn_by_the_seed():
     assert rows.tolist() != draw(numbers_tokenizer(), text, n_tokens=10, texts=10, seed=4).tolist()
 
 
-def test_a_text_of_one_token(bpe, text_file):
-    assert draw(bpe, text_file.read_text(), n_tokens=1, texts=2).tolist() == [[0], [0]]
-
-
 def test_what_gives_no_texts_is_one_line(bpe, text_file):
     text = text_file.read_text()
     room = len(bpe.encode(text).ids) // 1000

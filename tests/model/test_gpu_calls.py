@@ -22,8 +22,6 @@ from tests.model import stand_ins
 from tests.model.by_definition import ONCE, Case, assert_close_with_gradients, attention_by_distance, draw
 from tests.model.test_contract import BFLOAT16_TOL, WIDE, WIDE_ROPE
 
-CPU = torch.device("cpu")
-
 
 @pytest.mark.parametrize(("name", "n_bands"), [("string", 2), ("self_extend", 2), ("rerope", 2), ("dca", 3)])
 def test_a_band_is_one_call_of_flash_attention_in_each_pass(monkeypatch, name, n_bands):

@@ -13,25 +13,9 @@ from lab.positions import distance, frequencies
 from tests.model.by_definition import TINY, drawn, eight_bits, projections, tiny
 
 TOL = 1e-12  # some dozens of float64 products of order ten
-WIDTH = TINY.head_dim
-SPEEDS = [TINY.theta ** (-2 * j / WIDTH) for j in range(WIDTH // 2)]
 TINY_HEAD = DecoderConfig(
     d_model=4, n_layers=1, n_heads=1, n_kv_heads=1, d_ff=4, vocab_size=61, tie_embeddings=False, theta=50.0
 )
-FACTORS = {  # frequencies, their speeds, and their factor for query m in layer l
-    "rope": (frequencies("rope", head_dim=WIDTH, theta=50.0), SPEEDS, lambda m, layer: 1.0),
-    "pi": (frequencies("pi", head_dim=WIDTH, theta=50.0, factor=4.0), [s / 4 for s in SPEEDS], lambda m, layer: 1.0),
-    "entropy_abf": (
-        frequencies("entropy_abf", head_dim=WIDTH, theta=700.0, train_len=4),
-        [700.0 ** (-2 * j / WIDTH) for j in range(WIDTH // 2)],
-        lambda m, layer: 1.0 if layer < 2 else max(1.0, math.log(m + 1) / math.log(4)),
-    ),
-}
-
-
-def rows_of(logits):
-    """List the finite logits (1, N, T, K) of every head and query."""
-    return [[row[: m + 1].tolist() for m, row in enumerate(head)] for head in logits[0]]
 
 
 def test_normed_queries_and_keys_are_seen():

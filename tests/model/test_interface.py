@@ -94,20 +94,6 @@ def test_padding_on_the_left_changes_nothing(saved, text):
         assert torch.equal(answer[1:], greedy(ours, padded[1:], 6))
 
 
-@torch.no_grad()
-def test_plain_distance_takes_a_method_out_again_and_models_do_not_share_methods(text):
-    one, two = build("llama"), build("llama")
-    before = one(text).logits
-    apply(one, distance=METHODS["string"])
-    torch.testing.assert_close(two(text).logits, before, rtol=0, atol=0)
-    apply(two, distance=METHODS["dca"])
-    with_string, with_dca = one(text).logits, two(text).logits
-    assert float((with_string - with_dca).abs().max()) > 0.1
-    torch.testing.assert_close(one(text).logits, with_string, rtol=0, atol=0)
-    apply(one, distance=METHODS["plain"])
-    torch.testing.assert_close(one(text).logits, before, rtol=0, atol=FLOAT32_TOL)
-
-
 def test_a_sliding_window_is_refused():
     sizes = {"hidden_size": 8, "num_attention_heads": 2, "num_key_value_heads": 2, "num_hidden_layers": 1}
     config = transformers.MistralConfig(vocab_size=20, intermediate_size=8, sliding_window=4, **sizes)

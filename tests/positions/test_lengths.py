@@ -14,15 +14,11 @@ from tests.positions.by_definition import causal_rows, plain_rows
         # the paper's w = c - s keeps all distances below c, so texts of up to c tokens are unchanged
         ("dca", {"train_len": 12}, "chunk=9"),
         ("dca", {"train_len": 12, "chunk": 6, "window": 2}, "chunk=6"),
-        ("dca", {"train_len": 12, "chunk": 6, "window": 0}, "chunk=6"),
         ("dca", {"train_len": 12, "chunk": 5, "parts": "intra_inter"}, "chunk=5"),
         ("dca", {"train_len": 12, "chunk": 5, "parts": "intra"}, "chunk=5"),
         ("self_extend", {"group": 2, "window": 9}, "window=9"),
-        ("self_extend", {"group": 5, "window": 9}, "window=9"),
         ("rerope", {"window": 9}, "window=9"),
-        ("rerope", {"window": 0}, "window=0"),
         ("leaky_rerope", {"window": 9, "leak": 2.0}, "window=9"),
-        ("leaky_rerope", {"window": 9, "leak": 1.01}, "window=9"),
     ],
 )
 def test_length_is_a_fault_exactly_where_every_distance_stays_plain(method, parameters, field):

@@ -114,43 +114,6 @@ def test_every_recipe_is_short_and_resolves(path, request):
     assert found.settings["merge"]["weights"] == [0.5, 0.5]
 
 
-SKIPS = {  # method, whether sentences are selected, whether they are drawn
-    "extend": ("longrecipe", True, False),
-    "flt": None,
-    "pose": ("pose", False, False),
-    "rpes": ("rpes", False, False),
-    "random": ("longrecipe", False, True),
-    "unselected": ("longrecipe", False, False),
-}
-
-
-@pytest.mark.parametrize(("name", "length", "theta"), [("80k", 80_000, 4.89e7), ("128k", 128_000, 1.315e8)])
-def test_the_paper_s_recipes(name, length, theta, request):
-    """Table 4: 104 steps of 96 samples at 5e-5 for every method, of 240M and 384M tokens but where texts are full."""
-    request.getfixturevalue("demo")
-    found = resolved(ROOT / "configs" / "recipes" / f"longrecipe_{name}.yaml")
-    for stage, skip in SKIPS.items():
-        extend = found.experiments[stage]
-        window = length if stage == "flt" else round(0.3 * length)
-        assert (extend.data.window, extend.data.mode, extend.model.theta) == (window, "concatenated", theta)
-        assert (extend.train.steps, extend.train.batch_tokens // window) == (104, 96)
-        assert [extend.optim.lr_at(step, 104) for step in (0, 50, 103)] == [5e-5] * 3
-        assert extend.optim.beta2 == 0.999
-        own = extend.skip and (
-            extend.skip.method,
-            getattr(extend.skip, "by_types", False),
-            getattr(extend.skip, "selection", None) == "random",
-        )
-        assert own == skip
-        assert extend.skip is None or extend.skip.target_len == length
-        replay, merge = ("replay", "merge") if stage == "extend" else (f"{stage}_replay", f"{stage}_merge")
-        after = found.experiments[replay]
-        assert (after.start.path, after.skip) == (str(extend.run.path), None)
-        assert (after.train.batch_tokens // after.data.window, after.optim.lr, after.train.tokens) == (96, 5e-6, 68e6)
-        assert found.settings[merge]["models"] == ["models/llama-3-8b-instruct", str(after.run.path)]
-    assert len(found.settings) == 5 + 5 * 3
-
-
 OWN = "is set by the recipe; leave it out"
 WRONG = {
     "--replay.optim.lrr=1": ["replay.optim.lrr=1: unknown setting; "],

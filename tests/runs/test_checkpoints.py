@@ -45,13 +45,9 @@ BREAKS = {
     "no_manifest": lambda folder: (folder / "manifest.json").unlink(),
     "cut_manifest": lambda folder: (folder / "manifest.json").write_text('{"files"'),
     "manifest_of_another_kind": lambda folder: (folder / "manifest.json").write_text("{}"),
-    "manifest_is_a_list": lambda folder: (folder / "manifest.json").write_text("[]"),
     "manifest_names_a_file_outside": lambda folder: (folder / "manifest.json").write_text(json.dumps(OUTSIDE)),
     "no_state": lambda folder: (folder / "state.ckpt").unlink(),
-    "cut_state": lambda folder: (folder / "state.ckpt").write_bytes(b"state"),
     "cut_weights": lambda folder: (folder / WEIGHTS).write_bytes((folder / WEIGHTS).read_bytes()[:-1]),
-    "weights_without_a_header": lambda folder: (folder / WEIGHTS).write_bytes(b"x" * (folder / WEIGHTS).stat().st_size),
-    "exchanged_manifest": exchange("manifest.json"),
     "exchanged_state": exchange("state.ckpt"),
     "exchanged_weights": exchange(WEIGHTS),
 }

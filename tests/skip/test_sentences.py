@@ -15,8 +15,6 @@ ENDS = np.array([True, False, False, True, False])  # ids 0 and 3 hold a mark
         pytest.param([1, 2, 4], [3], id="no_mark"),
         pytest.param([0, 1, 2], [1, 2], id="mark_first"),
         pytest.param([1, 0, 0, 3, 2], [2, 1, 1, 1], id="marks_in_a_row"),
-        pytest.param([3], [1], id="one_mark"),
-        pytest.param([1], [1], id="one_token"),
         pytest.param([], [], id="nothing"),
     ],
 )

@@ -29,9 +29,6 @@ for number in (signal.SIGTERM, signal.SIGINT):
     signal.signal(number, lambda n, frame: (write("signals", signal.Signals(n).name), stop.append(n)))
 write("starts", str(os.getpid()))
 done = open(place + "/steps").read().count(chr(10)) if os.path.exists(place + "/steps") else 0
-if mode == "beaten":  # by the process of another sweep, which ends first
-    write("done", "")
-    sys.exit(2)
 while done < int(steps):
     time.sleep(0.02)
     if stop and mode != "deaf": sys.exit(75)
@@ -173,8 +170,3 @@ def test_a_run_of_another_process_is_left_to_it(tmp_path):
     with sweeping(tmp_path, "trains", "trains") as process:
         assert status(process) == 0
     assert lines(tmp_path, 0, "steps") == [str(step) for step in range(STEPS)]
-
-
-def test_a_run_that_another_sweep_has_finished_is_no_failure(tmp_path):
-    with sweeping(tmp_path, "beaten", "trains") as process:
-        assert status(process) == 0
