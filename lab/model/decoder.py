@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.optim import AdamW, Optimizer
 from torch.utils.checkpoint import checkpoint
 
+from lab import positions
 from lab.errors import DataError
 from lab.model.attention.layout import KeyCache, Layout, first_ids
 from lab.model.attention.segments import ContextGroup, Segments
@@ -20,9 +21,6 @@ from lab.model.block import Block, compile_block
 from lab.model.config import BETA1, EPSILON, WEIGHT_DECAY, DecoderConfig, OptimConfig
 from lab.model.devices import Linear
 from lab.model.loss import summed_cross_entropy, target_losses
-from lab.positions import Distance, Frequencies
-from lab.positions import distance as make_distance
-from lab.positions import frequencies as make_frequencies
 
 __all__ = ["Decoder", "DecoderConfig"]
 
@@ -52,8 +50,8 @@ class Decoder(nn.Module):
         self,
         cfg: DecoderConfig,
         *,
-        frequencies: Frequencies | None = None,
-        distance: Distance | None = None,
+        frequencies: positions.Frequencies | None = None,
+        distance: positions.Distance | None = None,
         backend: str = "auto",
         seed: int | None = 0,
         recompute: bool = False,
@@ -62,8 +60,8 @@ class Decoder(nn.Module):
         super().__init__()
         self.cfg = cfg
         self.recompute = recompute
-        self.frequencies = frequencies or make_frequencies("rope", head_dim=cfg.head_dim, theta=cfg.theta)
-        self.distance = distance or make_distance("plain")
+        self.frequencies = frequencies or positions.frequencies("rope", head_dim=cfg.head_dim, theta=cfg.theta)
+        self.distance = distance or positions.distance("plain")
         self.embedding = nn.Embedding(cfg.vocab_size, cfg.d_model)
         self.backend = backend
         graphs = None if compiler is None else compile_block(compiler)

@@ -16,7 +16,6 @@ from torch import Tensor
 from torch.nn import functional
 
 from lab.model import devices
-from lab.model.devices import compute_dtype, multiply
 
 CPU_ROWS = 64  # whose logits stay in a processor's caches from the softmax to the gradient
 IGNORE = -100  # target of a token that is not scored: padding, and the last token of a document
@@ -35,7 +34,7 @@ class ChunkedCrossEntropy(torch.autograd.Function):
         ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor, trains: bool, loss_weights: Tensor | None
     ) -> tuple[Tensor, Tensor]:
         """Compute both sums, float32 (or float64 for float64 inputs); to train, keep the weighted one's gradients."""
-        compute = compute_dtype(hidden)
+        compute = devices.compute_dtype(hidden)
         wide = torch.promote_types(compute, torch.float32)
         with torch.autocast(hidden.device.type, enabled=False):
             head = weight.to(compute)
@@ -51,11 +50,11 @@ class ChunkedCrossEntropy(torch.autograd.Function):
                 y = targets[part]
                 scored = (y != IGNORE).to(wide)
                 weighted = scored if loss_weights is None else scored * loss_weights[part]
-                sums, grad = terms(multiply(h, head.T), y, weighted, scored, wants_hidden or wants_weight)
+                sums, grad = terms(devices.multiply(h, head.T), y, weighted, scored, wants_hidden or wants_weight)
                 total -= sums[0]
                 plain -= sums[1]
                 if grad_hidden is not None:
-                    grad_hidden[part] = multiply(grad, head)
+                    grad_hidden[part] = devices.multiply(grad, head)
                 if grad_weight is not None:
                     add_product(grad_weight, grad.T, h)
                 del grad  # so that the next chunk's logits take its place
@@ -113,7 +112,7 @@ def add_product(total: Tensor, a: Tensor, b: Tensor) -> None:
     if devices.kind(total.device) == "cuda":
         torch.addmm(total, a, b, out_dtype=total.dtype, out=total)
     else:
-        total += multiply(a, b)
+        total += devices.multiply(a, b)
 
 
 @torch.no_grad()

@@ -27,7 +27,6 @@ import numpy as np
 import torch
 
 from lab.data import synthetic
-from lab.data.synthetic import draw_numbers
 from lab.data.tokenizer import special_ends
 from lab.errors import ConfigError
 from lab.model.loss import IGNORE
@@ -35,7 +34,6 @@ from lab.probe import needles
 from lab.probe.config import DISTANCES
 from lab.probe.effective_length import Probe, ResultStore, Row, Worker
 from lab.probe.limits import LengthResult, sequential_design
-from lab.probe.needles import NeedleCase, needle_of, plain_ids
 
 SPARE_TOKENS = 64  # of haystack, among which a word begins
 STREAM = 1  # keeps the draws of a distance apart from those of a four-needle length
@@ -63,7 +61,7 @@ class Spelling(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class OneNumberCase(NeedleCase):
+class OneNumberCase(needles.NeedleCase):
     """One test, with the tokens of the right answer and which of them are the number's."""
 
     spelling: Spelling
@@ -86,7 +84,7 @@ class DistanceProbe(Probe):
         Raises: ConfigError, DataError.
         """
         config, tokenizer = self.config, self.tokenizer
-        samples = draw_numbers(np.random.default_rng(0), needles.SAMPLE_NUMBERS, config.digits)
+        samples = synthetic.draw_numbers(np.random.default_rng(0), needles.SAMPLE_NUMBERS, config.digits)
         leads = {tuple(ids[: digits[0]]) for ids, digits in map(self.answer, samples)}
         self.lead = list(leads.pop()) if len(leads) == 1 else []  # none where the number's first token differs
         self.head = special_ends(tokenizer)[0]
@@ -97,7 +95,7 @@ class DistanceProbe(Probe):
         self.reachable = range(tail + after, self.prompt_tokens - len(self.head) - place)
         self.required = 1
         self.design = sequential_design(config.distance_tests, (), 0.0, config.distance_tests)
-        (number,) = draw_numbers(np.random.default_rng(config.seed), 1, config.digits)
+        (number,) = synthetic.draw_numbers(np.random.default_rng(config.seed), 1, config.digits)
         needles.check_spelling(tokenizer, synthetic.answer([number]), [number], lambda text: answers(text, number))
         self.distances = self.choose_distances()
         needles.check_enough(self.haystack, tokenizer, len(self.reachable), self.window, self.source)
@@ -124,8 +122,8 @@ class DistanceProbe(Probe):
     def spell(self, number: str, ids: list[int], digits: list[int]) -> Spelling:
         """Encode a number's needle and question, beside its whole answer as `answer` encodes it."""
         n = len(self.lead)
-        tail = plain_ids(self.tokenizer, synthetic.QUESTION + synthetic.ANSWER_PREFIX) + self.lead
-        needle = needle_of(self.tokenizer, synthetic.NEEDLE.format(number=number), number)
+        tail = needles.plain_ids(self.tokenizer, synthetic.QUESTION + synthetic.ANSWER_PREFIX) + self.lead
+        needle = needles.needle_of(self.tokenizer, synthetic.NEEDLE.format(number=number), number)
         return Spelling(*needle, ids[n:], [k - n for k in digits], tail)
 
     def answer(self, number: str) -> tuple[list[int], list[int]]:
@@ -156,7 +154,7 @@ class DistanceProbe(Probe):
     def draw(self, generator: np.random.Generator) -> tuple[str, Spelling]:
         """Draw a number that is no longer in tokens than the sample's longest."""
         while True:
-            (number,) = draw_numbers(generator, 1, self.config.digits)
+            (number,) = synthetic.draw_numbers(generator, 1, self.config.digits)
             ids, digits = self.answer(number)
             spelling = self.spell(number, ids, digits)
             fits = all(size <= most for size, most in zip(spelling.sizes, self.longest, strict=True))

@@ -19,13 +19,12 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from lab.data import synthetic
-from lab.data.synthetic import draw_numbers
 from lab.errors import ConfigError
 from lab.model import devices
 from lab.probe import needles, released_needles
 from lab.probe.config import ProbeConfig
 from lab.probe.limits import Design, LengthResult, exact_limits, sequential_design
-from lab.probe.needles import Case, NeedleCase, check_enough, check_spelling, plain_ids
+from lab.probe.needles import Case, NeedleCase
 
 SPELLED = 16  # numbers that a tokenizer must decode unchanged
 AT_ONCE = 4  # lengths that several ranks divide; of more, those with the longest prompts would be waited for
@@ -205,10 +204,10 @@ class NeedleProbe(Probe):
         self.design = sequential_design(config.tests, config.all_thresholds, config.error_rate, size)
         self.budget, self.required = config.budget, config.required
         self.protocol: Any = needles if config.protocol == "ours" else released_needles
-        numbers = draw_numbers(np.random.default_rng(config.seed), SPELLED, config.digits)
+        numbers = synthetic.draw_numbers(np.random.default_rng(config.seed), SPELLED, config.digits)
         passes = lambda text: self.protocol.found(text, numbers) == SPELLED  # noqa: E731
-        check_spelling(tokenizer, synthetic.answer(numbers), numbers, passes)
-        tokens = len(plain_ids(tokenizer, synthetic.answer(["8" * config.digits] * config.needles)))
+        needles.check_spelling(tokenizer, synthetic.answer(numbers), numbers, passes)
+        tokens = len(needles.plain_ids(tokenizer, synthetic.answer(["8" * config.digits] * config.needles)))
         if config.budget < tokens:
             rule = f"an answer of {config.needles} numbers takes {tokens} tokens; raise it"
             raise ConfigError(f"probe.answer_budget={config.budget}: {rule}")
@@ -225,7 +224,7 @@ class NeedleProbe(Probe):
         Raises: DataError.
         """
         n_hay = length - self.shortest + self.config.needles
-        check_enough(self.haystack, self.tokenizer, n_hay, length, self.source)
+        needles.check_enough(self.haystack, self.tokenizer, n_hay, length, self.source)
 
     def case(self, length: int, test: int) -> NeedleCase:
         """Draw one test of a length."""

@@ -24,7 +24,6 @@ from lab.data.config import DataConfig, Synthetic
 from lab.data.corpora import PLAIN, files_at
 from lab.data.preparation import shard_folder
 from lab.data.shards import TokenStore
-from lab.data.synthetic import draw_numbers
 from lab.errors import DataError
 
 SUMMARY = "fresh numbers, depths and haystack in every test, exact length with the answer, whole numbers count"
@@ -35,6 +34,7 @@ FILLER_INDEX = 2**40  # beyond the documents of any synthetic corpus, numbered f
 FILLER_TOKENS = 50_000
 HELD_OUT_TOKENS = 2_000_000
 KEPT, KEPT_BYTES = "haystack.txt", 10**6  # in a run folder
+NUMBER = re.compile("[0-9]+")
 ESSAYS = "https://github.com/HKUNLP/STRING/raw/main/niah/data/PaulGrahamEssays.json"  # of arXiv:2410.18745
 
 Parts = tuple[list[int], list[tuple[list[int], int]], list[int]]
@@ -170,7 +170,7 @@ def make_case(
 
     Raises: DataError where `length` has no room for the fixed parts, or the haystack is empty.
     """
-    numbers = draw_numbers(generator, needles, digits)
+    numbers = synthetic.draw_numbers(generator, needles, digits)
     head, planted, tail = fixed_parts(tokenizer, numbers)
     fixed = len(head) + sum(len(ids) for ids, _ in planted) + len(tail) + answer_budget
     n_hay = length - fixed
@@ -189,14 +189,12 @@ def compose(numbers: list[str], hay: list[int], places: list[int], parts: Parts)
     """
     head, planted, tail = parts
     prompt = list(head)
-    begin = 0
     starts = []
-    for place, (ids, first) in zip(places, planted, strict=True):
+    for (begin, place), (ids, first) in zip(itertools.pairwise([0, *places]), planted, strict=True):
         prompt += hay[begin:place]
         starts.append(len(prompt) + first)
         prompt += ids
-        begin = place
-    prompt += hay[begin:] + tail
+    prompt += hay[places[-1] :] + tail
     depths = [place / max(1, len(hay)) for place in places]
     return NeedleCase(prompt, numbers, depths, [len(prompt) - 1 - start for start in starts])
 
@@ -217,14 +215,10 @@ def needle_of(tokenizer: Tokenizer, text: str, number: str) -> tuple[list[int], 
 
 def shortest(tokenizer: Tokenizer, answer_budget: int, *, digits: int, needles: int, seed: int) -> int:
     """Count the tokens of the shortest case: all fixed parts, with long numbers, and a token of haystack per needle."""
-    numbers = draw_numbers(np.random.default_rng(seed), SAMPLE_NUMBERS, digits)
+    numbers = synthetic.draw_numbers(np.random.default_rng(seed), SAMPLE_NUMBERS, digits)
     head, planted, tail = fixed_parts(tokenizer, numbers)
     needle = max(len(ids) for ids, _ in planted) + 1
     return len(head) + needles * needle + len(tail) + answer_budget
-
-
-def whole_numbers(text: str) -> list[str]:
-    return re.findall("[0-9]+", text)
 
 
 def first_number(text: str) -> str:
@@ -234,7 +228,7 @@ def first_number(text: str) -> str:
         >>> first_number(" 71432. Remember it. 7"), first_number(" I do not know")
         ('71432', '')
     """
-    return next(iter(whole_numbers(text)), "")
+    return next(iter(NUMBER.findall(text)), "")
 
 
 def found(text: str, numbers: list[str]) -> int:
@@ -244,7 +238,7 @@ def found(text: str, numbers: list[str]) -> int:
         >>> found("The numbers are 12, 345 and 6789.", ["12", "345", "678"])
         2
     """
-    whole = whole_numbers(text)
+    whole = NUMBER.findall(text)
     return sum(number in whole for number in numbers)
 
 

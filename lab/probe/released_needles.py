@@ -21,8 +21,7 @@ from tokenizers import Tokenizer
 
 from lab.data import synthetic
 from lab.errors import DataError
-from lab.probe.config import NEEDLES
-from lab.probe.config import RELEASED_BUDGET as BUDGET
+from lab.probe.config import NEEDLES, RELEASED_BUDGET
 from lab.probe.needles import DEPTH_RANGE, NeedleCase
 
 SUMMARY = "the released script's prompts, cut at full stops, overshot, of the length less 128; digits count anywhere"
@@ -67,7 +66,7 @@ def released_prompt(
 
     Raises: DataError where `length` has no room for the fixed parts, or the haystack ends before it is full.
     """
-    return write(tokenizer, haystack, length - BUDGET, draw(seed, test), llama31=llama31)
+    return write(tokenizer, haystack, length - RELEASED_BUDGET, draw(seed, test), llama31=llama31)
 
 
 def make_case(tokenizer: Tokenizer, haystack: str, length: int, draws: Draws, *, llama31: bool) -> NeedleCase:
@@ -75,7 +74,7 @@ def make_case(tokenizer: Tokenizer, haystack: str, length: int, draws: Draws, *,
 
     Raises: DataError as `released_prompt` does.
     """
-    prompt = write(tokenizer, haystack, length - BUDGET, draws, llama31=llama31)
+    prompt = write(tokenizer, haystack, length - RELEASED_BUDGET, draws, llama31=llama31)
     encoding = tokenizer.encode(prompt.text)
     ends = [end for _, end in encoding.offsets]
     last = len(encoding.ids) - 1
@@ -86,7 +85,7 @@ def make_case(tokenizer: Tokenizer, haystack: str, length: int, draws: Draws, *,
 def shortest(tokenizer: Tokenizer, *, seed: int, llama31: bool) -> int:
     """Count the tokens of the fixed parts and the answer; a test of this length has one piece of haystack."""
     text, _ = lay_out([], draw(seed, 0), llama31=llama31)
-    return count(tokenizer, text) + BUDGET
+    return count(tokenizer, text) + RELEASED_BUDGET
 
 
 def draw(seed: int, test: int) -> Draws:
@@ -101,17 +100,19 @@ def draw(seed: int, test: int) -> Draws:
 
 def write(tokenizer: Tokenizer, haystack: str, limit: int, draws: Draws, *, llama31: bool) -> ReleasedPrompt:
     """Write the prompt with the fewest pieces that exceeds `limit` tokens."""
+    length = limit + RELEASED_BUDGET
     pieces = cut(haystack, GROUP if limit > LONG else 1)
     tokens = cache(lambda n: count(tokenizer, lay_out(pieces[:n], draws, llama31=llama31)[0]))
     if tokens(0) > limit:
-        raise DataError(f"length={limit + BUDGET}: too short for the needle test; use {tokens(0) + BUDGET} or more")
+        least = tokens(0) + RELEASED_BUDGET
+        raise DataError(f"length={length}: too short for the needle test; use {least} or more")
     n = min(usual(tokenizer, haystack, limit, llama31), len(pieces) - 1)
     while n and tokens(n) > limit - SLACK:
         n -= 1
     while n < len(pieces) and tokens(n) <= limit:
         n += 1
     if n >= len(pieces):
-        raise DataError(f"haystack: ends before a test of {limit + BUDGET} tokens is full; give a longer text")
+        raise DataError(f"haystack: ends before a test of {length} tokens is full; give a longer text")
     text, places = lay_out(pieces[:n], draws, llama31=llama31)
     whole = TASK + text.removeprefix(".")
     return ReleasedPrompt(whole, [place + len(whole) - len(text) for place in places])

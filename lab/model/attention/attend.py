@@ -13,6 +13,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from lab import positions
 from lab.errors import ConfigError, DataError
 from lab.masks import MASKS
 from lab.model.attention.backends import plan_for
@@ -20,9 +21,6 @@ from lab.model.attention.bands import Sinks, attend_bands
 from lab.model.attention.kernels import WHOLE, CpuFlash, Flash
 from lab.model.attention.layout import KeyCache, Layout, first_ids
 from lab.model.attention.segments import dense_mask
-from lab.positions import Distance, Frequencies
-from lab.positions import distance as make_distance
-from lab.positions import frequencies as make_frequencies
 
 DENSE_ROWS = 256  # query rows whose logits are stored at a time
 REFERENCE_ROWS = 64  # query rows whose (rows, Tk, H/2) angles are stored at a time
@@ -33,8 +31,8 @@ def attend(
     k: Tensor,
     v: Tensor,
     *,
-    frequencies: Frequencies | None = None,
-    distance: Distance | None = None,
+    frequencies: positions.Frequencies | None = None,
+    distance: positions.Distance | None = None,
     layer: int = 0,
     q_pos: Tensor | None = None,
     k_pos: Tensor | None = None,
@@ -68,8 +66,9 @@ def attend(
         if mask == "anchor" and docs is not None:
             ordered = ordered | ((docs[:, None, :] == 0) & (docs[:, n_k - n_q :, None] != 0))
         seen = ordered & dense_mask(n_q, n_k, q.device, mask, docs)
-    frequencies = frequencies or make_frequencies("rope", head_dim=q.shape[-1])
-    layout = Layout(q_pos, k_pos, frequencies, distance or make_distance("plain"), q.dtype, starts=starts, mask=seen)
+    frequencies = frequencies or positions.frequencies("rope", head_dim=q.shape[-1])
+    distance = distance or positions.distance("plain")
+    layout = Layout(q_pos, k_pos, frequencies, distance, q.dtype, starts=starts, mask=seen)
     return attend_layout(q, k, v, layout, layer=layer, backend=backend)
 
 
@@ -200,7 +199,7 @@ def reference(q: Tensor, keys: list[Tensor], v: Tensor, layout: Layout, layer: i
     return torch.cat(outs, dim=2).to(v.dtype)
 
 
-def relative_positions(q_pos: Tensor, k_pos: Tensor, distance: Distance, part: slice) -> Tensor:
+def relative_positions(q_pos: Tensor, k_pos: Tensor, distance: positions.Distance, part: slice) -> Tensor:
     """Compute the distance method's matrix, (B or 1, rows, Tk), for the query rows of `part`."""
     q_pos, k_pos = torch.atleast_2d(q_pos), torch.atleast_2d(k_pos)
     rows = max(len(q_pos), len(k_pos))

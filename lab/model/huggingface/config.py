@@ -57,6 +57,7 @@ READ_AS = {"default": "rope", "linear": "pi", "dynamic": "dynamic_ntk", **{name:
 WRITTEN_AS = {method: kind for kind, method in READ_AS.items()}
 WRITTEN_AS |= {"abf": "default", "ntk": "default", "ntk_by_parts": "yarn"}
 NOT_SCALING = ("method", "train_len", "length")  # parameters of methods
+FAULTS = (ArithmeticError, AttributeError, ImportError, LookupError, OSError, RuntimeError, TypeError, ValueError)
 QKV = {"qwen2": "bias", "qwen3": "norm"}  # and plain ones
 
 
@@ -99,16 +100,7 @@ def reading(folder: Path) -> Iterator[Any]:
         yield transformers
     except ModuleNotFoundError as error:
         raise MissingPackage(error.name or "transformers", f"the model of {folder}", "hf") from error
-    except (
-        ArithmeticError,
-        AttributeError,
-        ImportError,
-        LookupError,
-        OSError,
-        RuntimeError,
-        TypeError,
-        ValueError,
-    ) as error:
+    except FAULTS as error:
         raise ConfigError(f"{folder}: transformers cannot open it ({first_line(error)}); use another model") from error
 
 

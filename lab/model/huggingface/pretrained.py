@@ -19,19 +19,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from lab import positions
 from lab.errors import CheckpointError, ConfigError, DiskError, first_line, is_plain_name
 from lab.files import disk_fault, publish_folder, temporary_of, write_atomic, write_json, writing
 from lab.model.decoder import Decoder
-from lab.model.huggingface.config import (
-    NAME,
-    decoder_config,
-    frequency_settings,
-    hugging_face_settings,
-    read_json,
-    read_settings,
-)
-from lab.positions import Distance, Frequencies
-from lab.positions import frequencies as make_frequencies
+from lab.model.huggingface import config
 
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 HEAD, EMBEDDING = "lm_head.weight", "model.embed_tokens.weight"
@@ -56,8 +48,8 @@ IN_BLOCK = {
 def load_pretrained(
     path: str | os.PathLike[str],
     *,
-    frequencies: Frequencies | None = None,
-    distance: Distance | None = None,
+    frequencies: positions.Frequencies | None = None,
+    distance: positions.Distance | None = None,
     backend: str = "auto",
     dtype: torch.dtype = torch.float32,
     device: torch.device | str = "cpu",
@@ -68,10 +60,11 @@ def load_pretrained(
         that the lab's decoder cannot run, a line per fault.
     """
     folder = Path(path)
-    settings = read_settings(folder)
-    cfg = decoder_config(settings, own_frequencies=frequencies is not None)
+    settings = config.read_settings(folder)
+    cfg = config.decoder_config(settings, own_frequencies=frequencies is not None)
     if frequencies is None:
-        frequencies = make_frequencies(**frequency_settings(settings), head_dim=cfg.head_dim, theta=cfg.theta)
+        method = config.frequency_settings(settings)
+        frequencies = positions.frequencies(**method, head_dim=cfg.head_dim, theta=cfg.theta)
     if 2 * len(frequencies.inv_freq) != cfg.head_dim:
         n = 2 * len(frequencies.inv_freq)
         raise ConfigError(f"frequencies.head_dim={n}: must be {cfg.head_dim}, that of the folder; build them with it")
@@ -108,7 +101,7 @@ def save_pretrained(
     if final.exists() and not (final.is_dir() and not any(final.iterdir())):
         raise CheckpointError(f"{path}: is not empty; use a new or an empty folder")
     dtype = str(decoder.embedding.weight.dtype).removeprefix("torch.")
-    settings = hugging_face_settings(decoder.cfg, decoder.frequencies, decoder.distance, dtype, train_len)
+    settings = config.hugging_face_settings(decoder.cfg, decoder.frequencies, decoder.distance, dtype, train_len)
     tied = decoder.cfg.tie_embeddings
     state = {name: tensor for name, tensor in decoder.state_dict().items() if not (tied and name == "head.weight")}
     tensors = {hugging_face_name(name): tensor for name, tensor in state.items()}
@@ -121,7 +114,7 @@ def save_pretrained(
         except SafetensorError as error:  # of the file, as the tensors are sound
             needed = sum(tensor.nbytes for tensor in tensors.values())
             raise DiskError(disk_fault(final, needed, first_line(error))) from error
-        write_json(temporary / NAME, {**settings, **token_ids})
+        write_json(temporary / config.NAME, {**settings, **token_ids})
         for name, content in files.items():
             write_atomic(temporary / name, content.encode() if isinstance(content, str) else content)
         publish_folder(temporary, final)
@@ -170,7 +163,7 @@ def stored_tensors(folder: Path) -> dict[str, Any]:
     from safetensors import SafetensorError, safe_open
 
     whole = (folder / SINGLE).is_file()
-    listed = {"": SINGLE} if whole else read_json(folder / INDEX).get("weight_map", {})
+    listed = {"": SINGLE} if whole else config.read_json(folder / INDEX).get("weight_map", {})
     if not isinstance(listed, dict) or not all(map(is_plain_name, listed.values())):
         raise CheckpointError(f"{folder / INDEX}: names no files of this folder; copy the folder again")
     names = {*listed.values()}
