@@ -184,8 +184,5 @@ def differences(q_pos: Tensor, k_pos: Tensor) -> Tensor:
 
 def window_faults(window: int, length: int, done: str) -> list[str]:
     """Refuse a window beyond which a text has no distance, so that none is `done`."""
-    if window < length - 1:
-        return []
-    return [
-        f"window={window}: must be < {length - 1}, the longest distance in {length} tokens, or none is {done}; lower it"
-    ]
+    rule = f"must be < {length - 1}, the longest distance in {length} tokens, or none is {done}"
+    return [f"window={window}: {rule}; lower it"] if window >= length - 1 else []

@@ -108,9 +108,8 @@ class DistanceProbe(Probe):
         reachable, config = self.reachable, self.config
         outside = [distance for distance in config.distances or () if distance not in reachable]
         if outside or not reachable:
-            rule = (
-                f"must be {reachable.start} to {reachable.stop - 1}, what a window of {self.window} tokens has room for"
-            )
+            room = f"what a window of {self.window} tokens has room for"
+            rule = f"must be {reachable.start} to {reachable.stop - 1}, {room}"
             remedy = "name others, or set probe.distance_tests to 0"
             raise ConfigError(f"probe.distances={outside or config.distances}: {rule}; {remedy}")
         if config.distances is not None:

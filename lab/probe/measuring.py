@@ -34,7 +34,6 @@ from lab.probe.effective_distance import DistanceProbe
 from lab.probe.effective_length import NeedleProbe, Row, Worker
 from lab.probe.limits import LengthResult, effective_lengths, reach
 from lab.probe.recall import NEAR, RecallTest, half_octaves
-from lab.skip.base import IntArray
 
 Record = dict[str, Any]
 Probed = tuple[list[Record], list[Row]]  # the lines of a probe, of which the last is the summary, and all of its tests
@@ -267,17 +266,12 @@ class HeldOutLoss:
         return total
 
 
-def held_out_documents(data: DataConfig) -> list[IntArray]:
-    """Read the first held-out documents, RECALL_TOKENS in all."""
+def held_out_recall(data: DataConfig, evidence: Evidence, device: torch.device | str) -> RecallTest:
+    """Draw the targets of a run's probes from the first of its held-out documents, RECALL_TOKENS in all."""
     store = TokenStore.open(shard_folder(data), "held_out")
     tokens = store.read(0, RECALL_TOKENS).astype(np.int64)
-    return np.split(tokens, np.flatnonzero(np.diff(store.document_numbers(0, len(tokens)))) + 1)
-
-
-def held_out_recall(data: DataConfig, evidence: Evidence, device: torch.device | str) -> RecallTest:
-    """Draw the targets of a run's probes from the first of its held-out documents."""
-    edges = half_octaves(data.window, NEAR)
-    return RecallTest(held_out_documents(data), evidence, data.window, edges, TARGETS, device=device)
+    documents = np.split(tokens, np.flatnonzero(np.diff(store.document_numbers(0, len(tokens)))) + 1)
+    return RecallTest(documents, evidence, data.window, half_octaves(data.window, NEAR), TARGETS, device=device)
 
 
 def context_loss(sums: Tensor) -> dict[str, float]:

@@ -107,16 +107,14 @@ def check_shapes(q: Tensor, k: Tensor, v: Tensor, mask: str, **ids: Tensor | Non
         raise ConfigError(f"mask={mask}: needs doc_ids, the document of each token; pass doc_ids or use mask: causal")
     fits = q.ndim == k.ndim == 4 and k.shape == v.shape and q.shape[0] == k.shape[0] and q.shape[3] == k.shape[3]
     if not fits or q.shape[1] % k.shape[1] or q.shape[2] > k.shape[2]:
-        raise DataError(
-            f"q {tuple(q.shape)}, k {tuple(k.shape)}, v {tuple(v.shape)}: k and v must match, batch and head_dim be "
-            "those of q, key-value heads divide query heads, and there must be a key for every query"
-        )
+        shapes = f"q {tuple(q.shape)}, k {tuple(k.shape)}, v {tuple(v.shape)}"
+        rule = "key-value heads divide query heads, and there must be a key for every query"
+        raise DataError(f"{shapes}: k and v must match, batch and head_dim be those of q, {rule}")
     for name, given in ids.items():
         tokens = q.shape[2] if name == "q_pos" else k.shape[2]
         if given is not None and given.shape not in {(tokens,), (1, tokens), (q.shape[0], tokens)}:
-            raise DataError(
-                f"{name} {tuple(given.shape)}: must be ({tokens},) or ({len(q)}, {tokens}), one id per token"
-            )
+            rule = f"must be ({tokens},) or ({len(q)}, {tokens}), one id per token"
+            raise DataError(f"{name} {tuple(given.shape)}: {rule}")
 
 
 def band_logits(queries: list[Tensor], keys: list[Tensor], layout: Layout, rows: slice, columns: slice) -> Tensor:

@@ -47,9 +47,8 @@ def plan_for(backend: str, layout: Layout, q: Tensor, v: Tensor) -> tuple[str, t
         if backend != "auto":
             what = f"distance={layout.distance.method}" if layout.starts is not None else "these ids or this mask"
             what = "softmax=sink" if layout.has_sinks and tiles else what
-            raise ConfigError(
-                f"backend={name}: cannot run {what if fits else f'head_dim={q.shape[3]}'}; use sdpa or reference"
-            )
+            what = what if fits else f"head_dim={q.shape[3]}"
+            raise ConfigError(f"backend={name}: cannot run {what}; use sdpa or reference")
         name = "sdpa"
     whole = runs_whole(name, layout)
     on_cpu = devices.kind(v.device) == "cpu"
@@ -132,24 +131,20 @@ def check(backend: str, device: torch.device, dtype: torch.dtype) -> None:
     module = PACKAGES.get(backend)
     fault = import_fault(module) if module else None
     package = (module or "").partition(".")[0]
+    field = f"train.backend={backend}"
     if fault == "":
-        raise MissingPackage(package, f"train.backend={backend} (backend: auto would go without)", "gpu")
+        raise MissingPackage(package, f"{field} (backend: auto would go without)", "gpu")
     if backend not in (*WHOLE, "reference"):
         names = ", ".join(["auto", "reference", *WHOLE])
-        raise ConfigError(f"train.backend={backend}: unknown attention backend; use one of: {names}")
+        raise ConfigError(f"{field}: unknown attention backend; use one of: {names}")
     if backend not in ("sdpa", "reference") and devices.kind(device) != "cuda":
-        raise ConfigError(
-            f"train.backend={backend}: runs on a CUDA device only, not on {device.type}; use sdpa or auto"
-        )
+        raise ConfigError(f"{field}: runs on a CUDA device only, not on {device.type}; use sdpa or auto")
     if backend in HALF_ONLY and dtype not in HALF:
-        raise ConfigError(
-            f"train.backend={backend}: takes float16 or bfloat16, not {named(dtype)}; use sdpa, auto or half precision"
-        )
+        rule = f"takes float16 or bfloat16, not {named(dtype)}"
+        raise ConfigError(f"{field}: {rule}; use sdpa, auto or half precision")
     if fault:
-        raise ConfigError(
-            f"train.backend={backend}: {package} is installed but cannot be imported ({fault}); "
-            f"build it for torch {torch.__version__} or use auto"
-        )
+        rule = f"{package} is installed but cannot be imported ({fault})"
+        raise ConfigError(f"{field}: {rule}; build it for torch {torch.__version__} or use auto")
 
 
 def named(dtype: torch.dtype) -> str:

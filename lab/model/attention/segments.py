@@ -97,9 +97,8 @@ class Segments:
         """Build the layout from cumulative lengths, refusing any that fall or pass the row's end."""
         lengths = tuple(cu_seqlens.diff().tolist())
         if not cu_seqlens.numel() or int(cu_seqlens[0]) != 0 or min(lengths, default=0) < 0 or sum(lengths) > n_tokens:
-            raise DataError(
-                f"cu_seqlens={cu_seqlens.tolist()}: must start at 0, never decrease and end at {n_tokens} or before"
-            )
+            rule = f"must start at 0, never decrease and end at {n_tokens} or before"
+            raise DataError(f"cu_seqlens={cu_seqlens.tolist()}: {rule}")
         lengths = tuple(n for n in lengths if n)  # kernels take no empty segments
         return cls.from_lengths(lengths, n_tokens, cu_seqlens.device)
 
