@@ -35,7 +35,7 @@ import numpy as np
 import pandas as pd
 
 from eval.engine.command import OF_RUNS, Form, Request, run
-from eval.engine.records import COLUMNS, WIDER, read_records, results_at, unpacked
+from eval.engine.records import COLUMNS, WIDER, read_records, results_at
 from eval.engine.rows import WIDEST, Found, Row, file_in, fitted, natural
 from eval.engine.statistics import LEVEL, POWER, judge
 from lab.command import start
@@ -44,6 +44,7 @@ from lab.files import write_atomic, writing
 from lab.looks import CENSORED, range_of
 from lab.probe.limits import share_limits
 from lab.runs.arms import CONFIDENCE, differing, mean_with_limits, name_arms
+from lab.runs.tables import unpacked
 from lab.schema import Section
 
 FORMS = {"share": ".1f", "percent": ".1f", "tokens": ",.1f", "pairs": ",.0f"}  # of units; of all others .4g

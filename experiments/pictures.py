@@ -13,8 +13,8 @@ from tempfile import TemporaryDirectory
 
 from PIL import Image
 
-from eval.engine.records import unpacked
 from lab.runs.arms import read_settings
+from lab.runs.tables import unpacked
 
 DOCS = Path("docs")
 WIDTH, COLOURS = 1300, 128  # of a picture

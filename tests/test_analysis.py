@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 import lab
-from eval.engine.records import unpacked
 from lab.counts import PositionCounts
 from lab.runs.analysis import DISTANCES, LENGTHS, PROBES, RECALL
 from lab.runs.checkpoints import folder_name
 from lab.runs.folder import RunFolder
+from lab.runs.tables import unpacked
 from lab.yaml import format_yaml, parse_yaml
 from tests.fits import records, train
 from tests.forked import LIMIT_S, ROOT
@@ -94,6 +94,8 @@ def test_the_printed_example_gives_the_numbers_of_the_page():
     (line,) = re.findall(r"^lab\.frame\(.*", (ROOT / "docs/commands.md").read_text(), re.M)
     with unpacked([ROOT / "experiments/miniature/records/windows.jsonl.xz"]) as runs:
         found = eval(line.replace('"runs/*"', "runs"), {"lab": lab, "runs": runs})
+        table = ROOT / "experiments/miniature/records/windows.jsonl.xz"
+        assert lab.frame(table, last=True).equals(lab.frame(runs, last=True))
         assert len(lab.frame(runs)) == 6 * len(lab.frame(runs, last=True)) == 6 * 9
     assert found["reach"].round().astype(int).values.tolist() == [[115, 3], [135, 3], [127, 3]]
     assert found["censored"]["count"].to_dict() == {128: 3, 192: 0, 256: 0}

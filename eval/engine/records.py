@@ -1,21 +1,10 @@
-"""Results of any evaluations as records of one form, and runs in one compressed table.
+"""Results of any evaluations as records of one form, and runs with their probes.
 
 Every evaluation writes one JSON object a line, with names of its own. KINDS lists for each what its rows are called
 and what their score is. Its last field names in what two rows must agree to be results of the same task.
-
-A table of runs is a .jsonl.xz file, so that many runs can be kept in a repository. Each line is one JSON object: the
-run, the file in its folder, and a row of that file, its text, or its arrays. Commands that read run folders take such a
-table as well: `unpacked` writes the folders to a temporary place, in the order of the runs' names.
-
-    {"run": "cpu_demo-9c7344f7", "file": "probes.jsonl", "row": {"consumed_tokens": 500373, ...}}
-    {"run": "cpu_demo-9c7344f7", "file": "counts.npz", "arrays": {"f": [3001, ...], "tokens": 2998141}}
 """
 
-import json
-import lzma
-import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from functools import lru_cache
 from operator import itemgetter
 from pathlib import Path
@@ -25,72 +14,16 @@ import numpy as np
 import pandas as pd
 
 from eval.engine.rows import Row
-from lab.errors import ConfigError, DataError, brief, first_line, is_plain_name
+from lab.errors import ConfigError, DataError
 from lab.runs.analysis import with_demand
 from lab.runs.arms import censored, read_settings
 from lab.runs.folder import RunFolder
+from lab.runs.tables import ENDING
 
-ENDING = ".jsonl.xz"
-LONGEST_LINE, MOST_BYTES = 2**24, 2**28  # of a table as text; the largest of experiments/ has 4 MB
 COLUMNS = ["model", "checkpoint", "method"]  # what a column of eval.compare is, unless --by names it
 WIDER = ["precision", "weights"]  # and where two results of one task would else be in one cell
 NEEDLES = ("needles", "digits", "required", "answer_budget", "haystack")
 HARNESS = ("task_version", "definition", "metric", "filter", "fewshot", "limit", "chat", "truncate")
-
-
-def unpack(table: Path, folder: Path) -> list[Path]:
-    """Write the runs of a table below a new folder, and return theirs.
-
-    Raises: DataError for a broken table, and for one that is larger than MOST_BYTES.
-    """
-    folder.mkdir()
-    number = size = 0
-    try:
-        with lzma.open(table) as lines:
-            while line := lines.readline(LONGEST_LINE + 1):
-                size += len(line)
-                if len(line) > LONGEST_LINE or size > MOST_BYTES:
-                    raise ValueError(f"longer than {LONGEST_LINE:,} bytes, or the table than {MOST_BYTES:,}")
-                write_record(folder, json.loads(line))  # in the table's order, which the times of the files keep
-                number += 1
-    except (OSError, EOFError, lzma.LZMAError, ValueError, KeyError, TypeError, RecursionError) as error:
-        reason = f"line {number + 1}: {getattr(error, 'strerror', None) or first_line(error)}"
-        raise DataError(f"{table}: not a table of runs ({reason}); restore it") from error
-    return sorted(folder.iterdir())
-
-
-def write_record(folder: Path, record: Row) -> None:
-    """Write one line of a table into its run's folder; only rows are added to a file that exists.
-
-    Raises: ValueError for a path that leaves the run's folder; OSError for a text or arrays given twice.
-    """
-    names = [record["run"], *record["file"].split("/")]
-    if not all(map(is_plain_name, names)):
-        raise ValueError(f"{brief('/'.join(map(str, names)))} is no file of a run")
-    path = folder.joinpath(*names)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    if "row" in record and path.suffix == ".jsonl":
-        with path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(record["row"]) + "\n")
-    elif "arrays" in record:
-        with path.open("xb") as binary:
-            np.savez(binary, **record["arrays"])
-    else:
-        with path.open("x", encoding="utf-8") as file:
-            file.write(record["text"])
-
-
-@contextmanager
-def unpacked(places: Sequence[Path]) -> Iterator[list[Path]]:
-    """Replace tables of runs by folders that last until the block ends; other places stay as they are.
-
-    Raises: DataError for a broken table.
-    """
-    tables = [place for place in places if place.name.endswith(ENDING)]
-    with tempfile.TemporaryDirectory() as folder:
-        runs = [run for number, table in enumerate(tables) for run in unpack(table, Path(folder) / str(number))]
-        others = [place for place in places if place not in tables]
-        yield [*others, *sorted(runs, key=lambda run: run.name)]
 
 
 class ProbedRun(NamedTuple):

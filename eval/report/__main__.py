@@ -26,7 +26,7 @@ import pandas as pd
 from markupsafe import Markup
 
 from eval.engine.command import OF_RUNS, Form, Request, run
-from eval.engine.records import is_run, unpacked
+from eval.engine.records import is_run
 from eval.engine.rows import Found, file_in
 from eval.report.data import Runs, read_runs, shares
 from eval.report.figures import DRAWN, Figure
@@ -35,6 +35,7 @@ from lab.draw import altair, below, beside, save, themed, words
 from lab.errors import ConfigError, DataError
 from lab.files import write_atomic, writing
 from lab.runs.arms import differing
+from lab.runs.tables import unpacked
 from lab.schema import PathText, Section
 
 CHOSEN = "!isArray(pick) || !(datum.run || datum.arm) || indexof(pick, datum.run || datum.arm) >= 0"

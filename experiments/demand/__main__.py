@@ -19,13 +19,13 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from eval.engine.records import unpacked
 from experiments.demand.forks import FORKS, planned_arms, planned_base
 from experiments.demand.plans import GAIN, PLANS
 from experiments.demand.results import describe
 from experiments.tables import pack
 from lab.errors import LabError
 from lab.jobs import Job, is_finished, run_jobs
+from lab.runs.tables import unpacked
 from lab.sweep.planning import PlannedRun, plan
 
 RECORDS = Path("experiments/demand/records")

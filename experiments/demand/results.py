@@ -24,7 +24,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from eval.engine.records import unpacked
 from eval.engine.statistics import holm, paired_t, seeds_needed
 from eval.reach import BEGUN, PLAIN, peaked_reach
 from eval.report.data import outcomes
@@ -35,6 +34,7 @@ from lab.errors import ConfigError
 from lab.looks import CENSORED, RUN, range_of
 from lab.probe.limits import LengthResult
 from lab.runs.arms import mean_with_limits
+from lab.runs.tables import unpacked
 from lab.yaml import read_yaml
 
 MARGIN_NATS = 0.05

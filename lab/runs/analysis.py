@@ -30,6 +30,7 @@ from lab.runs.arms import censored, differing, read_settings
 from lab.runs.checkpoints import folder_name
 from lab.runs.folder import READ, RECORDS, Record, RunFolder, check_files
 from lab.runs.source import find_place
+from lab.runs.tables import unpacked
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -44,7 +45,7 @@ SHOWN = "position frequency and demand"
 EFFECTIVE = ("effective_length", "threshold", "low", "high", "smooth", "first_length", "f_at_effective_length")
 TESTED = ("censored", "first_distance", "last_distance")
 REACH = ("reach", "reach_low", "reach_high", *TESTED, "f_at_reach", "g_from_reach")
-PROBES = ("consumed_tokens", *EFFECTIVE, *REACH, "held_out_loss", "tests", "protocol", "method")
+PROBES = ("consumed_tokens", *EFFECTIVE, *REACH, "held_out_loss", "bits_per_byte", "tests", "protocol", "method")
 LENGTHS = ("consumed_tokens", "length", "tests", "passed", "accuracy", "low", "high", "f", "method")
 DISTANCES = ("consumed_tokens", "distance", "n", "found", "score", "low", "high", "log_prob", "f", "method")
 CONTEXTS = ("consumed_tokens", "context", "loss")
@@ -220,8 +221,8 @@ def frame(runs: PathLike | Iterable[PathLike], last: bool = False) -> pd.DataFra
 
     Seeds probe after a few tokens more or less, but the probes of one number are of one moment.
 
-    `runs` are run folders, or patterns such as runs/*, of which other folders
-    are left out. With `last` a run has one row, of its last probe. A mean over seeds leaves out those without reach:
+    `runs` are run folders, tables of runs (.jsonl.xz), or patterns of these such as runs/*, of which other folders are
+    left out. With `last` a run has one row, of its last probe. A mean over seeds leaves out those without reach:
     see that `censored` is missing in all.
 
     Raises: CheckpointError where there is no run.
@@ -230,10 +231,16 @@ def frame(runs: PathLike | Iterable[PathLike], last: bool = False) -> pd.DataFra
     """
     patterns = [str(runs)] if isinstance(runs, (str, os.PathLike)) else list(map(str, runs))
     places = {path for given in patterns for path in ([given] if Path(given).exists() else glob.glob(given))}
-    found = sorted(path for path in places if Path(path, "config.yaml").is_file())
-    if not found:
-        named = " ".join(patterns) or "runs=[]"
-        raise CheckpointError(f"{named}: no run folder there; name folders with a config.yaml, as runs/*")
+    with unpacked(list(map(Path, places))) as folders:
+        found = sorted(str(path) for path in folders if (path / "config.yaml").is_file())
+        if not found:
+            named = " ".join(patterns) or "runs=[]"
+            raise CheckpointError(f"{named}: no run folder there; name folders with a config.yaml, as runs/*")
+        return probes_of(found, last)
+
+
+def probes_of(found: list[str], last: bool) -> pd.DataFrame:
+    """Return a row per run and probe of run folders."""
     for path in found:
         check_files(Path(path), ("config.yaml", *RECORDS))
     settings = {path: read_settings(Path(path)) for path in found}

@@ -11,7 +11,7 @@ import pytest
 from scipy.stats import fisher_exact, ttest_ind, ttest_rel
 
 from eval.compare import WRITERS, arrange, main, spread
-from eval.engine.records import read_records, unpacked
+from eval.engine.records import read_records
 from eval.engine.statistics import (
     FISHER,
     LIMITS,
@@ -26,6 +26,7 @@ from eval.engine.statistics import (
     seeds_needed,
 )
 from lab.errors import ConfigError
+from lab.runs.tables import unpacked
 from lab.yaml import format_yaml
 from tests.eval.commands import runner
 
