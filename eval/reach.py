@@ -34,7 +34,7 @@ import pandas as pd
 from scipy.optimize import isotonic_regression
 
 from eval.engine.command import OF_RUNS, Form, Request, run
-from eval.engine.records import ProbedRun, is_run, read_runs, results_at, unpacked
+from eval.engine.records import ProbedRun, is_run, read_runs, results_at
 from eval.engine.regression import CONFIDENCE, CONSTANT, SPARE, Regression, bootstrap, compare, fit, measured, separable
 from eval.engine.rows import Found, to_text
 from lab.command import start
@@ -46,6 +46,7 @@ from lab.probe.limits import LengthResult, crossing
 from lab.runs.arms import bases_of, censored, differing, name_arms, with_bases
 from lab.runs.checkpoints import folder_name
 from lab.runs.folder import RunFolder
+from lab.runs.tables import unpacked
 from lab.schema import Positive, Section
 
 DEMAND = "demand+1"
@@ -82,6 +83,10 @@ def analyse(request: Request) -> Found:
     points = begun[begun["f"] > 0].reset_index(drop=True)
     if points.empty:
         raise DataError(f"RUNS: no probe has reach and f at {distance} tokens; name runs that probed and counted")
+    bases = bases_of({name: run.settings for name, run in runs.items()})
+    used = {name for own in points["run"] for name in (own, bases.get(own, own))}
+    settings = arms_of({name: run for name, run in runs.items() if name in used})
+    points["arm"] = points["run"].map(name_arms(settings))
     columns, faults = separable(points, COLUMNS)
     model = fit(points, columns)
     exact = int(measured(points).sum())
@@ -153,11 +158,10 @@ def read_points(runs: Mapping[str, ProbedRun], distance: int, options: ReachOpti
     `low` and `high` are the bounds of the log of reach: one value where it was measured, the last distance and infinity
     where it is the end, minus infinity and the first distance where it is none.
     """
-    arms = name_arms(arms_of(runs))
     rows: list[dict[str, Any]] = []
-    for name, arm in arms.items():
+    for name in arms_of(runs):
         each = runs[name]
-        about = {"run": name, "arm": arm, **{column: each.settings.get(key) for column, key in SETTINGS.items()}}
+        about = {"run": name, "arm": name, **{column: each.settings.get(key) for column, key in SETTINGS.items()}}
         probes = tested(each)
         for record in probes[-1:] if options.last else probes:
             tokens = record["consumed_tokens"]

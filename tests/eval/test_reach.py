@@ -213,6 +213,33 @@ def test_runs_without_probes_are_read_by_what_eval_distance_found(tmp_path):
     assert points["f"].tolist() == [10 * (192 - 64)] * 2
 
 
+def test_arms_are_named_by_what_differs_between_runs_that_are_used(tmp_path, capsys):
+    """A base of its own for each seed, and runs that have not begun, in another window, leave no trace in names."""
+    counts = PositionCounts(192)
+    counts.add_segments([192] * 10)
+    wide = {"window": 192, "theta": 1000.0}
+    for name, start, share, sizes in (
+        ("base", None, 1, wide),
+        ("other", None, 1, wide | {"theta": 500.0}),
+        ("fork", "runs/base", 1, wide),
+        ("long", "runs/base", 1, wide | {"theta": 2000.0}),
+        ("low", "runs/other", 0.1, {"window": 160, "theta": 500.0}),
+    ):
+        run = RunFolder(tmp_path / name)
+        (run.path / "counts").mkdir(parents=True)
+        settings = {"run": {"seed": 0}, "data": {"window": sizes["window"]}, "model": {"theta": sizes["theta"]}}
+        (run.path / "config.yaml").write_text(format_yaml({**settings, "start": {"path": start}}))
+        run.write_counts(counts, 1920)
+        about = {"metric": "found_by_distance", "method": "rope+plain", "consumed_tokens": 1920, "n": 10}
+        (run.path / "eval").mkdir()
+        rows = [{**about, "distance": d, "found": 10 * x, "score": x} for d, x in ((48, share), (100, 0.5 * share))]
+        (run.path / "eval/distance-1.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert main([str(path) for path in sorted(tmp_path.iterdir())]) == 0
+    out = capsys.readouterr().out
+    assert "arms differ in: model.theta\n" in out
+    assert "window=" not in out
+
+
 def write_runs(folder):
     """Write run folders as training leaves them: reach is the square root of f at 64 tokens, with some noise."""
     generator = np.random.default_rng(0)
