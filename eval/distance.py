@@ -24,20 +24,17 @@ finished test is kept in tests-TOKENS-KEY.jsonl: after Ctrl-C (exit status 75) o
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-import numpy as np
-import torch
 from annotated_types import Gt, Lt
 
 from eval.engine import command, methods, needles, run, store
 from eval.engine.rows import Row, columns_text, limits
 from lab.command import Bar, start
-from lab.counts import SavedCounts
 from lab.draw import Rule, below, draw, layer
-from lab.positions import Distance
+from lab.probe.effective_distance import by_distance
 from lab.probe.limits import monotone_shares, shown_length
 from lab.probe.measuring import distance_record, one_number_tests, reach_record
 from lab.runs.arms import censored
@@ -151,20 +148,6 @@ class FoundByDistance(run.Measure):
         f: dict[str, Any] = {"log_y": True, "height": 90, "legend": False, "names": style["names"]}
         counts = draw(counted, "distance", "f", "method", y_title="f (pairs trained)", **f, **x)
         return below(above, counts)
-
-
-def by_distance(counts: SavedCounts | None, method: Distance, length: int) -> SavedCounts | None:
-    """Return counts whose f(i) is f of the relative position that a method gives to distance i at the end of a prompt.
-
-    Between two positions f is linear. Counts end where the first position is beyond what was counted.
-    """
-    if counts is None:
-        return None
-    keys = torch.arange(length).flip(0)
-    rel_pos = method.rel_pos(keys[:1], keys).numpy()[0]
-    within = rel_pos[np.logical_and.accumulate(rel_pos <= len(counts.f) - 1)]
-    f = np.interp(within, np.arange(len(counts.f)), counts.f) if len(within) else within
-    return replace(counts, f=f.round().astype(np.int64))
 
 
 def reach_line(row: Row) -> str:

@@ -21,7 +21,7 @@ UNPROBED = (
 NO_PROBES = parse_overrides(UNPROBED)
 FRACTIONS = ("0.125", "0.25", "0.5", "0.75")
 EXACT = ("step", "consumed_tokens", "loss", "lr", "grad_norm", *(f"f_at_{x}L" for x in FRACTIONS), "share_le_half")
-SUMS = ("held_out_loss", "context_loss", "log_prob")  # of losses, in another order where more processes train
+SUMS = ("held_out_loss", "bits_per_byte", "context_loss", "log_prob")  # of losses, in another order on more ranks
 SPEED = ("tokens_per_s", "mfu", "mfu_full")
 
 

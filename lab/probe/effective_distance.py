@@ -20,16 +20,18 @@ nothing yet. Reach is the distance at which the share found falls below a thresh
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
+from lab.counts import SavedCounts
 from lab.data import synthetic
 from lab.data.tokenizer import special_ends
 from lab.errors import ConfigError
 from lab.model.loss import IGNORE
+from lab.positions import Distance
 from lab.probe import needles
 from lab.probe.config import DISTANCES
 from lab.probe.effective_length import Probe, ResultStore, Row, Worker
@@ -195,3 +197,17 @@ def log_probs(model: Any, cases: Sequence[OneNumberCase], budget: int, device: t
     rows = max(1, TOKENS_AT_ONCE // tokens.shape[1])
     parts = zip(tokens.to(device).split(rows), targets.to(device).split(rows), strict=True)
     return [-float(loss) for part in parts for loss in model.losses(*part).double().sum(1).tolist()]
+
+
+def by_distance(counts: SavedCounts | None, method: Distance, length: int) -> SavedCounts | None:
+    """Return counts whose f(i) is f of the relative position that a method gives to distance i at the end of a prompt.
+
+    Between two positions f is linear. Counts end where the first position is beyond what was counted.
+    """
+    if counts is None:
+        return None
+    keys = torch.arange(length).flip(0)
+    rel_pos = method.rel_pos(keys[:1], keys).numpy()[0]
+    within = rel_pos[np.logical_and.accumulate(rel_pos <= len(counts.f) - 1)]
+    f = np.interp(within, np.arange(len(counts.f)), counts.f) if len(within) else within
+    return replace(counts, f=f.round().astype(np.int64))

@@ -10,6 +10,7 @@ Recall (lab.probe.recall) takes TARGETS held-out targets of each bin from NEAR t
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, fields
@@ -25,12 +26,13 @@ from lab.data.packing import PackSettings, PackStream
 from lab.data.preparation import shard_folder
 from lab.data.segments import index_segments
 from lab.data.shards import TokenStore
+from lab.data.tokenizer import load_tokenizer
 from lab.evidence.base import Evidence
 from lab.model.attention.inspection import token_scores
 from lab.model.attention.segments import Segments
 from lab.model.decoder import Decoder
 from lab.model.generate import Ended, greedy
-from lab.probe.effective_distance import DistanceProbe
+from lab.probe.effective_distance import DistanceProbe, by_distance
 from lab.probe.effective_length import NeedleProbe, Row, Worker
 from lab.probe.limits import LengthResult, effective_lengths, reach
 from lab.probe.recall import NEAR, RecallTest, half_octaves
@@ -215,9 +217,10 @@ class Measuring:
         summary = summary_record(self.probe, lengths, about, saved)
         if self.distances is not None:  # the four-needle tests that fit the window are read at the same distances
             config = self.distances.config
-            lines += [distance_record(self.distances, result, about, saved) for result in distances]
+            placed = by_distance(saved, model.decoder.distance, self.distances.prompt_tokens)
+            lines += [distance_record(self.distances, result, about, placed) for result in distances]
             fitting = [case for result in lengths if result.length <= self.distances.window for case in result.cases]
-            summary |= reach_record(distances, config.threshold, saved)
+            summary |= reach_record(distances, config.threshold, placed)
             summary["needles_by_distance"] = found_by_distance(
                 fitting, self.distances.distances, confidence=config.confidence, seed=config.seed
             )
@@ -225,6 +228,7 @@ class Measuring:
             sums = torch.stack(worker.gather([self.loss.sums(model.losses).cpu()])).sum(0)
             loss, scored = sums.sum(0).tolist()
             summary |= {"held_out_loss": loss / max(scored, 1), "context_loss": context_loss(sums)}
+            summary["bits_per_byte"] = loss / math.log(2) / max(self.loss.n_bytes, 1)
         if self.recall is not None:
             parts = worker.gather([self.recall.scores(model, self.recall.targets[worker.rank :: worker.world_size])])
             scores = np.zeros((len(self.recall.targets), parts[0].shape[1]))
@@ -247,6 +251,9 @@ class HeldOutLoss:
             PackSettings(store=store, segments=segments, pack_tokens=pack_tokens, seed=0, look_ahead=data.look_ahead)
         )
         packs = [next(stream) for _ in range(n_packs)]
+        scored = [pack.targets[pack.targets >= 0].tolist() for pack in packs]
+        texts = load_tokenizer(shard_folder(data)).decode_batch(scored)
+        self.n_bytes = sum(len(text.encode(errors="replace")) for text in texts)  # of the scored tokens of all ranks
         self.packs = packs[rank::world_size]
         self.device = device
         self.buckets = data.window.bit_length() + 1

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from eval.distance import by_distance, main
+from eval.distance import main
 from eval.engine.methods import read_distance
 from lab.counts import SavedCounts
 from lab.data.preparation import prepare
@@ -16,6 +16,7 @@ from lab.errors import ConfigError
 from lab.positions import distance as method
 from lab.positions.dca import Dca
 from lab.positions.string import String
+from lab.probe.effective_distance import by_distance
 from tests.opened import write_run
 
 GRID = "--points=3 --tests=4 --batch=3"

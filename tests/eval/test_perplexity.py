@@ -51,8 +51,8 @@ def test_the_command_measures_a_run(run_folder, prepared, tmp_path, capsys):
         assert row["loss"] == pytest.approx(nll / count, rel=1e-6)  # of a float32 decoder
         assert row["score"] == pytest.approx(math.exp(row["loss"]))
         ids = [long_enough[n].tolist() for n in chosen]
-        n_bytes = sum(len(Tokenizer.from_file(str(vocabulary)).decode(each).encode()) for each in ids)
-        assert row["bits_per_byte"] == pytest.approx(math.log2(row["score"]) * sum(map(len, ids)) / n_bytes)
+        n_bytes = sum(len(Tokenizer.from_file(str(vocabulary)).decode(each[1:]).encode()) for each in ids)
+        assert row["bits_per_byte"] == pytest.approx(math.log2(row["score"]) * count / n_bytes)
         assert row["low"] < row["score"] < row["high"]
         known = (row["model"], row["checkpoint"], row["method"], row["protocol"], row["precision"])
         assert known == ("tiny", "tokens-000000000004096", "rope+plain", "sliding-window", "float32")

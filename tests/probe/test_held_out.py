@@ -1,6 +1,8 @@
 import numpy as np
 import pytest
 
+from lab.data.preparation import shard_folder
+from lab.data.tokenizer import load_tokenizer
 from lab.probe.measuring import HeldOutLoss, context_loss
 
 PACK = 128
@@ -46,3 +48,10 @@ def test_loss_by_visible_context_by_brute_force(prepared):
                 fewest = max([0, *(2**k for k in range(9) if 2**k <= earlier)])
                 expected.setdefault(str(fewest), []).append(int(target))
     assert context_loss(probe.sums(Counter())) == pytest.approx({k: np.mean(v) for k, v in expected.items()})
+
+
+def test_bytes_are_those_of_the_scored_text_on_every_rank(prepared):
+    tokenizer = load_tokenizer(shard_folder(prepared))
+    whole = held_out(prepared, 4 * PACK)
+    scored = [tokenizer.decode(pack.targets[pack.targets >= 0].tolist()) for pack in whole.packs]
+    assert whole.n_bytes == len("".join(scored).encode()) == held_out(prepared, 4 * PACK, 1, 3).n_bytes
