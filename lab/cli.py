@@ -17,7 +17,7 @@ from contextlib import redirect_stdout, suppress
 from functools import cache
 from pathlib import Path
 
-from lab.command import HELP, WRONG, show
+from lab.command import HELP, NOTHING_WRITTEN, STOPPED, WRONG, show
 from lab.errors import nearest
 from lab.output import guard
 from lab.schema import TAGS
@@ -104,7 +104,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         show(f"{words[0]}: unknown command; {near}", error=True)
         return WRONG
     sys.argv = [f"probe-lab {words[0]}", *words[1:]]
-    runpy.run_module(commands()[words[0]][0], run_name="__main__", alter_sys=True)
+    try:
+        runpy.run_module(commands()[words[0]][0], run_name="__main__", alter_sys=True)
+    except KeyboardInterrupt:  # while the command's module imports others
+        show(NOTHING_WRITTEN, error=True)
+        return STOPPED
     return 0
 
 

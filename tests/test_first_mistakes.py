@@ -1,5 +1,6 @@
 """What a stranger gets wrong first: refused in one line before time is spent, and nothing is left behind."""
 
+import os
 import resource
 import subprocess
 import sys
@@ -11,8 +12,15 @@ from eval.report.__main__ import main as report
 from lab import looks
 from lab.errors import MissingPackage
 from tests.fits import CONFIG, command
-from tests.forked import LIMIT_S, python
+from tests.forked import LIMIT_S, ROOT, python
 from tests.opened import write_run
+
+
+def ran(*words, path):
+    paths = os.pathsep.join([str(path), str(ROOT)])
+    words = [sys.executable, *map(str, words)]
+    env = {**os.environ, "PYTHONPATH": paths}
+    return subprocess.run(words, capture_output=True, text=True, check=False, timeout=LIMIT_S, env=env)
 
 
 def test_a_fit_whose_probe_has_no_room_leaves_no_folder(prepared, tmp_path):
@@ -65,3 +73,19 @@ def test_a_device_is_no_config():
     words = [sys.executable, "-m", "lab.fit", "/dev/zero"]
     done = subprocess.run(words, capture_output=True, text=True, check=False, preexec_fn=limit, timeout=LIMIT_S)
     assert (done.returncode, done.stderr.splitlines()[0][:30]) == (2, "/dev/zero: not YAML (longer th")
+
+
+def test_an_interrupt_while_a_command_imports_is_one_line(tmp_path):
+    (tmp_path / "torch.py").write_text("import os, signal, time\nos.kill(os.getpid(), signal.SIGINT)\ntime.sleep(60)\n")
+    done = ran("-m", "lab.cli", "distance", "runs/none", path=tmp_path)
+    assert (done.returncode, done.stdout, done.stderr) == (75, "", "stopped; nothing was written\n")
+
+
+@pytest.mark.parametrize("words", [("-m", "lab.cli", "fit"), ("numbers.py",)], ids=["plugin", "measure"])
+def test_a_file_that_hides_a_module_of_python_is_one_line(tmp_path, words):
+    (tmp_path / "code.py").write_text("print('not the lab\\'s business')\n")
+    (tmp_path / "numbers.py").write_text("from eval.engine.run import OnTexts\n")
+    words = [tmp_path / word if word == "numbers.py" else word for word in words]
+    done = ran(*words, path=tmp_path)
+    assert (done.returncode, done.stdout, len(done.stderr.splitlines())) == (2, "", 1), done.stderr
+    assert done.stderr.startswith(f"{tmp_path / 'numbers.py'}: takes the place of Python's own module")
