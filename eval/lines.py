@@ -119,7 +119,8 @@ class LineRetrieval(run.Measure):
         fixed = max(len(self.case(index, LEAST_LINES).prompt_ids) for index in range(self.options.tests))
         window = self.subject.model.train_len
         what, ends = f"line retrieval of {LEAST_LINES} lines", (max(1, window // 4), window)
-        self.lengths = answers.choose_lengths(self.options.lengths, what, fixed, self.budget, ends)
+        most = self.subject.most_tokens
+        self.lengths = answers.choose_lengths(self.options.lengths, what, fixed, self.budget, ends, most)
 
     def case(self, index: int, lines: int) -> TextCase:
         return draw_case(self.writer, self.options.protocol, lines=lines, seed=self.options.seed, index=index)

@@ -26,6 +26,7 @@ from lab.model.huggingface.foreign import Foreign
 from lab.probe.needles import load_haystack, read_texts
 from lab.runs.checkpoints import COUNTS, Checkpoint, folder_name
 from lab.runs.source import is_hub_id, named
+from lab.schema import LONGEST
 from lab.train.environment import describe_source, device_for, memory_of
 
 MOST_WINDOWS = 1024  # of the longest text in training windows; papers extend by at most 64
@@ -99,7 +100,8 @@ def open_subject(request: Request) -> Subject:
     device = device_for(request.options.device)
     options = request.options
     model = open_model(request.model, request.overrides, device=device, window=getattr(options, "window", None))
-    given = {item.name: getattr(options, item.name) or 0 for item in fields(options) if "Length" in str(item.type)}
+    of_tokens = [item.name for item in fields(options) if f"le={LONGEST})" in str(item.type)]  # Length, and PairLength
+    given = {name: getattr(options, name) or 0 for name in of_tokens}
     subject = as_subject(model, request.model, device)
     refuse_far({name: max(value) if isinstance(value, tuple) else value for name, value in given.items()}, subject)
     return subject

@@ -57,6 +57,13 @@ def test_a_table_too_short_for_any_needle_test_is_one_line(foreign, capsys, tmp_
     assert (status, out, err.startswith("model=gpt2: has 512 positions, ")) == (2, "", True), err
 
 
+def test_a_table_too_short_for_any_line_is_one_line_that_names_no_option(foreign, capsys, tmp_path, monkeypatch):
+    """Lengths left out are not the user's, so that the line names the model."""
+    monkeypatch.setattr("eval.lines.BUDGET", 500)
+    status, out, err = command("lines", [foreign("gpt2"), "-o", tmp_path], capsys)
+    assert (status, out, err.startswith("MODEL: has 512 positions, too few for line retrieval")) == (2, "", True), err
+
+
 @pytest.mark.parametrize(("family", "most"), [("gpt2", 512), ("opt", 512), ("gpt_neox", None), ("bloom", None)])
 def test_which_models_have_a_table_of_positions(family, most, foreign):
     folder = foreign(family)
