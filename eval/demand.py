@@ -45,12 +45,12 @@ from lab.train.recording import Counting
 MOST_TOKENS = 3_000_000  # read unless --tokens says otherwise
 BASE = Path("cpu_stdlib")  # the config whose settings a TEXT is read by
 NAMES = {"f": F, "g": G, "g_unweighted": "g(d) without loss weights", "g_by_ids": "g(d) by ids"}  # in the picture
-HEADS = {  # in the table
-    "g_unweighted": "g without weights",
-    "g_by_ids": "g by ids",
-    "g_per_million": "g per million targets",
-    "g_share": "of those with evidence",
-    "g_or_farther": "g from here on",
+HEADS = {  # in the table, of several words, apart from each other
+    "g_unweighted": "  g without weights",
+    "g_by_ids": "  g by ids",
+    "g_per_million": "  g per million targets",
+    "g_share": "  of those with evidence",
+    "g_or_farther": "  g from here on",
 }
 
 

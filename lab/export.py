@@ -224,7 +224,7 @@ def reach_line(run: Path, tokens: int) -> str:
 
 def publishing(model: OpenedModel, run: Path, output: Path, options: Sequence[str]) -> str:
     """Write the commands that publish a run: each checkpoint on a branch of its name, the newest on main as well."""
-    upload = ["hf", "upload", f"OWNER/{model.name}"]
+    upload = ["hf", "upload", f"OWNER/{re.sub('[^A-Za-z0-9]+', '-', model.name).strip('-')}"]
     lines = []
     for number, path in enumerate(candidates(run / "checkpoints")):
         folder, export = str(output), ""
@@ -234,7 +234,7 @@ def publishing(model: OpenedModel, run: Path, output: Path, options: Sequence[st
         lines.append(f"{export}{shlex.join([*upload, folder, f'--revision={path.name}'])}")
         if number == 0:
             lines.append(shlex.join([*upload, folder]))
-    return "\n".join(["to publish it, a checkpoint a branch:", *lines])
+    return "\n".join(["to publish it, each checkpoint on a branch of its name:", *lines])
 
 
 main = partial(run, __doc__, work=export, syntax=SYNTAX)

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 import shutil
 
 import pytest
@@ -108,7 +109,7 @@ def test_refusals(words, fault, prepared, tmp_path, capsys):
 def test_the_card_says_what_the_run_recorded_and_the_printed_lines_publish_each_checkpoint(
     prepared, tmp_path, capsys, monkeypatch
 ):
-    run = write_run(tmp_path / "run", prepared, std=STD)
+    run = write_run(tmp_path / "a run, -- 2", prepared, std=STD)  # whose name is none on the hub
     (newest,) = (run / "checkpoints").iterdir()
     older = shutil.copytree(newest, newest.with_name("tokens-000000000002048"))
     summary = {"consumed_tokens": 4096, "method": "rope+plain", "threshold": 0.8, "confidence": 0.95}
@@ -118,7 +119,7 @@ def test_the_card_says_what_the_run_recorded_and_the_printed_lines_publish_each_
     lines = [json.dumps(row) + "\n" for row in ({**summary, **found}, later)]
     (run / "probes.jsonl").write_text("".join(lines))
     monkeypatch.chdir(tmp_path)
-    assert main(["run", "-o", "out"]) == 0
+    assert main([run.name, "-o", "out"]) == 0
     card = (tmp_path / "out" / "README.md").read_text()
     assert "trained on 4,096 tokens" in card
     assert re.search(r"reach 31\S* tokens\*\*, within 24\.5 to above 48 at", card), card
@@ -129,8 +130,8 @@ def test_the_card_says_what_the_run_recorded_and_the_printed_lines_publish_each_
     hub = {}  # branch: the folder that is uploaded to it, and the checkpoint that is exported into it
     for line in capsys.readouterr().out.splitlines()[2:]:
         export, _, upload = line.rpartition(" && ")
-        words = upload.split()
-        assert words[:3] == ["hf", "upload", "OWNER/run"]
-        hub[words[-1].removeprefix("--revision=") if len(words) > 4 else "main"] = (words[3], export.split()[2:3])
+        words = shlex.split(upload)
+        assert words[:3] == ["hf", "upload", "OWNER/a-run-2"]
+        hub[words[-1].removeprefix("--revision=") if len(words) > 4 else "main"] = (words[3], shlex.split(export)[2:3])
     assert hub.pop("main") == hub.pop(newest.name) == ("out", [])
     assert hub == {older.name: (f"out-{older.name}", [str(older)])}
