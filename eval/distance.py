@@ -30,8 +30,8 @@ from typing import Annotated, Any
 
 from annotated_types import Gt, Lt
 
-from eval.engine import command, methods, needles, run, store
-from eval.engine.rows import Row, columns_text, limits
+from eval.engine import command, methods, needles, run
+from eval.engine.rows import Row, columns_text, limits, shortened
 from lab.command import Bar, start
 from lab.draw import Rule, below, draw, layer
 from lab.probe.effective_distance import by_distance
@@ -104,7 +104,7 @@ class FoundByDistance(run.Measure):
     def path(self) -> Path:
         """The file of the rows, named by methods, distances and options."""
         options = {**asdict(self.options), "device": "auto", "batch": None}
-        digest = store.shortened(json.dumps([self.names, self.probe.distances, options]))
+        digest = shortened(json.dumps([self.names, self.probe.distances, options]))
         return self.folder / f"distance-{self.subject.model.consumed_tokens or 0:015d}-{digest}.jsonl"
 
     def title(self) -> str:

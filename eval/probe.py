@@ -35,8 +35,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from eval.engine import answers, command, depths, methods, needles, run, statistics, store, subject
-from eval.engine.rows import Column, Row, columns_text, limits
+from eval.engine import answers, command, depths, methods, needles, run, statistics, subject
+from eval.engine.rows import Column, Results, Row, columns_text, limits, shortened
 from lab import draw, errors
 from lab.command import start
 from lab.probe.config import ProbeConfig
@@ -80,7 +80,7 @@ class ByLength(needles.NeedleMeasure):
         """The folder of the records, named by the checkpoint and the settings."""
         model = self.subject.model
         settings = {**asdict(self.config), "method": model.method, "weights": self.subject.weights}
-        digest = store.shortened(json.dumps(settings, sort_keys=True))
+        digest = shortened(json.dumps(settings, sort_keys=True))
         return self.request.folder or self.folder / f"probe-{model.consumed_tokens or 0:015d}-{digest}"
 
     def picture(self, rows: Sequence[Row]) -> Path:
@@ -160,7 +160,7 @@ class ByMethod(needles.NeedleMeasure):
 
     def rows(self) -> list[Row]:
         """Run every method at every length, and test its difference to rope, which comes first."""
-        self.results = store.Results(self.path, self.named_by)
+        self.results = Results(self.path, self.named_by)
         rows = []
         with self.counting(len(self.words)) as bar:
             for length, settings in self.settings.items():

@@ -7,7 +7,7 @@ import pytest
 
 from eval.compare import WRITERS
 from eval.demand import main as demand
-from eval.engine.store import Results
+from eval.engine.rows import Results
 from eval.perplexity import main as perplexity
 from eval.shape import main as shape
 from lab import plugins

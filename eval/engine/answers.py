@@ -13,8 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from eval.engine.cases import TextCase, Writer, draw_number
-from eval.engine.rows import Row
-from eval.engine.store import Finished
+from eval.engine.rows import Finished, Row
 from eval.engine.subject import doublings
 from lab.command import Bar
 from lab.errors import ConfigError

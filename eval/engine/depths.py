@@ -20,8 +20,7 @@ import numpy as np
 
 from eval.engine.answers import share
 from eval.engine.needles import STYLE, NeedleMeasure
-from eval.engine.rows import Row, limits, pivot, to_text
-from eval.engine.store import shortened
+from eval.engine.rows import Row, limits, pivot, shortened, to_text
 from lab.draw import below, draw
 from lab.errors import ConfigError
 from lab.probe.config import ProbeConfig

@@ -40,8 +40,8 @@ import numpy as np
 from annotated_types import Ge
 from scipy.special import stdtrit
 
-from eval.engine import cases, command, run, store, subject
-from eval.engine.rows import Row, finite, limits, to_text
+from eval.engine import cases, command, run, subject
+from eval.engine.rows import Results, Row, finite, limits, shortened, to_text
 from eval.harness.model import StoredRequests, Truncate, harness_model
 from lab import errors, schema
 from lab.command import start
@@ -99,12 +99,10 @@ class Harness(run.Measure):
         about = {**self.subject.row, "protocol": f"lm-eval-{version('lm_eval')}", "length": self.model.max_length}
         about |= {"chat": options.chat, "num_fewshot": options.num_fewshot, "limit": options.limit}
         about |= {"truncate": options.truncate, "seed": options.seed}
-        known = store.Results(self.path, self.named_by)
+        known = Results(self.path, self.named_by)
         key = {name: about[name] for name in READ_WITH}
         cases = self.folder / "harness-cases"
-        self.model.stored = StoredRequests(
-            cases / f"requests-{store.shortened(json.dumps([*key.values()]))}.jsonl", key
-        )
+        self.model.stored = StoredRequests(cases / f"requests-{shortened(json.dumps([*key.values()]))}.jsonl", key)
         self.model.set_cache_hook(self.model.stored)
         seeds = ("random_seed", "numpy_random_seed", "torch_random_seed", "fewshot_random_seed")
         asked = ("confirm_run_unsafe_code", "num_fewshot", "limit")

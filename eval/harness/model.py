@@ -21,8 +21,8 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from eval.engine import cases, store
-from eval.engine.rows import Row
+from eval.engine import cases
+from eval.engine.rows import Finished, Row, shortened
 from eval.engine.subject import Subject
 from lab.data.tokenizer import check_ids, special_ends
 from lab.errors import ConfigError, DataError
@@ -38,7 +38,7 @@ GREEDY = {"do_sample": (None, False), "num_beams": (None, 1)}  # settings of a t
 IDLE = ("temperature", "top_p", "top_k")
 
 
-class StoredRequests(store.Finished):
+class StoredRequests(Finished):
     """Finished requests by a hash of each; the harness takes it for the hook of its own cache."""
 
     def __init__(self, path: Path, key: Mapping[str, object]) -> None:
@@ -47,7 +47,7 @@ class StoredRequests(store.Finished):
 
     def add_partial(self, kind: str, arguments: Sequence[Any], result: Any) -> None:
         """Store a result, with TOGETHER of them at a time."""
-        self.waiting.append({"request": store.shortened(json.dumps([kind, *arguments]), DIGITS), "result": result})
+        self.waiting.append({"request": shortened(json.dumps([kind, *arguments]), DIGITS), "result": result})
         if len(self.waiting) == TOGETHER:
             self.flush()
 
@@ -57,7 +57,7 @@ class StoredRequests(store.Finished):
 
     def answers(self, kind: str, requests: Sequence[Any], ask: Callable[[list[Any]], list[Any]]) -> list[Any]:
         """Return the results of requests, and ask those that have none."""
-        names = [store.shortened(json.dumps([kind, *request.args]), DIGITS) for request in requests]
+        names = [shortened(json.dumps([kind, *request.args]), DIGITS) for request in requests]
         results = [(self.find({"request": name}) or {}).get("result") for name in names]
         missing = [number for number, result in enumerate(results) if result is None]
         try:

@@ -30,8 +30,7 @@ from textwrap import shorten
 from typing import Any
 
 from eval.engine.command import printing_to_stderr
-from eval.engine.rows import Row, pivot, to_text
-from eval.engine.store import Finished
+from eval.engine.rows import Finished, Row, pivot, to_text
 from eval.papers.table import Column, Table, expand, names, read_table
 from lab import errors, files, jobs
 from lab.command import CONTINUES, STOPPED, Syntax, Words, run, show, start

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from eval.engine.needles import built
-from eval.engine.store import write_rows
+from eval.engine.rows import write_rows
 from eval.engine.subject import as_subject
 from lab.loading import open_model
 from lab.probe.effective_distance import DistanceProbe, OneNumberCase, log_probs

@@ -7,8 +7,8 @@ import torch
 
 import eval.engine.subject
 from eval.engine.answers import judge
+from eval.engine.rows import Results
 from eval.engine.run import Cell, Measure
-from eval.engine.store import Results
 
 
 def answered(model, tokenizer, cases, folder, *, budget, rows, stop_id, judge=judge):
