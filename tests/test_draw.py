@@ -1,10 +1,8 @@
 import json
-import re
 
-import pandas as pd
 import pytest
 
-from lab.draw import below, beside, draw, layer, save, themed
+from lab.draw import draw, save, themed
 from lab.errors import ConfigError, MissingPackage
 
 pytest.importorskip("altair")
@@ -51,19 +49,6 @@ def test_numbers_and_labels_of_a_heat_map_never_overlap(size, types):
     assert marks(chart) == types
     labelled = spec(chart)["layer"][0]["encoding"]["x"]["axis"].get("values")
     assert labelled == (None if size == 24 else list(range(0, 72, 6)))
-
-
-@pytest.mark.parametrize("suffix", [".png", ".svg"])
-def test_charts_are_saved_by_suffix(tmp_path, suffix):
-    chart = draw(pd.DataFrame(ROWS), "length", "score", "method", log_x=True, log_y=True, title="one\ntwo")
-    path = tmp_path / "new" / f"chart{suffix}"
-    save(below(layer(chart, draw(ROWS, "length", "low")), beside(chart)), path)
-    data = path.read_bytes()
-    if suffix == ".png":
-        assert data.startswith(PNG)
-    else:
-        assert b"<svg" in data
-        assert not re.search(rb'(src|href)="https?:', data)
 
 
 def test_another_suffix_or_place_is_refused_in_one_line(tmp_path):

@@ -1,7 +1,7 @@
 """The checks for methods of one's own: the lab's methods pass them, and broken ones fail."""
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -10,12 +10,11 @@ from lab import testing
 from lab.data.config import OwnCorpus
 from lab.evidence import EVIDENCE_METHODS
 from lab.evidence.repeat import Repeat
-from lab.masks import MASKS, Document, WindowMask
+from lab.masks import MASKS, Document
 from lab.model.layers import SOFTMAXES, Scalable, Sink
 from lab.positions.rerope import Rerope
 from lab.positions.rope import Plain
 from lab.positions.yarn import Yarn
-from lab.schema import Positive
 from lab.skip import SKIP_METHODS
 from lab.skip.methods import Pose
 from lab.testing import (
@@ -48,23 +47,6 @@ def test_masks_pass(method):
 @pytest.mark.parametrize("method", SOFTMAXES)
 def test_softmaxes_pass(method):
     check_softmax(SOFTMAXES[method])
-
-
-@dataclass(frozen=True, kw_only=True)
-class Alternate(WindowMask):
-    """A token sees every n-th document up to its own."""
-
-    method: Literal["alternate"] = "alternate"
-    ids: Literal["reset", "running"] = "reset"
-    n: Positive = 2
-
-    def group(self, documents):
-        return documents % self.n
-
-
-def test_groups_of_documents_pass():
-    check_mask(Alternate)
-    check_mask(Alternate, n=3, ids="running")
 
 
 def changed(base, name, change):

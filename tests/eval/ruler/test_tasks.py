@@ -3,6 +3,7 @@
 import hashlib
 import itertools
 import re
+import sys
 from collections import Counter
 
 import pytest
@@ -13,6 +14,7 @@ from eval.ruler import texts
 from eval.ruler.sources import QUESTION, name_of, read_sources
 from eval.ruler.tasks import ALL, TASKS
 from eval.ruler.texts import NEEDLE, ask, hide, trace
+from lab.errors import MissingPackage
 from tests.eval.ruler.conftest import MARKS, case_of
 from tests.eval.ruler.oracle import documents, listed, needles, solve
 
@@ -128,6 +130,12 @@ def test_common_words_stand_30_times_and_others_3_times(merging, made_up, length
         assert [number for number, _ in answer] == [str(k) for k in range(1, 11)]
         assert {word for _, word in answer} == {word for word, count in shown.items() if count == often}
         assert not set(shown) & set(counts)
+
+
+def test_words_of_a_package_that_is_not_there_are_one_line(monkeypatch):
+    monkeypatch.setitem(sys.modules, "wonderwords", None)
+    with pytest.raises(MissingPackage, match=r"--words=wonderwords.*\.\[ruler\]"):
+        read_sources(words="wonderwords")
 
 
 def test_the_package_has_rulers_words():
