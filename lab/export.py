@@ -30,7 +30,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from lab import draw
+from lab import draw, plugins
 from lab.command import Syntax, Words, run, start
 from lab.counts import SavedCounts
 from lab.counts.saved import per_distance
@@ -41,8 +41,6 @@ from lab.loading import OpenedModel, open_model, token_ids
 from lab.model.decoder import Decoder
 from lab.model.huggingface.config import WRITTEN_AS, written_length
 from lab.model.huggingface.pretrained import save_pretrained
-from lab.plugins import KEPT as PLUGINS
-from lab.plugins import source_of
 from lab.positions import distance, frequencies
 from lab.probe.limits import shown_length
 from lab.probe.needles import KEPT
@@ -145,7 +143,7 @@ def export_model(model: OpenedModel, output: Path) -> None:
     if model.experiment is not None:
         files[EXPERIMENT] = model.experiment.to_yaml()
         for name in model.experiment.plugins:
-            files[f"{PLUGINS}/{Path(name).name}"] = source_of(name, model.home or Path())
+            files[f"{plugins.KEPT}/{Path(name).name}"] = plugins.source_of(name, model.home or Path())
     if model.home is not None and (model.home / KEPT).is_file():
         files[KEPT] = (model.home / KEPT).read_text(encoding="utf-8")
     save_pretrained(model.model, output, train_len=longest, token_ids=ids, files=files)
@@ -212,7 +210,7 @@ def reach_line(run: Path, tokens: int) -> str:
     if not probes or "first_distance" not in probes[-1]:
         return "How far back it retrieves was not measured in training."
     row = probes[-1]
-    found = shown_reach(row, "reach", "first_distance", "last_distance")
+    found = shown_reach(row)
     low = shown_length(row["reach_low"], row["first_distance"], ",.1f")
     high = f"above {row['last_distance']:,}" if row["reach_high"] is None else format(row["reach_high"], ",.1f")
     return (

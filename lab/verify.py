@@ -26,7 +26,6 @@ from lab.errors import CheckpointError, ConfigError, DataError, LabError
 from lab.files import FileEntry, entries_of, file_fault, read_object, sha256
 from lab.runs import checkpoints
 from lab.runs.checkpoints import MANIFEST, RESTORE
-from lab.runs.checkpoints import read_manifest as read_run
 from lab.runs.folder import RECORDS, RunFolder, faults_of
 
 SYNTAX = Syntax(missing="PATH: must be the first argument, a run folder, a checkpoint or a folder of shards")
@@ -109,7 +108,8 @@ def checks_of_run(folder: RunFolder) -> Iterator[Check]:
 def check_manifest(run: Path) -> None:
     """Hash the files of a run; that it began, and recorded the steps of its checkpoints, must be among them."""
     needed = {*OF_A_RUN, *(RECORDS[:1] if checkpoints.candidates(run / "checkpoints") else ())}
-    faults = [f"{run / MANIFEST}: does not list {name}; {RESTORE}" for name in sorted(needed - read_run(run)[1].keys())]
+    listed = checkpoints.read_manifest(run)[1].keys()
+    faults = [f"{run / MANIFEST}: does not list {name}; {RESTORE}" for name in sorted(needed - listed)]
     if faults := faults + faults_of(run):
         raise CheckpointError("\n".join(faults))
 

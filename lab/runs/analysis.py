@@ -43,8 +43,8 @@ LOSS = "training loss, nats per token"
 SHOWN = "position frequency and demand"
 # The columns of the tables; docs/commands.md has their meanings.
 EFFECTIVE = ("effective_length", "threshold", "low", "high", "smooth", "first_length", "f_at_effective_length")
-TESTED = ("censored", "first_distance", "last_distance")
-REACH = ("reach", "reach_low", "reach_high", *TESTED, "f_at_reach", "g_from_reach")
+ENDS = ("reach", "first_distance", "last_distance")
+REACH = ("reach", "reach_low", "reach_high", "censored", *ENDS[1:], "f_at_reach", "g_from_reach")
 PROBES = ("consumed_tokens", *EFFECTIVE, *REACH, "held_out_loss", "bits_per_byte", "tests", "protocol", "method")
 LENGTHS = ("consumed_tokens", "length", "tests", "passed", "accuracy", "low", "high", "f", "method")
 DISTANCES = ("consumed_tokens", "distance", "n", "found", "score", "low", "high", "log_prob", "f", "method")
@@ -143,7 +143,7 @@ class Run:
         log: dict[str, Any] = {"log_x": True, "marks": False}
         f: dict[str, Any] = {**log, "log_y": True, "names": list(profiles), "series": "profile"}
         contexts = self.contexts()
-        found = f"numbers found by distance: {shown_reach(last, 'reach', 'first_distance', 'last_distance')}"
+        found = f"numbers found by distance: {shown_reach(last)}"
         gain: dict[str, Any] = {**log, "x_title": "distance of the evidence", "y_title": "nats"}
         drawn: list[tuple[pd.DataFrame, str, str, str, dict[str, Any]]] = [
             (self.distances(), "distance", "score", found, shares),
@@ -171,17 +171,17 @@ def contexts_of(probe: Record) -> Iterator[Record]:
         yield {"consumed_tokens": probe["consumed_tokens"], "context": int(context), "loss": loss}
 
 
-def shown_reach(row: Mapping[str, Any], value: str, first: str, last: str) -> str:
-    """Write a reach, a censored one as a bound.
+def shown_reach(row: Mapping[str, Any]) -> str:
+    """Write the reach of a probe, a censored one as a bound.
 
     Example:
-        >>> row = {"first": 24, "last": 179}
-        >>> [shown_reach({**row, "reach": reach}, "reach", "first", "last") for reach in (179.0, math.nan)]
+        >>> row = {"first_distance": 24, "last_distance": 179}
+        >>> [shown_reach({**row, "reach": reach}) for reach in (179.0, math.nan)]
         ['reach 179+', 'reach <24']
     """
-    known = {name: row[name] for name in (value, first, last) if not math.isnan(row.get(name) or math.nan)}
-    end = censored(*map(known.get, (value, first, last)))
-    bound = known.get(first if end == "below" else value)
+    known = {name: row[name] for name in ENDS if not math.isnan(row.get(name) or math.nan)}
+    end = censored(*map(known.get, ENDS))
+    bound = known.get("first_distance" if end == "below" else "reach")
     return "reach not measured" if bound is None else f"reach {range_of([bound], [CENSORED.get(str(end), RUN)])}"
 
 
@@ -190,12 +190,8 @@ def with_demand(run: Path) -> Iterator[Record]:
     for record in RunFolder(run).probes():
         path = run / f"counts/{folder_name(record['consumed_tokens'])}.npz"
         known = record.get("reach") is not None and path.exists()
-        end = censored(*(record.get(name) for name in ("reach", "first_distance", "last_distance")))
-        yield {
-            **record,
-            "censored": end,
-            "g_from_reach": SavedCounts.read(path).g_from(int(record["reach"])) if known else None,
-        }
+        g_from = SavedCounts.read(path).g_from(int(record["reach"])) if known else None
+        yield {**record, "censored": censored(*map(record.get, ENDS)), "g_from_reach": g_from}
 
 
 def records_with(run: Path, key: str, columns: Iterable[str]) -> pd.DataFrame:

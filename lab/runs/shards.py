@@ -29,9 +29,8 @@ from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict, se
 from torch.distributed.checkpoint.storage import StorageWriter, WriteResult
 from torch.optim import Optimizer
 
-from lab import files
 from lab.errors import CheckpointError, LabError, first_line
-from lab.files import FileEntry, write_hashed
+from lab.files import FileEntry, publish_folder, remove, write_hashed, write_json
 from lab.runs import checkpoints
 from lab.runs.checkpoints import OPTIMIZER, SHARDING, TEMPORARY, TENSORS, Checkpoint, State, refusing
 
@@ -227,8 +226,8 @@ def publish(
     temporary = root / TEMPORARY
     folder = root / checkpoints.folder_name(consumed_tokens)
     manifest = {checkpoints.RUN: run, checkpoints.CONSUMED: consumed_tokens, "files": dict(sorted(written.items()))}
-    files.write_json(temporary / checkpoints.MANIFEST, manifest)
-    files.publish_folder(temporary, folder)
+    write_json(temporary / checkpoints.MANIFEST, manifest)
+    publish_folder(temporary, folder)
     (root / checkpoints.UNTRAINED).unlink(missing_ok=True)
     prune(root, consumed_tokens, keep, final)
     return Checkpoint(folder)
@@ -247,4 +246,4 @@ def prune(root: Path, newest: int, keep: int, final: Collection[int] = ()) -> No
     left = [tokens for tokens in older if tokens <= min(final, default=newest) or tokens in final]
     stay = {newest, *left[: keep - 1], *(tokens for tokens in final if tokens < newest)}
     for tokens in found.keys() - stay:
-        files.remove(found[tokens])
+        remove(found[tokens])

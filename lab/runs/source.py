@@ -16,8 +16,7 @@ from typing import Any
 
 from lab.errors import CheckpointError, ConfigError, brief, first_line
 from lab.model.config import DecoderConfig
-from lab.model.huggingface.config import NAME as HUGGING_FACE
-from lab.model.huggingface.config import decoder_config, frequency_settings, read_json, read_settings, token_text
+from lab.model.huggingface import config as folders
 from lab.runs.checkpoints import NAME as CHECKPOINT_NAME
 from lab.yaml import part, read_yaml
 
@@ -60,10 +59,10 @@ def find_place(path: Path, field: str = "") -> Place:
         raise CheckpointError(f"{field}{brief(path)}: no such folder; use {PLACES}")
     folder = named(path)
     home = home_of(path)
-    is_hugging_face = (folder / HUGGING_FACE).is_file()
+    is_hugging_face = (folder / folders.NAME).is_file()
     is_run = home != folder or (folder / CONFIG).is_file() or (folder / "checkpoints").is_dir()
     if not (is_hugging_face or is_run):
-        raise CheckpointError(f"{field}{path}: holds neither a run nor a {HUGGING_FACE}; use {PLACES}")
+        raise CheckpointError(f"{field}{path}: holds neither a run nor a {folders.NAME}; use {PLACES}")
     return Place(folder, home, is_hugging_face)
 
 
@@ -146,10 +145,10 @@ def read_source(
         data = part(values, "data")
         tokenizer = tokenizer_settings(place.home / TOKENIZER, part(data, "tokenizer").get("eos", "<eos>"))
         return Source(part(values, "model"), part(values, "position"), tokenizer, data.get("window"))
-    settings = read_settings(place.folder)
-    model = dataclasses.asdict(decoder_config(settings, own_frequencies=own_frequencies))
-    position = {} if own_frequencies else {"frequency": frequency_settings(settings)}
-    eos = token_text(read_json(place.folder / "tokenizer_config.json"), "eos_token")
+    settings = folders.read_settings(place.folder)
+    model = dataclasses.asdict(folders.decoder_config(settings, own_frequencies=own_frequencies))
+    position = {} if own_frequencies else {"frequency": folders.frequency_settings(settings)}
+    eos = folders.token_text(folders.read_json(place.folder / "tokenizer_config.json"), "eos_token")
     file = tokenizer_of(place.folder)
     tokenizer = None if file is None or eos is None else tokenizer_settings(file, eos)
     return Source(model, position, tokenizer, settings["max_position_embeddings"])

@@ -12,8 +12,7 @@ from lab.data.preparation import check_prepared, shard_folder
 from lab.data.tokenizer import TOKENIZER, tokenizer_file
 from lab.errors import CheckpointError, ConfigError, MissingPackage
 from lab.plugins import KEPT, digest_of
-from lab.probe.needles import KEPT as KEPT_HAYSTACK
-from lab.probe.needles import read_texts
+from lab.probe import needles
 from lab.runs.arms import changes
 from lab.runs.folder import OF_PROBES, READ, RECORDS, RunFolder, faults_of
 
@@ -41,8 +40,8 @@ def needs_of(experiment: Experiment, *, resume: bool = True) -> dict[str, Callab
         needs["tokenizer"] = partial(tokenizer_file, copied if copied.exists() else Path(data.tokenizer.path))
     held_out = bool(experiment.probe.loss_tokens) or haystack is None
     needs["shards"] = partial(check_prepared, data, held_out=held_out)
-    if haystack is not None and not (resume and (experiment.run.path / KEPT_HAYSTACK).exists()):
-        needs["haystack"] = partial(read_texts, Path(haystack), "probe.haystack")
+    if haystack is not None and not (resume and (experiment.run.path / needles.KEPT).exists()):
+        needs["haystack"] = partial(needles.read_texts, Path(haystack), "probe.haystack")
     return needs
 
 

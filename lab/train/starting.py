@@ -16,14 +16,12 @@ from lab.data.selecting import read_token_types, result_file
 from lab.data.shaped import cost_of, plan_record, summary_of_plan
 from lab.data.tokenizer import load_tokenizer, n_ids
 from lab.errors import CheckpointError, ConfigError, DiskError
-from lab.files import LOCK_NAME
 from lab.launch import Launch, gather
 from lab.plugins import KEPT as PLUGINS
 from lab.positions.rope import base_warning
 from lab.probe.needles import KEPT, text_to_keep
 from lab.runs import checkpoints
 from lab.runs.arms import digest_of_run
-from lab.runs.checkpoints import MANIFEST, Checkpoint
 from lab.runs.folder import RunFolder
 from lab.runs.source import tokenizer_of
 from lab.train.beginning import RESTART, check_run
@@ -39,7 +37,7 @@ class Start:
 
     experiment: Experiment
     launch: Launch = field(default_factory=Launch)
-    checkpoint: Checkpoint | None = None
+    checkpoint: checkpoints.Checkpoint | None = None
 
     @property
     def folder(self) -> RunFolder:
@@ -57,7 +55,7 @@ def own_run(experiment: Experiment) -> Iterator[None]:
     with files.writing(f"run.folder={experiment.run.folder}", "folder"):
         path.mkdir(parents=True, exist_ok=True)
     try:
-        with files.locked(path / LOCK_NAME):
+        with files.locked(path / files.LOCK_NAME):
             files.remove_leftovers(path)
             shutil.rmtree(path / "checkpoints" / checkpoints.TEMPORARY, ignore_errors=True)
             yield
@@ -68,7 +66,7 @@ def own_run(experiment: Experiment) -> Iterator[None]:
                 path.parent.rmdir()
 
 
-def find_start(experiment: Experiment, launch: Launch, *, resume: bool) -> Checkpoint | None:
+def find_start(experiment: Experiment, launch: Launch, *, resume: bool) -> checkpoints.Checkpoint | None:
     """Find the checkpoint that the run resumes from, and hash it; None for a run that has not been trained yet.
 
     The first process finds it, and all of them hash the files of tensors, process r the files r, r + n, ... of n.
@@ -86,7 +84,7 @@ def find_start(experiment: Experiment, launch: Launch, *, resume: bool) -> Check
     place = gather("checkpoint", place, launch)[0]
     if not place:
         return None
-    found = Checkpoint(Path(place))
+    found = checkpoints.Checkpoint(Path(place))
     mine = [name for name in found.files if name.startswith(checkpoints.TENSORS)][launch.rank :: launch.world_size]
     faults = gather("fault", next(filter(None, map(found.fault_of, mine)), ""), launch)
     if fault := next(filter(None, faults), None):
@@ -117,7 +115,7 @@ def start_folder(start: Start, data: PackedData, threads: int, *, restart: bool 
         contents[start.folder.token_types.name] = source.read_bytes()
     if (plan := planned(start, data)) is not None:
         contents["plan.json"] = plan
-    if restart and any(not entry.name.startswith(LOCK_NAME) for entry in path.iterdir()):
+    if restart and any(not entry.name.startswith(files.LOCK_NAME) for entry in path.iterdir()):
         show(f"{path}: moved to {move_aside(path)}")
     weights = experiment.model.n_parameters() * WEIGHT_BYTES  # room for two checkpoints, or for a second one
     needed = (2 if checkpoint is None else 1) * (weights + 2 * experiment.reach * POSITION_BYTES)
@@ -183,7 +181,7 @@ def move_aside(path: Path) -> Path:
         number += 1
     path.rename(aside)
     path.mkdir()
-    for file in (path / LOCK_NAME, files.holder_file(path / LOCK_NAME)):
+    for file in (path / files.LOCK_NAME, files.holder_file(path / files.LOCK_NAME)):
         (aside / file.name).rename(file)
     return aside
 
@@ -205,13 +203,14 @@ def describe_start(start: Start, data: str, threads: int) -> tuple[dict[str, Any
             f"was started with (SHA-256 {data}, expected {first.get('data')}); restore them, or choose another "
             "--run.name"
         )
-    if run != checkpoints.read_manifest(start.folder.path)[0]:
-        raise CheckpointError(f"{start.folder.path / MANIFEST}: is that of another run; restore it, or {RESTART}")
+    folder = start.folder.path
+    if run != checkpoints.read_manifest(folder)[0]:
+        raise CheckpointError(f"{folder / checkpoints.MANIFEST}: is that of another run; restore it, or {RESTART}")
     resumes = [*first.get("resumes", []), {"consumed_tokens": checkpoint.consumed_tokens, **now}]
     return {**first, "resumes": resumes}, run
 
 
-def announce(experiment: Experiment, checkpoint: Checkpoint | None) -> str:
+def announce(experiment: Experiment, checkpoint: checkpoints.Checkpoint | None) -> str:
     """Format the run's size, its attention kernel, whether blocks are compiled, the reasons, and warnings."""
     train = experiment.train
     device = device_for(train.accelerator, "train.accelerator")
