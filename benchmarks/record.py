@@ -17,7 +17,8 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, model_validator
 
 from lab.errors import LabError
-from lab.train.environment import commit, hardware, versions
+from lab.model.devices import hardware
+from lab.train.environment import commit, versions
 
 Figures = dict[str, Any]
 Status = Literal["ok", "failed", "timed out", "skipped"]

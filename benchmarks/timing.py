@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from lab.train.environment import processor
+from lab.model.devices import processor
 
 
 def best_device() -> torch.device:

@@ -39,8 +39,7 @@ from benchmarks.peers import SIDES, Peer
 from benchmarks.timing import best_device, heading, wait
 from lab.config import load_experiment
 from lab.model.config import CLIP_NORM, DecoderConfig, peak_flops
-from lab.model.devices import Linear
-from lab.train.environment import memory_of
+from lab.model.devices import Linear, memory_of
 
 SIZES: dict[str, Callable[[], DecoderConfig]] = {
     "tiny": lambda: DecoderConfig(32, 1, 2, 1, 64, 128, tie_embeddings=False),

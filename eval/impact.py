@@ -40,9 +40,9 @@ from lab.errors import ConfigError, DataError
 from lab.files import write_json, writing
 from lab.loading import OpenedModel, open_model
 from lab.model.attention.inspection import token_scores
+from lab.model.devices import device_for
 from lab.probe.needles import read_texts
 from lab.skip.sentences import sentence_ends, sentences_with, split_sentences
-from lab.train.environment import device_for
 
 STRETCHES = 20  # points of a line, at most
 SHOWN = 12  # rows of the printed table

@@ -20,12 +20,12 @@ from lab.errors import ConfigError, LabError
 from lab.loading import decoder_of
 from lab.model.attention.segments import ContextGroup, Segments
 from lab.model.config import PEAK_FLOPS, DecoderConfig
+from lab.model.devices import device_for
 from lab.model.memory import HELD, KERNEL, Memory, fake_ranks, stand_in, track
 from lab.model.sharding import Sharding
 from lab.runs.folder import packed_counts
 from lab.shape import ByContext
-from lab.train.beginning import needs_of
-from lab.train.environment import device_for
+from lab.train.environment import needs_of
 
 GIB = 2**30
 GB = 10**9

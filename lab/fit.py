@@ -32,7 +32,7 @@ from lab.command import NOTHING_WRITTEN, Syntax, Words, run, settings_lines
 from lab.config import Experiment, load_experiment
 from lab.errors import ConfigError
 from lab.launch import follow_torchrun, needs_torchrun, read_launch, start_ranks
-from lab.train.beginning import check_beginning
+from lab.train.environment import check_beginning
 
 Work = Callable[[Experiment, Namespace], str | int]
 SYNTAX = Syntax(
@@ -88,7 +88,7 @@ if __name__ == "__main__":
         if not options.profile:
             check_beginning(experiment, resume=options.resume, restart=options.restart)
         if experiment.train.accelerator == "gpu":
-            from lab.train.environment import device_for
+            from lab.model.devices import device_for
 
             device_for("gpu", "train.accelerator")
         again = resume_command(sys.argv[1:])

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from lab.errors import ConfigError
-from lab.train import environment
+from lab.model import devices
 
 CLOSED = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  {}  Wed Feb  8 05:53:42 UTC 2026\nGCC version: 12.3.0\n"
 OPEN = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  {}  Release Build\n"
@@ -22,13 +22,13 @@ def test_a_run_without_a_gpu_names_torchs_cuda_and_the_driver(name, tmp_path, mo
     text, cuda, built, driver = CASES[name]
     if text:
         (tmp_path / "version").write_text(text)
-    monkeypatch.setattr(environment, "DRIVER", tmp_path / "version")
+    monkeypatch.setattr(devices, "DRIVER", tmp_path / "version")
     monkeypatch.setattr(torch.version, "cuda", cuda)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     line = (
         f"train.accelerator=gpu: no CUDA device, torch {torch.__version__} is built {built} and the driver is {driver}"
     )
     with pytest.raises(ConfigError) as caught:
-        environment.device_for("gpu", "train.accelerator")
+        devices.device_for("gpu", "train.accelerator")
     assert str(caught.value).startswith(line)
     assert ("whl/cu126" in str(caught.value)) == (name in ("too_old", "no_cuda"))

@@ -27,11 +27,12 @@ from lab.config import Experiment, load_experiment
 from lab.data import synthetic
 from lab.data.config import Synthetic
 from lab.data.tokenizer import EOS, train_bpe
+from lab.model.attention.backends import choose_for
 from lab.model.config import DecoderConfig, peak_flops, utilisation
 from lab.model.decoder import Decoder
+from lab.model.devices import choose_compile
 from lab.model.sharding import Sharding, shard
 from lab.positions import frequencies
-from lab.train.environment import choose_backend, choose_compile
 from lab.train.session import assemble
 from lab.train.starting import Start
 from lab.train.step import Training
@@ -179,9 +180,9 @@ def figures(experiment: Experiment, watch: Updates, module: Training) -> dict[st
         "mfu": utilisation(model.flops_per_token_causal(window), tokens_per_s, peak, 1),
         "mfu_full": utilisation(model.flops_per_token_full(window), tokens_per_s, peak, 1),
         "peak_gib": torch.cuda.max_memory_allocated() / 2**30 if on_gpu else None,
-        "backend": choose_backend(experiment, device)[0],
+        "backend": choose_for(train.backend, device, model.head_dim, bf16=train.bf16)[0],
         "strategy": train.resolved_strategy(on_gpu),
-        "compiled": choose_compile(experiment, device)[0],
+        "compiled": choose_compile(train.compile, device)[0],
         "recompute": train.recompute,
         "window": window,
         "pack_tokens": train.micro_batch_tokens,

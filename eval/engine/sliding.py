@@ -61,7 +61,7 @@ from lab.data import beside, preparation, shards
 from lab.data.config import DataConfig
 from lab.data.tokenizer import load_tokenizer, vocabulary_hash
 from lab.evidence import base
-from lab.train.environment import device_for
+from lab.model.devices import device_for
 
 CONFIDENCE = 0.95
 RECORD = ".reference.json"

@@ -21,13 +21,14 @@ from lab.data.tokenizer import check_ids, needed, special_ends
 from lab.errors import ConfigError, DataError
 from lab.loading import OpenedModel, open_model, token_ids
 from lab.model.attention.inspection import token_scores
+from lab.model.devices import device_for, memory_of, processor
 from lab.model.generate import Ended, greedy
 from lab.model.huggingface.foreign import Foreign
 from lab.probe.needles import load_haystack, read_texts
 from lab.runs.checkpoints import COUNTS, Checkpoint, folder_name
 from lab.runs.source import is_hub_id, named
 from lab.schema import LONGEST
-from lab.train.environment import describe_source, device_for, memory_of
+from lab.train.environment import describe_source
 
 MOST_WINDOWS = 1024  # of the longest text in training windows; papers extend by at most 64
 NO_CORPUS = "must be set, a Hugging Face folder has no corpus of its own; give a text file"
@@ -171,7 +172,7 @@ def doublings(first: int, last: int) -> tuple[int, ...]:
 
 
 def source(model: OpenedModel, device: torch.device) -> dict[str, Any]:
-    return describe_source(model.name, model.consumed_tokens, model.method, device)
+    return describe_source(model.name, model.consumed_tokens, model.method, processor(device))
 
 
 def text_of(

@@ -1,4 +1,4 @@
-"""What a device is and how it multiplies fastest.
+"""What a device is, whether it is there, and how it multiplies fastest.
 
 torch multiplies float32 on a CPU with MKL. On processors with AVX-512 by other vendors than Intel, MKL uses half the
 vector width. There oneDNN computes a layer's output and the gradient of its input. MKL still computes the gradient of
@@ -14,6 +14,9 @@ The choice follows from the processor alone, so that a resumed run makes the sam
 """
 
 import importlib.util
+import os
+import platform
+import re
 import shutil
 import sysconfig
 from functools import cache
@@ -24,7 +27,61 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from lab.errors import ConfigError
+
+DRIVER = Path("/proc/driver/nvidia/version")
+CUDA_13_DRIVER = 580  # and newer; NVIDIA's CUDA 13 release notes
+OLDER_CUDA = "https://download.pytorch.org/whl/cu126"  # torch 2.13, for drivers from 525 on
 LEAST_PRODUCTS = 1 << 20  # below this many multiplications the overhead of oneDNN exceeds what it saves, measured
+
+
+def device_for(name: str, field: str = "--device") -> torch.device:
+    """Find the device to compute on: cpu, gpu, or auto, a GPU where there is one.
+
+    Raises: ConfigError for a GPU that is not there.
+    """
+    available = torch.cuda.is_available()
+    if name == "gpu" and not available:
+        raise ConfigError(f"{field}=gpu: no CUDA device, {driver_fault()}, or use cpu or auto")
+    return torch.device("cuda" if available and name != "cpu" else "cpu")
+
+
+def driver_fault() -> str:
+    """Say which CUDA torch is built for, which driver is loaded, and what to do."""
+    found = re.search(r"Kernel Module.*? (\d+)(\.[\d.]+)", DRIVER.read_text()) if DRIVER.exists() else None
+    cuda = torch.version.cuda
+    older = f"install torch by --index-url {OLDER_CUDA}"
+    remedy = "see what nvidia-smi and CUDA_VISIBLE_DEVICES show"
+    if found and not cuda:
+        remedy = older
+    elif found and cuda and int(cuda.split(".")[0]) >= 13 and int(found[1]) < CUDA_13_DRIVER:
+        remedy = f"update the driver to {CUDA_13_DRIVER} or newer, {older}"
+    built = f"for CUDA {cuda}" if cuda else "without CUDA"
+    driver = found[1] + found[2] if found else "not loaded"
+    return f"torch {torch.__version__} is built {built} and the driver is {driver}; {remedy}"
+
+
+def memory_of(device: torch.device) -> int:
+    """Return the bytes of memory of a GPU, or of this machine."""
+    if device.type == "cuda":
+        return int(torch.cuda.get_device_properties(device).total_memory)
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def hardware() -> dict[str, Any]:
+    """Name the processor and the GPUs."""
+    gpus = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
+    return {"cpu": processor(torch.device("cpu")), "cores": os.cpu_count(), "gpus": gpus}
+
+
+def processor(device: torch.device) -> str:
+    """Name what a device computes on, "unknown" where the system has no name."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text(encoding="utf-8").splitlines() if info.exists() else []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return next(iter(names), platform.processor() or "unknown")
 
 
 def kind(device: torch.device) -> str:
@@ -42,6 +99,24 @@ def compiles(device: str = "cuda") -> bool:
     if device == "cuda":
         return importlib.util.find_spec("triton") is not None and any(map(shutil.which, ("cc", "gcc", "clang")))
     return any(map(shutil.which, ("g++", "clang++"))) and Path(sysconfig.get_path("include"), "Python.h").is_file()
+
+
+def choose_compile(wanted: bool | str, device: torch.device) -> tuple[bool, str]:
+    """Choose whether blocks are compiled where train.compile is `wanted`; return that and the reason.
+
+    Raises: ConfigError.
+    """
+    if wanted is False:
+        return False, "set in the config"
+    if wanted == "auto" and device.type != "cuda":
+        return False, "on a CPU with train.compile=true only, as it takes some seconds"
+    if compiles(device.type):
+        return True, "two graphs, before and after attention, for all blocks and packs"
+    needs = {"cuda": "Triton and a C compiler; install gcc", "cpu": "g++ and Python's headers; install them"}
+    fault = f"torch.compile needs {needs[device.type]}"
+    if wanted is True:
+        raise ConfigError(f"train.compile=true: {fault}, or use auto or false")
+    return False, fault
 
 
 def compute_dtype(x: Tensor) -> torch.dtype:

@@ -1,111 +1,120 @@
-"""What a run computes on: device, precision, attention backend and compiler; commit, versions and hardware."""
+"""What a run depends on, before torch is loaded: a folder without another run, packages, shards, and the code it runs.
+
+What is missing is refused; commit and versions are recorded.
+"""
 
 import os
 import platform
-import re
 import subprocess
+from collections.abc import Callable
 from contextlib import suppress
-from functools import cache
+from functools import cache, partial
 from importlib import metadata
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from lab.config import Experiment
-from lab.errors import ConfigError
-from lab.model import devices
-from lab.model.attention import backends
+from lab.config import Experiment, TrackConfig, load_experiment
+from lab.data.config import TokenizerFile
+from lab.data.preparation import check_prepared, shard_folder
+from lab.data.tokenizer import TOKENIZER, tokenizer_file
+from lab.errors import CheckpointError, ConfigError, MissingPackage
+from lab.plugins import KEPT, digest_of
+from lab.probe import needles
+from lab.runs.arms import changes
+from lab.runs.folder import OF_PROBES, READ, RECORDS, RunFolder, faults_of
 
 PACKAGES = ("torch", "lightning", "numpy", "tokenizers", "flash-attn", "xformers")
-DRIVER = Path("/proc/driver/nvidia/version")
-CUDA_13_DRIVER = 580  # and newer; NVIDIA's CUDA 13 release notes
-OLDER_CUDA = "https://download.pytorch.org/whl/cu126"  # torch 2.13, for drivers from 525 on
 ROOT = Path(__file__).resolve().parents[2]
+RESTART = "begin anew with --restart, which moves this folder aside and deletes nothing"
 
 
-def device_for(name: str, field: str = "--device") -> torch.device:
-    """Find the device to compute on: cpu, gpu, or auto, a GPU where there is one.
+def check_beginning(experiment: Experiment, *, resume: bool, restart: bool = False) -> None:
+    """Refuse what lab.fit would refuse after some seconds."""
+    path = experiment.run.path
+    place = next(folder for folder in [path, *path.absolute().parents] if folder.exists())
+    if not (place.is_dir() and os.access(place, os.W_OK)):
+        raise ConfigError(f"run.folder={experiment.run.folder}: {place} is no folder to write in; name another folder")
+    if not restart:
+        check_run(experiment, resume=resume)
+    for check in needs_of(experiment, resume=resume and not restart).values():
+        check()
 
-    Raises: ConfigError for a GPU that is not there.
+
+def needs_of(experiment: Experiment, *, resume: bool = True) -> dict[str, Callable[[], object]]:
+    """What a run reads and imports, each with the check that refuses a missing one; no torch."""
+    data, haystack = experiment.data, experiment.probe.haystack
+    needs: dict[str, Callable[[], object]] = {"packages": partial(check_packages, experiment.track)}
+    if isinstance(data.tokenizer, TokenizerFile):
+        copied = shard_folder(data) / TOKENIZER
+        needs["tokenizer"] = partial(tokenizer_file, copied if copied.exists() else Path(data.tokenizer.path))
+    held_out = bool(experiment.probe.loss_tokens) or haystack is None
+    needs["shards"] = partial(check_prepared, data, held_out=held_out)
+    if haystack is not None and not (resume and (experiment.run.path / needles.KEPT).exists()):
+        needs["haystack"] = partial(needles.read_texts, Path(haystack), "probe.haystack")
+    return needs
+
+
+def check_packages(track: TrackConfig) -> None:
+    """Refuse a dashboard whose package is not installed.
+
+    Raises: MissingPackage.
     """
-    available = torch.cuda.is_available()
-    if name == "gpu" and not available:
-        raise ConfigError(f"{field}=gpu: no CUDA device, {driver_fault()}, or use cpu or auto")
-    return torch.device("cuda" if available and name != "cpu" else "cpu")
+    if track.wandb != "off" and find_spec("wandb") is None:
+        raise MissingPackage("wandb", f"track.wandb={track.wandb}", "wandb")
 
 
-def driver_fault() -> str:
-    """Say which CUDA torch is built for, which driver is loaded, and what to do."""
-    found = re.search(r"Kernel Module.*? (\d+)(\.[\d.]+)", DRIVER.read_text()) if DRIVER.exists() else None
-    cuda = torch.version.cuda
-    older = f"install torch by --index-url {OLDER_CUDA}"
-    remedy = "see what nvidia-smi and CUDA_VISIBLE_DEVICES show"
-    if found and not cuda:
-        remedy = older
-    elif found and cuda and int(cuda.split(".")[0]) >= 13 and int(found[1]) < CUDA_13_DRIVER:
-        remedy = f"update the driver to {CUDA_13_DRIVER} or newer, {older}"
-    built = f"for CUDA {cuda}" if cuda else "without CUDA"
-    driver = found[1] + found[2] if found else "not loaded"
-    return f"torch {torch.__version__} is built {built} and the driver is {driver}; {remedy}"
+def check_run(experiment: Experiment, *, resume: bool) -> bool:
+    """Return whether the run folder holds a run, which may continue with these settings.
 
-
-def memory_of(device: torch.device) -> int:
-    """Return the bytes of memory of a GPU, or of this machine."""
-    if device.type == "cuda":
-        return int(torch.cuda.get_device_properties(device).total_memory)
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-
-
-def choose_backend(experiment: Experiment, device: torch.device) -> tuple[str, str]:
-    """Choose the attention backend; return its name and the reason."""
-    train = experiment.train
-    width = experiment.model.head_dim
-    dtype = torch.bfloat16 if train.bf16 else torch.float32
-    name, reason = backends.choose(train.backend, device, dtype)
-    if train.backend == "auto" and not backends.runs_heads(name, width):
-        return "sdpa", f"{name} takes no heads of {width}"
-    return name, reason
-
-
-def choose_compile(experiment: Experiment, device: torch.device) -> tuple[bool, str]:
-    """Choose whether blocks are compiled; return that and the reason.
-
-    Raises: ConfigError.
+    Raises: CheckpointError if a run of that name exists and `resume` is not set, or nothing tells its settings;
+        ConfigError if they differ.
     """
-    wanted = experiment.train.compile
-    if wanted is False:
-        return False, "set in the config"
-    if wanted == "auto" and device.type != "cuda":
-        return False, "on a CPU with train.compile=true only, as it takes some seconds"
-    if devices.compiles(device.type):
-        return True, "two graphs, before and after attention, for all blocks and packs"
-    needs = {"cuda": "Triton and a C compiler; install gcc", "cpu": "g++ and Python's headers; install them"}
-    fault = f"torch.compile needs {needs[device.type]}"
-    if wanted is True:
-        raise ConfigError(f"train.compile=true: {fault}, or use auto or false")
-    return False, fault
+    folder = RunFolder(experiment.run.path)
+    if not folder.holds_records():
+        return False  # a new run, or one that ended before it trained
+    if not resume:
+        raise CheckpointError(
+            f"run.name={experiment.run.name}: {folder.path} already holds a run; continue with --resume, {RESTART}, or "
+            "choose another --run.name"
+        )
+    config = folder.path / "config.yaml"
+    if not config.is_file():
+        raise CheckpointError(f"{config}: is missing, and nothing tells what was trained; restore it, or {RESTART}")
+    for name in experiment.plugins:
+        kept = folder.path / KEPT / Path(name).name
+        if digest_of(kept) != digest_of(Path(name)):
+            raise ConfigError(
+                f"plugins={name}: differs from {kept}, which the run began with; restore it, or {RESTART}"
+            )
+    if faults := faults_of(folder.path, OF_PROBES, hashes=False) or faults_of(folder.path, (*READ, *RECORDS)):
+        raise CheckpointError("\n".join(f"{fault}, or {RESTART}" for fault in faults))
+    differ = changes(load_experiment(config).to_dict(), experiment.to_dict())
+    remedy = "set it back, or choose another --run.name"
+    if faults := [f"{key}={new}: the run was started with {old}; {remedy}" for key, old, new in differ]:
+        raise ConfigError(*faults)
+    return True
 
 
-def describe_environment(seed: int, threads: int) -> dict[str, Any]:
+def describe_environment(hardware: dict[str, Any], seed: int, threads: int) -> dict[str, Any]:
     """Collect what is needed to reproduce the run; values that cannot be found are "unknown" or left out."""
     return {
         "commit": commit(),
         "dirty_diff": git("diff", "HEAD"),
         "versions": {"python": platform.python_version(), **versions()},
-        "hardware": hardware(),
+        "hardware": hardware,
         "seed": seed,
         "threads": threads,
     }
 
 
-def describe_source(model: str, consumed_tokens: int | None, method: str, device: torch.device) -> dict[str, Any]:
+def describe_source(model: str, consumed_tokens: int | None, method: str, hardware: str) -> dict[str, Any]:
     """Name the model, the code and the hardware that results come from."""
     return {
         "model": model,
         "consumed_tokens": consumed_tokens,
         "commit": commit(),
-        "hardware": processor(device),
+        "hardware": hardware,
         "method": method,
     }
 
@@ -133,19 +142,3 @@ def versions() -> dict[str, str]:
         with suppress(metadata.PackageNotFoundError):
             found[package] = metadata.version(package)
     return found
-
-
-def hardware() -> dict[str, Any]:
-    """Name the processor and the GPUs."""
-    gpus = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
-    return {"cpu": processor(torch.device("cpu")), "cores": os.cpu_count(), "gpus": gpus}
-
-
-def processor(device: torch.device) -> str:
-    """Name what a device computes on, "unknown" where the system has no name."""
-    if device.type == "cuda":
-        return torch.cuda.get_device_name(device)
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text(encoding="utf-8").splitlines() if info.exists() else []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return next(iter(names), platform.processor() or "unknown")

@@ -29,6 +29,7 @@ from lab.evidence.base import Stored
 from lab.evidence.repeat import Repeat
 from lab.launch import OutOfStep, WorkFailed, exchange
 from lab.model.decoder import Decoder
+from lab.model.devices import processor
 from lab.model.sharding import allocate, fill
 from lab.positions.methods import describe_pair
 from lab.probe.effective_length import NeedleProbe, Worker
@@ -182,7 +183,7 @@ def describe_probed(experiment: Experiment, device: torch.device, consumed_token
     """Describe the model that a probe during training measures; `weights` have no hash before they are saved."""
     method = describe_pair(experiment.position.frequency, experiment.position.distance)
     return {
-        **describe_source(experiment.run.path.name, consumed_tokens, method, device),
+        **describe_source(experiment.run.path.name, consumed_tokens, method, processor(device)),
         "checkpoint": folder_name(consumed_tokens),
         "weights": None,
         "precision": "bfloat16" if experiment.train.bf16 else "float32",

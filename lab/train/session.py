@@ -28,12 +28,13 @@ from lab.data.preparation import check_prepared
 from lab.errors import ConfigError, first_line
 from lab.launch import TIMEOUT, find_launch, set_threads
 from lab.loading import decoder_of, start_from
+from lab.model.attention.backends import choose_for
+from lab.model.devices import choose_compile, device_for
 from lab.model.sharding import Sharding, accumulating
 from lab.probe.limits import shown_length
 from lab.probe.measuring import Measuring
 from lab.runs.folder import RunFolder, is_finished
 from lab.runs.shards import NO_GROUP
-from lab.train.environment import choose_backend, choose_compile, device_for
 from lab.train.probing import Probing, check_tests, make_needle_probe
 from lab.train.recording import Recording
 from lab.train.saving import Checkpointing, Stopping
@@ -225,8 +226,8 @@ def make_module(experiment: Experiment, device: torch.device, *, trained: bool) 
     start = None
     if experiment.start is not None and not trained:
         start = partial(start_from, path=Path(experiment.start.path))
-    compiler = "inductor" if choose_compile(experiment, device)[0] else None
-    backend = choose_backend(experiment, device)[0]
+    compiler = "inductor" if choose_compile(train.compile, device)[0] else None
+    backend, _ = choose_for(train.backend, device, experiment.model.head_dim, bf16=train.bf16)
     make = decoder_of(experiment, backend=backend, recompute=train.recompute, compiler=compiler)
     whole = train.keeps_whole(experiment.model.n_parameters())
     sharding = Sharding(torch.bfloat16 if train.bf16 else None, train.sharded_over, whole)

@@ -17,6 +17,8 @@ from lab.data.shaped import cost_of, plan_record, summary_of_plan
 from lab.data.tokenizer import load_tokenizer, n_ids
 from lab.errors import CheckpointError, ConfigError, DiskError
 from lab.launch import Launch, gather
+from lab.model import devices
+from lab.model.attention.backends import choose_for
 from lab.plugins import KEPT as PLUGINS
 from lab.positions.rope import base_warning
 from lab.probe.needles import KEPT, text_to_keep
@@ -24,8 +26,7 @@ from lab.runs import checkpoints
 from lab.runs.arms import digest_of_run
 from lab.runs.folder import RunFolder
 from lab.runs.source import tokenizer_of
-from lab.train.beginning import RESTART, check_run
-from lab.train.environment import choose_backend, choose_compile, describe_environment, device_for
+from lab.train.environment import RESTART, check_run, describe_environment
 
 WEIGHT_BYTES = 12  # the weight and AdamW's two moments, float32 each
 POSITION_BYTES = 32  # of counts.npz: lengths, f, supervised and its f
@@ -193,7 +194,7 @@ def describe_start(start: Start, data: str, threads: int) -> tuple[dict[str, Any
     """
     experiment, checkpoint = start.experiment, start.checkpoint
     run = digest_of_run(experiment.to_dict(), data)
-    now = {"data": data, **describe_environment(experiment.run.seed, threads)}
+    now = {"data": data, **describe_environment(devices.hardware(), experiment.run.seed, threads)}
     if checkpoint is None:
         return now, run
     first = start.folder.environment()
@@ -213,9 +214,9 @@ def describe_start(start: Start, data: str, threads: int) -> tuple[dict[str, Any
 def announce(experiment: Experiment, checkpoint: checkpoints.Checkpoint | None) -> str:
     """Format the run's size, its attention kernel, whether blocks are compiled, the reasons, and warnings."""
     train = experiment.train
-    device = device_for(train.accelerator, "train.accelerator")
-    backend, reason = choose_backend(experiment, device)
-    compiled, why = choose_compile(experiment, device)
+    device = devices.device_for(train.accelerator, "train.accelerator")
+    backend, reason = choose_for(train.backend, device, experiment.model.head_dim, bf16=train.bf16)
+    compiled, why = devices.choose_compile(train.compile, device)
     start = f"; continues at {checkpoint.consumed_tokens:,} tokens" if checkpoint else ""
     lines = [
         f"run: {experiment.run.path}: {experiment.model.n_parameters():,} parameters, {train.steps:,} steps of "

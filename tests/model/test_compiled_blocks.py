@@ -15,9 +15,9 @@ from lab.data.packing import Pack
 from lab.errors import ConfigError
 from lab.model.attention.kernels import WHOLE
 from lab.model.config import DecoderConfig
+from lab.model.devices import choose_compile
 from lab.model.layers import LayersConfig, Sink
 from lab.positions import distance, frequencies
-from lab.train.environment import choose_compile
 from tests.fits import load
 from tests.model import stand_ins
 from tests.modules import training_of
@@ -153,15 +153,18 @@ CHOICES = {  # settings, device, whether blocks are compiled, and words of the r
 @pytest.mark.parametrize(("words", "device", "compiled", "reason"), CHOICES.values(), ids=CHOICES)
 def test_the_choice_and_its_reason(monkeypatch, words, device, compiled, reason):
     monkeypatch.setattr("lab.model.devices.compiles", lambda device: True)
-    made = choose_compile(load(*words), device)
+    made = choose_compile(load(*words).train.compile, device)
     assert made[0] is compiled
     assert reason in made[1]
 
 
 def test_without_a_compiler_blocks_stay_uncompiled_or_the_run_is_refused(monkeypatch):
     monkeypatch.setattr("lab.model.devices.compiles", lambda device: False)
-    assert choose_compile(load(), GPU) == (False, "torch.compile needs Triton and a C compiler; install gcc")
+    assert choose_compile("auto", GPU) == (
+        False,
+        "torch.compile needs Triton and a C compiler; install gcc",
+    )
     with refused("train.compile=true: torch.compile needs Triton and a C compiler; {}", error=ConfigError):
-        choose_compile(load(ON), GPU)
+        choose_compile(True, GPU)
     with refused("train.compile=true: torch.compile needs g++ and Python's headers; {}", error=ConfigError):
-        choose_compile(load(ON), CPU)
+        choose_compile(True, CPU)

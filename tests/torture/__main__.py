@@ -17,7 +17,8 @@ from datetime import datetime
 from pathlib import Path
 from xml.etree import ElementTree
 
-from lab.train.environment import commit, hardware, versions
+from lab.model.devices import hardware
+from lab.train.environment import commit, versions
 from tests.torture.rows import ROWS
 
 ROOT = Path(__file__).resolve().parents[2]

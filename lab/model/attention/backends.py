@@ -126,6 +126,14 @@ def choose(backend: str, device: torch.device, dtype: torch.dtype) -> tuple[str,
     return "flash", f"flash-attn is installed{left_out}"
 
 
+def choose_for(backend: str, device: torch.device, head_dim: int, *, bf16: bool) -> tuple[str, str]:
+    """Choose the backend of a model as `choose` does, for `auto` one that takes heads of its width."""
+    name, reason = choose(backend, device, torch.bfloat16 if bf16 else torch.float32)
+    if backend == "auto" and not runs_heads(name, head_dim):
+        return "sdpa", f"{name} takes no heads of {head_dim}"
+    return name, reason
+
+
 def check(backend: str, device: torch.device, dtype: torch.dtype) -> None:
     """Raise an error, in one line, for a backend that cannot run here."""
     module = PACKAGES.get(backend)
