@@ -24,7 +24,7 @@ from filelock import FileLock, Timeout
 from pydantic import TypeAdapter, ValidationError
 from typing_extensions import TypedDict  # typing's own is not read by pydantic before Python 3.12
 
-from lab.errors import ConfigError, DiskError, InUse, LabError
+from lab.errors import ConfigError, DataError, DiskError, InUse, LabError
 
 DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS)
 """Full, over a quota or a limit of file sizes, broken, read-only."""
@@ -164,16 +164,14 @@ def manifest_of(folder: Path, pattern: str = "*") -> dict[str, FileEntry]:
     return {p.name: {"bytes": p.stat().st_size, "sha256": sha256(p)} for p in sorted(folder.glob(pattern))}
 
 
-def check_sizes(
-    folder: Path, files: Mapping[str, FileEntry], error: type[LabError], remedy: str, *, hashes: bool = False
-) -> None:
+def check_sizes(folder: Path, files: Mapping[str, FileEntry], remedy: str, *, hashes: bool = False) -> None:
     """Refuse a folder that lacks a file of its manifest, or holds one of another size or, with `hashes`, SHA-256.
 
-    Raises: `error`.
+    Raises: DataError.
     """
     for name, entry in files.items():
         if fault := file_fault(folder / name, entry, hashes=hashes):
-            raise error(f"{folder / name}: {fault}; {remedy}")
+            raise DataError(f"{folder / name}: {fault}; {remedy}")
 
 
 def file_fault(path: Path, expected: FileEntry, *, hashes: bool = False, grows: bool = False) -> str | None:

@@ -44,9 +44,8 @@ class Output:
         if not isinstance(error, BrokenPipeError):
             self.lost = True
             with suppress(OSError):
-                other.write(
-                    f"{self.name}: cannot be written ({error.strerror}); its lines are lost, all else goes on\n"
-                )
+                reason = f"cannot be written ({error.strerror})"
+                other.write(f"{self.name}: {reason}; its lines are lost, all else goes on\n")
                 other.flush()
 
 

@@ -134,7 +134,7 @@ def derive_task(folder: Path, name: str, job: DerivedShard) -> shards.Manifest:
     """Derive one shard; `name` is that of the upsampled corpus."""
     manifest = shards.read_manifest(job.shard)
     final = folder / job.shard.name
-    check_sizes(job.shard, manifest["files"], DataError, shards.again(job.shard))
+    check_sizes(job.shard, manifest["files"], shards.again(job.shard))
     marks = "train.scored.bin" in manifest["files"]
     writer = TokenShardWriter(temporary_of(final), manifest["dtype"], name=name, marks_scored=marks)
     writer.skips.update(manifest["skips"])

@@ -259,7 +259,7 @@ def verify(config: DataConfig) -> None:
     Raises: DataError naming the first file that differs.
     """
     for shard, manifest in Bar(shards.read_manifests(shard_folder(config)).items(), desc="verify"):
-        files.check_sizes(shard, manifest["files"], DataError, shards.again(shard), hashes=True)
+        files.check_sizes(shard, manifest["files"], shards.again(shard), hashes=True)
 
 
 def digest_of_data(folder: Path) -> str | None:

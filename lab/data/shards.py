@@ -124,9 +124,9 @@ def read_manifests(folder: Path) -> dict[Path, Manifest]:
     for path, manifest in manifests.items():
         if record is not None and manifest["name"] != record["name"]:
             raise DataError(f"{path}: is a shard of {manifest['name']}, not of {record['name']}; {again(path)}")
-        check_sizes(path, manifest["files"], DataError, again(path))
+        check_sizes(path, manifest["files"], again(path))
     if record is not None:
-        check_sizes(folder, record["files"], DataError, RESTORE, hashes=True)
+        check_sizes(folder, record["files"], RESTORE, hashes=True)
     return manifests
 
 

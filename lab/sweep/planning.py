@@ -37,13 +37,7 @@ from lab.yaml import flatten, part, read_yaml
 FORM = '["${env}", "${interpreter}", -m, lab.fit, CONFIG, --resume, --run.name=auto, "${args}"]'
 SYNTAX = Syntax(flags=("--resume",), missing=f"command: names no CONFIG after lab.fit; write {FORM}")
 FOR_WANDB = "track.wandb"  # a setting that a sweep's command has for wandb's agents
-USUAL = (
-    "/usr/bin/env",
-    "env",
-    "python",
-    "python3",
-    "-m",
-)  # words before lab.fit, with this Python; others need --trust
+USUAL = ("/usr/bin/env", "env", "python", "python3", "-m")  # before lab.fit, with this Python; others need --trust
 MOST_RUNS = 10_000  # each is read and checked before the first starts
 NOT_GIVEN = object()  # null is a value
 

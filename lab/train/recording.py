@@ -42,13 +42,7 @@ class Counting:
     """
 
     def __init__(
-        self,
-        max_len: int,
-        distance: Distance,
-        layers: LayersConfig | None = None,
-        *,
-        selects: bool = False,
-        copies: int = 1,
+        self, max_len: int, distance: Distance, layers: LayersConfig | None, *, selects: bool = False, copies: int = 1
     ) -> None:
         rel_pos = None if distance.is_plain else partial(relative_positions, distance)
         self.before = PositionCounts(max_len, rel_pos)  # of all ranks, from the checkpoint

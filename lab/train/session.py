@@ -215,9 +215,8 @@ def assemble(start: Start, profiler: Profiler | None = None) -> Assembled:
             f"train.accelerator={train.accelerator}, train.devices={train.devices}: {first_line(error)}; use the "
             "devices of this machine"
         ) from error
-    return Assembled(
-        trainer, make_module(experiment, device, trained=start.checkpoint is not None), data, recording, stopping
-    )
+    module = make_module(experiment, device, trained=start.checkpoint is not None)
+    return Assembled(trainer, module, data, recording, stopping)
 
 
 def make_module(experiment: Experiment, device: torch.device, *, trained: bool) -> Training:

@@ -134,14 +134,7 @@ class Training(lightning.LightningModule):
     """Trains a decoder on packs. `make` builds the decoder from a seed; `start` loads the weights to start from."""
 
     def __init__(
-        self,
-        make: Make,
-        optim: OptimConfig,
-        train: TrainConfig,
-        *,
-        seed: int,
-        sharding: Sharding = Sharding(),
-        start: Start | None = None,
+        self, make: Make, optim: OptimConfig, train: TrainConfig, *, seed: int, sharding: Sharding, start: Start | None
     ) -> None:
         super().__init__()
         self.make_decoder = make
