@@ -54,12 +54,6 @@ def commands() -> dict[str, tuple[str, str]]:
     return found
 
 
-def listing() -> str:
-    """List the commands."""
-    lines = [f"  {name:<12}{purpose}" for name, (_, purpose) in commands().items()]
-    return "\n".join([str(__doc__), *lines])
-
-
 def page() -> Iterator[str]:
     """Write docs/settings.md: a table for each command, without a run's settings that another one has listed."""
     yield PAGE
@@ -94,7 +88,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     guard()
     words = list(sys.argv[1:] if arguments is None else arguments)
     if not words or words[0] in HELP:
-        show(listing())
+        show("\n".join([str(__doc__), *(f"  {name:<12}{purpose}" for name, (_, purpose) in commands().items())]))
         return 0 if words else WRONG
     if words == ["docs"]:
         show("".join(page()), end="")
