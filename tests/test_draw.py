@@ -6,7 +6,6 @@ from lab.draw import draw, save, themed
 from lab.errors import ConfigError, MissingPackage
 
 pytest.importorskip("altair")
-PNG = b"\x89PNG\r\n\x1a\n"
 METHODS = ("rope+plain", "string(shift=64)")
 ROWS = [
     {"length": length, "method": method, "score": 1 - length / 512, "low": 0.2, "high": 0.9}

@@ -54,15 +54,6 @@ def test_a_run_folder_and_a_checkpoint_named_from_anywhere(run, monkeypatch):
     assert open_model(".").name == "tiny"
 
 
-def test_overrides_of_a_run(run):
-    other = {"position.distance.method": "rerope", "position.distance.window": 9, "run.seed": 3}
-    model = open_model(run, other)
-    assert (model.method, model.experiment.run.seed) == ("rope+rerope(window=9)", 3)
-    assert open_model(run, {"data.folder": "/nowhere"}).tokenizer is None
-    with refused("model.d_modl=3: unknown setting", error=ConfigError):
-        open_model(run, {"model.d_modl": 3})
-
-
 LOADED = """
 import sys
 from lab.loading import open_model

@@ -5,12 +5,9 @@ import json
 from types import SimpleNamespace
 
 import pytest
-import torch
 
 from eval.engine import cost
-from eval.engine.subject import as_subject
 from lab.errors import ConfigError
-from lab.loading import open_model
 from lab.model.decoder import DecoderConfig
 
 TABLE = 512  # positions of the models of `foreign`
@@ -62,13 +59,6 @@ def test_a_table_too_short_for_any_line_is_one_line_that_names_no_option(foreign
     monkeypatch.setattr("eval.lines.BUDGET", 500)
     status, out, err = command("lines", [foreign("gpt2"), "-o", tmp_path], capsys)
     assert (status, out, err.startswith("MODEL: has 512 positions, too few for line retrieval")) == (2, "", True), err
-
-
-@pytest.mark.parametrize(("family", "most"), [("gpt2", 512), ("opt", 512), ("gpt_neox", None), ("bloom", None)])
-def test_which_models_have_a_table_of_positions(family, most, foreign):
-    folder = foreign(family)
-    cpu = torch.device("cpu")
-    assert as_subject(open_model(folder, {}, device=cpu), folder, cpu).most_tokens == most
 
 
 def announced(tests, capsys, monkeypatch, most=None):

@@ -71,18 +71,6 @@ def test_positions_stay_within_the_assumed_length(train_len):
         assert window == 128 or window == shift // 2 < 128
 
 
-def test_frequencies_take_the_models_place_or_leave_them():
-    for name, item in settings_of(192, 192).items():
-        placed, distance = item.place(OWN)
-        assert placed.method == (name if name in ("ntk", "yarn") else "rope")
-        assert distance.method == (name if name not in ("rope", "ntk", "yarn") else "plain")
-    ntk = setting("ntk", 192, 192).place(OWN)[0]
-    theta = 1000 * 1.5 ** (8 / 6)
-    assert ntk.inv_freq.numpy() == pytest.approx([theta ** (-2 * j / 8) for j in range(4)])
-    abf = frequencies("abf", head_dim=8)
-    assert setting("string", 192, 192).place(abf)[0] is abf
-
-
 def test_holm_by_hand_and_by_its_definition():
     assert holm(pd.Series([0.01, 0.04, 0.03, 0.005, np.nan])).tolist()[:4] == pytest.approx([0.03, 0.06, 0.06, 0.02])
     assert holm(pd.Series(dtype=float)).empty

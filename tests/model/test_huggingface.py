@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from lab.model.huggingface import load_pretrained
-from lab.positions import distance, frequencies
+from lab.positions import frequencies
 from tests.model.folders import (
     APART,
     CLASSES,
@@ -85,16 +85,3 @@ def test_what_config_json_leaves_out_is_what_transformers_assumes(family, silent
 def test_folders_of_early_llamas_hold_tables_that_are_passed_over(folder):
     edit_tensors(folder, lambda t: t.update({"model.layers.0.self_attn.rotary_emb.inv_freq": torch.ones(4)}))
     assert_same_logits(load_pretrained(folder), opened(folder))
-
-
-def test_given_positions_replace_those_of_the_folder(folder):
-    longrope = {"rope_type": "longrope", "long_factor": [1.0] * 4, "short_factor": [1.0] * 4, "rope_theta": 500.0}
-    edit(folder, rope_parameters=longrope)
-    own = frequencies("pi", head_dim=8, theta=500.0, factor=4.0)
-    string = distance("string", shift=20, window=4)
-    ours = load_pretrained(folder, frequencies=own, distance=string, backend="reference")
-    assert ours.frequencies is own
-    assert ours.distance is string
-    assert {block.attention.backend for block in ours.blocks} == {"reference"}
-    edit(folder, rope_parameters={"rope_type": "linear", "factor": 4.0, "rope_theta": 500.0})
-    assert_same_logits(load_pretrained(folder, frequencies=own), opened(folder))

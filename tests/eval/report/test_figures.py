@@ -7,18 +7,15 @@ import pytest
 
 from eval.report.data import limits_of, outcomes, reach_points, read_runs
 from eval.report.figures import (
-    by_distance,
     by_shift_and_window,
     frequency,
     over_tokens,
-    reach_by_method,
     string_cells,
 )
 from lab.counts.saved import F, G
 from lab.draw import themed
 from lab.looks import BELOW, BEYOND, MEAN, RUN
-from lab.runs.folder import RunFolder
-from tests.eval.report.fakes import evaluate, one, write_fake
+from tests.eval.report.fakes import evaluate, write_fake
 
 
 def reach(method, value, low=None, high=None):
@@ -96,20 +93,6 @@ def test_cells_of_shift_and_window_are_means_and_show_what_was_not_measured(tmp_
     assert cells["text"].to_dict() == texts
     assert cells["runs"].tolist() == [2] * 4
     assert by_shift_and_window(runs) is not None
-
-
-def test_reach_without_the_distances_tested_and_shares_without_f_are_drawn_in_valid_json(tmp_path):
-    pytest.importorskip("altair")
-    path = write_fake(tmp_path / "a")
-    RunFolder(path).write_records("probes.jsonl", [])  # no training was recorded
-    names = ["plain", *(f"string(shift={shift},window={window})" for shift in (32, 64) for window in (8, 16))]
-    evaluate(path, [reach(name, 60.0) | {"last_distance": None} for name in names])
-    runs = read_runs([path])
-    uncounted = [one(20, 0.5) | {"method": "plain", "f": None}]  # farther than any training window
-    evaluate(path, uncounted, tokens=3_000_000)
-    far = by_distance(read_runs([path]))
-    for figure in (reach_by_method(runs), by_shift_and_window(runs), far):
-        json.dumps(themed(figure.chart).to_dict(), allow_nan=False)
 
 
 def test_f_and_g_are_drawn_side_by_side_and_g_is_missing_in_older_records(tmp_path):
