@@ -47,9 +47,8 @@ from torch import Tensor
 
 from eval.engine import cases, command
 from eval.engine.answers import FinishedTests, Outcome, judge
-from eval.engine.cost import announce
 from eval.engine.rows import RESULTS, Column, Found, Results, Row, columns_text, named_series, shortened, write_rows
-from eval.engine.subject import Subject, draw_texts, open_subject, source, text_of
+from eval.engine.subject import Subject, announce, draw_texts, open_subject, source, text_of
 from lab import draw
 from lab.command import CONTINUES, NOTHING_WRITTEN, Bar
 from lab.data.tokenizer import check_ids

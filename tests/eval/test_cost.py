@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from eval.engine import cost
+from eval.engine import subject as subjects
 from lab.errors import ConfigError
 from lab.model.decoder import DecoderConfig
 
@@ -63,14 +63,14 @@ def test_a_table_too_short_for_any_line_is_one_line_that_names_no_option(foreign
 
 def announced(tests, capsys, monkeypatch, most=None):
     timed = []
-    monkeypatch.setattr(cost, "seconds_of", lambda subject, tokens: timed.append(tokens) or 1.0)
+    monkeypatch.setattr(subjects, "seconds_of", lambda subject, tokens: timed.append(tokens) or 1.0)
     subject = SimpleNamespace(model=SimpleNamespace(decoder=SimpleNamespace(cfg=CFG), name="m"), most_tokens=most)
-    cost.announce(subject, "passkey", "test", tests)
+    subjects.announce(subject, "passkey", "test", tests)
     return timed, capsys.readouterr().err
 
 
 def test_the_cost_is_named_where_it_is_more_than_a_minute(capsys, monkeypatch):
-    monkeypatch.setattr(cost, "SLOWEST", 0.0)
+    monkeypatch.setattr(subjects, "SLOWEST", 0.0)
     assert announced([(59, 512)], capsys, monkeypatch) == ([512], "")
     line = "passkey: 600 tests, 307,200 tokens: about 10 minutes at most\n"
     assert announced([(500, 512), (100, 512)], capsys, monkeypatch) == ([512], line)
