@@ -139,8 +139,9 @@ class Perplexity(Measure):
         self.shorter = 0
         self.documents = self.joined(found) if options.protocol == "whole-windows" else self.drawn(found)
         check_ids(np.concatenate(self.documents), self.subject.vocab_size)
-        whole, first = (sum(map(self.bytes_of, part)) for part in (self.documents, [ids[:1] for ids in self.documents]))
-        self.bytes_per_token = (whole - first) / sum(len(ids) - 1 for ids in self.documents)
+        texts = self.subject.tokenizer.decode_batch([ids[1:].tolist() for ids in self.documents])  # first is not scored
+        n_bytes = sum(len(text.encode(errors="replace")) for text in texts)
+        self.bytes_per_token = n_bytes / sum(len(ids) - 1 for ids in self.documents)
         self.keys: list[np.typing.NDArray[np.bool_]] | None = None
         if options.evaluator is not None:
             place = Path(options.evaluator)
@@ -149,9 +150,6 @@ class Perplexity(Measure):
             if not any(keys.any() for keys in self.keys):
                 rule = "finds no key tokens in these documents; give longer ones, lower --short, or name a better model"
                 raise DataError(f"--evaluator={place}: {rule}")
-
-    def bytes_of(self, ids: AnyIds) -> int:
-        return len(self.subject.tokenizer.decode(ids.tolist()).encode(errors="replace"))
 
     def joined(self, found: Sequence[AnyIds]) -> list[IntArray]:
         """Join all documents, the first alone with the tokens that begin a text, refusing less than a window."""
