@@ -1,4 +1,4 @@
-"""Tables of runs, as eval.engine.records reads them."""
+"""Tables of runs, as lab.runs.tables reads them."""
 
 import json
 import lzma

@@ -159,7 +159,7 @@ def rule_layers(rule: Rule, above: int = 0) -> list[Any]:
     chart = alt.Chart(alt.Data(values=[{"rule": rule.value, "text": rule.text}]))
     place = {rule.axis: alt.X("rule:Q") if rule.axis == "x" else alt.Y("rule:Q")}
     end = {"y": alt.value(0)} if rule.axis == "x" else {"x": alt.value("width")}
-    look = {"align": "center", "dy": -10 - LINE * above} if rule.axis == "x" else {"align": "right", "dy": -6}
+    look = {"dy": -10 - LINE * above} if rule.axis == "x" else {"align": "right", "dx": -10, "dy": -6}
     text = chart.mark_text(color="#666666", fontSize=11, **look).encode(**place, **end, text="text:N")
     line = chart.mark_rule(color=GREY, strokeDash=[4, 3], strokeWidth=1).encode(**place)
     return [line, text] if rule.text else [line]

@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from lab.draw import draw, save, themed
+from lab.draw import Rule, draw, save, themed
 from lab.errors import ConfigError, MissingPackage
 
 pytest.importorskip("altair")
@@ -63,3 +63,11 @@ def test_without_altair_one_line_names_the_extra(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "altair", None)
     with pytest.raises(MissingPackage, match=r"altair: not installed, .*\[plot\]"):
         draw(ROWS, "length", "score")
+
+
+def test_the_text_of_a_threshold_ends_left_of_a_line_at_the_end_of_x():
+    chart = draw([{"x": 1, "y": 0.5}, {"x": 9, "y": 1.0}], "x", "y", rules=[Rule("y", 0.8, "threshold"), Rule("x", 9)])
+    (text,) = [part for part in chart.to_dict()["layer"] if part["mark"]["type"] == "text"]
+    scale = next(part for part in chart.to_dict()["layer"] if part["mark"]["type"] == "line")["encoding"]["x"]["scale"]
+    assert text["mark"]["align"] == "right"
+    assert text["mark"]["dx"] < -scale["padding"], "the line stands so many pixels before the end of the axis"

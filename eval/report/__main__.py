@@ -9,7 +9,7 @@
 The page is one file that needs no network. You can point at a figure, drag it, and zoom it with Ctrl and the wheel. A
 text field picks runs. An open page reloads when its file is written again. With a .png or .svg file all figures are one
 picture. --figures writes each figure as PNG and SVG. The page shows what the run folders hold: the probes of training,
-and the results in eval/ at the last probe. RUN may also be a table of runs (eval/engine/records.py).
+and the results in eval/ at the last probe. RUN may also be a table of runs (lab/runs/tables.py).
 """
 
 import hashlib

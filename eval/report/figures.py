@@ -18,7 +18,7 @@ STRING = r"^string\(shift=(?P<shift>\d+)(?:,window=(?P<window>\d+))?\)$"
 DEFAULT_WINDOW = 128  # of STRING, which names of methods leave out
 BEYOND_LAST = 1.05  # of the last distance that was tested, where limits are cut off
 FACET: dict[str, Any] = {"width": 240, "height": 160}
-ROW = 22  # pixels: height of a method's row
+ROW = 16  # pixels: height of a method's row
 CELL = 34  # and of a window's
 LIMITS = "At each run's last probe."
 BANDS = f" Bands are 95% limits: over {FEWEST_SEEDS} seeds or more, or of the tests where an arm has one run."
