@@ -117,7 +117,7 @@ class Decoder(nn.Module):
         holds the first id of each segment if ids count up by one, or nothing if they do not; left out, ids are
         inspected. With a cache the tokens follow the cached ones. `last_only` returns the logits of the last token, and
         the last block computes no others. The ranks of a `context` group pass the same rows, and each returns the
-        logits or losses, or their sum, of its own part of the tokens; all return those of the last token.
+        logits or losses, or their sum, of its own part of the tokens.
 
         Shapes: tokens int64 (B, T); cu_seqlens int32 (S + 1,); position_ids int64 (T,) or (B, T); targets int64
             (B, T), IGNORE where not scored; loss_weights (B, T); returns (B, T, V), or a scalar: the sum of losses in
@@ -134,8 +134,8 @@ class Decoder(nn.Module):
             position_ids = None if position_ids is None else position_ids.expand(shape).reshape(1, -1)
         layout = self.layout(tokens, position_ids, segments, starts, cache)
         n_tokens = tokens.shape[1]
-        context = context if cache is None else cache.context
         if context is not None:
+            assert (cache, last_only) == (None, False), "a group trains, it does not generate"
             layout = replace(layout, context=context)
             targets = None if targets is None else context.own(targets.reshape(tokens.shape))
             loss_weights = None if loss_weights is None else context.own(loss_weights.reshape(tokens.shape))
@@ -143,7 +143,7 @@ class Decoder(nn.Module):
             shape = tokens.shape
         x_BTD = self.embedding(tokens)
         blocks = self.with_layouts(layout)
-        if last_only and segments is None and context is None and n_tokens > 1:
+        if last_only and segments is None and n_tokens > 1:
             block, own = blocks[-1]
             blocks[-1] = block, replace(own, q_pos=own.q_pos[..., -1:])
         for block, own in blocks:
@@ -154,7 +154,7 @@ class Decoder(nn.Module):
         if cache is not None:
             cache.length += n_tokens
         if last_only:
-            x_BTD = x_BTD[:, -1:] if context is None else context.last(x_BTD, n_tokens)
+            x_BTD = x_BTD[:, -1:]
         x_BTD = self.norm(x_BTD)
         if targets is not None:
             weights_T = None if loss_weights is None else loss_weights.flatten()
@@ -206,11 +206,11 @@ class Decoder(nn.Module):
             made[kind] = replace(layout, frequencies=methods[0], distance=methods[1], softmax=softmax)
         return [(block, made[kind]) for block, kind in zip(self.blocks, self.cfg.kinds, strict=True)]
 
-    def new_cache(self, batch: int, max_tokens: int, context: ContextGroup | None = None) -> KeyCache:
-        """Create an empty key cache for `batch` rows of up to `max_tokens` tokens; of its own heads in a group."""
+    def new_cache(self, batch: int, max_tokens: int) -> KeyCache:
+        """Create an empty key cache for `batch` rows of up to `max_tokens` tokens."""
         unrotated = self.backend == "reference" or self.frequencies.is_dynamic  # keys are rotated at every step
         n_maps = 0 if unrotated else len({band.k_map for band in self.distance.bands})
-        return KeyCache(self.cfg, batch, max_tokens, self.embedding.weight.device, n_maps=n_maps, context=context)
+        return KeyCache(self.cfg, batch, max_tokens, self.embedding.weight.device, n_maps=n_maps)
 
 
 def make_optimizer(decoder: Decoder, optim: OptimConfig) -> Optimizer:

@@ -14,12 +14,11 @@ from torch import Tensor
 
 from lab.model import devices
 from lab.model.attention.layout import KeyCache
-from lab.model.attention.segments import ContextGroup
 from lab.model.huggingface.foreign import AnyDecoder, ForeignCache
 
 Ended = Callable[[Tensor, Tensor], Tensor]
 NEAR = 256  # ten times the largest difference measured (docs/evaluation.md)
-CACHE_BYTES = 1 << 31  # for the keys and values of rows that are generated together on a CPU, or by a group
+CACHE_BYTES = 1 << 31  # for the keys and values of rows that are generated together on a CPU
 FREE_FRAC = 0.5  # of a GPU's free memory, for the same; the rest is left to activations and fragments
 ACTIVATION_BYTES = 1 << 29  # for one pass over prompts; a longer prompt is read in chunks
 CPU_TOKENS = 4096  # more tokens of several rows at a time exceed a CPU's caches
@@ -35,7 +34,6 @@ def greedy(
     stop_id: int | None = None,
     *,
     ended: Ended | None = None,
-    context: ContextGroup | None = None,
 ) -> Tensor:
     """Continue every prompt by the most likely token, `n_tokens` times or until every row has ended.
 
@@ -47,8 +45,6 @@ def greedy(
     The common prefix of several prompts is read once. No weights, random states or modes change, so that generating
     during training does not affect it.
 
-    The ranks of a `context` group pass the same prompts and get the same answers, each with the keys of its own heads.
-
     Shapes: prompts int64 (B, T) -> int64 (B, at most n_tokens). After its end a row holds `stop_id`, or 0 without one.
     """
     answers = prompts.new_full((len(prompts), n_tokens), stop_id or 0)
@@ -57,11 +53,11 @@ def greedy(
 
     def answer(start: int, stop: int) -> int:
         rows = slice(start, min(stop, len(prompts)))
-        cache = model.new_cache(len(answers[rows]), prompts.shape[1] + n_tokens, context)
+        cache = model.new_cache(len(answers[rows]), prompts.shape[1] + n_tokens)
         logits = prefill(model, prompts[rows], cache)
         return decode(model, logits, cache, answers[rows], unsure[rows], stop_id, ended, numbers[rows])
 
-    at_once = rows_at_once(model, len(prompts), prompts.shape[1] + n_tokens, context)
+    at_once = rows_at_once(model, len(prompts), prompts.shape[1] + n_tokens)
     widths = [answer(start, start + at_once) for start in range(0, len(prompts), at_once)]
     for row in unsure.nonzero().flatten().tolist():  # again, as a batch of one prompt
         answers[row] = stop_id or 0
@@ -69,15 +65,14 @@ def greedy(
     return answers[:, : max(widths, default=0)]
 
 
-def rows_at_once(model: AnyDecoder, n_rows: int, n_tokens: int, context: ContextGroup | None) -> int:
+def rows_at_once(model: AnyDecoder, n_rows: int, n_tokens: int) -> int:
     """Count the rows whose keys and values fit, in the weights' dtype, as theirs is not known yet.
 
-    On a GPU the memory that is free decides, and parts have like numbers of rows, as every part has the same steps; the
-    ranks of a group, whose free memory may differ, take CACHE_BYTES as on a CPU.
+    On a GPU the memory that is free decides, and parts have like numbers of rows, as every part has the same steps.
     """
     weight = model.embedding.weight
-    n_bytes = model.new_cache(1, n_tokens, context).n_elements * weight.element_size()
-    if devices.kind(weight.device) == "cpu" or context is not None:
+    n_bytes = model.new_cache(1, n_tokens).n_elements * weight.element_size()
+    if devices.kind(weight.device) == "cpu":
         return max(1, CACHE_BYTES // n_bytes)
     unused = torch.cuda.memory_reserved(weight.device) - torch.cuda.memory_allocated(weight.device)
     free = torch.cuda.mem_get_info(weight.device)[0] + unused

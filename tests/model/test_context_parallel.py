@@ -5,7 +5,6 @@ import torch
 from torch import distributed
 
 from lab.model.attention.segments import ContextGroup, Segments
-from lab.model.generate import greedy
 from lab.model.layers import LayersConfig, Scalable, Sink
 from tests.model.methods import DISTANCES, DYNAMIC, FREQUENCIES, decoder, tokens
 from tests.ranks import meet
@@ -91,34 +90,3 @@ def test_two_ranks_compute_what_one_computes(ranks):
 @pytest.mark.parametrize(("degree", "heads"), [(2, 2), (2, 4), (4, 4), (4, 8)])
 def test_four_ranks_compute_what_one_computes(ranks, degree, heads):
     assert_as_one(ranks, 4, degree, heads, CASES)
-
-
-def continued(cases, degree=1):
-    """Continue prompts that share a prefix, greedily, in a group of ranks if there are several."""
-    context = None
-    if degree > 1:
-        meet()
-        context = ContextGroup.of(degree)
-    found = []
-    for case in cases:
-        model = model_of(case, 4).eval()
-        for length in (1, 19):
-            prompts = tokens(8, 5, length)
-            prompts[1:4, : length // 2] = prompts[0, : length // 2]
-            cache = model.new_cache(len(prompts), length, context)
-            with torch.no_grad():
-                logits = model(prompts, cache=cache, last_only=True)
-            found.append((logits, greedy(model, prompts, 12, 7, context=context), cache.n_elements))
-    return found
-
-
-def test_ranks_generate_what_one_generates_with_a_part_of_the_keys_each(ranks):
-    cases = [("rope", name, "rows", "auto") for name in ("plain", "string", "dca", "layers", "sink")]
-    cases += [("dynamic_ntk", "plain", "rows", "auto"), ("rope", "string", "rows", "reference")]
-    alone = continued(cases)
-    for share in ranks(2).run(continued, cases, 2):
-        for (logits, answers, n_cached), (whole, expected, n_whole) in zip(share, alone, strict=True):
-            torch.testing.assert_close(logits, whole, rtol=TOLERANCE, atol=TOLERANCE)
-            assert answers.tolist() == expected.tolist()
-            assert 2 * n_cached == n_whole
-    assert len({tuple(row) for _, answers, _ in alone for row in answers.tolist()}) > 20

@@ -129,7 +129,7 @@ def test_memory_bounds_change_no_answer(method, monkeypatch):
     token_bytes = generate.bytes_per_token(model)
     made = []
     make = model.new_cache
-    monkeypatch.setattr(model, "new_cache", lambda batch, n, context=None: made.append(batch) or make(batch, n))
+    monkeypatch.setattr(model, "new_cache", lambda batch, n: made.append(batch) or make(batch, n))
     for rows, at_once in ((4, 60), (1, 3), (9, 1), (5, 10**6)):
         monkeypatch.setattr(generate, "CACHE_BYTES", rows * row_bytes)
         monkeypatch.setattr(generate, "ACTIVATION_BYTES", at_once * token_bytes)

@@ -209,27 +209,15 @@ class KeyCache:
 
     Keys are stored rotated, once for each of `n_maps` key maps: in every distance method a key's position depends only
     on its id. With `n_maps` 0 they are stored unrotated, for frequencies that depend on the length and for the
-    reference. The next forward pass reads and fills `rows`. The ranks of a `context` group each hold the keys of their
-    own heads.
+    reference. The next forward pass reads and fills `rows`.
 
     Shapes: `store` (n_layers, keys of each map and values, B, K, max_tokens, H). `length` tokens of it are filled.
     """
 
-    def __init__(
-        self,
-        cfg: DecoderConfig,
-        batch: int,
-        max_tokens: int,
-        device: torch.device,
-        *,
-        n_maps: int,
-        context: ContextGroup | None,
-    ) -> None:
-        own_heads = cfg.n_kv_heads // (1 if context is None else context.degree)
-        self.shape = (cfg.n_layers, max(n_maps, 1) + 1, batch, own_heads, max_tokens, cfg.head_dim)
+    def __init__(self, cfg: DecoderConfig, batch: int, max_tokens: int, device: torch.device, *, n_maps: int) -> None:
+        self.shape = (cfg.n_layers, max(n_maps, 1) + 1, batch, cfg.n_kv_heads, max_tokens, cfg.head_dim)
         self.device = device
         self.n_maps = n_maps
-        self.context = context
         self.rows = slice(0, batch)
         self.length = 0
         self.store: Tensor | None = None  # autocast determines the dtype, which is not known before the first pass

@@ -181,14 +181,6 @@ class ContextGroup:
         """View this rank's part of (B, T, ...): (B, t, ...)."""
         return x.tensor_split(self.degree, dim=1)[self.rank]
 
-    def last(self, part: Tensor, n_tokens: int) -> Tensor:
-        """Send every rank the row's last token, without a gradient: (B, t, ...) to (B, 1, ...)."""
-        holder = min(n_tokens, self.degree) - 1
-        mine = self.rank == holder
-        out = part[:, -1:].contiguous() if mine else part.new_empty(len(part), 1, *part.shape[2:])
-        distributed.broadcast(out, group=self.group, group_src=holder)
-        return out
-
     def sizes(self, n_tokens: int) -> list[int]:
         """Count the tokens of each rank's part of a row; the parts before the remainder have one more."""
         each, more = divmod(n_tokens, self.degree)

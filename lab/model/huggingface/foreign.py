@@ -74,7 +74,7 @@ class Foreign:
         logits: Tensor = self.model(tokens, logits_to_keep=int(last_only), **known).logits  # 0 keeps all
         return logits
 
-    def new_cache(self, batch: int, max_tokens: int, context: Any = None) -> ForeignCache:
+    def new_cache(self, batch: int, max_tokens: int) -> ForeignCache:
         return ForeignCache(self, batch, max_tokens)
 
     def scored_logits(self, tokens: Tensor, wanted: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
