@@ -18,6 +18,8 @@ LONGEST = (  # files of the default run that take longest, which start first, or
     "tests/test_rank_deaths.py",
     "tests/estimate/test_memory.py",
     "tests/test_signals.py",
+    "tests/model/test_context_parallel.py",
+    "tests/test_chains.py",
     "tests/model/test_generate.py",
     "tests/model/test_contract.py",
     "tests/test_runs_by_definition.py",

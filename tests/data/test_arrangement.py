@@ -4,15 +4,12 @@ import numpy as np
 import pytest
 
 from lab.data.arrangement import Arrangement, TokenRun, interleaved
-from tests.data.windows import BOS, IGNORE, cut, documents_of, row_of, without_bos
+from tests.data.windows import IGNORE, cut
 
-ANCHOR = 7
 MASKS = {
     "causal": Arrangement(),
     "reset": Arrangement(mask="document"),
     "running": Arrangement(mask="document", running=True),
-    "anchor": Arrangement(mask="anchor", running=True, anchor=BOS, bos=BOS),
-    "anchor_of_another_token": Arrangement(mask="anchor", running=True, anchor=ANCHOR),
 }
 CHI_SQUARE = 25.7  # 9 degrees of freedom are above it once in 440 draws; the seed is fixed
 
@@ -25,21 +22,6 @@ def arrange(arrangement, window, seed=5, **settings):
     assert all(isinstance(run, TokenRun) for run in runs)
     assert all(x.dtype == np.int64 for run in runs for x in (run.tokens, run.targets, run.ids))
     return [(run.tokens.tolist(), run.targets.tolist(), run.ids.tolist(), run.anchored) for run in runs]
-
-
-def order_of(window, chunks, seed=5):
-    if chunks is None:
-        return None
-    return interleaved(np.array(window.documents), chunks, np.random.default_rng(seed)).tolist()
-
-
-def drawn_window(seed, bos=False):
-    """Draw documents, and a window that may begin and end inside one."""
-    rng = np.random.default_rng(seed)
-    documents = documents_of(rng.integers(1, 12, 9).tolist(), bos)
-    total = sum(len(document) for document in documents)
-    start = int(rng.integers(0, total - 2))
-    return cut(documents, start, int(rng.integers(2, total - start + 1)))
 
 
 # By hand: the documents 1 11 12 | 1 21 22 23 24 of <bos> 1, of which the window holds all but the last token.
@@ -56,34 +38,6 @@ def test_masks_of_a_window_by_hand():
     ]
     assert arrange(MASKS["reset"], window) == [(*first, [0, 1, 2], False), (*second, [0, 1, 2, 3], False)]
     assert arrange(MASKS["running"], window) == [(*first, [0, 1, 2], False), (*second, [3, 4, 5, 6], False)]
-
-
-@pytest.mark.parametrize("chunks", [None, 2, 3, 30], ids=lambda chunks: f"chunks_{chunks}")
-@pytest.mark.parametrize("name", MASKS)
-def test_runs_are_what_the_row_of_the_window_shows(name, chunks):
-    """Tokens with their targets and ids, and which token sees which, against the row in its shuffled order."""
-    arrangement = MASKS[name]
-    for seed in range(25):
-        window = drawn_window(seed, bos=name == "anchor")
-        if name == "anchor":
-            window = without_bos(window)
-        runs = arrange(arrangement, window, chunks=chunks)
-        row = row_of(
-            window,
-            arrangement.mask,
-            reset=not arrangement.running,
-            order=order_of(window, chunks),
-            anchor=arrangement.anchor,
-        )
-        if arrangement.mask == "causal":
-            row = row_of(window, "causal", order=order_of(window, chunks))
-        given = [entry for tokens, targets, ids, _ in runs for entry in zip(tokens, targets, ids, strict=True)]
-        assert sorted(given) == sorted(zip(row.tokens, row.targets, row.ids, strict=True))
-        seen = Counter()
-        for tokens, _, _, anchored in runs:
-            seen.update((q, k) for place, q in enumerate(tokens) for k in tokens[: place + 1])
-            seen.update((q, arrangement.anchor) for q in tokens if anchored)
-        assert seen == Counter((row.tokens[m], row.tokens[n]) for m, n in row.pairs())
 
 
 # documents, chunks, and the probability of each order

@@ -6,8 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from eval.engine.cases import Writer
-from eval.lines import draw_case
 from eval.lines import main as lines
 from lab.data.chat import USER_ASSISTANT, around, render, to_conversation
 from lab.errors import ConfigError, DataError
@@ -97,15 +95,6 @@ def test_a_runs_template_is_in_its_export_and_asks_the_same(chatty, tmp_path, ca
         hashes.append([json.loads(case)["prompt_hash"] for case in cases])
         assert row["chat"] is True
     assert hashes[0] == hashes[1]
-
-
-def test_a_prompt_is_a_question_of_a_chat(bpe):
-    plain, chat = Writer(bpe), Writer(bpe, around(TEMPLATES["llama2"]))
-    drawn = {"lines": 4, "seed": 1, "index": 0}
-    question = draw_case(plain, "longeval", **drawn).prompt
-    assert draw_case(chat, "longeval", **drawn).prompt == f"[INST]{question}[/INST]"
-    begun = draw_case(plain, "completion", **drawn).prompt.removeprefix(question)
-    assert draw_case(chat, "completion", **drawn).prompt == f"[INST]{question}[/INST]{begun}"
 
 
 def test_a_model_without_a_template_and_a_missing_file_are_one_line(run_folder, tmp_path, capsys):
