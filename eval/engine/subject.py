@@ -8,9 +8,9 @@ import hashlib
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import numpy as np
 import torch
@@ -110,8 +110,8 @@ def open_subject(request: Request) -> Subject:
     device = device_for(request.options.device)
     options = request.options
     model = open_model(request.model, request.overrides, device=device, window=getattr(options, "window", None))
-    of_tokens = [item.name for item in fields(options) if f"le={LONGEST})" in str(item.type)]  # Length, and PairLength
-    given = {name: getattr(options, name) or 0 for name in of_tokens}
+    hints = get_type_hints(type(options), include_extras=True).items()
+    given = {name: getattr(options, name) or 0 for name, hint in hints if f"le={LONGEST})" in str(hint)}  # any Length
     subject = as_subject(model, request.model, device)
     refuse_far({name: max(value) if isinstance(value, tuple) else value for name, value in given.items()}, subject)
     return subject
