@@ -26,7 +26,7 @@ from lab.errors import CheckpointError, ConfigError, DataError, LabError
 from lab.files import FileEntry, entries_of, file_fault, read_object, sha256
 from lab.runs import checkpoints
 from lab.runs.checkpoints import MANIFEST, RESTORE
-from lab.runs.folder import RECORDS, RunFolder, faults_of
+from lab.runs.folder import BEGINS, RECORDS, RunFolder, faults_of
 
 SYNTAX = Syntax(missing="PATH: must be the first argument, a run folder, a checkpoint or a folder of shards")
 OF_A_RUN = ("config.yaml", "environment.json", "tokenizer.json")
@@ -109,6 +109,8 @@ def check_manifest(run: Path) -> None:
     """Hash the files of a run; that it began, and recorded the steps of its checkpoints, must be among them."""
     needed = {*OF_A_RUN, *(RECORDS[:1] if checkpoints.candidates(run / "checkpoints") else ())}
     listed = checkpoints.read_manifest(run)[1].keys()
+    if BEGINS in read_object(run / MANIFEST, CheckpointError, RESTORE):
+        needed = set()  # it was killed as it began; a resume writes and seals them
     faults = [f"{run / MANIFEST}: does not list {name}; {RESTORE}" for name in sorted(needed - listed)]
     if faults := faults + faults_of(run):
         raise CheckpointError("\n".join(faults))

@@ -16,10 +16,10 @@ from lab.data.preparation import shard_folder
 from lab.errors import CheckpointError
 from lab.launch import Launch
 from lab.model.decoder import Decoder, DecoderConfig
-from lab.runs.checkpoints import Counted
-from lab.runs.folder import RunFolder
+from lab.runs.checkpoints import Checkpoint, Counted, read_manifest
+from lab.runs.folder import RunFolder, forget, seal
 from lab.train.starting import find_start
-from lab.verify import main
+from lab.verify import OF_A_RUN, main
 from tests.opened import save_weights, sealed, write_run
 from tests.refusals import refused
 
@@ -88,6 +88,21 @@ def test_every_flipped_bit_of_every_file_is_found(here, capsys, monkeypatch, n):
         path.write_bytes(data)
         assert status == 1, path
         assert path.suffix == ".json" or any(line.startswith(str(path)) for line in lines), lines
+
+
+def test_a_run_that_was_killed_as_it_began_again_misses_no_file(here, capsys, monkeypatch):
+    run, _ = here
+    listed = (run / "manifest.json").read_bytes()
+    digest, entries = read_manifest(run)
+    monkeypatch.setattr(RunFolder, "rewind", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        RunFolder(run).begin(dict.fromkeys(OF_A_RUN, b""), digest, Checkpoint(run / LAST))
+    assert verified(run, capsys)[0] == 0
+    seal(run, entries)
+    assert (run / "manifest.json").read_bytes() == listed
+    forget(run, digest, ["config.yaml"])
+    seal(run, [])
+    assert verified(run, capsys)[0] == 1
 
 
 def test_every_lost_file_is_missed(here, capsys, monkeypatch):

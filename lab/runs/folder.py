@@ -42,6 +42,7 @@ from lab.files import disk_fault, file_fault, read_object, sha256, write_atomic,
 from lab.runs.checkpoints import ANEW, COUNTS, MANIFEST, NAME, RUN, Checkpoint, candidates, folder_name, read_manifest
 
 Record = dict[str, Any]
+BEGINS = "begins"
 RECORDS = ("metrics.jsonl", "probes.jsonl")
 READ = ("config.yaml", "environment.json", "tokenizer.json", "haystack.txt", "plan.json", "impact.json", "plugins/")
 """What evaluations of the model, and a resume, read; of names that end in a slash all files."""
@@ -201,9 +202,13 @@ def seal(run: Path, names: Iterable[str]) -> None:
 
 
 def forget(run: Path, digest: str, names: Iterable[str]) -> None:
-    """Drop the entries of files that a run of this digest, which may be a new one, is about to write or delete."""
+    """Drop the entries of files that a run of this digest, which may be a new one, is about to write or delete.
+
+    The manifest says that a part begins, until its files are sealed: a run that is killed in between misses none.
+    """
     files = read_manifest(run)[1] if (run / MANIFEST).exists() else {}
-    write_json(run / MANIFEST, {RUN: digest, "files": {n: entry for n, entry in files.items() if n not in {*names}}})
+    entries = {n: entry for n, entry in files.items() if n not in {*names}}
+    write_json(run / MANIFEST, {RUN: digest, BEGINS: True, "files": entries})
 
 
 def faults_of(run: Path, names: Iterable[str] = (), *, hashes: bool = True) -> list[str]:
