@@ -92,9 +92,9 @@ def temporary_of(path: Path) -> Path:
 
 
 def remove(path: Path) -> None:
-    """Delete a file, a link or a folder, if it is there."""
+    """Delete a file, a link or a folder, if it is there; a kill leaves no half of a folder under its name."""
     if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path)
+        shutil.rmtree(path.rename(temporary_of(path)))
     else:
         path.unlink(missing_ok=True)
 

@@ -77,6 +77,20 @@ def test_the_newest_are_kept_and_other_names_left_alone(tmp_path, keep):
     assert len(list(tmp_path.iterdir())) == keep + 2
 
 
+def test_a_kill_while_an_old_one_is_deleted_leaves_no_half_of_it(tmp_path, monkeypatch):
+    save(tmp_path, 100, 1)
+
+    def killed(path, **_):
+        if path.exists():
+            (path / "manifest.json").unlink()
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("shutil.rmtree", killed)
+    with pytest.raises(KeyboardInterrupt):
+        save(tmp_path, 200, 1)
+    assert kept(tmp_path) == [200]
+
+
 @pytest.mark.parametrize("name", BREAKS)
 def test_a_broken_one_is_refused_and_the_newest_whole_one_named(tmp_path, name):
     root = tmp_path / "checkpoints"
