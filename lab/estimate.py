@@ -9,11 +9,9 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-import numpy as np
 import torch
 
 from lab.config import Experiment
-from lab.counts import PositionCounts
 from lab.data.config import DataConfig, Slimpajama
 from lab.data.shards import token_dtype
 from lab.errors import ConfigError, LabError
@@ -23,9 +21,7 @@ from lab.model.config import PEAK_FLOPS, DecoderConfig
 from lab.model.devices import device_for
 from lab.model.memory import HELD, KERNEL, Memory, fake_ranks, stand_in, track
 from lab.model.sharding import Sharding
-from lab.runs.folder import packed_counts
-from lab.shape import ByContext
-from lab.train.environment import needs_of
+from lab.train.environment import checkpoint_bytes, counts_bytes, needs_of
 
 GIB = 2**30
 GB = 10**9
@@ -33,8 +29,6 @@ PAPER_FLOPS = DecoderConfig(2048, 22, 32, 4, 5632, 128_256, False).flops_per_tok
 SPARE = 0.05  # of a GPU's memory by its name: the driver keeps 1 to 2%, and some is lost between tensors (unmeasured)
 UTILISATION = PAPER_FLOPS / (28 * 86_400 * 16 * PEAK_FLOPS["A100"])
 SLIMPAJAMA_TOKENS = 627_000_000_000  # from the name SlimPajama-627B, counted with another tokenizer
-STATE_BYTES = 12  # of a parameter: the weight and AdamW's two moments, float32 each
-INT64 = 8  # bytes
 RECOMPUTED = 4 / 3  # forward once more: 8 instead of 6 operations per weight and token
 NAMES = {
     "parameters": "parameters (float32)",
@@ -206,18 +200,6 @@ def hours_of(experiment: Experiment, gpu: str, utilisation: float = UTILISATION)
     flops = experiment.model.flops_per_token_causal(experiment.data.window) * train.steps * train.batch_tokens
     work = flops * (RECOMPUTED if train.recompute else 1)
     return work / (PEAK_FLOPS[gpu] * utilisation * train.world_size) / 3600
-
-
-def checkpoint_bytes(experiment: Experiment) -> int:
-    """Count the bytes of a checkpoint: the parameters' states, a row for each stream of packs, and counts.npz."""
-    streams = experiment.train.n_packs * (2 + experiment.data.look_ahead) * INT64
-    return experiment.model.n_parameters() * STATE_BYTES + streams + counts_bytes(experiment)
-
-
-def counts_bytes(experiment: Experiment) -> int:
-    """Count the bytes of counts.npz, with loss weights if there are any."""
-    weights = np.ones(experiment.reach) if isinstance(experiment.weights, ByContext) else None
-    return len(packed_counts(PositionCounts(experiment.reach, weights=weights)))
 
 
 def shard_tokens(data: DataConfig, trained: int) -> int:

@@ -14,7 +14,7 @@ import os
 import platform
 import secrets
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 from datetime import datetime
 from pathlib import Path
@@ -30,7 +30,9 @@ DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS)
 """Full, over a quota or a limit of file sizes, broken, read-only."""
 LONGEST_JSON = 2**25  # characters of a file; the largest index of a model's weights has some 15 million
 PART_BYTES = 2**18  # that are read at a time to be hashed
+ALL = ("",)  # how the names of all files begin
 SHOWN = 12  # hexadecimal digits of a hash in messages
+LEFTOVER = ".*.tmp-*"  # names of temporary_of
 LOCK_NAME = ".lock"
 POLL_S = 0.1
 GRACE_S = 0.5  # another process may hold a lock for a moment, to see whether it is held
@@ -94,14 +96,14 @@ def temporary_of(path: Path) -> Path:
 def remove(path: Path) -> None:
     """Delete a file, a link or a folder, if it is there; a kill leaves no half of a folder under its name."""
     if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path.rename(temporary_of(path)))
+        shutil.rmtree(path if path.match(LEFTOVER) else path.rename(temporary_of(path)))
     else:
         path.unlink(missing_ok=True)
 
 
 def remove_leftovers(folder: Path) -> None:
     """Delete what a kill left half written in a folder that this process owns, and in its subfolders."""
-    for path in [*folder.glob(".*.tmp-*"), *folder.glob("*/.*.tmp-*")]:
+    for path in [*folder.glob(LEFTOVER), *folder.glob(f"*/{LEFTOVER}")]:
         remove(path)
 
 
@@ -169,9 +171,17 @@ def check_sizes(folder: Path, files: Mapping[str, FileEntry], remedy: str, *, ha
 
     Raises: DataError.
     """
+    if fault := next(faults_in(folder, files, unread=() if hashes else ALL), None):
+        raise DataError(f"{fault}; {remedy}")
+
+
+def faults_in(
+    folder: Path, files: Mapping[str, FileEntry], *, unread: tuple[str, ...] = (), grow: Collection[str] = ()
+) -> Iterator[str]:
+    """List how files of a folder differ from their entries; those whose names begin as `unread` are not hashed."""
     for name, entry in files.items():
-        if fault := file_fault(folder / name, entry, hashes=hashes):
-            raise DataError(f"{folder / name}: {fault}; {remedy}")
+        if fault := file_fault(folder / name, entry, hashes=not name.startswith(unread), grows=name in grow):
+            yield f"{folder / name}: {fault}"
 
 
 def file_fault(path: Path, expected: FileEntry, *, hashes: bool = False, grows: bool = False) -> str | None:

@@ -13,7 +13,7 @@ checked for whole lines in order.
 With faults, one line for each, the exit status is 1.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 
@@ -23,7 +23,7 @@ from lab.data import beside
 from lab.data.config import digest_of_identity
 from lab.data.shards import PREPARED, read_manifest, read_manifests, read_prepared
 from lab.errors import CheckpointError, ConfigError, DataError, LabError
-from lab.files import FileEntry, entries_of, file_fault, read_object, sha256
+from lab.files import FileEntry, entries_of, faults_in, read_object, sha256
 from lab.runs import checkpoints
 from lab.runs.checkpoints import MANIFEST, RESTORE
 from lab.runs.folder import BEGINS, RECORDS, RunFolder, faults_of
@@ -52,31 +52,30 @@ def checks_of(path: Path) -> Iterator[Check]:
         raise ConfigError(f"PATH={path}: is no run folder, checkpoint or folder of shards; name one of these")
 
 
-def check_hashes(folder: Path, name: str, known: str = MANIFEST) -> None:
-    check_listed(folder, name, entries_of(read_object(folder / name, CheckpointError, RESTORE)) or {}, known)
+def check_hashes(folder: Path, name: str = MANIFEST, unlisted: str = MANIFEST) -> None:
+    check_listed(folder, entries_of(read_object(folder / name, CheckpointError, RESTORE)) or {}, name, unlisted)
 
 
-def check_listed(folder: Path, name: str, files: dict[str, FileEntry], known: str) -> None:
-    """Hash the files that the manifest `name` lists; other files are faults, unless they are hidden or `known`."""
-    found = {path.name for path in folder.iterdir() if not (path.match(".*") or path.match(known))}
-    differ = {listed: file_fault(folder / listed, entry, hashes=True) for listed, entry in files.items()}
-    faults = [f"{folder / listed}: {fault}; {RESTORE}" for listed, fault in differ.items() if fault]
-    faults += [f"{folder / other}: is not listed in {name}; move it elsewhere" for other in found - {name, *files}]
+def check_listed(folder: Path, files: Mapping[str, FileEntry], name: str = MANIFEST, unlisted: str = MANIFEST) -> None:
+    """Hash the files that the manifest `name` lists; others are faults, unless they are hidden or as `unlisted`."""
+    present = {path.name for path in folder.iterdir() if not (path.match(".*") or path.match(unlisted))}
+    faults = [f"{fault}; {RESTORE}" for fault in faults_in(folder, files)]
+    faults += [f"{folder / other}: is not listed in {name}; move it elsewhere" for other in present - {name, *files}]
     if faults:
         raise CheckpointError("\n".join(sorted(faults)))
 
 
 def checks_of_shard(shard: Path) -> Iterator[Check]:
     """List the checks of a shard, and of the arrays that are stored beside it in hidden files."""
-    yield partial(check_hashes, shard, MANIFEST)
+    yield partial(check_hashes, shard)
     for record in sorted(shard.glob(".*.json")):
-        yield partial(check_beside, record.with_suffix(".npy"))
+        yield partial(beside.load, record.with_suffix(".npy"))
 
 
 def check_checkpoint(path: Path) -> None:
     """Compare a checkpoint's run, hash its files and read its state, in this order: each needs what is before it."""
     checkpoint = checkpoints.Checkpoint(path)
-    check_listed(path, MANIFEST, checkpoint.files, MANIFEST)
+    check_listed(path, checkpoint.files)
     checkpoints.read_state(checkpoint)
 
 
@@ -85,11 +84,6 @@ def check_identity(folder: Path) -> None:
     record = read_prepared(folder)
     if record is not None and not record["name"].endswith(f"-{digest_of_identity(record['identity'])}"):
         raise DataError(f"{folder / PREPARED}: name={record['name']}: is not that of its identity; {RESTORE}")
-
-
-def check_beside(path: Path) -> None:
-    if fault := beside.fault_of(path):
-        raise DataError(fault)
 
 
 def checks_of_run(folder: RunFolder) -> Iterator[Check]:
@@ -107,22 +101,23 @@ def checks_of_run(folder: RunFolder) -> Iterator[Check]:
 
 def check_manifest(run: Path) -> None:
     """Hash the files of a run; that it began, and recorded the steps of its checkpoints, must be among them."""
-    needed = {*OF_A_RUN, *(RECORDS[:1] if checkpoints.candidates(run / "checkpoints") else ())}
-    listed = checkpoints.read_manifest(run)[1].keys()
-    if BEGINS in read_object(run / MANIFEST, CheckpointError, RESTORE):
-        needed = set()  # it was killed as it began; a resume writes and seals them
-    faults = [f"{run / MANIFEST}: does not list {name}; {RESTORE}" for name in sorted(needed - listed)]
-    if faults := faults + faults_of(run):
+    faults = faults_of(run)
+    manifest = read_object(run / MANIFEST, CheckpointError, RESTORE)
+    if BEGINS not in manifest:  # else it was killed as it began; a resume writes and seals them
+        needed = {*OF_A_RUN, *(RECORDS[:1] if checkpoints.candidates(run / "checkpoints") else ())}
+        missing = sorted(needed - manifest["files"].keys())
+        faults = [*(f"{run / MANIFEST}: does not list {name}; {RESTORE}" for name in missing), *faults]
+    if faults:
         raise CheckpointError("\n".join(faults))
 
 
 def check_counts(folder: RunFolder) -> None:
     """Compare counts.npz with those of the checkpoints: the newest, or the one before if the run was killed there."""
     counts = folder.path / checkpoints.COUNTS
-    found = [checkpoints.Checkpoint(path).files for path in checkpoints.candidates(folder.checkpoints)]
-    if not found:
+    saved = [checkpoints.Checkpoint(path).files for path in checkpoints.candidates(folder.checkpoints)]
+    if not saved:
         raise CheckpointError(f"{folder.path}: holds no checkpoint; restore the newest")
-    if not counts.is_file() or sha256(counts) not in {files[checkpoints.COUNTS]["sha256"] for files in found}:
+    if not counts.is_file() or sha256(counts) not in {files[checkpoints.COUNTS]["sha256"] for files in saved}:
         raise CheckpointError(f"{counts}: is not that of a checkpoint; copy the newest one's")
 
 

@@ -75,25 +75,25 @@ def hash_files(words):
     """Find where a run starts as one of the ranks; return the files that this one has hashed, or the refusal."""
     import os
 
+    from lab import files
     from lab.launch import find_launch
-    from lab.runs import checkpoints
     from lab.train.starting import find_start
     from tests.ranks import meet
 
     meet()
-    hashed, fault_of = [], checkpoints.Checkpoint.fault_of
+    hashed, sha256 = [], files.sha256
 
-    def recorded(self, name, *, hashes=True):
-        hashed.extend([name] * (hashes and name.endswith(".safetensors")))
-        return fault_of(self, name, hashes=hashes)
+    def recorded(path, *first):
+        hashed.extend([path.name] * (path.suffix == ".safetensors"))
+        return sha256(path, *first)
 
-    checkpoints.Checkpoint.fault_of = recorded
+    files.sha256 = recorded
     try:
         find_start(load(*words), find_launch(os.environ, 2, 1), resume=True)
     except CheckpointError as error:
         return str(error)
     finally:
-        checkpoints.Checkpoint.fault_of = fault_of
+        files.sha256 = sha256
     return hashed
 
 

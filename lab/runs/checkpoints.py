@@ -109,11 +109,6 @@ class Checkpoint:
             raise CheckpointError(f"{path}: {rule} (other settings, seed or data); move it elsewhere")
         return entries
 
-    def fault_of(self, name: str, *, hashes: bool = True) -> str | None:
-        """Return how a file differs from the manifest, its SHA-256 compared with `hashes`, or None."""
-        fault = files.file_fault(self.folder / name, self.files[name], hashes=hashes)
-        return None if fault is None else f"{self.folder / name}: {fault}; {RESTORE}"
-
 
 def folder_name(consumed_tokens: int) -> str:
     """Name a checkpoint; names sort by tokens."""
@@ -131,12 +126,11 @@ def candidates(root: Path) -> list[Path]:
 
 def fault_of(folder: Path, unread: tuple[str, ...] = ()) -> str | None:
     """Return a line on why a checkpoint is unusable, or None; files whose names begin as `unread` are not hashed."""
-    checkpoint = Checkpoint(folder)
     try:
-        faults = (checkpoint.fault_of(name, hashes=not name.startswith(unread)) for name in checkpoint.files)
-        return next(filter(None, faults), None)
+        fault = next(files.faults_in(folder, Checkpoint(folder).files, unread=unread), None)
     except CheckpointError as error:
         return first_line(error)
+    return None if fault is None else f"{fault}; {RESTORE}"
 
 
 def refuse(folder: Path, fault: str) -> None:

@@ -38,7 +38,7 @@ import numpy as np
 from lab.counts import PositionCounts
 from lab.counts.saved import OF_KIND
 from lab.errors import CheckpointError, DiskError, first_line
-from lab.files import disk_fault, file_fault, read_object, sha256, write_atomic, write_json
+from lab.files import ALL, disk_fault, faults_in, file_fault, read_object, sha256, write_atomic, write_json
 from lab.runs.checkpoints import ANEW, COUNTS, MANIFEST, NAME, RUN, Checkpoint, candidates, folder_name, read_manifest
 
 Record = dict[str, Any]
@@ -211,17 +211,16 @@ def forget(run: Path, digest: str, names: Iterable[str]) -> None:
     write_json(run / MANIFEST, {RUN: digest, BEGINS: True, "files": entries})
 
 
-def faults_of(run: Path, names: Iterable[str] = (), *, hashes: bool = True) -> list[str]:
-    """List how files differ from their entries, all files or those named, a line each.
+def faults_of(run: Path, wanted: tuple[str, ...] = ALL, *, hashes: bool = True) -> list[str]:
+    """List how files whose names begin as those `wanted` differ from their entries, a line each.
 
     Raises: CheckpointError where there is no manifest.
     """
-    wanted = tuple(names)
 
     def differing() -> list[str]:
-        entries = {n: entry for n, entry in read_manifest(run)[1].items() if not wanted or n.startswith(wanted)}
-        faults = {n: file_fault(run / n, e, hashes=hashes, grows=n in RECORDS) for n, e in entries.items()}
-        return [f"{run / name}: {fault}; restore it" for name, fault in faults.items() if fault]
+        entries = {name: entry for name, entry in read_manifest(run)[1].items() if name.startswith(wanted)}
+        faults = faults_in(run, entries, unread=() if hashes else ALL, grow=RECORDS)
+        return [f"{fault}; restore it" for fault in faults]
 
     if faults := differing():
         time.sleep(SETTLE_S)
@@ -229,7 +228,7 @@ def faults_of(run: Path, names: Iterable[str] = (), *, hashes: bool = True) -> l
     return faults
 
 
-def check_files(run: Path, names: Iterable[str] = READ) -> None:
+def check_files(run: Path, names: tuple[str, ...] = READ) -> None:
     """Refuse a run folder of which a named file is not what was written.
 
     A run that has not begun has no manifest, nor has one that was unpacked from a table of records.

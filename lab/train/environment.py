@@ -14,7 +14,10 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from lab.config import Experiment, TrackConfig, load_experiment
+from lab.counts import PositionCounts
 from lab.data.config import TokenizerFile
 from lab.data.preparation import check_prepared, shard_folder
 from lab.data.tokenizer import TOKENIZER, tokenizer_file
@@ -22,10 +25,12 @@ from lab.errors import CheckpointError, ConfigError, MissingPackage
 from lab.plugins import KEPT, digest_of
 from lab.probe import needles
 from lab.runs.arms import changes
-from lab.runs.folder import OF_PROBES, READ, RECORDS, RunFolder, faults_of
+from lab.runs.folder import OF_PROBES, READ, RECORDS, RunFolder, faults_of, packed_counts
 
 PACKAGES = ("torch", "lightning", "numpy", "tokenizers", "flash-attn", "xformers")
 ROOT = Path(__file__).resolve().parents[2]
+STATE_BYTES = 12  # of a parameter: the weight and AdamW's two moments, float32 each
+INT64 = 8  # bytes
 RESTART = "begin anew with --restart, which moves this folder aside and deletes nothing"
 
 
@@ -94,6 +99,18 @@ def check_run(experiment: Experiment, *, resume: bool) -> bool:
     if faults := [f"{key}={new}: the run was started with {old}; {remedy}" for key, old, new in differ]:
         raise ConfigError(*faults)
     return True
+
+
+def checkpoint_bytes(experiment: Experiment) -> int:
+    """Count the bytes of a checkpoint: the parameters' states, a row for each stream of packs, and counts.npz."""
+    streams = experiment.train.n_packs * (2 + experiment.data.look_ahead) * INT64
+    return experiment.model.n_parameters() * STATE_BYTES + streams + counts_bytes(experiment)
+
+
+def counts_bytes(experiment: Experiment) -> int:
+    """Count the bytes of counts.npz, with loss weights if there are any."""
+    weights = np.ones(experiment.reach) if experiment.planned else None
+    return len(packed_counts(PositionCounts(experiment.reach, weights=weights)))
 
 
 def describe_environment(hardware: dict[str, Any], seed: int, threads: int) -> dict[str, Any]:

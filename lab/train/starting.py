@@ -26,10 +26,7 @@ from lab.runs import checkpoints
 from lab.runs.arms import digest_of_run
 from lab.runs.folder import RunFolder
 from lab.runs.source import tokenizer_of
-from lab.train.environment import RESTART, check_run, describe_environment
-
-WEIGHT_BYTES = 12  # the weight and AdamW's two moments, float32 each
-POSITION_BYTES = 32  # of counts.npz: lengths, f, supervised and its f
+from lab.train.environment import RESTART, check_run, checkpoint_bytes, describe_environment
 
 
 @dataclass(frozen=True)
@@ -85,14 +82,15 @@ def find_start(experiment: Experiment, launch: Launch, *, resume: bool) -> check
     place = gather("checkpoint", place, launch)[0]
     if not place:
         return None
-    found = checkpoints.Checkpoint(Path(place))
-    mine = [name for name in found.files if name.startswith(checkpoints.TENSORS)][launch.rank :: launch.world_size]
-    faults = gather("fault", next(filter(None, map(found.fault_of, mine)), ""), launch)
+    checkpoint = checkpoints.Checkpoint(Path(place))
+    tensors = [name for name in checkpoint.files if name.startswith(checkpoints.TENSORS)]
+    mine = {name: checkpoint.files[name] for name in tensors[launch.rank :: launch.world_size]}
+    faults = gather("fault", next(files.faults_in(checkpoint.folder, mine), ""), launch)
     if fault := next(filter(None, faults), None):
-        checkpoints.refuse(found.folder, fault)
+        checkpoints.refuse(checkpoint.folder, f"{fault}; {checkpoints.RESTORE}")
     if launch.is_first:
-        checkpoints.read_state(found)  # or some part of the run would begin anew
-    return found
+        checkpoints.read_state(checkpoint)  # or some part of the run would begin anew
+    return checkpoint
 
 
 def start_folder(start: Start, data: PackedData, threads: int, *, restart: bool = False) -> None:
@@ -118,8 +116,7 @@ def start_folder(start: Start, data: PackedData, threads: int, *, restart: bool 
         contents["plan.json"] = plan
     if restart and any(not entry.name.startswith(files.LOCK_NAME) for entry in path.iterdir()):
         show(f"{path}: moved to {move_aside(path)}")
-    weights = experiment.model.n_parameters() * WEIGHT_BYTES  # room for two checkpoints, or for a second one
-    needed = (2 if checkpoint is None else 1) * (weights + 2 * experiment.reach * POSITION_BYTES)
+    needed = checkpoint_bytes(experiment) * (2 if checkpoint is None else 1)  # the next one is written beside the last
     if files.free_bytes(path) < needed:
         raise DiskError(files.disk_fault(path, needed, "checkpoints until the first is replaced, and counts"))
     if checkpoint is None:

@@ -11,8 +11,6 @@ from lab.counts import PositionCounts
 from lab.errors import ConfigError
 from lab.estimate import (
     UTILISATION,
-    checkpoint_bytes,
-    counts_bytes,
     estimate,
     hours_of,
     needed_here,
@@ -22,6 +20,7 @@ from lab.estimate import (
 )
 from lab.model.memory import Memory
 from lab.runs.folder import RunFolder
+from lab.train.environment import checkpoint_bytes, counts_bytes
 from lab.yaml import format_yaml
 from tests.estimate.small import small
 from tests.forked import ROOT
