@@ -29,7 +29,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from textwrap import wrap
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -43,7 +43,7 @@ from lab.errors import ConfigError, nearest
 from lab.files import write_atomic, writing
 from lab.looks import CENSORED, range_of
 from lab.probe.limits import share_limits
-from lab.runs.arms import CONFIDENCE, differing, mean_with_limits, name_arms
+from lab.runs.arms import CONFIDENCE, differing, mean_with_limits, name_arms, with_bases
 from lab.runs.tables import unpacked
 from lab.schema import Section
 
@@ -52,15 +52,8 @@ RANGES = {"share": (0, 1), "percent": (0, 100), "tokens": (0, np.inf), "pairs": 
 LINE = ["evaluation", "unit", "task", "length"]
 
 
-class Grid(NamedTuple):
-    """Results by line and column, and how many older are left out."""
-
-    cells: pd.DataFrame
-    older: int
-
-
-def arrange(records: pd.DataFrame, by: Sequence[str] = ()) -> Grid:
-    """Put results into lines and columns, fold seeds, and test the differences to the first column.
+def arrange(records: pd.DataFrame, by: Sequence[str] = ()) -> tuple[pd.DataFrame, int]:
+    """Put results into lines and columns, fold seeds, test the differences to the first column; count older results.
 
     The newest checkpoint of a model and method is taken, unless the columns are checkpoints. Of a result that appears
     twice, the one of more tests is taken, or the later one.
@@ -70,10 +63,10 @@ def arrange(records: pd.DataFrame, by: Sequence[str] = ()) -> Grid:
     if "model" in by:
         frame["model"] = records.model
     newest = frame.checkpoint.groupby([frame.evaluation, frame.model, frame.method]).transform("max")
-    kept = frame.copy() if "checkpoint" in by else frame[frame.checkpoint == newest].copy()
-    lines, columns = choose_keys(kept, list(dict.fromkeys(by)), is_setting)
-    kept = kept.sort_values("n", kind="stable", na_position="first")
-    once = kept.drop_duplicates([*lines, *columns, "run_seed"], keep="last").sort_index()
+    results = frame.copy() if "checkpoint" in by else frame[frame.checkpoint == newest].copy()
+    lines, columns = choose_keys(results, list(dict.fromkeys(by)), is_setting)
+    rising = results.sort_values("n", kind="stable", na_position="first")
+    once = rising.drop_duplicates([*lines, *columns, "run_seed"], keep="last").sort_index()
     cells = pd.DataFrame([fold(rows) for _, rows in once.groupby([*lines, *columns], sort=False, dropna=False)])
     cells["line"] = line_names(cells, lines)
     keys = list(cells[columns].astype(object).itertuples(index=False, name=None))
@@ -90,20 +83,21 @@ def arrange(records: pd.DataFrame, by: Sequence[str] = ()) -> Grid:
     cells["number"] = [unique.index(key) for key in keys]
     cells["column"] = [", ".join(spelt(key[k]) for k in differ or [0]) for key in keys]
     order = [*(name for name in LINE if name in lines), "line", "number"]
-    return Grid(judge(cells).sort_values(order, ignore_index=True), len(frame) - len(kept))
+    return judge(cells).sort_values(order, ignore_index=True), len(frame) - len(results)
 
 
 def with_arms(records: pd.DataFrame) -> pd.DataFrame:
     """Add the settings in which runs differ, and name models by their arms, whose checkpoints get common names."""
     frame = records.reindex(columns=list(dict.fromkeys([*records, "length", "checkpoint", "weights"])))
     has = records.run != ""
-    settings = dict(zip(frame.run[has], frame.settings[has], strict=True))
+    settings = with_bases(dict(zip(frame.run[has], frame.settings[has], strict=True)))
+    frame["settings"] = [settings.get(run, {}) for run in frame.run]
     for name in differing(settings):
-        frame[name] = [str(known.get(name)) for known in frame.settings]
+        frame[name] = [str(config.get(name)) for config in frame.settings]
     arms = name_arms(settings)
     frame["arm"] = [arms.get(run, model) for run, model in zip(frame.run, frame.model, strict=True)]
     frame["model"] = frame.model.where(frame.groupby("arm").model.transform("nunique") == 1, frame.arm)
-    frame["run_seed"] = [str(known.get("run.seed")) for known in frame.settings]
+    frame["run_seed"] = [str(config.get("run.seed")) for config in frame.settings]
     frame["length"] = frame.length.fillna(0).astype(int)
     frame["weights"] = frame.weights.mask(has)  # follow from run and checkpoint
     checkpoints = frame.checkpoint.fillna("").astype(str)
@@ -116,7 +110,7 @@ def add_field(frame: pd.DataFrame, name: str) -> bool:
     """Add a column that --by names, and return whether it is a setting, which may be named by its last part."""
     if name in (*COLUMNS, *WIDER, *LINE):
         return False
-    columns, settings = ({key: None for known in frame[of] for key in known} for of in ("row", "settings"))
+    columns, settings = ({key: None for named in frame[of] for key in named} for of in ("row", "settings"))
     ends = sorted((s for s in settings if s == name or s.endswith(f".{name}")), key=lambda s: s.count("."))
     if name not in columns and not ends:
         hint = nearest(name, [*COLUMNS, *WIDER, *LINE, *columns, *settings])
@@ -138,13 +132,13 @@ def choose_keys(frame: pd.DataFrame, by: list[str], is_setting: bool) -> tuple[l
         return [name for name in names if groups[name].nunique(dropna=False).max() > 1]
 
     of_run = ["seed"] if frame.groupby("arm").run_seed.nunique().max() > 1 else []
-    corpora = frame.settings.map(lambda known: str(known.get("data.corpus.seed"))).groupby(frame.arm)
+    corpora = frame.settings.map(lambda config: str(config.get("data.corpus.seed"))).groupby(frame.arm)
     if is_setting or corpora.nunique().max() > 1:
         of_run = ["haystack", "texts", "seed"]
-    known = pd.DataFrame(list(frame.alike), index=frame.index, dtype=object)  # so that 4 stays 4 beside None
-    alike = [name for name in known if name not in by]
+    fields = pd.DataFrame(list(frame.alike), index=frame.index, dtype=object)  # so that 4 stays 4 beside None
+    alike = [name for name in fields if name not in by]
     for name in alike:
-        frame[name] = known[name].map(json.dumps)
+        frame[name] = fields[name].map(json.dumps)
         if name in of_run:
             frame[name] = frame[name].mask(frame.settings.map(bool))
     lines = [name for name in LINE if name not in by]
@@ -213,16 +207,15 @@ def number(cell: Any) -> str:
     return text + ("*" if cell.p_adjusted <= LEVEL else "?" if cell.compared and not isinstance(cell.test, str) else "")
 
 
-def spread(grid: Grid) -> pd.DataFrame:
+def spread(cells: pd.DataFrame) -> pd.DataFrame:
     """Spread the cells as text; - is no result."""
-    cells = grid.cells.assign(text=[number(cell) for cell in grid.cells.itertuples()])
-    table = cells.pivot(index="line", columns="column", values="text").loc[cells.line.unique()]
+    texts = cells.assign(text=[number(cell) for cell in cells.itertuples()])
+    table = texts.pivot(index="line", columns="column", values="text").loc[cells.line.unique()]
     return table[cells.sort_values("number").column.unique()].fillna("-").rename_axis(index=None, columns=None)
 
 
-def legend(grid: Grid) -> list[str]:
+def legend(cells: pd.DataFrame, older: int) -> list[str]:
     """Explain the marks, the tests, and what was left out."""
-    cells = grid.cells
     tests = cells.test.value_counts()
     untested = int((cells.compared & cells.test.isna()).sum())
     first = cells.column[cells.number == 0].iloc[0]
@@ -235,7 +228,7 @@ def legend(grid: Grid) -> list[str]:
         f"(k needed): seeds with which a t test at {LEVEL:g} finds the difference to {first} in {POWER:.0%} of cases "
         "if size and spread are those measured; in pairs where seeds are the same.": cells.seeds_needed.notna().any(),
         f"? no test ({untested}): neither outcomes of the same tests nor shares of tests are recorded.": untested,
-        f"{grid.older:,} results of older checkpoints are left out; --by=checkpoint shows them.": grid.older,
+        f"{older:,} results of older checkpoints are left out; --by=checkpoint shows them.": older,
     }
     return [text for text, is_shown in lines.items() if is_shown]
 
@@ -275,17 +268,18 @@ def join(request: Request) -> Found:
     if output is not None and output.suffix not in WRITERS:
         raise ConfigError(f"-o {output}: must end in {', '.join(WRITERS)}, or be a folder; name the file of the table")
     with unpacked(request.places) as places:
-        grid = arrange(read_records(places), request.options.by)
-    known = grid.cells[[*dict.fromkeys([*KNOWN, *request.options.by]), *JUDGED]].rename(columns={"alike": "protocol"})
-    rows = [{name: x for name, x in row.items() if pd.notna(x) and x != ""} for row in known.to_dict("records")]
-    notes = legend(grid)
+        cells, older = arrange(read_records(places), request.options.by)
+    fields = [*dict.fromkeys([*KNOWN, *request.options.by]), *JUDGED]
+    records = cells[fields].rename(columns={"alike": "protocol"}).to_dict("records")
+    rows = [{name: x for name, x in row.items() if pd.notna(x) and x != ""} for row in records]
+    notes = legend(cells, older)
     if output is None:
-        shown = [part for note in notes for part in wrap(note, WIDEST)]
-        return Found("\n".join([fitted(spread(grid)), "", *shown]), rows)
-    text = WRITERS[output.suffix](spread(grid)) + "\n" + "".join(f"% {note}\n" for note in notes)
+        wrapped = [part for note in notes for part in wrap(note, WIDEST)]
+        return Found("\n".join([fitted(spread(cells)), "", *wrapped]), rows)
+    text = WRITERS[output.suffix](spread(cells)) + "\n" + "".join(f"% {note}\n" for note in notes)
     with writing(f"-o {output}", "file"):
         write_atomic(output, text.encode())
-    return Found(f"{len(grid.cells):,} results in {grid.cells.line.nunique():,} lines", rows, output)
+    return Found(f"{len(cells):,} results in {cells.line.nunique():,} lines", rows, output)
 
 
 MISSING = "PATH: must be set; give a run folder, a folder of results, or a .jsonl file, before the options"

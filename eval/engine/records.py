@@ -4,6 +4,7 @@ Every evaluation writes one JSON object a line, with names of its own. KINDS lis
 and what their score is. Its last field names in what two rows must agree to be results of the same task.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from operator import itemgetter
@@ -14,6 +15,7 @@ import numpy as np
 import pandas as pd
 
 from eval.engine.rows import Row
+from lab import command
 from lab.errors import ConfigError, DataError
 from lab.runs.analysis import with_demand
 from lab.runs.arms import censored, read_settings
@@ -103,20 +105,27 @@ def results_at(path: Path) -> list[Path]:
 def read_records(paths: Sequence[Path]) -> pd.DataFrame:
     """Read the rows of files, and of files that end in .jsonl in folders, as records of one form.
 
+    Rows of other measurements are left out, which a line names.
+
     Raises: DataError for a path without results, or a file that is broken.
     """
     records: list[Row] = []
+    unread: Counter[str] = Counter()
     for path in paths:
         before = len(records)
         for file in results_at(path):
             try:
-                rows = RunFolder(file.parent).read(file.name)
-                records += [{**about(row, file), **each} for row in rows for each in read(row)]
+                for row in RunFolder(file.parent).read(file.name):
+                    new = [{**about(row, file), **record} for record in read(row)]
+                    records += new
+                    unread.update([row["metric"]] if not new and kind_of(row) is None and "metric" in row else [])
             except (KeyError, TypeError, ValueError) as error:
                 raise DataError(f"{file}: a row of results lacks {error}; measure it again") from error
         if len(records) == before:
             rule = "no results of an evaluation" if path.exists() else "no such file or folder"
             raise DataError(f"{path}: {rule}; give a run folder, a folder of results, or a .jsonl file of rows")
+    if unread:
+        command.show(f"left out rows of {', '.join(unread)}, which are joined with no others", error=True)
     return pd.DataFrame(records)
 
 
@@ -176,7 +185,7 @@ def kind_of(row: Row) -> Kind | None:
     protocol = str(row.get("protocol"))
     if protocol == "ruler" or protocol.startswith("lm-eval-"):
         name = protocol[:5].replace("lm-ev", "harness")
-    elif "distance" in row and name not in KINDS:
+    elif "distance" in row and name in (None, "found_by_distance"):
         name = "distance"
     elif {"accuracy", "tests", "passed", "length"} <= set(row):
         name = "probe"

@@ -66,17 +66,17 @@ def write(folder, *rows, name="rows.jsonl"):
 
 
 def grid_of(*folders, by=()):
-    return arrange(read_records(list(folders)), by)
+    return arrange(read_records(list(folders)), by)[0]
 
 
 def compared(*folders):
     """Compare the first two results, as read."""
-    cells = grid_of(*folders, by=["checkpoint", "method"]).cells
+    cells = grid_of(*folders, by=["checkpoint", "method"])
     return compare(*itertools.islice(cells.itertuples(), 2))[:2]
 
 
 def table_of(grid):
-    return {(cell.line, cell.column): cell for cell in grid.cells.itertuples()}
+    return {(cell.line, cell.column): cell for cell in grid.itertuples()}
 
 
 def passkey(folder, passes, name="a", hashes=None, **changes):
@@ -115,7 +115,7 @@ def test_what_cannot_be_compared_shares_no_line(tmp_path, evaluation, change):
     row = ROWS[evaluation][0]
     grid = grid_of(write(tmp_path, row, {**row, "method": "other", **change}))
     assert (spread(grid) == "-").to_numpy().tolist() in ([[False, True], [True, False]], [[True, False], [False, True]])
-    assert not grid.cells.compared.any()
+    assert not grid.compared.any()
 
 
 def test_mcnemar_on_the_same_tests(tmp_path):
@@ -241,7 +241,7 @@ def test_seeds_are_folded_into_their_mean_with_limits(windows):
     assert (first.score, first.low, first.high) == (pytest.approx(0.4), 0, pytest.approx(0.8968, abs=1e-4))
     assert (first.seeds, second.seeds, second.score) == (3, 2, pytest.approx(0.85))
     assert (second.test, second.p) == (SEEDS, ttest_ind([0.2, 0.4, 0.6], [0.8, 0.9], equal_var=False).pvalue)
-    same = grid_of(*windows[:2], *windows[3:], by=["data.window"]).cells
+    same = grid_of(*windows[:2], *windows[3:], by=["data.window"])
     assert (same.test == SEEDS_PAIRED).sum() == 1
     length = cells["probe effective length at 0.8", "96"], cells["probe effective length at 0.8", "192"]
     assert (length[0].score, length[0].low, length[0].high) == pytest.approx(
@@ -311,10 +311,13 @@ def test_arms_of_which_one_has_no_spread_are_tested():
     assert (name, p) == (SEEDS, pytest.approx(1 - 2 * math.atan(3) / math.pi))
 
 
-def test_seeds_with_corpora_of_their_own_are_one_cell():
-    with unpacked([ROOT / "experiments/demand/records/S3_96.jsonl.xz"]) as places:
-        table = spread(grid_of(*places))
+def test_seeds_with_corpora_and_bases_of_their_own_are_one_cell(capsys):
+    with unpacked([ROOT / "experiments/demand/records/S1.jsonl.xz"]) as places:
+        table, by_window = spread(grid_of(*places)), spread(grid_of(*places, by=["window"]))
     assert table.loc["distance numbers found 132 tokens"].str.contains("5 seeds").all()
+    lines = by_window[by_window.index.str.startswith("distance numbers found 132 tokens")]
+    assert lines["192"].str.contains("5 seeds").tolist() == [True] * 5
+    assert capsys.readouterr().err == 2 * "left out rows of gapped, which are joined with no others\n"
 
 
 run = runner(main)
