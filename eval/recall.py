@@ -112,8 +112,6 @@ class Recall(run.OnTexts):
     def rows(self) -> Iterator[Row]:
         """Score the targets, and make a row for each bin."""
         test = self.test
-        cuts = [each.distance - 1 if each.distance else each.place for each in test.targets]
-        self.announce([(1, tokens) for tokens in (*(each.place for each in test.targets), *cuts)])
         with Bar(total=2 * len(test.targets), desc=self.kind, unit="context") as bar:
             scores = test.scores(self.subject, test.targets, bar.update)
         about = {**self.about, **self.subject.row, "evidence": asdict(self.evidence), "window": test.window}

@@ -183,8 +183,7 @@ class NeedleMeasure(run.Measure):
         return self.finished(tests, self.probe.case(self.probe.shortest, 0), self.config.tests)
 
     def counting(self, methods: int = 1) -> Bar:
-        """Name the cost of all tests, and open their bar."""
-        self.announce([(methods * self.config.tests, length) for length in self.lengths])
+        """Open the bar of all tests."""
         self.bar = bar = Bar(total=methods * len(self.lengths) * self.config.tests, desc=self.kind, unit="test")
         return bar
 

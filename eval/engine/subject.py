@@ -1,24 +1,20 @@
-"""A model under test: how it is run, how results name it, and what its tests cost, which is said before they run.
-
-The cost of n tokens is that of one forward pass over them, in proportion to its operations. A pass over at most TIMED
-tokens is timed. Tests that any machine runs within a minute are not timed.
-"""
+"""A model under test: how it is run, how results name it, and the texts that its tests are made of."""
 
 import hashlib
-import time
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any, get_args, get_type_hints
 
 import numpy as np
 import torch
+from annotated_types import Le
 from tokenizers import Tokenizer
 from torch import Tensor
 
 from eval.engine.command import Request
-from lab.command import Bar, show
+from lab.command import Bar
 from lab.counts import SavedCounts
 from lab.data.preparation import shard_folder
 from lab.data.shards import TokenStore
@@ -26,7 +22,6 @@ from lab.data.tokenizer import check_ids, needed, special_ends
 from lab.errors import ConfigError, DataError
 from lab.loading import OpenedModel, open_model, token_ids
 from lab.model.attention.inspection import token_scores
-from lab.model.config import DecoderConfig
 from lab.model.devices import device_for, memory_of, processor
 from lab.model.generate import Ended, greedy
 from lab.model.huggingface.foreign import Foreign
@@ -36,9 +31,6 @@ from lab.runs.source import is_hub_id, named
 from lab.schema import LONGEST
 from lab.train.environment import describe_source
 
-TIMED = 512  # tokens of a pass that is timed
-SLOWEST = 1e9  # operations a second of any machine
-SHORT_S = 60.0
 MOST_WINDOWS = 1024  # of the longest text in training windows; papers extend by at most 64
 NO_CORPUS = "must be set, a Hugging Face folder has no corpus of its own; give a text file"
 AnyIds = np.typing.NDArray[Any]  # of any integer type, as they lie in a store
@@ -110,11 +102,15 @@ def open_subject(request: Request) -> Subject:
     device = device_for(request.options.device)
     options = request.options
     model = open_model(request.model, request.overrides, device=device, window=getattr(options, "window", None))
-    hints = get_type_hints(type(options), include_extras=True).items()
-    given = {name: getattr(options, name) or 0 for name, hint in hints if f"le={LONGEST})" in str(hint)}  # any Length
+    hints = get_type_hints(type(options), include_extras=True)
+    lengths = {name: getattr(options, name) or 0 for name, hint in hints.items() if is_length(hint)}
     subject = as_subject(model, request.model, device)
-    refuse_far({name: max(value) if isinstance(value, tuple) else value for name, value in given.items()}, subject)
+    refuse_far({name: max(value) if isinstance(value, tuple) else value for name, value in lengths.items()}, subject)
     return subject
+
+
+def is_length(hint: Any) -> bool:
+    return hint == Le(LONGEST) or any(map(is_length, get_args(hint)))
 
 
 def refuse_far(lengths: Mapping[str, int], subject: Subject) -> None:
@@ -132,40 +128,6 @@ def refuse_far(lengths: Mapping[str, int], subject: Subject) -> None:
     faults = [f"--{name}={length}: {rule}; lower it" for name, length in lengths.items() if length > most]
     if faults:
         raise ConfigError(*faults)
-
-
-def announce(subject: Subject, kind: str, unit: str, tests: Sequence[tuple[int, int]]) -> None:
-    """Name the cost of tests, numbers of them and the tokens of each, where it is more than a minute.
-
-    Raises: ConfigError for tests that are longer than the model's table of positions.
-    """
-    cfg, most = subject.model.decoder.cfg, subject.most_tokens
-    longest = max((tokens for _, tokens in tests), default=0)
-    if most is not None and longest > most:
-        rule = f"must be <= {most:,}, the positions that {subject.model.name} has"
-        raise ConfigError(f"--lengths={longest}: {rule}; name shorter ones, or another model")
-    operations = sum(n * operations_of(cfg, tokens) for n, tokens in tests)
-    if operations < SHORT_S * SLOWEST:
-        return
-    timed = min(TIMED, longest)
-    seconds = seconds_of(subject, timed) * operations / operations_of(cfg, timed)
-    if seconds > SHORT_S:
-        n, total = sum(n for n, _ in tests), sum(n * tokens for n, tokens in tests)
-        show(f"{kind}: {n:,} {unit}s, {total:,} tokens: about {seconds / 60:,.0f} minutes at most", error=True)
-
-
-def operations_of(cfg: DecoderConfig, tokens: int) -> float:
-    """Count the operations of a forward pass, a third of those of a step."""
-    return tokens * cfg.flops_per_token(tokens / 2) / 3
-
-
-def seconds_of(subject: Subject, tokens: int) -> float:
-    """Time a pass over a text of so many tokens, the second of two, as the first one compiles and allocates."""
-    text = torch.zeros(1, tokens, dtype=torch.int64)
-    for _ in range(2):
-        start = time.perf_counter()
-        subject.losses(text, text)[0, -1].item()
-    return time.perf_counter() - start
 
 
 def as_subject(model: OpenedModel, place: Path, device: torch.device) -> Subject:
