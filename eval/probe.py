@@ -148,7 +148,9 @@ class ByMethod(needles.NeedleMeasure):
         self.own = self.subject.model.decoder.frequencies
         self.words = sorted(self.request.distances or methods.METHODS, key=lambda word: word != statistics.BASE)
         lengths = sorted(self.options.lengths or [train_len])
-        self.settings = {length: [methods.named(word, train_len, length) for word in self.words] for length in lengths}
+        self.settings = {
+            length: [methods.setting(word, train_len, length) for word in self.words] for length in lengths
+        }
         super().prepare()
 
     def choose_lengths(self, config: ProbeConfig, shortest: int) -> Sequence[int]:

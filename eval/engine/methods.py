@@ -70,23 +70,28 @@ class Setting:
             raise errors.ConfigError(*(f"--distance={self.word}: {fault}" for fault in error.faults)) from error
 
 
-def setting(method: str, train_len: int, length: int) -> Setting:
-    """Derive a method's settings from the training length and the length of the tests.
+def setting(word: str, train_len: int, length: int) -> Setting:
+    """Derive a method's settings from the training length and the length of the tests, but for those the word gives.
 
     Units: tokens.
+    Raises: ConfigError for an unknown method, or a parameter that is not name=value.
     Example:
         >>> setting("string", 2048, 2048).parameters
         {'shift': 683, 'window': 128}
         >>> setting("self_extend", 192, 192).parameters, setting("self_extend", 192, 192).assumed_len
         ({'group': 2, 'window': 32}, 128)
+        >>> setting("string:window=8", 192, 192).parameters
+        {'shift': 64, 'window': 8}
     """
+    named = command.parse_method(word, "--distance")
+    method = named.pop("method")
     target = max(train_len, length)
     assumed = min(train_len, max(1, 2 * target // 3))
     factor = 1.5 if 2 * target <= 3 * train_len else target / train_len
     quarter = assumed // 4
     chunk = max(1, 3 * assumed // 4)
     group = -(-(target - quarter) // (assumed - quarter))  # the smallest with w + (T - w) / G <= L'
-    parameters: dict[str, dict[str, Any]] = {
+    derived: dict[str, dict[str, Any]] = {
         "rope": {},
         "ntk": {"factor": factor},
         "yarn": {"factor": factor, "train_len": assumed},
@@ -95,23 +100,9 @@ def setting(method: str, train_len: int, length: int) -> Setting:
         "dca": {"train_len": assumed, "chunk": chunk, "window": assumed - chunk},
         "string": string.of_length(train_len),
     }
-    return Setting(method, train_len if method in ("rope", "string") else assumed, parameters[method], method)
-
-
-def named(word: str, train_len: int, length: int) -> Setting:
-    """Derive the settings of a method, and replace those that the word gives.
-
-    Raises: ConfigError for an unknown method, or a parameter that is not name=value.
-    Example:
-        >>> named("string:window=8", 192, 192).parameters
-        {'shift': 64, 'window': 8}
-    """
-    given = command.parse_method(word, "--distance")
-    method = given.pop("method")
-    errors.look_up(dict.fromkeys(METHODS), method, "--distance")
-    item = setting(method, train_len, length)
-    assumed = given.get("train_len", item.assumed_len)
-    return Setting(method, assumed, {**item.parameters, **given}, word)
+    parameters = {**errors.look_up(derived, method, "--distance"), **named}
+    assumed_len = named.get("train_len", train_len if method in ("rope", "string") else assumed)
+    return Setting(method, assumed_len, parameters, word)
 
 
 @contextmanager
@@ -129,10 +120,10 @@ def parameters_of(kind: str, word: str, train_len: Callable[[], int], length: in
 
     Raises: ConfigError.
     """
-    given = command.parse_method(word, f"--{kind}")
-    if set(given) != {"method"} or given["method"] not in DERIVED[kind]:
-        return given
-    return {**given, **setting(given["method"], train_len(), length or train_len()).parameters}
+    named = command.parse_method(word, f"--{kind}")
+    if len(named) > 1 or named["method"] not in DERIVED[kind]:
+        return named
+    return {**named, **setting(named["method"], train_len(), length or train_len()).parameters}
 
 
 def read_distance(word: str, train_len: int, length: int) -> Distance:
@@ -143,9 +134,9 @@ def read_distance(word: str, train_len: int, length: int) -> Distance:
         >>> read_distance("dca:train_len=128,chunk=96", 192, 192).chunk, read_distance("string", 192, 192).shift
         (96, 64)
     """
-    given = parameters_of("distance", word, lambda: train_len, length)
+    settings = parameters_of("distance", word, lambda: train_len, length)
     with as_options():
-        return schema.validated(methods.PositionConfig, {"distance": given}).distance
+        return schema.validated(methods.PositionConfig, {"distance": settings}).distance
 
 
 def split_words(text: str) -> list[str]:
@@ -167,8 +158,8 @@ def method_overrides(model: Path, words: Mapping[str, str | None], length: int |
     """
     overrides: dict[str, Any] = {}
     for kind, word in words.items():
-        given = {} if word is None else parameters_of(kind, word, lambda: train_len_of(model), length)
-        overrides |= {f"position.{kind}.{name}": value for name, value in given.items()}
+        settings = {} if word is None else parameters_of(kind, word, lambda: train_len_of(model), length)
+        overrides |= {f"position.{kind}.{name}": value for name, value in settings.items()}
     return overrides
 
 
