@@ -74,8 +74,8 @@ class DistanceProbe(Probe):
     """Draws, runs and scores the one-number tests of one model; a test is a function of (seed, distance, its number).
 
     A number that takes more tokens than the longest of SAMPLE_NUMBERS is drawn again. Prompts begin with the tokens
-    `head`; every answer begins with `lead`. `longest` are the most tokens of each part of a spelling. The window has
-    room for the distances in `reachable`.
+    `head` and end with `tail`, of which the last `lead` begin every answer. `longest` are the most tokens of each part
+    of a spelling. The window has room for the distances in `reachable`.
     """
 
     by = "distance"
@@ -87,11 +87,13 @@ class DistanceProbe(Probe):
         """
         config, tokenizer = self.config, self.tokenizer
         samples = synthetic.draw_numbers(np.random.default_rng(0), needles.SAMPLE_NUMBERS, config.digits)
-        leads = {tuple(ids[: digits[0]]) for ids, digits in map(self.answer, samples)}
-        self.lead = list(leads.pop()) if len(leads) == 1 else []  # none where the number's first token differs
+        self.lead = 0
+        leads = {tuple(spelling.answer[: spelling.scored[0]]) for spelling in map(self.spell, samples)}
+        self.lead = len(leads.pop()) if len(leads) == 1 else 0  # none where the number's first token differs
         self.head = special_ends(tokenizer)[0]
-        sizes = [self.spell(number, *self.answer(number)).sizes for number in samples]
-        self.longest = tuple(map(max, zip(*sizes, strict=True)))
+        spellings = [self.spell(number) for number in samples]
+        self.tail = spellings[0].tail
+        self.longest = tuple(map(max, zip(*(spelling.sizes for spelling in spellings), strict=True)))
         place, after, self.budget, tail = self.longest
         self.prompt_tokens = self.window - self.budget
         self.reachable = range(tail + after, self.prompt_tokens - len(self.head) - place)
@@ -120,19 +122,16 @@ class DistanceProbe(Probe):
         points = np.linspace(first, reachable[-1], config.distance_points or DISTANCES)
         return [int(point) for point in np.unique(points.round())]
 
-    def spell(self, number: str, ids: list[int], digits: list[int]) -> Spelling:
-        """Encode a number's needle and question, beside its whole answer as `answer` encodes it."""
-        n = len(self.lead)
-        tail = needles.plain_ids(self.tokenizer, synthetic.QUESTION + synthetic.ANSWER_PREFIX) + self.lead
-        needle = needles.needle_of(self.tokenizer, synthetic.NEEDLE.format(number=number), number)
-        return Spelling(*needle, ids[n:], [k - n for k in digits], tail)
-
-    def answer(self, number: str) -> tuple[list[int], list[int]]:
-        """Encode a whole answer; return its tokens, and the indices of those that hold the number's digits."""
+    def spell(self, number: str) -> Spelling:
+        """Encode a number's needle and question, with the first `lead` tokens of its answer, and what is left of it."""
         text = synthetic.answer([number])
         encoding = self.tokenizer.encode(text, add_special_tokens=False)
-        start = text.index(number)
-        return encoding.ids, [k for k, (a, b) in enumerate(encoding.offsets) if b > start and a < start + len(number)]
+        begin = text.index(number)
+        holds = [end > begin and start < begin + len(number) for start, end in encoding.offsets[self.lead :]]
+        tail = needles.plain_ids(self.tokenizer, synthetic.QUESTION + synthetic.ANSWER_PREFIX)
+        needle = needles.needle_of(self.tokenizer, synthetic.NEEDLE.format(number=number), number)
+        scored = np.flatnonzero(holds).tolist()
+        return Spelling(*needle, encoding.ids[self.lead :], scored, tail + encoding.ids[: self.lead])
 
     def case(self, distance: int, test: int) -> OneNumberCase:
         """Draw one test of a distance.
@@ -156,10 +155,9 @@ class DistanceProbe(Probe):
         """Draw a number that is no longer in tokens than the sample's longest."""
         while True:
             (number,) = synthetic.draw_numbers(generator, 1, self.config.digits)
-            ids, digits = self.answer(number)
-            spelling = self.spell(number, ids, digits)
+            spelling = self.spell(number)
             fits = all(size <= most for size, most in zip(spelling.sizes, self.longest, strict=True))
-            if fits and ids[: len(self.lead)] == self.lead:
+            if fits and spelling.tail == self.tail:
                 return number, spelling
 
     def run(self, model: Any, worker: Worker = Worker(), store: ResultStore = ResultStore()) -> Iterator[LengthResult]:
