@@ -153,7 +153,7 @@ class NeedleMeasure(run.Measure):
         values = {"step": max(1, window // EIGHTHS), **given} if experiment is None else experiment.probed(given)
         with as_options():
             config = ProbeConfig(**values)
-        shortest = effective_length.shortest_test(config, subject.tokenizer)
+        shortest = effective_length.protocol_of(config).shortest(config, subject.tokenizer)
         chosen = sorted(self.choose_lengths(config, shortest))
         rule = f"too short for the needle test, whose fixed parts and answer take {shortest} tokens"
         short = [length for length in chosen if length < shortest]

@@ -203,7 +203,7 @@ class NeedleProbe(Probe):
         size = config.round_size if config.sequential else config.tests
         self.design = sequential_design(config.tests, config.all_thresholds, config.error_rate, size)
         self.budget, self.required = config.budget, config.required
-        self.protocol: Any = needles if config.protocol == "ours" else released_needles
+        self.protocol = protocol_of(config)
         numbers = synthetic.draw_numbers(np.random.default_rng(config.seed), SPELLED, config.digits)
         passes = lambda text: self.protocol.found(text, numbers) == SPELLED  # noqa: E731
         needles.check_spelling(tokenizer, synthetic.answer(numbers), numbers, passes)
@@ -211,7 +211,7 @@ class NeedleProbe(Probe):
         if config.budget < tokens:
             rule = f"an answer of {config.needles} numbers takes {tokens} tokens; raise it"
             raise ConfigError(f"probe.answer_budget={config.budget}: {rule}")
-        self.shortest = shortest_test(config, tokenizer)
+        self.shortest = self.protocol.shortest(config, tokenizer)
         self.lengths = config.lengths(self.shortest, self.window)
         if not self.lengths:
             rule = f"no multiple of probe.step={config.step} up to it has room for a test, {self.shortest} tokens"
@@ -227,13 +227,8 @@ class NeedleProbe(Probe):
         needles.check_enough(self.haystack, self.tokenizer, n_hay, length, self.source)
 
     def case(self, length: int, test: int) -> NeedleCase:
-        """Draw one test of a length."""
-        config, text = self.config, (self.tokenizer, self.haystack, length)
-        if config.protocol != "ours":
-            draws = released_needles.draw(config.seed, test)
-            return released_needles.make_case(*text, draws, llama31=config.protocol == "released_llama31")
-        rng = np.random.default_rng([config.seed, length, test])
-        return needles.make_case(*text, config.budget, rng, digits=config.digits, needles=config.needles)
+        drawn: NeedleCase = self.protocol.draw_case(self.config, self.tokenizer, self.haystack, length, test)
+        return drawn
 
     def run(self, model: Any, worker: Worker = Worker(), store: ResultStore = ResultStore()) -> Iterator[LengthResult]:
         """Probe length after length: all up to `max_length`, or, without one, until a length fails every threshold."""
@@ -269,8 +264,6 @@ class NeedleProbe(Probe):
         }
 
 
-def shortest_test(config: ProbeConfig, tokenizer: Tokenizer) -> int:
-    if config.protocol != "ours":
-        return released_needles.shortest(tokenizer, seed=config.seed, llama31=config.protocol == "released_llama31")
-    sizes = {"digits": config.digits, "needles": config.needles}
-    return needles.shortest(tokenizer, config.budget, **sizes, seed=config.seed)
+def protocol_of(config: ProbeConfig) -> Any:
+    """Choose the module that draws a protocol's tests and counts what an answer has found."""
+    return needles if config.protocol == "ours" else released_needles

@@ -25,6 +25,7 @@ from lab.data.corpora import PLAIN, files_at
 from lab.data.preparation import shard_folder
 from lab.data.shards import TokenStore
 from lab.errors import DataError
+from lab.probe.config import ProbeConfig
 
 SUMMARY = "fresh numbers, depths and haystack in every test, exact length with the answer, whole numbers count"
 SAMPLE_NUMBERS = 64  # numbers differ in tokens; the longest of this many is the bound
@@ -213,12 +214,17 @@ def needle_of(tokenizer: Tokenizer, text: str, number: str) -> tuple[list[int], 
     return encoding.ids, next(k for k, (_, end) in enumerate(encoding.offsets) if end > start)
 
 
-def shortest(tokenizer: Tokenizer, answer_budget: int, *, digits: int, needles: int, seed: int) -> int:
+def draw_case(config: ProbeConfig, tokenizer: Tokenizer, haystack: str, length: int, test: int) -> NeedleCase:
+    rng = np.random.default_rng([config.seed, length, test])
+    return make_case(tokenizer, haystack, length, config.budget, rng, digits=config.digits, needles=config.needles)
+
+
+def shortest(config: ProbeConfig, tokenizer: Tokenizer) -> int:
     """Count the tokens of the shortest case: all fixed parts, with long numbers, and a token of haystack per needle."""
-    numbers = synthetic.draw_numbers(np.random.default_rng(seed), SAMPLE_NUMBERS, digits)
+    numbers = synthetic.draw_numbers(np.random.default_rng(config.seed), SAMPLE_NUMBERS, config.digits)
     head, planted, tail = fixed_parts(tokenizer, numbers)
     needle = max(len(ids) for ids, _ in planted) + 1
-    return len(head) + needles * needle + len(tail) + answer_budget
+    return len(head) + config.needles * needle + len(tail) + config.budget
 
 
 def first_number(text: str) -> str:
@@ -231,15 +237,15 @@ def first_number(text: str) -> str:
     return next(iter(NUMBER.findall(text)), "")
 
 
-def found(text: str, numbers: list[str]) -> int:
-    """Count how many of the numbers are in the text as whole numbers.
+def found(text: str, numbers: Sequence[str], *, inside: bool = False) -> int:
+    """Count how many of the numbers are in the text as whole numbers, or also `inside` longer ones.
 
     Example:
-        >>> found("The numbers are 12, 345 and 6789.", ["12", "345", "678"])
-        2
+        >>> found("12, 345 and 6789", ["345", "678"]), found("12, 345 and 6789", ["345", "678"], inside=True)
+        (1, 2)
     """
-    whole = NUMBER.findall(text)
-    return sum(number in whole for number in numbers)
+    answered = text if inside else NUMBER.findall(text)
+    return sum(number in answered for number in numbers)
 
 
 def plain_ids(tokenizer: Tokenizer, text: str) -> list[int]:

@@ -15,13 +15,14 @@ import random
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 
 from tokenizers import Tokenizer
 
 from lab.data import synthetic
 from lab.errors import DataError
-from lab.probe.config import NEEDLES, RELEASED_BUDGET
+from lab.probe import needles
+from lab.probe.config import NEEDLES, RELEASED_BUDGET, ProbeConfig
 from lab.probe.needles import DEPTH_RANGE, NeedleCase
 
 SUMMARY = "the released script's prompts, cut at full stops, overshot, of the length less 128; digits count anywhere"
@@ -30,7 +31,9 @@ LONG, GROUP = 64_000, 50
 TASK = synthetic.TASK.rstrip() + "\n"
 NEEDLE = " One of the magic number is: {number}. "
 ENDINGS = {False: "\nThe numbers are", True: "\n "}  # of the question, by whether the model is Llama-3.1
+LLAMA31 = "released_llama31"
 SLACK = 64  # tokens by which a text may be longer than one with a piece more, as needles are beside other pieces
+found = partial(needles.found, inside=True)
 
 
 @dataclass(frozen=True)
@@ -69,12 +72,13 @@ def released_prompt(
     return write(tokenizer, haystack, length - RELEASED_BUDGET, draw(seed, test), llama31=llama31)
 
 
-def make_case(tokenizer: Tokenizer, haystack: str, length: int, draws: Draws, *, llama31: bool) -> NeedleCase:
-    """Encode the test with these draws.
+def draw_case(config: ProbeConfig, tokenizer: Tokenizer, haystack: str, length: int, test: int) -> NeedleCase:
+    """Draw and encode a test.
 
     Raises: DataError as `released_prompt` does.
     """
-    prompt = write(tokenizer, haystack, length - RELEASED_BUDGET, draws, llama31=llama31)
+    draws = draw(config.seed, test)
+    prompt = write(tokenizer, haystack, length - RELEASED_BUDGET, draws, llama31=config.protocol == LLAMA31)
     encoding = tokenizer.encode(prompt.text)
     ends = [end for _, end in encoding.offsets]
     last = len(encoding.ids) - 1
@@ -82,9 +86,9 @@ def make_case(tokenizer: Tokenizer, haystack: str, length: int, draws: Draws, *,
     return NeedleCase(encoding.ids, draws.numbers, draws.depths, distances)
 
 
-def shortest(tokenizer: Tokenizer, *, seed: int, llama31: bool) -> int:
+def shortest(config: ProbeConfig, tokenizer: Tokenizer) -> int:
     """Count the tokens of the fixed parts and the answer; a test of this length has one piece of haystack."""
-    text, _ = lay_out([], draw(seed, 0), llama31=llama31)
+    text, _ = lay_out([], draw(config.seed, 0), llama31=config.protocol == LLAMA31)
     return count(tokenizer, text) + RELEASED_BUDGET
 
 
@@ -157,13 +161,3 @@ def lay_out(pieces: Sequence[str], draws: Draws, *, llama31: bool) -> tuple[str,
 def count(tokenizer: Tokenizer, text: str) -> int:
     """Count the tokens of the task line and of the text after it, as two documents."""
     return len(tokenizer.encode(TASK).ids) + len(tokenizer.encode(text).ids)
-
-
-def found(text: str, numbers: list[str]) -> int:
-    """Count how many of the numbers are in the text, also inside longer ones.
-
-    Example:
-        >>> found("The numbers are 12, 345 and 6789.", ["12", "345", "678"])
-        3
-    """
-    return sum(number in text for number in numbers)

@@ -13,6 +13,7 @@ from lab.counts import PositionCounts
 from lab.data.tokenizer import end_of_document
 from lab.loading import open_model
 from lab.model.huggingface import save_pretrained
+from lab.probe.config import ProbeConfig
 from lab.probe.needles import shortest
 from lab.runs.folder import packed_counts
 from tests.eval.answering import Counted, silent
@@ -155,6 +156,6 @@ def test_a_hugging_face_folder_is_probed_in_eighths_of_its_window(probe, exporte
     folder = next((tmp_path / "results" / "probe-tiny-llama").glob("probe-*"))
     (row, summary) = lines(folder / "probes.jsonl")
     tokenizer = open_model(exported).tokenizer
-    least = shortest(tokenizer, 36, digits=6, needles=4, seed=0)
+    least = shortest(ProbeConfig(answer_budget=36), tokenizer)
     assert row["length"] == -(-least // 17) * 17 != -(-least // 34) * 34
     assert (row["needles"], row["digits"], summary["effective_length"]) == (4, 6, None)

@@ -11,6 +11,7 @@ import pytest
 
 from eval.needles import released_prompt
 from lab.probe import released_needles
+from lab.probe.config import ProbeConfig
 
 HAYSTACK = ".".join(
     f" Line {k} of {k % 7 + 1} holds {k / 8:.2f} words" + " and more" * (k % 23) + ".." * (k % 11 == 3)
@@ -73,12 +74,12 @@ def test_the_text_is_the_released_scripts(bytewise, length, test, llama31):
 @pytest.mark.parametrize("name", ["bpe", "bytewise"])
 def test_every_length_has_the_tokens_of_the_rules(request, name, llama31):
     tokenizer = request.getfixturevalue(name)
-    least = released_needles.shortest(tokenizer, seed=0, llama31=llama31)
+    config = ProbeConfig(protocol="released_llama31" if llama31 else "released")
+    least = released_needles.shortest(config, tokenizer)
     for length in (least, least + 333, least + 1601):
         expected = rebuilt(tokenizer, HAYSTACK, length, 3, llama31=llama31)
         for test, (text, numbers, depths) in enumerate(expected):
-            draws = released_needles.draw(0, test)
-            case = released_needles.make_case(tokenizer, HAYSTACK, length, draws, llama31=llama31)
+            case = released_needles.draw_case(config, tokenizer, HAYSTACK, length, test)
             assert case.prompt_ids == ids(tokenizer, text), (length, test)
             assert (case.numbers, case.depths) == (numbers, depths)
             prompt = released_prompt(tokenizer, HAYSTACK, length, test, llama31=llama31)
