@@ -16,7 +16,6 @@ The choice follows from the processor alone, so that a resumed run makes the sam
 import importlib.util
 import os
 import platform
-import re
 import shutil
 import sysconfig
 from functools import cache
@@ -29,8 +28,6 @@ from torch.nn import functional as F
 
 from lab.errors import ConfigError
 
-DRIVER = Path("/proc/driver/nvidia/version")
-CUDA_13_DRIVER = 580  # and newer; NVIDIA's CUDA 13 release notes
 OLDER_CUDA = "https://download.pytorch.org/whl/cu126"  # torch 2.13, for drivers from 525 on
 LEAST_PRODUCTS = 1 << 20  # below this many multiplications the overhead of oneDNN exceeds what it saves, measured
 
@@ -42,23 +39,9 @@ def device_for(name: str, field: str = "--device") -> torch.device:
     """
     available = torch.cuda.is_available()
     if name == "gpu" and not available:
-        raise ConfigError(f"{field}=gpu: no CUDA device, {driver_fault()}, or use cpu or auto")
+        remedy = f"see nvidia-smi; with a driver older than 580 (CUDA 13) install torch by --index-url {OLDER_CUDA}"
+        raise ConfigError(f"{field}=gpu: no CUDA device for torch {torch.__version__}; {remedy}, or use cpu or auto")
     return torch.device("cuda" if available and name != "cpu" else "cpu")
-
-
-def driver_fault() -> str:
-    """Say which CUDA torch is built for, which driver is loaded, and what to do."""
-    found = re.search(r"Kernel Module.*? (\d+)(\.[\d.]+)", DRIVER.read_text()) if DRIVER.exists() else None
-    cuda = torch.version.cuda
-    older = f"install torch by --index-url {OLDER_CUDA}"
-    remedy = "see what nvidia-smi and CUDA_VISIBLE_DEVICES show"
-    if found and not cuda:
-        remedy = older
-    elif found and cuda and int(cuda.split(".")[0]) >= 13 and int(found[1]) < CUDA_13_DRIVER:
-        remedy = f"update the driver to {CUDA_13_DRIVER} or newer, {older}"
-    built = f"for CUDA {cuda}" if cuda else "without CUDA"
-    driver = found[1] + found[2] if found else "not loaded"
-    return f"torch {torch.__version__} is built {built} and the driver is {driver}; {remedy}"
 
 
 def memory_of(device: torch.device) -> int:
@@ -78,10 +61,13 @@ def processor(device: torch.device) -> str:
     """Name what a device computes on, "unknown" where the system has no name."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text(encoding="utf-8").splitlines() if info.exists() else []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    names = [line.partition(":")[2].strip() for line in cpuinfo().splitlines() if line.startswith("model name")]
     return next(iter(names), platform.processor() or "unknown")
+
+
+def cpuinfo() -> str:
+    file = Path("/proc/cpuinfo")
+    return file.read_text(encoding="utf-8") if file.exists() else ""
 
 
 def kind(device: torch.device) -> str:
@@ -125,34 +111,26 @@ def compute_dtype(x: Tensor) -> torch.dtype:
     return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else x.dtype
 
 
-def by_onednn(a: Tensor) -> bool:
-    return a.device.type == "cpu" and compute_dtype(a) == torch.float32 and onednn_is_faster()
-
-
-@cache
-def onednn_is_faster() -> bool:
-    """Return whether oneDNN multiplies float32 faster than MKL, as far as the system names the processor."""
-    if onednn() is None or torch.backends.cpu.get_cpu_capability() != "AVX512":
-        return False
-    try:
-        return "GenuineIntel" not in Path("/proc/cpuinfo").read_text(encoding="utf-8")
-    except OSError:
-        return False
-
-
 @cache
 def onednn() -> Any:
-    """Return torch's linear operator on oneDNN, which torch.compile uses; None where torch was built without it."""
-    if not torch.backends.mkldnn.is_available():
-        return None
-    return getattr(torch.ops.mkldnn, "_linear_pointwise", None)
+    """Return torch's linear operator on oneDNN, which torch.compile uses; None where it is missing or not faster."""
+    is_there = torch.backends.mkldnn.is_available() and torch.backends.cpu.get_cpu_capability() == "AVX512"
+    has_faster = is_there and cpuinfo() and "GenuineIntel" not in cpuinfo()
+    return getattr(torch.ops.mkldnn, "_linear_pointwise", None) if has_faster else None
+
+
+def takes_onednn(x: Tensor) -> bool:
+    return x.device.type == "cpu" and compute_dtype(x) == torch.float32 and onednn() is not None
+
+
+def by_onednn(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    out: Tensor = onednn().default(x, weight, bias, "none", [], "")
+    return out
 
 
 def multiply(a: Tensor, b: Tensor) -> Tensor:
     """Compute a b for matrices of one dtype, without a gradient; for oneDNN a must not be transposed."""
-    if by_onednn(a) and a.is_contiguous():
-        return onednn().default(a, b.T, None, "none", [], "")
-    return a @ b
+    return by_onednn(a, b.T) if takes_onednn(a) and a.is_contiguous() else a @ b
 
 
 class OneDnnLinear(torch.autograd.Function):
@@ -161,7 +139,7 @@ class OneDnnLinear(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         ctx.save_for_backward(x, weight)
-        return onednn().default(x, weight, bias, "none", [], "")
+        return by_onednn(x, weight, bias)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
@@ -170,7 +148,7 @@ class OneDnnLinear(torch.autograd.Function):
         wants_x, wants_weight, wants_bias = ctx.needs_input_grad
         rows = grad.flatten(0, -2)
         return (
-            onednn().default(grad, weight.T, None, "none", [], "") if wants_x else None,
+            by_onednn(grad, weight.T) if wants_x else None,
             rows.T @ x.flatten(0, -2) if wants_weight else None,
             rows.sum(0) if wants_bias else None,
         )
@@ -183,6 +161,6 @@ class Linear(nn.Linear):
         """Apply the layer to every token."""
         large = input.numel() * self.weight.shape[0] >= LEAST_PRODUCTS
         plain = not torch.compiler.is_compiling() and {type(input), type(self.weight)} <= {Tensor, nn.Parameter}
-        if large and plain and by_onednn(input):
+        if large and plain and takes_onednn(input):
             return OneDnnLinear.apply(input, self.weight, self.bias)  # type: ignore[no-untyped-call]
         return F.linear(input, self.weight, self.bias)
