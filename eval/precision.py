@@ -48,7 +48,8 @@ from eval.engine.rows import Row, pivot, to_text
 from lab.command import Bar, start
 from lab.draw import beside, draw
 from lab.errors import ConfigError
-from lab.model.attention.inspection import BLOCK_LOGITS, LayerInputs, LayerLogits, layer_inputs
+from lab.model.attention.inspection import BLOCK_LOGITS, LayerLogits, layer_inputs
+from lab.model.attention.layout import LayerInputs
 from lab.model.decoder import Decoder
 from lab.model.huggingface.foreign import AnyDecoder, Foreign
 from lab.schema import Length, NonNegative

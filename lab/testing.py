@@ -58,9 +58,7 @@ def check_bands(built: Distance, ids: Tensor) -> None:
     """Check that each causal pair is in one band, or hidden, and that the band's maps give its relative position."""
     rel_pos = built.rel_pos(ids, ids)
     m, n = ids[:, None], ids[None, :]
-    shown = n <= m
-    if (hidden := built.shows(m, n)) is not None:
-        shown = shown & hidden
+    shown = (n <= m) & built.shows(m, n)
     assert rel_pos[shown].isfinite().all(), "rel_pos must be finite where a query sees a key"
     times = torch.zeros_like(rel_pos, dtype=torch.int64)
     for number, band in enumerate(built.bands):
@@ -98,9 +96,7 @@ def dense(q: Tensor, k: Tensor, v: Tensor, built: Distance, ids: Tensor, inv_fre
     """Attend pair by pair: the logit of a pair is Re(q conj(k) exp(i rel_pos inv_freq)), times the method's factor."""
     (zq, zk) = (torch.complex(*x.chunk(2, dim=-1)) for x in (q, k))
     m, n = ids[:, None], ids[None, :]
-    seen = n <= m
-    if (hidden := built.shows(m, n)) is not None:
-        seen = seen & hidden
+    seen = (n <= m) & built.shows(m, n)
     rel_pos = torch.where(seen, built.rel_pos(ids, ids), 0.0)
     turns = torch.polar(torch.ones(1, dtype=torch.float64), rel_pos[..., None] * inv_freq)
     logits = torch.einsum("bnqh,bnkh,qkh->bnqk", zq, zk.conj(), turns).real / math.sqrt(q.shape[-1])

@@ -149,10 +149,10 @@ class Distance(Method):
         """List the parameters' faults at `length` tokens, as lines that begin with the field."""
         return []
 
-    def shows(self, q_pos: Tensor, k_pos: Tensor) -> Tensor | None:
-        """Return which causal pairs of positions, which broadcast, are not hidden; None where no pair ever is."""
+    def shows(self, q_pos: Tensor, k_pos: Tensor) -> Tensor | bool:
+        """Return which causal pairs of positions, which broadcast, are not hidden; True where no pair ever is."""
         if not self.hides_pairs:
-            return None
+            return True
         shown, *more = (band.region.contains(q_pos, k_pos) for band in self.bands)
         for region in more:
             shown = shown | region

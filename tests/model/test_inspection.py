@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from lab.model.attention import inspection
-from lab.model.attention.inspection import LayerInputs, LayerLogits, layer_inputs, token_scores
+from lab.model.attention.inspection import LayerLogits, layer_inputs, token_scores
+from lab.model.attention.layout import LayerInputs
 from lab.model.decoder import DecoderConfig
 from lab.positions import distance, frequencies
 from tests.model.by_definition import TINY, drawn, eight_bits, projections, tiny

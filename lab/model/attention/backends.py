@@ -69,9 +69,9 @@ def attention_dtype(q: Tensor, v: Tensor) -> torch.dtype:
 
 def runs_at_once(backend: str, layout: Layout) -> bool:
     """Return whether one call of a backend attends on a packed row, whose rotation may then be part of a graph."""
-    anchored = layout.segments is not None and layout.segments.anchors is not None
     on_cpu = devices.kind(layout.q_pos.device) == "cpu"
-    return runs_whole(backend, layout) and (backend in SPANS or (backend == "sdpa" and on_cpu and not anchored))
+    by_sdpa = backend == "sdpa" and on_cpu and not layout.is_anchored
+    return runs_whole(backend, layout) and (backend in SPANS or by_sdpa)
 
 
 def runs_whole(backend: str, layout: Layout) -> bool:
@@ -199,8 +199,8 @@ def trial(device: torch.device) -> None:
 
     The trainer has not set this rank's GPU yet; on any other one this process would hold memory.
     """
-    own = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0"))) if device.index is None else device
-    x = torch.zeros(8, 1, 64, dtype=torch.bfloat16, device=own)
-    spans = Spans.of([8], [8], own)
+    gpu = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0"))) if device.index is None else device
+    x = torch.zeros(8, 1, 64, dtype=torch.bfloat16, device=gpu)
+    spans = Spans.of([8], [8], gpu)
     out, lse = Flash().forward(x, x, x, spans)
     Flash().backward(x, x, x, x, out, lse, spans)

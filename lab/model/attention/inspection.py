@@ -9,13 +9,12 @@ Axes: B batch, N heads, T tokens, H per head, Q queries of a block, K keys.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from lab.model.attention.attend import band_logits
-from lab.model.attention.layout import Layout
+from lab.model.attention.layout import LayerInputs
 from lab.model.block import Block
 from lab.model.decoder import Decoder
 from lab.model.huggingface.foreign import AnyDecoder, Foreign
@@ -23,25 +22,11 @@ from lab.model.huggingface.foreign import AnyDecoder, Foreign
 BLOCK_LOGITS = 2**22  # most logits of a block, 16 MiB in float32; larger blocks were measured to be slower on a CPU
 
 
-@dataclass(frozen=True, eq=False)
-class LayerInputs:
-    """Inputs of one layer's attention: queries and keys before rotation, and their positions."""
-
-    layer: int
-    q_BNTH: Tensor
-    k_BNTH: Tensor
-    layout: Layout
-
-    def shifted(self, shift: int) -> LayerInputs:
-        old = self.layout
-        return replace(self, layout=replace(old, q_pos=old.q_pos + shift, k_pos=old.k_pos + shift, starts=None))
-
-
 @torch.no_grad()
 def layer_inputs(decoder: AnyDecoder, tokens: Tensor, *, shift: int = 0) -> Iterator[LayerInputs]:
     """Run a model over texts, int64 (B, T), whose first token is at `shift`, and yield every layer's inputs."""
     if isinstance(decoder, Foreign):
-        yield from (LayerInputs(layer, *found) for layer, found in enumerate(decoder.layer_inputs(tokens, shift)))
+        yield from decoder.layer_inputs(tokens, shift)
         return
     n_tokens = tokens.shape[1]
     shared = decoder.layout(tokens, torch.arange(n_tokens, device=tokens.device) + shift, starts=(shift,))
@@ -86,11 +71,10 @@ class LayerLogits:
         layout = self.inputs.layout
         logits = band_logits([q[:, :, queries] for q in self.queries], self.keys, layout, queries, keys)
         q_pos, k_pos = layout.q_pos[queries, None], layout.k_pos[None, keys]
-        shown = layout.distance.shows(q_pos, k_pos)
-        hidden = k_pos > q_pos if shown is None else (k_pos > q_pos) | ~shown
+        seen = (k_pos <= q_pos) & layout.distance.shows(q_pos, k_pos)
         if layout.mask is not None:  # of a model of transformers, such as a sliding window
-            hidden = hidden | ~layout.mask[:, None, queries, keys]
-        return logits.masked_fill(hidden, -torch.inf)
+            seen = seen & layout.mask[:, None, queries, keys]
+        return logits.masked_fill(~seen, -torch.inf)
 
 
 @torch.no_grad()
@@ -104,8 +88,9 @@ def token_scores(decoder: AnyDecoder, tokens: Tensor, targets: Tensor) -> Tensor
     wanted = targets.flatten()
     scores = torch.zeros(3, len(wanted), dtype=torch.float64, device=tokens.device)
     for places, logits in scored_logits(decoder, tokens, targets >= 0):
-        own = logits.gather(1, wanted[places, None])[:, 0]
-        scores[:, places] = torch.stack([logits.logsumexp(-1) - own, (own >= logits.amax(-1)).double(), own])
+        of_target = logits.gather(1, wanted[places, None])[:, 0]
+        is_most = (of_target >= logits.amax(-1)).double()
+        scores[:, places] = torch.stack([logits.logsumexp(-1) - of_target, is_most, of_target])
     return scores.view(3, *targets.shape)
 
 
@@ -113,8 +98,8 @@ def scored_logits(decoder: AnyDecoder, tokens: Tensor, wanted: Tensor) -> Iterat
     """Compute the logits of some tokens at a time: their places in the flat (B * T,), and float64 (n, V)."""
     rows = max(1, BLOCK_LOGITS // decoder.cfg.vocab_size)  # of the head at a time
     if isinstance(decoder, Foreign):
-        for found in decoder.scored_logits(tokens, wanted):
-            yield from ((part, own.double()) for part, own in zip(*(x.split(rows) for x in found), strict=True))
+        for places, logits in decoder.scored_logits(tokens, wanted):
+            yield from zip(places.split(rows), map(Tensor.double, logits.split(rows)), strict=True)
         return
     hidden = last_block(decoder, tokens).flatten(0, 1)
     for places in wanted.flatten().nonzero()[:, 0].split(rows):

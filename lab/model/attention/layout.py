@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -80,23 +80,24 @@ class Layout:
     @property
     def window(self) -> int | None:
         """The tokens of a sliding window that are each query's last ones in the row or segment; None for no such."""
-        if not isinstance(self.distance, Sliding) or self.starts is None:
+        if not isinstance(self.distance, Sliding) or self.starts is None or self.is_anchored:
             return None
-        anchored = self.segments is not None and self.segments.anchors is not None
-        return None if anchored else self.distance.window
+        return self.distance.window
+
+    @property
+    def is_anchored(self) -> bool:
+        return self.segments is not None and self.segments.anchors is not None
 
     @cached_property
     def n_visible(self) -> Tensor:
         """The number of keys that each query sees, (B or 1, Tq), at least 1."""
         segments, n_q, n_k = self.segments, self.q_pos.shape[-1], self.k_pos.shape[-1]
-        anchors = None if segments is None else segments.anchors
-        near = self.window
-        if self.mask is not None or (self.distance.hides_pairs and near is None):
+        if self.mask is not None or (self.distance.hides_pairs and self.window is None):
             return self.seen().sum(-1).clamp(min=1)
         n = 1 + (torch.arange(n_k, device=self.k_pos.device) if segments is None else segments.position_ids)
-        if segments is not None and anchors is not None:
-            n = n + (segments.per_token(anchors) >= 0)
-        return n[None, n_k - n_q :].clamp(max=near or n_k)
+        if segments is not None and segments.anchors is not None:
+            n = n + (segments.per_token(segments.anchors) >= 0)
+        return n[None, n_k - n_q :].clamp(max=self.window or n_k)
 
     @cached_property
     def bands(self) -> tuple[Band, ...]:
@@ -139,8 +140,7 @@ class Layout:
         Ids count up by one, or the distance is plain. With `windows` a sliding window is one tile.
         """
         n_q, n_k = self.q_pos.shape[-1], self.k_pos.shape[-1]
-        lengths = (n_k,) if self.segments is None else self.segments.lengths
-        anchors = self.segments.anchors if self.segments is not None else None
+        lengths, anchors = ((n_k,), None) if self.segments is None else (self.segments.lengths, self.segments.anchors)
         starts = self.starts if self.starts is not None else (0,) * len(lengths)
         assert self.starts is not None or self.distance.is_plain, "tiles are cut from consecutive ids"
         out: list[tuple[int, Tile]] = []
@@ -173,8 +173,7 @@ class Layout:
         elif visible is None:
             visible = dense_mask(self.q_pos.shape[-1], self.k_pos.shape[-1], self.k_pos.device)
         q_pos, k_pos = torch.atleast_2d(self.q_pos)[:, :, None], torch.atleast_2d(self.k_pos)[:, None, :]
-        shown = self.distance.shows(q_pos, k_pos)
-        return visible if shown is None else visible & shown
+        return visible & self.distance.shows(q_pos, k_pos)
 
     def rotate_queries(self, q: Tensor, band: int, layer: int, dtype: torch.dtype) -> Tensor:
         q = self.q_rotations[band].rotate(q)
@@ -190,6 +189,20 @@ class Layout:
         if self.softmax is not None:
             factor = factor * self.softmax.factor(self.n_visible)
         return torch.atleast_2d(factor.to(dtype))
+
+
+@dataclass(frozen=True, eq=False)
+class LayerInputs:
+    """Inputs of one layer's attention: queries and keys before rotation, and their positions."""
+
+    layer: int
+    q_BNTH: Tensor
+    k_BNTH: Tensor
+    layout: Layout
+
+    def shifted(self, shift: int) -> LayerInputs:
+        old = self.layout
+        return replace(self, layout=replace(old, q_pos=old.q_pos + shift, k_pos=old.k_pos + shift, starts=None))
 
 
 def first_ids(ids: Tensor, segments: Segments | None) -> tuple[int, ...] | None:
@@ -251,9 +264,9 @@ class KeyCache:
         assert self.store is not None, "filled"
         self.store[:, :, 1:, :, :length] = self.store[:, :, :1, :, :length]
 
-    def compact(self, kept: Tensor) -> None:
+    def compact(self, rows: Tensor) -> None:
         """Keep some rows, int64 (n,), moved to the front in ascending order, layer by layer to save memory."""
         assert self.store is not None, "filled"
         for part in self.store.flatten(0, 1):
-            part[: len(kept), :, : self.length] = part[kept, :, : self.length]
-        self.rows = slice(0, len(kept))
+            part[: len(rows), :, : self.length] = part[rows, :, : self.length]
+        self.rows = slice(0, len(rows))

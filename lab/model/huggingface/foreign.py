@@ -14,10 +14,11 @@ import torch
 from torch import Tensor
 
 from lab.errors import CheckpointError, ConfigError
+from lab.model.attention.layout import LayerInputs
 from lab.model.config import DecoderConfig
 from lab.model.decoder import Decoder
 from lab.model.huggingface.config import SIZES, reading
-from lab.model.huggingface.interface import Inputs, apply, own_frequencies, rotary_of
+from lab.model.huggingface.interface import apply, own_frequencies, rotary_of
 from lab.positions import Distance, Frequencies
 from lab.positions.methods import ROPE_THETA
 from lab.positions.rope import Plain
@@ -42,7 +43,7 @@ class Foreign:
     frequencies: Any = property(lambda self: self.methods[0], lambda self, method: self.place(method, self.distance))
     distance: Any = property(lambda self: self.methods[1], lambda self, method: self.place(self.frequencies, method))
 
-    def place(self, frequencies: Frequencies, distance: Distance, inputs: list[Inputs] | None = None) -> None:
+    def place(self, frequencies: Frequencies, distance: Distance, inputs: list[LayerInputs] | None = None) -> None:
         """Apply both methods, and collect the layers' inputs where a list is given."""
         other = None if frequencies is self.own else frequencies
         apply(self.model, distance=distance, frequencies=other, inputs=inputs)
@@ -70,8 +71,8 @@ class Foreign:
 
     def __call__(self, tokens: Tensor, *, cache: Any = None, last_only: bool = False) -> Tensor:
         """Return logits (B, T, V), of the last token alone if asked; with a cache the tokens follow the cached ones."""
-        known = {self.cache: None if cache is None else cache.own, "use_cache": cache is not None}
-        logits: Tensor = self.model(tokens, logits_to_keep=int(last_only), **known).logits  # 0 keeps all
+        past = {self.cache: None if cache is None else cache.theirs, "use_cache": cache is not None}
+        logits: Tensor = self.model(tokens, logits_to_keep=int(last_only), **past).logits  # 0 keeps all
         return logits
 
     def new_cache(self, batch: int, max_tokens: int) -> ForeignCache:
@@ -82,22 +83,22 @@ class Foreign:
 
         Shapes: tokens int64 (B, T), wanted bool (B, T).
         """
-        kept = wanted.any(0).nonzero()[:, 0]
-        rows = max(1, MOST_LOGITS // max(1, len(kept) * self.cfg.vocab_size))
-        places = torch.arange(tokens.numel(), device=tokens.device).view(tokens.shape)[:, kept]
-        for part, place, chosen in zip(*(x.split(rows) for x in (tokens, places, wanted[:, kept])), strict=True):
-            if len(kept):
-                yield place[chosen], self.model(part, use_cache=False, logits_to_keep=kept).logits[chosen]
+        columns = wanted.any(0).nonzero()[:, 0]
+        rows = max(1, MOST_LOGITS // max(1, len(columns) * self.cfg.vocab_size))
+        places = torch.arange(tokens.numel(), device=tokens.device).view(tokens.shape)[:, columns]
+        for part, place, chosen in zip(*(x.split(rows) for x in (tokens, places, wanted[:, columns])), strict=True):
+            if len(columns):
+                yield place[chosen], self.model(part, use_cache=False, logits_to_keep=columns).logits[chosen]
 
     @torch.no_grad()
-    def layer_inputs(self, tokens: Tensor, shift: int) -> list[Inputs]:
+    def layer_inputs(self, tokens: Tensor, shift: int) -> list[LayerInputs]:
         """Collect the inputs of every layer's attention over rows of one text each, the first at position `shift`."""
-        found: list[Inputs] = []
-        self.place(*self.methods, inputs=found)
+        inputs: list[LayerInputs] = []
+        self.place(*self.methods, inputs=inputs)
         ids = torch.arange(shift, shift + tokens.shape[1], device=tokens.device)[None]
         self.model(tokens, use_cache=False, logits_to_keep=1, **({"position_ids": ids} if shift else {}))
         self.place(*self.methods)
-        return found
+        return inputs
 
     def to(self, device: torch.device | str) -> Foreign:
         self.model.to(device)
@@ -114,10 +115,10 @@ class ForeignCache:
         from transformers import DynamicCache
 
         cfg = foreign.cfg
-        self.own: Any = DynamicCache(config=foreign.model.config)
+        self.theirs: Any = DynamicCache(config=foreign.model.config)
         self.batch = batch
         self.n_elements = 2 * cfg.n_layers * batch * cfg.n_kv_heads * max_tokens * cfg.head_dim
-        whole = foreign.frequencies.is_dynamic or foreign.frequencies.method == "own" or any(self.own.is_linear)
+        whole = foreign.frequencies.is_dynamic or foreign.frequencies.method == "own" or any(self.theirs.is_linear)
         self.n_maps = 0 if whole else 1  # none where states depend on the text's length, or have no beginning
 
     def select(self, rows: slice, length: int) -> None:
@@ -125,28 +126,28 @@ class ForeignCache:
 
     def repeat(self, length: int) -> None:
         """Copy the one row that was read into all."""
-        self.own.reorder_cache(torch.zeros(self.batch, dtype=torch.long))
+        self.theirs.reorder_cache(torch.zeros(self.batch, dtype=torch.long))
 
-    def compact(self, kept: Tensor) -> None:
+    def compact(self, rows: Tensor) -> None:
         """Keep some rows; int64 (n,)."""
-        self.own.reorder_cache(kept)
+        self.theirs.reorder_cache(rows)
 
 
 def sizes_of(config: Any) -> DecoderConfig:
     """Return the sizes of a model of transformers as those of a decoder."""
-    found: dict[str, Any] = {ours: getattr(config, theirs, None) for ours, theirs in SIZES.items()}
-    heads, width = found["n_heads"] or 1, found["d_model"]
-    own = {"n_heads": heads, "n_kv_heads": found["n_kv_heads"] or heads, "d_ff": found["d_ff"] or 4 * width}
-    own |= {"attention_width": heads * (getattr(config, "head_dim", None) or width // heads)}
-    return DecoderConfig(**{**found, **own, "tie_embeddings": False, "norm_eps": 1e-5})
+    sizes: dict[str, Any] = {ours: getattr(config, theirs, None) for ours, theirs in SIZES.items()}
+    heads, width = sizes["n_heads"] or 1, sizes["d_model"]
+    sizes |= {"n_heads": heads, "n_kv_heads": sizes["n_kv_heads"] or heads, "d_ff": sizes["d_ff"] or 4 * width}
+    sizes |= {"attention_width": heads * (getattr(config, "head_dim", None) or width // heads)}
+    return DecoderConfig(**{**sizes, "tie_embeddings": False, "norm_eps": 1e-5})
 
 
 def load_foreign(folder: Path, device: torch.device | str) -> Foreign:
     """Load a causal model in float32, from safetensors alone, refusing weights that do not fit it."""
     with reading(folder) as transformers:
-        known = {"local_files_only": True, "use_safetensors": True, "trust_remote_code": False, "dtype": torch.float32}
-        known |= {"output_loading_info": True}
-        model, info = transformers.AutoModelForCausalLM.from_pretrained(folder, **known)
+        options = {"local_files_only": True, "use_safetensors": True, "trust_remote_code": False}
+        options |= {"dtype": torch.float32, "output_loading_info": True}
+        model, info = transformers.AutoModelForCausalLM.from_pretrained(folder, **options)
     lost = sorted(map(str, [*info["missing_keys"], *info["mismatched_keys"]]))
     if lost:
         raise CheckpointError(f"{folder}: weights do not fit config.json ({', '.join(lost[:3])}); copy it again")

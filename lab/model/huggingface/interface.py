@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from lab.errors import ConfigError, MissingPackage, first_line
 from lab.model.attention.attend import attend_layout
-from lab.model.attention.layout import Layout, first_ids
+from lab.model.attention.layout import LayerInputs, Layout, first_ids
 from lab.model.attention.segments import dense_mask
 from lab.positions import Distance, Frequencies, FrequencyMethod
 from lab.positions.rope import Plain, Rope
@@ -32,7 +32,6 @@ NAME = "probe_lab"
 APPLIED: WeakKeyDictionary[nn.Module, Applied] = WeakKeyDictionary()  # the interface passes the layer alone
 TRIED = 16  # tokens of the text by which a model is tried
 ADDED = ("softcap", "s_aux", "position_bias")  # terms of other models' logits
-Inputs = tuple[Tensor, Tensor, Layout]  # unrotated queries and keys of a layer, and its layout
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,17 +58,17 @@ class Applied:
     distance: Distance
     frequencies: Frequencies | None = None
     neighbours: bool = False
-    inputs: list[Inputs] | None = None
+    inputs: list[LayerInputs] | None = None
     handle: Any = None
     positions: Tensor | None = None
     layouts: dict[bool, tuple[Any, ...]] = field(default_factory=dict)  # by whether a layer rotates
 
-    def unrotated(self, rotary: Any, given: tuple[Any, ...], named: dict[str, Any], out: Any) -> tuple[Tensor, Tensor]:
+    def unrotated(self, rotary: Any, places: tuple[Any, ...], named: dict[str, Any], out: Any) -> tuple[Tensor, Tensor]:
         """Keep the positions of a forward pass; return cos and sin of angle 0, times the factor of own frequencies."""
         if isinstance(out, Tensor):
             raise ConfigError("rotates by complex numbers")
         cos, sin = out
-        self.positions = named.get("position_ids", given[-1])
+        self.positions = named.get("position_ids", places[-1])
         factor = getattr(rotary, "attention_scaling", 1.0) if self.frequencies is None else 1.0
         return torch.full_like(cos, factor), torch.zeros_like(sin)
 
@@ -117,8 +116,8 @@ def own_frequencies(rotary: Any, theta: float = 1.0, head_dim: int = 0) -> Frequ
 
 def rotary_of(model: nn.Module) -> Any:
     """Find the rotary embedding of a transformers model; None where it has none, or several."""
-    found = [module for module in model.modules() if isinstance(getattr(module, "inv_freq", None), Tensor)]
-    return found[0] if len(found) == 1 else None
+    rotaries = [module for module in model.modules() if isinstance(getattr(module, "inv_freq", None), Tensor)]
+    return rotaries[0] if len(rotaries) == 1 else None
 
 
 def apply(
@@ -126,7 +125,7 @@ def apply(
     *,
     distance: Distance | None = None,
     frequencies: Frequencies | None = None,
-    inputs: list[Inputs] | None = None,
+    inputs: list[LayerInputs] | None = None,
 ) -> Any:
     """Run position methods inside a transformers model from now on, and return the model.
 
@@ -245,9 +244,8 @@ def attention(
     n_k, width = key.shape[2:]
     window = more.get("sliding_window")
     slides = applied.rotary is not None and window is not None and window < max(applied.reach, n_k)  # moved keys
-    other = {"attention_dropout": bool(dropout), "sliding_window": slides}
-    faults = [name for name, given in other.items() if given] + [name for name in ADDED if more.get(name) is not None]
-    if faults:
+    faults = ["attention_dropout"] * bool(dropout) + ["sliding_window"] * slides
+    if faults := faults + [name for name in ADDED if more.get(name) is not None]:
         raise ConfigError(f"attends with {', '.join(faults)}")
     layout = applied.layout(query, n_k, attention_mask, turns=bool(getattr(module, "use_rope", True)))
     n_rotated = 0 if applied.rotary is None else 2 * len(applied.rotary.inv_freq)
@@ -255,7 +253,7 @@ def attention(
     if scaling not in (None, width**-0.5):
         query = query * (scaling * width**0.5)
     if applied.inputs is not None:
-        applied.inputs.append((query, key, layout))
+        applied.inputs.append(LayerInputs(len(applied.inputs), query, key, layout))
     layer: Any = getattr(module, "layer_idx", 0)
     out = attend_layout(query, key, value, layout, layer=layer, backend="auto")
     return out.transpose(1, 2).contiguous(), None
