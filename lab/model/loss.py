@@ -66,10 +66,8 @@ class ChunkedCrossEntropy(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad_loss: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
         """Scale the gradients that the forward pass computed, in place: another head's is 1 GB of float32 at 1.49B."""
-        grads = (
-            None if grad is None else grad.mul_(grad_loss).to(dtype)
-            for grad, dtype in zip(ctx.saved_tensors, ctx.dtypes, strict=True)
-        )
+        pairs = zip(ctx.saved_tensors, ctx.dtypes, strict=True)
+        grads = (None if grad is None else grad.mul_(grad_loss).to(dtype) for grad, dtype in pairs)
         return *grads, None, None, None
 
 
@@ -78,27 +76,25 @@ def chunk_terms(
 ) -> tuple[tuple[Tensor, Tensor], Tensor]:
     """Sum a chunk's log-probabilities of its targets, weighted and plain; to train, find the logits' gradient too.
 
-    The target's own p - 1 is rounded after the subtraction.
-
-    On a CPU the gradient takes the place of the logits.
+    The target's own p - 1 is rounded after the subtraction. On a CPU the gradient takes the place of the logits.
 
     Shapes: logits (chunk, V); the others (chunk,); returns two scalars and (chunk, V) in the dtype of the logits, of no
         meaning without training.
     """
-    own = targets.clamp_min(0)[:, None]
+    columns = targets.clamp_min(0)[:, None]
     on_cpu = devices.kind(logits.device) == "cpu"
     rows = CPU_ROWS if on_cpu else len(logits)
     grads = logits if on_cpu else torch.empty_like(logits)
     chosen = []
-    for part, target, weight, grad in zip(*(x.split(rows) for x in (logits, own, weighted[:, None], grads))):
+    for part, target, weight, grad in zip(*(x.split(rows) for x in (logits, columns, weighted[:, None], grads))):
         log_probs = torch.log_softmax(part, dim=-1, dtype=scored.dtype)
         chosen.append(log_probs.gather(1, target))
         if trains:
             probs = log_probs.exp_()
             own_grad = (probs.gather(1, target) - 1) * weight
             grad.copy_(probs.mul_(weight)).scatter_(1, target, own_grad.to(grad.dtype))
-    found = torch.cat(chosen)[:, 0]
-    return ((found * weighted).sum(), (found * scored).sum()), grads
+    of_targets = torch.cat(chosen)[:, 0]
+    return ((of_targets * weighted).sum(), (of_targets * scored).sum()), grads
 
 
 @cache

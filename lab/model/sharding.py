@@ -145,7 +145,7 @@ def allocate(make: Make, dtype: torch.dtype | None, device: torch.device) -> Dec
 @torch.no_grad()
 def fill(whole: Decoder, sharded: Decoder) -> None:
     """Gather every parameter of a sharded decoder into a whole one; a collective call."""
-    for (name, own), (shard_name, shard) in zip(whole.named_parameters(), sharded.named_parameters(), strict=True):
-        assert name == shard_name, f"{name} and {shard_name} differ"
-        part = shard.to(own.dtype)
-        own.copy_(part.full_tensor() if isinstance(part, DTensor) else part)
+    shards = dict(sharded.named_parameters())
+    for name, parameter in whole.named_parameters():
+        part = shards[name].to(parameter.dtype)
+        parameter.copy_(part.full_tensor() if isinstance(part, DTensor) else part)

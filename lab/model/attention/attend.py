@@ -110,11 +110,11 @@ def check_shapes(q: Tensor, k: Tensor, v: Tensor, mask: str, **ids: Tensor | Non
         shapes = f"q {tuple(q.shape)}, k {tuple(k.shape)}, v {tuple(v.shape)}"
         rule = "key-value heads divide query heads, and there must be a key for every query"
         raise DataError(f"{shapes}: k and v must match, batch and head_dim be those of q, {rule}")
-    for name, given in ids.items():
+    for name, values in ids.items():
         tokens = q.shape[2] if name == "q_pos" else k.shape[2]
-        if given is not None and given.shape not in {(tokens,), (1, tokens), (q.shape[0], tokens)}:
+        if values is not None and values.shape not in {(tokens,), (1, tokens), (q.shape[0], tokens)}:
             rule = f"must be ({tokens},) or ({len(q)}, {tokens}), one id per token"
-            raise DataError(f"{name} {tuple(given.shape)}: {rule}")
+            raise DataError(f"{name} {tuple(values.shape)}: {rule}")
 
 
 def band_logits(queries: list[Tensor], keys: list[Tensor], layout: Layout, rows: slice, columns: slice) -> Tensor:
@@ -129,8 +129,8 @@ def band_logits(queries: list[Tensor], keys: list[Tensor], layout: Layout, rows:
     for band, query, number in zip(layout.bands, queries, layout.key_of_band, strict=True):
         key = keys[number][:, :, columns]
         grouped = query.reshape(len(key), key.shape[1], -1, key.shape[3])  # heads of a group as rows of one
-        own = (grouped @ key.transpose(-1, -2)).reshape(*query.shape[:3], -1)
-        out = own if out is None else torch.where(band.region.contains(q_pos, k_pos)[:, None], own, out)
+        logits = (grouped @ key.transpose(-1, -2)).reshape(*query.shape[:3], -1)
+        out = logits if out is None else torch.where(band.region.contains(q_pos, k_pos)[:, None], logits, out)
     assert out is not None, "a distance method has a band"
     return out * float(queries[0].shape[-1] ** -0.5)
 

@@ -27,7 +27,7 @@ from lab.model.attention.kernels import SpanKernel
 from lab.model.attention.layout import Layout, Rotation
 from lab.model.attention.segments import HOST, Spans
 from lab.model.devices import moved
-from lab.positions.regions import Near, Tile
+from lab.positions.regions import Near, Region, Tile
 
 Sinks = Tensor | None
 """The logits of the sinks of heads, (N,)."""
@@ -87,43 +87,46 @@ class Places:
 class Round:
     """Tiles that one call runs, span after span."""
 
-    band: int
     queries: Places
     keys: Places
     spans: Spans
 
 
-def rounds_of(layout: Layout, batch: int, windows: bool) -> list[Round]:
-    """Sort the tiles of a layout into rounds, band by band, once for all layers.
+def rounds_of(layout: Layout, batch: int, windows: bool) -> list[list[Round]]:
+    """Sort the tiles of each band of a layout into rounds, once for all layers.
 
-    A tile belongs to the first round of its band and shape whose queries all precede its own. An upper tile is a causal
-    one in reverse order.
+    A tile belongs to the first round of its shape whose queries all precede its own. An upper tile is a causal one in
+    reverse order.
     """
     key = batch, windows
     if key not in layout.rounds:
-        drafts: list[tuple[tuple[int, str], list[Tile]]] = []
+        drafts: list[list[list[Tile]]] = [[] for _ in layout.bands]
         for band, tile in layout.cut(windows):
-            kind = (band, "causal" if tile.shape == "upper" else tile.shape)
             # first fit: tiles come in rising order of queries, so a draft's last tile is the only one to compare with
-            fitting = (tiles for draft, tiles in drafts if draft == kind and tiles[-1].q.stop <= tile.q.start)
+            fitting = (t for t in drafts[band] if like(t[-1]) == like(tile) and t[-1].q.stop <= tile.q.start)
             tiles = next(fitting, [])
             if not tiles:
-                drafts.append((kind, tiles))
+                drafts[band].append(tiles)
             tiles.append(tile)
-        drafts.sort(key=lambda draft: draft[0][0])
-        layout.rounds[key] = [round_of(*kind, tiles, layout, batch) for kind, tiles in drafts]
+        layout.rounds[key] = [
+            [round_of(tiles, band.region, batch, layout.k_pos.device) for tiles in of_band]
+            for band, of_band in zip(layout.bands, drafts, strict=True)
+        ]
     return layout.rounds[key]
 
 
-def round_of(band: int, shape: str, tiles: list[Tile], layout: Layout, batch: int) -> Round:
+def like(tile: Tile) -> str:
+    return "causal" if tile.shape == "upper" else tile.shape
+
+
+def round_of(tiles: list[Tile], region: Region, batch: int, device: torch.device) -> Round:
     """Collect the tokens of a round's tiles."""
-    device = layout.k_pos.device
     queries = Places.of([(tile.q, tile.shape == "upper") for tile in tiles], batch, device)
     keys = Places.of([(tile.k, tile.shape == "upper") for tile in tiles], batch, device)
     spans = Spans.of([len(t.q) for t in tiles] * batch, [len(t.k) for t in tiles] * batch, device)
-    region = layout.bands[band].region
+    shape = tiles[0].shape
     before = region.width - 1 if shape == "near" and isinstance(region, Near) else -1
-    return Round(band, queries, keys, replace(spans, causal=shape != "full", before=before))
+    return Round(queries, keys, replace(spans, causal=shape != "full", before=before))
 
 
 class Bands(torch.autograd.Function):
@@ -138,15 +141,11 @@ class Bands(torch.autograd.Function):
         batch, heads, n_q, width = q.shape
         out = torch.zeros(batch, n_q, heads, width, dtype=wide, device=q.device)
         lse = torch.full((batch, n_q, heads), -torch.inf, dtype=wide, device=q.device)
-        band = -1
-        turned = q
-        for part in rounds_of(layout, batch, kernel.windows):
-            if part.band != band:
-                band = part.band
-                turned = layout.rotate_queries(q, band, layer, v.dtype).transpose(1, 2)
-            k_part, v_part = (part.keys.take(x.transpose(1, 2)) for x in (keys[layout.key_of_band[band]], v))
-            found = kernel.forward(part.queries.take(turned), k_part, v_part, part.spans)
-            merge(out, lse, part.queries, *found)
+        for band, rounds in enumerate(rounds_of(layout, batch, kernel.windows)):
+            turned = layout.rotate_queries(q, band, layer, v.dtype).transpose(1, 2)
+            for part in rounds:
+                k_part, v_part = (part.keys.take(x.transpose(1, 2)) for x in (keys[layout.key_of_band[band]], v))
+                merge(out, lse, part.queries, *kernel.forward(part.queries.take(turned), k_part, v_part, part.spans))
         if sinks is not None:
             total = torch.logaddexp(lse, sinks.to(wide))
             out *= (lse - total).exp()[..., None]
@@ -165,15 +164,14 @@ class Bands(torch.autograd.Function):
         grad = grads[0].transpose(1, 2)
         dq = torch.zeros_like(q, dtype=lse.dtype)
         dk, dv = [zeros_by_token(k, lse.dtype) for k in keys], zeros_by_token(v, lse.dtype)
-        rounds = rounds_of(layout, len(q), kernel.windows)
         # a band's queries are rotated once for all its rounds; their gradients are added up while rotated and turned
         # back at the band's end, as the rotation is linear
-        for band in range(len(layout.bands)):
+        for band, rounds in enumerate(rounds_of(layout, len(q), kernel.windows)):
             rotation = layout.q_rotations[band].by_token()
             key = layout.key_of_band[band]
             turned = layout.rotate_queries(q, band, ctx.layer, v.dtype).transpose(1, 2)
             dq_band = zeros_by_token(q, lse.dtype)
-            for part in (part for part in rounds if part.band == band):
+            for part in rounds:
                 k_part, v_part = (part.keys.take(x.transpose(1, 2)) for x in (keys[key], v))
                 grad_part, q_part, out_part, lse_part = (part.queries.take(x) for x in (grad, turned, out, lse))
                 grads_part = kernel.backward(grad_part, q_part, k_part, v_part, out_part, lse_part.T, part.spans)

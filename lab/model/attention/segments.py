@@ -3,10 +3,9 @@
 A packed row is a sequence of segments; tokens from `cu_seqlens[-1]` on are padding, neither attended nor scored.
 Segments are built once per micro-batch and shared by all layers.
 
-Context parallelism: the ranks of a group each hold a part of every row, and attend to whole rows by a part of heads.
-
-Before attention an all-to-all exchanges a rank's tokens of all heads for all tokens of its heads. Another one exchanges
-the outputs back. Ids, masks, position methods and kernels are therefore those of one process:
+Context parallelism: the ranks of a group each hold a part of every row. Before attention an all-to-all exchanges a
+rank's tokens of all heads for all tokens of its heads. Another one exchanges the outputs back. Ids, masks, position
+methods and kernels are therefore those of one process:
 
     rank 0    tokens 0 1, heads a b          tokens 0 1 2 3, head a
     rank 1    tokens 2 3, heads a b    <->   tokens 0 1 2 3, head b
@@ -89,12 +88,12 @@ class Segments:
         device: torch.device | str = "cpu",
         anchors: tuple[int, ...] | None = None,
     ) -> Segments:
-        """Build the layout of segments of the given lengths in a row of `n_tokens` tokens."""
+        """Build segments from their lengths on the host."""
         return cls(moved(cumulative(lengths), torch.device(device)), tuple(lengths), n_tokens, anchors)
 
     @classmethod
     def from_cu_seqlens(cls, cu_seqlens: Tensor, n_tokens: int) -> Segments:
-        """Build the layout from cumulative lengths, refusing any that fall or pass the row's end."""
+        """Build segments from cumulative lengths, refusing any that fall or pass the row's end."""
         lengths = tuple(cu_seqlens.diff().tolist())
         if not cu_seqlens.numel() or int(cu_seqlens[0]) != 0 or min(lengths, default=0) < 0 or sum(lengths) > n_tokens:
             rule = f"must start at 0, never decrease and end at {n_tokens} or before"
@@ -136,9 +135,9 @@ class Segments:
     def key_places(self) -> Tensor:
         """Places in the row of the keys of all spans, int64."""
         assert self.anchors is not None, "only rows with anchors have key places"
-        own = torch.arange(self.n_real, device=HOST).split(list(self.lengths))
-        anchors = [torch.tensor([a] * (a >= 0), dtype=torch.int64, device=HOST) for a in self.anchors]
-        parts = [torch.cat([anchor, x]) for anchor, x in zip(anchors, own)]
+        parts = []
+        for anchor, places in zip(self.anchors, torch.arange(self.n_real, device=HOST).split(list(self.lengths))):
+            parts += [places] if anchor < 0 else [torch.tensor([anchor], device=HOST), places]
         return moved(torch.cat(parts), self.cu_seqlens.device)
 
     def mask(self) -> Tensor:
@@ -183,8 +182,8 @@ class ContextGroup:
 
     def sizes(self, n_tokens: int) -> list[int]:
         """Count the tokens of each rank's part of a row; the parts before the remainder have one more."""
-        each, more = divmod(n_tokens, self.degree)
-        return [each + (rank < more) for rank in range(self.degree)]
+        size, more = divmod(n_tokens, self.degree)
+        return [size + (rank < more) for rank in range(self.degree)]
 
     def to_heads(self, x: Tensor, n_tokens: int) -> Tensor:
         """Exchange the tokens of this rank for its heads: queries, keys or values (B, N, t, H) to (B, n, T, H).
