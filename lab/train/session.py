@@ -1,6 +1,5 @@
 """One run: assemble its model, data, callbacks and Trainer; train, or profile a few steps; print what it found."""
 
-import gc
 import logging
 import os
 import sys
@@ -43,8 +42,6 @@ from lab.train.step import Training
 
 HINTS = (".*isinstance.treespec.*", NO_GROUP)  # of libraries, about what the lab cannot or need not change
 
-COLLECT_STEPS = 50  # between collections of garbage, torchtitan's gc_freq
-
 
 @dataclass(frozen=True)
 class Assembled:
@@ -65,34 +62,6 @@ class Assembled:
             self.trainer.fit(self.module, datamodule=self.data)
         except SystemExit as error:
             raise (KeyboardInterrupt if isinstance(error.__context__, KeyboardInterrupt) else error) from None
-
-
-class Garbage(lightning.Callback):
-    """Collects Python's garbage between steps, on all ranks after the same ones, as torchtitan does.
-
-    Otherwise each rank collects when it has made so many objects, and the others wait for it in the next collective
-    call. What exists before the first step is left out, so that a collection takes milliseconds and nothing
-    accumulates. It begins with the first micro-batch, after the loaders have been forked, which collect as usual.
-    """
-
-    def on_train_batch_start(self, trainer: lightning.Trainer, module: Any, *_: Any) -> None:
-        """Turn automatic collections off."""
-        if gc.isenabled():
-            gc.collect()
-            gc.freeze()
-            gc.disable()
-
-    def on_train_batch_end(self, trainer: lightning.Trainer, module: Any, *_: Any) -> None:
-        if module.finished and trainer.global_step % COLLECT_STEPS == 0:
-            gc.collect()
-
-    def on_train_end(self, trainer: lightning.Trainer, module: Any) -> None:
-        """Turn automatic collections on."""
-        gc.unfreeze()
-        gc.enable()
-
-    def on_exception(self, trainer: lightning.Trainer, module: Any, exception: BaseException) -> None:
-        self.on_train_end(trainer, module)
 
 
 class FullySharded(ModelParallelStrategy):
@@ -183,13 +152,13 @@ def assemble(start: Start, profiler: Profiler | None = None) -> Assembled:
     device = device_for(train.accelerator, "train.accelerator")
     on_gpu = device.type == "cuda"
     strategy = train.resolved_strategy(on_gpu)
-    kept = profiler is None and experiment.reads_token_types  # the run folder keeps what selects sentences
-    data = PackedData(experiment, start.folder.token_types if kept else None)
+    copied = profiler is None and experiment.reads_token_types  # the run folder has what selects sentences
+    data = PackedData(experiment, start.folder.token_types if copied else None)
     recording = Recording(experiment)
     stopping = Stopping(start.launch)
     saving = Checkpointing(start, recording, stopping)
     probing = Probing(experiment, recording, stopping, saving)
-    callbacks: list[lightning.Callback] = [Garbage(), recording, stopping, saving, probing] if profiler is None else []
+    callbacks: list[lightning.Callback] = [recording, stopping, saving, probing] if profiler is None else []
     autocast = train.bf16 and strategy != "fsdp"
     try:
         trainer = lightning.Trainer(
