@@ -9,6 +9,7 @@ nothing is saved either, and the exit status is 1. A second Ctrl-C ends the proc
 launchers and clusters repeat them, and a repeated signal must not kill a run that is already saving.
 """
 
+import math
 import os
 import re
 import signal
@@ -31,7 +32,6 @@ from lab.runs.shards import Files, ShardWriter, one_error, packed, restore_tenso
 from lab.train.recording import Recording
 from lab.train.starting import Start
 
-SHOWN = 8  # streams that a fault names at most
 LOST = re.compile("peer|timed out|remote", re.IGNORECASE)  # in the errors of gloo and NCCL
 
 
@@ -82,11 +82,10 @@ class Stopping(lightning.Callback):
         if self.begun is not None:
             self.begun.set()
         if module.finished.skipped:
-            streams = ", ".join(map(str, module.finished.streams[:SHOWN]))
-            what = f"loss that is not finite (streams {streams})" if streams else "gradient that is not finite"
+            what = "gradient" if math.isfinite(module.finished.sums["loss"]) else "loss"
             remedy = "start another run with a lower optim.lr, or resume from the last checkpoint on another machine"
             place = f"step {trainer.global_step}, which ends at {module.consumed:,} tokens"
-            self.fault = f"optim.lr={module.optim.lr}: {place}, has a {what}; {remedy}"
+            self.fault = f"optim.lr={module.optim.lr}: {place}, has a {what} that is not finite; {remedy}"
         if self.fault or module.finished.sums["stop"]:
             self.stop(trainer)
 

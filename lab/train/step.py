@@ -6,8 +6,6 @@
 
 The gradient is the mean over all scored tokens of the global batch. With loss weights w it is that of sum of w * loss
 over sum of w, both over the global batch; the loss that is recorded stays the plain mean.
-
-Step holds these parts in order; Training is the LightningModule, whose hooks call them. Nothing here is periodic.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -31,17 +29,12 @@ SUMS = ("loss", "targets", "tokens", "stop", "weight")
 
 @dataclass(frozen=True)
 class StepStats:
-    """Statistics of one optimizer step over all ranks.
-
-    `skipped` is whether loss or gradient were not finite, so that the step changed nothing; `streams` are the streams
-    whose packs then had a loss that is not finite, none where only the gradient was not.
-    """
+    """Statistics of one optimizer step over all ranks; one that is `skipped` was not finite and changed nothing."""
 
     sums: Mapping[str, float]
     grad_norm: float
     lr: float
     skipped: bool
-    streams: tuple[int, ...] = ()
 
 
 class Step:
@@ -53,13 +46,12 @@ class Step:
 
     def __init__(self, train: TrainConfig) -> None:
         self.train = train
-        self.vector = torch.zeros(len(SUMS) + train.n_packs, dtype=torch.float64, device="cpu")
+        self.vector = torch.zeros(len(SUMS), dtype=torch.float64, device="cpu")
 
     @property
     def sums(self) -> dict[str, Tensor]:
-        """The sums by name, as views, and `not_finite`, a flag for each stream with such a loss."""
-        named = zip(SUMS, self.vector[: len(SUMS)].unbind(), strict=True)
-        return {**dict(named), "not_finite": self.vector[len(SUMS) :]}
+        """The sums by name, as views."""
+        return dict(zip(SUMS, self.vector.unbind(), strict=True))
 
     def loss(self, decoder: Decoder, batch: Mapping[str, Any], context: ContextGroup | None, stop: bool) -> Tensor:
         """Return the summed loss of this rank's tokens of a pack over their budget, and add up what it was made of."""
@@ -86,7 +78,6 @@ class Step:
         sums["tokens"].add_(segments.n_real * counted)
         sums["stop"].add_(float(stop))
         sums["weight"].add_(counted * (batch["n_targets"] if weights is None else weights.sum(dtype=torch.float64)))
-        sums["not_finite"][batch["stream"]].add_(~(torch.isfinite(loss.detach()) & torch.isfinite(plain.detach())))
         return loss / (self.train.micro_batch_tokens // self.train.context_parallel)
 
     def finish_gradient(self, parameters: Iterable[nn.Parameter], optimizer: Any) -> None:
@@ -103,16 +94,16 @@ class Step:
         # budget / targets, or budget / the sum of their loss weights
         weight = sums["weight"]
         scale = torch.full_like(weight, self.train.batch_tokens) / weight.masked_fill(weight == 0, 1.0)
-        found = [p for p in parameters if p.grad is not None]
+        trained = [p for p in parameters if p.grad is not None]
         # a GPU multiplies the whole list in a few kernels only by a factor of its own dtype
-        torch._foreach_mul_([p.grad for p in found if p.grad is not None], scale.to(found[0].dtype))
+        torch._foreach_mul_([p.grad for p in trained if p.grad is not None], scale.to(trained[0].dtype))
 
         # 5. clip
-        norm = torch.nn.utils.clip_grad_norm_(found, CLIP_NORM)
+        norm = torch.nn.utils.clip_grad_norm_(trained, CLIP_NORM)
         norm = norm.full_tensor() if hasattr(norm, "full_tensor") else norm
 
         # 6. is it finite? sums and norm are those of all ranks, so that all of them skip the same steps
-        bad = ~torch.isfinite(norm + sums["loss"]) | (sums["not_finite"].sum() > 0)
+        bad = ~torch.isfinite(norm + sums["loss"])
         optimizer.found_inf = bad.float()
 
         statistics = torch.cat([self.vector, norm[None], bad[None]])
@@ -126,8 +117,7 @@ class Step:
         if self.copy_done is not None:
             self.copy_done.synchronize()  # waits for nothing that was queued after the copy
         *values, norm, bad = self.copied.tolist()
-        streams = tuple(stream for stream, flag in enumerate(values[len(SUMS) :]) if flag)
-        return StepStats(dict(zip(SUMS, values, strict=False)), norm, lr, bool(bad), streams)
+        return StepStats(dict(zip(SUMS, values, strict=True)), norm, lr, bool(bad))
 
 
 class Training(lightning.LightningModule):
