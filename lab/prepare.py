@@ -1,10 +1,9 @@
 """Tokenize a config's corpus to shards, ready for training.
 
-    probe-lab prepare CONFIG [--section.key=value ...] [--workers N] [--task I/N] [--verify]
+    probe-lab prepare CONFIG [--section.key=value ...] [--workers N] [--task I/N]
 
     probe-lab prepare configs/tiny_2k.yaml --workers 32             all tasks, 32 processes
     probe-lab prepare configs/tiny_2k.yaml --task 3/64              every 64th task from the 3rd on
-    probe-lab prepare configs/tiny_2k.yaml --verify                 hash all shards against their manifests
 
     sbatch --array=0-63 --wrap='probe-lab prepare CONFIG --task=$SLURM_ARRAY_TASK_ID/64'         every job of it
 
@@ -21,17 +20,15 @@ from lab.command import Syntax, Words, run, settings_lines, start
 from lab.config import load_experiment
 from lab.data.config import DataConfig
 from lab.data.derivation import RECORD, table
-from lab.data.preparation import is_prepared, prepare, shard_folder, verify
+from lab.data.preparation import is_prepared, prepare, shard_folder
 from lab.errors import ConfigError
 from lab.launch import cores
 
-SYNTAX = Syntax(
-    flags=("--verify",), missing="CONFIG: must be the first argument, a YAML file; for instance configs/cpu_stdlib.yaml"
-)
+SYNTAX = Syntax(missing="CONFIG: must be the first argument, a YAML file; for instance configs/cpu_stdlib.yaml")
 
 
 def carry_out(words: Words) -> str:
-    """Prepare or verify, and return a summary."""
+    """Prepare, and return a summary."""
     overrides = dict(words.settings)
     task = overrides.pop("task", None)
     first, _, stride = str("0/1" if task is None else task).partition("/")
@@ -44,9 +41,6 @@ def carry_out(words: Words) -> str:
         )
     data = load_experiment(Path(words.places[0]), overrides).data
     summary = prepare(data, workers=workers, tasks=slice(int(first), None, int(stride))).summary
-    if words.options.verify:
-        verify(data)
-        summary += "; all hashes match"
     if data.upsample is None:
         return summary
     if not is_prepared(data):

@@ -253,15 +253,6 @@ def close_folder(config: DataConfig, folder: Path) -> None:
     files.write_json(folder / shards.PREPARED, {**record, "files": beside})
 
 
-def verify(config: DataConfig) -> None:
-    """Hash every file of every shard against its manifest.
-
-    Raises: DataError naming the first file that differs.
-    """
-    for shard, manifest in Bar(shards.read_manifests(shard_folder(config)).items(), desc="verify"):
-        files.check_sizes(shard, manifest["files"], shards.again(shard), hashes=True)
-
-
 def digest_of_data(folder: Path) -> str | None:
     """Hash what a run reads, tokenizer and shards in order; None for a folder that is not prepared.
 

@@ -9,7 +9,7 @@ A shard is a folder, published by one rename:
     SPLIT.scored.bin   uint8, 0 for tokens that are not scored; only if there are such tokens
 
 prepared.json is written beside the shards once every one is there, see `PreparedFolder`. Opening compares names and
-sizes. lab.verify and lab.prepare --verify also hash every file.
+sizes. lab.verify also hashes every file.
 """
 
 from __future__ import annotations
