@@ -5,7 +5,6 @@ The CUDA context with the libraries' workspaces, and NCCL's buffers, are assumed
 """
 
 import math
-from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -44,14 +43,10 @@ def estimate(experiment: Experiment, memory_gib: str | None = None, utilisation:
     limit = number_of("--memory_gib", memory_gib or "inf", math.inf, "> 0; for instance 80")
     used = number_of("--utilisation", utilisation or str(UTILISATION), 1, "> 0 and <= 1; for instance 0.4")
     train = experiment.train
-    on_gpu = train.accelerator != "cpu"
-    strategy = train.resolved_strategy(on_gpu)
+    strategy = train.resolved_strategy(train.accelerator != "cpu")
     memory = memory_of(experiment)
     assumed = GIB + GIB * (train.world_size > 1)
-    remedies = ["set train.recompute=true"] * (not train.recompute)
-    remedies += ["set train.strategy=fsdp"] * (strategy != "fsdp")
-    remedies += ["raise train.context_parallel"] * (train.world_size > train.context_parallel)
-    refuse_too_large(memory, assumed, limit, remedies)
+    refuse_too_large(memory, assumed, limit)
     words = [f"{train.world_size} x {strategy}", train.precision, f"window {experiment.data.window:,}"]
     words.append(f"packs of {train.micro_batch_tokens:,} tokens")
     if train.context_parallel > 1:
@@ -106,8 +101,7 @@ def needed_here(experiment: Experiment) -> str:
 def memory_of(experiment: Experiment) -> Memory:
     """Measure the memory of each process of a run after its first optimizer step."""
     train = experiment.train
-    on_gpu = train.accelerator != "cpu"
-    strategy = train.resolved_strategy(on_gpu)
+    strategy = train.resolved_strategy(train.accelerator != "cpu")
     packs = min(train.accumulation, 2)  # further ones change nothing
     sharding = None
     if strategy == "fsdp":
@@ -134,24 +128,19 @@ def inputs_of(experiment: Experiment) -> dict[str, Any]:
         lengths = [part for length in lengths for part in (length - length // 2, length // 2) if part]
         anchors = tuple(-1 if n % 2 == 0 else sum(lengths[: n - 1]) for n in range(len(lengths)))
     segments = Segments.from_lengths(lengths, tokens, anchors=anchors)
-    compute_properties(segments)
-    given = experiment.skip or experiment.mask.method != "causal"
+    for name in ("doc_ids", "position_ids", "spans", *(("key_places",) if anchors else ())):
+        getattr(segments, name)  # is cached: fake tensors cannot have shapes that depend on data
+    has_ids = experiment.skip or experiment.mask.method != "causal"
     return {
         "tokens": torch.zeros(1, tokens, dtype=torch.int64),
         "targets": torch.zeros(1, tokens, dtype=torch.int64),
-        "position_ids": torch.arange(tokens) if given else None,
+        "position_ids": torch.arange(tokens) if has_ids else None,
         "segments": segments,
         "starts": None if experiment.skip else (0,) * len(lengths),
     }
 
 
-def compute_properties(segments: Segments) -> None:
-    """Compute cached properties on real tensors: fake tensors cannot have shapes that depend on data."""
-    for name in ("doc_ids", "position_ids", "spans", *(("key_places",) if segments.anchors else ())):
-        getattr(segments, name)
-
-
-def refuse_too_large(memory: Memory, assumed: int, memory_gib: float, remedies: Sequence[str]) -> None:
+def refuse_too_large(memory: Memory, assumed: int, memory_gib: float) -> None:
     """Refuse a run that does not fit, or only into what the driver and fragments take of a GPU."""
     needed = (memory.total + assumed) / (1 - SPARE)
     if needed > memory_gib * GIB:
@@ -159,8 +148,8 @@ def refuse_too_large(memory: Memory, assumed: int, memory_gib: float, remedies: 
         raise ConfigError(
             f"--memory_gib={memory_gib:g}: must be >= {needed / GIB:.2f}, the peak of each GPU and {SPARE:.0%} to "
             f"spare, with {memory.peak['activations'] / GIB:.2f} of activations and {held / GIB:.2f} of parameters, "
-            f"gradients and optimizer; {', '.join([*remedies, 'lower train.micro_batch_tokens'])}, or take more or "
-            "larger GPUs"
+            "gradients and optimizer; set train.recompute=true or train.strategy=fsdp, raise train.context_parallel, "
+            "lower train.micro_batch_tokens, or take more or larger GPUs"
         )
 
 
@@ -171,7 +160,7 @@ def work_of(experiment: Experiment, utilisation: float) -> dict[str, str]:
     window = experiment.data.window
     causal, full = model.flops_per_token_causal(window), model.flops_per_token_full(window)
     checkpoint = checkpoint_bytes(experiment)
-    kept = max(train.keep_checkpoints, len(train.final_steps))
+    n_kept = max(train.keep_checkpoints, len(train.final_steps))
     shards = shard_tokens(experiment.data, train.steps * train.batch_tokens) * int(token_dtype(model.vocab_size)[-1])
     hours = dict.fromkeys(("wall hours", "GPU-hours"), "unknown (the peak of float32 is not in the table)")
     if train.bf16:
@@ -188,7 +177,7 @@ def work_of(experiment: Experiment, utilisation: float) -> dict[str, str]:
         "micro-batches": f"{train.accumulation} of {train.micro_batch_tokens:,} tokens on each process",
         **hours,
         "checkpoint": f"{checkpoint / GB:,.2f} GB (weights and moments)",
-        "checkpoints kept": f"{kept * checkpoint / GB:,.2f} GB ({kept}; one more while it is written)",
+        "checkpoints kept": f"{n_kept * checkpoint / GB:,.2f} GB ({n_kept}; one more while it is written)",
         "shards": f"{shards / GB:,.2f} GB (SlimPajama by its name, any other by train.tokens)",
         "counts.npz": f"{counts_bytes(experiment):,} bytes",
     }

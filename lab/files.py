@@ -1,7 +1,5 @@
 """Files and folders that are whole or absent: written under a temporary name, synced, renamed; full disks; and locks.
 
-A manifest lists the files of a folder: `files`, with the size and SHA-256 of each by its name.
-
 One process at a time writes to a folder. It holds a lock by flock(2) on a file in it, which ends with its process,
 however that ends. A second file beside it names the holder, for the message to others. Processes that the holder starts
 do not inherit the lock. A file system without flock is refused, as a file alone would outlast a killed process.
@@ -29,7 +27,6 @@ from lab.errors import ConfigError, DataError, DiskError, InUse, LabError
 DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS)
 """Full, over a quota or a limit of file sizes, broken, read-only."""
 LONGEST_JSON = 2**25  # characters of a file; the largest index of a model's weights has some 15 million
-PART_BYTES = 2**18  # that are read at a time to be hashed
 ALL = ("",)  # how the names of all files begin
 SHOWN = 12  # hexadecimal digits of a hash in messages
 LEFTOVER = ".*.tmp-*"  # names of temporary_of
@@ -195,8 +192,8 @@ def file_fault(path: Path, expected: FileEntry, *, hashes: bool = False, grows: 
     if size != expected["bytes"] and not (grows and size > expected["bytes"]):
         return f"has {size:,} bytes, its manifest records {expected['bytes']:,}"
     try:
-        if hashes and (found := sha256(path, expected["bytes"] if grows else None)) != expected["sha256"]:
-            return f"has SHA-256 {found[:SHOWN]}, its manifest records {expected['sha256'][:SHOWN]}"
+        if hashes and (digest := sha256(path, expected["bytes"] if grows else None)) != expected["sha256"]:
+            return f"has SHA-256 {digest[:SHOWN]}, its manifest records {expected['sha256'][:SHOWN]}"
     except OSError as error:
         return f"cannot be read ({error.strerror})"
     return None
@@ -207,11 +204,7 @@ def sha256(path: Path, first: int | None = None) -> str:
     with path.open("rb") as file:
         if first is None:
             return hashlib.file_digest(file, "sha256").hexdigest()
-        digest = hashlib.sha256()
-        while first and (part := file.read(min(first, PART_BYTES))):  # records grow to any size
-            digest.update(part)
-            first -= len(part)
-        return digest.hexdigest()
+        return hashlib.sha256(file.read(first)).hexdigest()  # of records, which are read whole elsewhere as well
 
 
 def write_hashed(path: Path, parts: Iterable[bytes | memoryview], named: Path | None = None) -> FileEntry:

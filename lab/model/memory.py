@@ -6,10 +6,8 @@ The tensors are on the CPU. FSDP2 creates CUDA streams on a CUDA mesh, and build
 backward pass of fake CUDA tensors. The caching allocator's rounding and fragmentation are not included.
 
 Modules whose CUDA kernels keep other tensors for the backward pass are replaced. Attention uses the variable-length
-flash kernel, which keeps q, k, v, its output and the log-sum-exp of each row, but no logits. RMSNorm is one kernel,
-which keeps its input and one number per token; on a CPU torch composes it of eight operations. The loss holds two
-chunks of logits in the dtype of the logits, and the float32 sum of the head's gradient. Workspaces inside kernels are
-not included. The largest is the float32 gradient of q in flash attention's backward pass. It exists after a block's
+flash kernel, which keeps q, k, v, its output and the log-sum-exp of each row, but no logits. Workspaces inside kernels
+are not included. The largest is the float32 gradient of q in flash attention's backward pass. It exists after a block's
 feed-forward activations are freed.
 """
 
@@ -197,8 +195,8 @@ def track(
 
 def by_kind(tracker: MemTracker, moment: str) -> dict[str, int]:
     """Sum a tracker's bytes by our kinds."""
-    (found,) = tracker.get_tracker_snapshot(moment).values()
-    named = {getattr(kind, "value", kind): size for kind, size in found.items()}
+    (snapshot,) = tracker.get_tracker_snapshot(moment).values()
+    named = {getattr(kind, "value", kind): size for kind, size in snapshot.items()}
     total = named.pop("Total")
     kinds = {kind: sum(named.pop(name, 0) for name in names) for kind, names in KINDS.items()}
     assert sum(kinds.values()) == total, f"the tracker has kinds that are not in KINDS: {named}"

@@ -6,9 +6,9 @@
     run.f()[96], run.g()[96], run.probes(), run.metrics(), run.plot()
     lab.frame("runs/*", last=True).pivot(index="data.window", columns="seed", values="reach")
 
-Tables are pandas DataFrames of the columns in PROBES, LENGTHS, DISTANCES, CONTEXTS and RECALL. A value that was not
-measured is missing. An effective length is missing where the first length fails, a high limit where the true value may
-lie beyond the last length. A reach is missing, and `censored` is below, where the first distance fails.
+A value that was not measured is missing in a table. An effective length is missing where the first length fails, a high
+limit where the true value may lie beyond the last length. A reach is missing, and `censored` is below, where the first
+distance fails.
 """
 
 from __future__ import annotations
@@ -143,10 +143,10 @@ class Run:
         log: dict[str, Any] = {"log_x": True, "marks": False}
         f: dict[str, Any] = {**log, "log_y": True, "names": list(profiles), "series": "profile"}
         contexts = self.contexts()
-        found = f"numbers found by distance: {shown_reach(last)}"
+        numbers = f"numbers found by distance: {shown_reach(last)}"
         gain: dict[str, Any] = {**log, "x_title": "distance of the evidence", "y_title": "nats"}
         drawn: list[tuple[pd.DataFrame, str, str, str, dict[str, Any]]] = [
-            (self.distances(), "distance", "score", found, shares),
+            (self.distances(), "distance", "score", numbers, shares),
             (self.lengths(), "length", "accuracy", "tests passed by length", shares),
             (self.metrics(), "consumed_tokens", "loss", LOSS, {"marks": False, "series": None}),
             (as_table(per_distance(profiles)), "distance", "per distance", SHOWN, f),
@@ -179,9 +179,9 @@ def shown_reach(row: Mapping[str, Any]) -> str:
         >>> [shown_reach({**row, "reach": reach}) for reach in (179.0, math.nan)]
         ['reach 179+', 'reach <24']
     """
-    known = {name: row[name] for name in ENDS if not math.isnan(row.get(name) or math.nan)}
-    end = censored(*map(known.get, ENDS))
-    bound = known.get("first_distance" if end == "below" else "reach")
+    ends = {name: row[name] for name in ENDS if not math.isnan(row.get(name) or math.nan)}
+    end = censored(*map(ends.get, ENDS))
+    bound = ends.get("first_distance" if end == "below" else "reach")
     return "reach not measured" if bound is None else f"reach {range_of([bound], [CENSORED.get(str(end), RUN)])}"
 
 
@@ -189,8 +189,8 @@ def with_demand(run: Path) -> Iterator[Record]:
     """Read the summaries of probes, each with how its reach is censored and the demand from it on, where counted."""
     for record in RunFolder(run).probes():
         path = run / f"counts/{folder_name(record['consumed_tokens'])}.npz"
-        known = record.get("reach") is not None and path.exists()
-        g_from = SavedCounts.read(path).g_from(int(record["reach"])) if known else None
+        measured = record.get("reach") is not None and path.exists()
+        g_from = SavedCounts.read(path).g_from(int(record["reach"])) if measured else None
         yield {**record, "censored": censored(*map(record.get, ENDS)), "g_from_reach": g_from}
 
 
@@ -226,27 +226,27 @@ def frame(runs: PathLike | Iterable[PathLike], last: bool = False) -> pd.DataFra
         lab.frame("runs/windows_*", last=True).plot.scatter("data.window", "reach")
     """
     patterns = [str(runs)] if isinstance(runs, (str, os.PathLike)) else list(map(str, runs))
-    places = {path for given in patterns for path in ([given] if Path(given).exists() else glob.glob(given))}
+    places = {path for pattern in patterns for path in ([pattern] if Path(pattern).exists() else glob.glob(pattern))}
     with unpacked(list(map(Path, places))) as folders:
-        found = sorted(str(path) for path in folders if (path / "config.yaml").is_file())
-        if not found:
+        paths = sorted(str(path) for path in folders if (path / "config.yaml").is_file())
+        if not paths:
             named = " ".join(patterns) or "runs=[]"
             raise CheckpointError(f"{named}: no run folder there; name folders with a config.yaml, as runs/*")
-        return probes_of(found, last)
+        return probes_of(paths, last)
 
 
-def probes_of(found: list[str], last: bool) -> pd.DataFrame:
+def probes_of(paths: list[str], last: bool) -> pd.DataFrame:
     """Return a row per run and probe of run folders."""
-    for path in found:
+    for path in paths:
         check_files(Path(path), ("config.yaml", *RECORDS))
-    settings = {path: read_settings(Path(path)) for path in found}
+    settings = {path: read_settings(Path(path)) for path in paths}
     apart = [name for name in differing(settings) if any(name in values for values in settings.values())]
     rows = []
-    for path in found:
-        about = {"run": Path(path).resolve().name, "seed": settings[path].get("run.seed")}
-        about |= {name: settings[path].get(name) for name in apart}
+    for path in paths:
+        labels = {"run": Path(path).resolve().name, "seed": settings[path].get("run.seed")}
+        labels |= {name: settings[path].get(name) for name in apart}
         probes = [*with_demand(Path(path))]
-        numbered = [{**record, **about, "probe": number} for number, record in enumerate(probes)]
+        numbered = [{**record, **labels, "probe": number} for number, record in enumerate(probes)]
         rows += numbered[-1:] if last else numbered
     return as_table(rows, ["run", "seed", "probe", *apart, *PROBES])
 

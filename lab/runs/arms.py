@@ -78,8 +78,8 @@ def read_settings(run: Path) -> Row:
 
     Raises: ConfigError.
     """
-    found = flatten(read_yaml(run / "config.yaml"))
-    return {key: str(value) if isinstance(value, list) else value for key, value in found.items()}
+    settings = flatten(read_yaml(run / "config.yaml"))
+    return {key: str(value) if isinstance(value, list) else value for key, value in settings.items()}
 
 
 def differing(settings: Mapping[str, Row]) -> list[str]:
@@ -133,7 +133,7 @@ def with_bases(settings: Mapping[str, Row]) -> Mapping[str, Row]:
     if len(used) == len(settings):  # runs that start from one another
         return settings
     arms = name_arms(used)
-    return {n: each | ({"start.path": f"base {arms[bases[n]]}"} if n in bases else {}) for n, each in settings.items()}
+    return {n: row | ({"start.path": f"base {arms[bases[n]]}"} if n in bases else {}) for n, row in settings.items()}
 
 
 def bases_of(settings: Mapping[str, Row]) -> dict[str, str]:
@@ -143,8 +143,8 @@ def bases_of(settings: Mapping[str, Row]) -> dict[str, str]:
         >>> bases_of({"a": {}, "b": {"start.path": "runs/a"}, "c": {"start.path": "runs/other"}})
         {'b': 'a'}
     """
-    known = {Path(name).name: name for name in settings}
-    starts = {name: known.get(Path(str(each.get("start.path"))).name) for name, each in settings.items()}
+    runs = {Path(name).name: name for name in settings}
+    starts = {name: runs.get(Path(str(row.get("start.path"))).name) for name, row in settings.items()}
     return {name: base for name, base in starts.items() if base not in (None, name)}
 
 

@@ -80,8 +80,8 @@ class Checkpoint:
     @property
     def digest(self) -> str:
         """Identify the weights by the SHA-256 over those of the files that hold them, from the manifest."""
-        own = {name: entry["sha256"] for name, entry in self.files.items() if name.startswith(WEIGHTS)}
-        return hashlib.sha256(json.dumps(own, sort_keys=True).encode()).hexdigest()
+        hashes = {name: entry["sha256"] for name, entry in self.files.items() if name.startswith(WEIGHTS)}
+        return hashlib.sha256(json.dumps(hashes, sort_keys=True).encode()).hexdigest()
 
     @property
     def run(self) -> Path | None:
@@ -170,10 +170,10 @@ def open_checkpoint(folder: Path) -> Checkpoint:
         if fault := fault_of(folder, (OPTIMIZER,)):
             raise CheckpointError(fault)
         return Checkpoint(folder)
-    found = newest(folder / "checkpoints", (OPTIMIZER,))
-    if found is None:
+    checkpoint = newest(folder / "checkpoints", (OPTIMIZER,))
+    if checkpoint is None:
         raise CheckpointError(f"{folder}: holds no checkpoint; use a run folder or a checkpoint in it")
-    return found
+    return checkpoint
 
 
 class Counted(TypedDict):
@@ -277,14 +277,14 @@ def check_streams(streams: np.ndarray | None, step: int, consumed_tokens: int) -
     """
     if streams is None or streams.dtype != np.int64 or streams.ndim != 2 or min(len(streams), streams.shape[1] - 2) < 1:
         raise ValueError("data.streams: must be int64 (n_streams, 2 + look_ahead)")
-    given, following, waiting = streams[:, 0], streams[:, 1], streams[:, 2:]
-    if (differ := np.flatnonzero(given != step)).size:
-        rule = f"has given {given[differ[0]]} packs by step {step}, each step takes one of every stream"
+    packs, following, waiting = streams[:, 0], streams[:, 1], streams[:, 2:]
+    if (differ := np.flatnonzero(packs != step)).size:
+        rule = f"has given {packs[differ[0]]} packs by step {step}, each step takes one of every stream"
         raise ValueError(f"data.streams: stream {differ[0]} {rule}")
     numbers = np.arange(len(streams))[:, None]
     foreign = (waiting % len(streams) != numbers) | (waiting >= following[:, None])
     if (following % len(streams) != numbers[:, 0]).any() or (foreign & (waiting != -1)).any() or (waiting < -1).any():
         raise ValueError("data.streams: a stream has samples of another")
     drawn = (following - numbers[:, 0]) // len(streams) - (waiting >= 0).sum(1)  # by each stream, for its packs
-    if (drawn < given).any() or drawn.sum() > max(consumed_tokens, 0):  # a sample has one token or more
+    if (drawn < packs).any() or drawn.sum() > max(consumed_tokens, 0):  # a sample has one token or more
         raise ValueError("data.streams: have drawn more samples than were trained on, or fewer than their packs hold")

@@ -77,10 +77,10 @@ class RunFolder:
 
         Raises: CheckpointError.
         """
-        found = self.environment()
-        if found and not isinstance(found.get("threads"), int):
+        environment = self.environment()
+        if environment and not isinstance(environment.get("threads"), int):
             raise CheckpointError(f"{self.path / 'environment.json'}: states no threads; {ANEW}")
-        return found.get("threads")
+        return environment.get("threads")
 
     def append(self, name: str, *records: Record) -> None:
         """Append complete lines to a .jsonl file, all or none.
@@ -130,19 +130,19 @@ class RunFolder:
         """Drop records after a checkpoint, which a resumed run writes again, and probes incomplete or failed there."""
         for name in RECORDS:
             if (self.path / name).exists():
-                kept = [r for r in self.records(name) if r["consumed_tokens"] <= consumed_tokens]
+                records = [r for r in self.records(name) if r["consumed_tokens"] <= consumed_tokens]
                 if name == "probes.jsonl":
-                    whole = {r["consumed_tokens"] for r in kept if "effective_length" in r}
-                    whole |= {r["consumed_tokens"] for r in kept if "failed" in r} - {consumed_tokens}
-                    kept = [r for r in kept if r["consumed_tokens"] in whole]
-                self.write_records(name, kept)
+                    whole = {r["consumed_tokens"] for r in records if "effective_length" in r}
+                    whole |= {r["consumed_tokens"] for r in records if "failed" in r} - {consumed_tokens}
+                    records = [r for r in records if r["consumed_tokens"] in whole]
+                self.write_records(name, records)
         for path in self.of_probes_after(consumed_tokens):
             path.unlink()
 
     def of_probes_after(self, consumed_tokens: int) -> list[Path]:
         """List the files of probes after a checkpoint."""
         files = [*self.path.glob("cases/tokens-*.jsonl"), *self.path.glob("counts/tokens-*.npz")]
-        return [path for path in files if (found := NAME.fullmatch(path.stem)) and int(found[1]) > consumed_tokens]
+        return [path for path in files if (name := NAME.fullmatch(path.stem)) and int(name[1]) > consumed_tokens]
 
     def begin(self, files: Mapping[str, bytes | Record], run: str, checkpoint: Checkpoint | None) -> None:
         """Write the files that describe a run, and drop the records after its checkpoint.

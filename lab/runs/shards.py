@@ -200,12 +200,12 @@ def restore_tensors(
 
     Raises: CheckpointError.
     """
-    own: Any = get_optimizer_state_dict(model, optimizer)  # creates moments that do not exist yet
-    read_shards(weights_of(model) | optimizer_tensors(own), saved.folder, group)
+    restored: Any = get_optimizer_state_dict(model, optimizer)  # creates moments that do not exist yet
+    read_shards(weights_of(model) | optimizer_tensors(restored), saved.folder, group)
     with refusing(saved.state):
-        for name, values in own["state"].items():
+        for name, values in restored["state"].items():
             values.update(state["optimizer"][name])
-    set_optimizer_state_dict(model, optimizer, own)
+    set_optimizer_state_dict(model, optimizer, restored)
 
 
 def temporary_folder(root: Path) -> Path:
@@ -239,11 +239,11 @@ def prune(root: Path, newest: int, keep: int, final: Collection[int] = ()) -> No
     Those of `final` are kept as well, and others between them are deleted, so that the final ones are the newest.
     Checkpoints after the newest are broken ones that the run did not resume from.
     """
-    found = {Checkpoint(folder).consumed_tokens: folder for folder in checkpoints.candidates(root)}
+    folders = {Checkpoint(folder).consumed_tokens: folder for folder in checkpoints.candidates(root)}
     # An ordinary checkpoint after the first final one would stand between two of them and goes at once; of those before
     # it, the newest stay until `keep` are there.
-    older = [tokens for tokens in found if tokens < newest]
+    older = [tokens for tokens in folders if tokens < newest]
     left = [tokens for tokens in older if tokens <= min(final, default=newest) or tokens in final]
     stay = {newest, *left[: keep - 1], *(tokens for tokens in final if tokens < newest)}
-    for tokens in found.keys() - stay:
-        remove(found[tokens])
+    for tokens in folders.keys() - stay:
+        remove(folders[tokens])

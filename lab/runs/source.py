@@ -117,11 +117,11 @@ def revisions(word: str) -> list[str]:
     name, _, pattern = word.removeprefix(HUB).partition("@")
     try:
         listed = HfApi().list_repo_refs(name)
-        found = [ref.name for ref in (*listed.branches, *listed.tags)]
+        names = [ref.name for ref in (*listed.branches, *listed.tags)]
     except (OSError, ValueError):
         cached = scan_cache_dir(constants.HF_HUB_CACHE).repos if Path(constants.HF_HUB_CACHE).is_dir() else ()
-        found = [ref for repo in cached if repo.repo_id == name for ref in repo.refs]
-    return [f"{HUB}{name}@{revision}" for revision in fnmatch.filter(found, pattern)]
+        names = [ref for repo in cached if repo.repo_id == name for ref in repo.refs]
+    return [f"{HUB}{name}@{revision}" for revision in fnmatch.filter(names, pattern)]
 
 
 def read_source(
@@ -158,20 +158,20 @@ def tokenizer_settings(file: Path, eos: str) -> dict[str, Any] | None:
     return {"method": "file", "path": str(file), "eos": eos}
 
 
-def inherit(values: dict[str, Any], given: dict[str, Any]) -> None:
+def inherit(values: dict[str, Any], whole: dict[str, Any]) -> None:
     """Add the settings of the source that start.path names to a run's raw settings.
 
-    `given` are the settings including those of the command line, which determine what was left out.
+    `whole` are the settings including those of the command line, which determine what was left out.
 
     Raises: ConfigError for an architecture other than that of the source, CheckpointError for a path without weights.
     """
-    path = part(given, "start").get("path")
-    model = part(given, "model")
-    data = part(given, "data")
-    resolved = all(name in model for name in ARCHITECTURE) and "tokenizer" in data and "position" in given
+    path = part(whole, "start").get("path")
+    model = part(whole, "model")
+    data = part(whole, "data")
+    resolved = all(name in model for name in ARCHITECTURE) and "tokenizer" in data and "position" in whole
     if not isinstance(path, str) or resolved:
         return  # nothing to start from, or a run folder's config, which is complete
-    source = read_source(Path(path), model, own_frequencies="frequency" in part(given, "position"))
+    source = read_source(Path(path), model, own_frequencies="frequency" in part(whole, "position"))
     faults = [
         f"model.{name}={value}: the weights of start.path={path} have {source.model.get(name)}; leave it out"
         for name, value in model.items()
@@ -179,7 +179,7 @@ def inherit(values: dict[str, Any], given: dict[str, Any]) -> None:
     ]
     if faults:
         raise ConfigError(*faults)
-    values["model"] = {**source.model, **extended_base(source, given), **part(values, "model")}
+    values["model"] = {**source.model, **extended_base(source, whole), **part(values, "model")}
     values["position"] = {**source.position, **part(values, "position")}
     if "tokenizer" not in data:
         if source.tokenizer is None:
@@ -190,11 +190,11 @@ def inherit(values: dict[str, Any], given: dict[str, Any]) -> None:
         values["data"] = {**part(values, "data"), "tokenizer": source.tokenizer}
 
 
-def extended_base(source: Source, given: dict[str, Any]) -> dict[str, float]:
+def extended_base(source: Source, whole: dict[str, Any]) -> dict[str, float]:
     """Choose the rotary base for a longer window, where neither it nor a frequency method is given."""
-    window = part(given, "skip").get("target_len", part(given, "data").get("window"))
+    window = part(whole, "skip").get("target_len", part(whole, "data").get("window"))
     scaled = part(source.position, "frequency").get("method", "rope") != "rope"
-    chosen = scaled or "theta" in part(given, "model") or "frequency" in part(given, "position")
+    chosen = scaled or "theta" in part(whole, "model") or "frequency" in part(whole, "position")
     if chosen or not isinstance(window, int) or (source.window is not None and window <= source.window):
         return {}
     base = base_for(window)

@@ -87,10 +87,10 @@ def check_run(experiment: Experiment, *, resume: bool) -> bool:
     if not config.is_file():
         raise CheckpointError(f"{config}: is missing, and nothing tells what was trained; restore it, or {RESTART}")
     for name in experiment.plugins:
-        kept = folder.path / KEPT / Path(name).name
-        if digest_of(kept) != digest_of(Path(name)):
+        copied = folder.path / KEPT / Path(name).name
+        if digest_of(copied) != digest_of(Path(name)):
             raise ConfigError(
-                f"plugins={name}: differs from {kept}, which the run began with; restore it, or {RESTART}"
+                f"plugins={name}: differs from {copied}, which the run began with; restore it, or {RESTART}"
             )
     if faults := faults_of(folder.path, OF_PROBES, hashes=False) or faults_of(folder.path, (*READ, *RECORDS)):
         raise CheckpointError("\n".join(f"{fault}, or {RESTART}" for fault in faults))
@@ -154,8 +154,8 @@ def git(*arguments: str) -> str:
 
 def versions() -> dict[str, str]:
     """Look up the versions of the packages that affect results."""
-    found = {}
+    installed = {}
     for package in PACKAGES:
         with suppress(metadata.PackageNotFoundError):
-            found[package] = metadata.version(package)
-    return found
+            installed[package] = metadata.version(package)
+    return installed

@@ -5,10 +5,9 @@ its weights are gathered once, into a whole copy that lasts as long as the probe
 without waiting for the others. A signal ends a probe between two lengths, and nothing of it is recorded. A resumed run
 finds from the records that a probe is due, and runs all of it before its first step.
 
-A probe that fails on any rank, for whatever reason, is recorded as failed, and training goes on; --resume at its step
-runs it again. Ranks communicate by `exchange` only. A rank that fails joins the next exchange of the others, so that
-all of them fail there, and none waits. Where another collective call fails on one rank, the others wait in it, so that
-the run must end: OutOfStep.
+A probe that fails on any rank is recorded as failed, and training goes on; --resume at its step runs it again. A rank
+that fails joins the next `exchange` of the others, so that all of them fail there, and none waits. Where another
+collective call fails on one rank, the others wait in it, so that the run must end: OutOfStep.
 """
 
 from contextlib import suppress
@@ -84,21 +83,21 @@ class Probing(lightning.Callback):
     def run(self, trainer: lightning.Trainer, module: Any) -> None:
         """Probe and record, also that it failed; a collective call. A signal ends it with nothing recorded."""
         counts = self.recording.counting.total()
-        found: Probed | str | None
+        outcome: Probed | str | None
         try:
             try:
-                found = self.measure(trainer, module, counts)
+                outcome = self.measure(trainer, module, counts)
             except (WorkFailed, OutOfStep):
                 raise
             except Exception as error:  # of any kind: what the probe measures must not end the run
                 exchange(None, describe(error))
             exchange(None)
         except WorkFailed as error:
-            found = str(error)
-        if found is None:
+            outcome = str(error)
+        if outcome is None:
             return
         if trainer.is_global_zero:
-            self.record(module, found, counts)
+            self.record(module, outcome, counts)
         self.probed_at = module.consumed
         self.recording.pause()
 
@@ -112,8 +111,8 @@ class Probing(lightning.Callback):
             self.recording.report(line)
             return not self.stopping.agree(trainer, module)
 
-        about = describe_probed(self.experiment, module.device, module.consumed)
-        return self.measuring.run(model, worker, about, counts, goes_on)
+        subject = describe_probed(self.experiment, module.device, module.consumed)
+        return self.measuring.run(model, worker, subject, counts, goes_on)
 
     def whole(self, module: Any) -> Decoder:
         """Return the model, or a whole copy where it is sharded; a collective call.
@@ -131,11 +130,11 @@ class Probing(lightning.Callback):
             raise OutOfStep(describe(error)) from error
         return copy
 
-    def record(self, module: Any, found: Probed | str, counts: PositionCounts) -> None:
+    def record(self, module: Any, outcome: Probed | str, counts: PositionCounts) -> None:
         """Write what a probe found, or that it failed and why; also where it cannot be written."""
         consumed = module.consumed
-        if not isinstance(found, str):
-            lines, cases = found
+        if not isinstance(outcome, str):
+            lines, cases = outcome
             try:
                 self.recording.folder.write_counts(counts, consumed)
                 self.recording.folder.write_cases(consumed, cases)
@@ -145,11 +144,11 @@ class Probing(lightning.Callback):
                 self.recording.mirror(lines[-1])
                 return
             except Exception as error:  # of any kind, such as a full disk
-                found = describe(error)
-        show(f"the probe at {consumed:,} tokens failed ({found}); training goes on", error=True)
+                outcome = describe(error)
+        show(f"the probe at {consumed:,} tokens failed ({outcome}); training goes on", error=True)
         with suppress(OSError, DiskError):
-            about = describe_probed(self.experiment, module.device, consumed)
-            self.recording.folder.append("probes.jsonl", {**about, "failed": found})
+            subject = describe_probed(self.experiment, module.device, consumed)
+            self.recording.folder.append("probes.jsonl", {**subject, "failed": outcome})
 
 
 def check_tests(experiment: Experiment, folder: Path) -> None:

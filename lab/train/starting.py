@@ -143,8 +143,8 @@ def check_vocabulary(experiment: Experiment) -> None:
     if ids > size:
         raise ConfigError(f"model.vocab_size={size}: the tokenizer's largest id is {ids - 1}; use {ids} or more")
     path = "" if experiment.start is None else experiment.start.path
-    own = tokenizer_of(Path(path)) if path else None
-    if own is not None and (differ := len(load_tokenizer(own).get_vocab().items() ^ ours.items())):
+    theirs = tokenizer_of(Path(path)) if path else None
+    if theirs is not None and (differ := len(load_tokenizer(theirs).get_vocab().items() ^ ours.items())):
         raise ConfigError(
             f"data.tokenizer: is not the one that start.path={path} was trained with ({differ} entries differ); leave "
             "data.tokenizer out"
