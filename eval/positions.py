@@ -282,10 +282,10 @@ def settings() -> list[str]:
     """Describe the options, and every method's parameters."""
     lines = []
     for options, methods in ((MatrixOptions, DISTANCE_METHODS), (SkipOptions, skip.SKIP_METHODS)):
-        lines += [f"Options of {', '.join(methods)} (default; meaning):", "", *settings_lines(options), ""]
+        lines += [*settings_lines(options, heading=f"Settings of {', '.join(methods)}"), ""]
     for method, config in METHODS.items():
         names = [field.name for field in fields(config) if field.name not in ("method", "selection")]
-        lines += ["", f"{method} (default; meaning):", "", *settings_lines(config, names)]
+        lines += ["", *settings_lines(config, names, heading=method)]
     return lines
 
 

@@ -178,11 +178,13 @@ def as_list(value: Any, name: str) -> Any:
     return parse_yaml(f"[{value}]", f"--{name}") if isinstance(value, str) else [value]
 
 
-def settings_lines(options_class: type[Section], names: Iterable[str] | None = None, prefix: str = "") -> list[str]:
+def settings_lines(
+    options_class: type[Section], names: Iterable[str] | None = None, prefix: str = "", heading: str = "Settings"
+) -> list[str]:
     """Describe settings, all or those named: default, meaning and values, a method as the heading of its own."""
     listed = [one for one in settings_in(options_class, prefix) if names is None or one[0] in names]
     times = Counter(name for name, *_ in listed)
-    lines = []
+    lines = [f"{heading} (default; meaning):", ""]
     inside = "."
     for name, item, section, hint in listed:
         heads = times[name] > 1 and item.name in TAGS
@@ -252,7 +254,7 @@ def run(
     work: Callable[[Words], str | int],
     *,
     syntax: Syntax = Syntax(),
-    settings: Callable[[], Iterable[str]] = tuple,
+    settings: Callable[[], list[str]] = list,
     stopped: str = NOTHING_WRITTEN,
     silent: bool = False,
 ) -> int:
@@ -265,9 +267,10 @@ def run(
     TRUSTED.set("--trust" in arguments)
     arguments = [word for word in arguments if word != "--trust"]
     if not arguments or {*HELP} & {*arguments}:
-        more = list(settings())
-        hint = ["--help=all lists every setting, its default and meaning."] if more else []
-        show("\n".join([str(description) + STATUSES, *(more if "--help=all" in arguments else hint)]))
+        lines = settings()
+        if lines and "--help=all" not in arguments:
+            lines = ["--help=all lists every setting, its default and meaning."]
+        show("\n".join([str(description) + STATUSES, *lines]))
         return 0 if arguments else WRONG
     try:
         with on_disk():

@@ -8,7 +8,7 @@ CONFIG is a YAML file, or the name of one of configs/, as cpu_demo. Every settin
     probe-lab fit configs/cpu_demo.yaml --run.name=wide --model.d_model=256 --optim.lr=2e-3
     probe-lab fit configs/cpu_demo.yaml --resume               continue after Ctrl-C, or start if there is nothing yet
     probe-lab fit configs/cpu_demo.yaml --restart              begin anew; the old run folder becomes NAME.before-1
-    probe-lab fit configs/tiny_2k.yaml --print_config          print every setting, parameters, FLOPs and steps
+    probe-lab fit configs/tiny_2k.yaml --print_config          print every setting
     probe-lab fit configs/tiny_2k.yaml --dry_run --memory_gib=80           memory of each GPU, hours, what is missing
 
     probe-lab fit configs/cpu_demo.yaml --profile -o FOLDER                where the time of a few steps goes
@@ -26,6 +26,7 @@ import shlex
 import sys
 from argparse import Namespace
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 from lab.command import NOTHING_WRITTEN, Syntax, Words, run, settings_lines
@@ -67,13 +68,13 @@ def read_arguments(arguments: Sequence[str], work: Work = lambda experiment, opt
     def checked(words: Words) -> str | int:
         experiment = parse(words)
         if words.options.print_config:
-            return (experiment.describe() + experiment.to_yaml()).rstrip("\n")
+            return experiment.to_yaml().rstrip("\n")
         return work(experiment, words.options)
 
     stopped = f"interrupted before training; continue with:\n  {resume_command(arguments)}"
     stopped = NOTHING_WRITTEN if "--profile" in arguments else stopped
     silent = read_launch(os.environ).local_rank > 0  # all processes of a node find the same faults
-    lines = lambda: ["Settings (default; meaning):", "", *settings_lines(Experiment)]  # noqa: E731
+    lines = partial(settings_lines, Experiment)
     return run(__doc__, arguments, checked, syntax=SYNTAX, settings=lines, stopped=stopped, silent=silent)
 
 

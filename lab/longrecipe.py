@@ -12,9 +12,9 @@ inputs, and those of the baselines that `methods` names:
     probe-lab longrecipe configs/recipes/longrecipe_demo.yaml --methods='[pose, random]'
     probe-lab longrecipe configs/recipes/longrecipe_80k.yaml --launcher "torchrun --nproc_per_node 8"
 
---launcher is the command that runs "-m lab.fit" in the training stages; left out, this Python. Every stage's settings
-are checked before the first one runs. They are written to FOLDER as tune.yaml, analyse.yaml, extend.yaml, replay.yaml
-and merge.yaml (pose.yaml, pose_replay.yaml and pose_merge.yaml for PoSE).
+--launcher is the command that runs "-m lab.fit" in the training stages, whose settings are those of fit; left out, this
+Python. All are checked before the first stage runs, and written to FOLDER as tune.yaml, analyse.yaml, extend.yaml,
+replay.yaml and merge.yaml (pose.yaml, pose_replay.yaml and pose_merge.yaml for PoSE).
 
 --dry_run prints the resources that each training stage needs, and runs none; --memory_gib and --utilisation as in fit.
 
@@ -121,8 +121,7 @@ def dry_run(words: Words, estimate: Callable[[Experiment, str | None, str | None
 
 def main(arguments: Sequence[str], work: Callable[[Words], str | int] = carry_out) -> int:
     """Run the command line and return the exit status."""
-    heading = "Settings (default; meaning), those of the training stages as in fit --help=all:"
-    lines = lambda: [heading, "", *settings_lines(Recipe)]  # noqa: E731
+    lines = partial(settings_lines, Recipe)
     return run(__doc__, arguments, work, syntax=SYNTAX, settings=lines, stopped=CONTINUES)
 
 

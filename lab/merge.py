@@ -160,8 +160,7 @@ def add_up(decoders: Sequence[Decoder], shares: Sequence[float], into: Decoder) 
         parameter.copy_(total)
 
 
-LINES = lambda: ["Options (default; meaning):", "", *settings_lines(MergeOptions)]  # noqa: E731
-main = partial(run, __doc__, work=merge, syntax=SYNTAX, settings=LINES)
+main = partial(run, __doc__, work=merge, syntax=SYNTAX, settings=partial(settings_lines, MergeOptions))
 
 
 if __name__ == "__main__":

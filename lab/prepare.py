@@ -48,7 +48,7 @@ def carry_out(words: Words) -> str:
     return f"{summary}\n\n{table(json.loads((shard_folder(data) / RECORD).read_text(encoding='utf-8')))}"
 
 
-LINES = lambda: ["Settings of the corpus (default; meaning):", "", *settings_lines(DataConfig, prefix="data.")]  # noqa: E731
+LINES = partial(settings_lines, DataConfig, prefix="data.")
 STOPPED = "interrupted; finished tasks are kept, run the same command to continue"
 main = partial(run, __doc__, work=carry_out, syntax=SYNTAX, settings=LINES, stopped=STOPPED)
 

@@ -58,11 +58,10 @@ class Form:
 
     def lines(self, settings: Sequence[str] = ()) -> list[str]:
         """Describe the options: the command's own, the shared ones, the parameters of position methods."""
-        own = settings_lines(self.options) if self.options is not None else list(settings)
-        shared = [f"  {name}{meaning}" for name, meaning in SHARED.items() if name not in self.lacks]
-        listed = ["Options (default; meaning):", "", *own, *shared]
+        listed = settings_lines(self.options) if self.options is not None else list(settings)
+        listed += [f"  {name}{meaning}" for name, meaning in SHARED.items() if name not in self.lacks]
         if "--distance" not in self.lacks:
-            listed += ["", "Position methods:", *settings_lines(PositionConfig, prefix="position.")]
+            listed += ["", *settings_lines(PositionConfig, prefix="position.", heading="Position methods")]
         return listed
 
 

@@ -160,18 +160,6 @@ class Experiment(Section):
     def to_yaml(self) -> str:
         return format_yaml(self.to_dict())
 
-    def describe(self) -> str:
-        """Format parameters, FLOPs and steps as comment lines."""
-        model, train, window = self.model, self.train, self.data.window
-        shared = f" ({train.context_parallel} a pack)" if train.context_parallel > 1 else ""
-        return (
-            f"# parameters: {model.n_parameters(False):,} untied, {model.n_parameters(True):,} tied "
-            f"(this run: {'tied' if model.tie_embeddings else 'untied'})\n"
-            f"# FLOPs per token: {model.flops_per_token_causal(window):,} with full windows of {window:,}\n"
-            f"# steps: {train.steps:,} of {train.n_packs:,} packs; {train.world_size} processes{shared}, "
-            f"accumulation {train.accumulation}\n"
-        )
-
 
 def load_experiment(path: Path, overrides: dict[str, Any] | None = None) -> Experiment:
     """Read a YAML file, or a config of the lab by its name, apply overrides, fill in derived settings, check all.

@@ -149,8 +149,9 @@ def work(words: Words) -> int:
     return status
 
 
-LINES = lambda: ["Options (default; meaning):", "", *settings_lines(SweepOptions)]  # noqa: E731
-main = partial(run, __doc__, work=work, syntax=SYNTAX, settings=LINES, stopped=CONTINUES)
+main = partial(
+    run, __doc__, work=work, syntax=SYNTAX, settings=partial(settings_lines, SweepOptions), stopped=CONTINUES
+)
 
 
 if __name__ == "__main__":
