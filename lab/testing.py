@@ -139,7 +139,7 @@ def check_mask(method: type[WindowMask], **parameters: Any) -> None:
         generator = np.random.default_rng(seed)
         documents = np.append(0, np.cumsum(generator.random(2 * seed) < 0.2)) + anchored
         tokens = np.arange(len(documents)) + anchored
-        runs = Arrangement.of(built, anchor=0).runs(tokens, tokens, documents, generator)
+        runs = Arrangement(mask=built, anchor=0).runs(tokens, tokens, documents, generator)
         places = np.concatenate([run.tokens for run in runs])
         assert sorted(places) == list(range(len(tokens) + anchored)), f"tokens must be there once each: {places}"
         assert all((np.diff(run.ids) >= 1).all() for run in runs), "ids must rise in a run"

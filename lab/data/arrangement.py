@@ -32,13 +32,12 @@ alpha = 1/8 at L = 8192 and steps of 1M tokens is C = 65B here, of 100B tokens.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from lab.evidence.base import IGNORE as IGNORE  # noqa: PLC0414 - the data's modules import it from here
-from lab.masks import WindowMask
+from lab.masks import Causal, WindowMask
 from lab.schema import Length, Positive, Section
 from lab.skip.base import IntArray
 
@@ -60,24 +59,15 @@ class TokenRun:
 
 @dataclass(frozen=True, kw_only=True)
 class Arrangement:
-    """The settings by which windows are arranged: those of the mask, and the anchor's token."""
+    """How windows are arranged: the mask, and the tokens of an anchor mask, its anchor and that which it replaces."""
 
-    mask: str = "causal"
-    running: bool = False
-    chunks: int | None = None
+    mask: WindowMask = field(default_factory=Causal)
     anchor: int | None = None
     bos: int | None = None
-    group: Callable[[IntArray], IntArray] | None = None  # of another mask than those above
-
-    @classmethod
-    def of(cls, mask: WindowMask, anchor: int | None = None, bos: int | None = None) -> Arrangement:
-        """Take the settings of a mask, and the tokens that an anchor mask needs."""
-        group = None if mask.method in ("causal", "document", "anchor") else mask.group
-        return cls(mask=mask.method, running=mask.running, chunks=mask.chunks, anchor=anchor, bos=bos, group=group)
 
     @property
-    def extra_tokens(self) -> int:
-        return int(self.mask == "anchor")
+    def is_anchored(self) -> bool:
+        return self.mask.method == "anchor"
 
     def runs(
         self,
@@ -91,36 +81,32 @@ class Arrangement:
 
         Shapes: `tokens`, `targets` (the next token, or IGNORE) and `documents` (rising numbers) int64 (n,).
         """
-        if self.mask == "anchor":  # the anchor replaces the <bos> of each document
-            kept = np.flatnonzero((tokens != self.bos) | (np.diff(documents, prepend=-1) == 0))
-            tokens, targets, documents = tokens[kept], targets[kept], documents[kept]
-        anchor = [TokenRun(np.array([self.anchor]), np.array([IGNORE]), np.array([0]))] if self.mask == "anchor" else []
+        anchor = [TokenRun(np.array([self.anchor]), np.array([IGNORE]), np.array([0]))] if self.is_anchored else []
+        if self.is_anchored:  # the anchor replaces the <bos> of each document
+            others = np.flatnonzero((tokens != self.bos) | (np.diff(documents, prepend=-1) == 0))
+            tokens, targets, documents = tokens[others], targets[others], documents[others]
         if not len(tokens):
             return anchor  # the window was one <bos>
         ids = np.arange(len(tokens), dtype=np.int64)
-        if self.chunks is not None:
-            order = interleaved(documents, self.chunks, generator)
-            if self.mask == "causal":
+        if self.mask.chunks is not None:
+            order = interleaved(documents, self.mask.chunks, generator)
+            if self.mask.method == "causal":
                 tokens, documents = tokens[order], documents[order]
                 targets = np.where(np.diff(order, append=-1) == 1, targets[order], IGNORE)
             else:  # the row keeps its order, and a token takes the id of its place in the shuffled window
                 ids[order] = ids.copy()
-        if self.group is not None:
-            documents = np.asarray(self.group(documents - documents[0]))
-            order = np.argsort(documents, kind="stable")
-            tokens, targets, documents = tokens[order], targets[order], documents[order]
-            ids = order if self.running else ids
-        if self.mask == "causal" and block is None:
-            return [TokenRun(tokens, targets, ids)]
-        cuts = [] if self.mask == "causal" else [documents]
-        cuts += [] if block is None else [ids // block]
+        groups = np.asarray(self.mask.group(documents - documents[0]))
+        order = np.argsort(groups, kind="stable")
+        tokens, targets, groups = tokens[order], targets[order], groups[order]
+        ids = ids[order] if self.mask.running else ids
+        blocks = ids // (block or len(ids))
         # a run begins where the group or the block changes
-        begins = np.flatnonzero(np.any([np.diff(numbers, prepend=-1) for numbers in cuts], axis=0))
+        begins = np.flatnonzero(np.any([np.diff(numbers, prepend=-1) for numbers in (groups, blocks)], axis=0))
         parts = zip(*(np.split(x, begins[1:]) for x in (tokens, targets, ids)), strict=True)
-        if self.mask != "anchor":
-            counts_on = self.running and block is None
-            return [TokenRun(t, y, p if counts_on else p - p[0]) for t, y, p in parts]
-        return [*anchor, *(TokenRun(t, y, p + 1, anchored=True) for t, y, p in parts)]
+        if self.is_anchored:
+            return [*anchor, *(TokenRun(t, y, p + 1, anchored=True) for t, y, p in parts)]
+        counts_on = self.mask.running and block is None
+        return [TokenRun(t, y, p if counts_on else p - p[0]) for t, y, p in parts]
 
 
 def interleaved(documents: IntArray, chunks: int, generator: np.random.Generator) -> IntArray:

@@ -49,11 +49,11 @@ def arrangement_of(config: DataConfig, mask: WindowMask) -> Arrangement:
     Source: arXiv:2411.13476, section 5.3: models without <bos> take <eos> as the anchor.
     """
     if mask.method != "anchor":
-        return Arrangement.of(mask)
+        return Arrangement(mask=mask)
     tokenizer = load_tokenizer(shard_folder(config))
     bos = next(iter(special_ends(tokenizer)[0]), None)
     anchor = end_of_document(config, tokenizer) if bos is None else bos
-    return Arrangement.of(mask, anchor, bos)
+    return Arrangement(mask=mask, anchor=anchor, bos=bos)
 
 
 def skip_function(config: DataConfig, skip: Any) -> AssignIds:
@@ -123,7 +123,7 @@ class PackedData(lightning.LightningDataModule):
         skip = self.experiment.skip
         if skip is not None and skip.selects:
             return int(skip.target_len)
-        return self.config.window - arrangement_of(self.config, self.experiment.mask).extra_tokens
+        return self.config.window - int(self.experiment.mask.method == "anchor")
 
     @cached_property
     def store(self) -> TokenStore:

@@ -4,21 +4,21 @@ import numpy as np
 import pytest
 
 from lab.data.arrangement import Arrangement, TokenRun, interleaved
+from lab.masks import Causal, Document
 from tests.data.windows import IGNORE, cut
 
 MASKS = {
-    "causal": Arrangement(),
-    "reset": Arrangement(mask="document"),
-    "running": Arrangement(mask="document", running=True),
+    "causal": Causal(),
+    "reset": Document(),
+    "running": Document(ids="running"),
 }
 CHI_SQUARE = 25.7  # 9 degrees of freedom are above it once in 440 draws; the seed is fixed
 
 
-def arrange(arrangement, window, seed=5, **settings):
+def arrange(mask, window):
     """Arrange a window of lists; the runs come back as lists, (tokens, targets, ids, anchored)."""
-    arrangement = Arrangement(**{**vars(arrangement), **settings})
     arrays = [np.array(x, dtype=np.int64) for x in (window.tokens, window.targets, window.documents)]
-    runs = arrangement.runs(*arrays, np.random.default_rng(seed))
+    runs = Arrangement(mask=mask).runs(*arrays, np.random.default_rng(5))
     assert all(isinstance(run, TokenRun) for run in runs)
     assert all(x.dtype == np.int64 for run in runs for x in (run.tokens, run.targets, run.ids))
     return [(run.tokens.tolist(), run.targets.tolist(), run.ids.tolist(), run.anchored) for run in runs]

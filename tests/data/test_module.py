@@ -26,7 +26,7 @@ def test_the_anchor_is_what_ends_documents_where_nothing_begins_them(tmp_path):
         folder=str(tmp_path / "shards"),
     )
     prepare(config, progress=False)
-    assert arrangement_of(config, Anchor()) == Arrangement(mask="anchor", running=True, anchor=0, bos=None)
+    assert arrangement_of(config, Anchor()) == Arrangement(mask=Anchor(), anchor=0)
     data = module_of(config, seed=0, micro_batch_tokens=7, mask=Anchor())
     data.setup("fit")
     pack = next(data.stream(0))

@@ -13,6 +13,7 @@ from lab.data.corpora import document_of
 from lab.data.preparation import prepare, shard_folder
 from lab.data.segments import index_segments
 from lab.data.shards import TokenShardWriter, TokenStore
+from lab.masks import Document
 from tests.data.stores import drawn_lengths, numbered_documents, stream_over
 from tests.data.windows import IGNORE, runs_of
 
@@ -206,8 +207,8 @@ def test_targets_that_are_not_scored_are_ignored_in_packs(marked, mode, mask):
     segments = index_segments(store, mode, 9)
     arrangement = {
         "causal": Arrangement(),
-        "document": Arrangement(mask="document"),
-        "chunks": Arrangement(mask="document", chunks=3),
+        "document": Arrangement(mask=Document()),
+        "chunks": Arrangement(mask=Document(chunks=3)),
     }[mask]
     stream = stream_over(store, segments, arrangement=arrangement, pack_tokens=9, seed=4)
     wanted, seen = answers(documents, marks), []

@@ -1,6 +1,8 @@
 """A training step under every mask and skip, against each window in its trained order under a dense mask in float64."""
 
 import math
+from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -9,6 +11,7 @@ import torch
 from lab.data.arrangement import Arrangement, interleaved
 from lab.data.module import to_batch
 from lab.data.segments import index_segments
+from lab.masks import Anchor, Document, WindowMask
 from lab.model.config import DecoderConfig
 from lab.skip import skip_positions
 from tests.data.stores import make_store, stream_over
@@ -24,21 +27,41 @@ LENGTHS = [5, 9, 1, 12, 3, 7, 2, 8, 4, 11, 6, 1, 10, 6, 9]
 VOCAB = FIRST + sum(LENGTHS)
 CFG = DecoderConfig(16, 2, 4, 2, 24, VOCAB, tie_embeddings=False, theta=100.0)
 SPEEDS = [100.0 ** (-2 * j / CFG.head_dim) for j in range(CFG.head_dim // 2)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pairs(WindowMask):
+    method: Literal["pairs"] = "pairs"
+    ids: str = "running"
+
+    def group(self, documents):
+        return documents // 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class Alternate(WindowMask):
+    method: Literal["alternate"] = "alternate"
+    ids: str = "running"
+
+    def group(self, documents):
+        return documents % 2
+
+
 MASKS = {
     "causal": Arrangement(),
-    "reset": Arrangement(mask="document"),
-    "running": Arrangement(mask="document", running=True),
-    "anchor": Arrangement(mask="anchor", running=True, anchor=BOS, bos=BOS),
-    "anchor_of_another_token": Arrangement(mask="anchor", running=True, anchor=2),
+    "reset": Arrangement(mask=Document()),
+    "running": Arrangement(mask=Document(ids="running")),
+    "anchor": Arrangement(mask=Anchor(), anchor=BOS, bos=BOS),
+    "anchor_of_another_token": Arrangement(mask=Anchor(), anchor=2),
 }
 GROUPED = {  # running ids show pairs of documents as they stand in the row
-    "pairs": Arrangement(mask="pairs", running=True, group=lambda documents: documents // 2),
-    "alternate": Arrangement(mask="alternate", running=True, group=lambda documents: documents % 2),
+    "pairs": Arrangement(mask=Pairs()),
+    "alternate": Arrangement(mask=Alternate()),
 }
 
 
 def with_chunks(arrangement, chunks):
-    return Arrangement(**{**vars(arrangement), "chunks": chunks})
+    return replace(arrangement, mask=replace(arrangement.mask, chunks=chunks))
 
 
 CASES = {f"{name}{'_chunks' if n else ''}": with_chunks(MASKS[name], n) for name in MASKS for n in (None, 3)} | GROUPED
@@ -75,18 +98,18 @@ def pack_of(store, segments, arrangement=Arrangement(), skip=None):
 def arranged(stores, arrangement):
     """Give a pack and the rows of its windows, which are the first samples in order, all being of one length."""
     documents, store = stores[arrangement.bos is not None]
-    segments = index_segments(store, "concatenated", WINDOW - arrangement.extra_tokens)
+    segments = index_segments(store, "concatenated", WINDOW - int(arrangement.is_anchored))
     rows = []
     for sample in range(WINDOWS):
         segment = located(segments, sample, SEED)
         window = cut(documents, segment.start, segment.length)
         window = without_bos(window) if arrangement.bos is not None else window
         order = None
-        if arrangement.chunks:
+        if arrangement.mask.chunks:
             generator = np.random.default_rng([SEED, sample])
-            order = interleaved(np.array(window.documents), arrangement.chunks, generator).tolist()
-        reset = arrangement.mask == "document" and not arrangement.running
-        rows.append(row_of(window, arrangement.mask, reset=reset, order=order, anchor=arrangement.anchor))
+            order = interleaved(np.array(window.documents), arrangement.mask.chunks, generator).tolist()
+        reset = arrangement.mask == Document(chunks=arrangement.mask.chunks)
+        rows.append(row_of(window, arrangement.mask.method, reset=reset, order=order, anchor=arrangement.anchor))
     return pack_of(store, segments, arrangement), rows
 
 
