@@ -23,7 +23,7 @@ from lab.data.shards import Shard, TokenStore, again
 from lab.data.synthetic import Generated
 from lab.data.tokenizer import special_ends, split_of
 from lab.errors import DataError
-from lab.files import FileEntry, entries_of, file_fault, read_object, write_atomic, write_json
+from lab.files import FileEntry, check_sizes, entries_of, read_object, write_atomic, write_json
 
 IntArray = np.typing.NDArray[np.int64]
 STORED_BY = {
@@ -46,17 +46,10 @@ def load(path: Path, *, hashes: bool = True) -> np.ndarray | None:
     """
     if not record_of(path).exists():
         return None
-    if fault := fault_of(path, hashes=hashes):
-        raise DataError(fault)
+    remedy = f"restore it, or delete it and {record_of(path).name} to have it computed again"
+    check_sizes(path.parent, {path.name: entry_of(path)}, remedy, hashes=hashes)
     array: Any = np.load(path, mmap_mode="r", allow_pickle=False)  # of a view of a memory map, slices are faster
     return array.view(np.ndarray)
-
-
-def fault_of(path: Path, *, hashes: bool = True) -> str | None:
-    """Return a line on how an array differs from its record, or None."""
-    fault = file_fault(path, entry_of(path), hashes=hashes)
-    remedy = f"restore it, or delete it and {record_of(path).name} to have it computed again"
-    return None if fault is None else f"{path}: {fault}; {remedy}"
 
 
 def entry_of(path: Path) -> FileEntry:
