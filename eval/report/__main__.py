@@ -50,7 +50,7 @@ class ReportOptions(Section):
 
 
 def make_report(request: Request) -> Found:
-    """Read runs, write the page or the picture, and the images, and return what was written, a row for each run."""
+    """Read runs, and write the page or the picture, and the images; the rows are the runs."""
     options: ReportOptions = request.options
     output = file_in(request.folder, "report.html")
     if output.suffix not in (".html", ".png", ".svg"):
@@ -61,7 +61,7 @@ def make_report(request: Request) -> Found:
     names = list(runs.runs["run"])
     title = names[0] if len(names) == 1 else f"{len(names)} runs: {names[0]} to {names[-1]}"
     counts = f"{len(names)} run{'s' * (len(names) > 1)}, {len(drawn)} figures"
-    found = Found(counts, runs.runs.to_dict("records"))
+    rows = runs.runs.to_dict("records")
     n = f", n = {len(names)}" if len(runs.arms) == 1 else ""  # else the arms' names have it
     titled = {figure.name: figure.chart.properties(title=figure.title + n) for figure in drawn}
     if output.suffix in (".png", ".svg"):
@@ -69,7 +69,7 @@ def make_report(request: Request) -> Found:
             raise DataError("RUN: no run has counts or probes to draw; name runs that have saved a checkpoint")
         pairs = [[*titled.values()][k : k + 2] for k in range(0, len(drawn), 2)]
         save(below(*(beside(*pair) for pair in pairs), title="\n".join(filter(None, [title, runs.common]))), output)
-        return found._replace(picture=output)
+        return Found(counts, rows, picture=output)
     refuse_another(output, names)
     data = render(runs, drawn, title).encode()
     with writing(f"-o {output}", "file"):
@@ -80,20 +80,17 @@ def make_report(request: Request) -> Found:
             for suffix in (".png", ".svg"):
                 save(chart, Path(options.figures) / f"{name}{suffix}")
         text += f"\n{options.figures}: {len(drawn)} figures as PNG and SVG"
-    return found._replace(text=text, written=output)
+    return Found(text, rows, output)
 
 
 def refuse_another(output: Path, names: Sequence[str]) -> None:
-    """Refuse to replace a file that is no report, or the report of runs that this one has not.
-
-    Raises: ConfigError.
-    """
+    """Refuse to replace a file that is no report, or the report of runs that this one has not."""
     if not output.exists():
         return
     text = output.read_text(encoding="utf-8", errors="replace") if output.is_file() else ""
-    found = re.search(r"^const members = (.*);$", text, re.M)
-    others = [run for run, _ in json.loads(found[1]) if run not in names] if found else []
-    if others or not found:
+    members = re.search(r"^const members = (.*);$", text, re.M)
+    others = [run for run, _ in json.loads(members[1]) if run not in names] if members else []
+    if others or not members:
         what = f"is the report of another run, {others[0]}" if others else "is no report"
         raise ConfigError(f"-o={output}: {what}; name another file, or delete this one")
 
@@ -150,9 +147,9 @@ def tables(runs: Runs) -> dict[str, pd.DataFrame]:
 
 def as_html(frame: pd.DataFrame) -> Markup:
     """Write a table without its empty columns, numbers in four digits without an exponent."""
-    shown = frame.dropna(axis="columns", how="all").infer_objects().rename(columns=words)
+    filled = frame.dropna(axis="columns", how="all").infer_objects().rename(columns=words)
     number = lambda x: f"{x:,.0f}" if x % 1 == 0 or abs(x) >= 1000 else f"{x:.4g}"  # noqa: E731
-    return Markup(shown.to_html(index=False, na_rep="", float_format=number, border=0))
+    return Markup(filled.to_html(index=False, na_rep="", float_format=number, border=0))
 
 
 def literal(value: Any) -> Markup:

@@ -1,21 +1,12 @@
 """What a report shows of its runs, as data frames.
 
-    runs       one row for each run: arm, seed, window, consumed tokens, last reach and effective length
-    losses     training loss by consumed tokens, a mean over each of BINS parts, and held-out loss at every probe
-    probes     one row for each probe: consumed tokens, reach, effective length, f at each, held-out loss
-    reaches    reach under each position method, at the last probe
-    distances  share of numbers found by distance under each position method, at the last probe
-    frequency  f(i) of every run, and g(d) where it was counted, by bins of distances
-    contexts   held-out loss by visible context, at the last probe
-    gains      gain from evidence by its distance, at the last probe
-
 An arm is a set of n runs that differ in nothing but seed and name (lab/runs/arms.py). Its name leaves out the settings
 that most arms have, which `common` lists.
 """
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -41,11 +32,26 @@ LENGTH = ["effective_length", "low", "high", *ENDS["effective_length"], "f_at_ef
 BINS = 80  # of consumed tokens, in a curve of the training loss
 FEWEST_SEEDS = 3  # that have limits: those of two fill a figure
 FEWEST_ARMS = 4  # of which a setting may be common
-SHARE = ["score", "low", "high", "n", "f", "log_prob"]
+
+FRAMES = {  # columns of the frames, beside arm and run
+    "runs": ["seed", "window", "tokens", *REACH, *LENGTH],
+    "losses": ["kind", "bin", "tokens", "loss"],
+    "probes": ["probe", "tokens", *REACH, *LENGTH],
+    "reaches": ["method", *REACH, "n"],
+    "distances": ["method", "distance", "score", "low", "high", "n", "f", "log_prob"],
+    "frequency": ["profile", "distance", "per distance"],
+    "contexts": ["context", "loss"],
+    "gains": ["distance", "middle", "gain", "low", "high", "n"],
+}
 
 
 class Runs(NamedTuple):
     """The frames; the settings of every run by name; what all figures share.
+
+    A row of `runs` is a run with its last reach and effective length, of `probes` one of training's probes. `losses`
+    are of training, a mean over each of BINS parts, and on held-out text at every probe. `reaches` and `distances` are
+    those under each position method, and with `contexts` and `gains` those at the last probe. `frequency` has f(i), and
+    g(d) where it was counted, by bins of distances.
 
     `arms` are in the order of their settings, as the runs are, `methods` plain first, then by name and parameters.
     `threshold` is that of all probes; None where they differ.
@@ -68,35 +74,27 @@ class Runs(NamedTuple):
 
 def read_runs(places: Sequence[Path]) -> Runs:
     """Read run folders, refusing what is none, has the name of another, or is broken."""
-    found = read_probed(places)
-    settings = {name: run.settings for name, run in found.items()}
+    probed = read_probed(places)
+    settings = {name: run.settings for name, run in probed.items()}
     arms, common = without_common(name_arms(settings))
     sizes = Counter(arms.values())
     arms = {name: f"{arm}, n = {sizes[arm]}" for name, arm in arms.items()}
-    runs = {name: found[name] for name in sorted(found, key=lambda name: natural(arms[name]))}
-    last = {name: last_rows(run) for name, run in runs.items()}
-
-    def frame(rows_of: Callable[[ProbedRun, list[Row]], Iterable[Row]], columns: Sequence[str]) -> pd.DataFrame:
-        rows = [{"arm": arms[name], "run": name, **row} for name in runs for row in rows_of(runs[name], last[name])]
-        return pd.DataFrame(rows).reindex(columns=["arm", "run", *columns])
-
-    reaches = most_tested(frame(reaches_of, ["method", *REACH, "n"]), ["run", "method"])
-    distances = most_tested(frame(distances_of, ["method", "distance", *SHARE]), ["run", "method", "distance"])
-    thresholds = {each.get("probe.threshold", 0.8) for each in settings.values()}
+    rows = {name: rows_of(probed[name]) for name in sorted(probed, key=lambda name: natural(arms[name]))}
+    frames = {}
+    for kind, columns in FRAMES.items():
+        whole = [{"arm": arms[name], "run": name, **row} for name in rows for row in rows[name][kind]]
+        frames[kind] = pd.DataFrame(whole).reindex(columns=["arm", "run", *columns])
+    frames["reaches"] = most_tested(frames["reaches"], ["run", "method"])
+    frames["distances"] = most_tested(frames["distances"], ["run", "method", "distance"])
+    methods = {*frames["distances"]["method"], *frames["reaches"]["method"]}
+    thresholds = {config.get("probe.threshold", 0.8) for config in settings.values()}
     return Runs(
-        frame(overview, ["seed", "window", "tokens", *REACH, *LENGTH]),
-        frame(losses_of, ["kind", "bin", "tokens", "loss"]),
-        frame(probes_of, ["probe", "tokens", *REACH, *LENGTH]),
-        reaches,
-        distances,
-        frame(frequency_of, ["profile", "distance", "per distance"]),
-        frame(lambda run, _: [row for probe in run.probes[-1:] for row in contexts_of(probe)], ["context", "loss"]),
-        frame(gains_of, ["distance", "middle", "gain", "low", "high", "n"]),
-        settings,
-        list(dict.fromkeys(arms[name] for name in runs)),
-        sorted({*distances["method"], *reaches["method"]}, key=lambda name: (name != "plain", natural(name))),
-        float(thresholds.pop()) if len(thresholds) == 1 else None,
-        common,
+        **frames,
+        settings=settings,
+        arms=list(dict.fromkeys(arms[name] for name in rows)),
+        methods=sorted(methods, key=lambda name: (name != "plain", natural(name))),
+        threshold=float(thresholds.pop()) if len(thresholds) == 1 else None,
+        common=common,
     )
 
 
@@ -114,7 +112,28 @@ def without_common(arms: Mapping[str, str]) -> tuple[dict[str, str], str]:
     return {run: ", ".join(parts) or "common settings" for run, parts in left.items()}, ", ".join(sorted(common))
 
 
-def losses_of(run: ProbedRun, _: list[Row]) -> list[Row]:
+def rows_of(run: ProbedRun) -> dict[str, Sequence[Row]]:
+    """List a run's rows of every frame; an evaluation's reach stands in where training did not probe it."""
+    last = last_rows(run)
+    counts = run.path / "counts.npz"
+    reaches = [row for row in last if "reach" in row]
+    probe = run.probes[-1] if run.probes else {}
+    reach = probe if "reach" in probe else [{}, *(row for row in reaches if row["method"] == "plain")][-1]
+    size = {"seed": run.settings.get("run.seed"), "window": run.settings.get("data.window")}
+    size["tokens"] = last[0]["consumed_tokens"] if last else None
+    return {
+        "runs": [{**size, **{key: reach.get(key) for key in REACH}, **{key: probe.get(key) for key in LENGTH}}],
+        "losses": losses_of(run),
+        "probes": [{**row, "tokens": row["consumed_tokens"], "probe": k} for k, row in enumerate(run.probes)],
+        "reaches": reaches,
+        "distances": distances_of(last),
+        "frequency": per_distance(SavedCounts.read(counts).profiles()) if counts.exists() else [],
+        "contexts": list(contexts_of(probe)),
+        "gains": gains_of(probe, last),
+    }
+
+
+def losses_of(run: ProbedRun) -> list[Row]:
     """List the training loss, a mean over each part of the run, and the held-out loss of every probe."""
     logged = [row for row in RunFolder(run.path).records("metrics.jsonl") if row.get("loss") is not None]
     size = math.ceil(len(logged) / BINS) or 1
@@ -138,59 +157,31 @@ def last_rows(run: ProbedRun) -> list[Row]:
     ]
 
 
-def overview(run: ProbedRun, last: list[Row]) -> list[Row]:
-    """Describe where a run ended; an evaluation's reach stands in where training did not probe it."""
-    probe = run.probes[-1] if run.probes else {}
-    own = [row for row in reaches_of(run, last) if row["method"] == "plain"]
-    reach = probe if "reach" in probe else [{}, *own][-1]
-    tokens = last[0]["consumed_tokens"] if last else None
-    about = {"seed": run.settings.get("run.seed"), "window": run.settings.get("data.window"), "tokens": tokens}
-    return [{**about, **{key: reach.get(key) for key in REACH}, **{key: probe.get(key) for key in LENGTH}}]
-
-
-def probes_of(run: ProbedRun, _: list[Row]) -> list[Row]:
-    """Number the summaries of training's probes."""
-    return [{**row, "tokens": row["consumed_tokens"], "probe": number} for number, row in enumerate(run.probes)]
-
-
-def reaches_of(_: ProbedRun, last: list[Row]) -> list[Row]:
-    """List the rows with a reach."""
-    return [row for row in last if "reach" in row]
-
-
-def distances_of(_: ProbedRun, last: list[Row]) -> list[Row]:
+def distances_of(last: list[Row]) -> list[Row]:
     """List shares by distance, of each method those whose tests are those of its last row."""
     rows = [row for row in last if {"distance", "score"} <= row.keys() and row.get("metric", ONE) == ONE]
     newest = {row["method"]: [row.get(name) for name in TESTS] for row in rows}
     return [row for row in rows if [row.get(name) for name in TESTS] == newest[row["method"]]]
 
 
-def frequency_of(run: ProbedRun, _: list[Row]) -> list[Row]:
-    """Read f and g, as means over bins of distances."""
-    path = run.path / "counts.npz"
-    return per_distance(SavedCounts.read(path).profiles()) if path.exists() else []
-
-
-def gains_of(run: ProbedRun, last: list[Row]) -> list[Row]:
+def gains_of(probe: Row, last: list[Row]) -> list[Row]:
     """List the gains from evidence: of the last eval.recall under plain distance, or else of the last probe."""
     rows = [row for row in last if row.get("metric") == "recall" and row["method"] == "plain"]
     newest = [row for row in rows if all(row[name] == rows[-1][name] for name in ("texts", "evidence"))]
-    probed = run.probes[-1].get("recall", []) if run.probes else []
-    return [{**row, "gain": row["score"]} for row in newest or probed]
+    return [{**row, "gain": row["score"]} for row in newest or probe.get("recall", [])]
 
 
 def most_tested(rows: pd.DataFrame, by: list[str]) -> pd.DataFrame:
     """Keep of rows about the same thing the one with most tests, of equals the last."""
-    order = rows["n"].fillna(0).sort_values(kind="stable").index
-    kept = rows.loc[order].drop_duplicates(by, keep="last").index
-    return rows.loc[sorted(kept)].reset_index(drop=True)
+    rising = rows.sort_values("n", kind="stable", key=lambda tests: tests.fillna(0))
+    return rising.drop_duplicates(by, keep="last").sort_index(ignore_index=True)
 
 
 def folded(rows: pd.DataFrame, by: Sequence[str], value: str) -> pd.DataFrame:
     """Fold the runs of an arm: `mean` of a value, `count`, limits `low` and `high`, those of its row for one run."""
     groups = rows.dropna(subset=[value]).groupby([*by], sort=False)
     lists = groups[value].agg(list).reset_index()
-    limits = pd.DataFrame([limits_of(each) for each in lists[value]], columns=["mean", "low", "high"])
+    limits = pd.DataFrame([limits_of(values) for values in lists[value]], columns=["mean", "low", "high"])
     folds = lists[[*by]].assign(**limits, count=lists[value].map(len).astype(int))
     for limit in {"low", "high"} & {*rows}:
         folds[limit] = folds[limit].where(folds["count"] > 1, groups[limit].first().reset_index()[limit].astype(float))
@@ -216,8 +207,8 @@ def shares(rows: pd.DataFrame) -> pd.DataFrame:
 
 def outcomes(rows: pd.DataFrame, value: str = "reach") -> pd.DataFrame:
     """Keep the runs that were tested: the outcome of each (lab.looks), and the value, a censored one at its bound."""
-    found = [censored(*row) for row in rows[[value, *ENDS[value]]].itertuples(index=False)]
-    names = [CENSORED.get(str(each), RUN) for each in found]
+    ends = [censored(*row) for row in rows[[value, *ENDS[value]]].itertuples(index=False)]
+    names = [CENSORED.get(str(end), RUN) for end in ends]
     filled = rows[value].astype(float).fillna(rows[ENDS[value][0]].astype(float))
     return rows.assign(**{value: filled}, outcome=names)[filled.notna()]
 
@@ -228,9 +219,8 @@ def reach_points(rows: pd.DataFrame, by: Sequence[str], value: str = "reach") ->
     The limits of a group of one run are those of its tests, which end at the first and last distance. `runs` is how
     many runs a point stands for, `of` those of its group.
     """
-    known = outcomes(rows, value)
     points = []
-    for key, group in known.groupby([*by], sort=False):
+    for key, group in outcomes(rows, value).groupby([*by], sort=False):
         named, n = dict(zip(by, key, strict=True)), len(group)
         if n > 1 and (group["outcome"] == RUN).all():
             mean, low, high = limits_of(group[value].tolist())
@@ -238,16 +228,15 @@ def reach_points(rows: pd.DataFrame, by: Sequence[str], value: str = "reach") ->
             points.append({**named, **point, "of": n})
             continue
         for row in group.to_dict("records"):
-            own = [row.get(f"{value}_{end}") for end in ("low", "high")]
-            own = [bound if pd.isna(each) else each for each, bound in zip(own, (row[name] for name in ENDS[value]))]
-            low, high = own if n == 1 else (np.nan, np.nan)
-            points.append({**named, value: row[value], "low": low, "high": high, "runs": 1, "of": n})
-            points[-1]["outcome"] = row["outcome"]
-    found = pd.DataFrame(points, columns=[*by, value, "low", "high", "runs", "of", "outcome"])
-    return found.astype({"low": float, "high": float})
+            ends = zip((row.get(f"{value}_{end}") for end in ("low", "high")), (row[name] for name in ENDS[value]))
+            low, high = (last if pd.isna(limit) else limit for limit, last in ends) if n == 1 else (np.nan, np.nan)
+            point = {value: row[value], "low": low, "high": high, "runs": 1, "outcome": row["outcome"]}
+            points.append({**named, **point, "of": n})
+    table = pd.DataFrame(points, columns=[*by, value, "low", "high", "runs", "of", "outcome"])
+    return table.astype({"low": float, "high": float})
 
 
 def farthest(reaches: pd.DataFrame) -> float:
     """Find the last distance tested; the farthest reach or 1, where no record names one, as without training's own."""
-    known = [pd.to_numeric(reaches[name]).max() for name in ("last_distance", "reach_high", "reach")]
-    return float(next((value for value in known if not np.isnan(value)), 1.0))
+    largest = [pd.to_numeric(reaches[name]).max() for name in ("last_distance", "reach_high", "reach")]
+    return float(next((value for value in largest if not np.isnan(value)), 1.0))

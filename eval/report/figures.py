@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from eval.report.data import FEWEST_SEEDS, Row, Runs, farthest, folded, outcomes, reach_points, shares
+from eval.report.data import FEWEST_SEEDS, Runs, farthest, folded, outcomes, reach_points, shares
 from lab.counts.saved import F
 from lab.draw import NAMES, Rule, draw, layer, words
 from lab.looks import BELOW, MEAN, RUN, range_of
@@ -26,11 +26,7 @@ CENSORED = "A triangle is a run that failed at the first distance or passed at t
 
 
 class Figure(NamedTuple):
-    """One figure: its name in files, title, what it shows, and the chart.
-
-    `log` is the axis that the reader can make logarithmic; y begins so. Of arms side by side the y axis takes `left`
-    pixels.
-    """
+    """One figure; `log` is the axis that the reader can make logarithmic, `left` the width of the y axis in pixels."""
 
     name: str
     title: str
@@ -44,8 +40,7 @@ def by_arm(runs: Runs, rows: pd.DataFrame, x: str, y: str, series: str, **option
     """Draw a chart for each arm side by side."""
     arms = [arm for arm in runs.arms if arm in set(rows["arm"])]
     facets = {"facet": "arm", **FACET} if len(runs.arms) > 1 else {}
-    shown = rows.set_index("arm").loc[arms].reset_index()
-    return draw(shown, x, y, series, **{**facets, **options})
+    return draw(rows.set_index("arm").loc[arms].reset_index(), x, y, series, **{**facets, **options})
 
 
 def over_tokens(runs: Runs, *, value: str, what: str, name: str) -> Figure | None:
@@ -61,7 +56,7 @@ def over_tokens(runs: Runs, *, value: str, what: str, name: str) -> Figure | Non
     is_whole = (groups["runs"] == groups["of"]) & groups["outcome"].isin([MEAN, RUN])
     step = (rows["tokens"].max() - rows["tokens"].min()) * DODGE
     shift = {arm: step * (number - (len(runs.arms) - 1) / 2) for number, arm in enumerate(runs.arms)}
-    rows, groups = (each.assign(at=each["tokens"] + each["arm"].map(shift)) for each in (rows, groups))
+    rows, groups = (table.assign(at=table["tokens"] + table["arm"].map(shift)) for table in (rows, groups))
     points = pd.concat([rows[["arm", "run", "tokens", "at", value, "outcome"]], groups[groups["outcome"] == MEAN]])
     line = groups.drop_duplicates(["arm", "probe"])[["arm", "at", value]]
     line[value] = line[value].where(is_whole)
@@ -117,19 +112,13 @@ def string_cells(reaches: pd.DataFrame) -> pd.DataFrame:
         >>> string_cells(rows)[["shift", "window", "text"]].values.tolist()[:2]
         [[64, 16, '120'], [64, 32, '120']]
     """
-    found = reaches["method"].astype(str).str.extract(STRING).dropna(subset=["shift"])
-    rows = reaches.join(found.fillna(str(DEFAULT_WINDOW)).astype(int), how="inner")
+    parameters = reaches["method"].astype(str).str.extract(STRING).dropna(subset=["shift"])
+    rows = reaches.join(parameters.fillna(str(DEFAULT_WINDOW)).astype(int), how="inner")
     sizes = rows.groupby("arm")[["shift", "window"]].transform("nunique")
     by = ["arm", "shift", "window"]
-    points = reach_points(rows[(sizes >= 2).all(axis="columns")], by)
-    cells = [{**dict(zip(by, key, strict=True)), **cell_of(group)} for key, group in points.groupby(by, sort=False)]
-    return pd.DataFrame(cells, columns=[*by, "reach", "runs", "text"])
-
-
-def cell_of(points: pd.DataFrame) -> Row:
-    """Describe the runs of a cell: their mean where all were measured, else the least and the most."""
-    text = range_of(points["reach"], points["outcome"])
-    return {"reach": float(points["reach"].median()), "runs": int(points["runs"].sum()), "text": text}
+    groups = reach_points(rows[(sizes >= 2).all(axis="columns")], by).groupby(by, sort=False)
+    texts = [range_of(points["reach"], points["outcome"]) for _, points in groups]
+    return groups.agg({"reach": "median", "runs": "sum"}).assign(text=texts).reset_index()
 
 
 def by_distance(runs: Runs) -> Figure | None:
