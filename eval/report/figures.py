@@ -126,7 +126,7 @@ def by_distance(runs: Runs) -> Figure | None:
     rows = runs.distances
     reach = outcomes(runs.reaches).groupby("method")["reach"].median()
     arms = rows.groupby("method")["arm"].nunique()
-    chosen = sorted({*rows["method"]}, key=lambda name: (name != "plain", -arms[name], -reach.get(name, 0)))
+    chosen = sorted(arms.index, key=lambda name: (name != "plain", -arms[name], -reach.get(name, 0)))
     chosen = chosen[:MOST_METHODS]
     mean = shares(rows[rows["method"].isin(chosen)])
     if mean.empty:
