@@ -112,8 +112,9 @@ class DecoderConfig(Section):
     def n_parameters(self, tie_embeddings: bool | None = None) -> int:
         """Count all parameters, as configured or for the given choice of `tie_embeddings`."""
         tied = self.tie_embeddings if tie_embeddings is None else tie_embeddings
-        each = 4 if self.norm == "sandwich" else 2
-        norms = (each * self.n_layers + 1) * self.d_model + 2 * self.n_layers * self.head_dim * (self.qkv == "norm")
+        per_block = 4 if self.norm == "sandwich" else 2
+        norms = (per_block * self.n_layers + 1) * self.d_model
+        norms += 2 * self.n_layers * self.head_dim * (self.qkv == "norm")
         biases = self.n_layers * (self.width + 2 * self.kv_width) if self.qkv == "bias" else 0
         if self.softmax is not None and self.softmax.begins is not None:
             norms += self.n_layers * self.n_heads

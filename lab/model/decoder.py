@@ -92,8 +92,8 @@ class Decoder(nn.Module):
                 residual_std = 1 / (math.sqrt(parameter.shape[1]) * self.cfg.n_layers)
                 nn.init.normal_(parameter, std=residual_std, generator=generator)
             else:
-                given = self.cfg.embedding_std if name == "embedding.weight" else None
-                nn.init.normal_(parameter, std=given or std, generator=generator)
+                of_embedding = self.cfg.embedding_std if name == "embedding.weight" else None
+                nn.init.normal_(parameter, std=of_embedding or std, generator=generator)
 
     def forward(
         self,
@@ -144,13 +144,13 @@ class Decoder(nn.Module):
         x_BTD = self.embedding(tokens)
         blocks = self.with_layouts(layout)
         if last_only and segments is None and n_tokens > 1:
-            block, own = blocks[-1]
-            blocks[-1] = block, replace(own, q_pos=own.q_pos[..., -1:])
-        for block, own in blocks:
+            block, of_kind = blocks[-1]
+            blocks[-1] = block, replace(of_kind, q_pos=of_kind.q_pos[..., -1:])
+        for block, of_kind in blocks:
             if self.recompute and torch.is_grad_enabled():
-                x_BTD = checkpoint(block, x_BTD, own, cache, use_reentrant=False)
+                x_BTD = checkpoint(block, x_BTD, of_kind, cache, use_reentrant=False)
             else:
-                x_BTD = block(x_BTD, own, cache)
+                x_BTD = block(x_BTD, of_kind, cache)
         if cache is not None:
             cache.length += n_tokens
         if last_only:
@@ -214,10 +214,7 @@ class Decoder(nn.Module):
 
 
 def make_optimizer(decoder: Decoder, optim: OptimConfig) -> Optimizer:
-    """Build the optimizer of a decoder."""
-    parameters = list(decoder.parameters())
-    groups = [
-        {"params": [p for p in parameters if p.ndim > 1], "weight_decay": WEIGHT_DECAY},
-        {"params": [p for p in parameters if p.ndim == 1], "weight_decay": 0.0},
-    ]
+    matrices = [p for p in decoder.parameters() if p.ndim > 1]
+    vectors = [p for p in decoder.parameters() if p.ndim == 1]
+    groups = [{"params": matrices, "weight_decay": WEIGHT_DECAY}, {"params": vectors, "weight_decay": 0.0}]
     return AdamW(groups, lr=optim.lr, eps=EPSILON, betas=(BETA1, optim.beta2), fused=True)

@@ -91,8 +91,8 @@ def prefill(model: AnyDecoder, prompts: Tensor, cache: KeyCache | ForeignCache) 
     if devices.kind(prompts.device) == "cpu":
         at_once = min(at_once, CPU_TOKENS)
     step = max(1, at_once // (n_tokens - prefix)) if isinstance(cache, KeyCache) else n_rows
-    starts = range(0, n_rows, step)
-    logits = [prefill_rows(model, prompts[row : row + step, prefix:], cache, row, prefix) for row in starts]
+    parts = prompts[:, prefix:].split(step)
+    logits = [prefill_rows(model, rows, cache, number * step, prefix) for number, rows in enumerate(parts)]
     cache.select(slice(0, n_rows), n_tokens)
     return torch.cat(logits)
 
@@ -118,8 +118,8 @@ def prefill_rows(model: AnyDecoder, tokens: Tensor, cache: KeyCache | ForeignCac
     step = max(1, ACTIVATION_BYTES // bytes_per_token(model) // len(tokens))
     if not cache.n_maps:
         step = tokens.shape[1]  # hidden states depend on the length of the text
-    for begin in range(0, tokens.shape[1], step):
-        logits: Tensor = model(tokens[:, begin : begin + step], cache=cache, last_only=True)
+    for part in tokens.split(step, dim=1):
+        logits: Tensor = model(part, cache=cache, last_only=True)
     return logits[:, -1]
 
 
@@ -156,20 +156,16 @@ def decode(
             break
         if stop_id is not None:
             running = running & (token != stop_id)
-        asked = running.nonzero().flatten()
-        if ended is not None and len(asked):
-            kept = rows[asked]
-            over = ended(answers[kept, : number + 1], numbers[kept]).to(asked.device)
-            running = running.index_fill(0, asked[over], False)
-        n_running = int(running.sum())
-        if not n_running:
+        places = running.nonzero().flatten()
+        if ended is not None and len(places):
+            over = ended(answers[rows[places], : number + 1], numbers[rows[places]]).to(places.device)
+            places = places[~over]
+            running = torch.zeros_like(running).index_fill(0, places, True)
+        if not len(places):
             break
-        if n_running <= KEPT_FRAC * len(rows):
-            kept = running.nonzero().flatten()
-            cache.compact(kept)
-            rows = rows[kept]
-            running = running[kept]
-            token = token[kept]
+        if len(places) <= KEPT_FRAC * len(rows):
+            cache.compact(places)
+            rows, running, token = (x[places] for x in (rows, running, token))
         logits = model(token[:, None], cache=cache, last_only=True)[:, -1]
     return number + 1
 

@@ -86,8 +86,8 @@ class LayersConfig(Section):
             >>> LayersConfig(pattern=("window", "nope"), window=48).encoded(192)
             {'window': 48, 'nope': 0}
         """
-        known = {"window": min(self.window or 0, max_len), "nope": 0}
-        return {kind: known.get(kind, max_len) for kind in dict.fromkeys(self.pattern)}
+        limits = {"window": min(self.window or 0, max_len), "nope": 0}
+        return {kind: limits.get(kind, max_len) for kind in dict.fromkeys(self.pattern)}
 
     def methods(self, kind: str, frequencies: Frequencies, distance: Distance) -> tuple[Frequencies, Distance]:
         """Return the position methods of a kind of layer in a model with these."""
@@ -97,8 +97,8 @@ class LayersConfig(Section):
             assert self.window is not None, "window layers have a window"
             return frequencies, Sliding(window=self.window)
         inv_freq = frequencies.inv_freq.clone()
-        kept = 0 if self.fraction is None or kind == "nope" else int(self.fraction * len(inv_freq))
-        inv_freq[kept:] = 0
+        n_rotated = 0 if self.fraction is None or kind == "nope" else int(self.fraction * len(inv_freq))
+        inv_freq[n_rotated:] = 0
         return replace(frequencies, inv_freq=inv_freq), distance if kind == "part" else Plain(log_n=distance.log_n)
 
 

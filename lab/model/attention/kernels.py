@@ -174,7 +174,7 @@ class CpuFlash:
         self, grad: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, spans: Spans
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Run the kernel's own backward pass with the output and log-sum-exp of the whole rows."""
-        found = []
+        grads = []
         kv_heads = k.shape[1]
         k, v = (repeated(x, q) if spans.causal else x for x in (k, v))
         for *rows, lse_part, k_part, v_part in batches(spans, (grad, q, out, lse.T), (k, v)):
@@ -183,8 +183,8 @@ class CpuFlash:
             dq, dk, dv = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(
                 grad_rows, q_rows, k_part, v_part, out_rows, lse_part.reshape(q_rows.shape[:3]), 0.0, spans.causal
             )
-            found.append([joined(x) for x in (dq.reshape(q_shape), dk, dv)])
-        dq, dk, dv = (torch.cat(parts) for parts in zip(*found, strict=True))
+            grads.append([joined(x) for x in (dq.reshape(q_shape), dk, dv)])
+        dq, dk, dv = (torch.cat(parts) for parts in zip(*grads, strict=True))
         return dq, *(x.unflatten(1, (kv_heads, -1)).sum(2) for x in (dk, dv))
 
 
@@ -249,19 +249,19 @@ class OneCall(torch.autograd.Function):
         return out
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         """Call the kernel with the output and log-sum-exp that include the sinks."""
         q, k, v, out, lse, sinks = ctx.saved_tensors
         n_q, n_k = sum(ctx.spans.q_lengths), sum(ctx.spans.k_lengths)
-        found = Flash().backward(grads[0], q, k, v, out, lse, ctx.spans)
-        for x, n in zip(found, (n_q, n_k, n_k), strict=True):
+        grads = Flash().backward(grad, q, k, v, out, lse, ctx.spans)
+        for x, n in zip(grads, (n_q, n_k, n_k), strict=True):
             x[n:] = 0
         d_sinks = None
         if sinks is not None:
             weights = (sinks.to(lse.dtype)[:, None] - lse[:, :n_q]).exp()  # p_b of heads and tokens
-            products = (grads[0] * out)[:n_q].sum(-1, dtype=lse.dtype)
+            products = (grad * out)[:n_q].sum(-1, dtype=lse.dtype)
             d_sinks = -(weights.T * products).sum(0).to(sinks.dtype)
-        return *found, d_sinks, None
+        return *grads, d_sinks, None
 
 
 WHOLE: dict[str, Callable[..., Tensor]] = {

@@ -81,8 +81,8 @@ def model_settings(folder: Path, window: int | None = None) -> dict[str, Any]:
     if read_json(folder / NAME).get("model_type") in FAMILIES:
         return read_settings(folder)
     with reading(folder) as transformers:
-        found = transformers.AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
-        config = found.get_text_config()
+        options = {"local_files_only": True, "trust_remote_code": False}
+        config = transformers.AutoConfig.from_pretrained(folder, **options).get_text_config()
     window = next((length for name in WINDOWS if (length := getattr(config, name, None))), window)
     if window is None:
         rule = "states no training window; add max_position_embeddings, or give --window where a command has it"
@@ -112,10 +112,10 @@ def read_json(path: Path) -> dict[str, Any]:
 def chat_template_of(folder: Path) -> str | None:
     """Read a folder's chat template, of several the one named default; None where it has none."""
     file = folder / "chat_template.jinja"
-    own = read_json(folder / "tokenizer_config.json").get("chat_template")
-    if isinstance(own, list):
-        own = {named.get("name"): named.get("template") for named in own}.get("default")
-    return file.read_text("utf-8") if file.is_file() else own
+    template = read_json(folder / "tokenizer_config.json").get("chat_template")
+    if isinstance(template, list):
+        template = {named.get("name"): named.get("template") for named in template}.get("default")
+    return file.read_text("utf-8") if file.is_file() else template
 
 
 def token_text(settings: Mapping[str, Any], key: str) -> str | None:
@@ -166,8 +166,8 @@ def faults_of(settings: Mapping[str, Any], own_frequencies: bool) -> list[str]:
         "partial_rotary_factor": (rope["partial_rotary_factor"] not in (None, 1), "must be 1"),
         "rope_type": (unknown, f"must be one of {', '.join(READ_AS)}, or frequencies passed to load_pretrained"),
     }
-    given = {**settings, **rope}
-    return [f"{name}={given[name]}: {rule}; use another model" for name, (bad, rule) in refused.items() if bad]
+    values = {**settings, **rope}
+    return [f"{name}={values[name]}: {rule}; use another model" for name, (bad, rule) in refused.items() if bad]
 
 
 def rope_of(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -208,10 +208,11 @@ def hugging_face_settings(
         name = f"distance={distance.method}" if not distance.is_plain else f"distance.log_n={distance.log_n}"
         remedy = "save with plain distance and use apply() on the loaded model"
         raise ConfigError(f"{name}: not supported by a Hugging Face folder; {remedy}")
-    own: dict[str, Any] = {"norm": cfg.norm != "pre" and cfg.norm, "gate": cfg.gate and "true"}
-    own |= {"layers.pattern": cfg.layers and cfg.layers.pattern, "softmax.method": cfg.softmax and cfg.softmax.method}
+    extras: dict[str, Any] = {"norm": cfg.norm != "pre" and cfg.norm, "gate": cfg.gate and "true"}
+    extras["layers.pattern"] = cfg.layers and cfg.layers.pattern
+    extras["softmax.method"] = cfg.softmax and cfg.softmax.method
     rule = "no family of transformers that the lab writes has it; evaluate the run folder"
-    if faults := [f"model.{name}={brief(value)}: {rule}" for name, value in own.items() if value]:
+    if faults := [f"model.{name}={brief(value)}: {rule}" for name, value in extras.items() if value]:
         raise ConfigError(*faults)
     family = "mistral" if cfg.d_model % cfg.n_heads else "llama"
     family = next((name for name, qkv in QKV.items() if qkv == cfg.qkv), family)
@@ -267,8 +268,7 @@ def written_length(method: Frequencies, train_len: int | None) -> int | None:
 
     Raises: ConfigError for a length that would change what the method computes.
     """
-    trained = getattr(method.config, "train_len", None)
-    factor = getattr(method.config, "factor", None)
+    trained, factor = (getattr(method.config, name, None) for name in ("train_len", "factor"))
     if method.method != "dynamic_ntk":
         return train_len or (int(factor * trained) if factor and trained else None)
     if train_len not in {None, trained}:

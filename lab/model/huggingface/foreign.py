@@ -145,7 +145,7 @@ def sizes_of(config: Any) -> DecoderConfig:
 def load_foreign(folder: Path, device: torch.device | str) -> Foreign:
     """Load a causal model in float32, from safetensors alone, refusing weights that do not fit it."""
     with reading(folder) as transformers:
-        options = {"local_files_only": True, "use_safetensors": True, "trust_remote_code": False}
+        options: dict[str, Any] = {"local_files_only": True, "use_safetensors": True, "trust_remote_code": False}
         options |= {"dtype": torch.float32, "output_loading_info": True}
         model, info = transformers.AutoModelForCausalLM.from_pretrained(folder, **options)
     lost = sorted(map(str, [*info["missing_keys"], *info["mismatched_keys"]]))

@@ -65,8 +65,7 @@ def load_pretrained(
     if frequencies is None:
         method = config.frequency_settings(settings)
         frequencies = positions.frequencies(**method, head_dim=cfg.head_dim, theta=cfg.theta)
-    if 2 * len(frequencies.inv_freq) != cfg.head_dim:
-        n = 2 * len(frequencies.inv_freq)
+    if (n := 2 * len(frequencies.inv_freq)) != cfg.head_dim:
         raise ConfigError(f"frequencies.head_dim={n}: must be {cfg.head_dim}, that of the folder; build them with it")
     with torch.device("meta"):
         decoder = Decoder(cfg, frequencies=frequencies, distance=distance, backend=backend, seed=None)
@@ -151,11 +150,11 @@ def load_tensors(
     if faults:
         raise CheckpointError("\n".join(faults))
     # a tensor maps the file, which may change after loading
-    found = {name: stored[name].get_tensor(name).to(device=device, dtype=dtype, copy=True) for name in names}
-    if tied and not torch.equal(found.get(HEAD, found[EMBEDDING]), found[EMBEDDING]):
+    loaded = {ours: stored[name].get_tensor(name).to(device, dtype, copy=True) for name, ours in names.items()}
+    embedding = loaded["embedding.weight"]
+    if tied and not torch.equal(loaded.get("head.weight", embedding), embedding):
         raise CheckpointError(f"{HEAD}: must equal {EMBEDDING}; set tie_word_embeddings to false in config.json")
-    loaded = {name: found[theirs] for theirs, name in names.items()}
-    return loaded | ({"head.weight": found[EMBEDDING]} if tied else {})
+    return loaded | ({"head.weight": embedding} if tied else {})
 
 
 def stored_tensors(folder: Path) -> dict[str, Any]:
