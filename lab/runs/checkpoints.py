@@ -83,12 +83,6 @@ class Checkpoint:
         hashes = {name: entry["sha256"] for name, entry in self.files.items() if name.startswith(WEIGHTS)}
         return hashlib.sha256(json.dumps(hashes, sort_keys=True).encode()).hexdigest()
 
-    @property
-    def run(self) -> Path | None:
-        """The run folder that it lies in, if it does."""
-        home = self.folder.parent.parent
-        return home if self.folder.parent.name == "checkpoints" and (home / "config.yaml").exists() else None
-
     @cached_property
     def files(self) -> dict[str, FileEntry]:
         """The files that its manifest lists.
@@ -97,14 +91,13 @@ class Checkpoint:
         """
         path = self.folder / MANIFEST
         manifest = files.read_object(path, CheckpointError, RESTORE)
-        entries = files.entries_of(manifest)
-        if entries is None or manifest.get(CONSUMED) != self.consumed_tokens:
+        entries, run = files.entries_of(manifest), manifest.get(RUN)
+        is_named = manifest.get(CONSUMED) == self.consumed_tokens
+        if entries is None or not isinstance(run, str) or not (is_named and {STATE, COUNTS} <= entries.keys()):
             raise CheckpointError(f"{path}: is not that of this checkpoint; {RESTORE}")
-        if lacks := [name for name in (STATE, COUNTS) if name not in entries]:
-            raise CheckpointError(f"{path}: lists no {lacks[0]}; {RESTORE}")
-        if not isinstance(run := manifest.get(RUN), str):
-            raise CheckpointError(f"{path}: does not name its run; {RESTORE}")
-        if self.run is not None and run != (expected := read_manifest(self.run)[0]):
+        home = self.folder.parent.parent
+        in_run = self.folder.parent.name == "checkpoints" and (home / "config.yaml").exists()
+        if in_run and run != (expected := read_manifest(home)[0]):
             rule = f"is a checkpoint of run {run[:SHOWN]}, this one is {expected[:SHOWN]}"
             raise CheckpointError(f"{path}: {rule} (other settings, seed or data); move it elsewhere")
         return entries

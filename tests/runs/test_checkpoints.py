@@ -123,14 +123,18 @@ def test_one_of_another_run_or_of_none_or_without_counts_is_refused(tmp_path):
     save(root, 100)
     assert newest(root).consumed_tokens == 100
     folder = save(root, 200, run="that").folder
-    for run, rule in (("that", "is a checkpoint of run that, this one is this"), (None, "does not name its run")):
-        change(folder, run=run)
-        with refused(f"{folder}/manifest.json: {rule}", error=CheckpointError):
+    for values, rule in (
+        ({"run": "that"}, "a checkpoint of run that, this one is this"),
+        ({"run": None}, "not that of this checkpoint"),
+        ({"run": "this", "consumed_tokens": 7}, "not that of this checkpoint"),
+    ):
+        change(folder, **values)
+        with refused(f"{folder}/manifest.json: is {rule}", error=CheckpointError):
             newest(root)
     manifest = json.loads((folder / "manifest.json").read_text())
     del manifest["files"]["counts.npz"]
-    change(folder, run="this", files=manifest["files"])
-    with refused(f"{folder}/manifest.json: lists no counts.npz", error=CheckpointError):
+    change(folder, consumed_tokens=200, files=manifest["files"])
+    with refused(f"{folder}/manifest.json: is not that of this checkpoint", error=CheckpointError):
         newest(root)
 
 
