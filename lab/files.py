@@ -75,7 +75,6 @@ def on_disk(path: Path | None = None, needed: int | None = None) -> Iterator[Non
 
 
 def disk_fault(path: Path, needed: int | None, reason: str) -> str:
-    """Describe what cannot be written, the bytes that it needs, and those that are free."""
     wants = "more" if needed is None else f"{needed:,} bytes"
     remedy = f"make room on this disk, or check it, and {AGAIN}"
     return f"{path}: needs {wants}, {free_bytes(path):,} bytes are free ({reason}); {remedy}"
@@ -159,15 +158,11 @@ def entries_of(manifest: dict[str, Any]) -> dict[str, FileEntry] | None:
 
 
 def manifest_of(folder: Path, pattern: str = "*") -> dict[str, FileEntry]:
-    """Return the size and SHA-256 of each file of a folder that has a name like `pattern`, by name."""
     return {p.name: {"bytes": p.stat().st_size, "sha256": sha256(p)} for p in sorted(folder.glob(pattern))}
 
 
 def check_sizes(folder: Path, files: Mapping[str, FileEntry], remedy: str, *, hashes: bool = False) -> None:
-    """Refuse a folder that lacks a file of its manifest, or holds one of another size or, with `hashes`, SHA-256.
-
-    Raises: DataError.
-    """
+    """Refuse a folder that lacks a file of its manifest, or holds one of another size or, with `hashes`, SHA-256."""
     if fault := next(faults_in(folder, files, unread=() if hashes else ALL), None):
         raise DataError(f"{fault}; {remedy}")
 

@@ -57,7 +57,6 @@ def parse(words: Words) -> Experiment:
 
 
 def resume_command(arguments: Sequence[str]) -> str:
-    """Write the command that continues this run."""
     words = [word for word in arguments if word not in ("--resume", "--restart")] + ["--resume"]
     return shlex.join(["probe-lab", "fit", *words])
 

@@ -37,11 +37,10 @@ def fit(*words):
             ["run.name=a/b: must be a plain folder name of at most 200 bytes; ", "optim.lr=-1: must be > 0"],
             id="two_faults",
         ),
-        pytest.param([CONFIG, "--resume", "--restart"], ["--restart: contradicts --resume; "], id="both_flags"),
         pytest.param(
-            [CONFIG, "--dry_run", "--resume", "--print_config"],
-            ["--resume: contradicts --dry_run; ", "--print_config: contradicts --dry_run; "],
-            id="dry_run_with_other_flags",
+            [CONFIG, "--resume", "--restart", "--print_config"],
+            ["--restart: contradicts --print_config; ", "--resume: contradicts --print_config; "],
+            id="flags",
         ),
     ],
 )

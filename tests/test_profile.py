@@ -2,12 +2,10 @@
 
 import json
 
-import pytest
-
-from lab.errors import ConfigError
 from lab.fit import SYNTAX, parse
 from lab.train.session import profile_experiment
 from tests.fits import CONFIG, load, settings_of
+from tests.refusals import refused
 
 
 def test_a_profile_has_the_operations_of_steps_and_leaves_the_run_alone(tmp_path, capsys):
@@ -21,10 +19,6 @@ def test_a_profile_has_the_operations_of_steps_and_leaves_the_run_alone(tmp_path
     assert "AdamW.step" in (folder / "fit-profile.txt").read_text()
 
 
-def test_what_contradicts_a_profile_is_refused():
-    for words, fault in (
-        (["--profile", "--resume"], "--resume: contradicts --profile"),
-        (["-o", "out"], "-o=out: would be ignored without --profile"),
-    ):
-        with pytest.raises(ConfigError, match=f"^{fault}; "):
-            parse(SYNTAX.read([str(CONFIG), *words]))
+def test_a_folder_without_a_profile_is_refused():
+    with refused("-o=out: would be ignored without --profile; {}"):
+        parse(SYNTAX.read([str(CONFIG), "-o", "out"]))

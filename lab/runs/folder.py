@@ -60,7 +60,6 @@ class RunFolder:
         self.token_types = path / "impact.json"
 
     def holds_records(self) -> bool:
-        """Return whether the run has recorded or saved anything."""
         files = [self.path / name for name in (*RECORDS, "counts.npz")]
         return any(path.exists() for path in [*files, *candidates(self.checkpoints)])
 
@@ -140,7 +139,6 @@ class RunFolder:
             path.unlink()
 
     def of_probes_after(self, consumed_tokens: int) -> list[Path]:
-        """List the files of probes after a checkpoint."""
         files = [*self.path.glob("cases/tokens-*.jsonl"), *self.path.glob("counts/tokens-*.npz")]
         return [path for path in files if (name := NAME.fullmatch(path.stem)) and int(name[1]) > consumed_tokens]
 

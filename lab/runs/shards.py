@@ -84,7 +84,6 @@ class ShardWriter(StorageWriter):
         return done
 
     def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
-        """Write the small files, and publish the folder with the hashes of all."""
         written = {name: write_hashed(self.root / TEMPORARY / name, [data]) for name, data in self.small.items()}
         self.publish(written | {result.index.fqn: result.storage_data for part in results for result in part})
 

@@ -80,7 +80,6 @@ def home_of(path: Path) -> Path:
 
 
 def tokenizer_of(path: Path) -> Path | None:
-    """Return the tokenizer.json of a model, if it has one."""
     file = home_of(path) / TOKENIZER
     return file if file.is_file() else None
 

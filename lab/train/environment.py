@@ -61,10 +61,6 @@ def needs_of(experiment: Experiment, *, resume: bool = True) -> dict[str, Callab
 
 
 def check_packages(track: TrackConfig) -> None:
-    """Refuse a dashboard whose package is not installed.
-
-    Raises: MissingPackage.
-    """
     if track.wandb != "off" and find_spec("wandb") is None:
         raise MissingPackage("wandb", f"track.wandb={track.wandb}", "wandb")
 
@@ -113,16 +109,10 @@ def counts_bytes(experiment: Experiment) -> int:
     return len(packed_counts(PositionCounts(experiment.reach, weights=weights)))
 
 
-def describe_environment(hardware: dict[str, Any], seed: int, threads: int) -> dict[str, Any]:
-    """Collect what is needed to reproduce the run; values that cannot be found are "unknown" or left out."""
-    return {
-        "commit": commit(),
-        "dirty_diff": git("diff", "HEAD"),
-        "versions": {"python": platform.python_version(), **versions()},
-        "hardware": hardware,
-        "seed": seed,
-        "threads": threads,
-    }
+def describe_code() -> dict[str, Any]:
+    """Describe the code that runs; values that cannot be found are "unknown" or left out."""
+    installed = {"python": platform.python_version(), **versions()}
+    return {"commit": commit(), "dirty_diff": git("diff", "HEAD"), "versions": installed}
 
 
 def describe_source(model: str, consumed_tokens: int | None, method: str, hardware: str) -> dict[str, Any]:
@@ -138,7 +128,6 @@ def describe_source(model: str, consumed_tokens: int | None, method: str, hardwa
 
 @cache
 def commit() -> str:
-    """Return the commit of the running code, "unknown" outside a repository."""
     return git("rev-parse", "HEAD") or "unknown"
 
 

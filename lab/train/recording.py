@@ -76,7 +76,6 @@ class Counting:
         return dict(zip(SELECTED, total.tolist(), strict=True))
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Restore the count of all ranks."""
         self.before = PositionCounts.from_dict(state_dict)
         for name in ("rel_pos", "weights", "encoded"):
             setattr(self.before, name, getattr(self.here, name))
@@ -112,7 +111,6 @@ class Recording(lightning.Callback):
         self.dashboard: Wandb | None = None
 
     def setup(self, trainer: lightning.Trainer, module: Any, stage: str) -> None:
-        """Take the loss weights that the data module has planned."""
         self.counting.before.weights = self.counting.here.weights = trainer.datamodule.weights  # type: ignore[attr-defined]
 
     def on_train_start(self, trainer: lightning.Trainer, module: Any) -> None:
@@ -184,7 +182,6 @@ class Recording(lightning.Callback):
         self.batch_start = time.perf_counter()
 
     def close(self, *, finished: bool) -> None:
-        """Close bar and dashboard, also after an error."""
         if self.bar is not None:
             self.bar.close()
         if self.dashboard is not None:

@@ -46,7 +46,6 @@ def crossed(every_tokens: int | None, before: int, now: int) -> bool:
 
 
 def describe(error: BaseException) -> str:
-    """Return the kind of an error and the first line of its text."""
     return ": ".join([type(error).__name__, *str(error).strip().splitlines()[:1]])
 
 

@@ -203,7 +203,6 @@ def make_module(experiment: Experiment, device: torch.device, *, trained: bool) 
 
 
 def make_strategy(strategy: str, world_size: int) -> Strategy | str:
-    """Build Lightning's strategy."""
     if strategy == "fsdp":
         return FullySharded(data_parallel_size=world_size, tensor_parallel_size=1, timeout=TIMEOUT)
     return DDPStrategy(gradient_as_bucket_view=True, timeout=TIMEOUT) if strategy == "ddp" else "auto"

@@ -26,7 +26,7 @@ from lab.runs import checkpoints
 from lab.runs.arms import digest_of_run
 from lab.runs.folder import RunFolder
 from lab.runs.source import tokenizer_of
-from lab.train.environment import RESTART, check_run, checkpoint_bytes, describe_environment
+from lab.train.environment import RESTART, check_run, checkpoint_bytes, describe_code
 
 
 @dataclass(frozen=True)
@@ -191,7 +191,8 @@ def describe_start(start: Start, data: str, threads: int) -> tuple[dict[str, Any
     """
     experiment, checkpoint = start.experiment, start.checkpoint
     run = digest_of_run(experiment.to_dict(), data)
-    now = {"data": data, **describe_environment(devices.hardware(), experiment.run.seed, threads)}
+    machine = {"hardware": devices.hardware(), "seed": experiment.run.seed, "threads": threads}
+    now = {"data": data, **describe_code(), **machine}
     if checkpoint is None:
         return now, run
     first = start.folder.environment()

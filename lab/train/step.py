@@ -149,7 +149,6 @@ class Training(lightning.LightningModule):
             self.decoder = build(self.make_decoder, self.seed, self.start, mesh=mesh, sharding=self.sharding)
 
     def configure_optimizers(self) -> Any:
-        """Build the optimizer, and the schedule by step."""
         assert self.decoder is not None, "configure_model builds the decoder"
         optimizer = make_optimizer(self.decoder, self.optim)
         schedule = LambdaLR(optimizer, lambda step: self.optim.lr_at(step, self.train_config.steps) / self.optim.lr)
@@ -159,7 +158,6 @@ class Training(lightning.LightningModule):
         self.finished = None
 
     def training_step(self, batch: dict[str, Any], batch_idx: int) -> Tensor:
-        """Return the loss of a pack."""
         assert self.decoder is not None, "configure_model builds the decoder"
         return self.step.loss(self.decoder, batch, self.context, self.stop_asked)
 
@@ -176,7 +174,6 @@ class Training(lightning.LightningModule):
         self.read_stats(optimizer.param_groups[0]["lr"])
 
     def read_stats(self, lr: float) -> None:
-        """Take over the statistics of the step that has been queued."""
         self.finished = self.step.statistics(lr)
         self.consumed += int(self.finished.sums["tokens"])
         self.skipped_steps += self.finished.skipped
