@@ -85,13 +85,7 @@ class Pose(Skip):
     def position_ids(
         self, n_tokens: int, sentence_lengths: IntArray | None, generator: np.random.Generator
     ) -> IntArray:
-        """Shift the second chunk by a random skip; sentences are not used.
-
-        Shapes: int64 (n_tokens,).
-        Example:
-            >>> Pose(target_len=3).position_ids(3, None, np.random.default_rng(0)).tolist()
-            [0, 1, 2]
-        """
+        """Shift the second chunk by a random skip: int64 (n_tokens,)."""
         first = generator.integers(1, (n_tokens + 1) // 2, endpoint=True)
         skip = generator.integers(0, self.target_len - n_tokens, endpoint=True)
         ids = np.arange(n_tokens, dtype=np.int64)
@@ -108,13 +102,7 @@ class Rpes(Skip):
     def position_ids(
         self, n_tokens: int, sentence_lengths: IntArray | None, generator: np.random.Generator
     ) -> IntArray:
-        """Choose ids at random and sort them; sentences are not used.
-
-        Shapes: int64 (n_tokens,).
-        Example:
-            >>> Rpes(target_len=3).position_ids(3, None, np.random.default_rng(0)).tolist()
-            [0, 1, 2]
-        """
+        """Choose ids at random and sort them: int64 (n_tokens,)."""
         chosen = generator.choice(self.target_len, n_tokens, replace=False, shuffle=False)
         return np.sort(chosen.astype(np.int64))
 
@@ -140,12 +128,7 @@ class LongRecipe(Skip):
     def position_ids(
         self, n_tokens: int, sentence_lengths: IntArray | None, generator: np.random.Generator
     ) -> IntArray:
-        """Choose the slots of the sentences and flatten them: sentence_lengths int64 (N,) -> int64 (n_tokens,).
-
-        Example:
-            >>> LongRecipe(target_len=9).position_ids(6, np.array([6]), np.random.default_rng(0)).tolist()
-            [0, 1, 2, 3, 4, 5]
-        """
+        """Choose the slots of the sentences and flatten them: sentence_lengths int64 (N,) -> int64 (n_tokens,)."""
         assert sentence_lengths is not None, "skip_positions refuses a sample without sentences"
         others = len(sentence_lengths) - 1
         chosen = generator.choice(self.target_len - n_tokens + others, others, replace=False, shuffle=False)
@@ -153,13 +136,7 @@ class LongRecipe(Skip):
 
 
 def flattened(sentence_lengths: IntArray, slots: IntArray) -> IntArray:
-    """Compute the ids of sentences in slots; every free slot takes one id.
-
-    Shapes: (N,), (N,) -> int64 (n_tokens,).
-    Example:
-        >>> flattened(np.array([3, 2, 1]), np.array([0, 3, 7])).tolist()
-        [0, 1, 2, 5, 6, 10]
-    """
+    """Compute the ids of sentences in slots, each free slot one id: (N,), (N,) -> int64 (n_tokens,)."""
     free = slots - np.arange(len(slots))  # ids skipped before each sentence
     return np.arange(sentence_lengths.sum(), dtype=np.int64) + np.repeat(free, sentence_lengths)
 
@@ -175,12 +152,12 @@ def skip_positions(
     *,
     target_len: int | None = None,
     sentence_lengths: Sequence[int] | IntArray | None = None,
-    generator: np.random.Generator | None = None,
+    generator: np.random.Generator,
 ) -> IntArray:
     """Draw position ids for a sample: strictly increasing in 0 .. target_len - 1.
 
     `method` is a name, which needs `target_len`, or a config section, which has its own. `sentence_lengths`, the tokens
-    of each sentence, is for "longrecipe" alone; `generator` must be given.
+    of each sentence, is for "longrecipe" alone.
 
     Shapes: int64 (n_tokens,).
     Raises: ConfigError with a line for every wrong argument.
@@ -192,29 +169,23 @@ def skip_positions(
             faults.append(f"target_len={target_len}: would be ignored, the section has its own; leave it out")
     else:
         config = look_up(SKIP_METHODS, method, "skip.method")(target_len=target_len)  # type: ignore[arg-type]
-    if not isinstance(n_tokens, Integral) or isinstance(n_tokens, bool) or n_tokens < 1:
+    lengths = None if sentence_lengths is None else np.asarray(sentence_lengths)
+    if not isinstance(n_tokens, Integral) or n_tokens < 1:
         faults.append(f"n_tokens={n_tokens}: must be a whole number >= 1; leave empty samples out")
     else:
-        faults += config.length_faults(n_tokens) + sentence_faults(config, n_tokens, sentence_lengths)
-    if not isinstance(generator, np.random.Generator):
-        remedy = "pass numpy.random.default_rng(seed)"
-        faults.append(f"generator={generator}: must be a numpy.random.Generator; {remedy}")
-    if faults or generator is None:
+        faults += config.length_faults(n_tokens) + sentence_faults(config, n_tokens, lengths)
+    if faults:
         raise ConfigError(*faults)
-    lengths = None if sentence_lengths is None else np.asarray(sentence_lengths, dtype=np.int64)
     return config.position_ids(n_tokens, lengths, generator)
 
 
-def sentence_faults(config: Skip, n_tokens: int, sentence_lengths: Any) -> list[str]:
+def sentence_faults(config: Skip, n_tokens: int, lengths: Any) -> list[str]:
     """List the faults of the sentence lengths, as lines that begin with the argument."""
     if not config.needs_sentences:
         rule = f"would be ignored, {config.method} does not look at sentences; leave it out"
-        return [] if sentence_lengths is None else [f"sentence_lengths: {rule}"]
-    try:
-        lengths = np.asarray(sentence_lengths)
-    except ValueError:  # rows of different lengths
-        lengths = np.zeros(0)
-    if lengths.ndim == 1 and lengths.dtype.kind in "iu" and sum(lengths.tolist()) == n_tokens and lengths.min() > 0:
+        return [] if lengths is None else [f"sentence_lengths: {rule}"]
+    is_row = lengths is not None and lengths.ndim == 1 and lengths.dtype.kind in "iu"
+    if is_row and lengths.sum() == n_tokens and lengths.min() > 0:
         return []
     rule = f"must be whole numbers >= 1 that sum to n_tokens={n_tokens}, as every token is in one sentence"
     return [f"sentence_lengths: {rule}; see lab.skip.sentences.split_sentences"]
