@@ -30,27 +30,27 @@ NAMES = ("natural", "aimed", "reached")
 
 
 def report(request: Request) -> Found:
-    """Plan; the rows are the distances with their shares of the pairs, and the costs."""
+    """Plan; the rows are the distances with their shares of the pairs, and the cost."""
     experiment = config.load_experiment(request.model, request.options)
-    planned, tokens = experiment.planned, experiment.train.tokens
+    planned = experiment.planned
     if planned is None:
         rule = f"must be context, {request.model} has none"
         raise errors.ConfigError(f"weights.by: {rule}; for instance --weights.by=context --weights.target.exponent=0.5")
     module.PackedData(experiment).prepare_data()
     store = shards.TokenStore.open(preparation.shard_folder(experiment.data), "train")
     plan = shaped.plan_for(planned, experiment.data, store, experiment.mask)
-    cost = shaped.cost_of(plan, experiment.data, store, tokens)
     title = f"weights for {planned.target.method}"
     lines = [
         title,
         table(plan),
-        f"at {tokens:,} tokens: {cost['repeated_frac']:.1%} of them read again; {cost['unread_frac']:.1%} of the "
-        f"corpus never read; {cost['cut_frac']:.1%} of its documents cut",
-        f"pairs a token: {cost['pairs_per_token']:,.1f}",
+        f"pairs a token: {plan.pairs_per_token:,.1f}",
     ]
     shares = pd.DataFrame({"metric": "pairs", "from": plan.edges[:-1], "to": plan.edges[1:] - 1})
     shares = shares.assign(**{name: getattr(plan, name) for name in NAMES})
-    rows = [{"metric": "cost", "tokens": tokens, "total_variation": plan.distance, **cost}, *shares.to_dict("records")]
+    rows = [
+        {"metric": "cost", "total_variation": plan.distance, "pairs_per_token": plan.pairs_per_token},
+        *shares.to_dict("records"),
+    ]
     chart = lambda: draw.beside(*panels(shares, plan), title=f"{title}: total variation {plan.distance:.3f}")  # noqa: E731
     return request.save(f"shape-{request.model.stem}", "\n".join(lines), rows, chart)
 

@@ -43,7 +43,7 @@ def test_a_run_shows_about_what_was_planned(place):
     profile = np.add.reduceat(f, edges[:-1]) / f[1:].sum()
     assert np.abs(profile - record["reached"]).sum() / 2 < 0.03
     assert record["settings"]["target"]["exponent"] == 0.7
-    assert record["cost"]["pairs_per_token"] > 0
+    assert record["pairs_per_token"] > 0
 
 
 def test_a_target_out_of_reach_is_one_line_before_training(place):

@@ -1,4 +1,4 @@
-"""Loss weights by visible context as planned, and what the run reads.
+"""Loss weights by visible context as planned.
 
 Weights need a corpus's targets by visible context, every segment drawn once. A document begins s tokens into a window
 of T; in mode natural s is 0. It is cut into a first piece of at most T - s tokens, full ones of T, and what remains.
@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from lab.data.config import DataConfig, Mode
-from lab.data.segments import IntArray, SegmentIndex, index_segments
+from lab.data.segments import IntArray, index_segments
 from lab.data.shards import TokenStore
 from lab.errors import ConfigError
 from lab.masks import Causal, WindowMask
@@ -20,7 +20,6 @@ from lab.shape import ByContext, Plan, cut_counts, plan_weights
 
 FIELD = "weights.by=context"
 DIGITS = 6  # of the weights on record, which two machines compute alike
-MOST_SEGMENTS = 200_000  # segments in which cut documents are counted
 
 
 def plan_for(config: ByContext, data: DataConfig, store: TokenStore, mask: WindowMask = Causal()) -> Plan:
@@ -29,16 +28,6 @@ def plan_for(config: ByContext, data: DataConfig, store: TokenStore, mask: Windo
     Raises: ConfigError for an unreachable target.
     """
     return plan_weights(config, target_counts(store, data.mode, data.window, mask.method))
-
-
-def cost_of(plan: Plan, data: DataConfig, store: TokenStore, tokens: int) -> dict[str, float]:
-    """Return what a run of `tokens` tokens reads twice or never, the documents it cuts, and its pairs by token."""
-    return {
-        "repeated_frac": max(tokens - store.n_tokens, 0) / tokens,
-        "unread_frac": max(store.n_tokens - tokens, 0) / store.n_tokens,
-        "cut_frac": cut_share(index_segments(store, data.mode, data.window), store),
-        "pairs_per_token": plan.pairs_per_token,
-    }
 
 
 def target_counts(store: TokenStore, mode: Mode, window: int, mask: str) -> IntArray:
@@ -68,32 +57,21 @@ def target_counts(store: TokenStore, mode: Mode, window: int, mask: str) -> IntA
     return counts
 
 
-def cut_share(segments: SegmentIndex, store: TokenStore) -> float:
-    """Compute the share of documents that a segment ends inside of, in the corpus's first segments."""
-    some = map(segments.locate, range(min(segments.n, MOST_SEGMENTS)))
-    cuts = np.array([segment.start + segment.length for segment in some])
-    ends = np.concatenate([shard.ends + begin for shard, begin in zip(store.shards, store.starts)])
-    owner = np.searchsorted(ends, cuts)
-    return len(np.unique(owner[cuts < ends[owner]])) / (int(owner.max()) + 1)
-
-
-def plan_record(config: ByContext, plan: Plan, cost: dict[str, float]) -> dict[str, Any]:
-    """Return the contents of plan.json: a plan with the weights of the first context of each bin, and its cost."""
+def plan_record(config: ByContext, plan: Plan) -> dict[str, Any]:
+    """Return the contents of plan.json: a plan with the weights of the first context of each bin."""
     return {
         "settings": asdict(config),
         "total_variation": plan.distance,
-        "cost": cost,
+        "pairs_per_token": plan.pairs_per_token,
         "weights": plan.weights[plan.edges[:-1]].round(DIGITS).tolist(),
         "edges": plan.edges.tolist(),
         **{name: getattr(plan, name).tolist() for name in ("natural", "aimed", "reached")},
     }
 
 
-def summary_of_plan(config: ByContext, plan: Plan, cost: dict[str, float]) -> str:
-    """Describe the plan and its cost in one line."""
+def summary_of_plan(config: ByContext, plan: Plan) -> str:
+    """Describe the plan in one line."""
     return (
         f"weights for {config.target.method}, total variation {plan.distance:.3f}; "
-        f"loss weights {plan.weights.min():.2f} to {plan.weights.max():.2f}, "
-        f"tokens read again {cost['repeated_frac']:.1%}, never read {cost['unread_frac']:.1%}, documents cut "
-        f"{cost['cut_frac']:.1%}, pairs a token {cost['pairs_per_token']:,.0f}"
+        f"loss weights {plan.weights.min():.2f} to {plan.weights.max():.2f}, pairs a token {plan.pairs_per_token:,.0f}"
     )

@@ -13,7 +13,7 @@ from lab.config import Experiment
 from lab.data.module import PackedData
 from lab.data.preparation import shard_folder, summarise
 from lab.data.selecting import read_token_types, result_file
-from lab.data.shaped import cost_of, plan_record, summary_of_plan
+from lab.data.shaped import plan_record, summary_of_plan
 from lab.data.tokenizer import load_tokenizer, n_ids
 from lab.errors import CheckpointError, ConfigError, DiskError
 from lab.launch import Launch, gather
@@ -160,15 +160,14 @@ def planned(start: Start, data: PackedData) -> dict[str, Any] | None:
     plan = data.plan
     if config is None or plan is None:
         return None
-    cost = cost_of(plan, data.config, data.store, start.experiment.train.tokens)
-    record = plan_record(config, plan, cost)
+    record = plan_record(config, plan)
     path = start.folder.path / "plan.json"
     if start.checkpoint is not None and path.exists():
         before = files.read_object(path, CheckpointError, f"restore it, or {RESTART}")
         if before.get("weights") != record["weights"]:
             rule = "the plan computed now differs, as the corpus has changed"
             raise CheckpointError(f"{path}: {rule}; continue on the first machine, or choose another --run.name")
-    show(summary_of_plan(config, plan, cost))
+    show(summary_of_plan(config, plan))
     return record
 
 

@@ -1,4 +1,4 @@
-"""Loss weights as planned; targets by visible context against every segment; costs."""
+"""Loss weights as planned; targets by visible context against every segment."""
 
 import itertools
 from dataclasses import replace
@@ -9,7 +9,7 @@ import pytest
 from lab.data.config import DataConfig
 from lab.data.module import arrangement_of, to_batch, weigh_by_context
 from lab.data.segments import index_segments
-from lab.data.shaped import cost_of, cut_share, plan_for, target_counts
+from lab.data.shaped import plan_for, target_counts
 from lab.errors import ConfigError
 from lab.masks import Causal, Document
 from lab.shape import ByContext, Exact, Power
@@ -25,18 +25,6 @@ def store(tmp_path_factory):
     lengths = (np.random.default_rng(0).lognormal(2.3, 1.0, 400).astype(int) + 1).tolist()
     documents = numbered_documents([24, 48, 1, *lengths])  # some that end where windows do
     return make_store(tmp_path_factory.mktemp("store"), [documents[:90], documents[90:91], documents[91:]], 1_000_000)
-
-
-def test_the_share_of_documents_cut_and_what_is_read(tmp_path):
-    small = make_store(tmp_path, [numbered_documents([4, 9]), numbered_documents([3, 8, 2])])
-    # windows end at 8 and 16 and 24 of documents that end at 4, 13, 16, 24 and 26: only the second is cut
-    assert cut_share(index_segments(small, "concatenated", 8), small) == pytest.approx(1 / 4)
-    # the second, of 9 tokens, is cut once; all five are read
-    assert cut_share(index_segments(small, "natural", 8), small) == pytest.approx(1 / 5)
-    data = DataConfig(window=8)
-    plan = plan_for(ByContext(target=Power(exponent=1.0)), data, small)
-    assert cost_of(plan, data, small, 52)["repeated_frac"] == 0.5
-    assert cost_of(plan, data, small, 13)["unread_frac"] == 0.5
 
 
 def epoch(store, mode, mask):
