@@ -71,34 +71,18 @@ def open_corpus(config: DataConfig, listed: dict[str, int] | None = None) -> Rea
     if isinstance(corpus, Stdlib):
         root = Path(sysconfig.get_path("stdlib"))
         outside = {"site-packages", "dist-packages", "__pycache__"}
-        files = [path for path in root.rglob("*.py") if not outside & set(path.relative_to(root).parts)]
-        return reader_of(sizes_of(sorted(files), root), STDLIB_TASKS, lambda name: read_source(root / name, root))
+        sources = [path for path in root.rglob("*.py") if not outside & set(path.relative_to(root).parts)]
+        return reader_of(sizes_of(sorted(sources), root), STDLIB_TASKS, lambda name: read_source(root / name, root))
     if isinstance(corpus, OwnCorpus):
         return Reader(1, {}, lambda task: (usable(text, corpus.name) for text in corpus.documents()))
     if isinstance(corpus, Slimpajama):
-        found = listed or list_slimpajama(corpus)
-        taken = {name: size for name, size in found.items() if not OTHER_SPLIT.search(name)}
-        read = partial(read_hub, corpus) if corpus.path is None else partial(read_inside, corpus)
-        return replace(reader_of(taken, SLIMPAJAMA_TASKS, read), left_out=len(found) - len(taken))
-    suffixes = (*ROWS, *PLAIN) if isinstance(corpus, Text) else ROWS
-    found = listed or list_folder(corpus.path, suffixes)
+        files = listed or (list_hub(corpus.repository) if corpus.path is None else list_folder(corpus.path, ROWS))
+        taken = {name: size for name, size in files.items() if not OTHER_SPLIT.search(name)}
+        reader = reader_of(taken, SLIMPAJAMA_TASKS, partial(read_listed, corpus))
+        return replace(reader, left_out=len(files) - len(taken))
+    files = listed or list_folder(corpus.path, (*ROWS, *PLAIN) if isinstance(corpus, Text) else ROWS)
     one = isinstance(corpus, Conversations) and corpus.limit is not None  # task, which counts
-    return reader_of(found, 1 if one else len(found), partial(read_inside, corpus))
-
-
-def list_slimpajama(corpus: Slimpajama) -> dict[str, int]:
-    """List the files of SlimPajama, in a folder or on the hub.
-
-    Raises: DataError.
-    """
-    if corpus.path is not None:
-        return list_folder(corpus.path, ROWS)
-    listed = list_hub(corpus.repository)
-    found = {name: size for name, size in sorted(listed.items()) if name.endswith(ROWS)}
-    if not found:
-        rule = f"holds no files with {', '.join(ROWS)} on the hub"
-        raise DataError(f"data.corpus.repository={corpus.repository}: {rule}; name a mirror of SlimPajama")
-    return found
+    return reader_of(files, 1 if one else len(files), partial(read_listed, corpus))
 
 
 def list_folder(place: str, suffixes: tuple[str, ...]) -> dict[str, int]:
@@ -128,10 +112,10 @@ def files_at(place: Path, suffixes: tuple[str, ...]) -> list[Path]:
     """
     if has_magic(str(place)) and not place.exists():
         return sorted({file for match in glob(str(place), recursive=True) for file in files_at(Path(match), suffixes)})
-    found = sorted(place.rglob("*")) if place.is_dir() else [place]
-    if links := [path for path in found if path.is_symlink() and not path.is_file()]:
+    paths = sorted(place.rglob("*")) if place.is_dir() else [place]
+    if links := [path for path in paths if path.is_symlink() and not path.is_file()]:
         raise DataError(f"{links[0]}: is a link to no file, so its texts would be left out; copy them, or delete it")
-    return [path for path in found if path.name.endswith(suffixes) and path.is_file()]
+    return [path for path in paths if path.name.endswith(suffixes) and path.is_file()]
 
 
 def is_text(text: str) -> bool:
@@ -160,12 +144,7 @@ def read_source(path: Path, root: Path) -> Iterator[Item]:
 
 
 def cut_definitions(source: str) -> list[str]:
-    r"""Split Python source before each top-level definition; source that does not parse stays whole.
-
-    Example:
-        >>> cut_definitions("import os\n\ndef f():\n    pass\n")
-        ['import os\n\n', 'def f():\n    pass\n']
-    """
+    """Split Python source before each top-level definition; source that does not parse stays whole."""
     try:
         tree = ast.parse(source)
     except (SyntaxError, ValueError, RecursionError):
@@ -193,13 +172,12 @@ def usable(text: str, source: str, parts: Parts | None = None) -> Item:
     return TextDocument(text, sys.intern(source), parts)
 
 
-def read_hub(corpus: Slimpajama, name: str) -> Iterator[Item]:
-    with downloaded(corpus.repository, name) as path:
-        yield from read_file(path, corpus)
-
-
-def read_inside(corpus: Text | Slimpajama | Conversations, name: str) -> Iterator[Item]:
-    yield from read_file(root_of(str(corpus.path)) / name, corpus)
+def read_listed(corpus: Text | Slimpajama | Conversations, name: str) -> Iterator[Item]:
+    if isinstance(corpus, Slimpajama) and corpus.path is None:
+        with downloaded(corpus.repository, name) as path:
+            yield from read_file(path, corpus)
+    else:
+        yield from read_file(root_of(str(corpus.path)) / name, corpus)
 
 
 def read_file(path: Path, corpus: Text | Slimpajama | Conversations) -> Iterator[Item]:
@@ -259,7 +237,7 @@ def document_of(row: Row, corpus: Text | Slimpajama | Conversations, source: str
 
 
 def list_hub(repository: str) -> dict[str, int]:
-    """List the files of a data set: COMMIT/PATH, where its main branch is at that commit, and bytes.
+    """List the files of rows of a data set: COMMIT/PATH, where its main branch is at that commit, and bytes.
 
     Raises: DataError.
     """
@@ -269,11 +247,15 @@ def list_hub(repository: str) -> dict[str, int]:
     try:
         commit = api.dataset_info(repository, expand=["sha"]).sha
         tree = api.list_repo_tree(repository, repo_type="dataset", revision=commit, recursive=True)
-        return {f"{commit}/{file.path}": file.size for file in tree if isinstance(file, RepoFile)}
+        sizes = {f"{commit}/{file.path}": file.size for file in tree if isinstance(file, RepoFile)}
     except Exception as error:  # the library raises many types for this one fault
         rule = f"cannot be listed on the hub ({type(error).__name__}: {first_line(error)})"
         remedy = "name a mirror, check the network, or give data.corpus.path, a folder of its files"
         raise DataError(f"data.corpus.repository={repository}: {rule}; {remedy}") from error
+    if rows := {name: size for name, size in sorted(sizes.items()) if name.endswith(ROWS)}:
+        return rows
+    rule = f"holds no files with {', '.join(ROWS)} on the hub"
+    raise DataError(f"data.corpus.repository={repository}: {rule}; name a mirror of SlimPajama")
 
 
 @contextmanager
