@@ -1,4 +1,4 @@
-"""What holds for every distance method: its equation, where it is plain, and the factor on the logits, log_n.
+"""What holds for every distance method: its equation, and the factor on the logits, log_n.
 
 The factor is max(1, ln(q_pos + 1) / ln L); every method takes it beside its own parameters.
 """
@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from lab.positions import DISTANCE_METHODS, distance
-from tests.positions.by_definition import causal_rows, check_by_definition, plain_rows
+from tests.positions.by_definition import check_by_definition
+from tests.positions.cases import DISTANCES
 
 FLOAT64_TOL = 1e-14  # quotients in float64, right to some units of 1e-16
 
@@ -71,7 +72,7 @@ every = pytest.mark.parametrize("method", EQUATIONS)
 
 
 def test_every_method_is_here():
-    assert set(EQUATIONS) == set(OWN) == set(DISTANCE_METHODS)
+    assert set(EQUATIONS) == set(DISTANCES) == set(DISTANCE_METHODS)
 
 
 @every
@@ -79,37 +80,6 @@ def test_relative_positions_equal_the_equation(method):
     for seed in range(30):
         parameters, rule = EQUATIONS[method](random.Random(seed))
         check_by_definition(distance(method, **parameters), rule, seed, tolerance=FLOAT64_TOL * ("leak" in parameters))
-
-
-@pytest.mark.parametrize(
-    ("method", "parameters", "n_tokens"),
-    [
-        ("plain", {}, 33),
-        ("string", {"shift": 20, "window": 4}, 20),  # all below the shift
-        ("string", {"shift": 5, "window": 5}, 33),
-        ("dca", {"train_len": 10, "chunk": 6}, 6),  # one chunk
-        ("dca", {"train_len": 2048, "chunk": 33}, 33),
-        ("self_extend", {"group": 1, "window": 7}, 33),
-        ("self_extend", {"group": 4, "window": 33}, 33),
-        ("rerope", {"window": 33}, 34),
-        ("leaky_rerope", {"window": 5, "leak": 1.0}, 33),
-        ("leaky_rerope", {"window": 33, "leak": 3.0}, 34),
-    ],
-)
-def test_it_is_plain_where_nothing_is_changed(method, parameters, n_tokens):
-    built = distance(method, **parameters)
-    assert causal_rows(built, n_tokens) == plain_rows(n_tokens)
-    assert causal_rows(built, 1) == [[0]]
-
-
-OWN = {
-    "plain": {},
-    "string": {"shift": 20, "window": 4},
-    "dca": {"train_len": 20},
-    "self_extend": {"group": 2, "window": 4},
-    "rerope": {"window": 4},
-    "leaky_rerope": {"window": 4, "leak": 2.0},
-}
 
 
 @every
@@ -120,7 +90,7 @@ def test_factor_by_hand(method):
         (10, [99, 999], [2.0, 3.0]),  # 10^2, 10^3
         (2, [1, 2**20 - 1], [1.0, 20.0]),  # the least L: ln 2^20 / ln 2
     ):
-        built = distance(method, log_n=log_n, **OWN[method])
+        built = distance(method, log_n=log_n, **DISTANCES[method])
         factor = built.logit_factor(torch.tensor(q_pos))
         assert built.scales_logits
         assert factor.dtype == torch.float64
@@ -129,10 +99,10 @@ def test_factor_by_hand(method):
 
 @every
 def test_left_out_there_is_no_factor_and_given_it_changes_no_position(method):
-    built, ids = distance(method, **OWN[method]), torch.arange(40)
+    built, ids = distance(method, **DISTANCES[method]), torch.arange(40)
     assert not built.scales_logits
     for q_pos in (torch.tensor(ids, dtype=torch.int64) for ids in ([5], [], [[0, 1], [4, 100_000]])):
         factor = built.logit_factor(q_pos)
         assert (factor.dtype, factor.shape) == (torch.float64, q_pos.shape)
         assert (factor == 1.0).all()
-    assert torch.equal(distance(method, log_n=8, **OWN[method]).rel_pos(ids, ids), built.rel_pos(ids, ids))
+    assert torch.equal(distance(method, log_n=8, **DISTANCES[method]).rel_pos(ids, ids), built.rel_pos(ids, ids))
