@@ -129,9 +129,9 @@ class PositionCounts:
         by_ids = demand if by_ids is None else by_ids
         if (longest := max(len(evidence), len(by_ids)) - 1) > self.max_len:
             raise DataError(f"evidence distance={longest}: must be at most max_len={self.max_len}")
-        for counts, found in ((self.evidence, evidence), (self.demand, demand), (self.demand_by_ids, by_ids)):
-            counts[: len(found)] += found[: self.max_len]
-            counts[-1] += found[self.max_len :].sum()
+        for counts, added in ((self.evidence, evidence), (self.demand, demand), (self.demand_by_ids, by_ids)):
+            counts[: len(added)] += added[: self.max_len]
+            counts[-1] += added[self.max_len :].sum()
 
     def add_positions(self, position_ids: Any, doc_ids: Any, mask: str = "document") -> None:
         """Add one row of tokens with any ids, under a mask; doc_ids below 0 are padding and are not counted.

@@ -75,13 +75,7 @@ Counted = PositionCounts | SavedCounts
 
 
 def f_at(counts: Counted | None, i: int) -> int | None:
-    """Return f(i); None where nothing was counted: without a counter, or where `i` is beyond what it holds.
-
-    Example:
-        >>> saved = SavedCounts(np.array([0, 1, 0, 1]), np.array([4, 2, 1]), 4)
-        >>> f_at(saved, 1), f_at(saved, 3), f_at(None, 1)
-        (2, None, None)
-    """
+    """Return f(i); None where nothing was counted: without a counter, or where `i` is beyond what it holds."""
     f = () if counts is None else counts.frequency()
     return int(f[i]) if 0 <= i < len(f) else None
 
@@ -109,6 +103,6 @@ def per_distance(profiles: Mapping[str, np.ndarray]) -> list[dict[str, Any]]:
         edges = np.array(edges_of(len(values), BINS))
         means = np.add.reduceat(values, edges[:-1]) / np.diff(edges) if len(values) > 1 else ()
         middles = (edges[:-1] + edges[1:] - 1) / 2
-        found = zip(middles.tolist(), map(float, means))
-        rows += [{"profile": name, "distance": at, "per distance": mean or None} for at, mean in found]
+        points = zip(middles.tolist(), map(float, means))
+        rows += [{"profile": name, "distance": at, "per distance": mean or None} for at, mean in points]
     return rows

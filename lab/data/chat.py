@@ -33,12 +33,9 @@ def compiled(template: str) -> Any:
 
 
 def render(template: str, turns: Sequence[Turn], *, answer: bool = False) -> str:
-    r"""Write turns as one text; with `answer`, up to where the assistant's next turn begins.
+    """Write turns as one text; with `answer`, up to where the assistant's next turn begins.
 
     Raises: ConfigError.
-    Example:
-        >>> render(USER_ASSISTANT, [{"role": "user", "content": "Hi"}], answer=True)
-        'USER: Hi\nASSISTANT:'
     """
     from jinja2 import TemplateError
 

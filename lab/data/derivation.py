@@ -82,18 +82,18 @@ def plan(base: Path, upsample: Upsample) -> tuple[list[DerivedShard], dict[str, 
     def counted(shard: Shard, copies: Ints | int = 1) -> Ints:
         """Count documents and tokens by class: int64 (2, n_classes)."""
         lengths, classes = classes_of(shard, sources)
-        counts = np.zeros((2 * len(sources), 2), dtype=np.int64)
-        np.add.at(counts, classes, np.column_stack(np.broadcast_arrays(copies, copies * lengths)))
-        return counts.T
+        sums = np.zeros((2 * len(sources), 2), dtype=np.int64)
+        np.add.at(sums, classes, np.column_stack(np.broadcast_arrays(copies, copies * lengths)))
+        return sums.T
 
-    own = {shard.folder: counted(shard) for shard in parts}
-    before: Ints = sum(own.values())  # type: ignore[assignment]
-    weights, kept = weigh(before[1].reshape(-1, 2), upsample)
-    if None not in kept:
-        why = f"{', '.join(sorted({*map(str, kept)}))}; long ones have more than {upsample.longer_than:,} tokens"
+    counts = {shard.folder: counted(shard) for shard in parts}
+    before: Ints = sum(counts.values())  # type: ignore[assignment]
+    weights, reasons = weigh(before[1].reshape(-1, 2), upsample)
+    if None not in reasons:
+        why = f"{', '.join(sorted({*map(str, reasons)}))}; long ones have more than {upsample.longer_than:,} tokens"
         raise DataError(f"data.upsample.share={upsample.share}: changes no source ({why}); raise it, or leave it out")
     offsets = np.random.default_rng(SEED).integers(OFFSETS, size=len(before[0])) / OFFSETS
-    documents = [own[path][0] if path in own else np.zeros_like(before[0]) for path in shards.shards_in(base)]
+    documents = [counts[path][0] if path in counts else np.zeros_like(before[0]) for path in shards.shards_in(base)]
     earlier = np.cumsum(documents, axis=0) - documents
     jobs = {
         path: DerivedShard(path, sources, weights.ravel(), offsets, row)
@@ -104,7 +104,7 @@ def plan(base: Path, upsample: Upsample) -> tuple[list[DerivedShard], dict[str, 
         raise DataError(f"data.upsample.tokens={upsample.tokens}: leaves no document; raise it or leave it out")
     rows = [
         row_of(name, before[:, 2 * k : 2 * k + 2], after[:, 2 * k : 2 * k + 2])
-        | {"copies_of_short": weights[k, 0].item(), "copies_of_long": weights[k, 1].item(), "kept": kept[k]}
+        | {"copies_of_short": weights[k, 0].item(), "copies_of_long": weights[k, 1].item(), "kept": reasons[k]}
         for k, name in enumerate(sources)
     ]
     rows.sort(key=lambda row: -row["tokens_before"])
@@ -154,16 +154,16 @@ def weigh(tokens: Ints, upsample: Upsample) -> tuple[Floats, list[str | None]]:
 
     Shapes: `tokens` int64 (n_sources, 2) of short and of long documents; weights float64 (n_sources, 2).
     Example:
-        >>> weights, kept = weigh(np.array([[700, 300], [500, 0]]), Upsample(share=0.6))
-        >>> weights.round(3).tolist(), kept
+        >>> weights, reasons = weigh(np.array([[700, 300], [500, 0]]), Upsample(share=0.6))
+        >>> weights.round(3).tolist(), reasons
         ([[0.571, 2.0], [1.0, 1.0]], [None, 'no long documents'])
     """
     total, (short, long) = tokens.sum(1, keepdims=True), tokens.T
     wanted = total * [1 - upsample.share, upsample.share]
-    kept = np.select([long == 0, short == 0, long >= wanted[:, 1]], KEPT, "")
-    weights = np.divide(wanted, tokens, out=np.ones(tokens.shape), where=kept[:, None] == "")
+    reasons = np.select([long == 0, short == 0, long >= wanted[:, 1]], KEPT, "")
+    weights = np.divide(wanted, tokens, out=np.ones(tokens.shape), where=reasons[:, None] == "")
     scale = 1 if upsample.tokens is None else upsample.tokens / int(total.sum())
-    return weights * scale, [why or None for why in kept.tolist()]
+    return weights * scale, [why or None for why in reasons.tolist()]
 
 
 def copies_of(lengths: Ints, classes: Ints, before: Ints, weights: Floats, offsets: Floats) -> Ints:
@@ -220,8 +220,8 @@ def parted(order: Ints) -> Ints:
 def partners(order: Ints, place: int) -> Ints:
     """Return the places whose documents can be swapped with that at `place` without making copies neighbours."""
     left, here, right = (np.concatenate([[-1] * k, order, [-1] * (2 - k)])[1:-1] for k in (2, 1, 0))
-    own, after = here[place], right[place]
-    free = (here != own) & (here != after) & (left != own) & (right != own)
+    document, after = here[place], right[place]
+    free = (here != document) & (here != after) & (left != document) & (right != document)
     if place + 1 < len(order):  # its left neighbour is the copy that is swapped
-        free[place + 1] = after != own and right[place + 1] != own
+        free[place + 1] = after != document and right[place + 1] != document
     return np.flatnonzero(free)

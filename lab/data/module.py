@@ -143,7 +143,7 @@ class PackedData(lightning.LightningDataModule):
         Raises: DataError.
         """
         paths = {kind: paths_of(self.store, kind, self.config.window) for kind in self.experiment.stored}
-        numbers = {kind: [*map(entry_of, found)] for kind, found in paths.items()}
+        numbers = {kind: [*map(entry_of, arrays)] for kind, arrays in paths.items()}
         read = [digest_of_data(shard_folder(self.config)), numbers]
         return hashlib.sha256(json.dumps(read, sort_keys=True).encode()).hexdigest()
 
@@ -260,7 +260,7 @@ def to_batch(pack: Pack) -> Batch:
     """
     scored = pack.targets != IGNORE
     weights = scored if pack.weights is None else pack.weights
-    kept = weights > 0
+    weighed = weights > 0
     ends = np.cumsum([0, *pack.lengths], dtype=np.int32)
     n_tokens = int(ends[-1])
     from_0 = np.concatenate([np.arange(n) for n in (*pack.lengths, len(scored) - n_tokens)])
@@ -270,10 +270,10 @@ def to_batch(pack: Pack) -> Batch:
     counted = {}
     if pack.distances is not None:
         counted["evidence"] = by_distance(pack.distances[scored])
-        summed = None if weights.dtype == bool else weights[kept]
-        counted["demand"] = by_distance(pack.distances[kept], summed)
+        summed = None if weights.dtype == bool else weights[weighed]
+        counted["demand"] = by_distance(pack.distances[weighed], summed)
         if pack.position_ids is not None:  # else distances in ids are those in tokens
-            counted["demand_by_ids"] = by_distance(in_ids(pack.distances, ids)[kept], summed)
+            counted["demand_by_ids"] = by_distance(in_ids(pack.distances, ids)[weighed], summed)
     return {
         "tokens": torch.from_numpy(pack.tokens)[None],
         "targets": torch.from_numpy(pack.targets)[None],
@@ -285,7 +285,7 @@ def to_batch(pack: Pack) -> Batch:
         "counted": pack.position_ids,
         "selected": pack.selected,
         "n_targets": int(np.count_nonzero(scored)),
-        "supervised": targets_by_context(pack.lengths, pack.anchors, kept),
+        "supervised": targets_by_context(pack.lengths, pack.anchors, weighed),
         **counted,
         "weights": None if pack.weights is None else torch.from_numpy(weights.astype(np.float32))[None],
         "stream": pack.stream,

@@ -76,15 +76,15 @@ class NaturalSegments:
         # the index narrows the search to a group, whose documents are then counted: memory grows with groups alone
         group = int(counts.searchsorted(number, side="right"))
         begin, before = (int(ends[group * GROUP - 1]), int(counts[group - 1])) if group else (0, 0)
-        own = ends[group * GROUP : (group + 1) * GROUP]
-        pieces = segment_counts(own, self.window, begin)
+        group_ends = ends[group * GROUP : (group + 1) * GROUP]
+        pieces = segment_counts(group_ends, self.window, begin)
         number -= before
         document = int(pieces.searchsorted(number, side="right"))
         if document:
-            begin = int(own[document - 1])
+            begin = int(group_ends[document - 1])
             number -= int(pieces[document - 1])
         start = begin + number * self.window
-        left = int(own[document]) - start
+        left = int(group_ends[document]) - start
         return Segment(self.store.starts[shard] + start, min(left, self.window), left > self.window)
 
 
@@ -129,10 +129,10 @@ def group_counts(shard: Shard, window: int) -> IntArray:
         if (saved := beside.load(path)) is not None:
             return saved
     counts = segment_counts(shard.ends, window)
-    found: IntArray = np.append(counts[GROUP - 1 : -1 : GROUP], counts[-1])
+    index: IntArray = np.append(counts[GROUP - 1 : -1 : GROUP], counts[-1])
     with suppress(OSError, DiskError):
-        beside.save(path, found)
-    return found
+        beside.save(path, index)
+    return index
 
 
 def index_documents(folder: Path, window: int) -> None:
@@ -147,12 +147,7 @@ def index_documents(folder: Path, window: int) -> None:
 
 
 def shuffled(index: int, n: int, key: int) -> int:
-    """Return the image of an index under the permutation of 0 .. n - 1 that `key` selects.
-
-    Example:
-        >>> sorted(shuffled(index, 10, key=7) for index in range(10))
-        [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]
-    """
+    """Return the image of an index under the permutation of 0 .. n - 1 that `key` selects."""
     half = max(1, ((n - 1).bit_length() + 1) // 2)  # half the smallest even number of bits that holds 0 .. n - 1
     low_mask = (1 << half) - 1
     keys = [mix(key * ROUNDS + turn) for turn in range(ROUNDS)]

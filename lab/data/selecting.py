@@ -21,7 +21,7 @@ from annotated_types import Ge, Gt, Le
 from tokenizers import Tokenizer
 
 from lab.data.arrangement import IGNORE, TokenRun
-from lab.data.tokenizer import vocabulary_hash
+from lab.data.tokenizer import n_ids, vocabulary_hash
 from lab.errors import ConfigError, MissingPackage, first_line
 from lab.schema import PathText, Positive, Section, Seed, Tests
 from lab.skip.base import BoolArray, IntArray
@@ -56,8 +56,8 @@ class Selection:
         everything = np.ones(len(lengths), dtype=np.bool_)
         if self.impactful is None:
             return lengths, everything, True
-        found = sentences_with(self.impactful, tokens, lengths)
-        return (lengths, found, True) if found.any() else (lengths, everything, False)
+        remaining = sentences_with(self.impactful, tokens, lengths)
+        return (lengths, remaining, True) if remaining.any() else (lengths, everything, False)
 
     def length(self, tokens: IntArray) -> int:
         """Return the length in tokens of a window's sample, which does not depend on the draw."""
@@ -73,10 +73,10 @@ class Selection:
         Shapes: int64 (target_len,).
         """
         lengths, remaining, matched = self.sentences(tokens)
-        kept = draw_sentences(lengths, remaining, self.budget, generator)
-        places = places_of(lengths, kept)
-        ids = skip_positions(self.config, len(places), sentence_lengths=kept[kept > 0], generator=generator)
-        # a sentence that was left out lies between two kept tokens whose places are not neighbours
+        drawn = draw_sentences(lengths, remaining, self.budget, generator)
+        places = places_of(lengths, drawn)
+        ids = skip_positions(self.config, len(places), sentence_lengths=drawn[drawn > 0], generator=generator)
+        # a sentence that was left out lies between two drawn tokens whose places are not neighbours
         follows = np.diff(places, append=-1) == 1
         return TokenRun(tokens[places], np.where(follows, targets[places], IGNORE), ids, matched=matched)
 
@@ -95,15 +95,15 @@ def read_token_types(path: Path, tokenizer: Tokenizer) -> BoolArray:
     try:
         result: Any = json.loads(result_file(path).read_text(encoding="utf-8"))
         ids, of = result["token_ids"], result["tokenizer"]
-        n_ids = max(tokenizer.get_vocab().values()) + 1
-        if not ids or not all(type(i) is int and 0 <= i < n_ids for i in ids):
+        size = n_ids(tokenizer)
+        if not ids or not all(type(i) is int and 0 <= i < size for i in ids):
             raise ValueError("its token_ids are none of this vocabulary")
     except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
         fault = "no such file" if isinstance(error, FileNotFoundError) else f"is no result of impact ({error})"
         raise ConfigError(f"{FIELD}={path}: {fault}; {made}") from error
     if of != vocabulary_hash(tokenizer):
         raise ConfigError(f"{FIELD}={path}: was made with another tokenizer than data.tokenizer; {made}")
-    types = np.zeros(n_ids, dtype=np.bool_)
+    types = np.zeros(size, dtype=np.bool_)
     types[ids] = True
     return types
 
@@ -190,5 +190,5 @@ def labels_of(words: Sequence[str], document: Any) -> Iterator[str]:
         if not word.is_space:
             labels[word.idx : word.idx + len(word)] = [word.pos_ or UNLABELLED] * len(word)
     for begin, end in pairwise(accumulate(map(len, words), initial=0)):
-        own = Counter(label for label in labels[begin:end] if label)
-        yield own.most_common(1)[0][0] if own else SPACE
+        counts = Counter(label for label in labels[begin:end] if label)
+        yield counts.most_common(1)[0][0] if counts else SPACE

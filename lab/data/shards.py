@@ -113,9 +113,9 @@ def read_manifests(folder: Path) -> dict[Path, Manifest]:
 
     Raises: DataError naming the first shard or file that differs.
     """
-    record, found = read_prepared(folder), shards_in(folder)
-    tasks = found if record is None else [folder / task_name(task) for task in range(record["tasks"])]
-    if differ := sorted({*tasks} ^ {*found}):
+    record, folders = read_prepared(folder), shards_in(folder)
+    tasks = folders if record is None else [folder / task_name(task) for task in range(record["tasks"])]
+    if differ := sorted({*tasks} ^ {*folders}):
         rule = f"is not one of the {len(tasks)} shards of {PREPARED}; move it elsewhere"
         if differ[0] in tasks:
             rule = f"is missing, {PREPARED} records it; restore it, or run probe-lab prepare again"
@@ -199,7 +199,7 @@ class Shard:
     @classmethod
     def all_of(cls, manifests: Mapping[Path, Manifest], split: Split) -> list[Shard]:
         """Map one split into memory, of those shards that have tokens of it."""
-        found = []
+        shards = []
         for folder, manifest in manifests.items():
             if manifest["splits"][split]["tokens"]:
                 kinds = {"tokens": manifest["dtype"], "scored": "u1", "ends": "<i8", "sources": "<u4"}
@@ -208,8 +208,8 @@ class Shard:
                 # a view of a memory map is sliced faster
                 maps = {kind: np.memmap(files[kind], kinds[kind], "r").view(np.ndarray) for kind in there}
                 everything = np.broadcast_to(np.uint8(1), maps["tokens"].shape)
-                found.append(cls(folder, split, manifest, **{"scored": everything, **maps}))
-        return found
+                shards.append(cls(folder, split, manifest, **{"scored": everything, **maps}))
+        return shards
 
     def part(self, document: int) -> slice:
         return slice(int(self.ends[document - 1]) if document else 0, int(self.ends[document]))

@@ -139,13 +139,13 @@ class Synthetic(Section, Generated):
         Numbers are at log-uniform distances before the question, so that short distances are common and long ones
         rare, like dependencies in natural text.
         """
-        each = NEEDLE_TOKENS + 2 * self.digits + 2  # a number costs its needle and its place in the answer
+        cost = NEEDLE_TOKENS + 2 * self.digits + 2  # a number costs its needle and its place in the answer
         room = length - QUESTION_TOKENS
-        asks = rng.random() < self.question_prob and room > 2 * each and may_ask
+        asks = rng.random() < self.question_prob and room > 2 * cost and may_ask
         if not asks:
             return joined(self.sentences(rng, max(2, round(length))))
-        numbers = draw_numbers(rng, min(self.needles, int(room // each) - 1), self.digits)
-        room -= each * len(numbers)
+        numbers = draw_numbers(rng, min(self.needles, int(room // cost) - 1), self.digits)
+        room -= cost * len(numbers)
         has_task = has_task and room > 2 * TASK_TOKENS
         sentences = self.sentences(rng, max(2, round(room - TASK_TOKENS * has_task)))
         after = np.cumsum([0, *(len(sentence) for sentence in reversed(sentences))])  # tokens to the end
@@ -218,13 +218,13 @@ def split_numbers(text: str) -> list[Piece]:
 def lexicon(words: int) -> np.ndarray:
     """Build `words` distinct word-like strings of two syllables and a final consonant, the same on every machine."""
     rng = np.random.default_rng(words)
-    found: dict[str, None] = {}
-    while len(found) < words:
+    distinct: dict[str, None] = {}
+    while len(distinct) < words:
         consonants = rng.integers(0, len(CONSONANTS), 3)
         vowels = rng.integers(0, len(VOWELS), 2)
         c, v = [CONSONANTS[i] for i in consonants], [VOWELS[i] for i in vowels]
-        found[c[0] + v[0] + c[1] + v[1] + c[2]] = None
-    return np.array(list(found))
+        distinct[c[0] + v[0] + c[1] + v[1] + c[2]] = None
+    return np.array(list(distinct))
 
 
 def draw_numbers(rng: np.random.Generator, n: int, digits: int) -> list[str]:

@@ -141,11 +141,11 @@ def obtain_tokenizer(config: DataConfig, folder: Path, reader: Reader) -> Tokeni
     if path.exists():
         return load_tokenizer(path)
     if isinstance(choice, Bpe):
-        own = (text for text, split in texts_of(config, reader) if split == "train")
+        texts = (text for text, split in texts_of(config, reader) if split == "train")
         # with short windows the sample may lack the needle test's words
         needle_test = synthetic.TASK + synthetic.NEEDLE + synthetic.QUESTION
         first = [needle_test] if isinstance(config.corpus, synthetic.Generated) else []
-        tokenizer = train_bpe(chain(first, islice(own, config.sample_documents)), choice.vocab_size)
+        tokenizer = train_bpe(chain(first, islice(texts, config.sample_documents)), choice.vocab_size)
     else:
         tokenizer = load_tokenizer(Path(choice.path), choice.eos)
     write_atomic(path, tokenizer.to_str().encode("utf-8"))
@@ -202,13 +202,13 @@ def run_task(config: DataConfig, folder: Path, eos: int, inputs: dict[str, int],
         for document, encoding in zip(documents, encodings, strict=True):
             body = [(encoding.ids[len(before) : len(encoding.ids) - len(after)], True)]
             if document.parts is not None:
-                body = [(encode(part), own) for part, own in document.parts]
+                body = [(encode(part), scored) for part, scored in document.parts]
             tag = encode(f"{document.source}\n") if config.tags else []
             # neither a tag is scored nor a prompt (arXiv:2411.13476, section 5.2; 2401.07004, section 4)
             pieces = [(before, True), (tag, False), *body, ([*after, eos], True)]
             ids = [*chain.from_iterable(piece for piece, _ in pieces)]
-            scored = np.repeat([own for _, own in pieces], [len(piece) for piece, _ in pieces])
-            writer.add(split_of(document.text, config.held_out_frac), ids, document.source, scored)
+            marked = np.repeat([scored for _, scored in pieces], [len(piece) for piece, _ in pieces])
+            writer.add(split_of(document.text, config.held_out_frac), ids, document.source, marked)
     return writer.close(place)
 
 
@@ -242,11 +242,6 @@ def cut(parts: Parts, most: int | None, count: Callable[[Parts], int]) -> Iterat
     """Cut a conversation into runs of whole exchanges of at most `most` tokens; a longer exchange is a run of its own.
 
     An exchange is what precedes a response, and the response.
-
-    Example:
-        >>> parts = tuple((text, text.startswith("A")) for text in ["U1", "A1", "U2", "A2", "U3", "A3"])
-        >>> [[text for text, _ in piece] for piece in cut(parts, 4, len)]
-        [['U1', 'A1', 'U2', 'A2'], ['U3', 'A3']]
     """
     ends = [place + 1 for place, (_, scored) in enumerate(parts) if scored or place + 1 == len(parts)]
     start = 0

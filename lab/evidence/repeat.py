@@ -111,7 +111,7 @@ class Suffix(Evidence):
             >>> Suffix(least=2).distances(run, np.array([2, 3, 4, 2, 3, 5, 1, 2, 3]), [9]).tolist()
             [0, 0, 0, 0, 0, 0, 0, 0, 7]
         """
-        found: IntArray = np.zeros(len(laid.tokens), dtype=np.int64)
+        distances: IntArray = np.zeros(len(laid.tokens), dtype=np.int64)
         width = int(laid.tokens.max()) + 1
         bits = len(laid.tokens).bit_length()
         places: IntArray = np.flatnonzero(laid.tokens >= 0)
@@ -125,10 +125,10 @@ class Suffix(Evidence):
             np.less(both[1:] ^ both[:-1], 1 << bits, out=again[1:-1])
             if matched >= self.least:
                 later = np.flatnonzero(again)
-                found[places[later]] = places[later] - places[later - 1]
-            kept = (again[1:] | again[:-1]) & (places - matched > laid.begins[places])  # blocks that have a copy
-            codes = np.cumsum(~again[:-1], dtype=np.int64)[kept]
-            places = places[kept]
+                distances[places[later]] = places[later] - places[later - 1]
+            repeated = (again[1:] | again[:-1]) & (places - matched > laid.begins[places])  # blocks that have a copy
+            codes = np.cumsum(~again[:-1], dtype=np.int64)[repeated]
+            places = places[repeated]
             if not len(places):
                 break
-        return found
+        return distances

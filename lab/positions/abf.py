@@ -38,13 +38,7 @@ class AdjustedBase(FrequencyMethod):
         return self.theta
 
     def inv_freq(self, head_dim: int, theta: float) -> Tensor:
-        """Compute RoPE's inverse frequencies at the base in use: float64 (head_dim / 2,).
-
-        Example:
-            >>> abf = Abf(theta=250000.0)
-            >>> [round(x, 9) for x in abf.inv_freq(head_dim=4, theta=abf.base(10000.0)).tolist()]
-            [1.0, 0.002]
-        """
+        """Compute RoPE's inverse frequencies at the base in use: float64 (head_dim / 2,)."""
         return Rope().inv_freq(head_dim, theta)
 
 

@@ -153,10 +153,10 @@ class Distance(Method):
         """Return which causal pairs of positions, which broadcast, are not hidden; True where no pair ever is."""
         if not self.hides_pairs:
             return True
-        shown, *more = (band.region.contains(q_pos, k_pos) for band in self.bands)
+        visible, *more = (band.region.contains(q_pos, k_pos) for band in self.bands)
         for region in more:
-            shown = shown | region
-        return shown
+            visible = visible | region
+        return visible
 
     @property
     def scales_logits(self) -> bool:

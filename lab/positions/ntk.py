@@ -48,13 +48,7 @@ class DynamicNtk(FrequencyMethod):
     """Tokens of the text; left out, those that the decoder holds, and L for `inv_freq` itself."""
 
     def inv_freq(self, head_dim: int, theta: float) -> Tensor:
-        """Compute RoPE's inverse frequencies at the base for the length: float64 (head_dim / 2,).
-
-        Example:
-            >>> two = DynamicNtk(factor=2.0, train_len=100, length=200)  # 2 * 200 / 100 - 1 = 3
-            >>> round(float(two.inv_freq(head_dim=4, theta=10000.0)[1]), 9) == round((10000.0 * 3**2) ** -0.5, 9)
-            True
-        """
+        """Compute RoPE's inverse frequencies at the base for the length: float64 (head_dim / 2,)."""
         length = max(self.length or 0, self.train_len)
         growth = 1 + self.factor * (length - self.train_len) / self.train_len  # exactly 1 up to the trained length
         return Rope().inv_freq(head_dim, scaled_theta(theta, growth, head_dim))

@@ -38,13 +38,7 @@ class Rerope(Distance):
         return window_faults(self.window, length, "cut (min(i, w) with w inside the training length)")
 
     def rel_pos(self, q_pos: Tensor, k_pos: Tensor) -> Tensor:
-        """Clamp every distance at the window: (Tq,), (Tk,) -> float64 (Tq, Tk).
-
-        Example:
-            >>> import torch
-            >>> Rerope(window=4).rel_pos(torch.tensor([8]), torch.arange(9)).int().tolist()
-            [[4, 4, 4, 4, 4, 3, 2, 1, 0]]
-        """
+        """Clamp every distance at the window: (Tq,), (Tk,) -> float64 (Tq, Tk)."""
         return differences(q_pos, k_pos).clamp(max=self.window)
 
     @property
@@ -67,13 +61,7 @@ class LeakyRerope(Distance):
         return window_faults(self.window, length, "changed (w lies inside the training length)")
 
     def rel_pos(self, q_pos: Tensor, k_pos: Tensor) -> Tensor:
-        """Divide the part of a distance beyond the window by the leak: (Tq,), (Tk,) -> float64 (Tq, Tk).
-
-        Example:
-            >>> import torch
-            >>> LeakyRerope(window=4, leak=2.0).rel_pos(torch.tensor([8]), torch.arange(9)).tolist()
-            [[6.0, 5.5, 5.0, 4.5, 4.0, 3.0, 2.0, 1.0, 0.0]]
-        """
+        """Divide the part of a distance beyond the window by the leak: (Tq,), (Tk,) -> float64 (Tq, Tk)."""
         i = differences(q_pos, k_pos)
         return i.clamp(max=self.window) + (i - self.window).clamp(min=0) / self.leak
 

@@ -53,13 +53,7 @@ class Plain(Distance):
     method: Literal["plain"] = "plain"
 
     def rel_pos(self, q_pos: Tensor, k_pos: Tensor) -> Tensor:
-        """Subtract every key position from every query position: (Tq,), (Tk,) -> float64 (Tq, Tk).
-
-        Example:
-            >>> import torch
-            >>> Plain().rel_pos(torch.tensor([2, 3]), torch.tensor([0, 1, 2])).int().tolist()
-            [[2, 1, 0], [3, 2, 1]]
-        """
+        """Subtract every key position from every query position: (Tq,), (Tk,) -> float64 (Tq, Tk)."""
         return differences(q_pos, k_pos)
 
     @property

@@ -34,13 +34,7 @@ class SelfExtend(Distance):
         return window_faults(self.window, length, "grouped (the neighbour window is part of the text)")
 
     def rel_pos(self, q_pos: Tensor, k_pos: Tensor) -> Tensor:
-        """Keep distances below the window and count groups beyond it: (Tq,), (Tk,) -> float64 (Tq, Tk).
-
-        Example:
-            >>> import torch
-            >>> SelfExtend(group=2, window=4).rel_pos(torch.tensor([8]), torch.arange(9)).int().tolist()
-            [[6, 6, 5, 5, 4, 3, 2, 1, 0]]
-        """
+        """Keep distances below the window and count groups beyond it: (Tq,), (Tk,) -> float64 (Tq, Tk)."""
         i = differences(q_pos, k_pos)
         grouped = differences(q_pos // self.group, k_pos // self.group) + self.window - self.window // self.group
         return i.where(i < self.window, grouped)

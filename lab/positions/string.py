@@ -72,13 +72,7 @@ class String(Distance):
         return RELEASED_FACTOR if self.released_scaling else 1.0
 
     def rel_pos(self, q_pos: Tensor, k_pos: Tensor) -> Tensor:
-        """Reduce the distances from S on by S - W: (Tq,), (Tk,) -> float64 (Tq, Tk).
-
-        Example:
-            >>> import torch
-            >>> String(shift=3, window=0).rel_pos(torch.tensor([8]), torch.arange(9)).int().tolist()
-            [[5, 4, 3, 2, 1, 0, 2, 1, 0]]
-        """
+        """Reduce the distances from S on by S - W: (Tq,), (Tk,) -> float64 (Tq, Tk)."""
         i = differences(q_pos, k_pos)
         return i - (i >= self.shift) * (self.shift - self.window)
 

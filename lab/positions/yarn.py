@@ -96,12 +96,6 @@ class Yarn(Parts):
     """Factor a on cos and sin, whose square multiplies the logits; left out, 0.1 ln s + 1."""
 
     def logit_factor(self, q_pos: Tensor, layer: int) -> Tensor:
-        """Return the constant factor on the logits, float64 like `q_pos`.
-
-        Example:
-            >>> import torch
-            >>> round(float(Yarn(factor=8.0, train_len=2048).logit_factor(torch.tensor([0]), 0)), 6)
-            1.459129
-        """
+        """Return the constant factor on the logits, float64 like `q_pos`."""
         a = 0.1 * math.log(self.factor) + 1 if self.attention_factor is None else self.attention_factor
         return q_pos.double() * 0 + float(a) ** 2

@@ -70,9 +70,6 @@ def sentences_with(impactful: BoolArray, tokens: IntArray, lengths: IntArray) ->
     """Return for each sentence whether one of its tokens is impactful.
 
     Shapes: impactful (vocab_size,), tokens (n_tokens,), lengths (n_sentences,) -> bool (n_sentences,).
-    Example:
-        >>> sentences_with(np.array([False, True, False]), np.array([0, 1, 2, 2, 0]), np.array([2, 2, 1]))
-        array([ True, False, False])
     """
     begins = np.cumsum(lengths) - lengths
     return np.logical_or.reduceat(impactful[tokens], begins)
@@ -89,19 +86,19 @@ def draw_sentences(lengths: IntArray, remaining: BoolArray, budget: int, generat
     order = generator.permutation(np.flatnonzero(remaining))
     sizes = lengths[order]
     room = budget - (np.cumsum(sizes) - sizes)  # before each draw
-    kept = np.zeros(len(lengths), dtype=np.int64)
-    kept[order] = np.clip(room, 0, sizes)
-    return kept
+    drawn = np.zeros(len(lengths), dtype=np.int64)
+    drawn[order] = np.clip(room, 0, sizes)
+    return drawn
 
 
-def places_of(lengths: IntArray, kept: IntArray) -> IntArray:
+def places_of(lengths: IntArray, drawn: IntArray) -> IntArray:
     """List the indices in the text of the tokens that are kept, the first ones of each sentence.
 
-    Shapes: (n_sentences,), (n_sentences,) -> int64 (kept.sum(),), rising.
+    Shapes: (n_sentences,), (n_sentences,) -> int64 (drawn.sum(),), rising.
     Example:
         >>> places_of(np.array([4, 3, 2]), np.array([4, 0, 1]))
         array([0, 1, 2, 3, 7])
     """
     begins = np.cumsum(lengths) - lengths
-    before = np.cumsum(kept) - kept
-    return np.arange(kept.sum(), dtype=np.int64) + np.repeat(begins - before, kept)
+    before = np.cumsum(drawn) - drawn
+    return np.arange(drawn.sum(), dtype=np.int64) + np.repeat(begins - before, drawn)
