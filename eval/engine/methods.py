@@ -23,11 +23,7 @@ two thirds of the test's length, and the true training length at most. From ther
 Everything else is as the model has it: ntk and yarn take the place of its frequencies at its theta, the others keep
 its frequencies.
 
-The options --distance and --frequency: NAME, or NAME:parameter=value,parameter=value.
-
-A name alone takes the parameters above.
-
-Names of models and runs as a command line gives them: places, or patterns.
+A word of --distance or --frequency is NAME, which takes these parameters, or NAME:parameter=value,parameter=value.
 """
 
 import glob
@@ -38,6 +34,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from eval.engine.rows import natural
 from lab import command, config, errors, schema
 from lab.model.huggingface.config import model_settings
 from lab.positions import Distance, Frequencies, distance, frequencies, methods, string
@@ -130,9 +127,6 @@ def read_distance(word: str, train_len: int, length: int) -> Distance:
     """Build the method that a word names, for texts of a length.
 
     Raises: ConfigError, whose lines name settings as --distance.parameter.
-    Example:
-        >>> read_distance("dca:train_len=128,chunk=96", 192, 192).chunk, read_distance("string", 192, 192).shift
-        (96, 64)
     """
     settings = parameters_of("distance", word, lambda: train_len, length)
     with as_options():
@@ -150,9 +144,7 @@ def split_words(text: str) -> list[str]:
 
 
 def method_overrides(model: Path, words: Mapping[str, str | None], length: int | None) -> dict[str, Any]:
-    """Read the words of --distance and --frequency as settings of a model, for texts of a length.
-
-    The length is the training window where it is None.
+    """Read the words of --distance and --frequency as settings of a model, for texts of a length, or of its window.
 
     Raises: LabError, also for a model that cannot be opened; its weights are not read.
     """
@@ -192,8 +184,7 @@ def expand(words: Sequence[str], takes: Callable[[Path], object] = is_model) -> 
             continue
         on_hub = is_hub_id(path)
         matches = revisions(word) if on_hub else glob.glob(word)
-        numbered = {match: [int(n) if n.isdigit() else n for n in re.split("([0-9]+)", match)] for match in matches}
-        places = list(map(Path, sorted(matches, key=numbered.__getitem__)))
+        places = [Path(match) for match in sorted(matches, key=natural)]
         taken = [place for place in places if on_hub or takes(place)]
         if taken and (others := [place.name for place in places if place not in taken]):
             command.show(
