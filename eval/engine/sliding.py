@@ -112,10 +112,7 @@ def whole_windows(n_tokens: int, context: int, stride: int) -> Iterator[Window]:
 
 
 class TextLosses(NamedTuple):
-    """The loss of every text.
-
-    Shapes: nll float64 (texts,), nats; tokens int64 (texts,), scored tokens.
-    """
+    """The loss of every text in nats, float64 (texts,), and its scored tokens, int64 (texts,)."""
 
     nll: npt.NDArray[np.float64]
     tokens: IntArray
@@ -131,13 +128,7 @@ class TextLosses(NamedTuple):
 
     @property
     def limits(self) -> tuple[float, float] | None:
-        """95% interval of the perplexity over texts; None of a single one.
-
-        Example:
-            >>> two = TextLosses(np.array([2.0, 4.0]), np.array([2, 2]))  # means 1 and 2: 1.5 +- 12.706 * 0.5
-            >>> [round(math.log(limit), 3) for limit in two.limits]
-            [-4.853, 7.853]
-        """
+        """95% interval of the perplexity over texts; None of a single one."""
         count = len(self.nll)
         if count < 2:
             return None
@@ -160,9 +151,10 @@ def text_losses(
 ) -> TextLosses:
     """Score every text, windows of one length side by side, `rows` at most; `done` is called with how many are run.
 
-    Where `keys` are given, the tokens of each text that they mark are scored alone.
+    With `keys`, only the tokens of each text that they mark are scored.
     """
     keys = keys or [np.ones(len(text), dtype=np.bool_) for text in texts]
+    wanted = [np.where(marked, text, base.IGNORE) for marked, text in zip(keys, texts, strict=True)]
     waiting: dict[int, list[tuple[int, Window]]] = {}  # by length
     for number, text in enumerate(texts):
         for window in cut(len(text), context, stride):
@@ -171,24 +163,16 @@ def text_losses(
     for alike in waiting.values():
         for start in range(0, len(alike), rows):
             batch = alike[start : start + rows]
-            for (number, window), nats in zip(batch, scored(score, texts, keys, batch), strict=True):
-                losses.nll[number] += nats
-                losses.tokens[number] += np.count_nonzero(keys[number][window.first : window.end])
+            tokens = np.stack([texts[number][begin:end] for number, (begin, end, _) in batch])
+            targets = np.full(tokens.shape, base.IGNORE)
+            for row, (number, (begin, end, first)) in zip(targets, batch, strict=True):
+                row[first - 1 - begin : end - 1 - begin] = wanted[number][first:end]  # each predicts the next token
+            nats = score(torch.from_numpy(tokens), torch.from_numpy(targets)).double().sum(1).tolist()
+            for (number, (_, end, first)), loss in zip(batch, nats, strict=True):
+                losses.nll[number] += loss
+                losses.tokens[number] += np.count_nonzero(keys[number][first:end])
             done(len(batch))
     return losses
-
-
-def scored(
-    score: Score, texts: Sequence[IntArray], keys: Sequence[npt.NDArray[np.bool_]], batch: Sequence[tuple[int, Window]]
-) -> list[float]:
-    """Run windows of one length side by side and add up what each of them scores, in nats."""
-    tokens = np.stack([texts[number][window.begin : window.end] for number, window in batch])
-    targets = np.full(tokens.shape, base.IGNORE)
-    for row, (number, window) in enumerate(batch):
-        places = slice(window.first - 1 - window.begin, window.end - 1 - window.begin)  # each predicts the next token
-        targeted = slice(window.first, window.end)
-        targets[row, places] = np.where(keys[number][targeted], texts[number][targeted], base.IGNORE)
-    return score(torch.from_numpy(tokens), torch.from_numpy(targets)).double().sum(1).tolist()
 
 
 def open_reference(place: Path, tokenizer: Tokenizer, option: str, device: torch.device) -> Subject:
@@ -266,15 +250,15 @@ def losses_of(
     bounds = pairwise([0, *ends.tolist()])
     pieces = [(at, min(at + window, end - 1)) for begin, end in bounds for at in range(begin, end - 1, window)]
     step = step or max(1, context // 4)
-    steps = [(at, each) for at, stop in pieces for each in windows(stop + 1 - at, context + 1, step)]
-    passes = [(at + begin, at + end, at + first) for at, (begin, end, first) in steps]
-    passes = [each for each in passes if wanted is None or wanted[each[2] : each[1]].any()]
-    passes.sort(key=lambda each: each[0] - each[1])  # the longest first
+    steps = [(at, window) for at, stop in pieces for window in windows(stop + 1 - at, context + 1, step)]
+    passes = [Window(at + begin, at + end, at + first) for at, (begin, end, first) in steps]
+    passes = [part for part in passes if wanted is None or wanted[part.first : part.end].any()]
+    passes.sort(key=lambda part: part.begin - part.end)  # the longest first
     out = np.zeros(len(ids), dtype=np.float32)
     text = torch.from_numpy(ids.astype(np.int64))
     with command.Bar(total=len(passes), desc=f"score, {context} tokens", leave=False) as bar:
         while bar.n < len(passes):
-            longest = passes[bar.n][1] - passes[bar.n][0] - 1
+            longest = passes[bar.n].end - passes[bar.n].begin - 1
             rows = passes[bar.n : bar.n + max(1, AT_ONCE // longest)]
             tokens = pad_sequence([text[begin : end - 1] for begin, end, _ in rows], batch_first=True)
             targets = torch.full_like(tokens, base.IGNORE)
