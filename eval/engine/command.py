@@ -110,33 +110,33 @@ def run(
     def work(words: Words) -> int:
         if launch.read_launch(os.environ).world_size > 1:
             raise errors.ConfigError(f"torchrun: its processes would measure the same; start one with probe-lab {name}")
-        found: list[Found] = []
+        results: list[Found] = []
         with printing_to_stderr() if words.options.json else contextlib.nullcontext():
             for request in requests_of(words, form):
-                found.append(measure(request))
+                results.append(measure(request))
                 if not words.options.json:
-                    show(found[-1].whole)
+                    show(results[-1].whole)
         if words.options.json:
-            show(document(name, found))
+            show(document(name, results))
         return command.WRONG if getattr(sys.stdout, "lost", False) else 0
 
     lines = lambda: form.lines(settings())  # noqa: E731
-    about = f"{description}{MODELS if form.missing == MODEL else ''}"
-    return command.run(about, arguments, work, syntax=form.syntax, settings=lines, stopped=stopped)
+    text = f"{description}{MODELS if form.missing == MODEL else ''}"
+    return command.run(text, arguments, work, syntax=form.syntax, settings=lines, stopped=stopped)
 
 
 @contextlib.contextmanager
 def printing_to_stderr() -> Iterator[None]:
     """Send what this process and those that it starts print to stderr, where stdout is to hold results alone."""
     sys.stdout.flush()
-    own = os.dup(1)
+    stdout = os.dup(1)
     try:
         os.dup2(2, 1)
         with contextlib.redirect_stdout(sys.stderr):
             yield
     finally:
-        os.dup2(own, 1)
-        os.close(own)
+        os.dup2(stdout, 1)
+        os.close(stdout)
 
 
 def requests_of(words: Words, form: Form) -> Iterator[Request]:
@@ -146,7 +146,7 @@ def requests_of(words: Words, form: Form) -> Iterator[Request]:
     """
     named = words.options
     places = expand(words.places, form.takes)
-    own = dict(words.settings)
+    settings = dict(words.settings)
     if named.plot:
         draw.altair()  # or refuse before time is spent
     faults = [
@@ -154,9 +154,9 @@ def requests_of(words: Words, form: Form) -> Iterator[Request]:
         for option in form.lacks
         if getattr(named, option.lstrip("-"))
     ]
-    moved = () if "--distance" in form.lacks else [key for key in own if key.partition(".")[0] == "position"]
-    overrides = yaml.flatten({key: own.pop(key) for key in moved})
-    distances = [word for given in named.distance or () for word in split_words(given)]
+    moved = () if "--distance" in form.lacks else [key for key in settings if key.partition(".")[0] == "position"]
+    overrides = yaml.flatten({key: settings.pop(key) for key in moved})
+    distances = [word for text in named.distance or () for word in split_words(text)]
     if len(distances) > 1 and not form.several:
         faults.append(f"--distance={errors.brief(','.join(distances))}: give one; probe-lab probe compares several")
     for kind, word in (("distance", distances), ("frequency", named.frequency)):
@@ -164,21 +164,21 @@ def requests_of(words: Words, form: Form) -> Iterator[Request]:
         faults += [f"--{key}: would be ignored beside --{kind}; leave one of them out" for key in beside]
     if form.options is None and faults:
         raise errors.ConfigError(*faults)
-    options = own if form.options is None else read_options(form.options, own, faults)
+    options = settings if form.options is None else read_options(form.options, settings, faults)
     replaces = len(distances) == 1 and (form.lone or not form.several)
-    given = {"distance": distances[0] if replaces else None, "frequency": named.frequency}
+    methods = {"distance": distances[0] if replaces else None, "frequency": named.frequency}
     folder = None if named.o is None else Path(named.o)
     measured = places if form.each else places[:1] or [Path()]
     for place, own_name in zip(measured, names_of(measured), strict=True):
-        methods = {**overrides, **method_overrides(place, given, longest(options))}
+        position = {**overrides, **method_overrides(place, methods, longest(options))}
         where = folder / own_name if folder is not None and len(measured) > 1 else folder
-        yield Request(place, options, methods, named.plot, where, tuple(distances), tuple(places))
+        yield Request(place, options, position, named.plot, where, tuple(distances), tuple(places))
 
 
 def longest(options: Any) -> int | None:
     names = ("lengths", "length", "max_length", "window", "tokens")
-    found = next((value for name in names if (value := getattr(options, name, None))), None)
-    return max(found) if isinstance(found, tuple) else found
+    length = next((value for name in names if (value := getattr(options, name, None))), None)
+    return max(length) if isinstance(length, tuple) else length
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -32,12 +32,7 @@ CELLS_PER_NEEDLE = 3
 
 
 def cell_of(depth: float, needle: int, needles: int, depths: int) -> int:
-    """Find the cell of a depth among `depths` equal ones; needle k stays in its own n-th, which roundings may leave.
-
-    Example:
-        >>> cell_of(0.0, 0, 4, 12), cell_of(0.25, 1, 4, 12), cell_of(0.247499, 1, 4, 12), cell_of(0.98, 3, 4, 12)
-        (0, 3, 3, 11)
-    """
+    """Find the cell of a depth among `depths` equal ones; needle k stays in its own n-th, which roundings may leave."""
     assert depths % needles == 0, "the command refuses other numbers of depths"
     per_needle = depths // needles
     return min(max(int(depth / DEPTH_RANGE * depths), needle * per_needle), (needle + 1) * per_needle - 1)

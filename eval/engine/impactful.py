@@ -54,10 +54,6 @@ def mark(changes: FloatArray, scored: BoolArray, top: float) -> BoolArray:
     """Mark the largest changes at each position; what is not scored is neither marked nor counted.
 
     Shapes: (windows, length), both -> bool (windows, length).
-    Example:
-        >>> changes = np.array([[1.0, 4, 2], [3, 4, 1], [2, 0, 5]])
-        >>> mark(changes, np.ones((3, 3), bool), 0.4).astype(int).tolist()
-        [[0, 1, 0], [1, 0, 0], [0, 0, 1]]
     """
     n_scored = scored.sum(0)
     n_marked = np.minimum(np.maximum(np.floor(top * n_scored + 0.5), 1), n_scored)
@@ -87,11 +83,6 @@ def choose(table: pd.DataFrame, coverage: float, min_count: int) -> list[int]:
 
     Labels without a mark, or with fewer than `min_count` occurrences, are not taken. So all that can be taken may hold
     less.
-
-    Example:
-        >>> table = pd.DataFrame({"occurrences": [4, 10, 20, 100], "marked": [4, 5, 9, 10]}, [2, 1, 3, 0])
-        >>> choose(table, 0.5, 5), choose(table, 0.4, 1), choose(table, 1.0, 11)
-        ([1, 3], [2, 1, 3], [3, 0])
     """
     can = table[(table["marked"] > 0) & (table["occurrences"] >= min_count)]
     wanted = coverage * table["marked"].sum() * (1 - TOLERANCE)
@@ -115,12 +106,7 @@ CLASSES = ("special", *RULES, "other")
 
 
 def token_class(text: str) -> str:
-    r"""Find the class of a token's text.
-
-    Example:
-        >>> [token_class(text) for text in (" 12", " The", " the", "ing", ".", "\n\n", " ")]
-        ['number', 'capitalised', 'word_start', 'continuation', 'punctuation', 'line_break', 'space']
-    """
+    """Find the class of a token's text; `special` is no text's."""
     if REPLACEMENT in text:
         return "other"
     return next((name for name, holds in RULES.items() if holds(text)), "other")

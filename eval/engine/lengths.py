@@ -18,10 +18,7 @@ LONGEST = 2**20  # tokens; longer documents of that shape count as this long
 
 
 class LengthHistogram(NamedTuple):
-    """A histogram of document lengths.
-
-    Shapes: `lengths` (n,) tokens, distinct; `counts` (n,) documents of each.
-    """
+    """Document lengths in tokens, distinct, (n,), and the documents of each, (n,)."""
 
     name: str
     lengths: IntArray
@@ -32,10 +29,6 @@ class LengthHistogram(NamedTuple):
 
         Shapes: (window,).
         Source: arXiv:2410.18745, Eq. 2, with the three modes of its Figure 1.
-        Example:
-            >>> three = LengthHistogram("three", np.array([2, 5]), np.array([1.0, 1.0]))  # segments of 2, and of 4, 1
-            >>> (7 * three.frequency(4, "natural")).round(6).tolist()
-            [7.0, 4.0, 2.0, 1.0]
         """
         segments = cut_counts(self.lengths, window, self.counts)
         if mode != "natural":

@@ -3,6 +3,7 @@
 Test k of a length is drawn from (seed, length, k). Results are shown by length, by depth, or by method.
 """
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Annotated, Any, Literal, TypeVar
@@ -82,8 +83,8 @@ class ProbeOptions(NeedleOptions):
     """Most tests that generate together; left out, the run's, or 64 on a CPU, more on a GPU."""
 
     def rules(self) -> list[str]:
-        known = self.lengths or ()
-        return [f"lengths={length}: is given twice; keep one" for length in sorted({*known}) if known.count(length) > 1]
+        counts = Counter(sorted(self.lengths or ()))
+        return [f"lengths={length}: is given twice; keep one" for length, count in counts.items() if count > 1]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,15 +106,15 @@ def one_number_probe(subject: Subject, options: OneNumberOptions, window: int) -
     Raises: LabError.
     """
     experiment = subject.model.experiment
-    own = ProbeConfig() if experiment is None else experiment.tests
-    given: dict[str, Any] = {"distance_tests": own.distance_tests or 100}
+    config = ProbeConfig() if experiment is None else experiment.tests
+    changes: dict[str, Any] = {"distance_tests": config.distance_tests or 100}
     if options.distances is not None:  # in place of the run's own
-        given["distance_points"] = None
-    known = {item.name for item in fields(ProbeConfig)} - {"haystack"}
+        changes["distance_points"] = None
+    settings = {item.name for item in fields(ProbeConfig)} - {"haystack"}
     named = {OF_PROBE.get(name, name): value for name, value in asdict(options).items() if value is not None}
-    given |= {name: value for name, value in named.items() if name in known}
+    changes |= {name: value for name, value in named.items() if name in settings}
     with as_options():
-        probe = built(effective_distance.DistanceProbe, subject, replace(own, **given), options.haystack, window)
+        probe = built(effective_distance.DistanceProbe, subject, replace(config, **changes), options.haystack, window)
     check_ids(probe.case(probe.distances[0], 0).prompt_ids, subject.vocab_size)
     return probe
 
@@ -126,11 +127,10 @@ def built(
     Raises: LabError, whose lines name settings as options.
     """
     experiment = subject.model.experiment
-    own = None if experiment is None else experiment.probe.haystack
-    text, source = text_of(subject, haystack, own, "--haystack")
-    given: dict[str, Any] = {"stop_id": subject.stop_id, "device": subject.device, "source": source}
+    text, source = text_of(subject, haystack, None if experiment is None else experiment.probe.haystack, "--haystack")
+    inputs: dict[str, Any] = {"stop_id": subject.stop_id, "device": subject.device, "source": source}
     with as_options():
-        return kind(config, subject.tokenizer, text, window=window, **given)
+        return kind(config, subject.tokenizer, text, window=window, **inputs)
 
 
 class NeedleMeasure(run.Measure):
@@ -147,10 +147,10 @@ class NeedleMeasure(run.Measure):
         """
         subject = self.subject
         window = subject.model.train_len
-        own = {item.name: getattr(self.options, item.name, None) for item in fields(ProbeConfig)}
-        given = {name: value for name, value in own.items() if value is not None}
+        options = {item.name: getattr(self.options, item.name, None) for item in fields(ProbeConfig)}
+        changes = {name: value for name, value in options.items() if value is not None}
         experiment = subject.model.experiment
-        values = {"step": max(1, window // EIGHTHS), **given} if experiment is None else experiment.probed(given)
+        values = {"step": max(1, window // EIGHTHS), **changes} if experiment is None else experiment.probed(changes)
         with as_options():
             config = ProbeConfig(**values)
         shortest = effective_length.protocol_of(config).shortest(config, subject.tokenizer)
@@ -211,9 +211,7 @@ def effective(values: Mapping[str, Any]) -> str:
         end = "or more" if high is None else f"to {limits.shown_length(high, first, form)}"
         return f"within {limits.shown_length(low, first, form)} {end}"
 
-    steps, smooth = (
-        limits.shown_length(values["effective_length"], first),
-        limits.shown_length(values["smooth"], first, ",.1f"),
-    )
+    steps = limits.shown_length(values["effective_length"], first)
+    smooth = limits.shown_length(values["smooth"], first, ",.1f")
     by_steps = f"effective length {steps} at threshold {values['threshold']:g}, {within('', ',')}"
     return f"{by_steps}; smooth {smooth}, {within('smooth_', ',.1f')}"

@@ -132,7 +132,7 @@ def read_records(paths: Sequence[Path]) -> pd.DataFrame:
 def about(row: Row, file: Path) -> Row:
     """Collect where a row belongs, with the settings of its run; a run's results lie up to two folders below it."""
     place = file.parent.resolve()
-    folder = next((each for each in (place, *place.parents)[:3] if (each / "config.yaml").is_file()), None)
+    folder = next((home for home in (place, *place.parents)[:3] if (home / "config.yaml").is_file()), None)
     settings = {} if folder is None else settings_of(folder)
     return {"row": row, "folder": file.parent, "run": str(folder or ""), "settings": settings}
 

@@ -65,25 +65,19 @@ def measured(points: pd.DataFrame) -> np.typing.NDArray[np.bool_]:
 
 
 def separable(points: pd.DataFrame, columns: Sequence[str]) -> tuple[tuple[str, ...], dict[str, str]]:
-    """Choose the columns that can be told apart, those first named first, and explain why the others cannot.
-
-    Example:
-        >>> points = pd.DataFrame({"a": [1.0, 2.0, 8.0], "b": [3.0, 3.0, 3.0], "c": [1.0, 4.0, 64.0]})
-        >>> separable(points, ["a", "b", "c"])
-        (('a',), {'b': 'the same in all points', 'c': 'not to be told from a (R2 1.0000)'})
-    """
-    kept: list[str] = []
+    """Choose the columns that can be told apart, those first named first, and explain why the others cannot."""
+    chosen: list[str] = []
     faults = {}
     for column in columns:
         if points[column].isna().any():
             faults[column] = "unknown in some points"
         elif np.ptp(np.log(points[column])) < SAME:
             faults[column] = CONSTANT
-        elif (r2 := max(inflation(points, [*kept, column]).values())) > ALIKE:
-            faults[column] = f"not to be told from {', '.join(kept)} (R2 {r2:.4f})"
+        elif (r2 := max(inflation(points, [*chosen, column]).values())) > ALIKE:
+            faults[column] = f"not to be told from {', '.join(chosen)} (R2 {r2:.4f})"
         else:
-            kept.append(column)
-    return tuple(kept), faults
+            chosen.append(column)
+    return tuple(chosen), faults
 
 
 def inflation(points: pd.DataFrame, columns: Sequence[str]) -> dict[str, float]:
@@ -115,9 +109,9 @@ def fit(points: pd.DataFrame, columns: Sequence[str]) -> Regression | None:
     side = np.where(exact, 0, np.where(np.isposinf(points["high"]), -1, 1))  # of z in the probability of a bound
     start = np.append(np.zeros(x.shape[1]), -np.log(max(float(y.std()), LEAST_SIGMA)))
     limits = [(None, None)] * x.shape[1] + [(-np.log(MOST_SIGMA), -np.log(LEAST_SIGMA))]
-    found = minimize(loss, start, (x, y - centre, side), "TNC", jac=True, bounds=limits, options={"maxfun": 10000})
-    d = found.x[:-1]
-    sigma = float(np.exp(-found.x[-1]))
+    best = minimize(loss, start, (x, y - centre, side), "TNC", jac=True, bounds=limits, options={"maxfun": 10000})
+    d = best.x[:-1]
+    sigma = float(np.exp(-best.x[-1]))
     slopes = d[1:] * sigma / scale
     u = side * ((y - centre) / sigma - x @ d)
     curvature = np.where(exact, 1.0, mills(u) * (mills(u) + u))
@@ -152,15 +146,15 @@ def bootstrap(points: pd.DataFrame, whole: Regression, resamples: int) -> tuple[
     """
     generator = np.random.default_rng(0)
     runs = [group for _, group in points.groupby("run", sort=False)]
-    found = []
+    reported = []
     for _ in range(resamples):
         drawn = pd.concat([runs[k] for k in generator.integers(0, len(runs), len(runs))], ignore_index=True)
         model = fit(drawn, separable(drawn, whole.columns)[0])
-        found += [] if model is None else [model.reported]
-    slopes = pd.DataFrame(found, columns=list(whole.columns), dtype=float)
+        reported += [] if model is None else [model.reported]
+    slopes = pd.DataFrame(reported, columns=list(whole.columns), dtype=float)
     shares = {"low": (1 - CONFIDENCE) / 2, "high": (1 + CONFIDENCE) / 2}
     limits = {name: slopes.quantile(share, interpolation="nearest") for name, share in shares.items()}
-    return pd.DataFrame({"coefficient": pd.Series(whole.reported), **limits}).rename_axis("column"), len(found)
+    return pd.DataFrame({"coefficient": pd.Series(whole.reported), **limits}).rename_axis("column"), len(reported)
 
 
 def held_out(points: pd.DataFrame, columns: Sequence[str], by: str) -> np.typing.NDArray[np.float64]:

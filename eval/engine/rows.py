@@ -60,10 +60,12 @@ def document(name: str, found: Sequence[Found]) -> str:
         >>> document("x", [Found("text", [{"score": float("nan"), "n": 2}], Path("a.jsonl"))])
         '{"command": "x", "rows": [{"score": null, "n": 2}], "files": ["a.jsonl"], "pictures": []}'
     """
-    files = [each.written for each in found if each.written is not None]
-    pictures = [each.picture for each in found if each.picture is not None]
-    rows = [row for each in found for row in each.rows]
-    whole = {"command": name, "rows": rows, "files": files, "pictures": pictures}
+    whole = {
+        "command": name,
+        "rows": [row for result in found for row in result.rows],
+        "files": [result.written for result in found if result.written is not None],
+        "pictures": [result.picture for result in found if result.picture is not None],
+    }
     return json.dumps(finite(whole), allow_nan=False)
 
 
@@ -76,9 +78,9 @@ def finite(value: Any) -> Any:
     """
     value = value.item() if hasattr(value, "item") and not isinstance(value, dict) else value
     if isinstance(value, Mapping):
-        return {str(key): finite(each) for key, each in value.items()}
+        return {str(key): finite(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [finite(each) for each in value]
+        return [finite(item) for item in value]
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return value if value is None or isinstance(value, bool | int | float | str) else str(value)
@@ -133,8 +135,8 @@ def fitted(table: pd.DataFrame) -> str:
 
 
 def columns_text(rows: Sequence[Row], columns: Sequence[Column]) -> str:
-    shown = [{name: row[of] if isinstance(of, str) else of(row) for name, of, _ in columns} for row in rows]
-    return to_text(shown, {name: form for name, _, form in columns})
+    cells = [{name: row[of] if isinstance(of, str) else of(row) for name, of, _ in columns} for row in rows]
+    return to_text(cells, {name: form for name, _, form in columns})
 
 
 def pivot(rows: Sequence[Mapping[str, Any]], index: str, columns: str, values: str = "score") -> pd.DataFrame:

@@ -87,8 +87,8 @@ class Measure:
     @classmethod
     def main(cls, arguments: Sequence[str]) -> int:
         one = lambda request: cls.chosen(request)(request, open_subject(request)).found()  # noqa: E731
-        about = sys.modules[cls.__module__].__doc__
-        return command.run(cls.kind, about, cls.form, one, arguments, stopped=cls.stopped)
+        text = sys.modules[cls.__module__].__doc__
+        return command.run(cls.kind, text, cls.form, one, arguments, stopped=cls.stopped)
 
     @classmethod
     def chosen(cls, request: command.Request) -> type[Measure]:

@@ -63,9 +63,8 @@ def pair(first: Sequence[bool], second: Sequence[bool]) -> Row:
     """Compare the outcomes of the same tests in the same order, by McNemar's exact test.
 
     Example:
-        >>> found = pair([True, True, False, False, False, False], [False, True, True, True, True, True])
-        >>> found["only_first"], found["only_second"], found["p"]
-        (1, 4, 0.375)
+        >>> pair([True, True, False, False, False, False], [False, True, True, True, True, True])["p"]
+        0.375
     """
     from scipy.stats import binomtest
 
@@ -116,9 +115,9 @@ def compare(first: Any, second: Any) -> Verdict:
     if ours and theirs and set(ours) == set(theirs):
         if {*ours.values(), *theirs.values()} <= {0.0, 1.0}:
             return Verdict(MCNEMAR, pair([ours[key] > 0 for key in ours], [theirs[key] > 0 for key in ours])["p"])
-        found = paired_t([theirs[key] - ours[key] for key in ours], PAIRED_T)
-        if found != NONE:
-            return found
+        verdict = paired_t([theirs[key] - ours[key] for key in ours], PAIRED_T)
+        if verdict != NONE:
+            return verdict
     if np.isnan(first.passed) or np.isnan(second.passed):
         return NONE
     return Verdict(FISHER, float(fisher_exact([[r.passed, r.n - r.passed] for r in (first, second)]).pvalue))
@@ -222,15 +221,15 @@ def outcomes(record: Any) -> dict[Any, float] | None:
     if path is None or not path.is_file():
         return None
     place = "distance" if "distance" in record.row else "length"
-    found: dict[Any, float] = {}
+    scores: dict[Any, float] = {}
     for test in tests_in(path, path.stat().st_mtime_ns):
         is_needle = "found" in test  # whose file holds all lengths and distances, and may hold more tests
         if "test" in test and (not is_needle or (test.get(place) == record.row[place] and test["test"] < record.n)):
             score = scored(test, record.row)
             if score is not None:
-                found[test["test"], test.get("prompt_hash")] = score
-    complete = len(found) == record.n and (np.isnan(record.passed) or sum(found.values()) == record.passed)
-    return found if complete else None
+                scores[test["test"], test.get("prompt_hash")] = score
+    complete = len(scores) == record.n and (np.isnan(record.passed) or sum(scores.values()) == record.passed)
+    return scores if complete else None
 
 
 def tests_file(record: Any) -> Path | None:
@@ -268,14 +267,21 @@ def scored(test: Mapping[str, Any], row: Mapping[str, Any]) -> float | None:
 def methods_table(rows: Sequence[Row]) -> str:
     """Write the methods of one length, with limits and differences to rope."""
     versus = [row["versus_rope"] or {} for row in rows]
-    adjusted = holm(pd.Series([each.get("p", np.nan) for each in versus]))
-    shown = []
-    for row, each, p in zip(rows, versus, adjusted, strict=True):
-        shown.append({"method": row["compared_as"], "n": row["n"], "share": row["score"]})
-        shown[-1][f"{row['confidence']:.6g} limits"] = limits(row, ".3f")
-        shown[-1]["to rope"] = f"{each['difference']:+.3f}{'*' if p <= LEVEL else ' '}" if each else None
-        shown[-1] |= {"p": p, "found": row["numbers_found"], "settings": row["method"]}
-    lines = ["", f"{rows[0]['length']:,} tokens", to_text(shown, FORMS)]
+    adjusted = holm(pd.Series([comparison.get("p", np.nan) for comparison in versus]))
+    printed = [
+        {
+            "method": row["compared_as"],
+            "n": row["n"],
+            "share": row["score"],
+            f"{row['confidence']:.6g} limits": limits(row, ".3f"),
+            "to rope": f"{comparison['difference']:+.3f}{'*' if p <= LEVEL else ' '}" if comparison else None,
+            "p": p,
+            "found": row["numbers_found"],
+            "settings": row["method"],
+        }
+        for row, comparison, p in zip(rows, versus, adjusted, strict=True)
+    ]
+    lines = ["", f"{rows[0]['length']:,} tokens", to_text(printed, FORMS)]
     if any(versus):
         lines.append(f"* significant at {LEVEL:g}: {MCNEMAR}, p adjusted for {adjusted.count()} methods (Holm)")
     return "\n".join(lines)

@@ -63,8 +63,8 @@ class Subject:
     @property
     def row(self) -> dict[str, Any]:
         """The fields about the model, the code and the hardware, which every row has."""
-        about = source(self.model, self.device)
-        return {**about, "checkpoint": self.checkpoint, "weights": self.weights, "precision": self.precision}
+        origin = source(self.model, self.device)
+        return {**origin, "checkpoint": self.checkpoint, "weights": self.weights, "precision": self.precision}
 
     @property
     def most_tokens(self) -> int | None:
@@ -148,12 +148,7 @@ def as_subject(model: OpenedModel, place: Path, device: torch.device) -> Subject
 
 
 def first_id(value: Any) -> int | None:
-    """Read the token that ends a document from config.json, the first where there are several.
-
-    Example:
-        >>> first_id([128001, 128009]), first_id(2), first_id(None)
-        (128001, 2, None)
-    """
+    """Read the token that ends a document, as config.json states one, a list of several, or none."""
     return first_id(value[0]) if isinstance(value, list) and value else value if isinstance(value, int) else None
 
 
@@ -213,8 +208,8 @@ def documents_of(subject: Subject, text: str | None) -> list[AnyIds]:
         return list(TokenStore.open(shard_folder(subject.model.experiment.data), "held_out").documents())
     before = special_ends(subject.tokenizer)[0]
     encode = subject.tokenizer.encode
-    texts = Bar(read_texts(Path(text), "--text"), desc="encoding", leave=False)
-    return [np.array(before + encode(each, add_special_tokens=False).ids, dtype=np.int64) for each in texts]
+    documents = Bar(read_texts(Path(text), "--text"), desc="encoding", leave=False)
+    return [np.array(before + encode(content, add_special_tokens=False).ids, dtype=np.int64) for content in documents]
 
 
 def digest_of(documents: Sequence[np.typing.NDArray[np.int64]]) -> str:

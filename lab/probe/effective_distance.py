@@ -8,15 +8,13 @@ the window, or any shorter length asked for, whatever the distance:
                                 |<------------------ d ----------------->|
     d = last token of the prompt - first token of the needle's number
 
-The wording is that of `lab.data.synthetic`, in which the synthetic corpus asks about a single number as about several.
 Tokens that begin every answer, such as a blank, belong to the prompt: what is left to answer is the number. So a model
 that retrieves but does not keep to the wording is not taken for one that cannot retrieve. With four needles two
-suffice, so that the nearest two decide. A task line and four answers also leave little of a small window to look back
-over. Here the distance is the only thing that changes.
+suffice, so that the nearest two decide; here the distance is the only thing that changes.
 
-The number is found if the first digits answered are its digits: what follows them is a matter of wording. A graded
-score, the log-probability in nats of the right number's tokens, each after the right ones, tells models apart that find
-nothing yet. Reach is the distance at which the share found falls below a threshold (lab.probe.limits).
+The number is found if the first digits answered are its digits. A graded score, the log-probability in nats of the
+right number's tokens, each after the right ones, tells models apart that find nothing yet. Reach is the distance at
+which the share found falls below a threshold (lab.probe.limits).
 """
 
 from collections.abc import Iterator, Sequence
@@ -44,10 +42,10 @@ TOKENS_AT_ONCE = 16_384  # of one pass that scores answers
 
 
 class Spelling(NamedTuple):
-    """A number in tokens: its needle, the index in it of the number's first token, its answer, the number's part.
+    """A number in tokens: its needle, the place of the number in that, and its answer without what begins every answer.
 
-    `answer` leaves out what begins every answer; `scored` holds the indices of its tokens that hold the digits. `tail`
-    ends the prompt: the question, the first words of the answer, and what begins every answer.
+    `scored` are the indices of the answer's tokens that hold digits. `tail` ends the prompt: the question, the first
+    words of the answer, and what begins every answer.
     """
 
     needle: list[int]
@@ -71,7 +69,7 @@ class OneNumberCase(needles.NeedleCase):
 
 @dataclass(eq=False, repr=False)
 class DistanceProbe(Probe):
-    """Draws, runs and scores the one-number tests of one model; a test is a function of (seed, distance, its number).
+    """The one-number tests of one model; a test is a function of (seed, distance, its number).
 
     A number that takes more tokens than the longest of SAMPLE_NUMBERS is drawn again. Prompts begin with the tokens
     `head` and end with `tail`, of which the last `lead` begin every answer. `longest` are the most tokens of each part
@@ -134,9 +132,7 @@ class DistanceProbe(Probe):
         return Spelling(*needle, encoding.ids[self.lead :], scored, tail + encoding.ids[: self.lead])
 
     def case(self, distance: int, test: int) -> OneNumberCase:
-        """Draw one test of a distance.
-
-        The haystack is read from a random index on, so that the needle is at the beginning of a word.
+        """Draw one test of a distance; its needle is at the beginning of a word.
 
         Raises: DataError for an empty haystack.
         """
@@ -167,9 +163,8 @@ class DistanceProbe(Probe):
         """Find the numbers in the answers of a batch, and score the right answers."""
         scores = log_probs(model, [case for _, case, _ in batch], self.budget, self.device)
         for (test, case, answer), log_prob in zip(batch, scores, strict=True):
-            found = {"found": int(answers(answer, case.numbers[0])), "log_prob": round(log_prob, 6)}
-            asked = {"prompt_hash": case.prompt_hash, "numbers": case.numbers, "answer": answer}
-            yield test, {**asked, **found}
+            score = {"found": int(answers(answer, case.numbers[0])), "log_prob": round(log_prob, 6)}
+            yield test, {"prompt_hash": case.prompt_hash, "numbers": case.numbers, "answer": answer, **score}
 
 
 def answers(text: str, number: str) -> bool:

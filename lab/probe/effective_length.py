@@ -84,7 +84,7 @@ def text_of(tokenizer: Tokenizer, ids: list[int], decided: Callable[[str], bool]
 
 
 def side_by_side(cases: Iterable[tuple[Any, AnyCase]], rows: int) -> Iterator[list[tuple[Any, AnyCase]]]:
-    """Gather cases of one length, as the key cache takes no padding."""
+    """Gather cases of one length; the key cache takes no padding."""
     waiting: dict[int, list[tuple[Any, AnyCase]]] = {}
     for number, case in cases:
         length = len(case.prompt_ids)
@@ -153,14 +153,14 @@ class Probe:
         which are of few lengths: those of one length generate together, and a step of many takes little longer than
         one of few. The model has `generate`, and for one-number tests `losses`.
         """
-        known = {place: store.known(place) for place in places}
+        finished = {place: store.known(place) for place in places}
         rows: dict[int, list[Row]] = {place: [] for place in places}
         passed = dict.fromkeys(places, 0)
         ran = 0
         began = time.perf_counter()
         for look in self.design.looks:
             tests = [(place, test) for place in places for test in range(len(rows[place]), look)]
-            todo = [(place, test) for place, test in tests if test not in known[place]]
+            todo = [(place, test) for place, test in tests if test not in finished[place]]
             start, stop = (len(todo) * rank // worker.world_size for rank in (worker.rank, worker.rank + 1))
             fresh: list[tuple[tuple[int, int], Row]] = []
             cases = (((place, test), self.case(place, test)) for place, test in todo[start:stop])
@@ -169,12 +169,12 @@ class Probe:
             for batch in answered(*asked, budget=self.budget, rows=most, device=self.device, decided=self.decided):
                 done = list(self.judged(model, batch))
                 for place in {place for (place, _), _ in done}:
-                    store.keep(place, {test: row for (own, test), row in done if own == place})
+                    store.keep(place, {test: row for (at, test), row in done if at == place})
                 fresh += done
             joined = dict(worker.gather(fresh))
             ran += len(joined)
             for place, test in tests:
-                row = known[place].get(test) or joined[place, test]
+                row = finished[place].get(test) or joined[place, test]
                 rows[place].append({self.by: place, "test": test, **row})
                 passed[place] += row["found"] >= self.required
             if all(self.design.is_over(look, passed[place]) for place in places):
@@ -190,7 +190,7 @@ class Probe:
 
 @dataclass(eq=False, repr=False)
 class NeedleProbe(Probe):
-    """Draws, runs and scores the four-needle tests of one model."""
+    """The four-needle tests of one model."""
 
     by = "length"
 

@@ -76,7 +76,7 @@ class Design:
     @cached_property
     def points(self) -> tuple[Ints, Ints, Floats]:
         """List the stopping points that can be reached: tests t, passed x, and log N(t, x)."""
-        found = []
+        reached = []
         orders = np.zeros(1)
         for tests in range(1, self.looks[-1] + 1):
             one_more = np.pad(orders, (1, 0), constant_values=-np.inf)
@@ -84,9 +84,9 @@ class Design:
             if tests in self.looks:
                 stops = self.stops[self.looks.index(tests)]
                 passed = np.flatnonzero(stops & np.isfinite(orders))
-                found.append((np.full(len(passed), tests), passed, orders[passed]))
+                reached.append((np.full(len(passed), tests), passed, orders[passed]))
                 orders[stops] = -np.inf
-        counts, passes, logs = (np.concatenate(part) for part in zip(*found, strict=True))
+        counts, passes, logs = (np.concatenate(part) for part in zip(*reached, strict=True))
         return counts, passes, logs
 
     def stopping_probabilities(self, shares: Floats) -> Floats:
@@ -115,11 +115,6 @@ def sequential_design(tests: int, thresholds: tuple[float, ...], error: float, r
     """Find the design that stops earliest and differs from all tests with probability `error` at most, at every share.
 
     With one round of all tests there is one look, after the last.
-
-    Example:
-        >>> design = sequential_design(100, (0.8,), error=0.01, round_size=5)
-        >>> design.is_over(10, 2), design.is_over(10, 8)
-        (True, False)
     """
     looks = (*range(round_size, tests, round_size), tests)
     doubts = doubts_at(tests, thresholds, looks)
@@ -261,12 +256,16 @@ def effective_lengths(results: Sequence[LengthResult], threshold: float) -> dict
 
 def reach(results: Sequence[LengthResult], threshold: float) -> dict[str, float | int | None]:
     """Find how far back numbers are found, as the smooth effective length; limits below the first distance differ."""
-    found = effective_lengths(results, threshold)
+    values = effective_lengths(results, threshold)
     first = results[0].length
-    high = found["smooth_high"]
-    ends = {"first_distance": first, "last_distance": results[-1].length}
-    limits = {"reach_low": found["smooth_low"] or None, "reach_high": None if high is None else high or first}
-    return {"reach": found["smooth"], **limits, **ends}
+    high = values["smooth_high"]
+    return {
+        "reach": values["smooth"],
+        "reach_low": values["smooth_low"] or None,
+        "reach_high": None if high is None else high or first,
+        "first_distance": first,
+        "last_distance": results[-1].length,
+    }
 
 
 def shown_length(length: float | None, first: int | None, form: str = ",") -> str:

@@ -48,8 +48,8 @@ def tests_of(probe: NeedleProbe) -> Record:
     """Return the properties of a probe's tests beside their lengths."""
     config = probe.config
     names = ("protocol", "needles", "digits", "required")
-    own = {name: getattr(config, name) for name in names} | {"answer_budget": config.budget}
-    return own | {"haystack": hashed(probe.haystack), "seed": config.seed}
+    sizes = {name: getattr(config, name) for name in names} | {"answer_budget": config.budget}
+    return sizes | {"haystack": hashed(probe.haystack), "seed": config.seed}
 
 
 def hashed(text: str) -> str:
@@ -127,8 +127,8 @@ def one_number_tests(probe: DistanceProbe) -> Record:
 
 
 def reach_record(results: Sequence[LengthResult], threshold: float, counts: Counted | None) -> Record:
-    found = reach(results, threshold)
-    return {**found, "f_at_reach": None if found["reach"] is None else f_at(counts, int(found["reach"]))}
+    values = reach(results, threshold)
+    return {**values, "f_at_reach": None if values["reach"] is None else f_at(counts, int(values["reach"]))}
 
 
 def found_by_distance(
@@ -139,15 +139,15 @@ def found_by_distance(
     `cases` are rows with `distances` and `found_each`, one entry a number, or neither, of one-number tests. Distances
     without a number are left out. The limits are quantiles over tests drawn again with replacement.
     """
-    known = [case for case in cases if "found_each" in case]
-    if not known:
+    cases = [case for case in cases if "found_each" in case]
+    if not cases:
         return []
     middles = (np.array(distances[1:]) + np.array(distances[:-1])) / 2
-    near = np.searchsorted(middles, [case["distances"] for case in known])[..., None] == np.arange(len(distances))
-    found_there = near & np.array([case["found_each"] for case in known])[..., None]
+    near = np.searchsorted(middles, [case["distances"] for case in cases])[..., None] == np.arange(len(distances))
+    found_there = near & np.array([case["found_each"] for case in cases])[..., None]
     tests, numbers = near.sum(1), found_there.sum(1)
-    picks = np.random.default_rng(seed).integers(0, len(known), (RESAMPLES, len(known)))
-    times = np.stack([np.bincount(pick, minlength=len(known)) for pick in picks])
+    picks = np.random.default_rng(seed).integers(0, len(cases), (RESAMPLES, len(cases)))
+    times = np.stack([np.bincount(pick, minlength=len(cases)) for pick in picks])
     with np.errstate(invalid="ignore"):  # a distance that a draw lacks is nan
         shares = (times @ numbers) / (times @ tests)
     rows = []
@@ -282,11 +282,6 @@ def held_out_recall(data: DataConfig, evidence: Evidence, device: torch.device |
 
 
 def context_loss(sums: Tensor) -> dict[str, float]:
-    """Average each bucket's loss, by the fewest earlier tokens in it; buckets without a token are left out.
-
-    Example:
-        >>> context_loss(torch.tensor([[6.0, 2.0], [0.0, 0.0], [9.0, 4.0], [2.0, 1.0]]))
-        {'0': 3.0, '2': 2.25, '4': 2.0}
-    """
+    """Average each bucket's loss, by the fewest earlier tokens in it; buckets without a token are left out."""
     rows = enumerate(sums.tolist())
     return {str(1 << bucket >> 1): loss / scored for bucket, (loss, scored) in rows if scored}

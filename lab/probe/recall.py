@@ -81,17 +81,17 @@ class RecallTest:
 
     def __post_init__(self) -> None:
         """Find the evidence of all targets, and draw those of each bin; `shares` are the bins' shares of all."""
-        found = [
+        numbered = [
             (number, np.asarray(ids[start : start + self.window + 1], dtype=np.int64))
             for number, ids in enumerate(self.documents)
             for start in range(0, len(ids) - 1, self.window)
         ]
         self.bins = [*zip(self.edges, [*(edge - 1 for edge in self.edges[1:]), self.window], strict=True)]
         self.bins += [(0, 0)] * self.without
-        self.pieces = [piece for _, piece in found]
+        self.pieces = [piece for _, piece in numbered]
         self.targets: list[Target] = []
         self.shares = [0.0] * len(self.bins)
-        if not found:
+        if not numbered:
             return
         lengths = [len(piece) - 1 for piece in self.pieces]
         tokens, targets = (np.concatenate([piece[part] for piece in self.pieces]) for part in (np.s_[:-1], np.s_[1:]))
@@ -103,8 +103,8 @@ class RecallTest:
             inside = np.flatnonzero((distances >= low) & (distances <= high))
             self.shares[number] = len(inside) / len(tokens)
             chosen = np.sort(generator.permutation(inside)[: self.most])
-            rows = zip(*(each[chosen].tolist() for each in (owners, places, distances)))
-            drawn = [Target(number, found[piece][0], piece, place, distance) for piece, place, distance in rows]
+            rows = zip(*(values[chosen].tolist() for values in (owners, places, distances)))
+            drawn = [Target(number, numbered[piece][0], piece, place, distance) for piece, place, distance in rows]
             if len(drawn) >= FEWEST and len({target.document for target in drawn}) > 1:
                 self.targets += drawn
 
@@ -116,17 +116,17 @@ class RecallTest:
 
         Shapes: (targets, 4), in the columns of SCORES; without evidence both contexts are the whole one.
         """
-        texts = [self.pieces[each.piece][: each.place + 1] for each in targets]  # each ended by its target
-        texts += [text[-each.distance :] for text, each in zip(texts, targets)]
+        texts = [self.pieces[target.piece][: target.place + 1] for target in targets]  # each ended by its target
+        texts += [text[-target.distance :] for text, target in zip(texts, targets)]
         out = np.zeros((2, len(texts)))
         waiting = sorted(range(len(texts)), key=lambda number: -len(texts[number]))
         while waiting:
             rows = max(1, TOKENS_AT_ONCE // len(texts[waiting[0]]))
             numbers, waiting = waiting[:rows], waiting[rows:]
-            own = [torch.from_numpy(texts[number]) for number in numbers]
-            tokens = pad_sequence([text[:-1] for text in own], batch_first=True)
+            contexts = [torch.from_numpy(texts[number]) for number in numbers]
+            tokens = pad_sequence([text[:-1] for text in contexts], batch_first=True)
             wanted = torch.full_like(tokens, IGNORE)
-            for row, text in zip(wanted, own):
+            for row, text in zip(wanted, contexts):
                 row[len(text) - 2] = text[-1]
             out[:, numbers] = model.scores(tokens.to(self.device), wanted.to(self.device)).sum(-1).cpu().numpy()
             done(len(numbers))
@@ -139,9 +139,9 @@ class RecallTest:
         """
         if not self.targets:
             return []
-        bins, columns = np.unique([each.bin for each in self.targets], return_inverse=True)
-        documents, rows = np.unique([each.document for each in self.targets], return_inverse=True)
-        distances = np.array([each.distance for each in self.targets])
+        bins, columns = np.unique([target.bin for target in self.targets], return_inverse=True)
+        documents, rows = np.unique([target.document for target in self.targets], return_inverse=True)
+        distances = np.array([target.distance for target in self.targets])
         value = np.where(distances > 0, scores[:, 2] - scores[:, 0], scores[:, 0])
         size = len(documents)
         sums = np.zeros((size, len(bins), 7))
@@ -161,7 +161,7 @@ class RecallTest:
                 "share": self.shares[number],
                 "n": int(n[0, k]),
                 "documents": int(np.count_nonzero(sums[:, k, 0])),
-                **{name: float(each[0, k] / n[0, k]) for name, each in zip(SCORES, of_scores, strict=True)},
+                **{name: float(totals[0, k] / n[0, k]) for name, totals in zip(SCORES, of_scores, strict=True)},
                 "score": float(values[0, k]),
                 "low": float(lows[k]),
                 "high": float(highs[k]),

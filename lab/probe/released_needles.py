@@ -57,16 +57,10 @@ def released_prompt(
 ) -> ReleasedPrompt:
     """Write the prompt of a test of the released script.
 
+    The haystack is one text, the tests are numbered from 0, and seed 0 has the script's own. `llama31` leaves out the
+    answer's first words, as the script does for Llama-3.1.
+
     Units: `length`, the script's test_max_length, in tokens; 128 of them are left for the answer.
-
-    Args:
-        tokenizer: the model's; a text's tokens are `tokenizer.encode(text).ids`, those that begin a document included.
-        haystack: the essays, one text.
-        length: of prompt and answer, exceeded by less than a piece.
-        test: number of the test, from 0.
-        seed: 0 for the script's own tests.
-        llama31: whether to leave out the answer's first words, as the script does for Llama-3.1.
-
     Raises: DataError where `length` has no room for the fixed parts, or the haystack ends before it is full.
     """
     return write(tokenizer, haystack, length - RELEASED_BUDGET, draw(seed, test), llama31=llama31)
@@ -136,12 +130,7 @@ def usual(tokenizer: Tokenizer, haystack: str, limit: int, llama31: bool) -> int
 
 @lru_cache(maxsize=2)
 def cut(haystack: str, size: int) -> tuple[str, ...]:
-    """Cut a text at its full stops, which are left out, in groups of `size` pieces.
-
-    Example:
-        >>> cut("One. Two.Three", 1), cut("One. Two.Three", 2)
-        (('One', ' Two', 'Three'), ('One. Two', 'Three'))
-    """
+    """Cut a text at its full stops, which are left out, in groups of `size` pieces."""
     pieces = haystack.split(".")
     return tuple(".".join(pieces[k : k + size]) for k in range(0, len(pieces), size))
 
