@@ -232,17 +232,6 @@ def test_a_stopped_measure_goes_on_and_ends_as_one_that_was_not(kind, run, monke
     assert not list(Path("out").rglob("*.part"))
 
 
-def test_a_torn_row_is_measured_again(run):
-    words = [*COMMANDS["passkey"][0], "-o", "out"]
-    run("passkey", words)
-    file = Path("out/passkey.jsonl")
-    whole = file.read_text()
-    file.write_text(whole.splitlines(keepends=True)[0] + '{"torn')
-    assert run("passkey", words)[0] == 0
-    depths = [[json.loads(line)["depth"] for line in text.splitlines()] for text in (whole, file.read_text())]
-    assert depths == [[0.0, 1.0]] * 2
-
-
 def test_a_pattern_that_matches_nothing_is_refused(run, tmp_path):
     line = f"{tmp_path / 'b*'}: no such folder; use a run folder, a checkpoint in it, or a Hugging Face folder\n"
     assert run("perplexity", [str(tmp_path / "b*")]) == (2, "", line)
@@ -268,18 +257,6 @@ def test_copies_of_a_command_are_refused(run, monkeypatch):
         monkeypatch.setenv(name, str(value))
     line = "torchrun: its processes would measure the same; start one with probe-lab passkey\n"
     assert run("passkey", COMMANDS["passkey"][0]) == (2, "", line)
-
-
-@pytest.mark.parametrize("name", ["perplexity", "entropy"])
-def test_rows_of_text_have_the_field_text(name, run, tmp_path):
-    lines = [json.dumps({"id": n, "body": " ".join(f"word {n * k}." for k in range(60))}) for n in range(3)]
-    (tmp_path / "texts.jsonl").write_text("\n".join(lines))
-    words = [*COMMANDS[name][0], f"--text={tmp_path / 'texts.jsonl'}"]
-    status, _, err = run(name, words)
-    assert (status, err.count("\n")) == (2, 1)
-    assert "line 1 holds no text in `text`" in err
-    (tmp_path / "texts.jsonl").write_text("\n".join(lines).replace("body", "text"))
-    assert run(name, words)[0] == 0
 
 
 REFUSED = [  # a command, its words, and the beginning of its one line

@@ -186,25 +186,27 @@ def test_forks_of_several_seeds_are_one_arm_and_of_other_bases_another():
     assert arms["runs/a0-fork"] == "window=96, path=base window=128"
 
 
-def test_runs_without_probes_are_read_by_what_eval_distance_found(tmp_path):
-    """Bases are left out; .5 at 48, 1 at 60 and .6 at 100 give 60 + 40 / 2, and .4 at most has not begun."""
+def write_distances(path, start, shares, window=192, theta=1000.0):
+    """Write a run without probes, and what `distance` has found of it: shares by distance, and none at 24."""
     counts = PositionCounts(192)
     counts.add_segments([192] * 10)
-    for name, start, shares in (
-        ("base", None, (1, 1, 1)),
-        ("fork", "runs/base", (0.5, 1, 0.6)),
-        ("low", "runs/base", (0.1, 0.4, 0)),
-    ):
-        run = RunFolder(tmp_path / name)
-        (run.path / "counts").mkdir(parents=True)
-        settings = {"run": {"seed": 0}, "data": {"window": 192}, "start": {"path": start}, "model": {"theta": 1000.0}}
-        (run.path / "config.yaml").write_text(format_yaml(settings))
-        run.write_counts(counts, 1920)
-        about = {"metric": "found_by_distance", "method": "rope+plain", "consumed_tokens": 1920, "n": 10}
-        rows = [{**about, "distance": d, "found": 10 * x, "score": x} for d, x in zip((48, 60, 100), shares)]
-        rows += [{**about, "distance": 24, "found": 0, "score": 0}, {**rows[0], "method": "rope+dca(96)", "found": 10}]
-        (run.path / "eval").mkdir()
-        (run.path / "eval/distance-1.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    run = RunFolder(path)
+    (run.path / "counts").mkdir(parents=True)
+    settings = {"run": {"seed": 0}, "data": {"window": window}, "start": {"path": start}, "model": {"theta": theta}}
+    (run.path / "config.yaml").write_text(format_yaml(settings))
+    run.write_counts(counts, 1920)
+    about = {"metric": "found_by_distance", "method": "rope+plain", "consumed_tokens": 1920, "n": 10}
+    rows = [{**about, "distance": d, "found": 10 * x, "score": x} for d, x in shares.items()]
+    rows += [{**about, "distance": 24, "found": 0, "score": 0}, {**rows[0], "method": "rope+dca(96)", "found": 10}]
+    (run.path / "eval").mkdir()
+    (run.path / "eval/distance-1.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def test_runs_without_probes_are_read_by_what_eval_distance_found(tmp_path):
+    """Bases are left out; .5 at 48, 1 at 60 and .6 at 100 give 60 + 40 / 2, and .4 at most has not begun."""
+    write_distances(tmp_path / "base", None, {48: 1, 60: 1, 100: 1})
+    write_distances(tmp_path / "fork", "runs/base", {48: 0.5, 60: 1, 100: 0.6})
+    write_distances(tmp_path / "low", "runs/base", {48: 0.1, 60: 0.4, 100: 0})
     points = read_points(read_runs(sorted(tmp_path.iterdir())), 64, ReachOptions())
     assert points["run"].tolist() == ["fork", "low"]
     assert points["begun"].tolist() == [True, False]
@@ -215,25 +217,11 @@ def test_runs_without_probes_are_read_by_what_eval_distance_found(tmp_path):
 
 def test_arms_are_named_by_what_differs_between_runs_that_are_used(tmp_path, capsys):
     """A base of its own for each seed, and runs that have not begun, in another window, leave no trace in names."""
-    counts = PositionCounts(192)
-    counts.add_segments([192] * 10)
-    wide = {"window": 192, "theta": 1000.0}
-    for name, start, share, sizes in (
-        ("base", None, 1, wide),
-        ("other", None, 1, wide | {"theta": 500.0}),
-        ("fork", "runs/base", 1, wide),
-        ("long", "runs/base", 1, wide | {"theta": 2000.0}),
-        ("low", "runs/other", 0.1, {"window": 160, "theta": 500.0}),
-    ):
-        run = RunFolder(tmp_path / name)
-        (run.path / "counts").mkdir(parents=True)
-        settings = {"run": {"seed": 0}, "data": {"window": sizes["window"]}, "model": {"theta": sizes["theta"]}}
-        (run.path / "config.yaml").write_text(format_yaml({**settings, "start": {"path": start}}))
-        run.write_counts(counts, 1920)
-        about = {"metric": "found_by_distance", "method": "rope+plain", "consumed_tokens": 1920, "n": 10}
-        (run.path / "eval").mkdir()
-        rows = [{**about, "distance": d, "found": 10 * x, "score": x} for d, x in ((48, share), (100, 0.5 * share))]
-        (run.path / "eval/distance-1.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_distances(tmp_path / "base", None, {48: 1, 100: 0.5})
+    write_distances(tmp_path / "other", None, {48: 1, 100: 0.5}, theta=500.0)
+    write_distances(tmp_path / "fork", "runs/base", {48: 1, 100: 0.5})
+    write_distances(tmp_path / "long", "runs/base", {48: 1, 100: 0.5}, theta=2000.0)
+    write_distances(tmp_path / "low", "runs/other", {48: 0.1, 100: 0.05}, window=160, theta=500.0)
     assert main([str(path) for path in sorted(tmp_path.iterdir())]) == 0
     out = capsys.readouterr().out
     assert "arms differ in: model.theta\n" in out

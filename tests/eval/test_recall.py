@@ -6,7 +6,6 @@ from dataclasses import asdict
 import numpy as np
 import pytest
 import torch
-from torch.nn.utils.rnn import pad_sequence
 
 from eval.recall import main
 from lab.evidence.repeat import Repeat
@@ -66,17 +65,3 @@ def test_one_document_is_refused(run_folder, text_file, tmp_path, monkeypatch, c
     assert main([str(run_folder), f"--text={text_file}"]) == 2
     rule = "no bin has 8 targets with evidence in two of its 1 documents; give more text, or other bins"
     assert capsys.readouterr().err.splitlines()[-1] == f"--text={text_file}: {rule}"
-
-
-def test_the_cost_is_that_of_the_contexts_that_are_read(run_folder, monkeypatch):
-    """No context is a window long: each target's place, and the distance of its evidence."""
-    asked, read = [], []
-    monkeypatch.setattr("eval.recall.Recall.announce", lambda measure, tests: asked.extend(tests))
-
-    def padded(rows, batch_first):
-        read.extend(map(len, rows))
-        return pad_sequence(rows, batch_first=batch_first)
-
-    monkeypatch.setattr("lab.probe.recall.pad_sequence", padded)
-    assert main([str(run_folder)]) == 0
-    assert sorted(read) == sorted(tokens for n, tokens in asked for _ in range(n))

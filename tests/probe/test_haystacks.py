@@ -32,13 +32,8 @@ def test_a_file_is_read(tmp_path, bpe, name, content, text):
 
 def test_a_folder_and_a_pattern_are_all_their_files(tmp_path, bpe):
     (tmp_path / "in").mkdir()
-    for name, text in {
-        "b.md": "two",
-        "a.py": "one",
-        "in/c.json": '{"text": "three"}',
-        "no.png": "-",
-        "no.txt": "",
-    }.items():
+    files = {"b.md": "two", "a.py": "one", "in/c.json": '{"text": "three"}', "no.png": "-", "no.txt": ""}
+    for name, text in files.items():
         (tmp_path / name).write_text(text)
     assert load(tmp_path, bpe) == "one\ntwo\nthree"
     assert load(tmp_path / "*.[mp]*", bpe) == "one\ntwo"
@@ -56,8 +51,7 @@ def test_a_folder_and_a_pattern_are_all_their_files(tmp_path, bpe):
 )
 def test_a_file_that_cannot_be_used_is_one_line(tmp_path, bpe, name, content, reason):
     path = tmp_path / name
-    if content is not None:
-        path.write_bytes(content)
+    path.write_bytes(content)
     with pytest.raises(DataError) as caught:
         load(path, bpe)
     assert str(caught.value).startswith(f"probe.haystack={path}: {reason}")
