@@ -173,6 +173,7 @@ def usable(text: str, source: str, parts: Parts | None = None) -> Item:
 
 
 def read_listed(corpus: Text | Slimpajama | Conversations, name: str) -> Iterator[Item]:
+    """Read a file where data.corpus.path is, or else from the hub."""
     if isinstance(corpus, Slimpajama) and corpus.path is None:
         with downloaded(corpus.repository, name) as path:
             yield from read_file(path, corpus)
