@@ -115,9 +115,6 @@ def interleaved(documents: IntArray, chunks: int, generator: np.random.Generator
     A document of fewer tokens than chunks is cut between all its tokens.
 
     Shapes: documents (n,), rising; returns the new order, a permutation of 0 .. n - 1.
-    Example:
-        >>> interleaved(np.array([0, 0, 0, 1, 1, 1]), 2, np.random.default_rng(5)).tolist()
-        [3, 4, 0, 1, 5, 2]
     """
     begins = np.flatnonzero(np.diff(documents, prepend=-1))
     pieces: list[list[IntArray]] = []

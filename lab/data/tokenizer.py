@@ -253,11 +253,6 @@ def cut(parts: Parts, most: int | None, count: Callable[[Parts], int]) -> Iterat
 
 
 def ascii_share(text: str) -> float:
-    r"""Return the share of ASCII among a text's letters; 1 for a text without letters.
-
-    Example:
-        >>> ascii_share("ab, c 1"), ascii_share("ab\u0431\u0432")
-        (1.0, 0.5)
-    """
+    """Return the share of ASCII among a text's letters; 1 for a text without letters."""
     letters = [character for character in text if character.isalpha()]
     return sum(map(str.isascii, letters)) / len(letters) if letters else 1.0

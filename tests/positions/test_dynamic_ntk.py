@@ -5,10 +5,6 @@ from lab.positions import frequencies
 FLOAT64_TOL = 1e-14  # two powers in float64, right to some units of 1e-16
 
 
-def dynamic(head_dim=8, theta=10000.0, **parameters):
-    return frequencies("dynamic_ntk", head_dim=head_dim, theta=theta, **parameters)
-
-
 @pytest.mark.parametrize(
     ("head_dim", "theta", "factor", "train_len", "length", "expected"),
     [
@@ -25,5 +21,6 @@ def dynamic(head_dim=8, theta=10000.0, **parameters):
     ],
 )
 def test_inverse_frequencies_by_hand(head_dim, theta, factor, train_len, length, expected):
-    inv_freq = dynamic(head_dim, theta, factor=factor, train_len=train_len, length=length).inv_freq
+    parameters = {"factor": factor, "train_len": train_len, "length": length}
+    inv_freq = frequencies("dynamic_ntk", head_dim=head_dim, theta=theta, **parameters).inv_freq
     assert inv_freq.tolist() == pytest.approx(expected, rel=FLOAT64_TOL)

@@ -6,10 +6,6 @@ from lab.positions import frequencies
 FLOAT64_TOL = 1e-14  # a power or a quotient of logarithms in float64, right to some units of 1e-16
 
 
-def entropy_abf(**parameters):
-    return frequencies("entropy_abf", head_dim=8, **parameters)
-
-
 @pytest.mark.parametrize(
     ("train_len", "q_pos", "expected"),
     [
@@ -27,6 +23,7 @@ def entropy_abf(**parameters):
 )
 @pytest.mark.parametrize("layer", [2, 3, 31])
 def test_logit_factor_by_hand(train_len, q_pos, expected, layer):
-    factor = entropy_abf(train_len=train_len).logit_factor(torch.tensor(q_pos), layer)
+    built = frequencies("entropy_abf", head_dim=8, train_len=train_len)
+    factor = built.logit_factor(torch.tensor(q_pos), layer)
     assert factor.dtype == torch.float64
     assert factor.tolist() == pytest.approx(expected, rel=FLOAT64_TOL)

@@ -5,10 +5,6 @@ from lab.positions import frequencies
 FLOAT64_TOL = 1e-13  # a ramp of logarithms and a power in float64, right to some tens of units of 1e-16
 
 
-def by_parts(head_dim=8, theta=10000.0, **parameters):
-    return frequencies("ntk_by_parts", head_dim=head_dim, theta=theta, **parameters)
-
-
 # dim(r) = 8 ln(L / (2 pi r)) / (2 ln theta) throughout; theta = 10^4 makes RoPE's speeds 1, 1/10, 1/100, 1/1000 and
 # dim(r) = ln(L / (2 pi r)) / 2.302585 = log10(L / (2 pi r)).
 @pytest.mark.parametrize(
@@ -42,4 +38,5 @@ def by_parts(head_dim=8, theta=10000.0, **parameters):
     ],
 )
 def test_inverse_frequencies_by_hand(theta, parameters, expected):
-    assert by_parts(theta=theta, **parameters).inv_freq.tolist() == pytest.approx(expected, rel=FLOAT64_TOL)
+    inv_freq = frequencies("ntk_by_parts", head_dim=8, theta=theta, **parameters).inv_freq
+    assert inv_freq.tolist() == pytest.approx(expected, rel=FLOAT64_TOL)
