@@ -27,6 +27,7 @@ from lab.errors import ConfigError, DataError, DiskError, InUse, LabError
 DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS)
 """Full, over a quota or a limit of file sizes, broken, read-only."""
 LONGEST_JSON = 2**25  # characters of a file; the largest index of a model's weights has some 15 million
+PART_BYTES = 2**18  # that are read at a time to be hashed
 ALL = ("",)  # how the names of all files begin
 SHOWN = 12  # hexadecimal digits of a hash in messages
 LEFTOVER = ".*.tmp-*"  # names of temporary_of
@@ -199,7 +200,11 @@ def sha256(path: Path, first: int | None = None) -> str:
     with path.open("rb") as file:
         if first is None:
             return hashlib.file_digest(file, "sha256").hexdigest()
-        return hashlib.sha256(file.read(first)).hexdigest()  # of records, which are read whole elsewhere as well
+        digest = hashlib.sha256()
+        while first and (part := file.read(min(first, PART_BYTES))):  # records grow to any size
+            digest.update(part)
+            first -= len(part)
+        return digest.hexdigest()
 
 
 def write_hashed(path: Path, parts: Iterable[bytes | memoryview], named: Path | None = None) -> FileEntry:
