@@ -8,6 +8,7 @@ from torch.nn import functional as F
 
 from lab.errors import ConfigError
 from lab.model.huggingface import save_pretrained
+from lab.model.layers import LayersConfig, Sink
 from tests.model.by_definition import TINY, attention_by_distance, drawn, tiny
 
 TOL = 1e-10  # float64, three layers of sums of some dozens of terms
@@ -76,7 +77,15 @@ def assert_by_definition(decoder, attended=None):
         torch.testing.assert_close(last[0, -1], expected[-1], rtol=0, atol=TOL)
 
 
-@pytest.mark.parametrize(("changes", "field"), [({"norm": "post"}, "norm=post"), ({"gate": True}, "gate=true")])
+NOT_SAVED = [
+    ({"norm": "post"}, "norm=post"),
+    ({"gate": True}, "gate=true"),
+    ({"layers": LayersConfig(pattern=("window", "nope"), window=3)}, r'layers.pattern=\["window", "nope"\]'),
+    ({"softmax": Sink()}, "softmax.method=sink"),
+]
+
+
+@pytest.mark.parametrize(("changes", "field"), NOT_SAVED)
 def test_what_no_family_has_is_not_saved(changes, field, tmp_path):
     with pytest.raises(ConfigError, match=f"model.{field}: no family"):
         save_pretrained(tiny(dataclasses.replace(TINY, qkv="plain", attention_width=24, **changes)), tmp_path / "out")

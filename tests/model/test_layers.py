@@ -6,10 +6,8 @@ import pytest
 import torch
 
 from lab.counts import PositionCounts
-from lab.errors import ConfigError
 from lab.model.config import DecoderConfig
 from lab.model.decoder import Decoder
-from lab.model.huggingface import save_pretrained
 from lab.model.huggingface.config import SIZES
 from lab.model.huggingface.pretrained import hugging_face_name
 from lab.model.layers import LayersConfig, Sliding
@@ -140,10 +138,3 @@ def test_operations_by_hand():
 def test_kinds_that_do_not_fit_are_refused_by_name(settings, rules):
     with refused(*(f"{rule}{{}}" for rule in rules)):
         DecoderConfig(**{**dataclasses.asdict(TINY), "layers": settings})
-
-
-def test_kinds_are_not_saved_for_transformers(tmp_path):
-    plain = dataclasses.replace(TINY, qkv="plain", attention_width=24, layers=layers("window", "nope"))
-    with pytest.raises(ConfigError, match=r'model.layers.pattern=\["window", "nope"\]: no family'):
-        save_pretrained(tiny(plain), tmp_path / "out")
-    assert not (tmp_path / "out").exists()

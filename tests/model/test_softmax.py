@@ -6,12 +6,10 @@ import math
 import pytest
 import torch
 
-from lab.errors import ConfigError
 from lab.model.attention.layout import Layout
 from lab.model.attention.segments import Segments
 from lab.model.config import DecoderConfig
 from lab.model.decoder import Decoder
-from lab.model.huggingface import save_pretrained
 from lab.model.layers import Scalable, Sink, Sliding, Temperature
 from lab.positions import distance, frequencies
 from tests.model.by_definition import (
@@ -129,11 +127,8 @@ def test_heads_begin_where_the_equations_say():
         assert all(torch.equal(decoder.state_dict()[key], weight) for key, weight in plain.items()), "the same draws"
 
 
-def test_what_does_not_fit_is_refused_by_name(tmp_path):
+def test_what_does_not_fit_is_refused_by_name():
     with refused("softmax.method=temperature: is for layers of kind nope alone{}"):
         dataclasses.replace(TINY, softmax=Temperature())
     with refused("softmax.method=local: unknown; {}"):
         DecoderConfig(**{**dataclasses.asdict(TINY), "softmax": {"method": "local"}})
-    plain = config("sink", ("full",), qkv="plain", attention_width=24)
-    with pytest.raises(ConfigError, match="model.softmax.method=sink: no family"):
-        save_pretrained(tiny(plain), tmp_path / "out")

@@ -1,7 +1,6 @@
 """One attention function for every backend, position method and mask; all are tested against the dense reference.
 
-`lab/model/attention/backends.py` lists the kernels and chooses among them. The reference and the dense kernel, which
-attends pair by pair under any mask, are in this file.
+`lab/model/attention/backends.py` lists the kernels and chooses among them.
 
 Axes: B batch, T tokens, N heads, K key-value heads, H per head, Q queries of a block. Query head n reads key-value head
 n // (N / K).
@@ -148,8 +147,8 @@ def weights_of(logits: Tensor, seen: Tensor, sinks: Sinks) -> Tensor:
 def attend_dense(q: Tensor, keys: list[Tensor], v: Tensor, layout: Layout, layer: int, sinks: Sinks) -> Tensor:
     """Attend under a layout's mask, with logits and weights in float32 or wider, in blocks of rows.
 
-    Shapes: q (B, N, Tq, H), not rotated; keys: one (B, K, Tk, H) per key map, rotated; v (B, K, Tk, H); returns
-        (B, N, Tq, H), zeros for a query that sees nothing.
+    Shapes: q (B, N, Tq, H), not rotated; keys: one (B, K, Tk, H) per key map, rotated; v (B, K, Tk, H); sinks (N,);
+        returns (B, N, Tq, H), zeros for a query that sees nothing.
     """
     wide = torch.promote_types(v.dtype, torch.float32)
     bands = range(len(layout.bands))

@@ -2,9 +2,8 @@
 
 Every query attends over the keys of its tiles separately; tile t gives the output o_t and l_t, the log-sum-exp of its
 logits. The whole row's output is sum_t exp(l_t - l) o_t with l = log sum_t exp(l_t). The backward pass needs no
-gradient of l_t. With the whole row's o and l every tile's weights exp(logit - l) are the row's own. Each tile
-contributes its part of the gradient. A sink is one more tile of a key with the logit b and the value 0. The gradient of
-b is -exp(b - l) (o . gradient of o).
+gradient of l_t, as with the whole row's o and l every tile's weights exp(logit - l) are the row's own. A sink is one
+more tile of a key with the logit b and the value 0. The gradient of b is -exp(b - l) (o . gradient of o).
 
 The tiles of a round belong to one band and have no query in common, so that one call runs them all. The number of
 rounds depends on the method only, not on the number or length of the segments.
@@ -36,11 +35,7 @@ Sinks = Tensor | None
 def attend_bands(
     q: Tensor, keys: list[Tensor], v: Tensor, layout: Layout, layer: int, sinks: Sinks, kernel: SpanKernel
 ) -> Tensor:
-    """Attend over the bands of a layout.
-
-    Shapes: q (B, N, Tq, H), not rotated; keys: one (B, K, Tk, H) per key map, rotated; v (B, K, Tk, H); sinks (N,);
-        returns (B, N, Tq, H). A query that no tile covers, one of padding, gets zeros.
-    """
+    """Attend over the bands of a layout, with shapes as in `attend_dense`; a query of padding gets zeros."""
     return Bands.apply(q, v, layout, layer, kernel, sinks, *keys)  # type: ignore[no-untyped-call]
 
 

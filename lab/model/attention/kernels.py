@@ -4,10 +4,9 @@
 the segments of the packed row, the tokens of a sliding window and the logits of sinks (N,), and returns (B, N, Tq, H).
 Packed rows have B = 1 and Tq = Tk. Without segments the queries of each row are aligned with its last keys.
 
-The span kernels also return the log-sum-exp of the logits, in nats. They run contiguous spans of queries and keys, and
-compute logits in float32 or wider without storing them. Their backward pass takes the output and the log-sum-exp of
-complete rows, so that the bands of a distance method can be merged outside. torch's public functions return no
-log-sum-exp, so that its operators are called directly.
+The span kernels run contiguous spans of queries and keys. They also return the log-sum-exp of the logits, in nats, so
+that the bands of a distance method can be merged outside. torch's public functions return none, so that its operators
+are called directly.
 
 Axes: B batch, T tokens, N heads, K key-value heads, H per head, S spans.
 Query head n reads key-value head n // (N / K).

@@ -153,9 +153,8 @@ def apply(
         fault = try_out(model, None)  # its own rotation, and the lab's attention
     if fault is not None:
         remove(model)
-        rule = "the lab cannot compute its attention with other positions; run it with its own"
-        rule = rule if changed else "the lab cannot compute its attention; use another model"
-        raise ConfigError(f"model={type(model).__name__}: {fault}; {rule}")
+        remedy = " with other positions; run it with its own" if changed else "; use another model"
+        raise ConfigError(f"model={type(model).__name__}: {fault}; the lab cannot compute its attention{remedy}")
     if frequencies is not None and len(frequencies.inv_freq) != len(rotary.inv_freq):
         remove(model)
         rule = f"must be {2 * len(rotary.inv_freq)}, the dimensions that the model rotates; build them with it"
