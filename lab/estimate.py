@@ -69,10 +69,7 @@ def estimate(experiment: Experiment, memory_gib: str | None = None, utilisation:
 
 
 def number_of(name: str, text: str, most: float, rule: str) -> float:
-    """Read the number of an option.
-
-    Raises: ConfigError.
-    """
+    """Read the number of an option, which must be above 0, and `most` at most."""
     try:
         value = float(text)
     except ValueError:

@@ -184,13 +184,13 @@ def track(
                 tracker.reset_mod_stats()  # of each module, which it can record once; the peak stays
             with autocast:
                 loss = decoder(**arguments)
-            kept = by_kind(tracker, "current")["activations"]
+            activations = by_kind(tracker, "current")["activations"]
             loss.backward()
         held = by_kind(tracker, "current")
         peak = by_kind(tracker, "peak")
     peak["gathered"] += widened
     peak["activations"] -= widened
-    return Memory({kind: held[kind] for kind in HELD}, kept - widened, peak)
+    return Memory({kind: held[kind] for kind in HELD}, activations - widened, peak)
 
 
 def by_kind(tracker: MemTracker, moment: str) -> dict[str, int]:

@@ -1,7 +1,4 @@
-"""What a run depends on, before torch is loaded: a folder without another run, packages, shards, and the code it runs.
-
-What is missing is refused; commit and versions are recorded.
-"""
+"""What a run depends on, before torch is loaded: a folder without another run, packages, shards, disk space, its code."""
 
 import os
 import platform

@@ -7,7 +7,6 @@ import torch
 
 from lab import fit, longrecipe
 from lab.config import load_experiment
-from lab.counts import PositionCounts
 from lab.errors import ConfigError
 from lab.estimate import (
     UTILISATION,
@@ -19,7 +18,6 @@ from lab.estimate import (
     work_of,
 )
 from lab.model.memory import Memory
-from lab.runs.folder import RunFolder
 from lab.train.environment import checkpoint_bytes, counts_bytes
 from lab.yaml import format_yaml
 from tests.estimate.small import small
@@ -175,9 +173,3 @@ def test_hours_by_hand():
     plain = hours_of(small(), "A100")
     assert plain == pytest.approx(12_864 * 768 / (312e12 * UTILISATION) / 3600)
     assert hours_of(small(recompute=True, devices=3), "A100") == pytest.approx(plain * 4 / 3 / 3)
-
-
-def test_the_bytes_of_counts_are_those_of_the_file(tmp_path):
-    experiment = small()
-    RunFolder(tmp_path).write_counts(PositionCounts(experiment.reach))
-    assert counts_bytes(experiment) == (tmp_path / "counts.npz").stat().st_size
