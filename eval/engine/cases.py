@@ -6,8 +6,6 @@ length. Test k has the same keys, values and questions at every length, and only
 Words, numbers and uuids are random, and none is part of another of its kind. RULER looks for an answer anywhere in a
 model's output, so that `art` would be found in `party`. The English words of words.yaml are chosen to avoid that.
 Made-up words all have the same length and contain no English one.
-
-Asked as in a chat, a prompt has the template of the model, or one of a file, around its question.
 """
 
 import itertools

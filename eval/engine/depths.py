@@ -1,14 +1,13 @@
 """Which of a test's numbers were found, by their depth in the text (arXiv:2410.18745, Figure 4 and Table 4).
 
 Depth is the share of the haystack before a needle, 0 at its beginning. Each n-th of the haystack's first 99% has one
-of a test's n needles. Cells are equal parts of the same 99%, a whole number of them to a needle. So a test has one
-number in a cell at most. The numbers of a cell come from different tests, and the share found has the exact limits of
-Clopper and Pearson.
+of a test's n needles. Cells are equal parts of the same 99%, a whole number of them to a needle. So the numbers of a
+cell come from different tests, and the share found has the exact limits of Clopper and Pearson.
 
 Table 4 asks in which third of the document failures lie. A third may hold several numbers of a test, which do not fail
 independently. So every test that misses any number counts once, by one of its missed numbers, drawn with equal chances
-from the seed of the test. Then the thirds' counts are of independent failures, and the share of each third has exact
-limits too. The thirds are of the first 99%: 0-33%, 33-66% and 66-99%, each seen equally often.
+from the seed of the test, and the share of each third has exact limits too. The thirds are of the first 99%, each seen
+equally often.
 """
 
 import json

@@ -53,16 +53,16 @@ class Setting:
     parameters: dict[str, Any]
     word: str
 
-    def place(self, own: Frequencies) -> tuple[Frequencies, Distance]:
+    def place(self, base: Frequencies) -> tuple[Frequencies, Distance]:
         """Build the methods for a model that has frequencies of its own.
 
         Raises: ConfigError for parameters out of a method's range.
         """
         try:
             if self.method in DERIVED["frequency"]:
-                sizes: dict[str, Any] = {"head_dim": 2 * len(own.inv_freq), "theta": own.theta}
+                sizes: dict[str, Any] = {"head_dim": 2 * len(base.inv_freq), "theta": base.theta}
                 return frequencies(self.method, **sizes, **self.parameters), distance("plain")
-            return own, distance("plain" if self.method == "rope" else self.method, **self.parameters)
+            return base, distance("plain" if self.method == "rope" else self.method, **self.parameters)
         except errors.ConfigError as error:
             raise errors.ConfigError(*(f"--distance={self.word}: {fault}" for fault in error.faults)) from error
 

@@ -1,9 +1,8 @@
 """What an evaluation found: rows, tables of them as text, and files of them, from which a stopped measurement goes on.
 
-Files are .jsonl. Rows are appended whole, and known by name. A cell is one number of a table, such as one
-depth at one length. Its row states what was measured, on what and how, and is appended as soon as the number is known.
-Until then the cell's finished tests lie in a file of their own, which ends in .part. Rows that agree in the fields they
-are named by are the same measurement.
+Files are .jsonl. A cell is one number of a table, such as one depth at one length. Its row states what was measured,
+on what and how, and is appended whole as soon as the number is known. Until then the cell's finished tests lie in a
+file of their own, which ends in .part. Rows that agree in the fields they are named by are the same measurement.
 
 Finished work that a command reads back in place of doing it again is `Finished`. Each of its lines has a hash of the
 line and of the key, which is all that decides the outcome. The first line of a file is the key:
@@ -48,9 +47,9 @@ class Found(NamedTuple):
     @property
     def whole(self) -> str:
         """The text, and where the files are."""
-        written = None if self.written is None else f"written to {self.written}"
-        picture = None if self.picture is None else f"picture: {self.picture}"
-        return "\n".join(part for part in (self.text or None, written, picture) if part is not None)
+        written = f"written to {self.written}" if self.written else ""
+        picture = f"picture: {self.picture}" if self.picture else ""
+        return "\n".join(filter(None, (self.text, written, picture)))
 
 
 def document(name: str, found: Sequence[Found]) -> str:

@@ -176,9 +176,9 @@ def source(model: OpenedModel, device: torch.device) -> dict[str, Any]:
 
 
 def text_of(
-    subject: Subject, path: str | None, own: str | None = None, option: str = "--text"
+    subject: Subject, path: str | None, haystack: str | None = None, option: str = "--text"
 ) -> tuple[str, str | None]:
-    """Read a text, that of an option's path, of a run's `own` haystack, or of its corpus, and name a path's setting.
+    """Read a text, that of an option's path, of a run's `haystack`, or of its corpus, and name a path's setting.
 
     A run's own is what its folder keeps of it, if it keeps one.
 
@@ -189,9 +189,9 @@ def text_of(
         return "\n".join(read_texts(Path(path), option)), f"{option}={path}"
     if experiment is None:
         raise ConfigError(f"{option}: {NO_CORPUS}")
-    source = None if own is None else f"probe.haystack={own}"
-    run = subject.model.home if own == experiment.probe.haystack else None
-    return load_haystack(own, experiment.data, subject.tokenizer, run), source
+    source = None if haystack is None else f"probe.haystack={haystack}"
+    run = subject.model.home if haystack == experiment.probe.haystack else None
+    return load_haystack(haystack, experiment.data, subject.tokenizer, run), source
 
 
 def documents_of(subject: Subject, text: str | None) -> list[AnyIds]:

@@ -50,7 +50,7 @@ def answered(
     """Answer numbered cases, up to `rows` at a time, in `budget` tokens each; an answer ends before the stop token.
 
     With `decided`, an answer ends with the token after which `decided` holds, and the model may end it there. What
-    holds for a text must hold for every text that begins with it. Cases are drawn while the model runs.
+    holds for a text must hold for every text that begins with it.
     """
     for batch in side_by_side(cases, rows):
         drawn = [case for _, case in batch]
@@ -149,9 +149,8 @@ class Probe:
     def run_together(self, model: Any, places: Sequence[int], worker: Worker, store: ResultStore) -> list[LengthResult]:
         """Run the tests of lengths or distances round after round until the design stops; a collective call.
 
-        A round has the same tests on any number of ranks, and ends with all of them. A rank takes consecutive ones,
-        which are of few lengths: those of one length generate together, and a step of many takes little longer than
-        one of few. The model has `generate`, and for one-number tests `losses`.
+        A round has the same tests on any number of ranks. A rank takes consecutive ones, which are of few lengths, as
+        those of one length generate together. The model has `generate`, and for one-number tests `losses`.
         """
         finished = {place: store.known(place) for place in places}
         rows: dict[int, list[Row]] = {place: [] for place in places}
@@ -219,10 +218,7 @@ class NeedleProbe(Probe):
             raise ConfigError(f"probe.max_length={longest}: {rule}; raise probe.max_length or lower probe.step")
 
     def check_haystack(self, length: int) -> None:
-        """Refuse a file whose text a test of this length would repeat.
-
-        Raises: DataError.
-        """
+        """Refuse a file whose text a test of this length would repeat, with a DataError."""
         n_hay = length - self.shortest + self.config.needles
         needles.check_enough(self.haystack, self.tokenizer, n_hay, length, self.source)
 

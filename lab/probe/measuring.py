@@ -35,16 +35,14 @@ from lab.model.generate import Ended, greedy
 from lab.probe.effective_distance import DistanceProbe, by_distance
 from lab.probe.effective_length import NeedleProbe, Row, Worker
 from lab.probe.limits import LengthResult, effective_lengths, reach
-from lab.probe.recall import NEAR, RecallTest, half_octaves
+from lab.probe.recall import NEAR, RESAMPLES, RecallTest, half_octaves
 
-Record = dict[str, Any]
-Probed = tuple[list[Record], list[Row]]  # the lines of a probe, of which the last is the summary, and all of its tests
-RESAMPLES = 1000
+Probed = tuple[list[Row], list[Row]]  # the lines of a probe, of which the last is the summary, and all of its tests
 TARGETS = 32  # of a bin, which take 4% of the time of the demo's probe
 RECALL_TOKENS = 2**20  # of held-out text in which targets are looked for
 
 
-def tests_of(probe: NeedleProbe) -> Record:
+def tests_of(probe: NeedleProbe) -> Row:
     """Return the properties of a probe's tests beside their lengths."""
     config = probe.config
     names = ("protocol", "needles", "digits", "required")
@@ -56,8 +54,8 @@ def hashed(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def length_record(probe: NeedleProbe, result: LengthResult, about: Mapping[str, Any], counts: Counted | None) -> Record:
-    """Build the line of one probed length; `about` holds what was probed, with which code and hardware.
+def length_record(probe: NeedleProbe, result: LengthResult, origin: Mapping[str, Any], counts: Counted | None) -> Row:
+    """Build the line of one probed length; `origin` holds what was probed, with which code and hardware.
 
     `f` is how often training had seen the length as a distance when it was probed, null where that was not counted.
     `n` and `score`, the same as `tests` and `accuracy`, are common to all evaluations.
@@ -66,7 +64,7 @@ def length_record(probe: NeedleProbe, result: LengthResult, about: Mapping[str, 
     rule = {"tests": config.tests, "thresholds": [*config.all_thresholds], "error": config.error_rate}
     stops = rule | {"round": config.round_size} if config.sequential else None
     return {
-        **about,
+        **origin,
         **{name: getattr(result, name) for name in ("length", "tests", "passed", "accuracy", "low", "high")},
         "confidence": config.confidence,
         "verdict": "pass" if result.accuracy >= config.threshold else "fail",
@@ -80,15 +78,15 @@ def length_record(probe: NeedleProbe, result: LengthResult, about: Mapping[str, 
 
 
 def summary_record(
-    probe: NeedleProbe, results: Sequence[LengthResult], about: Mapping[str, Any], counts: Counted | None
-) -> Record:
+    probe: NeedleProbe, results: Sequence[LengthResult], origin: Mapping[str, Any], counts: Counted | None
+) -> Row:
     """Build the summary line of a probe; a limit is null if the true value may lie beyond the last length."""
     config = probe.config
     seconds = [result.seconds for result in results if result.seconds is not None]
     values = effective_lengths(results, config.threshold)
     length = values["effective_length"]
     return {
-        **about,
+        **origin,
         **values,
         "f_at_effective_length": None if length is None else f_at(counts, int(length)),
         "confidence": config.confidence,
@@ -101,11 +99,11 @@ def summary_record(
 
 
 def distance_record(
-    probe: DistanceProbe, result: LengthResult, about: Mapping[str, Any], counts: Counted | None
-) -> Record:
+    probe: DistanceProbe, result: LengthResult, origin: Mapping[str, Any], counts: Counted | None
+) -> Row:
     """Build the line of one distance, with the fields of `length_record`; `log_prob` is a mean in nats."""
     return {
-        **about,
+        **origin,
         "distance": result.length,
         "n": result.tests,
         "found": result.passed,
@@ -120,20 +118,20 @@ def distance_record(
     }
 
 
-def one_number_tests(probe: DistanceProbe) -> Record:
+def one_number_tests(probe: DistanceProbe) -> Row:
     """Return the properties of the tests beside their distances."""
     sizes = {"needles": 1, "digits": probe.config.digits, "prompt_tokens": probe.prompt_tokens}
     return {**sizes, "haystack": hashed(probe.haystack), "seed": probe.config.seed}
 
 
-def reach_record(results: Sequence[LengthResult], threshold: float, counts: Counted | None) -> Record:
+def reach_record(results: Sequence[LengthResult], threshold: float, counts: Counted | None) -> Row:
     values = reach(results, threshold)
     return {**values, "f_at_reach": None if values["reach"] is None else f_at(counts, int(values["reach"]))}
 
 
 def found_by_distance(
     cases: Sequence[Mapping[str, Any]], distances: Sequence[int], *, confidence: float, seed: int
-) -> list[Record]:
+) -> list[Row]:
     """Assign each number to the nearest of the distances, rising, and compute each one's share found with limits.
 
     `cases` are rows with `distances` and `found_each`, one entry a number, or neither, of one-number tests. Distances
@@ -196,11 +194,11 @@ class Measuring:
         self.distances = DistanceProbe(**inputs) if probe.config.distance_tests else None
 
     def run(
-        self, model: ModelInTraining, worker: Worker, about: Record, counts: Any, goes_on: Callable[[str], bool]
+        self, model: ModelInTraining, worker: Worker, origin: Row, counts: Any, goes_on: Callable[[str], bool]
     ) -> Probed | None:
         """Run this process's tests and measure its part of the loss; a collective call.
 
-        `about` describes the model. `goes_on` receives a line after every length and distance; where it returns false,
+        `origin` describes the model. `goes_on` receives a line after every length and distance; where it returns false,
         the probe ends with None.
         """
         lengths: list[LengthResult] = []
@@ -213,12 +211,12 @@ class Measuring:
                 if not goes_on(f"probing: {by} {result.length} {result.accuracy:.2f}"):
                     return None
         saved = SavedCounts(counts.lengths, counts.frequency(), counts.tokens)  # f is slow under a method
-        lines = [length_record(self.probe, result, about, saved) for result in lengths]
-        summary = summary_record(self.probe, lengths, about, saved)
+        lines = [length_record(self.probe, result, origin, saved) for result in lengths]
+        summary = summary_record(self.probe, lengths, origin, saved)
         if self.distances is not None:  # the four-needle tests that fit the window are read at the same distances
             config = self.distances.config
             placed = by_distance(saved, model.decoder.distance, self.distances.prompt_tokens)
-            lines += [distance_record(self.distances, result, about, placed) for result in distances]
+            lines += [distance_record(self.distances, result, origin, placed) for result in distances]
             fitting = [case for result in lengths if result.length <= self.distances.window for case in result.cases]
             summary |= reach_record(distances, config.threshold, placed)
             summary["needles_by_distance"] = found_by_distance(

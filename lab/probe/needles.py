@@ -49,12 +49,12 @@ def load_haystack(path: str | None, data: DataConfig, tokenizer: Tokenizer, run:
 
     Raises: DataError for a missing, broken or empty file.
     """
-    kept = None if run is None else run / KEPT
-    if kept is not None and kept.is_file():
+    copy = None if run is None else run / KEPT
+    if copy is not None and copy.is_file():
         try:
-            return kept.read_bytes().decode("utf-8")
+            return copy.read_bytes().decode("utf-8")
         except UnicodeDecodeError as error:
-            raise DataError(f"{kept}: is damaged ({error}); restore it, or delete it and name a haystack") from error
+            raise DataError(f"{copy}: is damaged ({error}); restore it, or delete it and name a haystack") from error
     if path is not None:
         return "\n".join(read_texts(Path(path), "probe.haystack"))
     if isinstance(data.corpus, Synthetic):
@@ -77,9 +77,9 @@ def text_to_keep(path: str | None, data: DataConfig, tokenizer: Tokenizer, longe
     Raises: DataError.
     """
     text = load_haystack(path, data, tokenizer)
-    kept = text.encode()[:KEPT_BYTES].decode(errors="ignore")
-    fits = len(kept) == len(text) or (path is None and len(plain_ids(tokenizer, kept)) >= longest)
-    return kept if fits else None
+    copy = text.encode()[:KEPT_BYTES].decode(errors="ignore")
+    fits = len(copy) == len(text) or (path is None and len(plain_ids(tokenizer, copy)) >= longest)
+    return copy if fits else None
 
 
 def check_enough(text: str, tokenizer: Tokenizer, n_tokens: int, length: int, source: str | None) -> None:
