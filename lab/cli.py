@@ -17,10 +17,14 @@ from contextlib import redirect_stdout, suppress
 from functools import cache
 from pathlib import Path
 
-from lab.command import HELP, NOTHING_WRITTEN, STOPPED, WRONG, show
-from lab.errors import nearest
-from lab.output import guard
-from lab.schema import TAGS
+try:
+    from lab.command import HELP, NOTHING_WRITTEN, STOPPED, WRONG, show
+    from lab.errors import nearest
+    from lab.output import guard
+    from lab.schema import TAGS
+except KeyboardInterrupt:  # within 0.3 s
+    sys.stderr.write("stopped; nothing was written\n")
+    raise SystemExit(75) from None
 
 ROOT = Path(__file__).resolve().parents[1]
 MAIN = '\nif __name__ == "__main__":\n'

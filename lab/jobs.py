@@ -30,6 +30,7 @@ from lab.runs.folder import is_finished as has_ended
 
 POLL_S = 0.2
 PR_SET_PDEATHSIG = 1  # prctl(2)
+TAIL_BYTES = 8192
 KILLED = 128  # plus the number of the signal, as shells do
 
 
@@ -40,6 +41,13 @@ class Job:
     name: str
     words: Sequence[str]
     output: Path | None = None
+
+    @property
+    def last_line(self) -> str:
+        """The last line that was printed, which names the error of a command that failed."""
+        printed = b"its output is above" if self.output is None else self.output.read_bytes()[-TAIL_BYTES:]
+        lines = printed.decode("utf-8", "replace").splitlines()
+        return next((line.strip() for line in reversed(lines) if line.strip()), "no output")
 
 
 def run_jobs(

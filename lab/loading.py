@@ -66,8 +66,9 @@ class OpenedModel:
     def chat_template(self) -> str | None:
         """The chat template of a run's conversations, or a Hugging Face folder's own."""
         corpus = None if self.experiment is None else self.experiment.data.corpus
-        own = None if self.home is None else folders.chat_template_of(self.home)
-        return corpus.template if isinstance(corpus, Conversations) else own
+        if isinstance(corpus, Conversations):
+            return corpus.template
+        return None if self.home is None else folders.chat_template_of(self.home)
 
     @property
     def method(self) -> str:
@@ -78,9 +79,9 @@ class OpenedModel:
 def decoder_of(experiment: Experiment, **options: Any) -> Callable[[int | None], Decoder]:
     """Return what builds a run's decoder from a seed, with further options of the decoder."""
     with torch.device("cpu"):  # the table is here, whatever the default device or that of the weights
-        own = experiment.frequencies
+        table = experiment.frequencies
     distance = experiment.position.distance
-    return lambda seed: Decoder(experiment.model, frequencies=own, distance=distance, seed=seed, **options)
+    return lambda seed: Decoder(experiment.model, frequencies=table, distance=distance, seed=seed, **options)
 
 
 def open_model(
@@ -125,16 +126,16 @@ def open_hugging_face(
     decoder: Decoder | Foreign
     if settings["model_type"] in folders.FAMILIES and not folders.faults_of(settings, frequency is not None):
         cfg = folders.decoder_config(settings, own_frequencies=frequency is not None)
-        own = None if frequency is None else Frequencies.of(frequency, cfg.head_dim, cfg.theta)
-        decoder = load_pretrained(folder, frequencies=own, distance=distance, device=device)
+        table = None if frequency is None else Frequencies.of(frequency, cfg.head_dim, cfg.theta)
+        decoder = load_pretrained(folder, frequencies=table, distance=distance, device=device)
     else:
         decoder = load_foreign(folder, device)
-        own = decoder.own
+        table = decoder.own
         if frequency is not None:
-            own = Frequencies.of(frequency, 2 * len(own.inv_freq), own.theta)
-        decoder.place(own, distance)
-    kept = folder / EXPERIMENT
-    experiment = load_experiment(kept) if kept.is_file() else None
+            table = Frequencies.of(frequency, 2 * len(table.inv_freq), table.theta)
+        decoder.place(table, distance)
+    config = folder / EXPERIMENT
+    experiment = load_experiment(config) if config.is_file() else None
     window = settings["max_position_embeddings"]
     return OpenedModel(name, decoder, tokenizer_in(folder), window, experiment, settings=settings, home=folder)
 
@@ -175,23 +176,32 @@ def newest_checkpoints(run: Path, count: int) -> list[Path]:
 
     Raises: CheckpointError where there are too few, such as in another folder.
     """
-    found = candidates(run / "checkpoints")
-    if len(found) < count:
+    checkpoints = candidates(run / "checkpoints")
+    if len(checkpoints) < count:
         raise CheckpointError(
-            f"--last={count}: {run} keeps {len(found)} checkpoints; name a run folder, lower it, or train with a "
+            f"--last={count}: {run} keeps {len(checkpoints)} checkpoints; name a run folder, lower it, or train with a "
             "higher train.keep_checkpoints"
         )
-    return found[:count]
+    return checkpoints[:count]
 
 
 def read_weights(path: Path) -> dict[str, Tensor]:
-    """Read the weights of a run folder's newest checkpoint, a checkpoint or a Hugging Face folder, on the CPU."""
+    """Read the weights of a run folder's newest checkpoint, a checkpoint or a Hugging Face folder, on the CPU.
+
+    All are there under all their names, without the optimizer.
+
+    Raises: CheckpointError.
+    """
     place = find_place(path)
-    if not place.is_hugging_face:
-        return read_weights_of(open_checkpoint(place.folder))
-    settings = folders.read_settings(place.folder)
-    head_dim = settings.get("head_dim") or settings["hidden_size"] // settings["num_attention_heads"]
-    return dict(load_pretrained(place.folder, frequencies=frequencies("rope", head_dim=head_dim)).state_dict())
+    if place.is_hugging_face:
+        settings = folders.read_settings(place.folder)
+        head_dim = settings.get("head_dim") or settings["hidden_size"] // settings["num_attention_heads"]
+        return dict(load_pretrained(place.folder, frequencies=frequencies("rope", head_dim=head_dim)).state_dict())
+    checkpoint = open_checkpoint(place.folder)
+    with refusing(checkpoint.state):
+        shared = read_state(checkpoint)["shared"]
+    weights = read_parameters(checkpoint)
+    return weights | {name: weights[first] for name, first in shared.items()}
 
 
 def read_parameters(checkpoint: Checkpoint) -> dict[str, Tensor]:
@@ -207,19 +217,8 @@ def read_parameters(checkpoint: Checkpoint) -> dict[str, Tensor]:
                 for name in file.keys():  # noqa: SIM118, which is no dictionary
                     start = places.get(name, {}).get("saved_offsets", [0])[0]
                     rows.setdefault(name, []).append((start, file.get_tensor(name)))
-    parts = {name: [part for _, part in sorted(found, key=itemgetter(0))] for name, found in rows.items()}
-    return {name: found[0] if len(found) == 1 else torch.cat(found) for name, found in parts.items()}
-
-
-def read_weights_of(checkpoint: Checkpoint) -> dict[str, Tensor]:
-    """Read all weights under all their names, without the optimizer, on the CPU.
-
-    Raises: CheckpointError.
-    """
-    with refusing(checkpoint.state):
-        shared = read_state(checkpoint)["shared"]
-    read = read_parameters(checkpoint)
-    return read | {name: read[first] for name, first in shared.items()}
+    parts = {name: [part for _, part in sorted(pairs, key=itemgetter(0))] for name, pairs in rows.items()}
+    return {name: tensors[0] if len(tensors) == 1 else torch.cat(tensors) for name, tensors in parts.items()}
 
 
 def load_weights(model: nn.Module, checkpoint: Checkpoint) -> None:

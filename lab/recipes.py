@@ -65,14 +65,17 @@ class Stage(NamedTuple):
     @property
     def name(self) -> str:
         """The stage's name in the recipe; a baseline's extension has the name of the method."""
-        own = "" if self.kind == "extend" else f"_{self.kind}"
-        return self.kind if self.method == "longrecipe" else f"{self.method}{own}"
+        return self.with_method(self.kind)
 
     @property
     def folder(self) -> str:
         """The name of the stage's folder."""
-        own = "" if self.kind == "extend" else f"_{FOLDERS[self.kind]}"
-        return FOLDERS[self.kind] if self.method == "longrecipe" else f"{self.method}{own}"
+        return self.with_method(FOLDERS[self.kind])
+
+    def with_method(self, word: str) -> str:
+        if self.method == "longrecipe":
+            return word
+        return self.method if self.kind == "extend" else f"{self.method}_{word}"
 
 
 def stages_of(method: str) -> list[Stage]:
@@ -95,8 +98,9 @@ class MergeConfig(Section):
     def rules(self) -> list[str]:
         """Refuse weights of another sum."""
         total = math.fsum(self.weights)
-        wrong = not abs(total - 1) <= SUM_TOLERANCE
-        return [f"weights={list(self.weights)}: must sum to 1, not {total:g}; divide each by their sum"] * wrong
+        if abs(total - 1) <= SUM_TOLERANCE:
+            return []
+        return [f"weights={list(self.weights)}: must sum to 1, not {total:g}; divide each by their sum"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -172,13 +176,14 @@ def resolve(recipe: Recipe) -> Resolved:
     settings = {name: experiment.to_dict() for name, experiment in experiments.items()}
     for stage in recipe.stages.values():
         if stage.kind == "analyse":
-            own = {**dataclasses.asdict(recipe.analyse), "length": recipe.analyse.length or recipe.target_len}
-            settings[stage.name] = {"base": recipe.base, "tuned": str(recipe.path(stage, "tune")), **own}
+            models = {"base": recipe.base, "tuned": str(recipe.path(stage, "tune"))}
+            length = recipe.analyse.length or recipe.target_len
+            settings[stage.name] = {**models, **dataclasses.asdict(recipe.analyse), "length": length}
         if stage.kind == "merge":  # keeps the positions of the replayed model
             last = experiments[stage._replace(kind="replay").name]
-            own_len = last.position.frequency.method == "dynamic_ntk"  # and would compute something else with another
+            has_length = last.position.frequency.method == "dynamic_ntk"
             path = str(recipe.path(stage, "replay"))
-            chosen = {"positions": path, "train_len": None if own_len else recipe.target_len}
+            chosen = {"positions": path, "train_len": None if has_length else recipe.target_len}
             settings[stage.name] = {"models": [recipe.base, path], "weights": list(recipe.merge.weights), **chosen}
     return Resolved(recipe, experiments, settings)
 
@@ -226,8 +231,8 @@ def stage_settings(recipe: Recipe, stage: Stage, source: Source, start: Path) ->
     sections = [recipe.common, getattr(recipe, stage.kind)]
     if stage == ("flt", "extend"):
         sections += [{"data": {"window": recipe.target_len}}, recipe.flt]
-    for own in sections:
-        override(values, flatten(copy.deepcopy(own)))  # another member of a tagged union replaces the earlier one
+    for settings in sections:
+        override(values, flatten(copy.deepcopy(settings)))  # another member of a tagged union replaces the earlier one
     skip = SKIPS[stage.method] if stage.kind == "extend" else None
     if skip is not None:
         values["skip"] = {**skip, "target_len": recipe.target_len}

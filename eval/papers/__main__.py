@@ -122,12 +122,11 @@ def fault(words: Sequence[str], log: Path | None = None) -> str | None:
     """Run a command, its output added to a log if one is given, and return why it failed, in a line."""
     text = as_typed(words)
     show(text if log is None else f"{text}   output: {log}")
-    status = jobs.run_jobs([jobs.Job(text, [sys.executable, "-m", *words], log)])
+    job = jobs.Job(text, [sys.executable, "-m", *words], log)
+    status = jobs.run_jobs([job])
     if status == STOPPED:
         raise KeyboardInterrupt
-    printed = log.read_text("utf-8", "replace").split("\n") if log else []
-    last = next((line for line in reversed(printed) if line.strip()), "its output ends above")
-    return f"{text}: ended with status {status}: {last}" if status else None
+    return f"{text}: ended with status {status}: {job.last_line}" if status else None
 
 
 def as_typed(words: Sequence[str]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal
@@ -39,49 +39,43 @@ class Column(Section):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Mini(Section):
-    """The same quantities in miniature: what replaces the table's own settings."""
+class Setup(Section):
+    """What is trained, evaluated and read."""
 
-    note: str
-    """What differs from the paper, besides the scale."""
     values: Words = field(default_factory=dict)
-    """Placeholders and their values, in place of the table's."""
-    rows: dict[str, Words]
-    """Rows, in place of the table's."""
+    """Placeholders of the commands and columns, {NAME}, and their values."""
+    rows: dict[str, Words] = field(default_factory=dict)
+    """Rows and their own placeholders: `model`, or `run`, the settings of the sweep's runs that belong to the row."""
     sweep: tuple[PathText, ...] = ()
-    """Sweeps whose runs the rows name."""
+    """Sweeps in wandb's format that train what the rows name by `run`."""
     needs: tuple[str, ...] = ()
-    """Runs of needs.yaml that the sweeps start from."""
+    """Data and models of needs.yaml that the sweeps need; those that are placeholders are found."""
     evaluate: tuple[str, ...] = ()
-    """Commands, in place of the table's where those ask what no model so small can answer."""
+    """Commands for each row, MODULE and its words; {out} is the row's folder for results."""
     columns: dict[str, Column] = field(default_factory=dict)
-    """Columns of these commands."""
+    """Columns, and where they are read from."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Table(Section):
+class Mini(Setup):
+    """The same quantities in miniature: what is given takes the place of the table's own, values one by one."""
+
+    note: str
+    """What differs from the paper, besides the scale."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Table(Setup):
     """A table or figure."""
 
     title: str
     """What it compares."""
     source: str
     """The paper's arXiv id and the number of the table or figure."""
-    sweep: tuple[PathText, ...] = ()
-    """Sweeps in wandb's format that train what the rows name by `run`."""
-    values: Words = field(default_factory=dict)
-    """Placeholders of the commands and columns, {NAME}, and their values."""
-    rows: dict[str, Words] = field(default_factory=dict)
-    """Rows and their own placeholders: `model`, or `run`, the settings of the sweep's runs that belong to the row."""
-    evaluate: tuple[str, ...] = ()
-    """Commands for each row, MODULE and its words; {out} is the row's folder for results."""
-    columns: dict[str, Column]
-    """Columns, and where they are read from."""
     published: dict[str, dict[str, Number]]
     """The paper's numbers by row and column."""
     mini: Mini
     """The miniature."""
-    needs: tuple[str, ...] = ()
-    """Data and models of needs.yaml that the sweeps need; those that are placeholders are found."""
 
     @property
     def needed(self) -> dict[str, Need]:
@@ -142,10 +136,10 @@ def read_table(name: str, *, mini: bool = False) -> Table:
     table = validated(Table, read_yaml(HOME / f"{name}.yaml"))
     if not mini:
         return table
-    own = {name: value for name, value in vars(table.mini).items() if name != "note"}
-    own["values"] = {**table.values, **own["values"]}
-    own |= {name: own[name] or getattr(table, name) for name in ("evaluate", "columns")}
-    return replace(table, **own)
+    mini_settings = {item.name: getattr(table.mini, item.name) for item in fields(Setup)}
+    mini_settings["values"] = {**table.values, **table.mini.values}
+    mini_settings |= {key: mini_settings[key] or getattr(table, key) for key in ("evaluate", "columns")}
+    return replace(table, **mini_settings)
 
 
 def expand(text: str, values: Mapping[str, Any]) -> str:
@@ -161,5 +155,5 @@ def expand(text: str, values: Mapping[str, Any]) -> str:
         unknown = [name for name in PLACEHOLDER.findall(text) if name not in paths]
         if unknown:
             raise ConfigError(f"{{{unknown[0]}}}: has no value in {text}; {nearest(unknown[0], [*values])}")
-        text = PLACEHOLDER.sub(lambda found: paths[found[1]], text)
+        text = PLACEHOLDER.sub(lambda match: paths[match[1]], text)
     return text

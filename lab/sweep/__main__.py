@@ -35,7 +35,6 @@ SYNTAX = Syntax(
     flags=("--dry_run",), missing="FILE: must be the first argument, a sweep; for instance sweeps/windows_mini.yaml"
 )
 LOG = "sweep.log"
-TAIL_BYTES = 8192
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,7 +96,7 @@ def train(runs: Sequence[PlannedRun], jobs: int) -> tuple[int, list[Progress]]:
         elif is_held(state.run.path / LOCK_NAME):
             state.change("elsewhere")
         else:
-            state.change("failed", f"status {status}: {last_line(state.run.path / LOG)}")
+            state.change("failed", f"status {status}: {job.last_line}")
         nonlocal trained
         trained += 1
         left = sum(each.name in ("waiting", "running") for each in states.values())
@@ -110,12 +109,6 @@ def train(runs: Sequence[PlannedRun], jobs: int) -> tuple[int, list[Progress]]:
     if status == STOPPED or names & {"elsewhere", "stopped"}:
         return STOPPED, list(states.values())
     return FAILED if "failed" in names else 0, list(states.values())
-
-
-def last_line(log: Path) -> str:
-    """Return the last line that a run printed, which names its error where it failed."""
-    text = log.read_bytes()[-TAIL_BYTES:].decode("utf-8", "replace")
-    return next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "no output")
 
 
 def table(states: Sequence[Progress]) -> str:

@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file
 
 from lab.errors import CheckpointError
-from lab.loading import load_weights, read_weights_of
+from lab.loading import load_weights, read_parameters, read_weights
 from lab.runs.checkpoints import Checkpoint, newest, open_checkpoint, read_state
 from lab.runs.shards import ShardWriter, packed, publish, read_shards, write_shards
 from tests.opened import small_files
@@ -45,7 +45,7 @@ def test_every_dtype_and_layout_comes_back(tmp_path, dtype):
     read_shards(found, newest(tmp_path).folder)
     assert torch.equal(found["w"], wide.T)
     assert torch.equal(found["part"], wide[1:3, 1:])
-    whole = read_weights_of(newest(tmp_path))
+    whole = read_weights(newest(tmp_path).folder)
     assert whole.keys() == {"w", "part", "one"}
     assert torch.equal(whole["w"], wide.T)
 
@@ -77,7 +77,7 @@ def test_tensors_of_other_names_or_shapes_and_broken_files_are_one_line(tmp_path
         with refused(f"{saved.folder}: cannot be read (", error=CheckpointError):
             load_weights(holding(**{name: shape}), saved)
     (saved.folder / "weights-00000.safetensors").write_bytes(b"\xff" * 100)
-    for read in (lambda: read_shards({"a": torch.zeros(5, 3)}, saved.folder), lambda: read_weights_of(saved)):
+    for read in (lambda: read_shards({"a": torch.zeros(5, 3)}, saved.folder), lambda: read_parameters(saved)):
         with refused(f"{saved.folder}: cannot be read (", error=CheckpointError):
             read()
 
@@ -102,7 +102,7 @@ def test_what_a_checkpoint_holds_is_not_run(tmp_path):
     save(root, {"embedding.weight": torch.zeros(2, 2)}, bytes_of)
     saved = open_checkpoint(tmp_path)
     load_weights(torch.nn.Module(), saved)
-    for read in (read_state, read_weights_of):
+    for read in (read_state, lambda saved: read_weights(saved.folder)):
         with refused(f"{saved.state}: cannot be read (", error=CheckpointError):
             read(saved)
     assert not trace.exists()
