@@ -17,21 +17,14 @@ LAZY = {"frame": "lab.runs.analysis", "open_run": "lab.runs.analysis", "load_plu
 if sys.platform == "win32":  # which has neither the signals that a run saves at nor the locks of its folder
     sys.stderr.write("Windows: is not supported; use WSL, Linux or macOS\n")
     raise SystemExit(2)
-
-
-def refuse_shadows() -> None:
-    """Refuse a plugin or measure with the name of one of Python's own modules, which would be imported instead."""
-    for folder in takewhile(os.path.dirname(os.__file__).__ne__, sys.path):
-        with suppress(OSError):
-            for file in {f"{name}.py" for name in sys.stdlib_module_names} & {*os.listdir(folder or ".")}:
-                with open(os.path.join(folder, file), "rb") as source:
-                    if {b"lab", b"eval"} & {line.partition(b" ")[2].partition(b".")[0] for line in source}:
-                        rule = "takes the place of Python's own module of that name; rename the file"
-                        sys.stderr.write(f"{os.path.join(folder, file)}: {rule}, as my_{file}\n")
-                        raise SystemExit(2)
-
-
-refuse_shadows()
+for _folder in takewhile(os.path.dirname(os.__file__).__ne__, sys.path):  # a plugin or measure there would be imported
+    with suppress(OSError):
+        for _file in {f"{name}.py" for name in sys.stdlib_module_names} & {*os.listdir(_folder or ".")}:
+            with open(os.path.join(_folder, _file), "rb") as _source:
+                if {b"lab", b"eval"} & {line.partition(b" ")[2].partition(b".")[0] for line in _source}:
+                    rule = "takes the place of Python's own module of that name; rename the file"
+                    sys.stderr.write(f"{os.path.join(_folder, _file)}: {rule}, as my_{_file}\n")
+                    raise SystemExit(2)
 
 
 def __dir__() -> list[str]:

@@ -48,14 +48,14 @@ def commands() -> dict[str, tuple[str, str]]:
     A command is a module, or a package with a `__main__.py`, that runs by `python -m`. Its purpose is the first line of
     its docstring, up to a colon. Modules are read and not imported, as that would take seconds.
     """
-    found = {}
+    table = {}
     for folder in (ROOT / "lab", ROOT / "eval"):
         for path in sorted([*folder.glob("*.py"), *folder.glob("*/__main__.py")]):
             text = path.read_text(encoding="utf-8")
             if MAIN in text and path.stem != "cli":
                 module = ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__main__")
-                found[module.partition(".")[2]] = (module, re.split(r": |\.?\n", text.split('"""')[1])[0])
-    return found
+                table[module.partition(".")[2]] = (module, re.split(r": |\.?\n", text.split('"""')[1])[0])
+    return table
 
 
 def page() -> Iterator[str]:

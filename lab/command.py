@@ -80,8 +80,8 @@ class Syntax(NamedTuple):
         except argparse.ArgumentError as error:
             raise ConfigError(f"{error.argument_name}: {error.message}; see --help") from error
         places = list(islice(takewhile(lambda word: not word.startswith("-"), rest), self.places))
-        given = [(f"{name}=", getattr(options, name.lstrip("-")) or "") for name in self.values]
-        for name, path in [*(("", place) for place in places), *given]:
+        paths = [(f"{name}=", getattr(options, name.lstrip("-")) or "") for name in self.values]
+        for name, path in [*(("", place) for place in places), *paths]:
             if not is_short(path):
                 raise ConfigError(f"{name}{brief(path)}: too long for a path, or not in one line; give a shorter one")
         if not places and self.missing:
@@ -147,16 +147,16 @@ def parse_method(word: str, option: str) -> dict[str, Any]:
     return parse_overrides([f"--{part}" for part in (f"method={name}", *filter(None, text.split(",")))])
 
 
-def read_options(options_class: type[Any], given: Mapping[str, Any], faults: Sequence[str] = ()) -> Any:
-    """Build a command's options from the settings given; `faults` were found elsewhere on the command line.
+def read_options(options_class: type[Any], settings: Mapping[str, Any], faults: Sequence[str] = ()) -> Any:
+    """Build a command's options from the settings; `faults` were found elsewhere on the command line.
 
     `64,128`, `64` and `vt,cwe` are lists where an option is a list.
 
     Raises: ConfigError with all faults, fields named as they are written on the command line.
     """
     lists = [field.name for field in fields(options_class) if "tuple" in str(field.type)]
-    values = {name: as_list(value, name) if name in lists else value for name, value in given.items()}
-    faults = [*faults, *(f"--{name}=[]: must not be empty; leave it out" for name in lists if given.get(name) == [])]
+    values = {name: as_list(value, name) if name in lists else value for name, value in settings.items()}
+    faults = [*faults, *(f"--{name}=[]: must not be empty; leave it out" for name in lists if settings.get(name) == [])]
     try:
         options = validated(options_class, values)
     except ConfigError as error:
@@ -191,12 +191,12 @@ def settings_lines(
         inside = name.removesuffix(item.name) if heads else inside
         start = "\n  " if heads else "    " if name.startswith(inside) else "  "
         default = item.default if item.default_factory is MISSING else item.default_factory()
-        shown = "required" if default is MISSING else json.dumps(default, default=str)
+        value = "required" if default is MISSING else json.dumps(default, default=str)
         meaning = docs_of(section).get(item.name) or (str(section.__doc__) if item.name in TAGS else "")
         text = " ".join(meaning.partition("\n\n")[0].split())
-        shown = shown.strip('"') if heads else shown
+        value = value.strip('"') if heads else value
         values = values_of(adapter(hint).json_schema())
-        lines.append(f"{start}--{name}={shown}\n      {text} [{values}]")
+        lines.append(f"{start}--{name}={value}\n      {text} [{values}]")
     return lines
 
 

@@ -93,9 +93,9 @@ def draw(
             band = chart.mark_area(opacity=0.13, clip=True)
             ends = band if kind == "line" else chart.mark_rule(strokeWidth=1.2, clip=True)
             side = "x" if named_y else "y"
-            shown = {name: style[name] for name in ("color", "xOffset") if name in style}
-            shown |= {"color": alt.value("#222222")} if kind == "bar" else {}
-            layers.append(ends.encode(**{**sides, side: f"{low}:Q", f"{side}2": f"{high}:Q"}, **shown))
+            look = {name: style[name] for name in ("color", "xOffset") if name in style}
+            look |= {"color": alt.value("#222222")} if kind == "bar" else {}
+            layers.append(ends.encode(**{**sides, side: f"{low}:Q", f"{side}2": f"{high}:Q"}, **look))
         named = [rule for rule in rules if rule.axis == "x" and rule.text]  # whose texts stand one above the other
         above = {id(rule): place for place, rule in enumerate(named)}
         layers += [part for rule in rules for part in looks.rule_layers(rule, above.get(id(rule), 0))]
@@ -128,8 +128,8 @@ def below(*charts: Any, title: str = "") -> Any:
 
 def apart(charts: Any, title: str) -> Any:
     """Keep the looks of joined charts apart."""
-    own = charts.resolve_scale(color="independent", strokeDash="independent", shape="independent")
-    return own.properties(title=title.split("\n")) if title else own
+    joined = charts.resolve_scale(color="independent", strokeDash="independent", shape="independent")
+    return joined.properties(title=title.split("\n")) if title else joined
 
 
 def themed(chart: Any) -> Any:

@@ -172,10 +172,7 @@ def token_ids(model: OpenedModel) -> dict[str, Any]:
 
 
 def newest_checkpoints(run: Path, count: int) -> list[Path]:
-    """List the newest checkpoints of a run folder, newest first.
-
-    Raises: CheckpointError where there are too few, such as in another folder.
-    """
+    """List the newest checkpoints of a run folder, newest first, refusing one that keeps too few."""
     checkpoints = candidates(run / "checkpoints")
     if len(checkpoints) < count:
         raise CheckpointError(
@@ -188,7 +185,7 @@ def newest_checkpoints(run: Path, count: int) -> list[Path]:
 def read_weights(path: Path) -> dict[str, Tensor]:
     """Read the weights of a run folder's newest checkpoint, a checkpoint or a Hugging Face folder, on the CPU.
 
-    All are there under all their names, without the optimizer.
+    A shared weight has all its names.
 
     Raises: CheckpointError.
     """
@@ -222,10 +219,7 @@ def read_parameters(checkpoint: Checkpoint) -> dict[str, Tensor]:
 
 
 def load_weights(model: nn.Module, checkpoint: Checkpoint) -> None:
-    """Give a model the weights of a checkpoint of its own shapes, without the optimizer.
-
-    Raises: CheckpointError.
-    """
+    """Give a model the weights of a checkpoint, refusing one of other shapes."""
     read = read_parameters(checkpoint)
     with refusing(checkpoint.folder):
         for name, weight in model.named_parameters():

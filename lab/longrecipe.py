@@ -109,14 +109,14 @@ def carry_out(words: Words) -> int:
 
 def dry_run(words: Words, estimate: Callable[[Experiment, str | None, str | None], str]) -> str:
     """Estimate the resources of each training stage, refusing those that do not fit."""
-    found = []
+    texts = []
     faults: list[str] = []
     for name, experiment in resolve(read_recipe(Path(words.places[0]), words.settings)).experiments.items():
         with collecting(faults, name):
-            found.append(estimate(experiment, words.options.memory_gib, words.options.utilisation))
+            texts.append(estimate(experiment, words.options.memory_gib, words.options.utilisation))
     if faults:
         raise ConfigError(*faults)
-    return "\n\n\n".join(found)
+    return "\n\n\n".join(texts)
 
 
 def main(arguments: Sequence[str], work: Callable[[Words], str | int] = carry_out) -> int:

@@ -48,7 +48,7 @@ def range_of(values: Iterable[float], outcomes: Iterable[str]) -> str:
         ('<48 to 179+', '179+')
     """
     marks = {BELOW: "<{:,.0f}", BEYOND: "{:,.0f}+"}
-    rising = sorted(zip(values, outcomes, strict=True), key=lambda each: (each[0], each[1] != BELOW))
+    rising = sorted(zip(values, outcomes, strict=True), key=lambda pair: (pair[0], pair[1] != BELOW))
     texts = [marks.get(outcome, "{:,.0f}").format(value) for value, outcome in rising]
     return " to ".join(dict.fromkeys([texts[0], texts[-1]]))
 
@@ -107,9 +107,9 @@ def axis(
     elif log and side == "x":
         scale["base"] = 2
         options["format"] = ","
-        known = sorted({*values.dropna().astype(float)})
-        if len(known) <= FEW and all(value.is_integer() for value in known):
-            options["values"] = known
+        ticks = sorted({*values.dropna().astype(float)})
+        if len(ticks) <= FEW and all(tick.is_integer() for tick in ticks):
+            options["values"] = ticks
     if limits is not None:
         scale |= {"domain": list(limits), "nice": False}
     return channel(f"{values.name}:Q", title=heading, scale=alt.Scale(**scale), axis=alt.Axis(**options))
@@ -129,28 +129,27 @@ def looks_of(
     Points that have an outcome, a column of names of OUTCOMES, are marked by it, on the axis of the side.
     """
     alt = altair()
-
     if is_numeric(table[series]):
         bar = alt.Legend(title=words(series), orient="right", format=".3~s")
         color = alt.Color(f"{series}:Q", scale=alt.Scale(scheme="viridis", reverse=True), legend=bar)
         return {"color": color, "detail": f"{series}:N"}
     values = list(names or dict.fromkeys(table[series].astype(str)))
-    shown = values if isinstance(listed, bool) else list(listed)
-    look: dict[str, Any] = {"title": None, "values": shown, "labelExpr": WRAPPED, "symbolStrokeWidth": 0}
-    look["columns"] = 2 if max(map(len, shown), default=0) > 24 else 4
+    entries = values if isinstance(listed, bool) else list(listed)
+    look: dict[str, Any] = {"title": None, "values": entries, "labelExpr": WRAPPED, "symbolStrokeWidth": 0}
+    look["columns"] = 2 if max(map(len, entries), default=0) > 24 else 4
     if kind == "line":
         look |= {"symbolType": "stroke", "symbolSize": 400, "symbolStrokeWidth": 2}
-    legend = alt.Legend(**look) if listed and len(shown) > 1 else None
-    found = {"color": alt.Color(f"{series}:N", scale=alt.Scale(domain=values, range=PALETTE), legend=legend)}
+    legend = alt.Legend(**look) if listed and len(entries) > 1 else None
+    style = {"color": alt.Color(f"{series}:N", scale=alt.Scale(domain=values, range=PALETTE), legend=legend)}
     if outcome is not None:
         kinds = [kind for kind in OUTCOMES if kind in set(table[outcome])]
         scale = alt.Scale(domain=kinds, range=[OUTCOMES[kind]["xy".index(side)] for kind in kinds])
-        found["shape"] = alt.Shape(f"{outcome}:N", scale=scale, legend=alt.Legend(title=None, orient="top"))
+        style["shape"] = alt.Shape(f"{outcome}:N", scale=scale, legend=alt.Legend(title=None, orient="top"))
     elif kind == "point" and listed:
-        found["shape"] = alt.Shape(f"{series}:N", scale=alt.Scale(domain=values, range=SHAPES), legend=legend)
+        style["shape"] = alt.Shape(f"{series}:N", scale=alt.Scale(domain=values, range=SHAPES), legend=legend)
     elif kind == "line":
-        found["strokeDash"] = alt.StrokeDash(f"{series}:N", scale=alt.Scale(domain=values, range=DASHES), legend=legend)
-    return found
+        style["strokeDash"] = alt.StrokeDash(f"{series}:N", scale=alt.Scale(domain=values, range=DASHES), legend=legend)
+    return style
 
 
 def rule_layers(rule: Rule, above: int = 0) -> list[Any]:

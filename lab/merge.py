@@ -71,32 +71,32 @@ def merge(words: Words) -> str:
         if len(paths) != 1:
             raise ConfigError(f"--last={options.last}: takes one run folder; name one, or leave --last out")
         paths = newest_checkpoints(paths[0], options.last)
-    given = ", ".join(map(str, paths))
+    listed = ", ".join(map(str, paths))
     shares = options.weights if "weights" in words.settings else (1 / len(paths),) * len(paths)
     wanted = None if options.positions is None else Path(options.positions)
     if len(paths) < 2:
-        raise ConfigError(f"MODEL={given}: must be two models or more, before the options; see --help")
+        raise ConfigError(f"MODEL={listed}: must be two models or more, before the options; see --help")
     if words.options.o is None:
         raise ConfigError("-o: must be given, the folder to write; for instance -o merged")
     if len(shares) != len(paths):
         raise ConfigError(f"--weights={list(shares)}: must be {len(paths)} numbers, one for each model; correct it")
     if wanted is not None and wanted not in paths:
-        raise ConfigError(f"--positions={wanted}: must be one of the models; use one of {given}")
+        raise ConfigError(f"--positions={wanted}: must be one of the models; use one of {listed}")
     for path in paths:
         if (place := find_place(path)).is_hugging_face:  # the lab's decoder must serve it
             decoder_config(read_settings(place.folder), own_frequencies=False)
     models = {path: open_model(path) for path in Bar(paths, desc="read", leave=False)}
     refuse_differences(models)
-    kept, train_len = choose_positions(models, wanted, options.train_len)
+    merged, train_len = choose_positions(models, wanted, options.train_len)
     tokenizer = shared_tokenizer(models)
-    add_up([models[path].model for path in paths], shares, kept)
+    add_up([models[path].model for path in paths], shares, merged)
     files = {} if tokenizer is None else {TOKENIZER: tokenizer.read_text(encoding="utf-8")}
     ids: dict[str, Any] = {}  # each that of the first model that has one
     for model in reversed(models.values()):
-        ids |= {name: own for name, own in token_ids(model).items() if own is not None}
-    save_pretrained(kept, words.options.o, train_len=train_len, token_ids=ids, files=files)
+        ids |= {name: number for name, number in token_ids(model).items() if number is not None}
+    save_pretrained(merged, words.options.o, train_len=train_len, token_ids=ids, files=files)
     parts = " + ".join(f"{share:g} {path}" for path, share in zip(paths, shares, strict=True))
-    n = kept.cfg.n_parameters()
+    n = merged.cfg.n_parameters()
     return f"{words.options.o}: {parts}, {n:,} parameters; {'with a' if tokenizer else 'no'} {TOKENIZER}"
 
 
@@ -118,15 +118,12 @@ def refuse_differences(models: Models) -> None:
 
 
 def choose_positions(models: Models, wanted: Path | None, given_len: int | None) -> tuple[Decoder, int | None]:
-    """Return the model whose positions are kept, and the training window: as given, or the longest if all are equal.
-
-    Raises: ConfigError if the choice is missing, or a Hugging Face folder does not support it.
-    """
-    own = {path: (model.decoder.frequencies.theta, model.method) for path, model in models.items()}
-    differ = len(set(own.values())) > 1
+    """Return the model whose positions are kept, and the training window: as given, or the longest if all are equal."""
+    positions = {path: f"{model.method} at theta {model.decoder.frequencies.theta}" for path, model in models.items()}
+    differ = len(set(positions.values())) > 1
     if differ and wanted is None:
-        found = ", ".join(f"{path} has {method} at theta {theta}" for path, (theta, method) in own.items())
-        raise ConfigError(f"--positions: must be given, the positions differ ({found}); name the model to keep")
+        listed = ", ".join(f"{path} has {position}" for path, position in positions.items())
+        raise ConfigError(f"--positions: must be given, the positions differ ({listed}); name the model to keep")
     model = next(iter(models.values())) if wanted is None else models[wanted]
     lengths = [m.train_len for m in ([model] if differ else models.values())]
     decoder = model.model

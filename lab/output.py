@@ -31,7 +31,6 @@ class Output:
             return len(text)
 
     def flush(self) -> None:
-        """Write what is buffered, or lose it."""
         try:
             self.stream.flush()
         except OSError as error:

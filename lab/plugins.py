@@ -64,8 +64,6 @@ def load_plugins(names: object, file: str | None = None, folder: Path | None = N
     """Load the plugins that `names` lists, if any: those of a command line, or of a `file`, which must be trusted.
 
     A `folder` has copies, which are executed in their place.
-
-    Raises: ConfigError.
     """
     listed = names if isinstance(names, list) and all(isinstance(name, str) for name in names) else []
     for name in listed:  # anything else is refused with the other settings
@@ -89,15 +87,15 @@ def source_of(name: str, folder: Path) -> bytes:
 
 def add_classes(module: ModuleType, field: str) -> None:
     """Add a module's classes to their tables, refusing a module of none, and tags that are taken."""
-    found = [(kind, section, getattr(section, kind.tag)) for kind, section in classes_of(module)]
+    classes = [(kind, section, getattr(section, kind.tag)) for kind, section in classes_of(module)]
     bases = ", ".join(kind.base.__name__ for kind in OneOf.every)
-    if not found:
+    if not classes:
         raise ConfigError(f"{field}: defines no method, corpus or measure; derive a class from one of {bases}")
-    for kind, _, tag in found:
+    for kind, _, tag in classes:
         if tag in kind.table:
             place = sys.modules[kind.table[tag].__module__].__file__
             raise ConfigError(f"{field}: {kind.tag}: {tag} is taken by {place}; name it otherwise")
-    for kind, section, tag in found:
+    for kind, section, tag in classes:
         kind.table[tag] = section
     adapter.cache_clear()
 

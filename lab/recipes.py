@@ -64,27 +64,21 @@ class Stage(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The stage's name in the recipe; a baseline's extension has the name of the method."""
         return self.with_method(self.kind)
 
     @property
     def folder(self) -> str:
-        """The name of the stage's folder."""
         return self.with_method(FOLDERS[self.kind])
 
     def with_method(self, word: str) -> str:
+        """Put the method of a baseline before a word; its extension has the name of the method."""
         if self.method == "longrecipe":
             return word
         return self.method if self.kind == "extend" else f"{self.method}_{word}"
 
 
 def stages_of(method: str) -> list[Stage]:
-    """List the stages of a method; a baseline has an extension, a replay and a merge.
-
-    Example:
-        >>> [stage.name for stage in stages_of("pose")], stages_of("pose")[1].folder
-        (['pose', 'pose_replay', 'pose_merge'], 'pose_replayed')
-    """
+    """List the stages of a method; a baseline has an extension, a replay and a merge."""
     return [Stage(method, kind) for kind in FOLDERS if method == "longrecipe" or kind not in ("tune", "analyse")]
 
 

@@ -173,9 +173,9 @@ def fault_lines(root: Any, item: Any) -> list[str]:
     if kind == "value_error":  # a rule of a section, whose lines begin with the field
         return [f"{dotted}.{line}".lstrip(".") for line in getattr(context["error"], "faults", [str(context["error"])])]
     if kind in UNKNOWN:
-        found = flatten({dotted: item["input"]})
-        name, value = next(iter(found.items()))
-        named = f"{name}={brief(value)}" if len(found) == 1 else dotted
+        settings = flatten({dotted: item["input"]})
+        name, value = next(iter(settings.items()))
+        named = f"{name}={brief(value)}" if len(settings) == 1 else dotted
         return [f"{named}: unknown setting; {suggestion(root, section, keys)}"]
     if kind.startswith("union_tag"):
         tag, key = str(context.get("tag")), context["discriminator"].strip("'")
@@ -248,13 +248,14 @@ def values_of(schema: Mapping[str, Any]) -> str:
 
 def suggestion(root: type[Any], section: type[Any], keys: Sequence[Any]) -> str:
     """Suggest a valid setting in place of an unknown one: the nearest, or the list."""
-    above, own = ".".join(map(str, keys[:-1])), [item.name for item in fields(section)]
+    above = ".".join(map(str, keys[:-1]))
+    siblings = [item.name for item in fields(section)]
     others = {item.name: dotted for dotted, item, *_ in reversed([*settings_in(root)])}
-    for names in ({name: f"{above}.{name}".lstrip(".") for name in own}, others):
+    for names in ({name: f"{above}.{name}".lstrip(".") for name in siblings}, others):
         for name in difflib.get_close_matches(str(keys[-1]), names, n=1):
             if names[name] != ".".join(map(str, keys)):  # else a setting of another member of the union
                 return f"did you mean {names[name]}?"
-    return f"{above or 'a config'} has {', '.join(own)}"
+    return f"{above or 'a config'} has {', '.join(siblings)}"
 
 
 @cache

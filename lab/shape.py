@@ -142,19 +142,13 @@ def length_frequency(counts: IntArray | FloatArray) -> FloatArray:
 
 
 def profile_of(frequency: FloatArray, edges: IntArray) -> FloatArray:
-    """Return the share of the pairs in each bin.
-
-    Shapes: f (window,), (bins + 1,) -> (bins,).
-    """
+    """Return the share of the pairs in each bin: f (window,), edges (bins + 1,) -> (bins,)."""
     pairs: FloatArray = np.add.reduceat(frequency, edges[:-1])
     return pairs / pairs.sum()
 
 
 def target_frequency(config: ByContext, natural: FloatArray) -> FloatArray:
-    """Compute the f of a target, up to a factor.
-
-    Shapes: natural f (window,) -> (window,).
-    """
+    """Compute the f of a target, up to a factor, from the natural one: (window,) -> (window,)."""
     if isinstance(config.target, Exact):
         targets = natural - np.append(natural[1:], 0.0)
         return sum_to_the_end(targets * exact_weights(config, targets))
@@ -229,11 +223,7 @@ def weights_for(aim: FloatArray, targets: IntArray, most: float = MAX_WEIGHT) ->
 
 
 def plan_weights(config: ByContext, targets: IntArray) -> Plan:
-    """Plan the weights of a corpus's targets, counted by visible context.
-
-    Shapes: targets (window,).
-    Raises: ConfigError for a target out of reach.
-    """
+    """Plan the weights of targets, counted by visible context (window,), refusing a target profile out of reach."""
     f = sum_to_the_end(targets)
     edges = bin_edges(len(targets))
     goal = target_frequency(config, f)

@@ -46,9 +46,9 @@ def check_distance_method(method: type[Distance], **parameters: Any) -> None:
     built = validated(method, parameters)
     ids = torch.arange(N_TOKENS)
     for q_pos, k_pos in ((ids[:0], ids), (ids, ids[:0]), (ids[:1], ids[:1])):
-        found = built.rel_pos(q_pos, k_pos)
+        rel_pos = built.rel_pos(q_pos, k_pos)
         shape = (len(q_pos), len(k_pos))
-        assert (found.dtype, found.shape) == (torch.float64, shape), f"rel_pos must be float64 of shape {shape}"
+        assert (rel_pos.dtype, rel_pos.shape) == (torch.float64, shape), f"rel_pos must be float64 of shape {shape}"
     for start in STARTS:
         check_bands(built, ids + start)
     check_attention(built, ids)
@@ -58,16 +58,16 @@ def check_bands(built: Distance, ids: Tensor) -> None:
     """Check that each causal pair is in one band, or hidden, and that the band's maps give its relative position."""
     rel_pos = built.rel_pos(ids, ids)
     m, n = ids[:, None], ids[None, :]
-    shown = (n <= m) & built.shows(m, n)
-    assert rel_pos[shown].isfinite().all(), "rel_pos must be finite where a query sees a key"
+    seen = (n <= m) & built.shows(m, n)
+    assert rel_pos[seen].isfinite().all(), "rel_pos must be finite where a query sees a key"
     times = torch.zeros_like(rel_pos, dtype=torch.int64)
     for number, band in enumerate(built.bands):
         inside = (n <= m) & band.region.contains(m, n)
         times += inside
-        found = (band.q_map(m) - band.k_map(n)).double()
-        wrong = inside & ~((found - rel_pos).abs() <= MAP_TOL)
+        distances = (band.q_map(m) - band.k_map(n)).double()
+        wrong = inside & ~((distances - rel_pos).abs() <= MAP_TOL)
         assert not wrong.any(), f"band {number} differs from rel_pos at query and key {wrong.nonzero()[0].tolist()}"
-    several = (times != shown.long()).nonzero()
+    several = (times != seen.long()).nonzero()
     assert len(several) == 0, f"query and key {several[0].tolist()} must lie in one band, and lie in {times.max()}"
 
 
@@ -108,11 +108,12 @@ def check_frequency_method(method: type[FrequencyMethod], **parameters: Any) -> 
     """Check the inverse frequencies at several sizes of heads, and the factor on the logits."""
     built = validated(method, parameters)
     for head_dim, theta in SIZES:
-        found = built.inv_freq(head_dim, built.base(theta))
+        inv_freq = built.inv_freq(head_dim, built.base(theta))
         shape = (head_dim // 2,)
-        assert (found.dtype, found.shape) == (torch.float64, shape), f"inv_freq must be float64 of shape {shape}"
-        assert (found.isfinite() & (found >= 0)).all(), f"inv_freq must be finite and >= 0: {found.tolist()}"
-        assert (found.diff() < 0)[found[:-1] > 0].all(), f"inv_freq must fall from pair to pair: {found.tolist()}"
+        assert (inv_freq.dtype, inv_freq.shape) == (torch.float64, shape), f"inv_freq must be float64 of shape {shape}"
+        assert (inv_freq.isfinite() & (inv_freq >= 0)).all(), f"inv_freq must be finite and >= 0: {inv_freq.tolist()}"
+        falls = (inv_freq.diff() < 0)[inv_freq[:-1] > 0]
+        assert falls.all(), f"inv_freq must fall from pair to pair: {inv_freq.tolist()}"
     for q_pos in (torch.arange(0), torch.tensor([5]), torch.tensor([[0, 1], [4, 100_000]])):
         factor = built.logit_factor(q_pos, 0)
         assert (factor.dtype, factor.shape) == (torch.float64, q_pos.shape), "logit_factor must be float64 like q_pos"
@@ -126,7 +127,7 @@ def check_softmax(method: type[Softmax], **parameters: Any) -> None:
         factor = built.factor(n)
         assert (factor.dtype, factor.shape) == (torch.float64, n.shape), "factor must be float64 like n"
         assert (factor.isfinite() & (factor >= 0)).all(), f"factor must be finite and >= 0: {factor.tolist()}"
-        alone = [float(built.factor(each)) for each in n.flatten()]
+        alone = [float(built.factor(number)) for number in n.flatten()]
         assert factor.flatten().tolist() == alone, "factor must not depend on other queries"
     assert built.begins is not None or not built.is_sink, "a sink is learned: begins must be a number"
 
@@ -143,13 +144,13 @@ def check_mask(method: type[WindowMask], **parameters: Any) -> None:
         places = np.concatenate([run.tokens for run in runs])
         assert sorted(places) == list(range(len(tokens) + anchored)), f"tokens must be there once each: {places}"
         assert all((np.diff(run.ids) >= 1).all() for run in runs), "ids must rise in a run"
-        shown = torch.zeros(len(places), len(places), dtype=torch.bool)
+        trained = torch.zeros(len(places), len(places), dtype=torch.bool)
         for run in runs:
             index = torch.from_numpy(run.tokens)
-            shown[index[:, None], index] = index[:, None] >= index
-            shown[index, 0] |= run.anchored
+            trained[index[:, None], index] = index[:, None] >= index
+            trained[index, 0] |= run.anchored
         index, docs = torch.arange(len(places)), torch.from_numpy(np.append([0] * anchored, documents).astype(np.int64))
-        wrong = shown != built.visible(index[:, None], index, docs[:, None], docs)
+        wrong = trained != built.visible(index[:, None], index, docs[:, None], docs)
         assert not wrong.any(), (
             f"visible differs from what training shows at query and key {wrong.nonzero()[0].tolist()}"
         )
@@ -180,17 +181,17 @@ def check_evidence_method(method: type[Evidence], **parameters: Any) -> None:
         tokens = generator.integers(0, 4, size=padded)
         targets = np.append(tokens[1:], 0)
         targets[np.cumsum(lengths) - 1] = IGNORE
-        found = built.distances(tokens, targets, lengths)
-        assert found.dtype == np.int64, "distances must be int64"
-        assert found.shape == (padded,), f"distances must have the shape ({padded},)"
-        assert (found[sum(lengths) :] == 0).all(), "padding must have no evidence"
+        distances = built.distances(tokens, targets, lengths)
+        assert distances.dtype == np.int64, "distances must be int64"
+        assert distances.shape == (padded,), f"distances must have the shape ({padded},)"
+        assert (distances[sum(lengths) :] == 0).all(), "padding must have no evidence"
         for end, length in zip(np.cumsum(lengths), lengths, strict=True):
             run = slice(end - length, end)
-            own = found[run]
+            of_run = distances[run]
             most = np.arange(1, length + 1)
-            assert ((own >= 0) & (own <= most)).all(), f"evidence must lie in the run: {own.tolist()}"
+            assert ((of_run >= 0) & (of_run <= most)).all(), f"evidence must lie in the run: {of_run.tolist()}"
             alone = built.distances(tokens[run], targets[run], [length])
-            assert (own == alone).all(), "evidence must not depend on the other runs of a pack"
+            assert (of_run == alone).all(), "evidence must not depend on the other runs of a pack"
 
 
 def check_corpus(corpus: type[OwnCorpus], **parameters: Any) -> None:

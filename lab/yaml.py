@@ -103,5 +103,5 @@ def flatten(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
 
 def part(values: dict[str, Any], key: str) -> dict[str, Any]:
     """Return a section, empty where it is missing or null."""
-    found = values.get(key)
-    return found if isinstance(found, dict) else {}
+    section = values.get(key)
+    return section if isinstance(section, dict) else {}

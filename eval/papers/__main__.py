@@ -62,9 +62,9 @@ def measured_rows(table: Table, folder: Path) -> Iterator[Measured]:
     the sweeps is of.
     """
     runs = [run for file in table.sweep for run in plan(Path(file), {})]
-    for row, own in table.rows.items():
-        for model in models(table, row, own, runs):
-            values = {**table.values, **own, **model}
+    for row, words in table.rows.items():
+        for model in models(table, row, words, runs):
+            values = {**table.values, **words, **model}
             plain = [expand(command, {**values, "out": "{out}"}) for command in table.evaluate]
             digest = hashlib.sha256("\n".join(plain).encode()).hexdigest()[:8]
             out = folder / f"{re.sub('[^a-z0-9]+', '-', row.lower()).strip('-')}-{digest}"
@@ -72,15 +72,15 @@ def measured_rows(table: Table, folder: Path) -> Iterator[Measured]:
             yield Measured(row, {**values, "out": out}, commands)
 
 
-def models(table: Table, row: str, own: Mapping[str, Any], runs: Sequence[PlannedRun]) -> list[Row]:
+def models(table: Table, row: str, values: Mapping[str, Any], runs: Sequence[PlannedRun]) -> list[Row]:
     """Find the runs that belong to a row, as values of `model`; one without a value for rows that name theirs."""
-    if "run" not in own:
+    if "run" not in values:
         return [{}]
-    wanted = {key: str(value) for key, value in flatten(own["run"]).items()}
-    settings = [({key: str(value) for key, value in flatten(run.experiment.to_dict()).items()}, run) for run in runs]
-    named = [{"model": str(run.path)} for known, run in settings if wanted.items() <= known.items()]
+    wanted = {key: str(value) for key, value in flatten(values["run"]).items()}
+    texts = [{key: str(value) for key, value in flatten(run.experiment.to_dict()).items()} for run in runs]
+    named = [{"model": str(run.path)} for run, text in zip(runs, texts, strict=True) if wanted.items() <= text.items()]
     if not named:
-        raise errors.ConfigError(f"rows.{row}.run={own['run']}: no run of {', '.join(table.sweep)} is so")
+        raise errors.ConfigError(f"rows.{row}.run={values['run']}: no run of {', '.join(table.sweep)} is so")
     return named
 
 
@@ -150,12 +150,12 @@ def dry_run(table: Table, folder: Path) -> Iterator[str]:
         yield from (as_typed(shlex.split(command)) for command in table.evaluate)
 
 
-def compare(table: Table, found: Sequence[Measured], *, mini: bool) -> list[Row]:
+def compare(table: Table, measured: Sequence[Measured], *, mini: bool) -> list[Row]:
     """List every cell: ours over all runs of the row, theirs, and the difference where both are numbers."""
     cells = []
-    for row in dict.fromkeys([*(one.row for one in found), *(() if mini else table.published)]):
+    for row in dict.fromkeys([*(one.row for one in measured), *(() if mini else table.published)]):
         for name, column in table.columns.items():
-            values = [x for one in found if one.row == row and (x := number(column, one)) is not None]
+            values = [x for one in measured if one.row == row and (x := number(column, one)) is not None]
             theirs = table.published.get(row, {}).get(name)
             if values or theirs is not None:
                 ours = sum(values) / len(values) if values else None
@@ -192,7 +192,7 @@ def fits(row: Row, where: Mapping[str, Any], values: Mapping[str, Any]) -> bool:
         True
     """
     for name, wanted in where.items():
-        patterns = [expand(str(each), values) for each in (wanted if isinstance(wanted, list) else [wanted])]
+        patterns = [expand(str(pattern), values) for pattern in (wanted if isinstance(wanted, list) else [wanted])]
         if not any(fnmatchcase(str(row.get(name)), pattern) for pattern in patterns):
             return False
     return True
@@ -246,8 +246,8 @@ def in_words(cell: Row) -> str:
     """
     ours = "-" if cell["ours"] is None else f"{cell['ours']:.4g}"
     theirs = cell["theirs"]
-    shown = "" if theirs is None else f" [{theirs if isinstance(theirs, str) else format(theirs, 'g')}]"
-    return f"{ours}{shown}" + ("" if cell["difference"] is None else f" {cell['difference']:+.3g}")
+    published = "" if theirs is None else f" [{theirs if isinstance(theirs, str) else format(theirs, 'g')}]"
+    return f"{ours}{published}" + ("" if cell["difference"] is None else f" {cell['difference']:+.3g}")
 
 
 def listing() -> str:

@@ -104,19 +104,19 @@ class Experiment(Section):
         """The setting, if any, that knows every token's visible context before ids and masks are drawn."""
         return "data.schedule.start" if self.data.schedule is not None else "weights.by" if self.planned else None
 
-    def probed(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Return all settings of the probe, some of them as given; not checked.
+    def probed(self, changes: Mapping[str, Any]) -> dict[str, Any]:
+        """Return all settings of the probe, with changes; not checked.
 
         Another protocol than the run's comes with its own answer budget, and only the lab's takes the corpus's sizes.
         """
         corpus = self.data.corpus
         values = asdict(self.probe)
-        protocol = given.get("protocol", self.probe.protocol)
+        protocol = changes.get("protocol", self.probe.protocol)
         if protocol != self.probe.protocol:
             values["answer_budget"] = None
         if protocol == "ours" and isinstance(corpus, Synthetic):
             values |= {"needles": corpus.needles, "digits": corpus.digits}
-        return {**values, **given}
+        return {**values, **changes}
 
     @property
     def tests(self) -> ProbeConfig:
@@ -124,7 +124,6 @@ class Experiment(Section):
 
     @property
     def frequencies(self) -> Frequencies:
-        """The frequency method at the model's rotary base and head size."""
         return Frequencies.of(self.position.frequency, self.model.head_dim, self.model.theta)
 
     @property
@@ -141,7 +140,6 @@ class Experiment(Section):
 
     @property
     def planned(self) -> ByContext | None:
-        """The weights by visible context, which are planned for the corpus."""
         return self.weights if isinstance(self.weights, ByContext) else None
 
     @property
@@ -190,7 +188,7 @@ def load_experiment(path: Path, overrides: dict[str, Any] | None = None) -> Expe
 
 
 def automatic_name(experiment: Experiment, config: str) -> str:
-    """Name a run after its config and what it computes."""
+    """Name a run after its config and what it computes, as the head of this file defines."""
     tests = experiment.tests
     chosen = flatten(json.loads(json.dumps(given(experiment), default=plain)))
     chosen |= {"probe.needles": tests.needles, "probe.digits": tests.digits, "probe.answer_budget": tests.budget}

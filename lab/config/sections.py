@@ -102,7 +102,6 @@ class TrainConfig(Section):
 
     @property
     def data_parallel(self) -> int:
-        """Groups of processes that take packs of their own."""
         return max(1, self.world_size // self.context_parallel)
 
     def resolved_strategy(self, on_gpu: bool) -> str:
@@ -133,7 +132,6 @@ class TrainConfig(Section):
 
     @property
     def accumulation(self) -> int:
-        """Packs that each process takes for one optimizer step."""
         return self.n_packs // self.data_parallel
 
     @property
@@ -142,7 +140,6 @@ class TrainConfig(Section):
 
     @property
     def final_steps(self) -> tuple[int, ...]:
-        """The steps whose checkpoints final_checkpoints keeps."""
         return tuple(range(self.steps - 40, self.steps + 1, 10)) if self.final_checkpoints else ()
 
 
@@ -235,5 +232,4 @@ def section(values: dict[str, Any], key: str) -> dict[str, Any]:
     """Return a section, made where it is missing; a value of another type is left for the reader to refuse."""
     if values.get(key) is None:  # or a YAML key with nothing below it
         values[key] = {}
-    found = values[key]
-    return found if isinstance(found, dict) else {}
+    return values[key] if isinstance(values[key], dict) else {}

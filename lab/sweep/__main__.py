@@ -17,7 +17,6 @@ The exit status is 1 where a run failed and the others are done.
 """
 
 import shlex
-import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
@@ -74,7 +73,6 @@ class Progress:
 def train(runs: Sequence[PlannedRun], jobs: int) -> tuple[int, list[Progress]]:
     """Train all unfinished runs, and return the exit status and the state of each."""
     states = {str(run.path): Progress(run, "waiting") for run in runs}
-    began, trained = time.monotonic(), 0
 
     def is_done(job: Job) -> bool:
         state = states[job.name]
@@ -97,11 +95,8 @@ def train(runs: Sequence[PlannedRun], jobs: int) -> tuple[int, list[Progress]]:
             state.change("elsewhere")
         else:
             state.change("failed", f"status {status}: {job.last_line}")
-        nonlocal trained
-        trained += 1
-        left = sum(each.name in ("waiting", "running") for each in states.values())
-        minutes = (time.monotonic() - began) / 60 / trained * left
-        show(f"{len(states) - left} of {len(states)} runs have ended; about {minutes:,.0f} minutes left", error=True)
+        left = sum(progress.name in ("waiting", "running") for progress in states.values())
+        show(f"{len(states) - left} of {len(states)} runs have ended", error=True)
 
     all_jobs = [Job(str(run.path), run.words(jobs), run.path / LOG) for run in runs]
     status = run_jobs(all_jobs, jobs, is_done=is_done, on_end=on_end, goes_on=True)
@@ -125,10 +120,10 @@ def work(words: Words) -> int:
     """Read the command line, and run the sweep or print what was requested."""
     names = [field.name for field in fields(SweepOptions)]
     options = read_options(SweepOptions, {key: value for key, value in words.settings.items() if key in names})
-    given = {key: value for key, value in words.settings.items() if key not in names}
-    if faults := [f"--{key}: unknown option; {near}" for key in given if (near := nearest(key, names, "-")) != "-"]:
+    of_runs = {key: value for key, value in words.settings.items() if key not in names}
+    if faults := [f"--{key}: unknown option; {near}" for key in of_runs if (near := nearest(key, names, "-")) != "-"]:
         raise ConfigError(*faults)
-    runs = plan(Path(words.places[0]), given, seeds=options.seeds, seed=options.seed)
+    runs = plan(Path(words.places[0]), of_runs, seeds=options.seeds, seed=options.seed)
     if options.index is not None:
         if options.index >= len(runs):
             raise ConfigError(f"--index={options.index}: must be < {len(runs)}, the number of runs; lower it")

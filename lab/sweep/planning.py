@@ -151,16 +151,16 @@ class PlannedRun:
         return self.experiment.train.threads or begun or max(1, cores() // jobs // self.experiment.train.devices)
 
     def words(self, jobs: int) -> list[str]:
-        """Write the command that starts or resumes the run, where so many run at once."""
+        """Write the command that starts or resumes the run, one of so many at once."""
         settings = {**self.settings, "train.threads": self.threads(jobs)}
-        given = [f"--{key}={json.dumps(value)}" for key, value in settings.items()]
-        return [*self.start, str(self.config), "--resume", *given]
+        options = [f"--{key}={json.dumps(value)}" for key, value in settings.items()]
+        return [*self.start, str(self.config), "--resume", *options]
 
 
 def plan(
-    path: Path, given: Mapping[str, Any], *, seeds: int | None = None, seed: int | None = None
+    path: Path, settings: Mapping[str, Any], *, seeds: int | None = None, seed: int | None = None
 ) -> list[PlannedRun]:
-    """List the runs of a sweep file in order; `given` settings replace those of the file's command.
+    """List the runs of a sweep file in order; `settings` replace those of the file's command.
 
     `seeds` is the number of seeds of a grid, from 0, and `seed` that of random draws.
 
@@ -172,14 +172,15 @@ def plan(
     if seeds is not None:
         part(values, "parameters")["run.seed"] = {"values": list(range(min(seeds, MOST_RUNS + 1)))}
     file: SweepFile = validated(SweepFile, values)
-    both = flatten(dict(file.parameters)).keys() & flatten(dict(given)).keys()
+    both = flatten(dict(file.parameters)).keys() & flatten(dict(settings)).keys()
     if both:
-        raise ConfigError(*(f"--{key}={given[key]}: is a parameter of the sweep; leave it out" for key in sorted(both)))
+        rule = "is a parameter of the sweep; leave it out"
+        raise ConfigError(*(f"--{key}={settings[key]}: {rule}" for key in sorted(both)))
     runs: dict[Path, PlannedRun] = {}
     faults: dict[str, str] = {}  # by their lines without the values, of which a sweep has many
     for swept in file.settings(seed or 0):
         try:
-            run = planned_run(file.command, {**swept, **given}, swept, file.program)
+            run = planned_run(file.command, {**swept, **settings}, swept, file.program)
         except ConfigError as error:
             faults = {re.sub("=.*?: ", ": ", fault, count=1): fault for fault in error.faults} | faults
             continue
@@ -205,8 +206,8 @@ def planned_run(
     if not {*program_words} <= {*USUAL, sys.executable} or program_words[-1:] not in ([], ["-m"]):
         check_trusted(f"command={brief(shlex.join(program_words))}", "is a program that the sweep names")
     read = SYNTAX.read(words[first:])
-    own = {key: value for key, value in read.settings.items() if key != FOR_WANDB}
-    chosen = {"run.name": AUTO, **own, **settings}
+    of_file = {key: value for key, value in read.settings.items() if key != FOR_WANDB}
+    chosen = {"run.name": AUTO, **of_file, **settings}
     config = Path(read.places[0])
     if "plugins" in swept or "plugins" not in settings:  # else those of the sweep's own command line
         load_plugins(chosen.get("plugins"), "the sweep")

@@ -59,5 +59,5 @@ def rouge(row: dict[str, Any], answers: list[str]) -> dict[str, float]:
     """Score by the geometric mean of ROUGE-1, -2 and -L against the nearest right answer of each."""
     from rouge_score.rouge_scorer import RougeScorer
 
-    found = RougeScorer(ROUGES, use_stemmer=True).score_multi(row["outputs"], answer_of(answers[0]))
-    return {"rouge": math.prod(found[name].fmeasure for name in ROUGES) ** (1 / 3)}
+    scores = RougeScorer(ROUGES, use_stemmer=True).score_multi(row["outputs"], answer_of(answers[0]))
+    return {"rouge": math.prod(scores[name].fmeasure for name in ROUGES) ** (1 / 3)}
