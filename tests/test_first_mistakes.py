@@ -75,9 +75,10 @@ def test_a_device_is_no_config():
     assert (done.returncode, done.stderr.splitlines()[0][:30]) == (2, "/dev/zero: not YAML (longer th")
 
 
-def test_an_interrupt_while_a_command_imports_is_one_line(tmp_path):
-    as_at_a_terminal = "signal.signal(signal.SIGINT, signal.default_int_handler)"  # which tests in the background lack
-    (tmp_path / "torch.py").write_text(f"import os, signal\n{as_at_a_terminal}\nos.kill(os.getpid(), signal.SIGINT)\n")
+@pytest.mark.parametrize("module", ["torch", "tqdm"])  # of the command, and of the console command itself
+def test_an_interrupt_while_a_command_imports_is_one_line(tmp_path, module):
+    code = "import os, signal\nsignal.signal(signal.SIGINT, signal.default_int_handler)\n"  # as at a terminal
+    (tmp_path / f"{module}.py").write_text(f"{code}os.kill(os.getpid(), signal.SIGINT)\n")
     done = ran("-m", "lab.cli", "distance", "runs/none", path=tmp_path)
     assert (done.returncode, done.stdout, done.stderr) == (75, "", "stopped; nothing was written\n")
 
