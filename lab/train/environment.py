@@ -1,4 +1,4 @@
-"""What a run depends on, before torch is loaded: a folder without another run, packages, shards, disk space, its code."""
+"""What a run depends on, before torch is loaded: its folder without another run, packages, shards, disk space, code."""
 
 import os
 import platform
