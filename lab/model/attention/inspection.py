@@ -16,7 +16,6 @@ from torch import Tensor
 from lab.model.attention.attend import band_logits
 from lab.model.attention.layout import LayerInputs
 from lab.model.block import Block
-from lab.model.decoder import Decoder
 from lab.model.huggingface.foreign import AnyDecoder, Foreign
 
 BLOCK_LOGITS = 2**22  # most logits of a block, 16 MiB in float32; larger blocks were measured to be slower on a CPU
@@ -101,14 +100,9 @@ def scored_logits(decoder: AnyDecoder, tokens: Tensor, wanted: Tensor) -> Iterat
         for places, logits in decoder.scored_logits(tokens, wanted):
             yield from zip(places.split(rows), map(Tensor.double, logits.split(rows)), strict=True)
         return
-    hidden = last_block(decoder, tokens).flatten(0, 1)
-    for places in wanted.flatten().nonzero()[:, 0].split(rows):
-        yield places, decoder.head(decoder.norm(hidden[places])).double()
-
-
-def last_block(decoder: Decoder, tokens: Tensor) -> Tensor:
-    """Run rows of one text each through all blocks: int64 (B, T) -> (B, T, d_model)."""
-    x_BTD: Tensor = decoder.embedding(tokens)
+    x_BTD = decoder.embedding(tokens)
     for block, layout in decoder.with_layouts(decoder.layout(tokens)):
         x_BTD = block(x_BTD, layout, None)
-    return x_BTD
+    hidden = x_BTD.flatten(0, 1)
+    for places in wanted.flatten().nonzero()[:, 0].split(rows):
+        yield places, decoder.head(decoder.norm(hidden[places])).double()
