@@ -69,17 +69,17 @@ class DemandOptions(schema.Section):
 
 def report(request: Request) -> Found:
     """Count or read f and g; the rows are what was counted in all, and bins of distances."""
-    place, given = request.model, dict(request.options)
-    own = {field.name: given.pop(field.name) for field in fields(DemandOptions) if field.name in given}
-    options = command.read_options(DemandOptions, own)
+    place, settings = request.model, dict(request.options)
+    named = {item.name: settings.pop(item.name) for item in fields(DemandOptions) if item.name in settings}
+    options = command.read_options(DemandOptions, named)
     if (place / source.CONFIG).is_file():
-        if own or given:
+        if named or settings:
             rule = f"would be ignored, a run has counted; name {place / source.CONFIG}"
-            raise errors.ConfigError(*(f"--{name}: {rule}" for name in {**own, **given}))
+            raise errors.ConfigError(*(f"--{name}: {rule}" for name in {**named, **settings}))
         experiment, counts = config.load_experiment(place / source.CONFIG), analysis.Run(place).counts()
         analysis.Run(place).g()  # raises where there is none
     else:
-        experiment, counts = count(place, options, given)
+        experiment, counts = count(place, options, settings)
     profiles: dict[str, Any] = {"f": counts.f, "g": counts.g, "g_unweighted": counts.g_unweighted}
     if np.array_equal(profiles["g"], profiles["g_unweighted"]):
         del profiles["g_unweighted"]
@@ -98,21 +98,21 @@ def report(request: Request) -> Found:
     name = place.name if place.is_dir() else place.stem
     if has_magic(name):
         name = f"{place.parent.name}-{name}".replace("*", "all")
-    found = [head, *({"metric": "demand", **row} for row in rows.to_dict("records"))]
+    counted = [head, *({"metric": "demand", **row} for row in rows.to_dict("records"))]
     picture = partial(chart, profiles, f"{name}: {summary}")
-    return request.save(f"demand-{name}", f"{summary}\n{text}", found, picture)
+    return request.save(f"demand-{name}", f"{summary}\n{text}", counted, picture)
 
 
-def count(place: Path, options: DemandOptions, given: Mapping[str, Any]) -> tuple[config.Experiment, SavedCounts]:
+def count(place: Path, options: DemandOptions, overrides: Mapping[str, Any]) -> tuple[config.Experiment, SavedCounts]:
     """Count the first packs of a config's run, or of a text."""
     settings = {}
     is_text = place.is_dir() or place.name.endswith((*corpora.ROWS, *corpora.PLAIN)) or has_magic(str(place))
     if is_text:  # all of it, in packs that hold its window
         settings = {"data.corpus.name": "text", "data.corpus.path": str(place), "data.held_out_frac": 0}
         settings |= {"probe.loss_tokens": 0, "probe.haystack": str(place)}  # no probe reads it
-        if window := given.get("data.window"):
+        if window := overrides.get("data.window"):
             settings |= {"train.batch_tokens": window, "train.micro_batch_tokens": window}
-    settings |= given
+    settings |= overrides
     if options.evidence is not None:
         named = command.parse_method(options.evidence, "--evidence")
         settings |= {f"evidence.{key}": value for key, value in named.items()}
@@ -151,8 +151,8 @@ def table(profiles: Mapping[str, Any], targets: float) -> tuple[pd.DataFrame, st
     rows["g_share"] = rows["g"] / max(1, rows["g"].sum())
     rows["g_or_farther"] = rows["g"][::-1].cumsum()
     distances = [f"{low:,}" if low == high else f"{low:,}-{high:,}" for low, high in zip(rows["from"], rows["to"])]
-    shown = rows.drop(columns=["from", "to"]).rename(columns=HEADS).set_index(pd.Index(distances, name="distance"))
-    return rows, to_text(shown, dict.fromkeys(shown, ",.0f") | {HEADS["g_share"]: ".1%"})
+    lines = rows.drop(columns=["from", "to"]).rename(columns=HEADS).set_index(pd.Index(distances, name="distance"))
+    return rows, to_text(lines, dict.fromkeys(lines, ",.0f") | {HEADS["g_share"]: ".1%"})
 
 
 def chart(profiles: Mapping[str, Any], title: str) -> Any:

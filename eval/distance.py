@@ -84,20 +84,21 @@ class FoundByDistance(run.Measure):
         with Bar(total=total, desc=self.kind, unit="test") as self.bar:
             for method in self.methods:
                 self.subject.model.decoder.distance = method
-                about = self.subject.row
-                self.names.append(about["method"])
-                self.bar.name(about["method"])
+                subject = self.subject.row
+                name = subject["method"]
+                self.names.append(name)
+                self.bar.name(name)
                 first = probe.case(probe.reachable[0], 0)
                 counts = by_distance(self.subject.counts, method, len(first.prompt_ids))
                 finished = self.finished(tests, first, config.distance_tests, "distance")
                 results = list(probe.run(self.subject, store=finished))
-                of_distance = {**about, "metric": "found_by_distance"}
+                of_distance = {**subject, "metric": "found_by_distance"}
                 yield from (distance_record(probe, result, of_distance, counts) for result in results)
                 reach = {"threshold": config.threshold, "confidence": config.confidence, "n": config.distance_tests}
                 reach |= reach_record(results, config.threshold, counts)
-                yield {**about, "metric": "reach", **reach}
+                yield {**subject, "metric": "reach", **reach}
                 fit = zip(probe.distances, monotone_shares(results), strict=True)
-                self.fits += [{"distance": at, "score": share, "method": about["method"]} for at, share in fit]
+                self.fits += [{"distance": at, "score": share, "method": name} for at, share in fit]
 
     @property
     def path(self) -> Path:

@@ -57,9 +57,8 @@ def report(request: Request) -> Found:
         for window, mode in product(options.window, options.mode)
         for row in shares_of(lengths.frequency(window, mode), options)
     ]
-    shown = [{name: row[name] for name in ("position", "window", "mode", *SHARES)} for row in rows]
-    head = f"corpus: {lengths.name}; {options.tokens:.3g} tokens"
-    return request.save("frequency", f"{head}\n\n{to_text(shown, FORMS)}", rows)
+    table = to_text([{name: row[name] for name in ("position", "window", "mode", *SHARES)} for row in rows], FORMS)
+    return request.save("frequency", f"corpus: {lengths.name}; {options.tokens:.3g} tokens\n\n{table}", rows)
 
 
 def shares_of(per_token: FloatArray, options: FrequencyOptions) -> Iterator[Row]:

@@ -161,8 +161,8 @@ def chart(labels: np.typing.NDArray[np.str_], marked: BoolArray, title: str) -> 
     edges = np.linspace(0, labels.shape[1], min(STRETCHES, labels.shape[1]) + 1).round()
     at = pd.cut(np.nonzero(marked)[1], edges, right=False, labels=(edges[1:] + edges[:-1]) / 2)
     shares = pd.crosstab(labels[marked], at, normalize="columns")
-    shown = shares.loc[shares.mean(axis=1).nlargest(NAMED).index].T.rename_axis("position")
-    rows = shown.melt(var_name="label", value_name="share", ignore_index=False).reset_index()
+    largest = shares.loc[shares.mean(axis=1).nlargest(NAMED).index].T.rename_axis("position")
+    rows = largest.melt(var_name="label", value_name="share", ignore_index=False).reset_index()
     titles: dict[str, Any] = {"x_title": "position in the text (tokens)", "y_title": "share of the marked targets"}
     return draw(rows, "position", "share", "label", percent=True, title=title, **titles)
 

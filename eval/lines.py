@@ -131,7 +131,7 @@ class LineRetrieval(run.Measure):
 
     def cells(self) -> Iterator[run.Cell]:
         """List the lengths."""
-        about = {
+        shared = {
             "metric": "line_retrieval",
             "protocol": self.options.protocol,
             "chat": self.options.chat,
@@ -141,7 +141,7 @@ class LineRetrieval(run.Measure):
             "by": "length",
         }
         for length in self.lengths:
-            row = {**about, "asked": length}
+            row = {**shared, "asked": length}
             yield run.Cell(row, self.options.tests, length, f"{length:,} tokens", f"length-{length}")
 
     def measure(self, cell: run.Cell) -> tuple[Row, Sequence[Row]]:

@@ -106,10 +106,10 @@ def garbage(key: str, depth: float) -> Callable[[int], str]:
 def words(filler: str, key: str, depth: float, rng: np.random.Generator) -> Callable[[int], str]:
     """Return what writes the prompt of the lab's protocol with a number of words; the filler has no end."""
     start = needles.next_word(filler, int(rng.integers(len(filler))))
-    known = f"{filler[start:]} {filler[:start]}".split()
+    whole = f"{filler[start:]} {filler[:start]}".split()
 
     def compose(count: int) -> str:
-        text = [known[place % len(known)] for place in range(count)]
+        text = [whole[place % len(whole)] for place in range(count)]
         before = round(depth * count)
         needle = synthetic.NEEDLE.format(number=key)
         hay = " ".join(text[:before]) + (needle if before else needle.lstrip())
@@ -152,7 +152,7 @@ class Passkey(run.Measure):
 
     def cells(self) -> Iterator[run.Cell]:
         """List the depths of each length."""
-        about = {
+        shared = {
             "metric": "passkey",
             "protocol": self.protocol,
             "digits": self.digits,
@@ -163,7 +163,7 @@ class Passkey(run.Measure):
         }
         for length in self.lengths:
             for depth in (number / (self.options.depths - 1) for number in range(self.options.depths)):
-                row = {**about, "length": length, "depth": depth}
+                row = {**shared, "length": length, "depth": depth}
                 name = f"{length:,} tokens at {depth:.0%}"
                 yield run.Cell(row, self.options.tests, length, name, f"{length}-{depth:.2f}")
 
@@ -182,11 +182,11 @@ class Passkey(run.Measure):
 
     def chart(self, rows: Sequence[Row]) -> Any:
         """Draw the grid; cells that were not measured stay empty."""
-        shown = [{**row, "depth": f"{row['depth']:.0%}"} for row in sorted(rows, key=itemgetter("depth", "length"))]
+        cells = [{**row, "depth": f"{row['depth']:.0%}"} for row in sorted(rows, key=itemgetter("depth", "length"))]
         style: dict[str, Any] = {"kind": "heat", "percent": True, "title": self.title()}
         style |= {"x_title": "length (tokens, prompt and answer)", "y_title": "depth of the number in the filler"}
         return draw(
-            shown, "length", "depth", "score", rules=self.window_between(row["length"] for row in rows), **style
+            cells, "length", "depth", "score", rules=self.window_between(row["length"] for row in rows), **style
         )
 
     def picture(self, rows: Sequence[Row]) -> Path:

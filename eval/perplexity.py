@@ -98,11 +98,9 @@ class PerplexityOptions(CellOptions):
             rule = f"must be <= {min(lengths)}, the shortest length, or tokens are passed over"
             faults.append(f"stride={self.stride}: {rule}; lower it")
         if self.protocol == "whole-windows":
-            given = [name for name in OF_DOCUMENTS if getattr(self, name) is not None]
-            return [
-                *faults,
-                *(f"{name}={getattr(self, name)}: all documents are joined; leave it out" for name in given),
-            ]
+            unread = {name: value for name in OF_DOCUMENTS if (value := getattr(self, name)) is not None}
+            rule = "all documents are joined; leave it out"
+            return faults + [f"{name}={value}: {rule}" for name, value in unread.items()]
         least = self.min_tokens or max(lengths, default=1)
         if self.tokens is not None and self.tokens < least:
             faults.append(f"tokens={self.tokens}: must be >= {least}, min_tokens or the longest length; raise it")
@@ -134,10 +132,10 @@ class Perplexity(Measure):
         self.stride = options.stride or max(1, min(STRIDE, self.contexts[0] // 2))
         with as_options():  # their rules are checked
             self.options = replace(options, lengths=self.contexts, stride=self.stride)
-        found = documents_of(self.subject, options.text)
-        self.n = len(found)
+        whole = documents_of(self.subject, options.text)
+        self.n = len(whole)
         self.shorter = 0
-        self.documents = self.joined(found) if options.protocol == "whole-windows" else self.drawn(found)
+        self.documents = self.joined(whole) if options.protocol == "whole-windows" else self.drawn(whole)
         check_ids(np.concatenate(self.documents), self.subject.vocab_size)
         texts = self.subject.tokenizer.decode_batch([ids[1:].tolist() for ids in self.documents])  # first is not scored
         n_bytes = sum(len(text.encode(errors="replace")) for text in texts)
@@ -151,10 +149,10 @@ class Perplexity(Measure):
                 rule = "finds no key tokens in these documents; give longer ones, lower --short, or name a better model"
                 raise DataError(f"--evaluator={place}: {rule}")
 
-    def joined(self, found: Sequence[AnyIds]) -> list[IntArray]:
+    def joined(self, documents: Sequence[AnyIds]) -> list[IntArray]:
         """Join all documents, the first alone with the tokens that begin a text, refusing less than a window."""
         begins = len(special_ends(self.subject.tokenizer)[0])
-        parts = (ids[begins * (number > 0) :] for number, ids in enumerate(found))
+        parts = (ids[begins * (number > 0) :] for number, ids in enumerate(documents))
         text = np.concatenate([np.empty(0, dtype=np.int64), *parts])
         least = self.contexts[-1] + self.stride + 1
         if len(text) < least:
@@ -162,20 +160,19 @@ class Perplexity(Measure):
             raise DataError(f"--lengths={self.contexts[-1]}: {rule}; lower it, or give more --text")
         return [text]
 
-    def drawn(self, found: Sequence[AnyIds]) -> list[IntArray]:
+    def drawn(self, documents: Sequence[AnyIds]) -> list[IntArray]:
         """Draw documents that are long enough, in their order, refusing too few."""
         options = self.options
         least = options.min_tokens or self.contexts[-1]
         self.n = options.documents or DOCUMENTS
-        long_enough = [ids[: options.tokens] for ids in found if len(ids) >= least]
+        long_enough = [ids[: options.tokens] for ids in documents if len(ids) >= least]
         if len(long_enough) < self.n:
-            raise DataError(
-                f"--documents={self.n}: {options.text or 'the held-out split'} has {len(long_enough)} "
-                f"documents of {least} tokens or more, the longest has {max(map(len, found), default=0)}; lower it, "
-                "--lengths or --min_tokens, or give another --text"
-            )
+            longest = max(map(len, documents), default=0)
+            rule = f"has {len(long_enough)} documents of {least} tokens or more, the longest has {longest}"
+            remedy = "lower it, --lengths or --min_tokens, or give another --text"
+            raise DataError(f"--documents={self.n}: {options.text or 'the held-out split'} {rule}; {remedy}")
         order = np.random.default_rng(options.seed).permutation(len(long_enough))
-        self.shorter = len(found) - len(long_enough)
+        self.shorter = len(documents) - len(long_enough)
         return [np.asarray(long_enough[number], dtype=np.int64) for number in np.sort(order[: self.n])]
 
     def cells(self) -> Iterator[Cell]:
@@ -206,15 +203,11 @@ class Perplexity(Measure):
         how |= {"done": self.bar.update, "keys": self.keys}
         losses = text_losses(self.subject.losses, self.documents, context, self.stride, **how)
         low, high = losses.limits or (None, None)
-        found = {"score": losses.perplexity, "low": low, "high": high, "confidence": CONFIDENCE, "loss": losses.loss}
-        bits = None if self.keys is not None else losses.loss / math.log(2) / self.bytes_per_token
-        found |= {
-            "bits_per_byte": bits,
-            "scored_tokens": int(losses.tokens.sum()),
-            "seconds": round(time.perf_counter() - started, 3),
-        }
-        each = zip(losses.nll.tolist(), losses.tokens.tolist(), strict=True)
-        return found, [{"test": number, "nll": nll, "tokens": tokens} for number, (nll, tokens) in enumerate(each)]
+        row = {"score": losses.perplexity, "low": low, "high": high, "confidence": CONFIDENCE, "loss": losses.loss}
+        row["bits_per_byte"] = None if self.keys is not None else losses.loss / math.log(2) / self.bytes_per_token
+        row |= {"scored_tokens": int(losses.tokens.sum()), "seconds": round(time.perf_counter() - started, 3)}
+        texts = zip(losses.nll.tolist(), losses.tokens.tolist(), strict=True)
+        return row, [{"test": number, "nll": nll, "tokens": tokens} for number, (nll, tokens) in enumerate(texts)]
 
     def title(self) -> str:
         source = self.options.text or "held out"

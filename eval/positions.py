@@ -101,19 +101,19 @@ def parse(request: command.Request) -> tuple[Any, Any]:
     """Build the method and the command's options for it; faults name options as they are written."""
     named = parse_method(str(request.model), "METHOD")
     method = named.pop("method")
-    given = {**named, **request.options}
+    parameters = {**named, **request.options}
     config_class = errors.look_up(METHODS, method, "METHOD")
     options_class: type[Any] = SkipOptions if method in skip.SKIP_METHODS else MatrixOptions
-    own = {field.name: given.pop(field.name) for field in fields(options_class) if field.name in given}
+    options = {item.name: parameters.pop(item.name) for item in fields(options_class) if item.name in parameters}
     try:
-        config = read_options(config_class, given)
+        config = read_options(config_class, parameters)
     except errors.ConfigError as error:
-        read_options(options_class, own, error.faults)  # which raises all faults
-    return config, read_options(options_class, own)
+        read_options(options_class, options, error.faults)  # which raises all faults
+    return config, read_options(options_class, options)
 
 
 def show_matrix(distance: Distance, options: MatrixOptions) -> tuple[str, list[Row]]:
-    """Show a distance method's matrix: the text, and the row."""
+    """Show a distance method's matrix."""
     length = options.length
     held = values(distance, length)
     parameters = resolved(distance)
@@ -166,8 +166,8 @@ def number(value: float) -> str:
 
 def matrix_text(distance: Distance, length: int) -> str:
     """Format the matrix, `.` above the diagonal; of a long text the first and last rows and columns."""
-    shown = np.arange(length) if length <= WHOLE else np.r_[0:EDGE, length - EDGE : length]
-    rows = [["." if np.isnan(cell) else number(cell) for cell in row] for row in cells(distance, shown, shown)]
+    at = np.arange(length) if length <= WHOLE else np.r_[0:EDGE, length - EDGE : length]
+    rows = [["." if np.isnan(cell) else number(cell) for cell in row] for row in cells(distance, at, at)]
     if length > WHOLE:
         rows = [[*row[:EDGE], "...", *row[EDGE:]] for row in rows]
         rows.insert(EDGE, ["..."] * len(rows[0]))
@@ -239,15 +239,14 @@ def show_skip(config: Skip, options: SkipOptions) -> tuple[str, list[Row]]:
     measured |= {f"0 .. {length - 1}": measure([np.arange(length)], target_len) for length in (n, target_len)}
     rows = [{"metric": "skip_ids", "name": name, **row} for name, (row, _) in measured.items()]
     quarters = [quarter * target_len // 4 for quarter in (1, 2, 3)]
-    shown = [
+    table = [
         {"ids": name, **row, **{f"f({i}) / f(0)": f"{100 * shares[i]:.3g}%" for i in quarters}}
         for name, (row, shares) in measured.items()
     ]
     title = f"{config.method}: {options.samples:,} samples of {n:,} tokens, target window {target_len:,}"
     if config.needs_sentences:
         title += f", sentences of {options.sentence_tokens:g} tokens on average"
-    table = to_text(shown, {"mean_distance": ".1f", "mean_run_length": ".2f"})
-    return f"{title}\n\n{table}", rows
+    return f"{title}\n\n{to_text(table, {'mean_distance': '.1f', 'mean_run_length': '.2f'})}", rows
 
 
 def drawn_sentences(n_tokens: int, mean: float, generator: np.random.Generator) -> IntArray:
@@ -268,11 +267,11 @@ def samples(config: Skip, options: SkipOptions) -> Iterator[IntArray]:
 def measure(drawn: Iterable[IntArray], target_len: int) -> tuple[Row, FloatArray]:
     """Measure samples one by one: the means of their distances and of all runs, and f(i) / f(0), (target_len,)."""
     counts = PositionCounts(target_len)
-    found = []
+    samples = []
     for ids in drawn:
         counts.add_positions(ids, np.zeros_like(ids), mask="causal")
-        found.append((skip.mean_distance(ids), skip.run_lengths(ids), int(ids[-1])))
-    distances, runs, last = zip(*found, strict=True)
+        samples.append((skip.mean_distance(ids), skip.run_lengths(ids), int(ids[-1])))
+    distances, runs, last = zip(*samples, strict=True)
     f = counts.frequency()
     row = {"mean_distance": float(np.mean(distances)), "mean_run_length": float(np.concatenate(runs).mean())}
     return {**row, "largest": max(last)}, f / f[0]

@@ -130,21 +130,21 @@ class Precision(run.OnTexts):
                     of_text = (first_logit_difference(used, text[:, :n], 0, arithmetic, to) for n in self.lengths)
                     logits.append([*map(float, of_text)])
                     bar.update()
-                about = {"weights": weights, "arithmetic": name, "reference": to}
-                measured = self.rows_of(about, torch.cat(profiles).cpu().numpy(), np.array(logits))
+                pair = {"weights": weights, "arithmetic": name, "reference": to}
+                measured = self.rows_of(pair, torch.cat(profiles).cpu().numpy(), np.array(logits))
                 yield from ({**self.about, **row} for row in measured)
 
-    def rows_of(self, about: Row, by_token: Values, by_length: Values) -> Iterator[Row]:
+    def rows_of(self, pair: Row, by_token: Values, by_length: Values) -> Iterator[Row]:
         """Make the results of one pair from D's terms, (texts, shifts, tokens), and D_logit, (texts, lengths)."""
         profiles = by_token.mean(0)
         tokens = {"tokens": self.n_tokens}
         for shift, values, profile in zip(self.shifts, by_token.sum(-1).T, profiles, strict=True):
             first = float(profile[0] / profile.sum()) if profile.any() else None
-            yield {"metric": "D", **about, "shift": shift, **tokens, **summary(values), "first_token_frac": first}
+            yield {"metric": "D", **pair, "shift": shift, **tokens, **summary(values), "first_token_frac": first}
         by_key = profiles[0].tolist()  # 0 is the least shift
-        yield {"metric": "D_by_token", **about, "shift": 0, **tokens, "n": len(by_token), "values": by_key}
+        yield {"metric": "D_by_token", **pair, "shift": 0, **tokens, "n": len(by_token), "values": by_key}
         for length, values in zip(self.lengths, by_length.T, strict=True):
-            yield {"metric": "D_logit", **about, "shift": 0, "tokens": length, **summary(values)}
+            yield {"metric": "D_logit", **pair, "shift": 0, "tokens": length, **summary(values)}
 
     def text(self, rows: Sequence[Row]) -> str:
         """Write D and D_logit as tables, means over texts."""
@@ -180,10 +180,10 @@ def of(rows: Sequence[Row], metric: str) -> list[Row]:
 
 def panel(rows: Sequence[Row], x: str, title: str, x_title: str, y_title: str) -> Any:
     """Draw a line for each weights and arithmetic; an exact 0 has no place on a logarithmic axis and leaves a gap."""
-    shown = [{**row, "value": row["value"] or None} for row in rows]
-    some = any(row["value"] for row in shown)
+    points = [{**row, "value": row["value"] or None} for row in rows]
+    some = any(row["value"] for row in points)
     titles: dict[str, Any] = {"title": title, "x_title": x_title, "y_title": y_title}
-    return draw(shown, x, "value", "curve", log_x=x != "shift", log_y=some, marks=x != "token", width=380, **titles)
+    return draw(points, x, "value", "curve", log_x=x != "shift", log_y=some, marks=x != "token", width=380, **titles)
 
 
 def summary(values: Values) -> Row:

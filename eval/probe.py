@@ -67,8 +67,8 @@ class ByLength(needles.NeedleMeasure):
             if value is not None
         ]
         if by == "method":
-            own = "several methods are set by this command itself; leave it out"
-            faults += [f"--{key}={value}: {own}" for key, value in request.overrides.items()]
+            rule = "several methods are set by this command itself; leave it out"
+            faults += [f"--{key}={value}: {rule}" for key, value in request.overrides.items()]
         elif len(request.distances) > 1:
             faults.append(f"--distance={','.join(request.distances)}: --by={by} takes one method; leave --by out")
         if faults:
@@ -93,13 +93,11 @@ class ByLength(needles.NeedleMeasure):
             for result in self.probe.run(self.subject, store=self.finished_needles()):
                 self.curve.append(result)
                 bar.total -= self.config.tests - result.tests
-                bar.update(sum(each.tests for each in self.curve) - bar.n)
+                bar.update(sum(point.tests for point in self.curve) - bar.n)
                 bar.name(f"{result.length} tokens: {result.accuracy:.2f}")
-        about = self.subject.row
-        counts = self.subject.counts
-        rows = [length_record(self.probe, result, about, counts) for result in self.curve]
-        rows.append(summary_record(self.probe, self.curve, about, counts))
-        return rows
+        subject, counts = self.subject.row, self.subject.counts
+        rows = [length_record(self.probe, result, subject, counts) for result in self.curve]
+        return [*rows, summary_record(self.probe, self.curve, subject, counts)]
 
     def write(self, rows: Sequence[Row]) -> None:
         folder = RunFolder(self.path)
@@ -127,14 +125,14 @@ class ByLength(needles.NeedleMeasure):
         """Draw the curve with its limits and monotone fit, and the effective length at every threshold."""
         *curve, summary = rows
         rules = self.window_between(row["length"] for row in curve)
-        for each in summary["thresholds"]:
-            rules.append(draw.Rule("y", each["threshold"], f"threshold {each['threshold']:g}"))
-            if each["effective_length"]:
-                rules.append(draw.Rule("x", each["effective_length"], f"effective length {each['effective_length']:,}"))
+        for row in summary["thresholds"]:
+            rules.append(draw.Rule("y", row["threshold"], f"threshold {row['threshold']:g}"))
+            if row["effective_length"]:
+                rules.append(draw.Rule("x", row["effective_length"], f"effective length {row['effective_length']:,}"))
         fitted = zip(self.curve, monotone_shares(self.curve), strict=True)
-        shown = [{**row, "curve": "tests passed"} for row in curve]
-        shown += [{"length": result.length, "score": score, "curve": "monotone fit"} for result, score in fitted]
-        return self.length_shares(shown, "curve", rules=rules)
+        points = [{**row, "curve": "tests passed"} for row in curve]
+        points += [{"length": result.length, "score": score, "curve": "monotone fit"} for result, score in fitted]
+        return self.length_shares(points, "curve", rules=rules)
 
 
 class ByMethod(needles.NeedleMeasure):

@@ -77,14 +77,14 @@ def analyse(request: Request) -> Found:
     with unpacked(request.places) as places:
         runs = read_runs(places)
         settings = arms_of(runs)
-        distance = options.at or min(int(each["data.window"]) for each in settings.values()) // 2
+        distance = options.at or min(int(config["data.window"]) for config in settings.values()) // 2
         every = read_points(runs, distance, options)
     begun = every[every["begun"]]
     points = begun[begun["f"] > 0].reset_index(drop=True)
     if points.empty:
         raise DataError(f"RUNS: no probe has reach and f at {distance} tokens; name runs that probed and counted")
     bases = bases_of({name: run.settings for name, run in runs.items()})
-    used = {name for own in points["run"] for name in (own, bases.get(own, own))}
+    used = {*points["run"], *(bases[name] for name in points["run"] if name in bases)}
     settings = arms_of({name: run for name, run in runs.items() if name in used})
     points["arm"] = points["run"].map(name_arms(settings))
     columns, faults = separable(points, COLUMNS)
@@ -119,7 +119,7 @@ def analyse(request: Request) -> Found:
 
 
 def regression_text(table: pd.DataFrame, model: Regression, fitted: int, faults: Mapping[str, str]) -> str:
-    """Write the regression with its limits, and name the columns that are not in it."""
+    """Write the regression with its limits, and the columns that are not in it."""
     lines = [f"ln reach = {model.intercept:.2f} + sum of coefficient * ln column; residuals of {model.sigma:.2f} nats"]
     lines += [to_text(table, FORMS)] if len(table) else []
     lines.append(f"{CONFIDENCE:g} limits from {fitted:,} of {RESAMPLES:,} resamples of whole runs")
@@ -136,20 +136,15 @@ def verdict(limits: pd.DataFrame, by_arm: pd.DataFrame, faults: Mapping[str, str
         is_apart = row["low"] > 0 or row["high"] < 0
         is_better = log_likelihood.get(column, np.nan) > log_likelihood.get("none", np.nan)
         said["open" if is_apart != is_better else "moved reach" if is_apart else "did not"].append(str(column))
-    ends = range_of(*at_bounds(points))
+    logs = points["low"].where(np.isfinite(points["low"]), points["high"])
+    outcomes = np.select([np.isneginf(points["low"]), np.isposinf(points["high"])], [BELOW, BEYOND], RUN)
+    ends = range_of(np.exp(logs), outcomes)
     said[f"the same in all points, where reach is {ends}"] = [
         name for name, fault in faults.items() if fault == CONSTANT
     ]
     said["not told apart, or not in all records"] = [name for name, fault in faults.items() if fault != CONSTANT]
     named = "; ".join(f"{text}: {', '.join(names)}" for text, names in said.items() if names)
     return f"As far as {points['arm'].nunique()} arms can say, {named}."
-
-
-def at_bounds(points: pd.DataFrame) -> tuple[list[float], list[str]]:
-    """List reaches, the censored ones at their bounds, and their outcomes."""
-    logs = points["low"].where(np.isfinite(points["low"]), points["high"])
-    outcomes = np.where(np.isneginf(points["low"]), BELOW, np.where(np.isposinf(points["high"]), BEYOND, RUN))
-    return np.exp(logs).tolist(), outcomes.tolist()
 
 
 def read_points(runs: Mapping[str, ProbedRun], distance: int, options: ReachOptions) -> pd.DataFrame:
@@ -160,18 +155,16 @@ def read_points(runs: Mapping[str, ProbedRun], distance: int, options: ReachOpti
     """
     rows: list[dict[str, Any]] = []
     for name in arms_of(runs):
-        each = runs[name]
-        about = {"run": name, "arm": name, **{column: each.settings.get(key) for column, key in SETTINGS.items()}}
-        probes = tested(each)
+        run = runs[name]
+        columns = {column: run.settings.get(key) for column, key in SETTINGS.items()}
+        probes = tested(run)
         for record in probes[-1:] if options.last else probes:
             tokens = record["consumed_tokens"]
-            path = each.path / f"counts/{folder_name(tokens)}.npz"
+            path = run.path / f"counts/{folder_name(tokens)}.npz"
             counts = SavedCounts.read(path) if path.exists() else None
             demand = None if counts is None else counts.g_from(distance)
-            asked = None if demand is None else demand + 1
-            rows.append(
-                {**record, **about, "tokens": tokens, "f": f_at(counts, distance), DEMAND: asked, **bounds(record)}
-            )
+            columns |= {"tokens": tokens, "f": f_at(counts, distance), DEMAND: None if demand is None else demand + 1}
+            rows.append({**record, "run": name, "arm": name, **columns, **bounds(record)})
     points = pd.DataFrame(rows, columns=["run", "arm", "begun", *COLUMNS, "low", "high", *REACH])
     return points.astype(dict.fromkeys((*COLUMNS, "low", "high", *REACH), float) | {"begun": bool})
 
@@ -180,7 +173,7 @@ def arms_of(runs: Mapping[str, ProbedRun]) -> dict[str, dict[str, Any]]:
     """Collect the settings of the runs that no other one starts from; those of its base stand for a start."""
     settings = {name: run.settings for name, run in runs.items()}
     bases = {*bases_of(settings).values()}
-    return {name: each for name, each in with_bases(settings).items() if name not in bases}
+    return {name: config for name, config in with_bases(settings).items() if name not in bases}
 
 
 def tested(run: ProbedRun) -> list[dict[str, Any]]:
@@ -191,22 +184,22 @@ def tested(run: ProbedRun) -> list[dict[str, Any]]:
             tokens = row["consumed_tokens"]
             shares[tokens] = max(shares.get(tokens, 0), row["found"] / row["n"])
     probes = [record for record in run.probes if record.get("first_distance") is not None]
-    known = [row | {"begun": bool(row["reach"]) or shares.get(row["consumed_tokens"], 0) >= BEGUN} for row in probes]
-    return known or evaluated(run)
+    rows = [row | {"begun": bool(row["reach"]) or shares.get(row["consumed_tokens"], 0) >= BEGUN} for row in probes]
+    return rows or evaluated(run)
 
 
 def evaluated(run: ProbedRun) -> list[dict[str, Any]]:
     """Find the reach under plain distance by the tests of eval.distance; an empty list where there are none."""
     files = results_at(run.path / "eval")
     rows = [row for file in files for row in RunFolder(file.parent).read(file.name)]
-    found = {row["distance"]: row for row in rows if row.get("metric") == ONE and row["method"] == PLAIN}
+    tests = {row["distance"]: row for row in rows if row.get("metric") == ONE and row["method"] == PLAIN}
     first = run.settings["data.window"] // NEAR
-    results = [LengthResult(d, row["n"], row["found"], []) for d, row in sorted(found.items()) if d >= first]
+    results = [LengthResult(d, row["n"], row["found"], []) for d, row in sorted(tests.items()) if d >= first]
     if not results:
         return []
-    begun = max(row["score"] for row in found.values()) >= BEGUN
-    about = {"consumed_tokens": next(iter(found.values()))["consumed_tokens"], "begun": begun}
-    return [about | peaked_reach(results, run.settings.get("probe.threshold", 0.8))]
+    begun = max(row["score"] for row in tests.values()) >= BEGUN
+    reach = peaked_reach(results, run.settings.get("probe.threshold", 0.8))
+    return [{"consumed_tokens": next(iter(tests.values()))["consumed_tokens"], "begun": begun, **reach}]
 
 
 def peaked_reach(results: Sequence[LengthResult], threshold: float) -> dict[str, Any]:
@@ -224,10 +217,10 @@ def peaked_reach(results: Sequence[LengthResult], threshold: float) -> dict[str,
         rising = isotonic_regression(shares[:k], weights=tests[:k]).x if k else shares[:0]
         falling = isotonic_regression(shares[k:], weights=tests[k:], increasing=False).x
         fits.append(np.concatenate([rising, falling]))
-    fit = min(fits, key=lambda each: float(np.square(each - shares) @ tests))
+    fit = min(fits, key=lambda curve: float(np.square(curve - shares) @ tests))
     peak = int(np.argmax(fit))
-    _, found = crossing([result.length for result in results[peak:]], fit[peak:], threshold)
-    return {"reach": found or None, "first_distance": results[0].length, "last_distance": results[-1].length}
+    _, reach = crossing([result.length for result in results[peak:]], fit[peak:], threshold)
+    return {"reach": reach or None, "first_distance": results[0].length, "last_distance": results[-1].length}
 
 
 def bounds(record: Mapping[str, Any]) -> dict[str, float]:

@@ -102,7 +102,7 @@ class Recall(run.OnTexts):
         data = None if model.experiment is None else model.experiment.data
         if self.evidence.method == "asked" and options.text is None and data is not None and data.labelled:
             shards = TokenStore.open(shard_folder(data), "held_out").shards
-            named = [replace(each, tokens=labels_of(each, data, self.subject.tokenizer)) for each in shards]
+            named = [replace(shard, tokens=labels_of(shard, data, self.subject.tokenizer)) for shard in shards]
             sizes["stored"] = np.concatenate([labels[1:] for labels in TokenStore(named).documents()]).astype(np.int64)
         self.test = RecallTest(self.documents, self.evidence, device=self.subject.device, without=True, **sizes)
         if not any(target.distance for target in self.test.targets):
@@ -114,12 +114,12 @@ class Recall(run.OnTexts):
         test = self.test
         with Bar(total=2 * len(test.targets), desc=self.kind, unit="context") as bar:
             scores = test.scores(self.subject, test.targets, bar.update)
-        about = {**self.about, **self.subject.row, "evidence": asdict(self.evidence), "window": test.window}
-        about |= {"confidence": CONFIDENCE, "texts": subject.digest_of(self.documents)}
-        about |= {"source": self.options.text or "held out"}
+        shared = {**self.about, **self.subject.row, "evidence": asdict(self.evidence), "window": test.window}
+        shared |= {"confidence": CONFIDENCE, "texts": subject.digest_of(self.documents)}
+        shared |= {"source": self.options.text or "held out"}
         for row in test.found(scores, CONFIDENCE):
             fields = {key: value for key, value in row.items() if row["distance"] or key not in NOT_WITHOUT}
-            yield {**about, "metric": "recall" if row["distance"] else "no_evidence", **fields}
+            yield {**shared, "metric": "recall" if row["distance"] else "no_evidence", **fields}
 
     def title(self) -> str:
         model, source = self.subject.model, self.options.text or "held out"
@@ -150,10 +150,10 @@ def read_evidence(word: str) -> base.Evidence:
         >>> read_evidence("repeat:tokens=4")
         Repeat(method='repeat', tokens=4)
     """
-    given = parse_method(word, "--evidence")
-    kind = look_up(EVIDENCE_METHODS, given["method"], "--evidence")
+    settings = parse_method(word, "--evidence")
+    kind = look_up(EVIDENCE_METHODS, settings["method"], "--evidence")
     try:
-        return validated(kind, given)
+        return validated(kind, settings)
     except ConfigError as error:
         raise ConfigError(*(f"--evidence.{fault}" for fault in error.faults)) from error
 

@@ -72,8 +72,8 @@ def table(plan: Plan) -> str:
 
 def panels(shares: pd.DataFrame, plan: Plan) -> Iterator[Any]:
     """Draw the share of the pairs at each distance, and the loss weights."""
-    each = shares[[*NAMES]].div(shares["to"] + 1 - shares["from"], axis=0).assign(distance=shares["from"])
-    points = each.melt("distance", var_name="profile", value_name="share")
+    means = shares[[*NAMES]].div(shares["to"] + 1 - shares["from"], axis=0).assign(distance=shares["from"])
+    points = means.melt("distance", var_name="profile", value_name="share")
     title = "share of the supervised pairs at each distance"
     yield draw.draw(points, "distance", "share", series="profile", names=NAMES, title=title, marks=False)
     weights = pd.DataFrame({"weight": plan.weights}).rename_axis("context").reset_index()
