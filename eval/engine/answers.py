@@ -19,10 +19,9 @@ from lab.command import Bar
 from lab.errors import ConfigError
 from lab.probe.effective_length import ResultStore
 from lab.probe.limits import share_limits
-from lab.probe.needles import first_number
+from lab.probe.needles import SAMPLE_NUMBERS, first_number
 
 CONFIDENCE = 0.95
-SAMPLE = 64  # numbers differ in tokens; the longest of this many is the bound
 
 
 def summed(outcome: Outcome) -> Row:
@@ -54,7 +53,7 @@ def answer_budget(writer: Writer, digits: int, default: int) -> int:
     Raises: DataError for a tokenizer that does not read a number back whole.
     """
     rng = np.random.default_rng(0)
-    numbers = [draw_number(rng, digits) for _ in range(SAMPLE)]
+    numbers = [draw_number(rng, digits) for _ in range(SAMPLE_NUMBERS)]
     for number in numbers:
         writer.check_spelling([number], lambda text, expected: float(first_number(text) == expected[0]))
     return max(default, *(len(writer.spell([number])) for number in numbers))

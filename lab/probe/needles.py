@@ -73,8 +73,6 @@ def text_to_keep(path: str | None, data: DataConfig, tokenizer: Tokenizer, longe
     """Read the haystack that a run folder keeps, so that the run is probed with the same text wherever it is copied.
 
     It is all of the haystack, or the first 1 MB of a corpus if that fills the longest test; None if it is larger.
-
-    Raises: DataError.
     """
     text = load_haystack(path, data, tokenizer)
     copy = text.encode()[:KEPT_BYTES].decode(errors="ignore")
@@ -228,12 +226,7 @@ def shortest(config: ProbeConfig, tokenizer: Tokenizer) -> int:
 
 
 def first_number(text: str) -> str:
-    """Read the first number of a text, empty where there is none.
-
-    Example:
-        >>> first_number(" 71432. Remember it. 7"), first_number(" I do not know")
-        ('71432', '')
-    """
+    """Read the first number of a text, empty where there is none."""
     return next(iter(NUMBER.findall(text)), "")
 
 
