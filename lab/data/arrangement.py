@@ -79,7 +79,7 @@ class Arrangement:
     ) -> list[TokenRun]:
         """Arrange a window.
 
-        Shapes: `tokens`, `targets` (the next token, or IGNORE) and `documents` (rising numbers) int64 (n,).
+        Shapes: `tokens`, `targets` (the next token, or IGNORE) and `documents` (numbers from 0, rising) int64 (n,).
         """
         anchor = [TokenRun(np.array([self.anchor]), np.array([IGNORE]), np.array([0]))] if self.is_anchored else []
         if self.is_anchored:  # the anchor replaces the <bos> of each document
@@ -95,7 +95,7 @@ class Arrangement:
                 targets = np.where(np.diff(order, append=-1) == 1, targets[order], IGNORE)
             else:  # the row keeps its order, and a token takes the id of its place in the shuffled window
                 ids[order] = ids.copy()
-        groups = np.asarray(self.mask.group(documents - documents[0]))
+        groups = np.asarray(self.mask.group(documents))
         order = np.argsort(groups, kind="stable")
         tokens, targets, groups = tokens[order], targets[order], groups[order]
         ids = ids[order] if self.mask.running else ids

@@ -9,7 +9,7 @@ from tests.data.windows import IGNORE
 
 def lengths_and_ids(block, mask=Causal()):
     """Arrange the window of lab/data/arrangement.py: documents of 4 and 3 tokens."""
-    documents = np.array([4, 4, 4, 4, 5, 5, 5])
+    documents = np.array([0, 0, 0, 0, 1, 1, 1])
     tokens, targets = np.arange(10, 17), np.array([11, 12, 13, IGNORE, 15, 16, 17])
     runs = Arrangement(mask=mask).runs(tokens, targets, documents, np.random.default_rng(0), block)
     assert np.concatenate([run.tokens for run in runs]).tolist() == tokens.tolist()
