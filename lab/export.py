@@ -15,7 +15,8 @@ FOLDER holds model.safetensors in float32, the tokenizer with its special tokens
 and generation_config.json, by which generation stops at the end of a document. experiment.yaml, the run's config, with
 copies of its plugins, and haystack.txt let evaluations ask what they ask the run. config.json names Llama, with biases
 Qwen2, or with norms of queries and keys Qwen3. max_position_embeddings is the training window, or the length that the
-position method or skipped ids extend it to. README.md is the model card.
+position method or skipped ids extend it to. README.md is the model card, with f and g in a picture where Altair is
+installed. Printed are the commands that publish the run on the hub, each checkpoint on a branch of its name.
 
 rope, abf, ntk, pi, dynamic_ntk, ntk_by_parts, yarn, llama3 and longrope have a name in config.json. For any other
 method --weights_only writes plain RoPE in its place, for lab.model.huggingface.apply(model, distance=...) to replace.
@@ -24,14 +25,18 @@ method --weights_only writes plain RoPE in its place, for lab.model.huggingface.
 import json
 import re
 import shlex
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
-from lab import plugins
+from lab import draw, plugins
 from lab.command import Syntax, Words, run, start
-from lab.config import Experiment
+from lab.counts import SavedCounts
+from lab.counts.saved import per_distance
 from lab.data.tokenizer import needed
-from lab.errors import CheckpointError, ConfigError
+from lab.errors import CheckpointError, ConfigError, MissingPackage
+from lab.files import write_atomic
 from lab.loading import OpenedModel, open_model, token_ids
 from lab.model.decoder import Decoder
 from lab.model.huggingface.config import WRITTEN_AS, written_length
@@ -40,6 +45,7 @@ from lab.positions import distance, frequencies
 from lab.probe.limits import shown_length
 from lab.probe.needles import KEPT
 from lab.runs.analysis import open_run, shown_reach
+from lab.runs.checkpoints import COUNTS, candidates, folder_name
 from lab.runs.folder import RunFolder
 from lab.runs.source import EXPERIMENT, find_place
 from lab.yaml import flatten
@@ -49,7 +55,7 @@ SYNTAX = Syntax(
     values=("-o",),
     missing="{word}: RUN must be the first argument; give a run folder or a checkpoint in it",
 )
-CARD = "README.md"
+CARD, PICTURE = "README.md", "f_and_g.png"
 SHOWN = ("data.corpus.", "data.window", "data.mode", "model.", "position.", "mask.", "skip.", "evidence.", "weights.")
 TEXT = """---
 library_name: transformers
@@ -61,7 +67,7 @@ tags: [probe-lab, long-context]
 
 {reach}
 
-`AutoModelForCausalLM.from_pretrained({place})` opens it. The probe lab measures and trains it again by
+{picture}`AutoModelForCausalLM.from_pretrained({place})` opens it. The probe lab measures and trains it again by
 
 ```sh
 probe-lab distance {folder} --plot
@@ -73,6 +79,11 @@ Settings of its arm (`experiment.yaml` has all):
 ```text
 {settings}
 ```
+"""
+DRAWN = """![f and g by distance]({picture})
+
+f(i): pairs of tokens i apart that attention saw in training. g(d): targets whose evidence was d tokens back.
+
 """
 
 
@@ -87,35 +98,36 @@ def export(words: Words) -> str:
     had = model.method
     name_positions(model.model, weights_only=words.options.weights_only)
     export_model(model, Path(output))
+    assert model.folder is not None, "a run"
+    write_card(model, model.folder, Path(output))
     lost = f"; without {had}, which config.json has no name for" if model.method != had else ""
     n = model.decoder.cfg.n_parameters()
-    return f"{output}: {model.name} at {model.consumed_tokens or 0:,} tokens, {n:,} parameters, {model.method}{lost}"
+    what = f"{output}: {model.name} at {model.consumed_tokens or 0:,} tokens, {n:,} parameters, {model.method}{lost}"
+    options = ["--weights_only"] * words.options.weights_only + [f"--{key}={v}" for key, v in words.settings.items()]
+    return f"{what}\n{publishing(model, model.folder, Path(output), options)}"
 
 
 def name_positions(decoder: Decoder, *, weights_only: bool) -> None:
     """Replace position methods that config.json has no name for by plain RoPE, or refuse them."""
+    trained = decoder.frequencies
     unnamed = {}
     if not decoder.distance.is_plain or decoder.distance.scales_logits:
         unnamed["distance"] = decoder.distance.method
         decoder.distance = distance("plain")
-    if decoder.frequencies.method not in WRITTEN_AS:
-        unnamed["frequency"] = decoder.frequencies.method
-        theta = decoder.frequencies.theta
-        decoder.frequencies = frequencies("rope", head_dim=decoder.cfg.head_dim, theta=theta)
+    if trained.method not in WRITTEN_AS:
+        unnamed["frequency"] = trained.method
+        decoder.frequencies = frequencies("rope", head_dim=decoder.cfg.head_dim, theta=trained.theta)
     if unnamed and not weights_only:
         rule = "has no name in a Hugging Face folder; add --weights_only to write plain RoPE in its place"
         raise ConfigError(*(f"position.{kind}.method={name}: {rule}" for kind, name in unnamed.items()))
 
 
 def export_model(model: OpenedModel, output: Path) -> None:
-    """Write a run's model, tokenizer, config and card as a Hugging Face folder."""
-    experiment, home = model.experiment, model.home
-    assert experiment, "a run"
-    assert home, "a run"
+    """Write a run's model and tokenizer as a Hugging Face folder."""
     tokenizer = needed(model.tokenizer)
     ids = token_ids(model)
-    longest = longest_text(model, experiment)
-    settings = {
+    longest = longest_text(model)
+    tokenizer_config = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         **{name.removesuffix("_id"): tokenizer.id_to_token(n) for name, n in ids.items() if n is not None},
         "clean_up_tokenization_spaces": False,
@@ -125,43 +137,47 @@ def export_model(model: OpenedModel, output: Path) -> None:
     }
     files: dict[str, str | bytes] = {
         "tokenizer.json": tokenizer.to_str(pretty=True),
-        "tokenizer_config.json": json.dumps(settings, indent=2),
+        "tokenizer_config.json": json.dumps(tokenizer_config, indent=2),
         "generation_config.json": json.dumps(ids, indent=2),
-        EXPERIMENT: experiment.to_yaml(),
-        CARD: card(model, experiment, home, output.resolve().name),
     }
-    for name in experiment.plugins:
-        files[f"{plugins.KEPT}/{Path(name).name}"] = plugins.source_of(name, home)
-    if (home / KEPT).is_file():
-        files[KEPT] = (home / KEPT).read_text(encoding="utf-8")
+    if model.experiment is not None:
+        files[EXPERIMENT] = model.experiment.to_yaml()
+        for name in model.experiment.plugins:
+            files[f"{plugins.KEPT}/{Path(name).name}"] = plugins.source_of(name, model.home or Path())
+    if model.home is not None and (model.home / KEPT).is_file():
+        files[KEPT] = (model.home / KEPT).read_text(encoding="utf-8")
     save_pretrained(model.model, output, train_len=longest, token_ids=ids, files=files)
 
 
-def longest_text(model: OpenedModel, experiment: Experiment) -> int | None:
+def longest_text(model: OpenedModel) -> int | None:
     """Return the tokens of the longest text that the model is meant for; None where its position method states it."""
     method = model.decoder.frequencies
-    if method.method == "dynamic_ntk":
+    if method.method == "dynamic_ntk" or model.experiment is None:
         return None
-    target = getattr(experiment.skip, "target_len", None)
+    target = getattr(model.experiment.skip, "target_len", None)
     return max(length or 0 for length in (model.train_len, written_length(method, None), target))
 
 
-def card(model: OpenedModel, experiment: Experiment, run: Path, name: str) -> str:
-    """Write the model card of a run's checkpoint, exported into a folder of this name."""
+def write_card(model: OpenedModel, run: Path, output: Path) -> None:
+    """Write the card of a run's checkpoint into its exported folder."""
     tokens = model.consumed_tokens or 0
-    settings = flatten(experiment.to_dict()).items()
-    arm = {key: value for key, value in settings if key.startswith(SHOWN) and value is not None}
-    return TEXT.format(
+    settings = {} if model.experiment is None else flatten(model.experiment.to_dict())
+    listed = {key: value for key, value in settings.items() if key.startswith(SHOWN) and value is not None}
+    arm = [" ".join(f"{key}: {value}".splitlines()) for key, value in listed.items()]
+    is_drawn = draw_counts(run / "checkpoints" / folder_name(tokens) / COUNTS, output / PICTURE)
+    text = TEXT.format(
         name=plain(model.name),
         parameters=model.decoder.cfg.n_parameters(),
         tokens=tokens,
         window=model.train_len,
         method=model.method,
         reach=reach_line(run, tokens),
-        place=json.dumps(name),
-        folder=shlex.quote(name),
-        settings="\n".join(" ".join(f"{key}: {value}".splitlines()) for key, value in arm.items()),
+        picture=DRAWN.format(picture=PICTURE) if is_drawn else "",
+        place=json.dumps(output.resolve().name),
+        folder=shlex.quote(output.resolve().name),
+        settings="\n".join(arm),
     )
+    write_atomic(output / CARD, text.encode())
 
 
 def plain(name: str) -> str:
@@ -174,19 +190,49 @@ def plain(name: str) -> str:
     return re.sub(r"([\\`*\[\]<>#&])", r"\\\1", " ".join(name.split()))
 
 
+def draw_counts(counts: Path, picture: Path) -> bool:
+    """Draw f and g, where they were counted and Altair is installed, and return whether that is so."""
+    try:
+        draw.altair()
+        profiles = SavedCounts.read(counts).profiles() if counts.exists() else {}
+    except MissingPackage:
+        return False
+    style: dict[str, Any] = {"log_x": True, "log_y": True, "x_title": "distance (tokens)", "names": [*profiles]}
+    style["y_title"] = "count at each distance"
+    if profiles:
+        draw.save(draw.draw(per_distance(profiles), "distance", "per distance", "profile", **style), picture)
+    return bool(profiles)
+
+
 def reach_line(run: Path, tokens: int) -> str:
     """Describe the reach at the last probe up to a checkpoint, with its limits."""
     probes = [row for row in RunFolder(open_run(run).path).probes() if row["consumed_tokens"] <= tokens]
     if not probes or "first_distance" not in probes[-1]:
         return "How far back it retrieves was not measured in training."
     row = probes[-1]
+    reach = shown_reach(row)
     low = shown_length(row["reach_low"], row["first_distance"], ",.1f")
     high = f"above {row['last_distance']:,}" if row["reach_high"] is None else format(row["reach_high"], ",.1f")
     return (
-        f"After {row['consumed_tokens']:,} tokens, under {row['method']}: **{shown_reach(row)} tokens**, within {low} "
-        f"to {high} at confidence {row['confidence']:g}. Reach is the largest distance at which a share "
-        f"of {row['threshold']:g} of hidden numbers is retrieved."
+        f"After {row['consumed_tokens']:,} tokens, under {row['method']}: **{reach} tokens**, within {low} to {high} "
+        f"at confidence {row['confidence']:g}. Reach is the largest distance at which a share of "
+        f"{row['threshold']:g} of hidden numbers is retrieved."
     )
+
+
+def publishing(model: OpenedModel, run: Path, output: Path, options: Sequence[str]) -> str:
+    """Write the commands that publish a run: each checkpoint on a branch of its name, the newest on main as well."""
+    upload = ["hf", "upload", f"OWNER/{re.sub('[^A-Za-z0-9]+', '-', model.name).strip('-')}"]
+    lines = []
+    for number, path in enumerate(candidates(run / "checkpoints")):
+        folder, export = str(output), ""
+        if path.name != folder_name(model.consumed_tokens or 0):
+            folder += f"-{path.name}"
+            export = shlex.join(["probe-lab", "export", str(path), "-o", folder, *options]) + " && "
+        lines.append(f"{export}{shlex.join([*upload, folder, f'--revision={path.name}'])}")
+        if number == 0:
+            lines.append(shlex.join([*upload, folder]))
+    return "\n".join(["to publish it, each checkpoint on a branch of its name:", *lines])
 
 
 main = partial(run, __doc__, work=export, syntax=SYNTAX)

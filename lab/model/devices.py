@@ -16,6 +16,7 @@ The choice follows from the processor alone, so that a resumed run makes the sam
 import importlib.util
 import os
 import platform
+import re
 import shutil
 import sysconfig
 from functools import cache
@@ -28,6 +29,8 @@ from torch.nn import functional as F
 
 from lab.errors import ConfigError
 
+DRIVER = Path("/proc/driver/nvidia/version")
+CUDA_13_DRIVER = 580  # and newer; NVIDIA's CUDA 13 release notes
 OLDER_CUDA = "https://download.pytorch.org/whl/cu126"  # torch 2.13, for drivers from 525 on
 LEAST_PRODUCTS = 1 << 20  # below this many multiplications the overhead of oneDNN exceeds what it saves, measured
 
@@ -39,9 +42,23 @@ def device_for(name: str, field: str = "--device") -> torch.device:
     """
     available = torch.cuda.is_available()
     if name == "gpu" and not available:
-        remedy = f"see nvidia-smi; with a driver older than 580 (CUDA 13) install torch by --index-url {OLDER_CUDA}"
-        raise ConfigError(f"{field}=gpu: no CUDA device for torch {torch.__version__}; {remedy}, or use cpu or auto")
+        raise ConfigError(f"{field}=gpu: no CUDA device, {driver_fault()}, or use cpu or auto")
     return torch.device("cuda" if available and name != "cpu" else "cpu")
+
+
+def driver_fault() -> str:
+    """Say which CUDA torch is built for, which driver is loaded, and what to do."""
+    version = re.search(r"Kernel Module.*? (\d+)(\.[\d.]+)", DRIVER.read_text()) if DRIVER.exists() else None
+    cuda = torch.version.cuda
+    older = f"install torch by --index-url {OLDER_CUDA}"
+    remedy = "see what nvidia-smi and CUDA_VISIBLE_DEVICES show"
+    if version and not cuda:
+        remedy = older
+    elif version and cuda and int(cuda.split(".")[0]) >= 13 and int(version[1]) < CUDA_13_DRIVER:
+        remedy = f"update the driver to {CUDA_13_DRIVER} or newer, {older}"
+    built = f"for CUDA {cuda}" if cuda else "without CUDA"
+    driver = version[1] + version[2] if version else "not loaded"
+    return f"torch {torch.__version__} is built {built} and the driver is {driver}; {remedy}"
 
 
 def memory_of(device: torch.device) -> int:

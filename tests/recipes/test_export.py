@@ -2,6 +2,8 @@
 
 import json
 import re
+import shlex
+import shutil
 
 import pytest
 import torch
@@ -104,8 +106,12 @@ def test_refusals(words, fault, prepared, tmp_path, capsys):
     assert not (places["run"] / "out").exists()
 
 
-def test_the_card_says_what_the_run_recorded(prepared, tmp_path, monkeypatch):
-    run = write_run(tmp_path / "a run", prepared, std=STD)
+def test_the_card_says_what_the_run_recorded_and_the_printed_lines_publish_each_checkpoint(
+    prepared, tmp_path, capsys, monkeypatch
+):
+    run = write_run(tmp_path / "a run, -- 2", prepared, std=STD)  # whose name is none on the hub
+    (newest,) = (run / "checkpoints").iterdir()
+    older = shutil.copytree(newest, newest.with_name("tokens-000000000002048"))
     summary = {"consumed_tokens": 4096, "method": "rope+plain", "threshold": 0.8, "confidence": 0.95}
     summary |= {"effective_length": None, "first_distance": 16, "last_distance": 48}
     later = {**summary, "consumed_tokens": 8192, "reach": 40.0, "reach_low": 39.0, "reach_high": 41.0}
@@ -119,3 +125,13 @@ def test_the_card_says_what_the_run_recorded(prepared, tmp_path, monkeypatch):
     assert re.search(r"reach 31\S* tokens\*\*, within 24\.5 to above 48 at", card), card
     assert "probe-lab distance out" in card
     assert f"data.window: {open_model(run).train_len}\n" in card
+    for name in re.findall(r"\]\((\S+)\)", card):
+        assert (tmp_path / "out" / name).read_bytes().startswith(b"\x89PNG")
+    hub = {}  # branch: the folder that is uploaded to it, and the checkpoint that is exported into it
+    for line in capsys.readouterr().out.splitlines()[2:]:
+        export, _, upload = line.rpartition(" && ")
+        words = shlex.split(upload)
+        assert words[:3] == ["hf", "upload", "OWNER/a-run-2"]
+        hub[words[-1].removeprefix("--revision=") if len(words) > 4 else "main"] = (words[3], shlex.split(export)[2:3])
+    assert hub.pop("main") == hub.pop(newest.name) == ("out", [])
+    assert hub == {older.name: (f"out-{older.name}", [str(older)])}
