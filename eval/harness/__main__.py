@@ -96,11 +96,11 @@ class Harness(run.Measure):
 
         options = self.options
         started = time.perf_counter()
-        about = {**self.subject.row, "protocol": f"lm-eval-{version('lm_eval')}", "length": self.model.max_length}
-        about |= {"chat": options.chat, "num_fewshot": options.num_fewshot, "limit": options.limit}
-        about |= {"truncate": options.truncate, "seed": options.seed}
-        known = Results(self.path, self.named_by)
-        key = {name: about[name] for name in READ_WITH}
+        shared = {**self.subject.row, "protocol": f"lm-eval-{version('lm_eval')}", "length": self.model.max_length}
+        shared |= {"chat": options.chat, "num_fewshot": options.num_fewshot, "limit": options.limit}
+        shared |= {"truncate": options.truncate, "seed": options.seed}
+        results = Results(self.path, self.named_by)
+        key = {name: shared[name] for name in READ_WITH}
         cases = self.folder / "harness-cases"
         self.model.stored = StoredRequests(cases / f"requests-{shortened(json.dumps([*key.values()]))}.jsonl", key)
         self.model.set_cache_hook(self.model.stored)
@@ -120,14 +120,14 @@ class Harness(run.Measure):
         except (AssertionError, ImportError, ValueError) as error:  # how the harness refuses what it is asked for
             raise errors.ConfigError(f"--tasks={','.join(options.tasks)}: {errors.first_line(error)}") from error
         seconds = round(time.perf_counter() - started, 3)
-        for found in rows_of(scores):
-            row = {**about, **found, "seconds": seconds}
-            before = known.find(row)
+        for numbers in rows_of(scores):
+            row = {**shared, **numbers, "seconds": seconds}
+            before = results.find(row)
             if before is None or before["score"] != row["score"]:
                 tests = tests_of(scores, row["task"], row["filter"])
-                digest = known.digest({**row, "metric": None})
+                digest = results.digest({**row, "metric": None})
                 file = f"{cases.name}/{row['task']}-{row['filter']}-{digest}.jsonl"
-                known.add(row, (file, tests) if tests else None)
+                results.add(row, (file, tests) if tests else None)
             yield row
 
     def text(self, rows: Sequence[Row]) -> str:
@@ -158,7 +158,7 @@ def load_tasks(names: Sequence[str], folder: str | None) -> tuple[Any, list[Any]
             if defaults:
                 fault = f"the harness cannot load it ({type(error).__name__}: {errors.first_line(error)})"
                 raise errors.ConfigError(f"--tasks={','.join(names)}: {fault}; check its name and files") from error
-    wholes = [each["groups"].get(name) or [*each["tasks"].values()] for name, each in loaded.items()]
+    wholes = [parts["groups"].get(name) or [*parts["tasks"].values()] for name, parts in loaded.items()]
     return manager, [task for whole in wholes for task in (whole if isinstance(whole, list) else [whole])]
 
 
@@ -171,7 +171,7 @@ def rows_of(results: Mapping[str, Any]) -> Iterator[Row]:
         defined = [json.dumps({name: results["configs"][name] for name in below}, sort_keys=True, default=source_of)]
         defined += [test["doc_hash"] + test["target_hash"] for test in samples]
         n = sum(results["n-samples"][name]["effective"] for name in below)
-        about = {
+        shared = {
             "task": task,
             "task_version": results["versions"].get(task),
             "fewshot": results["n-shot"].get(task),
@@ -184,7 +184,7 @@ def rows_of(results: Mapping[str, Any]) -> Iterator[Row]:
                 continue
             scores = [test["scores"].get(metric) for test in tests_of(results, task, filtered)]
             yield {
-                **about,
+                **shared,
                 "metric": metric,
                 "filter": filtered,
                 "higher_is_better": results["higher_is_better"].get(task, {}).get(metric),
@@ -221,7 +221,7 @@ def tests_of(results: Mapping[str, Any], task: str, filtered: str) -> list[Row]:
     ]
 
 
-def interval(score: float | None, each: Sequence[Any], stderr: float | None, n: int) -> Row:
+def interval(score: float | None, scores: Sequence[Any], stderr: float | None, n: int) -> Row:
     """Return the limits of a number from what `n` documents score, and their kind: exact, or t.
 
     Example:
@@ -229,8 +229,9 @@ def interval(score: float | None, each: Sequence[Any], stderr: float | None, n: 
         {'low': 0.277..., 'high': 0.722..., 'confidence': 0.95, 'interval': 't', 'stderr': 0.1}
     """
     low, high, kind = None, None, None
-    if each and score is not None and set(map(str, each)) <= {"0.0", "1.0"} and math.isclose(np.mean(each), score):
-        (low, high), kind = share_limits(round(sum(each)), len(each), CONFIDENCE), "exact"
+    is_share = bool(scores) and set(map(str, scores)) <= {"0.0", "1.0"}
+    if is_share and score is not None and math.isclose(np.mean(scores), score):
+        (low, high), kind = share_limits(round(sum(scores)), len(scores), CONFIDENCE), "exact"
     elif score is not None and stderr is not None:
         half = float(stdtrit(n - 1, (1 + CONFIDENCE) / 2)) * stderr
         low, high, kind = score - half, score + half, "t"

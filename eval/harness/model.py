@@ -102,8 +102,8 @@ def harness_model(subject: Subject, folder: Path, options: Any) -> Any:
         def _loglikelihood_tokens(self, requests: Sequence[Any], **more: Any) -> Any:
             # The last token of a continuation is only predicted.
             room = self.max_length + 1
-            found = [(key, self.fitted(before, room - len(after)), after) for key, before, after in requests]
-            return super()._loglikelihood_tokens(found, **more)
+            fitting = [(key, self.fitted(before, room - len(after)), after) for key, before, after in requests]
+            return super()._loglikelihood_tokens(fitting, **more)
 
         def fitted(self, ids: Ids, room: int) -> Ids:
             self.cut += len(ids) > room
@@ -131,8 +131,8 @@ def harness_model(subject: Subject, folder: Path, options: Any) -> Any:
             answers = context.new_full((len(context), max_length - context.shape[1]), self.eot_token_id)
             for n in lengths.unique().tolist():
                 rows = (lengths == n).nonzero().flatten()
-                found = subject.generate(context[rows, -n:], answers.shape[1], partial(self.ended, stop))
-                answers[rows, : found.shape[1]] = found
+                tokens = subject.generate(context[rows, -n:], answers.shape[1], partial(self.ended, stop))
+                answers[rows, : tokens.shape[1]] = tokens
             # what ends an answer is repeated to the end of its row, so that nothing after it is read as text
             over = torch.isin(answers, answers.new_tensor(stop_ids)).int().cummax(1).values.bool()
             return torch.cat([context, answers.masked_fill(over, self.eot_token_id)], 1)
@@ -175,7 +175,7 @@ def open_tokenizer(subject: Subject, folder: Path, template: str | None) -> tupl
     from transformers import PreTrainedTokenizerFast
 
     listed = [subject.stop_id, *(read_json(folder / f"{name}.json").get("eos_token_id") for name in FILES)]
-    stops = dict.fromkeys(token for each in listed for token in (each if isinstance(each, list) else [each]))
+    stops = dict.fromkeys(token for ids in listed for token in (ids if isinstance(ids, list) else [ids]))
     stop_ids = [token for token in stops if token is not None]
     prefix = [*special_ends(subject.tokenizer)[0][-1:], *stop_ids]
     if not prefix:
@@ -183,7 +183,7 @@ def open_tokenizer(subject: Subject, folder: Path, template: str | None) -> tupl
     ends = {"bos_token": prefix[:1], "eos_token": stop_ids[:1]}
     text = {name: subject.tokenizer.id_to_token(token) for name, tokens in ends.items() for token in tokens}
     make: Any = PreTrainedTokenizerFast
-    own = cases.Writer(subject.tokenizer).tokenizer
+    encoder = cases.Writer(subject.tokenizer).tokenizer
     is_text = template is None or subject.model.experiment is not None  # special tokens, as when the run was trained
-    tokenizer = make(tokenizer_object=own, split_special_tokens=is_text, chat_template=template, **text)
+    tokenizer = make(tokenizer_object=encoder, split_special_tokens=is_text, chat_template=template, **text)
     return tokenizer, prefix[0], stop_ids

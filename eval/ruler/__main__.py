@@ -88,8 +88,8 @@ class Ruler(Measure):
         options = self.options
         self.writer = options.writer(self.subject)
         self.places = newest_checkpoints(self.request.model, options.last) if options.last else []
-        given = {"squad": options.squad, "hotpotqa": options.hotpotqa, "words": options.words}
-        self.sources = read_sources(essays=options.haystack, **given)
+        files = {"squad": options.squad, "hotpotqa": options.hotpotqa, "words": options.words}
+        self.sources = read_sources(essays=options.haystack, **files)
         self.budgets = {
             task: max(options.answer_budget or task.budget, task.least_budget(self.writer, self.sources))
             for task in options.chosen
@@ -168,7 +168,7 @@ class Ruler(Measure):
         self.standins = measured["standins"].explode().dropna().unique().tolist()
         model = self.subject.model
         names = list(dict.fromkeys(measured["checkpoint"]))
-        about = {"model": model.name, "checkpoints": names, "method": model.method, "tests": self.options.tests}
+        measure = {"model": model.name, "checkpoints": names, "method": model.method, "tests": self.options.tests}
         self.means = averages(self.scores)
         self.reached = effective_length(self.means)
         summary = {
@@ -178,8 +178,8 @@ class Ruler(Measure):
             "effective_length": self.reached,
             "threshold": LLAMA2_7B_AT_4K,
         }
-        write_json(self.folder / "ruler_summary.json", {**about, **summary})
-        yield from ({**about, **row} for row in self.scores.to_dict("records"))
+        write_json(self.folder / "ruler_summary.json", {**measure, **summary})
+        yield from ({**measure, **row} for row in self.scores.to_dict("records"))
 
     def text(self, rows: Sequence[Row]) -> str:
         """Write a row for each task and category, a column for each length, and the stand-ins."""

@@ -47,9 +47,9 @@ Sources = Mapping[str, Any]  # by the names of READERS; None for the lab's own
 Entry = Mapping[str, Any]  # question, answers, and the places of its gold and near documents
 
 
-def read_sources(**given: str | None) -> Sources:
-    """Read the files given by the names of READERS, refusing broken ones; stand-ins take the place of the others."""
-    return {name: read(file) if (file := given.get(name)) else None for name, read in READERS.items()}
+def read_sources(**files: str | None) -> Sources:
+    """Read the files by the names of READERS, refusing broken ones; stand-ins take the place of the others."""
+    return {name: read(file) if (file := files.get(name)) else None for name, read in READERS.items()}
 
 
 def name_of(source: Any) -> str:
@@ -79,8 +79,8 @@ def read_words(_: str) -> tuple[str, ...]:
 def running_text(essays: str | None, rng: np.random.Generator) -> tuple[Text, int | None]:
     """Return text by its number of words, and how many there are; without essays, made-up sentences without end."""
     if essays is not None:
-        given = essays.split(" ")
-        return lambda n: " ".join(given[:n]), len(given)
+        whole = essays.split(" ")
+        return lambda n: " ".join(whole[:n]), len(whole)
     pools = english()
     text: list[str] = []
 
@@ -149,8 +149,8 @@ def asked(turn: Turn, question: str, answers: tuple[str, ...], document: Text, g
 
     def prompt(n: int) -> str:
         places = enumerate(shuffled(range(n), order), start=1)
-        shown = [DOCUMENT.format(number=number, text=document(place)) for number, place in places]
-        return QUESTION.format(context="\n\n".join(shown), query=question)
+        texts = [DOCUMENT.format(number=number, text=document(place)) for number, place in places]
+        return QUESTION.format(context="\n\n".join(texts), query=question)
 
     return Draft(compose=prompt, least=gold, answers=answers, **ends)
 
@@ -188,9 +188,9 @@ def squad_entries(content: Mapping[str, Any], number: Callable[[str], int]) -> l
     """Parse SQuAD 2.0: a question's paragraph is gold, the article's others are near; unanswerable ones go."""
     entries: list[Entry] = []
     for article in content["data"]:
-        own = [number(paragraph["context"]) for paragraph in article["paragraphs"]]
-        for gold, paragraph in zip(own, article["paragraphs"], strict=True):
-            near = tuple(dict.fromkeys(other for other in own if other != gold))
+        documents = [number(paragraph["context"]) for paragraph in article["paragraphs"]]
+        for gold, paragraph in zip(documents, article["paragraphs"], strict=True):
+            near = tuple(dict.fromkeys(other for other in documents if other != gold))
             for item in paragraph["qas"]:
                 answers = tuple(dict.fromkeys(answer["text"] for answer in item["answers"]))
                 if answers and not item.get("is_impossible", False):
@@ -202,10 +202,10 @@ def hotpotqa_entries(content: Sequence[Mapping[str, Any]], number: Callable[[str
     """Parse HotpotQA: paragraphs with supporting facts are gold, the question's others are near."""
     entries: list[Entry] = []
     for item in content:
-        own = {title: number(f"{title}\n{''.join(sentences)}") for title, sentences in item["context"]}
-        supporting = {title for title, _ in item.get("supporting_facts", [])} & own.keys() or own.keys()
-        gold = tuple(own[title] for title in own if title in supporting)
-        near = tuple(own[title] for title in own if title not in supporting)
+        documents = {title: number(f"{title}\n{''.join(sentences)}") for title, sentences in item["context"]}
+        supporting = {title for title, _ in item.get("supporting_facts", [])} & documents.keys() or documents.keys()
+        gold = tuple(place for title, place in documents.items() if title in supporting)
+        near = tuple(place for title, place in documents.items() if title not in supporting)
         entries.append({"question": item["question"], "answers": (item["answer"],), "gold": gold, "near": near})
     return entries
 

@@ -216,13 +216,13 @@ ASKED = 3
 def common_words(writer: Writer, sources: Sources, turn: Turn) -> Draft:
     """Draw the words and their order."""
     # repeats of common and of other words, in the test and in the example, and the example's words
-    repeats, example_repeats, n_shown = ((30, 3), (10, 3), 40) if turn.length >= LONG else ((6, 1), (3, 1), 20)
+    repeats, example_repeats, n_example = ((30, 3), (10, 3), 40) if turn.length >= LONG else ((6, 1), (3, 1), 20)
     pool = sources["words"] or [word for words in english().values() for word in words]
     words = Distinct(partial(draw_made_up, turn.rng), [pool[k] for k in turn.rng.permutation(len(pool))])
     orders = [int(seed) for seed in turn.rng.integers(2**62, size=2)]
-    shown = words.words[:n_shown]
-    example = list_words(shown, COMMON, *example_repeats, orders[0])
-    example += "".join(f" {number}. {word}" for number, word in enumerate(shown[:COMMON], start=1)) + "\n"
+    example_words = words.words[:n_example]
+    example = list_words(example_words, COMMON, *example_repeats, orders[0])
+    example += "".join(f" {number}. {word}" for number, word in enumerate(example_words[:COMMON], start=1)) + "\n"
 
     def main(others: int) -> str:
         listed = words.first(ALL_EXAMPLE_WORDS + COMMON + others)[ALL_EXAMPLE_WORDS:]
@@ -253,7 +253,7 @@ def frequent_words(_: Writer, __: Sources, turn: Turn) -> Draft:
     # the numbers of words at which the last asked rank is ahead of the next, up to where it always is
     last, following = (rank**-ALPHA / zeta(ALPHA) for rank in (ASKED + 1, ASKED + 2))
     ahead = [(n, counts(n, ASKED + 2)) for n in range(int(np.ceil(1 / (last - following))) + 1)]
-    clear = [n for n, found in ahead if found[ASKED] > found[-1]]
+    clear = [n for n, times in ahead if times[ASKED] > times[-1]]
 
     def prompt(units: int, dots: int = 0) -> str:
         words = [DOTS, *coded.first(ranks - 1)]
