@@ -203,13 +203,7 @@ def evaluated(run: ProbedRun) -> list[dict[str, Any]]:
 
 
 def peaked_reach(results: Sequence[LengthResult], threshold: float) -> dict[str, Any]:
-    """Find where the shares fall below a threshold, by the nearest curve that rises to a peak and then falls.
-
-    Example:
-        >>> near = [LengthResult(d, 10, found, []) for d, found in ((48, 6), (60, 10), (72, 9), (84, 7))]
-        >>> peaked_reach(near, 0.8)
-        {'reach': 78.0, 'first_distance': 48, 'last_distance': 84}
-    """
+    """Find where the shares fall below a threshold, by the nearest curve that rises to a peak and then falls."""
     shares = np.array([result.accuracy for result in results])
     tests = np.array([result.tests for result in results])
     fits = []

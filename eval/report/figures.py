@@ -103,15 +103,7 @@ def by_shift_and_window(runs: Runs) -> Figure | None:
 
 
 def string_cells(reaches: pd.DataFrame) -> pd.DataFrame:
-    """Fold the runs of an arm by shift and window, with the text of each cell.
-
-    Example:
-        >>> row = {"arm": "all", "run": "a", "reach": 120.4, "first_distance": 32, "last_distance": 168}
-        >>> names = [f"string(shift={shift},window={window})" for shift in (64, 96) for window in (16, 32)]
-        >>> rows = pd.DataFrame([row | {"method": name, "reach_low": None, "reach_high": None} for name in names])
-        >>> string_cells(rows)[["shift", "window", "text"]].values.tolist()[:2]
-        [[64, 16, '120'], [64, 32, '120']]
-    """
+    """Fold the runs of an arm by shift and window, with the text of each cell."""
     parameters = reaches["method"].astype(str).str.extract(STRING).dropna(subset=["shift"])
     rows = reaches.join(parameters.fillna(str(DEFAULT_WINDOW)).astype(int), how="inner")
     sizes = rows.groupby("arm")[["shift", "window"]].transform("nunique")
