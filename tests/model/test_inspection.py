@@ -10,6 +10,7 @@ from lab.model.attention import inspection
 from lab.model.attention.inspection import LayerLogits, layer_inputs, token_scores
 from lab.model.attention.layout import LayerInputs
 from lab.model.decoder import DecoderConfig
+from lab.model.layers import LayersConfig
 from lab.positions import distance, frequencies
 from tests.model.by_definition import TINY, drawn, eight_bits, projections, tiny
 
@@ -62,3 +63,11 @@ def test_the_logit_of_each_target(rows, method, monkeypatch):
     found = token_scores(decoder, tokens, targets)[2]
     torch.testing.assert_close(found, torch.tensor(expected, dtype=torch.float64), rtol=0, atol=10 * TOL)
     assert not found.requires_grad
+
+
+def test_pairs_beyond_a_window_are_hidden():
+    layers = LayersConfig(pattern=("window", "full"), window=3)
+    for inputs in layer_inputs(tiny(dataclasses.replace(TINY, layers=layers)), drawn(6)):
+        hidden = LayerLogits(inputs).block(slice(0, 6))[0, 0].isneginf()
+        window = 3 if inputs.layer % 2 == 0 else 6
+        assert hidden.tolist() == [[not m - window < n <= m for n in range(6)] for m in range(6)]
