@@ -81,6 +81,7 @@ class FoundByDistance(run.Measure):
         config = probe.config
         tests = {"tests": "one number", **one_number_tests(probe)}
         total = len(self.methods) * len(probe.distances) * config.distance_tests
+        self.announce([(2 * total, probe.window)])  # each answers, and is scored
         with Bar(total=total, desc=self.kind, unit="test") as self.bar:
             for method in self.methods:
                 self.subject.model.decoder.distance = method

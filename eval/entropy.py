@@ -67,6 +67,7 @@ class Entropy(run.OnTexts):
     def rows(self) -> Iterator[Row]:
         """Make a result for each layer and number of visible tokens; `std` is over texts, None of a single one."""
         decoder = self.subject.model.decoder
+        self.announce([(len(self.texts), self.visible[-1])])
         texts = Bar(self.texts, desc="entropy", unit="text")
         curves = torch.cat([attention_entropy(decoder, text[None]) for text in texts]).cpu().numpy()
         for number in range(curves.shape[1]):

@@ -119,6 +119,7 @@ class Precision(run.OnTexts):
         taken = [name for name, arithmetic in ARITHMETICS.items() if self.options.whole_model or not arithmetic.whole]
         decoders = {"trained": trained, "random": rebuilt(trained, self.options.seed)}
         total = len(decoders) * len(taken) * len(self.texts)
+        self.announce([(total, n) for n in (*[self.n_tokens] * len(self.shifts), *self.lengths)])
         with Bar(total=total, desc="precision", unit="text") as bar:
             for (weights, decoder), name in product(decoders.items(), taken):
                 arithmetic = ARITHMETICS[name]

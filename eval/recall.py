@@ -112,6 +112,8 @@ class Recall(run.OnTexts):
     def rows(self) -> Iterator[Row]:
         """Score the targets, and make a row for each bin."""
         test = self.test
+        cuts = [target.distance - 1 if target.distance else target.place for target in test.targets]
+        self.announce([(1, tokens) for tokens in (*(target.place for target in test.targets), *cuts)])
         with Bar(total=2 * len(test.targets), desc=self.kind, unit="context") as bar:
             scores = test.scores(self.subject, test.targets, bar.update)
         shared = {**self.about, **self.subject.row, "evidence": asdict(self.evidence), "window": test.window}

@@ -183,7 +183,8 @@ class NeedleMeasure(run.Measure):
         return self.finished(tests, self.probe.case(self.probe.shortest, 0), self.config.tests)
 
     def counting(self, methods: int = 1) -> Bar:
-        """Open the bar of all tests."""
+        """Name the cost of all tests, and open their bar."""
+        self.announce([(methods * self.config.tests, length) for length in self.lengths])
         self.bar = bar = Bar(total=methods * len(self.lengths) * self.config.tests, desc=self.kind, unit="test")
         return bar
 

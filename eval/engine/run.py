@@ -48,7 +48,7 @@ from torch import Tensor
 from eval.engine import cases, command
 from eval.engine.answers import FinishedTests, Outcome, judge
 from eval.engine.rows import RESULTS, Column, Found, Results, Row, columns_text, named_series, shortened, write_rows
-from eval.engine.subject import Subject, draw_texts, open_subject, refuse_far, source, text_of
+from eval.engine.subject import Subject, announce, draw_texts, open_subject, refuse_far, source, text_of
 from lab import draw
 from lab.command import CONTINUES, NOTHING_WRITTEN, Bar
 from lab.data.tokenizer import check_ids
@@ -115,6 +115,7 @@ class Measure:
         whole = [cell._replace(row={**self.subject.row, **cell.row}) for cell in self.cells()]
         missing = [cell for cell in whole if self.results.find(cell.row) is None]
         refuse_far({"lengths": max((cell.tokens for cell in missing), default=0)}, self.subject)
+        self.announce([(cell.tests, cell.tokens) for cell in missing])
         with Bar(total=sum(cell.tests for cell in whole), desc=self.kind, unit=self.unit) as self.bar:
             for cell in whole:
                 self.bar.name(cell.name)
@@ -162,6 +163,10 @@ class Measure:
         rules = self.window_between(row["length"] for row in rows)
         style |= {"y_title": y_title, "title": title, "rules": rules}
         return draw.draw(named_series(rows), "length", "score", "series", low="low", high="high", log_x=True, **style)
+
+    def announce(self, tests: Sequence[tuple[int, int]]) -> None:
+        """Name the cost of tests, numbers of them and their tokens, where it is more than a minute."""
+        announce(self.subject, self.kind, self.unit, tests)
 
     def file_of(self, cell: Cell) -> str:
         return f"{self.kind}-cases/{cell.file}-{self.results.digest(cell.row)}.jsonl"

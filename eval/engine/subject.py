@@ -1,6 +1,11 @@
-"""A model under test: how it is run, how results name it, and the texts that its tests are made of."""
+"""A model under test: how it is run, how results name it, and what its tests cost, which is said before they run.
+
+The cost of n tokens is that of one forward pass over them, in proportion to its operations. A pass over at most TIMED
+tokens is timed. Tests that any machine runs within a minute are not timed.
+"""
 
 import hashlib
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -14,7 +19,7 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from eval.engine.command import Request
-from lab.command import Bar
+from lab.command import Bar, show
 from lab.counts import SavedCounts
 from lab.data.preparation import shard_folder
 from lab.data.shards import TokenStore
@@ -22,6 +27,7 @@ from lab.data.tokenizer import check_ids, needed, special_ends
 from lab.errors import ConfigError, DataError
 from lab.loading import OpenedModel, open_model, token_ids
 from lab.model.attention.inspection import token_scores
+from lab.model.config import DecoderConfig
 from lab.model.devices import device_for, memory_of, processor
 from lab.model.generate import Ended, greedy
 from lab.model.huggingface.foreign import Foreign
@@ -31,6 +37,9 @@ from lab.runs.source import is_hub_id, named
 from lab.schema import LONGEST
 from lab.train.environment import describe_source
 
+TIMED = 512  # tokens of a pass that is timed
+SLOWEST = 1e9  # operations a second of any machine
+SHORT_S = 60.0
 MOST_WINDOWS = 1024  # of the longest text in training windows; papers extend by at most 64
 NO_CORPUS = "must be set, a Hugging Face folder has no corpus of its own; give a text file"
 AnyIds = np.typing.NDArray[Any]  # of any integer type, as they lie in a store
@@ -128,6 +137,33 @@ def refuse_far(lengths: Mapping[str, int], subject: Subject) -> None:
     faults = [f"--{name}={length}: {rule}; lower it" for name, length in lengths.items() if length > most]
     if faults:
         raise ConfigError(*faults)
+
+
+def announce(subject: Subject, kind: str, unit: str, tests: Sequence[tuple[int, int]]) -> None:
+    """Name the cost of tests, numbers of them and the tokens of each, where it is more than a minute."""
+    cfg = subject.model.decoder.cfg
+    operations = sum(n * operations_of(cfg, tokens) for n, tokens in tests)
+    if operations < SHORT_S * SLOWEST:
+        return
+    timed = min(TIMED, max(tokens for _, tokens in tests))
+    seconds = seconds_of(subject, timed) * operations / operations_of(cfg, timed)
+    if seconds > SHORT_S:
+        n, total = sum(n for n, _ in tests), sum(n * tokens for n, tokens in tests)
+        show(f"{kind}: {n:,} {unit}s, {total:,} tokens: about {seconds / 60:,.0f} minutes at most", error=True)
+
+
+def operations_of(cfg: DecoderConfig, tokens: int) -> float:
+    """Count the operations of a forward pass, a third of those of a step."""
+    return tokens * cfg.flops_per_token(tokens / 2) / 3
+
+
+def seconds_of(subject: Subject, tokens: int) -> float:
+    """Time a pass over a text of so many tokens, the second of two, as the first one compiles and allocates."""
+    text = torch.zeros(1, tokens, dtype=torch.int64)
+    for _ in range(2):
+        start = time.perf_counter()
+        subject.losses(text, text)[0, -1].item()
+    return time.perf_counter() - start
 
 
 def as_subject(model: OpenedModel, place: Path, device: torch.device) -> Subject:

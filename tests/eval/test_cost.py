@@ -1,9 +1,13 @@
-"""Tests that are longer than a model's table of positions are refused in one line."""
+"""Tests that are longer than a model's table of positions are refused in one line, and long work names its cost."""
 
 import importlib
 import json
+from types import SimpleNamespace
 
 import pytest
+
+from eval.engine import subject as subjects
+from lab.model.decoder import DecoderConfig
 
 TABLE = 512  # positions of the models of `foreign`
 BEYOND = {
@@ -16,6 +20,8 @@ BEYOND = {
     "probe": "--max_length=513",
     "ruler.__main__": "--lengths=513",
 }
+
+CFG = DecoderConfig(d_model=16, n_layers=2, n_heads=2, n_kv_heads=2, d_ff=32, vocab_size=64, tie_embeddings=False)
 
 
 def command(name, words, capsys):
@@ -59,3 +65,29 @@ def test_a_length_that_a_measure_chooses_is_refused_as_well(foreign, capsys, tmp
     words = [foreign("gpt2"), "--tasks=niah_single_1", "--tests=1", "--answer_budget=450", "-o", tmp_path]
     status, out, err = command("ruler.__main__", words, capsys)
     assert (status, out, err) == (2, "", "--lengths=1024: must be <= 512, the positions that gpt2 has; lower it\n")
+
+
+def announced(tests, capsys, monkeypatch):
+    timed = []
+    monkeypatch.setattr(subjects, "seconds_of", lambda subject, tokens: timed.append(tokens) or 1.0)
+    subject = SimpleNamespace(model=SimpleNamespace(decoder=SimpleNamespace(cfg=CFG)))
+    subjects.announce(subject, "passkey", "test", tests)
+    return timed, capsys.readouterr().err
+
+
+def test_the_cost_is_named_where_it_is_more_than_a_minute(capsys, monkeypatch):
+    monkeypatch.setattr(subjects, "SLOWEST", 0.0)
+    assert announced([(59, 512)], capsys, monkeypatch) == ([512], "")
+    line = "passkey: 600 tests, 307,200 tokens: about 10 minutes at most\n"
+    assert announced([(500, 512), (100, 512)], capsys, monkeypatch) == ([512], line)
+    # a matrix parameter takes 2 operations, a visible key 4 a layer and unit of width; of n tokens n / 2 are visible
+    matrices = 2 * (4 * 16 * 16 + 3 * 16 * 32) + 16 * 64
+    whole, timed = (n * (2 * matrices + 4 * 2 * 16 * n / 2) for n in (8192, 512))
+    minutes = round(100 * whole / timed / 60)
+    line = f"passkey: 100 tests, 819,200 tokens: about {minutes} minutes at most\n"
+    assert announced([(100, 8192)], capsys, monkeypatch) == ([512], line)
+
+
+def test_little_work_is_not_timed(capsys, monkeypatch):
+    assert announced([(10, 512)], capsys, monkeypatch) == ([], "")
+    assert announced([], capsys, monkeypatch) == ([], "")
