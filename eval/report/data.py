@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from eval.engine.records import ENDS, ProbedRun, results_at
+from eval.engine.records import ENDS, SUMMARY, ProbedRun, results_at
 from eval.engine.records import read_runs as read_probed
 from eval.engine.rows import natural
 from lab.counts import SavedCounts
@@ -220,6 +220,7 @@ def reach_points(rows: pd.DataFrame, by: Sequence[str], value: str = "reach") ->
     many runs a point stands for, `of` those of its group.
     """
     points = []
+    limits = next((low, high) for name, low, high, *_ in SUMMARY if name == value)
     for key, group in outcomes(rows, value).groupby([*by], sort=False):
         named, n = dict(zip(by, key, strict=True)), len(group)
         if n > 1 and (group["outcome"] == RUN).all():
@@ -228,7 +229,7 @@ def reach_points(rows: pd.DataFrame, by: Sequence[str], value: str = "reach") ->
             points.append({**named, **point, "of": n})
             continue
         for row in group.to_dict("records"):
-            ends = zip((row.get(f"{value}_{end}") for end in ("low", "high")), (row[name] for name in ENDS[value]))
+            ends = zip((row.get(limit) for limit in limits), (row[name] for name in ENDS[value]))
             low, high = (last if pd.isna(limit) else limit for limit, last in ends) if n == 1 else (np.nan, np.nan)
             point = {value: row[value], "low": low, "high": high, "runs": 1, "outcome": row["outcome"]}
             points.append({**named, **point, "of": n})

@@ -3,6 +3,7 @@
 import json
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from eval.report.data import limits_of, outcomes, reach_points, read_runs
@@ -52,6 +53,13 @@ def test_reach_is_a_mean_over_seeds_only_where_none_is_censored(seeds):
         assert points[key] == pytest.approx((value, np.nan, np.nan, 1, 2), nan_ok=True), key
     alone = reach_points(read_runs(seeds[:1]).reaches, ["method"]).set_index("method")
     assert alone.loc["dca", ["reach", "low", "high", "outcome"]].tolist() == [20, 20, 100, BELOW]
+
+
+def test_a_lone_run_has_the_limits_of_its_own_effective_length():
+    ends = {"first_length": [64, 64], "last_length": [256, 256]}
+    rows = {"arm": ["a", "b"], "effective_length": [128.0, 192.0], "low": [96.0, 160.0], "high": [160.0, None], **ends}
+    points = reach_points(pd.DataFrame(rows), ["arm"], "effective_length")
+    assert points[["low", "high"]].values.tolist() == [[96, 160], [160, 256]]
 
 
 def test_a_loss_curve_is_a_mean_over_parts_of_the_run_beside_the_held_out_loss(tmp_path):
