@@ -20,7 +20,7 @@ import numpy as np
 from lab.data.arrangement import IGNORE, Arrangement, TokenRun
 from lab.data.config import DataConfig
 from lab.data.preparation import shard_folder
-from lab.data.segments import Segment, SegmentIndex, index_segments, sample_segment
+from lab.data.segments import Segment, SegmentIndex, index_segments, sample_segments
 from lab.data.selecting import Selection
 from lab.data.shards import TokenStore
 from lab.errors import ConfigError, DataError
@@ -91,10 +91,12 @@ class PackStream:
         self.next_sample = stream
         self.waiting: list[tuple[int, int]] = []  # (length, -sample) rising: among equal lengths the oldest is last
         self.drawn: dict[int, tuple[Segment, int]] = {}  # each waiting sample and its length, the oldest first
+        self.ahead: list[Segment] = []  # of the next samples, the last first
         if state is not None:
             self.given, self.next_sample = int(state[0]), int(state[1])
-            for sample in sorted(int(sample) for sample in state[2:] if sample >= 0):
-                self._wait(sample)
+            samples = sorted(int(sample) for sample in state[2:] if sample >= 0)
+            for sample, segment in zip(samples, self._located(np.array(samples, dtype=np.int64))):
+                self._wait(sample, segment)
 
     def __iter__(self) -> PackStream:
         return self
@@ -102,7 +104,10 @@ class PackStream:
     def __next__(self) -> Pack:
         settings = self.settings
         while len(self.waiting) < settings.look_ahead:
-            self._wait(self.next_sample)
+            if not self.ahead:  # numbering and locating many at a time costs little more than one
+                samples = self.next_sample + settings.n_streams * np.arange(settings.look_ahead)
+                self.ahead = self._located(samples)[::-1]
+            self._wait(self.next_sample, self.ahead.pop())
             self.next_sample += settings.n_streams
         oldest = next(iter(self.drawn))
         length = self.drawn[oldest][1]
@@ -120,10 +125,13 @@ class PackStream:
         padding = [-1] * (self.settings.look_ahead - len(self.drawn))
         return np.array([self.given, self.next_sample, *self.drawn, *padding], dtype=np.int64)
 
-    def _wait(self, sample: int) -> None:
-        settings, selection = self.settings, self.settings.selection
-        segments = settings.segments
-        segment = segments.locate(sample_segment(sample, segments.n, settings.seed))
+    def _located(self, samples: IntArray) -> list[Segment]:
+        segments = self.settings.segments
+        return [*map(segments.locate, sample_segments(samples, segments.n, self.settings.seed).tolist())]
+
+    def _wait(self, sample: int, segment: Segment) -> None:
+        settings = self.settings
+        selection = self.settings.selection
         length = segment.length + int(settings.arrangement.is_anchored)
         if selection is not None:
             length = selection.length(settings.store.read(segment.start, segment.length).astype(np.int64))

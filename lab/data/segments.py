@@ -16,10 +16,11 @@ again until it falls inside, which keeps the map a permutation.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 from itertools import accumulate
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -29,6 +30,7 @@ from lab.data.shards import SPLITS, Shard, TokenStore, read_manifests
 from lab.errors import DataError, DiskError
 
 IntArray = np.typing.NDArray[np.int64]
+Numbers = np.typing.NDArray[np.uint64]
 GROUP = 256  # documents
 ROUNDS = 4
 MASK = 2**64 - 1
@@ -51,7 +53,7 @@ def index_segments(store: TokenStore, mode: Mode, window: int) -> NaturalSegment
         return NaturalSegments(store, window)
     lengths = [window]
     if mode == "uniform":  # each of 1 .. window once
-        lengths = [1 + shuffled(index, window, key=window) for index in range(window)]
+        lengths = (1 + shuffled(np.arange(window, dtype=np.uint64), window, key=window)).tolist()
     if store.n_tokens < sum(lengths):
         rule = f"needs {sum(lengths)} tokens at data.window={window}, the split has {store.n_tokens}"
         raise DataError(f"data.mode={mode}: {rule}; use mode: natural, a shorter window or more text")
@@ -146,21 +148,26 @@ def index_documents(folder: Path, window: int) -> None:
             group_counts(shard, window)
 
 
-def shuffled(index: int, n: int, key: int) -> int:
-    """Return the image of an index under the permutation of 0 .. n - 1 that `key` selects."""
+def shuffled(indices: Numbers, n: int, key: int) -> Numbers:
+    """Return the images of indices under the permutation of 0 .. n - 1 that `key` selects."""
     half = max(1, ((n - 1).bit_length() + 1) // 2)  # half the smallest even number of bits that holds 0 .. n - 1
-    low_mask = (1 << half) - 1
     keys = [mix(key * ROUNDS + turn) for turn in range(ROUNDS)]
-    while True:
-        left, right = index >> half, index & low_mask
-        for of_round in keys:
-            left, right = right, left ^ (mix(right ^ of_round) & low_mask)
-        index = left << half | right
-        if index < n:
-            return index
+    images: Numbers = feistel(indices, half, keys)
+    while len(outside := np.flatnonzero(images >= n)):
+        images[outside] = feistel(images[outside], half, keys)
+    return images
 
 
-def mix(value: int) -> int:
+def feistel(value: Any, half: int, keys: Sequence[int]) -> Any:
+    """Permute the numbers of 2 * half bits."""
+    low_mask = (1 << half) - 1
+    left, right = value >> half, value & low_mask
+    for key in keys:
+        left, right = right, left ^ (mix(right ^ key) & low_mask)
+    return left << half | right
+
+
+def mix(value: Any) -> Any:
     """Scramble 64 bits (the splitmix64 finaliser)."""
     value = (value + 0x9E3779B97F4A7C15) & MASK
     value = (value ^ (value >> 30)) * 0xBF58476D1CE4E5B9 & MASK
@@ -168,7 +175,11 @@ def mix(value: int) -> int:
     return value ^ (value >> 31)
 
 
-def sample_segment(sample: int, n: int, seed: int) -> int:
-    """Return the segment of a global sample; every epoch of n samples is a shuffle of its own."""
-    epoch, place = divmod(sample, n)
-    return shuffled(place, n, key=mix(seed) ^ mix(mix(epoch)))
+def sample_segments(samples: IntArray, n: int, seed: int) -> IntArray:
+    """Return the segments of global samples; every epoch of n samples is a shuffle of its own."""
+    epochs, places = np.divmod(samples, n)
+    found = np.empty_like(samples)
+    for epoch in np.unique(epochs).tolist():
+        own = epochs == epoch
+        found[own] = shuffled(places[own].astype(np.uint64), n, key=mix(seed) ^ mix(mix(epoch)))
+    return found
