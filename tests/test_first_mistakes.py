@@ -8,7 +8,6 @@ import sys
 import pytest
 
 from eval.distance import FoundByDistance
-from eval.report.__main__ import main as report
 from lab import looks
 from lab.errors import MissingPackage
 from tests.fits import CONFIG, command
@@ -59,13 +58,6 @@ def test_a_picture_that_cannot_be_drawn_is_refused_before_any_test(prepared, tmp
     assert looks.altair
     assert FoundByDistance.main([str(run), "--plot"]) == 2
     assert capsys.readouterr().err.startswith("altair: not installed")
-
-
-def test_a_report_with_another_ending_is_refused(prepared, tmp_path, capsys):
-    out = tmp_path / "x.pdf"
-    assert report([str(write_run(tmp_path / "tiny", prepared)), "-o", str(out)]) == 2
-    assert capsys.readouterr().err.startswith(f"-o={out}: must end in .html, .png or .svg")
-    assert not out.exists()
 
 
 def test_a_device_is_no_config():

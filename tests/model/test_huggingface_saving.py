@@ -177,10 +177,6 @@ SETTINGS = [  # what config.json holds, and the faults
         'short_factor.1="1": must be a number',
         "long_factor=3.0: must be a list",
     ),
-    (
-        rope(type="longrope", short_factor=[1.0] * 3, long_factor=[1.0] * 4),
-        "short_factor=3 numbers: must be 4, half of head_dim",
-    ),
     ({"rope_parameters": {"rope_theta": 1.0, "mrope_section": 2}}, "mrope_section=2: unknown setting"),
     (rope(type="linear", factor=2.0, beta_fast=8), "beta_fast=8: unknown setting"),
     ({"head_dim": 7}, "num_attention_heads=4: head_dim 7 must be even"),
