@@ -173,10 +173,7 @@ MISSPELT = {  # what follows from one typo is not told
 @pytest.mark.parametrize(("right", "wrong", "line"), [(right, *wrong) for right, wrong in MISSPELT.items()])
 def test_one_typo_is_one_line(tmp_path, right, wrong, line):
     assert right in TEXT
-    (tmp_path / "a.yaml").write_text(TEXT.replace(right, wrong))
-    with pytest.raises(ConfigError) as error:
-        load(tmp_path / "a.yaml")
-    check_faults(error.value.faults, [line])
+    check_faults(faults_of(text=TEXT.replace(right, wrong), place=tmp_path), [line])
 
 
 def test_a_config_that_is_not_there_is_answered_with_its_neighbour(tmp_path):

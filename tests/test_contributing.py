@@ -5,14 +5,13 @@ import re
 import sys
 import textwrap
 from importlib.util import module_from_spec, spec_from_file_location
-from pathlib import Path
 
 import pytest
 
 from lab.positions import DISTANCE_METHODS, FREQUENCY_METHODS
+from tests.forked import ROOT
 from tests.positions import test_frequencies
 
-ROOT = Path(__file__).resolve().parents[1]
 PAGE = (ROOT / "CONTRIBUTING.md").read_text()
 NAME = "lab.positions.partial_pi"
 METHOD, TESTS = map(textwrap.dedent, re.findall(r" +```python\n(.*?)\n +```", PAGE, re.S))

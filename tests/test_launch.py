@@ -8,7 +8,7 @@ import pytest
 from lab.errors import ConfigError
 from lab.launch import Launch, find_launch, needs_torchrun, order_of
 from tests.forked import LIMIT_S, ROOT
-from tests.refusals import check_faults
+from tests.refusals import refused
 
 WORKER = {  # the fourth worker of torchrun on the second of two nodes
     "TORCHELASTIC_RUN_ID": "a",
@@ -38,9 +38,8 @@ def test_the_rank_is_that_of_torchrun_also_in_a_step_of_slurm():
     ],
 )
 def test_processes_that_are_not_those_of_the_config_are_refused(find, variables, devices, nodes, start):
-    with pytest.raises(ConfigError) as caught:
+    with refused(start, error=ConfigError):
         find(variables, devices, nodes)
-    check_faults([str(caught.value)], [start])
 
 
 def test_the_first_cause_is_the_rank_that_was_killed():

@@ -2,13 +2,12 @@
 
 import json
 import shutil
-from pathlib import Path
 
 import pytest
 
+from tests.forked import ROOT
 from tests.notebooks import run_notebook
 
-ROOT = Path(__file__).resolve().parents[1]
 MOST_BYTES = 250_000
 
 

@@ -2,7 +2,6 @@
 
 import ast
 import re
-from pathlib import Path
 
 import pytest
 
@@ -10,8 +9,8 @@ from lab.config import Experiment
 from lab.errors import ConfigError
 from lab.schema import settings_in
 from lab.yaml import parse_yaml
+from tests.forked import ROOT
 
-ROOT = Path(__file__).resolve().parents[1]
 NEEDED = {  # settings that nothing below sets: who needs them
     "model.norm_eps": "a model folder: rms_norm_eps",
     "model.attention_width": "a model folder: head_dim",

@@ -3,7 +3,6 @@
 import itertools
 import json
 import math
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -29,13 +28,12 @@ from lab.errors import ConfigError
 from lab.runs.tables import unpacked
 from lab.yaml import format_yaml
 from tests.eval.commands import runner
+from tests.forked import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 SUBJECT = {"model": "m", "checkpoint": "tokens-1", "weights": "w", "precision": "float32", "method": "rope+plain"}
-LIMITED = {"low": 0.07, "high": 0.65}
 NEEDLES = {"needles": 4, "digits": 3, "required": 2, "answer_budget": 20, "haystack": "h", "protocol": "ours"}
 PASSKEY = {**SUBJECT, "metric": "passkey", "protocol": "passkey", "digits": 5, "filler": None, "answer_budget": 12}
-PASSKEY |= {"seed": 0, "length": 128, "depth": 0.5, "n": 10, "passed": 3, "score": 0.3, **LIMITED}
+PASSKEY |= {"seed": 0, "length": 128, "depth": 0.5, "n": 10, "passed": 3, "score": 0.3, "low": 0.07, "high": 0.65}
 LINES = {
     **SUBJECT,
     "metric": "line_retrieval",

@@ -28,6 +28,11 @@ def folder(llama_folder, tmp_path):
     return shutil.copytree(llama_folder, tmp_path / "model")
 
 
+@pytest.fixture
+def text():
+    return torch.randint(1, 97, (2, 45), generator=torch.Generator().manual_seed(0))
+
+
 def put_module(monkeypatch, name, **contents):
     """Put a package where imports find it."""
     made = types.ModuleType(name)

@@ -57,11 +57,6 @@ def rotary(request):
     return tiny(request.param, **settings), share
 
 
-@pytest.fixture
-def text():
-    return torch.randint(1, 97, (2, 45), generator=torch.Generator().manual_seed(0))
-
-
 def log_probs(model, text):
     with torch.no_grad():
         return model(text, use_cache=False).logits.double().log_softmax(-1)

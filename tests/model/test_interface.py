@@ -63,11 +63,6 @@ def saved(request, tmp_path_factory):
     return model, folder, [METHODS[name] for name in names]
 
 
-@pytest.fixture
-def text():
-    return torch.randint(1, 97, (2, 45), generator=torch.Generator().manual_seed(0))
-
-
 @torch.no_grad()
 def test_logits_and_generation_equal_our_decoder(saved, text):
     model, folder, methods = saved

@@ -5,7 +5,7 @@ import pytest
 from lab.errors import ConfigError
 from lab.skip import skip_positions
 from lab.skip.methods import Pose
-from tests.refusals import check_faults
+from tests.refusals import refused
 from tests.skip.draws import rng
 
 
@@ -38,6 +38,5 @@ WRONG = [  # method, tokens, other arguments, the beginning of each line
 @pytest.mark.parametrize("case", WRONG, ids=lambda case: f"{case[0]}-{case[3]}"[:60])
 def test_wrong_arguments_are_refused(case):
     method, n_tokens, others, *lines = case
-    with pytest.raises(ConfigError) as caught:
+    with refused(*lines, error=ConfigError):
         skip_positions(method, n_tokens, **{"target_len": 8, "generator": rng(), **others})
-    check_faults(caught.value.faults, lines)

@@ -3,7 +3,6 @@
 import hashlib
 import json
 import lzma
-from pathlib import Path
 
 import pytest
 
@@ -11,8 +10,8 @@ from lab.config import Experiment, load_experiment
 from lab.config.experiment import automatic_name
 from lab.schema import settings_in
 from lab.yaml import flatten, parse_yaml
+from tests.forked import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 SMALL = "model: {d_model: 32, n_layers: 2, n_heads: 4, n_kv_heads: 2, d_ff: 64, tie_embeddings: false}\n"
 CHOSEN = {  # of SMALL, by hand: what differs from the defaults, tags, and what follows from others
     "model.d_ff": 64, "model.d_model": 32, "model.n_heads": 4, "model.n_kv_heads": 2, "model.n_layers": 2,

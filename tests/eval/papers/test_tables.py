@@ -4,7 +4,6 @@ import json
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -17,8 +16,8 @@ from lab.positions.methods import PositionConfig
 from lab.schema import validated
 from tests.eval.commands import runner
 from tests.eval.papers.minis import RECORD, main_of, settings
+from tests.forked import ROOT
 
-ROOT = Path(__file__).resolve().parents[3]
 COUNTED = {"string": (7, 9), "dca": (7, 8), "longrecipe": (6, 4), "entropy_abf": (5, 3), "anchor": (12, 8)}
 NEEDS_NO_MODEL = ("eval.frequency", "eval.positions")
 command = runner(main)
