@@ -55,11 +55,6 @@ def form_of(name):
     return form and form.options
 
 
-def options_of(name):
-    """List the fields of an evaluation's options, where it has a class of them."""
-    return [field.name for field in dataclasses.fields(form_of(name))] if form_of(name) else []
-
-
 def printed(name, words, capsys):
     status = main_of(name)(words)
     out, err = capsys.readouterr()
@@ -74,7 +69,8 @@ def test_help_is_short_and_lists_every_setting_where_asked(name, capsys):
     assert name in LISTS or printed(name, [], capsys) == (2, short)
     assert f"probe-lab {name} " in short
     assert len(short.splitlines()) <= SHORT
-    names = [*options_of(name), *SOME.get(name, ())]
+    options = dataclasses.fields(form_of(name)) if form_of(name) else ()
+    names = [*(field.name for field in options), *SOME.get(name, ())]
     status, everything = printed(name, ["--help=all"], capsys)
     assert status == 0
     missing = [name for name in names if f"  --{name}=" not in everything and f"  --{name}." not in everything]

@@ -132,17 +132,13 @@ def test_the_commands_of_the_page_run_in_the_folder_of_its_files(tmp_path):
     for name, source in zip(("steps", "copies"), PAGE, strict=True):
         assert f"`{name}.py`" in TEXT or f"python {name}.py" in TEXT
         (tmp_path / f"{name}.py").write_text(source)
-    found = [line for block in re.findall(r"```\n(probe-lab .*?)```", TEXT, re.S) for line in commands_of(block)]
+    blocks = re.findall(r"```\n(probe-lab .*?)```", TEXT.replace("\\\n", " "), re.S)
+    found = [shlex.split(line) for block in blocks for line in block.splitlines()]
     assert len(found) == 2
     start = partial(subprocess.run, cwd=tmp_path, capture_output=True, text=True, check=False)
     for _, *words in found:
         done = start([sys.executable, "-m", "lab.cli", *words], env={**os.environ, "PYTHONPATH": str(ROOT)})
         assert done.returncode == 0, f"{words}\n{done.stderr}"
-
-
-def commands_of(block):
-    """Split a block's commands into words; a backslash joins lines."""
-    return map(shlex.split, block.replace("\\\n", " ").splitlines())
 
 
 def test_files_of_one_name_and_what_is_no_list_are_refused(method, tmp_path):

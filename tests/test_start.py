@@ -73,11 +73,9 @@ def test_shape_positions_and_tokenizer_are_taken_over(kind, source, hub, write):
     assert experiment.position == theirs.position
     file = (hub if kind == "hub" else source) / "tokenizer.json"
     assert experiment.data.tokenizer == TokenizerFile(path=str(file), eos="<eos>")
-    own = load_experiment(write(path, model={"theta": 300.0}), {"position.distance.method": "rerope"} | WINDOW)
+    changes = {"position.distance.method": "rerope", "position.distance.window": 9}
+    own = load_experiment(write(path, model={"theta": 300.0}), changes)
     assert (own.model.theta, own.position.distance.method) == (300.0, "rerope"), "the config goes first"
-
-
-WINDOW = {"position.distance.window": 9}
 
 
 def test_a_longer_window_takes_the_base_of_its_length(source, hub, write):

@@ -97,15 +97,12 @@ def test_a_line_that_cannot_be_used_is_skipped_with_its_reason(tmp_path, line, r
     assert dropped == reason
 
 
-def varied(n):
-    """Rows that do not compress to nothing, so that a cut falls between them."""
-    return json_lines({"text": f"{k} {k * 2654435761 % 2**32:x} {k * 40503 % 65536:x}"} for k in range(n))
-
-
 @pytest.mark.parametrize("kept", [0.5, 0.9, 0.999])
 def test_a_truncated_zst_file_is_one_line(tmp_path, kept):
     path = tmp_path / "part.jsonl.zst"
-    whole = zst(varied(4000))
+    # rows that do not compress to nothing, so that a cut falls between them
+    rows = ({"text": f"{k} {k * 2654435761 % 2**32:x} {k * 40503 % 65536:x}"} for k in range(4000))
+    whole = zst(json_lines(rows))
     path.write_bytes(whole[: int(kept * len(whole))])
     with refused(f"{path}: "):
         read_all(Text(path=str(tmp_path)))

@@ -8,10 +8,6 @@ KEYS = [0, 1, 12345, 2**63 + 5]
 SIZES = [1, 2, 3, 4, 5, 7, 8, 9, 16, 17, 64, 65, 255, 256, 257, 1000, 4097]
 
 
-def order(n, key):
-    return shuffled(np.arange(n, dtype=np.uint64), n, key).tolist()
-
-
 @pytest.mark.parametrize(
     ("value", "expected"),
     [
@@ -29,7 +25,7 @@ def test_mix_is_splitmix64(value, expected):
 @pytest.mark.parametrize("key", KEYS)
 @pytest.mark.parametrize("n", SIZES)
 def test_every_index_comes_out_once(n, key):
-    assert sorted(order(n, key)) == list(range(n))
+    assert sorted(shuffled(np.arange(n, dtype=np.uint64), n, key).tolist()) == list(range(n))
 
 
 @pytest.mark.parametrize("n", [1, 3, 1000, 10**12 + 7])

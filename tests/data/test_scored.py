@@ -112,7 +112,6 @@ def test_a_conversation_in_parts(row, parts):
     assert (document.text, document.source) == ("".join(text for text, _ in parts), "place")
 
 
-NO_TURNS = "no turns in field 'conversations'"
 BAD_TURN = "a turn without a known 'from' and a text 'value'"
 NO_RESPONSE = "a conversation without a response"
 
@@ -120,7 +119,7 @@ NO_RESPONSE = "a conversation without a response"
 @pytest.mark.parametrize(
     ("row", "reason"),
     [
-        ({}, NO_TURNS),
+        ({}, "no turns in field 'conversations'"),
         ({"conversations": []}, NO_RESPONSE),
         ({"conversations": [{"value": "Hi"}]}, BAD_TURN),
         ({"conversations": [{"from": "bing", "value": "Hi"}]}, BAD_TURN),

@@ -7,11 +7,6 @@ from lab.data.segments import index_segments
 from tests.data.stores import make_store, numbered_documents, refused
 
 
-def read_segments(store, index):
-    found = [*map(index.locate, range(index.n))]
-    return found, [store.read(segment.start, segment.length).tolist() for segment in found]
-
-
 @pytest.mark.parametrize(("window", "blocks", "extra"), [(1, 5, 0), (2, 3, 1), (8, 1, 0), (8, 4, 35), (33, 3, 7)])
 def test_uniform_segments_have_every_length_equally_often(tmp_path, window, blocks, extra):
     block = window * (window + 1) // 2
@@ -19,7 +14,9 @@ def test_uniform_segments_have_every_length_equally_often(tmp_path, window, bloc
     flat = list(range(1, total + 1))
     documents = [flat[k : k + 11] for k in range(0, total, 11)]
     store = make_store(tmp_path, [documents[: len(documents) // 2], documents[len(documents) // 2 :]])
-    segments, tokens = read_segments(store, index_segments(store, "uniform", window))
+    index = index_segments(store, "uniform", window)
+    segments = [*map(index.locate, range(index.n))]
+    tokens = [store.read(segment.start, segment.length).tolist() for segment in segments]
     assert list(itertools.chain(*tokens)) == flat[: blocks * block], "cut from the joined documents without a gap"
     assert Counter(map(len, tokens)) == dict.fromkeys(range(1, window + 1), blocks)
     for k in range(blocks):

@@ -110,12 +110,6 @@ def write(joined, tmp_path):
     return write
 
 
-def open_data(config, target_len=200, **skip):
-    data = module_of(config, seed=0, micro_batch_tokens=128, skip=LongRecipe(target_len=target_len, **skip))
-    data.setup("fit")
-    return data
-
-
 @pytest.mark.parametrize(
     ("values", "line"),
     [
@@ -126,5 +120,6 @@ def open_data(config, target_len=200, **skip):
 )
 def test_a_wrong_file_is_refused_in_one_line(values, line, joined, write):
     folder = write(**values)
+    skip = LongRecipe(target_len=200, selection=str(folder))
     with refused(f"skip.selection={folder}: {line}", ConfigError):
-        open_data(joined, selection=str(folder))
+        module_of(joined, seed=0, micro_batch_tokens=128, skip=skip).setup("fit")

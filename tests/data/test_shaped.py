@@ -27,13 +27,6 @@ def store(tmp_path_factory):
     return make_store(tmp_path_factory.mktemp("store"), [documents[:90], documents[90:91], documents[91:]], 1_000_000)
 
 
-def epoch(store, mode, mask):
-    """Draw every segment once, one a pack."""
-    segments = index_segments(store, mode, WINDOW)
-    arrangement = arrangement_of(DataConfig(window=WINDOW, mode=mode), mask)
-    return itertools.islice(stream_over(store, segments, pack_tokens=WINDOW, arrangement=arrangement), segments.n)
-
-
 @pytest.mark.parametrize("target", [Power(exponent=0.7), Exact()], ids=["power", "exact"])
 @pytest.mark.parametrize("name", SETTINGS)
 def test_an_epoch_has_the_planned_profile_and_a_mean_weight_of_1(store, name, target):
@@ -41,7 +34,9 @@ def test_an_epoch_has_the_planned_profile_and_a_mean_weight_of_1(store, name, ta
     data = DataConfig(window=WINDOW, mode=mode)
     plan = plan_for(ByContext(target=target), data, store, mask)
     pairs, total, expected = np.zeros(WINDOW), 0.0, np.zeros(WINDOW, dtype=np.int64)
-    for pack in epoch(store, mode, mask):
+    segments = index_segments(store, mode, WINDOW)
+    packs = stream_over(store, segments, pack_tokens=WINDOW, arrangement=arrangement_of(data, mask))
+    for pack in itertools.islice(packs, segments.n):  # every segment once, one a pack
         weighed = replace(pack, weights=weigh_by_context(plan.weights, pack))
         weights, place = to_batch(weighed)["weights"][0].tolist(), 0
         for length in pack.lengths:

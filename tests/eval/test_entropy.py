@@ -18,15 +18,12 @@ FLOAT32_TOL = 2e-5  # the same in float32, logits up to 20
 WIDTH = TINY.head_dim
 
 
-def speeds(theta):
-    return [theta ** (-2 * j / WIDTH) for j in range(WIDTH // 2)]
-
-
 def by_hand(decoder, tokens, theta, rel, factor=lambda m, layer: 1.0):
     """Average every query's entropy over heads, layer by layer."""
     curves = []
+    speeds = [theta ** (-2 * j / WIDTH) for j in range(WIDTH // 2)]
     for layer, (q, k) in enumerate(projections(decoder, tokens)):
-        heads = logits_by_distance(q, k, speeds(theta), rel, lambda m, layer=layer: factor(m, layer))
+        heads = logits_by_distance(q, k, speeds, rel, lambda m, layer=layer: factor(m, layer))
         curves.append(np.mean([[entropy_of(row) for row in head] for head in heads], axis=0))
     return np.array(curves)
 

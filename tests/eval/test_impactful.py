@@ -7,10 +7,6 @@ import pytest
 from eval.engine.impactful import choose, mark
 
 
-def rng(seed):
-    return np.random.default_rng(seed)
-
-
 def n_of(top, n):
     """Round a share of n to the nearest whole number, halves up, at least one."""
     return min(n, max(1, int(top * n + 0.5)))
@@ -30,7 +26,7 @@ def marked_by_hand(changes, scored, top):
 @pytest.mark.parametrize("top", [0.01, 0.2, 0.29, 0.5, 1.0])
 @pytest.mark.parametrize("seed", range(4))
 def test_marks_by_hand(top, seed):
-    generator = rng(seed)
+    generator = np.random.default_rng(seed)
     n_windows, length = int(generator.integers(1, 30)), 12
     changes = generator.integers(0, 6, (n_windows, length)).astype(float)  # many are equal
     scored = generator.random((n_windows, length)) < 0.7
@@ -57,7 +53,7 @@ def taken_by_hand(occurrences, marked, coverage, min_count):
 @pytest.mark.parametrize("coverage", [0.01, 0.1, 0.5, 0.9, 1.0])
 def test_what_is_taken_by_hand(coverage, min_count):
     for seed in range(10):
-        generator = rng(seed)
+        generator = np.random.default_rng(seed)
         occurrences = generator.integers(1, 13, 12)
         marked = np.minimum(occurrences, generator.integers(0, 7, 12))
         order = sorted(range(12), key=lambda k: (-marked[k] / occurrences[k], -marked[k]))

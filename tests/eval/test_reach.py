@@ -52,10 +52,6 @@ MIDDLE = {"f": np.log(6e4), "tokens": np.log(2.5e6), "window": np.log(192)}
 COLUMNS = list(TRUE)
 
 
-def frame(y, **columns):
-    return pd.DataFrame({"low": y, "high": y, **columns})
-
-
 def test_the_fit_is_the_maximum_of_the_likelihood_written_out():
     points = simulated(1, ends=0.6)
     exact, end = measured(points), np.isposinf(points["high"])
@@ -130,7 +126,8 @@ def test_models_are_compared_by_what_was_left_out():
         assert table.loc["all", "all less it"] == 0
         assert table.loc["none", "from"] > 0
     # by hand: the density of one run under the mean and deviation of the others
-    few = frame([1.0, 2, 4, 5, 7], run=list("abbcc"))
+    y = [1.0, 2, 4, 5, 7]
+    few = pd.DataFrame({"low": y, "high": y, "run": list("abbcc")})
     others = np.array([2.0, 4, 5, 7])
     assert held_out(few, (), "run")[0] == pytest.approx(norm.logpdf(1, others.mean(), others.std()), rel=1e-3)
 

@@ -162,10 +162,6 @@ def by_demand(run):
     return math.inf if weights is None else weights["keep"][0][1] * (weights["control"] == "none")
 
 
-def ln_reach(run):
-    return math.log(reach(run))
-
-
 def arms_of(name):
     """List pairs of an arm's runs of three seeds: whole, and with demand to 96."""
     kinds = {"pre-norm": None, "window, full": ["window", "full"], "window, no rope": ["window", "nope"]}
@@ -254,7 +250,7 @@ def runs_name(name, beyond):
 
 
 def limits_of_reach(runs):
-    logs = np.array([ln_reach(run) for run in runs])
+    logs = np.log([reach(run) for run in runs])
     half = stats.t.ppf(0.975, len(logs) - 1) * logs.std(ddof=1) / math.sqrt(len(logs))
     middle, low, high = np.exp([logs.mean(), logs.mean() - half, logs.mean() + half])
     return f"{middle:.0f} ({low:.0f} to {high:.0f})"

@@ -125,16 +125,11 @@ def flash_forward(
     out = torch.full_like(query, math.nan)
     lse = torch.full((query.shape[1], len(query)), math.nan, dtype=torch.float32)
     for a, b in spans(cum_seq_q, cum_seq_k):
-        out[a], lse[:, a] = flash_span(query[a], key[b], value[b], window, scale)
+        seen = visible(a.stop - a.start, b.stop - b.start, *window)
+        out[a], sums = dense(query[a], key[b], value[b], seen, scale)
+        lse[:, a] = torch.where(sums.isneginf(), math.inf, sums)  # plus infinity for a row that sees nothing
     unused = torch.zeros(2, dtype=torch.uint64), torch.zeros((), dtype=torch.uint64), query.new_empty(0)
     return out, lse, *unused
-
-
-def flash_span(q, k, v, window, scale):
-    """Attend within one span; a row that sees nothing gets zeros and a log-sum-exp of plus infinity."""
-    causal, left = window
-    out, lse = dense(q, k, v, visible(len(q), len(k), causal, left=left), scale)
-    return out.to(q.dtype), torch.where(lse.isneginf(), math.inf, lse).float()
 
 
 def flash_backward(

@@ -62,12 +62,9 @@ def test_kernels_for_gpus_are_refused_on_a_cpu(backend):
         attend(Q, K, V, backend=backend)
 
 
-def cumulative(lengths):
-    return torch.tensor([sum(lengths[:n]) for n in range(len(lengths) + 1)], dtype=torch.int32)
-
-
 def pack(lengths, padding):
-    return Segments.from_cu_seqlens(cumulative(lengths), sum(lengths) + padding)
+    ends = torch.tensor([0, *lengths]).cumsum(0, dtype=torch.int32)
+    return Segments.from_cu_seqlens(ends, sum(lengths) + padding)
 
 
 @pytest.mark.parametrize(("lengths", "padding", "calls"), [((4, 4, 4), 0, 1), ((4, 4, 4), 1, 3), ((4, 8), 0, 2)])

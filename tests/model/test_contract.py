@@ -99,14 +99,11 @@ INTRA = distance("dca", train_len=8, chunk=5, parts="intra")  # the one method t
 def test_keys_of_other_chunks_are_not_seen(name, backend):
     case = CASES[name]
     leaves = [x.requires_grad_() for x in draw(5, case.rows, 4, 2, case.n_q, case.n_k, WIDTH)]
-    ids, sees = case.k_ids(), case.sees()
-    alone = type("Alone", (Case,), {"sees": lambda self: lambda b, m, n: sees(b, m, n) and same(ids[b], m, n)})
+    sees, chunks = case.sees(), [[place // 5 for place in row] for row in case.k_ids()]
+    within = lambda b, m, n: sees(b, m, n) and chunks[b][m] == chunks[b][n]  # noqa: E731
+    alone = type("Alone", (Case,), {"sees": lambda self: within})
     truth = alone(**vars(case)).truth(*leaves, SPEEDS, lambda i, m, n: i)
     assert_close_with_gradients(case.attend(*leaves, ROPE, INTRA, backend), truth, leaves, TIGHT_TOL)
-
-
-def same(ids, m, n):
-    return ids[m] // 5 == ids[n] // 5
 
 
 # On a GPU, or by stand-ins for its kernels

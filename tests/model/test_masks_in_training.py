@@ -58,13 +58,11 @@ GROUPED = {  # running ids show pairs of documents as they stand in the row
     "pairs": Arrangement(mask=Pairs()),
     "alternate": Arrangement(mask=Alternate()),
 }
-
-
-def with_chunks(arrangement, chunks):
-    return replace(arrangement, mask=replace(arrangement.mask, chunks=chunks))
-
-
-CASES = {f"{name}{'_chunks' if n else ''}": with_chunks(MASKS[name], n) for name in MASKS for n in (None, 3)} | GROUPED
+CASES = GROUPED | {
+    f"{name}{'_chunks' if n else ''}": replace(arrangement, mask=replace(arrangement.mask, chunks=n))
+    for name, arrangement in MASKS.items()
+    for n in (None, 3)
+}
 
 
 def skip_by(method):
@@ -149,10 +147,6 @@ def training(backend="sdpa", dtype=torch.float64):
     return module
 
 
-def summed_loss(module, pack):
-    return module.training_step(to_batch(pack), 0) * PACK
-
-
 def normed(x, weight):
     return x / torch.sqrt((x * x).mean(-1, keepdim=True) + CFG.norm_eps) * weight
 
@@ -178,12 +172,9 @@ def dense_loss(weights, row):
     return torch.stack(losses).sum() if losses else logits.sum() * 0
 
 
-def dense(module, rows):
-    return sum(dense_loss(dict(module.decoder.named_parameters()), row) for row in rows)
-
-
 def assert_step_is_dense(module, pack, rows, gradients):
-    got, expected = summed_loss(module, pack), dense(module, rows)
+    got = module.training_step(to_batch(pack), 0) * PACK
+    expected = sum(dense_loss(dict(module.decoder.named_parameters()), row) for row in rows)
     assert math.isclose(got.item(), expected.item(), rel_tol=LOSS_TOL)
     assert int(module.step.sums["targets"]) == sum(y != IGNORE for row in rows for y in row.targets)
     assert int(module.step.sums["tokens"]) == sum(len(row.tokens) for row in rows)

@@ -51,11 +51,6 @@ def test_a_model_that_sees_50_tokens_reaches_50(bpe):
     assert distance_record(probe, results[0], {}, None)["log_prob"] == round(-3 * math.log(4), 6)
 
 
-def curve(*found, tests=10):
-    limits = [share_limits(k, tests, 0.95) for k in found]
-    return [LengthResult(20 * (k + 1), tests, n, [], *limits[k]) for k, n in enumerate(found)]
-
-
 @pytest.mark.parametrize(
     ("found", "threshold", "expected"),
     [  # upper limits of 10, 9, 6, 4, 2, 1, 0 of 10: 1, 0.998, 0.878, 0.738, 0.556, 0.445, 0.308; lower one of 10: 0.692
@@ -67,7 +62,8 @@ def curve(*found, tests=10):
     ],
 )
 def test_reach_by_hand(found, threshold, expected):
-    values = reach(curve(*found), threshold)
+    curve = [LengthResult(20 * k, 10, n, [], *share_limits(n, 10, 0.95)) for k, n in enumerate(found, 1)]
+    values = reach(curve, threshold)
     assert (values["reach"], values["reach_low"], values["reach_high"]) == expected
 
 

@@ -9,10 +9,6 @@ NATURAL = np.array([40.0, 16.0, 4.0, 1.0])  # f(0) .. f(3)
 EDGES = np.array([1, 2, 3, 4])  # a bin for each distance
 
 
-def profile(target, natural=NATURAL, edges=EDGES):
-    return profile_of(target_frequency(ByContext(target=target), natural), edges)
-
-
 @pytest.mark.parametrize("window", [2, 3, 64, 65, 66, 1000, 2048])
 def test_bins_hold_every_distance_once(window):
     edges = bin_edges(window)
@@ -35,7 +31,8 @@ def test_bins_hold_every_distance_once(window):
     ids=["natural", "root", "power_0", "square"],
 )
 def test_targets_by_hand(target, expected):
-    np.testing.assert_allclose(profile(target), expected, rtol=1e-6)
+    found = profile_of(target_frequency(ByContext(target=target), NATURAL), EDGES)
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
 
 
 def test_total_variation_is_the_share_that_moves():

@@ -44,10 +44,6 @@ def least_deviation(aim, targets, most):
     return solution.fun
 
 
-def deviation(weights, aim, targets):
-    return np.abs(f_of(weights * targets) / targets.sum() - aim / aim[0]).sum()
-
-
 def test_weights_by_hand():
     # n = 4 2 2: g = 8 6 2 falls by 2, 4, 2. Of at most 3/2: from the end 2, then 3 of the 4, so that the first has 3
     targets = np.array([4, 2, 2])
@@ -67,7 +63,8 @@ def test_no_weights_come_nearer_to_an_aim_that_falls(power, most):
     weights = weights_for(aim, targets, most)
     assert 0 <= weights.min() <= weights.max() <= most
     assert weights @ targets == pytest.approx(targets.sum())
-    assert deviation(weights, aim, targets) == pytest.approx(least_deviation(aim, targets, most), abs=1e-6)
+    deviation = np.abs(f_of(weights * targets) / targets.sum() - aim / aim[0]).sum()
+    assert deviation == pytest.approx(least_deviation(aim, targets, most), abs=1e-6)
     if most == 50:
         np.testing.assert_allclose(f_of(weights * targets), aim * (targets.sum() / aim[0]), atol=ROUNDING)
 

@@ -1,19 +1,10 @@
-"""Sentence selection against lists of sentences, and every outcome of small cases by hand."""
-
-import itertools
+"""Sentence selection: every outcome of small cases by hand."""
 
 import numpy as np
 import pytest
 
 from lab.skip.sentences import draw_sentences
 from tests.skip.draws import DRAWS, check_shares, rng
-
-
-def split(text, lengths):
-    """Cut a list into sentences."""
-    bounds = list(itertools.accumulate(lengths, initial=0))
-    return [list(text[a:b]) for a, b in itertools.pairwise(bounds)]
-
 
 HAND = [
     # two of three sentences of two tokens fit into three: one whole, one cut to its first token

@@ -34,14 +34,10 @@ def seeds(tmp_path):
     return paths
 
 
-def by_outcome(runs):
-    points = reach_points(runs.reaches, ["arm", "method"])
-    return {(row.method, row.outcome): (row.reach, row.low, row.high, row.runs, row.of) for row in points.itertuples()}
-
-
 def test_reach_is_a_mean_over_seeds_only_where_none_is_censored(seeds):
     """Plain is measured in both; the others fail at 20 tokens or pass at 100 in one seed or both."""
-    points = by_outcome(read_runs(seeds))
+    rows = reach_points(read_runs(seeds).reaches, ["arm", "method"]).itertuples()
+    points = {(row.method, row.outcome): (row.reach, row.low, row.high, row.runs, row.of) for row in rows}
     rerope, extend = "rerope(window=9)", "self_extend"
     one = {(rerope, BELOW): 20, (rerope, RUN): 70, ("dca", BELOW): 20, (extend, RUN): 90, (extend, BEYOND): 100}
     assert set(points) == {("plain", MEAN), *one}
