@@ -56,6 +56,26 @@ def test_a_signal_to_lab_fit_is_passed_on_to_its_ranks_and_the_run_resumes(place
     assert steps == list(range(1, len(steps) + 1))
 
 
+BEFORE_HANDLERS = """
+import signal
+from lab.train.recording import Recording
+own = Recording.on_train_start
+def on_train_start(self, trainer, module):
+    if trainer.global_rank == 1:
+        signal.raise_signal(signal.SIGTERM)
+    own(self, trainer, module)
+Recording.on_train_start = on_train_start
+"""
+
+
+def test_sigterm_between_the_handlers_of_lightning_and_the_lab_stops_all_ranks(place):
+    words = patched(command(place, "early", *ENDLESS, *TWO), BEFORE_HANDLERS)
+    with running(place, [(words, variables) for variables in workers(2)]) as processes:
+        statuses, outputs = processes.finish()
+    assert statuses == [75, 75], outputs
+    assert len(records(place / "runs" / "early")) == 1
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("number", SIGNALS.values(), ids=SIGNALS)
 @pytest.mark.parametrize("to", ["all", "rank", "launcher"])
@@ -70,6 +90,7 @@ def test_only_a_second_ctrl_c_ends_a_run_at_once():
         "from lab.train import saving\n"
         "saving.COPY_S = 600.0  # within which a copy follows, on any machine\n"
         "stopping, module = saving.Stopping(Launch()), SimpleNamespace(stop_asked=False)\n"
+        "stopping.setup(SimpleNamespace(_signal_connector=SimpleNamespace()), module, 'fit')\n"
         "stopping.on_train_start(None, module)\n"
         "for name in ('SIGTERM', 'SIGUSR1', 'SIGTERM', 'SIGINT', 'SIGINT'): signal.raise_signal(signal.Signals[name])\n"
         "print(module.stop_asked, flush=True)  # all of them within a moment, as launchers repeat them\n"

@@ -59,8 +59,8 @@ class Stopping(lightning.Callback):
         self.asked_at: float | None = None
         self.begun: threading.Event | None = None  # set once there is something to save
 
-    def on_train_start(self, trainer: lightning.Trainer, module: Any) -> None:
-        """Install the handlers after Lightning has installed its own; it restores the original ones at the end."""
+    def setup(self, trainer: lightning.Trainer, module: Any, stage: str) -> None:
+        """Take SIGTERM from the moment on at which Lightning would, which is before the handlers are installed."""
 
         def ask(number: int, frame: Any) -> None:
             now = time.monotonic()
@@ -70,9 +70,15 @@ class Stopping(lightning.Callback):
             self.asked_at = self.asked_at or now
             module.stop_asked = True
 
+        self.ask = ask
+        # Lightning's own broadcasts to all ranks within the handler, and meets whatever else they are exchanging
+        trainer._signal_connector._sigterm_notifier_fn = ask  # type: ignore[assignment,method-assign]
+
+    def on_train_start(self, trainer: lightning.Trainer, module: Any) -> None:
+        """Install the handlers after Lightning has installed its own; it restores the original ones at the end."""
         for number in SIGNALS:
             if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
-                signal.signal(number, ask)
+                signal.signal(number, self.ask)
 
     def on_train_batch_end(self, trainer: lightning.Trainer, module: Any, *_: Any) -> None:
         """End the loop once all ranks know, which they do from the step's sums."""
