@@ -71,8 +71,10 @@ class Stopping(lightning.Callback):
             module.stop_asked = True
 
         self.ask = ask
-        # Lightning's own broadcasts to all ranks within the handler, and meets whatever else they are exchanging
+        # Lightning's own broadcasts to all ranks within the handler, and meets whatever else they are exchanging.
+        # Another broadcast, for which the host waits, asks before every pack; here the sums of the step tell.
         trainer._signal_connector._sigterm_notifier_fn = ask  # type: ignore[assignment,method-assign]
+        trainer.fit_loop.epoch_loop._broadcast_sigterm_tensor = lambda: None  # type: ignore[method-assign]
 
     def on_train_start(self, trainer: lightning.Trainer, module: Any) -> None:
         """Install the handlers after Lightning has installed its own; it restores the original ones at the end."""
