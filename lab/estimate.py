@@ -121,7 +121,7 @@ def inputs_of(experiment: Experiment) -> dict[str, Any]:
     anchors = None
     if experiment.position.distance.method != "plain":
         lengths = lengths[:1]  # tiles run one by one and free their memory; tokens after it are padding
-    if experiment.mask.method == "anchor":
+    if experiment.mask.is_anchored:
         lengths = [part for length in lengths for part in (length - length // 2, length // 2) if part]
         anchors = tuple(-1 if n % 2 == 0 else sum(lengths[: n - 1]) for n in range(len(lengths)))
     segments = Segments.from_lengths(lengths, tokens, anchors=anchors)

@@ -72,6 +72,11 @@ class WindowMask(Method):
             yield from run.out_of_order("mask.method" if self.chunks is None else "mask.chunks")
 
     @property
+    def is_anchored(self) -> bool:
+        """Whether token 0 of the window is an anchor, a token beside those of the documents."""
+        return self.method == "anchor"
+
+    @property
     def running(self) -> bool:
         """Whether ids continue across the documents of a window."""
         return getattr(self, "ids", "reset") == "running"

@@ -135,7 +135,7 @@ def check_softmax(method: type[Softmax], **parameters: Any) -> None:
 def check_mask(method: type[WindowMask], **parameters: Any) -> None:
     """Compare what training makes of windows with `visible`, pair by pair; tokens must be there once, ids rising."""
     built = validated(method, parameters)
-    anchored = int(built.method == "anchor")  # then token 0, document 0, is the anchor
+    anchored = int(built.is_anchored)  # then token 0, document 0, is the anchor
     for seed in SEEDS:
         generator = np.random.default_rng(seed)
         documents = np.append(0, np.cumsum(generator.random(2 * seed) < 0.2)) + anchored

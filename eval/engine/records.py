@@ -4,7 +4,6 @@ Every evaluation writes one JSON object a line, with names of its own. KINDS lis
 and what their score is. Its last field names in what two rows must agree to be results of the same task.
 """
 
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from operator import itemgetter
@@ -110,7 +109,7 @@ def read_records(paths: Sequence[Path]) -> pd.DataFrame:
     Raises: DataError for a path without results, or a file that is broken.
     """
     records: list[Row] = []
-    unread: Counter[str] = Counter()
+    unread: dict[str, None] = {}
     for path in paths:
         before = len(records)
         for file in results_at(path):
@@ -118,7 +117,8 @@ def read_records(paths: Sequence[Path]) -> pd.DataFrame:
                 for row in RunFolder(file.parent).read(file.name):
                     new = [{**about(row, file), **record} for record in read(row)]
                     records += new
-                    unread.update([row["metric"]] if not new and kind_of(row) is None and "metric" in row else [])
+                    if not new and kind_of(row) is None and "metric" in row:
+                        unread[row["metric"]] = None
             except (KeyError, TypeError, ValueError) as error:
                 raise DataError(f"{file}: a row of results lacks {error}; measure it again") from error
         if len(records) == before:

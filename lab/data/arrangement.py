@@ -65,10 +65,6 @@ class Arrangement:
     anchor: int | None = None
     bos: int | None = None
 
-    @property
-    def is_anchored(self) -> bool:
-        return self.mask.method == "anchor"
-
     def runs(
         self,
         tokens: IntArray,
@@ -81,8 +77,8 @@ class Arrangement:
 
         Shapes: `tokens`, `targets` (the next token, or IGNORE) and `documents` (numbers from 0, rising) int64 (n,).
         """
-        anchor = [TokenRun(np.array([self.anchor]), np.array([IGNORE]), np.array([0]))] if self.is_anchored else []
-        if self.is_anchored:  # the anchor replaces the <bos> of each document
+        anchor = [TokenRun(np.array([self.anchor]), np.array([IGNORE]), np.array([0]))] if self.mask.is_anchored else []
+        if self.mask.is_anchored:  # the anchor replaces the <bos> of each document
             others = np.flatnonzero((tokens != self.bos) | (np.diff(documents, prepend=-1) == 0))
             tokens, targets, documents = tokens[others], targets[others], documents[others]
         if not len(tokens):
@@ -105,7 +101,7 @@ class Arrangement:
         # a run begins where the group or the block changes
         begins = np.flatnonzero(np.any([np.diff(numbers, prepend=-1) for numbers in (groups, blocks)], axis=0))
         parts = zip(*(np.split(x, begins[1:]) for x in (tokens, targets, ids)), strict=True)
-        if self.is_anchored:
+        if self.mask.is_anchored:
             return [*anchor, *(TokenRun(t, y, p + 1, anchored=True) for t, y, p in parts)]
         counts_on = self.mask.running and block is None
         return [TokenRun(t, y, p if counts_on else p - p[0]) for t, y, p in parts]

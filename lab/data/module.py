@@ -48,7 +48,7 @@ def arrangement_of(config: DataConfig, mask: WindowMask) -> Arrangement:
 
     Source: arXiv:2411.13476, section 5.3: models without <bos> take <eos> as the anchor.
     """
-    if mask.method != "anchor":
+    if not mask.is_anchored:
         return Arrangement(mask=mask)
     tokenizer = load_tokenizer(shard_folder(config))
     bos = next(iter(special_ends(tokenizer)[0]), None)
@@ -123,7 +123,7 @@ class PackedData(lightning.LightningDataModule):
         skip = self.experiment.skip
         if skip is not None and skip.selects:
             return int(skip.target_len)
-        return self.config.window - int(self.experiment.mask.method == "anchor")
+        return self.config.window - int(self.experiment.mask.is_anchored)
 
     @cached_property
     def store(self) -> TokenStore:

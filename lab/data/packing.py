@@ -132,7 +132,7 @@ class PackStream:
     def _wait(self, sample: int, segment: Segment) -> None:
         settings = self.settings
         selection = self.settings.selection
-        length = segment.length + int(settings.arrangement.is_anchored)
+        length = segment.length + int(settings.arrangement.mask.is_anchored)
         if selection is not None:
             length = selection.length(settings.store.read(segment.start, segment.length).astype(np.int64))
         if length > settings.pack_tokens:
@@ -184,7 +184,7 @@ class PackStream:
         plain = all(run.ids[0] == 0 and run.ids[-1] == len(run.ids) - 1 for run in runs)
         ids = None if plain else row([run.ids for run in runs], 0)
         anchors = None
-        if self.settings.arrangement.is_anchored:  # the run before an anchored one is its anchor, or shares it
+        if self.settings.arrangement.mask.is_anchored:  # the run before an anchored one is its anchor, or shares it
             anchored = [run.anchored for run in runs]
             firsts = np.where(anchored, 0, np.cumsum(lengths) - lengths)
             anchors = tuple(np.where(anchored, np.maximum.accumulate(firsts), -1).tolist())

@@ -57,23 +57,15 @@ class Stopping(lightning.Callback):
         self.stopped = False
         self.fault: str | None = None  # why the run cannot go on
         self.asked_at: float | None = None
+        self.module: Any = None
         self.begun: threading.Event | None = None  # set once there is something to save
 
     def setup(self, trainer: lightning.Trainer, module: Any, stage: str) -> None:
         """Take SIGTERM from the moment on at which Lightning would, which is before the handlers are installed."""
-
-        def ask(number: int, frame: Any) -> None:
-            now = time.monotonic()
-            if number == signal.SIGINT and self.asked_at is not None and now - self.asked_at > COPY_S:
-                signal.signal(number, signal.SIG_DFL)
-                signal.raise_signal(number)
-            self.asked_at = self.asked_at or now
-            module.stop_asked = True
-
-        self.ask = ask
+        self.module = module
         # Lightning's own broadcasts to all ranks within the handler, and meets whatever else they are exchanging.
         # Another broadcast, for which the host waits, asks before every pack; here the sums of the step tell.
-        trainer._signal_connector._sigterm_notifier_fn = ask  # type: ignore[assignment,method-assign]
+        trainer._signal_connector._sigterm_notifier_fn = self.ask  # type: ignore[assignment,method-assign]
         trainer.fit_loop.epoch_loop._broadcast_sigterm_tensor = lambda: None  # type: ignore[method-assign]
 
     def on_train_start(self, trainer: lightning.Trainer, module: Any) -> None:
@@ -81,6 +73,15 @@ class Stopping(lightning.Callback):
         for number in SIGNALS:
             if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
                 signal.signal(number, self.ask)
+
+    def ask(self, number: int, frame: Any) -> None:
+        """Note a signal, by which all ranks stop after the step; a second Ctrl-C ends the process."""
+        now = time.monotonic()
+        if number == signal.SIGINT and self.asked_at is not None and now - self.asked_at > COPY_S:
+            signal.signal(number, signal.SIG_DFL)
+            signal.raise_signal(number)
+        self.asked_at = self.asked_at or now
+        self.module.stop_asked = True
 
     def on_train_batch_end(self, trainer: lightning.Trainer, module: Any, *_: Any) -> None:
         """End the loop once all ranks know, which they do from the step's sums."""

@@ -96,7 +96,7 @@ def pack_of(store, segments, arrangement=Arrangement(), skip=None):
 def arranged(stores, arrangement):
     """Give a pack and the rows of its windows, which are the first samples in order, all being of one length."""
     documents, store = stores[arrangement.bos is not None]
-    segments = index_segments(store, "concatenated", WINDOW - int(arrangement.is_anchored))
+    segments = index_segments(store, "concatenated", WINDOW - int(arrangement.mask.is_anchored))
     rows = []
     for sample in range(WINDOWS):
         segment = located(segments, sample, SEED)
