@@ -5,26 +5,15 @@ adds your own methods: lab/plugins.py. They are imported on first use, so that `
 """
 
 import importlib
-import os
-import sys
-from contextlib import suppress
-from itertools import takewhile
 from typing import Any
+
+from lab import startup
 
 __all__ = ["frame", "load_plugin", "open_run"]
 LAZY = {"frame": "lab.runs.analysis", "open_run": "lab.runs.analysis", "load_plugin": "lab.plugins"}
 
-if sys.platform == "win32":  # which has neither the signals that a run saves at nor the locks of its folder
-    sys.stderr.write("Windows: is not supported; use WSL, Linux or macOS\n")
-    raise SystemExit(2)
-for _folder in takewhile(os.path.dirname(os.__file__).__ne__, sys.path):  # a plugin or measure there would be imported
-    with suppress(OSError):
-        for _file in {f"{name}.py" for name in sys.stdlib_module_names} & {*os.listdir(_folder or ".")}:
-            with open(os.path.join(_folder, _file), "rb") as _source:
-                if {b"lab", b"eval"} & {line.partition(b" ")[2].partition(b".")[0] for line in _source}:
-                    rule = "takes the place of Python's own module of that name; rename the file"
-                    sys.stderr.write(f"{os.path.join(_folder, _file)}: {rule}, as my_{_file}\n")
-                    raise SystemExit(2)
+if startup.is_command():
+    startup.check_system()
 
 
 def __dir__() -> list[str]:

@@ -17,7 +17,10 @@ from contextlib import redirect_stdout, suppress
 from functools import cache
 from pathlib import Path
 
+from lab.startup import check_system
+
 try:
+    check_system()
     from lab.command import HELP, NOTHING_WRITTEN, STOPPED, WRONG, show
     from lab.errors import nearest
     from lab.output import guard

@@ -75,11 +75,26 @@ def test_an_interrupt_while_a_command_imports_is_one_line(tmp_path, module):
     assert (done.returncode, done.stdout, done.stderr) == (75, "", "stopped; nothing was written\n")
 
 
-@pytest.mark.parametrize("words", [("-m", "lab.cli", "fit"), ("numbers.py",)], ids=["plugin", "measure"])
-def test_a_file_that_hides_a_module_of_python_is_one_line(tmp_path, words):
+COMMANDS = [("-m", "lab.cli", "fit"), ("-m", "eval.distance"), ("-m", "lab.fit", "x.yaml")]
+
+
+@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
+def test_a_file_that_hides_a_module_of_python_is_one_line_of_a_command(tmp_path, words):
     (tmp_path / "code.py").write_text("print('not the lab\\'s business')\n")
     (tmp_path / "numbers.py").write_text("from eval.engine.run import OnTexts\n")
-    words = [tmp_path / word if word == "numbers.py" else word for word in words]
     done = ran(*words, path=tmp_path)
     assert (done.returncode, done.stdout, len(done.stderr.splitlines())) == (2, "", 1), done.stderr
     assert done.stderr.startswith(f"{tmp_path / 'numbers.py'}: takes the place of Python's own module")
+
+
+def test_an_import_of_the_lab_neither_checks_nor_ends_the_interpreter(tmp_path):
+    (tmp_path / "statistics.py").write_text("import eval.scores\n")
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "__init__.py").write_text("import lab, eval\n")
+    (tmp_path / "mine" / "train.py").write_text(
+        "print(lab.__all__ and 'trained')\n".replace("lab.", "__import__('lab').")
+    )
+    (tmp_path / "script.py").write_text("import lab, eval\nprint('trained')\n")
+    for words in (("script.py",), ("-m", "mine.train")):
+        done = ran(*(tmp_path / word if word == "script.py" else word for word in words), path=tmp_path)
+        assert (done.returncode, done.stdout, done.stderr) == (0, "trained\n", "")

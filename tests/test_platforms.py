@@ -7,9 +7,11 @@ from tests.fits import UNPROBED, command, records
 from tests.forked import ROOT
 from tests.launching import patched
 
-WINDOWS = (
-    "import sys; sys.platform = 'win32'; import runpy; runpy.run_module({!r}, run_name='__main__', alter_sys=True)"
-)
+WINDOWS = """
+import sys, runpy
+sys.platform, sys.argv, sys.orig_argv = "win32", ["-m"], ["python", "-m", {0!r}]
+runpy.run_module({0!r}, run_name="__main__", alter_sys=True)
+"""
 MACOS = """
 import io, os, sys, sysconfig, urllib.request
 sysconfig.get_config_vars()  # this and urllib read parts of the interpreter that Linux's lacks
