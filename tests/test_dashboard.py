@@ -4,13 +4,16 @@ import json
 import re
 import sys
 import threading
+import time
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import SimpleNamespace
 
 import pytest
 
-from tests.fits import UNPROBED, command, exact_metrics, records, train
+from lab.config import load_experiment
+from lab.train.recording import Wandb
+from tests.fits import CONFIG, UNPROBED, command, exact_metrics, records, train
 from tests.forked import python
 from tests.launching import environment, patched
 
@@ -98,6 +101,25 @@ def test_without_a_connection_the_run_is_recorded_offline(tmp_path, kind):
     assert line.startswith("track.wandb=online: ")
     assert line.endswith(f"; recorded offline, send it with: wandb sync {offline}")
     assert list(offline.glob("*.wandb"))
+
+
+@pytest.mark.parametrize("chosen", [None, "chosen"])
+def test_a_run_that_was_stopped_twice_is_one_run_there(tmp_path, monkeypatch, chosen):
+    settings = {"run.folder": str(tmp_path), "run.name": "stopped", "track.wandb": "offline"}
+    experiment = load_experiment(CONFIG, settings)
+    experiment.run.path.mkdir()
+    if chosen:
+        monkeypatch.setenv("WANDB_RUN_ID", chosen)
+    for step in range(3):
+        dashboard = Wandb(experiment)
+        dashboard.mirror({"consumed_tokens": step, "loss": 1.0})
+        dashboard.close(finished=step == 2)
+        assert not dashboard.broken
+        time.sleep(1)  # wandb names folders by the second
+    files = [*experiment.run.path.glob("wandb/offline-run-*/run-*.wandb")]
+    names = {file.stem for file in files}
+    assert (len(files), len(names)) == (3, 1)
+    assert chosen is None or names == {f"run-{chosen}"}
 
 
 @pytest.mark.slow

@@ -210,13 +210,15 @@ class Wandb:
         # not quiet, it also asks the server for the user's name
         settings = wandb.Settings(quiet=True, init_timeout=CONNECT_S, finish_timeout=FINISH_S)
         begin: Any = partial(wandb.init, project="probe-lab", config=experiment.to_dict(), settings=settings)
-        begin = partial(begin, name=experiment.run.name, dir=str(experiment.run.path))
+        # wandb keeps the id below `dir` until a run ends well, so that a resumed run goes on as the same one there
+        begin = partial(begin, name=experiment.run.name, dir=str(experiment.run.path), resume="auto")
         asked = experiment.track.wandb
         try:
             self.run = begin(mode=asked)
             if self.run.disabled and os.environ.get("WANDB_MODE") != "disabled":
                 raise TimeoutError("no key was entered")
         except Exception as error:  # of any kind: the run must not depend on it
+            wandb.teardown(1)  # or the id would still be in use
             self.run = begin(mode="offline")
             remedy = f"recorded offline, send it with: wandb sync {Path(self.run.dir).parent}"
             show(f"track.wandb={asked}: {first_line(error)}; {remedy}", error=True)
