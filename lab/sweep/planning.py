@@ -1,8 +1,8 @@
 """Read a sweep file in wandb's format and plan its runs, all checked before the first of them starts.
 
 A grid is the product of the values. The parameters are in the order of their names, and the last one varies fastest. A
-random draw takes each parameter's quantile at a uniform number between 0 and 1, in the same order. `min` and `max` are
-whole numbers where both ends are, and real numbers otherwise.
+random sample takes each parameter's quantile at a uniform number between 0 and 1, in the same order
+(lab/sweep/parameter.py).
 
 ${env}, ${interpreter}, ${program} and ${args} in a sweep's command are replaced as wandb's agents replace them.
 ${interpreter} is this Python instead of `python`.
@@ -32,6 +32,7 @@ from lab.launch import cores
 from lab.plugins import check_trusted, load_plugins
 from lab.runs.folder import RunFolder
 from lab.schema import Positive, Section, validated
+from lab.sweep.parameter import Parameter, expand_nested
 from lab.yaml import flatten, part, read_yaml
 
 FORM = '["${env}", "${interpreter}", -m, lab.fit, CONFIG, --resume, --run.name=auto, "${args}"]'
@@ -39,48 +40,7 @@ SYNTAX = Syntax(flags=("--resume",), missing=f"command: names no CONFIG after la
 FOR_WANDB = "track.wandb"  # a setting that a sweep's command has for wandb's agents
 USUAL = ("/usr/bin/env", "env", "python", "python3", "-m")  # before lab.fit, with this Python; others need --trust
 MOST_RUNS = 10_000  # each is read and checked before the first starts
-NOT_GIVEN = object()  # null is a value
-
-
-@dataclass(frozen=True, kw_only=True)
-class Parameter(Section):
-    """A parameter of a sweep: one value, a list of values, or a range."""
-
-    value: Any = NOT_GIVEN
-    """The value of every run."""
-    values: tuple[Any, ...] | None = None
-    """The values to try."""
-    min: float | int | None = None
-    """Lower end of a range."""
-    max: float | int | None = None
-    """Upper end of a range."""
-
-    def rules(self) -> list[str]:
-        """Refuse a parameter without values, or with several kinds of them, and ranges that hold nothing."""
-        is_range = self.min is not None or self.max is not None
-        if (self.value is not NOT_GIVEN) + (self.values is not None) + is_range != 1 or self.values == ():
-            return ["value: goes alone, and so do values, and min and max; give one of them"]
-        if is_range and (self.min is None or self.max is None or self.min >= self.max):
-            return [f"min={self.min}: must be < max={self.max}; give both ends of the range"]
-        return []
-
-    @property
-    def choices(self) -> Sequence[Any]:
-        """All values; none for a range of real numbers."""
-        if self.min is None or self.max is None:
-            return self.values or (self.value,)
-        return range(self.min, self.max + 1) if isinstance(self.min, int) and isinstance(self.max, int) else ()
-
-    def quantile(self, x: float) -> Any:
-        """Return the value below which a draw falls with the probability x.
-
-        Example:
-            >>> Parameter(min=3, max=5).quantile(0.4), Parameter(values=("a", "b")).quantile(0.6)
-            (4, 'b')
-        """
-        if self.min is None or self.max is None or self.choices:
-            return self.choices[max(0, math.ceil(x * len(self.choices)) - 1)]
-        return self.min + x * (self.max - self.min)
+NEEDS_SERVER = ("controller", "early_terminate", "imageuri", "job", "scheduler")  # keys of wandb's format
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,7 +50,7 @@ class SweepFile(Section):
     method: Literal["grid", "random"]
     """Every combination, or random draws; bayes needs wandb's server: wandb sweep FILE."""
     parameters: dict[str, Parameter]
-    """Settings by dotted name, each with value, values, or min and max."""
+    """Settings by dotted name, each with value, values, min and max, or a distribution; sections may be nested."""
     command: tuple[Any, ...]
     """Words of the command that starts a run; ${args} is replaced by the settings."""
     program: str = ""
@@ -169,6 +129,11 @@ def plan(
     values = read_yaml(path)
     if seed is not None and values.get("method") == "grid":
         raise ConfigError(f"--seed={seed}: would be ignored, a grid draws nothing; leave it out")
+    if keys := [key for key in NEEDS_SERVER if key in values]:
+        fix = f"remove it to train every run to its end, or run: wandb sweep {path}"
+        raise ConfigError(*(f"{key}: needs wandb's server; {fix}" for key in keys))
+    if isinstance(values.get("parameters"), dict):
+        values["parameters"] = expand_nested(values["parameters"])
     if seeds is not None:
         part(values, "parameters")["run.seed"] = {"values": list(range(min(seeds, MOST_RUNS + 1)))}
     file: SweepFile = validated(SweepFile, values)

@@ -1,5 +1,6 @@
 """Sweep files and their commands: which runs they are, and what is refused."""
 
+import math
 from pathlib import Path
 
 import pytest
@@ -7,6 +8,7 @@ from scipy import stats
 
 from lab.errors import ConfigError
 from lab.runs.folder import RunFolder
+from lab.sweep.parameter import Parameter
 from lab.sweep.planning import plan, planned_run
 from lab.yaml import format_yaml
 from tests.forked import ROOT
@@ -49,7 +51,19 @@ def test_every_run_of_every_file_is_valid_and_has_a_name_of_its_own(path):
 
 FAULTS = {
     "method: bayes\nparameters: {a: {value: 1}}": "method=bayes: must be one of 'grid' or 'random'",
-    "method: grid\nearly_terminate: {type: hyperband}": "early_terminate.type=hyperband: unknown setting",
+    "method: grid\nearly_terminate: {type: hyperband}": "early_terminate: needs wandb's server; remove it",
+    "method: random\nrun_cap: 1\nparameters: {a: {distribution: beta}}": (
+        "parameters.a.distribution=beta: must be one of"
+    ),
+    "method: random\nrun_cap: 1\nparameters: {a: {distribution: q_uniform, min: 1, max: 2}}": (
+        "parameters.a.q=None: must be"
+    ),
+    "method: random\nrun_cap: 1\nparameters: {a: {distribution: normal, min: 1, max: 2}}": (
+        "parameters.a.distribution=normal: has mu and sigma"
+    ),
+    "method: random\nrun_cap: 1\nparameters: {a: {distribution: log_uniform_values, min: 0, max: 2}}": (
+        "parameters.a.min=0: must be > 0"
+    ),
     "method: random\nparameters: {a: {min: 1, max: 2}}": "run_cap: must be set where method=random",
     "method: grid\nparameters: {a: {min: 1.0, max: 2}}": "parameters.a: has no list of values",
     "method: grid\nparameters: {a: {min: 1, max: 1000000000000}}": "parameters: make more than 10,000 runs",
@@ -84,6 +98,38 @@ SPACE = {
     "optim.beta2": {"value": 0.9},
     "run.seed": {"min": 3, "max": 9},
 }
+
+
+UNIT = stats.norm.ppf(0.3)
+SAMPLES = {  # at the probability 0.3, by the definitions on wandb's page
+    "uniform": ({"min": 2, "max": 4}, 2.6),
+    "q_uniform": ({"min": 0, "max": 100, "q": 8}, 32),
+    "int_uniform": ({"min": 1, "max": 10}, 3),
+    "log_uniform": ({"min": -3.0, "max": 2.0}, math.exp(-1.5)),
+    "log_uniform_values": ({"min": 1e-5, "max": 0.1}, 10**-3.8),
+    "q_log_uniform_values": ({"min": 1, "max": 1e5, "q": 10}, 30),
+    "normal": ({"mu": 5.0, "sigma": 2.0}, 5 + 2 * UNIT),
+    "log_normal": ({"mu": -1.0, "sigma": 0.5}, math.exp(-1 + 0.5 * UNIT)),
+    "q_normal": ({"sigma": 10, "q": 2}, -6),
+    "categorical": ({"values": [7, 8, 9]}, 7),
+}
+
+
+@pytest.mark.parametrize("distribution", SAMPLES)
+def test_a_distribution_means_what_it_means_to_wandb(distribution):
+    settings, expected = SAMPLES[distribution]
+    settings = {key: tuple(value) if key == "values" else value for key, value in settings.items()}
+    sample = Parameter(distribution=distribution, **settings).quantile(0.3)
+    assert sample == pytest.approx(expected, rel=1e-12)
+    assert type(sample) is type(expected) or distribution not in ("q_uniform", "int_uniform")
+
+
+def test_nested_parameters_are_settings_of_sections(planned):
+    nested = {
+        "optim": {"parameters": {"lr": {"values": [1e-3, 2e-3]}}},
+        "data": {"parameters": {"window": {"value": 96}}},
+    }
+    assert [run.swept for run in planned(nested)] == [{"data.window": 96, "optim.lr": lr} for lr in (1e-3, 2e-3)]
 
 
 def test_draws_follow_their_distributions_and_seed(planned):
