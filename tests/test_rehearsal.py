@@ -24,17 +24,20 @@ train.tokens={24 * STEP} train.batch_tokens={STEP} train.micro_batch_tokens=2048
 train.checkpoint_every_tokens={2 * STEP} probe.every_tokens={20 * STEP} track.every_steps=1 optim.warmup_steps=2
 probe.tests=2 probe.distance_tests=2 train.devices=2 train.accelerator=cpu data.corpus.path=slim
 """.split()  # all that differs from configs/tiny_2k.yaml; there, too, a probe comes with every tenth checkpoint
-INSTEAD = {"0-63": "0-1", "/64": "/2"}  # of the page's words, beside the settings above
+INSTEAD = {"0-63": "0-1", "/64": "/2", "seq 14": "seq 4"}  # of the page's words, beside the settings above
 PARAMETERS = 2 * 512 * 64 + 2 * (2 * 64 * 64 + 2 * 64 * 8 + 3 * 64 * 176 + 2 * 64) + 64
-SLURM = {  # an array, a job of two nodes on this machine, which srun gives a torchrun each, and a signal to both
+SLURM = {  # an array; jobs of two nodes on this machine, one after the other, which srun gives a torchrun each; signals
     "sbatch": """
 if [[ $1 == --array=0-1 ]]; then
     wrap=${@: -1}
     for task in 0 1; do SLURM_ARRAY_TASK_ID=$task bash -c "${wrap#--wrap=}" & tasks+=" $!"; done
     for task in $tasks; do wait "$task" || exit; done
 else
-    export SLURM_JOB_ID=7 SLURM_NNODES=2 SLURM_CPUS_PER_TASK=1 SLURM_GPUS_ON_NODE=2 SLURM_JOB_NODELIST=here
-    exec bash "$@"
+    [[ $1 == --job-name=tiny_2k ]] && grep -q '^#SBATCH --dependency=singleton' "$2" || exit 2
+    job=$(ls slurm-*.out 2> /dev/null | wc -l)
+    touch slurm-$job.out
+    export SLURM_JOB_ID=$job SLURM_NNODES=2 SLURM_CPUS_PER_TASK=1 SLURM_GPUS_ON_NODE=2 SLURM_JOB_NODELIST=here
+    flock singleton bash -c 'bash "$@"; echo $? >> statuses' - "${@:2}" &> slurm-$job.out &
 fi""",
     "scontrol": "echo 127.0.0.1",
     "srun": """
@@ -45,7 +48,7 @@ echo $first $second > agents
 wait $first; status=$?
 wait $second || exit
 exit $status""",
-    "scancel": "kill -USR1 $(cat agents)",
+    "scancel": "[[ $2 == --state=PENDING ]] || kill -USR1 $(cat agents)",
 }
 
 
@@ -105,6 +108,10 @@ def started(place, block):
     return subprocess.Popen(["bash", "-ec", block], cwd=place, env=environment, start_new_session=True, **streams)
 
 
+def read(path):
+    return path.read_text() if path.exists() else ""
+
+
 def ended(process, status=0):
     """Wait for the end, and return what was printed."""
     output = process.communicate(timeout=LIMIT_S)[0]
@@ -119,20 +126,24 @@ def test_the_page_is_followed_from_clone_to_transformers(place):
     steps = re.findall(r"^```\n(.*?)^```$", page.split("## Explanations")[0], re.M | re.S)
     install, download, prepare, check, train, stop, use = steps
     assert [line.split()[0] for line in download.splitlines()] == ["hf", "curl"]  # what the fixture has made
-    scancel, again = stop.splitlines()
-    assert again == train.strip()
+    _, signal_it = stop.splitlines()
     ended(started(place, install))
     assert "all hashes match" in ended(started(place, prepare))
     assert "missing" not in ended(started(place, check))
     metrics = place / "runs" / "tiny_2k" / "metrics.jsonl"
-    for steps_done in (4, 12):
-        job = started(place, train)
-        while not metrics.exists() or metrics.read_text().count("\n") < steps_done:
-            assert job.poll() is None, job.communicate()[0][-5000:]
-            time.sleep(0.1)
-        ended(started(place, scancel))
-        assert "all saved" in ended(job, status=1)  # torchrun's
     ended(started(place, train))
+    printed = lambda: "".join(path.read_text() for path in sorted(place.glob("slurm-*.out")))  # noqa: E731
+    for stops, steps_done in enumerate((4, 12)):
+        while not metrics.exists() or metrics.read_text().count("\n") < steps_done:
+            assert read(place / "statuses").count("\n") == stops, printed()[-5000:]
+            time.sleep(0.1)
+        ended(started(place, signal_it))
+        while read(place / "statuses").count("\n") == stops:
+            time.sleep(0.1)
+    while read(place / "statuses").count("\n") < 4:
+        time.sleep(0.1)
+    assert read(place / "statuses").split() == ["1", "1", "0", "0"], printed()[-5000:]  # torchrun's after a signal
+    assert (printed().count("all saved"), printed().count("already finished")) == (2, 1)
     assert f"\n{PARAMETERS}\n" in ended(started(place, use))
     assert [json.loads(line)["step"] for line in metrics.read_text().splitlines()] == list(range(1, 25))
     environment = json.loads((metrics.parent / "environment.json").read_text())
