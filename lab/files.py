@@ -32,6 +32,7 @@ ALL = ("",)  # how the names of all files begin
 SHOWN = 12  # hexadecimal digits of a hash in messages
 LEFTOVER = ".*.tmp-*"  # names of temporary_of
 LOCK_NAME = ".lock"
+JOB = "SLURM_JOB_ID"
 POLL_S = 0.1
 GRACE_S = 0.5  # another process may hold a lock for a moment, to see whether it is held
 AGAIN = "run the same command again, probe-lab fit with --resume"
@@ -264,7 +265,7 @@ def locked(path: Path, *, wait: bool = False) -> Iterator[None]:
         except Timeout:
             raise InUse(in_use(path)) from None
         since = datetime.now().astimezone().isoformat(sep=" ", timespec="seconds")
-        holder = {"host": platform.node(), "pid": os.getpid(), "since": since}
+        holder = {"host": platform.node(), "pid": os.getpid(), "since": since, "job": os.environ.get(JOB)}
         holder_file(path).write_text(json.dumps(holder), encoding="utf-8")
     try:
         yield
@@ -292,6 +293,8 @@ def in_use(path: Path) -> str:
     if not holder:  # some file systems also refuse a lock by the error of one that is held
         return f"{path.parent}: cannot be locked, and no process says that it holds the lock; try again, or elsewhere"
     pid, host, since = (holder.get(name, "unknown") for name in ("pid", "host", "since"))
+    if holder.get("job") and holder["job"] == os.environ.get(JOB):
+        return f"{path.parent}: is in use by another process of this job since {since}; start one for each folder"
     return f"{path.parent}: is in use by process {pid} on {host} since {since}; wait for it, or end it: kill {pid}"
 
 

@@ -85,6 +85,7 @@ if __name__ == "__main__":
             from lab.estimate import estimate, needed_here
 
             return f"{estimate(experiment, options.memory_gib, options.utilisation)}\n\n{needed_here(experiment)}"
+        starts_ranks = needs_torchrun(os.environ, experiment.train.devices, experiment.train.nodes)
         if not options.profile:
             check_beginning(experiment, resume=options.resume, restart=options.restart)
         if experiment.train.accelerator == "gpu":
@@ -92,7 +93,7 @@ if __name__ == "__main__":
 
             device_for("gpu", "train.accelerator")
         again = resume_command(sys.argv[1:])
-        if needs_torchrun(os.environ, experiment.train.devices, experiment.train.nodes):
+        if starts_ranks:
             return start_ranks(sys.argv[1:], experiment.train.devices, again)
         from lab.train.session import profile_experiment, run_experiment
 

@@ -35,6 +35,9 @@ COPY_S = 1.0  # a Ctrl-C this soon after another signal is the same one, from th
 SAVE_S = 600  # what ranks may take to save after a signal
 TIMEOUT = timedelta(minutes=10)  # of a collective call: a node that is lost closes no connection
 POLL_S = 0.5
+COPIES = ("SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "WORLD_SIZE")
+"""By which launchers tell a process how many of them they have started; torchrun sets the last one."""
+ALLOCATED = ("SLURM_NTASKS", "SLURM_NNODES")
 
 
 @dataclass(frozen=True)
@@ -112,12 +115,40 @@ def has_store(environment: Mapping[str, str]) -> bool:
     return True
 
 
+def count_processes(environment: Mapping[str, str], name: str) -> int:
+    """Read a number of processes from a variable, 1 where it is missing or no number."""
+    text = environment.get(name, "")
+    return int(text) if text.isdecimal() else 1
+
+
+def check_copies(environment: Mapping[str, str], fix: str) -> None:
+    """Reject a command that srun, mpirun or torchrun has started several times.
+
+    Raises: ConfigError.
+    """
+    for name in COPIES:
+        if (n := count_processes(environment, name)) > 1:
+            rule = f"{n} copies of this command were started, which would do the same work"
+            raise ConfigError(f"{name}={n}: {rule}; {fix}, or unset {name} if their arguments differ")
+
+
 def needs_torchrun(environment: Mapping[str, str], devices: int, nodes: int) -> bool:
-    """Return whether this process has to start the ranks of a run, refusing several nodes, which it cannot reach."""
+    """Return whether this process has to start the ranks of a run.
+
+    Raises: ConfigError for several nodes, which it cannot reach; for copies of this process without torchrun; and for a
+        job of SLURM with more tasks or nodes than the run uses.
+    """
     if read_launch(environment).by_torchrun:
         return False
     if nodes > 1:
         raise ConfigError(f"train.nodes={nodes}: several nodes need torchrun on each; see docs/training.md")
+    fix = "start torchrun once on each node, as configs/slurm_tiny.sh does"
+    check_copies(environment, fix)
+    if "SLURM_STEP_NUM_TASKS" not in environment:  # else a step of one task, perhaps in a larger job
+        for name in ALLOCATED:
+            if (n := count_processes(environment, name)) not in (1, devices):
+                rule = f"the job has {n} tasks or nodes, and this process would train on train.devices={devices}"
+                raise ConfigError(f"{name}={n}: {rule}; {fix}, or unset {name}")
     return devices > 1
 
 

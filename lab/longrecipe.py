@@ -23,6 +23,7 @@ again, delete its folder and those of the training stages after it.
 """
 
 import json
+import os
 import shlex
 import shutil
 import sys
@@ -37,6 +38,7 @@ from lab.data.preparation import is_prepared, shard_folder
 from lab.errors import ConfigError
 from lab.files import write_atomic, writing
 from lab.jobs import Job, is_finished, run_jobs
+from lab.launch import check_copies
 from lab.recipes import SYNTAX, TRAINING, Recipe, Resolved, Stage, collecting, read_recipe, resolve, stages_of
 from lab.yaml import format_yaml
 
@@ -83,6 +85,7 @@ def job_of(resolved: Resolved, stage: Stage, launcher: Sequence[str]) -> Job:
 
 def carry_out(words: Words) -> int:
     """Run the remaining stages of a recipe, report, and return the exit status."""
+    check_copies(os.environ, "start one; --launcher starts the processes of a training stage")
     launcher = [sys.executable] if words.options.launcher is None else shlex.split(words.options.launcher)
     if not launcher:
         raise ConfigError("--launcher: must be a command; for instance 'torchrun --nproc_per_node 8'")

@@ -25,7 +25,8 @@ def test_the_rank_is_that_of_torchrun_also_in_a_step_of_slurm():
     assert find_launch({"SLURM_STEP_ID": "0", "SLURM_PROCID": "0"}, 1, 1) == Launch()
     assert not needs_torchrun(WORKER | STEP, 2, 2)
     assert not needs_torchrun({}, 1, 1)
-    assert needs_torchrun(STEP, 2, 1), "torchrun is started"
+    assert needs_torchrun({"SLURM_NTASKS": "2", "SLURM_NNODES": "1"}, 2, 1), "torchrun is started"
+    assert not needs_torchrun({"SLURM_NTASKS": "8", "SLURM_NNODES": "2", "SLURM_STEP_NUM_TASKS": "1"}, 1, 1), "a part"
 
 
 @pytest.mark.parametrize(
@@ -35,6 +36,10 @@ def test_the_rank_is_that_of_torchrun_also_in_a_step_of_slurm():
         pytest.param(find_launch, WORKER, 4, 1, "train.devices*train.nodes=4*1: ", id="on_other_nodes"),
         pytest.param(find_launch, WORKER | {"TORCHELASTIC_RESTART_COUNT": "1"}, 2, 2, "--max-restarts: ", id="again"),
         pytest.param(needs_torchrun, {}, 8, 2, "train.nodes=2: ", id="nodes_without_torchrun"),
+        pytest.param(needs_torchrun, STEP, 8, 1, "SLURM_STEP_NUM_TASKS=8: ", id="srun"),
+        pytest.param(needs_torchrun, {"SLURM_NTASKS": "8"}, 1, 1, "SLURM_NTASKS=8: ", id="tasks"),
+        pytest.param(needs_torchrun, {"SLURM_NTASKS": "1", "SLURM_NNODES": "2"}, 1, 1, "SLURM_NNODES=2: ", id="nodes"),
+        pytest.param(needs_torchrun, {"OMPI_COMM_WORLD_SIZE": "4"}, 4, 1, "OMPI_COMM_WORLD_SIZE=4: ", id="mpirun"),
     ],
 )
 def test_processes_that_are_not_those_of_the_config_are_refused(find, variables, devices, nodes, start):
@@ -49,7 +54,7 @@ def test_the_first_cause_is_the_rank_that_was_killed():
 
 def test_the_batch_script_starts_one_torchrun_on_each_node(tmp_path):
     srun = tmp_path / "srun"
-    srun.write_text('#!/bin/sh\nprintf \'%s\\n\' "$TORCH_ELASTIC_SHUTDOWN_TIMEOUT" "$@"\nexit 75\n')
+    srun.write_text('#!/bin/sh\nprintf \'%s\\n\' "$TORCH_ELASTIC_SHUTDOWN_TIMEOUT" "$@"\nkill -USR1 $PPID\nexit 75\n')
     scontrol = tmp_path / "scontrol"
     scontrol.write_text("#!/bin/sh\necho node7\n")
     for file in (srun, scontrol):
@@ -64,4 +69,15 @@ def test_the_batch_script_starts_one_torchrun_on_each_node(tmp_path):
     assert {"--nnodes=2", "--nproc-per-node=8", "--rdzv-endpoint=node7:29512"} <= set(given)
     assert "SIGUSR1" in next(word for word in given if word.startswith("--signals-to-handle=")).split("=")[1].split(",")
     assert given[-5:] == ["-m", "lab.fit", "configs/tiny_4k.yaml", "--resume", "--run.name=a b"]
-    assert done.returncode == 75
+    assert done.returncode == 75, "the shell has outlived SIGUSR1"
+
+
+def test_one_place_names_account_and_partition_and_jobs_of_one_name_wait():
+    script, page = ((ROOT / name).read_text() for name in ("configs/slurm_tiny.sh", "docs/training.md"))
+    options = [line.split()[1] for line in script.splitlines() if line.startswith(("#SBATCH", "##SBATCH"))]
+    assert "--dependency=singleton" in options
+    assert not [option for option in options if option.startswith(("--account", "--partition"))]
+    lines = [line for line in page.splitlines() if "sbatch" in line and not line.startswith("**")]
+    assert "export SBATCH_ACCOUNT=NAME SBATCH_PARTITION=NAME" in page
+    assert not [line for line in lines if "--account" in line or "--partition" in line]
+    assert [line for line in lines if line.startswith("for ") and "--job-name=tiny_2k" in line]

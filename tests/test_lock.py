@@ -64,6 +64,16 @@ def test_a_holder_is_named_and_a_killed_one_is_not_in_the_way_though_its_childre
     assert list(path.parent.iterdir()) == [], "nothing is left"
 
 
+def test_a_holder_of_the_same_job_is_not_to_be_killed(path, monkeypatch):
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    with locked(path):
+        with refused(f"{path.parent}: is in use by another process of this job since ", error=InUse), locked(path):
+            pass
+        monkeypatch.setenv("SLURM_JOB_ID", "8")
+        with refused(f"{path.parent}: is in use by process {os.getpid()} on ", error=InUse), locked(path):
+            pass
+
+
 @pytest.mark.parametrize(
     ("number", "error", "rule"),
     [

@@ -108,8 +108,7 @@ def run(
     """Read the command line, measure, show what was found, and return the exit status."""
 
     def work(words: Words) -> int:
-        if launch.read_launch(os.environ).world_size > 1:
-            raise errors.ConfigError(f"torchrun: its processes would measure the same; start one with probe-lab {name}")
+        launch.check_copies(os.environ, f"start one with probe-lab {name}")
         results: list[Found] = []
         with printing_to_stderr() if words.options.json else contextlib.nullcontext():
             for request in requests_of(words, form):

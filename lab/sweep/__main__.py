@@ -16,6 +16,7 @@ crash. docs/sweeps.md
 The exit status is 1 where a run failed and the others are done.
 """
 
+import os
 import shlex
 from collections import Counter
 from collections.abc import Sequence
@@ -27,6 +28,7 @@ from lab.command import CONTINUES, FAILED, STOPPED, Syntax, Words, read_options,
 from lab.errors import ConfigError, nearest
 from lab.files import LOCK_NAME, is_held
 from lab.jobs import Job, is_finished, run_jobs
+from lab.launch import ALLOCATED, COPIES, check_copies
 from lab.schema import NonNegative, Positive, Section
 from lab.sweep.planning import PlannedRun, plan
 
@@ -132,6 +134,10 @@ def work(words: Words) -> int:
         show(table([Progress(run, "finished" if is_finished(run.experiment) else "waiting") for run in runs]))
         show("\n".join(["", *(shlex.join(run.words(options.jobs)) for run in runs)]))
         return 0
+    if options.index is None:
+        check_copies(os.environ, "start one, or give each its own --index")
+    for name in (*COPIES, *ALLOCATED):  # they count the processes of this command, and not those of a run
+        os.environ.pop(name, None)
     status, states = train(runs, options.jobs)
     show(table(states))
     return status

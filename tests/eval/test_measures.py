@@ -246,12 +246,12 @@ def test_a_pattern_leaves_out_what_is_no_run_and_a_name_does_not(name, options, 
     assert (status, err.count("\n"), err.startswith("runs/other: ")) == (2, 1, True)
 
 
-def test_copies_of_a_command_are_refused(run, monkeypatch):
-    launched = {"TORCHELASTIC_RUN_ID": 1, "RANK": 0, "LOCAL_RANK": 0, "WORLD_SIZE": 2, "LOCAL_WORLD_SIZE": 2}
-    for name, value in launched.items():
-        monkeypatch.setenv(name, str(value))
-    line = "torchrun: its processes would measure the same; start one with probe-lab passkey\n"
-    assert run("passkey", COMMANDS["passkey"][0]) == (2, "", line)
+@pytest.mark.parametrize("name", ["WORLD_SIZE", "SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE"])
+def test_copies_of_a_command_are_refused(name, run, monkeypatch):
+    monkeypatch.setenv(name, "2")
+    status, out, line = run("passkey", COMMANDS["passkey"][0])
+    assert (status, out, line.count("\n")) == (2, "", 1)
+    assert line.startswith(f"{name}=2: 2 copies of this command were started")
 
 
 REFUSED = [  # a command, its words, and the beginning of its one line

@@ -213,10 +213,13 @@ def test_a_baseline_needs_no_analysis(recipe, tmp_path, capsys, here):
     assert (extended.skip.selection, extended.skip.target_len, extended.run.seed) == ("random", TARGET_LEN, 3)
 
 
-def test_a_launcher_starts_the_training_stages(recipe, tmp_path, capfd):
+def test_a_launcher_starts_the_training_stages(recipe, tmp_path, capfd, monkeypatch):
     code = "import sys; print(*sys.argv[1:]); sys.exit(3)"
     assert main([str(recipe), "--launcher", shlex.join([sys.executable, "-c", code])]) == 3
     assert f"-m lab.fit {tmp_path / 'recipe' / 'tune.yaml'} --resume" in capfd.readouterr().out.splitlines()
     assert main([str(recipe), "--launcher", "torchrunn --nproc_per_node 8"]) == 2
     line = "torchrunn: cannot be started (No such file or directory); name another command"
     assert line in capfd.readouterr().err.splitlines()
+    monkeypatch.setenv("SLURM_STEP_NUM_TASKS", "4")
+    assert main([str(recipe)]) == 2
+    assert capfd.readouterr().err.startswith("SLURM_STEP_NUM_TASKS=4: 4 copies")

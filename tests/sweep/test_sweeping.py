@@ -35,7 +35,7 @@ def run(words, **variables):
     )
 
 
-def test_mistakes_are_status_2_and_a_dry_run_starts_nothing(words, tmp_path, capsys):
+def test_mistakes_are_status_2_and_a_dry_run_starts_nothing(words, tmp_path, capsys, monkeypatch):
     arguments = words[3:]
     assert [main([*arguments, "--seeds=0"]), main([*arguments, "--index=2"]), main([*arguments, "--seed=1"])] == [2] * 3
     beginnings = "--seeds=0: must be >= 1; ", "--index=2: must be < 2, ", "--seed=1: would be ignored, "
@@ -44,6 +44,9 @@ def test_mistakes_are_status_2_and_a_dry_run_starts_nothing(words, tmp_path, cap
     assert main([*arguments, "--dry_run", "--seeds=3", "--jobs=2"]) == 0
     listed = capsys.readouterr().out
     assert (listed.count("-m lab.fit"), "3 runs: 3 waiting" in listed) == (3, True)
+    monkeypatch.setenv("SLURM_STEP_NUM_TASKS", "3")
+    assert main(arguments) == 2
+    assert capsys.readouterr().err.startswith("SLURM_STEP_NUM_TASKS=3: 3 copies")
     assert not (tmp_path / "runs").exists()
 
 
@@ -57,7 +60,7 @@ def test_a_killed_sweep_ends_with_the_runs_of_one_that_was_not(words, tmp_path):
         time.sleep(0.02)
     sweep.send_signal(signal.SIGKILL)
     sweep.wait(LIMIT_S)
-    done = run([*words, "--jobs=1"])
+    done = run([*words, "--jobs=1"], SLURM_NTASKS="8")
     assert (done.returncode, "2 runs: 2 finished" in done.stdout) == (0, True), done.stderr
     assert len(list((tmp_path / "shards").glob("synthetic-*"))) == 1
     for seed, name in enumerate(names):
