@@ -14,6 +14,7 @@ from lab.model.attention.layout import Layout
 from lab.model.attention.segments import Segments, dense_mask
 from lab.model.layers import Sink, Sliding
 from lab.positions import distance, frequencies
+from tests.model import stand_ins
 from tests.refusals import refused
 
 CUDA, HALF = torch.device("cuda"), torch.bfloat16
@@ -104,6 +105,58 @@ def test_flash_attention_3_is_left_out_with_the_reason(hopper, package, monkeypa
     name, reason = backends.choose("auto", CUDA, HALF)
     assert name == ("flash" if flash_attn else "varlen")
     assert re.search(r"FlashAttention 3 is left out: .*(9\.0.*8\.0|takes 30 arguments second line)", reason)
+
+
+def forward_by(change=lambda out, lse: (out, lse), **options):
+    """Alter what the stand-in for torch's flash attention is told or returns."""
+
+    def kernel(q, k, v, cu_q, cu_k, max_q, max_k, dropout, causal, debug, *, window_size_left=-1):
+        left = window_size_left + options.get("wider", 0) if window_size_left >= 0 else window_size_left
+        cu = (cu_q[[0, -1]], cu_k[[0, -1]], len(q), len(k)) if options.get("joined") else (cu_q, cu_k, max_q, max_k)
+        if options.get("grouped"):  # query head n reads key-value head n modulo their number
+            k, v = (x[:, torch.arange(q.shape[1]) % x.shape[1]] for x in (k, v))
+        causal = options.get("causal", causal)
+        out, lse, *rest = stand_ins.flash_forward(q, k, v, *cu, dropout, causal, debug, window_size_left=left)
+        return *change(out, lse), *rest
+
+    return kernel
+
+
+def backward_by(which, change):
+    def kernel(*arguments, **options):
+        grads = list(stand_ins.flash_backward(*arguments, **options))
+        grads[which] = change(grads[which])
+        return tuple(grads)
+
+    return kernel
+
+
+FORWARD, BACKWARD = "_flash_attention_forward", "_flash_attention_backward"
+ONE_HEAD = torch.tensor([1, 1, 1.02, 1], dtype=torch.bfloat16)[:, None]
+WRONG = {
+    "output": (FORWARD, forward_by(lambda out, lse: (out * 1.02, lse))),
+    "one_head": (FORWARD, forward_by(lambda out, lse: (out * ONE_HEAD, lse))),
+    "nan": (FORWARD, forward_by(lambda out, lse: (out * float("nan"), lse))),
+    "log2": (FORWARD, forward_by(lambda out, lse: (out, lse * 1.4427))),
+    "window": (FORWARD, forward_by(wider=1)),
+    "narrow": (FORWARD, forward_by(wider=-1)),
+    "joined": (FORWARD, forward_by(joined=True)),
+    "grouped": (FORWARD, forward_by(grouped=True)),
+    "causal": (FORWARD, forward_by(causal=True)),
+    **{f"gradient_{n}": (BACKWARD, backward_by(n, lambda x: x * 1.02)) for n in range(3)},
+    "gradient_zero": (BACKWARD, backward_by(1, torch.zeros_like)),
+}
+
+
+@pytest.mark.parametrize("wrong", [None, *WRONG])
+def test_the_trial_finds_a_kernel_that_computes_something_else(wrong):
+    sound = {FORWARD: forward_by(), BACKWARD: stand_ins.flash_backward}
+    with stand_ins.on_cpu(sound | dict([WRONG[wrong]] if wrong else [])), torch.inference_mode():
+        if wrong is None:
+            backends.trial(torch.device("cpu", 0))
+        else:
+            with pytest.raises(RuntimeError, match="differs by .* from attention in float32"):
+                backends.trial(torch.device("cpu", 0))
 
 
 WIDTH = 64

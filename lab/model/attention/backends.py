@@ -12,7 +12,9 @@ A GPU runs bands in half precision only.
 import importlib
 import importlib.util
 import os
+from dataclasses import replace
 from functools import cache
+from itertools import product
 
 import torch
 from torch import Tensor
@@ -20,9 +22,9 @@ from torch.nn import attention
 
 from lab.errors import ConfigError, MissingPackage
 from lab.model import devices
-from lab.model.attention.kernels import HALF, HEAD_MULTIPLE, WHOLE, WIDEST_HEAD, Flash
+from lab.model.attention.kernels import HALF, HEAD_MULTIPLE, WHOLE, WIDEST_HEAD, Flash, repeated
 from lab.model.attention.layout import Layout
-from lab.model.attention.segments import Spans
+from lab.model.attention.segments import HOST, Spans
 
 MASKED_ROWS = 512  # tokens up to which a segment and its anchor run faster under a dense mask than as tiles, measured
 HALF_ONLY = ("flash", "varlen")  # these run bands and sinks by torch's flash attention, which returns the log-sum-exp
@@ -30,6 +32,12 @@ SPANS = ("varlen", "flash", "xformers")  # one call for all segments of a row
 PACKAGES = {"flash": "flash_attn", "xformers": "xformers.ops"}
 FLASH_3 = "flash_attn_interface"  # FlashAttention 3, flash-attn's folder hopper/
 HOPPER = 9  # major compute capability
+TRIED_LENGTHS = (24, 40), (31, 40)  # of two documents: queries, and keys
+N_QUERIES, N_KEYS = map(sum, TRIED_LENGTHS)
+TRIED_SPANS = ((True, 7), (True, -1), (False, -1))  # whether they are causal, and the keys before a query's own
+TRIED_HEADS = (64, 128)
+RESULTS = ("output", "log-sum-exp", "gradient of q", "gradient of k", "gradient of v")
+TOLERANCE = dict.fromkeys(RESULTS, 0.01) | {"log-sum-exp": 1e-3}  # rounding to bfloat16 alone: 0.003 and 1e-7
 FAULTS = (ImportError, OSError, RuntimeError, AttributeError, TypeError, ValueError)  # of another version's package
 
 
@@ -195,12 +203,44 @@ def activate(device: torch.device) -> str | None:
 
 
 def trial(device: torch.device) -> None:
-    """Run both passes on a few tokens, since torch calls the package by its positional arguments.
+    """Compare both passes with dense attention in float32, since torch calls the package by its positional arguments.
 
+    Two documents have grouped heads and random values, once with a window and once as spans that are not causal.
     The trainer has not set this rank's GPU yet; on any other one this process would hold memory.
+
+    Raises: RuntimeError for a result that differs by more than half precision explains.
     """
     gpu = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0"))) if device.index is None else device
-    x = torch.zeros(8, 1, 64, dtype=torch.bfloat16, device=gpu)
-    spans = Spans.of([8], [8], gpu)
-    out, lse = Flash().forward(x, x, x, spans)
-    Flash().backward(x, x, x, x, out, lse, spans)
+    generator = torch.Generator(HOST).manual_seed(0)
+    for width, (causal, before) in product(TRIED_HEADS, TRIED_SPANS):
+        shapes = (N_QUERIES, 4, width), (N_KEYS, 2, width), (N_KEYS, 2, width), (N_QUERIES, 4, width)
+        inputs = [torch.randn(shape, generator=generator, device=HOST).bfloat16() for shape in shapes]
+        q, k, v, grad = (x.to(gpu) for x in inputs)
+        spans = replace(Spans.of(*TRIED_LENGTHS, gpu), causal=causal, before=before)
+        out, lse = Flash().forward(q, k, v, spans)
+        results = out, lse.T[..., None], *Flash().backward(grad, q, k, v, out, lse, spans)
+        for name, result, exact in zip(RESULTS, results, dense_passes(*inputs, causal, before), strict=True):
+            difference = result.to(HOST, torch.float32) - exact
+            error = (difference.norm(dim=(0, 2)) / exact.norm(dim=(0, 2))).max()  # of the worst head
+            if not error <= TOLERANCE[name]:  # also where it is NaN
+                raise RuntimeError(f"its {name} differs by {error:.2%} from attention in float32")
+
+
+@torch.inference_mode(mode=False)
+@torch.enable_grad()
+def dense_passes(q: Tensor, k: Tensor, v: Tensor, grad: Tensor, causal: bool, before: int) -> tuple[Tensor, ...]:
+    """Attend within the trial's documents by definition; return the output, the log-sum-exp and the gradients.
+
+    Shapes: q and grad (T, N, H), k and v (T, K, H) -> (T, N, H), (T, N, 1), and those of q, k and v.
+    """
+    q, k, v = (x.float().requires_grad_() for x in (q, k, v))
+    visible = []
+    for n_q, n_k in zip(*TRIED_LENGTHS, strict=True):
+        back = torch.arange(n_q, device=HOST)[:, None] + n_k - n_q - torch.arange(n_k, device=HOST)
+        least, most = (0, before if before >= 0 else n_k) if causal else (-n_k, n_k)
+        visible.append((back >= least) & (back <= most))
+    logits = torch.einsum("qnh,knh->nqk", q, repeated(k, q)) * q.shape[2] ** -0.5
+    logits = logits.masked_fill(~torch.block_diag(*visible).bool(), -torch.inf)
+    out = torch.einsum("nqk,knh->qnh", logits.softmax(-1), repeated(v, q))
+    grads = torch.autograd.grad(out, (q, k, v), grad.float())
+    return out.detach(), logits.logsumexp(-1).detach().T[..., None], *grads
