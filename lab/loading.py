@@ -6,7 +6,7 @@ Weights are read without torch.distributed.checkpoint, whose import takes as lon
 
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from operator import itemgetter
 from pathlib import Path
@@ -23,6 +23,7 @@ from lab.data.config import Conversations
 from lab.data.preparation import shard_folder
 from lab.data.tokenizer import end_of_document, load_tokenizer, special_ends
 from lab.errors import CheckpointError, ConfigError
+from lab.model.attention.inspection import check_finite
 from lab.model.decoder import Decoder
 from lab.model.huggingface import config as folders
 from lab.model.huggingface.foreign import Foreign, load_foreign
@@ -110,6 +111,7 @@ def open_model(
     experiment = load_experiment(folder / CONFIG, overrides)
     decoder = decoder_of(experiment)(None)
     load_weights(decoder, checkpoint)
+    check_weights(decoder.named_parameters(), checkpoint.folder)
     tokenizer = tokenizer_in(folder) or tokenizer_in(shard_folder(experiment.data))
     window = experiment.data.window
     consumed = checkpoint.consumed_tokens
@@ -134,6 +136,8 @@ def open_hugging_face(
         if frequency is not None:
             table = Frequencies.of(frequency, 2 * len(table.inv_freq), table.theta)
         decoder.place(table, distance)
+    model = decoder.model if isinstance(decoder, Foreign) else decoder
+    check_weights(model.named_parameters(), folder)
     config = folder / EXPERIMENT
     experiment = load_experiment(config) if config.is_file() else None
     window = settings["max_position_embeddings"]
@@ -218,6 +222,12 @@ def read_parameters(checkpoint: Checkpoint) -> dict[str, Tensor]:
     return {name: tensors[0] if len(tensors) == 1 else torch.cat(tensors) for name, tensors in parts.items()}
 
 
+def check_weights(weights: Iterable[tuple[str, Tensor]], folder: Path) -> None:
+    """Raise DataError for weights that are not finite."""
+    for name, weight in weights:
+        check_finite(weight, f"{folder}: {name}", "use another checkpoint, or copy the folder again")
+
+
 def load_weights(model: nn.Module, checkpoint: Checkpoint) -> None:
     """Give a model the weights of a checkpoint, refusing one of other shapes."""
     read = read_parameters(checkpoint)
@@ -231,8 +241,10 @@ def load_weights(model: nn.Module, checkpoint: Checkpoint) -> None:
 def start_from(decoder: Decoder, path: Path) -> None:
     """Load trained weights into a decoder, refusing each that does not fit, and a folder that holds none."""
     find_place(path, FIELD)
+    weights = read_weights(path)
+    check_weights(weights.items(), path)
     try:
-        decoder.load_state_dict(read_weights(path))
+        decoder.load_state_dict(weights)
     except RuntimeError as error:
         (_, *faults) = map(str.strip, str(error).splitlines())
         raise ConfigError(*(f"{FIELD}{path}: {fault}; leave the model's sizes out" for fault in faults[:8])) from error

@@ -66,6 +66,7 @@ from lab.model.devices import device_for
 CONFIDENCE = 0.95
 RECORD = ".reference.json"
 AT_ONCE = 16_384  # tokens of a batch, padding included
+MOST_NATS = 700.0  # of a perplexity of 10^304, about the largest float
 ALPHA, BETA = 2.0, -2.0  # nats, of key tokens (arXiv:2410.23771)
 
 Score = Callable[[Tensor, Tensor], Tensor]  # int64 (B, T) tokens and targets -> nats (B, T), 0 at IGNORE
@@ -124,7 +125,7 @@ class TextLosses(NamedTuple):
 
     @property
     def perplexity(self) -> float:
-        return math.exp(self.loss)
+        return math.exp(min(self.loss, MOST_NATS))
 
     @property
     def limits(self) -> tuple[float, float] | None:
@@ -135,7 +136,7 @@ class TextLosses(NamedTuple):
         residuals = self.nll - self.loss * self.tokens
         error = math.sqrt(count / (count - 1) * float((residuals**2).sum())) / float(self.tokens.sum())
         half = float(stdtrit(count - 1, (1 + CONFIDENCE) / 2)) * error
-        return math.exp(min(self.loss - half, 700.0)), math.exp(min(self.loss + half, 700.0))  # of 10^304 at most
+        return math.exp(min(self.loss - half, MOST_NATS)), math.exp(min(self.loss + half, MOST_NATS))
 
 
 def text_losses(

@@ -26,6 +26,7 @@ from eval.engine.rows import Finished, Row, shortened
 from eval.engine.subject import Subject
 from lab.data.tokenizer import check_ids, special_ends
 from lab.errors import ConfigError, DataError
+from lab.model.attention.inspection import check_finite
 from lab.model.huggingface.config import read_json
 
 Ids = list[int]
@@ -120,6 +121,7 @@ def harness_model(subject: Subject, folder: Path, options: Any) -> Any:
             check_ids([int(inps.max())], subject.vocab_size)
             with torch.no_grad(), subject.computing():
                 logits: Tensor = subject.model.decoder(inps).float()
+            check_finite(logits.amax(-1), "logits")
             return logits
 
         def _model_generate(self, context: Tensor, max_length: int, stop: Sequence[str], **settings: Any) -> Tensor:

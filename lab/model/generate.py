@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from lab.model import devices
+from lab.model.attention.inspection import check_finite
 from lab.model.attention.layout import KeyCache
 from lab.model.huggingface.foreign import AnyDecoder, ForeignCache
 
@@ -148,6 +149,7 @@ def decode(
     running = torch.ones_like(unsure)
     n_tokens = answers.shape[1]
     for number in range(n_tokens):
+        check_finite(logits.amax(-1), "logits")  # the largest is NaN if any is
         token = torch.where(running, logits.argmax(-1), answers[rows, number])
         if len(unsure) > 1 and logits.element_size() >= 4:
             unsure[rows] |= is_near(logits) & running

@@ -2,9 +2,11 @@
 
 import importlib
 import json
+import shutil
 from pathlib import Path
 
 import pytest
+from safetensors.torch import load_file, save_file
 
 from eval.engine.subject import Subject
 from lab import cli
@@ -13,6 +15,7 @@ from tests.eval.commands import size_of
 from tests.eval.report.fakes import write_fake
 from tests.eval.test_reach import write_runs
 from tests.forked import ROOT
+from tests.opened import adopted
 from tests.refusals import check_faults
 
 METHOD, FREQUENCY, PLOT = "--distance=rerope:window=9", "--frequency=ntk:factor=2", "--plot"
@@ -244,6 +247,22 @@ def test_a_pattern_leaves_out_what_is_no_run_and_a_name_does_not(name, options, 
     assert run(name, ["runs/[0-9]*", *options]) == (0, pattern[1], "")
     status, _, err = run(name, ["runs/other", "runs/160-80-0", *options])
     assert (status, err.count("\n"), err.startswith("runs/other: ")) == (2, 1, True)
+
+
+@pytest.mark.parametrize("name", [*MEASURES, "impact"])
+@pytest.mark.parametrize("factor", [float("nan"), 1e38], ids=["nan", "overflow"])
+def test_weights_that_are_not_finite_or_overflow_are_one_line(name, factor, run, run_folder, tmp_path):
+    broken = shutil.copytree(run_folder, tmp_path / "broken")
+    (file,) = broken.glob("checkpoints/*/weights-*.safetensors")
+    weights = load_file(file)
+    weights["blocks.0.attention.k.weight"][0] *= factor
+    weights["blocks.2.feed_forward.up.weight"] *= factor
+    save_file(weights, file)
+    adopted(broken)
+    status, out, err = run(name, [str(broken) if word == "RUN" else word for word in COMMANDS[name][0]])
+    assert (status, out) == (2, "")
+    assert err.count("NaN or infinite values") == 1
+    assert ("blocks.0.attention.k.weight" in err) == (factor != 1e38)
 
 
 @pytest.mark.parametrize("name", ["WORLD_SIZE", "SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE"])

@@ -219,7 +219,9 @@ def trial(device: torch.device) -> None:
         spans = replace(Spans.of(*TRIED_LENGTHS, gpu), causal=causal, before=before)
         out, lse = Flash().forward(q, k, v, spans)
         results = out, lse.T[..., None], *Flash().backward(grad, q, k, v, out, lse, spans)
-        for name, result, exact in zip(RESULTS, results, dense_passes(*inputs, causal, before), strict=True):
+        for name, result, exact in zip(
+            RESULTS, results, dense_passes(*inputs, causal=causal, before=before), strict=True
+        ):
             difference = result.to(HOST, torch.float32) - exact
             error = (difference.norm(dim=(0, 2)) / exact.norm(dim=(0, 2))).max()  # of the worst head
             if not error <= TOLERANCE[name]:  # also where it is NaN
@@ -228,7 +230,7 @@ def trial(device: torch.device) -> None:
 
 @torch.inference_mode(mode=False)
 @torch.enable_grad()
-def dense_passes(q: Tensor, k: Tensor, v: Tensor, grad: Tensor, causal: bool, before: int) -> tuple[Tensor, ...]:
+def dense_passes(q: Tensor, k: Tensor, v: Tensor, grad: Tensor, *, causal: bool, before: int) -> tuple[Tensor, ...]:
     """Attend within the trial's documents by definition; return the output, the log-sum-exp and the gradients.
 
     Shapes: q and grad (T, N, H), k and v (T, K, H) -> (T, N, H), (T, N, 1), and those of q, k and v.

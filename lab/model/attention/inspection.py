@@ -13,12 +13,20 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
+from lab.errors import DataError
 from lab.model.attention.attend import band_logits
 from lab.model.attention.layout import LayerInputs
 from lab.model.block import Block
 from lab.model.huggingface.foreign import AnyDecoder, Foreign
 
+OVERFLOW = "the model overflows; measure it in float32 (--device=cpu), or use another checkpoint"
 BLOCK_LOGITS = 2**22  # most logits of a block, 16 MiB in float32; larger blocks were measured to be slower on a CPU
+
+
+def check_finite(values: Tensor, name: str, fix: str = OVERFLOW) -> None:
+    """Raise DataError for NaN and infinite values, which would spread into every number that follows."""
+    if not values.isfinite().all():
+        raise DataError(f"{name}: holds NaN or infinite values; {fix}")
 
 
 @torch.no_grad()
@@ -53,6 +61,8 @@ class LayerLogits:
         turned = (layout.rotate_queries(inputs.q_BNTH, band, inputs.layer, self.wide) for band in bands)
         self.queries = [self.rounded(q) for q in turned]
         self.keys = [self.rounded(rotation.rotate(inputs.k_BNTH)) for rotation in layout.k_rotations]
+        for x in (*self.queries, *self.keys):
+            check_finite(x, f"queries and keys of layer {inputs.layer}")
 
     def rounded(self, x: Tensor) -> Tensor:
         """Round to the kernel's dtype; the values stay in a dtype whose products are exact."""
@@ -83,6 +93,7 @@ def token_scores(decoder: AnyDecoder, tokens: Tensor, targets: Tensor) -> Tensor
     The head's logits, of tokens with a target alone and some rows at a time, are normalised in float64.
 
     Shapes: tokens and targets int64 (B, T), targets below 0 where there is none -> float64 (3, B, T).
+    Raises: DataError for a loss that is not finite.
     """
     wanted = targets.flatten()
     scores = torch.zeros(3, len(wanted), dtype=torch.float64, device=tokens.device)
@@ -90,6 +101,7 @@ def token_scores(decoder: AnyDecoder, tokens: Tensor, targets: Tensor) -> Tensor
         of_target = logits.gather(1, wanted[places, None])[:, 0]
         is_most = (of_target >= logits.amax(-1)).double()
         scores[:, places] = torch.stack([logits.logsumexp(-1) - of_target, is_most, of_target])
+    check_finite(scores, "losses")
     return scores.view(3, *targets.shape)
 
 
