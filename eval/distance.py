@@ -12,8 +12,12 @@ where a non-increasing fit of the share crosses the threshold (lab/probe/limits.
     probe-lab distance runs/cpu_demo --distances=64,96,128,160 --tests=400 --threshold=0.5
     probe-lab distance runs/cpu_demo --position.distance.method=rerope --position.distance.window=96
     probe-lab distance runs/cpu_demo --window=384 --plot
+    probe-lab distance runs/cpu_demo --prompts=96,128,160 --plot
     probe-lab distance models/Llama-3.1-8B --haystack=essays.txt --points=6 --tests=50
     probe-lab distance "hf:OWNER/NAME@step*" --haystack=essays.txt -o series
+
+With --prompts the share is also measured in prompts of other lengths: a grid, drawn as a heat map. It separates a limit
+of distance from one of the prompt's length. Reach is that of one prompt length, the window or --window.
 
 All methods of --distance get the same tests. A name alone takes the parameters of eval/engine/methods.py. Several
 models, such as the revisions of a public one, are measured in turn; probe-lab compare puts their reach into one table.
@@ -24,7 +28,7 @@ finished test is kept in tests-TOKENS-KEY.jsonl: after Ctrl-C (exit status 75) o
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -34,7 +38,8 @@ from eval.engine import command, methods, needles, run
 from eval.engine.rows import Row, columns_text, limits, shortened
 from lab.command import Bar, start
 from lab.draw import Rule, below, draw, layer
-from lab.probe.effective_distance import by_distance
+from lab.errors import ConfigError
+from lab.probe.effective_distance import DistanceProbe, by_distance
 from lab.probe.limits import monotone_shares, shown_length
 from lab.probe.measuring import distance_record, one_number_tests, reach_record
 from lab.runs.arms import censored
@@ -46,7 +51,9 @@ class DistanceOptions(needles.OneNumberOptions):
     """Options of this command."""
 
     window: Length | None = None
-    """Tokens that prompt and answer fill; left out, the training window."""
+    """Tokens that prompt and answer fill where reach is measured; left out, the training window."""
+    prompts: tuple[Length, ...] | None = None
+    """Further lengths that prompt and answer fill, in tokens, at which the share is measured; left out, none."""
     threshold: Share = 0.8
     """Share of numbers that must be found within reach."""
     confidence: Annotated[float, Gt(0), Lt(1)] = 0.95
@@ -70,18 +77,34 @@ class FoundByDistance(run.Measure):
         words = self.request.distances
         self.methods = [methods.read_distance(word, min(window, model.train_len), window) for word in words]
         self.methods = self.methods or [model.decoder.distance]
+        self.others = [self.shorter_probe(length) for length in sorted({*(self.options.prompts or ())} - {window})]
         for method in self.methods:  # a model that cannot run one refuses it before time is spent
             model.decoder.distance = method
         self.names: list[str] = []
         self.fits: list[Row] = []
+
+    def shorter_probe(self, length: int) -> DistanceProbe:
+        """Build the tests of another prompt length, at those of the window's distances that it has room for.
+
+        Raises: LabError.
+        """
+        last = self.probe.reachable[-1] + length - self.probe.window
+        fitting = tuple(distance for distance in self.probe.distances if distance <= last)
+        if not fitting:
+            first = self.probe.distances[0]
+            raise ConfigError(f"--prompts={length}: has no room for a distance of {first}; use {first - last} more")
+        options = replace(self.options, distances=fitting, points=None)
+        return needles.one_number_probe(self.subject, options, length)
 
     def rows(self) -> Iterator[Row]:
         """Run the tests that are not finished, and write a row for each distance and one for reach of every method."""
         probe = self.probe
         config = probe.config
         tests = {"tests": "one number", **one_number_tests(probe)}
-        total = len(self.methods) * len(probe.distances) * config.distance_tests
-        self.announce([(2 * total, probe.window)])  # each answers, and is scored
+        probes = [probe, *self.others]
+        sizes = [(len(self.methods) * len(each.distances) * config.distance_tests, each.window) for each in probes]
+        total = sum(tests for tests, _ in sizes)
+        self.announce([(2 * tests, length) for tests, length in sizes])  # each answers, and is scored
         with Bar(total=total, desc=self.kind, unit="test") as self.bar:
             for method in self.methods:
                 self.subject.model.decoder.distance = method
@@ -98,13 +121,27 @@ class FoundByDistance(run.Measure):
                 reach = {"threshold": config.threshold, "confidence": config.confidence, "n": config.distance_tests}
                 reach |= reach_record(results, config.threshold, counts)
                 yield {**subject, "metric": "reach", **reach}
+                for other in self.others:
+                    yield from self.prompt_rows(other, subject)
                 fit = zip(probe.distances, monotone_shares(results), strict=True)
                 self.fits += [{"distance": at, "score": share, "method": name} for at, share in fit]
+
+    def prompt_rows(self, probe: DistanceProbe, subject: Row) -> Iterator[Row]:
+        """Run the tests of another prompt length, and write a row for each distance."""
+        tests = {"tests": "one number", **one_number_tests(probe)}
+        first = probe.case(probe.reachable[0], 0)
+        counts = by_distance(self.subject.counts, self.subject.model.decoder.distance, len(first.prompt_ids))
+        finished = self.finished(tests, first, probe.config.distance_tests, "distance")
+        about = {**subject, "metric": "found_by_prompt", "prompt": probe.window}
+        for result in probe.run(self.subject, store=finished):
+            yield distance_record(probe, result, about, counts)
 
     @property
     def path(self) -> Path:
         """The file of the rows, named by methods, distances and options."""
         options = {**asdict(self.options), "device": "auto", "batch": None}
+        if self.options.prompts is None:
+            del options["prompts"]  # files written before this option existed keep their names
         digest = shortened(json.dumps([self.names, self.probe.distances, options]))
         return self.folder / f"distance-{self.subject.model.consumed_tokens or 0:015d}-{digest}.jsonl"
 
@@ -126,12 +163,40 @@ class FoundByDistance(run.Measure):
         )
         lines = [self.title()]
         for method in dict.fromkeys(self.names):
-            *distances, reach = (row for row in rows if row["method"] == method)
+            mine = [row for row in rows if row["method"] == method]
+            (reach,) = (row for row in mine if row["metric"] == "reach")
+            distances = [row for row in mine if row["metric"] == "found_by_distance"]
             lines += ["", method, columns_text(distances, columns), reach_line(reach)]
+            if self.others:
+                lines += ["", "share by length of the prompt", self.grid_text(self.grid(mine))]
         return "\n".join([*lines, ""])
 
+    def grid(self, rows: Sequence[Row]) -> list[Row]:
+        """List the shares of all prompt lengths, the longest first."""
+        cells = [
+            {**row, "prompt": row.get("prompt", self.probe.window)}
+            for row in rows
+            if row["metric"] in ("found_by_distance", "found_by_prompt")
+        ]
+        return sorted(cells, key=lambda row: (-row["prompt"], row["distance"]))
+
+    def grid_text(self, cells: Sequence[Row]) -> str:
+        """Write the shares with a line for each prompt length and a column for each distance."""
+        shares: dict[int, Row] = {}
+        for cell in cells:
+            shares.setdefault(cell["prompt"], {"prompt": cell["prompt"]})[str(cell["distance"])] = cell["score"]
+        empty = {str(distance): None for distance in self.probe.distances}
+        columns = [("prompt", "prompt", ","), *((distance, distance, ".2f") for distance in empty)]
+        return columns_text([empty | row for row in shares.values()], columns)
+
+    def heat_map(self, rows: Sequence[Row]) -> Any:
+        """Draw the shares by prompt length and distance, a map for each method."""
+        style: dict[str, Any] = {"kind": "heat", "percent": True, "height": 90, "columns": 1}
+        style |= {"x_title": "distance of the number (tokens)", "y_title": "prompt (tokens)"}
+        return draw(self.grid(rows), "distance", "prompt", "score", "method", **style)
+
     def chart(self, rows: Sequence[Row]) -> Any:
-        """Draw shares with limits and their fit; below, f of the training."""
+        """Draw shares with limits and their fit; below, f of the training, and the grid of prompt lengths."""
         window = self.probe.window
         threshold = self.probe.config.threshold
         whole = [row for row in rows if row["metric"] == "found_by_distance"]
@@ -144,11 +209,12 @@ class FoundByDistance(run.Measure):
         points = draw(whole, "distance", "score", "method", **limits, **style)
         above = layer(points, draw(self.fits, "distance", "score", "method", marks=False, legend=False, **style))
         counted = [row for row in whole if row["f"]]
+        maps = [self.heat_map(rows)] if self.others else []
         if not counted:
-            return above
+            return below(above, *maps) if maps else above
         f: dict[str, Any] = {"log_y": True, "height": 90, "legend": False, "names": style["names"]}
         counts = draw(counted, "distance", "f", "method", y_title="f (pairs trained)", **f, **x)
-        return below(above, counts)
+        return below(above, counts, *maps)
 
 
 def reach_line(row: Row) -> str:

@@ -10,7 +10,7 @@ import numpy as np
 
 from lab.files import write_atomic
 
-FILES = ("config.yaml", "environment.json", "probes.jsonl", "counts.npz")
+FILES = ("config.yaml", "environment.json", "provenance.json", "probes.jsonl", "counts.npz")
 
 
 def pack(runs: Iterable[Path], table: Path) -> None:

@@ -1,0 +1,169 @@
+"""The conditions of docs/findings.md as tables: base models, their continued-training branches, and their tests.
+
+A base model is trained on BASE_TOKENS with a corpus, first weights and prompts of its own seed. Its branches start from
+its weights with fresh moments of AdamW, in an order of the text that they share, with a schedule of their own. All
+compute in bfloat16, attention in float32, with one thread.
+"""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from experiments.window.texts import MASKED, MATCHED
+from lab.sweep.planning import PlannedRun, planned_run
+
+Config = dict[str, Any]
+START = (sys.executable, "-m", "lab.fit")
+CONFIG = "configs/cpu_demo.yaml"
+BASE_TOKENS = 3_000_000
+BRANCH_SEED = 100  # added to the seed of a base: the order of the text that its branches share
+COMMON: Config = {  # the tests of an evaluation follow, so that training's own are few
+    "train.precision": "bf16",
+    "train.threads": 1,
+    "probe.every_tokens": None,
+    "probe.distance_tests": 0,
+    "probe.distance_points": None,
+    "probe.tests": 10,
+    "probe.step": 192,
+    "probe.max_length": 192,
+}
+LONG_TEXT: Config = {  # questions at all distances that a document has
+    "data.corpus.documents": 40_000,
+    "data.corpus.median_tokens": 100,
+    "data.corpus.log_std": 1.0,
+    "data.corpus.section_tokens": 4096,
+    "train.batch_tokens": 1536,
+    "train.micro_batch_tokens": 1536,
+}
+LARGER: Config = {f"model.{name}": value for name, value in (("d_model", 256), ("n_heads", 8), ("n_kv_heads", 8))}
+LARGER["model.d_ff"] = 688
+WINDOWS = (128, 192, 384, 768)
+# One list for all branches of W, of which each takes what its window has room for.
+PROMPTS = (128, 192, 256, 384, 512, 768)
+DISTANCES = (24, 48, 72, 96, 112, 144, 176, 224, 272, 320, 368, 432, 496, 560, 624, 688, 752)
+ROOM = 16  # tokens of a prompt beyond the farthest distance
+TESTS = 24  # of each cell
+S2_DISTANCES = (24, 36, 48, 60, 72, 84, 96, 108, 120, 132, 144, 156, 168, 179)
+S2_TESTS = 64
+
+
+class Stage(NamedTuple):
+    """Branches that are trained and recorded together, seed after seed, from base models that stages may share."""
+
+    bases: str
+    base: Config
+    branches: dict[str, Config]
+    seeds: int
+    tokens: int = 1_000_000
+
+
+def keep(within: int, share_masked: float = 1.0) -> Config:
+    """Mask the loss of a share of the targets whose evidence lies farther than a distance."""
+    return {"weights": {"by": "evidence", "keep": [[0, within]], "fraction": share_masked}}
+
+
+def windows(tokens: int, seeds: int, lengths: Sequence[int] = WINDOWS, **more: Any) -> Stage:
+    """Plan branches that differ in their window."""
+    bases = more.pop("bases", "W")
+    return Stage(bases, more, {str(length): {"data.window": length, **more} for length in lengths}, seeds, tokens)
+
+
+def on_text(name: str, **more: Any) -> Config:
+    """Train on one of the corpora of experiments.window.texts."""
+    return {"text": name, **more}
+
+
+BASE_OF_S2 = on_text("base", **keep(64))
+STAGES = {  # in the order in which they are run
+    "S2": Stage("S2", BASE_OF_S2, {"A": on_text("A", **keep(MATCHED, MASKED)), "B": on_text("B")}, 5),
+    "S2_crossed": Stage(
+        "S2",
+        BASE_OF_S2,
+        {
+            "A unmasked": on_text("A"),
+            "A tenth beyond 64": on_text("A", **keep(64, 0.9)),
+            "A none beyond 64": on_text("A", **keep(64)),
+            "B none beyond 64": on_text("B", **keep(64)),
+        },
+        5,
+    ),
+    "W_1M": windows(1_000_000, 5),
+    "W_2M": windows(2_000_000, 3),
+    "W_4M": windows(4_000_000, 3),
+    "W_larger": windows(1_000_000, 3, (192, 384, 768), bases="W_larger", **LARGER),
+}
+
+
+def is_first(name: str) -> bool:
+    """Return whether a stage is the first of those that share its base models, which it also records."""
+    return next(other for other, stage in STAGES.items() if stage.bases == STAGES[name].bases) == name
+
+
+def plan_base(name: str, seed: int, folder: Path) -> PlannedRun:
+    """Plan the base model of a stage and seed."""
+    stage = STAGES[name]
+    own = {"run.name": f"{stage.bases}-{seed}-base", "run.seed": seed, "train.tokens": BASE_TOKENS}
+    return plan_run({**own, **stage.base}, seed, folder)
+
+
+def plan_branches(name: str, seed: int, base: PlannedRun, folder: Path) -> list[PlannedRun]:
+    """Plan the branches of a base model, whose run folder they read."""
+    stage = STAGES[name]
+    runs = []
+    for branch, settings in stage.branches.items():
+        own = {"run.name": f"{name}-{seed}-{branch.replace(' ', '_')}", "run.seed": BRANCH_SEED + seed}
+        own |= {"start.path": str(base.path), "train.tokens": stage.tokens}
+        runs.append(plan_run({**own, **settings}, seed, folder))
+    return runs
+
+
+def plan_run(settings: Config, seed: int, folder: Path) -> PlannedRun:
+    """Plan a run on generated documents, or on a text that is read from a file."""
+    text = settings.pop("text", None)
+    if text is None:
+        data = {**LONG_TEXT, "data.corpus.seed": seed}
+    else:
+        place = text_folder(folder, seed)
+        data = {
+            "data.corpus": {"name": "text", "path": str(place / f"{text}.jsonl")},
+            "data.tokenizer": {"method": "file", "path": str(place), "eos": "<eos>"},
+            "probe.haystack": str(place / "haystack.txt"),
+            "probe.answer_budget": 64,  # four numbers of six digits
+        }
+    return planned_run((*START, CONFIG), {**COMMON, **data, "run.folder": str(folder), **settings}, {})
+
+
+def text_folder(folder: Path, seed: int) -> Path:
+    """Return the folder of the texts of S2."""
+    return folder / "texts" / str(seed)
+
+
+def test_options(name: str, run: PlannedRun) -> list[str]:
+    """Write the options of eval.distance for a run: prompts of the seed's own, and of W all methods and lengths."""
+    seed = f"--seed={run.experiment.run.seed % BRANCH_SEED}"
+    if STAGES[name].bases == "S2":
+        return [listed("distances", S2_DISTANCES), f"--tests={S2_TESTS}", "--digits=3", "--batch=64", seed]
+    window = run.experiment.data.window
+    methods = [f"--distance={method}" for method in methods_at(window)]
+    distances = [distance for distance in DISTANCES if distance <= window - ROOM]
+    prompts = [length for length in PROMPTS if length < window]
+    grid = [listed("prompts", prompts)] if prompts else []
+    return [listed("distances", distances), *grid, *methods, f"--tests={TESTS}", "--batch=24", seed]
+
+
+def methods_at(window: int) -> list[str]:
+    """List the distance methods under which a model of a window is tested."""
+    half, third, quarter, sixth = (window // parts for parts in (2, 3, 4, 6))
+    return [
+        "plain",
+        f"string:shift={third},window={sixth}",
+        f"string:shift={half},window={sixth}",
+        f"dca:train_len={half},chunk={third}",
+        f"dca:train_len={quarter},chunk={sixth}",
+    ]
+
+
+def listed(option: str, values: Sequence[int]) -> str:
+    """Write an option of several numbers."""
+    return f"--{option}={','.join(map(str, values))}"

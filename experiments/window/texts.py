@@ -1,0 +1,86 @@
+"""Write the texts of S2: two corpora of equal retrieval demand, of which one has a tenth of the position frequency.
+
+    python -m experiments.window.texts FOLDER [--seed=0]
+
+A consists of long documents. B has a tenth of its tokens in such documents and the rest in short ones, so that beyond
+the longest short document f is a tenth of A's. Training on A with the loss of 9 of 10 targets masked whose evidence
+lies farther than MATCHED tokens gives both the same demand there. Nearer demand is matched by the parameters of the
+short documents. The base model's text is half A and half B. No two corpora share a document.
+
+Writes base.jsonl, A.jsonl, B.jsonl, haystack.txt and tokenizer.json, which is the same for all seeds.
+"""
+
+import argparse
+import itertools
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from tokenizers import Tokenizer
+
+from lab.data.synthetic import NEEDLE, QUESTION, TASK, Synthetic
+from lab.data.tokenizer import train_bpe
+from lab.files import write_atomic
+
+MATCHED = 42  # tokens of evidence distance, beyond which A masks the loss of MASKED of its targets
+MASKED = 0.9
+BASE_TOKENS, TOKENS = 3_200_000, 1_100_000  # of a corpus, a tenth more than are trained on
+HAYSTACK_TOKENS = 20_000
+VOCABULARY, SAMPLE = 600, 1500
+COMMON: dict[str, Any] = {"documents": 10**9, "words": 32, "digits": 3, "quote_prob": 0.3, "section_tokens": 4096.0}
+
+
+class Documents(NamedTuple):
+    """Documents by the lab's generator whose tokens lie between two bounds."""
+
+    least: int
+    most: int
+    settings: dict[str, Any]
+
+    def generate(self, tokenizer: Tokenizer, seed: int, n_tokens: int) -> Iterator[str]:
+        """Generate documents until they have so many tokens together."""
+        corpus = Synthetic(**COMMON, **self.settings, seed=seed)
+        for index in itertools.count():
+            text = corpus.document(index)
+            size = len(tokenizer.encode(text).ids) + 1  # the end of the document
+            if self.least <= size <= self.most:
+                yield text
+                n_tokens -= size
+            if n_tokens <= 0:
+                return
+
+
+LONG = Documents(100, 186, {"median_tokens": 140.0, "log_std": 0.2, "repeat_prob": 0.8, "number_prob": 0.2})
+SHORT = Documents(40, 62, {"median_tokens": 54.0, "log_std": 0.2, "repeat_prob": 0.84, "number_prob": 0.4})
+CORPORA = {  # tokens in long and in short documents
+    "base": (0.55 * BASE_TOKENS, 0.45 * BASE_TOKENS),
+    "A": (TOKENS, 0),
+    "B": (0.1 * TOKENS, 0.9 * TOKENS),
+}
+
+
+def write_texts(folder: Path, seed: int) -> None:
+    """Write the corpora of a seed, what numbers are hidden in, and the tokenizer."""
+    sample = (Synthetic(**COMMON, **each.settings).document(k) for each in (LONG, SHORT) for k in range(SAMPLE))
+    tokenizer = train_bpe([TASK + NEEDLE + QUESTION, *sample], VOCABULARY)
+    folder.mkdir(parents=True, exist_ok=True)
+    streams = itertools.count(1 + 100 * seed)  # no two have the same seed
+    for name, shares in CORPORA.items():
+        texts: list[str] = []
+        for documents, n_tokens in zip((LONG, SHORT), shares, strict=True):
+            if n_tokens:
+                texts += documents.generate(tokenizer, next(streams), int(n_tokens))
+        lines = "".join(json.dumps({"text": text}) + "\n" for text in texts)
+        write_atomic(folder / f"{name}.jsonl", lines.encode())
+    hay = Synthetic(**COMMON, **LONG.settings, seed=next(streams)).filler(0, HAYSTACK_TOKENS)
+    write_atomic(folder / "haystack.txt", hay.encode())
+    write_atomic(folder / "tokenizer.json", tokenizer.to_str().encode())  # last: its presence means that all are there
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+    write_texts(options.folder, options.seed)
