@@ -27,7 +27,7 @@ that were measured on the same documents, so that one call for each compares met
         --position.distance.train_len=2048
 
 Prints a table. Beside perplexity it has bits per byte, as losses of different tokenizers do not compare: the loss in
-bits, times the scored tokens of the documents, over the bytes of their text. Adds a line for each length to
+bits, times the scored tokens of the documents, over the bytes of their original text. Adds a line for each length to
 perplexity.jsonl once it is known. A second call continues from there.
 perplexity-cases/ holds every document's loss.
 """
@@ -46,8 +46,8 @@ from eval.engine.command import CellOptions, Form
 from eval.engine.methods import as_options
 from eval.engine.rows import Row, limits
 from eval.engine.run import Cell, Measure
-from eval.engine.sliding import CONFIDENCE, IntArray, key_tokens, open_reference, text_losses, whole_windows, windows
-from eval.engine.subject import SUBJECT, AnyIds, digest_of, documents_of, doublings
+from eval.engine.sliding import CONFIDENCE, key_tokens, open_reference, text_losses, whole_windows, windows
+from eval.engine.subject import SUBJECT, Document, digest_of, documents_of, doublings
 from lab.command import start
 from lab.data.tokenizer import check_ids, special_ends
 from lab.errors import DataError
@@ -135,11 +135,13 @@ class Perplexity(Measure):
         whole = documents_of(self.subject, options.text)
         self.n = len(whole)
         self.shorter = 0
-        self.documents = self.joined(whole) if options.protocol == "whole-windows" else self.drawn(whole)
+        read = self.joined(whole) if options.protocol == "whole-windows" else self.drawn(whole)
+        self.documents = [np.asarray(ids, dtype=np.int64) for ids, _ in read]
         check_ids(np.concatenate(self.documents), self.subject.vocab_size)
-        texts = self.subject.tokenizer.decode_batch([ids[1:].tolist() for ids in self.documents])  # first is not scored
-        n_bytes = sum(len(text.encode(errors="replace")) for text in texts)
-        self.bytes_per_token = n_bytes / sum(len(ids) - 1 for ids in self.documents)
+        sizes = [int(n_bytes[1:].sum()) for _, n_bytes in read if n_bytes is not None]  # the first is not scored
+        self.bytes_per_token: float | None = None
+        if len(sizes) == len(read):
+            self.bytes_per_token = sum(sizes) / sum(len(ids) - 1 for ids in self.documents)
         self.keys: list[np.typing.NDArray[np.bool_]] | None = None
         if options.evaluator is not None:
             place = Path(options.evaluator)
@@ -149,31 +151,34 @@ class Perplexity(Measure):
                 rule = "finds no key tokens in these documents; give longer ones, lower --short, or name a better model"
                 raise DataError(f"--evaluator={place}: {rule}")
 
-    def joined(self, documents: Sequence[AnyIds]) -> list[IntArray]:
+    def joined(self, documents: Sequence[Document]) -> list[Document]:
         """Join all documents, the first alone with the tokens that begin a text, refusing less than a window."""
         begins = len(special_ends(self.subject.tokenizer)[0])
-        parts = (ids[begins * (number > 0) :] for number, ids in enumerate(documents))
-        text = np.concatenate([np.empty(0, dtype=np.int64), *parts])
+        starts = [0, *[begins] * len(documents)]
+        ids = np.concatenate([np.empty(0, dtype=np.int64), *(ids[k:] for k, (ids, _) in zip(starts, documents))])
+        sizes = [n_bytes[k:] for k, (_, n_bytes) in zip(starts, documents) if n_bytes is not None]
         least = self.contexts[-1] + self.stride + 1
-        if len(text) < least:
-            rule = f"whole windows of it need {least} tokens, and all documents together have {len(text)}"
+        if len(ids) < least:
+            rule = f"whole windows of it need {least} tokens, and all documents together have {len(ids)}"
             raise DataError(f"--lengths={self.contexts[-1]}: {rule}; lower it, or give more --text")
-        return [text]
+        return [(ids, np.concatenate(sizes) if len(sizes) == len(documents) else None)]
 
-    def drawn(self, documents: Sequence[AnyIds]) -> list[IntArray]:
+    def drawn(self, documents: Sequence[Document]) -> list[Document]:
         """Draw documents that are long enough, in their order, refusing too few."""
         options = self.options
         least = options.min_tokens or self.contexts[-1]
         self.n = options.documents or DOCUMENTS
-        long_enough = [ids[: options.tokens] for ids in documents if len(ids) >= least]
+        long_enough = [document for document in documents if len(document[0]) >= least]
         if len(long_enough) < self.n:
-            longest = max(map(len, documents), default=0)
+            longest = max((len(ids) for ids, _ in documents), default=0)
             rule = f"has {len(long_enough)} documents of {least} tokens or more, the longest has {longest}"
             remedy = "lower it, --lengths or --min_tokens, or give another --text"
             raise DataError(f"--documents={self.n}: {options.text or 'the held-out split'} {rule}; {remedy}")
         order = np.random.default_rng(options.seed).permutation(len(long_enough))
         self.shorter = len(documents) - len(long_enough)
-        return [np.asarray(long_enough[number], dtype=np.int64) for number in np.sort(order[: self.n])]
+        taken = [long_enough[number] for number in np.sort(order[: self.n])]
+        part = slice(options.tokens)
+        return [(ids[part], None if n_bytes is None else n_bytes[part]) for ids, n_bytes in taken]
 
     def cells(self) -> Iterator[Cell]:
         """List the context lengths."""
@@ -204,7 +209,9 @@ class Perplexity(Measure):
         losses = text_losses(self.subject.losses, self.documents, context, self.stride, **how)
         low, high = losses.limits or (None, None)
         row = {"score": losses.perplexity, "low": low, "high": high, "confidence": CONFIDENCE, "loss": losses.loss}
-        row["bits_per_byte"] = None if self.keys is not None else losses.loss / math.log(2) / self.bytes_per_token
+        row["bits_per_byte"] = None
+        if self.keys is None and self.bytes_per_token is not None:
+            row["bits_per_byte"] = losses.loss / math.log(2) / self.bytes_per_token
         row |= {"scored_tokens": int(losses.tokens.sum()), "seconds": round(time.perf_counter() - started, 3)}
         texts = zip(losses.nll.tolist(), losses.tokens.tolist(), strict=True)
         return row, [{"test": number, "nll": nll, "tokens": tokens} for number, (nll, tokens) in enumerate(texts)]

@@ -96,7 +96,7 @@ class Recall(run.OnTexts):
         if options.evidence is not None:
             self.evidence = read_evidence(options.evidence)
         documents = subject.documents_of(self.subject, options.text)
-        self.documents = [np.asarray(ids, dtype=np.int64) for ids in documents]
+        self.documents = [np.asarray(ids, dtype=np.int64) for ids, _ in documents]
         check_ids(np.concatenate(self.documents), self.subject.vocab_size)
         sizes: Row = {"window": window, "edges": edges, "most": options.targets, "seed": options.seed}
         data = None if model.experiment is None else model.experiment.data

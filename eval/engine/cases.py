@@ -95,8 +95,6 @@ class Writer:
         self.around = around
         self.tokenizer = Tokenizer.from_str(tokenizer.to_str())
         self.tokenizer.encode_special_tokens = not special  # else a text that spells <eos> is text and ends nothing
-        self.tokenizer.no_padding()
-        self.tokenizer.no_truncation()
 
     def encode(self, text: str) -> list[int]:
         """Encode a prompt with the tokens that begin a document and without those that end it."""

@@ -9,6 +9,7 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from itertools import repeat
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
@@ -21,6 +22,7 @@ from torch import Tensor
 from eval.engine.command import Request
 from lab.command import Bar, show
 from lab.counts import SavedCounts
+from lab.data.encoding import encode_texts
 from lab.data.preparation import shard_folder
 from lab.data.shards import TokenStore
 from lab.data.tokenizer import check_ids, needed, special_ends
@@ -43,6 +45,7 @@ SHORT_S = 60.0
 MOST_WINDOWS = 1024  # of the longest text in training windows; papers extend by at most 64
 NO_CORPUS = "must be set, a Hugging Face folder has no corpus of its own; give a text file"
 AnyIds = np.typing.NDArray[Any]  # of any integer type, as they lie in a store
+Document = tuple[AnyIds, AnyIds | None]  # and the bytes of the original text that each token stands for, if known
 SUBJECT = ("model", "checkpoint", "weights", "method", "precision")  # the fields that name a model in rows
 
 
@@ -230,7 +233,7 @@ def text_of(
     return load_haystack(haystack, experiment.data, subject.tokenizer, run), source
 
 
-def documents_of(subject: Subject, text: str | None) -> list[AnyIds]:
+def documents_of(subject: Subject, text: str | None) -> list[Document]:
     """Read and encode the documents of a file, folder or pattern, or the held-out documents of a run.
 
     A document of a file begins with the tokenizer's first token; held-out documents are those of training, from
@@ -241,11 +244,13 @@ def documents_of(subject: Subject, text: str | None) -> list[AnyIds]:
     if text is None:
         if subject.model.experiment is None:
             raise ConfigError(f"--text: {NO_CORPUS}")
-        return list(TokenStore.open(shard_folder(subject.model.experiment.data), "held_out").documents())
-    before = special_ends(subject.tokenizer)[0]
-    encode = subject.tokenizer.encode
-    documents = Bar(read_texts(Path(text), "--text"), desc="encoding", leave=False)
-    return [np.array(before + encode(content, add_special_tokens=False).ids, dtype=np.int64) for content in documents]
+        store = TokenStore.open(shard_folder(subject.model.experiment.data), "held_out")
+        n_bytes = repeat(None) if store.bytes is None else store.bytes.documents()
+        return list(zip(store.documents(), n_bytes))
+    before = np.array(special_ends(subject.tokenizer)[0], dtype=np.int64)
+    texts = Bar(read_texts(Path(text), "--text"), desc="encoding", leave=False)
+    encoded = (next(encode_texts(subject.tokenizer, [content], counts_bytes=True)) for content in texts)
+    return [(np.append(before, ids), np.append(np.zeros_like(before), n_bytes)) for ids, n_bytes in encoded]
 
 
 def digest_of(documents: Sequence[np.typing.NDArray[np.int64]]) -> str:

@@ -145,7 +145,9 @@ def derive_task(folder: Path, name: str, job: DerivedShard) -> shards.Manifest:
                 order = spread(job.copies(shard), np.random.default_rng([SEED, int(final.name.partition("-")[2])]))
             for document in order.tolist():
                 part = shard.part(document)
-                writer.add(split, shard.tokens[part], manifest["sources"][shard.sources[document]], shard.scored[part])
+                source = manifest["sources"][shard.sources[document]]
+                n_bytes = None if shard.bytes is None else shard.bytes[part]
+                writer.add(split, shard.tokens[part], source, shard.scored[part], n_bytes)
     return writer.close(final)
 
 

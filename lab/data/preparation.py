@@ -15,6 +15,7 @@ from lab.command import Bar, show
 from lab.data import derivation, shards
 from lab.data.config import DataConfig, Slimpajama, Text, TokenizerFile
 from lab.data.corpora import Reader, open_corpus
+from lab.data.encoding import refuse_shortened
 from lab.data.segments import index_documents
 from lab.data.shards import SPLITS, Split, task_name, token_dtype
 from lab.data.tokenizer import TOKENIZER, end_of_document, n_ids, obtain_tokenizer, run_task, texts_of, tokenizer_file
@@ -178,6 +179,7 @@ def begin(config: DataConfig, folder: Path) -> tuple[RunTask, Sequence[Any]]:
         if reader.left_out:
             show(f"data: {len(reader.inputs):,} files; {reader.left_out:,} of validation and test are left out")
         refuse_other_inputs(folder, reader.inputs)
+        refuse_shortened(folder)
         tokenizer = obtain_tokenizer(config, folder, reader)
         refuse_full_disk(folder, reader, token_dtype(n_ids(tokenizer)))
         run = partial(run_task, config, folder, end_of_document(config, tokenizer), reader.inputs)

@@ -7,6 +7,7 @@ A shard is a folder, published by one rename:
     SPLIT.ends.bin     int64, where each document ends
     SPLIT.sources.bin  uint32, index of each document's source in the manifest
     SPLIT.scored.bin   uint8, 0 for tokens that are not scored; only if there are such tokens
+    held_out.bytes.bin uint32, bytes of the original text that each token stands for; not in shards of older versions
 
 prepared.json is written beside the shards once every one is there, see `PreparedFolder`. Opening compares names and
 sizes. lab.verify also hashes every file.
@@ -17,7 +18,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate
 from pathlib import Path
@@ -27,6 +28,7 @@ import numpy as np
 from pydantic import TypeAdapter, ValidationError
 from typing_extensions import TypedDict
 
+from lab.data.encoding import refuse_shortened
 from lab.errors import DataError
 from lab.files import FileEntry, check_sizes, manifest_of, publish_folder, write_json
 
@@ -127,6 +129,7 @@ def read_manifests(folder: Path) -> dict[Path, Manifest]:
         check_sizes(path, manifest["files"], again(path))
     if record is not None:
         check_sizes(folder, record["files"], RESTORE, hashes=True)
+    refuse_shortened(folder)
     return manifests
 
 
@@ -150,10 +153,22 @@ class TokenShardWriter:
         self.skips: Counter[str] = Counter()
 
     def add(
-        self, split: Split, ids: list[int] | np.ndarray, source: str, scored: list[bool] | np.ndarray | None = None
+        self,
+        split: Split,
+        ids: list[int] | np.ndarray,
+        source: str,
+        scored: list[bool] | np.ndarray | None = None,
+        n_bytes: np.ndarray | None = None,
     ) -> None:
-        """Append a document; `scored` marks the tokens that are scored, all of them if left out."""
+        """Append a document; `scored` marks the tokens that are scored, all of them by default.
+
+        `n_bytes`, those of each token, come with all documents of a split or with none.
+        """
         self.files[split, "tokens"].write(np.asarray(ids, dtype=self.dtype).tobytes())
+        if n_bytes is not None:
+            if (split, "bytes") not in self.files:
+                self.files[split, "bytes"] = (self.temporary / f"{split}.bytes.bin").open("wb")
+            self.files[split, "bytes"].write(n_bytes.astype("<u4").tobytes())
         if (split, "scored") in self.files:
             marks = np.ones(len(ids), np.uint8) if scored is None else np.asarray(scored, dtype=np.uint8)
             self.files[split, "scored"].write(marks.tobytes())
@@ -185,7 +200,8 @@ class TokenShardWriter:
 class Shard:
     """One split of one shard, mapped into memory.
 
-    Shapes: `tokens`, `scored` uint8 (tokens,), `ends` int64 (documents,), `sources` uint32 (documents,).
+    Shapes: `tokens`, `scored` uint8 (tokens,), `ends` int64 (documents,), `sources` uint32 (documents,), `bytes` uint32
+        (tokens,), None for training tokens and in shards of older versions.
     """
 
     folder: Path
@@ -195,6 +211,7 @@ class Shard:
     scored: np.ndarray
     ends: np.ndarray
     sources: np.ndarray
+    bytes: np.ndarray | None = None
 
     @classmethod
     def all_of(cls, manifests: Mapping[Path, Manifest], split: Split) -> list[Shard]:
@@ -202,7 +219,7 @@ class Shard:
         shards = []
         for folder, manifest in manifests.items():
             if manifest["splits"][split]["tokens"]:
-                kinds = {"tokens": manifest["dtype"], "scored": "u1", "ends": "<i8", "sources": "<u4"}
+                kinds = {"tokens": manifest["dtype"], "scored": "u1", "ends": "<i8", "sources": "<u4", "bytes": "<u4"}
                 files = {kind: folder / f"{split}.{kind}.bin" for kind in kinds}
                 there = [kind for kind, path in files.items() if path.name in manifest["files"]]
                 # a view of a memory map is sliced faster
@@ -267,6 +284,12 @@ class TokenStore:
             first, stop = shard.ends.searchsorted((at, at + length - 1), side="right").tolist()
             begins.append(shard.ends[first:stop] - at)
         return np.bincount(np.concatenate(begins), minlength=length).cumsum()
+
+    @cached_property
+    def bytes(self) -> TokenStore | None:
+        """The bytes of the tokens' original text, read as tokens are; None if a shard does not record them."""
+        counted = [replace(shard, tokens=shard.bytes) for shard in self.shards if shard.bytes is not None]
+        return TokenStore(counted) if len(counted) == len(self.shards) else None
 
     @cached_property
     def scores_all(self) -> bool:

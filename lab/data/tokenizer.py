@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
 from itertools import chain, islice, pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
@@ -24,6 +25,7 @@ from lab.data import synthetic
 from lab.data.chat import UNSCORED, Parts
 from lab.data.config import Bpe, Conversations, DataConfig
 from lab.data.corpora import Item, Reader, TextDocument, open_corpus
+from lab.data.encoding import cut_text, encode_texts, own_settings, read_unchanged
 from lab.data.shards import SPLITS, Manifest, Split, TokenShardWriter, task_name, token_dtype
 from lab.errors import DataError
 from lab.files import temporary_of, write_atomic
@@ -42,7 +44,8 @@ def train_bpe(texts: Iterable[str], vocab_size: int) -> Tokenizer:
     tokenizer = Tokenizer(models.BPE())
     pieces = pre_tokenizers.Split(Regex(PIECES), behavior="isolated")
     in_bytes = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([pieces, in_bytes])
+    split = pre_tokenizers.Sequence([pieces, in_bytes])
+    tokenizer.pre_tokenizer = split
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
         vocab_size=vocab_size,
@@ -50,7 +53,11 @@ def train_bpe(texts: Iterable[str], vocab_size: int) -> Tokenizer:
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
-    tokenizer.train_from_iterator(texts, trainer)
+
+    def words_of(text: str) -> list[str]:
+        return [word for word, _ in split.pre_tokenize_str(text)]  # the tokenizer is locked while it is trained
+
+    tokenizer.train_from_iterator((piece for text in texts for piece, _ in cut_text(text, words_of)), trainer)
     tokenizer.post_processor = processors.TemplateProcessing(
         single=f"{BOS} $A", special_tokens=[(BOS, tokenizer.token_to_id(BOS))]
     )
@@ -73,18 +80,19 @@ def tokenizer_file(path: Path) -> Path:
 def load_tokenizer(path: Path, eos: str | None = None) -> Tokenizer:
     """Read a tokenizer.json, or the one in a folder; a text that spells a special token, or `eos`, is text.
 
+    All commands read tokenizers here. Whatever else the file sets is switched off: a length at which texts are cut or
+    to which they are padded, and random merges.
+
     Raises: DataError for a missing or broken file.
     """
-    file = tokenizer_file(path)
-    try:
-        tokenizer = Tokenizer.from_file(str(file))
-    except Exception as error:  # the library raises plain Exception for every broken file
-        raise DataError(f"data.tokenizer.path={path}: not a tokenizer.json ({error}); save it again") from error
+    tokenizer = read_unchanged(tokenizer_file(path))
     for added in tokenizer.get_added_tokens_decoder().values():
         if added.content == eos:  # the library encodes a text that spells an added token which is not special
             added.special = True
             tokenizer.add_special_tokens([added])
     tokenizer.encode_special_tokens = True  # <eos> in a text is plain text and ends nothing
+    for switch_off in own_settings(tokenizer).values():
+        switch_off()
     return tokenizer
 
 
@@ -198,17 +206,25 @@ def run_task(config: DataConfig, folder: Path, eos: int, inputs: dict[str, int],
     while batch := list(islice(items, BATCH_DOCUMENTS)):
         documents = [item for item in batch if isinstance(item, TextDocument)]
         writer.skips.update(item for item in batch if isinstance(item, str))
-        encodings = tokenizer.encode_batch_fast([document.text for document in documents])
-        for document, encoding in zip(documents, encodings, strict=True):
-            body = [(encoding.ids[len(before) : len(encoding.ids) - len(after)], True)]
-            if document.parts is not None:
-                body = [(encode(part), scored) for part, scored in document.parts]
+        splits = [split_of(document.text, config.held_out_frac) for document in documents]
+        parts = [document.parts or ((document.text, True),) for document in documents]
+        encoded = {}
+        for split in SPLITS:
+            texts = [text for own, of in zip(parts, splits, strict=True) if of == split for text, _ in own]
+            encoded[split] = encode_texts(tokenizer, texts, counts_bytes=split == "held_out")
+        for document, split, own in zip(documents, splits, parts, strict=True):
             tag = encode(f"{document.source}\n") if config.tags else []
             # neither a tag is scored nor a prompt (arXiv:2411.13476, section 5.2; 2401.07004, section 4)
-            pieces = [(before, True), (tag, False), *body, ([*after, eos], True)]
-            ids = [*chain.from_iterable(piece for piece, _ in pieces)]
-            marked = np.repeat([scored for _, scored in pieces], [len(piece) for piece, _ in pieces])
-            writer.add(split_of(document.text, config.held_out_frac), ids, document.source, marked)
+            pieces: list[tuple[Any, Any, bool]] = [(before, 0, True), (tag, 0, False)]
+            pieces += [(*next(encoded[split]), scored) for _, scored in own]
+            pieces.append(([*after, eos], 0, True))
+            lengths = [len(ids) for ids, _, _ in pieces]
+            ids = np.concatenate([ids for ids, _, _ in pieces], dtype=np.uint32, casting="unsafe")  # [] is of floats
+            marked = np.repeat([scored for _, _, scored in pieces], lengths)
+            n_bytes = None
+            if split == "held_out":
+                n_bytes = np.concatenate([np.broadcast_to(n, k) for (_, n, _), k in zip(pieces, lengths, strict=True)])
+            writer.add(split, ids, document.source, marked, n_bytes)
     return writer.close(place)
 
 

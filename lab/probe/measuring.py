@@ -14,6 +14,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, fields
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -26,7 +27,6 @@ from lab.data.packing import PackSettings, PackStream
 from lab.data.preparation import shard_folder
 from lab.data.segments import index_segments
 from lab.data.shards import TokenStore
-from lab.data.tokenizer import load_tokenizer
 from lab.evidence.base import Evidence
 from lab.model.attention.inspection import token_scores
 from lab.model.attention.segments import Segments
@@ -226,7 +226,8 @@ class Measuring:
             sums = torch.stack(worker.gather([self.loss.sums(model.losses).cpu()])).sum(0)
             loss, scored = sums.sum(0).tolist()
             summary |= {"held_out_loss": loss / max(scored, 1), "context_loss": context_loss(sums)}
-            summary["bits_per_byte"] = loss / math.log(2) / max(self.loss.n_bytes, 1)
+            n_bytes = self.loss.n_bytes
+            summary["bits_per_byte"] = None if n_bytes is None else loss / math.log(2) / max(n_bytes, 1)
         if self.recall is not None:
             parts = worker.gather([self.recall.scores(model, self.recall.targets[worker.rank :: worker.world_size])])
             scores = np.zeros((len(self.recall.targets), parts[0].shape[1]))
@@ -245,13 +246,15 @@ class HeldOutLoss:
         store = TokenStore.open(shard_folder(data), "held_out")
         segments = index_segments(store, "natural", data.window)
         n_packs = max(1, min(tokens, store.n_tokens) // pack_tokens)
-        stream = PackStream(
-            PackSettings(store=store, segments=segments, pack_tokens=pack_tokens, seed=0, look_ahead=data.look_ahead)
+        settings = PackSettings(
+            store=store, segments=segments, pack_tokens=pack_tokens, seed=0, look_ahead=data.look_ahead
         )
-        packs = [next(stream) for _ in range(n_packs)]
-        scored = [pack.targets[pack.targets >= 0].tolist() for pack in packs]
-        texts = load_tokenizer(shard_folder(data)).decode_batch(scored)
-        self.n_bytes = sum(len(text.encode(errors="replace")) for text in texts)  # of the scored tokens of all ranks
+        if store.bytes is not None:
+            settings.beside = {"bytes": store.bytes}
+        packs = list(islice(PackStream(settings), n_packs))
+        self.n_bytes: int | None = None  # of the scored tokens of all ranks, in the original text
+        if store.bytes is not None:
+            self.n_bytes = sum(int(pack.stored["bytes"][pack.targets >= 0].sum()) for pack in packs)
         self.packs = packs[rank::world_size]
         self.device = device
         self.buckets = data.window.bit_length() + 1

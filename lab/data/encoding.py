@@ -1,0 +1,143 @@
+"""Texts as token ids: long texts in pieces, and the bytes of the original text that each token stands for.
+
+The tokenizers library takes five times as long for one long text as for its pieces. A text is cut where the tokens of
+the characters around the cut are those of its two sides, so that the pieces have the tokens of the whole text:
+
+    tokens of "... the end of a piece| and the next ..."  =  tokens of "... the end of a piece" + those of " and ..."
+
+Some tokenizers add a space to the beginning of every text. Then the space at a cut belongs to neither piece.
+"""
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache, partial
+from itertools import chain, islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from tokenizers import Encoding, Tokenizer
+
+from lab.errors import DataError
+
+PIECE = 20_000  # characters
+AROUND = 256  # characters on either side of a cut, whose tokens are compared
+TRIES = 64  # boundaries that are compared for one cut
+BATCH_PIECES = 256
+# none inside a run of spaces, whose tokens may depend on more of it than is compared
+BOUNDARY = re.compile(r"\b|(?<=\S)(?=\s)|(?<=\s)(?=\S)")
+
+Counts = np.typing.NDArray[np.uint32]
+TokensOf = Callable[[str], list[Any]]
+
+
+def read_unchanged(file: Path) -> Tokenizer:
+    """Read a tokenizer.json with the settings that are in it.
+
+    Raises: DataError.
+    """
+    try:
+        return Tokenizer.from_file(str(file))
+    except Exception as error:  # the library raises plain Exception for every broken file
+        raise DataError(f"data.tokenizer.path={file}: not a tokenizer.json ({error}); save it again") from error
+
+
+def own_settings(tokenizer: Tokenizer) -> dict[str, Callable[[], object]]:
+    """Find what changes the tokens of a text besides their encoding, each with the call that switches it off."""
+    found: dict[str, Callable[[], object]] = {}
+    if tokenizer.truncation is not None:
+        found["truncation"] = tokenizer.no_truncation
+    if tokenizer.padding is not None:
+        found["padding"] = tokenizer.no_padding
+    for name in ("dropout", "alpha"):  # of a byte-pair encoding, and of a unigram model that samples
+        if getattr(tokenizer.model, name, None):
+            found[name] = partial(setattr, tokenizer.model, name, None)
+    return found
+
+
+@lru_cache(8)
+def settings_in(file: Path, changed: int) -> tuple[str, ...]:
+    """Name the settings in a tokenizer.json; `changed` is when it was, so that it is read once."""
+    return tuple(own_settings(read_unchanged(file)))
+
+
+def refuse_shortened(folder: Path) -> None:
+    """Refuse shards whose texts were tokenized with settings that are switched off now: the folder's copy has them.
+
+    Raises: DataError.
+    """
+    file = folder / "tokenizer.json"
+    if file.exists() and (names := settings_in(file, file.stat().st_mtime_ns)):
+        rule = f"an older version tokenized these texts with the {' and '.join(names)} of the tokenizer.json"
+        raise DataError(f"{folder}: {rule}, which change the tokens; delete the folder and prepare again")
+
+
+def cut_text(text: str, tokens_of: TokensOf) -> list[tuple[str, str]]:
+    """Cut a long text into pieces, each with what follows it and belongs to no piece: a space, or nothing."""
+    pieces = []
+    begin = 0
+    for start in range(PIECE, len(text) - PIECE, PIECE):
+        cut = find_cut(text, start, tokens_of)
+        if cut is not None:  # else the piece grows
+            end, after = cut
+            pieces.append((text[begin:end], text[end:after]))
+            begin = after
+    return [*pieces, (text[begin:], "")]
+
+
+def find_cut(text: str, start: int, tokens_of: TokensOf) -> tuple[int, int] | None:
+    """Find the first cut from an index on that changes no token: where one piece ends, and where the next begins."""
+    for boundary in islice(BOUNDARY.finditer(text, start, start + PIECE // 2), TRIES):
+        end = boundary.start()
+        left = tokens_of(text[end - AROUND : end])
+        choices = (end, end + 1) if text[end] == " " else (end,)
+        for after in choices:
+            if left + tokens_of(text[after : after + AROUND]) == tokens_of(text[end - AROUND : after + AROUND]):
+                return end, after
+    return None
+
+
+def encode_texts(
+    tokenizer: Tokenizer, texts: Sequence[str], *, counts_bytes: bool = False
+) -> Iterator[tuple[Counts, Counts | None]]:
+    """Encode texts without the tokens that begin and end a document, with the bytes of each token if they are wanted.
+
+    Shapes: ids and bytes uint32 (tokens,); the bytes of a text's tokens add up to those of the text.
+    """
+
+    def tokens_of(text: str) -> list[int]:
+        return list(tokenizer.encode(text, add_special_tokens=False).ids)
+
+    pieces = [cut_text(text, tokens_of) for text in texts]
+    run = tokenizer.encode_batch if counts_bytes else tokenizer.encode_batch_fast  # which computes no offsets
+    all_pieces = [piece for own in pieces for piece, _ in own]
+    starts = range(0, len(all_pieces), BATCH_PIECES)
+    encodings = chain.from_iterable(run(all_pieces[k : k + BATCH_PIECES], add_special_tokens=False) for k in starts)
+    for own in pieces:
+        ids, sizes = [], []
+        for (piece, dropped), encoding in zip(own, encodings):  # the pieces first, or an encoding would be lost
+            ids.append(np.array(encoding.ids, dtype=np.uint32))
+            if counts_bytes:
+                sizes.append(count_bytes(encoding, piece + dropped))
+        yield np.concatenate(ids), np.concatenate(sizes) if counts_bytes else None
+
+
+def count_bytes(encoding: Encoding, text: str) -> Counts:
+    """Count the bytes of a text from the end of each token to that of the next, and to the text's end in the last.
+
+    What the tokenizer drops counts as well: of the original text nothing is lost.
+
+    Example:
+        >>> from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
+        >>> tokenizer = Tokenizer(models.WordLevel({"1": 0, "b": 1}, unk_token="b"))
+        >>> tokenizer.normalizer, tokenizer.pre_tokenizer = normalizers.NFKC(), pre_tokenizers.Whitespace()
+        >>> text = "\u2460 \u00df "  # a circled 1 of three bytes, and a letter of two
+        >>> count_bytes(tokenizer.encode(text), text).tolist()
+        [3, 4]
+    """
+    ends = np.maximum.accumulate([end for _, end in encoding.offsets] or [0])
+    ends[-1] = len(text)
+    codes = np.frombuffer(text.encode("utf-32-le"), dtype="<u4")
+    widths = 1 + (codes > 0x7F) + (codes > 0x7FF).astype(int) + (codes > 0xFFFF)
+    before = np.concatenate([[0], np.cumsum(widths)])
+    return np.diff(before[ends], prepend=0).astype(np.uint32)[: len(encoding.offsets)]

@@ -1,0 +1,127 @@
+import hashlib
+import json
+from dataclasses import replace
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers, trainers
+
+from eval.engine.subject import documents_of
+from lab.data import encoding
+from lab.data.config import TokenizerFile
+from lab.data.preparation import check_prepared, prepare, shard_folder
+from lab.data.shards import TokenStore
+from lab.data.tokenizer import load_tokenizer, split_of, train_bpe
+from lab.probe.measuring import HeldOutLoss
+from tests.data.stores import refused, sentence, text_config, write_corpus
+
+OWN = {  # settings in a tokenizer.json, by where they are
+    "truncation": {"truncation": {"max_length": 3, "strategy": "LongestFirst", "stride": 0, "direction": "Right"}},
+    "padding": {"padding": {"strategy": {"Fixed": 40}, "direction": "Left", "pad_id": 0, "pad_type_id": 0}},
+    "dropout": {"model": {"dropout": 0.5}},
+}
+OWN["padding"]["padding"] |= {"pad_to_multiple_of": None, "pad_token": "<bos>"}
+LLAMA = r"\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|[^\r\n\p{L}\p{N}]?\p{L}+|\s*[\r\n]+|\s+(?!\S)|\s+"
+
+
+def with_settings(tokenizer, place, name):
+    """Write a tokenizer.json that has settings of its own."""
+    content = json.loads(tokenizer.to_str())
+    for key, value in OWN[name].items():
+        content[key] = content["model"] | value if key == "model" else value
+    path = place / "tokenizer.json"
+    path.write_text(json.dumps(content))
+    return path
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_settings_of_the_file_are_off_and_shards_made_with_them_are_refused(tmp_path, bpe, name):
+    write_corpus(tmp_path / "corpus")
+    texts = [sentence(number) for number in range(60)]
+    path = with_settings(bpe, tmp_path, name)
+    tokenizer = load_tokenizer(path)
+    wanted = [encoded.ids for encoded in Tokenizer.from_str(bpe.to_str()).encode_batch(texts)]
+    assert [encoded.ids for encoded in tokenizer.encode_batch(texts)] == wanted
+    config = text_config(tmp_path, tokenizer=TokenizerFile(path=str(path), eos="<eos>"), held_out_frac=0.0)
+    prepare(config, progress=False)
+    folder = shard_folder(config)
+    stored = sorted(ids.tolist()[:-1] for ids in TokenStore.open(folder, "train").documents())
+    texts = [json.loads(line)["text"] for file in (tmp_path / "corpus").iterdir() for line in file.open()]
+    assert stored == sorted(bpe.encode(text).ids for text in texts)
+    copied = folder / "tokenizer.json"  # older versions kept the settings in it
+    copied.write_bytes(path.read_bytes())
+    record = json.loads((folder / "prepared.json").read_text())
+    record["files"][copied.name] = {
+        "bytes": copied.stat().st_size,
+        "sha256": hashlib.sha256(copied.read_bytes()).hexdigest(),
+    }
+    (folder / "prepared.json").write_text(json.dumps(record))
+    for refuses in (check_prepared, lambda config: prepare(config, progress=False)):
+        with refused(f"{folder}: an older version"):
+            refuses(config)
+
+
+def tokenizers_for(text):
+    """Train tokenizers whose words begin and end in different ways."""
+    made = {"ours": train_bpe([text], 400)}
+    for name, begin in {"llama": Regex(LLAMA), "metaspace": None}.items():
+        made[name] = Tokenizer(models.BPE(unk_token="?", fuse_unk=True))
+        split = pre_tokenizers.Split(begin or " ", "isolated" if begin else "removed")
+        in_bytes = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+        steps = [split, in_bytes] if begin else [pre_tokenizers.Metaspace()]
+        made[name].pre_tokenizer = pre_tokenizers.Sequence(steps)
+        made[name].train_from_iterator([text], trainers.BpeTrainer(vocab_size=500, special_tokens=["?"]))
+    content = json.loads(made["metaspace"].to_str())  # as Llama-2: a space before every text, and no words
+    spaces = {"type": "Replace", "pattern": {"String": " "}, "content": "\u2581"}
+    steps = [{"type": "Prepend", "prepend": "\u2581"}, spaces]
+    content |= {"pre_tokenizer": None, "normalizer": {"type": "Sequence", "normalizers": steps}}
+    return made | {"prepended": Tokenizer.from_str(json.dumps(content))}
+
+
+def test_pieces_have_the_tokens_of_the_whole(monkeypatch):
+    monkeypatch.setattr(encoding, "PIECE", 600)
+    parts = [
+        "foo",
+        "  ",
+        "\n",
+        "\n\n",
+        "\t",
+        "Bar's",
+        "12345",
+        ".",
+        "...",
+        "\u00e9",
+        "\u2460",
+        "x=",
+        " ",
+        " and",
+        " the",
+    ]
+    text = "".join(np.random.default_rng(0).choice(parts, 8000).tolist())
+    for name, tokenizer in tokenizers_for(text).items():
+        pieces = encoding.cut_text(text, lambda part, by=tokenizer: by.encode(part, add_special_tokens=False).ids)
+        assert len(pieces) > 20, name
+        ((ids, n_bytes),) = encoding.encode_texts(tokenizer, [text], counts_bytes=True)
+        assert ids.tolist() == tokenizer.encode(text, add_special_tokens=False).ids, name
+        assert n_bytes.sum() == len(text.encode()), name
+
+
+def test_bytes_are_those_of_the_original_text(tmp_path, bpe):
+    """Full-width letters take three bytes each, and one in the decoded text of a tokenizer that normalizes them."""
+    texts = ["".join(chr(ord(c) + 0xFEE0) if c.isalnum() else c for c in sentence(k) if c < "\x7f") for k in range(60)]
+    (tmp_path / "corpus.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    tokenizer = Tokenizer.from_str(bpe.to_str())
+    tokenizer.normalizer = normalizers.NFKC()
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    config = text_config(tmp_path, tokenizer=TokenizerFile(path=str(tmp_path), eos="<eos>"), held_out_frac=0.5)
+    config = replace(config, corpus=replace(config.corpus, path=str(tmp_path / "corpus.jsonl")))
+    prepare(config, progress=False)
+    held_out = [text for text in texts if split_of(text, 0.5) == "held_out"]
+    store = TokenStore.open(shard_folder(config), "held_out")
+    segments = sum(-(-len(ids) // config.window) for ids in store.documents())
+    config = replace(config, look_ahead=segments)  # one pack of all of them
+    loss = HeldOutLoss(config, tokens=2**20, pack_tokens=store.n_tokens, rank=0, world_size=1, device="cpu")
+    assert loss.n_bytes == sum(len(text.encode()) for text in held_out)
+    read = documents_of(SimpleNamespace(tokenizer=load_tokenizer(tmp_path)), str(tmp_path / "corpus.jsonl"))
+    assert [int(n_bytes.sum()) for _, n_bytes in read] == [len(text.encode()) for text in texts]
