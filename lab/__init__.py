@@ -9,8 +9,9 @@ from typing import Any
 
 from lab import startup
 
-__all__ = ["frame", "load_plugin", "open_run"]
+__all__ = ["PositionCounts", "frame", "load_plugin", "open_run", "watch"]
 LAZY = {"frame": "lab.runs.analysis", "open_run": "lab.runs.analysis", "load_plugin": "lab.plugins"}
+LAZY |= {"PositionCounts": "lab.counts", "watch": "lab.integrations.watcher"}
 
 if startup.is_command():
     startup.check_system()

@@ -14,7 +14,7 @@ LAYERS = """
 lab.startup lab.errors < lab lab.files lab.yaml < lab.schema < lab.plugins
 < lab.looks lab.output < lab.draw lab.command < lab.launch
 < lab.positions lab.masks lab.skip lab.counts lab.evidence < lab.shape
-< lab.data lab.model < lab.probe lab.runs < lab.config < lab.loading lab.testing < lab.train
+< lab.data lab.model < lab.probe lab.runs < lab.config < lab.loading lab.testing lab.integrations < lab.train
 < lab.recipes lab.jobs < lab.estimate
 < lab.fit lab.sweep lab.prepare lab.verify lab.longrecipe lab.merge lab.export lab.cli
 < eval.engine < eval
@@ -22,11 +22,17 @@ lab.startup lab.errors < lab lab.files lab.yaml < lab.schema < lab.plugins
 RANKS = {part: rank for rank, parts in enumerate(LAYERS.split("<")) for part in parts.split()}
 CALLBACKS = ("step", "recording", "saving", "probing")
 HEAVY = {  # package: who may import it at module level; everybody else imports it where it is used, or not at all
-    "lightning": ("lab.data.module", *(f"lab.train.{name}" for name in CALLBACKS), "lab.train.session"),
+    "lightning": (
+        "lab.data.module",
+        *(f"lab.train.{name}" for name in CALLBACKS),
+        "lab.train.session",
+        "lab.integrations.lightning",
+    ),
     **dict.fromkeys(("wandb", "datasets", "pyarrow"), ()),
-    "pandas": ("eval",),
+    "pandas": ("eval", "lab.integrations"),
     "scipy.stats": (),  # half a second, while scipy.special has the distributions
-    **dict.fromkeys(("transformers", "flash_attn", "xformers", "triton", "lm_eval", "altair", "vl_convert"), ()),
+    "transformers": ("lab.integrations.transformers",),
+    **dict.fromkeys(("flash_attn", "xformers", "triton", "lm_eval", "altair", "vl_convert"), ()),
 }
 LIGHT = (  # import no torch, so that a mistake in a config is reported at once
     "lab.config",

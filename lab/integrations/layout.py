@@ -1,0 +1,135 @@
+"""Documents and positions of the tokens that a model's forward received.
+
+What a model attends is stated by its arguments, by the names that transformers 5 uses:
+
+    attention_mask  (B, T) of 0 and 1: padding, on either side; (B, 1, T, T): which keys each query sees
+    position_ids    (B, T): a row without a mask begins a new document where ids do not go on by 1
+    cu_seq_lens_q   (documents + 1,): the boundaries of the documents of a packed row
+
+    position_ids  0 1 2 0 1 | attention_mask  0 1 1 1 1 | cu_seq_lens_q  0 3 5
+    documents     0 0 0 1 1 | documents      -1 0 0 0 0 | documents      0 0 0 1 1
+
+Arguments from which two layouts follow are rejected: nothing is guessed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lab.errors import DataError
+
+IntArray = np.typing.NDArray[np.int64]
+PADDING = -1  # document of a token that is not attended
+
+
+@dataclass
+class Received:
+    """The arguments of one forward that state its layout.
+
+    Shapes: tokens (B, T); attention_mask (B, T) or None; position_ids (B, T) or (1, T) or None; boundaries
+        (documents + 1,) or None; first_keys (B, T), the first key that each query sees, -1 for none, or None;
+        is_causal, whether each query sees all keys from its first key to itself and no other, a bool, or None.
+    `has_cache` tells that the model keeps keys for later tokens: then transformers attends across restarts of ids.
+    """
+
+    tokens: Tensor
+    attention_mask: Tensor | None = None
+    position_ids: Tensor | None = None
+    boundaries: Tensor | None = None
+    first_keys: Tensor | None = None
+    is_causal: Tensor | None = None
+    has_cache: bool = False
+
+
+def read_arguments(tokens: Any, arguments: dict[str, Any]) -> Received:
+    """Collect the arguments that state the layout; a mask of four dimensions is reduced on its device.
+
+    Raises: DataError for arguments of other types or shapes.
+    """
+    if not isinstance(tokens, Tensor) or tokens.dim() not in (1, 2):
+        raise DataError("input: must be token ids (B, T); name the argument that holds them by input=")
+    received = Received(torch.atleast_2d(tokens))
+    mask = arguments.get("attention_mask")
+    if mask is not None and (not isinstance(mask, Tensor) or mask.dim() not in (2, 4)):
+        raise DataError(f"attention_mask={type(mask).__name__}: must be a tensor (B, T) or (B, 1, T, T) to be counted")
+    if mask is not None and mask.dim() == 2:
+        received.attention_mask = mask
+    elif mask is not None:
+        received.first_keys, received.is_causal = reduce_mask(mask)
+    positions = arguments.get("position_ids")
+    if positions is not None and positions.dim() > 2:
+        raise DataError(f"position_ids={tuple(positions.shape)}: must be (B, T); several ids a token are not counted")
+    received.position_ids = None if positions is None else torch.atleast_2d(positions)
+    received.boundaries = arguments.get("cu_seq_lens_q")
+    return received
+
+
+def reduce_mask(mask: Tensor) -> tuple[Tensor, Tensor]:
+    """Find the first key that each query sees, and whether it sees all keys from there to itself and no other.
+
+    Shapes: (B, 1, T, T), bool or added to the logits -> int64 (B, T), bool ().
+    Example:
+        >>> first, is_causal = reduce_mask(torch.tensor([[[[True, False, False], [True, True, False], [False] * 3]]]))
+        >>> first.tolist(), is_causal.item()
+        ([[0, 0, -1]], True)
+    """
+    if mask.shape[1] != 1 or mask.shape[2] != mask.shape[3]:
+        raise DataError(f"attention_mask={tuple(mask.shape)}: must be (B, 1, T, T), one mask for all heads")
+    visible = mask[:, 0] if mask.dtype == torch.bool else mask[:, 0] == 0
+    first = torch.where(visible.any(-1), visible.to(torch.int8).argmax(-1), PADDING)
+    index = torch.arange(mask.shape[-1], device=mask.device)
+    expected = (index >= first[..., None]) & (index <= index[:, None]) & (first >= 0)[..., None]
+    # documents are blocks only if the first key of a query's first key is that key itself
+    of_first = torch.gather(first, 1, first.clamp(min=0))
+    return first, (visible == expected).all() & ((of_first == first) | (first < 0)).all()
+
+
+def resolve_layout(received: Received) -> tuple[IntArray, IntArray]:
+    """Return each token's position and its document, PADDING for tokens that are not attended.
+
+    Shapes: int64 (B, T) both.
+    Raises: DataError for arguments that leave the layout open.
+    """
+    shape = tuple(received.tokens.shape)
+    documents: IntArray = np.zeros(shape, dtype=np.int64)
+    is_attended = np.ones(shape, dtype=np.bool_)
+    has_documents = False
+    if received.attention_mask is not None:
+        mask = received.attention_mask.numpy()
+        if mask.shape != shape or not np.isin(mask, (0, 1)).all():
+            raise DataError(f"attention_mask={mask.shape}: must hold 0 and 1 for the {shape} tokens; pass no cache")
+        is_attended = mask == 1
+        has_documents = True  # transformers attends across restarts of position_ids if it gets a mask
+    if received.first_keys is not None and received.is_causal is not None:
+        if not received.is_causal.item():
+            raise DataError("attention_mask: is not causal within blocks of a row, so that distances are not known")
+        documents = received.first_keys.numpy()
+        is_attended = documents >= 0
+        has_documents = True
+    if received.boundaries is not None:
+        ends = received.boundaries.numpy()
+        if shape[0] != 1 or ends[0] != 0 or ends[-1] != shape[1] or has_documents:
+            raise DataError(
+                f"cu_seq_lens_q={ends.tolist()[:9]}: must be the boundaries of one row of {shape[1]} tokens"
+            )
+        documents = np.repeat(np.arange(len(ends) - 1), np.diff(ends))[None]
+        has_documents = True
+    if received.position_ids is None:
+        positions = np.broadcast_to(np.arange(shape[1]), shape)
+    else:
+        positions = np.broadcast_to(received.position_ids.numpy(), shape)
+        if not has_documents:
+            steps = np.diff(positions)
+            if (steps > 1).any():
+                rule = "go up by more than 1 in a row without a mask, where models differ in what they attend"
+                raise DataError(f"position_ids: {rule}; pass attention_mask or cu_seq_lens_q")
+            if received.has_cache and (steps != 1).any():
+                rule = "begin anew within a row, which transformers attends as one document where it keeps a cache"
+                raise DataError(f"position_ids: {rule}; set model.config.use_cache=False")
+            documents[:, 1:] = np.cumsum(steps != 1, axis=1)
+    return positions, np.where(is_attended, documents, PADDING)

@@ -1,0 +1,151 @@
+"""The callbacks in the trainers of transformers and Lightning: f and g of what the model received, and a resume."""
+
+import json
+
+import lightning
+import pytest
+import torch
+from torch.utils.data import DataLoader
+
+from lab.data.preparation import shard_folder
+from lab.data.tokenizer import load_tokenizer
+from lab.integrations.lightning import ReachCallback as LightningReach
+from tests.evidence import brute
+
+transformers = pytest.importorskip("transformers")
+pytest.importorskip("accelerate")
+
+WINDOW, VOCABULARY, N = 96, 400, 3
+
+
+@pytest.fixture(scope="module")
+def tokenizer(prepared):
+    return load_tokenizer(shard_folder(prepared))
+
+
+def texts(n=40):
+    generator = torch.Generator().manual_seed(3)
+    lengths = torch.randint(3, 24, (n,), generator=generator).tolist()
+    return [torch.randint(5, 12, (length,), generator=generator).tolist() for length in lengths]
+
+
+def llama():
+    torch.manual_seed(0)
+    config = transformers.LlamaConfig(
+        vocab_size=VOCABULARY, hidden_size=8, intermediate_size=8, num_hidden_layers=1, num_attention_heads=2
+    )
+    return transformers.LlamaForCausalLM(config)
+
+
+class Counted:
+    """What a model received in training, counted by definition from the rows themselves."""
+
+    def __init__(self, model):
+        self.f, self.g = [0] * WINDOW, [0] * WINDOW
+        model.register_forward_pre_hook(self.note, with_kwargs=True)
+
+    def note(self, model, args, kwargs):
+        if not model.training:
+            return
+        ids, mask, positions = (kwargs.get(name) for name in ("input_ids", "attention_mask", "position_ids"))
+        labels = kwargs.get("labels")
+        for row in range(len(ids)):
+            tokens = ids[row].tolist()
+            used = range(len(tokens)) if mask is None else [t for t in range(len(tokens)) if mask[row, t]]
+            starts = [t for t in used if t == used[0] or (positions is not None and positions[row, t] == 0)]
+            for start, end in zip(starts, [*starts[1:], used[-1] + 1], strict=True):
+                self.add(tokens[start:end], None if labels is None else labels[row, start : end + 1].tolist())
+
+    def add(self, run, labels):
+        for query in range(len(run)):
+            for key in range(query + 1):
+                self.f[query - key] += 1
+        targets = [*run[1:], -100] if labels is None else [*labels[1:], -100][: len(run)]
+        for d, n in brute.demand(run, targets, [len(run)], lambda r, place: brute.repeat(r, place, N)).items():
+            self.g[d] += n
+
+
+def collate_padded(rows):
+    size = max(len(row["input_ids"]) for row in rows)
+    padded = lambda row, fill: [*row["input_ids"], *[fill] * (size - len(row["input_ids"]))]  # noqa: E731
+    mask = torch.tensor([padded({"input_ids": [1] * len(row["input_ids"])}, 0) for row in rows])
+    return {
+        "input_ids": torch.tensor([padded(row, 0) for row in rows]),
+        "attention_mask": mask,
+        "labels": torch.tensor([padded(row, -100) for row in rows]),
+    }
+
+
+def trainer_of(folder, tokenizer, collator, steps, model, **more):
+    fast = transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer)
+    settings = {"per_device_train_batch_size": 2, "report_to": [], "use_cpu": True, "disable_tqdm": True, **more}
+    args = transformers.TrainingArguments(str(folder), max_steps=steps, logging_steps=10, save_steps=10, **settings)
+    rows = [{"input_ids": text} for text in texts()]
+    return transformers.Trainer(model, args, data_collator=collator, train_dataset=rows, processing_class=fast)
+
+
+@pytest.mark.parametrize("batches", ["padded", "packed"])
+def test_transformers_trainer_with_accumulation_and_a_resume(tmp_path, tokenizer, batches):
+    from lab.integrations.transformers import COUNTS, ReachCallback
+
+    collator = collate_padded if batches == "padded" else transformers.DataCollatorWithFlattening()
+    model = llama()
+    counted = Counted(model)
+    trainer = trainer_of(tmp_path, tokenizer, collator, 20, model, gradient_accumulation_steps=2)
+    callback = ReachCallback(trainer, window=WINDOW, every_steps=10, tests=2)
+    trainer.add_callback(callback)
+    trainer.train()
+    assert callback.watch.frequency().tolist() == counted.f
+    assert callback.watch.demand().tolist() == counted.g
+    assert sum(counted.g) > 20
+    logged = [row for row in trainer.state.log_history if "retrieval/accuracy" in row]
+    assert [row["step"] for row in logged] == [10, 20]
+    assert logged[1]["retrieval/f_half"] == counted.f[WINDOW // 2]
+    assert json.loads((tmp_path / "checkpoint-20" / COUNTS).read_text())["lengths"]
+
+    again = llama()
+    counted_again = Counted(again)
+    resumed = trainer_of(tmp_path, tokenizer, collator, 30, again, gradient_accumulation_steps=2)
+    other = ReachCallback(resumed, window=WINDOW, every_steps=30, tests=2)
+    resumed.add_callback(other)
+    resumed.train(resume_from_checkpoint=True)
+    sums = [a + b for a, b in zip(counted.f, counted_again.f, strict=True)]
+    assert other.watch.frequency().tolist() == sums
+    assert other.watch.incomplete is None
+
+
+class Module(lightning.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.model = llama()
+
+    def training_step(self, batch, _):
+        return self.model(**batch).loss
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.01)
+
+
+def fit(folder, tokenizer, steps, resume=None):
+    """Train by Lightning; return the callback, what was counted by definition, and what was logged."""
+    module = Module()
+    counted = Counted(module.model)
+    callback = LightningReach(tokenizer, window=WINDOW, every_steps=15, tests=2)
+    trainer = lightning.Trainer(
+        max_steps=steps, accelerator="cpu", devices=1, logger=False, callbacks=[callback], default_root_dir=folder,
+        enable_progress_bar=False, enable_model_summary=False, accumulate_grad_batches=2,
+        enable_checkpointing=False,
+    )  # fmt: skip
+    rows = [{"input_ids": text} for text in texts(120)]
+    trainer.fit(module, DataLoader(rows, 2, collate_fn=collate_padded), ckpt_path=resume)
+    trainer.save_checkpoint(folder / "last.ckpt")
+    return callback, counted, trainer.callback_metrics
+
+
+def test_lightnings_trainer_and_a_resume(tmp_path, tokenizer):
+    callback, counted, logged = fit(tmp_path, tokenizer, 30)
+    assert callback.watch.frequency().tolist() == counted.f
+    assert callback.watch.demand().tolist() == counted.g
+    assert logged["retrieval/f_half"] == counted.f[WINDOW // 2]
+    again, counted_again, _ = fit(tmp_path, tokenizer, 45, tmp_path / "last.ckpt")
+    assert again.watch.frequency().tolist() == [a + b for a, b in zip(counted.f, counted_again.f, strict=True)]

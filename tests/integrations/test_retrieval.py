@@ -1,0 +1,102 @@
+"""The probe of lab.watch: against greedy decoding of transformers, and against the lab's own command."""
+
+import dataclasses
+import logging
+
+import pandas as pd
+import pytest
+import torch
+
+import lab
+from eval import distance
+from lab.data.tokenizer import load_tokenizer
+from lab.integrations.retrieval import COLUMNS, build_tests, read_tokenizer, score_answers
+from lab.loading import open_model
+from lab.probe.needles import load_haystack
+from lab.runs.folder import RunFolder
+from tests.opened import write_source
+
+transformers = pytest.importorskip("transformers")
+TESTS = 6
+
+
+@pytest.fixture(scope="module")
+def run(prepared, tmp_path_factory):
+    return write_source(tmp_path_factory.mktemp("watched") / "run", dataclasses.replace(prepared, window=96))
+
+
+@pytest.fixture(scope="module")
+def tokenizer(run):
+    return load_tokenizer(run)
+
+
+def test_teacher_forcing_retrieves_what_greedy_decoding_answers(tokenizer):
+    torch.manual_seed(1)
+    config = transformers.LlamaConfig(
+        vocab_size=tokenizer.get_vocab_size(),
+        hidden_size=16,
+        intermediate_size=16,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        initializer_range=0.5,
+    )
+    model = transformers.LlamaForCausalLM(config).eval()
+    probe = build_tests(tokenizer, 96, haystack=None, tests=TESTS, distances=None, seed=0)
+    cases, is_greedy = [], []
+    for test in range(TESTS):
+        case = probe.case(probe.distances[0], test)
+        prompt = torch.tensor([case.prompt_ids])
+        size = len(case.spelling.answer)
+        answer = model.generate(prompt, max_new_tokens=size, min_new_tokens=size, do_sample=False)[0, -size:].tolist()
+        if test % 2:  # another token at one place of the number, the last one too
+            place = case.spelling.scored[-1 - test // 2]
+            answer[place] = (answer[place] + 1) % config.vocab_size
+        is_greedy.append(float(test % 2 == 0))
+        cases.append(dataclasses.replace(case, spelling=case.spelling._replace(answer=answer)))
+    scores = score_answers(lambda ids: model(ids).logits, cases, probe.budget, torch.device("cpu"))
+    assert [score[0].item() for score in scores] == is_greedy
+
+
+def test_the_table_is_that_of_the_distance_command(prepared, run, tokenizer, capsys):
+    model = open_model(run).model
+    watch = lab.watch(model, tokenizer, window=96, input="tokens", haystack=load_haystack(None, prepared, tokenizer))
+    table = watch.probe(tests=TESTS)
+    assert distance.main([str(run), f"--tests={TESTS}", "--digits=6", "-o", str(run / "out")]) == 0, (
+        capsys.readouterr().err
+    )
+    (file,) = (run / "out").glob("distance-*.jsonl")
+    rows = pd.DataFrame(RunFolder(file.parent).read(file.name)).query("metric == 'found_by_distance'")
+    assert table.columns.tolist() == [*COLUMNS]
+    for name in ("distance", "n", "score", "low", "high"):
+        assert table[name].tolist() == rows[name].tolist()
+    assert table["log_prob"].tolist() == pytest.approx(rows["log_prob"].tolist(), abs=1e-4)
+
+
+def test_a_probe_leaves_the_model_and_its_counts_as_they_were(run, tokenizer):
+    model = open_model(run).model.train()
+    model.blocks[0].eval()
+    modes = [module.training for module in model.modules()]
+    watch = lab.watch(model, tokenizer, window=96, input="tokens")
+    state = torch.get_rng_state()
+    watch.probe(tests=1, distances=[40])
+    assert [module.training for module in model.modules()] == modes
+    assert torch.equal(torch.get_rng_state(), state)
+    assert not watch.frequency().any()
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
+def test_a_probe_that_cannot_be_built_is_one_line_and_an_empty_table(run, tokenizer, caplog):
+    model = open_model(run).model
+    for given, distances in ((None, None), (tokenizer, [4000])):
+        caplog.clear()
+        with caplog.at_level(logging.WARNING):
+            assert lab.watch(model, given, window=96, input="tokens").probe(distances=distances).empty
+        assert len(caplog.records) == 1
+
+
+def test_a_tokenizers_truncation_does_not_cut_prompts(tokenizer):
+    cut = type(tokenizer).from_str(tokenizer.to_str())
+    cut.enable_truncation(5)
+    fast = transformers.PreTrainedTokenizerFast(tokenizer_object=cut)
+    text = "one two three four five six seven eight"
+    assert read_tokenizer(fast).encode(text).ids == tokenizer.encode(text).ids

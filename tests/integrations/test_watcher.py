@@ -1,0 +1,193 @@
+"""What lab.watch counts, against the attention weights that transformers computes and against brute force."""
+
+import logging
+from contextlib import suppress
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.checkpoint import checkpoint
+
+import lab
+from lab.errors import DataError
+from tests.evidence import brute
+
+transformers = pytest.importorskip("transformers")
+
+WINDOW, VOCABULARY, T = 16, 5, 12
+SIZES = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+N = 3  # tokens of a block of evidence, the default
+
+
+@pytest.fixture
+def model():
+    torch.manual_seed(0)
+    config = transformers.LlamaConfig(vocab_size=VOCABULARY, **SIZES, attn_implementation="eager", use_cache=False)
+    return transformers.LlamaForCausalLM(config).train()
+
+
+def tokens(seed=0, rows=2):
+    return torch.randint(0, VOCABULARY, (rows, T), generator=torch.Generator().manual_seed(seed))
+
+
+def block_mask(*lengths):
+    document = torch.repeat_interleave(torch.arange(len(lengths)), torch.tensor(lengths))
+    return (torch.tril(torch.ones(T, T)).bool() & (document[:, None] == document))[None, None]
+
+
+def added(mask):
+    return torch.zeros(mask.shape).masked_fill(~mask, torch.finfo(torch.float32).min)
+
+
+LEFT, RIGHT = torch.ones(2, T, dtype=torch.int64), torch.ones(2, T, dtype=torch.int64)
+LEFT[0, :5] = 0
+RIGHT[1, 7:] = 0
+RESTARTS = torch.tensor([[*range(3), *range(7), *range(2)]])
+LAYOUTS = {  # arguments, which rows, and the tokens that are padding
+    "plain": ({}, 2),
+    "left padding": ({"attention_mask": LEFT}, 2),
+    "right padding": ({"attention_mask": RIGHT.bool()}, 2),
+    "left padding with ids": (
+        {"attention_mask": LEFT, "position_ids": (LEFT.cumsum(1) - 1).masked_fill(LEFT == 0, 1)},
+        2,
+    ),
+    "restarts": ({"position_ids": RESTARTS}, 1),
+    "restarts of two rows": ({"position_ids": torch.cat([RESTARTS, torch.arange(T)[None]])}, 2),
+    "mask of blocks": ({"attention_mask": added(block_mask(5, 4, 3))}, 1),
+    "mask of two blocks": ({"attention_mask": added(block_mask(1, 11))}, 1),
+    "ids with gaps and a mask": ({"attention_mask": torch.ones(1, T), "position_ids": torch.arange(T)[None] + 3}, 1),
+}
+
+
+def f_of_attention(model, ids, arguments):
+    """Count the pairs that the model gives a weight to, by the difference of their ids, without padding queries."""
+    with torch.no_grad():
+        weights = model(ids, **arguments, output_attentions=True).attentions[0][:, 0]
+    mask = arguments.get("attention_mask")
+    is_query = torch.ones_like(ids).bool() if mask is None or mask.dim() == 4 else mask.bool()
+    positions = arguments.get("position_ids", torch.arange(T)[None]).expand(len(ids), T)
+    f = np.zeros(WINDOW, dtype=np.int64)
+    for row, query, key in zip(*np.nonzero((weights * is_query[..., None]).numpy() > 0), strict=True):
+        f[positions[row, query] - positions[row, key]] += 1
+    return f
+
+
+def g_by_definition(ids, targets, lengths):
+    counts = brute.demand(ids, targets, lengths, lambda sequence, place: brute.repeat(sequence, place, N))
+    return [counts.get(d, 0) for d in range(WINDOW)]
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_f_is_that_of_the_attention_weights(model, layout):
+    arguments, rows = LAYOUTS[layout]
+    ids = tokens(rows=rows)
+    watch = lab.watch(model, window=WINDOW)
+    expected = f_of_attention(model, ids, arguments)
+    assert not watch.frequency().any()  # that forward had no gradients
+    model(ids, **arguments)
+    assert watch.frequency().tolist() == expected.tolist()
+    assert watch.incomplete is None
+
+
+def test_a_mask_of_bools_counts_as_the_one_that_is_added(model):
+    model.set_attn_implementation("sdpa")
+    watches = []
+    for mask in (block_mask(5, 4, 3), added(block_mask(5, 4, 3))):
+        watches.append(lab.watch(model, window=WINDOW))
+        model(tokens(rows=1), attention_mask=mask)
+        watches[-1].close()
+    assert watches[0].frequency().tolist() == watches[1].frequency().tolist()
+    assert watches[0].frequency()[0] == T
+
+
+def test_packed_rows_by_their_boundaries(model):
+    watch = lab.watch(model, window=WINDOW)
+    boundaries = torch.tensor([0, 3, 10, 12], dtype=torch.int32)
+    model(tokens(rows=1), cu_seq_lens_q=boundaries, cu_seq_lens_k=boundaries, max_length_q=7, max_length_k=7)
+    expected = [sum(max(n - i, 0) for n in (3, 7, 2)) for i in range(WINDOW)]
+    assert watch.frequency().tolist() == expected
+
+
+def test_ids_with_gaps_count_at_their_distances(model):
+    positions = torch.tensor([[0, 1, 2, 3, 8, 9, 10, 11, 12, 13, 14, 15]])
+    watch = lab.watch(model, window=WINDOW)
+    arguments = {"attention_mask": torch.ones(1, T), "position_ids": positions}
+    expected = f_of_attention(model, tokens(rows=1), arguments)
+    model(tokens(rows=1), **arguments)
+    assert watch.frequency().tolist() == expected.tolist()
+    assert expected[15] == 1
+
+
+@pytest.mark.parametrize("supervision", ["none", "labels", "shift_labels"])
+def test_g_is_that_of_brute_force(model, supervision):
+    ids = tokens(3)
+    labels = ids.clone()
+    targets = torch.nn.functional.pad(ids, (0, 1), value=-100)[:, 1:]
+    arguments = {}
+    if supervision != "none":
+        targets[:, 6:8] = labels[:, 7:9] = -100
+        arguments = {supervision: labels if supervision == "labels" else targets}
+    watch = lab.watch(model, window=WINDOW)
+    model(ids, **arguments)
+    expected = g_by_definition(ids.flatten().tolist(), targets.flatten().tolist(), [T, T])
+    assert watch.demand().tolist() == expected
+    assert sum(expected) > 2
+
+
+def test_g_within_documents_and_the_share_counted(model):
+    ids = tokens(3, rows=1)
+    watch = lab.watch(model, window=WINDOW, demand_every=2)
+    for _ in range(3):
+        model(ids, position_ids=RESTARTS)
+    targets = [*ids[0, 1:].tolist(), -100]
+    targets[2] = targets[9] = -100
+    assert watch.demand().tolist() == [2 * n for n in g_by_definition(ids[0].tolist(), targets, [3, 7, 2])]
+    assert watch.demand().any()
+    assert watch.demand_share == pytest.approx(2 / 3)
+
+
+REFUSED = {
+    "a mask that is not causal": {"attention_mask": torch.ones(1, 1, T, T).bool()},
+    "a window of a mask": {"attention_mask": torch.tril(torch.ones(T, T)).triu(-3)[None, None].bool()},
+    "gaps without a mask": {"position_ids": torch.arange(T)[None] * 2},
+    "restarts under a mask": {"attention_mask": torch.ones(1, T), "position_ids": RESTARTS},
+    "beyond the window": {"attention_mask": torch.ones(1, T), "position_ids": torch.arange(T)[None] * 3},
+    "restarts where keys are kept": {"position_ids": RESTARTS, "use_cache": True},
+    "a mask of a cache": {"attention_mask": torch.ones(1, T + 3)},
+}
+
+
+@pytest.mark.parametrize("layout", REFUSED)
+def test_what_cannot_be_known_is_not_counted_and_said_once(model, caplog, layout):
+    watch = lab.watch(model, window=WINDOW)
+    with caplog.at_level(logging.WARNING):
+        for _ in range(2):
+            arguments = REFUSED[layout]
+            with suppress(RuntimeError, ValueError):  # of the model itself, which takes no such mask
+                model(tokens(rows=1), **arguments)
+        assert not watch.frequency().any()
+    assert len(caplog.records) == 1
+    assert watch.incomplete
+    assert "\n" not in caplog.text.strip()
+
+
+@pytest.mark.parametrize("use_reentrant", [True, False])
+def test_a_forward_that_checkpointing_repeats_counts_once(model, use_reentrant):
+    watch = lab.watch(model, window=WINDOW)
+    embedding = torch.zeros(1, requires_grad=True)
+    ids = tokens()
+    out = checkpoint(lambda x: model(ids).logits.sum() + x, embedding, use_reentrant=use_reentrant)
+    out.sum().backward()
+    assert watch.frequency()[0] == ids.numel()
+
+
+def test_compiled_and_resumed(model):
+    watch = lab.watch(torch.compile(model, backend="eager"), window=WINDOW)
+    watch.model(tokens())
+    again = lab.watch(model, window=WINDOW)
+    again.load_state_dict(watch.state_dict())
+    again.model(tokens(1))
+    assert again.frequency()[0] == 4 * T  # the second is below the first, whose hook counts the compiled call alone
+    assert watch.frequency()[0] == 2 * T
+    with pytest.raises(DataError, match="window=9"):
+        lab.watch(model, window=9).load_state_dict(watch.state_dict())
