@@ -25,12 +25,14 @@ from lab.counts import PositionCounts
 from lab.data.config import Synthetic
 from lab.data.encoding import own_settings
 from lab.errors import DataError, first_line
+from lab.model.loss import IGNORE
 from lab.probe.config import ProbeConfig
-from lab.probe.effective_distance import TOKENS_AT_ONCE, DistanceProbe, OneNumberCase
+from lab.probe.effective_distance import TOKENS_AT_ONCE, DistanceProbe, OneNumberCase, lay_out_answers
 from lab.probe.limits import LengthResult, exact_limits, reach
 from lab.probe.needles import FILLER_INDEX, FILLER_TOKENS
 
-Logits = Callable[[Tensor], Tensor]  # int64 (B, T) -> (B, T, vocabulary)
+Logits = Callable[[Tensor, int], Tensor]
+"""int64 (B, T) and n, of which the last n tokens' logits are needed -> (B, n or T, vocabulary)."""
 COLUMNS = ("distance", "n", "score", "low", "high", "log_prob", "f", "g")
 
 
@@ -117,23 +119,22 @@ def run_tests(build: Callable[[], DistanceProbe], logits: Logits, device: torch.
     return probe, results.cpu()
 
 
-def score_answers(logits: Logits, cases: Sequence[OneNumberCase], budget: int, device: torch.device) -> list[Tensor]:
-    """Score the right answer of each test: whether its number is retrieved, and its log-probability; float64 (2,)."""
-    n_prompt = len(cases[0].prompt_ids)
-    tokens = torch.zeros((len(cases), n_prompt + budget), dtype=torch.int64)
-    for row, case in enumerate(cases):
-        ids = [*case.prompt_ids, *case.spelling.answer]
-        tokens[row, : len(ids)] = torch.tensor(ids)
-    output = logits(tokens.to(device))[:, n_prompt - 1 : -1]
+def score_answers(logits: Logits, cases: Sequence[OneNumberCase], budget: int, device: torch.device) -> Tensor:
+    """Score the right answer of each test: whether its number is retrieved, and its log-probability in nats.
+
+    Shapes: float64 (cases, 2).
+    """
+    tokens, targets = lay_out_answers(cases, budget)
+    output = logits(tokens.to(device), budget + 1)
+    targets = targets[:, -output.shape[1] :].to(device)
     scores = []
-    for row, case in enumerate(cases):
-        index = torch.tensor(case.spelling.scored, device=device)
-        answer = torch.tensor(case.spelling.answer, device=device)[index]
-        of_number = output[row, index].double()
-        is_retrieved = (of_number.argmax(-1) == answer).all()
+    for row, target in zip(output, targets, strict=True):
+        index = target != IGNORE
+        of_number = row[index].double()
+        answer = target[index]
         log_prob = of_number.log_softmax(-1).gather(-1, answer[:, None]).sum()
-        scores.append(torch.stack([is_retrieved.double(), log_prob]))
-    return scores
+        scores.append(torch.stack([(of_number.argmax(-1) == answer).all().double(), log_prob]))
+    return torch.stack(scores)
 
 
 def tabulate(probe: DistanceProbe, scores: Tensor, counts: PositionCounts, threshold: float) -> pd.DataFrame:

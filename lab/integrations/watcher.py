@@ -255,15 +255,17 @@ class Watcher:
         raised, as the others wait in it.
         """
         device = next(self.inner.parameters()).device
-        keywords = {"use_cache": False} if "use_cache" in self.signature.parameters else {}
 
         def build() -> DistanceProbe:
             return build_tests(
                 self.tokenizer, self.window, haystack=self.haystack, tests=tests, distances=distances, seed=seed
             )
 
-        def logits(tokens: Tensor) -> Tensor:
-            return self.take_logits(self.model(**{self.names["input"]: tokens}, **keywords))
+        def logits(tokens: Tensor, n: int) -> Tensor:
+            # names of transformers; all logits of a long prompt and a large vocabulary would take gigabytes
+            known = {"use_cache": False, "logits_to_keep": n}
+            options = {name: value for name, value in known.items() if name in self.signature.parameters}
+            return self.take_logits(self.model(**{self.names["input"]: tokens}, **options))
 
         try:
             with as_evaluated(self.model):

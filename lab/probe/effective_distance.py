@@ -179,6 +179,17 @@ def answers(text: str, number: str) -> bool:
 
 def log_probs(model: Any, cases: Sequence[OneNumberCase], budget: int, device: torch.device | str) -> list[float]:
     """Compute the log-probability of each case's number, summed over its tokens, each after the right ones."""
+    tokens, targets = lay_out_answers(cases, budget)
+    rows = max(1, TOKENS_AT_ONCE // tokens.shape[1])
+    parts = zip(tokens.to(device).split(rows), targets.to(device).split(rows), strict=True)
+    return [-float(loss) for part in parts for loss in model.losses(*part).double().sum(1).tolist()]
+
+
+def lay_out_answers(cases: Sequence[OneNumberCase], budget: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Put each case's right answer behind its prompt; the targets are the number's tokens, IGNORE elsewhere.
+
+    Shapes: int64 (cases, prompt + budget) both; a target is at the index of the token before it.
+    """
     n_prompt = len(cases[0].prompt_ids)
     tokens = torch.zeros((len(cases), n_prompt + budget), dtype=torch.int64)
     targets = torch.full_like(tokens, IGNORE)
@@ -187,9 +198,7 @@ def log_probs(model: Any, cases: Sequence[OneNumberCase], budget: int, device: t
         tokens[row, : n_prompt + len(answer)] = torch.tensor([*case.prompt_ids, *answer])
         for place in case.spelling.scored:
             targets[row, n_prompt - 1 + place] = answer[place]
-    rows = max(1, TOKENS_AT_ONCE // tokens.shape[1])
-    parts = zip(tokens.to(device).split(rows), targets.to(device).split(rows), strict=True)
-    return [-float(loss) for part in parts for loss in model.losses(*part).double().sum(1).tolist()]
+    return tokens, targets
 
 
 def by_distance(counts: SavedCounts | None, method: Distance, length: int) -> SavedCounts | None:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import logging
+from functools import partial
 
 import pandas as pd
 import pytest
@@ -18,6 +19,7 @@ from tests.opened import write_source
 
 transformers = pytest.importorskip("transformers")
 TESTS = 6
+CPU = torch.device("cpu")
 
 
 @pytest.fixture(scope="module")
@@ -53,8 +55,10 @@ def test_teacher_forcing_retrieves_what_greedy_decoding_answers(tokenizer):
             answer[place] = (answer[place] + 1) % config.vocab_size
         is_greedy.append(float(test % 2 == 0))
         cases.append(dataclasses.replace(case, spelling=case.spelling._replace(answer=answer)))
-    scores = score_answers(lambda ids: model(ids).logits, cases, probe.budget, torch.device("cpu"))
-    assert [score[0].item() for score in scores] == is_greedy
+    for keeps_all in (True, False):
+        logits = partial(lambda all_, ids, n: model(ids, logits_to_keep=0 if all_ else n).logits, keeps_all)
+        scores = score_answers(logits, cases, probe.budget, CPU)
+        assert scores[:, 0].tolist() == is_greedy
 
 
 def test_the_table_is_that_of_the_distance_command(prepared, run, tokenizer, capsys):
