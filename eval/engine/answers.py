@@ -1,7 +1,7 @@
 """Tests that hide one number in a text and ask for it: the number, the tokens of its answer, and the score.
 
-A test passes when the first number in the answer, a run of digits, is the number that was hidden: whole, digit by
-digit. What follows it in the answer does not count.
+A test passes when the first number in the answer is the number that was hidden: whole, digit by digit. Its digits may
+be in groups, and the mark of a list may precede it. What follows it in the answer does not count.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from lab.command import Bar
 from lab.errors import ConfigError
 from lab.probe.effective_length import ResultStore
 from lab.probe.limits import share_limits
-from lab.probe.needles import SAMPLE_NUMBERS, first_number
+from lab.probe.needles import SAMPLE_NUMBERS, first_numbers
 
 CONFIDENCE = 0.95
 
@@ -44,7 +44,7 @@ def share(passed: int, tests: int, confidence: float) -> Row:
 def judge(drawn: TextCase, answer: str) -> Row:
     """Return whether an answer's first number is the hidden one."""
     (expected,) = drawn.answers
-    return {"expected": expected, "answer": answer, "passed": first_number(answer) == expected, **drawn.facts}
+    return {"expected": expected, "answer": answer, "passed": expected in first_numbers(answer), **drawn.facts}
 
 
 def answer_budget(writer: Writer, digits: int, default: int) -> int:
@@ -55,7 +55,7 @@ def answer_budget(writer: Writer, digits: int, default: int) -> int:
     rng = np.random.default_rng(0)
     numbers = [draw_number(rng, digits) for _ in range(SAMPLE_NUMBERS)]
     for number in numbers:
-        writer.check_spelling([number], lambda text, expected: float(first_number(text) == expected[0]))
+        writer.check_spelling([number], lambda text, expected: float(expected[0] in first_numbers(text)))
     return max(default, *(len(writer.spell([number])) for number in numbers))
 
 

@@ -171,10 +171,10 @@ def answers(text: str, number: str) -> bool:
     """Return whether the first digits of a text are those of a number.
 
     Example:
-        >>> answers(" 471 and", "471"), answers("4711", "471"), answers("14, 471", "471"), answers("none", "471")
+        >>> answers(" 471 and", "471"), answers("4,711", "471"), answers("14, 471", "471"), answers("none", "471")
         (True, True, False, False)
     """
-    return needles.first_number(text).startswith(number)
+    return any(first.startswith(number) for first in needles.first_numbers(text))
 
 
 def log_probs(model: Any, cases: Sequence[OneNumberCase], budget: int, device: torch.device | str) -> list[float]:

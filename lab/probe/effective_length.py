@@ -241,7 +241,7 @@ class NeedleProbe(Probe):
 
         A text that lacks a number is never decided, as a later token may complete it, which `found_each` records.
         """
-        return bool(self.protocol.found(text.rstrip("0123456789"), case.numbers) == len(case.numbers))
+        return bool(self.protocol.found(needles.UNFINISHED.sub("", text), case.numbers) == len(case.numbers))
 
     def judged(self, _: Any, batch: Sequence[tuple[int, NeedleCase, str]]) -> list[tuple[int, Row]]:
         return [(test, self.judge(case, answer)) for test, case, answer in batch]

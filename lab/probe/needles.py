@@ -35,7 +35,14 @@ FILLER_INDEX = 2**40  # beyond the documents of any synthetic corpus, numbered f
 FILLER_TOKENS = 50_000
 HELD_OUT_TOKENS = 2_000_000
 KEPT, KEPT_BYTES = "haystack.txt", 10**6  # in a run folder
-NUMBER = re.compile("[0-9]+")
+NUMBER, NOT_DIGITS = re.compile("[0-9]+"), re.compile("[^0-9]")
+SEPARATORS = ",'_ \u00a0\u2009\u202f"  # of groups of digits, the last of three: 770,487 or, in India, 7,70,487
+GROUPED = [
+    re.compile(rf"(?<![0-9])(?<![0-9]{sep})[0-9]{{1,3}}{sep}(?:[0-9]{{2,3}}{sep})*[0-9]{{3}}(?!{sep}?[0-9])")
+    for sep in SEPARATORS
+]
+UNFINISHED = re.compile(rf"(?<![0-9])(?:[0-9]{{1,3}}[{SEPARATORS}])*[0-9]*\Z")  # more digits make it another number
+LIST_MARK = re.compile(r"^\W*[0-9]{1,2}[.:)\]]\W*\s", re.MULTILINE)  # such as "1. " or "**(2)** "
 ESSAYS = "https://github.com/HKUNLP/STRING/raw/main/niah/data/PaulGrahamEssays.json"  # of arXiv:2410.18745
 
 Parts = tuple[list[int], list[tuple[list[int], int]], list[int]]
@@ -225,19 +232,36 @@ def shortest(config: ProbeConfig, tokenizer: Tokenizer) -> int:
     return len(head) + config.needles * needle + len(tail) + config.budget
 
 
-def first_number(text: str) -> str:
-    """Read the first number of a text, empty where there is none."""
-    return next(iter(NUMBER.findall(text)), "")
+def first_numbers(text: str) -> set[str]:
+    """Read the first number of a text in all ways: as a run of digits, in groups, and behind the mark of a list.
+
+    Example:
+        >>> sorted(first_numbers("It is 770,487, not 12")), sorted(first_numbers("1. 345")), first_numbers("none")
+        (['770', '770487'], ['1', '345'], set())
+    """
+    numbers = set()
+    for part in (text, LIST_MARK.sub("", text, count=1)):
+        first = NUMBER.search(part)
+        if first is not None:
+            grouped = (pattern.match(part, first.start()) for pattern in GROUPED)
+            numbers |= {NOT_DIGITS.sub("", match[0]) for match in (first, *grouped) if match is not None}
+    return numbers
 
 
 def found(text: str, numbers: Sequence[str], *, inside: bool = False) -> int:
     """Count how many of the numbers are in the text as whole numbers, or also `inside` longer ones.
 
     Example:
-        >>> found("12, 345 and 6789", ["345", "678"]), found("12, 345 and 6789", ["345", "678"], inside=True)
-        (1, 2)
+        >>> found("12, 345 and 6,789", ["345", "678"]), found("12, 345 and 6,789", ["6789"])
+        (1, 1)
+        >>> found("12, 345 and 6789", ["345", "678"], inside=True)
+        2
     """
-    answered = text if inside else NUMBER.findall(text)
+    if inside:
+        return sum(number in text for number in numbers)
+    answered = set(NUMBER.findall(text))
+    for pattern in GROUPED:
+        answered |= {NOT_DIGITS.sub("", group) for group in pattern.findall(text)}
     return sum(number in answered for number in numbers)
 
 

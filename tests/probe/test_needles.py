@@ -4,7 +4,10 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 
+from eval.engine.answers import judge
+from eval.engine.cases import TextCase
 from lab.errors import DataError
+from lab.probe import released_needles
 from lab.probe.needles import found, make_case
 
 TASK = (
@@ -96,7 +99,24 @@ def test_an_empty_haystack_is_refused(bpe, haystack):
         pytest.param("a12b", ["12"], 1, id="beside_letters"),
         pytest.param("144231144232", ["144231", "144232"], 0, id="glued"),
         pytest.param("", ["12"], 0, id="nothing"),
+        pytest.param("1. 770487\n2. 216739", ["770487", "216739"], 2, id="list"),
+        pytest.param("**770,487**, 216,739 and 12.", ["770487", "216739"], 2, id="commas"),
+        pytest.param(
+            "770 487; 216\u202f739; 1'262'255; 877_572", ["770487", "216739", "1262255", "877572"], 4, id="more"
+        ),
+        pytest.param("7,70,487", ["770487"], 1, id="lakh"),
+        pytest.param("345,678", ["345", "678", "345678"], 3, id="either_reading"),
+        pytest.param("770,4871 9,770,487 1770,487 770,487,12 77,0487", ["770487"], 0, id="other_groups"),
+        pytest.param("770.487 770-487", ["770487"], 0, id="decimals_and_ranges"),
     ],
 )
 def test_only_whole_numbers_are_found(text, numbers, count):
     assert found(text, numbers) == count
+
+
+@pytest.mark.parametrize("text", ["770487", "770,487 it is", "1. 770487", "**1)** 770 487", "Yes:\n 2: 770,487. 3: 5"])
+@pytest.mark.parametrize("wrong", ["", "7", "70", "11 "])
+def test_the_first_number_may_be_in_groups_or_in_a_list(text, wrong):
+    case = TextCase(np.array([1]), "", ("770487",), {})
+    assert judge(case, text.replace("770", wrong + "770"))["passed"] == (not wrong)
+    assert released_needles.found(text, ["770487"]) == ("770487" in text)
