@@ -39,8 +39,8 @@ from lab.errors import CheckpointError, ConfigError, MissingPackage
 from lab.files import write_atomic
 from lab.loading import OpenedModel, open_model, token_ids
 from lab.model.decoder import Decoder
-from lab.model.huggingface.config import WRITTEN_AS, written_length
 from lab.model.huggingface.pretrained import save_pretrained
+from lab.model.huggingface.rope import WRITTEN_AS, written_length
 from lab.positions import distance, frequencies
 from lab.probe.limits import shown_length
 from lab.probe.needles import KEPT

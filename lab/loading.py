@@ -28,6 +28,7 @@ from lab.model.decoder import Decoder
 from lab.model.huggingface import config as folders
 from lab.model.huggingface.foreign import Foreign, load_foreign
 from lab.model.huggingface.pretrained import load_pretrained
+from lab.model.huggingface.rope import name_ignored
 from lab.positions import Distance, Frequencies, frequencies
 from lab.positions.method import FrequencyMethod
 from lab.positions.methods import Replaced, describe_pair
@@ -131,6 +132,7 @@ def open_hugging_face(
         table = None if frequency is None else Frequencies.of(frequency, cfg.head_dim, cfg.theta)
         decoder = load_pretrained(folder, frequencies=table, distance=distance, device=device)
     else:
+        name_ignored(folder / folders.NAME, settings, rotary=False)  # transformers names those
         decoder = load_foreign(folder, device)
         table = decoder.own
         if frequency is not None:

@@ -17,6 +17,7 @@ from typing import Any
 from lab.errors import CheckpointError, ConfigError, brief, first_line
 from lab.model.config import DecoderConfig
 from lab.model.huggingface import config as folders
+from lab.model.huggingface.rope import frequency_settings
 from lab.runs.checkpoints import NAME as CHECKPOINT_NAME
 from lab.yaml import part, read_yaml
 
@@ -146,7 +147,7 @@ def read_source(
         return Source(part(values, "model"), part(values, "position"), tokenizer, data.get("window"))
     settings = folders.read_settings(place.folder)
     model = dataclasses.asdict(folders.decoder_config(settings, own_frequencies=own_frequencies))
-    position = {} if own_frequencies else {"frequency": folders.frequency_settings(settings)}
+    position = {} if own_frequencies else {"frequency": frequency_settings(settings)}
     eos = folders.token_text(folders.read_json(place.folder / "tokenizer_config.json"), "eos_token")
     file = tokenizer_of(place.folder)
     tokenizer = None if file is None or eos is None else tokenizer_settings(file, eos)

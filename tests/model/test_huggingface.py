@@ -3,13 +3,16 @@
 import pytest
 import torch
 
+from lab.loading import open_model
 from lab.model.huggingface import load_pretrained
+from lab.model.huggingface.foreign import Foreign
 from lab.positions import frequencies
 from tests.model.folders import (
     APART,
     CLASSES,
     HEADS_OF_16,
     ROPES,
+    TOL,
     assert_same_logits,
     edit,
     edit_tensors,
@@ -60,6 +63,47 @@ def test_every_rope_type_in_both_forms_of_config_json(kind, form, tmp_path):
         plain = load_pretrained(tmp_path / "model", frequencies=frequencies("rope", head_dim=16, theta=1000.0))
         tokens = tokens_of(50)
         assert float((logits_of(plain, tokens) - logits_of(ours, tokens)).abs().max()) > APART
+
+
+YARN = {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32}
+NESTED = {"rope_type": "linear", "factor": 2.0, "rope_theta": 100.0}
+PUBLISHED = {  # rope_scaling, the rest of config.json, whether transformers runs the model, and what a line names
+    "yarn_llama_2": ({**YARN, "finetuned": True}, {}, False, "rope_scaling.finetuned=True is ignored"),
+    "two_mscales": ({**YARN, "mscale": 0.7, "mscale_all_dim": 1.0}, {}, False, ""),
+    "one_mscale": ({**YARN, "mscale": 0.7, "mscale_all_dim": 0}, {}, False, ""),
+    "own_factor": ({**YARN, "mscale": 0.7, "mscale_all_dim": 1.0, "attention_factor": 1.3}, {}, False, ""),
+    "factor_null": ({**YARN, "factor": None, "original_max_position_embeddings": 8}, {}, False, ""),
+    "nulls": ({**YARN, "truncate": None, "beta_fast": None, "beta_slow": 0}, {}, False, ""),
+    "length_at_the_top": (YARN, {"original_max_position_embeddings": 16}, False, ""),
+    "betas_in_disorder": ({**YARN, "beta_fast": 1, "beta_slow": 32}, {}, True, ""),
+    "shrunk": ({"type": "linear", "factor": 0.5}, {}, True, ""),
+    "mrope": ({"rope_type": "default", "mrope_section": [2, 3, 3]}, {}, False, "mrope_section=[2, 3, 3] is ignored"),
+    "factor_of_none": ({"rope_type": "default", "factor": None}, {}, False, "rope_scaling.factor=None is ignored"),
+    "phi_mscales": ({**ROPES["longrope"], "long_mscale": 1.2}, {}, False, "rope_scaling.long_mscale=1.2 is ignored"),
+    "nested": ({}, {"layer_types": ["full_attention"] * 2, "rope_parameters": {"full_attention": NESTED}}, True, ""),
+    "qwen_1m": (
+        {},
+        {"dual_chunk_attention_config": {"chunk_size": 8}},
+        False,
+        "dual_chunk_attention_config is ignored",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", PUBLISHED)
+def test_rope_settings_of_published_models_are_read_as_transformers_reads_them(case, tmp_path, capsys):
+    scaling, others, by_transformers, line = PUBLISHED[case]
+    theirs(**HEADS_OF_16).save_pretrained(tmp_path / "model")
+    edit(tmp_path / "model", drop=["rope_parameters"] * ("rope_parameters" not in others), rope_theta=100.0, **others)
+    edit(tmp_path / "model", rope_scaling=scaling)
+    model = open_model(tmp_path / "model").decoder
+    assert isinstance(model, Foreign) == by_transformers
+    for length in (9, 60):
+        tokens = tokens_of(length)
+        with torch.no_grad():
+            torch.testing.assert_close(model(tokens), opened(tmp_path / "model")(tokens).logits, rtol=0, atol=TOL)
+    err = capsys.readouterr().err
+    assert (line in err) if line else "is ignored" not in err
 
 
 @pytest.mark.parametrize(

@@ -174,11 +174,12 @@ SETTINGS = [  # what config.json holds, and the faults
     ({"rope_parameters": {"rope_theta": 500.0, "partial_rotary_factor": 0.25}}, "partial_rotary_factor=0.25: must{}"),
     (
         rope(type="longrope", short_factor=[1.0, "1"], long_factor=3.0),
-        'short_factor.1="1": must be a number',
-        "long_factor=3.0: must be a list",
+        'rope_scaling.short_factor.1="1": must be a number',
+        "rope_scaling.long_factor=3.0: must be a list",
     ),
-    ({"rope_parameters": {"rope_theta": 1.0, "mrope_section": 2}}, "mrope_section=2: unknown setting"),
-    (rope(type="linear", factor=2.0, beta_fast=8), "beta_fast=8: unknown setting"),
+    ({"rope_parameters": {"rope_type": "linear", "factor": 0.5}}, "rope_parameters.factor=0.5: must be >= 1"),
+    ({"rope_parameters": {"full_attention": {}}}, "rope_parameters.full_attention: must be the same in all layers"),
+    ({"rope_scaling": [1]}, "rope_scaling=[1]: must be an object or null"),
     ({"head_dim": 7}, "num_attention_heads=4: head_dim 7 must be even"),
     (
         {"hidden_act": "relu", **rope(type="su"), "rms_norm_eps": None},

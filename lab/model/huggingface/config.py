@@ -8,7 +8,7 @@
     default     rope           theta
     linear      pi             factor
     dynamic     dynamic_ntk    factor; train_len is max_position_embeddings
-    yarn        yarn           factor, train_len, beta_fast, beta_slow, attention_factor, truncate
+    yarn        yarn           factor, train_len, beta_fast, beta_slow, attention_factor or mscale, truncate
     llama3      llama3         factor, train_len, low_freq_factor, high_freq_factor
     longrope    longrope       short_factor, long_factor, factor, train_len, attention_factor
 
@@ -22,18 +22,23 @@ modeling_rope_utils.py and the four families' configuration files.
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from lab.errors import CheckpointError, ConfigError, MissingPackage, brief, first_line
 from lab.files import read_object
 from lab.model.config import DecoderConfig
-from lab.positions import Distance, Frequencies
-from lab.positions.ntk import scaled_theta
+from lab.model.huggingface.rope import (
+    READ_AS,
+    frequency_settings,
+    rope_of,
+    rope_section,
+    rope_settings,
+)
+from lab.positions import FREQUENCY_METHODS, Distance, Frequencies
+from lab.schema import validated
 
 NAME = "config.json"
-ORIGINAL = "original_max_position_embeddings"
 DEFAULTS = {"rms_norm_eps": 1e-6, "hidden_act": "silu", "tie_word_embeddings": False, "use_sliding_window": False}
 FAMILIES: dict[str, dict[str, Any]] = {  # transformers' defaults for keys that config.json leaves out
     "llama": {**DEFAULTS, "num_key_value_heads": None, "max_position_embeddings": 2048},
@@ -52,11 +57,6 @@ SIZES = {  # the decoder's settings that config.json has by another name
     "norm_eps": "rms_norm_eps",
 }
 WINDOWS = ("max_position_embeddings", "seq_length", "max_seq_len")  # where families state their training window
-OF_LENGTH = ("yarn", "llama3", "longrope")  # whose train_len is ORIGINAL
-READ_AS = {"default": "rope", "linear": "pi", "dynamic": "dynamic_ntk", **{name: name for name in OF_LENGTH}}
-WRITTEN_AS = {method: kind for kind, method in READ_AS.items()}
-WRITTEN_AS |= {"abf": "default", "ntk": "default", "ntk_by_parts": "yarn"}
-NOT_SCALING = ("method", "train_len", "length")  # parameters of methods
 FAULTS = (ArithmeticError, AttributeError, ImportError, LookupError, OSError, RuntimeError, TypeError, ValueError)
 QKV = {"qwen2": "bias", "qwen3": "norm"}  # and plain ones
 
@@ -101,7 +101,8 @@ def reading(folder: Path) -> Iterator[Any]:
     except ModuleNotFoundError as error:
         raise MissingPackage(error.name or "transformers", f"the model of {folder}", "hf") from error
     except FAULTS as error:
-        raise ConfigError(f"{folder}: transformers cannot open it ({first_line(error)}); use another model") from error
+        why = f"{type(error).__name__}: {first_line(error)}"
+        raise ConfigError(f"{folder}: transformers cannot open it ({why}); use another model") from error
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -167,30 +168,17 @@ def faults_of(settings: Mapping[str, Any], own_frequencies: bool) -> list[str]:
         "rope_type": (unknown, f"must be one of {', '.join(READ_AS)}, or frequencies passed to load_pretrained"),
     }
     values = {**settings, **rope}
-    return [f"{name}={values[name]}: {rule}; use another model" for name, (bad, rule) in refused.items() if bad]
-
-
-def rope_of(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Collect the rotary settings from either form of config.json."""
-    shared = {name: settings.get(name) for name in ("partial_rotary_factor", ORIGINAL)}
-    section = dict(settings.get("rope_scaling") or settings.get("rope_parameters") or {})
-    kind = section.pop("type", "default")
-    return {"rope_type": kind, "rope_theta": settings.get("rope_theta", 10000.0), **shared, **section}
-
-
-def frequency_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the name of the frequency method under `method` and its parameters, theta apart; it checks them itself."""
-    rope = rope_of(settings)
-    kind = rope.pop("rope_type")
-    length = settings["max_position_embeddings"]
-    original = int(rope.pop(ORIGINAL) or length)
-    others = ("rope_theta", "partial_rotary_factor")
-    values = {name: value for name, value in rope.items() if value is not None and name not in others}
-    if kind in (*OF_LENGTH, "dynamic"):
-        values["train_len"] = length if kind == "dynamic" else original
-    if kind == "longrope":
-        values.setdefault("factor", max(1.0, length / original))
-    return {"method": READ_AS[kind], **values}
+    faults = [f"{name}={values[name]}: {rule}; use another model" for name, (bad, rule) in refused.items() if bad]
+    nested = [name for name, value in rope.items() if isinstance(value, dict)]
+    faults += [f"rope_parameters.{name}: must be the same in all layers; use another model" for name in nested]
+    if not faults and not own_frequencies:
+        try:
+            method = frequency_settings(settings)
+            validated(FREQUENCY_METHODS[method["method"]], method)
+        except FAULTS as error:
+            section = rope_section(settings)[0]
+            faults += [f"{section}.{fault}" for fault in getattr(error, "faults", (first_line(error),))]
+    return faults
 
 
 def hugging_face_settings(
@@ -232,45 +220,3 @@ def hugging_face_settings(
         "dtype": dtype,
         "torch_dtype": dtype,
     }
-
-
-def rope_settings(method: Frequencies, train_len: int | None) -> dict[str, Any]:
-    """Write a frequency method as transformers 4's settings, which transformers 5 reads as well.
-
-    Raises: ConfigError for a method that these settings do not support.
-    Example:
-        >>> from lab.positions import frequencies
-        >>> rope_settings(frequencies("pi", head_dim=4, factor=4.0), train_len=512)
-        {'rope_theta': 10000.0, 'rope_scaling': {'rope_type': 'linear', 'factor': 4.0}, 'max_position_embeddings': 512}
-    """
-    config: Any = method.config
-    if method.method not in WRITTEN_AS:
-        remedy = "save the decoder with abf of the same theta and pass frequencies to load_pretrained"
-        raise ConfigError(f"frequencies={method.method}: not supported by a Hugging Face folder; {remedy}")
-    if getattr(config, "length", None) is not None:
-        raise ConfigError(f"frequencies.length={config.length}: not supported by a Hugging Face folder; leave it out")
-    kind = WRITTEN_AS[method.method]
-    theta = method.theta
-    if method.method == "ntk":
-        theta = scaled_theta(theta, config.factor, head_dim=2 * len(method.inv_freq))
-    scaling = {name: value for name, value in asdict(config).items() if name not in NOT_SCALING and value is not None}
-    if kind in OF_LENGTH:
-        scaling[ORIGINAL] = config.train_len
-    if method.method == "ntk_by_parts":
-        scaling["attention_factor"] = 1.0
-    written = {"rope_theta": theta, "rope_scaling": None if kind == "default" else {"rope_type": kind, **scaling}}
-    length = written_length(method, train_len)
-    return written if length is None else {**written, "max_position_embeddings": length}
-
-
-def written_length(method: Frequencies, train_len: int | None) -> int | None:
-    """Choose max_position_embeddings: as given, else the length that the method extends to, else unknown.
-
-    Raises: ConfigError for a length that would change what the method computes.
-    """
-    trained, factor = (getattr(method.config, name, None) for name in ("train_len", "factor"))
-    if method.method != "dynamic_ntk":
-        return train_len or (int(factor * trained) if factor and trained else None)
-    if train_len not in {None, trained}:
-        raise ConfigError(f"train_len={train_len}: must be {trained}, that of the frequencies; leave it out")
-    return trained

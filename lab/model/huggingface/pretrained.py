@@ -23,7 +23,7 @@ from lab import positions
 from lab.errors import CheckpointError, ConfigError, DiskError, first_line, is_plain_name
 from lab.files import disk_fault, publish_folder, temporary_of, write_atomic, write_json, writing
 from lab.model.decoder import Decoder
-from lab.model.huggingface import config
+from lab.model.huggingface import config, rope
 
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 HEAD, EMBEDDING = "lm_head.weight", "model.embed_tokens.weight"
@@ -62,8 +62,9 @@ def load_pretrained(
     folder = Path(path)
     settings = config.read_settings(folder)
     cfg = config.decoder_config(settings, own_frequencies=frequencies is not None)
+    rope.name_ignored(folder / config.NAME, settings, rotary=frequencies is None)
     if frequencies is None:
-        method = config.frequency_settings(settings)
+        method = rope.frequency_settings(settings)
         frequencies = positions.frequencies(**method, head_dim=cfg.head_dim, theta=cfg.theta)
     if (n := 2 * len(frequencies.inv_freq)) != cfg.head_dim:
         raise ConfigError(f"frequencies.head_dim={n}: must be {cfg.head_dim}, that of the folder; build them with it")

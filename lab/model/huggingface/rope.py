@@ -1,0 +1,145 @@
+"""Rotary settings of config.json as a frequency method, both ways, as transformers 5.23 reads them; no torch.
+
+`lab.model.huggingface.config` has the table of rope types. What transformers ignores is ignored, and named in a line.
+Source: modeling_rope_utils.py.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from lab.command import show
+from lab.errors import ConfigError, brief
+from lab.positions import Frequencies
+from lab.positions.ntk import scaled_theta
+
+ORIGINAL = "original_max_position_embeddings"
+OF_LENGTH = ("yarn", "llama3", "longrope")  # whose train_len is ORIGINAL
+READ_AS = {"default": "rope", "linear": "pi", "dynamic": "dynamic_ntk", **{name: name for name in OF_LENGTH}}
+WRITTEN_AS = {method: kind for kind, method in READ_AS.items()}
+WRITTEN_AS |= {"abf": "default", "ntk": "default", "ntk_by_parts": "yarn"}
+ROPE_KEYS: dict[str, tuple[str, ...]] = {  # what transformers reads, beside SHARED_KEYS
+    "default": (),
+    "linear": ("factor",),
+    "dynamic": ("factor",),
+    "yarn": ("factor", "attention_factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim", "truncate", ORIGINAL),
+    "llama3": ("factor", "low_freq_factor", "high_freq_factor", ORIGINAL),
+    "longrope": ("factor", "attention_factor", "short_factor", "long_factor", ORIGINAL),
+}
+SHARED_KEYS = ("rope_type", "type", "rope_theta", "partial_rotary_factor")
+NOT_READ = ("mscale", "mscale_all_dim", ORIGINAL)  # by methods, whose parameters follow from them
+NOT_SCALING = ("method", "train_len", "length")  # parameters of methods
+WITHOUT = {  # settings of positions and attention that transformers does not have; what to do
+    "dual_chunk_attention_config": f"Dual Chunk Attention is --distance=dca:train_len=LENGTH, its {ORIGINAL}",
+    "sparse_attention_config": "attention is dense",
+    "rope_condense_ratio": "its positions are --frequency=pi:factor=RATIO",
+    "use_dynamic_ntk": "its positions are --frequency=dynamic_ntk",
+    "use_logn_attn": "its logits are --position.distance.log_n=LENGTH",
+}
+
+
+def name_ignored(config: Path, settings: Mapping[str, Any], *, rotary: bool) -> None:
+    """Print a line for each setting that transformers, and therefore the lab, ignores; `rotary` ones too if asked."""
+    unread = {name: f"transformers has no such setting; {fix}" for name, fix in WITHOUT.items() if settings.get(name)}
+    section, values = rope_section(settings)
+    kind = rope_of(settings)["rope_type"]
+    if rotary and kind in ROPE_KEYS:
+        for name, value in values.items():
+            if name not in (*SHARED_KEYS, *ROPE_KEYS[kind]) and not isinstance(value, dict):
+                unread[f"{section}.{name}={brief(value)}"] = f"rope_type={kind} has no such setting"
+    for name, rule in unread.items():
+        show(f"{config}: {name} is ignored, {rule}", error=True)
+
+
+def rope_section(settings: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    """Return the name and contents of the object in which config.json keeps rotary settings.
+
+    Raises: ConfigError for one that is no object.
+    """
+    name = "rope_scaling" if settings.get("rope_scaling") else "rope_parameters"
+    section = settings.get(name) or {}
+    if not isinstance(section, dict):
+        raise ConfigError(f"{name}={brief(section)}: must be an object or null; copy config.json again")
+    return name, section
+
+
+def rope_of(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Collect the rotary settings from either form of config.json; an original length at the top wins."""
+    section = {"partial_rotary_factor": settings.get("partial_rotary_factor"), **rope_section(settings)[1]}
+    kind = str(section.pop("rope_type", section.pop("type", "default")))
+    original = settings.get(ORIGINAL) or section.get(ORIGINAL)
+    return {"rope_theta": settings.get("rope_theta", 10000.0), **section, "rope_type": kind, ORIGINAL: original}
+
+
+def frequency_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the name of the frequency method under `method` and its parameters, theta apart; it checks them itself."""
+    rope = rope_of(settings)
+    kind = rope["rope_type"]
+    length = settings["max_position_embeddings"]
+    original = int(rope[ORIGINAL] or length)
+    read = [name for name in ROPE_KEYS[kind] if name not in NOT_READ]
+    values = {name: rope[name] for name in read if rope.get(name) is not None}
+    if kind in (*OF_LENGTH, "dynamic"):
+        values["train_len"] = length if kind == "dynamic" else original
+    if kind == "longrope":
+        values.setdefault("factor", max(1.0, length / original))
+    if kind == "yarn":
+        values |= yarn_settings(rope, length / original)
+    return {"method": READ_AS[kind], **values}
+
+
+def yarn_settings(rope: Mapping[str, Any], ratio: float) -> dict[str, Any]:
+    """Read YaRN's settings as transformers does: null or 0 as the default, two mscales as an attention factor."""
+    values: dict[str, Any] = {"truncate": bool(rope.get("truncate", True))}
+    values |= {name: rope.get(name) or default for name, default in (("beta_fast", 32.0), ("beta_slow", 1.0))}
+    if "factor" in rope:
+        values["factor"] = ratio if rope["factor"] is None else rope["factor"]
+    scale, other = rope.get("mscale"), rope.get("mscale_all_dim")
+    if scale and other and rope.get("attention_factor") is None and "factor" in values:
+        growth = 0.1 * math.log(max(1.0, values["factor"]))
+        values["attention_factor"] = (1 + scale * growth) / (1 + other * growth)
+    return values
+
+
+def rope_settings(method: Frequencies, train_len: int | None) -> dict[str, Any]:
+    """Write a frequency method as transformers 4's settings, which transformers 5 reads as well.
+
+    Raises: ConfigError for a method that these settings do not support.
+    Example:
+        >>> from lab.positions import frequencies
+        >>> rope_settings(frequencies("pi", head_dim=4, factor=4.0), train_len=512)
+        {'rope_theta': 10000.0, 'rope_scaling': {'rope_type': 'linear', 'factor': 4.0}, 'max_position_embeddings': 512}
+    """
+    config: Any = method.config
+    if method.method not in WRITTEN_AS:
+        remedy = "save the decoder with abf of the same theta and pass frequencies to load_pretrained"
+        raise ConfigError(f"frequencies={method.method}: not supported by a Hugging Face folder; {remedy}")
+    if getattr(config, "length", None) is not None:
+        raise ConfigError(f"frequencies.length={config.length}: not supported by a Hugging Face folder; leave it out")
+    kind = WRITTEN_AS[method.method]
+    theta = method.theta
+    if method.method == "ntk":
+        theta = scaled_theta(theta, config.factor, head_dim=2 * len(method.inv_freq))
+    scaling = {name: value for name, value in asdict(config).items() if name not in NOT_SCALING and value is not None}
+    if kind in OF_LENGTH:
+        scaling[ORIGINAL] = config.train_len
+    if method.method == "ntk_by_parts":
+        scaling["attention_factor"] = 1.0
+    written = {"rope_theta": theta, "rope_scaling": None if kind == "default" else {"rope_type": kind, **scaling}}
+    length = written_length(method, train_len)
+    return written if length is None else {**written, "max_position_embeddings": length}
+
+
+def written_length(method: Frequencies, train_len: int | None) -> int | None:
+    """Choose max_position_embeddings: as given, else the length that the method extends to, else unknown.
+
+    Raises: ConfigError for a length that would change what the method computes.
+    """
+    trained, factor = (getattr(method.config, name, None) for name in ("train_len", "factor"))
+    if method.method != "dynamic_ntk":
+        return train_len or (int(factor * trained) if factor and trained else None)
+    if train_len not in {None, trained}:
+        raise ConfigError(f"train_len={train_len}: must be {trained}, that of the frequencies; leave it out")
+    return trained
