@@ -110,12 +110,21 @@ def write_atomic(path: Path, data: bytes) -> FileEntry:
 
     Raises: DiskError.
     """
+    return write_parts(path, [data])
+
+
+def write_parts(path: Path, parts: Iterable[bytes]) -> FileEntry:
+    """Write a file atomically from parts, which may be read from the old file, and return its entry in a manifest.
+
+    Raises: DiskError.
+    """
     temporary = temporary_of(path)
-    with on_disk(path, len(data)):
+    with on_disk(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
-            entry = write_hashed(temporary, [data], path)
+            entry = write_hashed(temporary, parts, path)
             temporary.replace(path)
+            sync(path.parent)  # a loss of power can undo a rename until the folder is synced
             return entry
         finally:
             temporary.unlink(missing_ok=True)

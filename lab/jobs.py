@@ -26,7 +26,7 @@ from lab.plugins import TRUSTED
 from lab.runs.arms import changes
 from lab.runs.checkpoints import TENSORS, newest
 from lab.runs.folder import RunFolder
-from lab.runs.folder import is_finished as has_ended
+from lab.runs.recovery import is_finished as has_ended
 
 POLL_S = 0.2
 PR_SET_PDEATHSIG = 1  # prctl(2)

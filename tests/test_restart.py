@@ -9,7 +9,8 @@ from lab.errors import DiskError, InUse, LabError
 from lab.files import LOCK_NAME, locked
 from lab.runs.checkpoints import candidates
 from lab.train.session import run_experiment
-from tests.fits import UNPROBED, assert_same_run, command, exact_metrics, load, records, settings_of, train
+from lab.verify import main as verify
+from tests.fits import UNPROBED, assert_same_run, command, cut_after, exact_metrics, load, records, settings_of, train
 from tests.forked import python
 from tests.launching import patched
 from tests.refusals import check_faults, refused
@@ -99,6 +100,57 @@ def test_records_without_a_usable_checkpoint_are_refused_and_kept(place, whole, 
     assert end in str(caught.value)
     assert "--restart" in str(caught.value)
     assert contents(run) == before
+
+
+def cut(share):
+    return lambda data: data[: int(len(data) * share)]
+
+
+def zeros(share):
+    return lambda data: cut(share)(data).ljust(len(data), b"\0")
+
+
+LOSSES = {  # checkpoints that are left of two, the file, what a loss of power does to it, whether the run goes on
+    "cut_after": (1, "metrics.jsonl", cut(0.9), True),
+    "zeros_after": (1, "metrics.jsonl", zeros(0.9), True),
+    "cut_probe": (2, "probes.jsonl", cut(0.95), True),
+    "zeros_probe": (2, "probes.jsonl", zeros(0.95), True),
+    "cases": (2, "cases/{last}.jsonl", zeros(0.5), True),
+    "counts": (2, "counts/{last}.npz", cut(0), True),
+    "unsealed": (2, "metrics.jsonl", lambda data: data + b"\0" * 99, True),
+    "cut_before": (2, "metrics.jsonl", cut(0.9), False),
+    "zeros_before": (2, "metrics.jsonl", zeros(0.9), False),
+    "old_cases": (1, "cases/{first}.jsonl", cut(0.5), False),
+}
+
+
+@pytest.fixture(scope="module")
+def probed(place):
+    options = ("--probe.every_tokens=2048", "--probe.tests=1", "--probe.max_length=128", *SHORT[-2:])
+    return options, train(place, "probed", *options)
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_what_is_lost_after_a_checkpoint_is_said_and_written_again(place, probed, capsys, name):
+    (options, whole), run = probed, place / "runs" / f"lost_{name}"
+    left, file, lose, goes_on = LOSSES[name]
+    cut_after(whole, run, left)
+    first, *_, last = (path.stem for path in sorted((run / "cases").iterdir()))
+    path = run / file.format(first=first, last=last)
+    path.write_bytes(lose(path.read_bytes()))
+    if goes_on:
+        train(place, run.name, *options, resume=True)
+        (line,) = [line for line in capsys.readouterr().err.splitlines() if "what is lost" in line]
+        assert line.startswith(f"{path}: ")
+        assert_same_run(run, whole)
+        assert verify([str(run)]) == 0
+        return
+    with pytest.raises(LabError) as caught:
+        train(place, run.name, *options, resume=True)
+    check_faults([str(caught.value)], [f"{path}: "])
+    older, newest = sorted(path.name for path in candidates(whole / "checkpoints"))
+    remedy = "--restart" if left == 1 else f"delete {run / 'checkpoints' / newest} to go on from {older}"
+    assert remedy in str(caught.value)
 
 
 def test_a_folder_with_records_needs_a_flag_and_restart_moves_it_aside(place, whole, capsys):

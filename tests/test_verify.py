@@ -96,7 +96,7 @@ def test_a_run_that_was_killed_as_it_began_again_misses_no_file(here, capsys, mo
     digest, entries = read_manifest(run)
     monkeypatch.setattr(RunFolder, "rewind", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
-        RunFolder(run).begin(dict.fromkeys(OF_A_RUN, b""), digest, Checkpoint(run / LAST))
+        RunFolder(run).begin(dict.fromkeys(OF_A_RUN, b""), digest, Checkpoint(run / LAST), {})
     assert verified(run, capsys)[0] == 0
     seal(run, entries)
     assert (run / "manifest.json").read_bytes() == listed

@@ -5,7 +5,8 @@ checkpoints/tokens-000010485760/
     optimizer-00000.safetensors  the optimizer's moments in the same way
     state.ckpt                   the rest: step, schedule, counts, data streams, sums of metrics
     counts.npz                   the position frequency at this point
-    manifest.json                its run, consumed tokens, size and SHA-256 of each file; written last
+    manifest.json                its run, consumed tokens, size and SHA-256 of each file, and of the first bytes of the
+                                 run's records as they were then; written last
 checkpoints/untrained.json       stands in their place until the first one is published
 
 What is read of a checkpoint is hashed before, all of it where a run is resumed. A checkpoint of another run, and one
@@ -21,12 +22,12 @@ import hashlib
 import json
 import pickle
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 import numpy as np
 from pydantic import Field, TypeAdapter, ValidationError
@@ -41,7 +42,7 @@ NAME = re.compile(r"tokens-(\d{15})")
 STATE, COUNTS = "state.ckpt", "counts.npz"
 WEIGHTS, OPTIMIZER = "weights-", "optimizer-"  # beginnings of the names of the files that hold tensors
 TENSORS = (WEIGHTS, OPTIMIZER)
-MANIFEST, RUN, CONSUMED = "manifest.json", "run", "consumed_tokens"
+MANIFEST, RUN, CONSUMED, SEEN = "manifest.json", "run", "consumed_tokens", "records"
 RESTORE = "restore it"
 ANEW = f"{RESTORE}, or begin anew with --restart"
 TEMPORARY, UNTRAINED = ".writing", "untrained.json"
@@ -82,6 +83,15 @@ class Checkpoint:
         """Identify the weights by the SHA-256 over those of the files that hold them, from the manifest."""
         hashes = {name: entry["sha256"] for name, entry in self.files.items() if name.startswith(WEIGHTS)}
         return hashlib.sha256(json.dumps(hashes, sort_keys=True).encode()).hexdigest()
+
+    @cached_property
+    def records(self) -> dict[str, FileEntry] | None:
+        """The first bytes of the run's records as it was saved; None for a checkpoint of an older version.
+
+        Raises: CheckpointError.
+        """
+        manifest = files.read_object(self.folder / MANIFEST, CheckpointError, RESTORE)
+        return files.entries_of({"files": manifest.get(SEEN)})
 
     @cached_property
     def files(self) -> dict[str, FileEntry]:
@@ -126,13 +136,13 @@ def fault_of(folder: Path, unread: tuple[str, ...] = ()) -> str | None:
     return None if fault is None else f"{fault}; {RESTORE}"
 
 
-def refuse(folder: Path, fault: str) -> None:
-    """Refuse a checkpoint for its fault, and name the newest older one that is whole.
+def refuse(folder: Path, fault: str, fits: Callable[[Checkpoint], bool] = lambda _: True) -> NoReturn:
+    """Refuse a checkpoint for its fault, and name the newest older one that is whole and fits.
 
     Raises: CheckpointError.
     """
     older = [path for path in candidates(folder.parent) if path.name < folder.name]
-    whole = next((path.name for path in older if fault_of(path) is None), None)
+    whole = next((path.name for path in older if fault_of(path) is None and fits(Checkpoint(path))), None)
     remedy = (
         "or begin anew with --restart"
         if whole is None

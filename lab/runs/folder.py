@@ -25,28 +25,54 @@ that is entered, when it has been written, and never again from what lies on the
 
 import io
 import json
+import math
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
 from lab.counts import PositionCounts
 from lab.counts.saved import OF_KIND
-from lab.errors import CheckpointError, DiskError, first_line
-from lab.files import ALL, disk_fault, faults_in, file_fault, read_object, sha256, write_atomic, write_json
-from lab.runs.checkpoints import ANEW, COUNTS, MANIFEST, NAME, RUN, Checkpoint, candidates, folder_name, read_manifest
+from lab.errors import CheckpointError, DiskError
+from lab.files import (
+    ALL,
+    FileEntry,
+    disk_fault,
+    faults_in,
+    file_fault,
+    read_object,
+    sha256,
+    sync,
+    write_atomic,
+    write_json,
+    write_parts,
+)
+from lab.runs.checkpoints import (
+    ANEW,
+    CONSUMED,
+    COUNTS,
+    MANIFEST,
+    NAME,
+    RUN,
+    Checkpoint,
+    candidates,
+    folder_name,
+    read_manifest,
+)
+from lab.runs.records import read_lines
 
 Record = dict[str, Any]
 BEGINS = "begins"
-RECORDS = ("metrics.jsonl", "probes.jsonl")
+PROBES = "probes.jsonl"
+RECORDS = ("metrics.jsonl", PROBES)
 READ = ("config.yaml", "environment.json", "tokenizer.json", "haystack.txt", "plan.json", "impact.json", "plugins/")
 """What evaluations of the model, and a resume, read; of names that end in a slash all files."""
-OF_PROBES = ("cases/", "counts/")
 SEALING = threading.Lock()  # a checkpoint may be published by a thread while a probe is recorded
 SETTLE_S = 0.5  # a run in training replaces a file shortly before its entry
 
@@ -98,22 +124,11 @@ class RunFolder:
             raise DiskError(disk_fault(path, len(lines), error.strerror or "")) from error
 
     def read(self, name: str, *needed: str) -> Iterator[Record]:
-        """Read a .jsonl file, each line of which has the numbers needed; a last line truncated by a crash is left out.
+        """Read a .jsonl file, each line of which has the numbers needed; a last line truncated by a crash is skipped.
 
-        Raises: CheckpointError for any other broken line.
+        Raises: CheckpointError for any other broken line, or a file that cannot be read.
         """
-        path = self.path / name
-        for number, line in enumerate(path.read_bytes().split(b"\n")[:-1] if path.exists() else [], start=1):
-            try:
-                record = json.loads(line)
-                if not isinstance(record, dict):
-                    raise ValueError("must be a JSON object")
-                if any(not isinstance(record[key], int) for key in needed):
-                    raise ValueError(f"must hold whole numbers: {', '.join(needed)}")
-            except (ValueError, RecursionError, TypeError, KeyError) as error:
-                reason = f"line {number} is no record ({first_line(error)})"
-                raise CheckpointError(f"{path}: {reason}; correct or delete the line") from error
-            yield record
+        return (record for _, record in read_lines(self.path / name, needed))
 
     def records(self, name: str) -> Iterator[Record]:
         """Read a record of training, each line of which has consumed_tokens.
@@ -123,34 +138,42 @@ class RunFolder:
         return self.read(name, "consumed_tokens")
 
     def write_records(self, name: str, records: Iterable[Record]) -> None:
-        write_atomic(self.path / name, "".join(json.dumps(record) + "\n" for record in records).encode())
+        write_parts(self.path / name, (json.dumps(record).encode() + b"\n" for record in records))
 
-    def rewind(self, consumed_tokens: int) -> None:
-        """Drop records after a checkpoint, which a resumed run writes again, and probes incomplete or failed there."""
+    def rewind(self, consumed_tokens: int, sizes: Mapping[str, int] = MappingProxyType({})) -> None:
+        """Drop records after a checkpoint, which a resumed run writes again, and probes incomplete or failed there.
+
+        `sizes` are the bytes that are whole of records that have lost something.
+        """
+        probed = set()
+        for _, record in read_lines(self.path / PROBES, [CONSUMED], sizes.get(PROBES)):
+            if "effective_length" in record or ("failed" in record and record[CONSUMED] < consumed_tokens):
+                probed.add(record[CONSUMED])
+
+        def is_kept(name: str, record: Record) -> bool:
+            return record[CONSUMED] <= consumed_tokens and (name != PROBES or record[CONSUMED] in probed)
+
         for name in RECORDS:
             if (self.path / name).exists():
-                records = [r for r in self.records(name) if r["consumed_tokens"] <= consumed_tokens]
-                if name == "probes.jsonl":
-                    whole = {r["consumed_tokens"] for r in records if "effective_length" in r}
-                    whole |= {r["consumed_tokens"] for r in records if "failed" in r} - {consumed_tokens}
-                    records = [r for r in records if r["consumed_tokens"] in whole]
-                self.write_records(name, records)
-        for path in self.of_probes_after(consumed_tokens):
+                lines = read_lines(self.path / name, [CONSUMED], sizes.get(name))
+                write_parts(self.path / name, (line for line, record in lines if is_kept(name, record)))
+        for path in self.of_probes_after(consumed_tokens - (PROBES in sizes)):
             path.unlink()
 
     def of_probes_after(self, consumed_tokens: int) -> list[Path]:
         files = [*self.path.glob("cases/tokens-*.jsonl"), *self.path.glob("counts/tokens-*.npz")]
-        return [path for path in files if (name := NAME.fullmatch(path.stem)) and int(name[1]) > consumed_tokens]
+        return [path for path in files if probe_of(path.name) > consumed_tokens]
 
-    def begin(self, files: Mapping[str, bytes | Record], run: str, checkpoint: Checkpoint | None) -> None:
+    def begin(
+        self, files: Mapping[str, bytes | Record], run: str, checkpoint: Checkpoint | None, sizes: Mapping[str, int]
+    ) -> None:
         """Write the files that describe a run, and drop the records after its checkpoint.
 
         What is to change is no longer sealed, so that a kill in between leaves nothing that contradicts the manifest.
         """
         consumed = -1 if checkpoint is None else checkpoint.consumed_tokens
-        after = [path.relative_to(self.path).as_posix() for path in self.of_probes_after(consumed)]
-        forget(self.path, run, [*files, *RECORDS, *after])
-        self.rewind(consumed)
+        forget(self.path, run, [*files, *RECORDS], after=consumed - (PROBES in sizes))
+        self.rewind(consumed, sizes)
         if checkpoint is None:
             (self.path / "counts.npz").unlink(missing_ok=True)
         else:
@@ -183,33 +206,50 @@ class RunFolder:
         self.write_records(f"cases/{folder_name(consumed_tokens)}.jsonl", cases)
 
 
-def seal(run: Path, names: Iterable[str]) -> None:
-    """Enter files as they have been written, those that are there.
+def seal(run: Path, names: Collection[str]) -> dict[str, FileEntry]:
+    """Enter files as they have been written, those that are there, and return their entries.
 
-    Records whose first bytes have changed keep their entry, by which they are refused.
+    They are on the disk before the manifest is. Records whose first bytes have changed keep their entry, by which they
+    are refused.
     """
     with SEALING:
         digest, files = read_manifest(run)
         for name in names:
             path = run / name
+            if path.is_file():
+                sync(path)  # after a loss of power a manifest must not list more than the disk has
+                sync(path.parent)
             is_record = name in RECORDS and name in files
             if path.is_file() and not (is_record and file_fault(path, files[name], hashes=True, grows=True)):
                 size = path.stat().st_size  # records may grow while they are hashed
                 files[name] = {"bytes": size, "sha256": sha256(path, size)}
         write_json(run / MANIFEST, {RUN: digest, "files": dict(sorted(files.items()))})
+        return {name: files[name] for name in names if name in files}
 
 
-def forget(run: Path, digest: str, names: Iterable[str]) -> None:
+def forget(run: Path, digest: str, names: Collection[str], after: float = math.inf) -> None:
     """Drop the entries of files that a run of this digest, which may be a new one, is about to write or delete.
 
-    The manifest says that a part begins, until its files are sealed: a run that is killed in between misses none.
+    With them go the entries of probes after a number of consumed tokens. The manifest says that a part begins, until
+    its files are sealed: a run that is killed in between misses none.
     """
     files = read_manifest(run)[1] if (run / MANIFEST).exists() else {}
-    entries = {n: entry for n, entry in files.items() if n not in {*names}}
+    entries = {n: entry for n, entry in files.items() if n not in names and probe_of(n) <= after}
     write_json(run / MANIFEST, {RUN: digest, BEGINS: True, "files": entries})
 
 
-def faults_of(run: Path, wanted: tuple[str, ...] = ALL, *, hashes: bool = True) -> list[str]:
+def probe_of(name: str) -> int:
+    """Return the consumed tokens of the probe that a file is of, -1 for other files.
+
+    Example:
+        >>> probe_of("cases/tokens-000000250000.jsonl"), probe_of("config.yaml")
+        (250000, -1)
+    """
+    match = NAME.fullmatch(Path(name).stem)
+    return int(match[1]) if match else -1
+
+
+def faults_of(run: Path, wanted: tuple[str, ...] = ALL) -> list[str]:
     """List how files whose names begin as those `wanted` differ from their entries, a line each.
 
     Raises: CheckpointError where there is no manifest.
@@ -217,7 +257,7 @@ def faults_of(run: Path, wanted: tuple[str, ...] = ALL, *, hashes: bool = True) 
 
     def differing() -> list[str]:
         entries = {name: entry for name, entry in read_manifest(run)[1].items() if name.startswith(wanted)}
-        faults = faults_in(run, entries, unread=() if hashes else ALL, grow=RECORDS)
+        faults = faults_in(run, entries, grow=RECORDS)
         return [f"{fault}; restore it" for fault in faults]
 
     if faults := differing():
@@ -249,11 +289,3 @@ def packed_counts(counts: PositionCounts, save: Callable[..., None] = np.savez) 
     targets |= {OF_KIND + kind: counts.frequency(kind) for kind in counts.encoded}
     save(buffer, lengths=counts.lengths, f=counts.frequency(), tokens=counts.tokens, **targets)
     return buffer.getvalue()
-
-
-def is_finished(folder: RunFolder, checkpoint: Checkpoint | None, steps: int) -> bool:
-    """Return whether the newest whole checkpoint is of the last step, and the probe that ends the run is recorded."""
-    if checkpoint is None or all(r["consumed_tokens"] < checkpoint.consumed_tokens for r in folder.probes()):
-        return False
-    records = folder.records("metrics.jsonl")
-    return any(r.get("step", 0) >= steps and r["consumed_tokens"] <= checkpoint.consumed_tokens for r in records)

@@ -18,6 +18,7 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -216,16 +217,23 @@ def temporary_folder(root: Path) -> Path:
 
 
 def publish(
-    root: Path, consumed_tokens: int, keep: int, run: str, written: Mapping[str, FileEntry], final: Collection[int] = ()
+    root: Path,
+    consumed_tokens: int,
+    keep: int,
+    run: str,
+    written: Files,
+    final: Collection[int] = (),
+    records: Mapping[str, FileEntry] = MappingProxyType({}),
 ) -> Checkpoint:
     """Write the manifest, rename the folder to its final name, and delete what `prune` does not keep.
 
-    `run` is the digest of the run. `written` are the entries of the folder's files, hashed as they were written.
+    `run` is the digest of the run. `written` are the entries of the folder's files, hashed as they were written, and
+    `records` those of the run's records as the checkpoint continues them.
     """
     temporary = root / TEMPORARY
     folder = root / checkpoints.folder_name(consumed_tokens)
-    manifest = {checkpoints.RUN: run, checkpoints.CONSUMED: consumed_tokens, "files": dict(sorted(written.items()))}
-    write_json(temporary / checkpoints.MANIFEST, manifest)
+    manifest = {checkpoints.RUN: run, checkpoints.CONSUMED: consumed_tokens, checkpoints.SEEN: dict(records)}
+    write_json(temporary / checkpoints.MANIFEST, manifest | {"files": dict(sorted(written.items()))})
     publish_folder(temporary, folder)
     (root / checkpoints.UNTRAINED).unlink(missing_ok=True)
     prune(root, consumed_tokens, keep, final)

@@ -22,7 +22,7 @@ from lab.errors import CheckpointError, ConfigError, MissingPackage
 from lab.plugins import KEPT, digest_of
 from lab.probe import needles
 from lab.runs.arms import changes
-from lab.runs.folder import OF_PROBES, READ, RECORDS, RunFolder, faults_of, packed_counts
+from lab.runs.folder import READ, RunFolder, faults_of, packed_counts
 
 PACKAGES = ("torch", "lightning", "numpy", "tokenizers", "flash-attn", "xformers")
 ROOT = Path(__file__).resolve().parents[2]
@@ -85,7 +85,7 @@ def check_run(experiment: Experiment, *, resume: bool) -> bool:
             raise ConfigError(
                 f"plugins={name}: differs from {copied}, which the run began with; restore it, or {RESTART}"
             )
-    if faults := faults_of(folder.path, OF_PROBES, hashes=False) or faults_of(folder.path, (*READ, *RECORDS)):
+    if faults := faults_of(folder.path, READ):
         raise CheckpointError("\n".join(f"{fault}, or {RESTART}" for fault in faults))
     differ = changes(load_experiment(config).to_dict(), experiment.to_dict())
     remedy = "set it back, or choose another --run.name"

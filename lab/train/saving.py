@@ -194,10 +194,13 @@ class Checkpointing(lightning.Callback):
             place = root / checkpoints.folder_name(consumed)
             raise CheckpointError(f"{place}: not saved ({error}); resume from the checkpoint before it") from error
 
+        # The records are on the disk before the checkpoint that continues them, or a loss of power could part the two.
+        records = seal(self.folder.path, RECORDS) if trainer.is_global_zero else {}
+
         def publish(files: Files) -> None:
-            shards.publish(root, consumed, self.config.keep_checkpoints, self.run, files, tuple(final.values()))
+            keep = self.config.keep_checkpoints
+            shards.publish(root, consumed, keep, self.run, files, tuple(final.values()), records)
             self.folder.write_counts(counts)
-            seal(self.folder.path, RECORDS)
 
         small = {checkpoints.STATE: packed(state), checkpoints.COUNTS: packed_counts(counts)}
         writer = ShardWriter(root, small, publish)

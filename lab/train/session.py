@@ -32,7 +32,8 @@ from lab.model.devices import choose_compile, device_for
 from lab.model.sharding import Sharding, accumulating
 from lab.probe.limits import shown_length
 from lab.probe.measuring import Measuring
-from lab.runs.folder import RunFolder, is_finished
+from lab.runs.folder import RunFolder
+from lab.runs.recovery import is_finished
 from lab.runs.shards import NO_GROUP
 from lab.train.probing import Probing, check_tests, make_needle_probe
 from lab.train.recording import Recording

@@ -25,6 +25,7 @@ from lab.probe.needles import KEPT, text_to_keep
 from lab.runs import checkpoints
 from lab.runs.arms import digest_of_run
 from lab.runs.folder import RunFolder
+from lab.runs.recovery import find_losses
 from lab.runs.source import tokenizer_of
 from lab.train.environment import RESTART, check_run, checkpoint_bytes, describe_code
 
@@ -78,6 +79,8 @@ def find_start(experiment: Experiment, launch: Launch, *, resume: bool) -> check
         newest = checkpoints.newest(root, unread=checkpoints.TENSORS)
         if newest is None and not checkpoints.is_untrained(root):
             raise CheckpointError(f"{root}: holds no checkpoint; restore one, or {RESTART}")
+        for loss in find_losses(RunFolder(experiment.run.path), newest)[1]:
+            show(loss, error=True)
         place = "" if newest is None else str(newest.folder)
     place = gather("checkpoint", place, launch)[0]
     if not place:
@@ -127,7 +130,7 @@ def start_folder(start: Start, data: PackedData, threads: int, *, restart: bool 
         text = text_to_keep(probe.haystack, experiment.data, tokenizer, probe.longest(experiment.data.window))
         contents |= {} if text is None else {KEPT: text.encode()}
     contents["environment.json"], run = describe_start(start, data.digest(), threads)
-    start.folder.begin(contents, run, checkpoint)
+    start.folder.begin(contents, run, checkpoint, find_losses(start.folder, checkpoint)[0])
     show(announce(experiment, checkpoint))
 
 

@@ -3,12 +3,14 @@
 import errno
 import json
 import os
+import tracemalloc
 
 import pytest
 
 from lab.errors import CheckpointError, DiskError
 from lab.files import write_atomic, write_hashed, write_json
 from lab.runs.folder import RunFolder
+from lab.verify import check_order
 from tests.refusals import refused
 
 
@@ -26,6 +28,23 @@ def test_a_line_that_is_no_record_is_named(tmp_path, line):
     (tmp_path / "metrics.jsonl").write_bytes(b'{"consumed_tokens": 1}\n' + line + b"\n")
     with refused(f"{tmp_path / 'metrics.jsonl'}: line 2 ", error=CheckpointError):
         RunFolder(tmp_path).rewind(5)
+
+
+def test_records_are_read_in_parts(tmp_path):
+    """Checking and rewinding 30,000 lines takes no more memory than 300."""
+    peaks = {}
+    for n in (300, 30_000):
+        run = tmp_path / str(n)
+        run.mkdir()
+        lines = "".join(f'{{"consumed_tokens": {k}, "step": {k}, "text": "{k:050}"}}\n' for k in range(n))
+        (run / "metrics.jsonl").write_text(lines)
+        tracemalloc.start()
+        check_order(RunFolder(run), "metrics.jsonl")
+        RunFolder(run).rewind(n - 2)
+        peaks[n] = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert (run / "metrics.jsonl").read_text() == lines[: lines.rindex("\n", 0, -1) + 1]
+    assert peaks[30_000] < peaks[300] + 100_000
 
 
 @pytest.mark.parametrize("data", [b"\xff", b'{"threads"', b"[1]", b'{"seed": 1}', b'{"threads": "all"}'], ids=str)
