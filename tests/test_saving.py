@@ -5,6 +5,7 @@ import io
 import os
 import signal
 import threading
+import time
 from contextlib import ExitStack, contextmanager, suppress
 from unittest.mock import MagicMock, patch
 
@@ -55,26 +56,31 @@ def test_checkpoints_in_the_background_hold_the_same_tensors(place, ranks, waiti
     assert not (place / name / "checkpoints" / ".writing").exists()
 
 
-def train_on_a_full_disk(settings):
-    """Train where the third save's tensors cannot be written; return the error, and the steps that were recorded."""
+def train_on_a_full_disk(settings, number=3, file="weights-00000.safetensors", pause_s=0):
+    """Train where one file of the n-th save cannot be written, with a pause at later steps; return the error."""
     from lab.errors import CheckpointError
     from lab.runs import shards
+    from lab.train.step import Training
 
-    write, written = shards.write_hashed, []
+    write, written, step = shards.write_hashed, [], Training.training_step
 
     def full(path, parts):
         written.append(path.name)
-        if written.count("weights-00000.safetensors") == 3:
+        if written.count(file) == number:
             raise OSError(28, "No space left on device")
         return write(path, parts)
 
-    shards.write_hashed = full
+    def slow(*arguments):
+        time.sleep(pause_s if written else 0)
+        return step(*arguments)
+
+    shards.write_hashed, Training.training_step = full, slow
     try:
         return str(train(settings))
     except CheckpointError as error:
         return str(error)
     finally:
-        shards.write_hashed = write
+        shards.write_hashed, Training.training_step = write, step
 
 
 @pytest.mark.parametrize("world", [1, 2])
@@ -91,6 +97,22 @@ def test_a_save_that_fails_ends_the_run_with_its_reason(place, ranks, world, bac
     steps = [record["consumed_tokens"] for record in records(place / name)]
     assert newest(place / name / "checkpoints").consumed_tokens == steps[1]
     assert len(steps) == (4 if background else 3), "no later than the next save"
+
+
+@pytest.mark.parametrize(("world", "probes"), [(1, False), (2, False), (2, True)])
+def test_a_background_save_that_fails_is_noticed_before_the_next(place, ranks, world, probes):
+    """The last rank alone fails; its error ends all ranks in the next steps, or in the probe after the save."""
+    name, steps = f"noticed{world}{probes}", 60
+    own = settings(place, name, **({} if world == 1 else FSDP), **{"train.async_checkpoints": True})
+    own |= {"train.tokens": 512 * steps, "train.checkpoint_every_tokens": 512 * 4}
+    if probes:
+        own |= {"train.checkpoint_every_tokens": None, "probe.every_tokens": 512 * 4, "probe.tests": 20}
+    file = f"weights-0000{world - 1}.safetensors"
+    told = ranks(world).run(train_on_a_full_disk, own, 1, file, 0.2)
+    fault = "no checkpoint could be written ([Errno 28] No space left on device)"
+    assert told == [f"{place / name / 'checkpoints'}: {fault}"] * world
+    assert 4 <= len(records(place / name)) < 8, "the save is at step 4 or 5, and the next one at 8"
+    assert not candidates(place / name / "checkpoints")
 
 
 def train_with_slow_writing(settings):

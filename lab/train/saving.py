@@ -1,7 +1,7 @@
 """Saves checkpoints by consumed tokens, when stopped and at the end, each whole or absent; restores one at the start.
 
 A background save writes a copy of the tensors while the run trains. There is one at a time: the next save, a stop and
-the end wait for it.
+the end wait for it. One that fails ends the run at the next step, or between two lengths of a probe.
 
 A run stops on a signal, after the death of torchrun, or where a loss or gradient is not finite. On a signal the current
 step or length is finished and a checkpoint saved; the exit status is 75. A step that is not finite updates nothing:
@@ -17,6 +17,7 @@ import threading
 import time
 import traceback
 from concurrent.futures import Future
+from functools import partial
 from typing import Any
 
 import lightning
@@ -121,6 +122,12 @@ class Stopping(lightning.Callback):
             signal.signal(number, signal.SIG_IGN)
 
 
+def stop_on_failure(module: Any, writing: Future[Any]) -> None:
+    """Ask all ranks to stop, as a signal does, if a save has failed; `finish` raises its error on each of them."""
+    if writing.exception() is not None:
+        module.stop_asked = True
+
+
 class Checkpointing(lightning.Callback):
     """Runs after the callbacks whose state it saves, and before the probe, which saves what is not saved yet."""
 
@@ -205,6 +212,8 @@ class Checkpointing(lightning.Callback):
         small = {checkpoints.STATE: packed(state), checkpoints.COUNTS: packed_counts(counts)}
         writer = ShardWriter(root, small, publish)
         self.writing = write_shards(tensors, writer, self.group, background=background)
+        if self.writing is not None:
+            self.writing.add_done_callback(partial(stop_on_failure, module))
         self.saved_at = consumed
         self.recording.pause()
 
