@@ -20,7 +20,7 @@ from lab.model.config import PEAK_FLOPS, DecoderConfig
 from lab.model.devices import device_for
 from lab.model.memory import HELD, KERNEL, Memory, fake_ranks, stand_in, track
 from lab.model.sharding import Sharding
-from lab.train.environment import checkpoint_bytes, counts_bytes, needs_of
+from lab.train.environment import checkpoint_bytes, count_checkpoints, counts_bytes, needs_of, room_for_checkpoints
 
 GIB = 2**30
 GB = 10**9
@@ -156,8 +156,7 @@ def work_of(experiment: Experiment, utilisation: float) -> dict[str, str]:
     train = experiment.train
     window = experiment.data.window
     causal, full = model.flops_per_token_causal(window), model.flops_per_token_full(window)
-    checkpoint = checkpoint_bytes(experiment)
-    n_kept = max(train.keep_checkpoints, len(train.final_steps))
+    checkpoint, room = checkpoint_bytes(experiment), room_for_checkpoints(experiment)
     shards = shard_tokens(experiment.data, train.steps * train.batch_tokens) * int(token_dtype(model.vocab_size)[-1])
     hours = dict.fromkeys(("wall hours", "GPU-hours"), "unknown (the peak of float32 is not in the table)")
     if train.bf16:
@@ -174,7 +173,7 @@ def work_of(experiment: Experiment, utilisation: float) -> dict[str, str]:
         "micro-batches": f"{train.accumulation} of {train.micro_batch_tokens:,} tokens on each process",
         **hours,
         "checkpoint": f"{checkpoint / GB:,.2f} GB (weights and moments)",
-        "checkpoints kept": f"{n_kept * checkpoint / GB:,.2f} GB ({n_kept}; one more while it is written)",
+        "all checkpoints": f"{room / GB:,.2f} GB ({count_checkpoints(train)}, with the one being written)",
         "shards": f"{shards / GB:,.2f} GB (SlimPajama by its name, any other by train.tokens)",
         "counts.npz": f"{counts_bytes(experiment):,} bytes",
     }

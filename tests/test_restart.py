@@ -6,6 +6,7 @@ import signal
 import pytest
 
 from lab.errors import DiskError, InUse, LabError
+from lab.estimate import work_of
 from lab.files import LOCK_NAME, locked
 from lab.runs.checkpoints import candidates
 from lab.train.session import run_experiment
@@ -182,13 +183,23 @@ def test_a_second_process_is_refused_with_the_owner_and_changes_nothing(place, w
         again(place, "whole")
 
 
-def test_too_little_room_is_refused_before_anything_is_written(place, whole, monkeypatch):
-    # in two checkpoints: 56,992 weights of 12 bytes, two streams of 34 places of 8 bytes, and counts.npz
-    needed = 2 * (56_992 * 12 + 2 * 34 * 8 + (whole / "counts.npz").stat().st_size)
+@pytest.mark.parametrize(
+    ("n", "options", "saved"),  # of six steps, each of which can save
+    [(3, (), 0), (6, ("--train.keep_checkpoints=5",), 0), (6, ("--train.keep_checkpoints=9",), 0), (2, (), 1)],
+)
+def test_too_little_room_is_refused_before_anything_is_written(place, whole, monkeypatch, n, options, saved):
+    # in each checkpoint: 56,992 weights of 12 bytes, two streams of 34 places of 8 bytes, and counts.npz
+    needed = n * (56_992 * 12 + 2 * 34 * 8 + (whole / "counts.npz").stat().st_size)
+    name = f"full{n}{saved}"
+    run = place / "runs" / name
+    if saved:
+        cut_after(whole, run, saved)
+    before = contents(run)
     monkeypatch.setattr("lab.files.free_bytes", lambda path: needed - 1)
-    with refused(f"{place / 'runs' / 'full'}: needs {needed:,} bytes, ", error=DiskError):
-        again(place, "full")
-    assert not (place / "runs" / "full").exists()
+    with refused(f"{run}: needs {needed:,} bytes, ", error=DiskError):
+        again(place, name, *options)
+    assert contents(run) == before
+    assert f"{needed / 1e9:.2f} GB ({n}" in work_of(load(*SHORT, *options), 0.5)["all checkpoints"] or saved
 
 
 FINAL = ("--train.tokens=25600", "--train.batch_tokens=512", "--train.final_checkpoints=true")  # steps 10, 20, .. 50

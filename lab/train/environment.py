@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from lab.config import Experiment, TrackConfig, load_experiment
+from lab.config import Experiment, TrackConfig, TrainConfig, load_experiment
 from lab.counts import PositionCounts
 from lab.data.config import TokenizerFile
 from lab.data.preparation import check_prepared, shard_folder
@@ -98,6 +98,16 @@ def checkpoint_bytes(experiment: Experiment) -> int:
     """Count the bytes of a checkpoint: the parameters' states, a row for each stream of packs, and counts.npz."""
     streams = experiment.train.n_packs * (2 + experiment.data.look_ahead) * INT64
     return experiment.model.n_parameters() * STATE_BYTES + streams + counts_bytes(experiment)
+
+
+def count_checkpoints(train: TrainConfig) -> int:
+    """Count the checkpoints that are on the disk at once: all that a run keeps, and the one being written."""
+    return min(max(train.keep_checkpoints, len(train.final_steps)) + 1, train.steps)
+
+
+def room_for_checkpoints(experiment: Experiment, n_saved: int = 0) -> int:
+    """Count the bytes that checkpoints still need on the disk, where a resumed run has saved some already."""
+    return checkpoint_bytes(experiment) * max(count_checkpoints(experiment.train) - n_saved, 1)
 
 
 def counts_bytes(experiment: Experiment) -> int:

@@ -27,7 +27,7 @@ from lab.runs.arms import digest_of_run
 from lab.runs.folder import RunFolder
 from lab.runs.recovery import find_losses
 from lab.runs.source import tokenizer_of
-from lab.train.environment import RESTART, check_run, checkpoint_bytes, describe_code
+from lab.train.environment import RESTART, check_run, describe_code, room_for_checkpoints
 
 
 @dataclass(frozen=True)
@@ -119,9 +119,10 @@ def start_folder(start: Start, data: PackedData, threads: int, *, restart: bool 
         contents["plan.json"] = plan
     if restart and any(not entry.name.startswith(files.LOCK_NAME) for entry in path.iterdir()):
         show(f"{path}: moved to {move_aside(path)}")
-    needed = checkpoint_bytes(experiment) * (2 if checkpoint is None else 1)  # the next one is written beside the last
+    needed = room_for_checkpoints(experiment, len(checkpoints.candidates(start.folder.checkpoints)))
     if files.free_bytes(path) < needed:
-        raise DiskError(files.disk_fault(path, needed, "checkpoints until the first is replaced, and counts"))
+        reason = f"train.keep_checkpoints={experiment.train.keep_checkpoints} and the checkpoint being written"
+        raise DiskError(files.disk_fault(path, needed, reason))
     if checkpoint is None:
         untrained = start.folder.checkpoints / checkpoints.UNTRAINED  # the run begins at step 0, whatever it recorded
         files.write_json(untrained, {checkpoints.CONSUMED: 0})
