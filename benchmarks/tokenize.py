@@ -13,6 +13,7 @@ import json
 import os
 import tempfile
 import time
+from dataclasses import replace
 from itertools import chain, islice, product
 from pathlib import Path
 from statistics import median
@@ -24,8 +25,8 @@ from benchmarks.timing import ratio
 from lab.data.config import Bpe, DataConfig, Slimpajama, Stdlib, TokenizerFile
 from lab.data.corpora import TextDocument, open_corpus
 from lab.data.preparation import prepare, shard_folder
+from lab.data.texts import read_texts
 from lab.data.tokenizer import BATCH_DOCUMENTS, end_of_document, load_tokenizer, obtain_tokenizer, run_task
-from lab.probe.needles import read_texts
 
 TEXTS, TASKS, VOCABULARY = 4000, 1000, 4096
 CHARACTERS = 4600  # of a document
@@ -47,7 +48,7 @@ def task_against_raw(config: DataConfig, texts: list[str], turns: int) -> record
     folder.mkdir(parents=True)
     reader = open_corpus(config)
     eos = end_of_document(config, obtain_tokenizer(config, folder, reader))
-    first, second = ({name: size} for name, size in reader.inputs.items())
+    first, second = (replace(reader.listing, files={name: size}) for name, size in reader.listing.files.items())
     tokenizer = load_tokenizer(folder)
     batches = [texts[k : k + BATCH_DOCUMENTS] for k in range(0, len(texts), BATCH_DOCUMENTS)]
     calls = {

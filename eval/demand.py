@@ -38,7 +38,7 @@ from eval.engine.sliding import store_scores
 from lab import command, config, draw, errors, launch, schema
 from lab.counts import SavedCounts
 from lab.counts.saved import F, G, edges_of, per_distance
-from lab.data import corpora, module, preparation
+from lab.data import module, preparation, text_files
 from lab.runs import analysis, source
 from lab.train.recording import Counting
 
@@ -106,7 +106,8 @@ def report(request: Request) -> Found:
 def count(place: Path, options: DemandOptions, overrides: Mapping[str, Any]) -> tuple[config.Experiment, SavedCounts]:
     """Count the first packs of a config's run, or of a text."""
     settings = {}
-    is_text = place.is_dir() or place.name.endswith((*corpora.ROWS, *corpora.PLAIN)) or has_magic(str(place))
+    suffixes = (*text_files.ROWS, *text_files.PLAIN)
+    is_text = place.is_dir() or text_files.has_suffix(place.name, suffixes) or has_magic(str(place))
     if is_text:  # all of it, in packs that hold its window
         settings = {"data.corpus.name": "text", "data.corpus.path": str(place), "data.held_out_frac": 0}
         settings |= {"probe.loss_tokens": 0, "probe.haystack": str(place)}  # no probe reads it

@@ -34,6 +34,7 @@ from lab.command import NOTHING_WRITTEN, Bar, start
 from lab.data.arrangement import IGNORE
 from lab.data.packing import Windows, held_out_windows
 from lab.data.selecting import RESULT, ImpactConfig, label_types, open_tagger
+from lab.data.texts import read_texts
 from lab.data.tokenizer import check_ids, needed, vocabulary_hash
 from lab.draw import draw, save
 from lab.errors import ConfigError, DataError
@@ -41,7 +42,6 @@ from lab.files import write_json, writing
 from lab.loading import OpenedModel, open_model
 from lab.model.attention.inspection import token_scores
 from lab.model.devices import device_for
-from lab.probe.needles import read_texts
 from lab.skip.sentences import sentence_ends, sentences_with, split_sentences
 
 STRETCHES = 20  # points of a line, at most

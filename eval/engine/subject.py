@@ -25,6 +25,7 @@ from lab.counts import SavedCounts
 from lab.data.encoding import encode_texts
 from lab.data.preparation import shard_folder
 from lab.data.shards import TokenStore
+from lab.data.texts import read_texts
 from lab.data.tokenizer import check_ids, needed, special_ends
 from lab.errors import ConfigError, DataError
 from lab.loading import OpenedModel, open_model, token_ids
@@ -33,7 +34,7 @@ from lab.model.config import DecoderConfig
 from lab.model.devices import device_for, memory_of, processor
 from lab.model.generate import Ended, greedy
 from lab.model.huggingface.foreign import Foreign
-from lab.probe.needles import load_haystack, read_texts
+from lab.probe.needles import load_haystack
 from lab.runs.checkpoints import COUNTS, Checkpoint, folder_name
 from lab.runs.source import is_hub_id, named
 from lab.schema import LONGEST

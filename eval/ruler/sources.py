@@ -21,8 +21,8 @@ from typing import Any
 import numpy as np
 
 from eval.engine.cases import Distinct, Draft, Turn, draw_made_up, english
+from lab.data.texts import read_texts
 from lab.errors import ConfigError, DataError, MissingPackage
-from lab.probe.needles import read_texts
 
 STANDIN = "standin"
 SENTENCE_END = re.compile(r"(?<=[.!?]) ")

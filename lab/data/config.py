@@ -7,6 +7,7 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, replace
+from pathlib import PurePath
 from typing import Annotated, Any, ClassVar, Literal
 
 from annotated_types import Ge, Gt, Le, Lt
@@ -34,7 +35,10 @@ class Stdlib(Section):
 
 @dataclass(frozen=True, kw_only=True)
 class Text(Section):
-    """Files of text, each a source: .jsonl, .jsonl.zst, .parquet (a document per row), .txt, .md or .py (one)."""
+    """Files of text, each a source: .jsonl, .ndjson, .parquet (a document per row), .txt, .md or .py (one).
+
+    All but .parquet also compressed: .gz, .bz2, .xz or .zst.
+    """
 
     name: Literal["text"] = "text"
     path: PathText
@@ -42,18 +46,52 @@ class Text(Section):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Dataset(Section):
+    """A data set of the hub, or a folder of tables, as the `datasets` library reads it: a document per row."""
+
+    name: Literal["dataset"] = "dataset"
+    repository: str | None = None
+    """Data set of the hub, OWNER/NAME; its files are streamed."""
+    path: PathText | None = None
+    """Folder, file or pattern of .arrow, .csv, .tsv, .json, .parquet and the like, or a folder of save_to_disk."""
+    config: str | None = None
+    """Configuration of the data set; left out, its default."""
+    split: str = "train"
+    """Split of the data set."""
+    text: str = "text"
+    """Column of the text; a dot leads into a nested one."""
+    source: str | None = None
+    """Column that names a document's source, as meta.redpajama_set_name; left out, all have the data set's name."""
+
+    def rules(self) -> Iterator[str]:
+        if (self.repository is None) == (self.path is None):
+            yield self.fault("repository", "one of repository and path must be set; set one of them")
+
+    @property
+    def label(self) -> str:
+        """The name of the data set."""
+        return self.repository or PurePath(str(self.path)).name
+
+
+@dataclass(frozen=True, kw_only=True)
 class Slimpajama(Section):
-    """SlimPajama-627B's training split: `text` and `meta.redpajama_set_name`, from a folder of its files or the hub."""
+    """SlimPajama-627B's training split: the data set with the sources in `meta.redpajama_set_name`."""
 
     name: Literal["slimpajama"] = "slimpajama"
     path: PathText | None = None
-    """Folder of .jsonl.zst or .parquet files; left out, they are downloaded one by one from the hub."""
+    """Folder of .jsonl.zst or .parquet files; left out, they are streamed from the hub."""
     repository: str = REPOSITORY
     """Data set of the hub, OWNER/NAME."""
 
     def rules(self) -> Iterator[str]:
         if self.path is not None and self.repository != REPOSITORY:
             yield self.fault("repository", "would be ignored beside path; leave one of them out")
+
+    @property
+    def dataset(self) -> Dataset:
+        """The data set of which this is a preset."""
+        repository = self.repository if self.path is None else None
+        return Dataset(repository=repository, path=self.path, source="meta.redpajama_set_name")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,11 +132,13 @@ CORPORA: dict[str, Any] = {
     "mqar": Mqar,
     "stdlib": Stdlib,
     "text": Text,
+    "dataset": Dataset,
     "slimpajama": Slimpajama,
     "conversations": Conversations,
 }
 Corpus = Annotated[
-    Synthetic | Mqar | Stdlib | Text | Slimpajama | Conversations | OwnCorpus, OneOf(OwnCorpus, CORPORA, "name")
+    Synthetic | Mqar | Stdlib | Text | Dataset | Slimpajama | Conversations | OwnCorpus,
+    OneOf(OwnCorpus, CORPORA, "name"),
 ]
 
 
@@ -170,6 +210,12 @@ class DataConfig(Section):
         if self.schedule is not None and self.schedule.tokens > run.train.tokens:
             rule = f"must be <= train.tokens={run.train.tokens}, or the window is never whole; lower it"
             yield run.fault("data.schedule.tokens", rule)
+
+    @property
+    def dataset(self) -> Dataset | None:
+        """The data set that the corpus is, or of which it is a preset."""
+        corpus = self.corpus.dataset if isinstance(self.corpus, Slimpajama) else self.corpus
+        return corpus if isinstance(corpus, Dataset) else None
 
     @property
     def embedded(self) -> bool:

@@ -13,16 +13,20 @@ from typing import Any
 from lab import files
 from lab.command import Bar, show
 from lab.data import derivation, shards
-from lab.data.config import DataConfig, Slimpajama, Text, TokenizerFile
+from lab.data.config import DataConfig, Text, TokenizerFile
 from lab.data.corpora import Reader, open_corpus
 from lab.data.encoding import refuse_shortened
 from lab.data.segments import index_documents
 from lab.data.shards import SPLITS, Split, task_name, token_dtype
+from lab.data.streaming import Listing
+from lab.data.text_files import COMPRESSIONS, describe, has_suffix
 from lab.data.tokenizer import TOKENIZER, end_of_document, n_ids, obtain_tokenizer, run_task, texts_of, tokenizer_file
 from lab.errors import ConfigError, DataError, DiskError
 from lab.launch import cores, in_processes
 
 INPUTS = "inputs.json"
+BUILDER = "builder.json"  # what of the datasets library reads the inputs, with its options
+PACKED_SUFFIXES = (*COMPRESSIONS, ".parquet")
 PACKED = {True: 0.7, False: 0.2}  # tokens in a byte of a compressed file (SlimPajama: 627B in 895 GB), or another
 SMALL_BYTES = 100 * 10**6  # of text files that a run prepares itself, in a minute or so
 PREPARE_AGAIN = "delete the folder and prepare again"
@@ -70,7 +74,9 @@ def check_prepared(config: DataConfig, *, held_out: bool = False) -> None:
     if is_prepared(config):
         return
     has_files = getattr(config.corpus, "path", None) is not None
-    n_bytes = sum(open_corpus(config).inputs.values()) if has_files else SMALL_BYTES + 1  # raises for a wrong path
+    n_bytes = (
+        sum(open_corpus(config).listing.files.values()) if has_files else SMALL_BYTES + 1
+    )  # raises for a wrong path
     if not isinstance(config.corpus, Text) or n_bytes > SMALL_BYTES:
         rule = f"not prepared in {folder}; run probe-lab prepare with the same config first"
         raise DataError(f"data.corpus.name={config.corpus.name}: {rule}")
@@ -175,14 +181,17 @@ def begin(config: DataConfig, folder: Path) -> tuple[RunTask, Sequence[Any]]:
     if config.upsample is None or config.base is None:
         if isinstance(config.tokenizer, TokenizerFile) and not (folder / TOKENIZER).exists():
             tokenizer_file(Path(config.tokenizer.path))  # before the corpus is listed, which may take minutes
-        reader = open_corpus(config, listing_of_hub(config, folder))
-        if reader.left_out:
-            show(f"data: {len(reader.inputs):,} files; {reader.left_out:,} of validation and test are left out")
-        refuse_other_inputs(folder, reader.inputs)
+        reader = open_corpus(config, read_hub_listing(config, folder))
+        listing = reader.listing
+        if listing.skipped.total():
+            show(f"data: {len(listing.files):,} files; left out: {describe(listing.skipped)}")
+        if listing.module and not (folder / INPUTS).exists():
+            files.write_json(folder / BUILDER, {"module": listing.module, "options": listing.options})
+        refuse_other_inputs(folder, listing.files)
         refuse_shortened(folder)
         tokenizer = obtain_tokenizer(config, folder, reader)
         refuse_full_disk(folder, reader, token_dtype(n_ids(tokenizer)))
-        run = partial(run_task, config, folder, end_of_document(config, tokenizer), reader.inputs)
+        run = partial(run_task, config, folder, end_of_document(config, tokenizer), listing)
         return run, range(reader.n_tasks)
     source = shard_folder(config.base)
     refuse_other_inputs(folder, derivation.inputs_of(source))
@@ -192,11 +201,14 @@ def begin(config: DataConfig, folder: Path) -> tuple[RunTask, Sequence[Any]]:
     return partial(derivation.derive_task, folder, config.shard_name), jobs
 
 
-def listing_of_hub(config: DataConfig, folder: Path) -> dict[str, int] | None:
+def read_hub_listing(config: DataConfig, folder: Path) -> Listing | None:
     """Read what an earlier call has listed on the hub, which limits requests; folders are listed by every call."""
-    if not isinstance(config.corpus, Slimpajama) or config.corpus.path is not None or not (folder / INPUTS).exists():
+    dataset = config.dataset
+    if dataset is None or dataset.path is not None or not (folder / INPUTS).exists():
         return None
-    return files.read_object(folder / INPUTS, DataError, PREPARE_AGAIN)
+    builder = files.read_object(folder / BUILDER, DataError, PREPARE_AGAIN)
+    inputs = files.read_object(folder / INPUTS, DataError, PREPARE_AGAIN)
+    return Listing(inputs, module=builder["module"], options=builder["options"])
 
 
 def refuse_full_disk(folder: Path, reader: Reader, dtype: str) -> None:
@@ -204,7 +216,7 @@ def refuse_full_disk(folder: Path, reader: Reader, dtype: str) -> None:
 
     Raises: DiskError.
     """
-    tokens = sum(size * PACKED[name.endswith((".zst", ".parquet"))] for name, size in reader.inputs.items())
+    tokens = sum(size * PACKED[has_suffix(name, PACKED_SUFFIXES)] for name, size in reader.listing.files.items())
     left = 1 - len(shards.shards_in(folder)) / reader.n_tasks
     needed, free = int(tokens * int(dtype[-1]) * left), files.free_bytes(folder)
     if needed > free:

@@ -27,6 +27,7 @@ from lab.data.config import Bpe, Conversations, DataConfig
 from lab.data.corpora import Item, Reader, TextDocument, open_corpus
 from lab.data.encoding import cut_text, encode_texts, own_settings, read_unchanged
 from lab.data.shards import SPLITS, Manifest, Split, TokenShardWriter, task_name, token_dtype
+from lab.data.streaming import Listing
 from lab.errors import DataError
 from lab.files import temporary_of, write_atomic
 
@@ -184,10 +185,10 @@ def split_of(text: str, held_out_frac: float) -> Split:
     return SPLITS[int.from_bytes(digest, "little") < int(held_out_frac * 2 ** (8 * HASH_BYTES))]
 
 
-def run_task(config: DataConfig, folder: Path, eos: int, inputs: dict[str, int], task: int) -> Manifest:
-    """Tokenize one task of the corpus, which holds these inputs, into one shard."""
+def run_task(config: DataConfig, folder: Path, eos: int, listing: Listing, task: int) -> Manifest:
+    """Tokenize one task of the corpus, which holds the listed files, into one shard."""
     tokenizer = load_tokenizer(folder)
-    items = open_corpus(config, inputs).read(task)
+    items = open_corpus(config, listing).read(task)
     marks = config.tags or isinstance(config.corpus, Conversations)
     dtype = token_dtype(n_ids(tokenizer))
     place = folder / task_name(task)

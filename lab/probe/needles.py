@@ -9,7 +9,6 @@ The haystack is a file, or text of the corpus that is not in the training docume
 
 import hashlib
 import itertools
-import json
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -21,9 +20,9 @@ from tokenizers import Tokenizer
 
 from lab.data import synthetic
 from lab.data.config import DataConfig, Synthetic
-from lab.data.corpora import PLAIN, files_at
 from lab.data.preparation import shard_folder
 from lab.data.shards import TokenStore
+from lab.data.texts import read_texts
 from lab.errors import DataError
 from lab.probe.config import ProbeConfig
 
@@ -43,7 +42,6 @@ GROUPED = [
 ]
 UNFINISHED = re.compile(rf"(?<![0-9])(?:[0-9]{{1,3}}[{SEPARATORS}])*[0-9]*\Z")  # more digits make it another number
 LIST_MARK = re.compile(r"^\W*[0-9]{1,2}[.:)\]]\W*\s", re.MULTILINE)  # such as "1. " or "**(2)** "
-ESSAYS = "https://github.com/HKUNLP/STRING/raw/main/niah/data/PaulGrahamEssays.json"  # of arXiv:2410.18745
 
 Parts = tuple[list[int], list[tuple[list[int], int]], list[int]]
 """What is beside the haystack: the beginning, each number's needle with the place of the number in it, the end."""
@@ -98,40 +96,6 @@ def check_enough(text: str, tokenizer: Tokenizer, n_tokens: int, length: int, so
     if have < n_tokens:
         rule = f"has {have:,} tokens, and a test of {length:,} holds {n_tokens:,} of them, some twice"
         raise DataError(f"{source}: {rule}; give a longer text, or shorter lengths")
-
-
-def read_texts(path: Path, field: str) -> list[str]:
-    """Read the texts of a file, of a folder's files, or of those that match a pattern.
-
-    A text is a .txt, .md or .py file, the field `text` of a .json object, or that of each line of a .jsonl file.
-
-    Raises: DataError, which names the setting that the path comes from.
-    """
-    kinds = f"give a .txt, .md, .py, .json or .jsonl file with `text`, such as by curl -LO {ESSAYS}"
-    files = [path] if path.is_file() else files_at(path, (*PLAIN, ".json", ".jsonl"))
-    if not files:
-        raise DataError(f"{field}={path}: no such file; {kinds}")
-    texts: list[Any] = []
-    for file in files:
-        number = 0
-        try:
-            content = file.read_text(encoding="utf-8")
-            lines = content.split("\n") if file.suffix == ".jsonl" else [content]
-            parts: dict[int, Any] = {at: line for at, line in enumerate(lines, start=1) if line.strip()}
-            if file.suffix in (".json", ".jsonl"):
-                for number, part in parts.items():
-                    row = json.loads(part)
-                    parts[number] = row.get("text") if isinstance(row, dict) else None
-        except (OSError, ValueError, RecursionError) as error:
-            place = f"line {number:,} " if number else ""
-            raise DataError(f"{field}={file}: {place}cannot be read ({error}); {kinds}") from error
-        wrong = [number for number, text in parts.items() if not isinstance(text, str)]
-        if wrong:
-            raise DataError(f"{field}={file}: line {wrong[0]:,} holds no text in `text`; {kinds}")
-        texts += parts.values()
-    if not any(map(str.strip, texts)):
-        raise DataError(f"{field}={path}: holds no text; {kinds}")
-    return texts
 
 
 @dataclass(frozen=True, eq=False)

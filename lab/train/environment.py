@@ -17,6 +17,7 @@ from lab.config import Experiment, TrackConfig, TrainConfig, load_experiment
 from lab.counts import PositionCounts
 from lab.data.config import TokenizerFile
 from lab.data.preparation import check_prepared, shard_folder
+from lab.data.texts import read_texts
 from lab.data.tokenizer import TOKENIZER, tokenizer_file
 from lab.errors import CheckpointError, ConfigError, MissingPackage
 from lab.plugins import KEPT, digest_of
@@ -53,7 +54,7 @@ def needs_of(experiment: Experiment, *, resume: bool = True) -> dict[str, Callab
     held_out = bool(experiment.probe.loss_tokens) or haystack is None
     needs["shards"] = partial(check_prepared, data, held_out=held_out)
     if haystack is not None and not (resume and (experiment.run.path / needles.KEPT).exists()):
-        needs["haystack"] = partial(needles.read_texts, Path(haystack), "probe.haystack")
+        needs["haystack"] = partial(read_texts, Path(haystack), "probe.haystack")
     return needs
 
 

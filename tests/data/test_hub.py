@@ -2,13 +2,15 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 import threading
 from collections import Counter
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import product
 from pathlib import Path
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import unquote, urlsplit
 
 import pyarrow
 import pytest
@@ -24,7 +26,16 @@ from tests.data.stores import read_shard
 from tests.forked import ROOT
 from tests.refusals import check_faults, refused
 
-ROWS, PAGE, COMMIT = 10, 2, "c" * 40
+ROWS, COMMIT = 10, "c" * 40
+READS = 3  # one that is cut off, one for the columns, one for the rows
+CARD = """---
+configs:
+- config_name: tables
+  data_files: [{split: all, path: tables/*.csv}]
+  sep: "|"
+---
+"""
+TABLE = "body|kind\nw7 w1|x\nw8|y\n"
 NAMES = [f"{split}/chunk{k}/example_{split}_0.jsonl.zst" for split in ("train", "validation", "test") for k in (1, 2)]
 
 
@@ -47,14 +58,15 @@ def config(tmp_path, tokenizer):
 
 def first_words(folder):
     """Read the first token of every document, and the sources."""
-    read = [document for path in sorted(folder.glob("task-*")) for document in read_shard(path, "train")]
+    tasks = product(sorted(folder.glob("task-*")), ("train", "held_out"))
+    read = [document for path, split in tasks for document in read_shard(path, split)]
     return Counter(ids[0] - 1 for ids, _ in read), {source for _, source in read}
 
 
 def test_a_folder_gives_its_training_split_and_says_so(config, capsys):
     prepare(config, progress=False)
     assert first_words(shard_folder(config)) == ({0: ROWS, 1: ROWS}, {"Set0", "Set1"})
-    assert "data: 2 files; 4 of validation and test are left out" in capsys.readouterr().out
+    assert "data: 2 files; left out: 4 of other splits" in capsys.readouterr().out
 
 
 def test_a_disk_that_is_too_small_is_refused_before_the_first_task(config, monkeypatch):
@@ -79,44 +91,59 @@ def test_a_repository_beside_a_folder_is_refused():
 
 @pytest.fixture
 def hub():
-    """A server that answers as the hub documents: a commit, pages of a tree, files; the latter at first by 429."""
-    asked, limited = Counter(), set()
+    """A server that answers as the hub documents: a commit, a tree, parts of files; all of it at first by 429.
+
+    The first answer with a file's contents is cut off in its middle. A question of an unknown form gets 404.
+    """
+    asked, seen = Counter(), set()
+    slimpajama = {name: contents(name) for name in NAMES}
+    repositories = {"name": slimpajama, "tables": {"README.md": CARD.encode(), "tables/a.csv": TABLE.encode()}}
 
     class Hub(BaseHTTPRequestHandler):
-        def do_GET(self):
+        def do_GET(self):  # noqa: PLR0911
             url = urlsplit(self.path)
-            what, _, name = url.path.partition(f"/{COMMIT}")
-            kind = "file" if "/resolve" in what else "tree" if "/tree" in what else "commit"
-            if "owner/" not in what:
-                return self.answer(404, b"")  # of what the client asks beside
-            if (self.command, url.path) not in limited and kind != "commit":
-                limited.add((self.command, url.path))
-                return self.answer(429, b"", **{"Retry-After": "0"})
-            asked[kind, self.command] += 1
-            if "owner/name" not in what:
+            found = re.fullmatch(r"(?:/api)?/datasets/owner/(\w+)(?:/(\w+)/(\w+)/?(.*))?", unquote(url.path))
+            if found is None:
+                return self.answer(404, b"")
+            repository, what, _, name = found.groups()
+            if repository not in repositories:
                 return self.answer(401, b"", **{"X-Error-Code": "RepoNotFound"})
-            if kind == "commit":
-                return self.answer(200, json.dumps({"id": "owner/name", "sha": COMMIT}).encode())
-            if kind == "file":
-                data = contents(name[1:])
-                headers = {"ETag": f'"{NAMES.index(name[1:])}"', "X-Repo-Commit": COMMIT, "Accept-Ranges": "bytes"}
-                return self.answer(200, data, **headers)
-            start = int(parse_qs(url.query).get("cursor", ["0"])[0])
-            files = [{"type": "file", "path": name, "oid": "o", "size": len(contents(name))} for name in NAMES]
-            files.append({"type": "file", "path": "README.md", "oid": "o", "size": 9})
-            link = f'<http://{self.headers["Host"]}{url.path}?recursive=true&cursor={start + PAGE}>; rel="next"'
-            more = {"Link": link} if start + PAGE < len(files) else {}
-            return self.answer(200, json.dumps(files[start : start + PAGE]).encode(), **more)
+            if (self.command, url) not in seen:
+                seen.add((self.command, url))
+                return self.answer(429, b"", **{"Retry-After": "0"})
+            files = repositories[repository]
+            if what in (None, "revision"):
+                return self.answer(200, json.dumps({"id": f"owner/{repository}", "sha": COMMIT}).encode())
+            if what == "tree":
+                return self.answer_tree(files, name, is_deep="recursive=true" in url.query)
+            if name not in files:
+                return self.answer(404, b"", **{"X-Error-Code": "EntryNotFound", "X-Repo-Commit": COMMIT})
+            asked[name, self.command] += 1
+            headers = {"ETag": f'"{name}"', "X-Repo-Commit": COMMIT, "Accept-Ranges": "bytes"}
+            start, end = map(int, re.findall(r"\d+", self.headers.get("Range", "bytes=0-99999999")))
+            return self.answer(200, files[name][start : end + 1], cut=asked[name, "GET"] == 1, **headers)
 
         do_HEAD = do_GET
 
-        def answer(self, status, body, **headers):
+        def answer_tree(self, files, below, is_deep):
+            asked["tree", is_deep] += 1
+            tree = [{"type": "file", "path": name, "oid": "o", "size": len(data)} for name, data in files.items()]
+            above = {str(parent) for name in files for parent in Path(name).parents} - {"."}
+            tree += [{"type": "directory", "path": name, "oid": "o"} for name in sorted(above)]
+            tree = [entry for entry in tree if entry["path"].startswith(below and f"{below}/")]
+            if not is_deep:
+                tree = [entry for entry in tree if str(Path(entry["path"]).parent) == (below or ".")]
+            if not tree:
+                return self.answer(404, b"", **{"X-Error-Code": "EntryNotFound"})
+            return self.answer(200, json.dumps(tree).encode())
+
+        def answer(self, status, body, *, cut=False, **headers):
             self.send_response(status)
             for key, value in {"Content-Length": str(len(body)), **headers}.items():
                 self.send_header(key, value)
             self.end_headers()
             if self.command == "GET":
-                self.wfile.write(body)
+                self.wfile.write(body[: len(body) // 2] if cut else body)
 
         def log_message(self, *_):
             pass
@@ -127,11 +154,10 @@ def hub():
     server.shutdown()
 
 
-def prepare_from_hub(place, url, *words, repository="owner/name"):
+def prepare_from_hub(place, url, *words, corpus="name: slimpajama, repository: owner/name"):
     """Prepare in an interpreter of its own, as the client reads the hub's address when it is imported."""
-    corpus = f"--data.corpus={{name: slimpajama, repository: {repository}}}"
     tokenizer = f"--data.tokenizer={{method: file, path: {place / 'tokenizer.json'}, eos: <eos>}}"
-    command = [sys.executable, "-m", "lab.prepare", "configs/cpu_test.yaml", corpus, tokenizer]
+    command = [sys.executable, "-m", "lab.prepare", "configs/cpu_test.yaml", f"--data.corpus={{{corpus}}}", tokenizer]
     environment = {**os.environ, "HF_ENDPOINT": url, "HF_HOME": str(place / "home"), "HF_HUB_DISABLE_XET": "1"}
     words = [f"--data.folder={place / 'shards'}", "--model.vocab_size=501", *words]
     return subprocess.run([*command, *words], cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
@@ -144,20 +170,37 @@ def place(tmp_path, tokenizer):
     return tmp_path
 
 
-def test_the_hub_is_listed_once_and_a_task_downloads_its_own_files(place, hub):
+def test_the_hub_is_listed_once_and_a_task_streams_its_own_files_whatever_is_cut_off(place, hub):
     url, asked = hub
     for task in ("0/2", "1/2", "0/1"):
         done = prepare_from_hub(place, url, f"--task={task}")
         assert done.returncode == 0, done.stderr
-        assert asked["file", "GET"] == 1 + (task != "0/2")
-    assert (asked["commit", "GET"], asked["tree", "GET"]) == (1, len(NAMES) // PAGE + 1)
+        assert asked["tree", True] == 1
+        assert (asked[NAMES[0], "GET"], asked[NAMES[1], "GET"]) == (READS, 0 if task == "0/2" else READS)
+        assert ("data: 2 files; left out: 4 of other splits\n" in done.stdout) == (task == "0/2")
     [folder] = (place / "shards").iterdir()
-    words, sources = first_words(folder)
-    assert (words.keys(), sources) == ({0, 1}, {"Set0", "Set1"})
+    assert first_words(folder) == ({0: ROWS, 1: ROWS}, {"Set0", "Set1"})
     assert all(COMMIT in name for name in json.loads((folder / "inputs.json").read_text()))
 
 
-def test_a_repository_that_is_gone_is_one_line_that_names_the_setting(place, hub):
-    done = prepare_from_hub(place, hub[0], repository="owner/gone")
+def test_a_configuration_of_the_hub_by_its_card(place, hub):
+    corpus = "name: dataset, repository: owner/tables, config: tables, split: all, text: body, source: kind"
+    done = prepare_from_hub(place, hub[0], corpus=corpus)
+    assert done.returncode == 0, done.stderr
+    [folder] = (place / "shards").iterdir()
+    assert first_words(folder) == ({7: 1, 8: 1}, {"x", "y"})
+
+
+@pytest.mark.parametrize(
+    ("corpus", "rule"),
+    [
+        ("repository: owner/gone", "data.corpus.repository=owner/gone: cannot be listed{}"),
+        ("repository: owner/tables, config: all", "data.corpus.repository=owner/tables: cannot be listed{}tables{}"),
+        ("repository: owner/tables, config: tables", "data.corpus.split=train: {}use one of: all"),
+        ("repository: owner/tables, split: all", "data.corpus.text=text: {}use one of: body, kind"),
+    ],
+)
+def test_what_a_repository_lacks_is_one_line_that_names_the_setting(place, hub, corpus, rule):
+    done = prepare_from_hub(place, hub[0], corpus=f"name: dataset, {corpus}")
     assert done.returncode == 2
-    check_faults(done.stderr.splitlines(), ["data.corpus.repository=owner/gone: cannot be listed on the hub{}"])
+    check_faults(done.stderr.splitlines()[-1:], [rule])

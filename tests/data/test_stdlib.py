@@ -33,7 +33,7 @@ def test_source_is_cut_before_each_definition(source, pieces):
 def test_reader_names_the_package_and_leaves_out_installed_ones():
     reader = open_corpus(DataConfig(corpus=Stdlib()))
     assert reader.n_tasks == 16
-    files = [Path(name) for name in reader.inputs]
+    files = [Path(name) for name in reader.listing.files]
     assert Path("json/decoder.py") in files
     assert not [path for path in files if "site-packages" in path.parts]
     task = files.index(Path("json/decoder.py")) % 16
