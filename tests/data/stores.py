@@ -69,7 +69,7 @@ def read_shard(folder: Path, split: str) -> list[tuple[list[int], str]]:
     owners = np.frombuffer((folder / f"{split}.sources.bin").read_bytes(), "<u4").tolist()
     assert len(ends) == len(owners), "one source for every document"
     starts = [0, *ends[:-1]]
-    return [(tokens[a:b].tolist(), manifest["sources"][o]) for a, b, o in zip(starts, ends, owners, strict=True)]
+    return [(tokens[a:b].tolist(), manifest["sources"][o]) for a, b, o in zip(starts, ends, owners)]
 
 
 def sentence(number):
