@@ -12,6 +12,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import MISSING, fields
+from functools import partial
 from itertools import islice, takewhile
 from typing import Any, NamedTuple, NoReturn, TextIO
 
@@ -256,7 +257,7 @@ def run(
     syntax: Syntax = Syntax(),
     settings: Callable[[], list[str]] = list,
     stopped: str = NOTHING_WRITTEN,
-    silent: bool = False,
+    report: Callable[[str], object] = partial(show, error=True),
 ) -> int:
     """Run a command and return the exit status.
 
@@ -276,8 +277,7 @@ def run(
         with on_disk():
             done = work(syntax.read(arguments))
     except (LabError, KeyboardInterrupt) as error:
-        if not silent:
-            show(str(error) or stopped, error=True)
+        report(str(error) or stopped)
         return STOPPED if isinstance(error, KeyboardInterrupt) else WRONG
     if isinstance(done, int):
         return done

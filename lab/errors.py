@@ -39,6 +39,10 @@ class InUse(LabError):
     """Another process writes to the same folder."""
 
 
+class PeerError(LabError):
+    """Another process of the same run has failed, or cannot be reached."""
+
+
 class MissingPackage(LabError):
     """An optional package is missing; `extra` is the extra in pyproject.toml that installs it."""
 

@@ -29,10 +29,11 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
-from lab.command import NOTHING_WRITTEN, Syntax, Words, run, settings_lines
+from lab.command import NOTHING_WRITTEN, Syntax, Words, run, settings_lines, show
 from lab.config import Experiment, load_experiment
-from lab.errors import ConfigError
+from lab.errors import ConfigError, LabError, first_line
 from lab.launch import follow_torchrun, needs_torchrun, read_launch, start_ranks
+from lab.meeting import tell
 from lab.train.environment import check_beginning
 
 Work = Callable[[Experiment, Namespace], str | int]
@@ -63,18 +64,29 @@ def resume_command(arguments: Sequence[str]) -> str:
 
 def read_arguments(arguments: Sequence[str], work: Work = lambda experiment, options: 0) -> int:
     """Print the config where that is asked for, or do some work with it and the options; return the exit status."""
+    launch = read_launch(os.environ)
 
     def checked(words: Words) -> str | int:
-        experiment = parse(words)
-        if words.options.print_config:
-            return experiment.to_yaml().rstrip("\n")
-        return work(experiment, words.options)
+        try:
+            experiment = parse(words)
+            if words.options.print_config:
+                return experiment.to_yaml().rstrip("\n")
+            return work(experiment, words.options)
+        except Exception as error:
+            if not isinstance(error, LabError):  # which comes with a traceback here, and with a line elsewhere
+                tell(f"{type(error).__name__} ({first_line(error)})", launch)
+            raise
+
+    def report(fault: str) -> None:
+        """Print a fault once for each node, where all processes find the same, and tell the other ranks."""
+        if launch.local_rank == 0:
+            show(fault, error=True)
+        tell(fault, launch)
 
     stopped = f"interrupted before training; continue with:\n  {resume_command(arguments)}"
     stopped = NOTHING_WRITTEN if "--profile" in arguments else stopped
-    silent = read_launch(os.environ).local_rank > 0  # all processes of a node find the same faults
     lines = partial(settings_lines, Experiment)
-    return run(__doc__, arguments, checked, syntax=SYNTAX, settings=lines, stopped=stopped, silent=silent)
+    return run(__doc__, arguments, checked, syntax=SYNTAX, settings=lines, stopped=stopped, report=report)
 
 
 if __name__ == "__main__":
@@ -85,6 +97,11 @@ if __name__ == "__main__":
             from lab.estimate import estimate, needed_here
 
             return f"{estimate(experiment, options.memory_gib, options.utilisation)}\n\n{needed_here(experiment)}"
+        launch = read_launch(os.environ)
+        if launch.world_size > 1:
+            from lab.train.agreement import check_ranks
+
+            check_ranks(experiment, vars(options), launch)
         starts_ranks = needs_torchrun(os.environ, experiment.train.devices, experiment.train.nodes)
         if not options.profile:
             check_beginning(experiment, resume=options.resume, restart=options.restart)

@@ -20,7 +20,6 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
-from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from lab.command import FAILED, STOPPED, show
@@ -222,31 +221,6 @@ def exchange(value: Any, reason: str | None = None) -> list[Any]:
     if reasons:
         raise WorkFailed(reasons[0])
     return [value for value, _ in parts]
-
-
-def gather(name: str, value: str, launch: Launch) -> list[str]:
-    """Collect a text of every rank, in order, before there is a process group as well; a collective call.
-
-    `name` tells it from other calls, which torchrun's store keeps.
-    """
-    from torch import distributed
-
-    if launch.world_size == 1:
-        return [value]
-    if distributed.is_initialized():
-        return exchange(value)
-    store = meeting_place(launch)
-    store.set(f"{name}/{launch.rank}", value)
-    return [store.get(f"{name}/{rank}").decode() for rank in range(launch.world_size)]
-
-
-@cache
-def meeting_place(launch: Launch) -> Any:
-    """Connect to torchrun's store, or without its agent to the first rank's."""
-    from torch.distributed.rendezvous import rendezvous
-
-    store, _, _ = next(rendezvous("env://", launch.rank, launch.world_size, timeout=TIMEOUT))
-    return store
 
 
 def sum_over_ranks(values: npt.NDArray[Any]) -> npt.NDArray[Any]:

@@ -100,6 +100,7 @@ class PackedData(lightning.LightningDataModule):
         self.experiment, self.token_types = experiment, token_types
         self.config: DataConfig = experiment.data
         self.n_streams: int = experiment.train.n_packs
+        self.is_prepared = False
         self.states: dict[int, np.ndarray] = {}  # of all streams at a resume; only a rank's own are kept up to date
 
     def prepare_data(self, check: Check | None = None) -> None:
@@ -110,6 +111,8 @@ class PackedData(lightning.LightningDataModule):
 
         Raises: DataError.
         """
+        if self.is_prepared:
+            return  # Lightning calls this again
         prepare_missing(self.config, check)
         index_documents(shard_folder(self.config), self.segment_window())
         for kind in self.experiment.stored.keys() & {"asked", "answers"}:
@@ -117,6 +120,7 @@ class PackedData(lightning.LightningDataModule):
             label = partial(labels_of, config=self.config, tokenizer=tokenizer, answers=kind == "answers")
             store_numbers(self.store, kind, label)
         self.beside(hashes=True)
+        self.is_prepared = True
 
     def segment_window(self) -> int:
         """Return the tokens of the longest segment: those of a window without what the mask adds to it."""

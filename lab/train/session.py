@@ -27,6 +27,7 @@ from lab.data.preparation import check_prepared
 from lab.errors import ConfigError, first_line
 from lab.launch import TIMEOUT, find_launch, set_threads
 from lab.loading import decoder_of, start_from
+from lab.meeting import LAST, gather
 from lab.model.attention.backends import choose_for
 from lab.model.devices import choose_compile, device_for
 from lab.model.sharding import Sharding, accumulating
@@ -35,6 +36,7 @@ from lab.probe.measuring import Measuring
 from lab.runs.folder import RunFolder
 from lab.runs.recovery import is_finished
 from lab.runs.shards import NO_GROUP
+from lab.train.agreement import check_data, check_shared
 from lab.train.probing import Probing, check_tests, make_needle_probe
 from lab.train.recording import Recording
 from lab.train.saving import Checkpointing, Stopping
@@ -89,17 +91,22 @@ def run_experiment(
     train = experiment.train
     launch = find_launch(os.environ, train.devices, train.nodes)
     with own_run(experiment) if launch.is_first else nullcontext():
+        check_shared(experiment, launch)
         start = Start(experiment, launch, None if restart else find_start(experiment, launch, resume=resume))
-        finished = is_finished(start.folder, start.checkpoint, train.steps)
-        if not finished or launch.world_size > 1:  # several processes find together that nothing is left to train
+        ended = launch.is_first and is_finished(start.folder, start.checkpoint, train.steps)
+        finished = bool(gather("finished", "yes" if ended else "", launch)[0])
+        if not finished:
             threads = set_threads(train.threads or (start.folder.threads() if resume else None), launch)
             run = assemble(start)
             check_prepared(experiment.data)
             if launch.is_first:
                 run.data.prepare_data(partial(check_tests, experiment))
+            check_data(run.data, launch, is_resumed=start.checkpoint is not None)
+            if launch.is_first:
                 if start.checkpoint is None:  # what no probe can test leaves no folder
                     Measuring(make_needle_probe(experiment, device_for("cpu")), None, None)
                 start_folder(start, run.data, threads, restart=restart)
+            gather(LAST, "", launch)
             run.stopping.begun = begun
             try:
                 run.fit()

@@ -16,7 +16,8 @@ from lab.data.selecting import read_token_types, result_file
 from lab.data.shaped import plan_record, summary_of_plan
 from lab.data.tokenizer import load_tokenizer, n_ids
 from lab.errors import CheckpointError, ConfigError, DiskError
-from lab.launch import Launch, gather
+from lab.launch import Launch
+from lab.meeting import gather
 from lab.model import devices
 from lab.model.attention.backends import choose_for
 from lab.plugins import KEPT as PLUGINS

@@ -1,0 +1,123 @@
+"""What the ranks of a run must have in common: each compares its own with that of the first rank, before data loads."""
+
+import hashlib
+import json
+import os
+import platform
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from lab import files
+from lab.config import Experiment
+from lab.data.module import PackedData
+from lab.errors import ConfigError, brief
+from lab.launch import Launch
+from lab.meeting import check_network, gather, name_ranks
+from lab.plugins import LOADED
+from lab.probe import needles
+from lab.train.environment import ROOT, versions
+from lab.yaml import flatten
+
+OF_A_MACHINE = ("train.threads", "train.devices", "train.accelerator", "plugins")
+PATHS = (".path", ".folder", ".haystack", ".selection")  # last names of settings that may differ between machines
+SHARED_S = 60.0  # NFS may take this long to show a new name to other nodes
+SAME = "start all ranks with the same settings, code, packages and shards"
+
+
+def check_ranks(experiment: Experiment, options: Mapping[str, Any], launch: Launch) -> None:
+    """Reject ranks with different settings, options, plugins, packages or code, or without a connection.
+
+    A collective call.
+
+    Raises: ConfigError, PeerError.
+    """
+    compare("settings", describe_rank(experiment, options), launch)
+    check_network(launch)
+
+
+def describe_rank(experiment: Experiment, options: Mapping[str, Any]) -> dict[str, str]:
+    """List what must be the same on all ranks, by name: settings first, files of code last."""
+    settings = flatten(experiment.to_dict()).items()
+    record = {key: brief(value) for key, value in settings if key not in OF_A_MACHINE and not key.endswith(PATHS)}
+    record |= {f"--{key}": str(value) for key, value in options.items() if isinstance(value, bool)}
+    record["plugins"] = ", ".join(sorted(digest[: files.SHOWN] for digest in LOADED)) or "none"
+    record |= versions()
+    code = sorted((ROOT / "lab").rglob("*.py"))
+    return record | {path.relative_to(ROOT).as_posix(): digest(path.read_bytes()) for path in code}
+
+
+def digest(data: bytes) -> str:
+    return f"SHA-256 {hashlib.sha256(data).hexdigest()[: files.SHOWN]}"
+
+
+def compare(name: str, own: Mapping[str, str], launch: Launch) -> None:
+    """Reject ranks whose entries differ from the first rank's; the line names the first entry that does.
+
+    A rank with no entries is not compared. A collective call.
+
+    Raises: ConfigError.
+    """
+    first = json.loads(gather(name, json.dumps(own) if launch.is_first else "", launch)[0])
+    names = [*first, *sorted(own.keys() - first.keys())]
+    differing = [i for i, key in enumerate(names) if own and own.get(key) != first.get(key)]
+    found = [differing[0], names[differing[0]], own.get(names[differing[0]], "nothing")] if differing else []
+    others = gather(f"{name}/differing", json.dumps([found, platform.node()]), launch)
+    parts = [json.loads(part) for part in others]
+    faults = [part for part, _ in parts if part]
+    if faults:
+        _, key, value = min(faults)
+        ranks = [rank for rank, (part, _) in enumerate(parts) if part == min(faults)]
+        rule = f"{name_ranks(ranks)} on {parts[ranks[0]][1]} must have what rank 0 on {parts[0][1]} has"
+        raise ConfigError(f"{key}={value}: {rule}, {first.get(key, 'nothing')}; {SAME}")
+
+
+def check_shared(experiment: Experiment, launch: Launch) -> None:
+    """Reject a run folder that is not the first rank's own on all ranks, or that some cannot write to.
+
+    The first rank, which owns the folder, makes a file of a random name next to the lock. A collective call.
+
+    Raises: ConfigError, PeerError.
+    """
+    if launch.world_size == 1:
+        return
+    path = experiment.run.path
+    own = files.temporary_of(path / files.LOCK_NAME)
+    try:
+        if launch.is_first:
+            with files.writing(f"run.folder={experiment.run.folder}", "folder"), files.on_disk(path):
+                own.touch()
+        name = gather("folder", own.name, launch)[0]
+        until = time.monotonic() + SHARED_S
+        while not (is_shared := os.path.exists(path / name)) and time.monotonic() < until:
+            time.sleep(files.POLL_S)
+        is_shared = is_shared and os.access(path, os.W_OK)
+        hosts = gather("shared", "" if is_shared else platform.node(), launch)
+    finally:
+        if launch.is_first:
+            own.unlink(missing_ok=True)
+    if ranks := [rank for rank, host in enumerate(hosts) if host]:
+        rule = f"{path} of {name_ranks(ranks)} on {hosts[ranks[0]]} is not rank 0's folder, or cannot be written to"
+        raise ConfigError(f"run.folder={experiment.run.folder}: {rule}; name a folder that all nodes share")
+
+
+def check_data(data: PackedData, launch: Launch, *, is_resumed: bool) -> None:
+    """Prepare what nodes with a folder of their own lack, and reject other shards or haystacks than the first rank's.
+
+    The first rank has prepared its own. A resumed run has its haystack in its folder. A collective call.
+
+    Raises: DataError, ConfigError, PeerError.
+    """
+    if launch.world_size == 1:
+        return
+    gather("prepared", "", launch)
+    record = {}
+    if launch.local_rank == 0:
+        data.prepare_data()
+        record["data.folder"] = f"shards of {digest(data.digest().encode())}"
+        haystack = data.experiment.probe.haystack
+        if haystack is not None and not is_resumed:
+            texts = needles.read_texts(Path(haystack), "probe.haystack")
+            record["probe.haystack"] = f"text of {digest(json.dumps(texts).encode())}"
+    compare("data", record, launch)

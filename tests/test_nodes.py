@@ -1,0 +1,100 @@
+"""Two nodes that do not fit together: every rank ends with status 2 and one line, before anything is trained."""
+
+import json
+import platform
+import re
+import shutil
+
+import pytest
+
+from lab.files import locked
+from tests.fits import UNPROBED, command, fit, records
+from tests.forked import ROOT
+from tests.launching import patched, running, workers
+from tests.refusals import check_faults
+
+SMALL = (*UNPROBED, "--train.tokens=2048", "--optim.warmup_steps=1")
+TWO = (*SMALL, "--train.devices=1", "--train.nodes=2", "--train.strategy=ddp")
+SOON = """
+from datetime import timedelta
+from lab import meeting
+from lab.train import agreement, session
+agreement.SHARED_S, meeting.NETWORK, meeting.TIMEOUT = 0.5, timedelta(seconds=5), timedelta(seconds=60)
+"""
+OTHER_TORCH = "own = agreement.versions()\nagreement.versions = lambda: own | {'torch': '2.0.1'}"
+PLANTED = "def failing(start):\n    raise MemoryError('planted')\nsession.assemble = failing"
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """A folder with shards and a clone of the code in which a file differs; another folder, with other shards."""
+    place = tmp_path_factory.mktemp("nodes") / "place"
+    fit(place, "prepares", *SMALL)
+    shutil.copytree(ROOT / "lab", place / "clone" / "lab")
+    with (place / "clone" / "lab" / "masks.py").open("a") as file:
+        file.write("# older\n")
+    other = place.with_name("other")
+    shutil.copytree(place / "shards", other / "shards")
+    (manifest,) = other.glob("shards/*/task-*/manifest.json")
+    record = json.loads(manifest.read_text())
+    next(iter(record["files"].values()))["sha256"] = "0" * 64
+    manifest.write_text(json.dumps(record))
+    (other / "runs").symlink_to(place / "runs")
+    place.with_name("apart").mkdir()
+    (place.with_name("apart") / "shards").symlink_to(place / "shards")
+    place.with_name("linked").symlink_to(place)
+    return place
+
+
+def on_two_nodes(place, name, *options, second="place", code="", **variables):
+    """Run a rank on each of two nodes, the second in another folder, with further options, code and variables."""
+    as_nodes = {"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
+    one, two = (worker | as_nodes for worker in workers(2))
+    words = patched(command(place, name, *TWO), SOON)
+    others = patched(command(place.with_name(second), name, *TWO, *options), SOON + code)
+    with running(place.parent, [(words, one), (others, two | variables)]) as processes:
+        statuses, outputs = processes.finish()
+        assert processes.left() == []
+    return statuses, [re.sub(r"(?m)^\[.*\n", "", output) for output in outputs]  # without gloo's own lines
+
+
+HERE = f"rank 1 on {platform.node()}"
+CASES = {
+    "settings": ({}, ("--optim.lr=1e-2", "--run.seed=7"), f"run.seed=7: {HERE} "),
+    "options": ({}, ("--resume",), f"--resume=True: {HERE} "),
+    "code": ({"code": "agreement.ROOT = agreement.Path('CLONE')"}, (), f"lab/masks.py=SHA-256 {{}}: {HERE} "),
+    "package": ({"code": OTHER_TORCH}, (), f"torch=2.0.1: {HERE} "),
+    "shards": ({"second": "other"}, (), f"data.folder=shards of SHA-256 {{}}: {HERE} "),
+    "folder": ({"second": "apart"}, (), f"run.folder={{}}: {{}} of {HERE} "),
+    "network": ({"GLOO_SOCKET_IFNAME": "none9"}, (), f"GLOO_SOCKET_IFNAME=none9: {HERE} "),
+    "unknown": ({}, ("--optim.lrr=1",), "optim.lrr=1: "),
+    "absent": ({}, ("--probe.haystack=absent.txt",), "probe.haystack=absent.txt: "),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_nodes_that_differ_end_in_one_line(place, case):
+    differs, options, rule = CASES[case]
+    code = differs.get("code", "").replace("CLONE", str(place / "clone"))
+    statuses, outputs = on_two_nodes(place, case, *options, **{**differs, "code": code})
+    assert statuses == [2, 2], outputs
+    lines = [output.removeprefix(f"{HERE}: ").splitlines() for output in outputs]
+    check_faults(lines[0], [rule])
+    check_faults(lines[1], [rule])
+    assert not list(place.glob(f"runs/{case}/*")), "nothing was written"
+
+
+def test_a_rank_that_fails_alone_leaves_no_other_waiting(place):
+    statuses, outputs = on_two_nodes(place, "planted", code=PLANTED)
+    assert statuses == [2, 1]
+    assert outputs[0] == f"{HERE}: MemoryError (planted)\n"
+    assert "Traceback" in outputs[1]
+    with locked(place / "runs" / "used" / ".lock"):
+        statuses, outputs = on_two_nodes(place, "used")
+    assert statuses == [2, 2]
+    assert [output.count(" is in use by ") for output in outputs] == [1, 1]
+
+
+def test_nodes_may_differ_in_threads_and_paths(place):
+    assert on_two_nodes(place, "alike", "--train.threads=2", second="linked")[0] == [0, 0]
+    assert len(records(place / "runs" / "alike")) == 2
