@@ -55,7 +55,8 @@ def estimate(experiment: Experiment, memory_gib: str | None = None, utilisation:
         words.append("recompute")
     rows = [(NAMES[kind], memory.held.get(kind), size) for kind, size in memory.peak.items()]
     rows += [("CUDA and NCCL (assumed)", None, assumed), ("in all", None, memory.total + assumed)]
-    if strategy == "fsdp":  # each process gathers the whole weights for a probe, when training holds no activations
+    # each process gathers the whole weights for a probe, when training holds no activations
+    if strategy == "fsdp" and experiment.probe is not None:
         copied = experiment.model.n_parameters() * (2 if train.bf16 else 4)
         rows.append(("weights of a probe (apart)", copied, copied))
     lines = [

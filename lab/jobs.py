@@ -142,6 +142,7 @@ def is_finished(experiment: Experiment) -> bool:
         before = load_experiment(folder.path / "config.yaml")
         if any(changes(before.to_dict(), experiment.to_dict())):
             return False
-        return has_ended(folder, newest(folder.checkpoints, TENSORS), experiment.train.steps)
+        saved = newest(folder.checkpoints, TENSORS)
+        return has_ended(folder, saved, experiment.train.steps, probes=experiment.probe is not None)
     except LabError:
         return False

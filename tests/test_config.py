@@ -183,7 +183,7 @@ def test_a_config_that_is_not_there_is_answered_with_its_neighbour(tmp_path):
 
 
 def test_a_setting_of_another_member_is_not_answered_with_itself():
-    (line,) = faults_of("--data.corpus.path=x")  # the corpus is the synthetic one
+    (line,) = faults_of("--data.corpus.name=synthetic", "--data.corpus.path=x")
     assert line.startswith("data.corpus.path=x: unknown setting; ")
     assert "did you mean data.corpus.path?" not in line
 

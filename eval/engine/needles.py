@@ -127,7 +127,8 @@ def built(
     Raises: LabError, whose lines name settings as options.
     """
     experiment = subject.model.experiment
-    text, source = text_of(subject, haystack, None if experiment is None else experiment.probe.haystack, "--haystack")
+    own = None if experiment is None else experiment.probe_settings.haystack
+    text, source = text_of(subject, haystack, own, "--haystack")
     inputs: dict[str, Any] = {"stop_id": subject.stop_id, "device": subject.device, "source": source}
     with as_options():
         return kind(config, subject.tokenizer, text, window=window, **inputs)
@@ -152,7 +153,7 @@ class NeedleMeasure(run.Measure):
         experiment = subject.model.experiment
         values = {"step": max(1, window // EIGHTHS), **changes} if experiment is None else experiment.probed(changes)
         with as_options():
-            config = ProbeConfig(**values)
+            config = effective_length.with_budget(ProbeConfig(**values), subject.tokenizer)
         shortest = effective_length.protocol_of(config).shortest(config, subject.tokenizer)
         chosen = sorted(self.choose_lengths(config, shortest))
         rule = f"too short for the needle test, whose fixed parts and answer take {shortest} tokens"

@@ -230,7 +230,7 @@ def text_of(
     if experiment is None:
         raise ConfigError(f"{option}: {NO_CORPUS}")
     source = None if haystack is None else f"probe.haystack={haystack}"
-    run = subject.model.home if haystack == experiment.probe.haystack else None
+    run = subject.model.home if haystack == experiment.probe_settings.haystack else None
     return load_haystack(haystack, experiment.data, subject.tokenizer, run), source
 
 
@@ -250,8 +250,12 @@ def documents_of(subject: Subject, text: str | None) -> list[Document]:
         return list(zip(store.documents(), n_bytes))
     before = np.array(special_ends(subject.tokenizer)[0], dtype=np.int64)
     texts = Bar(read_texts(Path(text), "--text"), desc="encoding", leave=False)
-    encoded = (next(encode_texts(subject.tokenizer, [content], counts_bytes=True)) for content in texts)
-    return [(np.append(before, ids), np.append(np.zeros_like(before), n_bytes)) for ids, n_bytes in encoded]
+    documents: list[Document] = []
+    for content in texts:
+        ids, sizes = next(encode_texts(subject.tokenizer, [content], counts_bytes=True))
+        assert sizes is not None, "they are asked for"
+        documents.append((np.concatenate([before, ids]), np.concatenate([np.zeros_like(before), sizes])))
+    return documents
 
 
 def digest_of(documents: Sequence[np.typing.NDArray[np.int64]]) -> str:

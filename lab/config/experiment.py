@@ -20,7 +20,16 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from lab.config.sections import RunConfig, StartConfig, TrackConfig, TrainConfig, fill_in, fill_in_tags, override
+from lab.config.sections import (
+    RunConfig,
+    StartConfig,
+    TrackConfig,
+    TrainConfig,
+    fill_in,
+    fill_in_tags,
+    imply_text,
+    override,
+)
 from lab.data.config import DataConfig, Synthetic
 from lab.evidence import EvidenceConfig
 from lab.evidence.base import Stored
@@ -71,8 +80,8 @@ class Experiment(Section):
     """Optimizer and schedule."""
     train: TrainConfig = field(default_factory=TrainConfig)
     """Length, devices, checkpoints."""
-    probe: ProbeSection = field(default_factory=ProbeSection)
-    """Effective length."""
+    probe: ProbeSection | None = field(default_factory=ProbeSection)
+    """Effective length, reach and held-out loss; null for a run that trains and counts alone."""
     track: TrackConfig = field(default_factory=TrackConfig)
     """Records."""
     plugins: tuple[PathText, ...] = ()
@@ -110,13 +119,18 @@ class Experiment(Section):
         Another protocol than the run's comes with its own answer budget, and only the lab's takes the corpus's sizes.
         """
         corpus = self.data.corpus
-        values = asdict(self.probe)
-        protocol = changes.get("protocol", self.probe.protocol)
-        if protocol != self.probe.protocol:
+        values = asdict(self.probe_settings)
+        protocol = changes.get("protocol", values["protocol"])
+        if protocol != values["protocol"]:
             values["answer_budget"] = None
         if protocol == "ours" and isinstance(corpus, Synthetic):
             values |= {"needles": corpus.needles, "digits": corpus.digits}
         return {**values, **changes}
+
+    @property
+    def probe_settings(self) -> ProbeSection:
+        """The settings by which commands probe the run, the defaults if it does not probe itself."""
+        return self.probe or ProbeSection()
 
     @property
     def tests(self) -> ProbeConfig:
@@ -173,6 +187,7 @@ def load_experiment(path: Path, overrides: dict[str, Any] | None = None) -> Expe
         load_plugins(values.get("plugins"), str(path), path.parent if path.name in (CONFIG, EXPERIMENT) else None)
     # What a run inherits depends on what it leaves out, the command line included, so that overrides are applied to a
     # copy first. They are applied to the file's values afterwards, as tags of the file must be known by then.
+    imply_text(values, overrides)
     whole = copy.deepcopy(values)
     override(whole, overrides)
     inherit(values, whole)

@@ -9,10 +9,11 @@ from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Le
 
-from lab.data.config import Bpe, DataConfig
+from lab.data.config import CORPORA, Bpe, DataConfig
 from lab.data.tokenizer import load_tokenizer
 from lab.errors import LONGEST_NAME, is_plain_name, is_short
 from lab.positions.string import of_length
+from lab.probe.config import STEP, STEPS
 from lab.schema import MOST, TAGS, Length, PathText, Positive, Section, Seed
 
 BACKENDS = Literal["auto", "reference", "sdpa", "varlen", "flash", "xformers"]
@@ -196,6 +197,8 @@ def fill_in(values: dict[str, Any], name: str) -> None:
         model["vocab_size"] = load_tokenizer(Path(path)).get_vocab_size()
     distance = section(section(values, "position"), "distance")
     window = data.get("window", DataConfig.window)
+    if isinstance(window, int) and values.get("probe", {}) is not None:  # null turns probes off
+        section(values, "probe").setdefault("step", min(STEP, max(1, window // STEPS)))
     if distance.get("method") == "string" and "shift" not in distance and isinstance(window, int):
         distance.update({**of_length(window), **distance})
 
@@ -204,12 +207,23 @@ def fill_in_tags(values: dict[str, Any]) -> None:
     """Fill in the tags of unions that were left out."""
     if "path" in section(section(values, "data"), "tokenizer"):
         default(values, "data.tokenizer.method", "file")
+    if "path" in section(section(values, "data"), "corpus"):
+        default(values, "data.corpus.name", "text")
     for dotted, tag in USUAL.items():
         default(values, dotted, tag)
     if isinstance(weights := values.get("weights"), dict):
         weights.setdefault("by", "evidence")
         if weights["by"] != "evidence":
             default(weights, "target.method", "power")
+
+
+def imply_text(values: dict[str, Any], overrides: dict[str, Any]) -> None:
+    """Add the corpus text to overrides that set only data.corpus.path, if the file's corpus reads no path."""
+    corpus = section(section(values, "data"), "corpus")
+    name = corpus.get("name", "text" if "path" in corpus else USUAL["data.corpus.name"])
+    settings = getattr(CORPORA.get(str(name)), "__dataclass_fields__", {})
+    if "data.corpus.path" in overrides and "path" not in settings:
+        overrides.setdefault("data.corpus.name", "text")
 
 
 def default(values: dict[str, Any], dotted: str, value: Any) -> None:

@@ -19,21 +19,28 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lab.counts import targets_by_context, visible_context
+from lab.counts import targets_by_context
 from lab.counts.rows import by_distance
 from lab.data.arrangement import IGNORE, Arrangement
 from lab.data.beside import entry_of, labels_of, numbers_of, paths_of, store_numbers
 from lab.data.config import DataConfig
-from lab.data.packing import AssignIds, Pack, PackSettings, PackStream
+from lab.data.packing import (
+    AssignIds,
+    Pack,
+    PackSettings,
+    PackStream,
+    count_samples,
+    weigh_by_context,
+    weigh_by_evidence,
+)
 from lab.data.preparation import Check, digest_of_data, prepare_missing, shard_folder
-from lab.data.segments import index_documents, index_segments
+from lab.data.segments import SegmentIndex, index_documents, index_segments
 from lab.data.selecting import Selection, read_token_types
 from lab.data.shaped import plan_for
 from lab.data.shards import TokenStore
 from lab.data.tokenizer import end_of_document, load_tokenizer, special_ends
 from lab.evidence.base import in_ids
-from lab.evidence.weights import ByEvidence
-from lab.launch import exchange
+from lab.launch import exchange, sum_over_ranks
 from lab.masks import WindowMask
 from lab.shape import Plan
 from lab.skip.methods import skip_positions
@@ -65,27 +72,6 @@ def skip_function(config: DataConfig, skip: Any) -> AssignIds:
         return skip_positions(skip, len(tokens), sentence_lengths=sentences, generator=generator)
 
     return place
-
-
-def weigh_by_evidence(weights: ByEvidence, pack: Pack, generator: np.random.Generator) -> np.ndarray:
-    """Choose the targets of a pack that keep their loss."""
-    scored = pack.targets != IGNORE
-    assert pack.distances is not None, "a run has an evidence method"
-    distances = pack.distances
-    if weights.distance == "ids" and pack.position_ids is not None:
-        distances = in_ids(distances, pack.position_ids)
-    return scored & ~weights.dropped(distances, scored, generator, pack.stored.get(weights.beside or ""))
-
-
-def weigh_by_context(by_context: np.ndarray, pack: Pack, generator: np.random.Generator | None = None) -> np.ndarray:
-    """Weigh the targets of a pack by visible context; nothing is drawn.
-
-    Shapes: float64, longer than the longest run -> float32 (pack_tokens,).
-    """
-    weights = (pack.targets != IGNORE).astype(np.float32)
-    context = visible_context(pack.lengths, pack.anchors)
-    weights[: len(context)] *= by_context[context]
-    return weights
 
 
 class PackedData(lightning.LightningDataModule):
@@ -152,6 +138,22 @@ class PackedData(lightning.LightningDataModule):
         return hashlib.sha256(json.dumps(read, sort_keys=True).encode()).hexdigest()
 
     @cached_property
+    def segments(self) -> SegmentIndex:
+        return index_segments(self.store, self.config.mode, self.segment_window())
+
+    def epoch_tokens(self) -> int:
+        """Count the tokens that training consumes in one epoch; about that, if sentences are chosen."""
+        tokens = self.store.n_tokens + self.segments.n * self.experiment.mask.is_anchored
+        longest = self.segment_window()
+        return max(1, tokens * min(self.config.window, longest) // longest)
+
+    def epoch(self) -> float:
+        """Count how often the corpus has been trained on, by its segments; a collective call."""
+        own = sum(count_samples(self.states[j], j, self.n_streams) for j in self.numbers())
+        total = int(sum_over_ranks(np.array([own]))[0]) // self.experiment.train.context_parallel
+        return total / self.segments.n
+
+    @cached_property
     def plan(self) -> Plan | None:
         planned = self.experiment.planned
         return None if planned is None else plan_for(planned, self.config, self.store, self.experiment.mask)
@@ -169,7 +171,7 @@ class PackedData(lightning.LightningDataModule):
         config, skip = self.config, experiment.skip
         self.settings = PackSettings(
             store=self.store,
-            segments=index_segments(self.store, config.mode, self.segment_window()),
+            segments=self.segments,
             pack_tokens=experiment.train.micro_batch_tokens,
             seed=experiment.run.seed,
             look_ahead=config.look_ahead,

@@ -17,6 +17,7 @@ from itertools import islice
 
 import numpy as np
 
+from lab.counts import visible_context
 from lab.data.arrangement import IGNORE, Arrangement, TokenRun
 from lab.data.config import DataConfig
 from lab.data.preparation import shard_folder
@@ -24,7 +25,8 @@ from lab.data.segments import Segment, SegmentIndex, index_segments, sample_segm
 from lab.data.selecting import Selection
 from lab.data.shards import TokenStore
 from lab.errors import ConfigError, DataError
-from lab.evidence.base import Evidence
+from lab.evidence.base import Evidence, in_ids
+from lab.evidence.weights import ByEvidence
 from lab.skip.base import IntArray
 
 OF_WEIGHTS = 1  # marks the draws of a pack's weights, which those of its first sample do not share
@@ -213,6 +215,37 @@ class PackStream:
             out[begin : begin + len(read)] = read
             begin += length
         return out
+
+
+def count_samples(state: np.ndarray, stream: int, n_streams: int) -> int:
+    """Count the samples in a stream's packs: all it has read, every n-th one from its own, but those that still wait.
+
+    Example:
+        >>> count_samples(np.array([2, 13, 7, 10, -1]), stream=1, n_streams=3)  # it has read 1, 4, 7, 10
+        2
+    """
+    return int((state[1] - stream) // n_streams - np.count_nonzero(state[2:] >= 0))
+
+
+def weigh_by_evidence(weights: ByEvidence, pack: Pack, generator: np.random.Generator) -> np.ndarray:
+    """Choose the targets of a pack that keep their loss."""
+    scored = pack.targets != IGNORE
+    assert pack.distances is not None, "a run has an evidence method"
+    distances = pack.distances
+    if weights.distance == "ids" and pack.position_ids is not None:
+        distances = in_ids(distances, pack.position_ids)
+    return scored & ~weights.dropped(distances, scored, generator, pack.stored.get(weights.beside or ""))
+
+
+def weigh_by_context(by_context: np.ndarray, pack: Pack, generator: np.random.Generator | None = None) -> np.ndarray:
+    """Weigh the targets of a pack by visible context; nothing is drawn.
+
+    Shapes: float64, longer than the longest run -> float32 (pack_tokens,).
+    """
+    weights = (pack.targets != IGNORE).astype(np.float32)
+    context = visible_context(pack.lengths, pack.anchors)
+    weights[: len(context)] *= by_context[context]
+    return weights
 
 
 @dataclass(frozen=True, eq=False)

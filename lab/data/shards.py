@@ -160,10 +160,7 @@ class TokenShardWriter:
         scored: list[bool] | np.ndarray | None = None,
         n_bytes: np.ndarray | None = None,
     ) -> None:
-        """Append a document; `scored` marks the tokens that are scored, all of them by default.
-
-        `n_bytes`, those of each token, come with all documents of a split or with none.
-        """
+        """Append a document; `scored` marks its scored tokens, all by default. A split has `n_bytes` or lacks them."""
         self.files[split, "tokens"].write(np.asarray(ids, dtype=self.dtype).tobytes())
         if n_bytes is not None:
             if (split, "bytes") not in self.files:

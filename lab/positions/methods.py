@@ -45,7 +45,9 @@ class PositionConfig(Section):
     def joint_rules(self, run: Any) -> Iterator[str]:
         """Refuse distances beyond the lengths of the run, a base below the model's, and bands over ids with gaps."""
         frequency, distance, window = self.frequency, self.distance, run.data.window
-        longest = max(window, run.probe.longest(window)) if distance.beyond_training else window
+        longest = window
+        if distance.beyond_training and run.probe is not None:
+            longest = max(window, run.probe.longest(window))
         yield from (f"position.distance.{fault}" for fault in distance.length_faults(longest))
         if (getattr(frequency, "theta", None) or math.inf) <= run.model.theta:
             rule = f"must be > model.theta={run.model.theta} (the adjusted base is larger)"

@@ -17,6 +17,7 @@ ProtocolName = Literal["ours", "released", "released_llama31"]
 BATCHES = {"cpu": 64, "cuda": 1024}  # tests that generate together without batch, by the kind of device
 DISTANCES = 14  # of the one-number test without distance_points
 LIMIT_WINDOWS = 4  # longest probe without max_length
+STEP, STEPS = 128, 16  # longest step that is not set, and steps of the window below it
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,16 +31,19 @@ class ProbeSection(Section):
     """Consumed tokens between probes; left out, the run probes at its end only."""
     tests: Tests = 500
     """Tests at each length."""
-    step: Length = 128
-    """Step of the lengths, in tokens; the first is the first multiple with room for a test."""
+    step: Length = STEP
+    """Step of the lengths, in tokens; the first is the first multiple with room for a test. Default: a sixteenth of the
+    window, 128 at most."""
     max_length: Length | None = None
-    """Longest length; every length up to it is probed. Left out, a probe stops at the first length that fails."""
+    """Longest length; every length up to it is probed. Default: a probe stops at the first length that fails, at four
+    windows, or where the first test needs more, after this one."""
     required: Positive = 2
     """Numbers that must be found for a test to pass."""
     threshold: Share = 0.8
     """Share of tests that must pass for a length to pass."""
     answer_budget: Length | None = None
-    """Tokens of each length that are left for the answer; left out, 64, in the released protocols 128."""
+    """Tokens of each length that are left for the answer. Default: 64, or more if the numbers take more in the
+    tokenizer; in the released protocols 128."""
     batch: Annotated[int, Ge(1), Le(2**16)] | None = None
     """Most tests that generate together on one device; left out, 64 on a CPU, and on a GPU 1,024, as far as half of its
     free memory holds their keys and values."""
@@ -47,7 +51,8 @@ class ProbeSection(Section):
     """Text to hide the numbers in: a file (.txt, .md, .py, .json with `text`, .jsonl), a folder or a pattern; left out,
     fresh text of the corpus."""
     distance_tests: Annotated[int, Ge(0), Le(10**6)] = 100
-    """One-number tests at each distance (lab/probe/effective_distance.py); 0 for none."""
+    """One-number tests at each distance (lab/probe/effective_distance.py); 0 for none. A window without room for a test
+    has none."""
     distance_points: Annotated[int, Ge(2), Le(1000)] | None = None
     """Number of distances, equally spaced from a quarter of the window to the largest that fits; left out, 14."""
     loss_tokens: NonNegative = 65_536
@@ -84,7 +89,8 @@ class ProbeSection(Section):
     def lengths(self, shortest: int, window: int) -> list[int]:
         """List the lengths to probe: multiples of `step` from the first with room for `shortest` tokens on."""
         first = -(-shortest // self.step) * self.step
-        return list(range(first, self.longest(window) + 1, self.step))
+        longest = self.longest(window) if self.max_length else max(first, self.longest(window))
+        return list(range(first, longest + 1, self.step))
 
     def longest(self, window: int) -> int:
         return self.max_length or LIMIT_WINDOWS * window

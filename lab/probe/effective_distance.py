@@ -67,6 +67,10 @@ class OneNumberCase(needles.NeedleCase):
     spelling: Spelling
 
 
+class NoRoom(ConfigError):
+    """The window is too short for a test."""
+
+
 @dataclass(eq=False, repr=False)
 class DistanceProbe(Probe):
     """The one-number tests of one model; a test is a function of (seed, distance, its number).
@@ -109,8 +113,12 @@ class DistanceProbe(Probe):
         """
         reachable, config = self.reachable, self.config
         outside = [distance for distance in config.distances or () if distance not in reachable]
+        room = f"what a window of {self.window} tokens has room for"
+        if not reachable and config.distances is None and config.distance_points is None:
+            needed = len(self.head) + sum(self.longest) + 1
+            rule = f"a window of {self.window} tokens has no room for a test, which takes {needed}"
+            raise NoRoom(f"probe.distance_tests={config.distance_tests}: {rule}; set it to 0, or raise data.window")
         if outside or not reachable:
-            room = f"what a window of {self.window} tokens has room for"
             rule = f"must be {reachable.start} to {reachable.stop - 1}, {room}"
             remedy = "name others, or set probe.distance_tests to 0"
             raise ConfigError(f"probe.distances={outside or config.distances}: {rule}; {remedy}")

@@ -9,7 +9,7 @@ this order, so that a sequential probe runs the first tests of a full one.
 import time
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import partial
 from typing import Any, ClassVar, TypeVar
 
@@ -198,7 +198,8 @@ class NeedleProbe(Probe):
 
         Raises: ConfigError, DataError.
         """
-        config, tokenizer = self.config, self.tokenizer
+        tokenizer = self.tokenizer
+        self.config = config = with_budget(self.config, tokenizer)
         size = config.round_size if config.sequential else config.tests
         self.design = sequential_design(config.tests, config.all_thresholds, config.error_rate, size)
         self.budget, self.required = config.budget, config.required
@@ -206,16 +207,19 @@ class NeedleProbe(Probe):
         numbers = synthetic.draw_numbers(np.random.default_rng(config.seed), SPELLED, config.digits)
         passes = lambda text: self.protocol.found(text, numbers) == SPELLED  # noqa: E731
         needles.check_spelling(tokenizer, synthetic.answer(numbers), numbers, passes)
-        tokens = len(needles.plain_ids(tokenizer, synthetic.answer(["8" * config.digits] * config.needles)))
+        faults = []
+        tokens = answer_tokens(config, tokenizer)
         if config.budget < tokens:
             rule = f"an answer of {config.needles} numbers takes {tokens} tokens; raise it"
-            raise ConfigError(f"probe.answer_budget={config.budget}: {rule}")
+            faults.append(f"probe.answer_budget={config.budget}: {rule}")
         self.shortest = self.protocol.shortest(config, tokenizer)
         self.lengths = config.lengths(self.shortest, self.window)
         if not self.lengths:
             rule = f"no multiple of probe.step={config.step} up to it has room for a test, {self.shortest} tokens"
             longest = config.longest(self.window)
-            raise ConfigError(f"probe.max_length={longest}: {rule}; raise probe.max_length or lower probe.step")
+            faults.append(f"probe.max_length={longest}: {rule}; raise probe.max_length or lower probe.step")
+        if faults:
+            raise ConfigError(*faults)
 
     def check_haystack(self, length: int) -> None:
         """Refuse a file whose text a test of this length would repeat, with a DataError."""
@@ -258,6 +262,17 @@ class NeedleProbe(Probe):
             "found": sum(found_each),
             "found_each": found_each,
         }
+
+
+def answer_tokens(config: ProbeConfig, tokenizer: Tokenizer) -> int:
+    return len(needles.plain_ids(tokenizer, synthetic.answer(["8" * config.digits] * config.needles)))
+
+
+def with_budget(config: ProbeConfig, tokenizer: Tokenizer) -> ProbeConfig:
+    """Set the budget of answers that is left to the lab: no less than the numbers take in the tokenizer."""
+    if config.answer_budget is not None or config.protocol != "ours":
+        return config
+    return replace(config, answer_budget=max(config.budget, answer_tokens(config, tokenizer)))
 
 
 def protocol_of(config: ProbeConfig) -> Any:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, fields
 from itertools import islice
 from typing import Any
@@ -32,7 +32,7 @@ from lab.model.attention.inspection import token_scores
 from lab.model.attention.segments import Segments
 from lab.model.decoder import Decoder
 from lab.model.generate import Ended, greedy
-from lab.probe.effective_distance import DistanceProbe, by_distance
+from lab.probe.effective_distance import DistanceProbe, NoRoom, by_distance
 from lab.probe.effective_length import NeedleProbe, Row, Worker
 from lab.probe.limits import LengthResult, effective_lengths, reach
 from lab.probe.recall import NEAR, RESAMPLES, RecallTest, half_octaves
@@ -191,7 +191,9 @@ class Measuring:
     def __init__(self, probe: NeedleProbe, loss: HeldOutLoss | None, recall: RecallTest | None) -> None:
         self.probe, self.loss, self.recall = probe, loss, recall
         inputs = {field.name: getattr(probe, field.name) for field in fields(probe) if field.init}
-        self.distances = DistanceProbe(**inputs) if probe.config.distance_tests else None
+        self.distances: DistanceProbe | None = None
+        with suppress(NoRoom):  # the start of the run says it
+            self.distances = DistanceProbe(**inputs) if probe.config.distance_tests else None
 
     def run(
         self, model: ModelInTraining, worker: Worker, origin: Row, counts: Any, goes_on: Callable[[str], bool]

@@ -54,11 +54,14 @@ def begins_as_saved(path: Path, checkpoint: Checkpoint) -> bool:
     return entry is None or file_fault(path, entry, hashes=True, grows=True) is None
 
 
-def is_finished(folder: RunFolder, checkpoint: Checkpoint | None, steps: int) -> bool:
-    """Return whether the newest whole checkpoint is of the last step, and the probe that ends the run is recorded."""
+def is_finished(folder: RunFolder, checkpoint: Checkpoint | None, steps: int, *, probes: bool = True) -> bool:
+    """Return whether the newest whole checkpoint is of the last step, and the probe that ends the run is recorded.
+
+    A run without `probes` ends without one.
+    """
     if checkpoint is None or find_losses(folder, checkpoint)[1]:
         return False
-    if all(r["consumed_tokens"] < checkpoint.consumed_tokens for r in folder.probes()):
+    if probes and all(r["consumed_tokens"] < checkpoint.consumed_tokens for r in folder.probes()):
         return False
     records = folder.records("metrics.jsonl")
     return any(r.get("step", 0) >= steps and r["consumed_tokens"] <= checkpoint.consumed_tokens for r in records)

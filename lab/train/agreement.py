@@ -12,11 +12,11 @@ from typing import Any
 from lab import files
 from lab.config import Experiment
 from lab.data.module import PackedData
+from lab.data.texts import read_texts
 from lab.errors import ConfigError, brief
 from lab.launch import Launch
 from lab.meeting import check_network, gather, name_ranks
 from lab.plugins import LOADED
-from lab.probe import needles
 from lab.train.environment import ROOT, versions
 from lab.yaml import flatten
 
@@ -116,8 +116,8 @@ def check_data(data: PackedData, launch: Launch, *, is_resumed: bool) -> None:
     if launch.local_rank == 0:
         data.prepare_data()
         record["data.folder"] = f"shards of {digest(data.digest().encode())}"
-        haystack = data.experiment.probe.haystack
+        haystack = data.experiment.probe_settings.haystack
         if haystack is not None and not is_resumed:
-            texts = needles.read_texts(Path(haystack), "probe.haystack")
+            texts = read_texts(Path(haystack), "probe.haystack")
             record["probe.haystack"] = f"text of {digest(json.dumps(texts).encode())}"
     compare("data", record, launch)

@@ -46,12 +46,13 @@ def check_beginning(experiment: Experiment, *, resume: bool, restart: bool = Fal
 
 def needs_of(experiment: Experiment, *, resume: bool = True) -> dict[str, Callable[[], object]]:
     """What a run reads and imports, each with the check that refuses a missing one; no torch."""
-    data, haystack = experiment.data, experiment.probe.haystack
+    data, probe = experiment.data, experiment.probe
+    haystack = None if probe is None else probe.haystack
     needs: dict[str, Callable[[], object]] = {"packages": partial(check_packages, experiment.track)}
     if isinstance(data.tokenizer, TokenizerFile):
         copied = shard_folder(data) / TOKENIZER
         needs["tokenizer"] = partial(tokenizer_file, copied if copied.exists() else Path(data.tokenizer.path))
-    held_out = bool(experiment.probe.loss_tokens) or haystack is None
+    held_out = probe is not None and (bool(probe.loss_tokens) or haystack is None)
     needs["shards"] = partial(check_prepared, data, held_out=held_out)
     if haystack is not None and not (resume and (experiment.run.path / needles.KEPT).exists()):
         needs["haystack"] = partial(read_texts, Path(haystack), "probe.haystack")

@@ -23,7 +23,7 @@ from lab.config import Experiment
 from lab.counts import PositionCounts
 from lab.data.preparation import shard_folder
 from lab.data.tokenizer import end_of_document, load_tokenizer
-from lab.errors import DiskError
+from lab.errors import ConfigError, DiskError, first_line
 from lab.evidence.base import Stored
 from lab.evidence.repeat import Repeat
 from lab.launch import OutOfStep, WorkFailed, exchange
@@ -31,6 +31,7 @@ from lab.model.decoder import Decoder
 from lab.model.devices import processor
 from lab.model.sharding import allocate, fill
 from lab.positions.methods import describe_pair
+from lab.probe.effective_distance import DistanceProbe, NoRoom
 from lab.probe.effective_length import NeedleProbe, Worker
 from lab.probe.measuring import HeldOutLoss, Measuring, ModelInTraining, Probed, held_out_recall
 from lab.probe.needles import load_haystack
@@ -53,8 +54,12 @@ class Probing(lightning.Callback):
 
     def on_train_start(self, trainer: lightning.Trainer, module: Any) -> None:
         """Set up the probe before the first step, so that faults are reported early, and run an overdue one."""
-        data = self.experiment.data
-        tokens = self.experiment.probe.loss_tokens
+        data, config = self.experiment.data, self.experiment.probe
+        if self.saving.trained:
+            trainer.should_stop = True
+        if config is None:
+            return
+        tokens = config.loss_tokens
         loss = recall = None
         if tokens:
             part = {"rank": trainer.global_rank, "world_size": trainer.world_size, "device": module.device}
@@ -66,8 +71,6 @@ class Probing(lightning.Callback):
         unprobed = self.probed_at < module.consumed
         if (self.saving.trained and unprobed) or self.interval_passed(module):
             self.run(trainer, module)
-        if self.saving.trained:
-            trainer.should_stop = True
 
     def on_train_batch_end(self, trainer: lightning.Trainer, module: Any, *_: Any) -> None:
         """Save and probe when an interval has passed and after the last step, unless the run stops here."""
@@ -75,10 +78,12 @@ class Probing(lightning.Callback):
             return
         if trainer.global_step >= trainer.max_steps or self.interval_passed(module):
             self.saving.save(trainer, module, background=self.saving.config.async_checkpoints)
-            self.run(trainer, module)
+            if self.experiment.probe is not None:
+                self.run(trainer, module)
 
     def interval_passed(self, module: Any) -> bool:
-        return crossed(self.experiment.probe.every_tokens, self.probed_at, module.consumed)
+        probe = self.experiment.probe
+        return probe is not None and crossed(probe.every_tokens, self.probed_at, module.consumed)
 
     def run(self, trainer: lightning.Trainer, module: Any) -> None:
         """Probe and record, also that it failed; a collective call. A signal ends it with nothing recorded."""
@@ -154,16 +159,26 @@ class Probing(lightning.Callback):
 def check_tests(experiment: Experiment, folder: Path) -> None:
     """Refuse settings of the probe that leave no test in the tokenizer of a folder, before there is a text to test on.
 
-    Raises: ConfigError, DataError.
+    Raises: ConfigError with all their faults, DataError.
     """
     tokenizer = load_tokenizer(folder)
-    Measuring(NeedleProbe(experiment.tests, tokenizer, "", window=experiment.data.window, stop_id=None), None, None)
+    inputs: dict[str, Any] = {"window": experiment.data.window, "stop_id": None}
+    faults: list[str] = []
+    for tests in (NeedleProbe, DistanceProbe) if experiment.tests.distance_tests else (NeedleProbe,):
+        try:
+            tests(experiment.tests, tokenizer, "", **inputs)
+        except NoRoom as error:
+            show(f"{first_line(error)}; this run measures no reach")
+        except ConfigError as error:
+            faults += error.faults
+    if faults:
+        raise ConfigError(*faults)
 
 
 def make_needle_probe(experiment: Experiment, device: torch.device) -> NeedleProbe:
     """Build the probe of a config on its corpus's tokenizer and haystack."""
     data = experiment.data
-    path = experiment.probe.haystack
+    path = experiment.probe_settings.haystack
     tokenizer = load_tokenizer(shard_folder(data))
     probe = NeedleProbe(
         experiment.tests,

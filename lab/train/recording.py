@@ -151,6 +151,7 @@ class Recording(lightning.Callback):
         record = {
             "step": trainer.global_step,
             "consumed_tokens": module.consumed,
+            "epoch": round(trainer.datamodule.epoch(), 6),  # type: ignore[attr-defined]
             "loss": loss,
             "lr": module.finished.lr,
             "grad_norm": grad_norm if math.isfinite(grad_norm) else None,

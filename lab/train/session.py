@@ -5,6 +5,7 @@ import os
 import sys
 import threading
 import warnings
+from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
@@ -89,21 +90,22 @@ def run_experiment(
     Raises: LabError for what the user can correct.
     """
     train = experiment.train
+    probes = experiment.probe is not None
     launch = find_launch(os.environ, train.devices, train.nodes)
     with own_run(experiment) if launch.is_first else nullcontext():
         check_shared(experiment, launch)
         start = Start(experiment, launch, None if restart else find_start(experiment, launch, resume=resume))
-        ended = launch.is_first and is_finished(start.folder, start.checkpoint, train.steps)
+        ended = launch.is_first and is_finished(start.folder, start.checkpoint, train.steps, probes=probes)
         finished = bool(gather("finished", "yes" if ended else "", launch)[0])
         if not finished:
             threads = set_threads(train.threads or (start.folder.threads() if resume else None), launch)
             run = assemble(start)
             check_prepared(experiment.data)
             if launch.is_first:
-                run.data.prepare_data(partial(check_tests, experiment))
+                run.data.prepare_data(partial(check_tests, experiment) if probes else None)
             check_data(run.data, launch, is_resumed=start.checkpoint is not None)
             if launch.is_first:
-                if start.checkpoint is None:  # what no probe can test leaves no folder
+                if probes and start.checkpoint is None:  # what no probe can test leaves no folder
                     Measuring(make_needle_probe(experiment, device_for("cpu")), None, None)
                 start_folder(start, run.data, threads, restart=restart)
             gather(LAST, "", launch)
@@ -217,7 +219,11 @@ def make_strategy(strategy: str, world_size: int) -> Strategy | str:
 
 
 def report(folder: RunFolder) -> str:
-    """Format the results: effective length by consumed tokens, and the run folder."""
+    """Format the results: effective length by consumed tokens, or the loss of a run without probes, and the folder."""
+    last = deque(folder.records("metrics.jsonl"), maxlen=1)
+    if last and not folder.last_probe():
+        mean = "-" if last[0]["loss"] is None else f"{last[0]['loss']:.3f}"
+        return f"\nloss {mean} after {last[0]['consumed_tokens']:,} tokens, no probes\n\neverything is in {folder.path}"
     lines = ["", f"{'consumed tokens':>16} {'effective length':>17} {'f(effective length)':>20} {'held-out loss':>14}"]
     for probe in folder.probes():
         loss = probe.get("held_out_loss")

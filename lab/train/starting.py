@@ -112,6 +112,9 @@ def start_folder(start: Start, data: PackedData, threads: int, *, restart: bool 
     contents["config.yaml"] = experiment.to_yaml().encode()
     contents |= {f"{PLUGINS}/{Path(name).name}": Path(name).read_bytes() for name in experiment.plugins}
     show(f"data: {summarise(shards).summary}")
+    if (epochs := experiment.train.tokens / data.epoch_tokens()) > 1:
+        read = f"training reads the corpus {epochs:,.2f} times, {data.epoch_tokens():,} tokens each time"
+        show(f"data: {read}; `epoch` in metrics.jsonl records which")
     if experiment.skip is not None and experiment.reads_token_types:  # a resumed run keeps those it started with
         source = result_file(Path(experiment.skip.selection) if checkpoint is None else start.folder.token_types)
         read_token_types(source, tokenizer)
@@ -128,9 +131,9 @@ def start_folder(start: Start, data: PackedData, threads: int, *, restart: bool 
         untrained = start.folder.checkpoints / checkpoints.UNTRAINED  # the run begins at step 0, whatever it recorded
         files.write_json(untrained, {checkpoints.CONSUMED: 0})
         (path / KEPT).unlink(missing_ok=True)
-        probe = experiment.probe
-        text = text_to_keep(probe.haystack, experiment.data, tokenizer, probe.longest(experiment.data.window))
-        contents |= {} if text is None else {KEPT: text.encode()}
+        if (probe := experiment.probe) is not None:
+            text = text_to_keep(probe.haystack, experiment.data, tokenizer, probe.longest(experiment.data.window))
+            contents |= {} if text is None else {KEPT: text.encode()}
     contents["environment.json"], run = describe_start(start, data.digest(), threads)
     start.folder.begin(contents, run, checkpoint, find_losses(start.folder, checkpoint)[0])
     show(announce(experiment, checkpoint))
@@ -226,6 +229,8 @@ def announce(experiment: Experiment, checkpoint: checkpoints.Checkpoint | None) 
         f"attention: {backend} ({reason})",
         f"compiled blocks: {'yes' if compiled else 'no'} ({why})",
     ]
+    if experiment.probe is None:
+        lines.append("probe: none; the run trains and counts alone")
     warnings = base_warning(experiment.model.theta, experiment.data.window), room_warning(experiment)
     return "\n".join([*lines, *filter(None, warnings)])
 

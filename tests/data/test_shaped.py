@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from lab.data.config import DataConfig
-from lab.data.module import arrangement_of, to_batch, weigh_by_context
+from lab.data.module import arrangement_of, to_batch
+from lab.data.packing import weigh_by_context
 from lab.data.segments import index_segments
 from lab.data.shaped import plan_for, target_counts
 from lab.errors import ConfigError

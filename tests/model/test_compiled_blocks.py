@@ -10,8 +10,8 @@ from torch._dynamo.testing import CompileCounterWithBackend
 from torch.distributed.tensor import DTensor
 
 from lab.data.arrangement import IGNORE
-from lab.data.module import to_batch, weigh_by_context
-from lab.data.packing import Pack
+from lab.data.module import to_batch
+from lab.data.packing import Pack, weigh_by_context
 from lab.errors import ConfigError
 from lab.model.attention.kernels import WHOLE
 from lab.model.config import DecoderConfig

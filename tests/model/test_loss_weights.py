@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import distributed
 
-from lab.data.module import to_batch, weigh_by_context
-from lab.data.packing import Pack
+from lab.data.module import to_batch
+from lab.data.packing import Pack, weigh_by_context
 from lab.model.config import DecoderConfig
 from lab.model.loss import IGNORE
 from tests.modules import training_of
