@@ -133,7 +133,7 @@ def export_model(model: OpenedModel, output: Path) -> None:
         "clean_up_tokenization_spaces": False,
         "model_input_names": ["input_ids", "attention_mask"],
         **({} if longest is None else {"model_max_length": longest}),
-        **({} if model.chat_template is None else {"chat_template": model.chat_template}),
+        **({} if model.chat_template is None else {"chat_template": f"{{{{ bos_token }}}}{model.chat_template}"}),
     }
     files: dict[str, str | bytes] = {
         "tokenizer.json": tokenizer.to_str(pretty=True),

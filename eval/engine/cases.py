@@ -22,7 +22,8 @@ from tokenizers import Tokenizer
 from eval.engine.command import CellOptions
 from eval.engine.subject import Subject
 from lab import errors, schema, yaml
-from lab.data.chat import around
+from lab.data.chat import NO_TOKENS, around, render
+from lab.model.huggingface.config import special_texts
 from lab.probe.needles import Case, check_spelling
 
 PROBE_UNITS = 16  # first step of the search, which estimates the slope
@@ -88,17 +89,28 @@ class TextCase(Case):
 class Writer:
     """Encodes prompts with one tokenizer, without padding, truncation or ending tokens.
 
-    `around` is what a chat has before and after a question. `special` is whether special tokens in a text are such.
+    `ask` writes a question as a chat does, up to its answer. `special` is whether special tokens in a text are such.
+    The tokenizer adds those that begin a text, unless `begins` is false or the text spells the first, `bos`.
     """
 
-    def __init__(self, tokenizer: Tokenizer, around: tuple[str, str] = ("", ""), *, special: bool = False) -> None:
-        self.around = around
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        ask: Callable[[str], str] = str,
+        *,
+        special: bool = False,
+        begins: bool = True,
+        bos: str | None = None,
+    ) -> None:
+        self.ask, self.begins, self.bos = ask, begins, bos
         self.tokenizer = Tokenizer.from_str(tokenizer.to_str())
         self.tokenizer.encode_special_tokens = not special  # else a text that spells <eos> is text and ends nothing
 
     def encode(self, text: str) -> list[int]:
         """Encode a prompt with the tokens that begin a document and without those that end it."""
-        encoding = self.tokenizer.encode(self.dressed(text))
+        whole = self.dressed(text)
+        begins = self.begins and not (self.bos and whole.startswith(self.bos))
+        encoding = self.tokenizer.encode(whole, add_special_tokens=begins)
         ids: list[int] = encoding.ids
         end = len(ids)
         while end and encoding.special_tokens_mask[end - 1]:
@@ -106,7 +118,13 @@ class Writer:
         return ids[:end]
 
     def dressed(self, text: str) -> str:
-        return text.replace(ASK, self.around[0]).replace(ANSWER, self.around[1])
+        """Write the questions between the marks as the chat asks them; a text begins once."""
+        whole, *parts = text.split(ASK)
+        for number, part in enumerate(parts):
+            question, _, after = part.partition(ANSWER)
+            asked = self.ask(question)
+            whole += (asked.removeprefix(self.bos or "") if number else asked) + after
+        return whole
 
     def count(self, text: str) -> int:
         return len(self.encode(text))
@@ -152,11 +170,26 @@ class ChatOptions(CellOptions):
         return subject.model.chat_template if self.apply_chat_template else None
 
     def writer(self, subject: Subject) -> Writer:
-        """Build what encodes prompts. In runs a template's special tokens are text, as they were in training."""
+        """Build what encodes prompts. In runs a template's special tokens are text, as they were in training.
+
+        A folder's own template writes all special tokens, as in transformers. One of a file may leave the first to the
+        tokenizer, as the papers' scripts do.
+        """
         template = self.template(subject)
         if template is None:
             return Writer(subject.tokenizer)
-        return Writer(subject.tokenizer, around(template), special=subject.model.experiment is None)
+        if subject.model.experiment is not None or subject.model.home is None:
+            return Writer(subject.tokenizer, asking(template))
+        tokens = special_texts(subject.model.home)
+        begins = self.chat_template is not None
+        ask = asking(template, tokens)
+        return Writer(subject.tokenizer, ask, special=True, begins=begins, bos=tokens.get("bos_token"))
+
+
+def asking(template: str, tokens: Mapping[str, str] = NO_TOKENS) -> Callable[[str], str]:
+    """Return what writes a question by a template, refusing one that does not write it."""
+    around(template, tokens)
+    return lambda question: render(template, [{"role": "user", "content": question}], answer=True, tokens=tokens)
 
 
 def answer_text(answers: Sequence[str]) -> str:

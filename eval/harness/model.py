@@ -27,7 +27,7 @@ from eval.engine.subject import Subject
 from lab.data.tokenizer import check_ids, special_ends
 from lab.errors import ConfigError, DataError
 from lab.model.attention.inspection import check_finite
-from lab.model.huggingface.config import read_json
+from lab.model.huggingface.config import read_json, special_texts
 
 Ids = list[int]
 Truncate = Literal["left", "middle"]
@@ -184,6 +184,8 @@ def open_tokenizer(subject: Subject, folder: Path, template: str | None) -> tupl
         raise DataError("tokenizer.json: no token begins or ends a document; set eos_token_id in config.json")
     ends = {"bos_token": prefix[:1], "eos_token": stop_ids[:1]}
     text = {name: subject.tokenizer.id_to_token(token) for name, tokens in ends.items() for token in tokens}
+    if template is not None and subject.model.experiment is None:
+        text |= special_texts(folder)
     make: Any = PreTrainedTokenizerFast
     encoder = cases.Writer(subject.tokenizer).tokenizer
     is_text = template is None or subject.model.experiment is not None  # special tokens, as when the run was trained

@@ -1,13 +1,16 @@
 """Conversations as one text, by a chat template: Jinja, as in a tokenizer_config.json.
 
 A template is rendered with `messages`, turns of `role` (system, user or assistant) and `content`, and with
-`add_generation_prompt`, whether an answer is to follow. transformers' `apply_chat_template` renders the same text, but
-for `bos_token` and `eos_token`, which are empty here: the tokenizer adds what begins a text.
+`add_generation_prompt`, whether an answer is to follow, as transformers' `apply_chat_template` renders it. In runs
+`bos_token` and `eos_token` are empty: the tokenizer adds what begins a text.
 """
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
+from datetime import datetime
 from functools import lru_cache
 from itertools import pairwise
+from types import MappingProxyType
 from typing import Any
 
 from lab.errors import ConfigError, DataError, first_line
@@ -20,32 +23,62 @@ ASKED = "\x02"  # stands for a question
 ROLES = {"human": "user", "user": "user", "gpt": "assistant", "assistant": "assistant", "system": "system"}
 UNSCORED = "a conversation without a response"
 Turn = dict[str, str]
+Tokens = Mapping[str, str]
+NO_TOKENS: Tokens = MappingProxyType({})
 Row = dict[str, Any]
 Parts = tuple[tuple[str, bool], ...]  # of a text, each with whether it is scored
 
 
 @lru_cache(maxsize=8)
 def compiled(template: str) -> Any:
-    from jinja2.sandbox import ImmutableSandboxedEnvironment  # here, as it takes a tenth of a second
+    """Compile a template with the tags, functions and filter that transformers adds to Jinja."""
+    from jinja2 import TemplateError, ext, nodes  # here, as they take a tenth of a second
+    from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-    loops = "jinja2.ext.loopcontrols"
-    return ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[loops]).from_string(template)
+    class Generation(ext.Extension):
+        """The tag around what an assistant says; it has a scope of its own and changes no text."""
+
+        tags = {"generation"}  # noqa: RUF012, as Jinja declares it
+
+        def parse(self, parser: Any) -> Any:
+            line = next(parser.stream).lineno
+            body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+            return nodes.CallBlock(self.call_method("say"), [], [], body).set_lineno(line)
+
+        def say(self, caller: Any) -> str:
+            return str(caller())
+
+    def raise_exception(message: str) -> None:
+        raise TemplateError(message)
+
+    def to_json(value: Any, ensure_ascii: bool = False, **options: Any) -> str:
+        return json.dumps(value, ensure_ascii=ensure_ascii, **options)
+
+    loops: Any = "jinja2.ext.loopcontrols"
+    environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[Generation, loops])
+    environment.filters["tojson"] = to_json
+    environment.globals["raise_exception"] = raise_exception
+    environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
+    return environment.from_string(template)
 
 
-def render(template: str, turns: Sequence[Turn], *, answer: bool = False) -> str:
+def render(template: str, turns: Sequence[Turn], *, answer: bool = False, tokens: Tokens = NO_TOKENS) -> str:
     """Write turns as one text; with `answer`, up to where the assistant's next turn begins.
+
+    `tokens` are the texts of special tokens, such as `bos_token`, by name.
 
     Raises: ConfigError.
     """
     from jinja2 import TemplateError
 
+    values: dict[str, Any] = {**tokens, "messages": [*map(dict, turns)], "tools": None, "documents": None}
     try:
-        return str(compiled(template).render(messages=list(turns), add_generation_prompt=answer))
+        return str(compiled(template).render(values, add_generation_prompt=answer))
     except (TemplateError, TypeError, ValueError, LookupError, ArithmeticError, MemoryError, RecursionError) as error:
         raise ConfigError(f"chat template: cannot be rendered ({first_line(error)}); correct its Jinja") from error
 
 
-def around(template: str) -> tuple[str, str]:
+def around(template: str, tokens: Tokens = NO_TOKENS) -> tuple[str, str]:
     r"""Return what a template writes before and after a single question.
 
     Raises: ConfigError.
@@ -53,7 +86,8 @@ def around(template: str) -> tuple[str, str]:
         >>> around(USER_ASSISTANT)
         ('USER: ', '\nASSISTANT:')
     """
-    before, asked, after = render(template, [{"role": "user", "content": ASKED}], answer=True).partition(ASKED)
+    question = {"role": "user", "content": ASKED}
+    before, asked, after = render(template, [question], answer=True, tokens=tokens).partition(ASKED)
     if not asked:
         raise ConfigError("chat template: leaves out what a user says; correct its Jinja")
     return before, after

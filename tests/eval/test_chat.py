@@ -5,11 +5,16 @@ import shutil
 from pathlib import Path
 
 import pytest
+import torch
 
+from eval.engine.cases import ANSWER, ASK
+from eval.engine.subject import as_subject
+from eval.lines import LinesOptions
 from eval.lines import main as lines
 from lab.data.chat import USER_ASSISTANT, around, render, to_conversation
 from lab.errors import ConfigError, DataError
 from lab.export import main as export
+from lab.loading import open_model
 from lab.yaml import format_yaml, parse_yaml
 from tests.eval.commands import runner
 from tests.opened import sealed
@@ -84,7 +89,7 @@ def test_a_runs_template_is_in_its_export_and_asks_the_same(chatty, tmp_path, ca
     assert runner(export)([chatty, "-o", tmp_path / "out"], capsys)[0] == 0
     tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
     text = tokenizer.apply_chat_template(messages(("user", "Hi")), tokenize=False, add_generation_prompt=True)
-    assert text == "USER: Hi\nASSISTANT:"
+    assert text == "<bos>USER: Hi\nASSISTANT:"
     hashes = []
     for model in (chatty, tmp_path / "out"):
         words = [model, "--lengths=600", "--tests=3", "--apply_chat_template", "-o", tmp_path / model.name]
@@ -106,3 +111,46 @@ def test_a_model_without_a_template_and_a_missing_file_are_one_line(run_folder, 
         status, _, err = runner(lines)([run_folder, "--lengths=600", option, "-o", tmp_path], capsys)
         assert (status, err.count("\n")) == (2, 1)
         assert fault in err
+
+
+BOS = "{{ bos_token }}"
+SAID = (  # what published templates do beside writing what is said
+    "{% if messages[0].role == 'system' %}{{ raise_exception('no system') }}{% endif %}"
+    "{{ strftime_now('%Y') }} {{ messages | tojson }} {{ tools is none }} {{ bos_token | length }}\n"
+    "{%- for turn in messages %}\n  {% generation %}{% set said = turn.content | trim %}[{{ said }}]"
+    "{% endgeneration %}\n"
+    "{%- if loop.last %}{% break %}{% endif %}{% endfor %}{{ eos_token }}{% if add_generation_prompt %}<a>{% endif %}"
+)
+OWN = {"no_bos": SAID, "bos": BOS + SAID, "two_bos": BOS + BOS + SAID, "bos_inside": "x" + BOS + SAID}
+
+
+@pytest.mark.parametrize("template", OWN)
+@pytest.mark.parametrize("adds", [True, False], ids=["adds_bos", "adds_none"])
+@pytest.mark.parametrize("form", ["jinja", "config", "named"])
+def test_a_folders_chat_has_the_ids_of_transformers(template, adds, form, bpe, hugging_face_folder, tmp_path):
+    transformers = pytest.importorskip("transformers")
+    folder = shutil.copytree(hugging_face_folder, tmp_path / "model")
+    tokenizer = json.loads(bpe.to_str())
+    tokenizer["post_processor"] = tokenizer["post_processor"] if adds else None
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
+    own = {"jinja": None, "config": OWN[template], "named": [{"name": "default", "template": OWN[template]}]}[form]
+    config = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "bos_token": {"content": "<bos>", "__type": "AddedToken"},
+        "eos_token": "<eos>",
+    }
+    (folder / "tokenizer_config.json").write_text(json.dumps(config | ({"chat_template": own} if own else {})))
+    if own is None:
+        (folder / "chat_template.jinja").write_text(OWN[template])
+    theirs = transformers.AutoTokenizer.from_pretrained(folder)
+    subject = as_subject(open_model(folder), folder, torch.device("cpu"))
+    writer = LinesOptions(apply_chat_template=True).writer(subject)
+    for question in ("Who is 7?", ' "é" & <bos>\n '):
+        ids = theirs.apply_chat_template(messages(("user", question)), add_generation_prompt=True)["input_ids"]
+        assert writer.encode(f"{ASK}{question}{ANSWER}") == ids
+    (tmp_path / "file.jinja").write_text(OWN[template])
+    by_file = LinesOptions(chat_template=str(tmp_path / "file.jinja")).writer(subject)
+    ids = by_file.encode(f"{ASK}Who{ANSWER}")
+    assert ids.count(0) == OWN[template].count(BOS) + (adds and template in ("no_bos", "bos_inside"))
+    with pytest.raises(ConfigError, match="no system"):
+        render(OWN[template], messages(("system", "Hi")))

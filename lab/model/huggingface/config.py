@@ -39,6 +39,7 @@ from lab.positions import FREQUENCY_METHODS, Distance, Frequencies
 from lab.schema import validated
 
 NAME = "config.json"
+SPECIAL = [f"{kind}_token" for kind in ("bos", "eos", "unk", "sep", "pad", "cls", "mask")]
 DEFAULTS = {"rms_norm_eps": 1e-6, "hidden_act": "silu", "tie_word_embeddings": False, "use_sliding_window": False}
 FAMILIES: dict[str, dict[str, Any]] = {  # transformers' defaults for keys that config.json leaves out
     "llama": {**DEFAULTS, "num_key_value_heads": None, "max_position_embeddings": 2048},
@@ -117,6 +118,13 @@ def chat_template_of(folder: Path) -> str | None:
     if isinstance(template, list):
         template = {named.get("name"): named.get("template") for named in template}.get("default")
     return file.read_text("utf-8") if file.is_file() else template
+
+
+def special_texts(folder: Path) -> dict[str, str]:
+    """Read the texts of a folder's special tokens by name, as chat templates use them."""
+    sources = [read_json(folder / f"{name}.json") for name in ("tokenizer_config", "special_tokens_map")]
+    texts = {name: token_text(sources[0], name) or token_text(sources[1], name) for name in SPECIAL}
+    return {name: text for name, text in texts.items() if text is not None}
 
 
 def token_text(settings: Mapping[str, Any], key: str) -> str | None:

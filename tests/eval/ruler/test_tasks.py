@@ -199,7 +199,7 @@ SECOND = {"vt": 2, "cwe": 2}  # tasks whose worked example is asked as the task 
 def test_a_chat_stands_around_the_task_and_before_the_answers_first_words(merging, made_up, task):
     tokenizer = Tokenizer.from_str(merging.to_str())
     tokenizer.add_special_tokens([BEGIN, "<|end|>", "<|assistant|>"])
-    chat = Writer(tokenizer, (BEGIN, END), special=True)
+    chat = Writer(tokenizer, lambda question: BEGIN + question + END, special=True)
     case = case_of(chat, made_up, task, 8000)
     n = SECOND.get(task, 1)
     assert case.prompt.count(BEGIN) == case.prompt.count(END) == n
