@@ -13,14 +13,17 @@ features:
 The choice follows from the processor alone, so that a resumed run makes the same one.
 """
 
+import ctypes
 import importlib.util
 import os
 import platform
 import re
 import shutil
+import subprocess
 import sysconfig
 from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
@@ -97,11 +100,31 @@ def moved(x: Tensor, device: torch.device) -> Tensor:
     return (x.pin_memory() if device.type == "cuda" else x).to(device, non_blocking=True)
 
 
+@cache
 def compiles(device: str = "cuda") -> bool:
-    """Return whether torch.compile finds what it calls: Triton and a C compiler on a GPU, g++ and Python.h on a CPU."""
+    """Return whether the compiler that torch.compile calls builds a library that loads; for a GPU, Triton calls it.
+
+    Source: triton/runtime/build.py, _build; torch/_inductor/config.py, cpp.cxx.
+    """
     if device == "cuda":
-        return importlib.util.find_spec("triton") is not None and any(map(shutil.which, ("cc", "gcc", "clang")))
-    return any(map(shutil.which, ("g++", "clang++"))) and Path(sysconfig.get_path("include"), "Python.h").is_file()
+        compiler = os.environ.get("CC") or shutil.which("gcc") or shutil.which("clang")
+        options, lines = ["-x", "c"], "#include <Python.h>\n"
+        if importlib.util.find_spec("triton") is None:
+            return False
+    else:
+        compiler = os.environ.get("CXX", "g++")
+        options, lines = ["-fopenmp", "-x", "c++"], "#include <Python.h>\n#include <omp.h>\n#include <vector>\n"
+    options += ["-", "-shared", "-fPIC", f"-I{sysconfig.get_path('include')}"]
+    with TemporaryDirectory() as folder:
+        library = Path(folder, "trial.so")
+        try:
+            subprocess.run(
+                [str(compiler), "-o", library, *options], input=lines, text=True, capture_output=True, check=True
+            )
+            ctypes.CDLL(str(library))
+        except (OSError, subprocess.CalledProcessError):  # no compiler, a header is missing, a folder without execution
+            return False
+    return True
 
 
 def choose_compile(wanted: bool | str, device: torch.device) -> tuple[bool, str]:
@@ -115,8 +138,8 @@ def choose_compile(wanted: bool | str, device: torch.device) -> tuple[bool, str]
         return False, "on a CPU with train.compile=true only, as it takes some seconds"
     if compiles(device.type):
         return True, "two graphs, before and after attention, for all blocks and packs"
-    needs = {"cuda": "Triton and a C compiler; install gcc", "cpu": "g++ and Python's headers; install them"}
-    fault = f"torch.compile needs {needs[device.type]}"
+    needs = "Triton and a C compiler" if device.type == "cuda" else "g++"
+    fault = f"torch.compile needs {needs} that builds with Python.h; install gcc, g++ and Python's headers"
     if wanted is True:
         raise ConfigError(f"train.compile=true: {fault}, or use auto or false")
     return False, fault

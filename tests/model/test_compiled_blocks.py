@@ -15,7 +15,7 @@ from lab.data.packing import Pack, weigh_by_context
 from lab.errors import ConfigError
 from lab.model.attention.kernels import WHOLE
 from lab.model.config import DecoderConfig
-from lab.model.devices import choose_compile
+from lab.model.devices import choose_compile, compiles
 from lab.model.layers import LayersConfig, Sink
 from lab.positions import distance, frequencies
 from tests.fits import load
@@ -158,13 +158,35 @@ def test_the_choice_and_its_reason(monkeypatch, words, device, compiled, reason)
     assert reason in made[1]
 
 
-def test_without_a_compiler_blocks_stay_uncompiled_or_the_run_is_refused(monkeypatch):
-    monkeypatch.setattr("lab.model.devices.compiles", lambda device: False)
-    assert choose_compile("auto", GPU) == (
-        False,
-        "torch.compile needs Triton and a C compiler; install gcc",
-    )
-    with refused("train.compile=true: torch.compile needs Triton and a C compiler; {}", error=ConfigError):
-        choose_compile(True, GPU)
-    with refused("train.compile=true: torch.compile needs g++ and Python's headers; {}", error=ConfigError):
-        choose_compile(True, CPU)
+WORKS = {  # the device, the variable of its compiler and a script in its place, whether torch.compile then works
+    "cpu": ("cpu", None, None, True),
+    "no_cxx": ("cpu", "CXX", None, False),
+    "broken_cxx": ("cpu", "CXX", "exit 1", False),
+    "cxx_builds_nothing": ("cpu", "CXX", "exit 0", False),
+    "gpu": ("cuda", None, None, True),
+    "broken_cc": ("cuda", "CC", "exit 1", False),
+    "no_headers": ("cuda", None, None, False),
+}
+
+
+@pytest.mark.parametrize("name", WORKS)
+def test_without_a_working_compiler_blocks_stay_uncompiled_or_the_run_is_refused(monkeypatch, tmp_path, name):
+    kind, variable, script, works = WORKS[name]
+    if variable:
+        monkeypatch.setenv(variable, str(tmp_path / "compiler"))
+    if script:
+        (tmp_path / "compiler").write_text(f"#!/bin/sh\n{script}\n")
+        (tmp_path / "compiler").chmod(0o755)
+    if name == "no_headers":
+        monkeypatch.setattr("sysconfig.get_path", lambda scheme: str(tmp_path))
+    monkeypatch.setattr("importlib.util.find_spec", lambda package: package == "triton")
+    compiles.cache_clear()
+    if works:
+        assert choose_compile(True, torch.device(kind))[0]
+        return
+    chosen, reason = choose_compile("auto", torch.device(kind))
+    assert not chosen
+    assert "Python.h" in reason or kind == "cpu"
+    with refused("train.compile=true: torch.compile needs {}", error=ConfigError):
+        choose_compile(True, torch.device(kind))
+    compiles.cache_clear()
