@@ -13,7 +13,7 @@ from lab import files
 from lab.config import Experiment
 from lab.data.module import PackedData
 from lab.data.texts import read_texts
-from lab.errors import ConfigError, brief
+from lab.errors import LONGEST_SHOWN, ConfigError, brief
 from lab.launch import Launch
 from lab.meeting import check_network, gather, name_ranks
 from lab.plugins import LOADED
@@ -39,13 +39,28 @@ def check_ranks(experiment: Experiment, options: Mapping[str, Any], launch: Laun
 
 def describe_rank(experiment: Experiment, options: Mapping[str, Any]) -> dict[str, str]:
     """List what must be the same on all ranks, by name: settings first, files of code last."""
-    settings = flatten(experiment.to_dict()).items()
-    record = {key: brief(value) for key, value in settings if key not in OF_A_MACHINE and not key.endswith(PATHS)}
+    record = {}
+    for key, value in flatten(experiment.to_dict()).items():
+        if key not in OF_A_MACHINE and not key.endswith(PATHS):
+            record[key] = describe_value(value)
     record |= {f"--{key}": str(value) for key, value in options.items() if isinstance(value, bool)}
     record["plugins"] = ", ".join(sorted(digest[: files.SHOWN] for digest in LOADED)) or "none"
     record |= versions()
     code = sorted((ROOT / "lab").rglob("*.py"))
     return record | {path.relative_to(ROOT).as_posix(): digest(path.read_bytes()) for path in code}
+
+
+def describe_value(value: Any) -> str:
+    """Write a value that fits a line, so that other values never have the same text.
+
+    Example:
+        >>> long, other = [[0, 64]] * 20, [[0, 64]] * 10 + [[0, 65]] + [[0, 64]] * 9
+        >>> brief(long) == brief(other), describe_value(long) == describe_value(other)
+        (True, False)
+    """
+    text = brief(value)
+    whole = json.dumps(value, default=str)
+    return text if len(whole) <= LONGEST_SHOWN else f"{text}, {digest(whole.encode())}"
 
 
 def digest(data: bytes) -> str:
