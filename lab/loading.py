@@ -213,8 +213,9 @@ def read_parameters(checkpoint: Checkpoint) -> dict[str, Tensor]:
     Raises: CheckpointError.
     """
     rows: dict[str, list[tuple[int, Tensor]]] = {}
+    checkpoint.name_strays()
     with refusing(checkpoint.folder):
-        for path in checkpoint.folder.glob(f"{WEIGHTS}*.safetensors"):
+        for path in checkpoint.tensor_files(WEIGHTS):
             with safe_open(path, framework="pt") as file:
                 places = json.loads((file.metadata() or {}).get(SHARDING, "{}"))
                 for name in file.keys():  # noqa: SIM118, which is no dictionary

@@ -35,7 +35,8 @@ from safetensors import SafetensorError
 from typing_extensions import TypedDict
 
 from lab import files
-from lab.errors import CheckpointError, first_line
+from lab.command import show
+from lab.errors import CheckpointError, brief, first_line
 from lab.files import SHOWN, FileEntry
 
 NAME = re.compile(r"tokens-(\d{15})")
@@ -83,6 +84,17 @@ class Checkpoint:
         """Identify the weights by the SHA-256 over those of the files that hold them, from the manifest."""
         hashes = {name: entry["sha256"] for name, entry in self.files.items() if name.startswith(WEIGHTS)}
         return hashlib.sha256(json.dumps(hashes, sort_keys=True).encode()).hexdigest()
+
+    def tensor_files(self, *kinds: str) -> list[Path]:
+        """List the files of tensors that its manifest lists, all or of some kinds."""
+        return [self.folder / name for name in self.files if name.startswith(kinds or TENSORS)]
+
+    def name_strays(self) -> None:
+        """Print a line that names files of tensors in its folder that are not its own."""
+        strays = sorted({*self.folder.glob("*.safetensors")} - {*self.tensor_files()})
+        if strays:
+            names = brief(", ".join(path.name for path in strays))
+            show(f"{self.folder}: {names}: not of this checkpoint, not read", error=True)
 
     @cached_property
     def records(self) -> dict[str, FileEntry] | None:

@@ -93,6 +93,7 @@ def find_start(experiment: Experiment, launch: Launch, *, resume: bool) -> check
     if fault := next(filter(None, faults), None):
         checkpoints.refuse(checkpoint.folder, f"{fault}; {checkpoints.RESTORE}")
     if launch.is_first:
+        checkpoint.name_strays()
         checkpoints.read_state(checkpoint)  # or some part of the run would begin anew
     return checkpoint
 

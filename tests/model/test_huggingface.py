@@ -3,9 +3,11 @@
 import pytest
 import torch
 
+from lab.errors import CheckpointError
 from lab.loading import open_model
 from lab.model.huggingface import load_pretrained
 from lab.model.huggingface.foreign import Foreign
+from lab.model.huggingface.pretrained import stored_tensors
 from lab.positions import frequencies
 from tests.model.folders import (
     APART,
@@ -19,9 +21,11 @@ from tests.model.folders import (
     lengths_for,
     logits_of,
     opened,
+    safetensors_torch,
     theirs,
     tokens_of,
 )
+from tests.model.test_foreign import tiny
 
 
 @pytest.mark.parametrize(
@@ -129,3 +133,37 @@ def test_what_config_json_leaves_out_is_what_transformers_assumes(family, silent
 def test_folders_of_early_llamas_hold_tables_that_are_passed_over(folder):
     edit_tensors(folder, lambda t: t.update({"model.layers.0.self_attn.rotary_emb.inv_freq": torch.ones(4)}))
     assert_same_logits(load_pretrained(folder), opened(folder))
+
+
+def add_copy(folder, file, names, index=False):
+    """Write a file that holds tensors of ones in place of a folder's; with an index, as one more part of it."""
+    shapes = {name: part.get_slice(name).get_shape() for name, part in stored_tensors(folder).items()}
+    parts = safetensors_torch.load_file(folder / file) if index else {}
+    wrong = {name: torch.ones(shape) for name, shape in shapes.items() if name.startswith(names)}
+    safetensors_torch.save_file({**parts, **wrong}, folder / file, metadata={"format": "pt"})
+
+
+STRAYS = {  # a file to write, the tensors in it, whether it is one of the index, and what a line names
+    "single": ("model.safetensors", "", False, "model.safetensors: not of these weights, not read"),
+    "part": ("model-00009-of-00009.safetensors", "model.norm", False, "model-00009-of-00009.safetensors: not of these"),
+    "stale": ("LAST", "model.embed", True, "model.embed_tokens.weight: its copy in "),
+}
+
+
+@pytest.mark.parametrize("stray", STRAYS)
+@pytest.mark.parametrize("family", ["llama", "gpt_neox"])
+def test_the_index_decides_which_file_is_read(stray, family, tmp_path, capsys):
+    file, names, index, line = STRAYS[stray]
+    model = theirs() if family == "llama" else tiny(family)
+    model.save_pretrained(tmp_path / "model", max_shard_size="8KB")
+    names = names.replace("model.embed", "gpt_neox.embed") if family == "gpt_neox" else names
+    last = sorted(path.name for path in (tmp_path / "model").glob("*.safetensors"))[-1]
+    add_copy(tmp_path / "model", last if file == "LAST" else file, names, index)
+    if family == "gpt_neox" and stray != "part":
+        with pytest.raises(CheckpointError, match="transformers (may|would) read .*; delete"):
+            open_model(tmp_path / "model")
+        return
+    ours = open_model(tmp_path / "model").model
+    tokens = tokens_of(20)
+    torch.testing.assert_close(logits_of(ours, tokens), logits_of(model, tokens), rtol=0, atol=TOL)
+    assert line in capsys.readouterr().err

@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 from lab.errors import CheckpointError
 from lab.loading import load_weights, read_parameters, read_weights
@@ -48,6 +48,19 @@ def test_every_dtype_and_layout_comes_back(tmp_path, dtype):
     whole = read_weights(newest(tmp_path).folder)
     assert whole.keys() == {"w", "part", "one"}
     assert torch.equal(whole["w"], wide.T)
+
+
+def test_only_the_files_of_its_manifest_are_read(tmp_path, capsys):
+    save(tmp_path, {"w": torch.ones(4, 3)})
+    saved = newest(tmp_path)
+    for name in ("weights-00000-old", "weights-00007"):
+        save_file({"w": torch.zeros(4, 3), "other": torch.zeros(1)}, saved.folder / f"{name}.safetensors")
+    found = {"w": torch.zeros(4, 3)}
+    read_shards(found, saved.folder)
+    assert torch.equal(found["w"], torch.ones(4, 3))
+    assert read_parameters(saved).keys() == {"w"}
+    assert torch.equal(read_parameters(saved)["w"], found["w"])
+    assert "weights-00000-old.safetensors, weights-00007.safetensors: not of this" in capsys.readouterr().err
 
 
 def test_the_digest_names_the_weights_alone(tmp_path):

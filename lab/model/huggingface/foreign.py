@@ -19,6 +19,7 @@ from lab.model.config import DecoderConfig
 from lab.model.decoder import Decoder
 from lab.model.huggingface.config import SIZES, reading
 from lab.model.huggingface.interface import apply, own_frequencies, rotary_of
+from lab.model.huggingface.pretrained import INDEX, SINGLE, find_tensors
 from lab.positions import Distance, Frequencies
 from lab.positions.methods import ROPE_THETA
 from lab.positions.rope import Plain
@@ -143,7 +144,12 @@ def sizes_of(config: Any) -> DecoderConfig:
 
 
 def load_foreign(folder: Path, device: torch.device | str) -> Foreign:
-    """Load a causal model in float32, from safetensors alone, refusing weights that do not fit it."""
+    """Load a causal model in float32, from safetensors alone, refusing weights that do not fit it or are ambiguous."""
+    if (folder / INDEX).is_file() and (folder / SINGLE).is_file():
+        raise CheckpointError(f"{folder / SINGLE}: transformers would read it in place of {INDEX}; delete one of them")
+    for name in find_tensors(folder)[1]:
+        rule = f"two files have it, and transformers may read another than {INDEX} names"
+        raise CheckpointError(f"{folder}: {name}: {rule}; delete the other copy")
     with reading(folder) as transformers:
         options: dict[str, Any] = {"local_files_only": True, "use_safetensors": True, "trust_remote_code": False}
         options |= {"dtype": torch.float32, "output_loading_info": True}

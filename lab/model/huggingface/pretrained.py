@@ -4,7 +4,7 @@ Neither needs the transformers library. Positions that config.json does not supp
 
     model.safetensors                   all weights in one file, or
     model-00001-of-00003.safetensors    several files, and
-    model.safetensors.index.json        which file holds which tensor
+    model.safetensors.index.json        which file holds which tensor; it wins
 
 Weights need no permutation: both sides rotate dimensions j and j + head_dim / 2 as a pair.
 """
@@ -20,7 +20,8 @@ import torch
 from torch import Tensor
 
 from lab import positions
-from lab.errors import CheckpointError, ConfigError, DiskError, first_line, is_plain_name
+from lab.command import show
+from lab.errors import CheckpointError, ConfigError, DiskError, brief, first_line, is_plain_name
 from lab.files import disk_fault, publish_folder, temporary_of, write_atomic, write_json, writing
 from lab.model.decoder import Decoder
 from lab.model.huggingface import config, rope
@@ -159,25 +160,50 @@ def load_tensors(
 
 
 def stored_tensors(folder: Path) -> dict[str, Any]:
-    """Return the open file of each tensor of a folder, refusing one without weights or with a broken file."""
+    """Return the open file of each tensor of a folder; a line names each copy that is not read.
+
+    Raises: CheckpointError for a folder without weights or with a broken file.
+    """
+    stored, doubled = find_tensors(folder)
+    for name, file in doubled.items():
+        show(f"{folder}: {name}: its copy in {file} is not read, {INDEX} names another file", error=True)
+    return stored
+
+
+def find_tensors(folder: Path) -> tuple[dict[str, Any], dict[str, str]]:
+    """Return the open file of each tensor, and the files of second copies; a line names other files of tensors.
+
+    An index decides where there is one, also next to a single file.
+
+    Raises: CheckpointError.
+    """
     from safetensors import SafetensorError, safe_open
 
-    whole = (folder / SINGLE).is_file()
-    listed = {"": SINGLE} if whole else config.read_json(folder / INDEX).get("weight_map", {})
+    listed: Any = {"": SINGLE} if (folder / SINGLE).is_file() else {}
+    indexed = (folder / INDEX).is_file()
+    if indexed:
+        listed = config.read_json(folder / INDEX).get("weight_map", {})
     if not isinstance(listed, dict) or not all(map(is_plain_name, listed.values())):
         raise CheckpointError(f"{folder / INDEX}: names no files of this folder; copy the folder again")
     names = {*listed.values()}
     if not names:
         raise CheckpointError(f"{folder}: holds no {SINGLE} and no {INDEX}; use a folder with weights, not pickles")
     stored: dict[str, Any] = {}
+    doubled: dict[str, str] = {}
     for path in sorted(folder / name for name in names):
         try:
             file = safe_open(path, framework="pt")
         except (SafetensorError, OSError) as error:
             raise CheckpointError(f"{path}: cannot be read ({error}); copy the folder again") from error
-        names_in = file.keys()  # type: ignore[no-untyped-call]
-        stored |= {name: file for name in names_in if not name.endswith(NO_WEIGHT)}
-    return stored
+        for name in file.keys():  # type: ignore[no-untyped-call]  # noqa: SIM118, which is no dictionary
+            if listed.get(name, path.name) != path.name:
+                doubled[name] = path.name
+            elif not name.endswith(NO_WEIGHT):
+                stored[name] = file
+    strays = sorted(path.name for path in folder.glob("*.safetensors") if path.name not in names)
+    if strays:
+        show(f"{folder}: {brief(', '.join(strays))}: not of these weights, not read", error=True)
+    return stored, doubled
 
 
 def tensor_faults(wanted: Mapping[str, tuple[int, ...]], stored: Mapping[str, Any]) -> list[str]:
