@@ -12,7 +12,10 @@ if TYPE_CHECKING:
 
 BLUE = "#0072b2"
 GREY = "#888888"
-PALETTE = (BLUE, "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#222222", "#aa4499")
+PALETTE = (
+    *(BLUE, "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#6b6b6b", "#aa4499"),
+    *("#961eff", "#96b45a", "#b44b3c", "#9678ff"),
+)  # all of them can be seen on white and on black
 SHAPES = ("circle", "triangle-right", "square", "triangle-up", "diamond", "cross", "triangle-down")
 MEAN, RUN, BEYOND, BELOW = "mean, 95% limits", "one run", "one run, at least", "one run, less"
 CENSORED = {"below": BELOW, "end": BEYOND}  # by what lab.runs.arms.censored returns
@@ -148,8 +151,25 @@ def looks_of(
     elif kind == "point" and listed:
         style["shape"] = alt.Shape(f"{series}:N", scale=alt.Scale(domain=values, range=SHAPES), legend=legend)
     elif kind == "line":
-        style["strokeDash"] = alt.StrokeDash(f"{series}:N", scale=alt.Scale(domain=values, range=DASHES), legend=legend)
+        scale = alt.Scale(domain=values, range=choose_dashes(len(values)))
+        style["strokeDash"] = alt.StrokeDash(f"{series}:N", scale=scale, legend=legend)
     return style
+
+
+def choose_dashes(n_series: int) -> list[tuple[int, ...]]:
+    """Choose dashes so that no two series have the same colour and the same dash.
+
+    Example:
+        >>> len({(PALETTE[k % len(PALETTE)], dash) for k, dash in enumerate(choose_dashes(300))})
+        300
+    """
+    dashes: list[tuple[int, ...]] = []
+    for number in range(n_series):
+        dash = DASHES[number % len(DASHES)]
+        # a chart repeats its colours, so all pairs have been used after so many series
+        rounds = number // (len(DASHES) * len(PALETTE))
+        dashes.append((*dash, 2 * rounds + 1, 3) if rounds else dash)
+    return dashes
 
 
 def rule_layers(rule: Rule, above: int = 0) -> list[Any]:

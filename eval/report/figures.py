@@ -20,6 +20,7 @@ BEYOND_LAST = 1.05  # of the last distance that was tested, where limits are cut
 FACET: dict[str, Any] = {"width": 240, "height": 160}
 ROW = 16  # pixels: height of a method's row
 CELL = 34  # and of a window's
+HEAT = 100  # the axis and the scale of colours of a heat map
 LIMITS = "At each run's last probe."
 BANDS = f" Bands are 95% limits: over {FEWEST_SEEDS} seeds or more, or of the tests where an arm has one run."
 CENSORED = "A triangle is a run that failed at the first distance or passed at the last; with one there is no mean."
@@ -99,7 +100,7 @@ def by_shift_and_window(runs: Runs) -> Figure | None:
     chart = by_arm(runs, cells, "shift", "window", "reach", height=height, **looks)
     caption = "At the last probe, in tokens: the mean over seeds, or the least and the most where one is censored;"
     caption += " + it reaches the last distance tested; < it fails at the first. The colour is that of the median run."
-    return Figure("shift_and_window", "Reach by STRING's shift and window", caption, chart)
+    return Figure("shift_and_window", "Reach by STRING's shift and window", caption, chart, left=HEAT)
 
 
 def string_cells(reaches: pd.DataFrame) -> pd.DataFrame:
