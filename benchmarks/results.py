@@ -15,7 +15,7 @@ from benchmarks.record import Record, read
 
 HEAD = """# Results
 
-Written by `python -m benchmarks.results`; every row is a record of `benchmarks/record.py`.
+Written by `benchmarks.results`; every row is a record of `benchmarks/record.py`.
 """
 NO_GPU = """
 **No GPU has been measured yet.** Figures from a CPU show that the command works, and nothing about a GPU's speed.

@@ -1,13 +1,20 @@
-"""Every command on runs/cpu_demo, or on no run, that a page or a help prints is run as printed, with fewer tests."""
+"""Every command that README, Makefile, pages and helps print: run on the demo, or read to its last argument."""
 
+import argparse
+import contextlib
 import importlib
+import inspect
 import re
 import shlex
+import subprocess
+import sys
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from eval.engine import command as engine
 from lab.cli import commands
 from lab.config import load_experiment
 from lab.counts import PositionCounts
@@ -18,27 +25,80 @@ from lab.train.starting import Start, start_folder
 from tests.forked import ROOT
 from tests.opened import CONSUMED, adopted, write_run
 
-PLACES = ("README.md", "docs/*.md", "eval/*.py", "eval/*/__main__.py", "lab/*.py")
-PAGES = [path for place in PLACES for path in ROOT.glob(place)]
-MODULES = {name: module for name, (module, _) in commands().items() if module.startswith("eval.")}
-PRINTED = re.compile(rf"probe-lab (?:{'|'.join(MODULES)})\b(?:[^`|\n\\]|\\+\n)+")
-FORMER = ("answer_budget",)  # once failed; the others are slow together
+PLACES = ("README.md", "CONTRIBUTING.md", "Makefile", "docs/*.md", "benchmarks/*.md", "sweeps/*.yaml")
+HELPS = ("lab/*.py", "lab/*/__main__.py", "eval/*.py", "eval/*/__main__.py", "benchmarks/*.py", "experiments/**/*.py")
+PAGES = [path for place in (*PLACES, *HELPS, "tests/torture/__main__.py") for path in sorted(ROOT.glob(place))]
+PROGRAM = r"(?:\.venv/bin/)?(?:probe-lab(?= [a-z])|python -m(?= [a-z])|make(?= [a-z]+\b(?! =)))"
+PRINTED = re.compile(rf"(?:^\s*|[`$'] *|srun |timeout \d+ ){PROGRAM} (?:[^`|\n\\{{]|\\+\n)+", re.M)
+MODULES = {name: module for name, (module, _) in commands().items()}
+FORMER = ("probe-lab ruler", "probe-lab positions string --shift 3", "python -m experiments.demand S1 --results")
 FEWER = {"perplexity": "--lengths=32", "impact": "--windows=2"}  # on the few documents that are prepared here
 FEWER |= dict.fromkeys(("probe", "distance", "passkey"), "--tests=2")
+ON_DEMO = re.compile(
+    r"probe-lab (?!report|fit|export|verify|sweep)[a-z]+ .*runs/cpu_demo\b|positions [a-z_]+ --|frequency --positions"
+    r"|(reach|report) experiments/|demand S1 --results"
+)
+OF_A_PAGE = re.compile(r"\bown|mymodel|first\.yaml|steps\.py")  # test_first_hour.py, test_plugins.py run these
+REASONS = {  # why the others go as far as their arguments: the first that matches
+    "it changes the repository, or runs this test": r"^make|docs|pytest|pictures|torture|benchmarks\.results",
+    "a network or a cluster": r"hf:|harness|SLURM|--task|launcher",
+    "a GPU, or minutes of measuring": r"benchmarks\.|--profile",
+    "minutes of training": r" fit |lab\.fit|sweep|longrecipe|prepare|experiments\.|papers|minis| shape | demand ",
+    "a trained run": r"(report|export|verify|eval\.distance) runs/cpu_demo|compare (pythia|series)",
+    "a model of others, or days of training": r"models/|\b[A-Z]{3}|tiny_2k|runs/(?!cpu_demo )|shards|elsewhere",
+    "text of the reader, or more memory": r"frequency|positions|--help",
+}
+MEANT = {
+    "CONFIG": "configs/cpu_demo.yaml",
+    "$SLURM_ARRAY_TASK_ID": "0",
+    "extend_*.yaml": "extend_pi.yaml --start.path=runs/cpu_demo",
+}
+MEANT |= dict(re.findall(r"(LLAMA_\w+)(?: write)?\n\n```\n(.*)\n", (ROOT / "docs/scale.md").read_text()))
+OF_OTHERS = {  # which need the settings of a model that is not here
+    "probe-lab fit configs/anchor_128k_upsampled.yaml": " --dry_run LLAMA_2_7B",
+    "probe-lab prepare configs/anchor_128k_upsampled.yaml --workers 32": " LLAMA_2_7B",
+}
+STOPS = {  # what a command calls once it has read its arguments
+    "prepare": ["prepare"],
+    "sweep": ["train"],
+    "longrecipe": ["resolve"],
+    "merge": ["find_place", "newest_checkpoints"],
+    "export": ["find_place"],
+    "verify": ["checks_of"],
+    "pictures": ["draw"],
+    "eval.papers.minis": ["names"],
+    "papers": ["run_table", "dry_run", "listing"],
+}
+
+
+class Reached(BaseException):
+    """The end of the arguments."""
+
+
+def stop(*_, **__):
+    raise Reached
 
 
 def printed():
     """Collect the commands of all pages, without what stands behind them in a column of its own."""
     found = [text for page in PAGES for text in PRINTED.findall(page.read_text(encoding="utf-8"))]
-    joined = [re.sub(r"\\+\n\s*", "", text) for text in found]
-    alone = [" ".join(re.split(r"\s{2,}(?!-)|,? \(|, then", text)[0].split()).removesuffix(".") for text in joined]
-    chosen = re.compile(r"(?<!report )runs/cpu_demo|positions [a-z_]+ --|frequency --")  # a report needs a trained run
-    return sorted(text for text in set(alone) if chosen.search(text) and " ... " not in text)
+    texts = set()
+    for text in found:
+        joined = re.sub(r"\\+\n\s*", "", text).strip(" \n`$").lstrip("'")
+        alone = re.split(r"\s{2,}(?!-)|,? \(|, then| # | > ", joined)[0]
+        command = re.sub(r"^(srun|timeout \d+) |\.venv/bin/", "", " ".join(alone.split())).removesuffix(".")
+        texts.add(command.removesuffix("'") if command.count("'") % 2 else command)
+    others = re.compile(r" \[|\.\.\.|<|[a-z] the |\.X|^[a-z-]+ (-m )?[\w.]+ \w+ \w+ ")  # usage lines and sentences
+    return sorted(text for text in texts if not others.search(text) and not OF_A_PAGE.search(text))
+
+
+def is_run(text):
+    return bool(ON_DEMO.search(text))
 
 
 def marked(text):
-    """Leave all but what once failed to the slow tests."""
-    return text if any(word in text for word in FORMER) else pytest.param(text, marks=pytest.mark.slow)
+    """Leave what runs to the slow tests, but what once failed."""
+    return pytest.param(text, marks=pytest.mark.slow) if is_run(text) and not text.startswith(FORMER) else text
 
 
 @pytest.fixture(scope="module")
@@ -56,21 +116,75 @@ def place(tmp_path_factory):
         counts.add_segments([192, 60])
         RunFolder(folder).write_counts(counts)
         write_run(Path("runs/tuned"), experiment.data, std=0.3, **asdict(experiment.model))
-        Path("configs").symlink_to(ROOT / "configs")
+        for name in ("configs", "experiments", "sweeps", "docs", "Makefile"):
+            Path(name).symlink_to(ROOT / name)
         Path("essays.txt").write_text(" ".join(f"word {n * n % 97}." for n in range(3000)))
     return place
 
 
-def test_pages_print_commands():
-    assert len(printed()) > 20
+def test_pages_print_commands_that_run_or_have_a_reason():
+    texts = printed()
+    assert len(texts) > 200
+    assert sum(map(is_run, texts)) > 35
+    unexplained = [text for text in texts if not is_run(text) and not re.search("|".join(REASONS.values()), text)]
+    assert [text for text in unexplained if not re.fullmatch(r"probe-lab [a-z]+", text)] == []
 
 
-@pytest.mark.parametrize("text", [marked(text) for text in printed()])
-def test_a_printed_command_runs(place, monkeypatch, capsys, text):
-    monkeypatch.chdir(place)
-    _, name, *words = shlex.split(re.sub(r"tokens-\d{15}", f"tokens-{CONSUMED:015d}", text))
-    words = [re.sub(r"^--(tests|texts|documents|windows)=\d+$", r"--\1=2", word) for word in words]
-    words += {FEWER.get(name)} - {None, *words}
-    module = MODULES[name]
+def split(text):
+    """Return the command, its module, and its arguments, with values for what a page leaves to the reader."""
+    text = re.sub(r"tokens-\d{15}", f"tokens-{CONSUMED:015d}", text + OF_OTHERS.get(text, ""))
+    for name, value in MEANT.items():
+        text = text.replace(name, value)
+    program, *words = shlex.split(text)
+    if program == "make":
+        return words[0], None, words
+    if program == "python":
+        return words[1].partition(".")[2], words[1], words[2:]
+    return words[0], commands()[words[0]][0], words[1:]
+
+
+def import_main(module):
     package = f"{module}.__main__" if (ROOT / module.replace(".", "/")).is_dir() else module
-    assert importlib.import_module(package).main(words) == 0, capsys.readouterr().err
+    return importlib.import_module(package)
+
+
+@pytest.mark.parametrize("text", list(map(marked, printed())))
+def test_a_printed_command_runs_or_takes_its_arguments(place, monkeypatch, capsys, text):
+    monkeypatch.chdir(place)
+    if text == "probe-lab docs":  # tests/test_pages.py compares what it prints
+        return
+    name, module, words = split(text)
+    if module is None:
+        assert subprocess.run(["make", "-n", name], cwd=ROOT, capture_output=True, check=False).returncode == 0
+    elif module == "pytest":
+        assert [word for word in words if "/" in word and not (ROOT / word).exists()] == []
+    elif is_run(text):
+        words = [re.sub(r"^--(tests|texts|documents|windows)=\d+$", r"--\1=2", word) for word in words]
+        words += {FEWER.get(name)} - {None, *words}
+        assert run(module, words, monkeypatch) == 0, capsys.readouterr().err
+    elif name == "fit":
+        assert import_main(module).read_arguments(words or ["--help"]) == 0, capsys.readouterr().err
+    elif words or module not in MODULES.values():
+        found = import_main(module)
+        for stopped in STOPS.get(name, ()):
+            monkeypatch.setattr(found, stopped, stop)
+        monkeypatch.setattr(engine, "requests_of", partial(read_requests, engine.requests_of))
+        monkeypatch.setattr(engine, "expand", lambda words, takes: [Path("runs/cpu_demo")])
+        read = argparse.ArgumentParser.parse_args
+        if "lab." not in module and "eval" not in module:
+            monkeypatch.setattr(argparse.ArgumentParser, "parse_args", lambda self: stop(read(self)))
+        status = 0
+        with contextlib.suppress(Reached):
+            status = run(module, words, monkeypatch)
+        assert status == 0, capsys.readouterr().err
+
+
+def run(module, words, monkeypatch):
+    """Run a module in this process, and return its exit status."""
+    monkeypatch.setattr(sys, "argv", [module, *words])
+    main = import_main(module).main
+    return main(words) if inspect.signature(main).parameters else main() or 0
+
+
+def read_requests(read, words, form):
+    stop(*read(words, form))

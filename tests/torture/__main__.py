@@ -89,9 +89,15 @@ def table(found):
     return text + "".join(f"\n{machine}\n" for machine in sorted(machines))
 
 
+def read_row(text):
+    if text not in map(str, ROWS):
+        raise argparse.ArgumentTypeError(f"no row {text!r}; the rows are {min(ROWS)} to {max(ROWS)}")
+    return int(text)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("rows", nargs="*", type=int, choices=list(ROWS), metavar="ROW")
+    parser.add_argument("rows", nargs="*", type=read_row, metavar="ROW")
     parser.add_argument("--share", type=float, default=1.0)
     asked = parser.parse_args()
     for row in asked.rows or ROWS:
