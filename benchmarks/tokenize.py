@@ -25,7 +25,7 @@ from benchmarks.timing import ratio
 from lab.data.config import Bpe, DataConfig, Slimpajama, Stdlib, TokenizerFile
 from lab.data.corpora import TextDocument, open_corpus
 from lab.data.preparation import prepare, shard_folder
-from lab.data.texts import read_texts
+from lab.data.text_files import read_texts
 from lab.data.tokenizer import BATCH_DOCUMENTS, end_of_document, load_tokenizer, obtain_tokenizer, run_task
 
 TEXTS, TASKS, VOCABULARY = 4000, 1000, 4096

@@ -34,7 +34,7 @@ from lab.command import NOTHING_WRITTEN, Bar, start
 from lab.data.arrangement import IGNORE
 from lab.data.packing import Windows, held_out_windows
 from lab.data.selecting import RESULT, ImpactConfig, label_types, open_tagger
-from lab.data.texts import read_texts
+from lab.data.text_files import read_texts
 from lab.data.tokenizer import check_ids, needed, vocabulary_hash
 from lab.draw import draw, save
 from lab.errors import ConfigError, DataError

@@ -25,7 +25,7 @@ from lab.counts import SavedCounts
 from lab.data.encoding import encode_texts
 from lab.data.preparation import shard_folder
 from lab.data.shards import TokenStore
-from lab.data.texts import read_texts
+from lab.data.text_files import read_texts
 from lab.data.tokenizer import check_ids, needed, special_ends
 from lab.errors import ConfigError, DataError
 from lab.loading import OpenedModel, open_model, token_ids

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from eval.engine.cases import Distinct, Draft, Turn, draw_made_up, english
-from lab.data.texts import read_texts
+from lab.data.text_files import read_texts
 from lab.errors import ConfigError, DataError, MissingPackage
 
 STANDIN = "standin"

@@ -184,7 +184,7 @@ def begin(config: DataConfig, folder: Path) -> tuple[RunTask, Sequence[Any]]:
         reader = open_corpus(config, read_hub_listing(config, folder))
         listing = reader.listing
         if listing.skipped.total():
-            show(f"data: {len(listing.files):,} files; left out: {describe(listing.skipped)}")
+            show(f"data: files read: {len(listing.files):,}; skipped: {describe(listing.skipped)}")
         if listing.module and not (folder / INPUTS).exists():
             files.write_json(folder / BUILDER, {"module": listing.module, "options": listing.options})
         refuse_other_inputs(folder, listing.files)

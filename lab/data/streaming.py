@@ -7,10 +7,11 @@ and continue where a connection is lost.
 
 import re
 import tempfile
+import textwrap
 import time
 from collections import Counter
-from collections.abc import Collection, Iterator
-from dataclasses import MISSING, dataclass, field, fields
+from collections.abc import Iterator
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -21,15 +22,14 @@ from lab.data.config import Dataset
 from lab.errors import DataError, MissingPackage
 from lab.files import read_object
 
-HUB_FILE = re.compile(r"hf://datasets/(?P<repository>.+?)@(?P<commit>[^/]+)/(?P<path>.+)")
+HUB_FILE = re.compile(r"hf://datasets/.+?@([^/]+/.+)")
 BLOCK_BYTES = 2**25  # of one request for a part of a file
-LONGEST_ERROR = 300  # characters of what the library says, which lists the names to choose from
-SAVE_AGAIN = "save the data set again"
-UNLISTED = ("name", "version", "data_dir", "data_files", "description", "features")  # of a builder's options
 TEMPORARY = (408, 429, 500, 502, 503, 504)  # of HTTP
-MOST_TRIES = 6
+DELAYS_S = (1, 4, 16, 64, 256)  # before tries to list again; the hub counts requests in windows of 300 s
 OTHER_SPLITS = "of other splits"
-CSV = {"na_filter": False}  # a text "NA" or "null" is a text
+NO_OPTIONS = ("name", "version", "data_dir", "data_files", "description", "features")  # of a builder's config
+LONGEST_REASON = 300  # characters of what the library says, which may list the names to choose from
+SAVED_STATE = "state.json"  # of save_to_disk
 
 
 @dataclass(frozen=True)
@@ -62,144 +62,94 @@ def import_datasets() -> Any:
 
 
 def list_dataset(corpus: Dataset) -> Listing:
-    """List the files of a data set's split, on the hub or in a folder.
+    """List the files of a data set's split, on the hub or in a folder, and count the others.
 
     Raises: DataError.
     """
-    if corpus.path is None:
-        return list_split(corpus, f"hf://datasets/{corpus.repository}")[0]
-    root, pattern = text_files.root_of(corpus.path), None
-    if root.is_file():
-        root, pattern = root.parent, root.name
-    elif root != Path(corpus.path):
-        pattern = str(Path(corpus.path).relative_to(root))
-    if not root.is_dir():
-        raise DataError(f"data.corpus.path={corpus.path}: no such file or folder; name a folder of tables")
-    saved = None if pattern else list_saved(corpus, root)
-    listing, others = saved or list_split(corpus, str(root.resolve()), pattern)
-    every, hidden = text_files.find_files(Path(corpus.path), ("",))
-    unread = [path for path in every if str(path.relative_to(root)) not in {*listing.files, *others}]
-    listing.skipped.update(hidden)
-    listing.skipped.update(map(text_files.type_of, unread))
-    return listing
+    builder = open_builder(corpus)
+    from datasets.utils.file_utils import xgetsize
 
-
-def list_split(corpus: Dataset, place: str, pattern: str | None = None) -> tuple[Listing, list[str]]:
-    """List the files of a split by the library, and the names of those of other splits; they are counted as skipped.
-
-    Raises: DataError.
-    """
-    datasets = import_datasets()
-    from huggingface_hub import HfFileSystem
-
-    builder = open_builder(corpus, place, pattern)
-    found = {str(split): sorted(set(urls)) for split, urls in builder.config.data_files.items()}
-    check_split(corpus, found)
-    names, sizes = {}, {}
-    hub = HfFileSystem(endpoint=datasets.config.HF_ENDPOINT, token=None)  # with what the library has just listed
-    for split, urls in found.items():
-        for url in urls:
-            match = HUB_FILE.fullmatch(url)
-            name = f"{match['commit']}/{match['path']}" if match else str(Path(url).relative_to(place))
-            names[name] = split
-            if split == corpus.split:
-                sizes[name] = hub.info(url)["size"] if match else Path(url).stat().st_size
-    others = [name for name, split in names.items() if split != corpus.split and name not in sizes]
+    splits = {str(split): urls for split, urls in builder.config.data_files.items()}
+    if corpus.split not in splits:
+        rule = f"no such split in {corpus.label}"
+        raise DataError(f"data.corpus.split={corpus.split}: {rule}; use one of: {', '.join(splits)}")
+    # the client knows the sizes of what the library has just listed
+    sizes = {name_of(corpus, url): xgetsize(url) for url in sorted(splits[corpus.split])}
+    others = {name_of(corpus, url) for urls in splits.values() for url in urls} - sizes.keys()
+    skipped = Counter({OTHER_SPLITS: len(others)})
+    if corpus.path is not None:
+        every, hidden = text_files.find_files(Path(corpus.path), ("",))
+        names = {str(path.relative_to(local_folder(corpus))) for path in every} - sizes.keys() - others
+        skipped.update(hidden)
+        skipped.update(text_files.type_of(Path(name)) for name in names)
     module = type(builder).__module__.rpartition(".")[2]
-    options = (CSV if module == "csv" else {}) | options_of(builder.config)
-    return Listing(sizes, Counter({OTHER_SPLITS: len(others)}), module, options), others
+    options = {item.name: getattr(builder.config, item.name) for item in fields(builder.config)}
+    options = {name: value for name, value in options.items() if name not in NO_OPTIONS}
+    if module == "csv":
+        options["na_filter"] = False  # a text "NA" or "null" is a text
+    return Listing(sizes, skipped, module, options)
 
 
-def open_builder(corpus: Dataset, place: str, pattern: str | None) -> Any:
+def name_of(corpus: Dataset, url: str) -> str:
+    """Return the name under which a file is listed."""
+    found = HUB_FILE.fullmatch(url)
+    return found[1] if found else str(Path(url).relative_to(local_folder(corpus).resolve()))
+
+
+def local_folder(corpus: Dataset) -> Path:
+    """Return the folder that the names of local files begin at."""
+    root = text_files.root_of(str(corpus.path))
+    return root.parent if root.is_file() else root
+
+
+def open_builder(corpus: Dataset) -> Any:
     """Have the library find what a data set consists of, again after a temporary error, which its client passes on.
 
     Raises: DataError.
     """
     datasets = import_datasets()
-    tries = 0
-    while True:
-        tries += 1
+    from huggingface_hub import utils
+
+    client: Any = utils
+    place, data_files = find_source(corpus)
+    for delay_s in (*DELAYS_S, None):
         try:
             with tempfile.TemporaryDirectory(prefix="probe-lab-") as cache:
-                return datasets.load_dataset_builder(place, corpus.config, data_files=pattern, cache_dir=cache)
+                return datasets.load_dataset_builder(place, corpus.config, data_files=data_files, cache_dir=cache)
         except Exception as error:  # the library raises many types for a name, a network or a file that is wrong
-            wait_s = retry_delay_s(error, tries)
-            if wait_s is None or tries == MOST_TRIES:
+            status = getattr(getattr(error, "response", None), "status_code", None)
+            is_temporary = status in TEMPORARY or isinstance(error, client.httpx.TransportError)
+            if delay_s is None or not is_temporary:
                 remedy = "set data.corpus.config to one of its configurations, correct the name, or check the network"
-                raise DataError(f"{setting_of(corpus)}: cannot be listed ({one_line(error)}); {remedy}") from error
-            show(f"data: {setting_of(corpus)}: {one_line(error)}; trying again in {wait_s} s", error=True)
-        time.sleep(wait_s)
+                raise fault(corpus, "cannot be listed", error, remedy) from error
+            show(f"data: the hub cannot list {corpus.label} now ({error}); trying again in {delay_s} s", error=True)
+        time.sleep(delay_s)
+    raise AssertionError("the last try returns or raises")
 
 
-def retry_delay_s(error: BaseException, tries: int) -> int | None:
-    """Return how long to wait after a lost connection or a busy server; None if the error will not pass."""
-    import huggingface_hub
-    from huggingface_hub.errors import HfHubHTTPError
-
-    utils: Any = huggingface_hub.utils
-    cause: BaseException | None = error
-    while cause is not None:
-        if isinstance(cause, HfHubHTTPError) and cause.response.status_code in TEMPORARY:
-            headers = cause.response.headers
-            limit, after = utils.parse_ratelimit_headers(headers), headers.get("Retry-After", "")
-            if limit is not None:
-                return limit.reset_in_seconds + 1
-            return int(after) if after.isdigit() else 2**tries
-        if isinstance(cause, utils.httpx.TransportError):
-            return 2**tries
-        cause = cause.__cause__ or cause.__context__
-    return None
-
-
-def list_saved(corpus: Dataset, root: Path) -> tuple[Listing, list[str]] | None:
-    """List the files that `save_to_disk` has named in a folder; None if it has not written the folder.
+def find_source(corpus: Dataset) -> tuple[str, Any]:
+    """Return what the library loads, a folder or a builder's name, and its files where they are not to be found.
 
     Raises: DataError.
     """
-    record, folder = root / "dataset_dict.json", root
-    if record.is_file():
-        check_split(corpus, read_object(record, DataError, SAVE_AGAIN).get("splits", ()))
-        folder = root / corpus.split
-    state = folder / "state.json"
-    if not state.is_file():
-        return None
-    entries = read_object(state, DataError, SAVE_AGAIN).get("_data_files", ())
-    paths = [folder / entry["filename"] for entry in entries]
-    if missing := [path for path in paths if not path.is_file()]:
-        raise DataError(f"{missing[0]}: is named in state.json and missing; {SAVE_AGAIN}")
-    return Listing(text_files.sizes_of(paths, root), module="arrow"), []
+    if corpus.path is None:
+        return f"hf://datasets/{corpus.repository}", None
+    folder = local_folder(corpus)
+    if not folder.is_dir():
+        raise DataError(f"data.corpus.path={corpus.path}: no such file or folder; name a folder of tables")
+    if folder != Path(corpus.path):
+        return str(folder.resolve()), str(Path(corpus.path).relative_to(folder))
+    saved = folder / corpus.split if (folder / corpus.split / SAVED_STATE).exists() else folder
+    if (saved / SAVED_STATE).exists():  # other .arrow files there are remains
+        entries = read_object(saved / SAVED_STATE, DataError, "save the data set again")["_data_files"]
+        return "arrow", {corpus.split: [str(saved.resolve() / entry["filename"]) for entry in entries]}
+    return str(folder.resolve()), None
 
 
-def check_split(corpus: Dataset, splits: Collection[str]) -> None:
-    """Reject a split that the data set lacks.
-
-    Raises: DataError.
-    """
-    if corpus.split not in splits:
-        rule = f"no such split in {corpus.label}"
-        raise DataError(f"data.corpus.split={corpus.split}: {rule}; use one of: {', '.join(splits)}")
-
-
-def setting_of(corpus: Dataset) -> str:
-    """Name the setting that a data set comes from, with its value."""
-    name = "repository" if corpus.path is None else "path"
-    return f"data.corpus.{name}={getattr(corpus, name)}"
-
-
-def one_line(error: BaseException) -> str:
-    text = " ".join(str(error).split())
-    return f"{type(error).__name__}: {text if len(text) <= LONGEST_ERROR else text[:LONGEST_ERROR] + '...'}"
-
-
-def options_of(config: Any) -> dict[str, Any]:
-    """Return the settings of a builder that differ from their defaults, such as the separator of a table."""
-    options = {}
-    for item in fields(config):
-        default = item.default if item.default_factory is MISSING else item.default_factory()
-        value = getattr(config, item.name)
-        if item.name not in UNLISTED and value != default:
-            options[item.name] = value
-    return options
+def fault(corpus: Dataset, rule: str, error: BaseException, remedy: str) -> DataError:
+    setting = f"repository={corpus.repository}" if corpus.path is None else f"path={corpus.path}"
+    reason = textwrap.shorten(str(error), LONGEST_REASON)
+    return DataError(f"data.corpus.{setting}: {rule} ({type(error).__name__}: {reason}); {remedy}")
 
 
 def stream_rows(corpus: Dataset, listing: Listing, name: str) -> Iterator[Row]:
@@ -237,15 +187,17 @@ def stream_tables(corpus: Dataset, listing: Listing, name: str) -> Iterator[Any]
             remedy = "correct the file, or download it again"
             if corpus.path is None:
                 remedy = "run the same command again, which skips finished tasks"
-            raise DataError(f"{setting_of(corpus)}: {name} cannot be read ({one_line(error)}); {remedy}") from error
+            raise fault(corpus, f"{name} cannot be read", error, remedy) from error
 
 
 def locate(corpus: Dataset, listing: Listing, name: str) -> tuple[str, dict[str, Any]]:
     """Return the address of a listed file, and the options of the file system that reads it."""
     if corpus.path is not None:
-        root = text_files.root_of(corpus.path).resolve()
-        path = (root.parent if root.is_file() else root) / name
-        text_files.check_whole(path)
+        path = local_folder(corpus).resolve() / name
+        if path.suffix.lower() == ".zst":  # of a truncated one the library reads what there is
+            with text_files.reading(path) as file:
+                while file.read(BLOCK_BYTES):
+                    pass
         return str(path), {}
     from datasets import config
     from huggingface_hub.hf_file_system import HfFileSystem, make_instance

@@ -8,21 +8,28 @@ import gzip
 import io
 import json
 import lzma
+import os
 import zlib
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
 from glob import glob, has_magic
 from itertools import product, takewhile
 from pathlib import Path
 from typing import IO, Any
 
+from lab.command import show
 from lab.data.chat import Row
 from lab.errors import DataError, MissingPackage, first_line
+from lab.launch import read_launch
 
 COMPRESSIONS = (".gz", ".bz2", ".xz", ".zst")
 PLAIN = tuple(map("".join, product((".txt", ".md", ".py"), ("", *COMPRESSIONS))))  # one document each
 LINES = tuple(map("".join, product((".jsonl", ".ndjson"), ("", *COMPRESSIONS))))  # a document per row, as in a table
 ROWS = (*LINES, ".parquet")
+OBJECTS = tuple(f".json{suffix}" for suffix in ("", *COMPRESSIONS))  # one row each
+ESSAYS = "https://github.com/HKUNLP/STRING/raw/main/niah/data/PaulGrahamEssays.json"  # of arXiv:2410.18745
 HIDDEN = "hidden"
 BROKEN = (OSError, ValueError, EOFError, NotImplementedError, zlib.error, lzma.LZMAError)  # what readers raise
 
@@ -51,6 +58,8 @@ def list_files(place: str, suffixes: tuple[str, ...]) -> tuple[dict[str, int], C
 
 def root_of(place: str) -> Path:
     """Return the file or folder that data.corpus.path names, of a pattern the part without signs."""
+    if Path(place).exists():  # a name with brackets
+        return Path(place)
     return Path(*takewhile(lambda part: not has_magic(part), Path(place).parts))
 
 
@@ -62,27 +71,19 @@ def find_files(place: Path, suffixes: tuple[str, ...]) -> tuple[list[Path], Coun
     Raises: DataError for a link to nothing, or to a folder, which is not searched.
     """
     root = root_of(str(place))
+    starts = [place] if place == root else map(Path, glob(str(place), recursive=True))
     files, skipped = [], Counter[str]()
-    for path in sorted(paths_below(place)):
+    for path in sorted({path for start in starts for path in (start, *start.rglob("*"))}):
         if is_hidden(path.relative_to(root)):
             skipped[HIDDEN] += path.is_file()
-        elif path.is_symlink() and not path.is_file():
-            raise DataError(f"{path}: is a link to no file, so its texts would be left out; copy them, or delete it")
-        elif path.is_file() and has_suffix(path.name, suffixes):
-            files.append(path)
         elif path.is_file():
-            skipped[type_of(path)] += 1
-    return files, skipped
-
-
-def paths_below(place: Path) -> set[Path]:
-    """Return all paths in a folder, or in what a pattern matches."""
-    if has_magic(str(place)) and not place.exists():
-        found = set()
-        for match in glob(str(place), recursive=True):
-            found |= paths_below(Path(match))
-        return found
-    return set(place.rglob("*")) if place.is_dir() else {place}
+            if has_suffix(path, suffixes):
+                files.append(path)
+            else:
+                skipped[type_of(path)] += 1
+        elif path.is_symlink():
+            raise DataError(f"{path}: is a link to no file, so its texts would be left out; copy them, or delete it")
+    return files, +skipped
 
 
 def is_hidden(path: Path) -> bool:
@@ -132,16 +133,28 @@ def is_text(text: str) -> bool:
     return True
 
 
-def open_bytes(path: Path) -> IO[bytes]:
+@contextmanager
+def reading(path: Path) -> Iterator[IO[bytes]]:
     """Open a file to read what it contains, decompressed.
+
+    Raises: DataError for a truncated or broken file, MissingPackage.
+    """
+    suffix = path.suffix.lower()
+    openers: dict[str, Any] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open, ".zst": open_zst}
+    try:
+        with openers.get(suffix, open)(path, "rb") as file:
+            yield file
+    except BROKEN as error:
+        raise DataError(f"{path}: is truncated or corrupt ({first_line(error)}); download it again") from error
+
+
+def open_zst(path: Path, mode: str) -> IO[bytes]:
+    """Open a .zst file by pyarrow, which finds where one is truncated.
 
     Raises: MissingPackage.
     """
-    suffix = path.suffix.lower()
-    if suffix == ".zst":
-        return io.BufferedReader(import_pyarrow(suffix).input_stream(str(path), compression="zstd"))
-    opener: Any = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}.get(suffix, open)
-    return opener(path, "rb")
+    stream: Any = import_pyarrow(".zst").input_stream(str(path), compression="zstd")
+    return io.BufferedReader(stream)
 
 
 def import_pyarrow(suffix: str) -> Any:
@@ -158,35 +171,19 @@ def import_pyarrow(suffix: str) -> Any:
 
 
 def text_of(path: Path) -> str:
-    """Read a file as text; bytes that are not UTF-8 make it unusable.
-
-    Raises: DataError for a broken file.
-    """
-    try:
-        with open_bytes(path) as file:
-            return file.read().decode("utf-8", "surrogateescape")
-    except BROKEN as error:
-        raise broken(path, error) from error
-
-
-def broken(path: Path, error: BaseException) -> DataError:
-    return DataError(f"{path}: is truncated or corrupt ({first_line(error)}); download it again")
+    """Read a file as text; bytes that are not UTF-8 make it unusable."""
+    with reading(path) as file:
+        return file.read().decode("utf-8", "surrogateescape")
 
 
 def read_rows(path: Path) -> Iterator[Row | str]:
-    """Read the rows of a file of JSON lines or a .parquet file, or why one is none.
-
-    Raises: DataError for a truncated or broken file, MissingPackage.
-    """
-    try:
-        if has_suffix(path.name, LINES):
-            with open_bytes(path) as file:
-                yield from map(parsed, filter(bytes.strip, file))
+    """Read the rows of a file of JSON lines or a .parquet file, or why one is none."""
+    with reading(path) as file:
+        if has_suffix(path, LINES):
+            yield from map(parsed, filter(bytes.strip, file))
         else:
-            for batch in import_pyarrow(path.suffix).parquet.ParquetFile(path).iter_batches(batch_size=1024):
+            for batch in import_pyarrow(path.suffix).parquet.ParquetFile(file).iter_batches(batch_size=1024):
                 yield from batch.to_pylist()
-    except BROKEN as error:
-        raise broken(path, error) from error
 
 
 def parsed(line: bytes) -> Row | str:
@@ -198,12 +195,50 @@ def parsed(line: bytes) -> Row | str:
     return row if isinstance(row, dict) else "not a JSON object"
 
 
-def check_whole(path: Path) -> None:
-    """Reject a truncated .zst file, which the library reads up to where it ends.
+def read_texts(path: Path, field: str) -> list[str]:
+    """Read the texts of a file, of a folder's files, or of those that match a pattern.
 
-    Raises: OSError.
+    A text is a .txt, .md or .py file, the field `text` of a .json object, or that of each line of a .jsonl file, all of
+    them also compressed. Other files of a folder are skipped and counted in a line.
+
+    Raises: DataError, which names the setting that the path comes from.
     """
-    if path.suffix.lower() == ".zst":
-        with open_bytes(path) as file:
-            while file.read(2**24):
-                pass
+    types = f"give a .txt, .md, .py, .json or .jsonl file with `text`, such as by curl -LO {ESSAYS}"
+    files, skipped = [path], Counter[str]()
+    if not path.is_file():
+        files, skipped = find_files(path, (*PLAIN, *LINES, *OBJECTS))
+    if not files:
+        rule = f"no such file, but {describe(skipped)}" if skipped else "no such file"
+        raise DataError(f"{field}={path}: {rule}; {types}")
+    if skipped:
+        report_skipped(f"{field}={path}: files read: {len(files):,}; skipped: {describe(skipped)}")
+    texts: list[Any] = []
+    for file in files:
+        number = 0
+        has_rows, is_object = (has_suffix(file, suffixes) for suffixes in (LINES, OBJECTS))
+        try:
+            with reading(file) as opened:
+                content = io.TextIOWrapper(opened, encoding="utf-8").read()
+            lines = content.split("\n") if has_rows else [content]
+            parts: dict[int, Any] = {at: line for at, line in enumerate(lines, start=1) if line.strip()}
+            if has_rows or is_object:
+                for number, part in parts.items():
+                    row = json.loads(part)
+                    parts[number] = row.get("text") if isinstance(row, dict) else None
+        except (DataError, ValueError, RecursionError) as error:
+            place = f"line {number:,} " if number else ""
+            raise DataError(f"{field}={file}: {place}cannot be read ({first_line(error)}); {types}") from error
+        wrong = [number for number, text in parts.items() if not isinstance(text, str)]
+        if wrong:
+            raise DataError(f"{field}={file}: line {wrong[0]:,} holds no text in `text`; {types}")
+        texts += parts.values()
+    if not any(map(str.strip, texts)):
+        raise DataError(f"{field}={path}: holds no text; {types}")
+    return texts
+
+
+@cache
+def report_skipped(line: str) -> None:
+    """Print which files are skipped, once, as a command reads its text more than once."""
+    if read_launch(os.environ).is_first:
+        show(line, error=True)

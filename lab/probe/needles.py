@@ -22,7 +22,7 @@ from lab.data import synthetic
 from lab.data.config import DataConfig, Synthetic
 from lab.data.preparation import shard_folder
 from lab.data.shards import TokenStore
-from lab.data.texts import read_texts
+from lab.data.text_files import read_texts
 from lab.errors import DataError
 from lab.probe.config import ProbeConfig
 

@@ -17,7 +17,7 @@ from lab.config import Experiment, TrackConfig, TrainConfig, load_experiment
 from lab.counts import PositionCounts
 from lab.data.config import TokenizerFile
 from lab.data.preparation import check_prepared, shard_folder
-from lab.data.texts import read_texts
+from lab.data.text_files import read_texts
 from lab.data.tokenizer import TOKENIZER, tokenizer_file
 from lab.errors import CheckpointError, ConfigError, MissingPackage
 from lab.plugins import KEPT, digest_of

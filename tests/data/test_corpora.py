@@ -1,12 +1,18 @@
+import bz2
+import gzip
 import json
+import lzma
 
+import datasets
 import pyarrow
 import pyarrow.parquet
 import pytest
 
-from lab.data.config import DataConfig, Slimpajama, Text
+from lab.data.config import DataConfig, Dataset, Slimpajama, Text
 from lab.data.corpora import TextDocument, open_corpus
-from tests.data.stores import refused
+from lab.data.preparation import prepare
+from lab.data.text_files import read_texts
+from tests.data.stores import refused, text_config
 
 TEXTS = ["one\nline", "zwei Wörter", "trois ☕ 三"]
 
@@ -28,11 +34,52 @@ def write_parquet(path, texts):
     pyarrow.parquet.write_table(pyarrow.table({"text": texts}), path)
 
 
+def save_to_disk(path, texts):
+    datasets.DatasetDict({"train": datasets.Dataset.from_dict({"text": texts})}).save_to_disk(str(path))
+    (path / "train" / "cache-1.arrow").write_bytes(b"an older state")
+
+
+LINES = json_lines({"text": text} for text in TEXTS)
+ARRAY = json.dumps([{"text": text} for text in TEXTS]).encode()
+CSV = "".join(["n,text\n", *(f'1,"{text}"\n' for text in TEXTS)]).encode()
 WRITERS = {
-    ".jsonl": lambda path: path.write_bytes(json_lines({"text": text} for text in TEXTS)),
-    ".jsonl.zst": lambda path: path.write_bytes(zst(json_lines({"text": text} for text in TEXTS))),
+    ".jsonl": lambda path: path.write_bytes(LINES),
+    ".JSONL.gz": lambda path: path.write_bytes(gzip.compress(LINES)),
+    ".ndjson.xz": lambda path: path.write_bytes(lzma.compress(LINES)),
+    ".jsonl.bz2": lambda path: path.write_bytes(bz2.compress(LINES)),
+    ".jsonl.zst": lambda path: path.write_bytes(zst(LINES)),
     ".parquet": lambda path: write_parquet(path, TEXTS),
 }
+TABLES = {
+    ".json.gz": lambda path: path.write_bytes(gzip.compress(ARRAY)),
+    ".csv": lambda path: path.write_bytes(CSV),
+    ".csv.zst": lambda path: path.write_bytes(zst(CSV)),
+    ".tsv": lambda path: path.write_bytes(CSV.replace(b",", b"\t")),
+    "": lambda path: save_to_disk(path, TEXTS),
+    **{suffix: WRITERS[suffix] for suffix in (".jsonl.zst", ".parquet")},
+}
+
+
+@pytest.mark.parametrize("suffix", TABLES)
+def test_tables_become_documents_in_order(tmp_path, suffix):
+    place = tmp_path / "tables"
+    place.mkdir()
+    TABLES[suffix](place / f"part{suffix}" if suffix else place)
+    assert read_all(Dataset(path=str(place))) == [TextDocument(text, "tables") for text in TEXTS]
+
+
+def test_what_is_not_read_is_counted_by_its_type(tmp_path, capsys):
+    names = "a.jsonl .git/a.jsonl b/.c.txt __pycache__/a.txt a.csv b.csv.gz a.json b/LICENSE"
+    for name in names.split():
+        (tmp_path / "corpus" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "corpus" / name).write_bytes(LINES)
+    counted = "files read: {}; skipped: 1 .csv, 1 .csv.gz, {}3 hidden, 1 without a suffix\n"
+    prepare(text_config(tmp_path, held_out_frac=0.0), progress=False)
+    assert f"data: {counted.format(1, '1 .json, ')}" in capsys.readouterr().out
+    (tmp_path / "corpus" / "a.json").write_text('{"text": "four"}')
+    for _ in range(2):
+        assert read_texts(tmp_path / "corpus", "--text") == ["four", *TEXTS]
+    assert capsys.readouterr().err == f"--text={tmp_path / 'corpus'}: {counted.format(2, '')}"
 
 
 @pytest.mark.parametrize("suffix", WRITERS)
@@ -96,14 +143,18 @@ def test_a_line_that_cannot_be_used_is_skipped_with_its_reason(tmp_path, line, r
 
 
 @pytest.mark.parametrize("kept", [0.5, 0.9, 0.999])
-def test_a_truncated_zst_file_is_one_line(tmp_path, kept):
-    path = tmp_path / "part.jsonl.zst"
+@pytest.mark.parametrize(
+    ("corpus", "name", "pack"),
+    [(Text, "part.jsonl.zst", zst), (Text, "part.jsonl.gz", gzip.compress), (Dataset, "part.csv.zst", zst)],
+)
+def test_a_truncated_file_is_one_line(tmp_path, kept, corpus, name, pack):
     # rows that do not compress to nothing, so that a cut falls between them
     rows = ({"text": f"{k} {k * 2654435761 % 2**32:x} {k * 40503 % 65536:x}"} for k in range(4000))
-    whole = zst(json_lines(rows))
-    path.write_bytes(whole[: int(kept * len(whole))])
-    with refused(f"{path}: "):
-        read_all(Text(path=str(tmp_path)))
+    whole = pack(b"text\n" * name.count("csv") + json_lines(rows))
+    (tmp_path / name).write_bytes(whole[: int(kept * len(whole))])
+    place = tmp_path if corpus is Dataset else tmp_path / name
+    with refused(f"{'data.corpus.path=' * (corpus is Dataset)}{place}: "):
+        read_all(corpus(path=str(tmp_path)))
 
 
 @pytest.mark.parametrize("damage", ["truncated", "page_header", "page"])

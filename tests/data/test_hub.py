@@ -22,12 +22,12 @@ from lab.errors import DiskError
 from lab.launch import in_processes
 from lab.schema import validated
 from tests.data.slim import slim
-from tests.data.stores import read_shard
+from tests.data.stores import folder_bytes, read_shard
 from tests.forked import ROOT
 from tests.refusals import check_faults, refused
 
 ROWS, COMMIT = 10, "c" * 40
-READS = 3  # one that is cut off, one for the columns, one for the rows
+READS = (3, 3, 2, 2)  # of the files in turn: at first one that is cut off, one for the columns, one for the rows
 CARD = """---
 configs:
 - config_name: tables
@@ -66,7 +66,7 @@ def first_words(folder):
 def test_a_folder_gives_its_training_split_and_says_so(config, capsys):
     prepare(config, progress=False)
     assert first_words(shard_folder(config)) == ({0: ROWS, 1: ROWS}, {"Set0", "Set1"})
-    assert "data: 2 files; left out: 4 of other splits" in capsys.readouterr().out
+    assert "data: files read: 2; skipped: 4 of other splits" in capsys.readouterr().out
 
 
 def test_a_disk_that_is_too_small_is_refused_before_the_first_task(config, monkeypatch):
@@ -154,12 +154,12 @@ def hub():
     server.shutdown()
 
 
-def prepare_from_hub(place, url, *words, corpus="name: slimpajama, repository: owner/name"):
+def prepare_from_hub(place, url, *words, corpus="name: slimpajama, repository: owner/name", shards="shards"):
     """Prepare in an interpreter of its own, as the client reads the hub's address when it is imported."""
     tokenizer = f"--data.tokenizer={{method: file, path: {place / 'tokenizer.json'}, eos: <eos>}}"
     command = [sys.executable, "-m", "lab.prepare", "configs/cpu_test.yaml", f"--data.corpus={{{corpus}}}", tokenizer]
     environment = {**os.environ, "HF_ENDPOINT": url, "HF_HOME": str(place / "home"), "HF_HUB_DISABLE_XET": "1"}
-    words = [f"--data.folder={place / 'shards'}", "--model.vocab_size=501", *words]
+    words = [f"--data.folder={place / shards}", "--model.vocab_size=501", *words]
     return subprocess.run([*command, *words], cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
 
 
@@ -172,15 +172,17 @@ def place(tmp_path, tokenizer):
 
 def test_the_hub_is_listed_once_and_a_task_streams_its_own_files_whatever_is_cut_off(place, hub):
     url, asked = hub
-    for task in ("0/2", "1/2", "0/1"):
-        done = prepare_from_hub(place, url, f"--task={task}")
+    calls = [(1, 1, "a", "--task=0/2"), (1, 2, "a", "--task=1/2"), (2, 4, "b", "--workers=2")]
+    for listings, read, shards, words in calls:
+        done = prepare_from_hub(place, url, words, shards=shards)
         assert done.returncode == 0, done.stderr
-        assert asked["tree", True] == 1
-        assert (asked[NAMES[0], "GET"], asked[NAMES[1], "GET"]) == (READS, 0 if task == "0/2" else READS)
-        assert ("data: 2 files; left out: 4 of other splits\n" in done.stdout) == (task == "0/2")
-    [folder] = (place / "shards").iterdir()
-    assert first_words(folder) == ({0: ROWS, 1: ROWS}, {"Set0", "Set1"})
-    assert all(COMMIT in name for name in json.loads((folder / "inputs.json").read_text()))
+        assert asked["tree", True] == listings
+        assert sum(asked[name, "GET"] for name in NAMES[:2]) == sum(READS[:read])
+        assert ("data: files read: 2; skipped: 4 of other splits\n" in done.stdout) == (words != "--task=1/2")
+    [[one], [other]] = ([*(place / shards).iterdir()] for shards in "ab")
+    assert folder_bytes(one) == folder_bytes(other)
+    assert first_words(one) == ({0: ROWS, 1: ROWS}, {"Set0", "Set1"})
+    assert all(COMMIT in name for name in json.loads((one / "inputs.json").read_text()))
 
 
 def test_a_configuration_of_the_hub_by_its_card(place, hub):
