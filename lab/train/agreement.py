@@ -12,7 +12,7 @@ from typing import Any
 from lab import files
 from lab.config import Experiment
 from lab.data.module import PackedData
-from lab.data.texts import read_texts
+from lab.data.text_files import read_texts
 from lab.errors import LONGEST_SHOWN, ConfigError, brief
 from lab.launch import Launch
 from lab.meeting import check_network, gather, name_ranks
