@@ -26,6 +26,8 @@ from lab.errors import ConfigError, DataError, DiskError, InUse, LabError
 
 DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS)
 """Full, over a quota or a limit of file sizes, broken, read-only."""
+BARRED = (errno.EACCES, errno.EPERM, errno.EMFILE, errno.ENFILE)
+"""Without permission, or with too many open files."""
 LONGEST_JSON = 2**25  # characters of a file; the largest index of a model's weights has some 15 million
 PART_BYTES = 2**18  # that are read at a time to be hashed
 ALL = ("",)  # how the names of all files begin
@@ -63,7 +65,7 @@ def writing(named: str, other: str) -> Iterator[None]:
 
 @contextmanager
 def on_disk(path: Path | None = None, needed: int | None = None) -> Iterator[None]:
-    """Report in one line that a disk is full or fails; without `path` the error must name it.
+    """Report in one line that a disk is full or fails; without `path`, also that a file cannot be opened or changed.
 
     Units: `needed` in bytes.
     Raises: DiskError.
@@ -71,9 +73,13 @@ def on_disk(path: Path | None = None, needed: int | None = None) -> Iterator[Non
     try:
         yield
     except OSError as error:
+        named = path or Path(error.filename or ".")
+        if path is None and error.errno in BARRED:  # with a path, the caller knows another place to write to
+            remedy = f"see its permissions, and `ulimit -n`, and {AGAIN}"
+            raise DiskError(f"{named}: cannot be used ({error.strerror}); {remedy}") from error
         if error.errno not in DISK:
             raise
-        raise DiskError(disk_fault(path or Path(error.filename or "."), needed, error.strerror or "")) from error
+        raise DiskError(disk_fault(named, needed, error.strerror or "")) from error
 
 
 def disk_fault(path: Path, needed: int | None, reason: str) -> str:

@@ -15,6 +15,7 @@ from lab import cli, command
 from lab.command import Syntax
 from lab.config import Experiment
 from lab.errors import ConfigError
+from lab.files import AGAIN
 from lab.merge import MergeOptions
 from lab.schema import settings_in
 from lab.sweep.__main__ import SweepOptions
@@ -174,6 +175,9 @@ def test_every_path_and_name_is_text():
             assert re.search("path_text|Literal|\\bstr\\b", hint), name
 
 
+BARRED = f"see its permissions, and `ulimit -n`, and {AGAIN}"
+
+
 def raising(error):
     def work(words):
         raise error
@@ -187,6 +191,10 @@ def raising(error):
         (lambda words: "done", 0, "done\n", ""),
         (lambda words: 7, 7, "", ""),
         (raising(ConfigError("a=1: no; b", "c=2: no; d")), 2, "", "a=1: no; b\nc=2: no; d\n"),
+        *(
+            (raising(OSError(number, "reason", "a/b")), 2, "", f"a/b: cannot be used (reason); {BARRED}\n")
+            for number in (13, 24)
+        ),
         (raising(KeyboardInterrupt()), 75, "", "stopped; nothing was written\n"),
         (raising(KeyboardInterrupt("half is kept")), 75, "", "half is kept\n"),
     ],

@@ -37,7 +37,7 @@ def find_losses(folder: RunFolder, checkpoint: Checkpoint | None) -> tuple[dict[
             if saved is None or 0 <= probe < at:
                 raise CheckpointError(f"{path}: {fault}; {ANEW}")
             if checkpoint is not None and not begins_as_saved(path, checkpoint):
-                rule = f"{path}: {fault}, and lacks lines from before the checkpoint; {RESTORE}"
+                rule = f"{path}: {fault}, and is not whole up to the checkpoint; {RESTORE}"
                 refuse(checkpoint.folder, rule, partial(begins_as_saved, path))
             lost = PROBES if probe == at else name  # a probe follows the checkpoint of its step
             sizes[lost] = saved[lost]["bytes"] if lost in saved else 0
