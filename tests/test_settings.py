@@ -16,6 +16,7 @@ NEEDED = {  # settings that nothing below sets: who needs them
     "model.attention_width": "a model folder: head_dim",
     "data.corpus.repository": "docs/training.md: a mirror, as the hub lacked SlimPajama at times",
     **dict.fromkeys((f"data.corpus.{name}" for name in ("config", "split", "text", "source")), "docs/corpora.md"),
+    "data.changed_sources": "docs/corpora.md: files that change after their shards were made",
     "data.corpus.template": "a model folder: the chat template that its conversations follow",
     "position.frequency.length": "the contract: dynamic_ntk takes length",
     "position.frequency.beta_fast": "a model folder: yarn's rope_parameters; the contract",

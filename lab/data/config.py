@@ -198,6 +198,8 @@ class DataConfig(Section):
     """Whether every document begins with its source's name and a line break, which are not scored."""
     folder: PathText = "shards"
     """Folder that holds the token shards of all corpora."""
+    changed_sources: Literal["reject", "accept"] = "reject"
+    """What happens if the corpus's files, its commit on the hub or the tokenizer changed after the shards were made."""
     look_ahead: Annotated[int, Ge(1), Le(4096)] = 256
     """Segments a stream may choose from when it fills a pack."""
     schedule: WindowSchedule | None = None

@@ -138,6 +138,7 @@ def derive_task(folder: Path, name: str, job: DerivedShard) -> shards.Manifest:
     marks = "train.scored.bin" in manifest["files"]
     writer = TokenShardWriter(temporary_of(final), manifest["dtype"], name=name, marks_scored=marks)
     writer.skips.update(manifest["skips"])
+    writer.inputs = manifest.get("inputs", {})
     for split in SPLITS:
         for shard in Shard.all_of({job.shard: manifest}, split):
             order = np.arange(len(shard.ends))

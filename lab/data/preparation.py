@@ -18,18 +18,26 @@ from lab.data.corpora import Reader, open_corpus
 from lab.data.encoding import refuse_shortened
 from lab.data.segments import index_documents
 from lab.data.shards import SPLITS, Split, task_name, token_dtype
+from lab.data.sources import INPUTS, PREPARE_AGAIN, check_sources, record_times, refuse_other_inputs
 from lab.data.streaming import Listing
 from lab.data.text_files import COMPRESSIONS, describe, has_suffix
-from lab.data.tokenizer import TOKENIZER, end_of_document, n_ids, obtain_tokenizer, run_task, texts_of, tokenizer_file
+from lab.data.tokenizer import (
+    TOKENIZER,
+    compare_tokenizer,
+    end_of_document,
+    n_ids,
+    obtain_tokenizer,
+    run_task,
+    texts_of,
+    tokenizer_file,
+)
 from lab.errors import ConfigError, DataError, DiskError
 from lab.launch import cores, in_processes
 
-INPUTS = "inputs.json"
 BUILDER = "builder.json"  # what of the datasets library reads the inputs, with its options
 PACKED_SUFFIXES = (*COMPRESSIONS, ".parquet")
 PACKED = {True: 0.7, False: 0.2}  # tokens in a byte of a compressed file (SlimPajama: 627B in 895 GB), or another
 SMALL_BYTES = 100 * 10**6  # of text files that a run prepares itself, in a minute or so
-PREPARE_AGAIN = "delete the folder and prepare again"
 RunTask = Callable[[Any], shards.Manifest]
 Check = Callable[[Path], object]  # refuses what the tokenizer of a folder does not serve
 
@@ -74,9 +82,8 @@ def check_prepared(config: DataConfig, *, held_out: bool = False) -> None:
     if is_prepared(config):
         return
     has_files = getattr(config.corpus, "path", None) is not None
-    n_bytes = (
-        sum(open_corpus(config).listing.files.values()) if has_files else SMALL_BYTES + 1
-    )  # raises for a wrong path
+    sizes = open_corpus(config).listing.files if has_files else {"": SMALL_BYTES + 1}  # raises for a wrong path
+    n_bytes = sum(sizes.values())
     if not isinstance(config.corpus, Text) or n_bytes > SMALL_BYTES:
         rule = f"not prepared in {folder}; run probe-lab prepare with the same config first"
         raise DataError(f"data.corpus.name={config.corpus.name}: {rule}")
@@ -87,7 +94,7 @@ def check_prepared(config: DataConfig, *, held_out: bool = False) -> None:
             return
     if n:
         rule = f"holds out none of the corpus's documents ({n:,} in all), and probes need one"
-        remedy = "raise it, or give more documents (each line of a .jsonl file is one, any other file is one)"
+        remedy = "raise it, set probe to null, or give more documents (a line of .jsonl is one, or another file)"
         raise DataError(f"data.held_out_frac={config.held_out_frac}: {rule}; {remedy}")
 
 
@@ -97,10 +104,21 @@ def prepare_missing(config: DataConfig, check: Check | None = None) -> None:
     Raises: DataError for any other corpus that has not been prepared.
     """
     check_prepared(config)
-    if not is_prepared(config):
-        if not config.embedded:
-            show(f"data: not prepared yet; preparing {shard_folder(config)}")
-        prepare(config, workers=cores(), check=check)
+    if is_prepared(config):
+        compare_sources(config)
+        return
+    if not config.embedded:
+        show(f"data: not prepared yet; preparing {shard_folder(config)}")
+    prepare(config, workers=cores(), check=check)
+
+
+def compare_sources(config: DataConfig) -> None:
+    """Refuse a prepared corpus whose files, commit or tokenizer changed afterwards, unless the settings accept it.
+
+    Raises: DataError.
+    """
+    folder = shard_folder(config)
+    check_sources(config, folder, compare_tokenizer(config, folder))
 
 
 def is_prepared(config: DataConfig) -> bool:
@@ -140,13 +158,14 @@ def prepare(
     Raises: DataError for an empty corpus or unreadable input, ConfigError if the folder cannot be written.
     """
     folder = shard_folder(config)
-    if config.base is not None:
-        if is_prepared(config):
-            return summarise(folder)  # the base may have been deleted
+    if not config.embedded and is_prepared(config):  # the base of upsampled shards may have been deleted
+        index_documents(folder, config.window)  # compares names and sizes of the shards, too
+        compare_sources(config)
+        return summarise(folder)
+    if config.base is not None and not is_prepared(config.base):
+        base = prepare(config.base, workers=workers, tasks=tasks, progress=progress, check=check)
         if not is_prepared(config.base):
-            base = prepare(config.base, workers=workers, tasks=tasks, progress=progress, check=check)
-            if not is_prepared(config.base):
-                return base
+            return base
     with files.writing(f"data.folder={config.folder}", "folder"):
         folder.mkdir(parents=True, exist_ok=True)
     try:
@@ -188,6 +207,7 @@ def begin(config: DataConfig, folder: Path) -> tuple[RunTask, Sequence[Any]]:
         if listing.module and not (folder / INPUTS).exists():
             files.write_json(folder / BUILDER, {"module": listing.module, "options": listing.options})
         refuse_other_inputs(folder, listing.files)
+        record_times(config, folder, listing.files)
         refuse_shortened(folder)
         tokenizer = obtain_tokenizer(config, folder, reader)
         refuse_full_disk(folder, reader, token_dtype(n_ids(tokenizer)))
@@ -222,23 +242,6 @@ def refuse_full_disk(folder: Path, reader: Reader, dtype: str) -> None:
     if needed > free:
         rule = f"the shards need about {needed / 1e9:,.1f} GB more, and {free / 1e9:,.1f} GB are free"
         raise DiskError(f"{folder}: {rule}; set data.folder to a larger disk")
-
-
-def refuse_other_inputs(folder: Path, inputs: dict[str, int] | dict[str, str]) -> None:
-    """Refuse inputs with files that were added, removed or changed since the first task was done.
-
-    Raises: DataError naming one of them.
-    """
-    path = folder / INPUTS
-    if not path.exists():
-        files.write_json(path, inputs)
-    before = files.read_object(path, DataError, PREPARE_AGAIN)
-    changed = sorted(name for name in before.keys() | inputs.keys() if before.get(name) != inputs.get(name))
-    if changed:
-        raise DataError(
-            f"{folder}: {changed[0]} and {len(changed) - 1} others were added, removed or changed since preparation "
-            f"began; {PREPARE_AGAIN}"
-        )
 
 
 def run_owned(run: RunTask, folder: Path, task: tuple[int, Any]) -> None:

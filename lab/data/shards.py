@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, NotRequired, TypeVar
 
 import numpy as np
 from pydantic import TypeAdapter, ValidationError
@@ -42,7 +42,7 @@ SPLITS: tuple[Split, ...] = ("train", "held_out")
 class Manifest(TypedDict):
     """A shard's manifest: its corpus and settings, its own name, and size and SHA-256 of every other file.
 
-    Documents refer to `sources` by number; `skips` counts the documents left out, by reason.
+    Documents refer to `sources` by number; `skips` counts skipped documents by reason; `inputs` are local files read.
     """
 
     name: str
@@ -52,6 +52,7 @@ class Manifest(TypedDict):
     skips: dict[str, int]
     sources: list[str]
     files: dict[str, FileEntry]
+    inputs: NotRequired[dict[str, FileEntry]]
 
 
 class PreparedFolder(TypedDict):
@@ -151,6 +152,7 @@ class TokenShardWriter:
         self.owners: dict[Split, list[int]] = {split: [] for split in SPLITS}
         self.sources: dict[str, int] = {}
         self.skips: Counter[str] = Counter()
+        self.inputs: dict[str, FileEntry] = {}
 
     def add(
         self,
@@ -187,6 +189,7 @@ class TokenShardWriter:
             "skips": dict(self.skips),
             "sources": list(self.sources),
             "files": manifest_of(self.temporary),
+            "inputs": self.inputs,
         }
         write_json(self.temporary / MANIFEST, manifest)
         publish_folder(self.temporary, final)
@@ -195,10 +198,9 @@ class TokenShardWriter:
 
 @dataclass(frozen=True, eq=False)
 class Shard:
-    """One split of one shard, mapped into memory.
+    """One split of one shard, mapped into memory; older shards and training tokens lack `bytes`.
 
-    Shapes: `tokens`, `scored` uint8 (tokens,), `ends` int64 (documents,), `sources` uint32 (documents,), `bytes` uint32
-        (tokens,), None for training tokens and in shards of older versions.
+    Shapes: `tokens`, `scored` uint8, `bytes` uint32 (tokens,), `ends` int64, `sources` uint32 (documents,).
     """
 
     folder: Path

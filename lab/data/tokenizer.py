@@ -27,6 +27,7 @@ from lab.data.config import Bpe, Conversations, DataConfig
 from lab.data.corpora import Item, Reader, TextDocument, open_corpus
 from lab.data.encoding import cut_text, encode_texts, own_settings, read_unchanged
 from lab.data.shards import SPLITS, Manifest, Split, TokenShardWriter, task_name, token_dtype
+from lab.data.sources import hash_sources, local_root, times_of
 from lab.data.streaming import Listing
 from lab.errors import DataError
 from lab.files import temporary_of, write_atomic
@@ -179,6 +180,15 @@ def end_of_document(config: DataConfig, tokenizer: Tokenizer) -> int:
     return index
 
 
+def compare_tokenizer(config: DataConfig, folder: Path) -> list[str]:
+    """Say whether a tokenizer's file, if it is still there, differs from the copy with the shards."""
+    choice = config.tokenizer
+    if isinstance(choice, Bpe) or not Path(choice.path).exists():
+        return []
+    same = load_tokenizer(Path(choice.path), choice.eos).to_str() == load_tokenizer(folder).to_str()
+    return [] if same else [f"data.tokenizer.path={choice.path} was changed"]
+
+
 def split_of(text: str, held_out_frac: float) -> Split:
     """Assign a text to a split by its hash, so that duplicates share a split."""
     digest = hashlib.blake2b(text.encode("utf-8"), digest_size=HASH_BYTES).digest()
@@ -188,7 +198,10 @@ def split_of(text: str, held_out_frac: float) -> Split:
 def run_task(config: DataConfig, folder: Path, eos: int, listing: Listing, task: int) -> Manifest:
     """Tokenize one task of the corpus, which holds the listed files, into one shard."""
     tokenizer = load_tokenizer(folder)
-    items = open_corpus(config, listing).read(task)
+    reader = open_corpus(config, listing)
+    items = reader.read(task)
+    root = local_root(config)
+    times = {} if root is None else times_of(root, [*listing.files][task :: reader.n_tasks])
     marks = config.tags or isinstance(config.corpus, Conversations)
     dtype = token_dtype(n_ids(tokenizer))
     place = folder / task_name(task)
@@ -226,6 +239,8 @@ def run_task(config: DataConfig, folder: Path, eos: int, listing: Listing, task:
             if split == "held_out":
                 n_bytes = np.concatenate([np.broadcast_to(n, k) for (_, n, _), k in zip(pieces, lengths, strict=True)])
             writer.add(split, ids, document.source, marked, n_bytes)
+    if root is not None:
+        writer.inputs = hash_sources(root, times)
     return writer.close(place)
 
 

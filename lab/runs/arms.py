@@ -37,6 +37,7 @@ FREE_TO_CHANGE = (  # settings, or sections, that do not change what a run compu
     "train.async_checkpoints",
     "probe.batch",
     "data.folder",
+    "data.changed_sources",
     "track.",
     "run.folder",
     "run.name",
