@@ -8,6 +8,7 @@ such check: its rounding errors are as large as the differences between tokens.
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,7 +16,7 @@ from torch import Tensor
 from lab.model import devices
 from lab.model.attention.inspection import check_finite
 from lab.model.attention.layout import KeyCache
-from lab.model.huggingface.foreign import AnyDecoder, ForeignCache
+from lab.model.huggingface.foreign import AnyDecoder, Foreign, ForeignCache
 
 Ended = Callable[[Tensor, Tensor], Tensor]
 NEAR = 256  # ten times the largest difference measured (docs/evaluation.md)
@@ -56,7 +57,7 @@ def greedy(
         rows = slice(start, min(stop, len(prompts)))
         cache = model.new_cache(len(answers[rows]), prompts.shape[1] + n_tokens)
         logits = prefill(model, prompts[rows], cache)
-        return decode(model, logits, cache, answers[rows], unsure[rows], stop_id, ended, numbers[rows])
+        return decode(model, prompts[rows], logits, cache, answers[rows], unsure[rows], stop_id, ended, numbers[rows])
 
     at_once = rows_at_once(model, len(prompts), prompts.shape[1] + n_tokens)
     widths = [answer(start, start + at_once) for start in range(0, len(prompts), at_once)]
@@ -130,8 +131,20 @@ def bytes_per_token(model: AnyDecoder) -> int:
     return (4 * cfg.d_model + 4 * cfg.width + 3 * cfg.d_ff) * model.embedding.weight.element_size()
 
 
+def switch_length(model: AnyDecoder) -> int | None:
+    """Return the length beyond which LongRoPE has other factors for all tokens; None for other methods."""
+    config: Any = model.frequencies.config
+    if config.method == "longrope":
+        return None if config.length else int(config.train_len)
+    if not isinstance(model, Foreign) or config.method != "own":
+        return None
+    rope = getattr(model.model.config.get_text_config(), "rope_parameters", None) or {}
+    return rope["original_max_position_embeddings"] if rope.get("rope_type") == "longrope" else None
+
+
 def decode(
     model: AnyDecoder,
+    prompts: Tensor,
     logits: Tensor,
     cache: KeyCache | ForeignCache,
     answers: Tensor,
@@ -142,9 +155,12 @@ def decode(
 ) -> int:
     """Generate the answers of the cache's rows and mark those that rounding could have changed; return their width.
 
-    Shapes: logits (B, V) after the prompts; answers int64 (B, n_tokens), filled up; unsure bool (B,); numbers of the
-        prompts int64 (B,).
+    A text that grows beyond LongRoPE's short length is read again: the keys and values of all its tokens change.
+
+    Shapes: prompts int64 (B, T); logits (B, V) after them; answers int64 (B, n_tokens), filled up; unsure bool (B,);
+        numbers of the prompts int64 (B,).
     """
+    switch = switch_length(model)
     rows = torch.arange(len(answers), device=answers.device)
     running = torch.ones_like(unsure)
     n_tokens = answers.shape[1]
@@ -168,7 +184,11 @@ def decode(
         if len(places) <= KEPT_FRAC * len(rows):
             cache.compact(places)
             rows, running, token = (x[places] for x in (rows, running, token))
-        logits = model(token[:, None], cache=cache, last_only=True)[:, -1]
+        if prompts.shape[1] + number == switch:
+            cache = model.new_cache(len(rows), prompts.shape[1] + n_tokens)
+            logits = prefill(model, torch.cat([prompts[rows], answers[rows, : number + 1]], dim=1), cache)
+        else:
+            logits = model(token[:, None], cache=cache, last_only=True)[:, -1]
     return number + 1
 
 

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from lab.errors import CheckpointError, ConfigError
+from lab.loading import open_model
 from lab.model.attention.inspection import token_scores
 from lab.model.generate import greedy
 from lab.model.huggingface import apply
@@ -198,3 +199,30 @@ def test_code_of_a_folder_is_not_executed(tmp_path, monkeypatch):
         with refused(f"{tmp_path}: transformers cannot open it (", error=ConfigError):
             read(tmp_path)
     assert (asked, (tmp_path / "ran").exists()) == ([], False)
+
+
+@pytest.mark.parametrize("family", ["llama", "phi3"])
+@pytest.mark.parametrize("length", [24, 32, 33], ids=["across", "at_the_border", "beyond"])
+def test_longrope_across_its_border_is_recomputed(family, length, tmp_path):
+    """The lab's decoder runs Llama, transformers Phi-3, whose own generation recomputes as well."""
+    factors = {"short_factor": [1.0, 1.05, 1.3, 2.0], "long_factor": [1.0, 2.0, 7.0, 16.0]}
+    rope = {"rope_type": "longrope", "rope_theta": 100.0, **factors}
+    own = {"hidden_size": 32, "num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 48}
+    own |= {"max_position_embeddings": 128, "original_max_position_embeddings": 32, "pad_token_id": 0}
+    model = tiny(family, vocab_size=61, rope_parameters=rope | {"original_max_position_embeddings": 32}, **own)
+    for parameter in model.parameters():
+        parameter.data *= 3 if parameter.ndim > 1 else 1
+    model.save_pretrained(tmp_path / "model")
+    ours = open_model(tmp_path / "model").decoder
+    prompts = torch.randint(1, 61, (5, length), generator=torch.Generator().manual_seed(length))
+    texts = prompts
+    with torch.no_grad():
+        for _ in range(14):
+            texts = torch.cat([texts, model(texts, use_cache=False).logits[:, -1:].argmax(-1)], dim=1)
+    assert torch.equal(greedy(ours, prompts, 14), texts[:, length:])
+    assert torch.equal(greedy(ours, prompts[2:3], 14), texts[2:3, length:])
+    stop = int(texts[0, length + 3])  # a row that ends is left out when the others are read again
+    answers = greedy(ours, prompts, 14, stop)
+    for row, text in zip(answers, texts[:, length:], strict=True):
+        n = [*text.tolist(), stop].index(stop)
+        assert row[:n].tolist() == text[:n].tolist()
