@@ -92,7 +92,8 @@ class FoundByDistance(run.Measure):
         fitting = tuple(distance for distance in self.probe.distances if distance <= last)
         if not fitting:
             first = self.probe.distances[0]
-            raise ConfigError(f"--prompts={length}: has no room for a distance of {first}; use {first - last} more")
+            fix = f"use {length + first - last} or more"
+            raise ConfigError(f"--prompts={length}: has no room for a distance of {first}; {fix}")
         options = replace(self.options, distances=fitting, points=None)
         return needles.one_number_probe(self.subject, options, length)
 

@@ -84,6 +84,37 @@ def test_a_window_of_its_own_is_filled_beyond_the_one_of_training(distance):
     assert [(row["distance"], row["prompt_tokens"]) for row in found] == [(70, 192 - budget), (160, 192 - budget)] * 2
 
 
+def test_a_grid_measures_every_prompt_length_as_a_call_with_that_window_does(distance):
+    """The window of 128 keeps its rows and reach; each other length has rows of the distances that it has room for."""
+    status, folder, said = distance("--prompts=96,128,64 --plot", "--distances=32,60,90 --tests=3", folder="grid")
+    rows = rows_of(folder)
+    cells = [(row["prompt"], row["distance"]) for row in rows if row["metric"] == "found_by_prompt"]
+    assert (status, cells) == (0, [(64, 32), (96, 32), (96, 60)])
+    assert [row["distance"] for row in rows if row["metric"] == "found_by_distance"] == [32, 60, 90]
+    assert sum(row["metric"] == "reach" for row in rows) == 1
+    lines = [line.split() for line in said.out.splitlines()]
+    assert [line for line in lines if line[:1] in (["prompt"], ["128"], ["96"], ["64"])] == [
+        ["prompt", "32", "60", "90"],
+        ["128", "0.00", "0.00", "0.00"],
+        ["96", "0.00", "0.00", "-"],
+        ["64", "0.00", "-", "-"],
+    ]
+    assert next(folder.glob("*.png")).stat().st_size > 0
+    for length, distances in ((96, "32,60"), (64, "32")):
+        own = rows_of(distance(f"--window={length}", f"--distances={distances} --tests=3", folder=f"own{length}")[1])
+        known = [(row["log_prob"], row["prompt_tokens"]) for row in own if row["metric"] == "found_by_distance"]
+        assert known == [(row["log_prob"], row["prompt_tokens"]) for row in rows if row.get("prompt") == length]
+
+
+def test_a_prompt_length_without_room_is_an_error(distance):
+    status, _, said = distance("--prompts=96,40", "--distances=32,60 --tests=3")
+    assert status == 2
+    assert said.err.startswith("--prompts=40: has no room for a distance of 32; use ")
+    least = said.err.split("use ")[1].split()[0]
+    assert distance(f"--prompts={least}", "--distances=32,60 --tests=3", folder="least")[0] == 0
+    assert distance(f"--prompts={int(least) - 1}", "--distances=32,60 --tests=3", folder="less")[0] == 2
+
+
 def test_revisions_of_a_public_series_are_measured_in_turn(foreign, text_file, tmp_path, monkeypatch, capsys):
     hub = pytest.importorskip("huggingface_hub")
     home = tmp_path / "hub" / "models--owner--neox"
