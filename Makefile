@@ -13,8 +13,10 @@ export OMP_WAIT_POLICY ?= PASSIVE
 fit: export GOMP_SPINCOUNT ?= 2000
 fit: .venv/.fit
 	.venv/bin/python -m lab.fit configs/cpu_demo.yaml --resume
-	.venv/bin/python -m eval.distance runs/cpu_demo --plot --distance=plain --distance=string:shift=64,window=32 \
-		--distance=dca:train_len=128,chunk=96
+	.venv/bin/python -m lab.fit configs/cpu_demo.yaml --resume --run.name=cpu_demo_384 --start.path=runs/cpu_demo \
+		--data.window=384 --train.tokens=1000000
+	.venv/bin/python -m eval.distance runs/cpu_demo_384 --plot --distance=plain --distance=string:shift=192,window=64 \
+		--distance=dca:train_len=192,chunk=128
 
 # mypy takes a minute of one core, and the tests often wait for a process: they run side by side.
 test: lint

@@ -2,7 +2,7 @@
 
     python -m benchmarks.loops [--steps 300] [--each 10] [--threads 1] [--json FILE]
 
-The model, packs and optimizer are those of configs/cpu_demo.yaml. A run of the trainer stops after every --each steps,
+The model, packs and optimizer are those of configs/cpu_short.yaml. A run of the trainer stops after every --each steps,
 and a plain loop over a second copy of the same module and data does as many; both are CPU seconds of this process, so
 that other work on the machine counts as little as it can. `ratio` is the bare loop's seconds over the trainer's, in all
 turns together: 1 is a trainer that costs nothing. `lightning` has no callbacks; `run` has those of a run, with its
@@ -33,7 +33,7 @@ from lab.train.session import Assembled, assemble
 from lab.train.starting import Start
 from lab.train.step import Training
 
-CONFIG = ROOT / "configs" / "cpu_demo.yaml"
+CONFIG = ROOT / "configs" / "cpu_short.yaml"
 WARM_UP = 2  # turns that are not counted
 SETTINGS = (
     "--train.precision=fp32",

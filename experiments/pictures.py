@@ -1,7 +1,7 @@
 """Draw the pictures of the pages: `make pictures` for all, python -m experiments.pictures NAME ... for some.
 
-Those of the miniature are drawn from its records. `demo` is of runs/cpu_demo, `methods` and `heatmap` are of
-runs/base_192: runs that are not there are trained first, 7 to 20 minutes each on 2 CPU cores.
+`findings`, `demand` and those of the miniature are drawn from records. `demo` is of runs/cpu_demo_384, `methods` and
+`heatmap` are of runs/base_192: runs that are not there are trained first, 7 to 20 minutes each on 2 CPU cores.
 """
 
 import shlex
@@ -19,13 +19,15 @@ from lab.runs.tables import unpacked
 DOCS = Path("docs")
 WIDTH, COLOURS = 1300, 128  # of a picture
 MINIATURE_RECORDS = Path("experiments/miniature")
-METHODS = "--distance=plain --distance=string:shift=64,window=32 --distance=dca:train_len=128,chunk=96"
+METHODS = "--distance=plain --distance=string:shift=192,window=64 --distance=dca:train_len=192,chunk=128"
+LONGER = "--run.name=cpu_demo_384 --start.path=runs/cpu_demo --data.window=384 --train.tokens=1000000"
 COMPARED = "rope,ntk,yarn,rerope,self_extend,dca,string"
 WINDOWS = "192,256,288,320,352,384,448"
 COMMANDS = {  # that draw a picture, the last one in the folder {out}
     "demo": [
-        "lab.fit configs/cpu_demo.yaml --resume --train.precision=fp32",
-        f"eval.distance runs/cpu_demo {METHODS} --plot -o {{out}}",
+        "lab.fit configs/cpu_demo.yaml --resume",
+        f"lab.fit configs/cpu_demo.yaml --resume {LONGER}",
+        f"eval.distance runs/cpu_demo_384 {METHODS} --plot -o {{out}}",
     ],
     "methods": [
         "lab.fit configs/base_192.yaml --resume",
@@ -35,6 +37,7 @@ COMMANDS = {  # that draw a picture, the last one in the folder {out}
         "lab.fit configs/base_192.yaml --resume",
         "eval.probe runs/base_192 --by=depth --tests=200 --plot -o {out}",
     ],
+    "findings": ["experiments.window --results -o {out}"],
     "demand": ["experiments.demand S1 --results -o {out}"],
     "string_2k": ["eval.positions string --shift=683 --length=2048 --plot -o {out}"],
     "shape_weights": ["eval.shape configs/shape_demo.yaml --plot -o {out}"],

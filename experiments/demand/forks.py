@@ -39,7 +39,7 @@ class Forks(NamedTuple):
     base: Config
     arms: dict[str, Config]
     seeds: int = 5
-    config: str = "cpu_demo"
+    config: str = "cpu_short"
 
 
 def off(beyond: int, control: str = "none", **more: Any) -> Config:

@@ -22,7 +22,7 @@ from tests.data.stores import make_store, numbered_documents, stream_over
 from tests.forked import ROOT
 from tests.refusals import refused
 
-DEMO = ROOT / "configs" / "cpu_demo.yaml"
+DEMO = ROOT / "configs" / "cpu_short.yaml"
 SMALL = Synthetic(
     words=8,
     digits=2,
