@@ -1,13 +1,12 @@
 """Run the miniature of arXiv:2410.18745: train its sweeps, evaluate every run under the distance methods, report.
 
-    python -m experiments.miniature [SWEEP ...] [--short] [--jobs 2] [--save FOLDER]
+    python -m experiments.miniature [SWEEP ...] [--jobs 2] [--save FOLDER]
 
 SWEEP is windows, lengths, arms, base or shape, of sweeps/SWEEP_mini.yaml; without any, the first four are
 meant, 27 runs of 3 seeds. Evaluations (eval.distance): STRING and DCA for every run; for those of windows_mini from 192
 tokens on (one of 128 is reached to its end) every distance method at several settings (Table 1), and at 192 STRING at
 a grid of shifts and windows (Figure 7). Reports: a page for each sweep and one of all, and eval.reach over all runs.
-Runs lie in runs/miniature; with --short, which means lengths alone, one seed, two thirds of the tokens and half of the
-tests, in runs/miniature_short.
+Runs are in runs/miniature.
 
 The same command continues after Ctrl-C or a crash. --save writes a table of each sweep's runs, which eval.report,
 eval.reach and eval.compare read in place of the run folders.
@@ -25,7 +24,7 @@ from lab.jobs import Job, run_jobs
 from lab.sweep.planning import PlannedRun, plan
 
 SWEEPS = ("windows", "lengths", "arms", "base")
-SHORT = {"train.tokens": 2_000_000, "probe.distance_tests": 50, "probe.tests": 50}
+FOLDER = Path("runs/miniature")
 COMPARED_WINDOW = 192  # whose runs have Figure 7; from which on they have Table 1
 
 
@@ -33,29 +32,24 @@ def main() -> int:
     """Run all steps and return the exit status of the first that fails."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("sweeps", nargs="*", type=read_sweep, metavar="SWEEP")
-    parser.add_argument("--short", action="store_true")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--save", type=Path)
     options = parser.parse_args()
-    folder = Path("runs/miniature_short" if options.short else "runs/miniature")
-    names = options.sweeps or (["lengths"] if options.short else SWEEPS)
-    settings = {"run.folder": str(folder), **(SHORT if options.short else {})}
-    seeds = 1 if options.short else None
+    settings = {"run.folder": str(FOLDER)}
     runs = {}
-    for name in names:
+    for name in options.sweeps or SWEEPS:
         file = f"sweeps/{name}_mini.yaml"
-        words = [f"--{key}={value}" for key, value in settings.items()]
-        status = command("lab.sweep", file, *words, f"--jobs={options.jobs}", *(["--seeds=1"] if seeds else []))
+        status = command("lab.sweep", file, f"--run.folder={FOLDER}", f"--jobs={options.jobs}")
         if status:
             return status
-        runs[name] = plan(Path(file), settings, seeds=seeds)
+        runs[name] = plan(Path(file), settings)
     known = {run.path: run for group in runs.values() for run in group}
     windows = runs.get("windows", [])
     compared = {run.path for run in windows if run.experiment.data.window >= COMPARED_WINDOW}
     status = evaluate(
         [words for path, run in known.items() for words in evaluations(run, path in compared)], options.jobs
     )
-    status = status or report(folder.with_name(f"{folder.name}_report"), runs)
+    status = status or report(FOLDER.with_name(f"{FOLDER.name}_report"), runs)
     if options.save is not None and not status:
         save(runs, options.save)
     return status
