@@ -23,7 +23,8 @@ from pathlib import Path
 
 from experiments.runs import run_each, train
 from experiments.tables import pack
-from experiments.window.plans import STAGES, is_first, plan_base, plan_branches, test_options, text_folder
+from experiments.window.plans import STAGES, evaluation_options, is_first, plan_base, plan_branches, text_folder
+from experiments.window.results import collect, describe, read_records
 from experiments.window.texts import write_texts
 from lab.files import write_json
 from lab.model.devices import cpuinfo
@@ -43,12 +44,20 @@ def main() -> int:
     parser.add_argument("--jobs", type=int)
     parser.add_argument("--seeds", type=int)
     parser.add_argument("--short", action="store_true")
+    parser.add_argument("--results", action="store_true")
+    parser.add_argument("-o", dest="folder", type=Path)
     options = parser.parse_args()
     if unknown := [name for name in options.stages if name not in STAGES]:
         parser.error(f"STAGE={unknown[0]}: must be one of {', '.join(STAGES)}; name one of them")
+    if options.results:
+        describe(read_records(RECORDS), options.folder)
+        return 0
     os.environ["OMP_NUM_THREADS"] = "1"  # each run has one thread
     if options.short:
-        return run_seed("W_1M", 0, Path("runs/window_short"), options.jobs or 2, SHORT)[0]
+        status, runs = run_seed("W_1M", 0, Path("runs/window_short"), options.jobs or 2, SHORT)
+        if not status:
+            describe(collect(run.path for run in runs))
+        return status
     for name in options.stages or STAGES:
         if status := run_stage(name, options.seeds, options.jobs or 1):
             return status
@@ -86,7 +95,7 @@ def run_seed(name: str, seed: int, folder: Path, jobs: int, chosen: Sequence[str
         sign(run)
     runs = [base, *branches] if is_first(name) else branches
     status = train(branches, jobs)
-    status = status or run_each("eval.distance", runs, jobs, lambda run: test_options(name, run))
+    status = status or run_each("eval.distance", runs, jobs, lambda run: evaluation_options(name, run))
     return status, runs
 
 

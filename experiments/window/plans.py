@@ -15,7 +15,7 @@ from lab.sweep.planning import PlannedRun, planned_run
 
 Config = dict[str, Any]
 START = (sys.executable, "-m", "lab.fit")
-CONFIG = "configs/cpu_demo.yaml"
+CONFIG = "configs/cpu_short.yaml"
 BASE_TOKENS = 3_000_000
 BRANCH_SEED = 100  # added to the seed of a base: the order of the text that its branches share
 COMMON: Config = {  # the tests of an evaluation follow, so that training's own are few
@@ -139,7 +139,7 @@ def text_folder(folder: Path, seed: int) -> Path:
     return folder / "texts" / str(seed)
 
 
-def test_options(name: str, run: PlannedRun) -> list[str]:
+def evaluation_options(name: str, run: PlannedRun) -> list[str]:
     """Write the options of eval.distance for a run: prompts of the seed's own, and of W all methods and lengths."""
     seed = f"--seed={run.experiment.run.seed % BRANCH_SEED}"
     if STAGES[name].bases == "S2":

@@ -1,0 +1,184 @@
+"""The experiments on windows and on equal demand: their texts, their plans, and results from records made by hand."""
+
+import collections
+import hashlib
+import itertools
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy import stats
+from tokenizers import Tokenizer
+
+from experiments.tables import pack
+from experiments.window import __main__ as command
+from experiments.window import texts
+from experiments.window.plans import STAGES, evaluation_options, plan_base, plan_branches
+from experiments.window.results import describe, read_records
+from lab.errors import ConfigError
+from lab.yaml import format_yaml
+from tests.eval.commands import size_of
+from tests.forked import ROOT
+
+
+@pytest.fixture(scope="module")
+def corpora(tmp_path_factory):
+    """The documents of a seed in tokens by corpus, of a tenth of the tokens."""
+    folder = tmp_path_factory.mktemp("texts")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            texts, "CORPORA", {name: (long / 10, short / 10) for name, (long, short) in texts.CORPORA.items()}
+        )
+        texts.write_texts(folder, 3)
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    lines = {name: (folder / f"{name}.jsonl").read_text().splitlines() for name in texts.CORPORA}
+    documents = {name: [json.loads(line)["text"] for line in each] for name, each in lines.items()}
+    shared = itertools.combinations(documents.values(), 2)
+    assert not any({*one} & {*other} for one, other in shared), "no two corpora share a document"
+    assert len((folder / "haystack.txt").read_text()) > 10_000
+    return {name: [[*tokenizer.encode(text).ids, 1] for text in each] for name, each in documents.items()}
+
+
+def count(documents, masked=1.0, beyond=400):
+    """Count f and demand in a million tokens; evidence is the nearest copy of a block of three around a target."""
+    f, g = collections.Counter(), collections.Counter()
+    for document in documents:
+        for distance in range(len(document) - 1):
+            f[distance] += len(document) - 1 - distance
+        blocks = collections.defaultdict(list)
+        nearest = dict.fromkeys(range(len(document)), math.inf)
+        for start in range(len(document) - 2):
+            block = tuple(document[start : start + 3])
+            for place in range(start, start + 3):
+                if blocks[block]:
+                    nearest[place] = min(nearest[place], start - blocks[block][-1])
+            blocks[block].append(start)
+        g.update(distance for place, distance in nearest.items() if place and distance < math.inf)
+    size = sum(map(len, documents)) / 1e6
+    weigh = {distance: masked if distance > beyond else 1 for distance in g}
+    return {d: n / size for d, n in f.items()}, {d: n * weigh[d] / size for d, n in g.items()}
+
+
+def test_texts_of_s2_differ_tenfold_in_f_and_not_in_demand(corpora):
+    assert {100 <= len(document) <= 186 for document in corpora["A"]} == {True}
+    assert {40 <= len(document) <= 62 or 100 <= len(document) <= 186 for document in corpora["B"]} == {True}
+    f, g = count(corpora["A"], 0.1, texts.MATCHED)
+    other_f, other_g = count(corpora["B"])
+    assert f[120] / other_f[120] == pytest.approx(10, rel=0.2)  # a tenth of a seed's tokens
+    for low, high, tolerance in ((2, 16, 0.1), (17, 32, 0.15), (33, 64, 0.25), (65, 186, 0.2)):
+        one, other = (sum(n for d, n in each.items() if low <= d <= high) for each in (g, other_g))
+        assert one == pytest.approx(other, rel=tolerance)
+
+
+def test_branches_start_from_their_base_and_share_its_order(tmp_path, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    base = plan_base("W_1M", 2, tmp_path)
+    base.path.mkdir()
+    (base.path / "config.yaml").write_text(base.experiment.to_yaml())
+    (base.path / "tokenizer.json").write_text("{}")
+    branches = [run.experiment for run in plan_branches("W_1M", 2, base, tmp_path)]
+    assert [branch.data.window for branch in branches] == [128, 192, 384, 768]
+    for branch in branches:
+        assert Path(branch.start.path) == base.path
+        assert (branch.run.seed, branch.data.corpus) == (102, base.experiment.data.corpus)
+        assert (branch.train.tokens, base.experiment.train.tokens) == (1_000_000, 3_000_000)
+    options = evaluation_options("W_1M", plan_branches("W_1M", 2, base, tmp_path)[1])
+    assert options[:2] == ["--distances=24,48,72,96,112,144,176", "--prompts=128"]
+    assert "--distance=string:shift=96,window=32" in options
+    assert "--seed=2" in options
+
+
+def test_every_run_is_signed_before_it_is_trained(tmp_path, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    base = plan_base("W_1M", 0, tmp_path)
+    command.sign(base)
+    digest = hashlib.sha256((ROOT / "experiments/window/predictions.md").read_bytes()).hexdigest()
+    signed = json.loads((base.path / "provenance.json").read_text())
+    assert signed["sha256"] == digest
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    assert f"model name\t: {signed['processor']['model name']}" in lines
+    assert f"model\t\t: {signed['processor']['model']}" in lines
+
+
+def record(place, name, window, scores, prompts=None):
+    """Write a run's records: `scores` by distance under every method, or plain only, of 50 tests each."""
+    run = place / name
+    (run / "eval").mkdir(parents=True)
+    config = {"run": {"name": name}, "data": {"window": window}, "train": {"tokens": 1_000_000}}
+    (run / "config.yaml").write_text(format_yaml(config))
+    (run / "provenance.json").write_text(json.dumps({"sha256": "0" * 8, "processor": {"model": "1"}}))
+    zeros = np.zeros(window + 1, dtype=np.int64)
+    np.savez(run / "counts.npz", lengths=zeros, f=np.full(window, 7), tokens=1, g=np.full(window, 2))
+    rows = []
+    for method, by_distance in scores.items():
+        about = {"method": method, "n": 50}
+        for distance, score in by_distance.items():
+            cell = {"distance": distance, "found": round(50 * score), "score": score}
+            rows.append({**about, "metric": "found_by_distance", **cell})
+        for (prompt, distance), score in (prompts or {}).items():
+            cell = {"prompt": prompt, "distance": distance, "found": round(50 * score), "score": score}
+            rows.append({**about, "metric": "found_by_prompt", **cell})
+    (run / "eval" / "distance-1.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return run
+
+
+def names_of_methods(window):
+    """Name the five methods under which a branch of W is tested, in their order."""
+    return ["rope+plain", *(f"rope+method {number} of {window}" for number in range(4))]
+
+
+def lines_of(records, capsys, out=None):
+    describe(records, out)
+    return [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+
+
+def test_equal_demand_is_equal_within_the_margin_or_open(tmp_path, capsys):
+    """Differences of a mean of 0 are equal within .1; those of .14 refute, and those of .07 do neither."""
+    shifts = (0.02, -0.02, 0.04, -0.04, 0.0)
+    for name, more in (("near", 0.0), ("above", 0.14), ("open", 0.07)):
+        runs = []
+        for seed, shift in enumerate(shifts):
+            for branch, score in (("A", 0.8 + shift + more), ("B", 0.8)):
+                scores = {"rope+plain": {72: score, 120: score, 168: 0.5}}
+                runs.append(record(tmp_path / name, f"S2-{seed}-{branch}", 192, scores))
+        pack(runs, tmp_path / name / "S2.jsonl.xz")
+    verdicts = {}
+    for name in ("near", "above", "open"):
+        lines = lines_of(read_records(tmp_path / name), capsys, tmp_path)
+        (verdicts[name],) = [line for line in lines if line.startswith("S2a")]
+    assert [line.rsplit(" ", 1)[1] for line in verdicts.values()] == ["equal", "refuted", "open"]
+    half = stats.t.ppf(0.975, 4) * np.std(shifts, ddof=1) / math.sqrt(5)
+    assert f" 5 0.000 {-half:.3f} {half:.3f} " in verdicts["near"]
+    assert min(size_of(tmp_path / "findings.png")) > 300
+
+
+def test_far_accuracy_falls_as_the_window_doubles(tmp_path, capsys):
+    """Means of .9, .5 and .1: shown at 192 to 384; of three seeds there is no verdict."""
+    for n in (5, 3):
+        runs = []
+        for seed in range(n):
+            for window, score in ((192, 0.9), (384, 0.5), (768, 0.1)):
+                shift = 0.02 * (seed - 2) * (window == 192)
+                near, far = window // 4, window // 2
+                scores = {
+                    method: {near: 1.0, far: score + shift, far + 9: score} for method in names_of_methods(window)
+                }
+                runs.append(record(tmp_path / str(n), f"W_1M-{seed}-{window}", window, scores))
+        pack(runs, tmp_path / str(n) / "W_1M.jsonl.xz")
+    (first, _) = (line for line in lines_of(read_records(tmp_path / "5"), capsys, tmp_path) if line.startswith("W1"))
+    assert first.startswith("W1: far accuracy, 192 less 384 5 0.400 ")
+    assert first.endswith(" shown")
+    lines = lines_of(read_records(tmp_path / "3"), capsys)
+    assert [line for line in lines if line.startswith("W") and not line.endswith("described")] == []
+
+
+def test_without_records_there_is_an_error(tmp_path):
+    with pytest.raises(ConfigError, match="has no records"):
+        read_records(tmp_path)
+
+
+def test_every_stage_has_a_base_that_its_first_one_records():
+    firsts = [name for name in STAGES if command.is_first(name)]
+    assert firsts == ["S2", "W_1M", "W_larger"]
