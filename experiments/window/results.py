@@ -250,15 +250,26 @@ def write_reach(reach: float, last: float) -> str:
 
 
 def describe(records: Records, out: Path | None = None) -> None:
-    """Print the conditions and the verdicts, and plot them into a folder if one is given."""
-    for _, rows in pd.DataFrame(condition_rows(records)).groupby("stage", sort=False):
-        print(f"{rows.drop(columns='stage').dropna(axis=1, how='all').set_index('branch').T.to_string()}\n")
-    verdicts = pd.DataFrame(verdict_rows(records)).set_index("prediction")
-    print(to_text(verdicts, {name: ".3f" for name in verdicts.columns if name not in ("n", "verdict")}))
-    print("\npredictions:", *sorted(records.runs["sha256"].unique()))
-    print("processors:", *sorted(records.runs["processor"].astype(str).unique()))
+    """Print the conditions and the verdicts; into a folder, plot them and write them into its findings.md."""
+    parts = []
+    for stage, rows in pd.DataFrame(condition_rows(records)).groupby("stage", sort=False):
+        table = rows.drop(columns="stage").dropna(axis=1, how="all").set_index("branch").T
+        parts.append(f"{stage}\n{to_text(table)}")
+    verdicts = pd.DataFrame(verdict_rows(records))
+    if len(verdicts):
+        forms = {name: ".3f" for name in verdicts.columns if name not in ("prediction", "n", "verdict")}
+        parts.append(to_text(verdicts.set_index("prediction"), forms))
+    machines = records.runs["processor"].map(lambda each: ", ".join(f"{k} {v}" for k, v in each.items()))
+    parts.append(f"processors: {'; '.join(sorted(machines.unique()))}")
+    parts.append(f"SHA-256 of the predictions: {'; '.join(sorted(records.runs['sha256'].unique()))}")
+    text = "\n\n".join(parts)
+    print(text)
     if out is not None:
         picture(records, out / "findings.png")
+        page = out / "findings.md"
+        if page.exists():
+            before, _, after = page.read_text("utf-8").split("```", 2)
+            page.write_text(f"{before}```\n{text}\n```{after}", "utf-8")
 
 
 def picture(records: Records, path: Path) -> None:
