@@ -109,7 +109,7 @@ def reach_of(rows: Mapping[int, Mapping[str, Any]], threshold: float) -> dict[st
         limits = share_limits(row["found"], row["n"], row.get("confidence", 0.95))
         results.append(LengthResult(distance, row["n"], row["found"], [], *limits))
     values = reach(results, threshold)
-    f = [rows[result.length].get("f") for result in results]
+    f: list[Any] = [rows[result.length].get("f") for result in results]
     f_at_reach = None
     if values["reach"] is not None and None not in f:
         f_at_reach = round(np.interp(values["reach"], [result.length for result in results], f))
