@@ -9,6 +9,7 @@ from typing import Any
 IN_DOCUMENT = "based on the world described in the document."
 IN_WORLD = "based on the real-world knowledge and facts up until your last training"
 NONE = "None"  # of the options
+INCOMPLETE = 0.25  # score of a choice that lacks right options (Evaluation/em.py)
 
 
 def questions(rows: Any) -> Any:
@@ -31,7 +32,19 @@ def outside_the_document(rows: Any) -> Any:
 def one_option(row: dict[str, Any], answers: list[str]) -> dict[str, float]:
     """Score by the first option that is named."""
     named = re.search("[A-D]", answers[0])
-    return {"acc": float((named[0] if named else NONE) == options_of(row))}
+    return {"acc": agreement(named[0] if named else NONE, options_of(row))}
+
+
+def agreement(chosen: str, right: str) -> float:
+    """Score options as L-Eval's scorer: 1 for all that are right, a quarter for some of them and no other, else 0.
+
+    Example:
+        >>> agreement("AC", "AC"), agreement("C", "AC"), agreement("BC", "AC"), agreement("None", "AC")
+        (1.0, 0.25, 0.0, 0.0)
+    """
+    if chosen == right:
+        return 1.0
+    return INCOMPLETE * ({*chosen} <= {*right})
 
 
 def several_options(row: dict[str, Any], answers: list[str]) -> dict[str, float]:
@@ -40,6 +53,8 @@ def several_options(row: dict[str, Any], answers: list[str]) -> dict[str, float]
     Example:
         >>> several_options({"output": "AC D"}, ["A. is right, and C) too"])
         {'acc': 1.0}
+        >>> several_options({"output": "AC D"}, ["C"])
+        {'acc': 0.25}
     """
     answer = answers[0]
     chosen = re.match("[A-D]*", answer)[0]  # type: ignore[index]
@@ -47,7 +62,7 @@ def several_options(row: dict[str, Any], answers: list[str]) -> dict[str, float]
         rest = answer[len(chosen) :].partition("Question")[0]
         chosen += "".join(re.findall(r"[A-D](?=[\s.)])", rest))
         chosen = chosen or "".join(re.findall("[A-D]+", rest)[:1])
-    return {"acc": float(("".join(sorted({*chosen})) or NONE) == options_of(row))}
+    return {"acc": agreement("".join(sorted({*chosen})) or NONE, options_of(row))}
 
 
 def options_of(row: dict[str, Any]) -> str:

@@ -18,7 +18,7 @@ LEVAL = {
 ANSWERED = {  # task: right answers, wrong ones; by the rules of L-Eval's script
     "toefl": (["B", "The answer is B. Cologne"], ["C", "none", ""]),
     "quality": (["C. Mainz"], ["A or C"]),
-    "coursera": (["AD", "DA", "A. Bonn\nD) Trier", "I think A. and D."], ["A", "ABD", "none of them"]),
+    "coursera": (["AD", "DA", "A. Bonn\nD) Trier", "I think A. and D."], ["ABD", "none of them", "BC"]),
     "sfiction_loyal": (["False", "it is false."], ["True", "perhaps"]),
     "sfiction_fact": (["True, of course"], ["false"]),
 }
@@ -53,6 +53,8 @@ def test_l_evals_rows_are_asked_and_scored(leval, name):
     right, wrong = ANSWERED[name]
     assert [task.process_results(rows[0], [answer]) for answer in right] == [{"acc": 1.0}] * len(right)
     assert [task.process_results(rows[0], [answer]) for answer in wrong] == [{"acc": 0.0}] * len(wrong)
+    if name == "coursera":  # a quarter for some of the right options, as in L-Eval's Evaluation/em.py
+        assert [task.process_results(rows[0], [answer]) for answer in ("A", "D. Trier", "AA")] == [{"acc": 0.25}] * 3
 
 
 FEWSHOT = {  # task: the paper's score, of a right answer, one with half of its words right, and none
