@@ -133,7 +133,7 @@ def read_file(corpus: Text | Dataset | Conversations, listing: Listing, name: st
             yield document_of(record, corpus, source if isinstance(source, str) else "unknown")
         return
     path = root_of(corpus.path) / name
-    if has_suffix(name, PLAIN):
+    if has_suffix(path, PLAIN):  # a corpus that is one file has the name "."
         yield usable(text_of(path), path.stem)
         return
     for row in read_rows(path):

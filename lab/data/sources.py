@@ -99,6 +99,8 @@ def check_sources(config: DataConfig, folder: Path, others: list[str]) -> None:
     differ = [*differ, *others]
     if not differ:
         return
+    if root is not None and root.is_file():
+        differ = [text.replace(". ", f"{root.name} ", 1) for text in differ]  # its name in a listing is "."
     more = f" and {len(differ) - SHOWN:,} more" if len(differ) > SHOWN else ""
     rule = f"{', '.join(differ[:SHOWN])}{more} since {folder} was prepared"
     if config.changed_sources == "accept":

@@ -66,3 +66,13 @@ def test_a_changed_tokenizer_is_refused(tmp_path, bpe):
         prepare_missing(config)
     shutil.rmtree(shard_folder(config))
     prepare(config, progress=False)
+
+
+def test_a_corpus_of_one_file_is_one_document_and_compared(tmp_path):
+    (tmp_path / "book.txt").write_text("a book of one number.\n" * 40)
+    config = text_config(tmp_path, held_out_frac=0.0)
+    config = replace(config, corpus=replace(config.corpus, path=str(tmp_path / "book.txt")))
+    assert prepare(config, progress=False).documents["train"] == 1
+    rewrite(tmp_path / "book.txt")
+    with refused(f"data.corpus.path={tmp_path / 'book.txt'}: book.txt "):
+        prepare_missing(config)
