@@ -18,7 +18,7 @@ from lab import command
 from lab.errors import ConfigError, DataError
 from lab.runs.analysis import with_demand
 from lab.runs.arms import censored, read_settings
-from lab.runs.folder import RunFolder
+from lab.runs.folder import RECORDS, RunFolder, check_files
 from lab.runs.tables import ENDING
 
 COLUMNS = ["model", "checkpoint", "method"]  # what a column of eval.compare is, unless --by names it
@@ -51,6 +51,8 @@ def read_runs(places: Sequence[Path]) -> dict[str, ProbedRun]:
     faults += [f"{name}: must be the name of one folder only; rename the others" for name in twice]
     if faults or not places:
         raise ConfigError(*(faults or ["RUNS: must be set; name run folders"]))
+    for place in places:
+        check_files(place, RECORDS)  # records that end early would give other numbers
     return {
         name: ProbedRun(place, read_settings(place), sorted(with_demand(place), key=itemgetter("consumed_tokens")))
         for name, place in zip(names, places, strict=True)
@@ -113,6 +115,8 @@ def read_records(paths: Sequence[Path]) -> pd.DataFrame:
     for path in paths:
         before = len(records)
         for file in results_at(path):
+            if file.name in RECORDS:
+                check_files(file.parent, RECORDS)
             try:
                 for row in RunFolder(file.parent).read(file.name):
                     new = [{**about(row, file), **record} for record in read(row)]

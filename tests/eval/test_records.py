@@ -14,6 +14,7 @@ from lab.errors import DataError
 from lab.runs.folder import RunFolder
 from lab.runs.tables import unpacked
 from tests.eval.report.fakes import PLAIN, evaluate, one, write_fake
+from tests.opened import sealed
 
 
 def test_runs_in_a_table_are_read_as_their_folders_are(tmp_path):
@@ -35,6 +36,16 @@ def test_runs_in_a_table_are_read_as_their_folders_are(tmp_path):
     for kind in ("runs", "probes", "reaches", "distances", "frequency"):
         left, right = (getattr(each, kind).sort_values("run", kind="stable") for each in (folders, found))
         assert left.to_csv(index=False) == right.to_csv(index=False)
+
+
+def test_a_run_whose_record_ends_early_is_rejected(tmp_path, capsys):
+    run = write_fake(tmp_path / "a", seed=0)
+    sealed(run)
+    lines = (run / "probes.jsonl").read_text().splitlines(keepends=True)
+    (run / "probes.jsonl").write_text("".join(lines[:-1]))
+    for command, options in ((report, ["-o", str(tmp_path / "a.html")]), (reach, []), (compare, [])):
+        assert command([str(run), *options]) == 2
+        assert capsys.readouterr().err.startswith(f"{run / 'probes.jsonl'}: has ")
 
 
 def test_a_broken_table_is_one_line(tmp_path, capsys):
