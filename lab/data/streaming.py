@@ -25,7 +25,7 @@ from lab.files import read_object
 HUB_FILE = re.compile(r"hf://datasets/.+?@([^/]+/.+)")
 BLOCK_BYTES = 2**25  # of one request for a part of a file
 TEMPORARY = (408, 429, 500, 502, 503, 504)  # of HTTP
-DELAYS_S = (1, 4, 16, 64, 256)  # before tries to list again; the hub counts requests in windows of 300 s
+DELAYS_S = (1, 2, 4, 8, 16, 32, 64, 64, 64, 64)  # between tries to list; the hub counts requests in windows of 300 s
 OTHER_SPLITS = "of other splits"
 NO_OPTIONS = ("name", "version", "data_dir", "data_files", "description", "features")  # of a builder's config
 LONGEST_REASON = 300  # characters of what the library says, which may list the names to choose from
