@@ -11,13 +11,13 @@ import platform
 import signal
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 from functools import cache
 from typing import Any
 
-from lab.errors import ConfigError, PeerError, first_line
+from lab.errors import ConfigError, PeerError, brief, first_line
 from lab.launch import POLL_S, TIMEOUT, Launch, exchange, has_store
 
 FAULT, ENDED = "fault", "ended"  # keys of the store, next to the names of exchanges
@@ -52,7 +52,7 @@ def gather(name: str, value: str, launch: Launch) -> list[str]:
             # The first rank may prepare data for longer. The store ends with it.
             late = [rank for rank in range(1, launch.world_size) if not store.check([keys[rank]])]
             if late and time.monotonic() > until:
-                raise PeerError(f"{name_ranks(late)}: no answer for {TIMEOUT}; see the output of their nodes")
+                raise PeerError(f"{name_ranks(*late)}: no answer for {TIMEOUT}; see the output of their nodes")
             time.sleep(LOOK_S)
         return [text.decode() for text in store.multi_get(keys)]
 
@@ -73,7 +73,7 @@ def reaching(launch: Launch) -> Iterator[None]:
         yield
     except DistError as error:
         time.sleep(2 * POLL_S)  # where the launcher of this rank has ended, follow_torchrun ends it, and says so
-        rule = f"{name_ranks([launch.rank])} on {platform.node()} has lost the first rank, or cannot reach it"
+        rule = f"{name_ranks(launch.rank)} on {platform.node()} has lost the first rank, or cannot reach it"
         field = f"MASTER_ADDR={os.environ.get('MASTER_ADDR')}"
         raise PeerError(f"{field}: {rule} ({first_line(error)}); see the output of that node, or {NETWORKS}") from error
 
@@ -99,7 +99,7 @@ def tell(fault: str, launch: Launch) -> None:
         store = open_store(launch)
         if store.check(keys_of(LAST, launch)):
             return
-        store.compare_set(FAULT, "", f"{name_ranks([launch.rank])} on {platform.node()}: {fault}")
+        store.compare_set(FAULT, "", f"{name_ranks(launch.rank)} on {platform.node()}: {fault}")
         store.set(f"{ENDED}/{launch.rank}", "")
         while not store.check(keys_of(ENDED, launch)) and time.monotonic() < until:
             time.sleep(LOOK_S)
@@ -120,26 +120,25 @@ def check_network(launch: Launch) -> None:
     if launch.world_size == 1 or distributed.is_initialized():
         return
     kept: list[Any] = []  # until all ranks are connected
-    reasons: list[str] = []
+    fault = ""
 
     def connect(store: Any) -> None:
+        nonlocal fault
         try:
             kept.append(distributed.ProcessGroupGloo(store, launch.rank, launch.world_size, NETWORK))
         except RuntimeError as error:
-            reasons.append(first_line(error))
+            fault = first_line(error)
 
     with reaching(launch):
         store = open_store(launch)
         # A rank that listens at an address which others do not reach waits in gloo, and would not see that they fail.
         thread = threading.Thread(target=connect, args=[PrefixStore("network", store)], daemon=True)
         thread.start()
-        until = time.monotonic() + 2 * NETWORK.total_seconds()
-        while thread.is_alive() and time.monotonic() < until:
+        while thread.is_alive():
             refuse_fault(store)
             thread.join(LOOK_S)
-    if not kept:
-        reason = next(iter(reasons), f"no connection after {2 * NETWORK}")
-        rule = f"{name_ranks([launch.rank])} on {platform.node()} cannot connect to the others ({reason})"
+    if fault:
+        rule = f"{name_ranks(launch.rank)} on {platform.node()} cannot connect to the others ({fault})"
         raise ConfigError(f"GLOO_SOCKET_IFNAME={os.environ.get('GLOO_SOCKET_IFNAME', '')}: {rule}; {NETWORKS}")
     gather("network", "", launch)
 
@@ -149,15 +148,11 @@ def refuse_fault(store: Any) -> None:
         raise PeerError(store.get(FAULT).decode())
 
 
-def name_ranks(ranks: Sequence[int]) -> str:
+def name_ranks(*ranks: int) -> str:
     """Name ranks in a line.
 
     Example:
-        >>> name_ranks([1]), name_ranks([2, 3, 4]), name_ranks([0, 2])
-        ('rank 1', 'ranks 2-4', 'ranks 0, 2')
+        >>> name_ranks(1), name_ranks(2, 3)
+        ('rank 1', 'rank 2, 3')
     """
-    if len(ranks) == 1:
-        return f"rank {ranks[0]}"
-    if ranks[-1] - ranks[0] == len(ranks) - 1:
-        return f"ranks {ranks[0]}-{ranks[-1]}"
-    return "ranks " + ", ".join(map(str, ranks))
+    return f"rank {brief(', '.join(map(str, ranks)))}"

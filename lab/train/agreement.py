@@ -44,7 +44,7 @@ def describe_rank(experiment: Experiment, options: Mapping[str, Any]) -> dict[st
         if key not in OF_A_MACHINE and not key.endswith(PATHS):
             record[key] = describe_value(value)
     record |= {f"--{key}": str(value) for key, value in options.items() if isinstance(value, bool)}
-    record["plugins"] = ", ".join(sorted(digest[: files.SHOWN] for digest in LOADED)) or "none"
+    record["plugins"] = describe_value(sorted(LOADED))
     record |= versions()
     code = sorted((ROOT / "lab").rglob("*.py"))
     return record | {path.relative_to(ROOT).as_posix(): digest(path.read_bytes()) for path in code}
@@ -76,15 +76,16 @@ def compare(name: str, own: Mapping[str, str], launch: Launch) -> None:
     """
     first = json.loads(gather(name, json.dumps(own) if launch.is_first else "", launch)[0])
     names = [*first, *sorted(own.keys() - first.keys())]
-    differing = [i for i, key in enumerate(names) if own and own.get(key) != first.get(key)]
-    found = [differing[0], names[differing[0]], own.get(names[differing[0]], "nothing")] if differing else []
-    others = gather(f"{name}/differing", json.dumps([found, platform.node()]), launch)
-    parts = [json.loads(part) for part in others]
-    faults = [part for part, _ in parts if part]
-    if faults:
+    found: list[Any] = []
+    for i, key in enumerate(names):
+        if own and not found and own.get(key) != first.get(key):
+            found = [i, key, own.get(key, "nothing")]
+    part = json.dumps([found, platform.node()])
+    parts = [json.loads(part) for part in gather(f"{name}/differing", part, launch)]
+    if faults := [fault for fault, _ in parts if fault]:
         _, key, value = min(faults)
-        ranks = [rank for rank, (part, _) in enumerate(parts) if part == min(faults)]
-        rule = f"{name_ranks(ranks)} on {parts[ranks[0]][1]} must have what rank 0 on {parts[0][1]} has"
+        ranks = [rank for rank, (fault, _) in enumerate(parts) if fault == min(faults)]
+        rule = f"{name_ranks(*ranks)} on {parts[ranks[0]][1]} must have what rank 0 on {parts[0][1]} has"
         raise ConfigError(f"{key}={value}: {rule}, {first.get(key, 'nothing')}; {SAME}")
 
 
@@ -101,19 +102,18 @@ def check_shared(experiment: Experiment, launch: Launch) -> None:
     own = files.temporary_of(path / files.LOCK_NAME)
     try:
         if launch.is_first:
-            with files.writing(f"run.folder={experiment.run.folder}", "folder"), files.on_disk(path):
-                own.touch()
+            own.touch()
         name = gather("folder", own.name, launch)[0]
         until = time.monotonic() + SHARED_S
-        while not (is_shared := os.path.exists(path / name)) and time.monotonic() < until:
+        while not os.path.exists(path / name) and time.monotonic() < until:
             time.sleep(files.POLL_S)
-        is_shared = is_shared and os.access(path, os.W_OK)
+        is_shared = os.path.exists(path / name) and os.access(path, os.W_OK)
         hosts = gather("shared", "" if is_shared else platform.node(), launch)
     finally:
         if launch.is_first:
             own.unlink(missing_ok=True)
     if ranks := [rank for rank, host in enumerate(hosts) if host]:
-        rule = f"{path} of {name_ranks(ranks)} on {hosts[ranks[0]]} is not rank 0's folder, or cannot be written to"
+        rule = f"{path} of {name_ranks(*ranks)} on {hosts[ranks[0]]} is not rank 0's folder, or cannot be written to"
         raise ConfigError(f"run.folder={experiment.run.folder}: {rule}; name a folder that all nodes share")
 
 
