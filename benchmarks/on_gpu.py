@@ -8,7 +8,7 @@ line too. An update of a model of one layer comes first and fills the compiler's
 random. Without a GPU, or with --toy, the runs have toy size. `python -m benchmarks.results DIR/results.jsonl` writes
 the tables.
 
-Exit status: 0 if nothing failed; 1 if a run failed; 2 for an invalid command line.
+Exit status: 0 if nothing failed; 1 if a run failed; 2 for an invalid command line, or if packages are missing.
 """
 
 import argparse
@@ -17,6 +17,11 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
+
+from benchmarks.installed import require
+
+if __name__ == "__main__":
+    require("benchmarks.on_gpu")  # what the imports below need
 
 from torch import cuda
 

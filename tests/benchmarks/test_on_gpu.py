@@ -1,7 +1,52 @@
 """The command for the day a GPU is there, at toy size on a CPU."""
 
-from benchmarks import on_gpu, record
+import subprocess
+import sys
+from importlib import metadata
+
+import pytest
+
+from benchmarks import installed, on_gpu, record
 from benchmarks.gpu import training
+from tests.forked import ROOT
+
+BARE = """
+import sys
+from importlib.machinery import PathFinder
+class Present:
+    find_distributions = PathFinder.find_distributions
+    def find_spec(name, path=None, target=None):
+        absent = ("datasets", "huggingface_hub", "lightning", "pandas", "scipy", "tokenizers")
+        return None if name in absent else PathFinder.find_spec(name, path, target)
+sys.meta_path[:] = [Present if finder is PathFinder else finder for finder in sys.meta_path]
+import pytest
+raise SystemExit(pytest.main(["-m", "gpu", "--collect-only", "-q", "-p", "no:cacheprovider"]))
+"""
+
+
+def test_the_gpu_tests_are_collected_where_packages_for_data_are_missing():
+    environment = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PATH": ""}
+    words = [sys.executable, "-c", BARE]
+    done = subprocess.run(words, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout[-3000:]
+    assert "tests/model/test_contract.py" in done.stdout
+
+
+def test_missing_packages_are_one_line_with_what_installs_them(monkeypatch, capsys):
+    own = metadata.version
+
+    def version(name):
+        if name in ("pydantic", "tqdm"):
+            raise metadata.PackageNotFoundError(name)
+        return own(name)
+
+    installed.require("on_gpu")
+    monkeypatch.setattr(installed.metadata, "version", version)
+    with pytest.raises(SystemExit) as ended:
+        installed.require("on_gpu")
+    line = capsys.readouterr().err
+    assert (ended.value.code, line.count("\n"), line.count("'pydantic>=2.12,<3' 'tqdm>=4.66'")) == (2, 1, 2)
+    assert "--no-index --find-links=" in line
 
 
 def test_a_case_that_raises_does_not_stop_the_next(tmp_path, monkeypatch, capsys):
