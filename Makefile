@@ -1,4 +1,5 @@
 # make fit   set up and run the demo; make test   set up and run all checks.
+# make slow   run the slow tests, and the rows of the torture that no timing can make fail.
 # make torture   run the rows of benchmarks/RELIABILITY.md that have not been run, at full counts.
 # make lock   write requirements.lock anew, after a change of versions; needs uv and the index.
 # make pictures   draw the pictures of the pages anew; trains the demo's runs where they are missing.
@@ -7,7 +8,7 @@ PYTHON ?= python3
 PIP = .venv/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 export OMP_WAIT_POLICY ?= PASSIVE
 
-.PHONY: fit test check lint types suite torture lock pictures clean
+.PHONY: fit test check lint types suite slow torture lock pictures clean
 
 # threads that wait some microseconds for each other before they sleep train a tenth faster, on a machine of their own
 fit: export GOMP_SPINCOUNT ?= 2000
@@ -24,6 +25,10 @@ test: lint
 
 suite: .venv/.dev
 	OMP_NUM_THREADS=1 .venv/bin/python -m pytest -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
+
+# slow tests, and the rows of the torture that no timing can make fail, which --torture marks as slow
+slow: .venv/.dev
+	OMP_NUM_THREADS=1 .venv/bin/python -m pytest -m slow --torture=1 -rs -n 2 --dist worksteal
 
 torture: .venv/.dev
 	.venv/bin/python -m tests.torture

@@ -2,13 +2,8 @@ import functools
 import os
 
 import pytest
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-from lab.data import synthetic
-from lab.data.config import Bpe, DataConfig, Synthetic
-from lab.data.preparation import prepare
-from lab.data.tokenizer import train_bpe
-from tests.ranks import Pool
+from tests.torture.rows import ROWS, STEADY
 
 LENGTHS = {"median_tokens": 16.64, "section_tokens": 64.0}  # for windows of 64
 LONGEST = (  # files of the default run that take longest, which start first, or one process works alone at the end
@@ -37,7 +32,13 @@ def pytest_addoption(parser):
     parser.addoption("--torture", type=float, default=0.0, metavar="SHARE", help="share of the full counts of faults")
 
 
-def pytest_collection_modifyitems(items):
+@pytest.hookimpl(tryfirst=True)  # before -m selects
+def pytest_collection_modifyitems(config, items):
+    if config.getoption("--torture") >= 1:  # tests that no timing can make fail, at full counts
+        steady = {path.partition("::")[0] for row in STEADY for path in ROWS[row][1]}
+        for item in items:
+            if item.nodeid.partition("::")[0] in steady and {"repeats", "torture"} & {*item.fixturenames}:
+                item.add_marker(pytest.mark.slow)
     order = {name: place for place, name in enumerate(LONGEST)}
     items.sort(key=lambda item: order.get(item.nodeid.partition("::")[0], len(order)))
 
@@ -64,8 +65,13 @@ def place(tmp_path_factory):
 
 
 @pytest.fixture(scope="session", autouse=True)
-def filler_is_drawn_once():
+def filler_is_drawn_once(request):
     """Remember the filler of each corpus, which every new run hides numbers in."""
+    if request.config.option.markexpr == "gpu":  # on images that lack what corpora need
+        yield
+        return
+    from lab.data.config import Synthetic
+
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Synthetic, "filler", functools.cache(Synthetic.filler))
         yield
@@ -82,6 +88,10 @@ def nothing_waits_for_the_disk():
 @pytest.fixture(scope="session")
 def bpe():
     """A byte-level BPE with <bos> and <eos>, trained on the synthetic corpus and on the probe's own words."""
+    from lab.data import synthetic
+    from lab.data.config import Synthetic
+    from lab.data.tokenizer import train_bpe
+
     documents = map(Synthetic(words=16, **LENGTHS).document, range(60))
     fixed = synthetic.TASK + synthetic.NEEDLE + synthetic.QUESTION + synthetic.ANSWER_PREFIX
     return train_bpe([fixed, *documents], vocab_size=400)
@@ -90,6 +100,8 @@ def bpe():
 @pytest.fixture(scope="session")
 def bytewise():
     """A byte-level BPE without merges and special tokens: a token for every byte, so that places in text are tokens."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     tokenizer = Tokenizer(models.BPE({byte: k for k, byte in enumerate(alphabet)}, []))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
@@ -100,6 +112,9 @@ def bytewise():
 @pytest.fixture(scope="session")
 def prepared(tmp_path_factory):
     """The config of a small synthetic corpus whose shards are there."""
+    from lab.data.config import Bpe, DataConfig, Synthetic
+    from lab.data.preparation import prepare
+
     config = DataConfig(
         corpus=Synthetic(documents=240, words=16, **LENGTHS),
         tokenizer=Bpe(vocab_size=400),
@@ -115,6 +130,8 @@ def prepared(tmp_path_factory):
 @pytest.fixture(scope="session")
 def ranks():
     """Processes that run jobs together: ranks(2).run(job, argument)."""
+    from tests.ranks import Pool
+
     pool = Pool()
     yield pool
     pool.stop()
