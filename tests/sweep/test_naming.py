@@ -16,7 +16,7 @@ SMALL = "model: {d_model: 32, n_layers: 2, n_heads: 4, n_kv_heads: 2, d_ff: 64, 
 CHOSEN = {  # of SMALL, by hand: what differs from the defaults, tags, and what follows from others
     "model.d_ff": 64, "model.d_model": 32, "model.n_heads": 4, "model.n_kv_heads": 2, "model.n_layers": 2,
     "model.tie_embeddings": False, "model.vocab_size": 640, "probe.digits": 3, "probe.needles": 4, "run.seed": 3,
-    "probe.answer_budget": 64, "train.precision": "fp32",
+    "probe.answer_budget": 64, "probe.step": 8, "train.precision": "fp32",  # a step is a sixteenth of the window
 }  # fmt: skip
 
 
