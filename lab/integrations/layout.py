@@ -22,8 +22,8 @@ import torch
 from torch import Tensor
 
 from lab.errors import DataError
+from lab.evidence.base import IGNORE, IntArray
 
-IntArray = np.typing.NDArray[np.int64]
 PADDING = -1  # document of a token that is not attended
 
 
@@ -133,3 +133,26 @@ def resolve_layout(received: Received) -> tuple[IntArray, IntArray]:
                 raise DataError(f"position_ids: {rule}; set model.config.use_cache=False")
             documents[:, 1:] = np.cumsum(steps != 1, axis=1)
     return positions, np.where(is_attended, documents, PADDING)
+
+
+def copy_to_host(tensor: Tensor) -> Tensor:
+    """Copy a tensor to memory of its own on the host, on a GPU without a wait."""
+    tensor = tensor.detach()
+    if tensor.device.type == "cpu":
+        return tensor.clone()
+    copy = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=tensor.device.type == "cuda")
+    return copy.copy_(tensor, non_blocking=True)
+
+
+def shift(tokens: IntArray, documents: IntArray | None = None) -> IntArray:
+    """Return the next token of each, IGNORE at the end of a row or document.
+
+    Example:
+        >>> shift(np.array([[5, 6, 7]]), np.array([[0, 0, 1]])).tolist()
+        [[6, -100, -100]]
+    """
+    targets = np.full_like(tokens, IGNORE)
+    targets[:, :-1] = tokens[:, 1:]
+    if documents is not None:
+        targets[:, :-1][documents[:, 1:] != documents[:, :-1]] = IGNORE
+    return targets

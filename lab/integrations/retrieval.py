@@ -163,3 +163,21 @@ def as_evaluated(model: nn.Module) -> Iterator[None]:
     finally:
         for module, mode in modes.items():
             module.training = mode
+
+
+def unwrap(model: nn.Module) -> nn.Module:
+    """Return the module whose forward names the arguments, below torch.compile and DistributedDataParallel."""
+    while True:
+        inner = getattr(model, "_orig_mod", None)
+        if inner is None and isinstance(model, nn.parallel.DistributedDataParallel):
+            inner = model.module
+        if inner is None:
+            return model
+        model = inner
+
+
+def find_logits(output: Any) -> Tensor:
+    """Take the logits out of what a forward returns: a tensor, an output of transformers, or the first of a tuple."""
+    if isinstance(output, Tensor):
+        return output
+    return output.logits if hasattr(output, "logits") else output[0]

@@ -30,8 +30,9 @@ from lab.counts.rows import by_distance
 from lab.errors import ConfigError, DataError, first_line
 from lab.evidence.base import IGNORE, Evidence, IntArray, in_ids
 from lab.evidence.repeat import Repeat
-from lab.integrations.layout import PADDING, Received, read_arguments, resolve_layout
-from lab.integrations.retrieval import COLUMNS, ProbeStopped, as_evaluated, build_tests, ranks, run_tests, tabulate
+from lab.integrations import retrieval
+from lab.integrations.layout import PADDING, Received, copy_to_host, read_arguments, resolve_layout, shift
+from lab.integrations.retrieval import COLUMNS, ProbeStopped, as_evaluated, ranks, run_tests, tabulate
 from lab.launch import sum_over_ranks
 from lab.probe.effective_distance import DistanceProbe
 
@@ -83,14 +84,14 @@ class Watcher:
         if demand_every < 1:
             raise ConfigError(f"demand_every={demand_every}: must be >= 1; use a larger number to count g more rarely")
         self.model, self.tokenizer, self.window = model, tokenizer, window
-        self.inner = unwrap(model)
+        self.inner = retrieval.unwrap(model)
         self.signature = inspect.signature(self.inner.forward)
         if input not in self.signature.parameters:
             names = ", ".join(self.signature.parameters)
             raise ConfigError(f"input={input}: is no argument of the model's forward; use one of: {names}")
         self.names = {"input": input, "labels": labels, "targets": targets}
         self.demand_every, self.evidence = demand_every, evidence or Repeat()
-        self.take_logits, self.haystack = logits or find_logits, haystack
+        self.take_logits, self.haystack = logits or retrieval.find_logits, haystack
         self.restored = PositionCounts(window)
         self.counts = PositionCounts(window)
         self.incomplete: str | None = None
@@ -257,7 +258,7 @@ class Watcher:
         device = next(self.inner.parameters()).device
 
         def build() -> DistanceProbe:
-            return build_tests(
+            return retrieval.build_tests(
                 self.tokenizer, self.window, haystack=self.haystack, tests=tests, distances=distances, seed=seed
             )
 
@@ -317,47 +318,6 @@ class Watcher:
     def close(self) -> None:
         """Remove the hook; what was counted stays."""
         self.hook.remove()
-
-
-def unwrap(model: nn.Module) -> nn.Module:
-    """Return the module whose forward names the arguments, below torch.compile and DistributedDataParallel."""
-    while True:
-        inner = getattr(model, "_orig_mod", None)
-        if inner is None and isinstance(model, nn.parallel.DistributedDataParallel):
-            inner = model.module
-        if inner is None:
-            return model
-        model = inner
-
-
-def find_logits(output: Any) -> Tensor:
-    """Take the logits out of what a forward returns: a tensor, an output of transformers, or the first of a tuple."""
-    if isinstance(output, Tensor):
-        return output
-    return output.logits if hasattr(output, "logits") else output[0]
-
-
-def copy_to_host(tensor: Tensor) -> Tensor:
-    """Copy a tensor to memory of its own on the host, on a GPU without a wait."""
-    tensor = tensor.detach()
-    if tensor.device.type == "cpu":
-        return tensor.clone()
-    copy = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=tensor.device.type == "cuda")
-    return copy.copy_(tensor, non_blocking=True)
-
-
-def shift(tokens: IntArray, documents: IntArray | None = None) -> IntArray:
-    """Return the next token of each, IGNORE at the end of a row or document.
-
-    Example:
-        >>> shift(np.array([[5, 6, 7]]), np.array([[0, 0, 1]])).tolist()
-        [[6, -100, -100]]
-    """
-    targets = np.full_like(tokens, IGNORE)
-    targets[:, :-1] = tokens[:, 1:]
-    if documents is not None:
-        targets[:, :-1][documents[:, 1:] != documents[:, :-1]] = IGNORE
-    return targets
 
 
 watch = Watcher  # the name that reads as what it does
