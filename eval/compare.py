@@ -14,11 +14,11 @@ in full data.window). Results of other protocols, texts, numbers of needles or s
 setting, the texts of each run's own corpus do. A probe's summary gives lines of its own: effective length, reach, f at
 each.
 
-Runs that differ only in run.seed are one column: the mean of each score over the seeds, with 95% limits by the t
-distribution. Seeds of which one is censored have no mean, but the least and the most. --by model shows each run.
+Runs that differ only in run.seed are one column: the mean of each score over the seeds, with 95% limits
+(lab/runs/arms.py). Seeds of which one is censored have no mean, but the least and the most. --by model shows each run.
 Differences to the first column are tested. Outcomes of the same tests take McNemar's exact test, or the paired t test
 where they are not 0 or 1. Other shares take Fisher's exact test. Probes that stopped early are compared by their exact
-limits, means over seeds by the paired t test or Welch's. Holm's method adjusts all p of a table together.
+limits, means over four seeds and more by the paired t test or Welch's. Holm's method adjusts all p of a table together.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ import pandas as pd
 from eval.engine.command import OF_RUNS, Form, Request, run
 from eval.engine.records import COLUMNS, WIDER, read_records, results_at
 from eval.engine.rows import WIDEST, Found, Row, file_in, fitted, natural
-from eval.engine.statistics import LEVEL, POWER, judge
+from eval.engine.seeds import LEVEL, POWER, binomial_variance
+from eval.engine.statistics import judge
 from lab.command import start
 from lab.errors import ConfigError, nearest
 from lab.files import write_atomic, writing
 from lab.looks import CENSORED, range_of
-from lab.probe.limits import share_limits
-from lab.runs.arms import CONFIDENCE, differing, mean_with_limits, name_arms, with_bases
+from lab.runs.arms import FEWEST, SHARES, differing, mean_with_limits, name_arms, with_bases
 from lab.runs.tables import unpacked
 from lab.schema import Section
 
@@ -154,17 +154,18 @@ def fold(rows: pd.DataFrame) -> Row:
     """Fold the records of one cell, one for each seed, into their mean, or a range where one is censored."""
     values = rows.score.fillna(rows.below).astype(float)
     censored = int(rows.censored.count())
-    cell: Row = rows.iloc[-1].to_dict() | {"seeds": len(rows), "by_seed": {}, "n_censored": censored}
+    counts = {"seeds": len(rows), "n_censored": censored, "dips": int(rows.dips.sum()), "floor": 0.0}
+    cell: Row = rows.iloc[-1].to_dict() | counts | {"by_seed": {}}
     cell["range"] = range_of(values, rows.censored.map(CENSORED)) if censored else ""
     if len(rows) == 1:
         return cell
     if censored:
         return cell | dict.fromkeys(("score", "below", "low", "high"), np.nan)
-    mean, low, high = mean_with_limits(values.tolist())
-    unit, passed = rows.unit.iloc[0], rows.passed.sum(skipna=False)
-    if unit == "share" and np.isnan(low) and not np.isnan(passed):  # seeds that agree, such as 0 of n each
-        low, high = share_limits(int(passed), int(rows.n.sum()), CONFIDENCE)
+    unit = rows.unit.iloc[0]
+    mean, low, high = mean_with_limits(values.tolist(), ends=SHARES if unit == "share" else None)
     low, high = np.clip([low, high], *RANGES.get(unit, (-np.inf, np.inf))).tolist()
+    if unit == "share" and rows.passed.notna().all():  # of independent tests
+        cell["floor"] = float(np.mean([binomial_variance(r.score, r.n) for r in rows.itertuples()]))
     return cell | {"by_seed": dict(zip(rows.run_seed, values)), "score": mean, "low": low, "high": high}
 
 
@@ -201,9 +202,13 @@ def number(cell: Any) -> str:
     text = cell.range or str(score)
     if score and low and (high or cell.unit == "tokens"):
         text += f" ({low} to {high})" if high else f" ({low} or more)"
+    if cell.censored == "below" and cell.seeds == 1 and cell.high != cell.below:  # the tests show no number
+        text += f" to {high}" if high else " or more"
     text += f", {cell.seeds} seeds" if cell.seeds > 1 else "" if pd.isna(cell.n) else f", n={cell.n:,.0f}"
     text += "" if pd.isna(cell.seeds_needed) else f" ({cell.seeds_needed:.0f} needed)"
     text += f", {cell.n_censored} censored" if cell.n_censored and cell.seeds > 1 else ""
+    if cell.dips:  # distances nearer than reach that fail
+        text += f", {cell.dips} with a dip" if cell.seeds > 1 else ", a dip"
     return text + ("*" if cell.p_adjusted <= LEVEL else "?" if cell.compared and not isinstance(cell.test, str) else "")
 
 
@@ -222,12 +227,13 @@ def legend(cells: pd.DataFrame, older: int) -> list[str]:
     named = ", ".join(f"{name} ({count})" for name, count in tests.items())
     lines = {
         "Shares in percent, with limits where they are known.": True,
-        "Of several seeds the mean, with 95% limits by the t distribution; of equal shares, exact limits of all tests; "
+        "Of several seeds the mean, with 95% limits by the t distribution, for shares with a seed more at 0 and at 1; "
         "of censored seeds, < the first value tested or + the last, the least and the most.": (cells.seeds > 1).any(),
         f"* differs from {first} at {LEVEL:g}: {named}; p adjusted for {tests.sum()} comparisons (Holm).": len(tests),
         f"(k needed): seeds with which a t test at {LEVEL:g} finds the difference to {first} in {POWER:.0%} of cases "
         "if size and spread are those measured; in pairs where seeds are the same.": cells.seeds_needed.notna().any(),
-        f"? no test ({untested}): neither outcomes of the same tests nor shares of tests are recorded.": untested,
+        f"? no test ({untested}): fewer than {FEWEST} seeds, or neither outcomes of the same tests nor shares of tests "
+        "are recorded.": untested,
         f"{older:,} results of older checkpoints are left out; --by=checkpoint shows them.": older,
     }
     return [text for text, is_shown in lines.items() if is_shown]
@@ -250,7 +256,7 @@ WRITERS: dict[str, Callable[[pd.DataFrame], str]] = {
 }
 KNOWN = ["evaluation", "task", "length", *COLUMNS, *WIDER]  # fields of a result's row, with those of --by
 JUDGED = ["alike", "n", "seeds", "score", "low", "high", "below", "range", "unit", "test", "p"]
-JUDGED += ["p_adjusted", "seeds_needed"]
+JUDGED += ["p_adjusted", "p_exact", "seeds_needed"]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,8 +4,9 @@
 
 Each test hides one number an exact number of tokens before the end of the prompt. Prompt and answer fill the training
 window (lab/probe/effective_distance.py). Beside the share found, with exact limits, stand the mean log-probability of
-the right number and f, how often training saw the relative position that the method gives to the distance. Reach is
-where a non-increasing fit of the share crosses the threshold (lab/probe/limits.py):
+the right number and f, how often training saw the relative position that the method gives to the distance. Reach is the
+largest distance at which the share is at least the threshold. It is a range where the tests are too few for a number.
+Nearer distances that fail are named as dips (lab/probe/reach.py):
 
     probe-lab distance runs/cpu_demo --plot
     probe-lab distance runs/cpu_demo --distance=plain,string:shift=64,window=32,dca --plot
@@ -40,8 +41,9 @@ from lab.command import Bar, start
 from lab.draw import Rule, below, draw, layer
 from lab.errors import ConfigError
 from lab.probe.effective_distance import DistanceProbe, by_distance
-from lab.probe.limits import monotone_shares, shown_length
+from lab.probe.limits import shown_length
 from lab.probe.measuring import distance_record, one_number_tests, reach_record
+from lab.probe.reach import fit_reach
 from lab.runs.arms import censored
 from lab.schema import Length, Share, Tests
 
@@ -124,8 +126,8 @@ class FoundByDistance(run.Measure):
                 yield {**subject, "metric": "reach", **reach}
                 for other in self.others:
                     yield from self.prompt_rows(other, subject)
-                fit = zip(probe.distances, monotone_shares(results), strict=True)
-                self.fits += [{"distance": at, "score": share, "method": name} for at, share in fit]
+                for result, share in zip(*fit_reach(results, config.threshold), strict=True):
+                    self.fits.append({"distance": result.length, "score": share, "method": name})
 
     def prompt_rows(self, probe: DistanceProbe, subject: Row) -> Iterator[Row]:
         """Run the tests of another prompt length, and write a row for each distance."""
@@ -219,26 +221,34 @@ class FoundByDistance(run.Measure):
 
 
 def reach_line(row: Row) -> str:
-    """Write reach with its limits and f.
+    """Write reach with its limits, f and dips; a range where the tests are too few for a number.
 
     Example:
-        >>> row = {"threshold": 0.8, "first_distance": 20, "last_distance": 168, "f_at_reach": 21000}
-        >>> reach_line({**row, "reach": 128.9, "reach_low": 120.0, "reach_high": 133.5})
-        'reach 128.9 at threshold 0.8, within 120.0 to 133.5; f 21,000'
+        >>> row = {"threshold": 0.8, "first_distance": 20, "last_distance": 168, "f_at_reach": 21000, "dips": []}
+        >>> reach_line({**row, "reach": 128.9, "reach_low": 120.0, "reach_high": 133.5, "dips": [20, 31]})
+        'reach 128.9 at threshold 0.8, within 120.0 to 133.5; f 21,000; dips below the threshold at 20, 31 tokens'
         >>> reach_line({**row, "reach": 168.0, "reach_low": None, "reach_high": None})
         'reach 168, the end, at threshold 0.8, within <20 to the end; f 21,000'
-        >>> reach_line({**row, "reach": None, "reach_low": None, "reach_high": 64.0, "f_at_reach": None})
-        'no reach at threshold 0.8: fails at 20 tokens already, upper limit 64.0'
+        >>> reach_line({**row, "reach": None, "reach_low": None, "reach_high": 64.0})
+        'reach <20 to 64.0 at threshold 0.8: these tests show no number'
+        >>> reach_line({**row, "reach": None, "reach_low": None, "reach_high": 20})
+        'no reach at threshold 0.8: fails at 20 tokens already'
     """
-    low, reach = (shown_length(row[name], row["first_distance"], ",.1f") for name in ("reach_low", "reach"))
-    if censored(row["reach"], row["first_distance"], row["last_distance"]) == "end":
-        reach = f"{row['last_distance']:,}, the end,"
+    first = row["first_distance"]
+    at = f"at threshold {row['threshold']:g}"
     high = "the end" if row["reach_high"] is None else f"{row['reach_high']:,.1f}"
+    if row["reach"] is None and row["reach_high"] == first:
+        return f"no reach {at}: fails at {first:,} tokens already"
     if row["reach"] is None:
-        fails = f"fails at {row['first_distance']:,} tokens already"
-        return f"no reach at threshold {row['threshold']:g}: {fails}, upper limit {high}"
+        return f"reach <{first:,} to {high} {at}: these tests show no number"
+    reach = f"{row['reach']:,.1f}"
+    if censored(row["reach"], first, row["last_distance"]) == "end":
+        reach = f"{row['last_distance']:,}, the end,"
     f = "-" if row["f_at_reach"] is None else f"{row['f_at_reach']:,}"
-    return f"reach {reach} at threshold {row['threshold']:g}, within {low} to {high}; f {f}"
+    line = f"reach {reach} {at}, within {shown_length(row['reach_low'], first, ',.1f')} to {high}; f {f}"
+    if row["dips"]:
+        line += f"; dips below the threshold at {', '.join(map(str, row['dips']))} tokens"
+    return line
 
 
 main = FoundByDistance.main

@@ -6,56 +6,68 @@
     probe-lab reach runs/mini-* --last --at=96 -o results
 
 Every probe of every run is a point, or with --last each run's last one. A run without probes of its own is a point if
-probe-lab distance has measured it. Its reach is then where the shares fall below the threshold, by the nearest curve
-that rises to a peak and falls after it, from a quarter of the window on. Left out are probes that find half of the
-numbers at no distance, as retrieval has not begun, and runs that others start from.
+probe-lab distance has measured it. Left out are probes that find half of the numbers at no distance, as retrieval has
+not begun, and runs that others start from.
 
 The log of reach is a linear function of six logs. They are those of f at one distance, the demand from there on,
 tokens, window, rotary base, and the question's longest distance in the synthetic corpus (section). Demand is summed,
 since few targets or none ask for one distance. One is added to it, so that a run without any has a log. A reach at the
 end of what was tested counts as that far or farther. No reach counts as less than the first distance
-(eval/engine/regression.py). Limits are at 95%, from 1,000 resamples of whole runs. Columns that do not differ, that
-follow from others, or that are not in all records are named and left out. Models of each column alone, of tokens and
-window, of none, and of all are compared by the log likelihood of runs, and of arms, that were left out of the fit.
+(eval/engine/regression.py). Limits are at 95%, by the jackknife over bases. Columns that do not differ, that are held
+in the runs of each base, that follow from others, or that are not in all records are named and left out. Models of each
+column alone, of tokens and window, of none, and of all are compared by the log likelihood of bases, and of arms, that
+were left out of the fit.
 
-The last line is the answer. A column has moved reach if its limits exclude 0 and it alone predicts arms left out better
-than no column. It has not if its limits include 0 and it predicts them no better.
+The last lines are the answer. A column has moved reach if its limits exclude 0 and it alone predicts arms left out
+better than no column. It has not if its limits, over its whole range, are within --margin of 0 and it predicts them no
+better. All else is open: also what depends on the constant that is added to demand, and any column of fewer than four
+bases.
 
 Prints the tables; -o writes their rows and the points to reach.jsonl.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import numpy as np
 import pandas as pd
-from scipy.optimize import isotonic_regression
 
 from eval.engine.command import OF_RUNS, Form, Request, run
 from eval.engine.records import ProbedRun, is_run, read_runs, results_at
-from eval.engine.regression import CONFIDENCE, CONSTANT, SPARE, Regression, bootstrap, compare, fit, measured, separable
+from eval.engine.regression import (
+    CONFIDENCE,
+    CONSTANT,
+    HELD,
+    SPARE,
+    Regression,
+    compare,
+    fit,
+    jackknife,
+    measured,
+    separable,
+)
 from eval.engine.rows import Found, to_text
 from lab.command import start
 from lab.counts import SavedCounts, f_at
 from lab.errors import DataError
 from lab.looks import BELOW, BEYOND, RUN, range_of
-from lab.probe.effective_distance import NEAR
-from lab.probe.limits import LengthResult, crossing
-from lab.runs.arms import bases_of, censored, differing, name_arms, with_bases
+from lab.probe.reach import ONE, reach_of
+from lab.runs.arms import FEWEST, bases_of, censored, differing, name_arms, with_bases
 from lab.runs.checkpoints import folder_name
 from lab.runs.folder import RunFolder
 from lab.runs.tables import unpacked
-from lab.schema import Positive, Section
+from lab.schema import Positive, PositiveFloat, Section
 
 DEMAND = "demand+1"
 COLUMNS = ("f", DEMAND, "tokens", "window", "theta", "section")  # of two that cannot be told apart, the first is kept
 SETTINGS = {"window": "data.window", "theta": "model.theta", "section": "data.corpus.section_tokens"}
-ONE, PLAIN = "found_by_distance", "rope+plain"  # the tests of eval.distance that are read, and under which method
+PLAIN = "rope+plain"  # the method whose tests by eval.distance are read
 BEGUN = 0.5  # share of numbers found at some distance, from which on a run has begun to retrieve
 REACH = ("reach", "reach_low", "reach_high", "f_at_reach")
-RESAMPLES = 1000  # of whole runs, from which limits are taken
+CONSTANTS = (1, 10, 100, 1_000, 10_000)  # added to demand, so that a run without any has a log; the table has the first
+MOVED, STILL, OPEN = "moved reach", "did not", "open"
 FORMS = {"reach": ",.1f", "log likelihood": ".2f"}
 FORMS |= dict.fromkeys(("f at reach", "least f", "most f"), ",.0f")
 FORMS |= dict.fromkeys(("coefficient", "low", "high", "all less it", "from", "to"), "+.2f")
@@ -69,6 +81,8 @@ class ReachOptions(Section):
     """Distance in tokens at which f is read; left out, half of the smallest window."""
     last: bool = False
     """Read each run's last probe only."""
+    margin: PositiveFloat = 0.1
+    """Change of ln reach over the whole range of a column, in nats, within which it has not moved reach."""
 
 
 def analyse(request: Request) -> Found:
@@ -80,13 +94,15 @@ def analyse(request: Request) -> Found:
         distance = options.at or min(int(config["data.window"]) for config in settings.values()) // 2
         every = read_points(runs, distance, options)
     begun = every[every["begun"]]
-    points = begun[begun["f"] > 0].reset_index(drop=True)
+    is_bounded = np.isfinite(begun["low"]) | np.isfinite(begun["high"])
+    points = begun[(begun["f"] > 0) & is_bounded].reset_index(drop=True)
     if points.empty:
         raise DataError(f"RUNS: no probe has reach and f at {distance} tokens; name runs that probed and counted")
     bases = bases_of({name: run.settings for name, run in runs.items()})
     used = {*points["run"], *(bases[name] for name in points["run"] if name in bases)}
     settings = arms_of({name: run for name, run in runs.items() if name in used})
     points["arm"] = points["run"].map(name_arms(settings))
+    points["base"] = [bases.get(name, name) for name in points["run"]]
     columns, faults = separable(points, COLUMNS)
     model = fit(points, columns)
     exact = int(measured(points).sum())
@@ -95,7 +111,7 @@ def analyse(request: Request) -> Found:
     parts = [
         f"n = {len(points)} probes of {points['run'].nunique()} runs in {points['arm'].nunique()} arms; {kinds}; "
         f"left out {len(every) - len(begun)} that have not begun, {len(begun) - len(points)} without f at {distance} "
-        "tokens\n"
+        "tokens or a limit of reach\n"
         f"arms differ in: {', '.join(differing(settings)) or 'nothing'}"
     ]
     tables = {"points": points.set_index("run"), "arms": at_the_reach(points)}
@@ -103,48 +119,85 @@ def analyse(request: Request) -> Found:
         rule = f"a regression on {', '.join(columns) or 'nothing'} takes at least {len(columns) + SPARE}"
         parts.append(f"no regression: reach was measured in {exact} probes, and {rule}")
     else:
-        limits, fitted = bootstrap(points, model, RESAMPLES)
+        limits, n_bases = jackknife(points, model)
         tables["coefficients"] = limits
-        parts.append(regression_text(limits, model, fitted, faults))
-        both = {"tokens, window": ("tokens", "window")} if {"tokens", "window"} <= {*columns} else {}
-        models = {"none": (), **{column: (column,) for column in columns}, **both, "all": columns}
-        for by in ("run", "arm"):
+        parts.append(regression_text(limits, model, n_bases, faults))
+        models = models_of(columns)
+        for by in ("base", "arm"):
             tables[f"models by {by}"] = compare(points, models, by)
             parts.append(to_text(tables[f"models by {by}"], FORMS))
     parts.append(f"last probes, geometric means:\n{to_text(tables['arms'], FORMS)}")
     if model is not None:
-        parts.append(verdict(limits, tables["models by arm"], faults, points))
+        parts.append(answer(points, columns, faults, options.margin))
     rows = [{"table": name, **row} for name, table in tables.items() for row in table.reset_index().to_dict("records")]
     return request.save("reach", "\n\n".join(parts), rows)
 
 
-def regression_text(table: pd.DataFrame, model: Regression, fitted: int, faults: Mapping[str, str]) -> str:
+def models_of(columns: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
+    """List the columns of the models that are compared."""
+    models: dict[str, tuple[str, ...]] = {"none": (), **{column: (column,) for column in columns}}
+    if {"tokens", "window"} <= {*columns}:
+        models["tokens, window"] = ("tokens", "window")
+    return {**models, "all": columns}
+
+
+def regression_text(table: pd.DataFrame, model: Regression, n_bases: int, faults: Mapping[str, str]) -> str:
     """Write the regression with its limits, and the columns that are not in it."""
     lines = [f"ln reach = {model.intercept:.2f} + sum of coefficient * ln column; residuals of {model.sigma:.2f} nats"]
     lines += [to_text(table, FORMS)] if len(table) else []
-    lines.append(f"{CONFIDENCE:g} limits from {fitted:,} of {RESAMPLES:,} resamples of whole runs")
+    lines.append(f"{CONFIDENCE:g} limits by the jackknife over {n_bases} bases, or runs without one")
     if np.isinf(table.to_numpy()).any():
-        lines.append("inf: open on that side, where reach was only bounded")
+        lines.append("inf: open, where reach was only bounded, or one base alone tells")
     return "\n".join([*lines, *(f"not in the regression: {column}, {fault}" for column, fault in faults.items())])
 
 
-def verdict(limits: pd.DataFrame, by_arm: pd.DataFrame, faults: Mapping[str, str], points: pd.DataFrame) -> str:
-    """Write what moved reach and what did not, as far as limits and arms left out say so."""
-    log_likelihood = by_arm["log likelihood"] if "log likelihood" in by_arm else pd.Series(dtype=float)
-    said: dict[str, list[str]] = {"moved reach": [], "did not": [], "open": []}
-    for column, row in limits.iterrows():
-        is_apart = row["low"] > 0 or row["high"] < 0
-        is_better = log_likelihood.get(column, np.nan) > log_likelihood.get("none", np.nan)
-        said["open" if is_apart != is_better else "moved reach" if is_apart else "did not"].append(str(column))
+def answer(points: pd.DataFrame, columns: tuple[str, ...], faults: Mapping[str, str], margin: float) -> str:
+    """Write what moved reach, what did not, and what is open or was held."""
+    by_constant = []
+    for constant in CONSTANTS if DEMAND in columns else CONSTANTS[:1]:
+        shifted = points
+        if DEMAND in columns:
+            shifted = points.assign(**{DEMAND: points[DEMAND] + constant - CONSTANTS[0]})
+        by_constant.append(verdicts(shifted, columns, margin))
+    said: dict[str, list[str]] = {MOVED: [], STILL: [], OPEN: []}
+    changed = []
+    for column in columns:
+        found = {each[column] for each in by_constant}
+        said[found.pop() if len(found) == 1 else OPEN].append(column)
+        changed += [column] if found else []
     logs = points["low"].where(np.isfinite(points["low"]), points["high"])
     outcomes = np.select([np.isneginf(points["low"]), np.isposinf(points["high"])], [BELOW, BEYOND], RUN)
     ends = range_of(np.exp(logs), outcomes)
-    said[f"the same in all points, where reach is {ends}"] = [
-        name for name, fault in faults.items() if fault == CONSTANT
-    ]
-    said["not told apart, or not in all records"] = [name for name, fault in faults.items() if fault != CONSTANT]
+    reasons = {CONSTANT: f"the same in all points, where reach is {ends}", HELD: HELD}
+    for name, fault in faults.items():
+        said.setdefault(reasons.get(fault, "not told apart, or not in all records"), []).append(name)
     named = "; ".join(f"{text}: {', '.join(names)}" for text, names in said.items() if names)
-    return f"As far as {points['arm'].nunique()} arms can say, {named}."
+    lines = [f"As far as {points['arm'].nunique()} arms can say, {named}."]
+    if changed:
+        constants = ", ".join(f"{constant:,}" for constant in CONSTANTS)
+        lines.append(f"Open as the answer depends on c in ln(demand + c), c of {constants}: {', '.join(changed)}.")
+    lines.append(f'"{STILL}": the limits of the change over the whole range of a column are within {margin:g} nats.')
+    return "\n".join(lines)
+
+
+def verdicts(points: pd.DataFrame, columns: tuple[str, ...], margin: float) -> dict[str, str]:
+    """Judge each column by its limits and by arms that were left out; all are open with fewer than FEWEST bases."""
+    out = dict.fromkeys(columns, OPEN)
+    chosen, _ = separable(points, columns)
+    model = fit(points, chosen)
+    if model is None or points["base"].nunique() < FEWEST:
+        return out
+    limits, _ = jackknife(points, model)
+    scores = compare(points, models_of(chosen), "arm")
+    log_likelihood = scores["log likelihood"] if "log likelihood" in scores else pd.Series(dtype=float)
+    for column, row in limits.iterrows():
+        change = row[["low", "high"]] * np.ptp(np.log(points[column]))
+        is_apart = row["low"] > 0 or row["high"] < 0
+        is_better = log_likelihood.get(column, np.nan) > log_likelihood.get("none", np.nan)
+        out[str(column)] = MOVED if is_apart and is_better else OPEN
+        if not is_better and change.abs().max() < margin:
+            out[str(column)] = STILL
+    return out
 
 
 def read_points(runs: Mapping[str, ProbedRun], distance: int, options: ReachOptions) -> pd.DataFrame:
@@ -157,7 +210,7 @@ def read_points(runs: Mapping[str, ProbedRun], distance: int, options: ReachOpti
     for name in arms_of(runs):
         run = runs[name]
         columns = {column: run.settings.get(key) for column, key in SETTINGS.items()}
-        probes = tested(run)
+        probes = read_probed(run)
         for record in probes[-1:] if options.last else probes:
             tokens = record["consumed_tokens"]
             path = run.path / f"counts/{folder_name(tokens)}.npz"
@@ -176,7 +229,7 @@ def arms_of(runs: Mapping[str, ProbedRun]) -> dict[str, dict[str, Any]]:
     return {name: config for name, config in with_bases(settings).items() if name not in bases}
 
 
-def tested(run: ProbedRun) -> list[dict[str, Any]]:
+def read_probed(run: ProbedRun) -> list[dict[str, Any]]:
     """List the reach that training probed, by rising tokens, or the one that eval.distance has measured."""
     shares: dict[int, float] = {}  # the largest found at a distance, by consumed tokens
     for row in RunFolder(run.path).records("probes.jsonl"):
@@ -185,50 +238,38 @@ def tested(run: ProbedRun) -> list[dict[str, Any]]:
             shares[tokens] = max(shares.get(tokens, 0), row["found"] / row["n"])
     probes = [record for record in run.probes if record.get("first_distance") is not None]
     rows = [row | {"begun": bool(row["reach"]) or shares.get(row["consumed_tokens"], 0) >= BEGUN} for row in probes]
-    return rows or evaluated(run)
+    return rows or read_evaluated(run)
 
 
-def evaluated(run: ProbedRun) -> list[dict[str, Any]]:
+def read_evaluated(run: ProbedRun) -> list[dict[str, Any]]:
     """Find the reach under plain distance by the tests of eval.distance; an empty list where there are none."""
     files = results_at(run.path / "eval")
     rows = [row for file in files for row in RunFolder(file.parent).read(file.name)]
     tests = {row["distance"]: row for row in rows if row.get("metric") == ONE and row["method"] == PLAIN}
-    first = run.settings["data.window"] // NEAR
-    results = [LengthResult(d, row["n"], row["found"], []) for d, row in sorted(tests.items()) if d >= first]
-    if not results:
+    if not tests:
         return []
     begun = max(row["score"] for row in tests.values()) >= BEGUN
-    reach = peaked_reach(results, run.settings.get("probe.threshold", 0.8))
+    reach = reach_of(tests, run.settings.get("probe.threshold", 0.8))
     return [{"consumed_tokens": next(iter(tests.values()))["consumed_tokens"], "begun": begun, **reach}]
-
-
-def peaked_reach(results: Sequence[LengthResult], threshold: float) -> dict[str, Any]:
-    """Find where the shares fall below a threshold, by the nearest curve that rises to a peak and then falls."""
-    shares = np.array([result.accuracy for result in results])
-    tests = np.array([result.tests for result in results])
-    fits = []
-    for k in range(len(shares)):  # the place of the peak
-        rising = isotonic_regression(shares[:k], weights=tests[:k]).x if k else shares[:0]
-        falling = isotonic_regression(shares[k:], weights=tests[k:], increasing=False).x
-        fits.append(np.concatenate([rising, falling]))
-    fit = min(fits, key=lambda curve: float(np.square(curve - shares) @ tests))
-    peak = int(np.argmax(fit))
-    _, reach = crossing([result.length for result in results[peak:]], fit[peak:], threshold)
-    return {"reach": reach or None, "first_distance": results[0].length, "last_distance": results[-1].length}
 
 
 def bounds(record: Mapping[str, Any]) -> dict[str, float]:
     """Return between which values the log of a probe's reach lies.
 
     Example:
-        >>> bounds({"reach": None, "first_distance": 1, "last_distance": 9})
+        >>> bounds({"reach": None, "reach_high": 1, "first_distance": 1, "last_distance": 9})
         {'low': -inf, 'high': 0.0}
+        >>> bounds({"reach": None, "reach_high": None, "first_distance": 1, "last_distance": 9})
+        {'low': -inf, 'high': inf}
         >>> bounds({"reach": 1.0, "first_distance": 1, "last_distance": 1})
         {'low': 0.0, 'high': inf}
     """
     end = censored(record["reach"], record["first_distance"], record["last_distance"])
-    bound = float(np.log(record["first_distance"] if end == "below" else record["reach"]))
-    return {"low": -np.inf if end == "below" else bound, "high": np.inf if end == "end" else bound}
+    if end == "below":  # of tests that show no number, the upper limit is all that is known
+        high = record.get("reach_high", record["first_distance"])
+        return {"low": -np.inf, "high": np.inf if high is None else float(np.log(high))}
+    bound = float(np.log(record["reach"]))
+    return {"low": bound, "high": np.inf if end == "end" else bound}
 
 
 def at_the_reach(points: pd.DataFrame) -> pd.DataFrame:

@@ -16,6 +16,7 @@ import pandas as pd
 from eval.engine.rows import Row
 from lab import command
 from lab.errors import ConfigError, DataError
+from lab.probe.reach import with_reach
 from lab.runs.analysis import with_demand
 from lab.runs.arms import censored, read_settings
 from lab.runs.folder import RECORDS, RunFolder, check_files
@@ -118,7 +119,7 @@ def read_records(paths: Sequence[Path]) -> pd.DataFrame:
             if file.name in RECORDS:
                 check_files(file.parent, RECORDS)
             try:
-                for row in RunFolder(file.parent).read(file.name):
+                for row in with_reach(RunFolder(file.parent).read(file.name)):
                     new = [{**about(row, file), **record} for record in read(row)]
                     records += new
                     if not new and kind_of(row) is None and "metric" in row:
@@ -153,7 +154,7 @@ def read(row: Row) -> Iterator[Row]:
     tokens = row.get("consumed_tokens")
     shared = {name: row.get(name) for name in (*COLUMNS, *WIDER, "score", "low", "high")}
     shared["checkpoint"] = row.get("checkpoint") or (f"tokens-{tokens:015d}" if tokens else None)
-    shared |= {"below": None, "censored": None, "passed": np.nan}
+    shared |= {"below": None, "censored": None, "passed": np.nan, "dips": 0}
     if kind is not None and row["score"] is not None:
         if kind.unit == "share" and row.get("metric") != "needles_by_distance":  # whose numbers depend on each other
             shared["passed"] = row.get("passed", row.get("found", np.nan))
@@ -178,6 +179,7 @@ def read(row: Row) -> Iterator[Row]:
             continue
         limits = {"score": score, "low": row.get(low), "high": row.get(high), "below": first if score is None else None}
         limits["censored"] = censored(score, first, last)
+        limits["dips"] = int(name == "reach" and bool(row.get("dips")))
         of_needles = "length" in ENDS.get(name, ("",))[0]  # a probe's `tests`; a reach has its own n, or none
         tests = row.get("tests", row.get("n")) if of_needles else row.get("n") if unit == "tokens" else None
         yield shared | limits | {"task": task.format_map(row), "n": tests, "unit": unit}

@@ -12,51 +12,32 @@ values are
 
 Calling those at or below a level significant keeps the probability of any false call within the level.
 
-A difference needs so many seeds that its t test at LEVEL finds it with the probability POWER, if its size and spread
-are those measured. With t(m, c) the noncentral t distribution of m degrees of freedom, and d the size in standard
-deviations of the differences of n pairs, or of the seeds of two arms of n each,
-
-    P(t(n - 1, d sqrt(n)) > t_(n-1, 0.975)) >= POWER,     P(t(2n - 2, d sqrt(n / 2)) > t_(2n-2, 0.975)) >= POWER
+Means over seeds are tested by eval/engine/seeds.py.
 
 Source: McNemar 1947, in its exact form; Holm 1979.
 """
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from eval.engine.rows import Row, limits, to_text
+from eval.engine.seeds import LEVEL, NONE, Verdict, over_seeds, paired_t
 from lab.probe.limits import exact_limits, sequential_design, share_limits
 from lab.runs.folder import RunFolder
 
 LEAST = -12.0  # the smallest p that is resolved, as a power of ten
 MCNEMAR, PAIRED_T, FISHER = "exact McNemar on the same tests", "paired t on the same tests", "Fisher's exact test"
 LIMITS = "exact limits that lie apart, as tests stopped early"
-SEEDS_PAIRED, SEEDS = "paired t over the same seeds", "Welch's t over seeds"
-BASE, LEVEL = "rope", 0.05
-POWER, MOST_SEEDS = 0.9, 1000  # more seeds are not counted
-ROUNDED = 1e-9  # share of the largest value by which values differ that are the same but for rounding
-LARGEST = 20.0  # standard deviations, of a difference that two seeds show
+BASE = "rope"
 FORMS = {"n": ",", "share": ".3f", "p": ".2g", "found": ".3f"}
 KEY = ("method", "precision", "protocol", "needles", "digits", "answer_budget", "seed")  # of tests, beside hashes
-
-
-class Verdict(NamedTuple):
-    """The name of a test, its p, and the seeds that the difference needs, where it is one of means over seeds."""
-
-    test: str | None = None
-    p: float = np.nan
-    seeds_needed: int | None = None
-
-
-NONE = Verdict()
 
 
 def pair(first: Sequence[bool], second: Sequence[bool]) -> Row:
@@ -93,8 +74,9 @@ def judge(cells: pd.DataFrame) -> pd.DataFrame:
     base = {record.line: record for record in records if record.number == 0}
     verdicts = {r.Index: compare(base[r.line], r) for r in records if r.number and r.line in base}
     table = pd.DataFrame.from_dict(verdicts, "index", columns=Verdict._fields).reindex(cells.index)
-    table = table.astype({"p": float, "seeds_needed": float})
-    return cells.assign(compared=cells.index.isin([*verdicts]), **table, p_adjusted=holm(table["p"]))
+    table = table.astype({"p": float, "seeds_needed": float, "p_exact": float}).assign(p_adjusted=holm(table["p"]))
+    table["seeds_needed"] = table["seeds_needed"].where(table["p_adjusted"] > LEVEL)  # where nothing is shown
+    return cells.assign(compared=cells.index.isin([*verdicts]), **table)
 
 
 def compare(first: Any, second: Any) -> Verdict:
@@ -108,7 +90,7 @@ def compare(first: Any, second: Any) -> Verdict:
     from scipy.stats import fisher_exact
 
     if max(first.seeds, second.seeds) > 1:
-        return over_seeds(first.by_seed, second.by_seed)
+        return over_seeds(first.by_seed, second.by_seed, (first.floor + second.floor) / 2)
     if first.unit == "share" and (first.row.get("stops") or second.row.get("stops")):
         return Verdict(LIMITS, apart(first, second))
     ours, theirs = outcomes(first), outcomes(second)
@@ -116,76 +98,11 @@ def compare(first: Any, second: Any) -> Verdict:
         if {*ours.values(), *theirs.values()} <= {0.0, 1.0}:
             return Verdict(MCNEMAR, pair([ours[key] > 0 for key in ours], [theirs[key] > 0 for key in ours])["p"])
         verdict = paired_t([theirs[key] - ours[key] for key in ours], PAIRED_T)
-        if verdict != NONE:
-            return verdict
+        if verdict.test is not None:
+            return Verdict(verdict.test, verdict.p)
     if np.isnan(first.passed) or np.isnan(second.passed):
         return NONE
     return Verdict(FISHER, float(fisher_exact([[r.passed, r.n - r.passed] for r in (first, second)]).pvalue))
-
-
-def over_seeds(first: Mapping[Any, float], second: Mapping[Any, float]) -> Verdict:
-    """Test two means over seeds: the paired t test, or Welch's where seeds differ; none of one seed, or no spread."""
-    from scipy.stats import ttest_ind
-
-    if min(len(first), len(second)) < 2:
-        return NONE
-    if set(first) == set(second):
-        differences = [second[seed] - first[seed] for seed in first]
-        deviation = float(np.std(differences, ddof=1)) if vary(differences) else 0.0
-        seeds = seeds_needed(float(np.mean(differences)), deviation, paired=True)
-        return paired_t(differences, SEEDS_PAIRED)._replace(seeds_needed=seeds)
-    ours, theirs = [*first.values()], [*second.values()]
-    if not (vary(ours) or vary(theirs)):
-        return NONE
-    with warnings.catch_warnings(action="ignore", category=RuntimeWarning):  # one arm may have no spread
-        p = float(ttest_ind(ours, theirs, equal_var=False).pvalue)
-    deviation = float(np.sqrt((np.var(ours, ddof=1) + np.var(theirs, ddof=1)) / 2))
-    seeds = seeds_needed(float(np.mean(theirs) - np.mean(ours)), deviation, paired=False)
-    return Verdict(SEEDS, p, seeds) if np.isfinite(p) else NONE
-
-
-def paired_t(differences: Sequence[float], name: str) -> Verdict:
-    """Return the test's name and the p of a mean difference of zero; none where all differences are equal, but not 0.
-
-    Example:
-        >>> paired_t([0.0, 0.0], "t"), paired_t([1.0], "t")
-        (Verdict(test='t', p=1.0, seeds_needed=None), Verdict(test=None, p=nan, seeds_needed=None))
-    """
-    from scipy import stats
-
-    if not any(differences):
-        return Verdict(name, 1.0)
-    return Verdict(name, float(stats.ttest_1samp(differences, 0).pvalue)) if vary(differences) else NONE
-
-
-def vary(values: Sequence[float]) -> bool:
-    """Return whether values differ by more than they are rounded.
-
-    Example:
-        >>> vary([0.3 - 0.1, 0.4 - 0.2]), vary([0.2, 0.21])
-        (False, True)
-    """
-    return bool(np.ptp(values) > ROUNDED * np.abs(values).max())
-
-
-def seeds_needed(difference: float, deviation: float, *, paired: bool) -> int | None:
-    """Count the seeds of each arm that a difference needs; None without a difference, and beyond MOST_SEEDS.
-
-    Example:
-        >>> seeds_needed(-0.37, 0.31, paired=True), seeds_needed(0.5, 1.0, paired=False)
-        (10, 86)
-    """
-    from scipy import stats
-
-    def power(n: int) -> float:
-        freedom, shift = (n - 1, n**0.5) if paired else (2 * n - 2, (n / 2) ** 0.5)
-        return float(stats.nct.sf(stats.t.isf(LEVEL / 2, freedom), freedom, size * shift))
-
-    size = min(abs(difference) / deviation, LARGEST) if deviation else 0.0
-    if not size:
-        return None
-    fewest = int((1 if paired else 2) * ((stats.norm.isf(LEVEL / 2) + stats.norm.isf(1 - POWER)) / size) ** 2)
-    return next((n for n in range(max(2, fewest), MOST_SEEDS + 1) if power(n) >= POWER), None)
 
 
 def apart(first: Any, second: Any) -> float:

@@ -19,15 +19,15 @@ from eval.engine.rows import natural
 from lab.counts import SavedCounts
 from lab.counts.saved import per_distance
 from lab.looks import CENSORED, MEAN, RUN
+from lab.probe.reach import ONE, with_reach
 from lab.runs.analysis import contexts_of
-from lab.runs.arms import censored, mean_with_limits, name_arms
+from lab.runs.arms import SHARES, censored, mean_with_limits, name_arms
 from lab.runs.folder import RunFolder
 
 Row = dict[str, Any]
 TRAINED, HELD_OUT = "training", "held out"
-ONE = "found_by_distance"  # the metric of one-number tests, which training's rows do not name
 TESTS = ["digits", "prompt_tokens", "haystack", "seed"]  # what one-number tests are beside their distance
-REACH = ["reach", "reach_low", "reach_high", "first_distance", "last_distance", "f_at_reach", "g_from_reach"]
+REACH = ["reach", "reach_low", "reach_high", "dips", "first_distance", "last_distance", "f_at_reach", "g_from_reach"]
 LENGTH = ["effective_length", "low", "high", *ENDS["effective_length"], "f_at_effective_length", "held_out_loss"]
 BINS = 80  # of consumed tokens, in a curve of the training loss
 FEWEST_SEEDS = 3  # that have limits: those of two fill a figure
@@ -84,6 +84,8 @@ def read_runs(places: Sequence[Path]) -> Runs:
     for kind, columns in FRAMES.items():
         whole = [{"arm": arms[name], "run": name, **row} for name in rows for row in rows[name][kind]]
         frames[kind] = pd.DataFrame(whole).reindex(columns=["arm", "run", *columns])
+    for kind in ("runs", "probes", "reaches"):
+        frames[kind]["dips"] = frames[kind]["dips"].map(write_dips)
     frames["reaches"] = most_tested(frames["reaches"], ["run", "method"])
     frames["distances"] = most_tested(frames["distances"], ["run", "method", "distance"])
     methods = {*frames["distances"]["method"], *frames["reaches"]["method"]}
@@ -96,6 +98,11 @@ def read_runs(places: Sequence[Path]) -> Runs:
         threshold=float(thresholds.pop()) if len(thresholds) == 1 else None,
         common=common,
     )
+
+
+def write_dips(dips: Any) -> str | None:
+    """Write the distances of a run's dips; None without any, or where they are unknown."""
+    return ", ".join(map(str, dips)) if isinstance(dips, list) and dips else None
 
 
 def without_common(arms: Mapping[str, str]) -> tuple[dict[str, str], str]:
@@ -148,11 +155,11 @@ def losses_of(run: ProbedRun) -> list[Row]:
 def last_rows(run: ProbedRun) -> list[Row]:
     """Read the rows at the last probe, of training and of evaluations oldest first, without single tests."""
     files = sorted(results_at(run.path / "eval"), key=lambda file: (file.stat().st_mtime, file.name))
-    evaluated = [row for file in files for row in RunFolder(file.parent).read(file.name)]
+    evaluated = [row for file in files for row in with_reach(RunFolder(file.parent).read(file.name))]
     tokens = max((row.get("consumed_tokens") or 0 for row in run.probes or evaluated), default=0)
     return [
         {**row, "method": str(row.get("method", "rope+plain")).removeprefix("rope+")}
-        for row in (*RunFolder(run.path).records("probes.jsonl"), *evaluated)
+        for row in (*with_reach(RunFolder(run.path).records("probes.jsonl")), *evaluated)
         if row.get("consumed_tokens") == tokens
     ]
 
@@ -181,16 +188,17 @@ def folded(rows: pd.DataFrame, by: Sequence[str], value: str) -> pd.DataFrame:
     """Fold the runs of an arm: `mean` of a value, `count`, limits `low` and `high`, those of its row for one run."""
     groups = rows.dropna(subset=[value]).groupby([*by], sort=False)
     lists = groups[value].agg(list).reset_index()
-    limits = pd.DataFrame([limits_of(values) for values in lists[value]], columns=["mean", "low", "high"])
+    ends = SHARES if value == "score" else None
+    limits = pd.DataFrame([limits_of(values, ends) for values in lists[value]], columns=["mean", "low", "high"])
     folds = lists[[*by]].assign(**limits, count=lists[value].map(len).astype(int))
     for limit in {"low", "high"} & {*rows}:
         folds[limit] = folds[limit].where(folds["count"] > 1, groups[limit].first().reset_index()[limit].astype(float))
     return folds
 
 
-def limits_of(values: Sequence[float]) -> tuple[float, float, float]:
+def limits_of(values: Sequence[float], ends: tuple[float, float] | None = None) -> tuple[float, float, float]:
     """Return the mean over seeds, with limits where there are enough of them."""
-    mean, *limits = mean_with_limits(values)
+    mean, *limits = mean_with_limits(values, ends=ends)
     low, high = limits if len(values) >= FEWEST_SEEDS else (math.nan, math.nan)
     return mean, low, high
 
@@ -200,7 +208,6 @@ def shares(rows: pd.DataFrame) -> pd.DataFrame:
     by = ["arm", "method", "distance"]
     mean = folded(rows, by, "score").rename(columns={"mean": "share", "count": "runs"})
     one = rows.dropna(subset=["score"]).groupby(by, sort=False).agg({"f": "mean", "n": "sum"}).reset_index()
-    mean[["low", "high"]] = mean[["low", "high"]].clip(0, 1)
     f = one["f"].astype(float).round()  # of rows without any it is a column of objects, which no page can hold
     return mean.assign(f=f, tests=one["n"])
 

@@ -42,10 +42,14 @@ def by_fork(config: Config) -> str:
     """Name a run of forks: the table, the seed and the arm make up its name.
 
     Example:
-        >>> by_fork({"run": {"name": "S3_64-2-far_off_64"}})
-        'far off 64'
+        >>> by_fork({"run": {"name": "S3_64-2-far_off_64"}}), by_fork({"run": {"name": "S3_64-2-base"}})
+        ('far off 64', 'base 64')
     """
-    return str(config["run"]["name"]).split("-", 2)[2].replace("_", " ")
+    table, _, arm = str(config["run"]["name"]).split("-", 2)
+    beyond = table.partition("_")[2]
+    if beyond and arm == "base":  # each table of S3 has bases of its own
+        arm = f"base {beyond}"
+    return arm.replace("_", " ")
 
 
 def by_parts(config: Config) -> str:
@@ -105,7 +109,7 @@ PLANS = {
     ),
     "S3": Plan(
         ("S3_64", "S3_96"),
-        ("base", *(f"{arm} {D}" for D in (64, 96) for arm in FORKED)),
+        tuple(f"{arm} {D}" for D in (64, 96) for arm in ("base", *FORKED)),
         ((65, LAST),),
         tuple(Contrast("S3a", f"{arm} {D}", f"far off {D}", 65, LAST) for D in (64, 96) for arm in ("kind off", "all")),
         panels=tuple(tuple(f"{arm} {D}" for arm in FORKED) for D in (64, 96)),

@@ -2,13 +2,15 @@
 
 A run is one observation. Runs of one seed share their base, or initial weights and the order of the text, so that arms
 are compared by the differences of pairs: of the share of numbers found and the mean log p over a band of distances, and
-of ln reach. Limits are those of the t distribution over seeds, at 95%. p is that of the paired t test, adjusted by Holm
-over the contrasts of an experiment, for each outcome.
+of ln reach. Limits are those of the t distribution over seeds, at 95%. If some run of two arms has not begun, limits of
+the difference of their shares get two seeds more, at -1 and 1 (lab/runs/arms.py). If all have, they are about runs that
+do. p is that of the paired t test, adjusted by Holm over the contrasts of an experiment, for each outcome. The exact p
+is that of all flips of signs. Fewer than FEWEST seeds have no p.
 
-Reach is where a fit of the shares, which may rise to its peak before it falls, falls below THRESHOLD. Distances below
-NEAREST are left out: there models of all arms find fewer numbers than farther away. A reach below the first distance,
-or at the last, enters tests at that bound; tables count such runs as `at bound`. Their arms have no mean: the least and
-the most are printed, with < and +. A run has `begun` where it finds half of the numbers at some distance.
+Reach is that of lab/probe/reach.py at THRESHOLD. A reach that is not shown, or at the last distance, enters tests at
+the first or the last distance; tables count such runs as `at bound`. Their arms have no mean: the least and the most
+are printed, with < and +. A run has `begun` if it finds half of the numbers at some distance, and a `dip` if it fails
+nearer than its reach. Other outcomes take distances from NEAREST on.
 
 On real text two arms are equal where the 90% limits of the mean difference in the nats of targets without evidence lie
 within 0.05 of 0: two one-sided tests at 5%.
@@ -24,25 +26,27 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from eval.engine.statistics import holm, paired_t, seeds_needed
-from eval.reach import BEGUN, PLAIN, peaked_reach
+from eval.engine.seeds import LEVEL, NONE, paired_t
+from eval.engine.statistics import holm
+from eval.reach import BEGUN, PLAIN
 from eval.report.data import outcomes
 from experiments.demand.forks import FORK_SEED
 from experiments.demand.plans import GAIN, GAPPED, PLANS, Plan
 from lab.draw import Rule, below, beside, draw, save
 from lab.errors import ConfigError
 from lab.looks import CENSORED, RUN, range_of
-from lab.probe.limits import LengthResult
-from lab.runs.arms import mean_with_limits
+from lab.probe.reach import reach_of
+from lab.runs.arms import FEWEST, mean_with_limits
 from lab.runs.tables import unpacked
 from lab.yaml import read_yaml
 
 MARGIN_NATS = 0.05
+DIFFERENCES = (-1.0, 1.0)  # of two shares
 WITHOUT = 0  # the distance of targets without evidence
-NEAREST = 48  # tokens, a quarter of the window, where the lab's own probe begins
+NEAREST = 48  # tokens, a quarter of the window, where the lab's own probe begins; of outcomes other than reach
 THRESHOLD = 0.8
 LOSS, HALF = "held-out loss", "reach at .5"  # of arms with details, in place of a method
-REACHES = ("arm", "seed", "method", "begun", "reach", "first_distance", "last_distance")
+REACHES = ("arm", "seed", "method", "begun", "reach", "first_distance", "last_distance", "dips")
 WIDTH, ROW = 400, 22  # pixels of a panel, and height of an arm's row
 MANY = 8  # panels, more of which stand in four columns
 Row = dict[str, Any]
@@ -101,15 +105,14 @@ def outcome(row: Row, plan: Plan) -> Row | None:
 
 
 def reaches_of(rows: Sequence[Row], plan: Plan) -> Iterator[Row]:
-    """Find the reach under each method from NEAREST tokens on, with the distances tested."""
+    """Find the reach under each method, with the distances tested."""
     found = [row for row in rows if row["metric"] == "found_by_distance"]
-    known = [row for row in found if row["distance"] >= NEAREST]
-    for method in dict.fromkeys(row["method"] for row in known):
-        own = [LengthResult(row["distance"], row["n"], row["found"], []) for row in known if row["method"] == method]
-        begun = max(row["score"] for row in found if row["method"] == method) >= BEGUN
-        yield {"method": method, "begun": begun} | peaked_reach(own, THRESHOLD)
+    for method in dict.fromkeys(row["method"] for row in found):
+        own = {row["distance"]: row for row in found if row["method"] == method}
+        begun = max(row["score"] for row in own.values()) >= BEGUN
+        yield {"method": method, "begun": begun} | reach_of(own, THRESHOLD)
         if plan.details:
-            yield {"method": HALF} | peaked_reach(own, 0.5)
+            yield {"method": HALF} | reach_of(own, 0.5)
 
 
 def band(tests: pd.DataFrame, low: int, high: int, outcome: str = "value") -> pd.Series:
@@ -137,6 +140,7 @@ def arm_rows(plan: Plan, tests: pd.DataFrame, reaches: pd.DataFrame) -> Iterator
         if len(own):
             row |= dict(zip(("reach", "95%"), reach_text(own), strict=True))
             row |= {end: int((own["outcome"] == name).sum()) for end, name in CENSORED.items()}
+            row |= {"dip": int(own["dips"].map(bool).sum())}
             row |= {"begun": int(own["begun"].sum()), "of those": reach_text(own[own["begun"].astype(bool)])[0]}
         at_half = of_arm[of_arm["method"] == HALF]
         row |= {HALF: reach_text(at_half)[0]} if len(at_half) else {}
@@ -168,10 +172,25 @@ def contrast_rows(plan: Plan, tests: pd.DataFrame, reaches: pd.DataFrame) -> Ite
         for prediction, arm, other, low, high in plan.contrasts:
             is_banded = outcome in (plan.outcome, "share")
             name = f"{prediction} {outcome} {low}-{high}" if is_banded else f"{prediction} {outcome}"
-            for row in paired(values(low, high), arm, other, name):
-                rows.append(row | ({"at bound": at_bound(own, (arm, other))} if outcome == "ln reach" else {}))
+            pair = own.loc[own.index.get_level_values("arm").isin((arm, other))] if len(own) else own
+            ends = None
+            if outcome == "share" and not pair["begun"].all():
+                ends = DIFFERENCES
+            for row in paired(values(low, high), arm, other, name, ends=ends):
+                if outcome == "ln reach":
+                    row["at bound"] = at_bound(own, (arm, other))
+                if outcome == "share":
+                    row["begun"] = f"{pair['begun'].sum()} of {len(pair)}"
+                rows.append(row)
         adjusted = holm(pd.Series([row["p"] for row in rows], dtype=float))
-        yield from (row | {"p, Holm": float(f"{p:.2g}")} for row, p in zip(rows, adjusted, strict=True))
+        for row, p in zip(rows, adjusted, strict=True):
+            yield written(row) | {"p, Holm": f"{p:.2g}", "needed": row["needed"] if p > LEVEL else "-"}
+
+
+def written(row: Row) -> Row:
+    """Write the numbers of a test to the digits that are printed."""
+    digits = {name: round(row[name], 3) for name in ("difference", "low", "high")}
+    return row | digits | {name: f"{row[name]:.2g}" for name in ("p", "exact p")}
 
 
 def equality_rows(plan: Plan, tests: pd.DataFrame) -> Iterator[dict]:
@@ -179,8 +198,8 @@ def equality_rows(plan: Plan, tests: pd.DataFrame) -> Iterator[dict]:
     values = band(tests, WITHOUT, WITHOUT)
     for prediction, arm, other in plan.equal:
         for row in paired(values, arm, other, f"{prediction} nats without evidence", 0.90):
-            is_inside = row["low"] > -MARGIN_NATS and row["high"] < MARGIN_NATS
-            yield row | {"equal": "yes" if is_inside else "not shown"}
+            is_inside = row["low"] > -MARGIN_NATS and row["high"] < MARGIN_NATS and row["n"] >= FEWEST
+            yield written(row) | {"equal": "yes" if is_inside else "not shown"}
 
 
 def crossed_rows(plan: Plan, reaches: pd.DataFrame) -> Iterator[dict]:
@@ -196,7 +215,7 @@ def crossed_rows(plan: Plan, reaches: pd.DataFrame) -> Iterator[dict]:
     rows = [(row, pair) for pair in names for row in paired(values, *pair, "ln reach")]
     for first, second in crossed:
         rows += [(row, first + second) for row in paired(effects, names[first], names[second], "ln reach")]
-    yield from (row | {"at bound": at_bound(own, arms)} for row, arms in rows)
+    yield from (written(row) | {"at bound": at_bound(own, arms)} for row, arms in rows)
 
 
 def at_bound(own: pd.DataFrame, arms: Sequence[str]) -> int:
@@ -209,21 +228,35 @@ def of_plain(reaches: pd.DataFrame) -> pd.DataFrame:
     return reaches[reaches["method"] == PLAIN].set_index(["arm", "seed"])
 
 
-def paired(values: pd.Series, arm: str, other: str, name: str, confidence: float = 0.95) -> Iterator[dict]:
+def paired(
+    values: pd.Series,
+    arm: str,
+    other: str,
+    name: str,
+    confidence: float = 0.95,
+    ends: tuple[float, float] | None = None,
+) -> Iterator[dict]:
     """Compare two arms over the seeds of both; nothing where one of them has no run."""
     arms = values.index.get_level_values("arm")
     if not {arm, other} <= set(arms):
         return
-    yield from mean_difference((values[arm] - values[other]).dropna().tolist(), name, f"{arm} less {other}", confidence)
+    differences = (values[arm] - values[other]).dropna().tolist()
+    yield from mean_difference(differences, name, f"{arm} less {other}", confidence, ends)
 
 
-def mean_difference(differences: Sequence[float], name: str, arms: str, confidence: float = 0.95) -> Iterator[dict]:
-    """Test whether differences, or slopes, of seeds have a mean of 0."""
-    mean, low, high = mean_with_limits(differences, confidence)
-    shown = {"difference": round(mean, 3), "low": round(low, 3), "high": round(high, 3), "level": confidence}
-    p = float(f"{paired_t(differences, name)[1]:.2g}")
-    seeds = seeds_needed(mean, float(np.std(differences, ddof=1)), paired=True) if len(differences) > 1 else None
-    yield {"test": name, "arms": arms, "n": len(differences), "needed": str(seeds or "-"), **shown, "p": p}
+def mean_difference(
+    differences: Sequence[float],
+    name: str,
+    arms: str,
+    confidence: float = 0.95,
+    ends: tuple[float, float] | None = None,
+) -> Iterator[dict]:
+    """Test whether differences of seeds have a mean of 0; fewer than FEWEST are described, without p."""
+    mean, low, high = mean_with_limits(differences, confidence, ends)
+    verdict = paired_t(differences, name) if len(differences) >= FEWEST else NONE
+    needed = str(verdict.seeds_needed or "-")
+    shown = {"n": len(differences), "needed": needed, "difference": mean, "low": low, "high": high, "level": confidence}
+    yield {"test": name, "arms": arms, **shown, "p": verdict.p, "exact p": verdict.p_exact}
 
 
 def picture(plan: Plan, tests: pd.DataFrame, reaches: pd.DataFrame, path: Path) -> None:

@@ -16,7 +16,8 @@ import numpy as np
 import pandas as pd
 
 from eval.engine.rows import to_text
-from eval.engine.statistics import holm, paired_t
+from eval.engine.seeds import paired_t
+from eval.engine.statistics import holm
 from experiments.demand.plans import PLANS
 from experiments.demand.results import read
 from experiments.window.plans import STAGES, methods_at

@@ -28,8 +28,9 @@ from lab.errors import DataError, first_line
 from lab.model.loss import IGNORE
 from lab.probe.config import ProbeConfig
 from lab.probe.effective_distance import TOKENS_AT_ONCE, DistanceProbe, OneNumberCase, lay_out_answers
-from lab.probe.limits import LengthResult, exact_limits, reach
+from lab.probe.limits import LengthResult, exact_limits
 from lab.probe.needles import FILLER_INDEX, FILLER_TOKENS
+from lab.probe.reach import reach
 
 Logits = Callable[[Tensor, int], Tensor]
 """int64 (B, T) and n, of which the last n tokens' logits are needed -> (B, n or T, vocabulary)."""

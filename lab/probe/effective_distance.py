@@ -1,4 +1,4 @@
-"""Effective distance: the share of numbers found against their distance, and how far back it stays above a threshold.
+"""Effective distance: the share of numbers found against their distance, and how far back numbers are found.
 
 A one-number test hides a single number an exact number of tokens before the end of the prompt. It is a piece of
 haystack with one needle in it, the question and the answer's first words, without a task line. Prompt and answer fill
@@ -13,8 +13,8 @@ that retrieves but does not keep to the wording is not taken for one that cannot
 suffice, so that the nearest two decide; here the distance is the only thing that changes.
 
 The number is found if the first digits answered are its digits. A graded score, the log-probability in nats of the
-right number's tokens, each after the right ones, tells models apart that find nothing yet. Reach is the distance at
-which the share found falls below a threshold (lab.probe.limits).
+right number's tokens, each after the right ones, tells models apart that find nothing yet. Reach is the largest
+distance at which the share found is at least a threshold (lab.probe.reach).
 """
 
 from collections.abc import Iterator, Sequence

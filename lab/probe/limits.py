@@ -254,20 +254,6 @@ def effective_lengths(results: Sequence[LengthResult], threshold: float) -> dict
     }
 
 
-def reach(results: Sequence[LengthResult], threshold: float) -> dict[str, float | int | None]:
-    """Find how far back numbers are found, as the smooth effective length; limits below the first distance differ."""
-    values = effective_lengths(results, threshold)
-    first = results[0].length
-    high = values["smooth_high"]
-    return {
-        "reach": values["smooth"],
-        "reach_low": values["smooth_low"] or None,
-        "reach_high": None if high is None else high or first,
-        "first_distance": first,
-        "last_distance": results[-1].length,
-    }
-
-
 def shown_length(length: float | None, first: int | None, form: str = ",") -> str:
     """Write an effective length or a limit of one.
 

@@ -34,7 +34,8 @@ from lab.model.decoder import Decoder
 from lab.model.generate import Ended, greedy
 from lab.probe.effective_distance import DistanceProbe, NoRoom, by_distance
 from lab.probe.effective_length import NeedleProbe, Row, Worker
-from lab.probe.limits import LengthResult, effective_lengths, reach
+from lab.probe.limits import LengthResult, effective_lengths
+from lab.probe.reach import reach
 from lab.probe.recall import NEAR, RESAMPLES, RecallTest, half_octaves
 
 Probed = tuple[list[Row], list[Row]]  # the lines of a probe, of which the last is the summary, and all of its tests

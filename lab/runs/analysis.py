@@ -8,7 +8,7 @@
 
 A value that was not measured is missing in a table. An effective length is missing where the first length fails, a high
 limit where the true value may lie beyond the last length. A reach is missing, and `censored` is below, where the first
-distance fails.
+distance fails, or the tests show no number (lab/probe/reach.py).
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ from lab.counts import SavedCounts
 from lab.counts.saved import per_distance
 from lab.draw import Rule, below, beside, draw, save
 from lab.errors import CheckpointError
-from lab.looks import CENSORED, RUN, range_of
+from lab.looks import BELOW, BEYOND, CENSORED, RUN, range_of
+from lab.probe.reach import with_reach
 from lab.runs.arms import censored, differing, read_settings
 from lab.runs.checkpoints import folder_name
 from lab.runs.folder import READ, RECORDS, Record, RunFolder, check_files
@@ -44,7 +45,7 @@ SHOWN = "position frequency and demand"
 # The columns of the tables; docs/commands.md has their meanings.
 EFFECTIVE = ("effective_length", "threshold", "low", "high", "smooth", "first_length", "f_at_effective_length")
 ENDS = ("reach", "first_distance", "last_distance")
-REACH = ("reach", "reach_low", "reach_high", "censored", *ENDS[1:], "f_at_reach", "g_from_reach")
+REACH = ("reach", "reach_low", "reach_high", "censored", "dips", *ENDS[1:], "f_at_reach", "g_from_reach")
 PROBES = ("consumed_tokens", *EFFECTIVE, *REACH, "held_out_loss", "bits_per_byte", "tests", "protocol", "method")
 LENGTHS = ("consumed_tokens", "length", "tests", "passed", "accuracy", "low", "high", "f", "method")
 DISTANCES = ("consumed_tokens", "distance", "n", "found", "score", "low", "high", "log_prob", "f", "method")
@@ -176,18 +177,28 @@ def shown_reach(row: Mapping[str, Any]) -> str:
 
     Example:
         >>> row = {"first_distance": 24, "last_distance": 179}
-        >>> [shown_reach({**row, "reach": reach}) for reach in (179.0, math.nan)]
+        >>> [shown_reach({**row, "reach": reach, "reach_high": 24}) for reach in (179.0, math.nan)]
         ['reach 179+', 'reach <24']
+        >>> [shown_reach({**row, "reach": None, "reach_high": high}) for high in (64, None)]
+        ['reach <24 to 64', 'reach <24 to 179+']
     """
-    ends = {name: row[name] for name in ENDS if not math.isnan(row.get(name) or math.nan)}
-    end = censored(*map(ends.get, ENDS))
-    bound = ends.get("first_distance" if end == "below" else "reach")
-    return "reach not measured" if bound is None else f"reach {range_of([bound], [CENSORED.get(str(end), RUN)])}"
+    known = {name: row[name] for name in (*ENDS, "reach_high") if not math.isnan(row.get(name) or math.nan)}
+    end = censored(*map(known.get, ENDS))
+    if end != "below":
+        bound = known.get("reach")
+        return "reach not measured" if bound is None else f"reach {range_of([bound], [CENSORED.get(str(end), RUN)])}"
+    bounds, outcomes = [known["first_distance"]], [BELOW]
+    if known.get("reach_high") != known["first_distance"]:  # these tests show no number
+        bounds.append(known.get("reach_high", row["last_distance"]))
+        outcomes.append(RUN if "reach_high" in known else BEYOND)
+    return f"reach {range_of(bounds, outcomes)}"
 
 
 def with_demand(run: Path) -> Iterator[Record]:
     """Read the summaries of probes, each with how its reach is censored and the demand from it on, where counted."""
-    for record in RunFolder(run).probes():
+    for record in with_reach(RunFolder(run).records("probes.jsonl")):
+        if "effective_length" not in record:  # the summary of a complete probe has one
+            continue
         path = run / f"counts/{folder_name(record['consumed_tokens'])}.npz"
         measured = record.get("reach") is not None and path.exists()
         g_from = SavedCounts.read(path).g_from(int(record["reach"])) if measured else None

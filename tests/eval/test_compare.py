@@ -7,23 +7,12 @@ import math
 import numpy as np
 import pandas as pd
 import pytest
-from scipy.stats import fisher_exact, ttest_ind, ttest_rel
+from scipy.stats import fisher_exact, t, ttest_rel
 
 from eval.compare import WRITERS, arrange, main, spread
 from eval.engine.records import read_records
-from eval.engine.statistics import (
-    FISHER,
-    LIMITS,
-    MCNEMAR,
-    NONE,
-    PAIRED_T,
-    SEEDS,
-    SEEDS_PAIRED,
-    compare,
-    holm,
-    over_seeds,
-    seeds_needed,
-)
+from eval.engine.seeds import NONE, SEEDS, over_seeds, seeds_needed
+from eval.engine.statistics import FISHER, LIMITS, MCNEMAR, PAIRED_T, compare, holm
 from lab.errors import ConfigError
 from lab.runs.tables import unpacked
 from lab.yaml import format_yaml
@@ -235,12 +224,10 @@ def windows(tmp_path):
 def test_seeds_are_folded_into_their_mean_with_limits(windows):
     cells = table_of(grid_of(*windows, by=["window"]))
     first, second = cells["probe 2 of 4 needles 128 tokens", "96"], cells["probe 2 of 4 needles 128 tokens", "192"]
-    # .2, .4, .6: mean .4, s .2, t_2 = 4.3027: .4 -+ .4968, of which a share has the part above 0
-    assert (first.score, first.low, first.high) == (pytest.approx(0.4), 0, pytest.approx(0.8968, abs=1e-4))
+    # .2, .4, .6, and 0 and 1: mean .44, s .3847, t_4 = 2.7764: .44 -+ .4777, of which a share has the part above 0
+    assert (first.score, first.low, first.high) == (pytest.approx(0.4), 0, pytest.approx(0.9177, abs=1e-4))
     assert (first.seeds, second.seeds, second.score) == (3, 2, pytest.approx(0.85))
-    assert (second.test, second.p) == (SEEDS, ttest_ind([0.2, 0.4, 0.6], [0.8, 0.9], equal_var=False).pvalue)
-    same = grid_of(*windows[:2], *windows[3:], by=["data.window"])
-    assert (same.test == SEEDS_PAIRED).sum() == 1
+    assert (second.compared, pd.isna(second.test), pd.isna(second.p)) == (True, True, True), "three seeds are described"
     length = cells["probe effective length at 0.8", "96"], cells["probe effective length at 0.8", "192"]
     assert (length[0].score, length[0].low, length[0].high) == pytest.approx(
         (80, 40.2538, 119.7462), abs=1e-3
@@ -295,18 +282,20 @@ def test_seeds_that_a_difference_needs(size, paired, seeds):
     assert seeds_needed(-3 * size, 3.0, paired=paired) == seeds
 
 
-@pytest.mark.parametrize("second", [{0: 0.3, 1: 0.4, 2: 0.5}, {3: 0.8, 4: 0.8}], ids=["pairs", "arms"])
+@pytest.mark.parametrize("second", [{k: (k + 3) / 10 for k in range(4)}, dict.fromkeys((4, 5, 6, 7), 0.8)])
 def test_seeds_without_spread_but_for_rounding_have_no_test(second):
     """.3 - .1 and .4 - .2 differ in their last bits."""
-    first = {0: 0.1, 1: 0.2, 2: 0.3} if 0 in second else {0: 0.1, 1: 0.1, 2: 0.1}
+    first = {k: (k + 1) / 10 if 0 in second else 0.1 for k in range(4)}
     assert over_seeds(first, second) == NONE
 
 
 @pytest.mark.filterwarnings("error")
 def test_arms_of_which_one_has_no_spread_are_tested():
-    """By Welch: the difference .3, its error .2 / sqrt(2) / sqrt(2) = .1, 1 degree of freedom."""
-    name, p, _ = over_seeds({0: 0.5, 1: 0.5}, {2: 0.7, 3: 0.9})
-    assert (name, p) == (SEEDS, pytest.approx(1 - 2 * math.atan(3) / math.pi))
+    values = [0.5] * 4, [0.7, 0.9, 0.7, 0.9]
+    verdict = over_seeds(dict(zip("abcd", values[0])), dict(zip("efgh", values[1])))
+    p = 2 * t.sf(0.3 / math.sqrt(0.04 / 3 / 4), 3)  # an error of one arm alone, with its degrees of freedom
+    assert (verdict.test, verdict.p) == (SEEDS, pytest.approx(p))
+    assert verdict.p_exact == pytest.approx(2 / 70), "ways to divide eight seeds"
 
 
 def test_seeds_with_corpora_and_bases_of_their_own_are_one_cell(capsys):
@@ -327,7 +316,7 @@ def test_every_format(windows, tmp_path, capsys, suffix):
     assert (status, "4 results in 2 lines" in out) == (0, True)
     text = (tmp_path / f"t{suffix}").read_text()
     assert "<64 to 160, 2 seeds, 1 censored" in text
-    assert "differs from 96 at 0.05" in text
+    assert "? no test (2): fewer than 4 seeds" in text
 
 
 def test_a_table_as_text_fits_and_leaves_out_what_follows(tmp_path, capsys):
@@ -347,10 +336,10 @@ def test_a_table_as_text_fits_and_leaves_out_what_follows(tmp_path, capsys):
 
 
 def test_seeds_with_nothing_passed_have_an_upper_limit(tmp_path):
-    """0 of 30 tests in all: 1 - 0.025^(1/30) = 0.1157."""
+    """0 in three seeds, and 0 and 1: mean .2, s / sqrt(5) = .2, t_4 = 2.7764."""
     paths = [write_run(tmp_path, 96, seed, 0) for seed in range(3)]
     cell = table_of(grid_of(*paths))["probe 2 of 4 needles 128 tokens", "all"]
-    assert (cell.score, cell.low, cell.high) == (0, 0, pytest.approx(1 - 0.025 ** (1 / 30)))
+    assert (cell.score, cell.low, cell.high) == (0, 0, pytest.approx(0.2 + 2.7764 * 0.2, abs=1e-4))
 
 
 @pytest.mark.parametrize(

@@ -10,10 +10,21 @@ from scipy.optimize import minimize
 from scipy.stats import norm
 
 from eval.engine.records import read_runs
-from eval.engine.regression import bootstrap, compare, fit, held_out, inflation, measured, separable
-from eval.reach import ReachOptions, at_the_reach, bounds, main, peaked_reach, read_points, verdict
+from eval.engine.regression import HELD, compare, fit, held_out, inflation, jackknife, measured, separable
+from eval.reach import (
+    CONSTANTS,
+    DEMAND,
+    MOVED,
+    OPEN,
+    STILL,
+    ReachOptions,
+    answer,
+    at_the_reach,
+    bounds,
+    main,
+    read_points,
+)
 from lab.counts import PositionCounts
-from lab.probe.limits import LengthResult
 from lab.runs.arms import name_arms
 from lab.runs.folder import RunFolder
 from lab.yaml import format_yaml
@@ -39,13 +50,9 @@ def simulated(seed, truth=TRUE, seeds=4, ends=1.0, first=0.2):
                 reach = np.exp(y + shift + generator.normal(0, NOISE))
                 record = {"first_distance": first * window, "last_distance": ends * window}
                 record["reach"] = min(reach, ends * window) if reach > first * window else None
-                rows.append({"run": f"{arm}-{number}", "arm": str(arm), **columns, **bounds(record)})
+                name = f"{arm}-{number}"
+                rows.append({"run": name, "base": name, "arm": str(arm), **columns, **bounds(record)})
     return pd.DataFrame(rows)
-
-
-@pytest.fixture(autouse=True)
-def few_resamples(monkeypatch):
-    monkeypatch.setattr("eval.reach.RESAMPLES", 4)
 
 
 MIDDLE = {"f": np.log(6e4), "tokens": np.log(2.5e6), "window": np.log(192)}
@@ -74,13 +81,13 @@ def test_known_coefficients_are_within_the_limits_and_dropping_the_bounds_is_not
     bounded = ~measured(points)
     assert 0.2 < bounded.mean() < 0.6
     model = fit(points, COLUMNS)
-    limits, fitted = bootstrap(points, model, 80)
-    assert fitted == 80
+    limits, n_bases = jackknife(points, model)
+    assert n_bases == 24
     for column, slope in TRUE.items():
         assert limits.low[column] < slope < limits.high[column]
         assert limits.high[column] - limits.low[column] < 0.6
     dropped = points[~bounded].reset_index(drop=True)
-    biased, _ = bootstrap(dropped, fit(dropped, COLUMNS), 80)
+    biased, _ = jackknife(dropped, fit(dropped, COLUMNS))
     assert biased.high["f"] < TRUE["f"], "reach that is cut off grows less with f"
 
 
@@ -147,25 +154,51 @@ def test_f_at_the_reach_is_laid_out_by_arm():
     assert table.loc["y", ["reach", "f at reach"]].isna().all()
 
 
-def test_a_dip_before_the_peak_is_no_missing_reach():
-    """Of shares .5, 1, .9 and .6 a non-increasing fit begins at (.5 + 1) / 2, below the threshold."""
-    tests = zip((48, 60, 72, 114), (5, 10, 9, 6), strict=True)
-    found = peaked_reach([LengthResult(distance, 10, passed, []) for distance, passed in tests], 0.8)
-    assert found == {"reach": 72 + 42 / 3, "first_distance": 48, "last_distance": 114}
-    low = [LengthResult(distance, 10, passed, []) for distance, passed in ((48, 5), (60, 7), (72, 3))]
-    assert peaked_reach(low, 0.8)["reach"] is None
-    rising = [LengthResult(distance, 10, passed, []) for distance, passed in ((48, 5), (60, 7), (72, 9))]
-    assert peaked_reach(rising, 0.8)["reach"] == 72
-
-
-def test_the_answer_names_what_moved_reach_and_what_did_not():
+def test_the_answer_names_what_moved_reach_and_what_is_open():
     points = simulated(4, truth={"f": 0.6}, ends=0.8)
-    models = {"none": (), **{column: (column,) for column in COLUMNS}, "all": tuple(COLUMNS)}
-    limits, _ = bootstrap(points, fit(points, COLUMNS), 40)
     faults = {"theta": "the same in all points", "section": "unknown in some points"}
-    said = verdict(limits, compare(points, models, "arm"), faults, points)
-    assert said.startswith("As far as 6 arms can say, moved reach: f; did not: ")
-    assert said.endswith("205+: theta; not told apart, or not in all records: section."), "0.8 of 256 tokens"
+    said = answer(points, tuple(COLUMNS), faults, margin=0.1)
+    assert said.startswith("As far as 6 arms can say, moved reach: f; open: tokens, window; "), "limits beyond .1 nats"
+    assert "205+: theta; not told apart, or not in all records: section." in said, "0.8 of 256 tokens"
+    assert "moved reach: f; did not: window; open: tokens; " in answer(points, tuple(COLUMNS), faults, margin=2.0)
+    few = points[points["base"].isin(["0-0", "2-0", "5-0"])]
+    assert "can say, open: f, tokens, window." in answer(few, tuple(COLUMNS), {}, margin=2.0), "three bases"
+
+
+def forks(bases=5, held=True):
+    """Draw branches of bases that differ in demand; f differs between bases alone, or within them too."""
+    generator = np.random.default_rng(0)
+    rows = []
+    for base in range(bases):
+        for branch, demand in enumerate((0, 0, 30, 300, 3_000, 30_000)):
+            f = 1e5 * (1 + base) * (1 if held else 2.0**branch)
+            y = 4 + 0.05 * np.log(demand + 1) + generator.normal(0, 0.02)
+            columns = {"f": f, DEMAND: demand + 1, "tokens": 1e6, "window": 192.0, "theta": 1e3, "section": 192.0}
+            columns |= {"arm": str(branch), "run": f"{base}-{branch}", "base": str(base)}
+            rows.append({**columns, "low": y, "high": y})
+    return pd.DataFrame(rows)
+
+
+def test_what_was_held_in_the_runs_of_each_base_is_reported_as_held():
+    points = forks()
+    columns, faults = separable(points, ("f", DEMAND))
+    assert (columns, faults) == ((DEMAND,), {"f": HELD})
+    assert f"; {HELD}: f." in answer(points, columns, faults, 0.1)
+    assert separable(points.assign(base=points["run"]), ("f", DEMAND))[0] == ("f", DEMAND), "runs without bases"
+    assert separable(forks(held=False), ("f", DEMAND))[1] == {}
+
+
+@pytest.mark.parametrize("changes", [False, True])
+def test_an_answer_that_depends_on_the_constant_is_open(monkeypatch, changes):
+    def judge(points, columns, margin):
+        is_large = points[DEMAND].min() > 100
+        return {"f": MOVED if is_large and changes else STILL, DEMAND: MOVED}
+
+    monkeypatch.setattr("eval.reach.verdicts", judge)
+    said = answer(forks(), ("f", DEMAND), {}, 0.1)
+    assert f"{MOVED}: {DEMAND}; {OPEN if changes else STILL}: f." in said
+    assert ("depends on c in ln(demand + c), c of 1, 10, 100, 1,000, 10,000: f." in said) == changes
+    assert len(CONSTANTS) == 5
 
 
 def test_forks_of_several_seeds_are_one_arm_and_of_other_bases_another():
@@ -192,9 +225,9 @@ def write_distances(path, start, shares, window=192, theta=1000.0):
     settings = {"run": {"seed": 0}, "data": {"window": window}, "start": {"path": start}, "model": {"theta": theta}}
     (run.path / "config.yaml").write_text(format_yaml(settings))
     run.write_counts(counts, 1920)
-    about = {"metric": "found_by_distance", "method": "rope+plain", "consumed_tokens": 1920, "n": 10}
-    rows = [{**about, "distance": d, "found": 10 * x, "score": x} for d, x in shares.items()]
-    rows += [{**about, "distance": 24, "found": 0, "score": 0}, {**rows[0], "method": "rope+dca(96)", "found": 10}]
+    about = {"metric": "found_by_distance", "method": "rope+plain", "consumed_tokens": 1920, "n": 20}
+    rows = [{**about, "distance": d, "found": 20 * x, "score": x} for d, x in shares.items()]
+    rows += [{**about, "distance": 24, "found": 0, "score": 0}, {**rows[0], "method": "rope+dca(96)", "found": 20}]
     (run.path / "eval").mkdir()
     (run.path / "eval/distance-1.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
 
@@ -208,7 +241,7 @@ def test_runs_without_probes_are_read_by_what_eval_distance_found(tmp_path):
     assert points["run"].tolist() == ["fork", "low"]
     assert points["begun"].tolist() == [True, False]
     assert points["reach"][0] == 80
-    assert (points["low"][1], points["high"][1]) == (-np.inf, np.log(48))
+    assert (points["low"][1], points["high"][1]) == (-np.inf, np.log(24)), "the upper limit is below at every distance"
     assert points["f"].tolist() == [10 * (192 - 64)] * 2
 
 
@@ -249,12 +282,12 @@ def write_runs(folder):
 
 
 def test_the_command_reads_runs_and_writes_its_tables_and_picture(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("eval.reach.RESAMPLES", 40)
     runs = write_runs(tmp_path / "runs")
     assert main([*runs, "--at=64", "-o", str(tmp_path / "out")]) == 0
     text = capsys.readouterr().out
     assert text.startswith("n = 22 probes of 8 runs in 4 arms; reach measured in 22, ")
-    assert "left out 2 that have not begun, 0 without f at 64 tokens\narms differ in: data.corpus.median_tokens" in text
+    left_out = "left out 2 that have not begun, 0 without f at 64 tokens or a limit of reach\n"
+    assert f"{left_out}arms differ in: data.corpus.median_tokens" in text
     assert "not in the regression: section, unknown in some points" in text
     assert "not in the regression: theta, the same in all points" in text
     rows = pd.DataFrame(map(json.loads, (tmp_path / "out" / "reach.jsonl").read_text().splitlines()))
@@ -268,7 +301,7 @@ def test_the_command_reads_runs_and_writes_its_tables_and_picture(tmp_path, caps
     saved = np.load(f"{runs[0]}/counts/tokens-{120_000:015d}.npz")["f"]
     assert points["f"].iloc[0] == saved[64]
     assert len(points) == 22
-    assert "As far as 4 arms can say, moved reach: f; " in text
+    assert "As far as 4 arms can say, moved reach: f; open: " in text
     monkeypatch.setattr("eval.reach.fit", lambda *_: None)  # what follows asks which points are taken
     assert main([*runs, "--last", "--at=64"]) == 0
     assert "n = 8 probes of 8 runs" in capsys.readouterr().out

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from scipy import stats
 
 from experiments.demand.forks import planned_arms, planned_base
 from experiments.demand.gapped import Gapped, first_after
@@ -42,30 +43,46 @@ def write(path, rows):
 
 def test_arms_and_paired_tests(tmp_path, capsys):
     runs = []
-    for seed, shift in enumerate((0.0, 0.2, -0.2)):
+    for seed, shift in enumerate((0.0, 0.2, -0.2, 0.2, -0.2)):
         name = f"S3_96-{seed}-{{}}_96".format
         runs.append(record(tmp_path, name("all"), None, seed, -1.0 + shift, (64, 32)))
         runs.append(record(tmp_path, name("far_off"), None, seed, -4.0 + 2 * shift, (0, 0) if seed else (64, 0)))
         runs.append(record(tmp_path, name("kind_off"), None, seed, -1.0 + shift, (64, 64) if seed else (64, 32)))
-    pack(runs, tmp_path / "S3_96.jsonl.xz")
+        for beyond in (64, 96):
+            runs.append(record(tmp_path, f"S3_{beyond}-{seed}-base", None, seed, -1.0, (64, 32)))
+    for beyond in (64, 96):
+        pack([run for run in runs if run.name.startswith(f"S3_{beyond}")], tmp_path / f"S3_{beyond}.jsonl.xz")
     describe("S3", tmp_path, tmp_path)
     lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
-    # 80% lie at 60 + 60 * 0.2 / 0.5 = 84 tokens where half is found at 120, at 72 where none is; 60 and 120 are bounds,
-    # of which there is no mean
-    assert lines[1].startswith("all 96 3 84.0 - 0 0 3 84.0 ")
-    assert lines[2].startswith("far off 96 3 <60 to 72 - 2 0 1 72.0 "), "one has begun"
-    assert lines[3].startswith("kind off 96 3 84 to 120+ - 0 2 3 84 to 120+ ")
-    # differences 3, 2.8 and 3.2: mean 3, standard deviation 0.2, t(2) = 4.303
-    half = 4.303 * 0.2 / math.sqrt(3)
-    (test,) = [line for line in lines if line.startswith("S3a log p 65-179 kind off 96 less far off 96")]
-    limits = f"3.0 {3 - half:.3f} {3 + half:.3f} 0.95 0.0015 0.003 NaN"
-    assert test.split(" 3 ", 1)[1].split(" ", 1)[1].replace("3.000", "3.0") == limits, "t = 26.0, Holm over two"
-    (share,) = [line for line in lines if line.startswith("S3a share 65-179 kind off 96 less far off 96")]
-    assert " 0.833 " in share, "none against .5, 1 and 1"
-    # ln(84 / 72) and twice ln(120 / 60), the bounds
-    (reach,) = [line for line in lines if line.startswith("S3a ln reach kind off 96 less far off 96")]
-    assert f" {(math.log(84 / 72) + 2 * math.log(2)) / 3:.3f} " in reach
-    assert reach.endswith(" 4.0"), "at a bound"
+    # 80% lie at 60 + 60 * 0.2 / 0.5 = 84 tokens where half is found at 120, at 72 where none is; 24 and 120 are bounds,
+    # of which there is no mean; nothing is found at 24, a dip
+    assert lines[1].startswith("base 64 5 84.0 - 0 0 5 5 84.0 "), "each table has bases of its own"
+    assert lines[2].startswith("base 96 5 84.0 - 0 0 5 5 84.0 ")
+    assert lines[3].startswith("all 96 5 84.0 - 0 0 5 5 84.0 ")
+    assert lines[4].startswith("far off 96 5 <24 to 72 - 4 0 1 1 72.0 "), "one has begun"
+    assert lines[5].startswith("kind off 96 5 84 to 120+ - 0 4 5 5 84 to 120+ ")
+    columns = ["n", "needed", "difference", "low", "high", "level", "p", "exact p", "p, Holm"]
+
+    def find(start):
+        (line,) = [line for line in lines if line.startswith(start)]
+        return dict(zip(columns, line.split("far off 96 ")[1].split(), strict=False)), line
+
+    # differences 3, 2.8 and 3.2 twice each: mean 3, standard deviation 0.2, t(4) = 2.776, Holm over two that are equal
+    log_p, _ = find("S3a log p 65-179 kind off 96 less far off 96")
+    p = stats.ttest_1samp([3, 2.8, 3.2, 2.8, 3.2], 0).pvalue
+    half = 2.7764 * 0.2 / math.sqrt(5)
+    assert (float(log_p["low"]), float(log_p["high"])) == pytest.approx((3 - half, 3 + half), abs=6e-4)
+    assert (log_p["p"], log_p["exact p"], log_p["p, Holm"]) == (f"{p:.2g}", "0.062", f"{2 * p:.2g}"), "2 / 2^5"
+    assert log_p["needed"] == "-", "where a difference is shown, no more seeds are needed"
+    # .5 and 1 four times, and as four of ten have not begun, -1 and 1: mean .643, standard deviation .748, t(6) = 2.447
+    share, line = find("S3a share 65-179 kind off 96 less far off 96")
+    assert (float(share["difference"]), float(share["high"])) == (0.9, 1.0)
+    assert float(share["low"]) == pytest.approx(0.6429 - 2.4469 * 0.7480 / math.sqrt(7), abs=1e-3)
+    assert " 6 of 10 " in line
+    # ln(84 / 72) and four times ln(120 / 24), the bounds
+    reach, line = find("S3a ln reach kind off 96 less far off 96")
+    assert float(reach["difference"]) == pytest.approx((math.log(84 / 72) + 4 * math.log(5)) / 5, abs=6e-4)
+    assert line.endswith(" 8.0"), "at a bound"
     assert min(size_of(tmp_path / "demand_S3.png")) > 300
 
 
@@ -120,7 +137,8 @@ def test_real_text_is_compared_by_gain_and_by_nats_without_evidence(tmp_path, ca
     half = 2.353 * math.sqrt(4 / 3) * 0.01 / 2  # t(3) = 2.353 at 90%, standard deviation 0.01 sqrt(4 / 3)
     (equal,) = [line for line in lines if line.startswith("S4 nats")]
     assert (
-        equal == f"S4 nats without evidence far off less all 4 17 0.01 {0.01 - half:.3f} {0.01 + half:.3f} 0.9 0.18 yes"
+        equal
+        == f"S4 nats without evidence far off less all 4 17 0.01 {0.01 - half:.3f} {0.01 + half:.3f} 0.9 0.18 0.5 yes"
     )
 
 

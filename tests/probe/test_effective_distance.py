@@ -11,8 +11,9 @@ from lab.model.decoder import Decoder, DecoderConfig
 from lab.probe import measuring
 from lab.probe.config import ProbeConfig
 from lab.probe.effective_distance import DistanceProbe, log_probs
-from lab.probe.limits import LengthResult, reach, share_limits
+from lab.probe.limits import LengthResult, share_limits
 from lab.probe.measuring import distance_record, found_by_distance, reach_record
+from lab.probe.reach import reach
 from tests.eval.answering import Reader
 from tests.probe.test_effective_length import STOP
 from tests.probe.test_one_number import HAYSTACK
@@ -44,8 +45,8 @@ def test_a_model_that_sees_50_tokens_reaches_50(bpe):
     ]
     assert {(r.low, r.high) for r in results} == {share_limits(10, 10, 0.95), share_limits(0, 10, 0.95)}
     # 1 at 50 and 0 at 51: 0.8 is a fifth of the way. 10 of 10 may be as few as 0.69, 0 of 10 as many as 0.31
-    found = reach(results, 0.8)
-    assert found == {"reach": 50.2, "reach_low": None, "reach_high": 50.3, "first_distance": 40, "last_distance": 90}
+    ends = {"first_distance": 40, "last_distance": 90, "dips": []}
+    assert reach(results, 0.8) == {"reach": 50.2, "reach_low": None, "reach_high": 50.3, **ends}
     assert reach(results, 0.5)["reach_low"] == 50.3  # of the way from 0.69 to 0, 0.28
     assert [row["log_prob"] for r in results for row in r.cases] == [round(-3 * math.log(4), 6)] * 50
     assert distance_record(probe, results[0], {}, None)["log_prob"] == round(-3 * math.log(4), 6)
@@ -55,10 +56,10 @@ def test_a_model_that_sees_50_tokens_reaches_50(bpe):
     ("found", "threshold", "expected"),
     [  # upper limits of 10, 9, 6, 4, 2, 1, 0 of 10: 1, 0.998, 0.878, 0.738, 0.556, 0.445, 0.308; lower one of 10: 0.692
         pytest.param((10, 10, 6, 2), 0.8, (50.0, None, 64.9), id="between"),  # 60 + 20 (0.878 - 0.8) / (0.878 - 0.556)
-        pytest.param((7, 10, 4, 0), 0.8, (42.2, None, 55.2), id="pooled"),  # 0.85, 0.85, 0.4; high 1, 1, 0.738
+        pytest.param((7, 10, 4, 0), 0.8, (None, None, 55.2), id="too_few"),  # 17 of 20; high 1, 1, 0.738
         pytest.param((10, 10, 0, 0), 0.6, (48.0, 42.6, 51.6), id="all_limits"),
         pytest.param((2, 9, 1, 0), 0.8, (None, None, 47.1), id="below_at_first"),
-        pytest.param((10, 9, 9, 8), 0.8, (80.0, None, None), id="to_the_end"),
+        pytest.param((10, 9, 9, 10), 0.8, (80.0, None, None), id="to_the_end"),
     ],
 )
 def test_reach_by_hand(found, threshold, expected):
@@ -93,13 +94,13 @@ def test_log_probabilities_are_those_of_all_logits_in_float64(bpe):
 
 
 def test_the_records_of_distances(bpe):
-    probe = make_probe(bpe, distances=(40, 60))
+    probe = make_probe(bpe, distances=(40, 60), distance_tests=20)
     results = list(probe.run(Sees(bpe, 50)))
     counts = PositionCounts(60)
     counts.add_segments([60])  # f(i) = 60 - i, and nothing is known of 60
     line = distance_record(probe, results[0], {"model": "m"}, counts)
     names = ("distance", "n", "found", "score", "f", "needles", "digits", "prompt_tokens", "seed", "model")
-    assert [line[name] for name in names] == [40, 10, 10, 1.0, 20, 1, 3, WINDOW - 4, 3, "m"]
+    assert [line[name] for name in names] == [40, 20, 20, 1.0, 20, 1, 3, WINDOW - 4, 3, "m"]
     assert [distance_record(probe, results[k], {}, c)["f"] for k, c in ((1, counts), (0, None))] == [None, None]
     # from 1 at 40 to 0 at 60
     assert reach_record(results, 0.8, counts) == {**reach(results, 0.8), "f_at_reach": 60 - 44}

@@ -25,7 +25,8 @@ def write_fake(
     for number, reach in enumerate(reaches, start=1):
         about = {"consumed_tokens": number * 1_000_000, **PLAIN}
         rows += [about | one(20, scores[0]), about | one(last, scores[1])]
-        ends = {"reach": reach, "reach_low": reach, "reach_high": None, "first_distance": 20, "last_distance": last}
+        ends = {"reach": reach, "reach_low": reach, "reach_high": None, "dips": []}
+        ends |= {"first_distance": 20, "last_distance": last}
         lengths = {"effective_length": None, "first_length": 64, "f_at_effective_length": None}
         rows.append(about | ends | lengths | {"f_at_reach": f[number - 1] if reach else None, "held_out_loss": 2.0})
     folder.write_records("probes.jsonl", rows)

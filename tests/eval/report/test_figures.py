@@ -20,8 +20,9 @@ from tests.eval.report.fakes import evaluate, write_fake
 
 
 def reach(method, value, low=None, high=None):
-    limits = {"reach": value, "reach_low": low, "reach_high": high, "first_distance": 20, "last_distance": 100}
-    return {"metric": "reach", "method": f"rope+{method}", "n": 100, **limits}
+    limits = {"reach": value, "reach_low": low, "reach_high": high, "dips": []}
+    ends = {"first_distance": 20, "last_distance": 100}
+    return {"metric": "reach", "method": f"rope+{method}", "n": 100, **limits, **ends}
 
 
 @pytest.fixture

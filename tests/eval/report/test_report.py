@@ -4,7 +4,6 @@ import io
 import json
 import re
 
-import numpy as np
 import pytest
 from PIL import Image
 
@@ -24,7 +23,7 @@ def two_arms(tmp_path):
     paths.append(write_fake(tmp_path / "b", window=192, reaches=(None, 150.0), last=170))
     string = {"method": "rope+string(shift=64,window=32)"}
     four = {"metric": "needles_by_distance", "distance": 20, "score": 0.1, "n": 4, **PLAIN}
-    reach = {"metric": "reach", "reach": 170.0, "n": 100, **string}
+    reach = {"metric": "reach", "reach": 170.0, "n": 100, "dips": [20, 31], **string}
     evaluate(paths[3], [one(20, 0.9, n=400) | PLAIN, one(20, 0.7) | string, four, reach])
     evaluate(paths[3], [one(20, 0.0) | PLAIN], tokens=1_000_000)
     RunFolder(paths[3] / "eval").write_records("tests-000000002000000-0a.jsonl", [{"key": {}}, {"distance": 20}])
@@ -41,6 +40,7 @@ def test_frames_hold_arms_probes_and_the_evaluations_of_the_last_probe(two_arms)
     found = {(row.method, row.distance): row.score for row in b.itertuples()}
     assert found == {("plain", 20): 0.9, ("plain", 170): 0.4, ("string(shift=64,window=32)", 20): 0.7}
     assert list(runs.reaches["reach"]) == [80, 90, 100, 150, 170]
+    assert runs.reaches["dips"].dropna().tolist() == ["20, 31"]
 
 
 def test_seeds_are_folded_with_t_limits_and_one_run_keeps_those_of_its_tests(tmp_path):
@@ -49,11 +49,11 @@ def test_seeds_are_folded_with_t_limits_and_one_run_keeps_those_of_its_tests(tmp
     write_fake(tmp_path / "b", window=192, scores=(1.0, 0.4))
     out = shares(read_runs(sorted(tmp_path.iterdir())).distances).set_index(["arm", "distance"])
     far = out.loc[("window=128, n = 3", 100)]
-    # mean .8, s .1, n 3: half width 4.3027 * .1 / sqrt(3) = .24842
-    assert [far["share"], far["low"], far["high"]] == pytest.approx([0.8, 0.55158, 1.0], abs=1e-4)
+    # mean .8; with 0 and 1: mean .68, s .3962, half width 2.7764 * .3962 / sqrt(5) = .4920
+    assert [far["share"], far["low"], far["high"]] == pytest.approx([0.8, 0.18801, 1.0], abs=1e-4)
     assert far["runs"] == 3
     assert far["tests"] == 300
-    assert np.isnan(out.loc[("window=128, n = 3", 20)]["low"])  # equal seeds have no limits
+    assert out.loc[("window=128, n = 3", 20)]["low"] == pytest.approx(0.8 - 2.7764 * 0.2, abs=1e-4)  # 1 of equal seeds
     assert list(out.loc[("window=192, n = 1", 100), ["low", "high"]]) == pytest.approx([0.3, 0.5])
 
 

@@ -1,0 +1,124 @@
+"""Reach: its errors by simulation, values by hand, and one definition for all commands."""
+
+import json
+
+import numpy as np
+import pytest
+
+from eval.compare import main as compare
+from eval.distance import reach_line
+from eval.engine.records import read_runs
+from eval.reach import read_evaluated
+from experiments.demand.plans import PLANS
+from experiments.demand.results import reaches_of
+from lab.probe.limits import LengthResult, share_limits
+from lab.probe.reach import reach, with_reach
+from lab.runs.analysis import with_demand
+from tests.eval.commands import runner
+
+DISTANCES = (24, 36, 48, 60, 72, 84, 96, 108, 120, 132, 144, 156, 168, 179)
+
+
+def curve(found, tests, distances=DISTANCES):
+    limits = [share_limits(int(x), tests, 0.95) for x in found]
+    return [LengthResult(d, tests, int(x), [], *at) for d, x, at in zip(distances, found, limits)]
+
+
+def simulate(shares, tests=64, cases=600, seed=0):
+    found = np.random.default_rng(seed).binomial(tests, shares, (cases, len(shares)))
+    return [reach(curve(row, tests, DISTANCES[: len(shares)]), 0.8) for row in found]
+
+
+@pytest.mark.parametrize("tests", [8, 16, 64])
+def test_a_share_of_three_quarters_everywhere_has_a_reach_in_at_most_5_of_100_cases(tests):
+    values = simulate([0.75] * 14, tests)
+    assert np.mean([value["reach"] is not None for value in values]) <= 0.05
+    lines = [reach_line({**value, "threshold": 0.8, "f_at_reach": None}) for value in values]
+    assert sum(line.startswith("reach <24 to ") for line in lines) >= 0.9 * len(lines), "a range"
+
+
+@pytest.mark.parametrize("near", [(), (0.95,), (0.95, 0.95)], ids=len)
+@pytest.mark.parametrize(("share", "n"), [(0.9, 3), (0.9, 10), (1.0, 1)])
+def test_a_near_dip_to_a_half_leaves_a_reach_and_is_named(near, share, n):
+    shares = [*near, 0.5, *[share] * n, *[0.3] * (13 - n - len(near))]
+    values = simulate(shares)
+    last = len(near) + n
+    assert np.mean([value["reach"] is None for value in values]) <= 0.05
+    inside = [DISTANCES[last] <= (value["reach"] or 0) <= DISTANCES[min(last + 1, 13)] for value in values]
+    assert np.mean(inside) >= 0.9
+    assert np.mean([DISTANCES[len(near)] in value["dips"] for value in values]) >= 0.95
+    assert "; dips below the threshold at " in reach_line({**values[0], "threshold": 0.8, "f_at_reach": 9})
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "shares",
+    [
+        1 / (1 + np.exp((np.array(DISTANCES) - 110) / 12)),
+        np.linspace(1, 0.4, 14),
+        np.array([1.0] * 4 + [0.75] * 10),
+        np.array([0.5] + [0.9] * 5 + [0.6] * 8),
+        np.array([0.79] * 14),
+    ],
+    ids=["steep", "slow", "plateau", "dip", "none"],
+)
+def test_limits_hold_the_true_reach(shares):
+    """The last crossing of the true curve on linear joins; a curve that is nowhere above has none."""
+    (last,) = np.flatnonzero(shares >= 0.8)[-1:] if (shares >= 0.8).any() else (None,)
+    true = 0.0
+    if last is not None:
+        fall = (shares[last] - 0.8) / (shares[last] - shares[last + 1])
+        true = DISTANCES[last] + fall * (DISTANCES[last + 1] - DISTANCES[last])
+    values = simulate(shares, cases=2000)
+    held = [(v["reach_low"] or 0) <= true + 0.05 and true - 0.05 <= (v["reach_high"] or np.inf) for v in values]
+    assert np.mean(held) >= 0.95
+
+
+@pytest.mark.parametrize(
+    ("found", "expected"),
+    [
+        # 1 from 36 to 60, .4 at 72, crossed a third of the way; 30 of 30 show .8 (.8^30 = .0012 < .02 / 5), 20 do not
+        pytest.param((5, 10, 10, 10, 4), (64.0, 36.0, []), id="dip_of_few_tests"),
+        # the upper limit of 1 of 10 is .445: a dip
+        pytest.param((1, 10, 10, 10, 4), (64.0, 36.0, [24]), id="dip"),
+        # .4 and 1 twice: the farther stretch counts, from 1 at 96 to .2 at 108 a quarter of the way
+        pytest.param((10, 10, 10, 1, 10, 10, 10, 2), (99.0, 72.0, [60]), id="stretch_beyond_a_dip"),
+        pytest.param((8, 8, 8, 8, 8), (None, None, []), id="exactly_the_threshold_of_few_tests"),
+        pytest.param((10, 10, 10), (48.0, 24.0, []), id="the_end"),
+        pytest.param((0, 0, 0), (None, None, []), id="none"),
+    ],
+)
+def test_reach_by_hand(found, expected):
+    values = reach(curve(found, 10, DISTANCES[: len(found)]), 0.8)
+    assert (values["reach"], values["reach_low"], values["dips"]) == expected
+
+
+def test_neighbours_are_not_joined_to_exactly_the_threshold():
+    """1 at four distances and .75 at ten pool to .82: reach is near the fourth, 60, and not at the end."""
+    assert 60 < reach(curve([64] * 4 + [48] * 10, 64), 0.8)["reach"] < 72
+
+
+def test_every_command_reads_an_older_record_by_this_definition(tmp_path, capsys):
+    """.2 at 24 and 1 from 36 to 60: a non-increasing fit begins at .8, and with .1 at none; here it is 60 + 12 / 4."""
+    about = {"model": "m", "method": "rope+plain", "consumed_tokens": 7, "confidence": 0.95, "seed": 0}
+    rows = [
+        {**about, "metric": "found_by_distance", "distance": d, "n": 64, "found": n, "score": n / 64, "f": 100 - d}
+        for d, n in zip(DISTANCES, (6, 64, 64, 64, 13), strict=False)
+    ]
+    stale = {"reach": None, "reach_low": None, "reach_high": 72.0, "first_distance": 24, "last_distance": 72}
+    rows.append({**about, "metric": "reach", "threshold": 0.8, "n": 64, "f_at_reach": None, **stale})
+    run = tmp_path / "m"
+    (run / "eval").mkdir(parents=True)
+    (run / "config.yaml").write_text("data: {window: 192}\nrun: {seed: 0, name: m}\n")
+    (run / "eval/distance-1.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    summary = {**about, **stale, "effective_length": None, "threshold": 0.8}
+    probes = [{k: v for k, v in row.items() if k != "metric"} for row in rows[:-1]] + [summary]
+    (run / "probes.jsonl").write_text("".join(json.dumps(row) + "\n" for row in probes))
+    value = 60 + 12 * 0.2 / (1 - 13 / 64)
+    found = [next(row for row in with_reach(rows) if "reach" in row), *with_demand(run), *reaches_of(rows, PLANS["S1"])]
+    for each in found:
+        assert (each["reach"], each["dips"]) == (pytest.approx(value, abs=0.05), [24])
+    assert found[0]["f_at_reach"] == round(100 - value)
+    (run / "probes.jsonl").unlink()
+    assert read_evaluated(read_runs([run])["m"])[0]["reach"] == found[0]["reach"]
+    assert runner(compare)([run], capsys)[1].count("63 (62.1 to 63.5), n=64, a dip") == 1
