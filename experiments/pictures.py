@@ -38,6 +38,7 @@ COMMANDS = {  # that draw a picture, the last one in the folder {out}
         "eval.probe runs/base_192 --by=depth --tests=200 --plot -o {out}",
     ],
     "findings": ["experiments.window --results -o {out}"],
+    "prompts": ["experiments.window --results -o {out}"],
     "demand": ["experiments.demand S1 --results -o {out}"],
     "string_2k": ["eval.positions string --shift=683 --length=2048 --plot -o {out}"],
     "shape_weights": ["eval.shape configs/shape_demo.yaml --plot -o {out}"],
@@ -74,7 +75,7 @@ def draw(name: str) -> int:
             status = subprocess.run([sys.executable, "-m", *words], check=False).returncode
             if status:
                 return status
-        (picture,) = Path(out).glob(f"{found}.png")
+        (picture,) = [*Path(out).glob(f"{name}.png")] or Path(out).glob(f"{found}.png")
         image = Image.open(picture).convert("RGB")
         image.thumbnail((WIDTH, image.height), Image.Resampling.LANCZOS)
         image.quantize(COLOURS, dither=Image.Dither.NONE).save(DOCS / f"{name}.png", optimize=True)

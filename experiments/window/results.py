@@ -266,14 +266,27 @@ def describe(records: Records, out: Path | None = None) -> None:
     text = "\n\n".join(parts)
     print(text)
     if out is not None:
-        picture(records, out / "findings.png")
+        plot_findings(records, out / "findings.png")
+        if (records.runs["stage"] == "W_1M").any():
+            plot_grid(records, out / "prompts.png")
         page = out / "findings.md"
         if page.exists():
             before, _, after = page.read_text("utf-8").split("```", 2)
             page.write_text(f"{before}```\n{text}\n```{after}", "utf-8")
 
 
-def picture(records: Records, path: Path) -> None:
+def plot_grid(records: Records, path: Path) -> None:
+    """Plot the mean accuracy at a window of 768 by prompt length and distance, plain, under STRING and under DCA."""
+    cells = records.cells[(records.cells["stage"] == "W_1M") & (records.cells["branch"] == "768")]
+    means = cells.groupby(["method", "prompt", "distance"])["score"].mean().rename("accuracy").reset_index()
+    means = means[means["method"].isin([PLAIN, HALF, DCA])].sort_values(["prompt", "distance"], ascending=[False, True])
+    rows = pd.concat([means[means["method"] == method] for method in (PLAIN, HALF, DCA)])
+    style: dict[str, Any] = {"kind": "heat", "percent": True, "height": 120, "width": 2 * WIDTH, "columns": 1}
+    style |= {"x_title": "distance (tokens)", "y_title": "prompt (tokens)"}
+    save(draw(rows, "distance", "prompt", "accuracy", "method", **style), path)
+
+
+def plot_findings(records: Records, path: Path) -> None:
     """Plot reach against window, accuracy against position frequency (S2), and accuracy by distance (S1)."""
     panels = [window_panel(records), frequency_panel(records), gap_panel()]
     save(beside(*[panel for panel in panels if panel is not None]), path)
