@@ -16,15 +16,15 @@ import argparse
 import itertools
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from experiments.demand.forks import FORKS, planned_arms, planned_base
 from experiments.demand.plans import GAIN, PLANS
 from experiments.demand.results import describe
+from experiments.runs import run_each, train
 from experiments.tables import pack
 from lab.errors import LabError
-from lab.jobs import Job, is_finished, run_jobs
 from lab.runs.tables import unpacked
 from lab.sweep.planning import PlannedRun, plan
 
@@ -102,14 +102,6 @@ def planned(seeds: int | None) -> list[PlannedRun]:
     return list({run.path: run for run in runs}.values())
 
 
-def train(runs: Sequence[PlannedRun], jobs: int) -> int:
-    """Train runs, so many at once."""
-    unfinished = [run for run in runs if not is_finished(run.experiment)]
-    for run in unfinished:
-        run.path.mkdir(parents=True, exist_ok=True)
-    return run_jobs([Job(run.path.name, run.words(jobs), run.path / "fit.log") for run in unfinished], jobs)
-
-
 def evaluate(runs: Sequence[PlannedRun], experiment: str, jobs: int) -> int:
     """Measure what the plan compares: reach, or on real text the gain, and what stands beside it."""
     plan = PLANS[experiment]
@@ -126,13 +118,6 @@ def evaluate(runs: Sequence[PlannedRun], experiment: str, jobs: int) -> int:
 def seed_of(run: PlannedRun) -> str:
     """Write the option by which a run's tests have its own seed."""
     return f"--seed={run.experiment.run.seed}"
-
-
-def run_each(module: str, runs: Sequence[PlannedRun], jobs: int, options: Callable[[PlannedRun], list[str]]) -> int:
-    """Run a module on each run, so many at once; what it prints is in the run folder."""
-    log = f"{module.rpartition('.')[2]}.log"
-    start = [sys.executable, "-m", module]
-    return run_jobs([Job(run.path.name, [*start, str(run.path), *options(run)], run.path / log) for run in runs], jobs)
 
 
 if __name__ == "__main__":
