@@ -143,7 +143,7 @@ def test_the_lab_itself_is_light_and_lists_what_it_loads_on_first_use():
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=LIMIT_S)
     found, listed = done.stdout.split("]", 1)
     public = [name for name in ast.literal_eval(listed.strip()) if name[0] != "_"]
-    assert (found, public) == ("[", ["frame", "load_plugin", "open_run"])
+    assert (found, public) == ("[", ["PositionCounts", "frame", "load_plugin", "open_run", "watch"])
     with pytest.raises(AttributeError, match="has no attribute 'opne_run'"):
         lab.opne_run  # noqa: B018
     assert lab.open_run.__doc__

@@ -242,7 +242,7 @@ def probe_of(name: str) -> int:
     """Return the consumed tokens of the probe that a file is of, -1 for other files.
 
     Example:
-        >>> probe_of("cases/tokens-000000250000.jsonl"), probe_of("config.yaml")
+        >>> probe_of("cases/tokens-000000000250000.jsonl"), probe_of("config.yaml")
         (250000, -1)
     """
     match = NAME.fullmatch(Path(name).stem)
