@@ -18,6 +18,7 @@ import pandas as pd
 from eval.engine.rows import to_text
 from eval.engine.seeds import paired_t
 from eval.engine.statistics import holm
+from eval.reach import BEGUN
 from experiments.demand.plans import PLANS
 from experiments.demand.results import read
 from experiments.window.plans import STAGES, methods_at
@@ -100,18 +101,19 @@ def read_run(place: Path, cells: list[Row], runs: list[Row]) -> None:
         mine = [row for row in rows if row["method"] == name and row["metric"] != "reach"]
         for row in mine:
             values = {key: row[key] for key in ("distance", "n", "found", "score")}
-            cells.append({**about, "method": label, "prompt": row.get("prompt", window), **values})
+            cells.append({"run": place.name, **about, "method": label, "prompt": row.get("prompt", window), **values})
         filled = {row["distance"]: row for row in mine if "prompt" not in row}
         reach = reach_of(filled, THRESHOLD)
         reaches |= {
             label: math.nan if reach["reach"] is None else reach["reach"],
             f"{label} last": reach["last_distance"],
         }
+    acquired = any(cell["score"] >= BEGUN for cell in cells if cell["run"] == place.name and cell["method"] == PLAIN)
     counts = SavedCounts.read(place / "counts.npz")
     provenance = json.loads((place / "provenance.json").read_text("utf-8"))
     middle = window // 2 if stage.startswith("W") else 120
     demand = {"f": int(counts.f[middle]), "g": counts.g_from(middle if stage.startswith("W") else 65)}
-    runs.append({**about, "tokens": config["train"]["tokens"], **reaches, **demand, **provenance})
+    runs.append({**about, "acquired": acquired, "tokens": config["train"]["tokens"], **reaches, **demand, **provenance})
 
 
 def accuracy(
@@ -235,7 +237,13 @@ def condition_rows(records: Records) -> Iterator[Row]:
         window = int(mine["window"].iloc[0])
         is_s2 = stage.startswith("S2")
         low, high = BAND if is_s2 else (window // 2, window)
-        row = {"stage": stage, "branch": branch, "n": len(mine), "accuracy": f"{low} to {high}"}
+        row = {
+            "stage": stage,
+            "branch": branch,
+            "n": len(mine),
+            "acquired": int(mine["acquired"].sum()),
+            "accuracy": f"{low} to {high}",
+        }
         for method in METHODS[: 1 if is_s2 else None]:
             values = accuracy(records, stage, branch, low, high, method)
             reaches = [write_reach(*pair) for pair in zip(mine[method], mine[f"{method} last"], strict=True)]
