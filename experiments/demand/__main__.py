@@ -1,38 +1,33 @@
-"""Train and evaluate an experiment of docs/demand.md or docs/arms.md, or print its results.
+"""Train and evaluate an experiment of docs/demand.md, or print its results.
 
     python -m experiments.demand NAME [--jobs=2] [--seeds=5]       train what is missing and add it to the records
     python -m experiments.demand NAME --results [-o FOLDER]        tables, tests and a picture of what is recorded
 
-NAME is S1, S3 or S4 for the forks of experiments/demand/forks.py, or arms for the runs of sweeps/arms_model.yaml and
-arms_data.yaml. Seed after seed, every arm is trained and then evaluated by eval.distance: 64 tests at each of 14
-distances, with prompts of the seed's own; on the real text of S4 by eval.recall. Then the seed's records are added to
-experiments/demand/records. Runs that are there are not trained again. After Ctrl-C or a crash the same command
-continues. Runs lie in runs/demand.
+NAME is S1 or S3, whose forks are in experiments/demand/forks.py. Seed after seed, every arm is trained and then
+evaluated by eval.distance: 64 tests at each of 14 distances, with prompts of the seed's own. Then the seed's records
+are added to experiments/demand/records. Runs that are there are not trained again. After Ctrl-C or a crash the same
+command continues. Runs are in runs/demand.
 
 Exit status: 0 done; 1 a run failed; 75 stopped, to be continued.
 """
 
 import argparse
-import itertools
 import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from experiments.demand.forks import FORKS, planned_arms, planned_base
-from experiments.demand.plans import GAIN, PLANS
+from experiments.demand.plans import PLANS
 from experiments.demand.results import describe
 from experiments.runs import run_each, train
 from experiments.tables import pack
 from lab.errors import LabError
 from lab.runs.tables import unpacked
-from lab.sweep.planning import PlannedRun, plan
+from lab.sweep.planning import PlannedRun
 
 RECORDS = Path("experiments/demand/records")
 DISTANCES = "--distances=24,36,48,60,72,84,96,108,120,132,144,156,168,179"
-SWEEPS = ("arms_model", "arms_data")
-BINS = "--bins=2,4,8,16,32,48,65,96,129,192,257,384"  # which D = 64 and 128 divide
-RECALLED = "--targets=1000"  # of a bin
 SETTINGS = {"run.folder": "runs/demand"}
 
 
@@ -52,28 +47,9 @@ def main() -> int:
             parser.error(str(error))
         return 0
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // options.jobs)))
-    forked = [table for table in PLANS[options.experiment].tables if table in FORKS]
-    for name in forked:
+    for name in PLANS[options.experiment].tables:
         if status := fork(name, options.experiment, options.seeds, options.jobs):
             return status
-    return 0 if forked else sweep(options)
-
-
-def sweep(options: argparse.Namespace) -> int:
-    """Train and evaluate the runs of an experiment's sweeps, and add them to its records."""
-    table = RECORDS / f"{options.experiment}.jsonl.xz"
-    runs = planned(options.seeds)
-    with unpacked([table] if table.exists() else []) as before:
-        known = {run.name for run in before}
-    waiting = sorted((run for run in runs if run.path.name not in known), key=lambda run: run.experiment.run.seed)
-    for seed, group in itertools.groupby(waiting, key=lambda run: run.experiment.run.seed):
-        arms = list(group)
-        print(f"experiment {options.experiment}, seed {seed}: {len(arms)} runs", flush=True)
-        status = train(arms, options.jobs) or evaluate(arms, options.experiment, options.jobs)
-        if status:
-            return status
-        with unpacked([table] if table.exists() else []) as before:
-            pack([*before, *(run.path for run in arms)], table)
     return 0
 
 
@@ -96,21 +72,10 @@ def fork(name: str, experiment: str, seeds: int | None, jobs: int) -> int:
     return 0
 
 
-def planned(seeds: int | None) -> list[PlannedRun]:
-    """Plan the runs of the sweeps, one of both once."""
-    runs = (run for name in SWEEPS for run in plan(Path(f"sweeps/{name}.yaml"), SETTINGS, seeds=seeds))
-    return list({run.path: run for run in runs}.values())
-
-
 def evaluate(runs: Sequence[PlannedRun], experiment: str, jobs: int) -> int:
-    """Measure what the plan compares: reach, or on real text the gain, and what stands beside it."""
-    plan = PLANS[experiment]
-    if plan.outcome == GAIN:
-        return run_each("eval.recall", runs, jobs, lambda run: [BINS, RECALLED])
+    """Measure reach, and log p at relative positions if the plan compares it."""
     status = run_each("eval.distance", runs, jobs, lambda run: [DISTANCES, "--tests=64", "--batch=64", seed_of(run)])
-    if not status and plan.details:
-        status = run_each("eval.recall", runs, jobs, lambda run: [RECALLED])
-    if not status and plan.beside:
+    if not status and PLANS[experiment].beside:
         status = run_each("experiments.demand.gapped", runs, jobs, lambda run: [seed_of(run)])
     return status
 

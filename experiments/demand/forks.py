@@ -1,9 +1,9 @@
 """Forks: arms that begin with the weights of one trained base, and differ in which targets lose their loss.
 
-A base is trained on 3M tokens, with a corpus seed, first weights and prompts of its own; the real text of S4 is one
-text for all bases. Its arms start from its weights, with fresh moments of AdamW, and train on 1M tokens of that corpus
-in an order that they share. Warm-up and decay are those of a run of 1M tokens. Both compute in bfloat16, attention in
-float32, with one thread. All arms of a seed run on one processor, which their environment.json names.
+A base is trained on 3M tokens, with a corpus seed, first weights and prompts of its own. Its arms start from its
+weights, with fresh moments of AdamW, and train on 1M tokens of that corpus in an order that they share. Warm-up and
+decay are those of a run of 1M tokens. Both compute in bfloat16, attention in float32, with one thread. All arms of a
+seed run on one processor, which their environment.json names.
 """
 
 import sys
@@ -27,19 +27,17 @@ GENERATED: Config = {
     "probe.step": 96,
     "probe.max_length": 192,
 }
-SOURCE: Config = {"data.window": 512, "probe.tests": 10}
 BASE_TOKENS, FORK_TOKENS = 3_000_000, 1_000_000
 FORK_SEED = 100  # added to the seed of a base: the order of the text that its arms share
 GAPS: Config = {"skip": {"method": "pose", "target_len": 384}}
 
 
 class Forks(NamedTuple):
-    """A base's settings, those of its arms by name, how many seeds there are, and the config that all begin with."""
+    """A base's settings, those of its arms by name, and how many seeds there are."""
 
     base: Config
     arms: dict[str, Config]
     seeds: int = 5
-    config: str = "cpu_short"
 
 
 def off(beyond: int, control: str = "none", **more: Any) -> Config:
@@ -61,7 +59,6 @@ FORKS = {  # by the table of their records
     ),
     "S3_64": learning(64),
     "S3_96": learning(96),
-    "S4": Forks(off(64), {"all": {}, "far off": off(64)}, 1, "cpu_stdlib"),
 }
 
 
@@ -80,8 +77,6 @@ def planned_arms(table: str, seed: int, base: PlannedRun, given: Config) -> Iter
 
 def planned(name: str, table: str, seed: int, tokens: int, settings: Config, corpus: int | None = None) -> PlannedRun:
     """Plan a run; a generated corpus has the seed of the run, or its own."""
-    config = FORKS[table].config
-    generated = {**GENERATED, "data.corpus.seed": seed if corpus is None else corpus}
-    text = SOURCE if config == "cpu_stdlib" else generated
+    text = {**GENERATED, "data.corpus.seed": seed if corpus is None else corpus}
     own = {"run.name": name, "run.seed": seed, "train.tokens": tokens}
-    return planned_run((*START, f"configs/{config}.yaml"), {**COMMON, **text, **own, **settings}, {})
+    return planned_run((*START, "configs/cpu_short.yaml"), {**COMMON, **text, **own, **settings}, {})

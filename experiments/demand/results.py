@@ -11,12 +11,8 @@ Reach is that of lab/probe/reach.py at THRESHOLD. A reach that is not shown, or 
 the first or the last distance; tables count such runs as `at bound`. Their arms have no mean: the least and the most
 are printed, with < and +. A run has `begun` if it finds half of the numbers at some distance, and a `dip` if it fails
 nearer than its reach. Other outcomes take distances from NEAREST on.
-
-On real text two arms are equal where the 90% limits of the mean difference in the nats of targets without evidence lie
-within 0.05 of 0: two one-sided tests at 5%.
 """
 
-import itertools
 import json
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -31,7 +27,7 @@ from eval.engine.statistics import holm
 from eval.reach import BEGUN, PLAIN
 from eval.report.data import outcomes
 from experiments.demand.forks import FORK_SEED
-from experiments.demand.plans import GAIN, GAPPED, PLANS, Plan
+from experiments.demand.plans import GAPPED, PLANS, Plan, by_fork
 from lab.draw import Rule, below, beside, draw, save
 from lab.errors import ConfigError
 from lab.looks import CENSORED, RUN, range_of
@@ -40,15 +36,10 @@ from lab.runs.arms import FEWEST, mean_with_limits
 from lab.runs.tables import unpacked
 from lab.yaml import read_yaml
 
-MARGIN_NATS = 0.05
 DIFFERENCES = (-1.0, 1.0)  # of two shares
-WITHOUT = 0  # the distance of targets without evidence
 NEAREST = 48  # tokens, a quarter of the window, where the lab's own probe begins; of outcomes other than reach
 THRESHOLD = 0.8
-LOSS, HALF = "held-out loss", "reach at .5"  # of arms with details, in place of a method
-REACHES = ("arm", "seed", "method", "begun", "reach", "first_distance", "last_distance", "dips")
 WIDTH, ROW = 400, 22  # pixels of a panel, and height of an arm's row
-MANY = 8  # panels, more of which stand in four columns
 Row = dict[str, Any]
 
 
@@ -58,45 +49,34 @@ def describe(experiment: str, records: Path, folder: Path | None) -> None:
     tables = [table for number in plan.tables if (table := records / f"{number}.jsonl.xz").exists()]
     if not tables:
         raise ConfigError(f"N={experiment}: has no records in {records}; train its runs first, without --results")
-    tests, reaches = read(tables, plan)
+    tests, reaches = read(tables)
     print(pd.DataFrame(arm_rows(plan, tests, reaches)).to_string(index=False))
     print(f"processors: {'; '.join(sorted(tests.groupby('seed')['processor'].unique().map('or '.join).unique()))}")
-    for compared in (
-        contrast_rows(plan, tests, reaches),
-        equality_rows(plan, tests),
-        crossed_rows(plan, reaches),
-    ):
-        if table := list(compared):
-            print(f"\n{pd.DataFrame(table).to_string(index=False)}")
+    if table := list(contrast_rows(plan, tests, reaches)):
+        print(f"\n{pd.DataFrame(table).to_string(index=False)}")
     if folder is not None:
         picture(plan, tests, reaches, folder / f"demand_{experiment}.png")
 
 
-def read(tables: Sequence[Path], plan: Plan) -> tuple[pd.DataFrame, pd.DataFrame]:
+def read(tables: Sequence[Path]) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Read the outcome at each distance, and the reach, of every run, by arm, seed and method."""
     tests, reaches = [], []
     with unpacked(tables) as runs:
         for run in runs:
             config = read_yaml(run / "config.yaml")
-            about = {"arm": plan.name(config), "seed": config["run"]["seed"] % FORK_SEED}
+            about = {"arm": by_fork(config), "seed": config["run"]["seed"] % FORK_SEED}
             environment = json.loads((run / "environment.json").read_text("utf-8"))
             about["processor"] = environment["hardware"]["cpu"]
             texts = [path.read_text("utf-8") for path in sorted(run.glob("eval/*.jsonl"))]
             rows = [json.loads(line) for text in texts for line in text.splitlines()]
-            tests += [about | {"method": row["method"]} | found for row in rows if (found := outcome(row, plan))]
-            reaches += [about | found for found in reaches_of(rows, plan)]
-            if plan.details:
-                probe = json.loads((run / "probes.jsonl").read_text("utf-8").splitlines()[-1])
-                tests.append(about | {"method": LOSS, "distance": WITHOUT, "value": probe["held_out_loss"]})
-    known = pd.DataFrame(reaches, columns=None if reaches else REACHES)  # on real text there is none
-    return pd.DataFrame(tests), outcomes(known)  # a censored reach at its bound
+            tests += [about | {"method": row["method"]} | found for row in rows if (found := outcome(row))]
+            reaches += [about | found for found in reaches_of(rows)]
+    return pd.DataFrame(tests), outcomes(pd.DataFrame(reaches))  # a censored reach at its bound
 
 
-def outcome(row: Row, plan: Plan) -> Row | None:
-    """Read a row of eval.distance, eval.recall or experiments.demand.gapped: an outcome at a distance; else None."""
+def outcome(row: Row) -> Row | None:
+    """Read a row of eval.distance or experiments.demand.gapped: an outcome at a distance; else None."""
     metric = row["metric"]
-    if metric in ("recall", "no_evidence") and plan.outcome == GAIN:
-        return {"distance": row.get("distance", WITHOUT), "value": row["score"], "score": row["right_whole"]}
     if metric == "gapped":
         return {"distance": row["position"], "value": row["log_prob"], "score": math.nan, "method": GAPPED}
     if metric == "found_by_distance" and row["distance"] >= NEAREST:
@@ -104,15 +84,13 @@ def outcome(row: Row, plan: Plan) -> Row | None:
     return None
 
 
-def reaches_of(rows: Sequence[Row], plan: Plan) -> Iterator[Row]:
+def reaches_of(rows: Sequence[Row]) -> Iterator[Row]:
     """Find the reach under each method, with the distances tested."""
     found = [row for row in rows if row["metric"] == "found_by_distance"]
     for method in dict.fromkeys(row["method"] for row in found):
         own = {row["distance"]: row for row in found if row["method"] == method}
         begun = max(row["score"] for row in own.values()) >= BEGUN
         yield {"method": method, "begun": begun} | reach_of(own, THRESHOLD)
-        if plan.details:
-            yield {"method": HALF} | reach_of(own, 0.5)
 
 
 def band(tests: pd.DataFrame, low: int, high: int, outcome: str = "value") -> pd.Series:
@@ -122,28 +100,21 @@ def band(tests: pd.DataFrame, low: int, high: int, outcome: str = "value") -> pd
 
 
 def arm_rows(plan: Plan, tests: pd.DataFrame, reaches: pd.DataFrame) -> Iterator[dict]:
-    """Describe each arm: reach, its limits and censored seeds, but on real text; the outcome by band."""
-    mine, asked, loss = (tests[tests["method"] == method] for method in (PLAIN, GAPPED, LOSS))
-    bands = {f"{plan.outcome} {low}-{high}": band(mine, low, high) for low, high in plan.bands}
-    if plan.outcome != GAIN:
-        bands |= {f"share {low}-{high}": band(mine, low, high, "score") for low, high in plan.bands}
+    """Describe each arm: reach, its limits and censored seeds; the outcomes by band."""
+    mine, asked = (tests[tests["method"] == method] for method in (PLAIN, GAPPED))
+    bands = {f"log p {low}-{high}": band(mine, low, high) for low, high in plan.bands}
+    bands |= {f"share {low}-{high}": band(mine, low, high, "score") for low, high in plan.bands}
     bands |= {f"{GAPPED} {low}-{high}": band(asked, low, high) for low, high in plan.beside}
-    bands["nats without evidence"] = band(mine, WITHOUT, WITHOUT)
-    bands[LOSS] = band(loss, WITHOUT, WITHOUT)
     for arm in plan.arms:
-        of_arm = reaches[reaches["arm"] == arm]
-        own = of_arm[of_arm["method"] == PLAIN]
+        own = reaches[(reaches["arm"] == arm) & (reaches["method"] == PLAIN)]
         n = mine[mine["arm"] == arm]["seed"].nunique()
         if not n:
             continue
         row: Row = {"arm": arm, "n": n}
-        if len(own):
-            row |= dict(zip(("reach", "95%"), reach_text(own), strict=True))
-            row |= {end: int((own["outcome"] == name).sum()) for end, name in CENSORED.items()}
-            row |= {"dip": int(own["dips"].map(bool).sum())}
-            row |= {"begun": int(own["begun"].sum()), "of those": reach_text(own[own["begun"].astype(bool)])[0]}
-        at_half = of_arm[of_arm["method"] == HALF]
-        row |= {HALF: reach_text(at_half)[0]} if len(at_half) else {}
+        row |= dict(zip(("reach", "95%"), reach_text(own), strict=True))
+        row |= {end: int((own["outcome"] == name).sum()) for end, name in CENSORED.items()}
+        row |= {"dip": int(own["dips"].map(bool).sum())}
+        row |= {"begun": int(own["begun"].sum()), "of those": reach_text(own[own["begun"].astype(bool)])[0]}
         yield row | {name: f"{values.xs(arm).mean():.2f}" for name, values in bands.items() if len(values)}
 
 
@@ -161,18 +132,17 @@ def contrast_rows(plan: Plan, tests: pd.DataFrame, reaches: pd.DataFrame) -> Ite
     """Test each contrast by the paired differences of each outcome, with p adjusted over the contrasts."""
     mine, asked = (tests[tests["method"] == method] for method in (PLAIN, GAPPED))
     own = of_plain(reaches)
-    measured: dict[str, Callable[[int, int], pd.Series]] = {plan.outcome: lambda low, high: band(mine, low, high)}
-    if plan.outcome != GAIN:
-        measured["share"] = lambda low, high: band(mine, low, high, "score")
-        measured["ln reach"] = lambda *_: np.log(own["reach"])
+    measured: dict[str, Callable[[int, int], pd.Series]] = {"log p": lambda low, high: band(mine, low, high)}
+    measured["share"] = lambda low, high: band(mine, low, high, "score")
+    measured["ln reach"] = lambda *_: np.log(own["reach"])
     for ends in plan.beside:
         measured["log p at relative positions {} to {}".format(*ends)] = lambda *_, ends=ends: band(asked, *ends)
     for outcome, values in measured.items():
         rows = []
         for prediction, arm, other, low, high in plan.contrasts:
-            is_banded = outcome in (plan.outcome, "share")
+            is_banded = outcome in ("log p", "share")
             name = f"{prediction} {outcome} {low}-{high}" if is_banded else f"{prediction} {outcome}"
-            pair = own.loc[own.index.get_level_values("arm").isin((arm, other))] if len(own) else own
+            pair = own.loc[own.index.get_level_values("arm").isin((arm, other))]
             ends = None
             if outcome == "share" and not pair["begun"].all():
                 ends = DIFFERENCES
@@ -191,31 +161,6 @@ def written(row: Row) -> Row:
     """Write the numbers of a test to the digits that are printed."""
     digits = {name: round(row[name], 3) for name in ("difference", "low", "high")}
     return row | digits | {name: f"{row[name]:.2g}" for name in ("p", "exact p")}
-
-
-def equality_rows(plan: Plan, tests: pd.DataFrame) -> Iterator[dict]:
-    """Test whether arms are equal in the nats of targets without evidence."""
-    values = band(tests, WITHOUT, WITHOUT)
-    for prediction, arm, other in plan.equal:
-        for row in paired(values, arm, other, f"{prediction} nats without evidence", 0.90):
-            is_inside = row["low"] > -MARGIN_NATS and row["high"] < MARGIN_NATS and row["n"] >= FEWEST
-            yield written(row) | {"equal": "yes" if is_inside else "not shown"}
-
-
-def crossed_rows(plan: Plan, reaches: pd.DataFrame) -> Iterator[dict]:
-    """Test each effect on ln reach, and the differences between pairs of effects."""
-    own = of_plain(reaches)
-    values = np.log(own["reach"])
-    known = set(values.index.get_level_values("arm"))
-    crossed = [(four[:2], four[2:]) for four in plan.crossed if known.issuperset(four)]
-    if not crossed:
-        return
-    names = {(arm, other): f"({arm} less {other})" for arm, other in itertools.chain.from_iterable(crossed)}
-    effects = pd.concat({name: values[arm] - values[other] for (arm, other), name in names.items()}, names=["arm"])
-    rows = [(row, pair) for pair in names for row in paired(values, *pair, "ln reach")]
-    for first, second in crossed:
-        rows += [(row, first + second) for row in paired(effects, names[first], names[second], "ln reach")]
-    yield from (written(row) | {"at bound": at_bound(own, arms)} for row, arms in rows)
 
 
 def at_bound(own: pd.DataFrame, arms: Sequence[str]) -> int:
@@ -265,26 +210,21 @@ def picture(plan: Plan, tests: pd.DataFrame, reaches: pd.DataFrame, path: Path) 
     A triangle is a run that failed at the first distance or passed at the last. Limits are in the tables: drawn, those
     of six arms cover each other.
     """
-    tests = tests[(tests["method"] == PLAIN) & (tests["distance"] > WITHOUT)]
-    value = "value" if plan.outcome == GAIN else "score"
-    shares: dict[str, Any] = {"y_limits": (0, 1), "percent": True, "rules": [Rule("y", THRESHOLD)]}
-    looks: dict[str, Any] = {"log_x": plan.outcome == GAIN, "width": WIDTH, "x_title": "distance (tokens)"}
-    looks |= {"y_title": plan.outcome} if value == "value" else {**shares, "y_title": "share of numbers found"}
+    tests = tests[tests["method"] == PLAIN]
+    looks: dict[str, Any] = {"y_limits": (0, 1), "percent": True, "rules": [Rule("y", THRESHOLD)], "width": WIDTH}
+    looks |= {"x_title": "distance (tokens)", "y_title": "share of numbers found"}
     tested = [Rule("x", reaches["first_distance"].min()), Rule("x", reaches["last_distance"].max())]
     panels = []
     for arms in plan.panels or (plan.arms,):
         known = [arm for arm in arms if (tests["arm"] == arm).any()]
         if not known:
             continue
-        shown = tests[tests["arm"].isin(known)].dropna(subset=[value])
-        means = shown.groupby(["arm", "distance"])[value].mean().reset_index()
+        shown = tests[tests["arm"].isin(known)].dropna(subset=["score"])
+        means = shown.groupby(["arm", "distance"])["score"].mean().reset_index()
         sizes = shown.groupby("arm")["seed"].nunique()
         names = {arm: f"{arm}, n = {sizes[arm]}" for arm in known}
         means["arm"] = means["arm"].map(names)
-        above = draw(means, "distance", value, "arm", names=[*names.values()], **looks)
-        if reaches.empty:
-            panels.append(above)
-            continue
+        above = draw(means, "distance", "score", "arm", names=[*names.values()], **looks)
         runs = reaches[(reaches["method"] == PLAIN) & reaches["arm"].isin(known)]
         points = pd.concat([runs[runs["arm"] == arm] for arm in known])
         style: dict[str, Any] = {"kind": "point", "outcome": "outcome", "legend": False, "width": WIDTH}
@@ -296,5 +236,4 @@ def picture(plan: Plan, tests: pd.DataFrame, reaches: pd.DataFrame, path: Path) 
             "rules": tested,
         }
         panels.append(below(above, draw(points, "reach", "arm", "arm", **style)))
-    columns = 2 if len(panels) <= MANY else 4
-    save(below(*(beside(*panels[k : k + columns]) for k in range(0, len(panels), columns))), path)
+    save(beside(*panels), path)

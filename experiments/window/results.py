@@ -343,7 +343,7 @@ def frequency_panel(records: Records) -> Any:
 def gap_panel() -> Any:
     """Plot the mean accuracy by distance of the conditions of S1, which all have the same f."""
     plan = PLANS["S1"]
-    tests, _ = read([GAPS], plan)
+    tests, _ = read([GAPS])
     tests = tests[(tests["method"] == "rope+plain") & tests["arm"].isin(plan.arms)].dropna(subset=["score"])
     means = tests.groupby(["arm", "distance"])["score"].mean().reset_index()
     means["arm"] = means["arm"].map(GAP_NAMES)
