@@ -312,9 +312,12 @@ def window_panel(records: Records) -> Any:
         if run["stage"] == "W_1M":
             shown += [(HALF, f"{tokens}, STRING"), (DCA, f"{tokens}, DCA")]
         for method, name in shown:
-            outcome = BEYOND if run[method] >= run[f"{method} last"] else looks.RUN
-            rows.append({"window": run["window"], "reach": run[method], "series": name, "outcome": outcome})
-    table = pd.DataFrame(rows).dropna(subset="reach").sort_values(["series", "window"])
+            reach = run[method]
+            outcome = BEYOND if reach >= run[f"{method} last"] else looks.RUN
+            if math.isnan(reach):  # on the lower edge, so that the median counts it
+                reach, outcome = LIMITS[0], looks.BELOW
+            rows.append({"window": run["window"], "reach": reach, "series": name, "outcome": outcome})
+    table = pd.DataFrame(rows).sort_values(["series", "window"])
     names = sorted(table["series"].unique(), key=lambda name: ("STRING" in name, "DCA" in name, name))
     style: dict[str, Any] = {"log_x": True, "log_y": True, "names": names, "width": WIDTH, "y_limits": LIMITS}
     style |= {"x_title": "window (tokens)", "y_title": "reach (tokens)"}
