@@ -59,7 +59,6 @@ def main_of(name):
 def words_for(run_folder, tmp_path, monkeypatch):
     """Make words that name what is there, in a folder of their own."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("eval.reach.RESAMPLES", 2)
     places = {"RUN": run_folder, "OUT": tmp_path / "out", "FAKE": tmp_path / "fake"}
     places |= {"SHAPE": ROOT / "configs" / "shape_demo.yaml", "ROWS": tmp_path / "rows.jsonl", "RUNS": "runs/*"}
 
