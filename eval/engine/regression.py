@@ -17,8 +17,8 @@ the jackknife over the n bases, with b_(k) the coefficient without base k and b_
     b +- t_(n-1, 0.975) sqrt((n - 1) / n sum over k of (b_(k) - b_(.))^2)
 
 A run without a base is one of its own. In simulated runs of shared bases (tests/eval/test_coverage.py) they hold the
-true coefficient in 90% of cases and more at 5 bases, and in about 90% at 3. Models are compared by the likelihood of
-bases, or arms, left out of the fit.
+true coefficient in 97% of 200 cases at 5 bases, and in 98% at 3. Models are compared by the likelihood of bases, or
+arms, left out of the fit.
 
 Source: Tobin 1958 (Econometrica 26), Olsen 1978 (Econometrica 46); Cameron and Miller 2015 (Journal of Human Resources
 50), section VI, for the jackknife over few clusters.
