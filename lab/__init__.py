@@ -1,7 +1,8 @@
 """The probe lab: why a language model uses less context than it was trained on, and what changes that.
 
 lab.open_run(path) opens a run, lab.frame(pattern) is a table of many runs: lab/runs/analysis.py. lab.load_plugin(path)
-adds your own methods: lab/plugins.py. They are imported on first use, so that `import lab` stays light.
+adds your own methods: lab/plugins.py. lab.watch(model, ...) measures your own training: lab/integrations. They are
+imported on first use, so that `import lab` stays light.
 """
 
 import importlib
@@ -10,8 +11,13 @@ from typing import Any
 from lab import startup
 
 __all__ = ["PositionCounts", "frame", "load_plugin", "open_run", "watch"]
-LAZY = {"frame": "lab.runs.analysis", "open_run": "lab.runs.analysis", "load_plugin": "lab.plugins"}
-LAZY |= {"PositionCounts": "lab.counts", "watch": "lab.integrations.watcher"}
+LAZY = {
+    "PositionCounts": "lab.counts",
+    "frame": "lab.runs.analysis",
+    "load_plugin": "lab.plugins",
+    "open_run": "lab.runs.analysis",
+    "watch": "lab.integrations.watcher",
+}
 
 if startup.is_command():
     startup.check_system()

@@ -129,7 +129,7 @@ def resolve_layout(received: Received) -> tuple[IntArray, IntArray]:
                 rule = "go up by more than 1 in a row without a mask, where models differ in what they attend"
                 raise DataError(f"position_ids: {rule}; pass attention_mask or cu_seq_lens_q")
             if received.has_cache and (steps != 1).any():
-                rule = "begin anew within a row, which transformers attends as one document where it keeps a cache"
+                rule = "start again within a row, which transformers attends as one document if it keeps a cache"
                 raise DataError(f"position_ids: {rule}; set model.config.use_cache=False")
             documents[:, 1:] = np.cumsum(steps != 1, axis=1)
     return positions, np.where(is_attended, documents, PADDING)

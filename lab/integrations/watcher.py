@@ -149,8 +149,10 @@ class Watcher:
         counts_demand = self.forwards % self.demand_every == 0 and self.queue.qsize() < MOST_WAITING
         self.forwards += 1
         is_on_gpu = received.tokens.device.type == "cuda"
+        if not counts_demand:  # f needs the layout, and no ids
+            received.tokens = received.tokens.to("meta")
         for name, value in vars(received).items():
-            if isinstance(value, Tensor):
+            if isinstance(value, Tensor) and not value.is_meta:
                 setattr(received, name, copy_to_host(value))
         targets = None if targets is None or not counts_demand else copy_to_host(torch.atleast_2d(targets))
         ready = None
