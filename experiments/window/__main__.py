@@ -4,12 +4,13 @@
     python -m experiments.window --short [--jobs=2]                    one seed of W, windows 384 and 768
     python -m experiments.window --results [-o FOLDER]                 tables, verdicts and pictures of the records
 
-STAGE is one of S2, S2_crossed, W_1M, W_2M, W_4M and W_larger (experiments/window/plans.py); without any, all run in
+STAGE is one of S2, S2_crossed, W_1M, W_4M, W_2M and W_larger (experiments/window/plans.py); without any, all run in
 this order. Seed after seed, the base model is trained, then its branches. All are tested by eval.distance, and the
-seed is added to experiments/window/records. Runs that are recorded are not trained again; after Ctrl-C or a crash the
-same command continues. Runs are in runs/window, with --short in runs/window_short, and are not recorded.
+seed is added to experiments/window/records. A base model of W that has not acquired retrieval is recorded without
+branches, and the next seed is taken. Runs that are recorded are not trained again; after Ctrl-C or a crash the same
+command continues. Runs are in runs/window, with --short in runs/window_short, and are not recorded.
 
-Every run carries the SHA-256 of experiments/window/predictions.md, which was committed before any of them.
+Every run carries the SHA-256 of the predictions of its stage, which were committed before any of them.
 
 Exit status: 0 done; 1 a run failed; 75 stopped, to be continued.
 """
@@ -23,8 +24,16 @@ from pathlib import Path
 
 from experiments.runs import run_each, train
 from experiments.tables import pack
-from experiments.window.plans import STAGES, evaluation_options, is_first, plan_base, plan_branches, text_folder
-from experiments.window.results import collect, describe, read_records
+from experiments.window.plans import (
+    STAGES,
+    Stage,
+    evaluation_options,
+    is_first,
+    plan_base,
+    plan_branches,
+    text_folder,
+)
+from experiments.window.results import collect, describe, has_acquired, read_records
 from experiments.window.texts import write_texts
 from lab.files import write_json
 from lab.model.devices import cpuinfo
@@ -32,7 +41,7 @@ from lab.runs.tables import unpacked
 from lab.sweep.planning import PlannedRun
 
 RECORDS = Path("experiments/window/records")
-PREDICTIONS = Path("experiments/window/predictions.md")
+RUNS = Path("runs/window")
 PROCESSOR = ("model name", "cpu family", "model", "stepping")
 SHORT = ("384", "768")  # branches of W_1M
 
@@ -54,7 +63,7 @@ def main() -> int:
         return 0
     os.environ["OMP_NUM_THREADS"] = "1"  # each run has one thread
     if options.short:
-        status, runs = run_seed("W_1M", 0, Path("runs/window_short"), options.jobs or 2, SHORT)
+        status, runs = run_seed("W_1M", STAGES["W_1M"].seeds[0], Path("runs/window_short"), options.jobs or 2, SHORT)
         if not status:
             describe(collect(run.path for run in runs))
         return status
@@ -64,48 +73,67 @@ def main() -> int:
     return 0
 
 
-def run_stage(name: str, seeds: int | None, jobs: int) -> int:
+def run_stage(name: str, n_seeds: int | None, jobs: int) -> int:
     """Train, evaluate and record the seeds of a stage that are not recorded."""
+    stage = STAGES[name]
     table = RECORDS / f"{name}.jsonl.xz"
-    for seed in range(min(seeds or STAGES[name].seeds, STAGES[name].seeds)):
+    n_used, n_wanted = 0, min(n_seeds or stage.n_seeds, stage.n_seeds)
+    for seed in stage.seeds:
+        if n_used == n_wanted:
+            break
         with unpacked([table] if table.exists() else []) as before:
-            if any(run.name.startswith(f"{name}-{seed}-") for run in before):
+            recorded = {run.name for run in before}
+            if any(each.startswith(f"{name}-{seed}-") for each in recorded):
+                n_used += 1
+                continue
+            if f"{stage.bases}-{seed}-base" in recorded:  # without branches: it has not acquired retrieval
                 continue
             print(f"{name}, seed {seed}", flush=True)
-            status, runs = run_seed(name, seed, Path("runs/window"), jobs)
+            status, runs = run_seed(name, seed, RUNS, jobs)
             if status:
                 return status
-            pack([*before, *(run.path for run in runs)], table)
+            n_used += len(runs) > is_first(name)
+            if runs:
+                pack([*before, *(run.path for run in runs)], table)
     return 0
 
 
 def run_seed(name: str, seed: int, folder: Path, jobs: int, chosen: Sequence[str] = ()) -> tuple[int, list[PlannedRun]]:
     """Train and evaluate a base model and its branches, all or those chosen; return the status and what to record."""
+    stage = STAGES[name]
     texts = text_folder(folder, seed)
-    if STAGES[name].bases == "S2" and not (texts / "tokenizer.json").exists():
+    if stage.bases == "S2" and not (texts / "tokenizer.json").exists():
         write_texts(texts, seed)
     base = plan_base(name, seed, folder)
-    sign(base)
-    if status := train([base], 1):
+    sign(base, stage)
+    if status := train([base], 1) or evaluate(name, [base], 1):
         return status, []
+    runs = [base] if is_first(name) else []
+    if stage.needs_retrieval and not has_acquired(base.path):
+        print(f"{name}, seed {seed}: the base model has not acquired retrieval", flush=True)
+        return 0, runs
     branches = plan_branches(name, seed, base, folder)  # which read the base model's folder
     if chosen:
         branches = [run for run in branches if run.path.name.rpartition("-")[2] in chosen]
     for run in branches:
-        sign(run)
-    runs = [base, *branches] if is_first(name) else branches
-    status = train(branches, jobs)
-    status = status or run_each("eval.distance", runs, jobs, lambda run: evaluation_options(name, run))
-    return status, runs
+        sign(run, stage)
+    status = train(branches, jobs) or evaluate(name, branches, jobs)
+    return status, [*runs, *branches]
 
 
-def sign(run: PlannedRun) -> None:
+def evaluate(name: str, runs: Sequence[PlannedRun], jobs: int) -> int:
+    """Test the runs of a stage that have not been tested."""
+    untested = [run for run in runs if not any(run.path.glob("eval/*.jsonl"))]
+    return run_each("eval.distance", untested, jobs, lambda run: evaluation_options(name, run))
+
+
+def sign(run: PlannedRun, stage: Stage) -> None:
     """Write into a run folder, before it is trained, the hash of the predictions and the processor that it runs on."""
     path = run.path / "provenance.json"
     if not path.exists():
         run.path.mkdir(parents=True, exist_ok=True)
-        digest = hashlib.sha256(PREDICTIONS.read_bytes()).hexdigest()
-        write_json(path, {"predictions": str(PREDICTIONS), "sha256": digest, "processor": describe_processor()})
+        digest = hashlib.sha256(stage.predictions.read_bytes()).hexdigest()
+        write_json(path, {"predictions": str(stage.predictions), "sha256": digest, "processor": describe_processor()})
 
 
 def describe_processor() -> dict[str, str]:

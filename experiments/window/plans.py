@@ -1,8 +1,8 @@
 """The conditions of docs/findings.md as tables: base models, their continued-training branches, and their tests.
 
-A base model is trained on BASE_TOKENS with a corpus, first weights and prompts of its own seed. Its branches start from
-its weights with fresh moments of AdamW, in an order of the text that they share, with a schedule of their own. All
-compute in bfloat16, attention in float32, with one thread.
+A base model is trained with a corpus, first weights and prompts of its own seed. Its branches start from its weights
+with fresh moments of AdamW, in an order of the text that they share, with a schedule of their own. All compute in
+bfloat16, attention in float32, with one thread.
 """
 
 import sys
@@ -16,7 +16,8 @@ from lab.sweep.planning import PlannedRun, planned_run
 Config = dict[str, Any]
 START = (sys.executable, "-m", "lab.fit")
 CONFIG = "configs/cpu_short.yaml"
-BASE_TOKENS = 3_000_000
+PREDICTIONS = Path("experiments/window/predictions.md")  # of S2
+PREDICTIONS_OF_W = Path("experiments/window/predictions_windows.md")
 BRANCH_SEED = 100  # added to the seed of a base: the order of the text that its branches share
 COMMON: Config = {  # the tests of an evaluation follow, so that training's own are few
     "train.precision": "bf16",
@@ -38,7 +39,8 @@ LONG_TEXT: Config = {  # questions at all distances that a document has
 }
 LARGER: Config = {f"model.{name}": value for name, value in (("d_model", 256), ("n_heads", 8), ("n_kv_heads", 8))}
 LARGER["model.d_ff"] = 688
-WINDOWS = (128, 192, 384, 768)
+LONGER_WINDOWS = (192, 384, 768)
+WINDOWS = (128, *LONGER_WINDOWS)
 # One list for all branches of W, of which each takes what its window has room for.
 PROMPTS = (128, 192, 256, 384, 512, 768)
 DISTANCES = (24, 48, 72, 96, 112, 144, 176, 224, 272, 320, 368, 432, 496, 560, 624, 688, 752)
@@ -49,13 +51,21 @@ S2_TESTS = 64
 
 
 class Stage(NamedTuple):
-    """Branches that are trained and recorded together, seed after seed, from base models that stages may share."""
+    """Branches that are trained and recorded together, seed after seed, from base models that stages may share.
+
+    Seeds are taken in order until `n_seeds` have been used. If `needs_retrieval`, a seed whose base model has not
+    acquired retrieval is recorded, and not used.
+    """
 
     bases: str
     base: Config
+    base_tokens: int
     branches: dict[str, Config]
-    seeds: int
+    n_seeds: int
+    seeds: range
+    predictions: Path
     tokens: int = 1_000_000
+    needs_retrieval: bool = False
 
 
 def keep(within: int, share_masked: float = 1.0) -> Config:
@@ -63,10 +73,17 @@ def keep(within: int, share_masked: float = 1.0) -> Config:
     return {"weights": {"by": "evidence", "keep": [[0, within]], "fraction": share_masked}}
 
 
-def windows(tokens: int, seeds: int, lengths: Sequence[int] = WINDOWS, **more: Any) -> Stage:
+def windows(tokens: int, n_seeds: int, lengths: Sequence[int] = WINDOWS, **more: Any) -> Stage:
     """Plan branches that differ in their window."""
     bases = more.pop("bases", "W")
-    return Stage(bases, more, {str(length): {"data.window": length, **more} for length in lengths}, seeds, tokens)
+    branches = {str(length): {"data.window": length, **more} for length in lengths}
+    return Stage(bases, more, 4_000_000, branches, n_seeds, range(10, 20), PREDICTIONS_OF_W, tokens, True)
+
+
+def demands(n_seeds: int, branches: dict[str, Config]) -> Stage:
+    """Plan branches of S2, which differ in position frequency and in retrieval demand."""
+    base = on_text("base", **keep(64))
+    return Stage("S2", base, 3_000_000, branches, n_seeds, range(n_seeds), PREDICTIONS)
 
 
 def on_text(name: str, **more: Any) -> Config:
@@ -74,24 +91,21 @@ def on_text(name: str, **more: Any) -> Config:
     return {"text": name, **more}
 
 
-BASE_OF_S2 = on_text("base", **keep(64))
 STAGES = {  # in the order in which they are run
-    "S2": Stage("S2", BASE_OF_S2, {"A": on_text("A", **keep(MATCHED, MASKED)), "B": on_text("B")}, 5),
-    "S2_crossed": Stage(
-        "S2",
-        BASE_OF_S2,
+    "S2": demands(5, {"A": on_text("A", **keep(MATCHED, MASKED)), "B": on_text("B")}),
+    "S2_crossed": demands(
+        5,
         {
             "A unmasked": on_text("A"),
             "A tenth beyond 64": on_text("A", **keep(64, 0.9)),
             "A none beyond 64": on_text("A", **keep(64)),
             "B none beyond 64": on_text("B", **keep(64)),
         },
-        5,
     ),
     "W_1M": windows(1_000_000, 5),
-    "W_2M": windows(2_000_000, 3),
-    "W_4M": windows(4_000_000, 3),
-    "W_larger": windows(1_000_000, 3, (192, 384, 768), bases="W_larger", **LARGER),
+    "W_4M": windows(4_000_000, 3, LONGER_WINDOWS),
+    "W_2M": windows(2_000_000, 3, LONGER_WINDOWS),
+    "W_larger": windows(1_000_000, 3, LONGER_WINDOWS, bases="W_larger", **LARGER),
 }
 
 
@@ -103,7 +117,7 @@ def is_first(name: str) -> bool:
 def plan_base(name: str, seed: int, folder: Path) -> PlannedRun:
     """Plan the base model of a stage and seed."""
     stage = STAGES[name]
-    own = {"run.name": f"{stage.bases}-{seed}-base", "run.seed": seed, "train.tokens": BASE_TOKENS}
+    own = {"run.name": f"{stage.bases}-{seed}-base", "run.seed": seed, "train.tokens": stage.base_tokens}
     return plan_run({**own, **stage.base}, seed, folder)
 
 

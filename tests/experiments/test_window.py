@@ -15,7 +15,7 @@ from tokenizers import Tokenizer
 from experiments.tables import pack
 from experiments.window import __main__ as command
 from experiments.window import texts
-from experiments.window.plans import STAGES, evaluation_options, plan_base, plan_branches
+from experiments.window.plans import STAGES, evaluation_options, plan_base, plan_branches, plan_run
 from experiments.window.results import describe, read_records
 from lab.errors import ConfigError
 from lab.yaml import format_yaml
@@ -83,7 +83,7 @@ def test_branches_start_from_their_base_and_share_its_order(tmp_path, monkeypatc
     for branch in branches:
         assert Path(branch.start.path) == base.path
         assert (branch.run.seed, branch.data.corpus) == (102, base.experiment.data.corpus)
-        assert (branch.train.tokens, base.experiment.train.tokens) == (1_000_000, 3_000_000)
+        assert (branch.train.tokens, base.experiment.train.tokens) == (1_000_000, 4_000_000)
     options = evaluation_options("W_1M", plan_branches("W_1M", 2, base, tmp_path)[1])
     assert options[:2] == ["--distances=24,48,72,96,112,144,176", "--prompts=128"]
     assert "--distance=string:shift=96,window=32" in options
@@ -93,8 +93,8 @@ def test_branches_start_from_their_base_and_share_its_order(tmp_path, monkeypatc
 def test_every_run_is_signed_before_it_is_trained(tmp_path, monkeypatch):
     monkeypatch.chdir(ROOT)
     base = plan_base("W_1M", 0, tmp_path)
-    command.sign(base)
-    digest = hashlib.sha256((ROOT / "experiments/window/predictions.md").read_bytes()).hexdigest()
+    command.sign(base, STAGES["W_1M"])
+    digest = hashlib.sha256((ROOT / "experiments/window/predictions_windows.md").read_bytes()).hexdigest()
     signed = json.loads((base.path / "provenance.json").read_text())
     assert signed["sha256"] == digest
     lines = Path("/proc/cpuinfo").read_text().splitlines()
@@ -182,3 +182,29 @@ def test_without_records_there_is_an_error(tmp_path):
 def test_every_stage_has_a_base_that_its_first_one_records():
     firsts = [name for name in STAGES if command.is_first(name)]
     assert firsts == ["S2", "W_1M", "W_larger"]
+
+
+def test_a_seed_whose_base_has_not_acquired_retrieval_is_recorded_and_replaced(tmp_path, monkeypatch):
+    """Of seeds 10, 11, 12 the second finds 4 of 10 numbers: two seeds used are 10 and 12, and 11 is its base alone."""
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setattr(command, "RECORDS", tmp_path)
+    monkeypatch.setattr(command, "RUNS", tmp_path / "runs")
+    trained = []
+
+    def train(runs, jobs):
+        for run in runs:
+            trained.append(run.path.name)
+            share = 0.3 if "-11-" in run.path.name else 0.5
+            record(run.path.parent, run.path.name, 192, {"rope+plain": {24: 0.5, 176: share}})
+        return 0
+
+    def branch_of(name, seed, base, folder):
+        return [plan_run({"run.name": f"{name}-{seed}-192", "run.seed": seed}, seed, folder)]
+
+    monkeypatch.setattr(command, "train", train)
+    monkeypatch.setattr(command, "evaluate", lambda name, runs, jobs: 0)
+    monkeypatch.setattr(command, "sign", lambda run, stage: None)
+    monkeypatch.setattr(command, "plan_branches", branch_of)
+    for _ in range(2):  # the second time nothing is left to do
+        assert command.run_stage("W_1M", 2, 1) == 0
+        assert trained == ["W-10-base", "W_1M-10-192", "W-11-base", "W-12-base", "W_1M-12-192"]
