@@ -33,7 +33,8 @@ from experiments.window.plans import (
     plan_branches,
     text_folder,
 )
-from experiments.window.results import collect, describe, has_acquired, read_records
+from experiments.window.records import collect, has_acquired, read_records
+from experiments.window.results import describe
 from experiments.window.texts import write_texts
 from lab.files import write_json
 from lab.model.devices import cpuinfo
@@ -123,7 +124,7 @@ def run_seed(name: str, seed: int, folder: Path, jobs: int, chosen: Sequence[str
 
 def evaluate(name: str, runs: Sequence[PlannedRun], jobs: int) -> int:
     """Test the runs of a stage that have not been tested."""
-    untested = [run for run in runs if not any(run.path.glob("eval/*.jsonl"))]
+    untested = [run for run in runs if not any(run.path.glob("eval/distance*.jsonl"))]
     return run_each("eval.distance", untested, jobs, lambda run: evaluation_options(name, run))
 
 

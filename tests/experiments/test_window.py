@@ -16,7 +16,8 @@ from experiments.tables import pack
 from experiments.window import __main__ as command
 from experiments.window import texts
 from experiments.window.plans import STAGES, evaluation_options, plan_base, plan_branches, plan_run
-from experiments.window.results import describe, read_records
+from experiments.window.records import read_records
+from experiments.window.results import describe
 from lab.errors import ConfigError
 from lab.yaml import format_yaml
 from tests.eval.commands import size_of

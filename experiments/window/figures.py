@@ -1,0 +1,107 @@
+"""The figures of docs/findings.md, from the records."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from experiments.demand.plans import PLANS
+from experiments.demand.results import read
+from experiments.window.records import DCA, HALF, NEAR, PLAIN, Records, Row, accuracy
+from lab import looks
+from lab.draw import GREY, beside, draw, layer, save
+from lab.looks import BEYOND
+
+GAPS = Path("experiments/demand/records/S1.jsonl.xz")
+GAP_NAMES = {  # of the conditions of S1
+    "base": "base model",
+    "far off": "far-masked",
+    "all": "unmasked",
+    "near off": "near-masked",
+    "kind off": "matched control",
+}
+WIDTH, LIMITS = 380, (90, 800)  # of a panel, and of the axis of reach
+
+
+def plot_grid(records: Records, path: Path) -> None:
+    """Plot the mean accuracy at a window of 768 by prompt length and distance, plain, under STRING and under DCA."""
+    cells = records.cells[(records.cells["stage"] == "W_1M") & (records.cells["branch"] == "768")]
+    means = cells.groupby(["method", "prompt", "distance"])["score"].mean().rename("accuracy").reset_index()
+    means = means[means["method"].isin([PLAIN, HALF, DCA])].sort_values(["prompt", "distance"], ascending=[False, True])
+    rows = pd.concat([means[means["method"] == method] for method in (PLAIN, HALF, DCA)])
+    style: dict[str, Any] = {"kind": "heat", "percent": True, "height": 120, "width": 2 * WIDTH, "columns": 1}
+    style |= {"x_title": "distance (tokens)", "y_title": "prompt (tokens)"}
+    save(draw(rows, "distance", "prompt", "accuracy", "method", **style), path)
+
+
+def plot_findings(records: Records, path: Path) -> None:
+    """Plot reach against window, accuracy against position frequency (S2), and accuracy by distance (S1)."""
+    panels = [window_panel(records), frequency_panel(records), gap_panel()]
+    save(beside(*[panel for panel in panels if panel is not None]), path)
+
+
+def window_panel(records: Records) -> Any:
+    """Plot the reach of each seed against its window, with the line on which reach is the window."""
+    runs = records.runs[records.runs["stage"].isin(["W_1M", "W_2M", "W_4M"])]
+    if runs.empty:
+        return None
+    rows: list[Row] = []
+    for _, run in runs.iterrows():
+        tokens = f"{run['tokens'] // 1_000_000}M tokens"
+        shown = [(PLAIN, tokens)]
+        if run["stage"] == "W_1M":
+            shown += [(HALF, f"{tokens}, STRING"), (DCA, f"{tokens}, DCA")]
+        for method, name in shown:
+            reach = run[method]
+            outcome = BEYOND if reach >= run[f"{method} last"] else looks.RUN
+            if math.isnan(reach):  # on the lower edge, so that the median counts it
+                reach, outcome = LIMITS[0], looks.BELOW
+            rows.append({"window": run["window"], "reach": reach, "series": name, "outcome": outcome})
+    table = pd.DataFrame(rows).sort_values(["series", "window"])
+    names = sorted(table["series"].unique(), key=lambda name: ("STRING" in name, "DCA" in name, name))
+    style: dict[str, Any] = {"log_x": True, "log_y": True, "names": names, "width": WIDTH, "y_limits": LIMITS}
+    style |= {"x_title": "window (tokens)", "y_title": "reach (tokens)"}
+    middles = table.groupby(["series", "window"])["reach"].median().reset_index()
+    ends = [{"window": window, "reach": window, "series": "window"} for window in sorted(set(table["window"]))]
+    equal = draw(ends, "window", "reach", color=GREY, marks=False, **style | {"names": None})
+    lines = draw(middles, "window", "reach", "series", marks=False, **style)
+    points = draw(table, "window", "reach", "series", kind="point", outcome="outcome", legend=False, **style)
+    return titled(layer(equal, lines, points), "Reach against window; grey: reach = window", runs)
+
+
+def frequency_panel(records: Records) -> Any:
+    """Plot accuracy against f at equal demand, the two conditions of a seed joined by a line."""
+    runs = records.runs[(records.runs["stage"] == "S2") & records.runs["branch"].isin(["A", "B"])]
+    if runs.empty:
+        return None
+    rows = []
+    for _, run in runs.iterrows():
+        score = accuracy(records, "S2", run["branch"], *NEAR).get(run["seed"])
+        rows.append({"f": run["f"], "accuracy": score, "seed": f"seed {run['seed']}"})
+    style: dict[str, Any] = {"log_x": True, "percent": True, "y_limits": (0, 1), "width": WIDTH}
+    style |= {"x_title": "f at 120 tokens (pairs trained)", "y_title": f"accuracy at {NEAR[0]} to {NEAR[1]} tokens"}
+    return titled(draw(rows, "f", "accuracy", "seed", **style), "Tenfold f at equal demand (S2)", runs)
+
+
+def gap_panel() -> Any:
+    """Plot the mean accuracy by distance of the conditions of S1, which all have the same f."""
+    plan = PLANS["S1"]
+    tests, _ = read([GAPS])
+    tests = tests[(tests["method"] == "rope+plain") & tests["arm"].isin(plan.arms)].dropna(subset=["score"])
+    means = tests.groupby(["arm", "distance"])["score"].mean().reset_index()
+    means["arm"] = means["arm"].map(GAP_NAMES)
+    style: dict[str, Any] = {"percent": True, "y_limits": (0, 1), "width": WIDTH, "names": [*GAP_NAMES.values()]}
+    style |= {"x_title": "distance (tokens)", "y_title": "accuracy"}
+    chart = draw(means, "distance", "score", "arm", **style)
+    return titled(
+        chart, "Equal f, other demand; ids with gaps (S1)", tests.groupby(["arm", "seed"]).size().reset_index()
+    )
+
+
+def titled(chart: Any, title: str, runs: pd.DataFrame) -> Any:
+    """Add a title with the number of seeds."""
+    by = next(name for name in ("branch", "arm") if name in runs)
+    sizes = runs.groupby([name for name in ("stage", by) if name in runs])["seed"].nunique()
+    n = f"{sizes.min()}" if sizes.min() == sizes.max() else f"{sizes.min()} to {sizes.max()}"
+    return chart.properties(title=f"{title}, n = {n}")

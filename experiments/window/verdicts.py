@@ -1,0 +1,148 @@
+"""Verdicts on the predictions of docs/findings.md.
+
+A run is one observation. Branches of a base model are compared by the differences of pairs, with limits of the t
+distribution over seeds. Verdicts are those of the predictions: *equal* if the 90% limits lie within the margin, *shown*
+if the 95% limits lie on the predicted side of 0 and p, adjusted by Holm over an experiment, is below .05. Fewer than
+FEWEST seeds are described and get no verdict.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from eval.engine.seeds import paired_t
+from eval.engine.statistics import holm
+from experiments.window.plans import DISTANCES
+from experiments.window.records import BAND, DCA, HALF, NEAR, PLAIN, Records, Row, accuracy, far_accuracy
+from lab.runs.arms import FEWEST, mean_with_limits
+
+MARGIN = 0.1  # in accuracy, within which a difference counts as none
+
+
+class Prediction(NamedTuple):
+    """A prediction about the differences of seeds: that they are equal, or `least` or more."""
+
+    name: str
+    experiment: str
+    differences: Callable[[Records], "pd.Series[float]"]
+    least: float | None = None
+    is_one_sided: bool = False  # an equality that only a difference in favour of the first refutes
+
+
+def ln_growth(records: Records) -> "pd.Series[float]":
+    """Compute the least difference of ln reach of each seed, window 384 less 192, that its tests allow.
+
+    A reach of 192 that is the end of the test lies below 192, one of 384 is at least the end; none is the least
+    distance tested.
+    """
+    runs = records.runs[records.runs["stage"] == "W_1M"]
+    shorter = runs[runs["branch"] == "192"].set_index("seed")
+    longer = runs[runs["branch"] == "384"].set_index("seed")
+    is_end = shorter[PLAIN] >= shorter[f"{PLAIN} last"]
+    most = shorter[PLAIN].mask(is_end, 192)  # without a reach there is no difference
+    return np.log(longer[PLAIN].fillna(DISTANCES[0])) - np.log(most)
+
+
+def of_s2(first: str, second: str, band: tuple[int, int], stage: str = "S2_crossed") -> Callable[[Records], Any]:
+    """Compare two conditions of S2 over a band."""
+
+    def differences(records: Records) -> "pd.Series[float]":
+        return accuracy(records, stage, first, *band) - accuracy(records, stage, second, *band)
+
+    return differences
+
+
+def of_stages(first: tuple[int, str], second: tuple[int, str]) -> Callable[[Records], Any]:
+    """Compare far accuracy at two windows, each of a stage."""
+
+    def differences(records: Records) -> "pd.Series[float]":
+        one, other = (far_accuracy(records, window, stage=stage) for window, stage in (first, second))
+        return one - other
+
+    return differences
+
+
+def of_method(window: int, method: str) -> Callable[[Records], Any]:
+    """Compare far accuracy under a method and without it."""
+    return lambda records: far_accuracy(records, window, method) - far_accuracy(records, window)
+
+
+def of_prompts(first: int, second: int, band: tuple[int, int]) -> Callable[[Records], Any]:
+    """Compare prompts of two lengths at a window of 768."""
+
+    def differences(records: Records) -> "pd.Series[float]":
+        one, other = (accuracy(records, "W_1M", "768", *band, prompt=prompt) for prompt in (first, second))
+        return one - other
+
+    return differences
+
+
+PREDICTIONS = (
+    Prediction("S2a: A less B at 72 to 120", "S2", of_s2("A", "B", NEAR, "S2"), is_one_sided=True),
+    Prediction("S2b: A less B at 72 to 179", "S2", of_s2("A", "B", BAND, "S2"), is_one_sided=True),
+    Prediction("S2c: A unmasked less none beyond 64", "S2", of_s2("A unmasked", "A none beyond 64", BAND), 0.2),
+    Prediction(
+        "S2d: none beyond 64, A less B", "S2", of_s2("A none beyond 64", "B none beyond 64", BAND), is_one_sided=True
+    ),
+    Prediction("W1: far accuracy, 192 less 384", "W", of_stages((192, "W_1M"), (384, "W_1M")), 0.1),
+    Prediction("W1: far accuracy, 384 less 768", "W", of_stages((384, "W_1M"), (768, "W_1M")), 0.1),
+    Prediction("W2: ln reach, 384 less 192, at least", "W", ln_growth, 0.0),
+    *(
+        Prediction(f"W3: far accuracy at {window}, {method} less plain", "W", of_method(window, method), 0.2)
+        for window in (384, 768)
+        for method in (HALF, DCA)
+    ),
+    Prediction("W4: at 768, 24 to 112, prompts of 256 less 768", "W", of_prompts(256, 768, (24, 112)), 0.1),
+    Prediction("W5: at 768, 224 to 496, prompts of 512 less 768", "W", of_prompts(512, 768, (224, 496))),
+    Prediction("W6: far accuracy at 768, 4M tokens less 1M", "W", of_stages((768, "W_4M"), (768, "W_1M")), 0.0),
+    Prediction("W7: 1.9M parameters, 192 less 768", "W", of_stages((192, "W_larger"), (768, "W_larger")), 0.0),
+)
+
+
+def verdict_rows(records: Records) -> Iterator[Row]:
+    """Test each prediction of which there are runs, with p adjusted within its experiment."""
+    for experiment in ("S2", "W"):
+        rows: list[tuple[Prediction, Row]] = []
+        for prediction in PREDICTIONS:
+            if prediction.experiment != experiment:
+                continue
+            differences = prediction.differences(records).dropna()
+            if len(differences):
+                rows.append((prediction, compare_seeds(prediction, differences.tolist())))
+        tested = [row for prediction, row in rows if prediction.least is not None and row["n"] >= FEWEST]
+        adjusted = holm(pd.Series([row["p"] for row in tested], dtype=float))
+        for row, p in zip(tested, adjusted, strict=True):
+            row["p, Holm"] = p
+        for prediction, row in rows:
+            yield row | {"verdict": judge_prediction(prediction, row)}
+
+
+def compare_seeds(prediction: Prediction, differences: Sequence[float]) -> Row:
+    """Compute the mean difference, its limits and p."""
+    mean, low, high = mean_with_limits(differences)
+    _, low_90, high_90 = mean_with_limits(differences, 0.90)
+    p = paired_t(differences, prediction.name).p if len(differences) >= FEWEST else math.nan
+    row = {"prediction": prediction.name, "n": len(differences), "difference": mean, "low": low, "high": high}
+    return row | {"low 90": low_90, "high 90": high_90, "p": p, "p, Holm": math.nan}
+
+
+def judge_prediction(prediction: Prediction, row: Mapping[str, Any]) -> str:
+    """Return the verdict on a prediction by its limits."""
+    if row["n"] < FEWEST or math.isnan(row["low"]):
+        return "described"
+    if prediction.least is None:
+        if row["low 90"] > -MARGIN and row["high 90"] < MARGIN:
+            return "equal"
+        if prediction.is_one_sided:
+            is_refuted = row["low"] > 0 and row["difference"] >= MARGIN
+        else:
+            is_refuted = row["low"] > MARGIN or row["high"] < -MARGIN
+        return "refuted" if is_refuted else "open"
+    if row["high"] < prediction.least:
+        return "refuted"
+    if row["low"] > 0 and row["p, Holm"] < 0.05:
+        return "shown" if row["difference"] >= prediction.least else "shown, but less than predicted"
+    return "open"
