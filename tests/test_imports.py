@@ -32,7 +32,8 @@ HEAVY = {  # package: who may import it at module level; everybody else imports 
     "pandas": ("eval", "lab.integrations"),
     "scipy.stats": (),  # half a second, while scipy.special has the distributions
     "transformers": ("lab.integrations.transformers",),
-    **dict.fromkeys(("flash_attn", "xformers", "triton", "lm_eval", "altair", "vl_convert"), ()),
+    "lm_eval": ("lab.integrations.lm_eval",),
+    **dict.fromkeys(("flash_attn", "xformers", "triton", "altair", "vl_convert"), ()),
 }
 LIGHT = (  # import no torch, so that a mistake in a config is reported at once
     "lab.config",

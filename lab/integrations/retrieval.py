@@ -12,29 +12,36 @@ Several ranks divide the tests. Before every forward they exchange a flag whethe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from itertools import product
+from typing import Any, TypeVar
 
+import numpy as np
 import pandas as pd
 import torch
 from tokenizers import Tokenizer
 from torch import Tensor, distributed, nn
 
-from lab.counts import PositionCounts
+from lab.counts.rows import FloatArray
 from lab.data.config import Synthetic
 from lab.data.encoding import own_settings
 from lab.errors import DataError, first_line
+from lab.launch import sum_over_ranks
 from lab.model.loss import IGNORE
 from lab.probe.config import ProbeConfig
-from lab.probe.effective_distance import TOKENS_AT_ONCE, DistanceProbe, OneNumberCase, lay_out_answers
-from lab.probe.limits import LengthResult, exact_limits
+from lab.probe.effective_distance import QUESTION, TOKENS_AT_ONCE, DistanceProbe, OneNumberCase, lay_out_answers
+from lab.probe.limits import LengthResult, share_limits
 from lab.probe.needles import FILLER_INDEX, FILLER_TOKENS
 from lab.probe.reach import reach
 
 Logits = Callable[[Tensor, int], Tensor]
 """int64 (B, T) and n, of which the last n tokens' logits are needed -> (B, n or T, vocabulary)."""
+Test = tuple[int, float, float]
+"""Of one test: its distance, whether its number is retrieved, 0 or 1, and the number's log-probability in nats."""
+Built = TypeVar("Built")
 COLUMNS = ("distance", "n", "score", "low", "high", "log_prob", "f", "g")
+CONFIDENCE = 0.95
 
 
 def read_tokenizer(tokenizer: Any) -> Tokenizer:
@@ -47,13 +54,21 @@ def read_tokenizer(tokenizer: Any) -> Tokenizer:
         rule = "must be a tokenizers.Tokenizer, or a fast tokenizer of transformers"
         raise DataError(f"tokenizer={type(tokenizer).__name__}: {rule}; for instance Tokenizer.from_file(PATH)")
     copy = Tokenizer.from_str(inner.to_str())
+    copy.encode_special_tokens = True  # <eos> in a haystack is text, as in the lab's own commands
     for switch_off in own_settings(copy).values():
         switch_off()
     return copy
 
 
 def build_tests(
-    tokenizer: Any, window: int, *, haystack: str | None, tests: int, distances: Sequence[int] | None, seed: int
+    tokenizer: Any,
+    window: int,
+    *,
+    haystack: str | None,
+    tests: int,
+    distances: Sequence[int] | None,
+    seed: int,
+    question: str = QUESTION,
 ) -> DistanceProbe:
     """Build the tests of a window of tokens; without a haystack the filler is the lab's generated text.
 
@@ -62,7 +77,8 @@ def build_tests(
     config = ProbeConfig(distance_tests=tests, distances=None if distances is None else tuple(distances), seed=seed)
     source = None if haystack is None else "haystack"
     text = Synthetic().filler(FILLER_INDEX, FILLER_TOKENS) if haystack is None else haystack
-    return DistanceProbe(config, read_tokenizer(tokenizer), text, window=window, stop_id=None, source=source)
+    read = read_tokenizer(tokenizer)
+    return DistanceProbe(config, read, text, window=window, stop_id=None, source=source, question=question)
 
 
 class ProbeStopped(Exception):
@@ -76,80 +92,72 @@ def ranks() -> tuple[int, int]:
     return 0, 1
 
 
-def agree(error: Exception | None, device: torch.device) -> None:
-    """Raise ProbeStopped on all ranks if one has an error; a collective call."""
-    has_error = torch.tensor(float(error is not None), device=device)
-    if ranks()[1] > 1:
-        distributed.all_reduce(has_error, op=distributed.ReduceOp.MAX)
-    if has_error.item():
+def build_together(build: Callable[[], Built]) -> Built:
+    """Build something on every rank; a collective call.
+
+    Raises: ProbeStopped on all ranks if one of them cannot.
+    """
+    built: list[Built] = []
+    error: Exception | None = None
+    try:
+        built.append(build())
+    except Exception as failure:  # of any kind: the other ranks wait for the flag
+        error = failure
+    if sum_over_ranks(np.array([error is not None], dtype=np.int64))[0]:
         raise ProbeStopped(first_line(error) if error else "another rank could not go on, and says why") from error
+    return built[0]
 
 
-def run_tests(build: Callable[[], DistanceProbe], logits: Logits, device: torch.device) -> tuple[DistanceProbe, Tensor]:
+def run_tests(build: Callable[[], DistanceProbe], logits: Logits) -> list[Test]:
     """Build the tests and run them all, divided among the ranks; a collective call.
 
-    Shapes: float64 (2, distances, tests): retrieved, 0 or 1, and log-probabilities in nats.
     Raises: ProbeStopped on every rank if one of them cannot build a test.
     """
-    try:
-        probe = build()
-    except Exception as failure:
-        agree(failure, device)
-        raise
-    agree(None, device)
-    tests = [(place, test) for place in range(len(probe.distances)) for test in range(probe.config.distance_tests)]
+    probe = build_together(build)
+    tests = list(product(probe.distances, range(probe.config.distance_tests)))
+    scores = np.zeros((len(tests), 2))
     rank, n_ranks = ranks()
+    own = range(rank, len(tests), n_ranks)
     at_once = max(1, TOKENS_AT_ONCE // probe.window)
-    results = torch.zeros((2, len(probe.distances), probe.config.distance_tests), dtype=torch.float64, device=device)
-    # every rank runs the same number of forwards, as FSDP gathers weights in each: one without tests left repeats some
-    own = tests[rank::n_ranks]
-    for start in range(0, -(-len(tests) // n_ranks), at_once):
+    # every rank runs the same number of forwards, as FSDP gathers weights in each: one without tests left repeats one
+    for start in range(0, len(range(0, len(tests), n_ranks)), at_once):
         chosen = own[start : start + at_once]
-        error: Exception | None = None
-        cases: list[OneNumberCase] = []
-        try:
-            cases = [probe.case(probe.distances[place], test) for place, test in chosen or tests[:1]]
-        except Exception as failure:
-            error = failure
-        agree(error, device)
-        scores = score_answers(logits, cases, probe.budget, device)
-        for (place, test), score in zip(chosen, scores, strict=False):
-            results[:, place, test] = score
-    if n_ranks > 1:
-        distributed.all_reduce(results)
-    return probe, results.cpu()
+        cases = build_together(lambda: [probe.case(*tests[index]) for index in chosen or (0,)])  # noqa: B023
+        scores[list(chosen)] = score_answers(logits, cases, probe.budget)[: len(chosen)]
+    scores = sum_over_ranks(scores)
+    return [
+        (distance, found, log_prob) for (distance, _), (found, log_prob) in zip(tests, scores.tolist(), strict=True)
+    ]
 
 
-def score_answers(logits: Logits, cases: Sequence[OneNumberCase], budget: int, device: torch.device) -> Tensor:
+def score_answers(logits: Logits, cases: Sequence[OneNumberCase], budget: int) -> FloatArray:
     """Score the right answer of each test: whether its number is retrieved, and its log-probability in nats.
 
     Shapes: float64 (cases, 2).
     """
     tokens, targets = lay_out_answers(cases, budget)
-    output = logits(tokens.to(device), budget + 1)
-    targets = targets[:, -output.shape[1] :].to(device)
-    scores = []
-    for row, target in zip(output, targets, strict=True):
+    output = logits(tokens, budget + 1)
+    targets = targets[:, -output.shape[1] :]
+    scores = np.zeros((len(cases), 2))
+    for row, target in enumerate(targets):
         index = target != IGNORE
-        of_number = row[index].double()
         answer = target[index]
-        log_prob = of_number.log_softmax(-1).gather(-1, answer[:, None]).sum()
-        scores.append(torch.stack([(of_number.argmax(-1) == answer).all().double(), log_prob]))
-    return torch.stack(scores)
+        of_number = output[row, index.to(output.device)].detach().cpu().double()
+        scores[row, 0] = (of_number.argmax(-1) == answer).all()
+        scores[row, 1] = of_number.log_softmax(-1).gather(-1, answer[:, None]).sum()
+    return scores
 
 
-def tabulate(probe: DistanceProbe, scores: Tensor, counts: PositionCounts, threshold: float) -> pd.DataFrame:
+def tabulate(tests: Iterable[Test], threshold: float = 0.8) -> pd.DataFrame:
     """Write a row for each distance, with exact limits; `attrs` has the retrieval range with its limits."""
-    f, g = counts.frequency(), counts.g()
     results, rows = [], []
-    for place, distance in enumerate(probe.distances):
-        n, passed = scores.shape[2], int(scores[0, place].sum())
-        low, high = exact_limits(probe.design, n, passed, probe.config.confidence)
-        results.append(LengthResult(distance, n, passed, [], low, high))
-        log_prob = float(scores[1, place].mean())
-        rows.append((distance, n, passed / n, low, high, log_prob, int(f[distance]), int(g[distance])))
-    table = pd.DataFrame(rows, columns=list(COLUMNS))
-    table.attrs |= {**reach(results, threshold), "threshold": threshold, "confidence": probe.config.confidence}
+    for distance, group in pd.DataFrame(tests, columns=["distance", "score", "log_prob"]).groupby("distance"):
+        n, passed = len(group), int(group["score"].sum())
+        low, high = share_limits(passed, n, CONFIDENCE)
+        results.append(LengthResult(int(distance), n, passed, [], low, high))
+        rows.append((int(distance), n, passed / n, low, high, group["log_prob"].mean()))
+    table = pd.DataFrame(rows, columns=list(COLUMNS[:-2]))
+    table.attrs |= {**reach(results, threshold), "threshold": threshold, "confidence": CONFIDENCE}
     return table
 
 

@@ -268,17 +268,20 @@ class Watcher:
             # names of transformers; all logits of a long prompt and a large vocabulary would take gigabytes
             known = {"use_cache": False, "logits_to_keep": n}
             options = {name: value for name, value in known.items() if name in self.signature.parameters}
-            return self.take_logits(self.model(**{self.names["input"]: tokens}, **options))
+            return self.take_logits(self.model(**{self.names["input"]: tokens.to(device)}, **options))
 
         try:
             with as_evaluated(self.model):
-                probe, scores = run_tests(build, logits, device)
+                results = run_tests(build, logits)
         except Exception as error:
             if ranks()[1] > 1 and not isinstance(error, ProbeStopped):
                 raise
             LOG.warning("no probe: %s", first_line(error))
             return pd.DataFrame(columns=list(COLUMNS))
-        return tabulate(probe, scores, self.sum_of_ranks(), threshold)
+        table = tabulate(results, threshold)
+        total = self.sum_of_ranks()
+        table["f"], table["g"] = total.frequency()[table["distance"]], total.g()[table["distance"]]
+        return table
 
     def summary(self, tests: int = 64) -> dict[str, float]:
         """Probe, and return what a tracker logs, by name; a collective call.

@@ -18,7 +18,7 @@ distance at which the share found is at least a threshold (lab.probe.reach).
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -39,6 +39,7 @@ SPARE_TOKENS = 64  # of haystack, among which a word begins
 STREAM = 1  # keeps the draws of a distance apart from those of a four-needle length
 NEAR = 4  # the first of equally spaced distances is this part of the window; nearer, other things decide than reach
 TOKENS_AT_ONCE = 16_384  # of one pass that scores answers
+QUESTION = synthetic.QUESTION + synthetic.ANSWER_PREFIX
 
 
 class Spelling(NamedTuple):
@@ -77,10 +78,11 @@ class DistanceProbe(Probe):
 
     A number that takes more tokens than the longest of SAMPLE_NUMBERS is drawn again. Prompts begin with the tokens
     `head` and end with `tail`, of which the last `lead` begin every answer. `longest` are the most tokens of each part
-    of a spelling. The window has room for the distances in `reachable`.
+    of a spelling. The window has room for the distances in `reachable`. `question` is the text that ends a prompt.
     """
 
     by = "distance"
+    question: str = field(default=QUESTION, kw_only=True)
 
     def __post_init__(self) -> None:
         """Measure the parts of a test, check the settings, and choose the distances.
@@ -134,7 +136,7 @@ class DistanceProbe(Probe):
         encoding = self.tokenizer.encode(text, add_special_tokens=False)
         begin = text.index(number)
         holds = [end > begin and start < begin + len(number) for start, end in encoding.offsets[self.lead :]]
-        tail = needles.plain_ids(self.tokenizer, synthetic.QUESTION + synthetic.ANSWER_PREFIX)
+        tail = needles.plain_ids(self.tokenizer, self.question)
         needle = needles.needle_of(self.tokenizer, synthetic.NEEDLE.format(number=number), number)
         scored = np.flatnonzero(holds).tolist()
         return Spelling(*needle, encoding.ids[self.lead :], scored, tail + encoding.ids[: self.lead])

@@ -19,7 +19,6 @@ from tests.opened import write_source
 
 transformers = pytest.importorskip("transformers")
 TESTS = 6
-CPU = torch.device("cpu")
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +56,7 @@ def test_teacher_forcing_retrieves_what_greedy_decoding_answers(tokenizer):
         cases.append(dataclasses.replace(case, spelling=case.spelling._replace(answer=answer)))
     for keeps_all in (True, False):
         logits = partial(lambda all_, ids, n: model(ids, logits_to_keep=0 if all_ else n).logits, keeps_all)
-        scores = score_answers(logits, cases, probe.budget, CPU)
+        scores = score_answers(logits, cases, probe.budget)
         assert scores[:, 0].tolist() == is_greedy
 
 

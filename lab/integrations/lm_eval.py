@@ -1,0 +1,162 @@
+r"""The one-number tests of `probe-lab distance` as tasks of lm-evaluation-harness, for any model that it loads.
+
+    lm-eval run --model hf --model_args pretrained=FOLDER --tasks lab_reach \
+        --include_path $(python -m lab.integrations.lm_eval) --metadata '{"window": 2048, "haystack": "essays.txt"}'
+
+`lab_reach` asks the question of `probe-lab distance`. `lab_reach_continuation` ends the text by "The number is", for
+base models that do not answer questions. A model of the harness receives the tokens of a test, and encodes no text. So
+no <bos> is added, and no tokenizer joins a full stop and a line break, or a blank and a digit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from huggingface_hub import hf_hub_download
+from lm_eval.api.instance import Instance
+from lm_eval.api.task import Task
+from lm_eval.config.task import TaskConfig
+
+from lab.data.text_files import read_texts
+from lab.data.tokenizer import TOKENIZER, load_tokenizer
+from lab.errors import ConfigError
+from lab.integrations.retrieval import Test, build_tests, tabulate
+from lab.probe.effective_distance import QUESTION
+
+METHOD = "_loglikelihood_tokens"  # of the harness's models: what `loglikelihood` calls with encoded texts
+SCORES = ("score", "low", "high", "log_prob")
+REACH = ("reach", "reach_low", "reach_high")
+
+
+@dataclass
+class TokenRequest(Instance):  # type: ignore[misc]
+    """A request that METHOD reads as a triple: no key for a cache, the tokens before, and the tokens to score."""
+
+    tokens: tuple[None, Sequence[int], Sequence[int]] = (None, (), ())
+
+    def __getitem__(self, index: Any) -> Any:
+        return self.tokens[index]
+
+
+class ReachTask(Task):  # type: ignore[misc]
+    """Accuracy, limits and log-probability by distance, and the retrieval range.
+
+    The harness's metadata has `window`, in tokens, and may have `haystack`, a text file; `tests` at each distance;
+    `distances`; `seed`; and `tail`, the text that ends a prompt.
+    """
+
+    VERSION = 1
+    OUTPUT_TYPE = METHOD
+
+    def __init__(self, config: dict[str, Any]) -> None:
+        self.settings = config["metadata"]
+        super().__init__()
+        self._config = TaskConfig(task=config["task"], metadata=self.settings, num_fewshot=0)
+
+    def download(self, *_: Any) -> None:
+        """Build the tests.
+
+        Raises: LabError.
+        """
+        settings = self.settings
+        if not isinstance(settings.get("window"), int):
+            rule = "must be the tokens of a test with its answer; pass --metadata='{\"window\": 2048}'"
+            raise ConfigError(f"window={settings.get('window')}: {rule}")
+        haystack = settings.get("haystack")
+        self.probe = build_tests(
+            find_tokenizer(settings),
+            settings["window"],
+            haystack=None if haystack is None else "\n".join(read_texts(Path(haystack), "haystack")),
+            tests=settings.get("tests", 100),
+            distances=settings.get("distances"),
+            seed=settings.get("seed", 0),
+            question=settings.get("tail", QUESTION),
+        )
+        self.dataset = []
+        for test in range(self.probe.config.distance_tests):  # outside, so that --limit leaves out no distance
+            self.dataset += [{"distance": distance, "test": test} for distance in self.probe.distances]
+
+    def has_training_docs(self) -> bool:
+        return False
+
+    has_validation_docs = has_training_docs
+
+    def has_test_docs(self) -> bool:
+        return True
+
+    def test_docs(self) -> list[dict[str, int]]:
+        return self.dataset
+
+    def doc_to_text(self, doc: dict[str, int]) -> str:
+        return self.probe.tokenizer.decode(self.tokens(doc)[1])
+
+    def doc_to_target(self, doc: dict[str, int]) -> str:
+        return self.probe.tokenizer.decode(self.tokens(doc)[2])
+
+    def fewshot_context(self, doc: dict[str, int], **settings: Any) -> str:
+        """Return the text of a prompt.
+
+        Raises: ConfigError for examples, turns or instructions, which a test does not have.
+        """
+        for name in ("num_fewshot", "apply_chat_template", "system_instruction"):
+            if settings.get(name):
+                raise ConfigError(f"{name}={settings[name]}: would be ignored, as tests are plain text; remove it")
+        return self.doc_to_text(doc)
+
+    def tokens(self, doc: dict[str, int]) -> tuple[None, list[int], list[int]]:
+        """Return the tokens of a prompt, and those of its number."""
+        case = self.probe.case(doc["distance"], doc["test"])
+        answer, scored = case.spelling.answer, case.spelling.scored
+        return None, [*case.prompt_ids, *answer[: scored[0]]], answer[scored[0] : scored[-1] + 1]
+
+    def construct_requests(self, doc: dict[str, int], ctx: str, metadata: Any, **_: Any) -> TokenRequest:
+        texts = (ctx, self.doc_to_target(doc))  # for the harness's log of samples
+        return TokenRequest(METHOD, doc, texts, 0, metadata, tokens=self.tokens(doc))
+
+    def metrics(self, doc: dict[str, int]) -> list[str]:
+        """List the metrics that a test belongs to; the harness sorts them as text, so that distances have zeros."""
+        label = f"{doc['distance']:0{len(str(self.probe.window))}}"
+        return [*REACH, *(f"{score}@{label}" for score in SCORES)]
+
+    def process_results(self, doc: dict[str, int], results: Sequence[tuple[float, bool]]) -> dict[str, Test]:
+        log_prob, is_greedy = results[0]
+        return dict.fromkeys(self.metrics(doc), (doc["distance"], float(is_greedy), log_prob))
+
+    def aggregation(self) -> dict[str, Callable[[list[Test]], float | None]]:
+        """Return the function of each metric, from its tests to its value."""
+        functions: dict[str, Any] = {}
+        for doc in self.dataset[: len(self.probe.distances)]:
+            functions |= {metric: partial(find_value, metric) for metric in self.metrics(doc)}
+        return functions
+
+    def higher_is_better(self) -> dict[str, bool]:
+        return dict.fromkeys(self.aggregation(), True)
+
+
+def find_value(metric: str, tests: list[Test]) -> float | None:
+    """Return the value of a metric from the tests that it is about."""
+    table = tabulate(tests)
+    if metric in REACH:
+        return table.attrs[metric]
+    return float(table[metric.partition("@")[0]].iloc[0])
+
+
+def find_tokenizer(arguments: dict[str, Any]) -> Any:
+    """Read the tokenizer.json that a model's arguments name: in a folder, or of a model of the hub.
+
+    Raises: LabError.
+    """
+    names = [arguments[name] for name in ("tokenizer", "pretrained", "model") if isinstance(arguments.get(name), str)]
+    if not names:
+        raise ConfigError("tokenizer: is missing; pass it by --model_args tokenizer=FOLDER")
+    if Path(names[0]).exists():
+        return load_tokenizer(Path(names[0]))
+    return load_tokenizer(Path(hf_hub_download(names[0], TOKENIZER, revision=arguments.get("revision"))))
+
+
+if __name__ == "__main__":
+    print(Path(__file__).parent / "tasks")  # noqa: T201

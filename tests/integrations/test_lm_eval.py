@@ -1,0 +1,186 @@
+"""The task of lm-evaluation-harness: against `probe-lab distance` on the same folder, and on a model that copies."""
+
+import importlib
+import json
+import subprocess
+import sys
+
+import pytest
+import torch
+
+import lab
+from eval import distance
+from lab.errors import ConfigError
+from lab.integrations import retrieval
+from lab.runs.folder import RunFolder
+from tests.forked import ROOT
+
+transformers = pytest.importorskip("transformers")
+lm_eval = pytest.importorskip("lm_eval")
+pytest.importorskip("accelerate")
+pytestmark = pytest.mark.usefixtures("quiet")
+TESTS, WINDOW, TOL = 4, 96, 2e-5  # nats, of float32 logits
+CONTINUATION = "\n\nThe number is"
+
+
+@pytest.fixture(scope="module")
+def quiet():
+    patch = pytest.MonkeyPatch()
+    patch.setattr("lm_eval.evaluator.add_env_info", lambda results: None)  # lists all packages for half a second
+    yield
+    patch.undo()
+
+
+@pytest.fixture(scope="module")
+def folder(bpe, tmp_path_factory):
+    """A folder of transformers whose tokenizer adds <bos>, and encodes a blank before a digit by itself."""
+    torch.manual_seed(0)
+    path = tmp_path_factory.mktemp("reach") / "llama"
+    sizes = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    config = transformers.LlamaConfig(
+        vocab_size=bpe.get_vocab_size(), max_position_embeddings=WINDOW, initializer_range=0.5, **sizes
+    )
+    transformers.LlamaForCausalLM(config).save_pretrained(path)
+    transformers.PreTrainedTokenizerFast(tokenizer_object=bpe, bos_token="<bos>", eos_token="<eos>").save_pretrained(
+        path
+    )
+    return path
+
+
+@pytest.fixture(scope="module")
+def haystack(tmp_path_factory):
+    """Sentences without digits, some of which end before a break, which other tokenizers join to the stop."""
+    path = tmp_path_factory.mktemp("text") / "essays.txt"
+    path.write_text(" ".join(f"the {'sea' if n % 3 else 'boat'} is {'blue' if n % 5 else 'far'}." for n in range(400)))
+    return path
+
+
+def evaluate(model, folder, task="lab_reach", limit=None, **metadata):
+    from lm_eval.tasks import TaskManager
+
+    tasks = str(ROOT / "lab/integrations/tasks")
+    metadata = {"window": WINDOW, "tests": TESTS, "pretrained": str(folder), **metadata}
+    manager = TaskManager(include_path=tasks, metadata=metadata, include_defaults=False)
+    results = lm_eval.simple_evaluate(
+        model=model, model_args={"pretrained": str(folder), "dtype": "float32"}, tasks=[task], task_manager=manager,
+        device="cpu", batch_size=3, limit=limit, log_samples=True,
+    )  # fmt: skip
+    return results["results"][task], results["samples"][task]
+
+
+def column(results, score, distances):
+    return [results[f"{score}@{d:02},none"] for d in distances]
+
+
+@pytest.mark.slow  # reads all tasks of the harness
+def test_the_harness_own_command(folder, tmp_path, monkeypatch, capsys):
+    include = subprocess.run(
+        [sys.executable, "-m", "lab.integrations.lm_eval"], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout.strip()
+    settings = {"window": WINDOW, "tests": TESTS, "distances": [40, 70]}
+    words = f"lm-eval run --model hf --model_args pretrained={folder},dtype=float32 --device cpu --tasks lab_reach"
+    words = [*words.split(), "--include_path", include, "--metadata", json.dumps(settings), "-o", str(tmp_path)]
+    monkeypatch.setattr(sys, "argv", words)
+    importlib.import_module("lm_eval.__main__").cli_evaluate()
+    assert "|score@70" in capsys.readouterr().out
+    (file,) = tmp_path.rglob("results_*.json")
+    results, _ = evaluate("hf", folder, distances=[40, 70])
+    found = json.loads(file.read_text())["results"]["lab_reach"]
+    assert column(found, "log_prob", [40, 70]) == column(results, "log_prob", [40, 70])
+
+
+def test_the_table_is_that_of_the_distance_command(folder, haystack, tmp_path, capsys):
+    results, _ = evaluate("hf", folder, haystack=str(haystack))
+    words = [str(folder), f"--tests={TESTS}", f"--haystack={haystack}", "-o", str(tmp_path)]
+    assert distance.main(words) == 0, capsys.readouterr().err
+    (file,) = tmp_path.glob("distance-*.jsonl")
+    *found, reach = RunFolder(file.parent).read(file.name)
+    distances = [row["distance"] for row in found]
+    assert len(distances) == 14
+    for score in ("score", "low", "high"):
+        assert column(results, score, distances) == [row[score] for row in found]
+    log_probs = [row["log_prob"] for row in found]
+    assert column(results, "log_prob", distances) == pytest.approx(log_probs, abs=TOL)
+    assert results["reach_high,none"] == reach["reach_high"]
+
+
+class Copier(transformers.LlamaForCausalLM):
+    """Answers with the first number of the text if it is at most MOST tokens before the answer, else with noise."""
+
+    MOST = 60
+
+    def forward(self, input_ids, **_):
+        logits = torch.sin(torch.arange(self.config.vocab_size) * (1.0 + input_ids[..., None]))
+        for row, ids in enumerate(input_ids.tolist()):
+            digits = [self.is_digit[token] for token in ids]
+            first = digits.index(True)
+            last = digits.index(False, first)
+            for t in range(last, len(ids)):
+                begun = next(k for k in range(t + 1) if not digits[t - k])  # digits of the answer so far
+                if first + begun < last and t - begun - first <= self.MOST:
+                    logits[row, t, ids[first + begun]] = 2
+        return transformers.modeling_outputs.CausalLMOutput(logits=logits)
+
+
+@pytest.fixture(scope="module")
+def copier(folder, bpe):
+    model = Copier.from_pretrained(folder).eval()
+    model.is_digit = [bpe.id_to_token(k).isdigit() for k in range(bpe.get_vocab_size())]
+    return model
+
+
+@pytest.mark.parametrize("task", ["lab_reach", "lab_reach_continuation"])
+def test_a_model_that_copies_reaches_as_far_as_by_the_lab(folder, copier, bpe, haystack, task, monkeypatch):
+    from lm_eval.models.huggingface import HFLM
+
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    model = HFLM(pretrained=copier, tokenizer=tokenizer, add_bos_token=True, batch_size=3, max_length=WINDOW)
+    distances = [45, 60, 61, 70]
+    results, samples = evaluate(model, folder, task, haystack=str(haystack), distances=distances, seed=3)
+    if task == "lab_reach_continuation":
+        monkeypatch.setattr(retrieval.build_tests, "__kwdefaults__", {"question": CONTINUATION})
+    table = lab.watch(copier, bpe, window=WINDOW, haystack=haystack.read_text()).probe(
+        TESTS, distances=distances, seed=3
+    )
+    for score in ("score", "low", "high"):
+        assert column(results, score, distances) == table[score].tolist()
+    assert column(results, "score", distances) == [1, 1, 0, 0]
+    assert column(results, "log_prob", distances) == pytest.approx(table["log_prob"].tolist(), abs=TOL)
+    for name in ("reach", "reach_low", "reach_high"):
+        assert results[f"{name},none"] == table.attrs[name]
+    ends = {sample["arguments"][0][0][-40:] for sample in samples}
+    assert all(
+        ("What are" if task == "lab_reach" else CONTINUATION) in sample["arguments"][0][0] for sample in samples
+    ), ends
+
+
+def test_a_limit_takes_tests_of_all_distances(folder, copier):
+    results, samples = evaluate("hf", folder, limit=4, distances=[45, 60])
+    assert [(s["doc"]["distance"], s["doc"]["test"]) for s in samples] == [(45, 0), (60, 0), (45, 1), (60, 1)]
+    assert column(results, "high", [45]) == [pytest.approx(1 - 0.025**0.5)]  # none of two: (1 - p)^2 = 0.025
+
+
+@pytest.mark.parametrize(
+    ("metadata", "message"),
+    [
+        ({"window": None}, r"window=None: must be .*--metadata='{\"window\": 2048}'"),
+        ({"pretrained": None}, "tokenizer: is missing; pass it by --model_args tokenizer=FOLDER"),
+        ({"window": 20}, "window of 20 tokens has no room"),
+    ],
+)
+def test_what_is_missing_is_named(folder, metadata, message):
+    with pytest.raises(ConfigError, match=message):
+        evaluate("hf", folder, **metadata)
+
+
+def test_examples_are_rejected(folder):
+    from lm_eval.tasks import TaskManager
+
+    manager = TaskManager(
+        include_path=str(ROOT / "lab/integrations/tasks"),
+        include_defaults=False,
+        metadata={"window": WINDOW, "pretrained": str(folder)},
+    )
+    task = manager.load(["lab_reach"])["tasks"]["lab_reach"]
+    with pytest.raises(ConfigError, match="num_fewshot=2: would be ignored"):
+        task.fewshot_context(task.test_docs()[0], num_fewshot=2)
