@@ -143,8 +143,6 @@ class FoundByDistance(run.Measure):
     def path(self) -> Path:
         """The file of the rows, named by methods, distances and options."""
         options = {**asdict(self.options), "device": "auto", "batch": None}
-        if self.options.prompts is None:
-            del options["prompts"]  # files written before this option existed keep their names
         digest = shortened(json.dumps([self.names, self.probe.distances, options]))
         return self.folder / f"distance-{self.subject.model.consumed_tokens or 0:015d}-{digest}.jsonl"
 
