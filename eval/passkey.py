@@ -33,6 +33,7 @@ passkey-cases/ holds every test with its key and answer. The picture, one for ea
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from operator import itemgetter
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -54,6 +55,7 @@ BUDGET = 16  # tokens for the answer, at least
 DIGITS = 5
 KEY = "The pass key is {key}. Remember it. {key} is the pass key."
 QUESTION = "What is the pass key? The pass key is"
+READERS: dict[Protocol, answers.Read] = {"passkey": answers.first_digits, "lab": needles.first_numbers}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,7 +140,7 @@ class Passkey(run.Measure):
         self.digits = corpus.digits if is_lab and isinstance(corpus, config.Synthetic) else DIGITS
         self.filler, source = text_of(subject, options.haystack, option="--haystack") if is_lab else ("", None)
         self.writer = cases.Writer(subject.tokenizer)
-        self.budget = answers.answer_budget(self.writer, self.digits, BUDGET)
+        self.budget = answers.answer_budget(self.writer, self.digits, BUDGET, READERS[self.protocol])
         fixed = [self.writer.count(self.draft(index, 0.0).compose(0)) for index in range(options.tests)]
         window = subject.model.train_len
         what, ends = f"the {self.protocol} protocol", (max(1, window // 4), subject.within(2 * window))
@@ -170,7 +172,9 @@ class Passkey(run.Measure):
     def measure(self, cell: run.Cell) -> tuple[Row, Sequence[Row]]:
         depth = cell.row["depth"]
         sizes = {"length": cell.row["length"], "budget": self.budget}
-        outcome = self.ask(cell, lambda index: cases.finish(self.draft(index, depth), self.writer, **sizes), **sizes)
+        judge = partial(answers.judge, read=READERS[self.protocol])
+        draw_case = lambda index: cases.finish(self.draft(index, depth), self.writer, **sizes)  # noqa: E731
+        outcome = self.ask(cell, draw_case, judge=judge, **sizes)
         return answers.summed(outcome), outcome.records
 
     def title(self) -> str:

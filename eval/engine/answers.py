@@ -1,12 +1,12 @@
 """Tests that hide one number in a text and ask for it: the number, the tokens of its answer, and the score.
 
-A test passes when the first number in the answer is the number that was hidden: whole, digit by digit. Its digits may
-be in groups, and the mark of a list may precede it. What follows it in the answer does not count.
+A test passes when the first number in the answer is the number that was hidden: whole, digit by digit. In the protocol
+of the lab its digits may be in groups, and the mark of a list may precede it. What follows it does not count.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,9 +19,10 @@ from lab.command import Bar
 from lab.errors import ConfigError
 from lab.probe.effective_length import ResultStore
 from lab.probe.limits import share_limits
-from lab.probe.needles import SAMPLE_NUMBERS, first_numbers
+from lab.probe.needles import NUMBER, SAMPLE_NUMBERS
 
 CONFIDENCE = 0.95
+Read = Callable[[str], set[str]]  # the first number of a text, in all ways that a protocol accepts
 
 
 def summed(outcome: Outcome) -> Row:
@@ -41,13 +42,23 @@ def share(passed: int, tests: int, confidence: float) -> Row:
     return {"score": passed / tests, "low": low, "high": high}
 
 
-def judge(drawn: TextCase, answer: str) -> Row:
+def first_digits(text: str) -> set[str]:
+    """Read the first digits of a text, as published protocols do.
+
+    Example:
+        >>> first_digits("It is 770,487, not 12"), first_digits("none")
+        ({'770'}, set())
+    """
+    return set(NUMBER.findall(text)[:1])
+
+
+def judge(drawn: TextCase, answer: str, read: Read = first_digits) -> Row:
     """Return whether an answer's first number is the hidden one."""
     (expected,) = drawn.answers
-    return {"expected": expected, "answer": answer, "passed": expected in first_numbers(answer), **drawn.facts}
+    return {"expected": expected, "answer": answer, "passed": expected in read(answer), **drawn.facts}
 
 
-def answer_budget(writer: Writer, digits: int, default: int) -> int:
+def answer_budget(writer: Writer, digits: int, default: int, read: Read = first_digits) -> int:
     """Count the tokens that are left for the answer: the default, or the longest of a sample of answers.
 
     Raises: DataError for a tokenizer that does not read a number back whole.
@@ -55,7 +66,7 @@ def answer_budget(writer: Writer, digits: int, default: int) -> int:
     rng = np.random.default_rng(0)
     numbers = [draw_number(rng, digits) for _ in range(SAMPLE_NUMBERS)]
     for number in numbers:
-        writer.check_spelling([number], lambda text, expected: float(expected[0] in first_numbers(text)))
+        writer.check_spelling([number], lambda text, expected: float(expected[0] in read(text)))
     return max(default, *(len(writer.spell([number])) for number in numbers))
 
 

@@ -5,9 +5,9 @@ import re
 import pytest
 import torch
 
-from eval.engine.answers import summed
+from eval.engine.answers import judge, summed
 from eval.engine.cases import Writer, finish
-from eval.passkey import draft
+from eval.passkey import READERS, draft
 from tests.eval.answering import Reader, answered
 
 BUDGET, STOP = 12, 1
@@ -101,3 +101,13 @@ def test_only_the_whole_number_passes_and_only_in_front(bytewise, said, passes, 
         lambda prompts, n_tokens: torch.tensor([ids]), bytewise, [case], tmp_path, budget=BUDGET, rows=1, stop_id=None
     )
     assert summed(outcome)["passed"] == passes
+
+
+def test_only_the_protocol_of_the_lab_reads_a_number_in_groups(bytewise):
+    case = case_of(bytewise)
+    said = f"It is {int(case.answers[0]):,}."
+    assert {protocol: judge(case, said, read)["passed"] for protocol, read in READERS.items()} == {
+        "passkey": False,
+        "lab": True,
+    }
+    assert not judge(case, said)["passed"]  # as eval.lines asks
