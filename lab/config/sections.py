@@ -218,12 +218,18 @@ def fill_in_tags(values: dict[str, Any]) -> None:
 
 
 def imply_text(values: dict[str, Any], overrides: dict[str, Any]) -> None:
-    """Add the corpus text to overrides that set only data.corpus.path, if the file's corpus reads no path."""
+    """Add the corpus text to overrides that set only data.corpus.path, if the file's corpus reads no path.
+
+    Another corpus takes the default sizes of tests, as the file's fit the words of its own.
+    """
     corpus = section(section(values, "data"), "corpus")
     name = corpus.get("name", "text" if "path" in corpus else USUAL["data.corpus.name"])
     settings = getattr(CORPORA.get(str(name)), "__dataclass_fields__", {})
     if "data.corpus.path" in overrides and "path" not in settings:
         overrides.setdefault("data.corpus.name", "text")
+    if overrides.get("data.corpus.name", name) != name and isinstance(probe := values.get("probe"), dict):
+        for size in ("answer_budget", "max_length", "step"):
+            probe.pop(size, None)
 
 
 def default(values: dict[str, Any], dotted: str, value: Any) -> None:
