@@ -37,19 +37,23 @@ def test_own_text_needs_its_path_alone_and_its_epochs_are_recorded(place, own):
 
 
 @pytest.mark.parametrize("name", ["cpu_demo", "cpu_short", "cpu_stdlib", "cpu_test"])
-def test_a_path_alone_runs_the_configs_of_other_corpora(place, own, name):
-    """Their sizes of tests fit their own corpora, and are those of the command line or the defaults here."""
-    options = ["--model.d_model=32", "--model.n_layers=1", "--train.tokens=12288", "--optim.warmup_steps=1"]
-    options += ["--probe.tests=1", "--probe.distance_tests=1", "--probe.every_tokens=null", "--track.every_steps=1"]
+def test_sizes_of_tests_are_of_the_corpus_of_their_config(name):
+    """With another corpus they are those of the command line or the defaults."""
     config = ROOT / "configs" / f"{name}.yaml"
-    run = fit(place, name, f"--data.corpus.path={place / 'text'}", *options, config=config)
-    assert records(run, "probes.jsonl")
     kept = load_experiment(config).probe
-    chosen = load_experiment(run / "config.yaml").probe
-    assert (chosen.answer_budget, chosen.max_length) == (None, None)
     assert (kept.answer_budget in (24, 48), kept.max_length in (144, 256, 352, 384)) == (True, True)
+    chosen = load_experiment(config, {"data.corpus.path": "x"}).probe
+    assert (chosen.answer_budget, chosen.max_length) == (None, None)
     named = load_experiment(config, {"data.corpus.path": "x", "probe.max_length": 300, "probe.step": 5}).probe
     assert (named.max_length, named.step, named.answer_budget) == (300, 5, None)
+
+
+def test_a_path_alone_runs_the_config_of_another_corpus(place, own):
+    options = ["--model.d_model=32", "--model.n_layers=1", "--train.tokens=12288", "--optim.warmup_steps=1"]
+    options += ["--probe.tests=1", "--probe.every_tokens=null", "--track.every_steps=1"]
+    config = ROOT / "configs" / "cpu_test.yaml"
+    run = fit(place / "others", "cpu_test", f"--data.corpus.path={place / 'text'}", *options, config=config)
+    assert records(run, "probes.jsonl")
 
 
 def test_the_epoch_is_recorded_and_a_line_says_that_text_is_read_again(place, own):

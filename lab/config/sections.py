@@ -228,7 +228,7 @@ def imply_text(values: dict[str, Any], overrides: dict[str, Any]) -> None:
     if "data.corpus.path" in overrides and "path" not in settings:
         overrides.setdefault("data.corpus.name", "text")
     if overrides.get("data.corpus.name", name) != name and isinstance(probe := values.get("probe"), dict):
-        for size in ("answer_budget", "max_length", "step"):
+        for size in ("answer_budget", "max_length", "step", "distance_tests", "distance_points"):
             probe.pop(size, None)
 
 
