@@ -30,7 +30,7 @@ from lab.data.text_files import (
 
 TASK_DOCUMENTS = 4000  # generated documents of one task
 STDLIB_TASKS = 16
-DATASET_TASKS = 512  # at most one for each file
+FILE_TASKS = 512  # of many files; of fewer, one for each
 
 
 @dataclass(frozen=True)
@@ -80,10 +80,10 @@ def open_corpus(config: DataConfig, listing: Listing | None = None) -> Reader:
         return Reader(1, Listing({}), lambda task: (usable(text, corpus.name) for text in corpus.documents()))
     if isinstance(corpus, Dataset):
         listing = listing or list_dataset(corpus)
-        return reader_of(listing, DATASET_TASKS, partial(read_file, corpus, listing))
+        return reader_of(listing, FILE_TASKS, partial(read_file, corpus, listing))
     listing = listing or Listing(*list_files(corpus.path, (*ROWS, *PLAIN) if isinstance(corpus, Text) else ROWS))
     is_counted = isinstance(corpus, Conversations) and corpus.limit is not None  # by one task
-    return reader_of(listing, 1 if is_counted else len(listing.files), partial(read_file, corpus, listing))
+    return reader_of(listing, 1 if is_counted else FILE_TASKS, partial(read_file, corpus, listing))
 
 
 def reader_of(listing: Listing, most: int, read: Callable[[str], Iterable[Item]]) -> Reader:

@@ -35,6 +35,7 @@ from lab.files import temporary_of, write_atomic
 TOKENIZER = "tokenizer.json"
 BATCH_DOCUMENTS = 256
 CACHED = 256  # texts whose tokens are kept: tags, and the turns of a conversation that is being cut
+SAMPLE_CHARACTERS = 10_000_000  # of one document, that a tokenizer is trained on
 HASH_BYTES = 8
 BOS, EOS = "<bos>", "<eos>"
 # words with their leading space, single digits, punctuation, white space: numbers are split into digits
@@ -151,7 +152,7 @@ def obtain_tokenizer(config: DataConfig, folder: Path, reader: Reader) -> Tokeni
     if path.exists():
         return load_tokenizer(path)
     if isinstance(choice, Bpe):
-        texts = (text for text, split in texts_of(config, reader) if split == "train")
+        texts = (text[:SAMPLE_CHARACTERS] for text, split in texts_of(config, reader) if split == "train")
         # with short windows the sample may lack the needle test's words
         needle_test = synthetic.TASK + synthetic.NEEDLE + synthetic.QUESTION
         first = [needle_test] if isinstance(config.corpus, synthetic.Generated) else []

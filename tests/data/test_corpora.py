@@ -1,5 +1,6 @@
 import bz2
 import gzip
+import itertools
 import json
 import lzma
 
@@ -178,3 +179,14 @@ def test_a_link_to_no_file_is_refused(tmp_path, target):
     (tmp_path / "texts" / "b.txt").symlink_to(tmp_path / target)
     with refused(f"{tmp_path / 'texts' / 'b.txt'}: is a link to no file"):
         read_all(Text(path=str(tmp_path / "texts")))
+
+
+def test_many_files_are_divided_among_512_tasks(tmp_path):
+    """Of 1,100 files each is read once: the first 76 tasks read three, the others two."""
+    for number in range(1100):
+        (tmp_path / f"{number:04}.txt").write_text(f"text {number}")
+    reader = open_corpus(DataConfig(corpus=Text(path=str(tmp_path))))
+    assert reader.n_tasks == 512
+    texts = [[item.text for item in reader.read(task)] for task in range(512)]
+    assert [len(each) for each in texts] == [3] * 76 + [2] * 436
+    assert sorted(itertools.chain.from_iterable(texts)) == sorted(f"text {number}" for number in range(1100))

@@ -96,6 +96,7 @@ def hub():
     The first answer with a file's contents is cut off in its middle. A question of an unknown form gets 404.
     """
     asked, seen = Counter(), set()
+    asked.commit = COMMIT
     slimpajama = {name: contents(name) for name in NAMES}
     repositories = {"name": slimpajama, "tables": {"README.md": CARD.encode(), "tables/a.csv": TABLE.encode()}}
 
@@ -113,13 +114,13 @@ def hub():
                 return self.answer(429, b"", **{"Retry-After": "0"})
             files = repositories[repository]
             if what in (None, "revision"):
-                return self.answer(200, json.dumps({"id": f"owner/{repository}", "sha": COMMIT}).encode())
+                return self.answer(200, json.dumps({"id": f"owner/{repository}", "sha": asked.commit}).encode())
             if what == "tree":
                 return self.answer_tree(files, name, is_deep="recursive=true" in url.query)
             if name not in files:
-                return self.answer(404, b"", **{"X-Error-Code": "EntryNotFound", "X-Repo-Commit": COMMIT})
+                return self.answer(404, b"", **{"X-Error-Code": "EntryNotFound", "X-Repo-Commit": asked.commit})
             asked[name, self.command] += 1
-            headers = {"ETag": f'"{name}"', "X-Repo-Commit": COMMIT, "Accept-Ranges": "bytes"}
+            headers = {"ETag": f'"{name}"', "X-Repo-Commit": asked.commit, "Accept-Ranges": "bytes"}
             start, end = map(int, re.findall(r"\d+", self.headers.get("Range", "bytes=0-99999999")))
             return self.answer(200, files[name][start : end + 1], cut=asked[name, "GET"] == 1, **headers)
 
@@ -191,6 +192,18 @@ def test_a_configuration_of_the_hub_by_its_card(place, hub):
     assert done.returncode == 0, done.stderr
     [folder] = (place / "shards").iterdir()
     assert first_words(folder) == ({7: 1, 8: 1}, {"x", "y"})
+
+
+def test_shards_of_an_older_commit_are_refused_or_accepted_by_a_setting(place, hub):
+    url, asked = hub
+    corpus = "name: dataset, repository: owner/tables, config: tables, split: all, text: body, source: kind"
+    assert prepare_from_hub(place, url, corpus=corpus).returncode == 0
+    assert prepare_from_hub(place, url, corpus=corpus).returncode == 0
+    asked.commit = "d" * 40
+    done = prepare_from_hub(place, url, corpus=corpus)
+    assert done.returncode == 2
+    check_faults(done.stderr.splitlines()[-1:], ["{}" + "d" * 7 + "{}data.changed_sources{}"])
+    assert prepare_from_hub(place, url, "--data.changed_sources=accept", corpus=corpus).returncode == 0
 
 
 @pytest.mark.parametrize(
