@@ -4,7 +4,7 @@ What a model attends is stated by its arguments, by the names that transformers 
 
     attention_mask  (B, T) of 0 and 1: padding, on either side; (B, 1, T, T): which keys each query sees
     position_ids    (B, T): a row without a mask begins a new document where ids do not go on by 1
-    cu_seq_lens_q   (documents + 1,): the boundaries of the documents of a packed row
+    cu_seq_lens_q   (documents + 1,): the boundaries of the documents of a packed row; also cu_seqlens
 
     position_ids  0 1 2 0 1 | attention_mask  0 1 1 1 1 | cu_seq_lens_q  0 3 5
     documents     0 0 0 1 1 | documents      -1 0 0 0 0 | documents      0 0 0 1 1
@@ -29,12 +29,13 @@ PADDING = -1  # document of a token that is not attended
 
 @dataclass
 class Received:
-    """The arguments of one forward that state its layout.
+    """What one forward received: the arguments that state its layout, and its targets.
 
     Shapes: tokens (B, T); attention_mask (B, T) or None; position_ids (B, T) or (1, T) or None; boundaries
         (documents + 1,) or None; first_keys (B, T), the first key that each query sees, -1 for none, or None;
         is_causal, whether each query sees all keys from its first key to itself and no other, a bool, or None.
     `has_cache` tells that the model keeps keys for later tokens: then transformers attends across restarts of ids.
+    `targets` (B, T) are labels, shifted already if `is_shifted`. `ready` is recorded after the copies to the host.
     """
 
     tokens: Tensor
@@ -44,6 +45,9 @@ class Received:
     first_keys: Tensor | None = None
     is_causal: Tensor | None = None
     has_cache: bool = False
+    targets: Tensor | None = None
+    is_shifted: bool = False
+    ready: torch.cuda.Event | None = None
 
 
 def read_arguments(tokens: Any, arguments: dict[str, Any]) -> Received:
@@ -65,7 +69,7 @@ def read_arguments(tokens: Any, arguments: dict[str, Any]) -> Received:
     if positions is not None and positions.dim() > 2:
         raise DataError(f"position_ids={tuple(positions.shape)}: must be (B, T); several ids a token are not counted")
     received.position_ids = None if positions is None else torch.atleast_2d(positions)
-    received.boundaries = arguments.get("cu_seq_lens_q")
+    received.boundaries = arguments.get("cu_seq_lens_q", arguments.get("cu_seqlens"))
     return received
 
 
@@ -133,6 +137,29 @@ def resolve_layout(received: Received) -> tuple[IntArray, IntArray]:
                 raise DataError(f"position_ids: {rule}; set model.config.use_cache=False")
             documents[:, 1:] = np.cumsum(steps != 1, axis=1)
     return positions, np.where(is_attended, documents, PADDING)
+
+
+def keeps_cache(config: Any, arguments: dict[str, Any]) -> bool:
+    """Return whether a model of transformers keeps keys, other than under FlashAttention, which ignores that."""
+    use_cache = arguments.get("use_cache")
+    if use_cache is None:
+        use_cache = getattr(config, "use_cache", False)
+    return bool(use_cache) and "flash" not in str(getattr(config, "_attn_implementation", ""))
+
+
+def find_runs(positions: IntArray, documents: IntArray) -> tuple[IntArray, bool]:
+    """Return the lengths of the documents of all rows, and whether ids go on by 1 within each.
+
+    Shapes: int64 (B, T) both -> int64 (documents,).
+    Example:
+        >>> find_runs(np.array([[0, 1, 0, 1], [0, 1, 2, 3]]), np.array([[0, 0, 1, 1], [0, 0, 0, 0]]))
+        (array([2, 2, 4]), True)
+    """
+    is_attended = documents != PADDING
+    rows = np.arange(len(documents))[:, None]
+    runs = (rows * (documents.max() + 1) + documents)[is_attended]  # a number for each row and document
+    lengths = np.diff(np.flatnonzero(np.diff(runs, prepend=-1, append=-1)))
+    return lengths, bool((np.diff(positions[is_attended]) == 1)[np.diff(runs) == 0].all())
 
 
 def copy_to_host(tensor: Tensor) -> Tensor:

@@ -12,7 +12,8 @@ Several ranks divide the tests. Before every forward they exchange a flag whethe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import inspect
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import product
 from typing import Any, TypeVar
@@ -175,18 +176,27 @@ def as_evaluated(model: nn.Module) -> Iterator[None]:
 
 
 def unwrap(model: nn.Module) -> nn.Module:
-    """Return the module whose forward names the arguments, below torch.compile and DistributedDataParallel."""
-    while True:
-        inner = getattr(model, "_orig_mod", None)
-        if inner is None and isinstance(model, nn.parallel.DistributedDataParallel):
-            inner = model.module
-        if inner is None:
-            return model
-        model = inner
+    """Return the module whose forward names the arguments, below torch.compile, DataParallel and the like."""
+    inner = getattr(model, "_orig_mod", None)
+    kinds = {parameter.kind for parameter in inspect.signature(model.forward).parameters.values()}
+    if inner is None and kinds <= {inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD}:
+        inner = getattr(model, "module", None)
+    return model if inner is None else unwrap(inner)
 
 
 def find_logits(output: Any) -> Tensor:
-    """Take the logits out of what a forward returns: a tensor, an output of transformers, or the first of a tuple."""
-    if isinstance(output, Tensor):
-        return output
-    return output.logits if hasattr(output, "logits") else output[0]
+    """Take the logits out of what a forward returns: a tensor, the first of a tuple, or what has that name.
+
+    Raises: DataError for anything else.
+    """
+    if isinstance(output, Mapping):  # outputs of transformers too
+        output = output.get("logits")
+    elif isinstance(output, tuple):
+        output = output[0]
+    else:
+        output = getattr(output, "logits", output)
+    if not isinstance(output, Tensor) or output.dim() != 3:
+        raise DataError(
+            f"logits: are not in the {type(output).__name__} that the forward returns; name them by logits="
+        )
+    return output

@@ -1,7 +1,6 @@
 """Count f and g, and measure the retrieval range, in any training loop: lab.watch.
 
     watch = lab.watch(model, tokenizer, window=2048)
-    ...                                      # their own training
     watch.frequency(), watch.demand()        # so far on this rank
     watch.probe(tests=64)                    # a table by distance
 
@@ -18,7 +17,8 @@ import queue
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -30,33 +30,31 @@ from lab.counts.rows import by_distance
 from lab.errors import ConfigError, DataError, first_line
 from lab.evidence.base import IGNORE, Evidence, IntArray, in_ids
 from lab.evidence.repeat import Repeat
-from lab.integrations import retrieval
-from lab.integrations.layout import PADDING, Received, copy_to_host, read_arguments, resolve_layout, shift
-from lab.integrations.retrieval import COLUMNS, ProbeStopped, as_evaluated, ranks, run_tests, tabulate
+from lab.integrations import layout, retrieval
+from lab.integrations.layout import PADDING, Received
 from lab.launch import sum_over_ranks
-from lab.probe.effective_distance import DistanceProbe
 
 LOG = logging.getLogger("lab.watch")
 MOST_WAITING = 64  # forwards that may wait for the thread; g of more is not counted, which the counted share tells
 REMEMBERED = 256  # inputs by which the second forward of activation checkpointing is recognised
 
 
-class Forward(NamedTuple):
-    """What the thread counts of one forward; `ready` is recorded after the copies to the host."""
+class Hook:
+    """The hook of a watched model. A copy or a file of the model has one that counts nothing."""
 
-    received: Received
-    targets: Tensor | None
-    is_shifted: bool
-    counts_demand: bool
-    ready: torch.cuda.Event | None
+    def __init__(self, observe: Callable[..., None] | None = None) -> None:
+        self.observe = observe
+
+    def __call__(self, *arguments: Any) -> None:
+        if self.observe is not None:
+            self.observe(*arguments)
+
+    def __reduce__(self) -> tuple[type, tuple[()]]:
+        return Hook, ()
 
 
 class Watcher:
-    """The counts of a model in training; made by `lab.watch`.
-
-    `incomplete` is None, or says why some forwards were not counted. `demand_share` is the share of the tokens whose
-    targets were looked at for g.
-    """
+    """The counts of a model in training; `incomplete` is None, or says why some forwards were not counted."""
 
     def __init__(
         self,
@@ -67,10 +65,10 @@ class Watcher:
         input: str = "input_ids",
         labels: str = "labels",
         targets: str = "targets",
-        logits: Callable[[Any], Tensor] | None = None,
+        logits: Callable[[Any], Tensor] = retrieval.find_logits,
         haystack: str | None = None,
         demand_every: int = 1,
-        evidence: Evidence | None = None,
+        evidence: Evidence = Repeat(),
     ) -> None:
         """Register the hook.
 
@@ -85,53 +83,37 @@ class Watcher:
             raise ConfigError(f"demand_every={demand_every}: must be >= 1; use a larger number to count g more rarely")
         self.model, self.tokenizer, self.window = model, tokenizer, window
         self.inner = retrieval.unwrap(model)
-        self.signature = inspect.signature(self.inner.forward)
-        if input not in self.signature.parameters:
-            names = ", ".join(self.signature.parameters)
-            raise ConfigError(f"input={input}: is no argument of the model's forward; use one of: {names}")
+        self.config = getattr(self.inner, "config", None)
+        self.parameters = inspect.signature(self.inner.forward).parameters
         self.names = {"input": input, "labels": labels, "targets": targets}
-        self.demand_every, self.evidence = demand_every, evidence or Repeat()
-        self.take_logits, self.haystack = logits or retrieval.find_logits, haystack
-        self.restored = PositionCounts(window)
-        self.counts = PositionCounts(window)
+        takes_any = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in self.parameters.values())
+        for option, name in self.names.items():  # labels and targets are arguments of few models, unless they are named
+            if name not in self.parameters and name != option and not takes_any:
+                rule = "is no argument of the model's forward; use one of"
+                raise ConfigError(f"{option}={name}: {rule}: {', '.join(self.parameters)}")
+        self.demand_every, self.evidence = demand_every, evidence
+        self.take_logits, self.haystack = logits, haystack
+        self.restored, self.counts = PositionCounts(window), PositionCounts(window)
         self.incomplete: str | None = None
-        self.forwards = 0
-        self.demand_tokens = 0
+        self.forwards = self.demand_tokens = 0
         self.recent: deque[tuple[int, int]] = deque(maxlen=REMEMBERED)
-        self.queue: queue.Queue[Forward] = queue.Queue()
+        self.queue: queue.Queue[Received] = queue.Queue()
         self.thread: threading.Thread | None = None
-        self.hook = model.register_forward_pre_hook(self.observe, with_kwargs=True)
+        self.hook = model.register_forward_pre_hook(Hook(self.observe), with_kwargs=True)
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def observe(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Note what a forward that trains receives; it never raises, and never waits for the device."""
+        """Note what a forward that trains receives, without an error, and without a wait for the device."""
         if not (self.inner.training and torch.is_grad_enabled()):
             return
         try:
-            arguments = self.bind(args, kwargs)
-            tokens = arguments.get(self.names["input"])
-            received = read_arguments(tokens, arguments)
-            received.has_cache = self.keeps_cache(arguments)
+            arguments = dict(zip(self.parameters, args, strict=False)) | kwargs
+            received = layout.read_arguments(arguments.get(self.names["input"]), arguments)
+            received.has_cache = layout.keeps_cache(self.config, arguments)
             if not self.is_repeated(received.tokens):
                 self.enqueue(received, arguments)
         except Exception as error:  # of any kind: the training must not depend on it
             self.note(error)
-
-    def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-        """Name the arguments of a forward, those of its **kwargs too."""
-        named = dict(self.signature.bind_partial(*args, **kwargs).arguments)
-        for parameter in self.signature.parameters.values():
-            if parameter.kind is inspect.Parameter.VAR_KEYWORD:
-                named |= named.pop(parameter.name, {})
-        return named
-
-    def keeps_cache(self, arguments: dict[str, Any]) -> bool:
-        """Return whether a model of transformers keeps keys, other than under FlashAttention, which ignores that."""
-        config = getattr(self.inner, "config", None)
-        use_cache = arguments.get("use_cache")
-        if use_cache is None:
-            use_cache = getattr(config, "use_cache", False)
-        return bool(use_cache) and "flash" not in str(getattr(config, "_attn_implementation", ""))
 
     def is_repeated(self, tokens: Tensor) -> bool:
         """Return whether activation checkpointing runs a forward again, within the backward, that was counted."""
@@ -144,69 +126,70 @@ class Watcher:
 
     def enqueue(self, received: Received, arguments: dict[str, Any]) -> None:
         """Copy the arguments to the host and give them to the thread."""
-        shifted = arguments.get(self.names["targets"], arguments.get("shift_labels"))
-        targets = arguments.get(self.names["labels"]) if shifted is None else shifted
-        counts_demand = self.forwards % self.demand_every == 0 and self.queue.qsize() < MOST_WAITING
-        self.forwards += 1
-        is_on_gpu = received.tokens.device.type == "cuda"
-        if not counts_demand:  # f needs the layout, and no ids
+        is_on_gpu = received.tokens.is_cuda
+        if self.forwards % self.demand_every == 0 and self.queue.qsize() < MOST_WAITING:
+            shifted = arguments.get(self.names["targets"], arguments.get("shift_labels"))
+            targets = arguments.get(self.names["labels"]) if shifted is None else shifted
+            received.targets = None if targets is None else torch.atleast_2d(targets)
+            received.is_shifted = shifted is not None
+        else:  # f needs the layout, and no ids
             received.tokens = received.tokens.to("meta")
+        self.forwards += 1
         for name, value in vars(received).items():
             if isinstance(value, Tensor) and not value.is_meta:
-                setattr(received, name, copy_to_host(value))
-        targets = None if targets is None or not counts_demand else copy_to_host(torch.atleast_2d(targets))
-        ready = None
+                setattr(received, name, layout.copy_to_host(value))
         if is_on_gpu:
-            ready = torch.cuda.Event()
-            ready.record()
+            received.ready = torch.cuda.Event()
+            received.ready.record()
         if self.thread is None:
             self.thread = threading.Thread(target=self.work, name="lab.watch", daemon=True)
             self.thread.start()
-        self.queue.put(Forward(received, targets, shifted is not None, counts_demand, ready))
+        self.queue.put(received)
 
     def work(self) -> None:
         """Count forwards in the order in which they came."""
         while True:
-            forward = self.queue.get()
+            received = self.queue.get()
             try:
-                self.count(forward)
+                self.count(received)
             except Exception as error:  # of any kind: the training must not depend on it
                 self.note(error)
             finally:
                 self.queue.task_done()
 
-    def count(self, forward: Forward) -> None:
+    def count(self, received: Received) -> None:
         """Add a forward to f, and to g where it is counted."""
-        if forward.ready is not None:
-            forward.ready.synchronize()
-        positions, documents = resolve_layout(forward.received)
-        is_attended = documents != PADDING
-        rows = np.arange(len(documents))[:, None]
-        runs = (rows * (documents.max() + 1) + documents)[is_attended]  # a number for each row and document
-        lengths = np.diff(np.flatnonzero(np.diff(runs, prepend=-1, append=-1)))
-        ids = positions[is_attended]
-        if (np.diff(ids) == 1)[np.diff(runs) == 0].all():
+        if received.ready is not None:
+            received.ready.synchronize()
+        positions, documents = layout.resolve_layout(received)
+        lengths, is_consecutive = layout.find_runs(positions, documents)
+        if lengths.max(initial=0) > self.window:
+            raise DataError(f"window={self.window}: is shorter than a row of {lengths.max()} tokens; raise it")
+        if is_consecutive:
             self.counts.add_segments(lengths)
         else:  # ids with gaps, or out of order, which is rejected there
             self.counts.add_positions(positions, documents)
-        if forward.counts_demand:
-            self.count_demand(forward, documents, ids, lengths.tolist())
-
-    def count_demand(self, forward: Forward, documents: IntArray, ids: IntArray, lengths: list[int]) -> None:
-        """Add the supervised targets of a forward to g."""
-        rows = forward.received.tokens.numpy()
-        if forward.targets is None:
-            targets = shift(rows, documents)
-        elif forward.is_shifted:
-            targets = forward.targets.numpy()
-        else:
-            targets = shift(forward.targets.numpy())
+        if received.tokens.is_meta:
+            return
         is_attended = documents != PADDING
-        tokens, targets = rows[is_attended], targets[is_attended]
+        tokens = received.tokens.numpy()
+        if received.targets is None:
+            targets = layout.shift(tokens, documents)
+        elif received.is_shifted:
+            targets = received.targets.numpy()
+        else:
+            targets = layout.shift(received.targets.numpy())
+        if targets.shape != tokens.shape:
+            raise DataError(
+                f"labels={targets.shape}: must be shaped as the tokens, {tokens.shape}, to be counted for g"
+            )
+        tokens, targets = tokens[is_attended], targets[is_attended]
         is_supervised = targets >= 0
-        distances = self.evidence.distances(tokens, np.where(is_supervised, targets, IGNORE), lengths)
+        distances = self.evidence.distances(tokens, np.where(is_supervised, targets, IGNORE), lengths.tolist())
         evidence = by_distance(distances[is_supervised])
-        self.counts.add_evidence(evidence, evidence, by_distance(in_ids(distances, ids)[is_supervised]))
+        self.counts.add_evidence(
+            evidence, evidence, by_distance(in_ids(distances, positions[is_attended])[is_supervised])
+        )
         self.demand_tokens += len(tokens)
 
     def note(self, error: Exception) -> None:
@@ -215,10 +198,16 @@ class Watcher:
             self.incomplete = f"{type(error).__name__}: {first_line(error)}"
             LOG.warning("not all forwards are counted: %s", self.incomplete)
 
-    def total(self) -> PositionCounts:
-        """Wait for the thread and add what was restored."""
+    def total(self, reduce: bool = False) -> PositionCounts:
+        """Wait for the thread; return what was restored and counted, with `reduce` on all ranks, a collective call."""
         self.queue.join()
-        return self.restored + self.counts
+        total = self.restored + self.counts
+        if reduce:
+            for name in COUNTED:
+                setattr(total, name, sum_over_ranks(getattr(total, name)))
+            if sum_over_ranks(np.array([self.incomplete is not None], dtype=np.int64))[0]:
+                self.incomplete = self.incomplete or "another rank has not counted all forwards, and says why"
+        return total
 
     def frequency(self, *, reduce: bool = False) -> IntArray:
         """Return the position frequency f(i) so far on this rank, or with `reduce` over all ranks, a collective call.
@@ -226,16 +215,14 @@ class Watcher:
         Shapes: int64 (window,).
         Source: arXiv:2410.18745, Eq. 2.
         """
-        frequency = self.total().frequency()
-        return sum_over_ranks(frequency) if reduce else frequency
+        return self.total(reduce).frequency()
 
     def demand(self, *, reduce: bool = False) -> IntArray:
         """Return the retrieval demand g(d) so far on this rank, or with `reduce` over all ranks, a collective call.
 
         Shapes: int64 (window,), supervised targets whose evidence lies d tokens back.
         """
-        demand = np.asarray(self.total().g(), dtype=np.int64)  # without loss weights they are whole numbers
-        return sum_over_ranks(demand) if reduce else demand
+        return np.asarray(self.total(reduce).g(), dtype=np.int64)  # without loss weights they are whole numbers
 
     @property
     def demand_share(self) -> float:
@@ -244,12 +231,7 @@ class Watcher:
         return self.demand_tokens / self.counts.tokens if self.counts.tokens else 1.0
 
     def probe(
-        self,
-        tests: int = 64,
-        *,
-        distances: Sequence[int] | None = None,
-        threshold: float = 0.8,
-        seed: int = 0,
+        self, tests: int = 64, *, distances: Sequence[int] | None = None, threshold: float = 0.8, seed: int = 0
     ) -> pd.DataFrame:
         """Measure retrieval accuracy by distance, in tokens, with f and g of all ranks so far; a collective call.
 
@@ -257,66 +239,54 @@ class Watcher:
         is left as it was. An error is logged, and the table is then empty; one within a forward of several ranks is
         raised, as the others wait in it.
         """
-        device = next(self.inner.parameters()).device
-
-        def build() -> DistanceProbe:
-            return retrieval.build_tests(
-                self.tokenizer, self.window, haystack=self.haystack, tests=tests, distances=distances, seed=seed
-            )
+        build = partial(retrieval.build_tests, self.tokenizer, self.window, haystack=self.haystack)
+        build = partial(build, tests=tests, distances=distances, seed=seed)
 
         def logits(tokens: Tensor, n: int) -> Tensor:
             # names of transformers; all logits of a long prompt and a large vocabulary would take gigabytes
             known = {"use_cache": False, "logits_to_keep": n}
-            options = {name: value for name, value in known.items() if name in self.signature.parameters}
-            return self.take_logits(self.model(**{self.names["input"]: tokens.to(device)}, **options))
+            options = {name: value for name, value in known.items() if name in self.parameters}
+            tokens = tokens.to(next(self.inner.parameters()).device)
+            return self.take_logits(self.model(**{self.names["input"]: tokens}, **options))
 
+        total = self.total(reduce=True)
         try:
-            with as_evaluated(self.model):
-                results = run_tests(build, logits)
+            with retrieval.as_evaluated(self.model):
+                table = retrieval.tabulate(retrieval.run_tests(build, logits), threshold)
         except Exception as error:
-            if ranks()[1] > 1 and not isinstance(error, ProbeStopped):
+            if retrieval.ranks()[1] > 1 and not isinstance(error, retrieval.ProbeStopped):
                 raise
             LOG.warning("no probe: %s", first_line(error))
-            return pd.DataFrame(columns=list(COLUMNS))
-        table = tabulate(results, threshold)
-        total = self.sum_of_ranks()
-        table["f"], table["g"] = total.frequency()[table["distance"]], total.g()[table["distance"]]
+            table = pd.DataFrame(columns=list(retrieval.COLUMNS[:-2]), dtype=np.int64)
+        f, g, half = total.frequency(), total.g(), self.window // 2
+        table["f"], table["g"] = f[table["distance"]], g[table["distance"]]
+        table.attrs |= {"f_half": f[half], "g_half": g[half:].sum(), "incomplete": self.incomplete}
         return table
 
     def summary(self, tests: int = 64) -> dict[str, float]:
         """Probe, and return what a tracker logs, by name; a collective call.
 
-        `reach` is missing where accuracy is below the threshold at the first distance. `accuracy` is the mean over the
-        distances, `f_half` and `g_half` are f at half of the window and the sum of g from there on.
+        `reach` is missing where accuracy is below the threshold at the first distance. `accuracy` and `log_prob` are
+        means over the distances, `f_half` and `g_half` are f at half of the window and the sum of g from there on.
         """
         table = self.probe(tests)
-        total = self.sum_of_ranks()
-        half = self.window // 2
-        values: dict[str, float] = {"f_half": int(total.frequency()[half]), "g_half": int(total.g()[half:].sum())}
+        values = {name: table.attrs.get(name) for name in ("reach", "f_half", "g_half")}
         if len(table):
-            values |= {"accuracy": float(table["score"].mean()), "log_prob": float(table["log_prob"].mean())}
-            values |= {name: table.attrs[name] for name in ("reach",) if table.attrs[name] is not None}
-        return {f"retrieval/{name}": float(value) for name, value in values.items()}
-
-    def sum_of_ranks(self) -> PositionCounts:
-        """Add up the counts of all ranks; a collective call."""
-        total = self.total()
-        for name in COUNTED:
-            setattr(total, name, sum_over_ranks(getattr(total, name)))
-        return total
+            values |= {"accuracy": table["score"].mean(), "log_prob": table["log_prob"].mean()}
+        return {f"retrieval/{name}": float(value) for name, value in values.items() if value is not None}
 
     def state_dict(self) -> dict[str, Any]:
         """Return the counts of all ranks, the same on each; a collective call."""
-        return self.sum_of_ranks().to_dict() | {"incomplete": self.incomplete}
+        return self.total(reduce=True).to_dict() | {"incomplete": self.incomplete}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from saved counts, on any number of ranks; the first one holds what is restored.
 
         Raises: DataError for counts of another window.
         """
-        if state["max_len"] != self.window:
-            raise DataError(f"window={self.window}: the saved counts are of {state['max_len']}; use that window")
-        if ranks()[0] == 0:
+        if state.get("max_len") != self.window:
+            raise DataError(f"window={self.window}: the saved counts are of {state.get('max_len')}; use that window")
+        if retrieval.ranks()[0] == 0:
             self.restored = PositionCounts.from_dict(state)
         self.incomplete = self.incomplete or state.get("incomplete")
 

@@ -1,0 +1,143 @@
+"""What goes wrong with lab.watch ends no training: it is logged once, counts are marked, and copies count nothing."""
+
+import copy
+import io
+import logging
+
+import pytest
+import torch
+from torch import nn
+
+import lab
+from lab.data.preparation import shard_folder
+from lab.data.tokenizer import load_tokenizer
+from lab.errors import ConfigError
+
+T, WINDOW, VOCABULARY = 12, 96, 400
+IDS = torch.arange(2 * T).view(2, T)
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embedding, self.head = nn.Embedding(VOCABULARY, 4), nn.Linear(4, VOCABULARY)
+
+    def forward(self, input_ids, labels=None):
+        return self.head(self.embedding(input_ids))
+
+
+class Wrapper(nn.Module):
+    """Names no argument, as DeepSpeed's engine."""
+
+    def __init__(self, module):
+        super().__init__()
+        self.module = module
+
+    def forward(self, *inputs, **kwargs):
+        return self.module(*inputs, **kwargs)
+
+
+class Outputs(Model):
+    def forward(self, input_ids):
+        return {"hidden": self.embedding(input_ids)}
+
+
+WRAPPERS = {
+    "none": lambda model: model,
+    "DataParallel": nn.DataParallel,
+    "a wrapper": Wrapper,
+    "compiled": lambda model: torch.compile(model, backend="eager", fullgraph=True),
+    "compiled in place": lambda model: model.compile(backend="eager") or model,
+}
+
+
+@pytest.mark.parametrize("name", WRAPPERS)
+def test_wrappers_count_and_train(name):
+    model = WRAPPERS[name](Model())
+    watch = lab.watch(model, window=WINDOW)
+    model(IDS).sum().backward()
+    assert (watch.frequency()[:2].tolist(), watch.incomplete) == ([2 * T, 2 * (T - 1)], None)
+    model.eval()
+    model(IDS).sum().backward()
+    assert watch.frequency()[0] == 2 * T
+
+
+def test_a_model_that_is_compiled_after_lab_watch_counts():
+    model = Model()
+    watch = lab.watch(model, window=WINDOW)
+    torch.compile(model, backend="eager")(IDS).sum().backward()
+    assert watch.frequency()[0] == 2 * T
+
+
+def test_a_copy_and_a_file_of_a_watched_model_count_nothing():
+    model = Model()
+    watch = lab.watch(model, window=WINDOW)
+    file = io.BytesIO()
+    torch.save(model, file)
+    file.seek(0)
+    for other in (copy.deepcopy(model), torch.load(file, weights_only=False)):
+        other(IDS).sum().backward()
+    assert not watch.frequency().any()
+    model(IDS).sum().backward()
+    assert watch.frequency()[0] == 2 * T
+
+
+@pytest.mark.parametrize(
+    ("window", "arguments", "message"),
+    [
+        (8, {}, "window=8: is shorter than a row of 12 tokens; raise it"),
+        (WINDOW, {"labels": IDS[:, :5]}, r"labels=(2, 5): must be shaped as the tokens, (2, 12)"),
+    ],
+)
+def test_an_error_of_the_watcher_is_logged_once_and_marked(caplog, window, arguments, message):
+    model = Model()
+    watch = lab.watch(model, window=window)
+    for _ in range(2):
+        model(IDS, **arguments).sum().backward()
+    assert not watch.demand().any()
+    assert message in watch.incomplete
+    assert len(caplog.records) == 1
+    assert message in caplog.text
+    again = lab.watch(Model(), window=window)
+    again.load_state_dict(watch.state_dict())
+    assert again.incomplete == watch.incomplete
+
+
+def test_an_error_in_the_hook_itself_is_no_error_of_the_forward(caplog, monkeypatch):
+    model = Model()
+    watch = lab.watch(model, window=WINDOW)
+    monkeypatch.setattr(watch, "enqueue", lambda *_: 1 / 0)
+    model(IDS).sum().backward()
+    assert watch.incomplete == "ZeroDivisionError: division by zero"
+    assert len(caplog.records) == 1
+
+
+@pytest.mark.parametrize("options", [{"input": "inputs"}, {"labels": "lables"}, {"targets": "y"}, {"demand_every": 0}])
+def test_a_wrong_option_is_named_at_once(options):
+    ((name, value),) = options.items()
+    with pytest.raises(ConfigError, match=f"{name}={value}: "):
+        lab.watch(Model(), window=WINDOW, **options)
+
+
+def test_logits_that_are_not_found_are_one_line(prepared, caplog):
+    tokenizer = load_tokenizer(shard_folder(prepared))
+    with caplog.at_level(logging.WARNING):
+        table = lab.watch(Outputs(), tokenizer, window=WINDOW).probe(tests=1)
+    assert table.empty
+    assert [record.getMessage() for record in caplog.records] == [
+        "no probe: logits: are not in the NoneType that the forward returns; name them by logits="
+    ]
+    hidden = lab.watch(Outputs(), tokenizer, window=WINDOW, logits=lambda output: output["hidden"].repeat(1, 1, 100))
+    assert len(hidden.probe(tests=1)) == 14
+
+
+def test_a_summary_adds_up_the_ranks_once(prepared, monkeypatch):
+    watch = lab.watch(Model(), load_tokenizer(shard_folder(prepared)), window=WINDOW)
+    watch.model(IDS).sum().backward()
+    calls = []
+    total = watch.total
+    monkeypatch.setattr(watch, "total", lambda reduce=False: calls.append(reduce) or total(reduce))
+    summary = watch.summary(tests=1)
+    assert calls == [True]
+    assert summary["retrieval/accuracy"] == 0.0
+    assert "retrieval/reach" not in summary
