@@ -5,6 +5,7 @@ import json
 import lightning
 import pytest
 import torch
+from tokenizers import Tokenizer
 from torch.utils.data import DataLoader
 
 from lab.data.preparation import shard_folder
@@ -126,15 +127,15 @@ class Module(lightning.LightningModule):
         return torch.optim.SGD(self.parameters(), lr=0.01)
 
 
-def fit(folder, tokenizer, steps, resume=None):
+def fit(folder, tokenizer, steps, resume=None, **more):
     """Train by Lightning; return the callback, what was counted by definition, and what was logged."""
     module = Module()
     counted = Counted(module.model)
     callback = LightningReach(tokenizer, window=WINDOW, every_steps=15, tests=2)
     trainer = lightning.Trainer(
-        max_steps=steps, accelerator="cpu", devices=1, logger=False, callbacks=[callback], default_root_dir=folder,
+        max_steps=steps, accelerator="cpu", logger=False, callbacks=[callback], default_root_dir=folder,
         enable_progress_bar=False, enable_model_summary=False, accumulate_grad_batches=2,
-        enable_checkpointing=False,
+        enable_checkpointing=False, **{"devices": 1, **more},
     )  # fmt: skip
     rows = [{"input_ids": text} for text in texts(120)]
     trainer.fit(module, DataLoader(rows, 2, collate_fn=collate_padded), ckpt_path=resume)
@@ -149,3 +150,29 @@ def test_lightnings_trainer_and_a_resume(tmp_path, tokenizer):
     assert logged["retrieval/f_half"] == counted.f[WINDOW // 2]
     again, counted_again, _ = fit(tmp_path, tokenizer, 45, tmp_path / "last.ckpt")
     assert again.watch.frequency().tolist() == [a + b for a, b in zip(counted.f, counted_again.f, strict=True)]
+
+
+def fit_on_ranks(folder, tokenizer_path):
+    """Train 30 steps as one of two ranks; return what it counted, what it should, the sums, and what it logged."""
+    from lightning.pytorch.strategies import DDPStrategy
+
+    tokenizer = Tokenizer.from_file(tokenizer_path)
+    strategy = DDPStrategy(process_group_backend="gloo")
+    callback, counted, logged = fit(folder, tokenizer, 30, strategy=strategy, devices=2)
+    watch = callback.watch
+    total = watch.frequency(reduce=True).tolist(), watch.demand(reduce=True).tolist()
+    return (watch.frequency().tolist(), watch.demand().tolist()), (counted.f, counted.g), total, dict(logged)
+
+
+@pytest.mark.slow
+def test_lightnings_trainer_on_two_processes(tmp_path, prepared, tokenizer, ranks):
+    results = ranks(2).run(fit_on_ranks, tmp_path, str(shard_folder(prepared) / "tokenizer.json"))
+    sums = [[a + b for a, b in zip(*counts, strict=True)] for counts in zip(*(r[1] for r in results), strict=True)]
+    assert results[0][1] != results[1][1]  # each rank has its own rows
+    for own, counted, total, logged in results:
+        assert own == counted
+        assert list(total) == sums
+        assert logged["retrieval/f_half"] == sums[0][WINDOW // 2]
+    assert sum(sums[1]) > 20
+    again, counted_again, _ = fit(tmp_path, tokenizer, 45, tmp_path / "last.ckpt")
+    assert again.watch.frequency().tolist() == [a + b for a, b in zip(sums[0], counted_again.f, strict=True)]
