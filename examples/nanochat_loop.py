@@ -35,7 +35,7 @@ def main() -> None:
     rows = torch.tensor(ids[: len(ids) // (WINDOW + 1) * (WINDOW + 1)]).view(-1, WINDOW + 1)
     sizes = {"d_model": 64, "n_layers": 2, "n_heads": 4, "n_kv_heads": 4, "d_ff": 128, "tie_embeddings": False}
     model = GPT(DecoderConfig(vocab_size=VOCABULARY, **sizes))
-    watch = lab.watch(model, tokenizer, window=WINDOW, input="idx", targets="targets")
+    watch = lab.watch(model, tokenizer, window=WINDOW, input="idx")
     optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)
     for batch in rows.split(4)[:STEPS]:
         model(batch[:, :-1], batch[:, 1:]).backward()
