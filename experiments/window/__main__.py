@@ -6,9 +6,10 @@
 
 STAGE is one of S2, S2_crossed, W_1M, W_4M, W_2M and W_larger (experiments/window/plans.py); without any, all run in
 this order. Seed after seed, the base model is trained, then its branches. All are tested by eval.distance, and the
-seed is added to experiments/window/records. A base model of W that has not acquired retrieval is recorded without
-branches, and the next seed is taken. Runs that are recorded are not trained again; after Ctrl-C or a crash the same
-command continues. Runs are in runs/window, with --short in runs/window_short, and are not recorded.
+seed is added to experiments/window/records. A base model of W is continued until it has acquired retrieval. Where it
+does not, it is recorded without branches, and the next seed is taken. Runs that are recorded are not trained again;
+after Ctrl-C or a crash the same command continues. Runs are in runs/window, with --short in runs/window_short, and are
+not recorded.
 
 Every run carries the SHA-256 of the predictions of its stage, which were committed before any of them.
 
@@ -25,12 +26,14 @@ from pathlib import Path
 from experiments.runs import run_each, train
 from experiments.tables import pack
 from experiments.window.plans import (
+    MOST_BASES,
     STAGES,
     Stage,
     evaluation_options,
     is_first,
     plan_base,
     plan_branches,
+    plan_continued,
     text_folder,
 )
 from experiments.window.records import collect, has_acquired, read_records
@@ -87,15 +90,15 @@ def run_stage(name: str, n_seeds: int | None, jobs: int) -> int:
             if any(each.startswith(f"{name}-{seed}-") for each in recorded):
                 n_used += 1
                 continue
-            if f"{stage.bases}-{seed}-base" in recorded:  # without branches: it has not acquired retrieval
+            if f"{stage.bases}-{seed}-base_{MOST_BASES}" in recorded:  # without branches: it was not used
                 continue
             print(f"{name}, seed {seed}", flush=True)
             status, runs = run_seed(name, seed, RUNS, jobs)
             if status:
                 return status
-            n_used += len(runs) > is_first(name)
-            if runs:
-                pack([*before, *(run.path for run in runs)], table)
+            n_used += any(run.path.name.startswith(f"{name}-") for run in runs)
+            added = {run.path.name: run.path for run in runs}
+            pack([*(run for run in before if run.name not in added), *added.values()], table)
     return 0
 
 
@@ -109,17 +112,23 @@ def run_seed(name: str, seed: int, folder: Path, jobs: int, chosen: Sequence[str
     sign(base, stage)
     if status := train([base], 1) or evaluate(name, [base], 1):
         return status, []
-    runs = [base] if is_first(name) else []
-    if stage.needs_retrieval and not has_acquired(base.path):
-        print(f"{name}, seed {seed}: the base model has not acquired retrieval", flush=True)
-        return 0, runs
+    bases = [base]
+    while stage.needs_retrieval and not has_acquired(base.path):
+        print(f"{name}, seed {seed}: {base.path.name} has not acquired retrieval", flush=True)
+        if len(bases) == MOST_BASES:
+            return 0, bases if is_first(name) else []
+        base = plan_continued(name, seed, base, len(bases) + 1, folder)
+        sign(base, stage)
+        if status := train([base], 1) or evaluate(name, [base], 1):
+            return status, []
+        bases.append(base)
     branches = plan_branches(name, seed, base, folder)  # which read the base model's folder
     if chosen:
         branches = [run for run in branches if run.path.name.rpartition("-")[2] in chosen]
     for run in branches:
         sign(run, stage)
     status = train(branches, jobs) or evaluate(name, branches, jobs)
-    return status, [*runs, *branches]
+    return status, [*bases, *branches] if is_first(name) else branches
 
 
 def evaluate(name: str, runs: Sequence[PlannedRun], jobs: int) -> int:

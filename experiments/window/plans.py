@@ -18,6 +18,8 @@ START = (sys.executable, "-m", "lab.fit")
 CONFIG = "configs/cpu_short.yaml"
 PREDICTIONS = Path("experiments/window/predictions.md")  # of S2
 PREDICTIONS_OF_W = Path("experiments/window/predictions_windows.md")
+MORE_TOKENS = 2_000_000  # by which a base model is continued until it has acquired retrieval
+MOST_BASES = 4  # of a seed, the first one and its continuations
 BRANCH_SEED = 100  # added to the seed of a base: the order of the text that its branches share
 COMMON: Config = {  # the tests of an evaluation follow, so that training's own are few
     "train.precision": "bf16",
@@ -53,8 +55,8 @@ S2_TESTS = 64
 class Stage(NamedTuple):
     """Branches that are trained and recorded together, seed after seed, from base models that stages may share.
 
-    Seeds are taken in order until `n_seeds` have been used. If `needs_retrieval`, a seed whose base model has not
-    acquired retrieval is recorded, and not used.
+    Seeds are taken in order until `n_seeds` have been used. If `needs_retrieval`, a base model that has not acquired
+    retrieval is continued for MORE_TOKENS, up to MOST_BASES; a seed whose last one has not is recorded, not used.
     """
 
     bases: str
@@ -118,6 +120,14 @@ def plan_base(name: str, seed: int, folder: Path) -> PlannedRun:
     """Plan the base model of a stage and seed."""
     stage = STAGES[name]
     own = {"run.name": f"{stage.bases}-{seed}-base", "run.seed": seed, "train.tokens": stage.base_tokens}
+    return plan_run({**own, **stage.base}, seed, folder)
+
+
+def plan_continued(name: str, seed: int, base: PlannedRun, number: int, folder: Path) -> PlannedRun:
+    """Plan the continuation of a base model, whose run folder it reads."""
+    stage = STAGES[name]
+    own = {"run.name": f"{stage.bases}-{seed}-base_{number}", "run.seed": seed + BRANCH_SEED * number}
+    own |= {"start.path": str(base.path), "train.tokens": MORE_TOKENS}
     return plan_run({**own, **stage.base}, seed, folder)
 
 

@@ -185,8 +185,8 @@ def test_every_stage_has_a_base_that_its_first_one_records():
     assert firsts == ["S2", "W_1M", "W_larger"]
 
 
-def test_a_seed_whose_base_has_not_acquired_retrieval_is_recorded_and_replaced(tmp_path, monkeypatch):
-    """Of seeds 10, 11, 12 the second finds 4 of 10 numbers: two seeds used are 10 and 12, and 11 is its base alone."""
+def test_a_base_is_continued_until_it_has_acquired_retrieval_or_its_seed_is_not_used(tmp_path, monkeypatch):
+    """Of seeds 10 to 12 the first finds half at once, the second never, the third in its second continuation."""
     monkeypatch.chdir(ROOT)
     monkeypatch.setattr(command, "RECORDS", tmp_path)
     monkeypatch.setattr(command, "RUNS", tmp_path / "runs")
@@ -195,17 +195,25 @@ def test_a_seed_whose_base_has_not_acquired_retrieval_is_recorded_and_replaced(t
     def train(runs, jobs):
         for run in runs:
             trained.append(run.path.name)
-            share = 0.3 if "-11-" in run.path.name else 0.5
+            late = {"W-12-base", "W-12-base_2"}
+            share = 0.3 if run.path.name in late or "-11-" in run.path.name else 0.5
             record(run.path.parent, run.path.name, 192, {"rope+plain": {24: 0.5, 176: share}})
         return 0
 
     def branch_of(name, seed, base, folder):
         return [plan_run({"run.name": f"{name}-{seed}-192", "run.seed": seed}, seed, folder)]
 
+    def continued(name, seed, base, number, folder):
+        return plan_run({"run.name": f"W-{seed}-base_{number}", "run.seed": seed}, seed, folder)
+
     monkeypatch.setattr(command, "train", train)
     monkeypatch.setattr(command, "evaluate", lambda name, runs, jobs: 0)
     monkeypatch.setattr(command, "sign", lambda run, stage: None)
     monkeypatch.setattr(command, "plan_branches", branch_of)
+    monkeypatch.setattr(command, "plan_continued", continued)
     for _ in range(2):  # the second time nothing is left to do
         assert command.run_stage("W_1M", 2, 1) == 0
-        assert trained == ["W-10-base", "W_1M-10-192", "W-11-base", "W-12-base", "W_1M-12-192"]
+        first = ["W-10-base", "W_1M-10-192"]
+        second = ["W-11-base", "W-11-base_2", "W-11-base_3", "W-11-base_4"]
+        third = ["W-12-base", "W-12-base_2", "W-12-base_3", "W_1M-12-192"]
+        assert trained == [*first, *second, *third]
