@@ -4,7 +4,6 @@ A class joins the table of the base class that it derives from, under its tag:
 
     FrequencyMethod, Distance   `method: mine`, in position.frequency, position.distance
     WindowMask, Skip, Evidence  `method: mine`, in mask, skip, evidence
-    Softmax                     `method: mine`, in model.softmax
     OwnCorpus                   `name: mine`, in data.corpus
 
 `plugins: [my_method.py]` names the files. Those that a command line names are executed. Those that a file names (a

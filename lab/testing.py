@@ -23,7 +23,6 @@ from lab.data.config import OwnCorpus
 from lab.evidence.base import IGNORE, Evidence
 from lab.masks import WindowMask
 from lab.model.attention.attend import attend
-from lab.model.layers import Softmax
 from lab.positions import Distance, FrequencyMethod, frequencies
 from lab.schema import validated
 from lab.skip.base import Skip
@@ -118,18 +117,6 @@ def check_frequency_method(method: type[FrequencyMethod], **parameters: Any) -> 
         factor = built.logit_factor(q_pos, 0)
         assert (factor.dtype, factor.shape) == (torch.float64, q_pos.shape), "logit_factor must be float64 like q_pos"
         assert built.scales_logits or (factor == 1).all(), "logit_factor must be 1, or scales_logits must be True"
-
-
-def check_softmax(method: type[Softmax], **parameters: Any) -> None:
-    """Check the factor on the logits of queries that see n keys, each by itself, and that a sink is learned."""
-    built = validated(method, parameters)
-    for n in (torch.arange(0), torch.tensor([7]), torch.tensor([[1, 2], [300, 100_000]])):
-        factor = built.factor(n)
-        assert (factor.dtype, factor.shape) == (torch.float64, n.shape), "factor must be float64 like n"
-        assert (factor.isfinite() & (factor >= 0)).all(), f"factor must be finite and >= 0: {factor.tolist()}"
-        alone = [float(built.factor(number)) for number in n.flatten()]
-        assert factor.flatten().tolist() == alone, "factor must not depend on other queries"
-    assert built.begins is not None or not built.is_sink, "a sink is learned: begins must be a number"
 
 
 def check_mask(method: type[WindowMask], **parameters: Any) -> None:

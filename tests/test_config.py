@@ -68,7 +68,6 @@ WRONG |= {  # position methods, layers, masks and blocks that grow
     f"{WINDOWED}=96": "model.layers.window=96: must be < data.window=96",
     f"{WINDOWED}=9 {POSE}": f"model.layers.window=9: {{}}{FROM_0}",
     f"{WINDOWED}=9 {XFORMERS}": "train.backend=xformers: returns no log-sum-exp, which model.layers.window needs",
-    f"--model.softmax.method=sink {XFORMERS}": "train.backend=xformers: {}model.softmax.method",
     "--train.context_parallel=4 --train.devices=4": "train.context_parallel=4: must divide model.n_kv_heads=2",
     "--train.context_parallel=2 --train.devices=2 --data.window=95": "train.context_parallel=2: must divide ",
     "--train.context_parallel=2 --train.devices=3": "train.context_parallel=2: must divide devices * nodes=3",

@@ -34,7 +34,7 @@ RUNS = {
     "blocks": (*JOINED, *GROWING),
     "document_blocks": (*DOCUMENT, *GROWING),
     "longrecipe": LONGRECIPE,
-    "layers": (*LAYERS, "--model.softmax.method=sink"),
+    "layers": LAYERS,
     "context": ("--weights.by=context", "--weights.target.exponent=0.7"),
     "far": (*FAR, "--evidence.tokens=2"),
     "near": (*NEAR, "--weights.control=near", "--weights.fraction=0.5"),

@@ -11,7 +11,6 @@ from lab.data.config import OwnCorpus
 from lab.evidence import EVIDENCE_METHODS
 from lab.evidence.repeat import Repeat
 from lab.masks import MASKS, Document
-from lab.model.layers import SOFTMAXES, Scalable, Sink
 from lab.positions.rerope import Rerope
 from lab.positions.rope import Plain
 from lab.positions.yarn import Yarn
@@ -24,7 +23,6 @@ from lab.testing import (
     check_frequency_method,
     check_mask,
     check_skip_method,
-    check_softmax,
 )
 
 
@@ -42,11 +40,6 @@ def test_evidence_methods_pass(method):
 @pytest.mark.parametrize("method", MASKS)
 def test_masks_pass(method):
     check_mask(MASKS[method])
-
-
-@pytest.mark.parametrize("method", SOFTMAXES)
-def test_softmaxes_pass(method):
-    check_softmax(SOFTMAXES[method])
 
 
 def changed(base, name, change):
@@ -70,8 +63,6 @@ BROKEN = {
     "order": (check_skip_method, Pose, "position_ids", lambda i: i[::-1], {"target_len": 20}, "must rise"),
     "near": (check_mask, Document, "visible", lambda seen: seen & seen.triu(-3), {}, "query and key"),
     "itself": (check_mask, Document, "visible", lambda seen: seen.tril(-1), {}, r"\[0, 0\]"),
-    "keys": (check_softmax, Scalable, "factor", lambda f: f / (f.max() + 1 if f.numel() else 1), {}, "other queries"),
-    "negative": (check_softmax, Sink, "factor", lambda f: -f, {}, ">= 0"),
     "outside": (check_evidence_method, Repeat, "nearest", lambda d: d + 1, {}, "must lie in the run"),
     "pack": (check_evidence_method, Repeat, "nearest", lambda d: np.minimum(d, len(d) % 3), {}, "must not depend"),
 }

@@ -42,7 +42,7 @@ from lab.positions import Frequencies
 from lab.positions.methods import PositionConfig
 from lab.probe.config import ProbeConfig, ProbeSection
 from lab.runs.arms import FREE_TO_CHANGE
-from lab.runs.source import CONFIG, EXPERIMENT, inherit
+from lab.runs.source import CONFIG, EXPERIMENT, inherit, read_run_config
 from lab.schema import PathText, Section, given, plain, validated
 from lab.shape import ByContext
 from lab.skip.methods import SkipConfig
@@ -180,11 +180,13 @@ def load_experiment(path: Path, overrides: dict[str, Any] | None = None) -> Expe
 
     Raises: ConfigError with one line per fault.
     """
-    values, overrides = read_yaml(path), flatten(overrides or {})
+    is_of_run = path.name in (CONFIG, EXPERIMENT)
+    values = read_run_config(path) if is_of_run else read_yaml(path)
+    overrides = flatten(overrides or {})
     if "plugins" in overrides:
         load_plugins(overrides["plugins"])
     else:
-        load_plugins(values.get("plugins"), str(path), path.parent if path.name in (CONFIG, EXPERIMENT) else None)
+        load_plugins(values.get("plugins"), str(path), path.parent if is_of_run else None)
     # What a run inherits depends on what it leaves out, the command line included, so that overrides are applied to a
     # copy first. They are applied to the file's values afterwards, as tags of the file must be known by then.
     imply_text(values, overrides)

@@ -93,9 +93,8 @@ class TrainConfig(Section):
         for name in ("model.n_kv_heads", "data.window", "train.micro_batch_tokens"):
             if attrgetter(name)(run) % self.context_parallel:
                 yield run.fault("train.context_parallel", f"must divide {name}={attrgetter(name)(run)}; change one")
-        needs = "model.softmax.method" if getattr(run.model.softmax, "is_sink", False) else run.bands
-        if self.backend == "xformers" and needs:
-            yield run.fault("train.backend", f"returns no log-sum-exp, which {needs} needs; use auto")
+        if self.backend == "xformers" and run.bands:
+            yield run.fault("train.backend", f"returns no log-sum-exp, which {run.bands} needs; use auto")
 
     @property
     def world_size(self) -> int:

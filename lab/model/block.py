@@ -37,11 +37,7 @@ class Attention(nn.Module):
         self.v = Linear(cfg.d_model, cfg.kv_width, bias=cfg.qkv == "bias")
         self.q_norm = nn.RMSNorm(cfg.head_dim, eps=cfg.norm_eps) if cfg.qkv == "norm" else nn.Identity()
         self.k_norm = nn.RMSNorm(cfg.head_dim, eps=cfg.norm_eps) if cfg.qkv == "norm" else nn.Identity()
-        self.gate = Linear(cfg.d_model, cfg.width, bias=False) if cfg.gate else None
         self.out = Linear(cfg.width, cfg.d_model, bias=False)
-        begins = None if cfg.softmax is None else cfg.softmax.begins
-        self.by_head = None if begins is None else nn.Parameter(torch.full((cfg.n_heads,), begins))
-        self.has_sinks = cfg.softmax is not None and cfg.softmax.is_sink
 
     def attended(self, q: Tensor, k: Tensor, v: Tensor, layout: Layout, cache: KeyCache | None) -> Tensor:
         """Attend from queries (B, N, Tq, H) to keys and values (B, K, T, H), none rotated, and to cached ones: as q."""
@@ -52,24 +48,13 @@ class Attention(nn.Module):
         return context.to_tokens(self.attended_here(q, k, v, layout, cache))
 
     def attended_here(self, q: Tensor, k: Tensor, v: Tensor, layout: Layout, cache: KeyCache | None) -> Tensor:
-        sinks = self.sinks(layout)
-        return attend_layout(q, k, v, layout, layer=self.layer, backend=self.backend, cache=cache, sinks=sinks)
-
-    def sinks(self, layout: Layout) -> Tensor | None:
-        """Return the logits of the sinks of the heads that this process holds, (N,)."""
-        if self.by_head is None or not self.has_sinks:
-            return None
-        group = layout.context
-        return self.by_head if group is None else self.by_head.chunk(group.degree)[group.rank]
+        return attend_layout(q, k, v, layout, layer=self.layer, backend=self.backend, cache=cache)
 
     def heads(self, queries_BTD: Tensor, x_BTD: Tensor) -> Heads:
         """Compute queries of some tokens, keys and values of all: (B, heads, T, H)."""
         made = self.q(queries_BTD), self.k(x_BTD), self.v(x_BTD)
         q, k, v = (x.unflatten(2, (-1, self.cfg.head_dim)) for x in made)
-        q = self.q_norm(q)
-        if self.by_head is not None and not self.has_sinks:
-            q = q * self.by_head[:, None]
-        return q.transpose(1, 2), self.k_norm(k).transpose(1, 2), v.transpose(1, 2)
+        return self.q_norm(q).transpose(1, 2), self.k_norm(k).transpose(1, 2), v.transpose(1, 2)
 
 
 def last_tokens(x_BTD: Tensor, n: int) -> Tensor:
@@ -91,26 +76,18 @@ class FeedForward(nn.Module):
 
 
 class Block(nn.Module):
-    """One block: attention, then feed-forward, each added to the residual stream, with norms before, after or both.
+    """One block: attention, then feed-forward, each added to the residual stream, x + f(norm(x)).
 
-        pre   x + f(norm(x))        post   x + norm(f(x))        sandwich   x + norm(f(norm(x)))
-
-    With a gate, attention is W_out (heads(x) * sigmoid(W_gate x)), where x is its input. `graphs` train on packed rows,
-    before and after attention, which differs from pack to pack.
-
-    Source: arXiv:2501.00656, section 2 (norms after, OLMo 2); arXiv:2408.00118, section 2 (both, Gemma 2);
-    arXiv:2505.06708, section 2.2 (a gate after attention, elementwise).
+    `graphs` train on packed rows, before and after attention, which differs from pack to pack.
     """
 
     def __init__(self, cfg: DecoderConfig, layer: int, backend: str, graphs: Graphs | None = None) -> None:
         super().__init__()
         self.graphs = graphs
-        self.attention_norm = norm_of(cfg, cfg.norm != "post")
+        self.attention_norm = nn.RMSNorm(cfg.d_model, eps=cfg.norm_eps)
         self.attention = Attention(cfg, layer, backend)
-        self.attention_out_norm = norm_of(cfg, cfg.norm != "pre")
-        self.feed_forward_norm = norm_of(cfg, cfg.norm != "post")
+        self.feed_forward_norm = nn.RMSNorm(cfg.d_model, eps=cfg.norm_eps)
         self.feed_forward = FeedForward(cfg)
-        self.feed_forward_out_norm = norm_of(cfg, cfg.norm != "pre")
 
     def forward(self, x_BTD: Tensor, layout: Layout, cache: KeyCache | None) -> Tensor:
         """Run the block on every token, or on the layout's queries alone where it has fewer."""
@@ -126,7 +103,7 @@ class Block(nn.Module):
         factor = layout.logit_factor(attention.layer, rotation.cos_B1TH.dtype)
         heads = before(self, x_BTD, n_queries, rotation, factor)
         with torch.autocast(x_BTD.device.type, enabled=False):  # as in `attend_layout`
-            out = WHOLE[attention.backend](*heads, layout.segments, layout.window, attention.sinks(layout))
+            out = WHOLE[attention.backend](*heads, layout.segments, layout.window)
         del heads
         return after(self, x_BTD, out)
 
@@ -147,15 +124,8 @@ class Block(nn.Module):
     def after(self, x_BTD: Tensor, out_BNTH: Tensor) -> Tensor:
         """Add what the queries attended to, then feed forward: (B, T, D) to (B, Tq, D)."""
         out_BTD = out_BNTH.transpose(1, 2).flatten(2).to(compute_dtype(self.attention.out.weight))
-        x_BTD = last_tokens(x_BTD, out_BNTH.shape[2])
-        if self.attention.gate is not None:
-            out_BTD = out_BTD * torch.sigmoid(self.attention.gate(self.attention_norm(x_BTD)))
-        x_BTD = x_BTD + self.attention_out_norm(self.attention.out(out_BTD))
-        return x_BTD + self.feed_forward_out_norm(self.feed_forward(self.feed_forward_norm(x_BTD)))
-
-
-def norm_of(cfg: DecoderConfig, used: bool) -> nn.Module:
-    return nn.RMSNorm(cfg.d_model, eps=cfg.norm_eps) if used else nn.Identity()
+        x_BTD = last_tokens(x_BTD, out_BNTH.shape[2]) + self.attention.out(out_BTD)
+        return x_BTD + self.feed_forward(self.feed_forward_norm(x_BTD))
 
 
 def compile_block(compiler: Any) -> Graphs:

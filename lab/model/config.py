@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Gt, Le, Lt
 
-from lab.model.layers import LayersConfig, SoftmaxConfig
+from lab.model.layers import LayersConfig
 from lab.schema import NonNegative, PositiveFloat, Section
 
 BETA1 = 0.9  # AdamW's decay of the mean gradient
@@ -46,14 +46,8 @@ class DecoderConfig(Section):
     before they are rotated, as Qwen3's do."""
     attention_width: Annotated[int, Ge(1), Le(2**18)] | None = None
     """Width of all query heads together; left out, d_model."""
-    norm: Literal["pre", "post", "sandwich"] = "pre"
-    """Where blocks have norms: before attention and feed-forward, after them, as in OLMo 2, or both, as in Gemma 2."""
-    gate: bool = False
-    """Whether what heads attend to is multiplied by sigmoid(W x) of their input x, elementwise."""
     layers: LayersConfig | None = None
     """Layers of different kinds; left out, all see every token before and rotate all dimensions."""
-    softmax: SoftmaxConfig | None = None
-    """How logits become weights: scalable, temperature or sink; left out, by softmax alone."""
 
     def rules(self) -> Iterator[str]:
         """Find the faults between the fields, each as one line."""
@@ -71,10 +65,6 @@ class DecoderConfig(Section):
             yield self.fault("n_kv_heads", f"must divide n_heads={self.n_heads}; use {nearest}")
         if self.layers is not None and len(self.layers.pattern) > self.n_layers:
             yield self.fault("layers.pattern", f"must have at most n_layers={self.n_layers} kinds; leave some out")
-        only = self.softmax and self.softmax.only
-        if only is not None and only not in self.kinds:
-            rule = f"is for layers of kind {only} alone; add one to model.layers.pattern, or leave it out"
-            yield self.fault("softmax.method", rule)
 
     def joint_rules(self, run: Any) -> Iterator[str]:
         """Refuse another vocabulary than the tokenizer's, and layers whose window hides nothing."""
@@ -106,18 +96,15 @@ class DecoderConfig(Section):
     @property
     def n_matrix_parameters(self) -> int:
         """Parameters used in matrix products: every block's matrices and the output head."""
-        block = self.d_model * ((2 + self.gate) * self.width + 2 * self.kv_width + 3 * self.d_ff)
+        block = self.d_model * (2 * self.width + 2 * self.kv_width + 3 * self.d_ff)
         return self.n_layers * block + self.vocab_size * self.d_model
 
     def n_parameters(self, tie_embeddings: bool | None = None) -> int:
         """Count all parameters, as configured or for the given choice of `tie_embeddings`."""
         tied = self.tie_embeddings if tie_embeddings is None else tie_embeddings
-        per_block = 4 if self.norm == "sandwich" else 2
-        norms = (per_block * self.n_layers + 1) * self.d_model
+        norms = (2 * self.n_layers + 1) * self.d_model
         norms += 2 * self.n_layers * self.head_dim * (self.qkv == "norm")
         biases = self.n_layers * (self.width + 2 * self.kv_width) if self.qkv == "bias" else 0
-        if self.softmax is not None and self.softmax.begins is not None:
-            norms += self.n_layers * self.n_heads
         return self.n_matrix_parameters + norms + biases + (0 if tied else self.vocab_size * self.d_model)
 
     def flops_per_token(self, pairs_per_token: float) -> float:

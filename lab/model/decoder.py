@@ -84,8 +84,6 @@ class Decoder(nn.Module):
         for name, parameter in self.named_parameters():
             if name.endswith(".bias"):
                 nn.init.zeros_(parameter)
-            elif self.cfg.softmax is not None and name.endswith("attention.by_head"):
-                nn.init.constant_(parameter, self.cfg.softmax.begins or 0.0)
             elif parameter.ndim == 1:
                 nn.init.ones_(parameter)
             elif name.endswith("out.weight"):  # added to the residual stream
@@ -202,8 +200,7 @@ class Decoder(nn.Module):
             methods = layout.frequencies, layout.distance
             if self.cfg.layers is not None:
                 methods = self.cfg.layers.methods(kind, *methods)
-            softmax = self.cfg.softmax if self.cfg.softmax is None or self.cfg.softmax.only in (None, kind) else None
-            made[kind] = replace(layout, frequencies=methods[0], distance=methods[1], softmax=softmax)
+            made[kind] = replace(layout, frequencies=methods[0], distance=methods[1])
         return [(block, made[kind]) for block, kind in zip(self.blocks, self.cfg.kinds, strict=True)]
 
     def new_cache(self, batch: int, max_tokens: int) -> KeyCache:

@@ -51,13 +51,12 @@ class FlashAttention(Attention):
 
     def attended_here(self, q: Tensor, k: Tensor, v: Tensor, layout: Layout, cache: KeyCache | None) -> Tensor:
         """Rotate and attend as on a GPU; shapes as there."""
-        sinks = self.sinks(layout)
         if runs_whole(KERNEL, layout):  # tokens before heads in memory, as `Block.before` leaves them
             rotation = layout.q_rotations[0].by_token()
             q, k = (rotation.rotate(x.transpose(1, 2)).to(v.dtype).transpose(1, 2) for x in (q, k))
-            return WHOLE[KERNEL](q, k, v, layout.segments, layout.window, sinks)
+            return WHOLE[KERNEL](q, k, v, layout.segments, layout.window)
         keys = [rotation.rotate(k).to(v.dtype) for rotation in layout.k_rotations]
-        return KERNELS["cpu_bands"](q, keys, v, layout, self.layer, sinks)  # of the same sizes for any head width
+        return KERNELS["cpu_bands"](q, keys, v, layout, self.layer)  # of the same sizes for any head width
 
 
 class FusedNorm(torch.autograd.Function):

@@ -19,7 +19,7 @@ from lab.model.config import DecoderConfig
 from lab.model.huggingface import config as folders
 from lab.model.huggingface.rope import frequency_settings
 from lab.runs.checkpoints import NAME as CHECKPOINT_NAME
-from lab.yaml import part, read_yaml
+from lab.yaml import flatten, part, read_yaml
 
 CONFIG = "config.yaml"
 EXPERIMENT = "experiment.yaml"  # of a run, in the folder that lab.export wrote
@@ -30,7 +30,21 @@ HUB = "hf:"
 PATTERNS = ("*.json", "*.safetensors", "*.jinja")  # files of a model that are downloaded
 ARCHITECTURE = [item.name for item in dataclasses.fields(DecoderConfig)]
 DEFAULTS = {item.name: item.default for item in dataclasses.fields(DecoderConfig) if item.default is not MISSING}
-FREE = ("theta", "embedding_std", "layers", "softmax")  # settings of the model that are not part of its architecture
+FREE = ("theta", "embedding_std", "layers")  # settings of the model that are not part of its architecture
+WITHOUT_EFFECT = {
+    "norm": "pre",
+    "gate": False,
+    "softmax": None,
+}  # removed settings of the model, as most runs have them
+REMOVED = {  # settings of earlier runs on which their results depend
+    "model.norm=post",
+    "model.norm=sandwich",
+    "model.gate=True",
+    "model.softmax.method=scalable",
+    "model.softmax.method=temperature",
+    "model.softmax.method=sink",
+}
+LAST_COMMIT = "0385f271"  # that has the removed settings
 BASES = {16_384: 1e6, 32_768: 1e6, 65_536: 5e6, 131_072: 1e7, 262_144: 5e7}
 """RoPE base by target length in tokens: arXiv:2411.13476, the table of rotary bases."""
 
@@ -141,7 +155,7 @@ def read_source(
         return Source({**DEFAULTS, **stated}, {"frequency": {"method": "rope"}}, tokenizer, None)
     place = find_place(path, field)
     if not place.is_hugging_face:
-        values = read_yaml(place.home / CONFIG)
+        values = read_run_config(place.home / CONFIG)
         data = part(values, "data")
         tokenizer = tokenizer_settings(place.home / TOKENIZER, part(data, "tokenizer").get("eos", "<eos>"))
         return Source(part(values, "model"), part(values, "position"), tokenizer, data.get("window"))
@@ -152,6 +166,22 @@ def read_source(
     file = tokenizer_of(place.folder)
     tokenizer = None if file is None or eos is None else tokenizer_settings(file, eos)
     return Source(model, position, tokenizer, settings["max_position_embeddings"])
+
+
+def read_run_config(path: Path) -> dict[str, Any]:
+    """Read the config.yaml of a run, which an earlier version of the lab may have written.
+
+    Raises: ConfigError for a run that depends on a setting that was removed.
+    """
+    values = read_yaml(path)
+    model = part(values, "model")
+    for name, without_effect in WITHOUT_EFFECT.items():
+        if name in model and model[name] == without_effect:
+            del model[name]
+    for name, value in flatten(values).items():
+        if f"{name}={value}" in REMOVED:
+            raise ConfigError(f"{path}: {name}={value}: was removed from the lab; open the run at commit {LAST_COMMIT}")
+    return values
 
 
 def tokenizer_settings(file: Path, eos: str) -> dict[str, Any] | None:

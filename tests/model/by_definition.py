@@ -45,10 +45,8 @@ def logits_of_head(q, k, speeds, distances):
     return (zq[:, None] * zk[None].conj() * turn).sum(-1).real / math.sqrt(q.shape[-1])
 
 
-def attention_by_distance(q, k, v, speeds, rel, sees, factor=lambda m: 1.0, sinks=None):
+def attention_by_distance(q, k, v, speeds, rel, sees, factor=lambda m: 1.0):
     """Attend with the logits at the distances rel(b, m, n), times factor(m), pair by pair in float64.
-
-    Each head's sink, if there are any, adds the exponential of its logit to the sum of a query's weights.
 
     `rel`, `sees` and `factor` take query and key indices among the keys' tokens; query m of the call is Tk - Tq + m.
     """
@@ -63,7 +61,7 @@ def attention_by_distance(q, k, v, speeds, rel, sees, factor=lambda m: 1.0, sink
             g = h // (q.shape[1] // k.shape[1])
             logits = logits_of_head(q[b, h], k[b, g], speeds, distances) * scale
             weights = torch.where(seen, torch.exp(logits - logits.max()), 0.0)
-            total = weights.sum(-1, keepdim=True) + (0.0 if sinks is None else torch.exp(sinks[h] - logits.max()))
+            total = weights.sum(-1, keepdim=True)
             out.append(torch.where(total > 0, weights / total, 0.0) @ v[b, g].double())
     return torch.stack(out).view(q.shape)
 

@@ -12,7 +12,7 @@ from lab.model.attention.attend import KERNELS
 from lab.model.attention.backends import plan_for
 from lab.model.attention.layout import Layout
 from lab.model.attention.segments import Segments, dense_mask
-from lab.model.layers import Sink, Sliding
+from lab.model.layers import Sliding
 from lab.positions import distance, frequencies
 from tests.model import stand_ins
 from tests.refusals import refused
@@ -173,8 +173,6 @@ LAYOUTS = {
     "window": Layout(IDS, IDS, ROPE, WINDOW, torch.float32, segments=PACKED, starts=(0, 0)),
     "window_anchored": Layout(IDS, IDS, ROPE, WINDOW, torch.float32, segments=ANCHORED, starts=(0, 500)),
     "window_gapped": Layout(IDS, IDS, ROPE, WINDOW, torch.float32, segments=PACKED),
-    "sink_decoding": Layout(IDS[-1:], IDS, ROPE, PLAIN, torch.float32, starts=(0,), softmax=Sink()),
-    "sink": Layout(IDS, IDS, ROPE, PLAIN, torch.float32, segments=PACKED, starts=(0, 0), softmax=Sink()),
 }
 SINGLE = torch.float32
 CASES = [  # device, dtype, backend, layout, kernel
@@ -189,8 +187,6 @@ CASES = [  # device, dtype, backend, layout, kernel
     *(("cuda", HALF, backend, "window", backend) for backend in ("varlen", "flash", "xformers")),
     ("cuda", HALF, "varlen", "window_anchored", "flash_bands"),
     ("cuda", HALF, "auto", "window_gapped", "dense"),
-    ("cuda", HALF, "flash", "sink", "flash"),
-    ("cuda", HALF, "flash", "sink_decoding", "flash_bands"),
     ("cpu", SINGLE, "auto", "window", "cpu_bands"),
 ]
 
@@ -211,7 +207,7 @@ def test_kernels_by_layout(device, dtype, backend, layout, kernel, request):
     assert kernel in KERNELS
 
 
-@pytest.mark.parametrize(("backend", "layout"), [("xformers", "bands"), ("varlen", "irregular"), ("xformers", "sink")])
+@pytest.mark.parametrize(("backend", "layout"), [("xformers", "bands"), ("varlen", "irregular")])
 def test_a_named_backend_that_cannot_run_a_layout_is_refused(backend, layout, stood_in):
     with pytest.raises(ConfigError, match=rf"^backend={backend}: cannot run .*; "):
         plan(backend, LAYOUTS[layout], HALF)

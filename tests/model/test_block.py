@@ -1,4 +1,4 @@
-"""Norms before, after or around attention and feed-forward, and the gate, against the equations in float64."""
+"""Blocks against the equations in float64, and folders that no family of transformers can hold."""
 
 import dataclasses
 
@@ -8,44 +8,31 @@ from torch.nn import functional as F
 
 from lab.errors import ConfigError
 from lab.model.huggingface import save_pretrained
-from lab.model.layers import LayersConfig, Sink
+from lab.model.layers import LayersConfig
 from tests.model.by_definition import TINY, attention_by_distance, drawn, tiny
 
 TOL = 1e-10  # float64, three layers of sums of some dozens of terms
 SPEEDS = [50.0 ** (-2 * j / 8) for j in range(4)]  # of heads 8 wide at TINY's theta
-FORMS = [(norm, gate) for norm in ("pre", "post", "sandwich") for gate in (False, True)]
 
 
 def normed(x, weights, name):
-    """Divide by the root mean square; nothing where the block has no such norm."""
-    weight = weights.get(f"{name}.weight")
-    return x if weight is None else x / (x.pow(2).mean(-1, keepdim=True) + TINY.norm_eps).sqrt() * weight
+    """Divide by the root mean square."""
+    return x / (x.pow(2).mean(-1, keepdim=True) + TINY.norm_eps).sqrt() * weights[f"{name}.weight"]
 
 
-def block(x, own, speeds=SPEEDS, sees=lambda m, n: n <= m, rel=lambda m, n: m - n, temper=None):
-    """Compute one block for rows (T, D) of one text, from its weights by name; query m sees key n at rel(m, n).
-
-    Logits are multiplied by temper(keys seen) and what a head has learned, which without `temper` is its sink's logit.
-    """
-    by_head, n_seen = own.get("attention.by_head"), [sum(sees(m, n) for n in range(m + 1)) for m in range(len(x))]
+def block(x, own, speeds=SPEEDS, sees=lambda m, n: n <= m, rel=lambda m, n: m - n):
+    """Compute one block for rows (T, D) of one text, from its weights by name; query m sees key n at rel(m, n)."""
     y = normed(x, own, "attention_norm")
     q, k, v = (
         F.linear(y, own[f"attention.{n}.weight"], own[f"attention.{n}.bias"]).view(len(x), -1, 8).transpose(0, 1)[None]
         for n in "qkv"
     )
-    more = {"sinks": by_head}
-    if temper is not None:
-        q = q if by_head is None else q * by_head[:, None, None]
-        more = {"factor": lambda m: temper(n_seen[m])}
-    out = attention_by_distance(q, k, v, speeds, lambda b, m, n: rel(m, n), lambda b, m, n: sees(m, n), **more)[0]
-    out = out.transpose(0, 1).flatten(1)
-    if "attention.gate.weight" in own:
-        out = out / (1 + torch.exp(-y @ own["attention.gate.weight"].T))
-    x = x + normed(out @ own["attention.out.weight"].T, own, "attention_out_norm")
+    out = attention_by_distance(q, k, v, speeds, lambda b, m, n: rel(m, n), lambda b, m, n: sees(m, n))[0]
+    x = x + out.transpose(0, 1).flatten(1) @ own["attention.out.weight"].T
     y = normed(x, own, "feed_forward_norm")
     gate, up, down = (own[f"feed_forward.{name}.weight"].T for name in ("gate", "up", "out"))
     inner = y @ gate
-    return x + normed((inner / (1 + torch.exp(-inner)) * (y @ up)) @ down, own, "feed_forward_out_norm")
+    return x + (inner / (1 + torch.exp(-inner)) * (y @ up)) @ down
 
 
 def logits(decoder, tokens, attended=None):
@@ -59,9 +46,8 @@ def logits(decoder, tokens, attended=None):
     return normed(x, {"norm.weight": state["norm.weight"]}, "norm") @ state["head.weight"].T
 
 
-@pytest.mark.parametrize(("norm", "gate"), FORMS)
-def test_logits_by_definition_whole_and_decoded(norm, gate):
-    assert_by_definition(tiny(dataclasses.replace(TINY, norm=norm, gate=gate)))
+def test_logits_by_definition_whole_and_decoded():
+    assert_by_definition(tiny(TINY))
 
 
 def assert_by_definition(decoder, attended=None):
@@ -77,16 +63,10 @@ def assert_by_definition(decoder, attended=None):
         torch.testing.assert_close(last[0, -1], expected[-1], rtol=0, atol=TOL)
 
 
-NOT_SAVED = [
-    ({"norm": "post"}, "norm=post"),
-    ({"gate": True}, "gate=true"),
-    ({"layers": LayersConfig(pattern=("window", "nope"), window=3)}, r'layers.pattern=\["window", "nope"\]'),
-    ({"softmax": Sink()}, "softmax.method=sink"),
-]
-
-
-@pytest.mark.parametrize(("changes", "field"), NOT_SAVED)
-def test_what_no_family_has_is_not_saved(changes, field, tmp_path):
-    with pytest.raises(ConfigError, match=f"model.{field}: no family"):
-        save_pretrained(tiny(dataclasses.replace(TINY, qkv="plain", attention_width=24, **changes)), tmp_path / "out")
+def test_what_no_family_has_is_not_saved(tmp_path):
+    layers = LayersConfig(pattern=("window", "nope"), window=3)
+    with pytest.raises(ConfigError, match=r'model.layers.pattern=\["window", "nope"\]: no family'):
+        save_pretrained(
+            tiny(dataclasses.replace(TINY, qkv="plain", attention_width=24, layers=layers)), tmp_path / "out"
+        )
     assert not (tmp_path / "out").exists()

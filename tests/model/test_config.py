@@ -8,7 +8,6 @@ import torch
 from lab.errors import ConfigError
 from lab.model.config import DecoderConfig, peak_flops, utilisation
 from lab.model.decoder import Decoder
-from lab.model.layers import Sink
 from tests.refusals import refused
 
 TINY = DecoderConfig(16, 2, 4, 2, 24, 23, tie_embeddings=False, attention_width=40, qkv="bias")
@@ -34,12 +33,9 @@ def test_counts_by_hand():
         {"qkv": "norm"},
         {"attention_width": None},
         {"attention_width": 8, "n_kv_heads": 4},
-        {"norm": "post", "gate": True},
-        {"norm": "sandwich"},
-        {"softmax": Sink()},
         {"d_model": 12, "n_layers": 3, "n_heads": 6, "n_kv_heads": 1, "d_ff": 7, "attention_width": None},
     ],
-    ids=["both", "width", "norms", "biases", "narrow", "post_gate", "sandwich", "sink", "plain"],
+    ids=["both", "width", "norms", "biases", "narrow", "plain"],
 )
 def test_counted_parameters_are_those_of_the_model(changes, tied):
     cfg = dataclasses.replace(TINY, tie_embeddings=tied, **changes)

@@ -5,7 +5,7 @@ import torch
 from torch import distributed
 
 from lab.model.attention.segments import ContextGroup, Segments
-from lab.model.layers import LayersConfig, Scalable, Sink
+from lab.model.layers import LayersConfig
 from tests.model.methods import DISTANCES, DYNAMIC, FREQUENCIES, decoder, tokens
 from tests.ranks import meet
 
@@ -24,10 +24,9 @@ MASKS = {
         "starts": (0, 13, 22),
     },
 }
-SOFTMAXES = {"scalable": Scalable(), "sink": Sink()}
 LAYERS = LayersConfig(pattern=("window", "nope", "part"), window=7, fraction=0.5)
 CASES = [
-    *(("rope", name, mask, "auto") for name in ("layers", *SOFTMAXES) for mask in ("rows", "document")),
+    *(("rope", "layers", mask, "auto") for mask in ("rows", "document")),
     *(("rope", name, mask, "auto") for name in DISTANCES for mask in MASKS),
     *((name, "plain", mask, "auto") for name in ROTARY for mask in ("rows", "document")),
     *(("rope", name, mask, "reference") for name in ("plain", "string") for mask in MASKS),
@@ -37,7 +36,6 @@ CASES = [
 def model_of(case, heads, recompute=False):
     rotary, distance, _, backend = case
     sizes = {"d_model": 64, "n_heads": 8, "n_kv_heads": heads, "layers": LAYERS if distance == "layers" else None}
-    sizes["softmax"] = SOFTMAXES.get(distance)
     model = decoder(ROTARY[rotary], DISTANCES.get(distance, DISTANCES["dca"]), torch.float32, backend=backend, **sizes)
     model.recompute = recompute
     return model.train()
@@ -82,7 +80,7 @@ def assert_as_one(ranks, world, degree, heads, cases, recompute=False):
 
 
 def test_two_ranks_compute_what_one_computes(ranks):
-    kinds = ("plain", "string", "self_extend", "layers", *SOFTMAXES)  # one band, two, a second key map, and layers
+    kinds = ("plain", "string", "self_extend", "layers")  # one band, two, a second key map, and layers
     assert_as_one(ranks, 2, 2, 4, [case for case in CASES if case[1] in kinds])
 
 

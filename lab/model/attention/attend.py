@@ -16,7 +16,7 @@ from lab import positions
 from lab.errors import ConfigError, DataError
 from lab.masks import MASKS
 from lab.model.attention.backends import plan_for
-from lab.model.attention.bands import Sinks, attend_bands
+from lab.model.attention.bands import attend_bands
 from lab.model.attention.kernels import WHOLE, CpuFlash, Flash
 from lab.model.attention.layout import KeyCache, Layout, first_ids
 from lab.model.attention.segments import dense_mask
@@ -80,12 +80,10 @@ def attend_layout(
     layer: int,
     backend: str,
     cache: KeyCache | None = None,
-    sinks: Sinks = None,
 ) -> Tensor:
     """Attend under ids, methods and visibility prepared for all layers, to all cached tokens too; append to the cache.
 
-    Shapes: q (B, N, Tq, H); k, v (B, K, Tk, H), not rotated; sinks, logits (N,) where the layout has them; returns
-        (B, N, Tq, H) in the dtype of v.
+    Shapes: q (B, N, Tq, H); k, v (B, K, Tk, H), not rotated; returns (B, N, Tq, H) in the dtype of v.
     """
     name, dtype = plan_for(backend, layout, q, v)
     keys = [k]
@@ -95,7 +93,7 @@ def attend_layout(
     if name != "reference" and (cache is None or not cache.n_maps):
         keys = [rotation.rotate(keys[0]).to(dtype) for rotation in layout.k_rotations]
     with torch.autocast(v.device.type, enabled=False):  # it would round the logits of float32 inputs
-        return KERNELS[name](q, keys, values, layout, layer, sinks).to(v.dtype)
+        return KERNELS[name](q, keys, values, layout, layer).to(v.dtype)
 
 
 def check_shapes(q: Tensor, k: Tensor, v: Tensor, mask: str, **ids: Tensor | None) -> None:
@@ -134,21 +132,17 @@ def band_logits(queries: list[Tensor], keys: list[Tensor], layout: Layout, rows:
     return out * float(queries[0].shape[-1] ** -0.5)
 
 
-def weights_of(logits: Tensor, seen: Tensor, sinks: Sinks) -> Tensor:
-    """Compute the weights of visible keys: softmax, with one more key for each head's sink; 0 where none is visible."""
-    hidden = logits.masked_fill(~seen, -torch.inf)
-    if sinks is not None:
-        column = sinks.to(hidden.dtype)[:, None, None].expand(*hidden.shape[:3], 1)
-        hidden = torch.cat([hidden, column], dim=-1)
-    weights = torch.softmax(hidden, dim=-1)[..., : logits.shape[-1]]
+def weights_of(logits: Tensor, seen: Tensor) -> Tensor:
+    """Compute the weights of visible keys by softmax; 0 where none is visible."""
+    weights = torch.softmax(logits.masked_fill(~seen, -torch.inf), dim=-1)
     return torch.where(seen.any(-1, keepdim=True), weights, 0.0)
 
 
-def attend_dense(q: Tensor, keys: list[Tensor], v: Tensor, layout: Layout, layer: int, sinks: Sinks) -> Tensor:
+def attend_dense(q: Tensor, keys: list[Tensor], v: Tensor, layout: Layout, layer: int) -> Tensor:
     """Attend under a layout's mask, with logits and weights in float32 or wider, in blocks of rows.
 
-    Shapes: q (B, N, Tq, H), not rotated; keys: one (B, K, Tk, H) per key map, rotated; v (B, K, Tk, H); sinks (N,);
-        returns (B, N, Tq, H), zeros for a query that sees nothing.
+    Shapes: q (B, N, Tq, H), not rotated; keys: one (B, K, Tk, H) per key map, rotated; v (B, K, Tk, H); returns
+        (B, N, Tq, H), zeros for a query that sees nothing.
     """
     wide = torch.promote_types(v.dtype, torch.float32)
     bands = range(len(layout.bands))
@@ -160,13 +154,13 @@ def attend_dense(q: Tensor, keys: list[Tensor], v: Tensor, layout: Layout, layer
     for start in range(0, q.shape[2], DENSE_ROWS):
         rows = slice(start, start + DENSE_ROWS)
         logits = band_logits([query[:, :, rows] for query in queries], keys, layout, rows, slice(None))
-        weights = weights_of(logits, seen_B1QK[:, :, rows], sinks)
+        weights = weights_of(logits, seen_B1QK[:, :, rows])
         grouped = weights.reshape(len(v), v.shape[1], -1, v.shape[2])
         outs.append((grouped @ v_wide).reshape(*weights.shape[:3], -1))
     return torch.cat(outs, dim=2).to(v.dtype)
 
 
-def reference(q: Tensor, keys: list[Tensor], v: Tensor, layout: Layout, layer: int, sinks: Sinks) -> Tensor:
+def reference(q: Tensor, keys: list[Tensor], v: Tensor, layout: Layout, layer: int) -> Tensor:
     """Attend by definition: each pair's logit is q . R(rel_pos) k, from the matrix of relative positions itself.
 
     No query or key is rotated on its own. With pair (a, b) of q and (c, d) of k at angle t = rel_pos * inv_freq,
@@ -192,7 +186,7 @@ def reference(q: Tensor, keys: list[Tensor], v: Tensor, layout: Layout, layer: i
         pairs = (a * c + b * d) * angle.cos().to(dtype) + (a * d - b * c) * angle.sin().to(dtype)
         logits = pairs.sum(-1) * q.shape[-1] ** -0.5
         logits = logits if factor is None else logits * factor[:, None, part, None]
-        outs.append(weights_of(logits, visible_BQK[:, None, part], sinks) @ v_wide)
+        outs.append(weights_of(logits, visible_BQK[:, None, part]) @ v_wide)
     return torch.cat(outs, dim=2).to(v.dtype)
 
 
@@ -205,12 +199,12 @@ def relative_positions(q_pos: Tensor, k_pos: Tensor, distance: positions.Distanc
 
 
 def attend_whole(
-    q: Tensor, keys: list[Tensor], v: Tensor, layout: Layout, layer: int, sinks: Sinks, kernel: Callable[..., Tensor]
+    q: Tensor, keys: list[Tensor], v: Tensor, layout: Layout, layer: int, kernel: Callable[..., Tensor]
 ) -> Tensor:
-    return kernel(layout.rotate_queries(q, 0, layer, v.dtype), keys[0], v, layout.segments, layout.window, sinks)
+    return kernel(layout.rotate_queries(q, 0, layer, v.dtype), keys[0], v, layout.segments, layout.window)
 
 
-KERNELS: dict[str, Callable[[Tensor, list[Tensor], Tensor, Layout, int, Sinks], Tensor]] = {
+KERNELS: dict[str, Callable[[Tensor, list[Tensor], Tensor, Layout, int], Tensor]] = {
     "reference": reference,
     **{name: partial(attend_whole, kernel=kernel) for name, kernel in WHOLE.items()},
     "flash_bands": partial(attend_bands, kernel=Flash()),

@@ -2,7 +2,7 @@
 
     reference                        by definition, from the matrix of relative positions
     sdpa, varlen, flash, xformers    one causal call per row or segment, for a method of one band; all but sdpa with
-                                     a sliding window, varlen and flash packed rows with sinks
+                                     a sliding window
     flash_bands, cpu_bands           the bands in rounds of tiles, merged by log-sum-exp
     dense                            pair by pair, for ids and masks that cannot be cut into tiles, and wider floats
 
@@ -27,7 +27,7 @@ from lab.model.attention.layout import Layout
 from lab.model.attention.segments import HOST, Spans
 
 MASKED_ROWS = 512  # tokens up to which a segment and its anchor run faster under a dense mask than as tiles, measured
-HALF_ONLY = ("flash", "varlen")  # these run bands and sinks by torch's flash attention, which returns the log-sum-exp
+HALF_ONLY = ("flash", "varlen")  # these run bands by torch's flash attention, which returns the log-sum-exp
 SPANS = ("varlen", "flash", "xformers")  # one call for all segments of a row
 PACKAGES = {"flash": "flash_attn", "xformers": "xformers.ops"}
 FLASH_3 = "flash_attn_interface"  # FlashAttention 3, flash-attn's folder hopper/
@@ -54,7 +54,6 @@ def plan_for(backend: str, layout: Layout, q: Tensor, v: Tensor) -> tuple[str, t
     if not (name == "sdpa" or (fits and (runs_whole(name, layout) or (tiles and name in HALF_ONLY)))):
         if backend != "auto":
             what = f"distance={layout.distance.method}" if layout.starts is not None else "these ids or this mask"
-            what = "softmax=sink" if layout.has_sinks and tiles else what
             what = what if fits else f"head_dim={q.shape[3]}"
             raise ConfigError(f"backend={name}: cannot run {what}; use sdpa or reference")
         name = "sdpa"
@@ -83,13 +82,8 @@ def runs_at_once(backend: str, layout: Layout) -> bool:
 
 
 def runs_whole(backend: str, layout: Layout) -> bool:
-    """Return whether one causal call per row or segment is enough, with a backend's own windows and sinks.
-
-    Rows that are not packed have sinks by bands, whose spans are made once for all layers.
-    """
-    slides = layout.window is None or backend in SPANS
-    sinks = not layout.has_sinks or (backend in HALF_ONLY and layout.segments is not None)
-    return is_causal(layout) and slides and sinks
+    """Return whether one causal call per row or segment is enough, with a backend's own windows."""
+    return is_causal(layout) and (layout.window is None or backend in SPANS)
 
 
 def is_causal(layout: Layout) -> bool:

@@ -2,8 +2,7 @@
 
 Every query attends over the keys of its tiles separately; tile t gives the output o_t and l_t, the log-sum-exp of its
 logits. The whole row's output is sum_t exp(l_t - l) o_t with l = log sum_t exp(l_t). The backward pass needs no
-gradient of l_t, as with the whole row's o and l every tile's weights exp(logit - l) are the row's own. A sink is one
-more tile of a key with the logit b and the value 0. The gradient of b is -exp(b - l) (o . gradient of o).
+gradient of l_t, as with the whole row's o and l every tile's weights exp(logit - l) are the row's own.
 
 The tiles of a round belong to one band and have no query in common, so that one call runs them all. The number of
 rounds depends on the method only, not on the number or length of the segments.
@@ -28,15 +27,10 @@ from lab.model.attention.segments import HOST, Spans
 from lab.model.devices import moved
 from lab.positions.regions import Near, Region, Tile
 
-Sinks = Tensor | None
-"""The logits of the sinks of heads, (N,)."""
 
-
-def attend_bands(
-    q: Tensor, keys: list[Tensor], v: Tensor, layout: Layout, layer: int, sinks: Sinks, kernel: SpanKernel
-) -> Tensor:
+def attend_bands(q: Tensor, keys: list[Tensor], v: Tensor, layout: Layout, layer: int, kernel: SpanKernel) -> Tensor:
     """Attend over the bands of a layout, with shapes as in `attend_dense`; a query of padding gets zeros."""
-    return Bands.apply(q, v, layout, layer, kernel, sinks, *keys)  # type: ignore[no-untyped-call]
+    return Bands.apply(q, v, layout, layer, kernel, *keys)  # type: ignore[no-untyped-call]
 
 
 @dataclass(frozen=True, eq=False)
@@ -129,7 +123,7 @@ class Bands(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, q: Tensor, v: Tensor, layout: Layout, layer: int, kernel: SpanKernel, sinks: Sinks, *keys: Tensor
+        ctx: Any, q: Tensor, v: Tensor, layout: Layout, layer: int, kernel: SpanKernel, *keys: Tensor
     ) -> Tensor:
         """Run every round and merge it into the rows it covers."""
         wide = torch.promote_types(v.dtype, torch.float32)
@@ -141,19 +135,15 @@ class Bands(torch.autograd.Function):
             for part in rounds:
                 k_part, v_part = (part.keys.take(x.transpose(1, 2)) for x in (keys[layout.key_of_band[band]], v))
                 merge(out, lse, part.queries, *kernel.forward(part.queries.take(turned), k_part, v_part, part.spans))
-        if sinks is not None:
-            total = torch.logaddexp(lse, sinks.to(wide))
-            out *= (lse - total).exp()[..., None]
-            lse = total
         out = out.to(v.dtype)
         ctx.layout, ctx.layer, ctx.kernel = layout, layer, kernel
-        ctx.save_for_backward(q, v, out, lse, sinks, *keys)
+        ctx.save_for_backward(q, v, out, lse, *keys)
         return out.transpose(1, 2)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         """Sum the gradients of all rounds, with the whole rows' output and log-sum-exp."""
-        q, v, out, lse, sinks, *keys = ctx.saved_tensors
+        q, v, out, lse, *keys = ctx.saved_tensors
         layout, kernel = ctx.layout, ctx.kernel
         factor = layout.logit_factor(ctx.layer, layout.q_rotations[0].cos_B1TH.dtype)
         grad = grads[0].transpose(1, 2)
@@ -176,11 +166,7 @@ class Bands(torch.autograd.Function):
             back = Rotation(rotation.cos_B1TH, -rotation.sin_B1TH).rotate(dq_band)
             dq += (back if factor is None else back * factor[:, :, None, None]).transpose(1, 2)
         k_grads = (x.transpose(1, 2).to(v.dtype) for x in dk)
-        d_sinks = None
-        if sinks is not None:
-            shares = (sinks.to(lse.dtype) - lse).exp()  # of the weights, (B, T, N)
-            d_sinks = -(shares * (grad * out).sum(-1, dtype=lse.dtype)).sum((0, 1)).to(sinks.dtype)
-        return dq.to(q.dtype), dv.transpose(1, 2).to(v.dtype), None, None, None, d_sinks, *k_grads
+        return dq.to(q.dtype), dv.transpose(1, 2).to(v.dtype), None, None, None, *k_grads
 
 
 def zeros_by_token(x: Tensor, dtype: torch.dtype) -> Tensor:

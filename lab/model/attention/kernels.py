@@ -1,8 +1,8 @@
 """Kernels of attention on queries and keys that are already rotated.
 
 `WHOLE` holds, by backend, a function which attends by one causal call. It takes q (B, N, Tq, H), k and v (B, K, Tk, H),
-the segments of the packed row, the tokens of a sliding window and the logits of sinks (N,), and returns (B, N, Tq, H).
-Packed rows have B = 1 and Tq = Tk. Without segments the queries of each row are aligned with its last keys.
+the segments of the packed row and the tokens of a sliding window, and returns (B, N, Tq, H). Packed rows have B = 1 and
+Tq = Tk. Without segments the queries of each row are aligned with its last keys.
 
 The span kernels run contiguous spans of queries and keys. They also return the log-sum-exp of the logits, in nats, so
 that the bands of a distance method can be merged outside. torch's public functions return none, so that its operators
@@ -28,16 +28,14 @@ WIDEST_HEAD = 256  # flash attention's limit
 HEAD_MULTIPLE = 8  # flash attention needs head_dim to be divisible by this
 
 
-def sdpa(
-    q: Tensor, k: Tensor, v: Tensor, segments: Segments | None, window: int | None = None, sinks: Tensor | None = None
-) -> Tensor:
+def sdpa(q: Tensor, k: Tensor, v: Tensor, segments: Segments | None, window: int | None = None) -> Tensor:
     """Run torch's scaled dot-product attention, packed rows segment by segment.
 
     Segments of one length are a batch. Else, measured on CPUs, one call per segment beats padded batches and a dense
     mask at all windows. The split and the concatenation keep the backward pass free of full-size zeros, which slicing
     would add per segment.
     """
-    assert (window, sinks) == (None, None), "sdpa has neither windows nor sinks"
+    assert window is None, "sdpa has no windows"
     if segments is None:
         return sdpa_rows(q, k, v)
     alike = len({*segments.lengths}) == 1 and segments.n_real == segments.n_tokens and segments.anchors is None
@@ -72,9 +70,8 @@ def in_spans(
     v: Tensor,
     segments: Segments | None,
     window: int | None = None,
-    sinks: Tensor | None = None,
     *,
-    kernel: Callable[[Tensor, Tensor, Tensor, Tensor | None, Spans], Tensor],
+    kernel: Callable[[Tensor, Tensor, Tensor, Spans], Tensor],
 ) -> Tensor:
     """Attend by a variable-length kernel on (T, N, H): each row is a span, padding is returned as zeros."""
     batch, _, tokens, _ = q.shape
@@ -88,26 +85,23 @@ def in_spans(
         k_TNH, v_TNH = (x.index_select(0, segments.key_places) for x in (k_TNH, v_TNH))
     if window is not None:
         spans = replace(spans, before=window - 1)  # the window has the query's own key, too
-    out_TNH = kernel(q_TNH, k_TNH, v_TNH, sinks, spans)
+    out_TNH = kernel(q_TNH, k_TNH, v_TNH, spans)
     return out_TNH.view(batch, tokens, *q.shape[1::2]).transpose(1, 2)
 
 
-def flash_kernel(q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None, spans: Spans) -> Tensor:
-    """Call flash-attn's variable-length kernel, or torch's with sinks."""
+def flash_kernel(q: Tensor, k: Tensor, v: Tensor, spans: Spans) -> Tensor:
+    """Call flash-attn's variable-length kernel."""
     from flash_attn import flash_attn_varlen_func
 
-    if sinks is not None:
-        return OneCall.apply(q, k, v, sinks, spans)  # type: ignore[no-untyped-call]
     out = flash_attn_varlen_func(*real(q, k, v, spans), *spans.arguments, causal=True, window_size=(spans.before, 0))
     return padded(out, len(q))
 
 
-def xformers_kernel(q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None, spans: Spans) -> Tensor:
+def xformers_kernel(q: Tensor, k: Tensor, v: Tensor, spans: Spans) -> Tensor:
     """Call xformers' memory-efficient attention under a block-diagonal causal bias."""
     from xformers.ops import memory_efficient_attention
     from xformers.ops.fmha.attn_bias import BlockDiagonalCausalFromBottomRightMask
 
-    assert sinks is None, "memory_efficient_attention returns no log-sum-exp, which sinks need"
     lengths = list(spans.q_lengths), list(spans.k_lengths)
     bias = BlockDiagonalCausalFromBottomRightMask.from_seqlens(*lengths, device=q.device)
     if spans.before >= 0:
@@ -217,50 +211,26 @@ rows' output and log-sum-exp, and returns the gradients of q, k and v.
 
 
 class OneCall(torch.autograd.Function):
-    """Attention by one call of torch's flash attention on the spans of a row, each head with a sink or none.
-
-    The sink of a head is one more key, of logit b and value 0. For a query with the logits z_j let l be their
-    log-sum-exp, o the output, both as the kernel returns them. With the sink they are
-
-        L = ln(e^l + e^b)        O = sum_j e^(z_j - L) v_j = e^(l - L) o = sigmoid(l - b) o
-
-    Let g be the gradient of O, p_j = e^(z_j - L) the weights, p_b = e^(b - L) the sink's. As dL/dz_j = p_j and
-    dL/db = p_b,
-
-        dv_j = p_j g        dz_j = p_j (g . v_j - g . O)        db = -p_b (g . O), added up over the queries
-
-    The kernel's backward pass computes p_j from the logits and the log-sum-exp that it is given, and g . O from the
-    output that it is given. Given L and O, its dv and dz, and therefore dq and dk, are those above. No gradient of l is
-    needed; the kernels have none.
-    """
+    """Attention by one call of torch's flash attention on the spans of a row."""
 
     @staticmethod
-    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None, spans: Spans) -> Tensor:
-        """Attend and scale by the sinks; padding, which the kernel does not write, becomes zeros."""
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, spans: Spans) -> Tensor:
+        """Attend; padding, which the kernel does not write, becomes zeros."""
         out, lse = Flash().forward(q, k, v, spans)
-        if sinks is not None:
-            wide = sinks.to(lse.dtype)[:, None]
-            out *= torch.sigmoid(lse - wide).T[..., None]
-            lse = torch.logaddexp(lse, wide)
         out[sum(spans.q_lengths) :] = 0
         ctx.spans = spans
-        ctx.save_for_backward(q, k, v, out, lse, sinks)
+        ctx.save_for_backward(q, k, v, out, lse)
         return out
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        """Call the kernel with the output and log-sum-exp that include the sinks."""
-        q, k, v, out, lse, sinks = ctx.saved_tensors
+        """Call the kernel's backward pass; the gradients of padding become zeros."""
+        q, k, v, out, lse = ctx.saved_tensors
         n_q, n_k = sum(ctx.spans.q_lengths), sum(ctx.spans.k_lengths)
         grads = Flash().backward(grad, q, k, v, out, lse, ctx.spans)
         for x, n in zip(grads, (n_q, n_k, n_k), strict=True):
             x[n:] = 0
-        d_sinks = None
-        if sinks is not None:
-            weights = (sinks.to(lse.dtype)[:, None] - lse[:, :n_q]).exp()  # p_b of heads and tokens
-            products = (grad * out)[:n_q].sum(-1, dtype=lse.dtype)
-            d_sinks = -(weights.T * products).sum(0).to(sinks.dtype)
-        return *grads, d_sinks, None
+        return *grads, None
 
 
 WHOLE: dict[str, Callable[..., Tensor]] = {

@@ -14,7 +14,7 @@ from torch import Tensor
 from lab.model.attention.segments import ContextGroup, Segments, dense_mask
 from lab.model.config import DecoderConfig
 from lab.model.devices import moved
-from lab.model.layers import Sliding, Softmax
+from lab.model.layers import Sliding
 from lab.positions import Band, Distance, Frequencies
 from lab.positions.regions import Near, Tile
 
@@ -56,7 +56,7 @@ class Layout:
     and is None where they do not. A `mask` decides pair by pair instead. With a `context` the hidden states are those
     of this rank's tokens, and all else here is of the whole row.
 
-    The first `n_rotated` keys are rotated already. A `softmax` has a factor on the logits, or sinks.
+    The first `n_rotated` keys are rotated already.
 
     Shapes: q_pos (Tq,) or (B, Tq); k_pos (Tk,) or (B, Tk); mask bool (B or 1, Tq, Tk).
     """
@@ -71,11 +71,6 @@ class Layout:
     mask: Tensor | None = None
     n_rotated: int = 0
     context: ContextGroup | None = None
-    softmax: Softmax | None = None
-
-    @property
-    def has_sinks(self) -> bool:
-        return self.softmax is not None and self.softmax.is_sink
 
     @property
     def window(self) -> int | None:
@@ -87,17 +82,6 @@ class Layout:
     @property
     def is_anchored(self) -> bool:
         return self.segments is not None and self.segments.anchors is not None
-
-    @cached_property
-    def n_visible(self) -> Tensor:
-        """The number of keys that each query sees, (B or 1, Tq), at least 1."""
-        segments, n_q, n_k = self.segments, self.q_pos.shape[-1], self.k_pos.shape[-1]
-        if self.mask is not None or (self.distance.hides_pairs and self.window is None):
-            return self.seen().sum(-1).clamp(min=1)
-        n = 1 + (torch.arange(n_k, device=self.k_pos.device) if segments is None else segments.position_ids)
-        if segments is not None and segments.anchors is not None:
-            n = n + (segments.per_token(segments.anchors) >= 0)
-        return n[None, n_k - n_q :].clamp(max=self.window or n_k)
 
     @cached_property
     def bands(self) -> tuple[Band, ...]:
@@ -182,12 +166,9 @@ class Layout:
 
     def logit_factor(self, layer: int, dtype: torch.dtype) -> Tensor | None:
         """Return the factor on the logits of each query, (B or 1, Tq), or None if it is one."""
-        is_one = self.softmax is None or self.softmax.is_sink
-        if is_one and not (self.frequencies.scales_logits or self.distance.scales_logits):
+        if not (self.frequencies.scales_logits or self.distance.scales_logits):
             return None
         factor = self.frequencies.logit_factor(self.q_pos, layer) * self.distance.logit_factor(self.q_pos)
-        if self.softmax is not None:
-            factor = factor * self.softmax.factor(self.n_visible)
         return torch.atleast_2d(factor.to(dtype))
 
 

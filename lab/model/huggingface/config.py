@@ -204,12 +204,9 @@ def hugging_face_settings(
         name = f"distance={distance.method}" if not distance.is_plain else f"distance.log_n={distance.log_n}"
         remedy = "save with plain distance and use apply() on the loaded model"
         raise ConfigError(f"{name}: not supported by a Hugging Face folder; {remedy}")
-    extras: dict[str, Any] = {"norm": cfg.norm != "pre" and cfg.norm, "gate": cfg.gate and "true"}
-    extras["layers.pattern"] = cfg.layers and cfg.layers.pattern
-    extras["softmax.method"] = cfg.softmax and cfg.softmax.method
-    rule = "no family of transformers that the lab writes has it; evaluate the run folder"
-    if faults := [f"model.{name}={brief(value)}: {rule}" for name, value in extras.items() if value]:
-        raise ConfigError(*faults)
+    if cfg.layers is not None:
+        rule = "no family of transformers that the lab writes has it; evaluate the run folder"
+        raise ConfigError(f"model.layers.pattern={brief(cfg.layers.pattern)}: {rule}")
     family = "mistral" if cfg.d_model % cfg.n_heads else "llama"
     family = next((name for name, qkv in QKV.items() if qkv == cfg.qkv), family)
     return {

@@ -1,0 +1,56 @@
+"""Runs of earlier versions: records open, and a removed setting is named with the last commit that has it."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+import lab
+from eval.reach import main as reach
+from lab.config import load_experiment
+from lab.errors import ConfigError
+from lab.yaml import format_yaml, read_yaml
+from tests.forked import ROOT
+from tests.refusals import refused
+
+FILE = Path(__file__).parent / "removed_settings.yaml"  # of a run of 30 steps, made at commit 80c73de7
+REMOVED = {
+    "model.norm=sandwich": {"model": {"norm": "sandwich"}},
+    "model.gate=True": {"model": {"gate": True}},
+    "model.softmax.method=sink": {"model": {"softmax": {"method": "sink"}}},
+}
+PLAIN = {"model": {"norm": "pre", "gate": False, "softmax": None}, "weights": None}
+
+
+def write(folder, changes):
+    """Write a run's config.yaml, that of the fixture without removed settings but for the changes, and a probe."""
+    values = read_yaml(FILE)
+    for section, settings in [*PLAIN.items(), *changes.items()]:
+        values[section] = {**values[section], **settings} if isinstance(settings, dict) else settings
+    folder.mkdir()
+    (folder / "config.yaml").write_text(format_yaml(values))
+    probe = {"consumed_tokens": 9, "effective_length": 64, "reach": 50.0, "first_distance": 8, "last_distance": 90}
+    (folder / "probes.jsonl").write_text(json.dumps(probe) + "\n")
+    return folder
+
+
+@pytest.mark.parametrize("setting", REMOVED)
+def test_records_open_and_the_model_names_the_commit(tmp_path, setting):
+    plain, removed = write(tmp_path / "plain", {}), write(tmp_path / "removed", REMOVED[setting])
+    assert load_experiment(plain / "config.yaml").model.n_layers == 2
+    assert lab.open_run(removed).probes().reach.tolist() == [50.0]
+    name, _, value = setting.partition("=")
+    frame = lab.frame(tmp_path / "*")
+    assert frame.set_index("run")[name].map(str)["removed"] == value
+    with refused(
+        f"{removed / 'config.yaml'}: {setting}: was removed {{}}; open the run at commit 0385f271", error=ConfigError
+    ):
+        load_experiment(removed / "config.yaml")
+
+
+def test_recorded_arms_open(capsys):
+    arms = ROOT / "experiments/demand/records/arms.jsonl.xz"
+    assert {"post", "sandwich"} < {*lab.frame(arms)["model.norm"]}
+    assert reach([str(arms)]) == 0
+    assert "model.softmax.method" in lab.frame(arms).columns
+    assert "reach" in capsys.readouterr().out
