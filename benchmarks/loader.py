@@ -71,7 +71,7 @@ def module_of(config: DataConfig) -> PackedData:
     rest = {
         "mask": Causal(),
         "run": SimpleNamespace(seed=0),
-        **dict.fromkeys(("skip", "planned", "weights")),
+        **dict.fromkeys(("skip", "weights")),
         "evidence": Repeat(),
         "stored": {},
     }

@@ -18,7 +18,7 @@ from lab.runs.tables import unpacked
 
 DOCS = Path("docs")
 WIDTH, COLOURS = 1300, 128  # of a picture
-MINIATURE_RECORDS = Path("experiments/miniature")
+MINIATURE_RECORDS = Path("experiments/miniature/records")
 METHODS = "--distance=plain --distance=string:shift=192,window=64 --distance=dca:train_len=192,chunk=128"
 LONGER = "--run.name=cpu_demo_384 --start.path=runs/cpu_demo --data.window=384 --train.tokens=1000000"
 COMPARED = "rope,ntk,yarn,rerope,self_extend,dca,string"
@@ -41,7 +41,6 @@ COMMANDS = {  # that draw a picture, the last one in the folder {out}
     "prompts": ["experiments.window --results -o {out}"],
     "demand": ["experiments.demand S1 --results -o {out}"],
     "string_2k": ["eval.positions string --shift=683 --length=2048 --plot -o {out}"],
-    "shape_weights": ["eval.shape configs/shape_demo.yaml --plot -o {out}"],
 }
 SHARED = {"data.mode": "natural", "model.theta": 1000}
 LONG = {**SHARED, "data.corpus.log_std": 0.8, "data.corpus.section_tokens": 192}
@@ -50,7 +49,6 @@ MINIATURE = {  # the figure of a report, and the settings of the records that it
     "miniature_methods": ("reach_by_method", LONG),
     "miniature_string": ("shift_and_window", LONG),
     "miniature_windows": ("growth", LONG),
-    "miniature_shaping": ("growth", {**LONG, "data.window": 192}),
 }
 NAMES = (*COMMANDS, *MINIATURE)
 
@@ -63,12 +61,11 @@ def wanted(name: str, runs: Sequence[Path]) -> list[str]:
 
 def draw(name: str) -> int:
     """Run the commands of a picture, copy it to the pages, and return the exit status."""
-    tables = sorted((MINIATURE_RECORDS / "records").iterdir()) if name in MINIATURE else []
-    shaped = [MINIATURE_RECORDS / "shaped.jsonl.xz"] if name == "miniature_shaping" else []
+    tables = sorted(MINIATURE_RECORDS.iterdir()) if name in MINIATURE else []
     found = MINIATURE[name][0] if name in MINIATURE else "*"
-    with TemporaryDirectory() as out, unpacked(tables) as runs, unpacked(shaped) as others:
+    with TemporaryDirectory() as out, unpacked(tables) as runs:
         commands = COMMANDS.get(name) or [
-            f"eval.report {shlex.join([*wanted(name, runs), *map(str, others)])} -o {{out}}/x.html --figures {{out}}"
+            f"eval.report {shlex.join(wanted(name, runs))} -o {{out}}/x.html --figures {{out}}"
         ]
         for command in commands:
             words = shlex.split(command.format(out=out))

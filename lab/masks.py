@@ -63,9 +63,11 @@ class WindowMask(Method):
             return
         name = "mask.chunks" if self.method == "causal" else "mask.method"
         is_known = self.method == "document" and self.chunks is None
-        other = None if is_known else run.foresees_context
-        if other or run.skip is not None:
-            yield run.fault(name, f"does not go with {other or 'skip.method'}; leave one of them out")
+        other = None if run.skip is None else "skip.method"
+        if run.data.schedule is not None and not is_known:
+            other = "data.schedule.start"
+        if other is not None:
+            yield run.fault(name, f"does not go with {other}; leave one of them out")
         if run.data.mode != "concatenated":
             yield run.fault(name, "needs windows of several documents; set data.mode: concatenated")
         if not is_known:

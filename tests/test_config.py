@@ -44,12 +44,10 @@ WRONG = {
     "--run.seed=[1": "--run.seed: line 1: not YAML (",
 }
 JOINED = "--data.mode=concatenated"
-CONTEXT = "--weights.by=context --weights.target.exponent=0.7"
 OF_LOSS, ASKED = "--weights.by=evidence --weights.keep=[[0,9]] --weights.control=loss", "--evidence.method=asked"
 OF_KIND = OF_LOSS.replace("loss", "kind")
 POSE, CHUNKS = "--skip.method=pose --skip.target_len=200", "--mask.method=document --mask.chunks=2"
 CHUNKED = "mask.chunks=2: keeps no documents in order"
-BESIDE = "does not go with weights.by; leave one of them out"
 STRING = "--position.distance.method=string --position.distance.shift=32 --position.distance.window=8"
 WINDOWED = "--model.layers.pattern=[window,part] --model.layers.fraction=0.5 --model.layers.window"
 XFORMERS = "--train.backend=xformers --train.accelerator=gpu"
@@ -74,12 +72,8 @@ WRONG |= {  # position methods, layers, masks and blocks that grow
 }
 WRONG |= {  # weights and evidence beside other sections
     f"{POSE.replace('200', '96')}": "skip.target_len=96: must be > data.window=96, or there is ",
-    f"{CONTEXT} {POSE}": f"skip.method=pose: {BESIDE}",
-    f"{CONTEXT} {JOINED} --mask.method=anchor": f"mask.method=anchor: {BESIDE}",
-    f"{CONTEXT} --data.mode=uniform": "data.mode=uniform: weights.by=context counts no uniform cuts",
-    f"{CONTEXT} --weights.keep=[[0,9]]": "weights.keep=[[0, 9]]: unknown setting",
     "--weights.by=evidence --weights.keep=[[0,95]]": "weights.keep=",
-    "--weights.by=loss --weights.keep=[[0,9]]": "weights.by=loss",
+    "--weights.by=context --weights.keep=[[0,9]]": "weights.by=context",
     f"{ASKED} --data.corpus.name=stdlib": "evidence.method=asked: needs the labels of data.corpus.name",
     f"{ASKED} {JOINED} {CHUNKS}": f"{CHUNKED}, which evidence.method=asked needs",
     f"{ASKED} {JOINED} --mask.method=anchor": "mask.method=anchor: keeps no documents in order",

@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parents[1]
 LAYERS = """
 lab.startup lab.errors < lab lab.files lab.yaml < lab.schema < lab.plugins
 < lab.looks lab.output < lab.draw lab.command < lab.launch < lab.meeting
-< lab.positions lab.masks lab.skip lab.counts lab.evidence < lab.shape lab.probe.limits < lab.probe.reach
+< lab.positions lab.masks lab.skip lab.counts lab.evidence < lab.probe.limits < lab.probe.reach
 < lab.data lab.model < lab.probe lab.runs < lab.config < lab.loading lab.testing lab.integrations < lab.train
 < lab.recipes lab.jobs < lab.estimate
 < lab.fit lab.sweep lab.prepare lab.verify lab.longrecipe lab.merge lab.export lab.cli
@@ -250,7 +250,7 @@ def test_evaluations_start_without_lightning():
     graph = edges(sources())
     reached, rest = (
         set(),
-        [m for m in graph if m.startswith("eval.") and part_of(m) not in ("eval.shape", "eval.demand")],
+        [m for m in graph if m.startswith("eval.") and part_of(m) != "eval.demand"],
     )  # those plan training
     while rest:
         module = rest.pop()

@@ -35,7 +35,7 @@ SHORT = ("--train.tokens=6144", "--train.checkpoint_every_tokens=2048", "--train
 METHODS = {
     "plain": (),
     "anchor": (*JOINED, "--mask.method=anchor"),
-    "weights": ("--weights.by=context", "--weights.target.exponent=0.7"),
+    "weights": ("--weights.by=evidence", "--weights.keep=[[0,30]]"),
     "pose": ("--skip.method=pose", "--skip.target_len=240"),
     "longrecipe": ("--skip.method=longrecipe", "--skip.target_len=240"),
     "string": ("--position.distance.method=string", "--position.distance.shift=32", "--position.distance.window=8"),

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 import lab
-from lab.counts.rows import UNIT
 from lab.data.tokenizer import load_tokenizer, vocabulary_hash
 from tests.evidence import brute
 from tests.fits import SPEED, UNPROBED, assert_same_run, cut_after, fit, load, records, train
@@ -35,7 +34,6 @@ RUNS = {
     "document_blocks": (*DOCUMENT, *GROWING),
     "longrecipe": LONGRECIPE,
     "layers": LAYERS,
-    "context": ("--weights.by=context", "--weights.target.exponent=0.7"),
     "far": (*FAR, "--evidence.tokens=2"),
     "near": (*NEAR, "--weights.control=near", "--weights.fraction=0.5"),
     "random": (*FAR, "--weights.control=random"),
@@ -44,7 +42,7 @@ RUNS = {
     "selection": (*JOINED, *LONGRECIPE),
     "random_selection": (*JOINED, *LONGRECIPE, "--skip.selection=random"),
 }
-RESUMED = ("anchor_chunks", "blocks", "layers", "near", "context", "selection")
+RESUMED = ("anchor_chunks", "blocks", "layers", "near", "selection")
 SHORT = (*UNPROBED, "--train.tokens=6144", "--train.checkpoint_every_tokens=2048", "--train.keep_checkpoints=9")
 STRING = ("--position.distance.method=string", "--position.distance.shift=32", "--position.distance.window=8")
 LLAMA3 = ("--position.frequency.method=llama3", "--position.frequency.factor=4", "--position.frequency.train_len=48")
@@ -138,7 +136,7 @@ def test_g_is_that_of_a_search_by_definition_where_the_weights_leave_it(trained,
         weighed, whole = (np.load(each / "counts.npz") for each in (run, trained("plain")))
         assert weighed["f"].tolist() == whole["f"].tolist()
         assert whole["supervised_f"][0] - weighed["supervised_f"][0] == before[~kept].sum()
-    elif name not in ("kind", "ids", "context"):
+    elif name not in ("kind", "ids"):
         assert counts.g.tolist() == before.tolist()
         assert last["g_from_0.5L"] == before[experiment.reach // 2 :].sum()
     if packs[0].position_ids is None:
@@ -189,19 +187,6 @@ def test_a_control_of_the_same_kind_takes_as_many_answers(trained):
         assert len(lost) == asked + min(len(far) - asked, near[False])
         total += asked
     assert total > 10
-
-
-def test_weights_by_context_enter_the_demand(trained):
-    run = trained("context")
-    with np.load(run / "counts.npz") as counts:
-        weights, g = counts["weights"], counts["g"]
-    expected = np.zeros(len(g))
-    for pack in itertools.chain(*replayed(run)[1]):
-        for sequence, scored in brute.runs_of(pack.tokens, pack.targets, pack.lengths):
-            for p in range(1, len(scored)):
-                if scored[p] and (d := brute.repeat(sequence, p, 3)):
-                    expected[d] += weights[p - 1]  # the target at place p sees p - 1 tokens before the one it follows
-    np.testing.assert_allclose(g, expected, rtol=0, atol=UNIT * expected.sum())
 
 
 def test_utilisation_is_recorded_by_causal_and_by_all_pairs(place, monkeypatch):

@@ -9,7 +9,6 @@ from eval.compare import WRITERS
 from eval.demand import main as demand
 from eval.engine.rows import Results
 from eval.perplexity import main as perplexity
-from eval.shape import main as shape
 from lab import plugins
 from lab.data.chat import around
 from lab.export import main as export
@@ -39,7 +38,6 @@ SWEEPS = {
 CASES = {
     "config": (read_arguments, "mine.yaml", "--print_config"),
     "prepare": (prepare, "mine.yaml"),
-    "shape": (shape, "mine.yaml"),
     "demand": (demand, "mine.yaml"),
     "run": (perplexity, "run"),
     "run_config": (read_arguments, "run/config.yaml", "--print_config"),

@@ -6,9 +6,9 @@ from typing import NamedTuple
 import numpy as np
 from scipy.special import ndtr
 
+from lab.counts.rows import sum_to_the_end
 from lab.data import config, shards, synthetic
 from lab.errors import DataError
-from lab.shape import cut_counts, length_frequency
 
 FloatArray = np.typing.NDArray[np.float64]
 IntArray = np.typing.NDArray[np.int64]
@@ -36,6 +36,31 @@ class LengthHistogram(NamedTuple):
             segments[1 if mode == "uniform" else window :] = 1
         f = length_frequency(segments)
         return f / f[0]
+
+
+def cut_counts(lengths: IntArray, window: int, documents: FloatArray) -> FloatArray:
+    """Count the segments of each length, from documents of these lengths that are cut every `window` tokens.
+
+    Shapes: (n,), number of documents of each length (n,) -> float64 (window + 1,).
+    Example:
+        >>> cut_counts(np.array([2, 5]), 4, np.ones(2)).tolist()
+        [0.0, 1.0, 1.0, 0.0, 1.0]
+    """
+    counts = np.bincount(lengths % window, documents, window + 1).astype(np.float64)
+    counts[[0, window]] = 0, lengths // window @ documents
+    return counts
+
+
+def length_frequency(counts: FloatArray) -> FloatArray:
+    """Compute f of segments by length: f(i) = sum over n of counts(n) max(n - i, 0).
+
+    Shapes: counts (L + 1,), the number of segments of n tokens -> float64 (L,).
+    Example:
+        >>> length_frequency(np.array([0.0, 1.0, 0.0, 2.0])).tolist()
+        [7.0, 4.0, 2.0]
+    """
+    longer = sum_to_the_end(counts)[1:]  # segments of more than i tokens
+    return sum_to_the_end(longer)
 
 
 def read_lengths(corpus: str) -> LengthHistogram:

@@ -16,9 +16,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from operator import attrgetter
 from pathlib import Path
-from typing import Annotated, Any
-
-from pydantic import Field
+from typing import Any
 
 from lab.config.sections import (
     RunConfig,
@@ -44,14 +42,12 @@ from lab.probe.config import ProbeConfig, ProbeSection
 from lab.runs.arms import FREE_TO_CHANGE
 from lab.runs.source import CONFIG, EXPERIMENT, inherit, read_run_config
 from lab.schema import PathText, Section, given, plain, validated
-from lab.shape import ByContext
 from lab.skip.methods import SkipConfig
 from lab.yaml import flatten, format_yaml, read_yaml
 
 AUTO = "auto"  # the run.name that is replaced
 DIGITS = 8
 LOGGED_EIGHTHS = (1, 2, 4, 6)  # of the window, where f is logged
-WeightsConfig = Annotated[ByEvidence | ByContext, Field(discriminator="by")]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,8 +70,8 @@ class Experiment(Section):
     """Position ids with gaps: pose, rpes or longrecipe; left out, ids count up by one."""
     evidence: EvidenceConfig = field(default_factory=Repeat)
     """What counts as a target's evidence, whose distances the demand counts."""
-    weights: WeightsConfig | None = None
-    """Loss weights of targets, by evidence or by visible context; left out, all weigh 1."""
+    weights: ByEvidence | None = None
+    """Which targets have a loss, by their evidence; left out, all."""
     optim: OptimConfig = field(default_factory=OptimConfig)
     """Optimizer and schedule."""
     train: TrainConfig = field(default_factory=TrainConfig)
@@ -107,11 +103,6 @@ class Experiment(Section):
         if getattr(self.model.layers, "window", None) is not None:
             return "model.layers.window"
         return None if self.position.distance.method == "plain" else "position.distance.method"
-
-    @property
-    def foresees_context(self) -> str | None:
-        """The setting, if any, that knows every token's visible context before ids and masks are drawn."""
-        return "data.schedule.start" if self.data.schedule is not None else "weights.by" if self.planned else None
 
     def probed(self, changes: Mapping[str, Any]) -> dict[str, Any]:
         """Return all settings of the probe, with changes; not checked.
@@ -151,10 +142,6 @@ class Experiment(Section):
         kinds = {self.evidence.method: "evidence.method"} if isinstance(self.evidence, Stored) else {}
         beside = getattr(self.weights, "beside", None)
         return kinds | ({} if beside is None else {beside: "weights.control"})
-
-    @property
-    def planned(self) -> ByContext | None:
-        return self.weights if isinstance(self.weights, ByContext) else None
 
     @property
     def reach(self) -> int:

@@ -17,9 +17,9 @@ exists in every segment longer than m, so that the same histogram of lengths det
 A kind of layer encodes the relative positions below a bound alone: a sliding window, or 0 where nothing is rotated. Its
 f is plain below the bound and 0 from there on.
 
-Targets are counted too, by visible context c (lab.counts.rows), and each has a loss weight w(c):
+Targets that have a loss are counted too, by visible context c (lab.counts.rows):
 
-    supervised f(i) = sum over c >= i of w(c) * (targets that see exactly c earlier tokens).
+    supervised f(i) = sum over c >= i of the targets that see exactly c earlier tokens.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from typing import Any
 
 import numpy as np
 
-from lab.counts.rows import UNIT, FloatArray, IntArray, pairs_of_ids, pairs_of_runs, sum_to_the_end
+from lab.counts.rows import FloatArray, IntArray, pairs_of_ids, pairs_of_runs, sum_to_the_end
 from lab.errors import DataError
 
 RelPos = Callable[[IntArray, IntArray], FloatArray]  # (queries,), (keys,) -> (queries, keys)
@@ -44,7 +44,6 @@ class PositionCounts:
     """How often each relative position 0 .. max_len - 1 was attended.
 
     `rel_pos` is a distance method's map from indices in a segment to relative positions; left out, plain distance.
-    `weights` is the loss weight of a target by its visible context, float64 (max_len,); left out, all weigh 1.
     `encoded` counts the relative positions of each kind of layer, from 0 on; where it is empty, all layers have all.
 
     Example:
@@ -54,16 +53,16 @@ class PositionCounts:
         ([4, 2, 1, 0], 4)
     """
 
-    def __init__(self, max_len: int, rel_pos: RelPos | None = None, weights: FloatArray | None = None) -> None:
+    def __init__(self, max_len: int, rel_pos: RelPos | None = None) -> None:
         if max_len < 1:
             raise DataError(f"max_len={max_len}: must be >= 1, the longest distance counted plus one")
-        self.max_len, self.rel_pos, self.weights = max_len, rel_pos, weights
+        self.max_len, self.rel_pos = max_len, rel_pos
         self.encoded: Mapping[str, int] = {}
         self.lengths: IntArray = np.zeros(max_len + 1, dtype=np.int64)  # c[n], segments of length n
         self.gapped: IntArray = np.zeros(max_len, dtype=np.int64)  # f of what was added by add_positions
         self.supervised: IntArray = np.zeros(max_len, dtype=np.int64)  # targets by visible context
         self.evidence: IntArray = np.zeros(max_len, dtype=np.int64)  # scored targets by evidence distance
-        self.demand: IntArray = np.zeros(max_len, dtype=np.int64)  # their loss weights, see lab.counts.rows
+        self.demand: IntArray = np.zeros(max_len, dtype=np.int64)  # those of them that have a loss
         self.demand_by_ids: IntArray = np.zeros(max_len, dtype=np.int64)  # by the distance in ids
 
     def add_segments(self, lengths: Sequence[int] | IntArray) -> None:
@@ -117,9 +116,9 @@ class PositionCounts:
         self.supervised[: len(targets)] += targets
 
     def add_evidence(self, evidence: IntArray, demand: IntArray, by_ids: IntArray | None = None) -> None:
-        """Add scored targets by evidence distance, and the sums of their weights (lab.counts.rows.by_distance).
+        """Add scored targets by evidence distance, and those of them that have a loss (lab.counts.rows.by_distance).
 
-        `by_ids` are these sums by the distance in ids; left out, ids have no gaps.
+        `by_ids` are the latter by the distance in ids; left out, ids have no gaps.
 
         The distance max_len, of the target after a whole window from its first token, counts as max_len - 1.
 
@@ -223,14 +222,13 @@ class PositionCounts:
                 out += longer[m] * np.bincount(seen, minlength=self.max_len)
         return out
 
-    def supervised_f(self) -> IntArray | FloatArray:
-        """Return the supervised f(i) for 0 <= i < max_len: int64 where all targets weigh 1, else float64 (max_len,)."""
-        return sum_to_the_end(self.supervised if self.weights is None else self.supervised * self.weights)
+    def supervised_f(self) -> IntArray:
+        """Return the supervised f(i) for 0 <= i < max_len, int64 (max_len,)."""
+        return sum_to_the_end(self.supervised)
 
-    def g(self, by_ids: bool = False) -> IntArray | FloatArray:
-        """Return the demand by distance 0 <= d < max_len: int64 where weights are 0 or 1, else float64 (max_len,)."""
-        demand = self.demand_by_ids if by_ids else self.demand
-        return demand if self.weights is None else demand.astype(np.float64) * UNIT
+    def g(self, by_ids: bool = False) -> IntArray:
+        """Return the demand by distance 0 <= d < max_len, int64 (max_len,)."""
+        return self.demand_by_ids if by_ids else self.demand
 
     @property
     def has_gaps(self) -> bool:
@@ -255,11 +253,9 @@ class PositionCounts:
         return int(frequency[low : high + 1].sum()) / total if total else 0.0
 
     def __add__(self, other: PositionCounts) -> PositionCounts:
-        """Add two counters of the same max_len and weights."""
+        """Add two counters of the same max_len."""
         if self.max_len != other.max_len:
             raise DataError(f"max_len={other.max_len}: must equal {self.max_len} to be added")
-        if not np.array_equal(self.weights, other.weights):  # type: ignore[arg-type]
-            raise DataError("weights: must be equal for counters to be added; the supervised f depends on them")
         total = copy(self)
         for name in COUNTED:
             setattr(total, name, getattr(self, name) + getattr(other, name))

@@ -23,11 +23,10 @@ and ids of any kind the sum of c + 1 over all tokens is the number of attended p
 
 Demand is how many targets ask for evidence at each distance:
 
-    g(d) = sum of the loss weights of the scored targets whose nearest evidence lies d tokens back
+    g(d) = number of targets that have a loss and whose nearest evidence lies d tokens back
 
 Evidence is defined by a method of lab.evidence, within what attention may see. g(0) is 0: targets without evidence are
-the supervised f(0) less the sum of g. Sums are exact and do not depend on their order: a weight other than 0 and 1 is
-counted in units of UNIT, to which it is rounded.
+the supervised f(0) less the sum of g.
 """
 
 from collections.abc import Sequence
@@ -38,7 +37,6 @@ from scipy import fft
 
 IntArray = np.typing.NDArray[np.int64]
 FloatArray = np.typing.NDArray[np.float64]
-UNIT = 2.0**-20  # of demand
 
 
 def sum_to_the_end(values: np.typing.NDArray[Any]) -> np.typing.NDArray[Any]:
@@ -104,15 +102,14 @@ def targets_by_context(
     return np.bincount(context[scored[: len(context)]], minlength=int(context.max(initial=-1)) + 1)
 
 
-def by_distance(distances: IntArray, weights: np.typing.NDArray[np.floating] | None = None) -> IntArray:
-    """Count targets by evidence distance, or add up their weights in units of UNIT; without evidence they are left out.
+def by_distance(distances: IntArray) -> IntArray:
+    """Count targets by evidence distance; those without evidence are left out.
 
-    Shapes: (targets,), (targets,) -> int64 (longest distance + 1,).
+    Shapes: (targets,) -> int64 (longest distance + 1,).
     Example:
-        >>> by_distance(np.array([0, 2, 2])).tolist(), by_distance(np.array([1]), np.array([0.5])).tolist()
-        ([0, 0, 2], [0, 524288])
+        >>> by_distance(np.array([0, 2, 2])).tolist()
+        [0, 0, 2]
     """
-    units = None if weights is None else np.rint(weights.astype(np.float64) / UNIT)
-    counts: IntArray = np.bincount(distances, units, minlength=1).astype(np.int64)
+    counts: IntArray = np.bincount(distances, minlength=1)
     counts[0] = 0
     return counts

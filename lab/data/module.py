@@ -30,19 +30,15 @@ from lab.data.packing import (
     PackSettings,
     PackStream,
     count_samples,
-    weigh_by_context,
-    weigh_by_evidence,
 )
 from lab.data.preparation import Check, digest_of_data, prepare_missing, shard_folder
 from lab.data.segments import SegmentIndex, index_documents, index_segments
 from lab.data.selecting import Selection, read_token_types
-from lab.data.shaped import plan_for
 from lab.data.shards import TokenStore
 from lab.data.tokenizer import end_of_document, load_tokenizer, special_ends
 from lab.evidence.base import in_ids
 from lab.launch import exchange, sum_over_ranks
 from lab.masks import WindowMask
-from lab.shape import Plan
 from lab.skip.methods import skip_positions
 from lab.skip.sentences import sentence_ends, split_sentences
 
@@ -153,15 +149,6 @@ class PackedData(lightning.LightningDataModule):
         total = int(sum_over_ranks(np.array([own]))[0]) // self.experiment.train.context_parallel
         return total / self.segments.n
 
-    @cached_property
-    def plan(self) -> Plan | None:
-        planned = self.experiment.planned
-        return None if planned is None else plan_for(planned, self.config, self.store, self.experiment.mask)
-
-    @property
-    def weights(self) -> np.ndarray | None:
-        return None if self.plan is None else self.plan.weights
-
     def setup(self, stage: str) -> None:
         """Open the training split.
 
@@ -178,15 +165,12 @@ class PackedData(lightning.LightningDataModule):
             n_streams=self.n_streams,
             arrangement=arrangement_of(config, experiment.mask),
             evidence=experiment.evidence,
+            weights=experiment.weights,
             beside=self.beside(),
         )
         if config.schedule is not None:
             after = partial(config.schedule.block, config.window)
             self.settings.block = lambda number: after(number * experiment.train.batch_tokens)
-        if self.weights is not None:
-            self.settings.weigh = partial(weigh_by_context, self.weights)
-        elif experiment.weights is not None:
-            self.settings.weigh = partial(weigh_by_evidence, experiment.weights)
         if skip is not None and skip.selects:
             path = self.token_types or (Path(skip.selection) if skip.by_types else None)
             tokenizer = load_tokenizer(shard_folder(config))
@@ -261,12 +245,11 @@ def to_batch(pack: Pack) -> Batch:
 
     Ids count from 0 in every run where the pack has none, and in the padding. `starts` are the first ids of the runs,
     or None unless the ids of each run count up by one. `supervised` counts the targets that have a loss by visible
-    context, `evidence` the scored targets by evidence distance, and `demand` adds up their weights, also by distance in
-    ids where these have gaps.
+    context, `evidence` the scored targets by evidence distance, and `demand` those of them that have a loss, also by
+    distance in ids where these have gaps.
     """
     scored = pack.targets != IGNORE
-    weights = scored if pack.weights is None else pack.weights
-    weighed = weights > 0
+    weighed = scored if pack.weights is None else pack.weights
     ends = np.cumsum([0, *pack.lengths], dtype=np.int32)
     n_tokens = int(ends[-1])
     from_0 = np.concatenate([np.arange(n) for n in (*pack.lengths, len(scored) - n_tokens)])
@@ -276,10 +259,9 @@ def to_batch(pack: Pack) -> Batch:
     counted = {}
     if pack.distances is not None:
         counted["evidence"] = by_distance(pack.distances[scored])
-        summed = None if weights.dtype == bool else weights[weighed]
-        counted["demand"] = by_distance(pack.distances[weighed], summed)
+        counted["demand"] = by_distance(pack.distances[weighed])
         if pack.position_ids is not None:  # else distances in ids are those in tokens
-            counted["demand_by_ids"] = by_distance(in_ids(pack.distances, ids)[weighed], summed)
+            counted["demand_by_ids"] = by_distance(in_ids(pack.distances, ids)[weighed])
     return {
         "tokens": torch.from_numpy(pack.tokens)[None],
         "targets": torch.from_numpy(pack.targets)[None],
@@ -293,7 +275,7 @@ def to_batch(pack: Pack) -> Batch:
         "n_targets": int(np.count_nonzero(scored)),
         "supervised": targets_by_context(pack.lengths, pack.anchors, weighed),
         **counted,
-        "weights": None if pack.weights is None else torch.from_numpy(weights.astype(np.float32))[None],
+        "weights": None if pack.weights is None else torch.from_numpy(weighed.astype(np.float32))[None],
         "stream": pack.stream,
         "state": pack.state,
     }

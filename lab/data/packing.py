@@ -17,7 +17,6 @@ from itertools import islice
 
 import numpy as np
 
-from lab.counts import visible_context
 from lab.data.arrangement import IGNORE, Arrangement, TokenRun
 from lab.data.config import DataConfig
 from lab.data.preparation import shard_folder
@@ -40,13 +39,13 @@ class Pack:
     `lengths` are those of its runs, each a causal row to attention. `position_ids` is None where ids count from 0 in
     every run; `anchors` holds the index of each run's anchor, -1 for none, or is None where there are no anchors.
     `selected` counts, where sentences are selected, the runs, those without an impactful sentence, and those shorter
-    than the budget. `distances` are the targets' evidence distances, None without a method. `weights` are the loss
-    weights of the targets, 0 where none is scored; None where every scored one weighs 1. `stored` are the targets'
+    than the budget. `distances` are the targets' evidence distances, None without a method. `weights` holds for
+    the scored targets that have a loss; None if all do. `stored` are the targets'
     numbers from beside the shards, by kind.
 
     Shapes: `tokens`, `targets`, `position_ids` int64 (pack_tokens,), padding at the end with token 0, target IGNORE and
-    id 0; `distances` int64, `stored` float64 and `weights` float32, or bool where all are 0 or 1, as `tokens`; `state`
-        int64 (2 + look_ahead,) of the stream after this pack.
+    id 0; `distances` int64, `stored` float64 and `weights` bool as `tokens`; `state` int64
+        (2 + look_ahead,) of the stream after this pack.
     """
 
     tokens: np.ndarray
@@ -60,9 +59,6 @@ class Pack:
     distances: np.ndarray | None = None
     weights: np.ndarray | None = None
     stored: Mapping[str, np.ndarray] = field(default_factory=dict)
-
-
-Weigh = Callable[[Pack, np.random.Generator], np.ndarray]  # a pack -> its weights
 
 
 @dataclass(eq=False, kw_only=True)
@@ -80,7 +76,7 @@ class PackSettings:
     selection: Selection | None = None
     evidence: Evidence | None = None
     beside: Mapping[str, TokenStore] = field(default_factory=dict)
-    weigh: Weigh | None = None
+    weights: ByEvidence | None = None
     block: Callable[[int], int] | None = None  # the number of a stream's pack -> tokens of a block of the window
 
 
@@ -194,7 +190,7 @@ class PackStream:
         if selection is not None:
             short = sum(len(run.tokens) < selection.budget for run in runs)
             selected = len(runs), sum(not run.matched for run in runs), short
-        evidence, weigh = self.settings.evidence, self.settings.weigh
+        evidence, weights = self.settings.evidence, self.settings.weights
         stored = {kind: self._stored(numbers, segments) for kind, numbers in self.settings.beside.items()}
         distances = None
         if evidence is not None:
@@ -202,9 +198,10 @@ class PackStream:
         pack = Pack(
             tokens, targets, lengths, self.stream, self.state(), ids, anchors, selected, distances, stored=stored
         )
-        if weigh is None:
+        if weights is None:
             return pack
-        return replace(pack, weights=weigh(pack, np.random.default_rng([self.settings.seed, chosen[0], OF_WEIGHTS])))
+        generator = np.random.default_rng([self.settings.seed, chosen[0], OF_WEIGHTS])
+        return replace(pack, weights=weigh_by_evidence(weights, pack, generator))
 
     def _stored(self, numbers: TokenStore, segments: list[Segment]) -> np.ndarray:
         """Read the numbers of the targets of segments, end to end; the split's last token has no target."""
@@ -235,17 +232,6 @@ def weigh_by_evidence(weights: ByEvidence, pack: Pack, generator: np.random.Gene
     if weights.distance == "ids" and pack.position_ids is not None:
         distances = in_ids(distances, pack.position_ids)
     return scored & ~weights.dropped(distances, scored, generator, pack.stored.get(weights.beside or ""))
-
-
-def weigh_by_context(by_context: np.ndarray, pack: Pack, generator: np.random.Generator | None = None) -> np.ndarray:
-    """Weigh the targets of a pack by visible context; nothing is drawn.
-
-    Shapes: float64, longer than the longest run -> float32 (pack_tokens,).
-    """
-    weights = (pack.targets != IGNORE).astype(np.float32)
-    context = visible_context(pack.lengths, pack.anchors)
-    weights[: len(context)] *= by_context[context]
-    return weights
 
 
 @dataclass(frozen=True, eq=False)

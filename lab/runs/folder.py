@@ -7,8 +7,8 @@ metrics.jsonl     one object per logged step
 probes.jsonl      one object per probed length, and one per probe; `failed`, the reason, where a probe failed
 cases/            every test of every probe, one file per probe
 counts.npz        `lengths`, the histogram of segment lengths, `f`, the position frequency, `tokens`, consumed,
-                  `supervised`, targets by visible context, `supervised_f`, and `weights`, of the loss, where planned;
-                  `g`, the demand, `g_unweighted`, without loss weights, and where ids have gaps `g_by_ids`
+                  `supervised`, targets that have a loss by visible context, and `supervised_f`;
+                  `g`, the demand, `g_unweighted`, that of all scored targets, and where ids have gaps `g_by_ids`
 counts/           the same at every probe, compressed: tokens-000000250000.npz; lab.counts.SavedCounts reads both
 checkpoints/      see lab.runs.checkpoints
 tokenizer.json    a copy of the shards' own; with it and the haystack, a copy of the folder is probed without the shards
@@ -71,7 +71,7 @@ Record = dict[str, Any]
 BEGINS = "begins"
 PROBES = "probes.jsonl"
 RECORDS = ("metrics.jsonl", PROBES)
-READ = ("config.yaml", "environment.json", "tokenizer.json", "haystack.txt", "plan.json", "impact.json", "plugins/")
+READ = ("config.yaml", "environment.json", "tokenizer.json", "haystack.txt", "impact.json", "plugins/")
 """What evaluations of the model, and a resume, read; of names that end in a slash all files."""
 SEALING = threading.Lock()  # a checkpoint may be published by a thread while a probe is recorded
 SETTLE_S = 0.5  # a run in training replaces a file shortly before its entry
@@ -281,8 +281,6 @@ def packed_counts(counts: PositionCounts, save: Callable[..., None] = np.savez) 
     """Build the contents of counts.npz."""
     buffer = io.BytesIO()
     targets: Record = {"supervised": counts.supervised, "supervised_f": counts.supervised_f()}
-    if counts.weights is not None:
-        targets["weights"] = counts.weights
     targets |= {"g": counts.g(), "g_unweighted": counts.evidence}
     if counts.has_gaps:
         targets["g_by_ids"] = counts.g(by_ids=True)

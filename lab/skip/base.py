@@ -47,8 +47,8 @@ class Skip(Method):
 
     def joint_rules(self, run: Any) -> Iterator[str]:
         """Refuse ids that cannot skip, contexts that are known before, and sentences of single or ordered documents."""
-        if run.foresees_context:
-            yield run.fault("skip.method", f"does not go with {run.foresees_context}; leave one of them out")
+        if run.data.schedule is not None:
+            yield run.fault("skip.method", "does not go with data.schedule.start; leave one of them out")
         if self.target_len <= run.data.window:
             rule = f"must be > data.window={run.data.window}, or there is nothing to skip; raise it"
             yield run.fault("skip.target_len", rule)

@@ -11,8 +11,6 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from lab.config import Experiment, TrackConfig, TrainConfig, load_experiment
 from lab.counts import PositionCounts
 from lab.data.config import TokenizerFile
@@ -113,9 +111,8 @@ def room_for_checkpoints(experiment: Experiment, n_saved: int = 0) -> int:
 
 
 def counts_bytes(experiment: Experiment) -> int:
-    """Count the bytes of counts.npz, with loss weights if there are any."""
-    weights = np.ones(experiment.reach) if experiment.planned else None
-    return len(packed_counts(PositionCounts(experiment.reach, weights=weights)))
+    """Count the bytes of counts.npz."""
+    return len(packed_counts(PositionCounts(experiment.reach)))
 
 
 def describe_code() -> dict[str, Any]:

@@ -77,7 +77,7 @@ class Counting:
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self.before = PositionCounts.from_dict(state_dict)
-        for name in ("rel_pos", "weights", "encoded"):
+        for name in ("rel_pos", "encoded"):
             setattr(self.before, name, getattr(self.here, name))
         self.selected_before = np.array([state_dict.get(name, 0) for name in SELECTED], dtype=np.int64)
 
@@ -109,9 +109,6 @@ class Recording(lightning.Callback):
         self.shown = ""  # of the last line
         self.bar: Bar | None = None
         self.dashboard: Wandb | None = None
-
-    def setup(self, trainer: lightning.Trainer, module: Any, stage: str) -> None:
-        self.counting.before.weights = self.counting.here.weights = trainer.datamodule.weights  # type: ignore[attr-defined]
 
     def on_train_start(self, trainer: lightning.Trainer, module: Any) -> None:
         """Start the clock, look up the device's peak, and open bar and dashboard."""

@@ -13,7 +13,6 @@ from lab.config import Experiment
 from lab.data.module import PackedData
 from lab.data.preparation import shard_folder, summarise
 from lab.data.selecting import read_token_types, result_file
-from lab.data.shaped import plan_record, summary_of_plan
 from lab.data.tokenizer import load_tokenizer, n_ids
 from lab.errors import CheckpointError, ConfigError, DiskError
 from lab.launch import Launch
@@ -120,8 +119,6 @@ def start_folder(start: Start, data: PackedData, threads: int, *, restart: bool 
         source = result_file(Path(experiment.skip.selection) if checkpoint is None else start.folder.token_types)
         read_token_types(source, tokenizer)
         contents[start.folder.token_types.name] = source.read_bytes()
-    if (plan := planned(start, data)) is not None:
-        contents["plan.json"] = plan
     if restart and any(not entry.name.startswith(files.LOCK_NAME) for entry in path.iterdir()):
         show(f"{path}: moved to {move_aside(path)}")
     needed = room_for_checkpoints(experiment, len(checkpoints.candidates(start.folder.checkpoints)))
@@ -158,26 +155,6 @@ def check_vocabulary(experiment: Experiment) -> None:
             f"data.tokenizer: is not the one that start.path={path} was trained with ({differ} entries differ); leave "
             "data.tokenizer out"
         )
-
-
-def planned(start: Start, data: PackedData) -> dict[str, Any] | None:
-    """Print and return the plan of a run that has one; a resumed run must have its first plan.
-
-    Raises: ConfigError for a target out of reach, CheckpointError for another plan.
-    """
-    config = start.experiment.planned
-    plan = data.plan
-    if config is None or plan is None:
-        return None
-    record = plan_record(config, plan)
-    path = start.folder.path / "plan.json"
-    if start.checkpoint is not None and path.exists():
-        before = files.read_object(path, CheckpointError, f"restore it, or {RESTART}")
-        if before.get("weights") != record["weights"]:
-            rule = "the plan computed now differs, as the corpus has changed"
-            raise CheckpointError(f"{path}: {rule}; continue on the first machine, or choose another --run.name")
-    show(summary_of_plan(config, plan))
-    return record
 
 
 def move_aside(path: Path) -> Path:

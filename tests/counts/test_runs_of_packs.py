@@ -64,10 +64,10 @@ def test_random_packs_equal_a_loop_over_pairs(skip, anchored, padding):
         assert counts.pairs == sum(counts.frequency())
 
 
-def test_unscored_targets_and_weights_by_hand():
+def test_unscored_targets_by_hand():
     # of contexts 0 1 2 | 0 1 the second and the last have no target, nor have two padding tokens
     scored = np.array([True, False, True, True, False, False, False])
-    counts = PositionCounts(4, weights=np.array([0.25, 9, 1.5, 9]))
+    counts = PositionCounts(4)
     counts.add_targets(targets_by_context([3, 2], None, scored))
     assert counts.supervised.tolist() == [2, 0, 1, 0]
-    assert counts.supervised_f().tolist() == [2 * 0.25 + 1.5, 1.5, 1.5, 0]
+    assert counts.supervised_f().tolist() == [3, 1, 1, 0]

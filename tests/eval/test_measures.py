@@ -35,13 +35,12 @@ COMMANDS = {  # words that measure little; of the shared options those that are 
     "reach": (("RUNS", "--at=64"), ()),
     "report": (("FAKE",), ()),
     "frequency": (("--window=64", "--positions=8"), ()),
-    "shape": (("SHAPE",), (PLOT,)),
-    "demand": (("SHAPE",), (PLOT,)),
+    "demand": (("CONFIG",), (PLOT,)),
     "positions": (("string:shift=3,window=0", "--length=9"), (PLOT,)),
     "harness": (("RUN", "--tasks=x"), (METHOD, FREQUENCY)),
 }
 ROW = {"metric": "passkey", "model": "m", "method": "rope+plain", "depth": 0.5, "length": 8, "n": 4, "score": 0.5}
-LONG = ("harness", "shape", "demand")  # measured in tests of their own
+LONG = ("harness", "demand")  # measured in tests of their own
 MEASURES = [name for name, (words, taken) in COMMANDS.items() if METHOD in taken and name != "harness"]  # of one model
 RESUMED = MEASURES[:6]
 SCORED = ("passkey", "lines", "perplexity")  # one score with its limits a row
@@ -60,7 +59,7 @@ def words_for(run_folder, tmp_path, monkeypatch):
     """Make words that name what is there, in a folder of their own."""
     monkeypatch.chdir(tmp_path)
     places = {"RUN": run_folder, "OUT": tmp_path / "out", "FAKE": tmp_path / "fake"}
-    places |= {"SHAPE": ROOT / "configs" / "shape_demo.yaml", "ROWS": tmp_path / "rows.jsonl", "RUNS": "runs/*"}
+    places |= {"CONFIG": ROOT / "configs" / "cpu_demo.yaml", "ROWS": tmp_path / "rows.jsonl", "RUNS": "runs/*"}
 
     def make(words):
         if "FAKE" in words and not places["FAKE"].exists():
@@ -295,8 +294,8 @@ REFUSED = [  # a command, its words, and the beginning of its one line
     ("recall", "RUN --bins=20,99", "--bins=(20, 99): must rise, up to the training window of 64; correct it"),
     ("recall", "RUN --evidence=repaet", "--evidence=repaet: unknown method; did you mean repeat?"),
     ("recall", "RUN --evidence=repeat:tokens=1", "--evidence.tokens=1: must be >= 2"),
-    ("demand", "SHAPE --tokens=0", "--tokens=0: must be >= 1"),
-    ("demand", "SHAPE --evidence=rhyme", "evidence.method=rhyme: unknown"),
+    ("demand", "CONFIG --tokens=0", "--tokens=0: must be >= 1"),
+    ("demand", "CONFIG --evidence=rhyme", "evidence.method=rhyme: unknown"),
     ("demand", "nowhere.yaml", "nowhere.yaml: cannot be read (No such file or directory)"),
     ("frequency", "--corpus=none --positions=8", "--corpus=none: must be slimpajama or a folder of token shards"),
     ("report", "FAKE -o x.pdf", "-o=x.pdf: must end in .html, .png or .svg"),

@@ -11,7 +11,7 @@ from torch.distributed.tensor import DTensor
 
 from lab.data.arrangement import IGNORE
 from lab.data.module import to_batch
-from lab.data.packing import Pack, weigh_by_context
+from lab.data.packing import Pack
 from lab.errors import ConfigError
 from lab.model.attention.kernels import WHOLE
 from lab.model.config import DecoderConfig
@@ -58,7 +58,7 @@ def draw(seed, kinds):
     ids = np.cumsum(numbers.integers(1, 4, TOKENS)) if "gaps" in kinds else None
     anchors = tuple(-1 if n % 2 == 0 else sum(lengths[: n - 1]) for n in range(len(lengths)))
     pack = Pack(tokens, targets, lengths, 0, np.zeros(1), ids, anchors if "anchors" in kinds else None)
-    weights = weigh_by_context(np.linspace(0.5, 2, TOKENS), pack) if "weights" in kinds else None
+    weights = (targets != IGNORE) & (tokens % 3 > 0) if "weights" in kinds else None
     return to_batch(replace(pack, weights=weights))
 
 

@@ -18,6 +18,7 @@ REMOVED = {
     "model.norm=sandwich": {"model": {"norm": "sandwich"}},
     "model.gate=True": {"model": {"gate": True}},
     "model.softmax.method=sink": {"model": {"softmax": {"method": "sink"}}},
+    "weights.by=context": {"weights": {"by": "context", "target": {"method": "power", "exponent": 0.5}}},
 }
 PLAIN = {"model": {"norm": "pre", "gate": False, "softmax": None}, "weights": None}
 
