@@ -12,12 +12,7 @@ data.corpus.path takes it; its window and its BPE are those of configs/cpu_stdli
     probe-lab demand runs/cpu_demo
     probe-lab demand essays.txt --data.window=512 --data.tokenizer.vocab_size=2048
 
---score=MODEL also stores the model's loss of every training token beside the shards, for weights.control=loss. With
---evidence=gain it also stores the least context that the model needs, in up to four passes for each octave of context:
-
-    probe-lab demand configs/cpu_demo.yaml --score=runs/reference
-
-A target counts by its loss weight; where weights make a difference, g without them is shown too.
+Targets without a loss do not count; where weights make a difference, g of all scored targets is shown too.
 """
 
 import itertools
@@ -34,7 +29,6 @@ from annotated_types import Ge, Le
 
 from eval.engine.command import Form, Request, run
 from eval.engine.rows import Found, to_text
-from eval.engine.sliding import store_scores
 from lab import command, config, draw, errors, launch, schema
 from lab.counts import SavedCounts
 from lab.counts.saved import F, G, edges_of, per_distance
@@ -62,9 +56,6 @@ class DemandOptions(schema.Section):
     """Tokens to read, a pack more at most; left out, those of the run or the TEXT, 3,000,000 at most."""
     evidence: str | None = None
     """Evidence method, NAME or NAME:parameter=value,...; left out, that of the settings."""
-    score: schema.PathText | None = None
-    """Model whose losses of all training tokens are stored beside the shards, for weights.control=loss; with
-    evidence.method=gain the contexts that it needs, too."""
 
 
 def report(request: Request) -> Found:
@@ -121,10 +112,6 @@ def count(place: Path, options: DemandOptions, overrides: Mapping[str, Any]) -> 
     data = module.PackedData(experiment)
     if is_text:
         preparation.prepare(experiment.data, workers=launch.cores())
-    elif options.score is not None:
-        preparation.prepare_missing(experiment.data)
-    if options.score is not None:
-        store_scores(experiment.data, Path(options.score), gain="gain" in experiment.stored)
     data.prepare_data()
     data.setup("fit")
     counting = Counting(experiment.reach, experiment.position.distance, experiment.model.layers)

@@ -44,8 +44,7 @@ WRONG = {
     "--run.seed=[1": "--run.seed: line 1: not YAML (",
 }
 JOINED = "--data.mode=concatenated"
-OF_LOSS, ASKED = "--weights.by=evidence --weights.keep=[[0,9]] --weights.control=loss", "--evidence.method=asked"
-OF_KIND = OF_LOSS.replace("loss", "kind")
+OF_KIND, ASKED = "--weights.by=evidence --weights.keep=[[0,9]] --weights.control=kind", "--evidence.method=asked"
 POSE, CHUNKS = "--skip.method=pose --skip.target_len=200", "--mask.method=document --mask.chunks=2"
 CHUNKED = "mask.chunks=2: keeps no documents in order"
 STRING = "--position.distance.method=string --position.distance.shift=32 --position.distance.window=8"
@@ -79,7 +78,7 @@ WRONG |= {  # weights and evidence beside other sections
     f"{ASKED} {JOINED} --mask.method=anchor": "mask.method=anchor: keeps no documents in order",
     f"{OF_KIND} --data.corpus.name=stdlib": "weights.control=kind: needs the labels of data.corpus.name",
     "--weights.by=evidence --weights.keep=[[0,9]] --weights.distance=ids": "weights.distance=ids: needs ids with gaps",
-    f"{OF_LOSS} {JOINED} --mask.chunks=2": f"{CHUNKED}, which weights.control=loss needs",
+    f"{OF_KIND} {JOINED} --mask.chunks=2": f"{CHUNKED}, which weights.control=kind needs",
 }
 
 

@@ -34,7 +34,7 @@ def whole(prepared, tmp_path_factory):
     place = tmp_path_factory.mktemp("whole")
     corpus = place / "shards" / shard_folder(prepared).name
     shutil.copytree(shard_folder(prepared), corpus, ignore=shutil.ignore_patterns(".*"))
-    for kind in ("asked", "loss", "segments"):
+    for kind in ("asked", "answers", "segments"):
         beside.save(corpus / f"task-00000/.{kind}-train-01234567.npy", np.arange(50))
     run = write_run(place / "run", prepared, vocab_size=400)
     folder = RunFolder(run)

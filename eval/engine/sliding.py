@@ -34,11 +34,6 @@ Whole windows score every token but their first, each in as many windows as it l
 
 Source: arXiv:2402.17463, section 4.1 (sliding window 256 on PG19, after Press et al. 2021); whole windows are those of
 its released script, which reads all books as one text.
-
-A reference model's losses of all training tokens are stored beside the shards, and the contexts that it needs.
-Documents are cut every data.window tokens as in mode natural. A token's loss, in nats, is that after the tokens of its
-piece before it. The first token of a document has none, 0. One reference is stored for a corpus: .reference.json names
-it, and another one is refused.
 """
 
 import math
@@ -55,16 +50,12 @@ from tokenizers import Tokenizer
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from eval.engine.subject import AnyIds, Subject, as_subject, doublings
-from lab import command, errors, files, loading
-from lab.data import beside, preparation, shards
-from lab.data.config import DataConfig
-from lab.data.tokenizer import load_tokenizer, vocabulary_hash
+from eval.engine.subject import AnyIds, Subject, as_subject
+from lab import command, errors, loading
+from lab.data.tokenizer import vocabulary_hash
 from lab.evidence import base
-from lab.model.devices import device_for
 
 CONFIDENCE = 0.95
-RECORD = ".reference.json"
 AT_ONCE = 16_384  # tokens of a batch, padding included
 MOST_NATS = 700.0  # of a perplexity of 10^304, about the largest float
 ALPHA, BETA = 2.0, -2.0  # nats, of key tokens (arXiv:2410.23771)
@@ -187,42 +178,6 @@ def open_reference(place: Path, tokenizer: Tokenizer, option: str, device: torch
     return subject
 
 
-def store_scores(config: DataConfig, model: Path, *, gain: bool) -> None:
-    """Score the shards that are not scored yet: losses, and with `gain` the least contexts of lab.evidence.base.
-
-    Raises: LabError, also for a model with another vocabulary, or where another model's losses are stored.
-    """
-    folder = preparation.shard_folder(config)
-    subject = open_reference(model, load_tokenizer(folder), "--score", device_for("auto"))
-    record = {"model": subject.model.name, "weights": subject.weights, "window": config.window}
-    remedy = f"delete it and every .loss-* and .gain-* of {folder}"
-    if (folder / RECORD).exists() and files.read_object(folder / RECORD, errors.DataError, remedy) != record:
-        raise errors.DataError(
-            f"--score={model}: {folder / RECORD} names another model or window; to replace it, {remedy}"
-        )
-    files.write_json(folder / RECORD, record)
-    store, window = shards.TokenStore.open(folder, "train"), config.window
-    beside.store_numbers(
-        store, "loss", lambda shard: losses_of(subject, shard.tokens, shard.ends, window, window).astype(np.float16)
-    )
-    if gain:
-        beside.store_numbers(store, f"gain-{window}", lambda shard: least_contexts(subject, shard, window))
-
-
-def least_contexts(subject: Subject, shard: shards.Shard, window: int) -> np.ndarray:
-    """Find the least context that each token of a shard needs, 0 where FIRST tokens suffice: int32 (tokens,)."""
-    text = subject, shard.tokens, shard.ends, window
-    most = losses_of(*text, window) + base.TOLERANCE
-    begins = np.repeat([0, *shard.ends[:-1]], np.diff(shard.ends, prepend=0))
-    out = (np.arange(len(most)) - begins - 1) % window + 1  # the whole context, of all but first tokens
-    waiting = np.ones(len(most), dtype=np.bool_)
-    for context in doublings(base.FIRST, window - 1):
-        suffices = waiting & (losses_of(*text, context, wanted=waiting) <= most)
-        out[suffices] = np.minimum(out[suffices], context) if context > base.FIRST else 0
-        waiting &= ~suffices
-    return out.astype(np.int32)
-
-
 def key_tokens(subject: Subject, documents: Sequence[AnyIds], short: int) -> list[npt.NDArray[np.bool_]]:
     """Find each document's key tokens, those that a model predicts well, and well only by the far context.
 
@@ -240,20 +195,16 @@ def key_tokens(subject: Subject, documents: Sequence[AnyIds], short: int) -> lis
     return np.split((near - whole > ALPHA) & (whole < -BETA), ends[:-1])
 
 
-def losses_of(
-    subject: Subject, ids: AnyIds, ends: AnyIds, window: int, context: int, step: int = 0, wanted: AnyIds | None = None
-) -> np.ndarray:
+def losses_of(subject: Subject, ids: AnyIds, ends: AnyIds, window: int, context: int, step: int = 0) -> np.ndarray:
     """Compute the loss of every token of documents after at most `context` tokens of its piece: float32 (tokens,).
 
-    `ends` are where documents end. Passes move by `step` tokens, a quarter of the context unless given. One that
-    scores none of the tokens that are `wanted` is left out.
+    `ends` are where documents end. Passes move by `step` tokens, a quarter of the context unless given.
     """
     bounds = pairwise([0, *ends.tolist()])
     pieces = [(at, min(at + window, end - 1)) for begin, end in bounds for at in range(begin, end - 1, window)]
     step = step or max(1, context // 4)
     steps = [(at, window) for at, stop in pieces for window in windows(stop + 1 - at, context + 1, step)]
     passes = [Window(at + begin, at + end, at + first) for at, (begin, end, first) in steps]
-    passes = [part for part in passes if wanted is None or wanted[part.first : part.end].any()]
     passes.sort(key=lambda part: part.begin - part.end)  # the longest first
     out = np.zeros(len(ids), dtype=np.float32)
     text = torch.from_numpy(ids.astype(np.int64))

@@ -30,7 +30,7 @@ from lab.config.sections import (
 )
 from lab.data.config import DataConfig, Synthetic
 from lab.evidence import EvidenceConfig
-from lab.evidence.base import Stored
+from lab.evidence.base import Asked
 from lab.evidence.repeat import Repeat
 from lab.evidence.weights import ByEvidence
 from lab.masks import Causal, MaskConfig
@@ -139,9 +139,12 @@ class Experiment(Section):
     @property
     def stored(self) -> dict[str, str]:
         """The kinds of numbers that the run reads beside the shards, and the settings that need them."""
-        kinds = {self.evidence.method: "evidence.method"} if isinstance(self.evidence, Stored) else {}
-        beside = getattr(self.weights, "beside", None)
-        return kinds | ({} if beside is None else {beside: "weights.control"})
+        kinds = {}
+        if isinstance(self.evidence, Asked):
+            kinds["asked"] = "evidence.method"
+        if self.weights is not None and self.weights.control == "kind":
+            kinds["answers"] = "weights.control"
+        return kinds
 
     @property
     def reach(self) -> int:

@@ -2,10 +2,9 @@
 
 The record of .asked-train-01234567.npy is .asked-train-01234567.json, a manifest of this one file, written last.
 
-Such are numbers of training tokens: evidence distances (lab.evidence.base), int32, and the losses of a reference
-model in nats, float16. Those of `answers` are the distances of digits of answers alone. A file's name has a part of the
-hash of the tokens, so that the numbers of other tokens are not read. Labels of asked come from generating the documents
-again, whose tokens are compared with the shard's.
+Such are evidence distances of training tokens (lab.evidence.base), int32. Those of `answers` are the distances of
+digits of answers alone. A file's name has a part of the hash of the tokens, so that the numbers of other tokens are not
+read. Labels of asked come from generating the documents again, whose tokens are compared with the shard's.
 """
 
 import io
@@ -26,11 +25,6 @@ from lab.errors import DataError
 from lab.files import FileEntry, check_sizes, entries_of, read_object, write_atomic, write_json
 
 IntArray = np.typing.NDArray[np.int64]
-STORED_BY = {
-    "asked": "--evidence=asked",
-    "gain": "--evidence=gain --score=MODEL",
-    "loss": "--score=MODEL",
-}  # options of eval.demand
 
 
 def save(path: Path, values: np.ndarray) -> None:
@@ -73,20 +67,16 @@ def path_of(shard: Shard, kind: str) -> Path:
     return shard.folder / f".{kind}-{shard.split}-{digest}.npy"
 
 
-def paths_of(store: TokenStore, kind: str, window: int) -> list[Path]:
-    return [path_of(shard, f"gain-{window}" if kind == "gain" else kind) for shard in store.shards]
-
-
-def numbers_of(store: TokenStore, kind: str, setting: str, window: int, *, hashes: bool = True) -> TokenStore:
+def numbers_of(store: TokenStore, kind: str, setting: str, *, hashes: bool = True) -> TokenStore:
     """Open the numbers of a split's tokens, which are read as the tokens are; `setting` needs them.
 
     Raises: DataError where there are none, or they are not what was written, by their sizes or their `hashes`.
     """
     shards = []
-    for shard, path in zip(store.shards, paths_of(store, kind, window), strict=True):
+    for shard in store.shards:
+        path = path_of(shard, kind)
         if (array := load(path, hashes=hashes)) is None:
-            remedy = f"run probe-lab demand CONFIG {STORED_BY[kind]}"
-            raise DataError(f"{setting}={kind}: is not stored in {path}; {remedy}")
+            raise DataError(f"{setting}: needs {path}, which is missing; prepare the corpus again")
         shards.append(replace(shard, tokens=array))
     return TokenStore(shards)
 

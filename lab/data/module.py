@@ -22,7 +22,7 @@ from torch import Tensor
 from lab.counts import targets_by_context
 from lab.counts.rows import by_distance
 from lab.data.arrangement import IGNORE, Arrangement
-from lab.data.beside import entry_of, labels_of, numbers_of, paths_of, store_numbers
+from lab.data.beside import entry_of, labels_of, numbers_of, path_of, store_numbers
 from lab.data.config import DataConfig
 from lab.data.packing import (
     AssignIds,
@@ -97,7 +97,7 @@ class PackedData(lightning.LightningDataModule):
             return  # Lightning calls this again
         prepare_missing(self.config, check)
         index_documents(shard_folder(self.config), self.segment_window())
-        for kind in self.experiment.stored.keys() & {"asked", "answers"}:
+        for kind in self.experiment.stored:
             tokenizer = load_tokenizer(shard_folder(self.config))
             label = partial(labels_of, config=self.config, tokenizer=tokenizer, answers=kind == "answers")
             store_numbers(self.store, kind, label)
@@ -120,16 +120,17 @@ class PackedData(lightning.LightningDataModule):
 
         Raises: DataError for any that are not stored, or not what was.
         """
-        needed, window = self.experiment.stored, self.config.window
-        return {kind: numbers_of(self.store, kind, named, window, hashes=hashes) for kind, named in needed.items()}
+        needed = self.experiment.stored.items()
+        return {kind: numbers_of(self.store, kind, named, hashes=hashes) for kind, named in needed}
 
     def digest(self) -> str:
         """Hash what training reads: tokenizer, shards in order, and the numbers beside them, from their manifests.
 
         Raises: DataError.
         """
-        paths = {kind: paths_of(self.store, kind, self.config.window) for kind in self.experiment.stored}
-        numbers = {kind: [*map(entry_of, arrays)] for kind, arrays in paths.items()}
+        numbers = {}
+        for kind in self.experiment.stored:
+            numbers[kind] = [entry_of(path_of(shard, kind)) for shard in self.store.shards]
         read = [digest_of_data(shard_folder(self.config)), numbers]
         return hashlib.sha256(json.dumps(read, sort_keys=True).encode()).hexdigest()
 

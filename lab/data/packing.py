@@ -231,7 +231,8 @@ def weigh_by_evidence(weights: ByEvidence, pack: Pack, generator: np.random.Gene
     distances = pack.distances
     if weights.distance == "ids" and pack.position_ids is not None:
         distances = in_ids(distances, pack.position_ids)
-    return scored & ~weights.dropped(distances, scored, generator, pack.stored.get(weights.beside or ""))
+    answers = pack.stored["answers"] != 0 if weights.control == "kind" else None
+    return scored & ~weights.dropped(distances, scored, generator, answers)
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,4 +1,4 @@
-"""The base class of evidence methods, the layout of a pack in which they look, and the methods that are stored.
+"""The base class of evidence methods, the layout of a pack in which they look, and the method that is stored.
 
 A target is the token that follows an index of a run. So the tokens of a run and the target of its last index make one
 sequence, and the target of index i is at place i + 1 of it. Its evidence distance d says that the evidence is the token
@@ -7,32 +7,18 @@ at place i + 1 - d, which attention sees from index i at relative position d - 1
     run        a b c a | targets b c a b        sequence   a b c a b
     distances of the targets b c a b, evidence an earlier copy of two tokens     0 0 3 3
 
-Two methods are computed once for whole documents, and stored beside the shards (lab.data.beside).
+One method is computed once for whole documents, and stored beside the shards (lab.data.beside).
 
 asked: what each word of a generated corpus was made to copy. The generator of lab.data.synthetic knows the origin of
 every word: a word of filler when it is drawn, a number when it is stated. A repeated phrase, a quote or an answer
 copies words, and in lab.data.mqar the value of a key. The evidence of a token of such a word is the same token in the
 latest earlier word of that origin, in the same section. Equal words that were drawn apart are no evidence of each
 other. These labels judge repeat and suffix (lab.evidence.repeat), which see the tokens alone.
-
-gain: what a reference model needs, the least context that predicts a target as well as the whole one.
-
-    d(t) = min of c with loss(t, c) <= loss(t, whole) + TOLERANCE,   in nats
-
-loss(t, c) is that of the target after the last c tokens before it. The whole context is the target's piece of its
-document, data.window tokens at most. c is FIRST, 2 FIRST, 4 FIRST and so on below the window, and then the whole. The
-farthest token of that context counts as the evidence, which lies d = c back at most. Where FIRST tokens suffice, there
-is no evidence beyond them: d = 0. The passes of eval.demand --score step by a quarter of c, so that a target has more
-than 3/4 c tokens, and c at most.
-
-Source of gain: short against whole contexts, arXiv:2410.23771, section 3. The least context is from arXiv:2512.08082:
-there the shortest one whose greedy token is right by a margin of 0.2 in probability. Ours compares losses, so that
-targets that the model never gets right count too.
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -111,25 +97,11 @@ class Evidence(Method):
         """Find the distance from each place of the sequences to its evidence; 0 where there is none."""
 
 
-FIRST = 4  # tokens
-TOLERANCE = 0.1  # nats
 UNLABELLED = "needs the labels of data.corpus.name: synthetic or mqar, not upsampled"
 
 
-class Stored(Evidence, ABC):
-    """A method whose distances are stored for training tokens alone."""
-
-    def nearest(self, laid: Sequences) -> IntArray:
-        """Find nothing.
-
-        Raises: ConfigError.
-        """
-        rule = "is stored for training tokens alone, and these are others"
-        raise ConfigError(f"evidence.method={self.method}: {rule}; use repeat or suffix")
-
-
 @dataclass(frozen=True, kw_only=True)
-class Asked(Stored):
+class Asked(Evidence):
     """The word that a generated corpus copied."""
 
     method: Literal["asked"] = "asked"
@@ -139,9 +111,10 @@ class Asked(Stored):
         if not run.data.labelled:
             yield run.fault("evidence.method", f"{UNLABELLED}; use repeat or suffix")
 
+    def nearest(self, laid: Sequences) -> IntArray:
+        """Find nothing: distances are stored for training tokens alone.
 
-@dataclass(frozen=True, kw_only=True)
-class Gain(Stored):
-    """The least context at which a reference model's loss is within 0.1 nats of that with the whole context."""
-
-    method: Literal["gain"] = "gain"
+        Raises: ConfigError.
+        """
+        rule = "is stored for training tokens alone, and these are others"
+        raise ConfigError(f"evidence.method={self.method}: {rule}; use repeat or suffix")

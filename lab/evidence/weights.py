@@ -9,8 +9,6 @@ chosen, all where a pack has fewer:
     near     random ones whose evidence lies nearer than that of any outside distance
     kind     as near, with as many digits of answers among them as among those chosen, by the corpus's own labels
     random   random ones of all scored targets, wherever their evidence lies, or without any
-    loss     as random, and each of those chosen gives its place to one of the same loss: the scored targets of a pack
-             are cut into BINS of as many by a reference model's loss, and as many are drawn of each bin
 
     keep [[0, 2]]   distances 0 2 3 1 0 3    none: the 2 at distance 3; near: 2 of the 2 at distances 1 and 2
 
@@ -27,8 +25,6 @@ from annotated_types import Gt, Le
 from lab.evidence.base import UNLABELLED, IntArray
 from lab.schema import Section
 
-BINS = 20
-BESIDE = {"loss": "loss", "kind": "answers"}  # what a control reads beside the shards
 Flags = np.typing.NDArray[np.bool_]
 
 
@@ -43,9 +39,9 @@ class ByEvidence(Section):
     """Unit of the distances: tokens, or position ids, which have gaps."""
     fraction: Annotated[float, Gt(0), Le(1)] = 1.0
     """Share of the targets outside that lose their loss."""
-    control: Literal["none", "near", "kind", "random", "loss"] = "none"
-    """Which targets lose it: those outside, as many random nearer ones, nearer ones with as many answers, random ones
-    of all, or of all of equal loss."""
+    control: Literal["none", "near", "kind", "random"] = "none"
+    """Which targets lose it: those outside, as many random nearer ones, nearer ones with as many answers, or random
+    ones of all."""
 
     def rules(self) -> Iterator[str]:
         """Require rising intervals without overlap, from 0 or more on."""
@@ -67,25 +63,19 @@ class ByEvidence(Section):
         if self.control == "kind" and not run.data.labelled:
             yield run.fault("weights.control", f"{UNLABELLED}; use near")
 
-    @property
-    def beside(self) -> str | None:
-        """The kind of numbers that the control reads beside the shards."""
-        return BESIDE.get(self.control)
-
     def outside(self, distances: IntArray) -> Flags:
         """Find the distances outside the intervals; 0, no evidence, is never outside."""
         inside = [(distances >= low) & (distances <= high) for low, high in ((0, 0), *self.keep)]
         return ~np.any(inside, axis=0)
 
     def dropped(
-        self, distances: IntArray, scored: Flags, generator: np.random.Generator, beside: np.ndarray | None = None
+        self, distances: IntArray, scored: Flags, generator: np.random.Generator, answers: Flags | None = None
     ) -> Flags:
         """Choose the targets of a pack that lose their loss.
 
-        `beside` holds a reference model's losses for control: loss, and for control: kind not 0 for a digit of an
-        answer.
+        `answers` are the digits of answers, for control: kind.
 
-        Shapes: evidence distances int64 (tokens,), scored (tokens,), beside (tokens,) -> (tokens,).
+        Shapes: evidence distances int64 (tokens,), scored (tokens,), answers (tokens,) -> (tokens,).
         """
         out = np.zeros(len(distances), dtype=np.bool_)
         places = np.flatnonzero(scored & self.outside(distances))
@@ -93,12 +83,9 @@ class ByEvidence(Section):
             places = places[generator.random(len(places)) < self.fraction]
         low, high = self.keep[0]
         nearer = scored & (distances >= max(low, 1)) & (distances <= high)
-        if self.control == "loss":
-            assert beside is not None, "read beside the shards"
-            places = of_equal_loss(places, beside, scored, generator)
-        elif self.control == "kind":
-            assert beside is not None, "read beside the shards"
-            places = of_equal_kind(places, beside != 0, nearer, generator)
+        if self.control == "kind":
+            assert answers is not None, "read from the sidecar file of the shards"
+            places = of_equal_kind(places, answers, nearer, generator)
         elif self.control != "none":
             places = some_of(nearer if self.control == "near" else scored, len(places), generator)
         out[places] = True
@@ -114,13 +101,3 @@ def of_equal_kind(places: IntArray, answers: Flags, nearer: Flags, generator: np
     """Draw as many nearer places as `places` has, and as many answers among them."""
     asked = some_of(nearer & answers, int(answers[places].sum()), generator)
     return np.append(asked, some_of(nearer & ~answers, len(places) - len(asked), generator))
-
-
-def of_equal_loss(places: IntArray, losses: np.ndarray, scored: Flags, generator: np.random.Generator) -> IntArray:
-    """Draw scored targets, as many from each bin of losses as `places` has there."""
-    eligible = np.flatnonzero(scored)
-    rising = eligible[np.argsort(losses[eligible], kind="stable")]
-    chosen = [
-        generator.choice(bin_, np.isin(bin_, places).sum(), replace=False) for bin_ in np.array_split(rising, BINS)
-    ]
-    return np.concatenate(chosen)

@@ -24,7 +24,7 @@ from lab.counts import PositionCounts
 from lab.data.preparation import shard_folder
 from lab.data.tokenizer import end_of_document, load_tokenizer
 from lab.errors import ConfigError, DiskError, first_line
-from lab.evidence.base import Stored
+from lab.evidence.base import Asked
 from lab.evidence.repeat import Repeat
 from lab.launch import OutOfStep, WorkFailed, exchange
 from lab.model.decoder import Decoder
@@ -65,7 +65,7 @@ class Probing(lightning.Callback):
             part = {"rank": trainer.global_rank, "world_size": trainer.world_size, "device": module.device}
             loss = HeldOutLoss(data, tokens=tokens, pack_tokens=self.experiment.train.micro_batch_tokens, **part)
             evidence = self.experiment.evidence  # which may be stored, but not for held-out tokens
-            recall = held_out_recall(data, Repeat() if isinstance(evidence, Stored) else evidence, module.device)
+            recall = held_out_recall(data, Repeat() if isinstance(evidence, Asked) else evidence, module.device)
         self.measuring = Measuring(make_needle_probe(self.experiment, module.device), loss, recall)
         self.probed_at = trainer.strategy.broadcast(self.recording.folder.last_probe())
         unprobed = self.probed_at < module.consumed

@@ -80,7 +80,7 @@ def test_a_run_has_the_labels_that_lie_within_it(tmp_path, mode, window):
     labels = np.random.default_rng(1).integers(0, 12, 122)
     for shard, own in zip(store.shards, (labels[:57], labels[57:]), strict=True):
         beside.save(path_of(shard, "asked"), own)
-    numbers = {"asked": numbers_of(store, "asked", "evidence.method", window)}
+    numbers = {"asked": numbers_of(store, "asked", "evidence.method")}
     settings = {"pack_tokens": 64, "beside": numbers, "evidence": Asked(), "look_ahead": 8}
     stream = stream_over(store, index_segments(store, mode, window), **settings)
     seen, kept = 0, 0

@@ -19,6 +19,8 @@ REMOVED = {
     "model.gate=True": {"model": {"gate": True}},
     "model.softmax.method=sink": {"model": {"softmax": {"method": "sink"}}},
     "weights.by=context": {"weights": {"by": "context", "target": {"method": "power", "exponent": 0.5}}},
+    "weights.control=loss": {"weights": {"by": "evidence", "keep": [[0, 30]], "control": "loss"}},
+    "evidence.method=gain": {"evidence": {"method": "gain"}},
 }
 PLAIN = {"model": {"norm": "pre", "gate": False, "softmax": None}, "weights": None}
 
@@ -27,7 +29,7 @@ def write(folder, changes):
     """Write a run's config.yaml, that of the fixture without removed settings but for the changes, and a probe."""
     values = read_yaml(FILE)
     for section, settings in [*PLAIN.items(), *changes.items()]:
-        values[section] = {**values[section], **settings} if isinstance(settings, dict) else settings
+        values[section] = {**(values[section] or {}), **settings} if isinstance(settings, dict) else settings
     folder.mkdir()
     (folder / "config.yaml").write_text(format_yaml(values))
     probe = {"consumed_tokens": 9, "effective_length": 64, "reach": 50.0, "first_distance": 8, "last_distance": 90}
