@@ -10,7 +10,7 @@ find none are told apart too. Targets without evidence have a line of their own,
     probe-lab recall runs/cpu_stdlib --plot
     probe-lab recall runs/cpu_demo --distance=string:shift=64,window=32
     probe-lab recall runs/cpu_demo --bins=16,48,96,144 --targets=1000
-    probe-lab recall runs/mqar --evidence=asked
+    probe-lab recall runs/cpu_demo --evidence=asked
     probe-lab recall models/Llama-3.1-8B --text=books/ --evidence=repeat:tokens=4 --plot
 
 Limits are at 95%, from 1,000 resamples of whole documents. A bin with fewer than 8 targets, or with those of one

@@ -19,7 +19,7 @@ from tokenizers import Tokenizer
 from lab.data.config import DataConfig
 from lab.data.corpora import TASK_DOCUMENTS
 from lab.data.shards import Shard, TokenStore, again
-from lab.data.synthetic import Generated
+from lab.data.synthetic import Synthetic
 from lab.data.tokenizer import special_ends, split_of
 from lab.errors import DataError
 from lab.files import FileEntry, check_sizes, entries_of, read_object, write_atomic, write_json
@@ -93,7 +93,7 @@ def labels_of(shard: Shard, config: DataConfig, tokenizer: Tokenizer, answers: b
     Raises: DataError where the shard holds other documents than the generator makes.
     """
     corpus = config.corpus
-    assert isinstance(corpus, Generated), "checked with the config"
+    assert isinstance(corpus, Synthetic), "checked with the config"
     first = int(shard.folder.name.partition("-")[2]) * TASK_DOCUMENTS
     before, after = special_ends(tokenizer)
     out = np.zeros(len(shard.tokens), dtype=np.int32)

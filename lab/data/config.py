@@ -15,9 +15,7 @@ from pydantic import Field
 
 from lab.data.arrangement import WindowSchedule
 from lab.data.chat import USER_ASSISTANT
-from lab.data.mqar import Mqar
-from lab.data.synthetic import Generated, example
-from lab.data.synthetic import Synthetic as Synthetic  # noqa: PLC0414 - all sections can be imported from here
+from lab.data.synthetic import Synthetic, example
 from lab.schema import OneOf, PathText, Positive, Section, Share
 
 Mode = Literal["natural", "concatenated", "uniform"]
@@ -129,7 +127,6 @@ class OwnCorpus(Section, ABC):
 
 CORPORA: dict[str, Any] = {
     "synthetic": Synthetic,
-    "mqar": Mqar,
     "stdlib": Stdlib,
     "text": Text,
     "dataset": Dataset,
@@ -137,7 +134,7 @@ CORPORA: dict[str, Any] = {
     "conversations": Conversations,
 }
 Corpus = Annotated[
-    Synthetic | Mqar | Stdlib | Text | Dataset | Slimpajama | Conversations | OwnCorpus,
+    Synthetic | Stdlib | Text | Dataset | Slimpajama | Conversations | OwnCorpus,
     OneOf(OwnCorpus, CORPORA, "name"),
 ]
 
@@ -222,12 +219,12 @@ class DataConfig(Section):
     @property
     def embedded(self) -> bool:
         """Whether the corpus is generated, without any download."""
-        return isinstance(self.corpus, Generated | Stdlib)
+        return isinstance(self.corpus, Synthetic | Stdlib)
 
     @property
     def labelled(self) -> bool:
         """Whether each document's generator can tell what its tokens copy."""
-        return isinstance(self.corpus, Generated) and self.upsample is None
+        return isinstance(self.corpus, Synthetic) and self.upsample is None
 
     @property
     def sample_documents(self) -> int:
@@ -249,7 +246,6 @@ class DataConfig(Section):
             identity["tokenizer"]["sample_documents"] = self.sample_documents
         if isinstance(self.corpus, Synthetic):
             identity["wording"] = example()  # which documents spell out
-        if isinstance(self.corpus, Generated):
             identity["version"] = GENERATED_VERSION
         if self.corpus.plugin:
             identity["plugin"] = self.corpus.plugin

@@ -14,7 +14,7 @@ from typing import Any
 from lab.data.chat import Parts, Row, to_conversation
 from lab.data.config import Conversations, DataConfig, Dataset, OwnCorpus, Slimpajama, Stdlib, Text
 from lab.data.streaming import Listing, list_dataset, stream_rows
-from lab.data.synthetic import Generated
+from lab.data.synthetic import Synthetic
 from lab.data.text_files import (
     PLAIN,
     ROWS,
@@ -65,7 +65,7 @@ def open_corpus(config: DataConfig, listing: Listing | None = None) -> Reader:
     corpus = config.corpus
     if isinstance(corpus, Slimpajama):
         corpus = corpus.dataset
-    if isinstance(corpus, Generated):
+    if isinstance(corpus, Synthetic):
         indices = range(corpus.documents)
         tasks = [indices[start : start + TASK_DOCUMENTS] for start in indices[::TASK_DOCUMENTS]]
         documents = lambda task: (TextDocument(corpus.document(k), corpus.name) for k in tasks[task])  # noqa: E731

@@ -15,7 +15,6 @@ section 2, Figure 1a). At any window L, over 80% of the position mass is at i <=
 import itertools
 import math
 import re
-from abc import ABC, abstractmethod
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -48,44 +47,8 @@ BREAK = "\n\n"  # between sections
 Piece = tuple[str, Hashable]  # a text and its origin, which its copies share; None for what is no copy and has none
 
 
-class Generated(ABC):
-    """Documents that are generated piece by piece; each is a function of the settings and its index."""
-
-    name: str
-    documents: int
-
-    @abstractmethod
-    def pieces(self, index: int) -> Iterator[Piece]:
-        """Generate document `index` piece by piece; an origin is that of its section alone."""
-
-    def document(self, index: int) -> str:
-        return "".join(text for text, _ in self.pieces(index))
-
-    def is_answer(self, origin: Hashable) -> bool:
-        """Return whether copies of an origin answer a question."""
-        return True
-
-    def copies(self, index: int, answers: bool = False) -> Iterator[tuple[int, int, int]]:
-        """List the pieces of document `index` that copy an earlier one of their section, with the space before them.
-
-        With `answers` those alone that answer a question.
-        Each copies the latest piece of the same origin. Yields where a copy begins and ends, and where what it copies
-        ends, in characters.
-        """
-        ends: dict[Hashable, int] = {}
-        at = 0
-        for text, origin in self.pieces(index):
-            at += len(text)
-            if text == BREAK:
-                ends.clear()
-            if origin in ends and (self.is_answer(origin) or not answers):
-                yield at - len(text), at, ends[origin]
-            if origin is not None:
-                ends[origin] = at
-
-
 @dataclass(frozen=True, kw_only=True)
-class Synthetic(Section, Generated):
+class Synthetic(Section):
     """The embedded probe corpus: filler, repeated phrases, quoted passages, numbers that are queried later."""
 
     needles: ClassVar[int] = 4  # most numbers that one document states
@@ -115,9 +78,26 @@ class Synthetic(Section, Generated):
     seed: Seed = 0
     """Seed of the documents; the run's own seed shuffles them."""
 
-    def is_answer(self, origin: Hashable) -> bool:
-        """Return whether an origin is a number, not a drawn word."""
-        return isinstance(origin, str)
+    def document(self, index: int) -> str:
+        return "".join(text for text, _ in self.pieces(index))
+
+    def copies(self, index: int, answers: bool = False) -> Iterator[tuple[int, int, int]]:
+        """List the pieces of document `index` that copy an earlier one of their section, with the space before them.
+
+        With `answers` those alone that answer a question, whose origin is a number and not a drawn word.
+        Each copies the latest piece of the same origin. Yields where a copy begins and ends, and where what it copies
+        ends, in characters.
+        """
+        ends: dict[Hashable, int] = {}
+        at = 0
+        for text, origin in self.pieces(index):
+            at += len(text)
+            if text == BREAK:
+                ends.clear()
+            if origin in ends and (isinstance(origin, str) or not answers):
+                yield at - len(text), at, ends[origin]
+            if origin is not None:
+                ends[origin] = at
 
     def pieces(self, index: int) -> Iterator[Piece]:
         """Generate document `index`: sections of at most `section_tokens`, which end in a full stop.

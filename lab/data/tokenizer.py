@@ -155,7 +155,7 @@ def obtain_tokenizer(config: DataConfig, folder: Path, reader: Reader) -> Tokeni
         texts = (text[:SAMPLE_CHARACTERS] for text, split in texts_of(config, reader) if split == "train")
         # with short windows the sample may lack the needle test's words
         needle_test = synthetic.TASK + synthetic.NEEDLE + synthetic.QUESTION
-        first = [needle_test] if isinstance(config.corpus, synthetic.Generated) else []
+        first = [needle_test] if isinstance(config.corpus, synthetic.Synthetic) else []
         tokenizer = train_bpe(chain(first, islice(texts, config.sample_documents)), choice.vocab_size)
     else:
         tokenizer = load_tokenizer(Path(choice.path), choice.eos)

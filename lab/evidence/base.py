@@ -11,7 +11,7 @@ One method is computed once for whole documents, and stored beside the shards (l
 
 asked: what each word of a generated corpus was made to copy. The generator of lab.data.synthetic knows the origin of
 every word: a word of filler when it is drawn, a number when it is stated. A repeated phrase, a quote or an answer
-copies words, and in lab.data.mqar the value of a key. The evidence of a token of such a word is the same token in the
+copies words. The evidence of a token of such a word is the same token in the
 latest earlier word of that origin, in the same section. Equal words that were drawn apart are no evidence of each
 other. These labels judge repeat and suffix (lab.evidence.repeat), which see the tokens alone.
 """
@@ -97,7 +97,7 @@ class Evidence(Method):
         """Find the distance from each place of the sequences to its evidence; 0 where there is none."""
 
 
-UNLABELLED = "needs the labels of data.corpus.name: synthetic or mqar, not upsampled"
+UNLABELLED = "needs the labels of data.corpus.name: synthetic, not upsampled"
 
 
 @dataclass(frozen=True, kw_only=True)

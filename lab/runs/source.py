@@ -46,6 +46,7 @@ REMOVED = {  # settings of earlier runs on which their results depend
     "weights.by=context",
     "weights.control=loss",
     "evidence.method=gain",
+    "data.corpus.name=mqar",
 }
 LAST_COMMIT = "0385f271"  # that has the removed settings
 BASES = {16_384: 1e6, 32_768: 1e6, 65_536: 5e6, 131_072: 1e7, 262_144: 5e7}

@@ -21,6 +21,7 @@ REMOVED = {
     "weights.by=context": {"weights": {"by": "context", "target": {"method": "power", "exponent": 0.5}}},
     "weights.control=loss": {"weights": {"by": "evidence", "keep": [[0, 30]], "control": "loss"}},
     "evidence.method=gain": {"evidence": {"method": "gain"}},
+    "data.corpus.name=mqar": {"data": {"corpus": {"name": "mqar", "pairs": 8, "tokens": 64}}},
 }
 PLAIN = {"model": {"norm": "pre", "gate": False, "softmax": None}, "weights": None}
 
