@@ -6,7 +6,8 @@ A row is cut into segments of one window; heads are those of the 1.49B model on 
 64, bfloat16), 8 and 2 in float32 on a CPU. Times are medians, measured in turns within each table, after one turn that
 warms up. The methods run by the backend that auto chooses; on an H100 or H200 with FlashAttention 3 that is another
 kernel than the backends' varlen. TFLOP/s count the causal pairs alone: 4 operations forward and 8 backward for each
-pair and feature.
+pair and feature. STRING shifts by a third of the window, DCA has a pretraining window of 2/3 of it, the windows of the
+others are a quarter. On a GPU `peak_gib` is the allocator's peak so far.
 """
 
 from __future__ import annotations
@@ -20,7 +21,6 @@ import torch
 from torch import Tensor
 
 from benchmarks import record
-from benchmarks.position_methods import method
 from benchmarks.timing import best_device, heading, in_turns, ratio
 from lab.errors import LabError
 from lab.model.attention import backends
@@ -28,10 +28,24 @@ from lab.model.attention.attend import attend_layout
 from lab.model.attention.kernels import WHOLE
 from lab.model.attention.layout import Layout
 from lab.model.attention.segments import Segments
-from lab.positions import frequencies
+from lab.positions import Distance, distance, frequencies
 
 WIDTH = 64
 METHODS = "string,dca,self_extend,rerope,leaky_rerope"
+
+
+def method(name: str, length: int) -> Distance:
+    """Build a method with parameters that fit a length."""
+    window = max(1, length // 4)
+    parameters: dict[str, dict[str, float]] = {
+        "plain": {},
+        "string": {"shift": max(1, length // 3), "window": min(128, length // 3)},
+        "dca": {"train_len": max(4, 2 * length // 3)},
+        "self_extend": {"group": 4, "window": window},
+        "rerope": {"window": window},
+        "leaky_rerope": {"window": window, "leak": 4.0},
+    }
+    return distance(name, **parameters[name])
 
 
 @dataclass(frozen=True)
@@ -82,9 +96,9 @@ def measure(row: Row, ways: dict[str, tuple[str, str]], stage: str, turns: int, 
     """Time ways, each a method and a backend, in turns; one that cannot run here is recorded as skipped."""
     case, device = f"window {row.lengths[0]:,}", row.leaves[0].device
     calls = {}
-    for name, (distance, backend) in ways.items():
+    for name, (chosen, backend) in ways.items():
         try:
-            calls[name] = row.pass_of(distance, backend)
+            calls[name] = row.pass_of(chosen, backend)
         except LabError as error:
             log.add(f"{stage} {name}", case, status="skipped", reason=str(error))
     seconds = in_turns(calls, device, turns)
@@ -96,6 +110,7 @@ def measure(row: Row, ways: dict[str, tuple[str, str]], stage: str, turns: int, 
             "tokens_per_s": sum(row.lengths) / median(spent),
             "tflop_per_s": row.teraflops() / median(spent),
             f"ratio_to_{first}": ratio(spent, seconds[first]),
+            "peak_gib": torch.cuda.max_memory_allocated() / 2**30 if device.type == "cuda" else None,
         }
         log.add(f"{stage} {name}", case, figures)
         print(f"{case:>14} {name:>13} {figures['pass_s'] * 1e3:>9.2f} ms", end=" ")

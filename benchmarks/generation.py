@@ -2,22 +2,18 @@
 
     python -m benchmarks.generation [--shapes demo,large] [--lengths 256,1024,4096] [--batches 1,8,100]
         [--new-tokens 24] [--turns 5] [--most-tokens 30000] [--threads 1] [--dtype float32] [--json FILE]
-    python -m benchmarks.generation --run runs/cpu_demo [--lengths 128,256] [--batches 1,8,100]
 
 Both run in turns in this process, and a ratio is the median of the turns' ratios: seconds of transformers over ours.
 `prefill` is a call for one new token, `step` what each further token adds, `whole` all of them without a stop token.
-With --run the weights are a run's, the prompts its needle tests, and `stopping` is generation with the run's stop
-token on both sides; without it weights and prompts are random, and the stop token is the commonest in the answers.
-`same` is the share of answers that are equal token for token up to the stop. `roof` is how many times the least
-seconds that benchmarks.roofline counts `whole` takes: prefill operations at the speed of a large product, and each
-step's reads of weights, keys and values. Cells of more than --most-tokens prompt tokens are left out and said to be.
+Weights and prompts are random, and `stopping` is generation up to a stop token, the commonest in the answers. `same` is
+the share of answers that are equal token for token up to the stop. Cells of more than --most-tokens prompt tokens are
+left out and said to be.
 """
 
-import argparse
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,13 +21,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from benchmarks import record, roofline
+from benchmarks import record
 from benchmarks.timing import best_device, heading
-from lab.loading import open_model
 from lab.model.decoder import Decoder, DecoderConfig
 from lab.model.generate import greedy
 from lab.model.huggingface.pretrained import save_pretrained
-from lab.train.probing import make_needle_probe
 
 SHAPES = {
     "demo": DecoderConfig(128, 2, 4, 4, 344, 600, tie_embeddings=False, theta=1000.0, embedding_std=1.0),
@@ -49,7 +43,6 @@ class Subject:
     ours: Decoder
     theirs: Any
     prompts: Callable[[int, int], Tensor]
-    stop_id: int | None
 
     def sides(self) -> dict[str, Generate]:
         """Name both ways to generate."""
@@ -95,22 +88,7 @@ def random_subject(shape: str, device: torch.device, dtype: torch.dtype) -> Subj
         generator = torch.Generator().manual_seed(length)
         return torch.randint(decoder.cfg.vocab_size, (batch, length), generator=generator).to(device)
 
-    return Subject(shape, decoder, theirs, prompts, None)
-
-
-def run_subject(path: Path, device: torch.device, dtype: torch.dtype) -> Subject:
-    """Take a run's weights, needle tests and stop token."""
-    trained = open_model(path, {"probe.max_length": 8192})
-    decoder = trained.decoder.eval()
-    theirs = in_transformers(decoder).to(device, dtype)
-    decoder.to(device, dtype)
-    probe = make_needle_probe(trained.experiment, device)
-
-    def prompts(batch: int, length: int) -> Tensor:
-        cases = [probe.case(length, test) for test in range(batch)]
-        return torch.tensor([case.prompt_ids for case in cases], device=device)
-
-    return Subject(path.name, decoder, theirs, prompts, probe.stop_id)
+    return Subject(shape, decoder, theirs, prompts)
 
 
 def timed(generate: Generate, *arguments: Any) -> tuple[float, Tensor]:
@@ -122,13 +100,11 @@ def timed(generate: Generate, *arguments: Any) -> tuple[float, Tensor]:
     return time.perf_counter() - start, answer
 
 
-def measure(
-    subject: Subject, batch: int, length: int, n_tokens: int, turns: int, speed: roofline.Speed
-) -> dict[str, Any]:
+def measure(subject: Subject, batch: int, length: int, n_tokens: int, turns: int) -> dict[str, Any]:
     """Time both sides in turns."""
     prompts, sides = subject.prompts(batch, length), subject.sides()
     answers = {side: generate(prompts, n_tokens, None) for side, generate in sides.items()}  # warms up, too
-    stop_id = int(answers["ours"].flatten().mode()[0]) if subject.stop_id is None else subject.stop_id
+    stop_id = int(answers["ours"].flatten().mode()[0])
     seconds: dict[str, dict[str, list[float]]] = {side: {kind: [] for kind in KINDS} for side in sides}
     for turn in range(turns):
         for side in list(sides)[:: -1 if turn % 2 else 1]:
@@ -146,9 +122,7 @@ def measure(
     kept = [[cut(ids, stop_id) for ids in answers[side].tolist()] for side in sides]
     row["tests_per_s"] = batch / row["stopping_s"]
     row["same"] = statistics.mean(a == b for a, b in zip(*kept, strict=True))
-    cfg, element_bytes = subject.ours.cfg, subject.ours.embedding.weight.element_size()
-    least_s = roofline.least_s(cfg, batch, prompts.shape[1], n_tokens, element_bytes, speed)
-    return row | {f"{kind}_roof": row[f"{kind}_s"] / seconds for kind, seconds in least_s.items()}
+    return row
 
 
 def cut(ids: list[int], stop_id: int) -> list[int]:
@@ -156,21 +130,10 @@ def cut(ids: list[int], stop_id: int) -> list[int]:
     return ids[: ids.index(stop_id)] if stop_id in ids else ids
 
 
-def subjects(options: argparse.Namespace, device: torch.device) -> Iterator[Subject]:
-    """Make what the command line names."""
-    dtype = getattr(torch, options.dtype)
-    if options.run is not None:
-        yield run_subject(options.run, device, dtype)
-    else:
-        for shape in options.shapes.split(","):
-            yield random_subject(shape, device, dtype)
-
-
 def main() -> None:
     """Print the table."""
     parser = record.parser_of(__doc__)
     parser.add_argument("--shapes", default="demo,large")
-    parser.add_argument("--run", type=Path)
     parser.add_argument("--lengths", default="256,1024,4096")
     parser.add_argument("--batches", default="1,8,100")
     parser.add_argument("--new-tokens", type=int, default=24)
@@ -181,22 +144,20 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     device, log = best_device(), record.Log("generation", options.json)
-    speed = roofline.measured(device, getattr(torch, options.dtype))
-    print(f"{heading(device)}, {options.new_tokens} new tokens")
-    print(f"{options.dtype}, {speed}; roof: times the least seconds of prefill, step and whole")
+    print(f"{heading(device)}, {options.dtype}, {options.new_tokens} new tokens")
     heads = "".join(f" {kind:>10} {'ratio':>6}" for kind in KINDS)
-    print(f"{'model':>9} {'batch':>5} {'length':>6}{heads} {'tests/s':>8} {'same':>5}{'roof':>19}")
-    for subject in subjects(options, device):
+    print(f"{'model':>9} {'batch':>5} {'length':>6}{heads} {'tests/s':>8} {'same':>5}")
+    for shape in options.shapes.split(","):
+        subject = random_subject(shape, device, getattr(torch, options.dtype))
         for length in map(int, options.lengths.split(",")):
             for batch in map(int, options.batches.split(",")):
                 if batch * length > options.most_tokens:
                     print(f"{subject.name:>9} {batch:>5} {length:>6} left out: {batch * length:,} prompt tokens")
                     continue
-                row = measure(subject, batch, length, options.new_tokens, options.turns, speed)
+                row = measure(subject, batch, length, options.new_tokens, options.turns)
                 log.add(subject.name, f"{batch} x {length:,}", {"threads": options.threads, **row})
                 times = "".join(f" {1e3 * row[f'{kind}_s']:>8.2f}ms {row[f'{kind}_ratio']:>6.2f}" for kind in KINDS)
-                roofs = "".join(f" {row[f'{kind}_roof']:>5.1f}x" for kind in KINDS[:3])
-                end = f"{row['tests_per_s']:>8.2f} {row['same']:>5.2f}{roofs}"
+                end = f"{row['tests_per_s']:>8.2f} {row['same']:>5.2f}"
                 print(f"{subject.name:>9} {batch:>5} {length:>6}{times} {end}", flush=True)
 
 

@@ -5,8 +5,7 @@
 One process, whose tokenizer has one thread, as each worker of lab.prepare. The texts are the standard library's
 sources, or those of FILE cut every 4,600 characters (the mean document of SlimPajama), in one .jsonl.zst file of
 SlimPajama's form. The tokenizer is a BPE trained on them, or a tokenizer.json. `share` is the raw calls' CPU time over
-that of the task, which also unpacks, reads, splits, hashes and writes. What every task begins with is apart. The second
-stage prepares tasks of one document each.
+that of the task, which also unpacks, reads, splits, hashes and writes. What every task begins with is apart.
 """
 
 import json
@@ -24,11 +23,11 @@ from benchmarks import record
 from benchmarks.timing import ratio
 from lab.data.config import Bpe, DataConfig, Slimpajama, Stdlib, TokenizerFile
 from lab.data.corpora import TextDocument, open_corpus
-from lab.data.preparation import prepare, shard_folder
+from lab.data.preparation import shard_folder
 from lab.data.text_files import read_texts
 from lab.data.tokenizer import BATCH_DOCUMENTS, end_of_document, load_tokenizer, obtain_tokenizer, run_task
 
-TEXTS, TASKS, VOCABULARY = 4000, 1000, 4096
+TEXTS, VOCABULARY = 4000, 4096
 CHARACTERS = 4600  # of a document
 
 
@@ -77,16 +76,6 @@ def task_against_raw(config: DataConfig, texts: list[str], turns: int) -> record
     }
 
 
-def small_tasks(place: Path, n: int) -> record.Figures:
-    """Time the preparation of tasks of one document each: what a task costs beside its documents."""
-    for task in range(n):
-        config = write_texts(place, [f"document {task}"])
-    start = time.perf_counter()
-    prepare(config, progress=False)
-    spent = time.perf_counter() - start
-    return {"tasks": n, "ms_per_task": 1e3 * spent / n}
-
-
 def main() -> None:
     """Print the figures."""
     parser = record.parser_of(__doc__)
@@ -111,12 +100,9 @@ def main() -> None:
         written = write_texts(Path(place) / "whole", texts)
         config = DataConfig(corpus=written.corpus, folder=written.folder, tokenizer=chosen)
         case = f"{'BPE' if path is None else path.name}, {'code' if options.text is None else 'text'}"
-        for stage, name, figures in (
-            ("task", case, task_against_raw(config, texts, options.turns)),
-            ("small tasks", "", small_tasks(Path(place) / "small", TASKS)),
-        ):
-            print(stage, name, ", ".join(f"{name} {value:,.4g}" for name, value in figures.items()))
-            log.add(stage, name, figures)
+        figures = task_against_raw(config, texts, options.turns)
+        print(case, ", ".join(f"{name} {value:,.4g}" for name, value in figures.items()))
+        log.add("task", case, figures)
 
 
 if __name__ == "__main__":

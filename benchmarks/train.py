@@ -1,6 +1,6 @@
-"""Training speed beside the peers, in turns: tokens per CPU-second and per second of the lab, litgpt and transformers.
+"""Training speed of the lab and of transformers' Llama, in turns: tokens per CPU-second and per second.
 
-    python -m benchmarks.train [--sides ours,ours+compile,litgpt,litgpt+compile,transformers,transformers+compile]
+    python -m benchmarks.train [--sides ours,ours+compile,transformers,transformers+compile]
         [--sizes 4M] [--windows 256] [--packs 4096] [--dtypes float32,bfloat16] [--device cpu|cuda] [--threads 1]
         [--rounds 7] [--steps 1] [--warm_up 2] [--json FILE]
 
@@ -14,12 +14,14 @@ Growth curves, over windows, packs and sizes; `--packs window` gives every windo
                     --sizes 25M,94M,336M,1.5B --windows 512 --packs 512
 
 A step is what every trainer computes: forward pass, loss, backward pass, clipping, fused AdamW, on rows of `window`
-tokens that fill a pack; bfloat16 is autocast over float32 weights, and the lab's own way on a GPU
-(benchmarks/peers.py). All sides have the same number of parameters, run in
-this process, and take turns; a round is --steps steps of each, figures are medians of the rounds, and a ratio is the
-median of the rounds' ratios with its quartiles. Ratios are of CPU seconds on a CPU, of seconds on a GPU. `best` is the
-fastest peer. FLOPs per token are causal, as in the lab's own estimate; utilisation is their share of a GPU's peak, and
-on a CPU of the speed of a large product in the same precision, measured first.
+tokens that fill a pack. The lab takes the rows as one packed row, as its runs do. It computes bfloat16 as they do: on a
+GPU in bfloat16 weights, sharded over this process alone, otherwise under autocast, as transformers does. `+compile`
+compiles the lab's blocks one by one, and transformers' whole model. Both have the same sizes and run in this process.
+
+Sides take turns; a round is --steps steps of each, figures are medians of the rounds, and a ratio is the median of the
+rounds' ratios with its quartiles. Ratios are of CPU seconds on a CPU, of seconds on a GPU. `best` is the faster of
+transformers' sides. FLOPs per token are causal, as in the lab's own estimate; utilisation is their share of a GPU's
+peak, and on a CPU of the speed of a large product in the same precision, measured first.
 """
 
 import argparse
@@ -28,16 +30,20 @@ import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn import functional as F
 
 from benchmarks import record
+from benchmarks.generation import in_transformers
 from benchmarks.gpu.sizes import LARGE, SMALL
-from benchmarks.peers import SIDES, Peer
+from benchmarks.gpu.training import new_decoder, shard_alone
 from benchmarks.timing import best_device, heading, wait
 from lab.config import load_experiment
+from lab.config.sections import TrainConfig
+from lab.model.attention import backends
+from lab.model.attention.segments import Segments
 from lab.model.config import CLIP_NORM, DecoderConfig, peak_flops
 from lab.model.devices import Linear, memory_of
 
@@ -53,6 +59,48 @@ SIZES: dict[str, Callable[[], DecoderConfig]] = {
 LEARNING_RATE = 4e-4
 BYTES = 20  # of a parameter: weight, gradient, AdamW's moments, and a quarter for all else
 PRODUCT = 1024  # rows, features in and out of the product that measures a CPU
+
+
+SIDES = ("ours", "ours+compile", "transformers", "transformers+compile")
+
+
+@dataclass(frozen=True)
+class Side:
+    """A model and its mean loss on tokens and targets, both (rows, window)."""
+
+    model: nn.Module
+    loss: Callable[[Tensor, Tensor], Tensor]
+    autocast: bool
+
+
+def ours(cfg: DecoderConfig, rows: int, window: int, device: torch.device, dtype: str, *, compiled: bool) -> Side:
+    """Build the lab's decoder, compiled as `train.compile: true` does."""
+    backend, _ = backends.choose("auto", device, getattr(torch, dtype))
+    decoder = new_decoder(cfg, device, backend=backend, compiler="inductor" if compiled else None)
+    bf16 = dtype == "bfloat16"
+    run = TrainConfig(precision="bf16" if bf16 else "fp32")
+    sharded = run.resolved_strategy(on_gpu=device.type == "cuda") == "fsdp"
+    if sharded:
+        shard_alone(decoder, device)
+    segments = Segments.from_lengths([window] * rows, rows * window, device)
+
+    def loss(tokens: Tensor, targets: Tensor) -> Tensor:
+        summed = decoder(tokens.view(1, -1), segments=segments, starts=(0,) * rows, targets=targets.view(1, -1))
+        return summed / targets.numel()
+
+    return Side(decoder, loss, autocast=bf16 and not sharded)
+
+
+def transformers(cfg: DecoderConfig, device: torch.device, dtype: str, *, compiled: bool) -> Side:
+    """Build transformers' Llama."""
+    model = in_transformers(new_decoder(cfg, torch.device("cpu"))).to(device).train()
+    run = torch.compile(model) if compiled else model
+
+    def loss(tokens: Tensor, targets: Tensor) -> Tensor:
+        logits: Tensor = run(tokens, use_cache=False).logits
+        return F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten())
+
+    return Side(model, loss, autocast=dtype == "bfloat16")
 
 
 @dataclass(frozen=True)
@@ -77,16 +125,16 @@ class Spent:
     wall_s: list[float]
 
 
-def stepper(peer: Peer, batch: tuple[Tensor, Tensor]) -> Callable[[], None]:
+def stepper(side: Side, batch: tuple[Tensor, Tensor]) -> Callable[[], None]:
     """Build one side's training step, the same for all."""
-    optimizer = torch.optim.AdamW(peer.model.parameters(), lr=LEARNING_RATE, fused=True)
+    optimizer = torch.optim.AdamW(side.model.parameters(), lr=LEARNING_RATE, fused=True)
     device = batch[0].device.type
 
     def step() -> None:
-        with torch.autocast(device, torch.bfloat16, enabled=peer.autocast):
-            loss = peer.loss(*batch)
+        with torch.autocast(device, torch.bfloat16, enabled=side.autocast):
+            loss = side.loss(*batch)
         loss.backward()
-        torch.nn.utils.clip_grad_norm_(peer.model.parameters(), CLIP_NORM)
+        torch.nn.utils.clip_grad_norm_(side.model.parameters(), CLIP_NORM)
         optimizer.step()
         optimizer.zero_grad()
 
@@ -111,29 +159,23 @@ def in_rounds(
     return spent
 
 
-def build(
-    cell: Cell, names: list[str], device: torch.device
-) -> tuple[dict[str, Callable[[], None]], list[tuple[str, dict[str, Any]]]]:
-    """Build the steps of all sides that are installed, and list the others with the reason."""
+def build(cell: Cell, names: list[str], device: torch.device) -> dict[str, Callable[[], None]]:
+    """Build the steps of all sides."""
     cfg, rows = SIZES[cell.size](), cell.pack // cell.window
     torch.manual_seed(0)
     tokens = torch.randint(cfg.vocab_size, (rows, cell.window + 1), device=device)
     batch = tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
-    steps, missing = {}, []
+    steps = {}
     for name in names:
-
-        def make(name: str = name) -> dict[str, Any]:
-            peer = SIDES[name](cfg, rows, cell.window, device, cell.dtype)
-            held = sum(p.numel() for p in peer.model.parameters())
-            assert held == cfg.n_parameters(), f"{name} has {held:,} parameters, not {cfg.n_parameters():,}"
-            return {"step": stepper(peer, batch)}
-
-        outcome = record.outcome_of(make)
-        if outcome["status"] == "ok":
-            steps[name] = outcome["figures"]["step"]
+        compiled = name.endswith("+compile")
+        if name.startswith("ours"):
+            side = ours(cfg, rows, cell.window, device, cell.dtype, compiled=compiled)
         else:
-            missing.append((name, outcome))
-    return steps, missing
+            side = transformers(cfg, device, cell.dtype, compiled=compiled)
+        held = sum(p.numel() for p in side.model.parameters())
+        assert held == cfg.n_parameters(), f"{name} has {held:,} parameters, not {cfg.n_parameters():,}"
+        steps[name] = stepper(side, batch)
+    return steps
 
 
 def figures(cell: Cell, spent: Spent, each: int, device: torch.device, peak: float | None) -> record.Figures:
@@ -169,11 +211,8 @@ def measure(cell: Cell, options: argparse.Namespace, device: torch.device, log: 
         log.add(str(cell), status="skipped", reason=reason)
         return
     peak = peak_of(device, cell.dtype)
-    steps, missing = build(cell, sides, device)
-    for name, outcome in missing:
-        print(f"{cell}: {name}: {outcome['reason']}", flush=True)
-        log.add(str(cell), name, **outcome)
-    outcome = record.outcome_of(lambda: in_rounds(steps, device, options.rounds, options.steps, options.warm_up))
+    rounds = options.rounds, options.steps, options.warm_up
+    outcome = record.outcome_of(lambda: in_rounds(build(cell, sides, device), device, *rounds))
     if outcome["status"] != "ok":
         print(f"{cell}: {outcome['reason']}", flush=True)
         log.add(str(cell), **outcome)

@@ -1,10 +1,8 @@
 import sys
-from types import SimpleNamespace
 
 import pytest
 
-from benchmarks import attention, loader, position_methods, probe, record, roofline, tokenize, train
-from tests.forked import python
+from benchmarks import attention, loader, probe, record, tokenize, train
 
 
 @pytest.mark.parametrize(
@@ -16,20 +14,8 @@ from tests.forked import python
         pytest.param(
             probe,
             ["--lengths=256", "--tests=2", "--turns=1", "--budget=48"],
-            {"DOCUMENTS": 60, "ROOF_PART": 8},
+            {"DOCUMENTS": 60},
             id="probe",
-        ),
-        pytest.param(
-            position_methods,
-            ["--lengths=32", "--methods=string", "--layers=1", "--heads=2", "--turns=1"],
-            {"DECODE_STEPS": 1, "subprocess": SimpleNamespace(run=lambda words, **_: python(*words[1:]))},
-            id="position_methods",
-        ),
-        pytest.param(
-            roofline,
-            ["--dtype=float32"],
-            {"PRODUCT_SIZE": {"cpu": 32}, "READ_BYTES": {"cpu": 4096}, "TIMES": 1},
-            id="roofline",
         ),
         pytest.param(
             train,
@@ -37,7 +23,7 @@ from tests.forked import python
             {"peak_of": lambda device, dtype: 1e9},
             id="train",
         ),
-        pytest.param(tokenize, ["--turns=1"], {"TEXTS": 20, "TASKS": 2, "VOCABULARY": 300}, id="tokenize"),
+        pytest.param(tokenize, ["--turns=1"], {"TEXTS": 20, "VOCABULARY": 300}, id="tokenize"),
         pytest.param(
             loader,
             [],

@@ -1,11 +1,11 @@
-"""The comparison of training speeds: its ratios by hand, peers that are missing or another model, loops beside runs."""
+"""The comparison of training speeds: its ratios by hand, and one model on both sides."""
 
 import argparse
 
 import pytest
 import torch
 
-from benchmarks import generation, peers, record, train
+from benchmarks import generation, record, train
 
 CELL = train.Cell("tiny", 8, 16, "float32")
 CPU = torch.device("cpu")
@@ -39,8 +39,8 @@ def test_all_sides_have_one_model_and_loss():
     """The same weights for the lab and transformers give the same loss."""
     cfg = train.SIZES["tiny"]()
     tokens = torch.randint(cfg.vocab_size, (2, 9), generator=torch.Generator().manual_seed(0))
-    ours = peers.ours(cfg, 2, 8, CPU, "float32", compiled=False)
-    theirs = peers.transformers(cfg, 2, 8, CPU, "float32", compiled=False)
+    ours = train.ours(cfg, 2, 8, CPU, "float32", compiled=False)
+    theirs = train.transformers(cfg, CPU, "float32", compiled=False)
     theirs.model.load_state_dict(generation.in_transformers(ours.model).state_dict())
     losses = [peer.loss(tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()) for peer in (ours, theirs)]
     torch.testing.assert_close(losses[0], losses[1], rtol=1e-5, atol=0)
