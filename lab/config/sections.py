@@ -210,10 +210,6 @@ def fill_in_tags(values: dict[str, Any]) -> None:
         default(values, "data.corpus.name", "text")
     for dotted, tag in USUAL.items():
         default(values, dotted, tag)
-    if isinstance(weights := values.get("weights"), dict):
-        weights.setdefault("by", "evidence")
-        if weights["by"] != "evidence":
-            default(weights, "target.method", "power")
 
 
 def imply_text(values: dict[str, Any], overrides: dict[str, Any]) -> None:

@@ -33,6 +33,7 @@ class ByEvidence(Section):
     """Which targets have a loss, by the distance of their evidence."""
 
     by: Literal["evidence"] = "evidence"
+    """What decides which targets have a loss."""
     keep: tuple[tuple[int, int], ...]
     """Intervals of evidence distances whose targets keep their loss, both ends included."""
     distance: Literal["tokens", "ids"] = "tokens"
