@@ -30,6 +30,7 @@ NEEDED = {  # settings that nothing below sets: who needs them
     "position.distance.released_scaling": "docs/sources.md: what the released code adds to STRING",
     "position.distance.leak": "the contract: leaky_rerope(window, leak)",
     "skip.selection": "probe-lab longrecipe, which sets it in the extension",
+    "evidence.method": "docs/methods.md: the methods compared by asked",
     "evidence.tokens": "probe-lab demand --evidence=repeat:tokens=4",
     "evidence.least": "docs/methods.md: the table of suffix by what must match",
     "weights.distance": "experiments.demand: the forks by ids",
