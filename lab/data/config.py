@@ -15,7 +15,8 @@ from pydantic import Field
 
 from lab.data.arrangement import WindowSchedule
 from lab.data.chat import USER_ASSISTANT
-from lab.data.synthetic import Synthetic, example
+from lab.data.synthetic import Synthetic as Synthetic  # noqa: PLC0414 - all sections can be imported from here
+from lab.data.synthetic import example
 from lab.schema import OneOf, PathText, Positive, Section, Share
 
 Mode = Literal["natural", "concatenated", "uniform"]
