@@ -1,7 +1,8 @@
-"""Tables of runs, as lab.runs.tables reads them."""
+"""Tables of runs, as lab.runs.tables reads them, and tables of results on a page."""
 
 import json
 import lzma
+import math
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -34,3 +35,23 @@ def records_of(run: Path) -> Iterator[dict[str, Any]]:
             yield from ({**record, "row": json.loads(line)} for line in path.read_text("utf-8").splitlines())
         else:
             yield {**record, "text": path.read_text("utf-8")}
+
+
+def write_reach(reach: float | None, last: float) -> str:
+    """Write a reach, with + at the last distance tested and - if none is shown.
+
+    Example:
+        >>> write_reach(135.4, 179), write_reach(179.0, 179), write_reach(None, 179)
+        ('135', '179+', '-')
+    """
+    if reach is None or math.isnan(reach):
+        return "-"
+    return f"{reach:.0f}+" if reach >= last else f"{reach:.0f}"
+
+
+def write_tables(text: str, page: Path | None) -> None:
+    """Print tables, and write them into the first fenced block of a page if there is one."""
+    print(text)
+    if page is not None and page.exists():
+        before, _, after = page.read_text("utf-8").split("```", 2)
+        page.write_text(f"{before}```\n{text}\n```{after}", "utf-8")

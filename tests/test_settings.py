@@ -33,7 +33,14 @@ NEEDED = {  # settings that nothing below sets: who needs them
     "evidence.method": "docs/methods.md: the methods compared by asked",
     "evidence.tokens": "probe-lab demand --evidence=repeat:tokens=4",
     "evidence.least": "docs/methods.md: the table of suffix by what must match",
-    "weights.distance": "experiments.demand: the forks by ids",
+    "weights.distance": "experiments.demand: the branches of S1",
+    "weights.control": "experiments.demand: near-masked branches and matched controls",
+    "weights.fraction": "experiments.window: the conditions of S2",
+    "data.corpus.asks": "LOG.md: questions in every section, or in the last",
+    "data.schedule.start": "LOG.md: growing blocks",
+    "data.schedule.tokens": "LOG.md: growing blocks",
+    "model.qkv": "a model folder: norms of queries and keys",
+    "model.layers.fraction": "a model folder: rope on a part of the pairs",
     "train.backend": "the contract: attention's backends, flash and xformers among them",
 }
 PAGES = ("README.md", "CONTRIBUTING.md", "docs/first_hour.md", "docs/plugins.md")  # which tests execute

@@ -1,65 +1,113 @@
-"""What the experiments of docs/demand.md compare: arms, bands of distances, tests of predictions."""
+"""The conditions of docs/demand.md as tables: base models, their continued-training branches, and predictions.
 
+A base model is trained on 3M tokens, with a corpus, first weights and prompts of its own seed. Its branches start from
+its weights, with fresh moments of AdamW, and train on 1M tokens of that corpus in an order that they share. Warm-up and
+decay are those of a run of 1M tokens. All compute in bfloat16, attention in float32, with one thread.
+"""
+
+import sys
+from pathlib import Path
 from typing import Any, NamedTuple
 
-GAPPED = "gapped"  # in place of a method: asked at relative positions beyond the distance in tokens
-LAST = 179
+from lab.sweep.planning import PlannedRun, planned_run
+
 Config = dict[str, Any]
-
-
-class Contrast(NamedTuple):
-    """A difference between two arms in the mean outcome over distances from `low` to `high`, for a prediction."""
-
-    prediction: str
-    arm: str
-    other: str
-    low: int
-    high: int
-
-
-def by_fork(config: Config) -> str:
-    """Name a run of forks: the table, the seed and the arm make up its name.
-
-    Example:
-        >>> by_fork({"run": {"name": "S3_64-2-far_off_64"}}), by_fork({"run": {"name": "S3_64-2-base"}})
-        ('far off 64', 'base 64')
-    """
-    table, _, arm = str(config["run"]["name"]).split("-", 2)
-    beyond = table.partition("_")[2]
-    if beyond and arm == "base":  # each table of S3 has bases of its own
-        arm = f"base {beyond}"
-    return arm.replace("_", " ")
+START = (sys.executable, "-m", "lab.fit", "configs/cpu_short.yaml")
+COMMON: Config = {  # no probe of training's own: an evaluation follows
+    "train.precision": "bf16",
+    "train.threads": 1,
+    "probe.every_tokens": None,
+    "probe.distance_tests": 0,
+    "probe.distance_points": None,
+    "probe.tests": 10,
+    "probe.step": 96,
+    "probe.max_length": 192,
+    "data.corpus.log_std": 0.8,
+}
+BASE_TOKENS, BRANCH_TOKENS = 3_000_000, 1_000_000
+BRANCH_SEED = 100  # added to the seed of a base: the order of the text that its branches share
+BASE = "base"
+GAPS: Config = {"skip": {"method": "pose", "target_len": 384}}
+CONDITIONS = {  # by their names in the records, without D
+    BASE: "base model",
+    "all": "unmasked",
+    "far off": "far-masked",
+    "near off": "near-masked",
+    "kind off": "matched control",
+    "rope": "rope",
+    "rope far off": "rope, far-masked",
+    "window": "window, rope",
+    "window far off": "window, rope, far-masked",
+    "no rope": "window, no rope",
+    "no rope far off": "window, no rope, far-masked",
+}
 
 
 class Plan(NamedTuple):
-    """What an experiment compares: the tables of its runs, its arms, bands of distances, and tests.
+    """The distance beyond which the loss is masked, and settings by condition, those of the base model first."""
 
-    `panels` are the arms of each panel of the picture; without any, all are in one. `beside` are bands of relative
-    positions at which log p is measured too, as under GAPPED.
-    """
-
-    tables: tuple[str, ...]
-    arms: tuple[str, ...]
-    bands: tuple[tuple[int, int], ...]
-    contrasts: tuple[Contrast, ...] = ()
-    panels: tuple[tuple[str, ...], ...] = ()
-    beside: tuple[tuple[int, int], ...] = ()
+    beyond: int
+    arms: dict[str, Config]
+    n_seeds: int = 5
 
 
-FORKED = ("all", "far off", "kind off")
-PLANS = {
-    "S1": Plan(
-        ("S1",),
-        ("base", "all", "far off", "near off", "kind off"),
-        ((65, LAST),),
-        tuple(Contrast("S1a", arm, "far off", 65, LAST) for arm in ("all", "near off", "kind off")),
-        beside=((72, 192), (240, 288)),
-    ),
-    "S3": Plan(
-        ("S3_64", "S3_96"),
-        tuple(f"{arm} {D}" for D in (64, 96) for arm in ("base", *FORKED)),
-        ((65, LAST),),
-        tuple(Contrast("S3a", f"{arm} {D}", f"far off {D}", 65, LAST) for D in (64, 96) for arm in ("kind off", "all")),
-        panels=tuple(tuple(f"{arm} {D}" for arm in FORKED) for D in (64, 96)),
-    ),
+class Prediction(NamedTuple):
+    """A prediction about the accuracy of one condition less another: `least` or more, or without it none."""
+
+    name: str
+    table: str
+    one: str
+    other: str
+    least: float | None = None
+    is_one_sided: bool = False
+
+
+def mask(beyond: int, control: str = "none", **more: Any) -> Config:
+    """Mask the loss of targets whose evidence lies farther, or that of a control."""
+    return {"weights": {"by": "evidence", "keep": [[0, beyond]], "control": control, **more}}
+
+
+def plan_without_gaps(beyond: int) -> Plan:
+    """Plan branches of a base model without far loss: with it, without it, and without that of a matched control."""
+    arms = {"all": {}, "far off": mask(beyond), "kind off": mask(beyond, "kind")}
+    return Plan(beyond, {BASE: mask(beyond)} | {f"{name} {beyond}": settings for name, settings in arms.items()})
+
+
+FAR, NEAR, KIND = ({**GAPS, **mask(64, control, distance="ids")} for control in ("none", "near", "kind"))
+PLANS = {  # by the table of their records
+    "S1": Plan(64, {BASE: FAR, "all": GAPS, "far off": FAR, "near off": NEAR, "kind off": KIND}),
+    "S3_64": plan_without_gaps(64),
+    "S3_96": plan_without_gaps(96),
+    "layers": Plan(96, {}, 0),  # recorded; sweeps/layers_mini.yaml trains them
 }
+PREDICTIONS = (
+    *(Prediction("S1a", "S1", name, "far-masked", 0.2) for name in ("unmasked", "near-masked", "matched control")),
+    Prediction("S3a", "S3_64", "matched control", "far-masked", 0.2),
+    Prediction("S3a", "S3_64", "unmasked", "far-masked", 0.2),
+    Prediction("S3a", "S3_96", "matched control", "far-masked", 0.0),
+    Prediction("S3a", "S3_96", "unmasked", "far-masked", 0.0),
+    Prediction("S3b", "S3_64", "unmasked", "matched control"),
+    Prediction("S3b", "S3_96", "unmasked", "matched control"),
+)
+
+
+def plan_base(table: str, seed: int, folder: Path) -> PlannedRun:
+    """Plan a base model."""
+    own = {"run.name": f"{table}-{seed}-{BASE}", "run.seed": seed, "train.tokens": BASE_TOKENS}
+    return plan_run({**own, **PLANS[table].arms[BASE]}, seed, folder)
+
+
+def plan_branches(table: str, seed: int, base: PlannedRun, folder: Path) -> list[PlannedRun]:
+    """Plan the branches of a base model, whose run folder they read."""
+    runs = []
+    for arm, settings in PLANS[table].arms.items():
+        if arm != BASE:
+            own = {"run.name": f"{table}-{seed}-{arm.replace(' ', '_')}", "run.seed": BRANCH_SEED + seed}
+            own |= {"train.tokens": BRANCH_TOKENS, "start.path": str(base.path)}
+            runs.append(plan_run({**own, **settings}, seed, folder))
+    return runs
+
+
+def plan_run(settings: Config, seed: int, folder: Path) -> PlannedRun:
+    """Plan a run on the documents of a seed."""
+    return planned_run(START, {**COMMON, "data.corpus.seed": seed, "run.folder": str(folder), **settings}, {})

@@ -6,7 +6,7 @@ from PIL import Image
 from experiments import pictures
 from tests.forked import ROOT
 
-FREE = ["demand", "findings", "string_2k", "shape_weights", "miniature_string"]
+FREE = ["demand", "findings", "string_2k", "miniature"]
 
 
 @pytest.mark.slow
