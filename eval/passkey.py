@@ -170,6 +170,7 @@ class Passkey(run.Measure):
                 yield run.Cell(row, self.options.tests, length, name, f"{length}-{depth:.2f}")
 
     def measure(self, cell: run.Cell) -> tuple[Row, Sequence[Row]]:
+        """Test one cell, a length and depth, and return its row and the row of each test."""
         depth = cell.row["depth"]
         sizes = {"length": cell.row["length"], "budget": self.budget}
         judge = partial(answers.judge, read=READERS[self.protocol])

@@ -31,7 +31,7 @@ MANY = 100_000  # numbers from here on are written with k, M or G
 WRAPPED = "split(replace(datum.label, regexp('(, [^,]+), ', 'g'), '$1\\n'), '\\n')"  # two settings of a name a line
 LINE = 14  # pixels between two lines of text
 CROWDED = 24  # columns or rows of a heat map; in the cells of more no numbers fit, nor do all labels
-NAMES = 280  # pixels that a name on an axis may take
+NAMES = 220  # pixels that a name on an axis may take
 BRIGHT = 0.435  # part of the viridis scale above which black has more contrast than white (WCAG 2)
 
 

@@ -42,7 +42,8 @@ def test_a_fit_whose_probe_has_no_room_leaves_no_folder(prepared, tmp_path):
 def test_a_text_that_the_probe_cannot_take_is_refused_before_it_is_tokenized(tmp_path, documents, budget, fault):
     (tmp_path / "own.jsonl").write_text("".join(f'{{"text": "tale {n} of many"}}\n' for n in range(documents)))
     corpus = f"--data.corpus={{name: text, path: {tmp_path / 'own.jsonl'}}}"
-    words = (corpus, "--data.held_out_frac=0.01", f"--probe.answer_budget={budget}")
+    sizes = (f"--probe.answer_budget={budget}", "--probe.max_length=144", "--probe.step=16")
+    words = (corpus, "--data.held_out_frac=0.01", *sizes)
     done = python(*command(tmp_path, "z", *words)[1:])
     assert (done.returncode, fault in done.stderr, "Traceback" in done.stderr) == (2, True, False), done.stderr
     assert not [path for path in tmp_path.rglob("*") if path.name == "tokenizer.json" or path.name.startswith("task-")]

@@ -8,7 +8,7 @@ from eval.engine.answers import judge
 from eval.engine.cases import TextCase
 from lab.errors import DataError
 from lab.probe import released_needles
-from lab.probe.needles import found, make_case
+from lab.probe.needles import first_numbers, found, make_case
 
 TASK = (
     "There is an important info hidden inside a lot of irrelevant text. Find it and memorize them. "
@@ -118,5 +118,5 @@ def test_only_whole_numbers_are_found(text, numbers, count):
 @pytest.mark.parametrize("wrong", ["", "7", "70", "11 "])
 def test_the_first_number_may_be_in_groups_or_in_a_list(text, wrong):
     case = TextCase(np.array([1]), "", ("770487",), {})
-    assert judge(case, text.replace("770", wrong + "770"))["passed"] == (not wrong)
+    assert judge(case, text.replace("770", wrong + "770"), first_numbers)["passed"] == (not wrong)
     assert released_needles.found(text, ["770487"]) == ("770487" in text)
