@@ -1,10 +1,45 @@
-"""Train planned runs and evaluate them, several at once."""
+"""What experiments share: settings of their runs, a command line, and training and evaluating several at once."""
 
+import argparse
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
 
+from lab.errors import LabError
 from lab.jobs import Job, is_finished, run_jobs
 from lab.sweep.planning import PlannedRun
+
+Config = dict[str, Any]
+START = (sys.executable, "-m", "lab.fit", "configs/cpu_short.yaml")
+COMMON: Config = {  # the tests of an evaluation follow, so that training's own are few
+    "train.precision": "bf16",
+    "train.threads": 1,
+    "probe.every_tokens": None,
+    "probe.distance_tests": 0,
+    "probe.distance_points": None,
+    "probe.tests": 10,
+    "probe.max_length": 192,
+}
+BRANCH_SEED = 100  # added to the seed of a base model: the order of the text that its branches share
+
+
+def make_parser(description: str | None, jobs: int = 2) -> argparse.ArgumentParser:
+    """Make the command line of an experiment."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--jobs", type=int, default=jobs)
+    parser.add_argument("--results", action="store_true")
+    parser.add_argument("-o", dest="folder", type=Path)
+    return parser
+
+
+def show_results(parser: argparse.ArgumentParser, show: Callable[[], None]) -> int:
+    """Print and plot results, and return the exit status; without records the command line ends in a line."""
+    try:
+        show()
+    except LabError as error:
+        parser.error(str(error))
+    return 0
 
 
 def train(runs: Sequence[PlannedRun], jobs: int) -> int:

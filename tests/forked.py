@@ -17,11 +17,16 @@ CONTEXT = multiprocessing.get_context("forkserver")
 CONTEXT.set_forkserver_preload(["lab.train.session", "lab.loading", "altair", "eval.probe"])
 
 
+def restore_hangup():
+    """Let SIGHUP end this process, if nohup, under which the tests may run, has ignored it; return what was set."""
+    return signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
 def become(words, cwd, variables, output, errors):
     """Run what the interpreter would run for `-m MODULE ...` or `-c CODE ...`, in a session of its own."""
     multiprocessing.set_start_method(None, force=True)  # what an interpreter starts with
     os.setsid()
-    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # which nohup, where the tests run under it, has ignored
+    restore_hangup()
     os.chdir(cwd)
     os.environ.clear()
     os.environ.update(variables)

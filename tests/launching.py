@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 
 from tests.fits import command, records
-from tests.forked import LIMIT_S, ROOT, Forked
+from tests.forked import LIMIT_S, ROOT, Forked, restore_hangup
 
 OWN = ("SLURM", "TORCHELASTIC", "MASTER_", "RANK", "LOCAL_", "WORLD_SIZE", "NODE_RANK", "GROUP_", "ROLE_", "OMP_NUM")
 TORCHRUN = ["-m", "torch.distributed.run", "--signals-to-handle=SIGTERM,SIGINT,SIGHUP,SIGQUIT,SIGUSR1"]
@@ -55,7 +55,11 @@ def torchrun(words, *options, workers=2):
 def interpreter(words, variables):
     """Start a command in an interpreter of its own, as a launcher does."""
     streams = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
-    return subprocess.Popen(words, cwd=ROOT, env=variables, start_new_session=True, **streams)
+    before = restore_hangup()  # a child inherits what this process ignores
+    try:
+        return subprocess.Popen(words, cwd=ROOT, env=variables, start_new_session=True, **streams)
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 def copy(words, variables):

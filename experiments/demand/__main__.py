@@ -11,16 +11,14 @@ crash the same command continues. Runs are in runs/demand.
 Exit status: 0 done; 1 a run failed; 75 stopped, to be continued.
 """
 
-import argparse
 import os
 import sys
 from pathlib import Path
 
 from experiments.demand.plans import PLANS, plan_base, plan_branches
 from experiments.demand.results import describe
-from experiments.runs import run_each, train
+from experiments.runs import make_parser, run_each, show_results, train
 from experiments.tables import pack
-from lab.errors import LabError
 from lab.runs.tables import unpacked
 from lab.sweep.planning import PlannedRun
 
@@ -30,17 +28,10 @@ DISTANCES = "--distances=24,36,48,60,72,84,96,108,120,132,144,156,168,179"
 
 def main() -> int:
     """Run the command line and return the exit status."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--jobs", type=int, default=2)
-    parser.add_argument("--results", action="store_true")
-    parser.add_argument("-o", dest="folder", type=Path)
+    parser = make_parser(__doc__)
     options = parser.parse_args()
     if options.results:
-        try:
-            describe(RECORDS, options.folder)
-        except LabError as error:
-            parser.error(str(error))
-        return 0
+        return show_results(parser, lambda: describe(RECORDS, options.folder))
     os.environ["OMP_NUM_THREADS"] = "1"  # each run has one thread
     for name in PLANS:
         if status := run_table(name, options.jobs):

@@ -5,27 +5,14 @@ its weights, with fresh moments of AdamW, and train on 1M tokens of that corpus 
 decay are those of a run of 1M tokens. All compute in bfloat16, attention in float32, with one thread.
 """
 
-import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from experiments.runs import BRANCH_SEED, COMMON, START, Config
 from lab.sweep.planning import PlannedRun, planned_run
 
-Config = dict[str, Any]
-START = (sys.executable, "-m", "lab.fit", "configs/cpu_short.yaml")
-COMMON: Config = {  # no probe of training's own: an evaluation follows
-    "train.precision": "bf16",
-    "train.threads": 1,
-    "probe.every_tokens": None,
-    "probe.distance_tests": 0,
-    "probe.distance_points": None,
-    "probe.tests": 10,
-    "probe.step": 96,
-    "probe.max_length": 192,
-    "data.corpus.log_std": 0.8,
-}
+SETTINGS: Config = {**COMMON, "probe.step": 96, "data.corpus.log_std": 0.8}
 BASE_TOKENS, BRANCH_TOKENS = 3_000_000, 1_000_000
-BRANCH_SEED = 100  # added to the seed of a base: the order of the text that its branches share
 BASE = "base"
 GAPS: Config = {"skip": {"method": "pose", "target_len": 384}}
 CONDITIONS = {  # by their names in the records, without D
@@ -110,4 +97,4 @@ def plan_branches(table: str, seed: int, base: PlannedRun, folder: Path) -> list
 
 def plan_run(settings: Config, seed: int, folder: Path) -> PlannedRun:
     """Plan a run on the documents of a seed."""
-    return planned_run(START, {**COMMON, "data.corpus.seed": seed, "run.folder": str(folder), **settings}, {})
+    return planned_run(START, {**SETTINGS, "data.corpus.seed": seed, "run.folder": str(folder), **settings}, {})

@@ -21,7 +21,8 @@ from eval.engine.rows import to_text
 from eval.engine.seeds import paired_t
 from eval.engine.statistics import holm
 from eval.reach import BEGUN
-from experiments.demand.plans import BRANCH_SEED, CONDITIONS, PLANS, PREDICTIONS, Prediction
+from experiments.demand.plans import CONDITIONS, PLANS, PREDICTIONS, Prediction
+from experiments.runs import BRANCH_SEED
 from experiments.tables import write_reach, write_tables
 from experiments.window.verdicts import judge_prediction
 from lab.counts import SavedCounts

@@ -8,15 +8,13 @@ method by eval.distance. After Ctrl-C or a crash the same command continues. Run
 them, which eval.report, eval.reach and eval.compare read, is runs/miniature.jsonl.xz.
 """
 
-import argparse
 import os
 import sys
 from pathlib import Path
 
 from experiments.miniature.results import describe, methods_at
-from experiments.runs import run_each, train
+from experiments.runs import make_parser, run_each, show_results, train
 from experiments.tables import pack
-from lab.errors import LabError
 from lab.sweep.planning import PlannedRun, plan
 
 RECORDS, RUNS = Path("experiments/miniature/records"), Path("runs/miniature")
@@ -25,17 +23,10 @@ SWEEPS = ("windows", "lengths", "arms", "base")
 
 def main() -> int:
     """Run the command line and return the exit status."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--jobs", type=int, default=2)
-    parser.add_argument("--results", action="store_true")
-    parser.add_argument("-o", dest="folder", type=Path)
+    parser = make_parser(__doc__)
     options = parser.parse_args()
     if options.results:
-        try:
-            describe(RECORDS, options.folder)
-        except LabError as error:
-            parser.error(str(error))
-        return 0
+        return show_results(parser, lambda: describe(RECORDS, options.folder))
     os.environ["OMP_NUM_THREADS"] = "1"  # each run has one thread
     runs: dict[Path, PlannedRun] = {}  # sweeps share some
     for name in SWEEPS:

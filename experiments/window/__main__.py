@@ -16,14 +16,13 @@ Every run carries the SHA-256 of the predictions of its stage, which were commit
 Exit status: 0 done; 1 a run failed; 75 stopped, to be continued.
 """
 
-import argparse
 import hashlib
 import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from experiments.runs import run_each, train
+from experiments.runs import make_parser, run_each, show_results, train
 from experiments.tables import pack
 from experiments.window.plans import (
     MOST_BASES,
@@ -52,19 +51,15 @@ SHORT = ("384", "768")  # branches of W_1M
 
 def main() -> int:
     """Run the command line and return the exit status."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = make_parser(__doc__, jobs=1)
     parser.add_argument("stages", nargs="*", metavar="STAGE", help=f"one of {', '.join(STAGES)}")
-    parser.add_argument("--jobs", type=int)
     parser.add_argument("--seeds", type=int)
     parser.add_argument("--short", action="store_true")
-    parser.add_argument("--results", action="store_true")
-    parser.add_argument("-o", dest="folder", type=Path)
     options = parser.parse_args()
     if unknown := [name for name in options.stages if name not in STAGES]:
         parser.error(f"STAGE={unknown[0]}: must be one of {', '.join(STAGES)}; name one of them")
     if options.results:
-        describe(read_records(RECORDS), options.folder)
-        return 0
+        return show_results(parser, lambda: describe(read_records(RECORDS), options.folder))
     os.environ["OMP_NUM_THREADS"] = "1"  # each run has one thread
     if options.short:
         status, runs = run_seed("W_1M", STAGES["W_1M"].seeds[0], Path("runs/window_short"), options.jobs or 2, SHORT)
@@ -72,7 +67,7 @@ def main() -> int:
             describe(collect(run.path for run in runs))
         return status
     for name in options.stages or STAGES:
-        if status := run_stage(name, options.seeds, options.jobs or 1):
+        if status := run_stage(name, options.seeds, options.jobs):
             return status
     return 0
 
@@ -109,19 +104,18 @@ def run_seed(name: str, seed: int, folder: Path, jobs: int, chosen: Sequence[str
     if stage.bases == "S2" and not (texts / "tokenizer.json").exists():
         write_texts(texts, seed)
     base = plan_base(name, seed, folder)
-    sign(base, stage)
-    if status := train([base], 1) or evaluate(name, [base], 1):
-        return status, []
-    bases = [base]
-    while stage.needs_retrieval and not has_acquired(base.path):
-        print(f"{name}, seed {seed}: {base.path.name} has not acquired retrieval", flush=True)
-        if len(bases) == MOST_BASES:
-            return 0, bases if is_first(name) else []
-        base = plan_continued(name, seed, base, len(bases) + 1, folder)
+    bases: list[PlannedRun] = []
+    while True:
         sign(base, stage)
         if status := train([base], 1) or evaluate(name, [base], 1):
             return status, []
         bases.append(base)
+        if not stage.needs_retrieval or has_acquired(base.path):
+            break
+        print(f"{name}, seed {seed}: {base.path.name} has not acquired retrieval", flush=True)
+        if len(bases) == MOST_BASES:
+            return 0, bases if is_first(name) else []
+        base = plan_continued(name, seed, base, len(bases) + 1, folder)
     branches = plan_branches(name, seed, base, folder)  # which read the base model's folder
     if chosen:
         branches = [run for run in branches if run.path.name.rpartition("-")[2] in chosen]

@@ -6,7 +6,7 @@ from typing import Any
 
 import pandas as pd
 
-from experiments.demand.plans import PLANS
+from experiments.demand.plans import CONDITIONS, PLANS
 from experiments.demand.results import read
 from experiments.window.records import DCA, HALF, NEAR, PLAIN, Records, Row, accuracy
 from lab import looks
@@ -14,13 +14,6 @@ from lab.draw import GREY, beside, draw, layer, save
 from lab.looks import BEYOND
 
 GAPS = Path("experiments/demand/records/S1.jsonl.xz")
-GAP_NAMES = {  # of the conditions of S1
-    "base": "base model",
-    "far off": "far-masked",
-    "all": "unmasked",
-    "near off": "near-masked",
-    "kind off": "matched control",
-}
 WIDTH, LIMITS = 380, (90, 800)  # of a panel, and of the axis of reach
 
 
@@ -90,8 +83,9 @@ def gap_panel() -> Any:
     tests, _ = read([GAPS])
     tests = tests[(tests["method"] == "rope+plain") & tests["arm"].isin(plan.arms)].dropna(subset=["score"])
     means = tests.groupby(["arm", "distance"])["score"].mean().reset_index()
-    means["arm"] = means["arm"].map(GAP_NAMES)
-    style: dict[str, Any] = {"percent": True, "y_limits": (0, 1), "width": WIDTH, "names": [*GAP_NAMES.values()]}
+    means["arm"] = means["arm"].map(CONDITIONS)
+    style: dict[str, Any] = {"percent": True, "y_limits": (0, 1), "width": WIDTH}
+    style["names"] = [CONDITIONS[arm] for arm in plan.arms]
     style |= {"x_title": "distance (tokens)", "y_title": "accuracy"}
     chart = draw(means, "distance", "score", "arm", **style)
     return titled(

@@ -5,32 +5,18 @@ with fresh moments of AdamW, in an order of the text that they share, with a sch
 bfloat16, attention in float32, with one thread.
 """
 
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from experiments.runs import BRANCH_SEED, COMMON, START, Config
 from experiments.window.texts import MASKED, MATCHED
 from lab.sweep.planning import PlannedRun, planned_run
 
-Config = dict[str, Any]
-START = (sys.executable, "-m", "lab.fit")
-CONFIG = "configs/cpu_short.yaml"
 PREDICTIONS = Path("experiments/window/predictions.md")  # of S2
 PREDICTIONS_OF_W = Path("experiments/window/predictions_windows.md")
 MORE_TOKENS = 2_000_000  # by which a base model is continued until it has acquired retrieval
 MOST_BASES = 4  # of a seed, the first one and its continuations
-BRANCH_SEED = 100  # added to the seed of a base: the order of the text that its branches share
-COMMON: Config = {  # the tests of an evaluation follow, so that training's own are few
-    "train.precision": "bf16",
-    "train.threads": 1,
-    "probe.every_tokens": None,
-    "probe.distance_tests": 0,
-    "probe.distance_points": None,
-    "probe.tests": 10,
-    "probe.step": 192,
-    "probe.max_length": 192,
-}
 LONG_TEXT: Config = {  # questions at all distances that a document has
     "data.corpus.documents": 40_000,
     "data.corpus.median_tokens": 100,
@@ -155,7 +141,7 @@ def plan_run(settings: Config, seed: int, folder: Path) -> PlannedRun:
             "probe.haystack": str(place / "haystack.txt"),
             "probe.answer_budget": 64,  # four numbers of six digits
         }
-    return planned_run((*START, CONFIG), {**COMMON, **data, "run.folder": str(folder), **settings}, {})
+    return planned_run(START, {**COMMON, "probe.step": 192, **data, "run.folder": str(folder), **settings}, {})
 
 
 def text_folder(folder: Path, seed: int) -> Path:

@@ -1,12 +1,12 @@
 """The results of docs/findings.md from the records: conditions, verdicts on the predictions, and pictures."""
 
-import math
 from collections.abc import Iterator
 from pathlib import Path
 
 import pandas as pd
 
 from eval.engine.rows import to_text
+from experiments.tables import write_reach, write_tables
 from experiments.window.figures import plot_findings, plot_grid
 from experiments.window.records import BAND, METHODS, Records, Row, accuracy
 from experiments.window.verdicts import verdict_rows
@@ -32,13 +32,6 @@ def condition_rows(records: Records) -> Iterator[Row]:
         yield row | {"f": round(mine["f"].mean()), "g": round(mine["g"].mean())}
 
 
-def write_reach(reach: float, last: float) -> str:
-    """Write a reach, with + at the last distance tested and - if none is shown."""
-    if math.isnan(reach):
-        return "-"
-    return f"{reach:.0f}+" if reach >= last else f"{reach:.0f}"
-
-
 def describe(records: Records, out: Path | None = None) -> None:
     """Print the conditions and the verdicts; into a folder, plot them and write them into its findings.md."""
     parts = []
@@ -52,13 +45,8 @@ def describe(records: Records, out: Path | None = None) -> None:
     machines = records.runs["processor"].map(lambda each: ", ".join(f"{k} {v}" for k, v in each.items()))
     parts.append(f"processors: {'; '.join(sorted(machines.unique()))}")
     parts.append(f"SHA-256 of the predictions: {'; '.join(sorted(records.runs['sha256'].unique()))}")
-    text = "\n\n".join(parts)
-    print(text)
+    write_tables("\n\n".join(parts), out and out / "findings.md")
     if out is not None:
         plot_findings(records, out / "findings.png")
         if (records.runs["stage"] == "W_1M").any():
             plot_grid(records, out / "prompts.png")
-        page = out / "findings.md"
-        if page.exists():
-            before, _, after = page.read_text("utf-8").split("```", 2)
-            page.write_text(f"{before}```\n{text}\n```{after}", "utf-8")
