@@ -44,6 +44,7 @@ from lab.errors import ConfigError, nearest
 from lab.files import write_atomic, writing
 from lab.looks import CENSORED, range_of
 from lab.runs.arms import FEWEST, SHARES, differing, mean_with_limits, name_arms, with_bases
+from lab.runs.conditions import define_names
 from lab.runs.tables import unpacked
 from lab.schema import Section
 
@@ -90,11 +91,12 @@ def with_arms(records: pd.DataFrame) -> pd.DataFrame:
     """Add the settings in which runs differ, and name models by their arms, whose checkpoints get common names."""
     frame = records.reindex(columns=list(dict.fromkeys([*records, "length", "checkpoint", "weights"])))
     has = records.run != ""
-    settings = with_bases(dict(zip(frame.run[has], frame.settings[has], strict=True)))
+    recorded = dict(zip(frame.run[has], frame.settings[has], strict=True))
+    settings = with_bases(recorded)
     frame["settings"] = [settings.get(run, {}) for run in frame.run]
     for name in differing(settings):
         frame[name] = [str(config.get(name)) for config in frame.settings]
-    arms = name_arms(settings)
+    arms = name_arms(recorded)
     frame["arm"] = [arms.get(run, model) for run, model in zip(frame.run, frame.model, strict=True)]
     frame["model"] = frame.model.where(frame.groupby("arm").model.transform("nunique") == 1, frame.arm)
     frame["run_seed"] = [str(config.get("run.seed")) for config in frame.settings]
@@ -278,7 +280,7 @@ def join(request: Request) -> Found:
     fields = [*dict.fromkeys([*KNOWN, *request.options.by]), *JUDGED]
     records = cells[fields].rename(columns={"alike": "protocol"}).to_dict("records")
     rows = [{name: x for name, x in row.items() if pd.notna(x) and x != ""} for row in records]
-    notes = legend(cells, older)
+    notes = legend(cells, older) + define_names(cells.column.unique())
     if output is None:
         wrapped = [part for note in notes for part in wrap(note, WIDEST)]
         return Found("\n".join([fitted(spread(cells)), "", *wrapped]), rows)

@@ -29,6 +29,7 @@ Prints the tables; -o writes their rows and the points to reach.jsonl.
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
+from textwrap import fill
 from typing import Any
 
 import numpy as np
@@ -48,14 +49,15 @@ from eval.engine.regression import (
     measured,
     separable,
 )
-from eval.engine.rows import Found, to_text
+from eval.engine.rows import WIDEST, Found, to_text
 from lab.command import start
 from lab.counts import SavedCounts, f_at
 from lab.errors import DataError
 from lab.looks import BELOW, BEYOND, RUN, range_of
 from lab.probe.reach import ONE, reach_of
-from lab.runs.arms import FEWEST, bases_of, censored, differing, name_arms, with_bases
+from lab.runs.arms import FEWEST, bases_of, censored, differing, name_arms, with_bases, without_common
 from lab.runs.checkpoints import folder_name
+from lab.runs.conditions import define_names
 from lab.runs.folder import RunFolder
 from lab.runs.tables import unpacked
 from lab.schema import Positive, PositiveFloat, Section
@@ -101,7 +103,8 @@ def analyse(request: Request) -> Found:
     bases = bases_of({name: run.settings for name, run in runs.items()})
     used = {*points["run"], *(bases[name] for name in points["run"] if name in bases)}
     settings = arms_of({name: run for name, run in runs.items() if name in used})
-    points["arm"] = points["run"].map(name_arms(settings))
+    arms, common = without_common(name_arms(settings))
+    points["arm"] = points["run"].map(arms)
     points["base"] = [bases.get(name, name) for name in points["run"]]
     columns, faults = separable(points, COLUMNS)
     model = fit(points, columns)
@@ -109,7 +112,7 @@ def analyse(request: Request) -> Found:
     ends = np.isposinf(points["high"]).sum()
     kinds = f"reach measured in {exact}, the end of what was tested in {ends}, none in {len(points) - exact - ends}"
     parts = [
-        f"n = {len(points)} probes of {points['run'].nunique()} runs in {points['arm'].nunique()} arms; {kinds}; "
+        f"n = {len(points)} probes of {points['run'].nunique()} runs in {points['arm'].nunique()} arms; {kinds}\n"
         f"left out {len(every) - len(begun)} that have not begun, {len(begun) - len(points)} without f at {distance} "
         "tokens or a limit of reach\n"
         f"arms differ in: {', '.join(differing(settings)) or 'nothing'}"
@@ -126,11 +129,16 @@ def analyse(request: Request) -> Found:
         for by in ("base", "arm"):
             tables[f"models by {by}"] = compare(points, models, by)
             parts.append(to_text(tables[f"models by {by}"], FORMS))
-    parts.append(f"last probes, geometric means:\n{to_text(tables['arms'], FORMS)}")
+    filled = tables["arms"].dropna(axis="columns", how="all")
+    about = [f"in most arms: {common}"] if common else []
+    about += define_names(tables["arms"].index)
+    parts.append("\n".join(["last probes, geometric means:", to_text(filled, FORMS), *about]))
     if model is not None:
         parts.append(answer(points, columns, faults, options.margin))
     rows = [{"table": name, **row} for name, table in tables.items() for row in table.reset_index().to_dict("records")]
-    return request.save("reach", "\n\n".join(parts), rows)
+    text = "\n\n".join(parts)
+    wrapped = "\n".join(fill(line, WIDEST) for line in text.split("\n"))
+    return request.save("reach", wrapped, rows)
 
 
 def models_of(columns: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
@@ -148,7 +156,11 @@ def regression_text(table: pd.DataFrame, model: Regression, n_bases: int, faults
     lines.append(f"{CONFIDENCE:g} limits by the jackknife over {n_bases} bases, or runs without one")
     if np.isinf(table.to_numpy()).any():
         lines.append("inf: open, where reach was only bounded, or one base alone tells")
-    return "\n".join([*lines, *(f"not in the regression: {column}, {fault}" for column, fault in faults.items())])
+    by_fault: dict[str, list[str]] = {}
+    for column, fault in faults.items():
+        by_fault.setdefault(fault, []).append(column)
+    lines += [f"not in the regression, {fault}: {', '.join(columns)}" for fault, columns in by_fault.items()]
+    return "\n".join(lines)
 
 
 def answer(points: pd.DataFrame, columns: tuple[str, ...], faults: Mapping[str, str], margin: float) -> str:

@@ -172,7 +172,7 @@ def jackknife(points: pd.DataFrame, whole: Regression) -> tuple[pd.DataFrame, in
     left_out = pd.DataFrame(rows, columns=columns, dtype=float)
     coefficient = pd.Series(whole.reported, dtype=float)
     n = len(left_out)
-    error = np.sqrt((n - 1) ** 2 / n * left_out.var(ddof=1))
+    error = np.sqrt((n - 1) ** 2 / n * left_out.where(np.isfinite(left_out)).var(ddof=1))
     half = t.isf((1 - CONFIDENCE) / 2, max(n - 1, 1)) * error
     half[coefficient.abs().eq(np.inf) | left_out.abs().eq(np.inf).any() | left_out.isna().any() | (n < 2)] = np.inf
     finite = coefficient.where(np.isfinite(coefficient), 0.0)

@@ -118,7 +118,19 @@ def to_text(table: pd.DataFrame | Sequence[Mapping[str, Any]], form: str | Mappi
         for name, values in frame.astype(object).items()
     }
     index = [format(name, forms.get(str(frame.index.name), "")) for name in frame.index]
-    return pd.DataFrame(words, index).rename_axis(columns=frame.index.name).to_string()
+    lines = wrap_names(zip(index, zip(*words.values(), strict=True) if words else [()] * len(index), strict=True))
+    table = pd.DataFrame(lines, columns=["", *words]).set_index("")
+    return table.rename_axis(None).rename_axis(columns=frame.index.name).to_string()
+
+
+def wrap_names(lines: Iterable[tuple[str, Sequence[str]]]) -> list[list[str]]:
+    """Write a long name of a table's line in several lines, of which only the first has the cells."""
+    out = []
+    for name, cells in lines:
+        first, *others = wrap(name, NAME, break_long_words=False) or [""]
+        out.append([first, *cells])
+        out += [[f"  {other}", *[""] * len(cells)] for other in others]
+    return out
 
 
 def fitted(table: pd.DataFrame) -> str:
@@ -127,9 +139,7 @@ def fitted(table: pd.DataFrame) -> str:
 
     heads = [wrap(name, HEAD) for name in table]
     lines = [["", *(head[k] if k < len(head) else "" for head in heads)] for k in range(max(map(len, heads)))]
-    for name, cells in zip(table.index, table.to_numpy().tolist(), strict=True):
-        first, *others = wrap(name, NAME)
-        lines += [[first, *cells], *([f"  {other}", *[""] * len(cells)] for other in others)]
+    lines += wrap_names(zip(table.index, table.to_numpy().tolist(), strict=True))
     return pd.DataFrame(lines).set_index(0).rename_axis(None).to_string(header=False, line_width=WIDEST)
 
 

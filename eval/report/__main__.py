@@ -35,6 +35,7 @@ from lab.draw import altair, below, beside, save, themed, words
 from lab.errors import ConfigError, DataError
 from lab.files import write_atomic, writing
 from lab.runs.arms import differing
+from lab.runs.conditions import define_names
 from lab.runs.tables import unpacked
 from lab.schema import PathText, Section
 
@@ -68,7 +69,13 @@ def make_report(request: Request) -> Found:
         if not drawn:
             raise DataError("RUN: no run has counts or probes to draw; name runs that have saved a checkpoint")
         pairs = [[*titled.values()][k : k + 2] for k in range(0, len(drawn), 2)]
-        save(below(*(beside(*pair) for pair in pairs), title="\n".join(filter(None, [title, runs.common]))), output)
+        save(
+            below(
+                *(beside(*pair) for pair in pairs),
+                title="\n".join(filter(None, [title, runs.common, *define_names(runs.arms)])),
+            ),
+            output,
+        )
         return Found(counts, rows, picture=output)
     refuse_another(output, names)
     data = render(runs, drawn, title).encode()
@@ -121,6 +128,7 @@ def render(runs: Runs, drawn: Sequence[Figure], title: str) -> str:
     content = {
         "title": title,
         "common": runs.common,
+        "names": define_names(runs.arms),
         "figures": [figure._asdict() for figure in drawn],
         "tables": {title: as_html(frame) for title, frame in tables(runs).items() if not frame.empty},
         "specs": literal([{"spec": page_spec(figure), "axis": figure.log} for figure in drawn]),

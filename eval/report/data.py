@@ -21,7 +21,7 @@ from lab.counts.saved import per_distance
 from lab.looks import CENSORED, MEAN, RUN
 from lab.probe.reach import ONE, with_reach
 from lab.runs.analysis import contexts_of
-from lab.runs.arms import SHARES, censored, mean_with_limits, name_arms
+from lab.runs.arms import SHARES, censored, mean_with_limits, name_arms, without_common
 from lab.runs.folder import RunFolder
 
 Row = dict[str, Any]
@@ -31,7 +31,6 @@ REACH = ["reach", "reach_low", "reach_high", "dips", "first_distance", "last_dis
 LENGTH = ["effective_length", "low", "high", *ENDS["effective_length"], "f_at_effective_length", "held_out_loss"]
 BINS = 80  # of consumed tokens, in a curve of the training loss
 FEWEST_SEEDS = 3  # that have limits: those of two fill a figure
-FEWEST_ARMS = 4  # of which a setting may be common
 
 FRAMES = {  # columns of the frames, beside arm and run
     "runs": ["seed", "window", "tokens", *REACH, *LENGTH],
@@ -103,20 +102,6 @@ def read_runs(places: Sequence[Path]) -> Runs:
 def write_dips(dips: Any) -> str | None:
     """Write the distances of a run's dips; None without any, or where they are unknown."""
     return ", ".join(map(str, dips)) if isinstance(dips, list) and dips else None
-
-
-def without_common(arms: Mapping[str, str]) -> tuple[dict[str, str], str]:
-    """Leave out of the names of many arms the settings of more than half of them, which are returned beside.
-
-    Example:
-        >>> without_common({"a": "x=1, y=1", "b": "x=2, y=1", "c": "x=3, y=1", "d": "x=1, y=2"})
-        ({'a': 'x=1', 'b': 'x=2', 'c': 'x=3', 'd': 'x=1, y=2'}, 'y=1')
-    """
-    names = {*arms.values()}
-    times = Counter(part for name in names for part in name.split(", "))
-    common = [part for part, n in times.items() if n > len(names) / 2 and len(names) >= FEWEST_ARMS]
-    left = {run: [part for part in name.split(", ") if part not in common] for run, name in arms.items()}
-    return {run: ", ".join(parts) or "common settings" for run, parts in left.items()}, ", ".join(sorted(common))
 
 
 def rows_of(run: ProbedRun) -> dict[str, Sequence[Row]]:

@@ -17,15 +17,17 @@ import hashlib
 import json
 import math
 import statistics
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from lab.positions.methods import brief_value
+from lab.runs.conditions import name_setting, name_weights
 from lab.yaml import flatten, read_yaml
 
 Row = dict[str, Any]
 CONFIDENCE = 0.95
+FEWEST_ARMS = 4  # of which a setting may be common
 FEWEST = 4  # seeds, or bases, that a verdict takes
 SHARES = (0.0, 1.0)
 FREE_TO_CHANGE = (  # settings, or sections, that do not change what a run computes
@@ -58,6 +60,7 @@ NOT_OF_THE_ARM = (
     "probe.batch",
 )
 ONLY = "all"  # name of an arm without others
+BASE = "base model"  # name of runs that others start from
 
 
 def changes(before: dict[str, Any], now: dict[str, Any]) -> Iterator[tuple[str, Any, Any]]:
@@ -114,11 +117,22 @@ def differing(settings: Mapping[str, Row]) -> list[str]:
 def name_arms(settings: Mapping[str, Row]) -> dict[str, str]:
     """Name the arm of every run by the settings that differ between arms; all in one arm have the name of all runs.
 
+    Runs that others start from are named among themselves.
+
     Example:
         >>> name_arms({"a": {"data.window": 96, "run.seed": 0}, "b": {"data.window": 192, "run.seed": 0}})
-        {'a': 'window=96', 'b': 'window=192'}
+        {'a': 'window of 96', 'b': 'window of 192'}
+        >>> masked = {"start.path": "a", "weights.by": "evidence"}
+        >>> name_arms({"a": {}, "b": {"start.path": "a"}, "c": masked})
+        {'a': 'base model', 'b': 'unmasked', 'c': 'far-masked'}
     """
-    settings = with_bases(settings)
+    used = {base: settings[base] for base in bases_of(settings).values()}
+    if used and len(used) < len(settings):
+        branches = {name: row for name, row in with_bases(settings).items() if name not in used}
+        names = {name: f"{BASE}, {arm}".removesuffix(f", {ONLY}") for name, arm in name_arms(used).items()}
+        names |= name_arms(branches)
+        return {name: names[name] for name in settings}
+    settings = {name: name_weights(row) for name, row in settings.items()}
     apart = keys = differing(settings)
     arms = n_arms(settings, apart)
     for key in apart:  # leave out what follows from the others, as a parameter of one method alone
@@ -127,10 +141,23 @@ def name_arms(settings: Mapping[str, Row]) -> dict[str, str]:
         if "None" in values and len(values) == 2 and n_arms(settings, others) == arms:
             keys = others
     return {
-        name: ", ".join(f"{key.split('.')[-1]}={brief_value(row[key])}" for key in keys if row.get(key) is not None)
-        or ONLY
+        name: ", ".join(name_setting(key, row[key]) for key in keys if row.get(key) is not None) or ONLY
         for name, row in settings.items()
     }
+
+
+def without_common(arms: Mapping[str, str]) -> tuple[dict[str, str], str]:
+    """Leave out of the names of many arms the settings of more than half of them, which are returned beside.
+
+    Example:
+        >>> without_common({"a": "x=1, y=1", "b": "x=2, y=1", "c": "x=3, y=1", "d": "x=1, y=2"})
+        ({'a': 'x=1', 'b': 'x=2', 'c': 'x=3', 'd': 'x=1, y=2'}, 'y=1')
+    """
+    names = {*arms.values()}
+    times = Counter(part for name in names for part in name.split(", "))
+    common = [part for part, n in times.items() if n > len(names) / 2 and len(names) >= FEWEST_ARMS]
+    left = {run: [part for part in name.split(", ") if part not in common] for run, name in arms.items()}
+    return {run: ", ".join(parts) or "common settings" for run, parts in left.items()}, ", ".join(sorted(common))
 
 
 def with_bases(settings: Mapping[str, Row]) -> Mapping[str, Row]:
@@ -140,7 +167,10 @@ def with_bases(settings: Mapping[str, Row]) -> Mapping[str, Row]:
     if len(used) == len(settings):  # runs that start from one another
         return settings
     arms = name_arms(used)
-    return {n: row | ({"start.path": f"base {arms[bases[n]]}"} if n in bases else {}) for n, row in settings.items()}
+    return {
+        n: row | ({"start.path": f"base {arms[bases[n]]}".removesuffix(f" {ONLY}")} if n in bases else {})
+        for n, row in settings.items()
+    }
 
 
 def bases_of(settings: Mapping[str, Row]) -> dict[str, str]:

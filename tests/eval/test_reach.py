@@ -213,7 +213,7 @@ def test_forks_of_several_seeds_are_one_arm_and_of_other_bases_another():
     for base in "ab":
         assert arms[f"runs/{base}0"] == arms[f"runs/{base}1"]
         assert arms[f"runs/{base}0-fork"] == arms[f"runs/{base}1-fork"]
-    assert arms["runs/a0-fork"] == "window=96, path=base window=128"
+    assert arms["runs/a0-fork"] == "from base window of 128"
 
 
 def write_distances(path, start, shares, window=192, theta=1000.0):
@@ -255,7 +255,7 @@ def test_arms_are_named_by_what_differs_between_runs_that_are_used(tmp_path, cap
     assert main([str(path) for path in sorted(tmp_path.iterdir())]) == 0
     out = capsys.readouterr().out
     assert "arms differ in: model.theta\n" in out
-    assert "window=" not in out
+    assert "window of" not in out
 
 
 def write_runs(folder):
@@ -288,8 +288,9 @@ def test_the_command_reads_runs_and_writes_its_tables_and_picture(tmp_path, caps
     assert text.startswith("n = 22 probes of 8 runs in 4 arms; reach measured in 22, ")
     left_out = "left out 2 that have not begun, 0 without f at 64 tokens or a limit of reach\n"
     assert f"{left_out}arms differ in: data.corpus.median_tokens" in text
-    assert "not in the regression: section, unknown in some points" in text
-    assert "not in the regression: theta, the same in all points" in text
+    assert "not in the regression, unknown in some points: section" in text
+    same = text.partition("not in the regression, the same in all points: ")[2].splitlines()[0]
+    assert "theta" in same.split(", ")
     rows = pd.DataFrame(map(json.loads, (tmp_path / "out" / "reach.jsonl").read_text().splitlines()))
     found = rows[rows["table"] == "coefficients"].set_index("column")
     assert list(found.index) == ["f", "tokens", "window"]
@@ -321,5 +322,5 @@ def test_demand_is_summed_from_the_distance_on_and_unknown_in_older_records(tmp_
     np.savez(file, **{name: array for name, array in arrays.items() if name not in ("g", "g_unweighted")})
     assert main([*map(str, paths), "--at=64"]) == 0
     out = capsys.readouterr().out
-    assert "not in the regression: demand+1, unknown in some points" in out
+    assert "not in the regression, unknown in some points: demand+1" in out
     assert "tokens, window" in out, "both together are a model"
