@@ -12,12 +12,10 @@ if TYPE_CHECKING:
 
 BLUE = "#0072b2"
 GREY = "#888888"
-PALETTE = (
-    *(BLUE, "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#6b6b6b", "#aa4499"),
-    *("#961eff", "#96b45a", "#b44b3c", "#9678ff"),
-)  # all of them can be seen on white and on black
+PALETTE = (BLUE, "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#aa4499", "#96b45a")  # seen on white and black
 SHAPES = ("circle", "triangle-right", "square", "triangle-up", "diamond", "cross", "triangle-down")
-MEAN, RUN, BEYOND, BELOW = "mean, 95% limits", "one run", "one run, at least", "one run, less"
+MEAN, RUN = "mean, 95% limits", "one run"
+BEYOND, BELOW = "passes the last tested", "fails the first tested"
 CENSORED = {"below": BELOW, "end": BEYOND}  # by what lab.runs.arms.censored returns
 OUTCOMES = {  # of a reach that a point shows, with its mark where reach is on the x axis, and on the y axis
     MEAN: ("diamond", "diamond"),
@@ -127,7 +125,7 @@ def looks_of(
     outcome: str | None,
     side: Literal["x", "y"],
 ) -> dict[str, Any]:
-    """Give each series its colour and its dash or shape; numbers go from light to dark.
+    """Give each series its colour and its dash or shape, grey after as many as PALETTE has; numbers go light to dark.
 
     Points that have an outcome, a column of names of OUTCOMES, are marked by it, on the axis of the side.
     """
@@ -137,13 +135,15 @@ def looks_of(
         color = alt.Color(f"{series}:Q", scale=alt.Scale(scheme="viridis", reverse=True), legend=bar)
         return {"color": color, "detail": f"{series}:N"}
     values = list(names or dict.fromkeys(table[series].astype(str)))
-    entries = values if isinstance(listed, bool) else list(listed)
+    entries = (values if isinstance(listed, bool) else list(listed))[: len(PALETTE)]
     look: dict[str, Any] = {"title": None, "values": entries, "labelExpr": WRAPPED, "symbolStrokeWidth": 0}
     look["columns"] = 2 if max(map(len, entries), default=0) > 24 else 4
     if kind == "line":
         look |= {"symbolType": "stroke", "symbolSize": 400, "symbolStrokeWidth": 2}
     legend = alt.Legend(**look) if listed and len(entries) > 1 else None
-    style = {"color": alt.Color(f"{series}:N", scale=alt.Scale(domain=values, range=PALETTE), legend=legend)}
+    n_grey = max(0, len(values) - len(PALETTE))
+    scale = alt.Scale(domain=values, range=[*PALETTE[: len(values)], *[GREY] * n_grey])
+    style = {"color": alt.Color(f"{series}:N", scale=scale, legend=legend)}
     if outcome is not None:
         kinds = [kind for kind in OUTCOMES if kind in set(table[outcome])]
         scale = alt.Scale(domain=kinds, range=[OUTCOMES[kind]["xy".index(side)] for kind in kinds])
@@ -151,25 +151,10 @@ def looks_of(
     elif kind == "point" and listed:
         style["shape"] = alt.Shape(f"{series}:N", scale=alt.Scale(domain=values, range=SHAPES), legend=legend)
     elif kind == "line":
-        scale = alt.Scale(domain=values, range=choose_dashes(len(values)))
+        dashes = [DASHES[k % len(DASHES)] for k in range(len(values) - n_grey)]
+        scale = alt.Scale(domain=values, range=[*dashes, *[DASHES[0]] * n_grey])
         style["strokeDash"] = alt.StrokeDash(f"{series}:N", scale=scale, legend=legend)
     return style
-
-
-def choose_dashes(n_series: int) -> list[tuple[int, ...]]:
-    """Choose dashes so that no two series have the same colour and the same dash.
-
-    Example:
-        >>> len({(PALETTE[k % len(PALETTE)], dash) for k, dash in enumerate(choose_dashes(300))})
-        300
-    """
-    dashes: list[tuple[int, ...]] = []
-    for number in range(n_series):
-        dash = DASHES[number % len(DASHES)]
-        # a chart repeats its colours, so all pairs have been used after so many series
-        rounds = number // (len(DASHES) * len(PALETTE))
-        dashes.append((*dash, 2 * rounds + 1, 3) if rounds else dash)
-    return dashes
 
 
 def rule_layers(rule: Rule, above: int = 0) -> list[Any]:

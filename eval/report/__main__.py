@@ -34,6 +34,7 @@ from lab.command import start
 from lab.draw import altair, below, beside, save, themed, words
 from lab.errors import ConfigError, DataError
 from lab.files import write_atomic, writing
+from lab.looks import PALETTE
 from lab.runs.arms import differing
 from lab.runs.conditions import define_names
 from lab.runs.tables import unpacked
@@ -129,6 +130,7 @@ def render(runs: Runs, drawn: Sequence[Figure], title: str) -> str:
         "title": title,
         "common": runs.common,
         "names": define_names(runs.arms),
+        "is_crowded": len(runs.arms) > len(PALETTE),
         "figures": [figure._asdict() for figure in drawn],
         "tables": {title: as_html(frame) for title, frame in tables(runs).items() if not frame.empty},
         "specs": literal([{"spec": page_spec(figure), "axis": figure.log} for figure in drawn]),

@@ -9,7 +9,7 @@ import pandas as pd
 from eval.report.data import FEWEST_SEEDS, Runs, farthest, folded, outcomes, reach_points, shares
 from lab.counts.saved import F
 from lab.draw import NAMES, Rule, draw, layer, words
-from lab.looks import BELOW, MEAN, RUN, range_of
+from lab.looks import MEAN, RUN, range_of
 
 MOST_BANDS = 4  # lines of a chart whose limits are drawn
 DODGE = 0.012  # of the axis of tokens, between the points of two arms
@@ -23,7 +23,6 @@ CELL = 34  # and of a window's
 HEAT = 100  # the axis and the scale of colours of a heat map
 LIMITS = "At each run's last probe."
 BANDS = f" Bands are 95% limits: over {FEWEST_SEEDS} seeds or more, or of the tests where an arm has one run."
-CENSORED = "A triangle is a run that failed at the first distance or passed at the last; with one there is no mean."
 
 
 class Figure(NamedTuple):
@@ -50,7 +49,7 @@ def over_tokens(runs: Runs, *, value: str, what: str, name: str) -> Figure | Non
     Points of arms stand side by side, so that censored runs, all at one bound, are seen.
     """
     rows = outcomes(runs.probes, value)
-    if rows.empty or (rows["outcome"] == BELOW).all():
+    if not (rows["outcome"] == RUN).any():  # one bound for all, which the tables show
         return None
     at = rows.groupby(["arm", "probe"], sort=False)["tokens"].mean().reset_index()
     groups = reach_points(runs.probes, ["arm", "probe"], value).merge(at, on=["arm", "probe"])
@@ -66,9 +65,9 @@ def over_tokens(runs: Runs, *, value: str, what: str, name: str) -> Figure | Non
     style: dict[str, Any] = {"kind": "point", "legend": False, "outcome": "outcome", **limits, **names}
     chart = layer(draw(line, "at", value, "arm", marks=False, **names), draw(points, "at", value, "arm", **style))
     bars = f", with 95% limits of {FEWEST_SEEDS} and more" if limits else ""
-    caption = f"Lines are means over seeds{bars}. " if len(runs.runs) > 1 else ""
+    caption = f"Lines are means over seeds{bars}." if len(runs.runs) > 1 else ""
     passing = "the threshold of each run" if runs.threshold is None else f"{runs.threshold:.0%} of the tests"
-    return Figure(name, what.format(passing=passing), caption + CENSORED, chart, "x")
+    return Figure(name, what.format(passing=passing), caption, chart, "x")
 
 
 def reach_by_method(runs: Runs) -> Figure | None:
@@ -86,7 +85,7 @@ def reach_by_method(runs: Runs) -> Figure | None:
         chart = chart.resolve_scale(y="independent")
     caption = "At each run's last probe: means over seeds, or runs; a run alone has the limits of its tests."
     title = "Reach under each position method"
-    return Figure("reach_by_method", title, f"{caption} {CENSORED}", chart, left=NAMES)
+    return Figure("reach_by_method", title, caption, chart, left=NAMES)
 
 
 def by_shift_and_window(runs: Runs) -> Figure | None:
@@ -115,7 +114,7 @@ def string_cells(reaches: pd.DataFrame) -> pd.DataFrame:
 
 
 def by_distance(runs: Runs) -> Figure | None:
-    """Draw the share of numbers found against distance: methods in colour, arms side by side."""
+    """Plot retrieval accuracy against distance: methods in colour, arms side by side."""
     rows = runs.distances
     reach = outcomes(runs.reaches).groupby("method")["reach"].median()
     arms = rows.groupby("method")["arm"].nunique()
@@ -124,18 +123,18 @@ def by_distance(runs: Runs) -> Figure | None:
     mean = shares(rows[rows["method"].isin(chosen)])
     if mean.empty:
         return None
-    looks: dict[str, Any] = {"names": runs.methods, "legend": [name for name in runs.methods if name in chosen]}
+    looks: dict[str, Any] = {"names": [name for name in runs.methods if name in chosen], "percent": True}
     banded = len(chosen) <= MOST_BANDS
     looks |= {"low": "low", "high": "high"} if banded else {}
     looks |= {"y_limits": (0, 1), "x_title": "distance of the number (tokens)"}
-    looks["y_title"] = "share of numbers found"
+    looks["y_title"] = "retrieval accuracy"
     looks["rules"] = [] if runs.threshold is None else [Rule("y", runs.threshold)]
     chart = by_arm(runs, mean, "distance", "share", "method", **looks)
     caption = LIMITS + BANDS * banded + ("" if runs.threshold is None else " The dashed level is the threshold.")
     settings = rows["method"].nunique()
     if settings > len(chosen):
         caption += f" Of {settings} settings, {MOST_METHODS} that most arms have; the tables hold the others."
-    return Figure("by_distance", "Share of numbers found by distance", caption, chart)
+    return Figure("by_distance", "Retrieval accuracy by distance", caption, chart)
 
 
 def frequency(runs: Runs) -> Figure | None:
