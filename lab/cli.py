@@ -6,6 +6,9 @@ probe-lab fit configs/cpu_demo.yaml --resume
 probe-lab probe runs/cpu_demo --tests=500 --plot
 probe-lab ruler --help
 probe-lab docs > docs/settings.md    every setting and option of all commands, as a page
+probe-lab --version
+
+docs/troubleshooting.md lists what to do where a command does not work.
 """
 
 import io
@@ -15,6 +18,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import redirect_stdout, suppress
 from functools import cache
+from importlib.metadata import version
 from pathlib import Path
 
 from lab.startup import check_system
@@ -97,6 +101,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not words or words[0] in HELP:
         show("\n".join([str(__doc__), *(f"  {name:<12}{purpose}" for name, (_, purpose) in commands().items())]))
         return 0 if words else WRONG
+    if words == ["--version"]:
+        show(f"probe-lab {version('probe-lab')}")
+        return 0
     if words == ["docs"]:
         show("".join(page()), end="")
         return 0

@@ -87,6 +87,9 @@ class Syntax(NamedTuple):
                 raise ConfigError(f"{name}{brief(path)}: too long for a path, or not in one line; give a shorter one")
         if not places and self.missing:
             raise ConfigError(self.missing.format(word=words[0]))
+        for word in rest[len(places) :]:
+            if f"-{word}" in (*self.flags, *self.values, *self.lists):
+                raise ConfigError(f"{word}: is not an option; write -{word}")
         return Words(places, options, parse_overrides(rest[len(places) :]))
 
 

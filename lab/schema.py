@@ -12,6 +12,7 @@ import difflib
 import inspect
 import itertools
 import json
+import re
 import textwrap
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -31,6 +32,7 @@ from lab.yaml import flatten
 T = TypeVar("T")
 
 MOST = 10**15  # of anything counted; a thousand times the tokens of the longest trainings
+UNITS = {"k": 10**3, "m": 10**6, "g": 10**9, "b": 10**9}  # of numbers such as 1M, which YAML reads as text
 TAGS = ("name", "method", "by")  # keys that select a member of a tagged union
 UNKNOWN = ("unexpected_keyword_argument", "extra_forbidden")  # pydantic's errors of a key that is no setting
 MISSPELT = (*UNKNOWN, "union_tag_invalid")
@@ -188,6 +190,8 @@ def fault_lines(root: Any, item: Any) -> list[str]:
     rule = str(item["msg"])
     for theirs, ours in WORDS.items():
         rule = rule.replace(theirs, ours)
+    if short := re.fullmatch(r"(\d+)([kmgb])", str(item["input"]), re.IGNORECASE):
+        meaning = f"write {int(short[1]) * UNITS[short[2].lower()]:_}"
     return [f"{dotted}={value}: {rule}; {meaning or 'see --help=all'}"]
 
 

@@ -1,5 +1,6 @@
 """YAML 1.2 in and out: off, yes and 60:60 are words, 4e-4 and 1_000 are numbers, and dates are words, too."""
 
+import difflib
 import io
 import os
 from importlib.resources import files
@@ -11,7 +12,7 @@ from ruamel.yaml.composer import Composer, ComposerError
 from ruamel.yaml.constructor import SafeConstructor
 from ruamel.yaml.error import YAMLError
 
-from lab.errors import ConfigError, first_line, nearest
+from lab.errors import ConfigError, first_line
 
 LONGEST_YAML = 2**18  # characters; parsing them takes seconds
 
@@ -79,8 +80,12 @@ def read_yaml(path: Path) -> dict[str, Any]:
             text = file.read(LONGEST_YAML + 1)
     except (OSError, ValueError) as error:  # not UTF-8, or a name with a NUL
         reason = getattr(error, "strerror", None) or error
-        names = [entry.name for entry in [*path.parent.glob("*.yaml"), *(files("lab") / "configs").iterdir()]]
-        remedy = nearest(f"{path.stem}.yaml", names, "use a YAML config, as one of configs/")
+        known = {Path(entry.name).stem: Path(entry.name).stem for entry in (files("lab") / "configs").iterdir()}
+        known |= {entry.stem: str(entry) for entry in path.parent.glob("*.yaml")}
+        near = difflib.get_close_matches(path.stem, known, n=1)  # without the ending, which all of them share
+        remedy = f"did you mean {known[near[0]]}?" if near else "use a YAML config, as one of configs/"
+        if path.parts[:1] == ("sweeps",) and not path.parent.exists():
+            remedy = "sweeps/ is part of the repository, and not of the installed package; run in a checkout"
         raise ConfigError(f"{path}: cannot be read ({reason}); {remedy}") from error
     values = parse_yaml(text, str(path))
     if not isinstance(values, dict):

@@ -170,7 +170,7 @@ def test_one_typo_is_one_line(tmp_path, right, wrong, line):
 
 def test_a_config_that_is_not_there_is_answered_with_its_neighbour(tmp_path):
     (tmp_path / "mine.yaml").write_text(TEXT)
-    with pytest.raises(ConfigError, match=r"; did you mean mine.yaml\?$"):
+    with pytest.raises(ConfigError, match=rf"; did you mean {tmp_path}/mine.yaml\?$"):
         load(tmp_path / "mine.yml")
 
 

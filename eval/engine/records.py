@@ -20,6 +20,7 @@ from lab.probe.reach import with_reach
 from lab.runs.analysis import with_demand
 from lab.runs.arms import censored, read_settings
 from lab.runs.folder import RECORDS, RunFolder, check_files
+from lab.runs.source import no_folder
 from lab.runs.tables import ENDING
 
 COLUMNS = ["model", "checkpoint", "method"]  # what a column of eval.compare is, unless --by names it
@@ -47,7 +48,12 @@ def read_runs(places: Sequence[Path]) -> dict[str, ProbedRun]:
     """
     names = [place.resolve().name for place in places]
     rule = "must be a run folder, with a config.yaml; name run folders"
-    faults = [f"{place}: {rule}" for place in places if not (place / "config.yaml").is_file()]
+    faults = []
+    for place in places:
+        if not place.exists():
+            faults.append(f"{place}: {no_folder(place)}")
+        elif not (place / "config.yaml").is_file():
+            faults.append(f"{place}: {rule}")
     twice = sorted({name for name in names if names.count(name) > 1})
     faults += [f"{name}: must be the name of one folder only; rename the others" for name in twice]
     if faults or not places:

@@ -5,6 +5,7 @@ tokens is timed. Tests that any machine runs within a minute are not timed.
 """
 
 import hashlib
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -43,6 +44,7 @@ from lab.train.environment import describe_source
 TIMED = 512  # tokens of a pass that is timed
 SLOWEST = 1e9  # operations a second of any machine
 SHORT_S = 60.0
+ASKED_WINDOWS = 8  # of the longest text, beyond which a person is asked
 MOST_WINDOWS = 1024  # of the longest text in training windows; papers extend by at most 64
 NO_CORPUS = "must be set, a Hugging Face folder has no corpus of its own; give a text file"
 AnyIds = np.typing.NDArray[Any]  # of any integer type, as they lie in a store
@@ -144,16 +146,31 @@ def refuse_far(lengths: Mapping[str, int], subject: Subject) -> None:
 
 
 def announce(subject: Subject, kind: str, unit: str, tests: Sequence[tuple[int, int]]) -> None:
-    """Name the cost of tests, numbers of them and the tokens of each, where it is more than a minute."""
+    """Name the cost of tests, numbers of them and the tokens of each, where it is more than a minute.
+
+    A person at a terminal is asked before tests of many windows.
+
+    Raises: KeyboardInterrupt if the answer is not yes.
+    """
+    longest = max((tokens for _, tokens in tests), default=0)
+    window = subject.model.train_len
+    factor = f"; the longest has {longest:,}, {longest / window:,.1f} times the window of {window:,}"
+    asks = longest > ASKED_WINDOWS * window and sys.stdin.isatty() and sys.stderr.isatty()
     cfg = subject.model.decoder.cfg
     operations = sum(n * operations_of(cfg, tokens) for n, tokens in tests)
-    if operations < SHORT_S * SLOWEST:
-        return
-    timed = min(TIMED, max(tokens for _, tokens in tests))
-    seconds = seconds_of(subject, timed) * operations / operations_of(cfg, timed)
-    if seconds > SHORT_S:
-        n, total = sum(n for n, _ in tests), sum(n * tokens for n, tokens in tests)
-        show(f"{kind}: {n:,} {unit}s, {total:,} tokens: about {seconds / 60:,.0f} minutes at most", error=True)
+    n, total = sum(n for n, _ in tests), sum(n * tokens for n, tokens in tests)
+    text = f"{kind}: {n:,} {unit}s, {total:,} tokens"
+    minutes = 0.0
+    if operations >= SHORT_S * SLOWEST:
+        timed = min(TIMED, longest)
+        minutes = seconds_of(subject, timed) * operations / operations_of(cfg, timed) / 60
+        text += f": about {minutes:,.0f} minute{'s' if round(minutes) != 1 else ''} at most"
+    if minutes * 60 > SHORT_S or asks:
+        show(text + (factor if longest > window else ""), error=True)
+    if asks:
+        show("continue? [y/N] ", error=True, end="")
+        if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+            raise KeyboardInterrupt
 
 
 def operations_of(cfg: DecoderConfig, tokens: int) -> float:

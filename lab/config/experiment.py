@@ -29,6 +29,7 @@ from lab.config.sections import (
     override,
 )
 from lab.data.config import DataConfig, Synthetic
+from lab.errors import ConfigError
 from lab.evidence import EvidenceConfig
 from lab.evidence.base import Asked
 from lab.evidence.repeat import Repeat
@@ -172,6 +173,8 @@ def load_experiment(path: Path, overrides: dict[str, Any] | None = None) -> Expe
     """
     is_of_run = path.name in (CONFIG, EXPERIMENT)
     values = read_run_config(path) if is_of_run else read_yaml(path)
+    if {"parameters", "command"} <= values.keys():
+        raise ConfigError(f"{path}: is a sweep, and not a config; run probe-lab sweep {path}")
     overrides = flatten(overrides or {})
     if "plugins" in overrides:
         load_plugins(overrides["plugins"])

@@ -6,8 +6,10 @@ from the hub's cache.
 """
 
 import dataclasses
+import difflib
 import fnmatch
 import functools
+import glob
 import os
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass
@@ -75,7 +77,7 @@ class Source:
 def find_place(path: Path, field: str = "") -> Place:
     """Identify the kind of a folder, refusing any other; error lines name `field` before the path."""
     if not is_hub_id(path) and not os.path.isdir(path):
-        raise CheckpointError(f"{field}{brief(path)}: no such folder; use {PLACES}")
+        raise CheckpointError(f"{field}{brief(path)}: {no_folder(path)}")
     folder = named(path)
     home = home_of(path)
     is_hugging_face = (folder / folders.NAME).is_file()
@@ -83,6 +85,20 @@ def find_place(path: Path, field: str = "") -> Place:
     if not (is_hugging_face or is_run):
         raise CheckpointError(f"{field}{path}: holds neither a run nor a {folders.NAME}; use {PLACES}")
     return Place(folder, home, is_hugging_face)
+
+
+def no_folder(path: Path) -> str:
+    """Describe what to do about a folder that does not exist.
+
+    Example:
+        >>> no_folder(Path("models/step_*"))
+        'matches no folder; use a run folder, a checkpoint in it, or a Hugging Face folder'
+    """
+    if glob.has_magic(str(path)):
+        return f"matches no folder; use {PLACES}"
+    runs = {run.name: run for run in [*path.parent.glob("*/"), *Path("runs").glob("*/")]}
+    near = difflib.get_close_matches(path.name, runs, n=1)
+    return f"no such folder; did you mean {runs[near[0]]}?" if near else f"no such folder; use {PLACES}"
 
 
 def named(path: Path) -> Path:
@@ -154,7 +170,7 @@ def read_source(
     if not is_hub_id(path) and not os.path.isdir(path):
         missing = ", ".join(f"model.{name}" for name in ARCHITECTURE if name not in {**DEFAULTS, **stated})
         if missing:
-            raise CheckpointError(f"{field}{brief(path)}: no such folder; use {PLACES}, or for --dry_run set {missing}")
+            raise CheckpointError(f"{field}{brief(path)}: {no_folder(path)}; for --dry_run set {missing}")
         tokenizer = tokenizer_settings(path / TOKENIZER, "<eos>")
         return Source({**DEFAULTS, **stated}, {"frequency": {"method": "rope"}}, tokenizer, None)
     place = find_place(path, field)

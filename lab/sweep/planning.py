@@ -127,6 +127,8 @@ def plan(
     Raises: ConfigError with a line for each fault of any run.
     """
     values = read_yaml(path)
+    if "parameters" not in values and {"model", "data", "train"} & values.keys():
+        raise ConfigError(f"{path}: is a config, and not a sweep; run probe-lab fit {path}")
     if seed is not None and values.get("method") == "grid":
         raise ConfigError(f"--seed={seed}: would be ignored, a grid draws nothing; leave it out")
     if keys := [key for key in NEEDS_SERVER if key in values]:
@@ -145,7 +147,7 @@ def plan(
     faults: dict[str, str] = {}  # by their lines without the values, of which a sweep has many
     for swept in file.settings(seed or 0):
         try:
-            run = planned_run(file.command, {**swept, **settings}, swept, file.program)
+            run = planned_run(file.command, {**swept, **settings}, swept, file.program, path)
         except ConfigError as error:
             faults = {re.sub("=.*?: ", ": ", fault, count=1): fault for fault in error.faults} | faults
             continue
@@ -159,9 +161,16 @@ def plan(
 
 
 def planned_run(
-    command: Sequence[Any], settings: Mapping[str, Any], swept: Mapping[str, Any], program: str = ""
+    command: Sequence[Any],
+    settings: Mapping[str, Any],
+    swept: Mapping[str, Any],
+    program: str = "",
+    sweep: Path | None = None,
 ) -> PlannedRun:
-    """Plan the run of a command that starts lab.fit; its name is automatic unless the command has another."""
+    """Plan the run of a command that starts lab.fit; its name is automatic unless the command has another.
+
+    `sweep` is the file that names the command.
+    """
     macros = {"${env}": "/usr/bin/env", "${interpreter}": sys.executable, "${program}": program}
     words = [macros.get(str(word), str(word)) for word in command if word != "${args}"]
     if "lab.fit" not in words:
@@ -174,6 +183,9 @@ def planned_run(
     of_file = {key: value for key, value in read.settings.items() if key != FOR_WANDB}
     chosen = {"run.name": AUTO, **of_file, **settings}
     config = Path(read.places[0])
+    for folder in sweep.resolve().parents if sweep is not None and not config.exists() else ():
+        if (folder / config).is_file():
+            raise ConfigError(f"{config}: is not in this folder; run cd {folder}, then the same command")
     if "plugins" in swept or "plugins" not in settings:  # else those of the sweep's own command line
         load_plugins(chosen.get("plugins"), "the sweep")
     experiment = load_experiment(config, copy.deepcopy(chosen))  # which completes sections in place

@@ -67,10 +67,10 @@ def test_a_length_that_a_measure_chooses_is_refused_as_well(foreign, capsys, tmp
     assert (status, out, err) == (2, "", "--lengths=1024: must be <= 512, the positions that gpt2 has; lower it\n")
 
 
-def announced(tests, capsys, monkeypatch):
+def announced(tests, capsys, monkeypatch, window=512):
     timed = []
     monkeypatch.setattr(subjects, "seconds_of", lambda subject, tokens: timed.append(tokens) or 1.0)
-    subject = SimpleNamespace(model=SimpleNamespace(decoder=SimpleNamespace(cfg=CFG)))
+    subject = SimpleNamespace(model=SimpleNamespace(decoder=SimpleNamespace(cfg=CFG), train_len=window))
     subjects.announce(subject, "passkey", "test", tests)
     return timed, capsys.readouterr().err
 
@@ -84,10 +84,26 @@ def test_the_cost_is_named_where_it_is_more_than_a_minute(capsys, monkeypatch):
     matrices = 2 * (4 * 16 * 16 + 3 * 16 * 32) + 16 * 64
     whole, timed = (n * (2 * matrices + 4 * 2 * 16 * n / 2) for n in (8192, 512))
     minutes = round(100 * whole / timed / 60)
-    line = f"passkey: 100 tests, 819,200 tokens: about {minutes} minutes at most\n"
+    factor = "the longest has 8,192, 16.0 times the window of 512"
+    line = f"passkey: 100 tests, 819,200 tokens: about {minutes} minutes at most; {factor}\n"
     assert announced([(100, 8192)], capsys, monkeypatch) == ([512], line)
 
 
 def test_little_work_is_not_timed(capsys, monkeypatch):
     assert announced([(10, 512)], capsys, monkeypatch) == ([], "")
     assert announced([], capsys, monkeypatch) == ([], "")
+
+
+@pytest.mark.parametrize(("reply", "goes_on"), [("y\n", True), ("\n", False), ("", False)])
+def test_a_person_is_asked_before_tests_beyond_eight_windows(reply, goes_on, capsys, monkeypatch):
+    """8 * 64 = 512 tokens are not beyond 8 windows of 64; a batch, whose input is no terminal, is never asked."""
+    assert announced([(1, 513)], capsys, monkeypatch, window=64)[1] == ""
+    terminal = SimpleNamespace(isatty=lambda: True, readline=lambda: reply)
+    monkeypatch.setattr("sys.stdin", terminal)
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    assert announced([(1, 512)], capsys, monkeypatch, window=64)[1] == ""
+    if goes_on:
+        assert "8.0 times the window of 64" in announced([(1, 513)], capsys, monkeypatch, window=64)[1]
+    else:
+        with pytest.raises(KeyboardInterrupt):
+            announced([(1, 513)], capsys, monkeypatch, window=64)
