@@ -1,12 +1,13 @@
 """What lab.watch adds to a training step of the demo, in turns with the same steps without it.
 
-    python -m benchmarks.watch [--turns 400] [--threads 1] [--json FILE]
+    python -m benchmarks.watch [--turns 60] [--threads 1] [--json FILE]
 
-The model and its batch are those of configs/cpu_demo.yaml, in a plain loop of forward, backward and AdamW. A turn is a
-step without a watcher (`bare`), one that counts f (`f`), and one that counts f and g (`f and g`), in changing order.
-Seconds are CPU seconds of the process, with the watcher's thread, so that other work on the machine counts as little as
-it can. `added` is the median of the turns' differences from `bare` over the median of `bare`, with 95% limits of
-resampled turns. `own` is what the hook and the thread take by their own clocks, over `bare`.
+The model and its batch are those of configs/cpu_demo.yaml, in a plain loop of forward, backward and AdamW. A turn is 16
+steps without a watcher (`bare`), 16 that count f (`f`), and 16 that count f and g (`f and g`), in changing order; the
+thread counts 16 forwards at once. Seconds are CPU seconds of the process, with the watcher's thread, so that other work
+on the machine counts as little as it can. `added` is the median of the turns' differences from `bare` over the median
+of `bare`, with 95% limits of resampled turns. `own` is what the hook and the thread take by their own clocks, over
+`bare`.
 """
 
 import time
@@ -21,12 +22,13 @@ from benchmarks import record
 from benchmarks.timing import heading
 from lab.config import load_experiment
 from lab.data.tokenizer import train_bpe
+from lab.integrations.watcher import TOGETHER
 from lab.model.decoder import Decoder
 from lab.train.environment import ROOT
 
 CONFIG = ROOT / "configs" / "cpu_demo.yaml"
 NEVER = 10**9  # forwards between those that are counted for g
-WARM_UP = 5  # turns that are not counted
+WARM_UP = 1  # turns that are not counted
 RESAMPLES = 2000
 
 
@@ -46,6 +48,11 @@ class Demo:
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-3)
         self.step_number = 0
 
+    def turn(self) -> None:
+        """Train as many steps as the watcher counts at once."""
+        for _ in range(TOGETHER):
+            self.step()
+
     def step(self) -> None:
         """Train on the next rows."""
         tokens = self.batches[self.step_number % len(self.batches)]
@@ -57,7 +64,7 @@ class Demo:
 
 
 class Clocked:
-    """A watcher whose hook is registered for single steps, with the CPU seconds of its own code."""
+    """A watcher whose hook is registered for single turns, with the CPU seconds of its own code."""
 
     def __init__(self, demo: Demo, **options: Any) -> None:
         self.demo = demo
@@ -77,22 +84,22 @@ class Clocked:
 
         return run
 
-    def step(self) -> None:
-        """Train one step that is watched, and wait for the thread."""
+    def turn(self) -> None:
+        """Train a turn that is watched, and wait for the thread."""
         hook = self.demo.model.register_forward_pre_hook(self.observe, with_kwargs=True)
-        self.demo.step()
+        self.demo.turn()
         hook.remove()
-        self.watch.queue.join()
+        self.watch.wait()
 
 
 def rows(turns: int) -> Iterator[tuple[str, record.Figures]]:
     """Run the turns, and compare each watcher with the bare steps."""
     demo = Demo()
     watched = {"f": Clocked(demo, demand_every=NEVER), "f and g": Clocked(demo)}
-    steps: dict[str, Callable[[], None]] = {"bare": demo.step}
-    steps |= {name: clocked.step for name, clocked in watched.items()}
-    seconds: dict[str, list[float]] = {name: [] for name in steps}
-    names = list(steps)
+    run: dict[str, Callable[[], None]] = {"bare": demo.turn}
+    run |= {name: clocked.turn for name, clocked in watched.items()}
+    seconds: dict[str, list[float]] = {name: [] for name in run}
+    names = list(run)
     for turn in range(turns + WARM_UP):
         if turn == WARM_UP:
             for clocked in watched.values():
@@ -100,7 +107,7 @@ def rows(turns: int) -> Iterator[tuple[str, record.Figures]]:
         for place in range(len(names)):
             name = names[(place + turn) % len(names)]
             start = time.process_time()
-            steps[name]()
+            run[name]()
             if turn >= WARM_UP:
                 seconds[name].append(time.process_time() - start)
     bare = np.array(seconds["bare"])
@@ -110,14 +117,18 @@ def rows(turns: int) -> Iterator[tuple[str, record.Figures]]:
         resampled = np.median(added[picks], 1) / np.median(bare[picks], 1)
         low, high = np.quantile(resampled, [0.025, 0.975])
         figures = {"added": np.median(added) / np.median(bare), "low": low, "high": high}
-        own = {"own": clocked.own_s / bare.sum(), "own_s": clocked.own_s / turns, "step_s": np.median(bare)}
+        own = {
+            "own": clocked.own_s / bare.sum(),
+            "own_s": clocked.own_s / turns / TOGETHER,
+            "step_s": np.median(bare) / TOGETHER,
+        }
         yield name, {key: float(value) for key, value in (figures | own).items()} | {"turns": turns}
 
 
 def main() -> None:
     """Print the shares."""
     parser = record.parser_of(__doc__)
-    parser.add_argument("--turns", type=int, default=400)
+    parser.add_argument("--turns", type=int, default=60)
     parser.add_argument("--threads", type=int, default=1)
     options = parser.parse_args()
     torch.set_num_threads(options.threads)

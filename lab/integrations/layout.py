@@ -162,13 +162,14 @@ def find_runs(positions: IntArray, documents: IntArray) -> tuple[IntArray, bool]
     return lengths, bool((np.diff(positions[is_attended]) == 1)[np.diff(runs) == 0].all())
 
 
-def copy_to_host(tensor: Tensor) -> Tensor:
-    """Copy a tensor to memory of its own on the host, on a GPU without a wait."""
-    tensor = tensor.detach()
-    if tensor.device.type == "cpu":
-        return tensor.clone()
-    copy = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=tensor.device.type == "cuda")
-    return copy.copy_(tensor, non_blocking=True)
+def copy_to_host(received: Received) -> None:
+    """Replace tensors by copies in memory of their own on the host, from a GPU without a wait."""
+    for name, value in vars(received).items():
+        if not isinstance(value, Tensor) or value.is_meta:
+            continue
+        pinned = value.device.type == "cuda"
+        copy = torch.empty(value.shape, dtype=value.dtype, pin_memory=pinned)
+        setattr(received, name, copy.copy_(value.detach(), non_blocking=True))
 
 
 def shift(tokens: IntArray, documents: IntArray | None = None) -> IntArray:

@@ -31,26 +31,14 @@ from lab.errors import ConfigError, DataError, first_line
 from lab.evidence.base import IGNORE, Evidence, IntArray, in_ids
 from lab.evidence.repeat import Repeat
 from lab.integrations import layout, retrieval
+from lab.integrations.hook import Hook
 from lab.integrations.layout import PADDING, Received
 from lab.launch import sum_over_ranks
 
 LOG = logging.getLogger("lab.watch")
-MOST_WAITING = 64  # forwards that may wait for the thread; g of more is not counted, which the counted share tells
+TOGETHER = 16  # forwards that the thread counts at once: its code is in the processor's cache for the first one only
+MOST_WAITING = 4  # times TOGETHER that wait for the thread; g of more is not counted, which the counted share tells
 REMEMBERED = 256  # inputs by which the second forward of activation checkpointing is recognised
-
-
-class Hook:
-    """The hook of a watched model. A copy or a file of the model has one that counts nothing."""
-
-    def __init__(self, observe: Callable[..., None] | None = None) -> None:
-        self.observe = observe
-
-    def __call__(self, *arguments: Any) -> None:
-        if self.observe is not None:
-            self.observe(*arguments)
-
-    def __reduce__(self) -> tuple[type, tuple[()]]:
-        return Hook, ()
 
 
 class Watcher:
@@ -97,7 +85,8 @@ class Watcher:
         self.incomplete: str | None = None
         self.forwards = self.demand_tokens = 0
         self.recent: deque[tuple[int, int]] = deque(maxlen=REMEMBERED)
-        self.queue: queue.Queue[Received] = queue.Queue()
+        self.collected: list[Received] = []
+        self.queue: queue.Queue[list[Received]] = queue.Queue()
         self.thread: threading.Thread | None = None
         self.hook = model.register_forward_pre_hook(Hook(self.observe), with_kwargs=True)
 
@@ -125,7 +114,7 @@ class Watcher:
         return False
 
     def enqueue(self, received: Received, arguments: dict[str, Any]) -> None:
-        """Copy the arguments to the host and give them to the thread."""
+        """Copy the arguments to the host, and give every TOGETHER of them to the thread."""
         is_on_gpu = received.tokens.is_cuda
         if self.forwards % self.demand_every == 0 and self.queue.qsize() < MOST_WAITING:
             shifted = arguments.get(self.names["targets"], arguments.get("shift_labels"))
@@ -135,27 +124,37 @@ class Watcher:
         else:  # f needs the layout, and no ids
             received.tokens = received.tokens.to("meta")
         self.forwards += 1
-        for name, value in vars(received).items():
-            if isinstance(value, Tensor) and not value.is_meta:
-                setattr(received, name, layout.copy_to_host(value))
+        layout.copy_to_host(received)
         if is_on_gpu:
             received.ready = torch.cuda.Event()
             received.ready.record()
+        self.collected.append(received)
+        if len(self.collected) == TOGETHER:
+            self.hand_over()
+
+    def hand_over(self) -> None:
+        """Give the collected forwards to the thread."""
         if self.thread is None:
             self.thread = threading.Thread(target=self.work, name="lab.watch", daemon=True)
             self.thread.start()
-        self.queue.put(received)
+        self.queue.put(self.collected)
+        self.collected = []
+
+    def wait(self) -> None:
+        """Wait until the thread has counted all forwards so far."""
+        if self.collected:
+            self.hand_over()
+        self.queue.join()
 
     def work(self) -> None:
         """Count forwards in the order in which they came."""
         while True:
-            received = self.queue.get()
-            try:
-                self.count(received)
-            except Exception as error:  # of any kind: the training must not depend on it
-                self.note(error)
-            finally:
-                self.queue.task_done()
+            for received in self.queue.get():
+                try:
+                    self.count(received)
+                except Exception as error:  # of any kind: the training must not depend on it
+                    self.note(error)
+            self.queue.task_done()
 
     def count(self, received: Received) -> None:
         """Add a forward to f, and to g where it is counted."""
@@ -200,7 +199,7 @@ class Watcher:
 
     def total(self, reduce: bool = False) -> PositionCounts:
         """Wait for the thread; return what was restored and counted, with `reduce` on all ranks, a collective call."""
-        self.queue.join()
+        self.wait()
         total = self.restored + self.counts
         if reduce:
             for name in COUNTED:
@@ -227,7 +226,7 @@ class Watcher:
     @property
     def demand_share(self) -> float:
         """Share of this rank's tokens since the start whose targets were counted for g."""
-        self.queue.join()
+        self.wait()
         return self.demand_tokens / self.counts.tokens if self.counts.tokens else 1.0
 
     def probe(

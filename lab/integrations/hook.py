@@ -1,0 +1,18 @@
+"""The hook by which lab.watch sees what a model receives."""
+
+from collections.abc import Callable
+from typing import Any
+
+
+class Hook:
+    """The hook of a watched model. A copy or a file of the model has one that counts nothing."""
+
+    def __init__(self, observe: Callable[..., None] | None = None) -> None:
+        self.observe = observe
+
+    def __call__(self, *arguments: Any) -> None:
+        if self.observe is not None:
+            self.observe(*arguments)
+
+    def __reduce__(self) -> tuple[type, tuple[()]]:
+        return Hook, ()
