@@ -2,13 +2,14 @@
 # make slow   run the slow tests, and the rows of the torture that no timing can make fail.
 # make torture   run the rows of benchmarks/RELIABILITY.md that have not been run, at full counts.
 # make lock   write requirements.lock anew, after a change of versions; needs uv and the index.
+# make docs   build the documentation site in build/docs, without network; a warning is an error.
 # make pictures   draw the pictures of the pages anew; trains the demo's runs where they are missing.
 # They need Python 3.11, 3.12 or 3.13 only.
 PYTHON ?= python3
 PIP = .venv/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 export OMP_WAIT_POLICY ?= PASSIVE
 
-.PHONY: fit test check lint types suite slow torture lock pictures clean
+.PHONY: fit test check lint types docs suite slow torture lock pictures clean
 
 # threads that wait some microseconds for each other before they sleep train a tenth faster, on a machine of their own
 fit: export GOMP_SPINCOUNT ?= 2000
@@ -20,7 +21,7 @@ fit: .venv/.fit
 		--distance=dca:train_len=192,chunk=128
 
 # mypy takes a minute of one core, and the tests often wait for a process: they run side by side.
-test: lint
+test: lint docs
 	$(MAKE) -j 2 types suite
 
 suite: .venv/.dev
@@ -32,6 +33,9 @@ slow: .venv/.dev
 
 torture: .venv/.dev
 	.venv/bin/python -m tests.torture
+
+docs: .venv/.dev
+	.venv/bin/python -m sphinx --quiet --fail-on-warning --keep-going docs build/docs
 
 lock: .venv/.dev
 	.venv/bin/python .ci/lock.py
