@@ -15,7 +15,7 @@ OUTSIDE = re.compile(r"\]\((\.\./[^)#]+\.md)(?:#[^)]*)?\)")
 SECTION = re.compile(r"(Raises|Returns|Shapes|Source|Units): (.*)")
 
 project = "The probe lab"
-author = copyright = "The probe lab's contributors"  # noqa: A001
+author = copyright = "The probe lab's contributors"
 extensions = ["myst_parser", "sphinx.ext.autodoc"]
 html_theme = "furo"
 html_title = project
@@ -55,24 +55,31 @@ def adapt_page(app: Sphinx, name: str, source: list[str]) -> None:
     source[0] = f"{text}\n{list_parts(text)}" if name == "index" else text
 
 
+def escape_stars(text: str) -> str:
+    """Escape the asterisks outside code, as those of a pattern of files."""
+    parts = text.split("`")
+    parts[::2] = [part.replace("*", r"\*") for part in parts[::2]]
+    return "`".join(parts)
+
+
 def adapt_docstring(app: Sphinx, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
     """Write the sections of a docstring, such as `Raises: ...`, as paragraphs, and its example as code."""
     written: list[str] = []
     in_example = in_section = False
     for line in lines:
         match = SECTION.fullmatch(line)
-        if line == "Example:":
+        if in_example:
+            written.append(line)
+        elif line == "Example:":
             in_example = True
             written += ["", ".. code-block:: python", ""]
         elif match:
             in_section = True
-            written += ["", f"**{match[1]}:** {match[2]}"]
-        elif in_example:
-            written.append(line)
+            written += ["", f"**{match[1]}:** {escape_stars(match[2])}"]
         else:
-            in_section = in_section and line.strip() != ""
-            line = re.sub(r"\*(?![^`]*`(?:[^`]*`[^`]*`)*[^`]*$)", r"\\*", line)
-            written.append(line.strip() if in_section else line)
+            in_section = in_section and line.strip() != ""  # further lines of a section are indented
+            text = escape_stars(line)
+            written.append(text.strip() if in_section else text)
     lines[:] = written
 
 

@@ -2,8 +2,8 @@
 
     probe-lab impact BASE TUNED -o FOLDER [--option=value ...] [--plot]
 
-BASE and TUNED are models as other evaluations take them (docs/models.md). TUNED is BASE after a brief training on full
-windows of the target length. Both score the same windows. At each position the 20% of all targets whose logits
+BASE and TUNED are models as other evaluations take them (docs/evaluation.md). TUNED is BASE after a brief training on
+full windows of the target length. Both score the same windows. At each position the 20% of all targets whose logits
 differ most are marked. The types that are marked most often are taken (arXiv:2409.00509, section 4.1;
 eval/engine/impactful.py has the method). Training selects sentences by them, with skip.selection: FOLDER:
 

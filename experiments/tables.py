@@ -49,9 +49,10 @@ def write_reach(reach: float | None, last: float) -> str:
     return f"{reach:.0f}+" if reach >= last else f"{reach:.0f}"
 
 
-def write_tables(text: str, page: Path | None) -> None:
-    """Print tables, and write them into the first fenced block of a page if there is one."""
+def write_tables(text: str, page: Path | None, heading: str) -> None:
+    """Print tables, and write them into the first fenced block below a heading of a page, if the page exists."""
     print(text)
     if page is not None and page.exists():
-        before, _, after = page.read_text("utf-8").split("```", 2)
-        page.write_text(f"{before}```\n{text}\n```{after}", "utf-8")
+        above, heading, below = page.read_text("utf-8").partition(f"\n{heading}\n")
+        before, _, after = below.split("```", 2)
+        page.write_text(f"{above}{heading}{before}```\n{text}\n```{after}", "utf-8")

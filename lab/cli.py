@@ -38,13 +38,20 @@ MAIN = '\nif __name__ == "__main__":\n'
 SETTING = re.compile(r"^ +--([\w.]+)(?:=(.*))?\n +(.*) \[([^\n]*)\]$", re.M)  # an example has no values
 USAGE = re.compile(r"^    (probe-lab .*)$", re.M)
 OTHERWISE = {"train": "fit", "run": "fit", "eval": "probe", "test": "probe", "plot": "report"}  # what others call them
-PAGE = """# Settings
+PAGE = """# Commands and settings
 
-Every setting of a run and every option of a command, written from the code by `probe-lab docs > docs/settings.md`.
+For readers who know what they want to run and look for its name: every command, every setting of a run and every
+option, written from the code by `probe-lab docs > docs/settings.md`. It assumes a run or a model. Wrong input is a line
+for each error, with the rule and the fix, and exit status 2.
+
 Lengths, distances and positions are in tokens, `_seconds` in seconds, `_bytes` in bytes; a `_frac` or a `_prob` lies
 between 0 and 1. A setting is a line of the YAML file, or `--name=value`. A name that is listed several times belongs to
 the choice (`name` or `method`) listed before it, which has an anchor: `settings.md#position.distance.string`.
-`required` settings have no default; `null` means left out.
+`required` settings have no default; `null` means none. CONFIG is a file, or the name of one in `configs/`, which an
+installed package contains: `probe-lab fit cpu_demo` works in any folder.
+
+| command | what it does |
+|---|---|
 """
 
 
@@ -68,12 +75,14 @@ def commands() -> dict[str, tuple[str, str]]:
 def page() -> Iterator[str]:
     """Write docs/settings.md: a table for each command, without a run's settings that another one has listed."""
     yield PAGE
+    for name, (_, purpose) in commands().items():
+        yield f"| [`probe-lab {name}`](#probe-lab-{name}) | {purpose} |\n"
     shared: set[tuple[str, ...]] = set()
     for name, (_, purpose) in commands().items():
         text = help_of(name)
         rows = [row for row in dict.fromkeys(SETTING.findall(text)) if row not in shared]
+        yield f"\n## probe-lab {name}\n\n{purpose}.\n\n`{USAGE.findall(text)[0]}`\n"
         if rows:
-            yield f"\n## probe-lab {name}: {purpose}\n\n`{USAGE.findall(text)[0]}`\n"
             yield "\n| setting | default | values | meaning |\n|---|---|---|---|\n"
         for setting, default, meaning, values in rows:
             section, _, last = setting.rpartition(".")

@@ -90,8 +90,8 @@ def test_loss_by_context_and_gains_are_those_of_every_probe(trained):
 
 
 def test_the_printed_example_gives_the_numbers_of_the_page():
-    """docs/miniature.md: 115 tokens or more, 135 and 129 at windows of 128, 192 and 256, three seeds each."""
-    (line,) = re.findall(r"^lab\.frame\(.*", (ROOT / "docs/commands.md").read_text(), re.M)
+    """docs/demand.md: 115 tokens or more, 135 and 129 at windows of 128, 192 and 256, three seeds each."""
+    (line,) = re.findall(r"^lab\.frame\(.*", (ROOT / "docs/api.md").read_text(), re.M)
     with unpacked([ROOT / "experiments/miniature/records/windows.jsonl.xz"]) as runs:
         found = eval(line.replace('"runs/*"', "runs"), {"lab": lab, "runs": runs})
         table = ROOT / "experiments/miniature/records/windows.jsonl.xz"

@@ -136,6 +136,8 @@ def split(text):
     for name, value in MEANT.items():
         text = text.replace(name, value)
     program, *words = shlex.split(text)
+    if text == "probe-lab docs":
+        return "docs", None, []
     if program == "make":
         return words[0], None, words
     if program == "python":
@@ -151,9 +153,9 @@ def import_main(module):
 @pytest.mark.parametrize("text", list(map(marked, printed())))
 def test_a_printed_command_runs_or_takes_its_arguments(place, monkeypatch, capsys, text):
     monkeypatch.chdir(place)
-    if text == "probe-lab docs":  # tests/test_pages.py compares what it prints
-        return
     name, module, words = split(text)
+    if name == "docs" or module == "sphinx":  # tests/test_pages.py compares the settings, make test builds the site
+        return
     if module is None:
         assert subprocess.run(["make", "-n", name], cwd=ROOT, capture_output=True, check=False).returncode == 0
     elif module == "pytest":

@@ -27,7 +27,7 @@ NEEDED = {  # settings that nothing below sets: who needs them
     "position.frequency.high_freq_factor": "a model folder: llama3's rope_parameters; the contract",
     "position.frequency.short_factor": "a model folder: longrope's rope_parameters",
     "position.frequency.long_factor": "a model folder: longrope's rope_parameters",
-    "position.distance.released_scaling": "docs/sources.md: what the released code adds to STRING",
+    "position.distance.released_scaling": "docs/methods.md: what the released code adds to STRING",
     "position.distance.leak": "the contract: leaky_rerope(window, leak)",
     "skip.selection": "probe-lab longrecipe, which sets it in the extension",
     "evidence.method": "docs/methods.md: the methods compared by asked",

@@ -21,7 +21,7 @@ from lab.positions.methods import PositionConfig
 MODEL = "{word}: MODEL must be the first argument; give a run folder, a checkpoint in it, or a Hugging Face folder"
 MODELS = """
 MODEL is a run folder, a checkpoint in it, or any causal model of transformers, a folder or hf:OWNER/NAME@REVISION
-(docs/models.md), or a pattern of these. Position methods that are named take the place of its own.
+(docs/evaluation.md), or a pattern of these. Position methods that are named take the place of its own.
 """
 OF_RUNS = ("--distance", "--frequency", "--plot")  # which no command of several runs takes
 METHOD = "NAME or NAME:parameter=value,..."

@@ -38,6 +38,7 @@ MIDDLE = 120  # tokens, at which the tables show f
 BAND = (72, 179)  # tokens, of accuracy
 NEAREST = 48  # tokens, a quarter of the window; nearer tests count for reach alone
 THRESHOLD = 0.8
+HEADING = "## Retrieval demand at equal position frequency"  # of the page
 FORMS = dict.fromkeys(("difference", "low", "high", "low 90", "high 90"), ".3f")
 FORMS |= dict.fromkeys(("p", "p, Holm", "exact p"), ".2g")
 Row = dict[str, Any]
@@ -52,7 +53,7 @@ def describe(records: Path, out: Path | None = None) -> None:
     parts = [to_text(list(condition_rows(name, mine))) for name, mine in runs.groupby("table", sort=False)]
     if verdicts := list(verdict_rows(runs)):
         parts.append(to_text(verdicts, FORMS))
-    write_tables("\n\n".join(parts), out and out / "demand.md")
+    write_tables("\n\n".join(parts), out and out / "demand.md", HEADING)
     if out is not None:
         plot(tests, out / "demand.png")
 

@@ -1,4 +1,4 @@
-"""Train and evaluate the runs of docs/miniature.md, or print and plot their results.
+"""Train and evaluate the runs of the miniature in docs/demand.md, or print and plot their results.
 
     python -m experiments.miniature [--jobs=2]               27 runs, about 70 minutes on two CPU cores
     python -m experiments.miniature --results [-o FOLDER]    tables and a picture of the records

@@ -1,4 +1,4 @@
-"""The results of docs/miniature.md from its records: the reach of each run by condition and position method."""
+"""The results of docs/demand.md from its records: the reach of each run by condition and position method."""
 
 import json
 from collections import defaultdict
@@ -19,6 +19,7 @@ from lab.runs.tables import unpacked
 
 THRESHOLD = 0.8
 N_SEEDS = 3
+HEADING = "## The miniature"  # of the page
 DOCUMENTS, SECTIONS = "data.corpus.log_std", "data.corpus.section_tokens"
 NATURAL = {"data.window": 192, "data.mode": "natural", "model.theta": 1000, DOCUMENTS: 0.8, SECTIONS: 192}
 CONDITIONS: dict[str, dict[str, Any]] = {  # by what differs from NATURAL
@@ -55,13 +56,13 @@ def methods_at(window: int) -> dict[str, str]:
 
 
 def describe(records: Path, out: Path | None = None) -> None:
-    """Print the tables of reach; into a folder, plot it and write them into its miniature.md."""
+    """Print the tables of reach; into a folder, plot it and write them into its demand.md."""
     tables = sorted(records.glob("*.jsonl.xz"))
     if not tables:
         raise ConfigError(f"--results: {records} has no records; train the runs first, without --results")
     runs = read(tables)
     tables_of_reach = to_text(list(condition_rows(runs))), to_text(list(method_rows(runs)))
-    write_tables("\n\n".join(tables_of_reach), out and out / "miniature.md")
+    write_tables("\n\n".join(tables_of_reach), out and out / "demand.md", HEADING)
     if out is not None:
         plot(runs, out / "miniature.png")
 

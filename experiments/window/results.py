@@ -45,7 +45,7 @@ def describe(records: Records, out: Path | None = None) -> None:
     machines = records.runs["processor"].map(lambda each: ", ".join(f"{k} {v}" for k, v in each.items()))
     parts.append(f"processors: {'; '.join(sorted(machines.unique()))}")
     parts.append(f"SHA-256 of the predictions: {'; '.join(sorted(records.runs['sha256'].unique()))}")
-    write_tables("\n\n".join(parts), out and out / "findings.md")
+    write_tables("\n\n".join(parts), out and out / "findings.md", "## Results")
     if out is not None:
         plot_findings(records, out / "findings.png")
         if (records.runs["stage"] == "W_1M").any():

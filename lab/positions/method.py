@@ -165,7 +165,7 @@ class Distance(Method):
     def logit_factor(self, q_pos: Tensor) -> Tensor:
         """Compute the factor on q.k, in addition to the frequency method's, float64 like `q_pos`.
 
-        Source: the log-n factor max(1, ln(q_pos + 1) / ln L) of Su's ReRoPE, docs/sources.md.
+        Source: the log-n factor max(1, ln(q_pos + 1) / ln L) of Su's ReRoPE, docs/methods.md.
         """
         factor = q_pos.double() * 0 + 1
         if self.log_n is not None:

@@ -4,14 +4,14 @@
 
 The last pair, j = d/2 - 1, rotates s times slower; pair 0 rotates as before.
 
-Source: bloc97 2023 (docs/sources.md); arXiv:2410.18745, section 4 (baseline). arXiv:2401.07004 prints the base without
+Source: bloc97 2023 (docs/methods.md); arXiv:2410.18745, section 4 (baseline). arXiv:2401.07004 prints the base without
 s.
 
 Dynamic NTK: the NTK-aware base for the current length of the text, plain RoPE up to the trained length.
 
     theta' = theta * (s * l / L - (s - 1))^(d / (d - 2)),   l = max(length, L),   L = train_len
 
-Source: emozilla 2023 (docs/sources.md); arXiv:2401.07004, section 2 (baseline). Without `length` the decoder uses the
+Source: emozilla 2023 (docs/methods.md); arXiv:2401.07004, section 2 (baseline). Without `length` the decoder uses the
 number of tokens it holds, and rotates all cached keys again at every step; code that caches rotated keys would mix
 bases. A packed row has no single length and uses L, so that no document depends on the others in the row.
 """

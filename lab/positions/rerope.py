@@ -4,7 +4,7 @@
 
 w is the window. With w = 4 the last of 9 tokens sees 4 4 4 4 4 3 2 1 0.
 
-Source: Su 2023 (docs/sources.md), a baseline of arXiv:2410.18745, section 4. The released ReRoPE always scales queries
+Source: Su 2023 (docs/methods.md), a baseline of arXiv:2410.18745, section 4. The released ReRoPE always scales queries
 by log n; here that is the separate setting `log_n`.
 
 Leaky ReRoPE: beyond the window distances grow `leak` times slower.

@@ -42,7 +42,7 @@ PathLike = str | os.PathLike[str]
 WIDTH = 280  # pixels of a chart
 LOSS = "training loss, nats per token"
 SHOWN = "position frequency and demand"
-# The columns of the tables; docs/commands.md has their meanings.
+# The columns of the tables; docs/api.md has their meanings.
 EFFECTIVE = ("effective_length", "threshold", "low", "high", "smooth", "first_length", "f_at_effective_length")
 ENDS = ("reach", "first_distance", "last_distance")
 REACH = ("reach", "reach_low", "reach_high", "censored", "dips", *ENDS[1:], "f_at_reach", "g_from_reach")

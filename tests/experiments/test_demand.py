@@ -9,7 +9,7 @@ import pytest
 from scipy import stats
 
 from experiments.demand.plans import plan_base, plan_branches
-from experiments.demand.results import describe
+from experiments.demand.results import HEADING, describe
 from experiments.tables import pack
 from lab.errors import ConfigError
 from lab.yaml import format_yaml
@@ -49,10 +49,11 @@ def test_conditions_and_verdicts(tmp_path, capsys):
     for table in ("S1", "S3_96"):
         pack([run for run in runs if run.name.startswith(table)], tmp_path / f"{table}.jsonl.xz")
     page = tmp_path / "demand.md"
-    page.write_text("before\n```\nold\n```\nafter\n```\ncode\n```\n")
+    above = f"title\n```\nabove\n```\n{HEADING}\n"
+    page.write_text(f"{above}before\n```\nold\n```\nafter\n```\ncode\n```\n")
     describe(tmp_path, tmp_path)
     printed = capsys.readouterr().out
-    assert page.read_text() == f"before\n```\n{printed}```\nafter\n```\ncode\n```\n"
+    assert page.read_text() == f"{above}before\n```\n{printed}```\nafter\n```\ncode\n```\n"
     lines = [" ".join(line.split()) for line in printed.splitlines()]
     # 80% are at 60 + 60 * 0.2 / 0.5 = 84 tokens where half is found at 120, at 72 where none is; nothing is found at 24
     rows = lines[lines.index(next(line for line in lines if line.startswith("S3_96"))) :]

@@ -1,4 +1,4 @@
-"""The tables of docs/demand.md and docs/miniature.md are those that the commands print from the records."""
+"""The tables of docs/demand.md are those that the commands print from the records."""
 
 from pathlib import Path
 
@@ -16,18 +16,18 @@ from tests.forked import ROOT
 
 
 @pytest.mark.parametrize(
-    ("describe", "records", "page"),
+    ("module", "describe", "heading"),
     [
-        (describe_demand, demand.RECORDS, "demand.md"),
-        (describe_miniature, miniature.RECORDS, "miniature.md"),
+        (demand, describe_demand, "## Retrieval demand at equal position frequency"),
+        (miniature, describe_miniature, "## The miniature"),
     ],
     ids=["demand", "miniature"],
 )
-def test_the_tables_of_a_page_are_those_of_the_records(describe, records, page, capsys):
-    describe(ROOT / records)
-    tables = (ROOT / "docs" / page).read_text("utf-8").split("```")[1]
-    command = f"python -m experiments.{page.removesuffix('.md')} --results -o docs"
-    assert tables == f"\n{capsys.readouterr().out}", f"run {command}"
+def test_the_tables_of_the_page_are_those_of_the_records(module, describe, heading, capsys):
+    describe(ROOT / module.RECORDS)
+    below = (ROOT / "docs/demand.md").read_text("utf-8").split(f"\n{heading}\n")[1]
+    command = module.__name__.removesuffix(".__main__")
+    assert below.split("```")[1] == f"\n{capsys.readouterr().out}", f"run python -m {command} --results -o docs"
 
 
 @pytest.mark.parametrize("window", [128, 192, 256])

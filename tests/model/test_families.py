@@ -1,4 +1,4 @@
-"""Every family that docs/models.md lists does what its row says, in a small model of random weights."""
+"""Every family that docs/evaluation.md lists does what its row says, in a small model of random weights."""
 
 import json
 import re
@@ -16,7 +16,8 @@ from lab.model.huggingface.foreign import Foreign
 from lab.positions import distance
 from tests.model.test_foreign import METHODS, by_definition, log_probs, tiny, turns_of
 
-PAGE = (Path(__file__).parents[2] / "docs" / "models.md").read_text()
+TEXT = (Path(__file__).parents[2] / "docs" / "evaluation.md").read_text()
+PAGE = TEXT.split("### Other positions")[1].partition("\n## ")[0]
 ROWS = [line.strip("| ").split(" | ") for line in PAGE.splitlines() if line.startswith("| ") and line.count("|") == 4][
     1:
 ]

@@ -116,7 +116,7 @@ def test_a_wrong_file_is_one_line(monkeypatch, tmp_path):
 
 
 def test_the_page_of_data_lists_all():
-    page = (ROOT / "docs/data.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs/papers.md").read_text(encoding="utf-8")
     assert [name for name, need in needs().items() if need.train is None and f"\n| {name} " not in page] == []
 
 
