@@ -12,6 +12,7 @@ PAGE = re.compile(r"^- \[[^\]]+\]\((\w+)\.md\)", re.M)
 ANCHOR = re.compile(r'<a id="([^"]+)"></a>`([^`]+)`')
 DOTTED_LINK = re.compile(r"(\]\(settings\.md#)([\w.]+)\)")
 OUTSIDE = re.compile(r"\]\((\.\./[^)#]+\.md)(?:#[^)]*)?\)")
+FILE_LINK = re.compile(r"\[\w+\.md\](\(\w+\.md(?:#[\w-]+)?\))")
 SECTION = re.compile(r"(Raises|Returns|Shapes|Source|Units): (.*)")
 
 project = "The probe lab"
@@ -30,6 +31,8 @@ myst_enable_extensions = ["attrs_inline"]
 myst_heading_anchors = 4  # as GitHub makes them, so that links to headings work in both
 
 default_role = "code"
+highlight_language = "text"
+autoclass_content = "both"
 autodoc_member_order = "bysource"
 autodoc_typehints_format = "short"
 autodoc_preserve_defaults = True
@@ -48,10 +51,11 @@ def list_parts(text: str) -> str:
 
 
 def adapt_page(app: Sphinx, name: str, source: list[str]) -> None:
-    """Add tables of contents, make targets of HTML anchors, and link files outside docs/ as downloads."""
+    """Add tables of contents, make targets of HTML anchors, link other files as downloads and pages by their titles."""
     text = ANCHOR.sub(lambda match: f"[`{match[2]}`]{{#{match[1].replace('.', '-')}}}", source[0])
     text = DOTTED_LINK.sub(lambda match: f"{match[1]}{match[2].replace('.', '-')})", text)
     text = OUTSIDE.sub(r"](path:\1)", text)
+    text = FILE_LINK.sub(r"[]\1", text)
     source[0] = f"{text}\n{list_parts(text)}" if name == "index" else text
 
 

@@ -1,6 +1,7 @@
 """The callbacks in the trainers of transformers and Lightning: f and g of what the model received, and a resume."""
 
 import json
+import re
 
 import lightning
 import pytest
@@ -12,6 +13,7 @@ from lab.data.preparation import shard_folder
 from lab.data.tokenizer import load_tokenizer
 from lab.integrations.lightning import ReachCallback as LightningReach
 from tests.evidence import brute
+from tests.forked import ROOT
 
 transformers = pytest.importorskip("transformers")
 pytest.importorskip("accelerate")
@@ -176,3 +178,21 @@ def test_lightnings_trainer_on_two_processes(tmp_path, prepared, tokenizer, rank
     assert sum(sums[1]) > 20
     again, counted_again, _ = fit(tmp_path, tokenizer, 45, tmp_path / "last.ckpt")
     assert again.watch.frequency().tolist() == [a + b for a, b in zip(sums[0], counted_again.f, strict=True)]
+
+
+def test_the_loop_of_the_readme(tokenizer, capsys):
+    (code,) = re.findall(r"^```python\n(.*?)^```$", (ROOT / "README.md").read_text(), re.M | re.S)
+    for large, small in (("2048", "160"), ("1024", "80"), ("1000", "2"), ("tests=64", "tests=1")):
+        assert large in code
+        code = code.replace(large, small)
+    model, rows = llama().train(), torch.randint(5, 12, (2, 2, 90), generator=torch.Generator().manual_seed(0))
+    counted = Counted(model)
+    loader = [{"input_ids": ids, "labels": ids} for ids in rows]
+    exec(
+        code,
+        {"model": model, "tokenizer": tokenizer, "optimizer": torch.optim.SGD(model.parameters()), "loader": loader},
+    )
+    reach, f, g = capsys.readouterr().out.split()
+    assert reach == "None"  # of an untrained model
+    assert (int(f), int(g)) == (counted.f[80], sum(counted.g[80:]))
+    assert int(f) > 0
