@@ -1,4 +1,4 @@
-"""The method that CONTRIBUTING.md adds as an example, run as it stands there."""
+"""The method that docs/plugins.md adds as an example, run as printed there."""
 
 import doctest
 import re
@@ -12,7 +12,7 @@ from lab.positions import DISTANCE_METHODS, FREQUENCY_METHODS
 from tests.forked import ROOT
 from tests.positions import test_frequencies
 
-PAGE = (ROOT / "CONTRIBUTING.md").read_text()
+PAGE = (ROOT / "docs" / "plugins.md").read_text()
 NAME = "lab.positions.partial_pi"
 METHOD, TESTS = map(textwrap.dedent, re.findall(r" +```python\n(.*?)\n +```", PAGE, re.S))
 

@@ -64,7 +64,7 @@ def restored():
 
 @pytest.fixture
 def method(tmp_path):
-    """Write the method of CONTRIBUTING.md to a file of its own."""
+    """Write the method of the page to a file of its own."""
     path = tmp_path / "partial.py"
     path.write_text(METHOD)
     return path
