@@ -47,6 +47,8 @@ from lab.probe.reach import fit_reach
 from lab.runs.arms import censored
 from lab.schema import Length, Share, Tests
 
+WHY = 'docs/install.md, "If it does not work", has reasons'
+
 
 @dataclass(frozen=True, kw_only=True)
 class DistanceOptions(needles.OneNumberOptions):
@@ -230,13 +232,13 @@ def reach_line(row: Row) -> str:
         >>> reach_line({**row, "reach": None, "reach_low": None, "reach_high": 64.0})
         'reach <20 to 64.0 at threshold 0.8: these tests show no number'
         >>> reach_line({**row, "reach": None, "reach_low": None, "reach_high": 20})
-        'no reach at threshold 0.8: fails at 20 tokens already'
+        'no reach at threshold 0.8: fails at 20 tokens already; docs/install.md, "If it does not work", has reasons'
     """
     first = row["first_distance"]
     at = f"at threshold {row['threshold']:g}"
     high = "the end" if row["reach_high"] is None else f"{row['reach_high']:,.1f}"
     if row["reach"] is None and row["reach_high"] == first:
-        return f"no reach {at}: fails at {first:,} tokens already"
+        return f"no reach {at}: fails at {first:,} tokens already; {WHY}"
     if row["reach"] is None:
         return f"reach <{first:,} to {high} {at}: these tests show no number"
     reach = f"{row['reach']:,.1f}"
