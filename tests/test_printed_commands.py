@@ -52,7 +52,7 @@ REASONS = {  # why the others go as far as their arguments: the first that match
 MEANT = {
     "CONFIG": "configs/cpu_demo.yaml",
     "$SLURM_ARRAY_TASK_ID": "0",
-    "extend_*.yaml": "extend_pi.yaml --start.path=runs/cpu_demo",
+    "extend_abf.yaml": "extend_abf.yaml --start.path=runs/cpu_demo",
 }
 MEANT |= dict(re.findall(r"(LLAMA_\w+)(?: write)?\n\n```\n(.*)\n", (ROOT / "docs/scale.md").read_text()))
 OF_OTHERS = {  # which need the settings of a model that is not here
