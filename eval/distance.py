@@ -42,7 +42,7 @@ from lab.draw import Rule, below, draw, layer
 from lab.errors import ConfigError
 from lab.probe.effective_distance import DistanceProbe, by_distance
 from lab.probe.limits import shown_length
-from lab.probe.measuring import distance_record, one_number_tests, reach_record
+from lab.probe.measuring import reach_record
 from lab.probe.reach import fit_reach
 from lab.runs.arms import censored
 from lab.schema import Length, Share, Tests
@@ -105,7 +105,7 @@ class FoundByDistance(run.Measure):
         """Run the tests that are not finished, and write a row for each distance and one for reach of every method."""
         probe = self.probe
         config = probe.config
-        tests = {"tests": "one number", **one_number_tests(probe)}
+        tests = {"tests": "one number", **probe.describe_tests()}
         probes = [probe, *self.others]
         sizes = [(len(self.methods) * len(each.distances) * config.distance_tests, each.window) for each in probes]
         total = sum(tests for tests, _ in sizes)
@@ -122,7 +122,7 @@ class FoundByDistance(run.Measure):
                 finished = self.finished(tests, first, config.distance_tests, "distance")
                 results = list(probe.run(self.subject, store=finished))
                 of_distance = {**subject, "metric": "found_by_distance"}
-                yield from (distance_record(probe, result, of_distance, counts) for result in results)
+                yield from (probe.record(result, of_distance, counts) for result in results)
                 reach = {"threshold": config.threshold, "confidence": config.confidence, "n": config.distance_tests}
                 reach |= reach_record(results, config.threshold, counts)
                 yield {**subject, "metric": "reach", **reach}
@@ -133,13 +133,13 @@ class FoundByDistance(run.Measure):
 
     def prompt_rows(self, probe: DistanceProbe, subject: Row) -> Iterator[Row]:
         """Run the tests of another prompt length, and write a row for each distance."""
-        tests = {"tests": "one number", **one_number_tests(probe)}
+        tests = {"tests": "one number", **probe.describe_tests()}
         first = probe.case(probe.reachable[0], 0)
         counts = by_distance(self.subject.counts, self.subject.model.decoder.distance, len(first.prompt_ids))
         finished = self.finished(tests, first, probe.config.distance_tests, "distance")
         about = {**subject, "metric": "found_by_prompt", "prompt": probe.window}
         for result in probe.run(self.subject, store=finished):
-            yield distance_record(probe, result, about, counts)
+            yield probe.record(result, about, counts)
 
     @property
     def path(self) -> Path:

@@ -47,7 +47,7 @@ from eval.engine.subject import SUBJECT, text_of
 from lab.command import start
 from lab.data import config, synthetic
 from lab.draw import draw
-from lab.probe import measuring, needles
+from lab.probe import needles
 from lab.schema import Length, PathText, Tests
 
 Protocol = Literal["passkey", "lab"]
@@ -158,7 +158,7 @@ class Passkey(run.Measure):
             "metric": "passkey",
             "protocol": self.protocol,
             "digits": self.digits,
-            "filler": measuring.hashed(self.filler) if self.filler else None,
+            "filler": needles.hash_text(self.filler) if self.filler else None,
             "answer_budget": self.budget,
             "n": self.options.tests,
             "seed": self.options.seed,

@@ -41,7 +41,6 @@ from lab import draw, errors
 from lab.command import start
 from lab.probe.config import ProbeConfig
 from lab.probe.limits import LengthResult, monotone_shares
-from lab.probe.measuring import length_record, summary_record
 from lab.runs.folder import RunFolder
 
 OTHERS = {  # options that --by=... reads
@@ -96,8 +95,8 @@ class ByLength(needles.NeedleMeasure):
                 bar.update(sum(point.tests for point in self.curve) - bar.n)
                 bar.name(f"{result.length} tokens: {result.accuracy:.2f}")
         subject, counts = self.subject.row, self.subject.counts
-        rows = [length_record(self.probe, result, subject, counts) for result in self.curve]
-        return [*rows, summary_record(self.probe, self.curve, subject, counts)]
+        rows = [self.probe.record(result, subject, counts) for result in self.curve]
+        return [*rows, self.probe.summarize(self.curve, subject, counts)]
 
     def write(self, rows: Sequence[Row]) -> None:
         folder = RunFolder(self.path)

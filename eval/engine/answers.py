@@ -17,9 +17,9 @@ from eval.engine.rows import Finished, Row
 from eval.engine.subject import doublings
 from lab.command import Bar
 from lab.errors import ConfigError
-from lab.probe.effective_length import ResultStore
 from lab.probe.limits import share_limits
 from lab.probe.needles import NUMBER, SAMPLE_NUMBERS
+from lab.probe.probe import ResultStore
 
 CONFIDENCE = 0.95
 Read = Callable[[str], set[str]]  # the first number of a text, in all ways that a protocol accepts
@@ -115,14 +115,14 @@ class FinishedTests(Finished, ResultStore):
     def tests(self, length: int | None = None) -> dict[int, Row]:
         return {row["test"]: row for row in self if "test" in row and row.get(self.by or "") == length}
 
-    def known(self, length: int | None = None) -> dict[int, Row]:
+    def load(self, length: int | None = None) -> dict[int, Row]:
         """Return the finished tests of a length by number, and count them in the bar."""
         tests = self.tests(length)
         if self.bar is not None:
             self.bar.known(sum(test < self.asked for test in tests))
         return tests
 
-    def keep(self, length: int | None, rows: Mapping[int, Row]) -> None:
+    def save(self, length: int | None, rows: Mapping[int, Row]) -> None:
         """Add finished tests; they are on the disk when this returns."""
         named = {} if self.by is None else {self.by: length}
         self.append({**named, "test": test, **row} for test, row in rows.items())

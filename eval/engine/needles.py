@@ -17,11 +17,12 @@ from eval.engine.subject import Subject, text_of
 from lab import draw, errors, schema
 from lab.command import Bar
 from lab.data.tokenizer import check_ids
-from lab.probe import effective_distance, effective_length, limits, measuring
+from lab.probe import effective_distance, effective_length, limits
 from lab.probe.config import ProbeConfig, ProtocolName
+from lab.probe.probe import Probe
 
 EIGHTHS = 8  # lengths up to the training window of a model without a probe of its own
-AnyProbe = TypeVar("AnyProbe", bound=effective_length.Probe)
+AnyProbe = TypeVar("AnyProbe", bound=Probe[Any])
 OF_PROBE = {"points": "distance_points", "tests": "distance_tests"}  # options by other names than the settings'
 STYLE: dict[str, Any] = {"x_title": "length (tokens)", "percent": True}
 
@@ -153,8 +154,8 @@ class NeedleMeasure(run.Measure):
         experiment = subject.model.experiment
         values = {"step": max(1, window // EIGHTHS), **changes} if experiment is None else experiment.probed(changes)
         with as_options():
-            config = effective_length.with_budget(ProbeConfig(**values), subject.tokenizer)
-        shortest = effective_length.protocol_of(config).shortest(config, subject.tokenizer)
+            config = effective_length.set_answer_budget(ProbeConfig(**values), subject.tokenizer)
+        shortest = effective_length.select_protocol(config).shortest(config, subject.tokenizer)
         chosen = sorted(self.choose_lengths(config, shortest))
         rule = f"too short for the needle test, whose fixed parts and answer take {shortest} tokens"
         short = [length for length in chosen if length < shortest]
@@ -176,11 +177,11 @@ class NeedleMeasure(run.Measure):
 
     @property
     def about(self) -> Row:
-        return {**self.subject.row, **measuring.tests_of(self.probe)}
+        return {**self.subject.row, **self.probe.describe_tests()}
 
     def finished_needles(self) -> answers.FinishedTests:
         """Open the file of the finished tests; what passes is judged later."""
-        tests = {name: value for name, value in measuring.tests_of(self.probe).items() if name != "required"}
+        tests = {name: value for name, value in self.probe.describe_tests().items() if name != "required"}
         return self.finished(tests, self.probe.case(self.probe.shortest, 0), self.config.tests)
 
     def counting(self, methods: int = 1) -> Bar:

@@ -52,7 +52,8 @@ from eval.engine.subject import Subject, announce, draw_texts, open_subject, ref
 from lab import draw
 from lab.command import CONTINUES, NOTHING_WRITTEN, Bar
 from lab.data.tokenizer import check_ids
-from lab.probe import effective_length, needles
+from lab.probe import needles
+from lab.probe.probe import answer_cases
 
 
 class Cell(NamedTuple):
@@ -190,7 +191,7 @@ class Measure:
         subject = self.subject
         part, key = self.results.part(self.file_of(cell)), self.results.named(cell.row)
         store = FinishedTests(part, key, None, self.bar, cell.tests)
-        done = store.known()
+        done = store.load()
         todo = [index for index in range(cell.tests) if index not in done]
         began = time.perf_counter()
 
@@ -201,12 +202,12 @@ class Measure:
                 yield index, test
 
         asked = subject.generate, subject.tokenizer, subject.stop_id, drawn()
-        for batch in effective_length.answered(*asked, budget=budget, rows=self.options.rows(length)):
+        for batch in answer_cases(*asked, budget=budget, rows=self.options.rows(length)):
             fresh = {}
             for index, test, answer in batch:
                 prompt = {"prompt_hash": test.prompt_hash, "prompt_tokens": len(test.prompt_ids)}
                 fresh[index] = {**prompt, **judge(test, answer)}
-            store.keep(None, fresh)
+            store.save(None, fresh)
         seconds = round((time.perf_counter() - began) * cell.tests / len(todo), 3) if todo else None
         records = store.tests()
         return Outcome([records[index] for index in range(cell.tests)], seconds)

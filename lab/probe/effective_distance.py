@@ -17,14 +17,14 @@ right number's tokens, each after the right ones, tells models apart that find n
 distance at which the share found is at least a threshold (lab.probe.reach).
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
-from lab.counts import SavedCounts
+from lab.counts import Counted, SavedCounts, f_at
 from lab.data import synthetic
 from lab.data.tokenizer import special_ends
 from lab.errors import ConfigError
@@ -32,8 +32,9 @@ from lab.model.loss import IGNORE
 from lab.positions import Distance
 from lab.probe import needles
 from lab.probe.config import DISTANCES
-from lab.probe.effective_length import Probe, ResultStore, Row, Worker
+from lab.probe.effective_length import NeedleProbe
 from lab.probe.limits import LengthResult, sequential_design
+from lab.probe.probe import Probe, ResultStore, Row, Worker
 
 SPARE_TOKENS = 64  # of haystack, among which a word begins
 STREAM = 1  # keeps the draws of a distance apart from those of a four-needle length
@@ -73,7 +74,7 @@ class NoRoom(ConfigError):
 
 
 @dataclass(eq=False, repr=False)
-class DistanceProbe(Probe):
+class DistanceProbe(Probe[OneNumberCase]):
     """The one-number tests of one model; a test is a function of (seed, distance, its number).
 
     A number that takes more tokens than the longest of SAMPLE_NUMBERS is drawn again. Prompts begin with the tokens
@@ -104,7 +105,9 @@ class DistanceProbe(Probe):
         self.required = 1
         self.design = sequential_design(config.distance_tests, (), 0.0, config.distance_tests)
         (number,) = synthetic.draw_numbers(np.random.default_rng(config.seed), 1, config.digits)
-        needles.check_spelling(tokenizer, synthetic.answer([number]), [number], lambda text: answers(text, number))
+        needles.check_spelling(
+            tokenizer, synthetic.answer([number]), [number], lambda text: starts_with_number(text, number)
+        )
         self.distances = self.choose_distances()
         needles.check_enough(self.haystack, tokenizer, len(self.reachable), self.window, self.source)
 
@@ -169,20 +172,70 @@ class DistanceProbe(Probe):
     def run(self, model: Any, worker: Worker = Worker(), store: ResultStore = ResultStore()) -> Iterator[LengthResult]:
         return (self.run_at(model, distance, worker, store) for distance in self.distances)
 
-    def judged(self, model: Any, batch: Sequence[tuple[int, OneNumberCase, str]]) -> Iterator[tuple[int, Row]]:
+    def score_answers(self, model: Any, batch: Sequence[tuple[Any, OneNumberCase, str]]) -> Iterator[tuple[Any, Row]]:
         """Find the numbers in the answers of a batch, and score the right answers."""
         scores = log_probs(model, [case for _, case, _ in batch], self.budget, self.device)
         for (test, case, answer), log_prob in zip(batch, scores, strict=True):
-            score = {"found": int(answers(answer, case.numbers[0])), "log_prob": round(log_prob, 6)}
-            yield test, {"prompt_hash": case.prompt_hash, "numbers": case.numbers, "answer": answer, **score}
+            row = {"prompt_hash": case.prompt_hash, "numbers": case.numbers, "answer": answer}
+            row["found"] = int(starts_with_number(answer, case.numbers[0]))
+            row["log_prob"] = round(log_prob, 6)
+            yield test, row
+
+    def describe_tests(self) -> Row:
+        """Return the properties of the tests, apart from their distances."""
+        return {
+            "needles": 1,
+            "digits": self.config.digits,
+            "prompt_tokens": self.prompt_tokens,
+            "haystack": needles.hash_text(self.haystack),
+            "seed": self.config.seed,
+        }
+
+    def record(self, result: LengthResult, origin: Mapping[str, Any], counts: Counted | None) -> Row:
+        """Build the line of one distance; `log_prob` is a mean in nats."""
+        return {
+            **origin,
+            "distance": result.length,
+            "n": result.tests,
+            "found": result.passed,
+            "score": result.accuracy,
+            "low": result.low,
+            "high": result.high,
+            "confidence": self.config.confidence,
+            "f": f_at(counts, result.length),
+            "log_prob": round(float(np.mean([case["log_prob"] for case in result.cases])), 6),
+            **self.describe_tests(),
+            "seconds": result.seconds,
+        }
 
 
-def answers(text: str, number: str) -> bool:
+def build_distance_probe(probe: NeedleProbe) -> DistanceProbe | None:
+    """Build the one-number tests on the settings and the text of four-needle tests.
+
+    Returns None if the settings have no such tests, or if the window is too short for one.
+    """
+    if not probe.config.distance_tests:
+        return None
+    try:
+        return DistanceProbe(
+            probe.config,
+            probe.tokenizer,
+            probe.haystack,
+            window=probe.window,
+            stop_id=probe.stop_id,
+            device=probe.device,
+            source=probe.source,
+        )
+    except NoRoom:  # the start of the run reports it
+        return None
+
+
+def starts_with_number(text: str, number: str) -> bool:
     """Return whether the first digits of a text are those of a number.
 
     Example:
-        >>> answers(" 471 and", "471"), answers("4,711", "471"), answers("14, 471", "471"), answers("none", "471")
-        (True, True, False, False)
+        >>> [starts_with_number(text, "471") for text in (" 471 and", "4,711", "14, 471", "none")]
+        [True, True, False, False]
     """
     return any(first.startswith(number) for first in needles.first_numbers(text))
 

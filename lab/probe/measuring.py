@@ -9,12 +9,11 @@ Recall (lab.probe.recall) takes TARGETS held-out targets of each bin from NEAR t
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, suppress
-from dataclasses import dataclass, fields
-from itertools import islice
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from itertools import chain, islice
 from typing import Any
 
 import numpy as np
@@ -32,97 +31,16 @@ from lab.model.attention.inspection import token_scores
 from lab.model.attention.segments import Segments
 from lab.model.decoder import Decoder
 from lab.model.generate import Ended, greedy
-from lab.probe.effective_distance import DistanceProbe, NoRoom, by_distance
-from lab.probe.effective_length import NeedleProbe, Row, Worker
-from lab.probe.limits import LengthResult, effective_lengths
+from lab.probe.effective_distance import DistanceProbe, by_distance
+from lab.probe.effective_length import NeedleProbe
+from lab.probe.limits import LengthResult
+from lab.probe.probe import Probe, Row, Worker
 from lab.probe.reach import reach
 from lab.probe.recall import NEAR, RESAMPLES, RecallTest, half_octaves
 
 Probed = tuple[list[Row], list[Row]]  # the lines of a probe, of which the last is the summary, and all of its tests
 TARGETS = 32  # of a bin, which take 4% of the time of the demo's probe
 RECALL_TOKENS = 2**20  # of held-out text in which targets are looked for
-
-
-def tests_of(probe: NeedleProbe) -> Row:
-    """Return the properties of a probe's tests beside their lengths."""
-    config = probe.config
-    names = ("protocol", "needles", "digits", "required")
-    sizes = {name: getattr(config, name) for name in names} | {"answer_budget": config.budget}
-    return sizes | {"haystack": hashed(probe.haystack), "seed": config.seed}
-
-
-def hashed(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
-def length_record(probe: NeedleProbe, result: LengthResult, origin: Mapping[str, Any], counts: Counted | None) -> Row:
-    """Build the line of one probed length; `origin` holds what was probed, with which code and hardware.
-
-    `f` is how often training had seen the length as a distance when it was probed, null where that was not counted.
-    `n` and `score`, the same as `tests` and `accuracy`, are common to all evaluations.
-    """
-    config = probe.config
-    rule = {"tests": config.tests, "thresholds": [*config.all_thresholds], "error": config.error_rate}
-    stops = rule | {"round": config.round_size} if config.sequential else None
-    return {
-        **origin,
-        **{name: getattr(result, name) for name in ("length", "tests", "passed", "accuracy", "low", "high")},
-        "confidence": config.confidence,
-        "verdict": "pass" if result.accuracy >= config.threshold else "fail",
-        "n": result.tests,
-        "score": result.accuracy,
-        "f": f_at(counts, result.length),
-        **tests_of(probe),
-        "stops": stops,
-        "seconds": result.seconds,
-    }
-
-
-def summary_record(
-    probe: NeedleProbe, results: Sequence[LengthResult], origin: Mapping[str, Any], counts: Counted | None
-) -> Row:
-    """Build the summary line of a probe; a limit is null if the true value may lie beyond the last length."""
-    config = probe.config
-    seconds = [result.seconds for result in results if result.seconds is not None]
-    values = effective_lengths(results, config.threshold)
-    length = values["effective_length"]
-    return {
-        **origin,
-        **values,
-        "f_at_effective_length": None if length is None else f_at(counts, int(length)),
-        "confidence": config.confidence,
-        "thresholds": [effective_lengths(results, threshold) for threshold in config.all_thresholds],
-        "tests": sum(result.tests for result in results),
-        "error": config.error_rate if config.sequential else None,
-        **tests_of(probe),
-        "seconds": round(sum(seconds), 3) if seconds else None,
-    }
-
-
-def distance_record(
-    probe: DistanceProbe, result: LengthResult, origin: Mapping[str, Any], counts: Counted | None
-) -> Row:
-    """Build the line of one distance, with the fields of `length_record`; `log_prob` is a mean in nats."""
-    return {
-        **origin,
-        "distance": result.length,
-        "n": result.tests,
-        "found": result.passed,
-        "score": result.accuracy,
-        "low": result.low,
-        "high": result.high,
-        "confidence": probe.config.confidence,
-        "f": f_at(counts, result.length),
-        "log_prob": round(float(np.mean([case["log_prob"] for case in result.cases])), 6),
-        **one_number_tests(probe),
-        "seconds": result.seconds,
-    }
-
-
-def one_number_tests(probe: DistanceProbe) -> Row:
-    """Return the properties of the tests beside their distances."""
-    sizes = {"needles": 1, "digits": probe.config.digits, "prompt_tokens": probe.prompt_tokens}
-    return {**sizes, "haystack": hashed(probe.haystack), "seed": probe.config.seed}
 
 
 def reach_record(results: Sequence[LengthResult], threshold: float, counts: Counted | None) -> Row:
@@ -189,12 +107,14 @@ class ModelInTraining:
 class Measuring:
     """The tests of a run, its held-out loss and its recall, None where not asked for."""
 
-    def __init__(self, probe: NeedleProbe, loss: HeldOutLoss | None, recall: RecallTest | None) -> None:
-        self.probe, self.loss, self.recall = probe, loss, recall
-        inputs = {field.name: getattr(probe, field.name) for field in fields(probe) if field.init}
-        self.distances: DistanceProbe | None = None
-        with suppress(NoRoom):  # the start of the run says it
-            self.distances = DistanceProbe(**inputs) if probe.config.distance_tests else None
+    def __init__(
+        self,
+        probe: NeedleProbe,
+        distances: DistanceProbe | None = None,
+        loss: HeldOutLoss | None = None,
+        recall: RecallTest | None = None,
+    ) -> None:
+        self.probe, self.distances, self.loss, self.recall = probe, distances, loss, recall
 
     def run(
         self, model: ModelInTraining, worker: Worker, origin: Row, counts: Any, goes_on: Callable[[str], bool]
@@ -204,24 +124,30 @@ class Measuring:
         `origin` describes the model. `goes_on` receives a line after every length and distance; where it returns false,
         the probe ends with None.
         """
-        lengths: list[LengthResult] = []
-        distances: list[LengthResult] = []
-        runs = [("length", lengths, self.probe.run(model, worker))]
-        runs += [("distance", distances, self.distances.run(model, worker))] if self.distances else []
-        for by, results, run in runs:
-            for result in run:
-                results.append(result)
-                if not goes_on(f"probing: {by} {result.length} {result.accuracy:.2f}"):
+        probes: list[Probe[Any]] = [self.probe]
+        if self.distances is not None:
+            probes.append(self.distances)
+        results: list[list[LengthResult]] = []
+        for probe in probes:
+            results.append([])
+            for result in probe.run(model, worker):
+                results[-1].append(result)
+                if not goes_on(f"probing: {probe.by} {result.length} {result.accuracy:.2f}"):
                     return None
+        lengths = results[0]
         saved = SavedCounts(counts.lengths, counts.frequency(), counts.tokens)  # f is slow under a method
-        lines = [length_record(self.probe, result, origin, saved) for result in lengths]
-        summary = summary_record(self.probe, lengths, origin, saved)
-        if self.distances is not None:  # the four-needle tests that fit the window are read at the same distances
+        lines = [self.probe.record(result, origin, saved) for result in lengths]
+        summary = self.probe.summarize(lengths, origin, saved)
+        if self.distances is not None:
             config = self.distances.config
-            placed = by_distance(saved, model.decoder.distance, self.distances.prompt_tokens)
-            lines += [distance_record(self.distances, result, origin, placed) for result in distances]
-            fitting = [case for result in lengths if result.length <= self.distances.window for case in result.cases]
-            summary |= reach_record(distances, config.threshold, placed)
+            counts_by_distance = by_distance(saved, model.decoder.distance, self.distances.prompt_tokens)
+            lines += [self.distances.record(result, origin, counts_by_distance) for result in results[1]]
+            summary |= reach_record(results[1], config.threshold, counts_by_distance)
+            # Four-needle tests are read at the same distances. Longer ones than the window would mix in extrapolation.
+            fitting: list[Row] = []
+            for result in lengths:
+                if result.length <= self.distances.window:
+                    fitting += result.cases
             summary["needles_by_distance"] = found_by_distance(
                 fitting, self.distances.distances, confidence=config.confidence, seed=config.seed
             )
@@ -237,7 +163,10 @@ class Measuring:
             for rank, part in enumerate(parts):
                 scores[rank :: worker.world_size] = part
             summary["recall"] = self.recall.found(scores, self.probe.config.confidence)
-        return [*lines, summary], [case for result in (*lengths, *distances) for case in result.cases]
+        cases: list[Row] = []
+        for result in chain(*results):
+            cases += result.cases
+        return [*lines, summary], cases
 
 
 class HeldOutLoss:

@@ -85,6 +85,11 @@ def text_to_keep(path: str | None, data: DataConfig, tokenizer: Tokenizer, longe
     return copy if fits else None
 
 
+def hash_text(text: str) -> str:
+    """Name a text by the first digits of its hash."""
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
 def check_enough(text: str, tokenizer: Tokenizer, n_tokens: int, length: int, source: str | None) -> None:
     """Refuse a file's text that a test of `length` tokens, `n_tokens` of them from the text, would repeat.
 

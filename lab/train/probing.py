@@ -31,10 +31,11 @@ from lab.model.decoder import Decoder
 from lab.model.devices import processor
 from lab.model.sharding import allocate, fill
 from lab.positions.methods import describe_pair
-from lab.probe.effective_distance import DistanceProbe, NoRoom
-from lab.probe.effective_length import NeedleProbe, Worker
+from lab.probe.effective_distance import DistanceProbe, NoRoom, build_distance_probe
+from lab.probe.effective_length import NeedleProbe
 from lab.probe.measuring import HeldOutLoss, Measuring, ModelInTraining, Probed, held_out_recall
 from lab.probe.needles import load_haystack
+from lab.probe.probe import Worker
 from lab.runs.checkpoints import folder_name
 from lab.runs.folder import RECORDS, seal
 from lab.train.environment import describe_source
@@ -66,7 +67,8 @@ class Probing(lightning.Callback):
             loss = HeldOutLoss(data, tokens=tokens, pack_tokens=self.experiment.train.micro_batch_tokens, **part)
             evidence = self.experiment.evidence  # which may be stored, but not for held-out tokens
             recall = held_out_recall(data, Repeat() if isinstance(evidence, Asked) else evidence, module.device)
-        self.measuring = Measuring(make_needle_probe(self.experiment, module.device), loss, recall)
+        probe = make_needle_probe(self.experiment, module.device)
+        self.measuring = Measuring(probe, build_distance_probe(probe), loss, recall)
         self.probed_at = trainer.strategy.broadcast(self.recording.folder.last_probe())
         unprobed = self.probed_at < module.consumed
         if (self.saving.trained and unprobed) or self.interval_passed(module):

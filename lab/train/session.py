@@ -32,8 +32,8 @@ from lab.meeting import LAST, gather
 from lab.model.attention.backends import choose_for
 from lab.model.devices import choose_compile, device_for
 from lab.model.sharding import Sharding, accumulating
+from lab.probe.effective_distance import build_distance_probe
 from lab.probe.limits import shown_length
-from lab.probe.measuring import Measuring
 from lab.runs.folder import RunFolder
 from lab.runs.recovery import is_finished
 from lab.runs.shards import NO_GROUP
@@ -106,7 +106,7 @@ def run_experiment(
             check_data(run.data, launch, is_resumed=start.checkpoint is not None)
             if launch.is_first:
                 if probes and start.checkpoint is None:  # what no probe can test leaves no folder
-                    Measuring(make_needle_probe(experiment, device_for("cpu")), None, None)
+                    build_distance_probe(make_needle_probe(experiment, device_for("cpu")))
                 start_folder(start, run.data, threads, restart=restart)
             gather(LAST, "", launch)
             run.stopping.begun = begun

@@ -12,8 +12,9 @@ from torch import distributed
 from lab.model.decoder import Decoder, DecoderConfig
 from lab.positions import distance
 from lab.probe.config import ProbeConfig
-from lab.probe.effective_length import NeedleProbe, Worker
+from lab.probe.effective_length import NeedleProbe
 from lab.probe.measuring import ModelInTraining
+from lab.probe.probe import Worker
 from tests.ranks import meet
 
 HAYSTACK = " ".join(f"bake{'.' if k % 7 == 6 else ''}" for k in range(4000))

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from lab.probe import effective_length
+from lab.probe import probe as probe_module
 from lab.probe.effective_length import NeedleProbe
 from lab.probe.needles import NeedleCase
 from tests.probe.test_effective_length import make_probe
@@ -42,12 +42,12 @@ def test_scores_and_texts_do_not_depend_on_where_generation_stopped(bpe, monkeyp
     def answers(numbers):
         return " " + ", ".join(numbers) + ending + " and so on"
 
-    monkeypatch.setattr(effective_length, "LOOK_EVERY", 4)  # the budget leaves few tokens after the numbers
+    monkeypatch.setattr(probe_module, "LOOK_EVERY", 4)  # the budget leaves few tokens after the numbers
     stopped, fewer = probed(bpe, answers, obeys=True)
     whole, all_tokens = probed(bpe, answers, obeys=False)
     assert stopped == whole
     assert (fewer < all_tokens) == (stopped[0]["found"] == 4)
-    monkeypatch.setattr(NeedleProbe, "decided", lambda probe, case, text: False)
+    monkeypatch.setattr(NeedleProbe, "is_decided", lambda probe, case, text: False)
     plain, _ = probed(bpe, answers, obeys=True)
     for mine, theirs in zip(stopped, plain, strict=True):
         assert theirs["answer"].startswith(mine["answer"])
@@ -57,6 +57,6 @@ def test_scores_and_texts_do_not_depend_on_where_generation_stopped(bpe, monkeyp
 def test_every_number_is_judged_on_its_own(bpe):
     case = NeedleCase([1], ["12", "345", "678"], [0.1, 0.4, 0.7], [9, 6, 3])
     answer = " 345 and 6789, 112."
-    assert make_probe(bpe).judge(case, answer)["found_each"] == [False, True, False]
+    assert make_probe(bpe).score_answer(case, answer)["found_each"] == [False, True, False]
     sizes = {"digits": 6, "step": 256, "max_length": 512, "answer_budget": 128}
-    assert make_probe(bpe, protocol="released", **sizes).judge(case, answer)["found_each"] == [True, True, True]
+    assert make_probe(bpe, protocol="released", **sizes).score_answer(case, answer)["found_each"] == [True, True, True]

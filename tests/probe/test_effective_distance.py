@@ -12,7 +12,7 @@ from lab.probe import measuring
 from lab.probe.config import ProbeConfig
 from lab.probe.effective_distance import DistanceProbe, log_probs
 from lab.probe.limits import LengthResult, share_limits
-from lab.probe.measuring import distance_record, found_by_distance, reach_record
+from lab.probe.measuring import found_by_distance, reach_record
 from lab.probe.reach import reach
 from tests.eval.answering import Reader
 from tests.probe.test_effective_length import STOP
@@ -49,7 +49,7 @@ def test_a_model_that_sees_50_tokens_reaches_50(bpe):
     assert reach(results, 0.8) == {"reach": 50.2, "reach_low": None, "reach_high": 50.3, **ends}
     assert reach(results, 0.5)["reach_low"] == 50.3  # of the way from 0.69 to 0, 0.28
     assert [row["log_prob"] for r in results for row in r.cases] == [round(-3 * math.log(4), 6)] * 50
-    assert distance_record(probe, results[0], {}, None)["log_prob"] == round(-3 * math.log(4), 6)
+    assert probe.record(results[0], {}, None)["log_prob"] == round(-3 * math.log(4), 6)
 
 
 @pytest.mark.parametrize(
@@ -98,10 +98,10 @@ def test_the_records_of_distances(bpe):
     results = list(probe.run(Sees(bpe, 50)))
     counts = PositionCounts(60)
     counts.add_segments([60])  # f(i) = 60 - i, and nothing is known of 60
-    line = distance_record(probe, results[0], {"model": "m"}, counts)
+    line = probe.record(results[0], {"model": "m"}, counts)
     names = ("distance", "n", "found", "score", "f", "needles", "digits", "prompt_tokens", "seed", "model")
     assert [line[name] for name in names] == [40, 20, 20, 1.0, 20, 1, 3, WINDOW - 4, 3, "m"]
-    assert [distance_record(probe, results[k], {}, c)["f"] for k, c in ((1, counts), (0, None))] == [None, None]
+    assert [probe.record(results[k], {}, c)["f"] for k, c in ((1, counts), (0, None))] == [None, None]
     # from 1 at 40 to 0 at 60
     assert reach_record(results, 0.8, counts) == {**reach(results, 0.8), "f_at_reach": 60 - 44}
     nothing = [replace(result, passed=0) for result in results]

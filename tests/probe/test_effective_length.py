@@ -11,9 +11,9 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from lab.counts import PositionCounts
 from lab.errors import DataError
 from lab.probe.config import ProbeConfig
-from lab.probe.effective_length import NeedleProbe, Worker
+from lab.probe.effective_length import NeedleProbe
 from lab.probe.limits import LengthResult, effective_lengths
-from lab.probe.measuring import length_record, summary_record
+from lab.probe.probe import Worker
 
 HAYSTACK = " ".join(f"bake{'.' if k % 7 == 6 else ''}" for k in range(4000))
 STOP = 1
@@ -112,7 +112,7 @@ def test_the_records_of_a_probe(bpe):
     tests |= {"haystack": haystack, "seed": 3}
     counts = PositionCounts(224)
     counts.add_segments([224, 200, 193])
-    line = length_record(probe, curve[1], about, counts)
+    line = probe.record(curve[1], about, counts)
     assert line.items() >= {**about, **tests, "length": 224, "tests": 10, "passed": 6, "seconds": 7.5}.items()
     names = ("accuracy", "score", "low", "high", "verdict", "f", "stops")  # 224 is beyond the counter
     assert [line[name] for name in names] == [0.6, 0.6, 0.26, 0.88, "fail", None, None]
@@ -123,7 +123,7 @@ def test_the_records_of_a_probe(bpe):
     # lower limits at 0.5: (0.55 - 0.5) / (0.55 - 0.26) = 0.1724 of the way
     other = {"threshold": 0.5, "effective_length": 224, "low": 192, "high": None}
     other |= {"smooth": 224.0, "smooth_low": 197.5, "smooth_high": None, **ends}
-    summary = summary_record(probe, curve, about, counts)
+    summary = probe.summarize(curve, about, counts)
     assert summary.items() >= {**about, **tests, **main, "thresholds": [other, main], "tests": 20}.items()
     assert summary["f_at_effective_length"] == 32 + 8 + 1  # f(192) of three segments
 

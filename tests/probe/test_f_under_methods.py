@@ -6,8 +6,10 @@ from lab.counts import PositionCounts
 from lab.model.decoder import Decoder, DecoderConfig
 from lab.positions import distance
 from lab.probe.config import ProbeConfig
-from lab.probe.effective_length import NeedleProbe, Worker
+from lab.probe.effective_distance import build_distance_probe
+from lab.probe.effective_length import NeedleProbe
 from lab.probe.measuring import Measuring, ModelInTraining
+from lab.probe.probe import Worker
 
 SIZES = {"d_model": 8, "n_layers": 1, "n_heads": 1, "n_kv_heads": 1, "d_ff": 8, "tie_embeddings": False}
 HAYSTACK = " ".join(f"bake{k % 7}" for k in range(2000))
@@ -21,5 +23,5 @@ def test_f_of_a_distance_is_that_of_its_position(bytewise):
     counts = PositionCounts(320)
     counts.add_segments([320])  # f(i) = 320 - i
     model = ModelInTraining(decoder, None, torch.no_grad)
-    lines, _ = Measuring(probe, None, None).run(model, Worker(), {}, counts, lambda _: True)
+    lines, _ = Measuring(probe, build_distance_probe(probe)).run(model, Worker(), {}, counts, lambda _: True)
     assert {line["distance"]: line["f"] for line in lines if "distance" in line} == {120: 290, 190: 220}

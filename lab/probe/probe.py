@@ -1,0 +1,233 @@
+"""A probe: tests of a model at rising lengths or distances, from prompts to results.
+
+    Probe.case -> answer_cases -> Probe.score_answers -> LengthResult -> Probe.record
+
+`Probe` runs tests and knows nothing of their prompts. `lab.probe.effective_length` has the four-needle tests,
+`lab.probe.effective_distance` the one-number tests. Reach is computed from the results (lab.probe.reach).
+"""
+
+import time
+from abc import ABC, abstractmethod
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field
+from functools import partial
+from itertools import product
+from typing import Any, ClassVar, Generic, TypeVar
+
+import numpy as np
+import torch
+from tokenizers import Tokenizer
+from torch import Tensor
+
+from lab.counts import Counted
+from lab.model import devices
+from lab.probe.config import ProbeConfig
+from lab.probe.limits import Design, LengthResult, exact_limits
+from lab.probe.needles import Case, NeedleCase
+
+LOOK_EVERY = 8  # new tokens between two checks of what the rows of a batch have answered
+AnyCase = TypeVar("AnyCase", bound=Case)
+AnyNeedleCase = TypeVar("AnyNeedleCase", bound=NeedleCase)
+IsDecided = Callable[[AnyCase, str], bool]
+Generate = Callable[..., Tensor]
+"""Continues prompts, int64 (B, T), greedily by at most n_tokens: int64 (B, n); `ended` may end rows early."""
+Row = dict[str, Any]
+
+
+def answer_cases(
+    model: Generate,
+    tokenizer: Tokenizer,
+    stop_id: int | None,
+    cases: Iterable[tuple[Any, AnyCase]],
+    *,
+    budget: int,
+    rows: int,
+    device: torch.device | str = "cpu",
+    is_decided: IsDecided[AnyCase] | None = None,
+) -> Iterator[list[tuple[Any, AnyCase, str]]]:
+    """Answer numbered cases, up to `rows` at a time, in `budget` tokens each; an answer ends before the stop token.
+
+    With `is_decided`, an answer ends with the token after which it is true, and the model may end it there. If it is
+    true for a text, it must be true for every text that begins with it.
+    """
+    for batch in batch_by_length(cases, rows):
+        batch_cases = [case for _, case in batch]
+        prompts = torch.from_numpy(np.stack([np.asarray(case.prompt_ids, dtype=np.int64) for case in batch_cases]))
+        generate = model
+        if is_decided is not None:
+            generate = partial(model, ended=partial(find_decided, tokenizer, is_decided, batch_cases))
+        answers = []
+        for (number, case), row in zip(batch, generate(prompts.to(device), budget).tolist(), strict=True):
+            ids = row[: row.index(stop_id)] if stop_id in row else row
+            answers.append((number, case, decode_answer(tokenizer, ids, case, is_decided)))
+        yield answers
+
+
+def find_decided(
+    tokenizer: Tokenizer, is_decided: IsDecided[AnyCase], cases: Sequence[AnyCase], answers: Tensor, rows: Tensor
+) -> Tensor:
+    """Find which answers are decided, at every LOOK_EVERY-th token: int64 (rows, n), int64 (rows,) -> bool (rows,)."""
+    if answers.shape[1] % LOOK_EVERY:
+        return torch.zeros(len(rows), dtype=torch.bool)
+    texts = tokenizer.decode_batch(answers.tolist())
+    return torch.tensor([is_decided(cases[row], text) for row, text in zip(rows.tolist(), texts, strict=True)])
+
+
+def decode_answer(tokenizer: Tokenizer, ids: list[int], case: AnyCase, is_decided: IsDecided[AnyCase] | None) -> str:
+    """Decode an answer up to the token after which it is decided, if it is."""
+    text: str = tokenizer.decode(ids)
+    if is_decided is None or not is_decided(case, text):
+        return text
+    # Generation ends a row at one of several tokens, by the size of its batch. The first decided token does not depend
+    # on that. As a decided text stays decided, bisection finds it.
+    last = bisect_left(range(len(ids)), True, key=lambda index: is_decided(case, tokenizer.decode(ids[: index + 1])))
+    first_decided: str = tokenizer.decode(ids[: last + 1])
+    return first_decided
+
+
+def batch_by_length(cases: Iterable[tuple[Any, AnyCase]], rows: int) -> Iterator[list[tuple[Any, AnyCase]]]:
+    """Batch cases whose prompts have the same length, because the key cache takes no padding."""
+    waiting: dict[int, list[tuple[Any, AnyCase]]] = {}
+    for number, case in cases:
+        length = len(case.prompt_ids)
+        waiting.setdefault(length, []).append((number, case))
+        if len(waiting[length]) == rows:
+            yield waiting.pop(length)
+    yield from waiting.values()
+
+
+@dataclass(frozen=True)
+class Worker:
+    """One of the processes that run the tests of a probe; `gather` joins the lists of all, a collective call."""
+
+    rank: int = 0
+    world_size: int = 1
+    gather: Callable[[list[Any]], list[Any]] = list
+
+
+class ResultStore:
+    """Stores results of tests, so that a later call need not run them; this one stores nothing."""
+
+    def load(self, value: int) -> Mapping[int, Row]:
+        """Return the finished tests of a length or distance by test number, the same on every rank."""
+        return {}
+
+    def save(self, value: int, rows: Mapping[int, Row]) -> None:
+        """Store the rows of tests that this process has just finished."""
+
+
+@dataclass(eq=False, repr=False)
+class Probe(ABC, Generic[AnyNeedleCase]):
+    """Tests of one model, drawn from settings, a tokenizer and a text, at several lengths or distances.
+
+    `by` names what tests differ by, their length or their distance; `value` is one of these. `source` is the setting
+    that names the haystack's file; None for text of the corpus.
+
+    Units: `window`, the training window, in tokens.
+    """
+
+    config: ProbeConfig
+    tokenizer: Tokenizer
+    haystack: str
+    _: KW_ONLY
+    window: int
+    stop_id: int | None
+    device: torch.device | str = "cpu"
+    source: str | None = None
+    by: ClassVar[str]
+    design: Design = field(init=False)  # when the tests of a length or distance stop
+    budget: int = field(init=False)  # tokens that are left for the answer
+    required: int = field(init=False)  # numbers that must be found for a test to pass
+
+    @abstractmethod
+    def case(self, value: int, test: int) -> AnyNeedleCase:
+        """Sample a test of a length or distance; a function of the seed, the value and the test's number."""
+
+    @abstractmethod
+    def score_answers(self, model: Any, batch: Sequence[tuple[Any, AnyNeedleCase, str]]) -> Iterable[tuple[Any, Row]]:
+        """Score numbered answers; each row has `found`, the number of numbers found."""
+
+    @abstractmethod
+    def run(self, model: Any, worker: Worker = Worker(), store: ResultStore = ResultStore()) -> Iterator[LengthResult]:
+        """Run the tests of all lengths or distances; a collective call."""
+
+    @abstractmethod
+    def describe_tests(self) -> Row:
+        """Return the properties of the tests that are the same at all lengths or distances."""
+
+    @abstractmethod
+    def record(self, result: LengthResult, origin: Mapping[str, Any], counts: Counted | None) -> Row:
+        """Build the line of a length or distance in probes.jsonl.
+
+        `origin` describes the model, the code and the hardware. `counts` are the position frequencies of the training
+        up to now, None if they were not counted.
+        """
+
+    def is_decided(self, case: AnyNeedleCase, text: str) -> bool:
+        """Return whether no further token can change the score of an answer, so that generation may end."""
+        return False
+
+    def run_at(
+        self, model: Any, value: int, worker: Worker = Worker(), store: ResultStore = ResultStore()
+    ) -> LengthResult:
+        """Run the tests of one length or distance; a collective call."""
+        return self.run_together(model, [value], worker, store)[0]
+
+    def run_together(self, model: Any, values: Sequence[int], worker: Worker, store: ResultStore) -> list[LengthResult]:
+        """Run the tests of lengths or distances round after round until the design stops; a collective call.
+
+        A round has the same tests on any number of ranks. The model has `generate`, and for one-number tests `losses`.
+        """
+        finished = {value: store.load(value) for value in values}
+        rows: dict[int, list[Row]] = {value: [] for value in values}
+        passed = dict.fromkeys(values, 0)
+        n_tests = n_run = 0
+        start = time.perf_counter()
+        for look in self.design.looks:
+            tests = list(product(values, range(n_tests, look)))
+            unfinished = [(value, test) for value, test in tests if test not in finished[value]]
+            fresh = dict(worker.gather(self.run_share(model, unfinished, worker, store)))
+            n_run += len(fresh)
+            for value, test in tests:
+                row = finished[value].get(test) or fresh[value, test]
+                rows[value].append({self.by: value, "test": test, **row})
+                passed[value] += row["found"] >= self.required
+            n_tests = look
+            if all(self.design.is_over(look, passed[value]) for value in values):
+                break
+        total_s = time.perf_counter() - start
+        seconds = round(total_s * n_tests / n_run, 3) if n_run else None
+        results = []
+        for value in values:
+            low, high = exact_limits(self.design, n_tests, passed[value], self.config.confidence)
+            results.append(LengthResult(value, n_tests, passed[value], rows[value], low, high, seconds))
+        return results
+
+    def run_share(
+        self, model: Any, tests: Sequence[tuple[int, int]], worker: Worker, store: ResultStore
+    ) -> list[tuple[tuple[int, int], Row]]:
+        """Run this rank's share of tests, each a value and a number, and store every batch that is finished."""
+        # A rank takes consecutive tests: these have few lengths, and only prompts of one length generate together.
+        start, stop = (len(tests) * rank // worker.world_size for rank in (worker.rank, worker.rank + 1))
+        batches = answer_cases(
+            model.generate,
+            self.tokenizer,
+            self.stop_id,
+            (((value, test), self.case(value, test)) for value, test in tests[start:stop]),
+            budget=self.budget,
+            rows=self.config.rows(devices.kind(torch.device(self.device))),
+            device=self.device,
+            is_decided=self.is_decided,
+        )
+        share = []
+        for batch in batches:
+            scored = list(self.score_answers(model, batch))
+            by_value: dict[int, dict[int, Row]] = defaultdict(dict)
+            for (value, test), row in scored:
+                by_value[value][test] = row
+            for value, rows in by_value.items():
+                store.save(value, rows)
+            share += scored
+        return share
