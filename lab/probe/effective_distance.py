@@ -176,7 +176,7 @@ class DistanceProbe(Probe[OneNumberCase]):
         """Find the numbers in the answers of a batch, and score the right answers."""
         scores = log_probs(model, [case for _, case, _ in batch], self.budget, self.device)
         for (test, case, answer), log_prob in zip(batch, scores, strict=True):
-            row = {"prompt_hash": case.prompt_hash, "numbers": case.numbers, "answer": answer}
+            row: Row = {"prompt_hash": case.prompt_hash, "numbers": case.numbers, "answer": answer}
             row["found"] = int(starts_with_number(answer, case.numbers[0]))
             row["log_prob"] = round(log_prob, 6)
             yield test, row
