@@ -45,6 +45,7 @@ from lab.probe.limits import shown_length
 from lab.probe.measuring import reach_record
 from lab.probe.reach import fit_reach
 from lab.runs.arms import censored
+from lab.runs.folder import RunFolder
 from lab.schema import Length, Share, Tests
 
 WHY = 'docs/install.md, "If it does not work", has reasons'
@@ -172,7 +173,21 @@ class FoundByDistance(run.Measure):
             lines += ["", method, columns_text(distances, columns), reach_line(reach)]
             if self.others:
                 lines += ["", "share by length of the prompt", self.grid_text(self.grid(mine))]
-        return "\n".join([*lines, ""])
+        return "\n".join([*lines, *self.explain_length(rows), ""])
+
+    def explain_length(self, rows: Sequence[Row]) -> list[str]:
+        """Explain an effective length of training that is longer than every reach."""
+        model = self.subject.model
+        if model.folder is None or model.experiment is None:
+            return []
+        probes = RunFolder(model.folder).probes()
+        lengths = [one["effective_length"] for one in probes if one["consumed_tokens"] == model.consumed_tokens]
+        reached = max((row["reach"] or 0 for row in rows if row["metric"] == "reach"), default=0)
+        if not lengths or (lengths[-1] or 0) <= reached:
+            return []
+        tests = model.experiment.tests
+        passes = f"{tests.required} of {tests.needles} numbers, at any depth, pass a test of it"
+        return ["", f"The effective length, {lengths[-1]:,}, is longer than reach: {passes}; reach takes one number."]
 
     def grid(self, rows: Sequence[Row]) -> list[Row]:
         """List the shares of all prompt lengths, the longest first."""

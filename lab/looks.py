@@ -131,7 +131,9 @@ def looks_of(
     """
     alt = altair()
     if is_numeric(table[series]):
-        bar = alt.Legend(title=words(series), orient="right", format=".3~s")
+        values = sorted(table[series].dropna().unique().tolist())
+        few = {"values": values} if len(values) <= len(PALETTE) else {}  # else ticks between them
+        bar = alt.Legend(title=words(series), orient="right", format=".3~s", **few)
         color = alt.Color(f"{series}:Q", scale=alt.Scale(scheme="viridis", reverse=True), legend=bar)
         return {"color": color, "detail": f"{series}:N"}
     values = list(names or dict.fromkeys(table[series].astype(str)))

@@ -27,7 +27,7 @@ from markupsafe import Markup
 
 from eval.engine.command import OF_RUNS, Form, Request, run
 from eval.engine.records import is_run
-from eval.engine.rows import Found, file_in
+from eval.engine.rows import RESULTS, Found, file_in
 from eval.report.data import Runs, read_runs, shares
 from eval.report.figures import DRAWN, Figure
 from lab.command import start
@@ -54,7 +54,7 @@ class ReportOptions(Section):
 def make_report(request: Request) -> Found:
     """Read runs, and write the page or the picture, and the images; the rows are the runs."""
     options: ReportOptions = request.options
-    output = file_in(request.folder, "report.html")
+    output = file_in(request.folder, "report.html", RESULTS)
     if output.suffix not in (".html", ".png", ".svg"):
         raise ConfigError(f"-o={output}: must end in .html, .png or .svg, or be a folder; rename it")
     with unpacked(request.places) as places:
@@ -82,7 +82,7 @@ def make_report(request: Request) -> Found:
     data = render(runs, drawn, title).encode()
     with writing(f"-o {output}", "file"):
         write_atomic(output, data)
-    text = f"{output}: {counts}, {len(data) / 1e6:.1f} MB"
+    text = f"{counts}, {len(data) / 1e6:.1f} MB"
     if options.figures is not None:
         for name, chart in titled.items():
             for suffix in (".png", ".svg"):

@@ -45,7 +45,8 @@ def list_files(place: str, suffixes: tuple[str, ...]) -> tuple[dict[str, int], C
     """
     files, skipped = find_files(Path(place), suffixes)
     if not files:
-        rule = f"no such file or folder, or none with {', '.join(suffixes)}"
+        kinds = dict.fromkeys(f".{suffix.split('.')[1]}" for suffix in suffixes)
+        rule = f"no {', '.join(kinds)} in it" if root_of(place).exists() else "no such file or folder"
         if skipped:
             rule = f"{rule}, but {describe(skipped)}"
         remedy = "name one, or a pattern such as texts/*.md; data.corpus.name=dataset reads other formats"

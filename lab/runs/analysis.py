@@ -141,17 +141,31 @@ class Run:
         profiles, probes = self.counts().profiles(), self.probes()
         last = probes.iloc[-1].to_dict() if len(probes) else {}
         shares: dict[str, Any] = {"y_limits": (0, 1), "rules": [Rule("y", last.get("threshold", 0.8), "threshold")]}
-        log: dict[str, Any] = {"log_x": True, "marks": False}
+        shares |= {"percent": True, "y_title": "retrieval accuracy", "x_title": "distance (tokens)"}
+        log: dict[str, Any] = {"log_x": True, "marks": False, "x_title": "distance (tokens)"}
         f: dict[str, Any] = {**log, "log_y": True, "names": list(profiles), "series": "profile"}
         contexts = self.contexts()
-        numbers = f"numbers found by distance: {shown_reach(last)}"
-        gain: dict[str, Any] = {**log, "x_title": "distance of the evidence", "y_title": "nats"}
+        numbers = f"accuracy by distance: {shown_reach(last)}"
+        gain: dict[str, Any] = {**log, "x_title": "distance of the evidence (tokens)", "y_title": "gain (nats)"}
+        held_out = {**log, "x_title": "visible context (tokens)", "y_title": "loss (nats per token)"}
         drawn: list[tuple[pd.DataFrame, str, str, str, dict[str, Any]]] = [
             (self.distances(), "distance", "score", numbers, shares),
-            (self.lengths(), "length", "accuracy", "tests passed by length", shares),
-            (self.metrics(), "consumed_tokens", "loss", LOSS, {"marks": False, "series": None}),
+            (
+                self.lengths(),
+                "length",
+                "accuracy",
+                "tests passed by length",
+                shares | {"x_title": "length (tokens)", "y_title": "tests passed"},
+            ),
+            (
+                self.metrics(),
+                "consumed_tokens",
+                "loss",
+                LOSS,
+                {"marks": False, "series": None, "y_title": "loss (nats per token)"},
+            ),
             (as_table(per_distance(profiles)), "distance", "per distance", SHOWN, f),
-            (contexts[contexts["context"] > 0], "context", "loss", "held-out loss by visible context (tokens)", log),
+            (contexts[contexts["context"] > 0], "context", "loss", "held-out loss by visible context", held_out),
             (self.recall(), "middle", "score", "gain from evidence", gain),
         ]
         charts = []

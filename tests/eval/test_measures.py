@@ -283,7 +283,7 @@ REFUSED = [  # a command, its words, and the beginning of its one line
     ("probe", "RUN --distance=rope,dca --by=depth", "--distance=rope,dca: --by=depth takes one method; leave --by out"),
     ("probe", "RUN --distance=rope,strng", "--distance=strng: unknown method; did you mean string?"),
     ("probe", "RUN --haystack=none.txt", "--haystack=none.txt: no such file; give a .txt, .md, .py, .json or .jsonl"),
-    ("perplexity", "b*", "b*: no such folder"),
+    ("perplexity", "b*", "b*: matches no folder"),
     ("perplexity", "RUN --stride=300", "--stride=300: must be <= 16, the shortest length, or tokens are passed over"),
     ("passkey", "RUN --lengths=20", "--lengths=20: too short for "),
     (
@@ -300,7 +300,7 @@ REFUSED = [  # a command, its words, and the beginning of its one line
     ("frequency", "--corpus=none --positions=8", "--corpus=none: must be slimpajama or a folder of token shards"),
     ("report", "FAKE -o x.pdf", "-o=x.pdf: must end in .html, .png or .svg"),
     ("reach", "--at=64", "RUN: must come first, the folders of one or more runs; for instance runs/cpu_demo"),
-    ("reach", "RUNS nowhere", "nowhere: must be a run folder, with a config.yaml; name run folders"),
+    ("reach", "RUNS nowhere", "nowhere: no such folder"),
     ("reach", "RUNS runs/160-160-0", "160-160-0: must be the name of one folder only; rename the others"),
     ("reach", "RUNS --at=500", "RUNS: no probe has reach and f at 500 tokens; name runs that probed and counted"),
 ]

@@ -66,7 +66,8 @@ def test_page_is_whole_and_escaped_and_its_figures_are_valid(two_arms, tmp_path,
     words = [evil, *two_arms[1:], "-o", page, "--figures", images]
     status, out, err = run(words, capsys)
     assert (status, err.strip()) == (0, "")
-    assert out.startswith(f"{page}: 4 runs, 5 figures")
+    assert out.startswith("4 runs, 5 figures, ")
+    assert out.count(str(page)) == 1
     text = page.read_text()
     specs = json.loads(re.search(r"const figures = (.*);\n", text)[1])
     assert len(specs) == 5
@@ -98,7 +99,7 @@ def test_faults_are_one_line_each(tmp_path, capsys):
     good, other = write_fake(tmp_path / "a"), write_fake(tmp_path / "more" / "a")
     broken = write_fake(tmp_path / "broken")
     for words, start in (
-        ([tmp_path / "none"], f"{tmp_path / 'none'}: must be a run folder"),
+        ([tmp_path / "none"], f"{tmp_path / 'none'}: no such folder"),
         ([good, other], "a: must be the name of one folder only"),
         ([good, "-o", good / "config.yaml" / "x.html"], f"-o {good / 'config.yaml' / 'x.html'}: cannot be written"),
     ):
