@@ -36,13 +36,14 @@ import pandas as pd
 
 from eval.engine.command import OF_RUNS, Form, Request, run
 from eval.engine.records import COLUMNS, WIDER, read_records, results_at
-from eval.engine.rows import WIDEST, Found, Row, file_in, fitted, natural
+from eval.engine.rows import WIDEST, Found, file_in, fitted, natural
 from eval.engine.seeds import LEVEL, POWER, binomial_variance
 from eval.engine.statistics import judge
 from lab.command import start
 from lab.errors import ConfigError, nearest
 from lab.files import write_atomic, writing
 from lab.looks import CENSORED, range_of
+from lab.rows import Row
 from lab.runs.arms import FEWEST, SHARES, differing, mean_with_limits, name_arms, with_bases
 from lab.runs.conditions import define_names
 from lab.runs.tables import unpacked

@@ -31,7 +31,7 @@ from eval.engine.command import Form, Request, run
 from eval.engine.rows import Found, to_text
 from lab import command, config, draw, errors, launch, schema
 from lab.counts import SavedCounts
-from lab.counts.saved import F, G, edges_of, per_distance
+from lab.counts.saved import F, G, bin_edges, per_distance
 from lab.data import module, preparation, text_files
 from lab.runs import analysis, source
 from lab.train.recording import Counting
@@ -130,7 +130,7 @@ def count(place: Path, options: DemandOptions, overrides: Mapping[str, Any]) -> 
 
 def table(profiles: Mapping[str, Any], targets: float) -> tuple[pd.DataFrame, str]:
     """Tabulate bins of distances, also as text: f and g, g as shares, and the targets that ask for a bin or farther."""
-    edges = edges_of(len(profiles["f"]), 2)
+    edges = bin_edges(len(profiles["f"]), 2)
     rows = pd.DataFrame({name: np.add.reduceat(values, edges[:-1]) for name, values in profiles.items()})
     rows.insert(0, "from", edges[:-1])
     rows.insert(1, "to", np.array(edges[1:]) - 1)

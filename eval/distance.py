@@ -36,14 +36,15 @@ from typing import Annotated, Any
 from annotated_types import Gt, Lt
 
 from eval.engine import command, methods, needles, run
-from eval.engine.rows import Row, columns_text, limits, shortened
+from eval.engine.rows import columns_text, limits, shortened
 from lab.command import Bar, start
 from lab.draw import Rule, below, draw, layer
 from lab.errors import ConfigError
-from lab.probe.effective_distance import DistanceProbe, by_distance
+from lab.probe.effective_distance import DistanceProbe, map_counts_to_distance
 from lab.probe.limits import shown_length
 from lab.probe.measuring import reach_record
 from lab.probe.reach import fit_reach
+from lab.rows import Row
 from lab.runs.arms import censored
 from lab.runs.folder import RunFolder
 from lab.schema import Length, Share, Tests
@@ -119,7 +120,7 @@ class FoundByDistance(run.Measure):
                 self.names.append(name)
                 self.bar.name(name)
                 first = probe.case(probe.reachable[0], 0)
-                counts = by_distance(self.subject.counts, method, len(first.prompt_ids))
+                counts = map_counts_to_distance(self.subject.counts, method, len(first.prompt_ids))
                 finished = self.finished(tests, first, config.distance_tests, "distance")
                 results = list(probe.run(self.subject, store=finished))
                 of_distance = {**subject, "metric": "found_by_distance"}
@@ -136,7 +137,7 @@ class FoundByDistance(run.Measure):
         """Run the tests of another prompt length, and write a row for each distance."""
         tests = {"tests": "one number", **probe.describe_tests()}
         first = probe.case(probe.reachable[0], 0)
-        counts = by_distance(self.subject.counts, self.subject.model.decoder.distance, len(first.prompt_ids))
+        counts = map_counts_to_distance(self.subject.counts, self.subject.model.decoder.distance, len(first.prompt_ids))
         finished = self.finished(tests, first, probe.config.distance_tests, "distance")
         about = {**subject, "metric": "found_by_prompt", "prompt": probe.window}
         for result in probe.run(self.subject, store=finished):

@@ -32,11 +32,12 @@ import torch
 from torch import Tensor
 
 from eval.engine import command, run, subject
-from eval.engine.rows import Row, pivot, to_text
+from eval.engine.rows import pivot, to_text
 from lab import draw, schema
 from lab.command import Bar, start
 from lab.model.attention.inspection import BLOCK_LOGITS, LayerLogits, layer_inputs
 from lab.model.huggingface.foreign import AnyDecoder
+from lab.rows import Row
 
 WINDOWS = 2  # training windows that a text is long, so that both sides of the window are seen
 MOST_TOKENS = 8192  # of a text whose length is not given

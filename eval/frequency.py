@@ -19,9 +19,10 @@ from annotated_types import Ge, Le
 
 from eval.engine.command import OF_RUNS, Form, Request, run
 from eval.engine.lengths import SLIMPAJAMA, FloatArray, read_lengths
-from eval.engine.rows import Found, Row, to_text
+from eval.engine.rows import Found, to_text
 from lab import command, schema
 from lab.data.config import Mode
+from lab.rows import Row
 
 SHARES = ("f", "share_to", "share_from", "segments_to")
 FORMS = {"window": ",", "position": ",", **dict.fromkeys(SHARES, ".4g")}

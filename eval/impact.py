@@ -30,8 +30,8 @@ from eval.engine.command import Form, Request, run
 from eval.engine.impactful import BoolArray, FloatArray, choose, labels_of, mark, tally, token_texts
 from eval.engine.rows import Found, to_text
 from eval.engine.subject import NO_CORPUS, draw_texts, source
+from lab.arrays import IGNORE
 from lab.command import NOTHING_WRITTEN, Bar, start
-from lab.data.arrangement import IGNORE
 from lab.data.packing import Windows, held_out_windows
 from lab.data.selecting import RESULT, ImpactConfig, label_types, open_tagger
 from lab.data.text_files import read_texts

@@ -34,8 +34,9 @@ import numpy as np
 
 from eval.engine import answers, cases, command, run, subject
 from eval.engine.cases import ANSWER, ASK, Distinct, TextCase, Writer, draw_pair, fit
-from eval.engine.rows import Row, limits
+from eval.engine.rows import limits
 from lab.command import start
+from lab.rows import Row
 from lab.schema import Length, Tests
 
 Protocol = Literal["longeval", "completion"]

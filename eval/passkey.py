@@ -42,12 +42,13 @@ import numpy as np
 from annotated_types import Ge, Le
 
 from eval.engine import answers, cases, command, run
-from eval.engine.rows import Row, pivot, to_text
+from eval.engine.rows import pivot, to_text
 from eval.engine.subject import SUBJECT, text_of
 from lab.command import start
 from lab.data import config, synthetic
 from lab.draw import draw
 from lab.probe import needles
+from lab.rows import Row
 from lab.schema import Length, PathText, Tests
 
 Protocol = Literal["passkey", "lab"]

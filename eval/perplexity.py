@@ -44,13 +44,14 @@ from annotated_types import Ge, Le
 
 from eval.engine.command import CellOptions, Form
 from eval.engine.methods import as_options
-from eval.engine.rows import Row, limits
+from eval.engine.rows import limits
 from eval.engine.run import Cell, Measure
-from eval.engine.sliding import CONFIDENCE, key_tokens, open_reference, text_losses, whole_windows, windows
+from eval.engine.sliding import key_tokens, open_reference, text_losses, whole_windows, windows
 from eval.engine.subject import SUBJECT, Document, digest_of, documents_of, doublings
 from lab.command import start
 from lab.data.tokenizer import check_ids, special_ends
 from lab.errors import DataError
+from lab.rows import CONFIDENCE, Row
 from lab.schema import LONGEST, Length, PathText, Positive, Tests
 
 STRIDE = 256  # tokens (arXiv:2402.17463, section 4.1)

@@ -37,12 +37,14 @@ import numpy as np
 from annotated_types import Ge, Le
 
 from eval.engine import command
-from eval.engine.lengths import FloatArray, IntArray, natural_lengths
-from eval.engine.rows import Found, Row, to_text
+from eval.engine.lengths import FloatArray, natural_lengths
+from eval.engine.rows import Found, to_text
 from lab import draw, errors, schema, skip
+from lab.arrays import IntArray
 from lab.command import NOTHING_WRITTEN, parse_method, read_options, settings_lines, start
 from lab.counts import PositionCounts
 from lab.positions import DISTANCE_METHODS, Distance, dca
+from lab.rows import Row
 from lab.skip.base import Skip
 from lab.skip.sentences import split_sentences
 

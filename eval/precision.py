@@ -44,7 +44,7 @@ import torch
 from torch import Tensor
 
 from eval.engine import command, run, subject
-from eval.engine.rows import Row, pivot, to_text
+from eval.engine.rows import pivot, to_text
 from lab.command import Bar, start
 from lab.draw import beside, draw
 from lab.errors import ConfigError
@@ -52,6 +52,7 @@ from lab.model.attention.inspection import BLOCK_LOGITS, LayerLogits, layer_inpu
 from lab.model.attention.layout import LayerInputs
 from lab.model.decoder import Decoder
 from lab.model.huggingface.foreign import AnyDecoder, Foreign
+from lab.rows import Row
 from lab.schema import Length, NonNegative
 
 REFERENCE = 16  # d2 in tokens (section 2.2)

@@ -36,11 +36,12 @@ from pathlib import Path
 from typing import Any
 
 from eval.engine import answers, command, depths, methods, needles, run, statistics, subject
-from eval.engine.rows import Column, Results, Row, columns_text, limits, shortened
+from eval.engine.rows import Column, Results, columns_text, limits, shortened
 from lab import draw, errors
 from lab.command import start
 from lab.probe.config import ProbeConfig
 from lab.probe.limits import LengthResult, monotone_shares
+from lab.rows import Row
 from lab.runs.folder import RunFolder
 
 OTHERS = {  # options that --by=... reads

@@ -37,24 +37,14 @@ import pandas as pd
 
 from eval.engine.command import OF_RUNS, Form, Request, run
 from eval.engine.records import ProbedRun, is_run, read_runs, results_at
-from eval.engine.regression import (
-    CONFIDENCE,
-    CONSTANT,
-    HELD,
-    SPARE,
-    Regression,
-    compare,
-    fit,
-    jackknife,
-    measured,
-    separable,
-)
+from eval.engine.regression import CONSTANT, HELD, SPARE, Regression, compare, fit, jackknife, measured, separable
 from eval.engine.rows import WIDEST, Found, to_text
 from lab.command import start
 from lab.counts import SavedCounts, f_at
 from lab.errors import DataError
 from lab.looks import BELOW, BEYOND, RUN, range_of
-from lab.probe.reach import ONE, reach_of
+from lab.probe.reach import ONE, recompute_reach
+from lab.rows import CONFIDENCE
 from lab.runs.arms import FEWEST, bases_of, censored, differing, name_arms, with_bases, without_common
 from lab.runs.checkpoints import folder_name
 from lab.runs.conditions import define_names
@@ -261,7 +251,7 @@ def read_evaluated(run: ProbedRun) -> list[dict[str, Any]]:
     if not tests:
         return []
     begun = max(row["score"] for row in tests.values()) >= BEGUN
-    reach = reach_of(tests, run.settings.get("probe.threshold", 0.8))
+    reach = recompute_reach(tests, run.settings.get("probe.threshold", 0.8))
     return [{"consumed_tokens": next(iter(tests.values()))["consumed_tokens"], "begun": begun, **reach}]
 
 

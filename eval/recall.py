@@ -27,7 +27,7 @@ import numpy as np
 from annotated_types import Ge
 
 from eval.engine import command, run, subject
-from eval.engine.rows import Row, columns_text, limits
+from eval.engine.rows import columns_text, limits
 from lab.command import Bar, parse_method, start
 from lab.data.beside import labels_of
 from lab.data.preparation import shard_folder
@@ -37,9 +37,9 @@ from lab.draw import below, draw
 from lab.errors import ConfigError, DataError, look_up
 from lab.evidence import EVIDENCE_METHODS, base, repeat
 from lab.probe.recall import FEWEST, RecallTest, half_octaves
+from lab.rows import CONFIDENCE, Row
 from lab.schema import PathText, Tests, validated
 
-CONFIDENCE = 0.95
 NOT_WITHOUT = ("distance", "last", "middle", "nats_cut", "right_cut")  # fields that targets without evidence lack
 Edge = Annotated[int, Ge(2)]  # behind which a token is left to predict from
 WITHOUT = (
@@ -119,7 +119,7 @@ class Recall(run.OnTexts):
         shared = {**self.about, **self.subject.row, "evidence": asdict(self.evidence), "window": test.window}
         shared |= {"confidence": CONFIDENCE, "texts": subject.digest_of(self.documents)}
         shared |= {"source": self.options.text or "held out"}
-        for row in test.found(scores, CONFIDENCE):
+        for row in test.summarize(scores, CONFIDENCE):
             fields = {key: value for key, value in row.items() if row["distance"] or key not in NOT_WITHOUT}
             yield {**shared, "metric": "recall" if row["distance"] else "no_evidence", **fields}
 

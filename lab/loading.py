@@ -32,7 +32,7 @@ from lab.model.huggingface.rope import name_ignored
 from lab.positions import Distance, Frequencies, frequencies
 from lab.positions.method import FrequencyMethod
 from lab.positions.methods import Replaced, describe_pair
-from lab.positions.string import of_length
+from lab.positions.string import paper_parameters
 from lab.runs.checkpoints import SHARDING, WEIGHTS, Checkpoint, candidates, open_checkpoint, read_state, refusing
 from lab.runs.folder import check_files
 from lab.runs.source import CONFIG, EXPERIMENT, FIELD, find_place, is_hub_id, tokenizer_of
@@ -156,7 +156,7 @@ def replaced_methods(settings: dict[str, Any], overrides: dict[str, Any]) -> tup
     override(values, overrides)
     chosen = part(values, "position")
     if part(chosen, "distance").get("method") == "string" and "shift" not in chosen["distance"]:
-        chosen["distance"] = {**of_length(settings["max_position_embeddings"]), **chosen["distance"]}
+        chosen["distance"] = {**paper_parameters(settings["max_position_embeddings"]), **chosen["distance"]}
     position = validated(Replaced, values).position
     return position.frequency if "frequency" in chosen else None, position.distance
 

@@ -18,9 +18,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from lab.arrays import IGNORE
 from lab.data.arrangement import Arrangement
 from lab.data.config import OwnCorpus
-from lab.evidence.base import IGNORE, Evidence
+from lab.evidence.base import Evidence
 from lab.masks import WindowMask
 from lab.model.attention.attend import attend
 from lab.positions import Distance, FrequencyMethod, frequencies
@@ -57,7 +58,7 @@ def check_bands(built: Distance, ids: Tensor) -> None:
     """Check that each causal pair is in one band, or hidden, and that the band's maps give its relative position."""
     rel_pos = built.rel_pos(ids, ids)
     m, n = ids[:, None], ids[None, :]
-    seen = (n <= m) & built.shows(m, n)
+    seen = (n <= m) & built.visible_pairs(m, n)
     assert rel_pos[seen].isfinite().all(), "rel_pos must be finite where a query sees a key"
     times = torch.zeros_like(rel_pos, dtype=torch.int64)
     for number, band in enumerate(built.bands):
@@ -95,7 +96,7 @@ def dense(q: Tensor, k: Tensor, v: Tensor, built: Distance, ids: Tensor, inv_fre
     """Attend pair by pair: the logit of a pair is Re(q conj(k) exp(i rel_pos inv_freq)), times the method's factor."""
     (zq, zk) = (torch.complex(*x.chunk(2, dim=-1)) for x in (q, k))
     m, n = ids[:, None], ids[None, :]
-    seen = (n <= m) & built.shows(m, n)
+    seen = (n <= m) & built.visible_pairs(m, n)
     rel_pos = torch.where(seen, built.rel_pos(ids, ids), 0.0)
     turns = torch.polar(torch.ones(1, dtype=torch.float64), rel_pos[..., None] * inv_freq)
     logits = torch.einsum("bnqh,bnkh,qkh->bnqk", zq, zk.conj(), turns).real / math.sqrt(q.shape[-1])

@@ -11,7 +11,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 LAYERS = """
-lab.startup lab.errors < lab lab.files lab.yaml < lab.schema < lab.plugins
+lab.startup lab.errors lab.arrays lab.rows < lab lab.files lab.yaml < lab.schema < lab.plugins
 < lab.looks lab.output < lab.draw lab.command < lab.launch < lab.meeting
 < lab.positions lab.masks lab.skip lab.counts lab.evidence < lab.probe.limits < lab.probe.reach
 < lab.data lab.model < lab.probe lab.runs < lab.config < lab.loading lab.testing lab.integrations < lab.train

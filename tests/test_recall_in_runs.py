@@ -37,7 +37,7 @@ def test_a_probe_records_the_recall_of_the_held_out_text(run):
     documents = TokenStore.open(shard_folder(opened.experiment.data), "held_out").documents()
     test = RecallTest(documents, Repeat(tokens=2), opened.train_len, [16, 23, 32, 45, 64], most=measuring.TARGETS)
     model = SimpleNamespace(scores=lambda *texts: token_scores(opened.decoder, *texts)[:2].detach())
-    expected = test.found(test.scores(model, test.targets))
+    expected = test.summarize(test.scores(model, test.targets))
     assert len(expected) == len(last) == 5
     for row, by_hand in zip(last, expected, strict=True):
         assert row == pytest.approx(by_hand, abs=1e-5)

@@ -13,15 +13,15 @@ from typing import NamedTuple
 import numpy as np
 
 from eval.engine.cases import TextCase, Writer, draw_number
-from eval.engine.rows import Finished, Row
+from eval.engine.rows import Finished
 from eval.engine.subject import doublings
 from lab.command import Bar
 from lab.errors import ConfigError
 from lab.probe.limits import share_limits
 from lab.probe.needles import NUMBER, SAMPLE_NUMBERS
 from lab.probe.probe import ResultStore
+from lab.rows import CONFIDENCE, Row
 
-CONFIDENCE = 0.95
 Read = Callable[[str], set[str]]  # the first number of a text, in all ways that a protocol accepts
 
 

@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from eval.engine.methods import expand, is_model, method_overrides, names_of, split_words
-from eval.engine.rows import RESULTS, Found, Row, document, write_rows
+from eval.engine.rows import RESULTS, Found, document, write_rows
 from lab import command, draw, errors, launch, schema, yaml
 from lab.command import Syntax, Words, read_options, settings_lines, show
 from lab.positions.methods import PositionConfig
+from lab.rows import Row
 
 MODEL = "{word}: MODEL must be the first argument; give a run folder, a checkpoint in it, or a Hugging Face folder"
 MODELS = """

@@ -42,7 +42,8 @@ import numpy as np
 import pandas as pd
 from tokenizers import Tokenizer
 
-IntArray = np.typing.NDArray[np.int64]
+from lab.arrays import IntArray
+
 FloatArray = np.typing.NDArray[np.float64]
 BoolArray = np.typing.NDArray[np.bool_]
 TOLERANCE = 1e-12  # of coverage times a count, where a product of decimals falls just above a whole number

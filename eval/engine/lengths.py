@@ -6,12 +6,12 @@ from typing import NamedTuple
 import numpy as np
 from scipy.special import ndtr
 
+from lab.arrays import IntArray
 from lab.counts.rows import sum_to_the_end
 from lab.data import config, shards, synthetic
 from lab.errors import DataError
 
 FloatArray = np.typing.NDArray[np.float64]
-IntArray = np.typing.NDArray[np.int64]
 SLIMPAJAMA = "slimpajama"
 OF_WINDOW = 2048  # tokens, at which arXiv:2410.18745, Figure 1a, shows its shape
 LONGEST = 2**20  # tokens; longer documents of that shape count as this long

@@ -95,7 +95,7 @@ def setting(word: str, train_len: int, length: int) -> Setting:
         "rerope": {"window": quarter, "log_n": max(2, assumed)},
         "self_extend": {"group": group, "window": quarter},
         "dca": {"train_len": assumed, "chunk": chunk, "window": assumed - chunk},
-        "string": string.of_length(train_len),
+        "string": string.paper_parameters(train_len),
     }
     parameters = {**errors.look_up(derived, method, "--distance"), **named}
     assumed_len = named.get("train_len", train_len if method in ("rope", "string") else assumed)

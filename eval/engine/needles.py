@@ -12,7 +12,6 @@ from annotated_types import Ge, Gt, Le, Lt
 
 from eval.engine import answers, command, run
 from eval.engine.methods import as_options
-from eval.engine.rows import Row
 from eval.engine.subject import Subject, text_of
 from lab import draw, errors, schema
 from lab.command import Bar
@@ -20,6 +19,7 @@ from lab.data.tokenizer import check_ids
 from lab.probe import effective_distance, effective_length, limits
 from lab.probe.config import ProbeConfig, ProtocolName
 from lab.probe.probe import Probe
+from lab.rows import Row
 
 EIGHTHS = 8  # lengths up to the training window of a model without a probe of its own
 AnyProbe = TypeVar("AnyProbe", bound=Probe[Any])

@@ -32,10 +32,10 @@ import pandas as pd
 from scipy.optimize import minimize
 from scipy.special import log_ndtr
 
+from lab.rows import CONFIDENCE
 from lab.runs.arms import mean_with_limits
 
 Floats = np.typing.NDArray[np.float64]
-CONFIDENCE = 0.95
 PRIOR = 0.01  # inverse standard deviation of d
 OPEN = 10.0  # standard error of an entry of d from which on it counts as open
 SAME = 0.02  # nats within which a column counts as constant; runs end some tokens apart

@@ -24,12 +24,12 @@ from textwrap import wrap
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from lab import errors, files
+from lab.rows import Row
 from lab.runs.folder import RunFolder
 
 if TYPE_CHECKING:
     import pandas as pd
 
-Row = dict[str, Any]
 HASH = "hash"
 RESULTS = Path("results")  # of models, where -o names no folder; those of runs lie in their folders
 WIDEST, NAME, HEAD = 120, 46, 44  # characters of a table as text, of a line's name, and of a heading in one row

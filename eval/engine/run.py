@@ -47,13 +47,14 @@ from torch import Tensor
 
 from eval.engine import cases, command
 from eval.engine.answers import FinishedTests, Outcome, judge
-from eval.engine.rows import RESULTS, Column, Found, Results, Row, columns_text, named_series, shortened, write_rows
+from eval.engine.rows import RESULTS, Column, Found, Results, columns_text, named_series, shortened, write_rows
 from eval.engine.subject import Subject, announce, draw_texts, open_subject, refuse_far, source, text_of
 from lab import draw
 from lab.command import CONTINUES, NOTHING_WRITTEN, Bar
 from lab.data.tokenizer import check_ids
 from lab.probe import needles
 from lab.probe.probe import answer_cases
+from lab.rows import Row
 
 
 class Cell(NamedTuple):

@@ -52,16 +52,15 @@ from torch.nn.utils.rnn import pad_sequence
 
 from eval.engine.subject import AnyIds, Subject, as_subject
 from lab import command, errors, loading
+from lab.arrays import IGNORE, IntArray
 from lab.data.tokenizer import vocabulary_hash
-from lab.evidence import base
+from lab.rows import CONFIDENCE
 
-CONFIDENCE = 0.95
 AT_ONCE = 16_384  # tokens of a batch, padding included
 MOST_NATS = 700.0  # of a perplexity of 10^304, about the largest float
 ALPHA, BETA = 2.0, -2.0  # nats, of key tokens (arXiv:2410.23771)
 
 Score = Callable[[Tensor, Tensor], Tensor]  # int64 (B, T) tokens and targets -> nats (B, T), 0 at IGNORE
-IntArray = npt.NDArray[np.int64]
 
 
 class Window(NamedTuple):
@@ -146,7 +145,7 @@ def text_losses(
     With `keys`, only the tokens of each text that they mark are scored.
     """
     keys = keys or [np.ones(len(text), dtype=np.bool_) for text in texts]
-    wanted = [np.where(marked, text, base.IGNORE) for marked, text in zip(keys, texts, strict=True)]
+    wanted = [np.where(marked, text, IGNORE) for marked, text in zip(keys, texts, strict=True)]
     waiting: dict[int, list[tuple[int, Window]]] = {}  # by length
     for number, text in enumerate(texts):
         for window in cut(len(text), context, stride):
@@ -156,7 +155,7 @@ def text_losses(
         for start in range(0, len(alike), rows):
             batch = alike[start : start + rows]
             tokens = np.stack([texts[number][begin:end] for number, (begin, end, _) in batch])
-            targets = np.full(tokens.shape, base.IGNORE)
+            targets = np.full(tokens.shape, IGNORE)
             for row, (number, (begin, end, first)) in zip(targets, batch, strict=True):
                 row[first - 1 - begin : end - 1 - begin] = wanted[number][first:end]  # each predicts the next token
             nats = score(torch.from_numpy(tokens), torch.from_numpy(targets)).double().sum(1).tolist()
@@ -213,7 +212,7 @@ def losses_of(subject: Subject, ids: AnyIds, ends: AnyIds, window: int, context:
             longest = passes[bar.n].end - passes[bar.n].begin - 1
             rows = passes[bar.n : bar.n + max(1, AT_ONCE // longest)]
             tokens = pad_sequence([text[begin : end - 1] for begin, end, _ in rows], batch_first=True)
-            targets = torch.full_like(tokens, base.IGNORE)
+            targets = torch.full_like(tokens, IGNORE)
             for target, (begin, end, first) in zip(targets, rows, strict=True):
                 target[first - 1 - begin : end - 1 - begin] = text[first:end]
             for (begin, end, first), losses in zip(rows, subject.losses(tokens, targets).cpu().numpy(), strict=True):

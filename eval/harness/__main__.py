@@ -41,14 +41,14 @@ from annotated_types import Ge
 from scipy.special import stdtrit
 
 from eval.engine import cases, command, run, subject
-from eval.engine.rows import Results, Row, finite, limits, shortened, to_text
+from eval.engine.rows import Results, finite, limits, shortened, to_text
 from eval.harness.model import StoredRequests, Truncate, harness_model
 from lab import errors, schema
 from lab.command import start
 from lab.probe.limits import share_limits
+from lab.rows import CONFIDENCE, Row
 from lab.runs.source import named
 
-CONFIDENCE = 0.95
 READ_WITH = (*subject.SUBJECT, "length", "truncate", "chat")  # determine, with the request, its outcome
 NAMED_BY = (*READ_WITH, "protocol", "definition", "num_fewshot", "limit", "seed", "task", "metric", "filter")
 

@@ -22,12 +22,13 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from eval.engine import cases
-from eval.engine.rows import Finished, Row, shortened
+from eval.engine.rows import Finished, shortened
 from eval.engine.subject import Subject
 from lab.data.tokenizer import check_ids, special_ends
 from lab.errors import ConfigError, DataError
 from lab.model.attention.inspection import check_finite
 from lab.model.huggingface.config import read_json, special_texts
+from lab.rows import Row
 
 Ids = list[int]
 Truncate = Literal["left", "middle"]

@@ -30,10 +30,11 @@ from textwrap import shorten
 from typing import Any
 
 from eval.engine.command import printing_to_stderr
-from eval.engine.rows import Finished, Row, pivot, to_text
+from eval.engine.rows import Finished, pivot, to_text
 from eval.papers.table import Column, Table, expand, names, read_table
 from lab import errors, files, jobs
 from lab.command import CONTINUES, STOPPED, Syntax, Words, run, show, start
+from lab.rows import Row
 from lab.runs.folder import RunFolder
 from lab.sweep.planning import PlannedRun, plan, planned_run
 from lab.yaml import flatten

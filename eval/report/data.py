@@ -20,11 +20,11 @@ from lab.counts import SavedCounts
 from lab.counts.saved import per_distance
 from lab.looks import CENSORED, MEAN, RUN
 from lab.probe.reach import ONE, with_reach
+from lab.rows import Row
 from lab.runs.analysis import contexts_of
 from lab.runs.arms import SHARES, censored, mean_with_limits, name_arms, without_common
 from lab.runs.folder import RunFolder
 
-Row = dict[str, Any]
 TRAINED, HELD_OUT = "training", "held out"
 TESTS = ["digits", "prompt_tokens", "haystack", "seed"]  # what one-number tests are beside their distance
 REACH = ["reach", "reach_low", "reach_high", "dips", "first_distance", "last_distance", "f_at_reach", "g_from_reach"]

@@ -28,7 +28,7 @@ import pandas as pd
 
 from eval.engine.cases import ChatOptions, Turn
 from eval.engine.command import Form
-from eval.engine.rows import RESULTS, Row, to_text
+from eval.engine.rows import RESULTS, to_text
 from eval.engine.run import Cell, Measure
 from eval.engine.subject import SUBJECT, doublings, open_subject
 from eval.ruler.sources import STANDIN, name_of, read_sources
@@ -37,6 +37,7 @@ from lab.command import Bar, start
 from lab.errors import nearest
 from lab.files import write_json
 from lab.loading import newest_checkpoints
+from lab.rows import Row
 from lab.schema import Length, PathText, Tests
 
 SHORTEST = 4096  # RULER's first length

@@ -23,13 +23,12 @@ import numpy as np
 import pandas as pd
 
 from eval.engine.cases import Draft, Score, TextCase, Turn, Writer, finish
-from eval.engine.rows import Row
 from eval.ruler.sources import Sources, made_up_people
 from eval.ruler.texts import common_words, frequent_words, needles, tracing
 from lab.errors import ConfigError
-from lab.probe.limits import crossing
+from lab.probe.limits import find_crossing
+from lab.rows import CONFIDENCE, Row
 
-CONFIDENCE = 0.95
 ROUNDING = 9  # decimals of a sum of scores, which adds up halves and thirds
 LLAMA2_7B_AT_4K = 85.6  # percent; what RULER calls a satisfactory score
 SAMPLE = 32  # answers of a task, whose longest is taken as the bound
@@ -158,4 +157,4 @@ def averages(scores: pd.DataFrame) -> pd.DataFrame:
 def effective_length(means: pd.DataFrame) -> int:
     """Return the longest length before the first below the threshold, which is Llama2-7B's at 4K; 0 if it is that."""
     average = means.loc["average"]
-    return crossing(average.index.tolist(), average.tolist(), LLAMA2_7B_AT_4K)[0]
+    return find_crossing(average.index.tolist(), average.tolist(), LLAMA2_7B_AT_4K)[0]

@@ -28,7 +28,8 @@ from experiments.window.verdicts import judge_prediction
 from lab.counts import SavedCounts
 from lab.draw import Rule, beside, draw, save
 from lab.errors import ConfigError
-from lab.probe.reach import ONE, reach_of
+from lab.probe.reach import ONE, recompute_reach
+from lab.rows import Row
 from lab.runs.arms import mean_with_limits
 from lab.runs.tables import unpacked
 from lab.yaml import read_yaml
@@ -41,7 +42,6 @@ THRESHOLD = 0.8
 HEADING = "## Retrieval demand at equal position frequency"  # of the page
 FORMS = dict.fromkeys(("difference", "low", "high", "low 90", "high 90"), ".3f")
 FORMS |= dict.fromkeys(("p", "p, Holm", "exact p"), ".2g")
-Row = dict[str, Any]
 
 
 def describe(records: Path, out: Path | None = None) -> None:
@@ -87,7 +87,7 @@ def read_run(place: Path, tests: list[Row], runs: list[Row]) -> None:
     about["accuracy"] = np.mean([row["score"] for d, row in by_distance.items() if BAND[0] <= d <= BAND[1]])
     counts = SavedCounts.read(place / "counts.npz")
     about |= {"f": counts.f[MIDDLE], "g": counts.g_from(beyond + 1)}
-    runs.append({**about, **reach_of(by_distance, THRESHOLD)})
+    runs.append({**about, **recompute_reach(by_distance, THRESHOLD)})
 
 
 def condition_rows(table: str, runs: pd.DataFrame) -> Iterator[Row]:

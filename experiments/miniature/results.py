@@ -13,7 +13,8 @@ from eval.engine.rows import to_text
 from experiments.tables import write_reach, write_tables
 from lab.draw import draw, layer, save
 from lab.errors import ConfigError
-from lab.probe.reach import ONE, reach_of
+from lab.probe.reach import ONE, recompute_reach
+from lab.rows import Row
 from lab.runs.arms import read_settings
 from lab.runs.tables import unpacked
 
@@ -37,7 +38,6 @@ VARIED = [*CONDITIONS][:4]  # in the picture
 SAMPLE = {192: VARIED[-1], 256: "window of 256"}  # recorded under all methods, by window
 PROBED = ["consumed_tokens", "reach", "last_distance"]
 PLAIN, STRING, DCA = "plain", "STRING", "DCA"
-Row = dict[str, Any]
 
 
 def methods_at(window: int) -> dict[str, str]:
@@ -91,7 +91,7 @@ def read_run(place: Path) -> Iterator[Row]:
             if row["metric"] == ONE:
                 tests[row["method"].removeprefix("rope+")][row["distance"]] = row
     for method, by_distance in tests.items():
-        yield {**about, "method": method, **reach_of(by_distance, THRESHOLD)}
+        yield {**about, "method": method, **recompute_reach(by_distance, THRESHOLD)}
 
 
 def reaches(runs: pd.DataFrame, condition: str, method: str) -> str:

@@ -8,10 +8,11 @@ import pandas as pd
 
 from experiments.demand.plans import CONDITIONS, PLANS
 from experiments.demand.results import read
-from experiments.window.records import DCA, HALF, NEAR, PLAIN, Records, Row, accuracy
+from experiments.window.records import DCA, HALF, NEAR, PLAIN, Records, accuracy
 from lab import looks
 from lab.draw import GREY, beside, draw, layer, save
 from lab.looks import BEYOND
+from lab.rows import Row
 
 GAPS = Path("experiments/demand/records/S1.jsonl.xz")
 WIDTH, LIMITS = 380, (90, 800)  # of a panel, and of the axis of reach

@@ -4,7 +4,7 @@ import json
 import math
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -12,7 +12,8 @@ import pandas as pd
 from experiments.window.plans import STAGES, methods_at
 from lab.counts import SavedCounts
 from lab.errors import ConfigError
-from lab.probe.reach import reach_of
+from lab.probe.reach import recompute_reach
+from lab.rows import Row
 from lab.runs.tables import unpacked
 from lab.yaml import read_yaml
 
@@ -20,7 +21,6 @@ THRESHOLD = 0.8
 ACQUIRED = 0.5  # accuracy of a run that has acquired retrieval, in the mean over the distances tested
 PLAIN, THIRD, HALF, DCA, DCA_QUARTER = METHODS = ("plain", "STRING 1/3", "STRING 1/2", "DCA 1/2", "DCA 1/4")
 NEAR, BAND = (72, 120), (72, 179)  # of S2
-Row = dict[str, Any]
 
 
 class Records(NamedTuple):
@@ -72,7 +72,7 @@ def read_run(place: Path, cells: list[Row], runs: list[Row]) -> None:
         filled = {row["distance"]: row for row in mine if "prompt" not in row}
         if label == PLAIN:
             acquired = float(np.mean([row["score"] for row in filled.values()])) >= ACQUIRED
-        reach = reach_of(filled, THRESHOLD)
+        reach = recompute_reach(filled, THRESHOLD)
         reaches |= {
             label: math.nan if reach["reach"] is None else reach["reach"],
             f"{label} last": reach["last_distance"],

@@ -8,8 +8,9 @@ import pandas as pd
 from eval.engine.rows import to_text
 from experiments.tables import write_reach, write_tables
 from experiments.window.figures import plot_findings, plot_grid
-from experiments.window.records import BAND, METHODS, Records, Row, accuracy
+from experiments.window.records import BAND, METHODS, Records, accuracy
 from experiments.window.verdicts import verdict_rows
+from lab.rows import Row
 
 
 def condition_rows(records: Records) -> Iterator[Row]:

@@ -16,7 +16,8 @@ import pandas as pd
 from eval.engine.seeds import paired_t
 from eval.engine.statistics import holm
 from experiments.window.plans import DISTANCES
-from experiments.window.records import BAND, DCA, HALF, NEAR, PLAIN, Records, Row, accuracy, far_accuracy
+from experiments.window.records import BAND, DCA, HALF, NEAR, PLAIN, Records, accuracy, far_accuracy
+from lab.rows import Row
 from lab.runs.arms import FEWEST, mean_with_limits
 
 MARGIN = 0.1  # in accuracy, within which a difference counts as none

@@ -12,7 +12,7 @@ from annotated_types import Ge, Le
 from lab.data.config import CORPORA, Bpe, DataConfig
 from lab.data.tokenizer import load_tokenizer
 from lab.errors import LONGEST_NAME, is_plain_name, is_short
-from lab.positions.string import of_length
+from lab.positions.string import paper_parameters
 from lab.probe.config import STEP, STEPS
 from lab.schema import MOST, TAGS, Length, PathText, Positive, Section, Seed
 
@@ -199,7 +199,7 @@ def fill_in(values: dict[str, Any], name: str) -> None:
     if isinstance(window, int) and values.get("probe", {}) is not None:  # null turns probes off
         section(values, "probe").setdefault("step", min(STEP, max(1, window // STEPS)))
     if distance.get("method") == "string" and "shift" not in distance and isinstance(window, int):
-        distance.update({**of_length(window), **distance})
+        distance.update({**paper_parameters(window), **distance})
 
 
 def fill_in_tags(values: dict[str, Any]) -> None:

@@ -30,7 +30,8 @@ from typing import Any
 
 import numpy as np
 
-from lab.counts.rows import FloatArray, IntArray, pairs_of_ids, pairs_of_runs, sum_to_the_end
+from lab.arrays import FloatArray, IntArray
+from lab.counts.rows import pairs_of_ids, pairs_of_runs, sum_to_the_end
 from lab.errors import DataError
 
 RelPos = Callable[[IntArray, IntArray], FloatArray]  # (queries,), (keys,) -> (queries, keys)
@@ -91,6 +92,7 @@ class PositionCounts:
                 raise DataError("anchors: need position_ids, the distance to an anchor depends on them")
             self.add_segments(lengths)
             return
+        # A separate counter receives the runs, so that nothing is counted if one of them is refused.
         added = self._empty()
         ends = np.cumsum(np.asarray(lengths, dtype=np.int64))
         ids = position_ids[: ends[-1] if len(ends) else 0]
@@ -165,7 +167,7 @@ class PositionCounts:
         if mask == "causal":
             self._add_group(ids)
             return
-        order = np.argsort(docs, kind="stable")
+        order = np.argsort(docs, kind="stable")  # stable, so that the ids of a document keep their order
         for group in np.split(ids[order], np.flatnonzero(np.diff(docs[order])) + 1):
             self._add_group(group)
         of_anchor = docs == 0
@@ -189,6 +191,7 @@ class PositionCounts:
         if len(steps) == 0 or steps.max() == 1:
             self.lengths[len(ids)] += 1
             return
+        # Trapezoids cost the square of the runs and a Fourier transform the span of the ids: few runs take the former.
         breaks = np.flatnonzero(steps > 1) + 1
         if len(breaks) ** 2 <= RUN_PAIRS:
             self.gapped += pairs_of_runs(ids[[0, *breaks]], np.diff([0, *breaks, len(ids)]), self.max_len)

@@ -35,8 +35,7 @@ from typing import Any
 import numpy as np
 from scipy import fft
 
-IntArray = np.typing.NDArray[np.int64]
-FloatArray = np.typing.NDArray[np.float64]
+from lab.arrays import IntArray
 
 
 def sum_to_the_end(values: np.typing.NDArray[Any]) -> np.typing.NDArray[Any]:
@@ -51,6 +50,7 @@ def pairs_of_runs(firsts: IntArray, lengths: IntArray, max_len: int) -> IntArray
     impulses = np.zeros(max_len + 2, dtype=np.int64)
     query, key = np.tril_indices(len(firsts), -1)
     gap, a, b = firsts[query] - firsts[key], lengths[query], lengths[key]
+    # Ids beyond max_len are gathered in the last entry, which the sums below drop.
     for place, sign in ((gap - b + 1, 1), (gap + 1, -1), (gap - b + 1 + a, -1), (gap + a + 1, 1)):
         impulses += sign * np.bincount(np.minimum(place, max_len + 1), minlength=max_len + 2)
     inside = np.bincount(lengths, minlength=max_len + 1)
@@ -63,6 +63,7 @@ def pairs_of_ids(queries: IntArray, keys: IntArray, max_len: int) -> IntArray:
     Shapes: ids from 0 on, in any order (n_queries,), (n_keys,) -> int64 (max_len,).
     """
     longest = int(max(queries.max(), keys.max()))
+    # The transform is circular: at twice the length, negative distances do not wrap around to positive ones.
     size = fft.next_fast_len(2 * longest + 1, real=True)
     of_queries, of_keys = (fft.rfft(np.bincount(ids, minlength=size).astype(np.float64)) for ids in (queries, keys))
     out = np.zeros(max_len, dtype=np.int64)

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from lab.arrays import FloatArray, IntArray
 from lab.counts.position_counts import PositionCounts
-from lab.counts.rows import FloatArray, IntArray
 from lab.errors import CheckpointError
 
 MOST_BYTES = 2**31  # that a file unpacks to: of the longest window
@@ -80,11 +80,11 @@ def f_at(counts: Counted | None, i: int) -> int | None:
     return int(f[i]) if 0 <= i < len(f) else None
 
 
-def edges_of(max_len: int, parts: int) -> list[int]:
+def bin_edges(max_len: int, parts: int) -> list[int]:
     """Cut the distances 1 .. max_len - 1 into bins, `parts` to an octave where there are so many distances.
 
     Example:
-        >>> edges_of(13, 2)
+        >>> bin_edges(13, 2)
         [1, 2, 3, 4, 6, 8, 12, 13]
     """
     edges = {(parts + k) * 2**octave // parts for octave in range(max_len.bit_length()) for k in range(parts)}
@@ -100,7 +100,7 @@ def per_distance(profiles: Mapping[str, np.ndarray]) -> list[dict[str, Any]]:
     """
     rows = []
     for name, values in profiles.items():
-        edges = np.array(edges_of(len(values), BINS))
+        edges = np.array(bin_edges(len(values), BINS))
         means = np.add.reduceat(values, edges[:-1]) / np.diff(edges) if len(values) > 1 else ()
         middles = (edges[:-1] + edges[1:] - 1) / 2
         points = zip(middles.tolist(), map(float, means))

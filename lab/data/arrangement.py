@@ -36,10 +36,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from lab.evidence.base import IGNORE as IGNORE  # noqa: PLC0414 - the data's modules import it from here
+from lab.arrays import IGNORE, IntArray
 from lab.masks import Causal, WindowMask
 from lab.schema import Length, Positive, Section
-from lab.skip.base import IntArray
 
 
 @dataclass(frozen=True, eq=False)

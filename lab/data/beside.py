@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from tokenizers import Tokenizer
 
+from lab.arrays import IntArray
 from lab.data.config import DataConfig
 from lab.data.corpora import TASK_DOCUMENTS
 from lab.data.shards import Shard, TokenStore, again
@@ -23,8 +24,6 @@ from lab.data.synthetic import Synthetic
 from lab.data.tokenizer import special_ends, split_of
 from lab.errors import DataError
 from lab.files import FileEntry, check_sizes, entries_of, read_object, write_atomic, write_json
-
-IntArray = np.typing.NDArray[np.int64]
 
 
 def save(path: Path, values: np.ndarray) -> None:

@@ -14,6 +14,7 @@ from types import MappingProxyType
 from typing import Any
 
 from lab.errors import ConfigError, DataError, first_line
+from lab.rows import Row
 
 USER_ASSISTANT = (
     r"{% for turn in messages %}{{ turn.role.upper() + ': ' + turn.content.strip() + '\n' }}{% endfor %}"
@@ -25,7 +26,6 @@ UNSCORED = "a conversation without a response"
 Turn = dict[str, str]
 Tokens = Mapping[str, str]
 NO_TOKENS: Tokens = MappingProxyType({})
-Row = dict[str, Any]
 Parts = tuple[tuple[str, bool], ...]  # of a text, each with whether it is scored
 
 

@@ -11,7 +11,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from lab.data.chat import Parts, Row, to_conversation
+from lab.data.chat import Parts, to_conversation
 from lab.data.config import Conversations, DataConfig, Dataset, OwnCorpus, Slimpajama, Stdlib, Text
 from lab.data.streaming import Listing, list_dataset, stream_rows
 from lab.data.synthetic import Synthetic
@@ -27,6 +27,7 @@ from lab.data.text_files import (
     sizes_of,
     text_of,
 )
+from lab.rows import Row
 
 TASK_DOCUMENTS = 4000  # generated documents of one task
 STDLIB_TASKS = 16

@@ -19,9 +19,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from lab.arrays import IGNORE
 from lab.counts import targets_by_context
 from lab.counts.rows import by_distance
-from lab.data.arrangement import IGNORE, Arrangement
+from lab.data.arrangement import Arrangement
 from lab.data.beside import entry_of, labels_of, numbers_of, path_of, store_numbers
 from lab.data.config import DataConfig
 from lab.data.packing import (

@@ -17,7 +17,8 @@ from itertools import islice
 
 import numpy as np
 
-from lab.data.arrangement import IGNORE, Arrangement, TokenRun
+from lab.arrays import IGNORE, IntArray
+from lab.data.arrangement import Arrangement, TokenRun
 from lab.data.config import DataConfig
 from lab.data.preparation import shard_folder
 from lab.data.segments import Segment, SegmentIndex, index_segments, sample_segments
@@ -26,7 +27,6 @@ from lab.data.shards import TokenStore
 from lab.errors import ConfigError, DataError
 from lab.evidence.base import Evidence, in_ids
 from lab.evidence.weights import ByEvidence
-from lab.skip.base import IntArray
 
 OF_WEIGHTS = 1  # marks the draws of a pack's weights, which those of its first sample do not share
 AssignIds = Callable[[np.ndarray, np.random.Generator], np.ndarray]  # tokens of a run -> rotary ids

@@ -24,12 +24,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from lab.arrays import IntArray
 from lab.data import beside
 from lab.data.config import Mode
 from lab.data.shards import SPLITS, Shard, TokenStore, read_manifests
 from lab.errors import DataError, DiskError
 
-IntArray = np.typing.NDArray[np.int64]
 Numbers = np.typing.NDArray[np.uint64]
 GROUP = 256  # documents
 ROUNDS = 4

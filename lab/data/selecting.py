@@ -20,13 +20,14 @@ import numpy as np
 from annotated_types import Ge, Gt, Le
 from tokenizers import Tokenizer
 
-from lab.data.arrangement import IGNORE, TokenRun
+from lab.arrays import IGNORE, IntArray
+from lab.data.arrangement import TokenRun
 from lab.data.tokenizer import n_ids, vocabulary_hash
 from lab.errors import ConfigError, MissingPackage, first_line
 from lab.schema import PathText, Positive, Section, Seed, Tests
-from lab.skip.base import BoolArray, IntArray
+from lab.skip.base import BoolArray
 from lab.skip.methods import LongRecipe, skip_positions
-from lab.skip.sentences import draw_sentences, places_of, sentences_with, split_sentences
+from lab.skip.sentences import draw_sentences, kept_indices, sentences_with, split_sentences
 
 RESULT = "impact.json"  # written by eval.impact
 FIELD = "skip.selection"
@@ -74,7 +75,7 @@ class Selection:
         """
         lengths, remaining, matched = self.sentences(tokens)
         drawn = draw_sentences(lengths, remaining, self.budget, generator)
-        places = places_of(lengths, drawn)
+        places = kept_indices(lengths, drawn)
         ids = skip_positions(self.config, len(places), sentence_lengths=drawn[drawn > 0], generator=generator)
         # a sentence that was left out lies between two drawn tokens whose places are not neighbours
         follows = np.diff(places, append=-1) == 1

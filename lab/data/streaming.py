@@ -17,10 +17,10 @@ from typing import Any
 
 from lab.command import show
 from lab.data import text_files
-from lab.data.chat import Row
 from lab.data.config import Dataset
 from lab.errors import DataError, MissingPackage
 from lab.files import read_object
+from lab.rows import Row
 
 HUB_FILE = re.compile(r"hf://datasets/.+?@([^/]+/.+)")
 BLOCK_BYTES = 2**25  # of one request for a part of a file

@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import IO, Any
 
 from lab.command import show
-from lab.data.chat import Row
 from lab.errors import DataError, MissingPackage, first_line
 from lab.launch import read_launch
+from lab.rows import Row
 
 COMPRESSIONS = (".gz", ".bz2", ".xz", ".zst")
 PLAIN = tuple(map("".join, product((".txt", ".md", ".py"), ("", *COMPRESSIONS))))  # one document each

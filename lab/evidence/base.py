@@ -25,11 +25,10 @@ from typing import Any, Literal
 
 import numpy as np
 
+from lab.arrays import IGNORE, IntArray
 from lab.errors import ConfigError
 from lab.schema import Method
 
-IntArray = np.typing.NDArray[np.int64]
-IGNORE = -100  # target of a token that is not scored; the value that torch's own loss ignores
 NONE = -1  # at the end of the sequence of a run whose last index has no target
 
 
@@ -49,6 +48,7 @@ class Sequences:
     @classmethod
     def of(cls, tokens: IntArray, targets: IntArray, lengths: Sequence[int]) -> Sequences:
         """Lay out the runs of a pack."""
+        # The sequence of a run has one more element than the run, so that run k moves by k places.
         sizes = np.asarray(lengths, dtype=np.int64)
         stops = np.cumsum(sizes)
         lasts = targets[stops - 1]
@@ -67,7 +67,7 @@ def in_ids(distances: IntArray, ids: IntArray) -> IntArray:
         >>> in_ids(np.array([0, 0, 2, 3]), np.array([0, 1, 7, 8])).tolist()  # the last sees the evidence at id 1
         [0, 0, 7, 8]
     """
-    places = np.arange(len(ids)) + 1 - distances
+    places = np.arange(len(ids)) + 1 - distances  # of the evidence; one too far where there is none, so 0 is read
     return np.where(distances > 0, ids - ids[places * (distances > 0)] + 1, 0)
 
 
@@ -86,14 +86,16 @@ class Evidence(Method):
         """
         out = np.zeros(len(tokens), dtype=np.int64)
         if stored is not None:
+            # The farthest evidence within a run is its first token: a document that was cut into several runs has
+            # stored distances into an earlier one.
             out[: sum(lengths)] = np.concatenate([np.arange(1, length + 1) for length in lengths])
             return np.where(stored <= out, stored, 0).astype(np.int64)
         laid = Sequences.of(tokens, targets, lengths)
-        out[: len(laid.targets)] = self.nearest(laid)[laid.targets]
+        out[: len(laid.targets)] = self.nearest_copy(laid)[laid.targets]
         return out
 
     @abstractmethod
-    def nearest(self, laid: Sequences) -> IntArray:
+    def nearest_copy(self, laid: Sequences) -> IntArray:
         """Find the distance from each place of the sequences to its evidence; 0 where there is none."""
 
 
@@ -111,7 +113,7 @@ class Asked(Evidence):
         if not run.data.labelled:
             yield run.fault("evidence.method", f"{UNLABELLED}; use repeat or suffix")
 
-    def nearest(self, laid: Sequences) -> IntArray:
+    def nearest_copy(self, laid: Sequences) -> IntArray:
         """Find nothing: distances are stored for training tokens alone.
 
         Raises: ConfigError.

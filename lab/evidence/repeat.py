@@ -31,7 +31,8 @@ from typing import Annotated, Literal
 import numpy as np
 from annotated_types import Ge, Le
 
-from lab.evidence.base import Evidence, IntArray, Sequences
+from lab.arrays import IntArray
+from lab.evidence.base import Evidence, Sequences
 
 WORD = 2**62  # what a code and a place in one number stay below
 LONGEST = 64  # tokens; matches of as many or more are equally long, which bounds the cost of repeated documents
@@ -45,7 +46,7 @@ class Repeat(Evidence):
     tokens: Annotated[int, Ge(2), Le(16)] = 3
     """Tokens n of a block."""
 
-    def nearest(self, laid: Sequences) -> IntArray:
+    def nearest_copy(self, laid: Sequences) -> IntArray:
         """Find the nearest earlier copy of each block by sorting the blocks of all runs at once.
 
         Example:
@@ -57,12 +58,13 @@ class Repeat(Evidence):
         size = len(laid.tokens)
         if size < n:
             return np.zeros(size, dtype=np.int64)
-        # a number holds a block's code above its place: one sort brings equal blocks side by side, in order of place
+        # A number has a block's code above its place: one sort brings equal blocks side by side, in order of place
         both = block_codes(laid.tokens + 1, n)
         bits = size.bit_length()
         both <<= bits
         both |= np.arange(len(both))
         both.sort()  # by code, then by place
+        # Neighbours have equal codes if they differ in the bits of the place alone.
         again = np.flatnonzero(both[1:] ^ both[:-1] < 1 << bits)  # the block before is its nearest earlier copy
         copies, places = both[again] & (1 << bits) - 1, both[again + 1] & (1 << bits) - 1
         ends = laid.ends[places]
@@ -103,7 +105,7 @@ class Suffix(Evidence):
     least: Annotated[int, Ge(1), Le(LONGEST)] = 1
     """Fewest tokens before the target that must match."""
 
-    def nearest(self, laid: Sequences) -> IntArray:
+    def nearest_copy(self, laid: Sequences) -> IntArray:
         """Lengthen the blocks that end at each place by one token at a time, as long as earlier copies remain.
 
         Example:
@@ -118,6 +120,7 @@ class Suffix(Evidence):
         codes: IntArray = laid.begins[places] * width + laid.tokens[places]  # equal for equal blocks of one run
         for matched in range(LONGEST + 1):
             if matched:
+                # cumsum has renumbered the codes below, so that they stay small enough to be multiplied again
                 codes = codes * width + laid.tokens[places - matched]
             both = np.sort(codes << bits | places)  # by block, then by place
             places = both & (1 << bits) - 1

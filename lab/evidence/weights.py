@@ -22,7 +22,8 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from annotated_types import Gt, Le
 
-from lab.evidence.base import UNLABELLED, IntArray
+from lab.arrays import IntArray
+from lab.evidence.base import UNLABELLED
 from lab.schema import Section
 
 Flags = np.typing.NDArray[np.bool_]
@@ -86,19 +87,19 @@ class ByEvidence(Section):
         nearer = scored & (distances >= max(low, 1)) & (distances <= high)
         if self.control == "kind":
             assert answers is not None, "read from the sidecar file of the shards"
-            places = of_equal_kind(places, answers, nearer, generator)
+            places = sample_matched(places, answers, nearer, generator)
         elif self.control != "none":
-            places = some_of(nearer if self.control == "near" else scored, len(places), generator)
+            places = sample(nearer if self.control == "near" else scored, len(places), generator)
         out[places] = True
         return out
 
 
-def some_of(eligible: Flags, number: int, generator: np.random.Generator) -> IntArray:
+def sample(eligible: Flags, number: int, generator: np.random.Generator) -> IntArray:
     others = np.flatnonzero(eligible)
     return generator.choice(others, min(number, len(others)), replace=False)
 
 
-def of_equal_kind(places: IntArray, answers: Flags, nearer: Flags, generator: np.random.Generator) -> IntArray:
+def sample_matched(places: IntArray, answers: Flags, nearer: Flags, generator: np.random.Generator) -> IntArray:
     """Draw as many nearer places as `places` has, and as many answers among them."""
-    asked = some_of(nearer & answers, int(answers[places].sum()), generator)
-    return np.append(asked, some_of(nearer & ~answers, len(places) - len(asked), generator))
+    asked = sample(nearer & answers, int(answers[places].sum()), generator)
+    return np.append(asked, sample(nearer & ~answers, len(places) - len(asked), generator))

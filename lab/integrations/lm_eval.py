@@ -110,7 +110,7 @@ class ReachTask(Task):  # type: ignore[misc]
     def tokens(self, doc: dict[str, int]) -> tuple[None, list[int], list[int]]:
         """Return the tokens of a prompt, and those of its number."""
         case = self.probe.case(doc["distance"], doc["test"])
-        answer, scored = case.spelling.answer, case.spelling.scored
+        answer, scored = case.encoded.answer, case.encoded.scored
         return None, [*case.prompt_ids, *answer[: scored[0]]], answer[scored[0] : scored[-1] + 1]
 
     def construct_requests(self, doc: dict[str, int], ctx: str, metadata: Any, **_: Any) -> TokenRequest:

@@ -24,17 +24,17 @@ import torch
 from tokenizers import Tokenizer
 from torch import Tensor, distributed, nn
 
-from lab.counts.rows import FloatArray
+from lab.arrays import IGNORE, FloatArray
 from lab.data.config import Synthetic
 from lab.data.encoding import own_settings
 from lab.errors import DataError, first_line
 from lab.launch import sum_over_ranks
-from lab.model.loss import IGNORE
 from lab.probe.config import ProbeConfig
 from lab.probe.effective_distance import QUESTION, TOKENS_AT_ONCE, DistanceProbe, OneNumberCase, lay_out_answers
 from lab.probe.limits import LengthResult, share_limits
 from lab.probe.needles import FILLER_INDEX, FILLER_TOKENS
 from lab.probe.reach import reach
+from lab.rows import CONFIDENCE
 
 Logits = Callable[[Tensor, int], Tensor]
 """int64 (B, T) and n, of which the last n tokens' logits are needed -> (B, n or T, vocabulary)."""
@@ -42,7 +42,6 @@ Test = tuple[int, float, float]
 """Of one test: its distance, whether its number is retrieved, 0 or 1, and the number's log-probability in nats."""
 Built = TypeVar("Built")
 COLUMNS = ("distance", "n", "score", "low", "high", "log_prob", "f", "g")
-CONFIDENCE = 0.95
 
 
 def read_tokenizer(tokenizer: Any) -> Tokenizer:

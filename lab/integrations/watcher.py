@@ -25,10 +25,11 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
+from lab.arrays import IGNORE, IntArray
 from lab.counts import COUNTED, PositionCounts
 from lab.counts.rows import by_distance
 from lab.errors import ConfigError, DataError, first_line
-from lab.evidence.base import IGNORE, Evidence, IntArray, in_ids
+from lab.evidence.base import Evidence, in_ids
 from lab.evidence.repeat import Repeat
 from lab.integrations import layout, retrieval
 from lab.integrations.hook import Hook

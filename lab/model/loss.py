@@ -15,10 +15,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from lab.arrays import IGNORE
 from lab.model import devices
 
 CPU_ROWS = 64  # whose logits stay in a processor's caches from the softmax to the gradient
-IGNORE = -100  # target of a token that is not scored: padding, and the last token of a document
 
 
 def chunk_tokens(n_vocab: int) -> int:

@@ -149,7 +149,7 @@ class Distance(Method):
         """List the parameters' faults at `length` tokens, as lines that begin with the field."""
         return []
 
-    def shows(self, q_pos: Tensor, k_pos: Tensor) -> Tensor | bool:
+    def visible_pairs(self, q_pos: Tensor, k_pos: Tensor) -> Tensor | bool:
         """Return which causal pairs of positions, which broadcast, are not hidden; True where no pair ever is."""
         if not self.hides_pairs:
             return True

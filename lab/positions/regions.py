@@ -40,7 +40,7 @@ def triangle(q: range, k: range, behind: int) -> Iterator[Tile]:
     q = range(max(q.start, k.start + behind), q.stop)
     if not q:
         return
-    if len(q) == 1:
+    if len(q) == 1:  # decoding: a row of keys needs no causal kernel
         yield Tile(q, range(k.start, q.stop - behind), "full")
         return
     seen_by_all = range(k.start, q.start - behind)
@@ -83,14 +83,16 @@ class Near:
         yield Tile(q, q, "causal")
         if whole < q.start:
             yield Tile(q, range(whole, q.start), "full")
-        cut = max(k.start - first, 0)  # keys before the first one, and queries that would begin there
+        # A text may begin inside the triangle. Queries whose window begins before the text see all keys up to
+        # `whole`, a rectangle; for the others the triangle is complete.
+        cut = max(k.start - first, 0)
         corner = range(q.start + cut, q.stop - 1)
         if corner and cut:
             yield Tile(range(q.start, corner.start), range(k.start, whole), "full")
         if corner:
             yield Tile(corner, range(first + cut, whole), "upper")
 
-    def seeing(self, q: range, key: int) -> range:
+    def queries_seeing(self, q: range, key: int) -> range:
         return range(q.start, min(q.stop, key + self.width))
 
 
@@ -106,7 +108,7 @@ class Far:
     def tiles(self, q: range, k: range) -> Iterator[Tile]:
         return triangle(q, k, self.distance)
 
-    def seeing(self, q: range, key: int) -> range:
+    def queries_seeing(self, q: range, key: int) -> range:
         return range(max(q.start, key + self.distance), q.stop)
 
 
@@ -135,7 +137,7 @@ class ChunksBack:
             if keys:
                 yield Tile(part, keys, "full")
 
-    def seeing(self, q: range, key: int) -> range:
+    def queries_seeing(self, q: range, key: int) -> range:
         chunk = key // self.size
         stop = q.stop if self.most is None else min(q.stop, (chunk + self.most + 1) * self.size)
         return range(max(q.start, (chunk + self.least) * self.size), stop)
@@ -157,6 +159,6 @@ Region = Near | Far | ChunksBack
 """A part of the causal mask.
 
 `contains` tells for each pair of positions, which broadcast, whether it lies in the region. `tiles` cuts the causal
-pairs of queries and keys that end together into tiles of positions. `seeing` returns those of the queries, all after
-one key, that see it in this region.
+pairs of queries and keys that end together into tiles of positions. `queries_seeing` returns those of the queries, all
+after one key, that see it in this region.
 """

@@ -29,13 +29,13 @@ RELEASED_FACTOR = (0.1 * math.log(2) + 1) ** 2  # on the logits: cos and sin ent
 WINDOW = 128  # W of all models in the paper
 
 
-def of_length(train_len: int) -> dict[str, int]:
+def paper_parameters(train_len: int) -> dict[str, int]:
     """Return the paper's parameters for a training length, S = ceil(L/3) and W = 128; S // 2 where that is less.
 
     The released code takes int(0.33 L), which is below the paper's least.
 
     Example:
-        >>> of_length(131_072), of_length(192)
+        >>> paper_parameters(131_072), paper_parameters(192)
         ({'shift': 43691, 'window': 128}, {'shift': 64, 'window': 32})
     """
     shift = -(-train_len // 3)

@@ -24,17 +24,18 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+from lab.arrays import IGNORE
 from lab.counts import Counted, SavedCounts, f_at
 from lab.data import synthetic
 from lab.data.tokenizer import special_ends
 from lab.errors import ConfigError
-from lab.model.loss import IGNORE
 from lab.positions import Distance
 from lab.probe import needles
 from lab.probe.config import DISTANCES
 from lab.probe.effective_length import NeedleProbe
 from lab.probe.limits import LengthResult, sequential_design
-from lab.probe.probe import Probe, ResultStore, Row, Worker
+from lab.probe.probe import Probe, ResultStore, Worker
+from lab.rows import Row
 
 SPARE_TOKENS = 64  # of haystack, among which a word begins
 STREAM = 1  # keeps the draws of a distance apart from those of a four-needle length
@@ -43,7 +44,7 @@ TOKENS_AT_ONCE = 16_384  # of one pass that scores answers
 QUESTION = synthetic.QUESTION + synthetic.ANSWER_PREFIX
 
 
-class Spelling(NamedTuple):
+class EncodedNumber(NamedTuple):
     """A number in tokens: its needle, the place of the number in that, and its answer without what begins every answer.
 
     `scored` are the indices of the answer's tokens that hold digits. `tail` ends the prompt: the question, the first
@@ -66,7 +67,7 @@ class Spelling(NamedTuple):
 class OneNumberCase(needles.NeedleCase):
     """One test, with the tokens of the right answer and which of them are the number's."""
 
-    spelling: Spelling
+    encoded: EncodedNumber
 
 
 class NoRoom(ConfigError):
@@ -79,7 +80,7 @@ class DistanceProbe(Probe[OneNumberCase]):
 
     A number that takes more tokens than the longest of SAMPLE_NUMBERS is drawn again. Prompts begin with the tokens
     `head` and end with `tail`, of which the last `lead` begin every answer. `longest` are the most tokens of each part
-    of a spelling. The window has room for the distances in `reachable`. `question` is the text that ends a prompt.
+    of an encoded number. The window has room for `reachable` distances. `question` is the text that ends prompts.
     """
 
     by = "distance"
@@ -93,12 +94,17 @@ class DistanceProbe(Probe[OneNumberCase]):
         config, tokenizer = self.config, self.tokenizer
         samples = synthetic.draw_numbers(np.random.default_rng(0), needles.SAMPLE_NUMBERS, config.digits)
         self.lead = 0
-        leads = {tuple(spelling.answer[: spelling.scored[0]]) for spelling in map(self.spell, samples)}
-        self.lead = len(leads.pop()) if len(leads) == 1 else 0  # none where the number's first token differs
+        leads = set()
+        for number in samples:
+            encoded = self.encode_number(number)
+            leads.add(tuple(encoded.answer[: encoded.scored[0]]))
+        # Tokens that begin every answer move to the prompt. If they differ, the prompt would depend on the number.
+        if len(leads) == 1:
+            self.lead = len(leads.pop())
         self.head = special_ends(tokenizer)[0]
-        spellings = [self.spell(number) for number in samples]
-        self.tail = spellings[0].tail
-        self.longest = tuple(map(max, zip(*(spelling.sizes for spelling in spellings), strict=True)))
+        parts = [self.encode_number(number) for number in samples]
+        self.tail = parts[0].tail
+        self.longest = tuple(np.max([part.sizes for part in parts], axis=0).tolist())
         place, after, self.budget, tail = self.longest
         self.prompt_tokens = self.window - self.budget
         self.reachable = range(tail + after, self.prompt_tokens - len(self.head) - place)
@@ -133,16 +139,17 @@ class DistanceProbe(Probe[OneNumberCase]):
         points = np.linspace(first, reachable[-1], config.distance_points or DISTANCES)
         return [int(point) for point in np.unique(points.round())]
 
-    def spell(self, number: str) -> Spelling:
+    def encode_number(self, number: str) -> EncodedNumber:
         """Encode a number's needle and question, with the first `lead` tokens of its answer, and what is left of it."""
         text = synthetic.answer([number])
         encoding = self.tokenizer.encode(text, add_special_tokens=False)
         begin = text.index(number)
+        # A token can contain a digit together with other characters, so that any overlap counts.
         holds = [end > begin and start < begin + len(number) for start, end in encoding.offsets[self.lead :]]
         tail = needles.plain_ids(self.tokenizer, self.question)
-        needle = needles.needle_of(self.tokenizer, synthetic.NEEDLE.format(number=number), number)
+        needle = needles.encode_needle(self.tokenizer, synthetic.NEEDLE.format(number=number), number)
         scored = np.flatnonzero(holds).tolist()
-        return Spelling(*needle, encoding.ids[self.lead :], scored, tail + encoding.ids[: self.lead])
+        return EncodedNumber(*needle, encoding.ids[self.lead :], scored, tail + encoding.ids[: self.lead])
 
     def case(self, distance: int, test: int) -> OneNumberCase:
         """Draw one test of a distance; its needle is at the beginning of a word.
@@ -150,24 +157,25 @@ class DistanceProbe(Probe[OneNumberCase]):
         Raises: DataError for an empty haystack.
         """
         generator = np.random.default_rng([self.config.seed, distance, test, STREAM])
-        number, spelling = self.draw(generator)
-        _, after, _, tail = spelling.sizes
-        n_hay = self.prompt_tokens - len(self.head) - len(spelling.needle) - tail
-        before = n_hay - (distance - tail - after)
+        number, encoded = self.sample_number(generator)
+        _, after, _, tail = encoded.sizes
+        n_hay = self.prompt_tokens - len(self.head) - len(encoded.needle) - tail
+        before = n_hay - (distance - tail - after)  # tokens of haystack in front of the needle
+        # The haystack begins later by up to SPARE_TOKENS, so that the needle, at a fixed index, begins a word.
         hay, words = needles.cut_haystack(self.tokenizer, self.haystack, n_hay + SPARE_TOKENS, generator)
         skipped = min((int(word) - before for word in words if 0 <= word - before <= SPARE_TOKENS), default=0)
-        parts = self.head, [(spelling.needle, spelling.place)], spelling.tail
+        parts = self.head, [(encoded.needle, encoded.place)], encoded.tail
         drawn = needles.compose([number], hay[skipped : skipped + n_hay], [before], parts)
-        return OneNumberCase(**vars(drawn), spelling=spelling)
+        return OneNumberCase(**vars(drawn), encoded=encoded)
 
-    def draw(self, generator: np.random.Generator) -> tuple[str, Spelling]:
+    def sample_number(self, generator: np.random.Generator) -> tuple[str, EncodedNumber]:
         """Draw a number that is no longer in tokens than the sample's longest."""
         while True:
             (number,) = synthetic.draw_numbers(generator, 1, self.config.digits)
-            spelling = self.spell(number)
-            fits = all(size <= most for size, most in zip(spelling.sizes, self.longest, strict=True))
-            if fits and spelling.tail == self.tail:
-                return number, spelling
+            encoded = self.encode_number(number)
+            fits = all(size <= most for size, most in zip(encoded.sizes, self.longest, strict=True))
+            if fits and encoded.tail == self.tail:
+                return number, encoded
 
     def run(self, model: Any, worker: Worker = Worker(), store: ResultStore = ResultStore()) -> Iterator[LengthResult]:
         return (self.run_at(model, distance, worker, store) for distance in self.distances)
@@ -257,14 +265,15 @@ def lay_out_answers(cases: Sequence[OneNumberCase], budget: int) -> tuple[torch.
     tokens = torch.zeros((len(cases), n_prompt + budget), dtype=torch.int64)
     targets = torch.full_like(tokens, IGNORE)
     for row, case in enumerate(cases):
-        answer = case.spelling.answer
+        answer = case.encoded.answer
         tokens[row, : n_prompt + len(answer)] = torch.tensor([*case.prompt_ids, *answer])
-        for place in case.spelling.scored:
-            targets[row, n_prompt - 1 + place] = answer[place]
+        # The logits at an index predict the next token, so that targets are one index before their tokens.
+        for index in case.encoded.scored:
+            targets[row, n_prompt - 1 + index] = answer[index]
     return tokens, targets
 
 
-def by_distance(counts: SavedCounts | None, method: Distance, length: int) -> SavedCounts | None:
+def map_counts_to_distance(counts: SavedCounts | None, method: Distance, length: int) -> SavedCounts | None:
     """Return counts whose f(i) is f of the relative position that a method gives to distance i at the end of a prompt.
 
     Between two positions f is linear. Counts end where the first position is beyond what was counted.
@@ -272,7 +281,7 @@ def by_distance(counts: SavedCounts | None, method: Distance, length: int) -> Sa
     if counts is None:
         return None
     keys = torch.arange(length).flip(0)
-    rel_pos = method.rel_pos(keys[:1], keys).numpy()[0]
+    rel_pos = method.rel_pos(keys[:1], keys).numpy()[0]  # of the last query to the keys, nearest first
     within = rel_pos[np.logical_and.accumulate(rel_pos <= len(counts.f) - 1)]
     f = np.interp(within, np.arange(len(counts.f)), counts.f) if len(within) else within
     return replace(counts, f=f.round().astype(np.int64))

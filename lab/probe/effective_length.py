@@ -20,7 +20,8 @@ from lab.probe import needles, released_needles
 from lab.probe.config import ProbeConfig
 from lab.probe.limits import LengthResult, effective_lengths, sequential_design
 from lab.probe.needles import NeedleCase, hash_text
-from lab.probe.probe import Probe, ResultStore, Row, Worker
+from lab.probe.probe import Probe, ResultStore, Worker
+from lab.rows import Row
 
 SPELLED = 16  # numbers that a tokenizer must decode unchanged
 AT_ONCE = 4  # lengths that several ranks divide; of more, those with the longest prompts would be waited for
@@ -44,7 +45,7 @@ class NeedleProbe(Probe[NeedleCase]):
         self.budget, self.required = config.budget, config.required
         self.protocol = select_protocol(config)
         numbers = synthetic.draw_numbers(np.random.default_rng(config.seed), SPELLED, config.digits)
-        passes = lambda text: self.protocol.found(text, numbers) == SPELLED  # noqa: E731
+        passes = lambda text: self.protocol.count_found(text, numbers) == SPELLED  # noqa: E731
         needles.check_spelling(tokenizer, synthetic.answer(numbers), numbers, passes)
         faults = []
         tokens = count_answer_tokens(config, tokenizer)
@@ -66,7 +67,7 @@ class NeedleProbe(Probe[NeedleCase]):
         needles.check_enough(self.haystack, self.tokenizer, n_hay, length, self.source)
 
     def case(self, length: int, test: int) -> NeedleCase:
-        drawn: NeedleCase = self.protocol.draw_case(self.config, self.tokenizer, self.haystack, length, test)
+        drawn: NeedleCase = self.protocol.sample_case(self.config, self.tokenizer, self.haystack, length, test)
         return drawn
 
     def run(self, model: Any, worker: Worker = Worker(), store: ResultStore = ResultStore()) -> Iterator[LengthResult]:
@@ -85,7 +86,7 @@ class NeedleProbe(Probe[NeedleCase]):
         A text that lacks a number is never decided, as a later token may complete it, which `found_each` records.
         """
         complete = needles.UNFINISHED.sub("", text)
-        return bool(self.protocol.found(complete, case.numbers) == len(case.numbers))
+        return bool(self.protocol.count_found(complete, case.numbers) == len(case.numbers))
 
     def score_answers(self, model: Any, batch: Sequence[tuple[Any, NeedleCase, str]]) -> Iterator[tuple[Any, Row]]:
         """Count the numbers in each answer."""
@@ -93,7 +94,7 @@ class NeedleProbe(Probe[NeedleCase]):
             yield test, self.score_answer(case, answer)
 
     def score_answer(self, case: NeedleCase, answer: str) -> Row:
-        found_each = [self.protocol.found(answer, [number]) == 1 for number in case.numbers]
+        found_each = [self.protocol.count_found(answer, [number]) == 1 for number in case.numbers]
         return {
             "prompt_hash": case.prompt_hash,
             "numbers": case.numbers,

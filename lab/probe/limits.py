@@ -79,12 +79,14 @@ class Design:
         reached = []
         orders = np.zeros(1)
         for tests in range(1, self.looks[-1] + 1):
+            # Logarithms, as the number of orders exceeds float64 from about 1,030 tests on.
             one_more = np.pad(orders, (1, 0), constant_values=-np.inf)
             orders = np.logaddexp(one_more, np.pad(orders, (0, 1), constant_values=-np.inf))
             if tests in self.looks:
                 stops = self.stops[self.looks.index(tests)]
                 passed = np.flatnonzero(stops & np.isfinite(orders))
                 reached.append((np.full(len(passed), tests), passed, orders[passed]))
+                # No order continues after a stop, so that later points count only orders without an earlier one.
                 orders[stops] = -np.inf
         counts, passes, logs = (np.concatenate(part) for part in zip(*reached, strict=True))
         return counts, passes, logs
@@ -120,12 +122,16 @@ def sequential_design(tests: int, thresholds: tuple[float, ...], error: float, r
     doubts = doubts_at(tests, thresholds, looks)
     shares = np.sin(np.linspace(0, np.pi / 2, int(GRID * tests**0.5) + 2)[1:-1]) ** 2
     levels = np.unique(np.concatenate([[0.0], *(doubt[doubt < 0.5] for doubt in doubts)]))
-    low, high = 0, len(levels)  # at level 0 only a certain verdict stops
+    # A higher level stops earlier and differs more often, so that bisection finds the largest level that is allowed.
+    # Level 0 always is: there only a certain verdict stops.
+    low, high = 0, len(levels)
     while high - low > 1:
         middle = (low + high) // 2
         design = Design(thresholds, looks, tuple(doubt <= levels[middle] for doubt in doubts))
-        fits = design.disagreement(shares).max() <= MARGIN * error
-        low, high = (middle, high) if fits else (low, middle)
+        if design.disagreement(shares).max() <= MARGIN * error:
+            low = middle
+        else:
+            high = middle
     return Design(thresholds, looks, tuple(doubt <= levels[low] for doubt in doubts))
 
 
@@ -142,6 +148,7 @@ def doubts_at(tests: int, thresholds: Sequence[float], looks: Sequence[int]) -> 
             x = np.arange(t + 1)
             passes = ((x + 1) * passes[1:] + (t - x + 1) * passes[:-1]) / (t + 2)
             if t in out:
+                # Before the share so far agrees with the likely verdict, a stop would report the other one.
                 astray = (x / t >= threshold) != (passes > 0.5)
                 out[t] = np.maximum(out[t], np.where(astray, 1.0, np.minimum(passes, 1 - passes)))
     return [out[look] for look in looks]
@@ -168,8 +175,14 @@ def exact_limits(design: Design, tests: int, passed: int, confidence: float) -> 
         excess = lambda p: float(design.stopping_probabilities(np.array([p]))[0, outcomes].sum() - tail)  # noqa: E731
         return float(brentq(excess, EDGE, 1 - EDGE, xtol=EDGE))
 
-    low = share_at(passes * tests >= passed * counts) if passed else 0.0
-    return low, share_at(passes * tests <= passed * counts) if passed < tests else 1.0
+    # Outcomes are ordered by their share passed, compared as products because fractions of integers round. The tail
+    # of all outcomes has no root: its limit is 0 or 1.
+    low, high = 0.0, 1.0
+    if passed:
+        low = share_at(passes * tests >= passed * counts)
+    if passed < tests:
+        high = share_at(passes * tests <= passed * counts)
+    return low, high
 
 
 def share_limits(passed: int, tests: int, confidence: float) -> tuple[float, float]:
@@ -180,8 +193,12 @@ def share_limits(passed: int, tests: int, confidence: float) -> tuple[float, flo
         [0.4439, 0.9748]
     """
     tail = (1 - confidence) / 2
-    low = float(betaincinv(passed, tests - passed + 1, tail)) if passed else 0.0
-    return low, float(betaincinv(passed + 1, tests - passed, 1 - tail)) if passed < tests else 1.0
+    low, high = 0.0, 1.0
+    if passed:
+        low = float(betaincinv(passed, tests - passed + 1, tail))
+    if passed < tests:
+        high = float(betaincinv(passed + 1, tests - passed, 1 - tail))
+    return low, high
 
 
 @dataclass(frozen=True)
@@ -211,13 +228,15 @@ def monotone_shares(results: Sequence[LengthResult]) -> Floats:
     return isotonic_regression(shares, weights=weights, increasing=False).x
 
 
-def crossing(lengths: Sequence[Any] | Floats, shares: Sequence[float] | Floats, threshold: float) -> tuple[Any, float]:
+def find_crossing(
+    lengths: Sequence[Any] | Floats, shares: Sequence[float] | Floats, threshold: float
+) -> tuple[Any, float]:
     """Find where a curve first falls below a threshold: the last length before, and that length on linear joins.
 
     Both are 0 where it begins below, and the last length where it never falls.
 
     Example:
-        >>> crossing([128, 256, 384, 512], [1.0, 0.9, 0.5, 0.9], threshold=0.8)
+        >>> find_crossing([128, 256, 384, 512], [1.0, 0.9, 0.5, 0.9], threshold=0.8)
         (256, 288.0)
     """
     above = [share >= threshold for share in shares]
@@ -236,10 +255,10 @@ def effective_lengths(results: Sequence[LengthResult], threshold: float) -> dict
     """
     lengths = [r.length for r in results]
     high_curve = np.maximum.accumulate([r.high for r in reversed(results)])[::-1]
-    step, _ = crossing(lengths, [r.accuracy for r in results], threshold)
-    _, smooth = crossing(lengths, monotone_shares(results), threshold)
-    low, smooth_low = crossing(lengths, np.minimum.accumulate([r.low for r in results]), threshold)
-    high, smooth_high = crossing(lengths, high_curve, threshold)
+    step, _ = find_crossing(lengths, [r.accuracy for r in results], threshold)
+    _, smooth = find_crossing(lengths, monotone_shares(results), threshold)
+    low, smooth_low = find_crossing(lengths, np.minimum.accumulate([r.low for r in results]), threshold)
+    high, smooth_high = find_crossing(lengths, high_curve, threshold)
     is_open = bool(high_curve[-1] >= threshold)
     return {
         "threshold": threshold,

@@ -31,12 +31,13 @@ from lab.model.attention.inspection import token_scores
 from lab.model.attention.segments import Segments
 from lab.model.decoder import Decoder
 from lab.model.generate import Ended, greedy
-from lab.probe.effective_distance import DistanceProbe, by_distance
+from lab.probe.effective_distance import DistanceProbe, map_counts_to_distance
 from lab.probe.effective_length import NeedleProbe
 from lab.probe.limits import LengthResult
-from lab.probe.probe import Probe, Row, Worker
+from lab.probe.probe import Probe, Worker
 from lab.probe.reach import reach
 from lab.probe.recall import NEAR, RESAMPLES, RecallTest, half_octaves
+from lab.rows import Row
 
 Probed = tuple[list[Row], list[Row]]  # the lines of a probe, of which the last is the summary, and all of its tests
 TARGETS = 32  # of a bin, which take 4% of the time of the demo's probe
@@ -140,7 +141,7 @@ class Measuring:
         summary = self.probe.summarize(lengths, origin, saved)
         if self.distances is not None:
             config = self.distances.config
-            counts_by_distance = by_distance(saved, model.decoder.distance, self.distances.prompt_tokens)
+            counts_by_distance = map_counts_to_distance(saved, model.decoder.distance, self.distances.prompt_tokens)
             lines += [self.distances.record(result, origin, counts_by_distance) for result in results[1]]
             summary |= reach_record(results[1], config.threshold, counts_by_distance)
             # Four-needle tests are read at the same distances. Longer ones than the window would mix in extrapolation.
@@ -158,11 +159,12 @@ class Measuring:
             n_bytes = self.loss.n_bytes
             summary["bits_per_byte"] = None if n_bytes is None else loss / math.log(2) / max(n_bytes, 1)
         if self.recall is not None:
+            # Ranks take every n-th target, so that each has targets of all bins; the rows return to their order.
             parts = worker.gather([self.recall.scores(model, self.recall.targets[worker.rank :: worker.world_size])])
             scores = np.zeros((len(self.recall.targets), parts[0].shape[1]))
             for rank, part in enumerate(parts):
                 scores[rank :: worker.world_size] = part
-            summary["recall"] = self.recall.found(scores, self.probe.config.confidence)
+            summary["recall"] = self.recall.summarize(scores, self.probe.config.confidence)
         cases: list[Row] = []
         for result in chain(*results):
             cases += result.cases
@@ -201,7 +203,8 @@ class HeldOutLoss:
             sums = torch.stack([losses, (targets[0] >= 0).double()], 1)
             earlier = np.zeros(len(losses), dtype=np.int64)  # 0 for padding, which is not scored
             earlier[: sum(pack.lengths)] = visible_context(pack.lengths)
-            bucket = torch.from_numpy(np.frexp(earlier)[1].astype(np.int64))  # the exponent is the bit length
+            # frexp writes c as m * 2^e with m in [0.5, 1), so that the exponent of an integer is its bit length
+            bucket = torch.from_numpy(np.frexp(earlier)[1].astype(np.int64))
             total.index_add_(0, bucket.to(self.device), sums)
         return total
 

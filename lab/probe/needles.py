@@ -80,7 +80,7 @@ def text_to_keep(path: str | None, data: DataConfig, tokenizer: Tokenizer, longe
     It is all of the haystack, or the first 1 MB of a corpus if that fills the longest test; None if it is larger.
     """
     text = load_haystack(path, data, tokenizer)
-    copy = text.encode()[:KEPT_BYTES].decode(errors="ignore")
+    copy = text.encode()[:KEPT_BYTES].decode(errors="ignore")  # a character that the cut divides is dropped
     fits = len(copy) == len(text) or (path is None and len(plain_ids(tokenizer, copy)) >= longest)
     return copy if fits else None
 
@@ -153,7 +153,7 @@ def make_case(
         rule = f"too short for the needle test, whose fixed parts and answer_budget={answer_budget} take {fixed} tokens"
         raise DataError(f"length={length}: {rule}; use {fixed + needles} or more")
     hay, boundaries = cut_haystack(tokenizer, haystack, n_hay, generator)
-    places = draw_places(boundaries, n_hay, needles, generator)
+    places = sample_positions(boundaries, n_hay, needles, generator)
     return compose(numbers, hay, places, (head, planted, tail))
 
 
@@ -176,19 +176,20 @@ def compose(numbers: list[str], hay: list[int], places: list[int], parts: Parts)
 
 def fixed_parts(tokenizer: Tokenizer, numbers: list[str]) -> Parts:
     """Encode the parts of every case beside the haystack: the task line, a needle for each number, the question."""
-    planted = [needle_of(tokenizer, synthetic.NEEDLE.format(number=number), number) for number in numbers]
+    planted = [encode_needle(tokenizer, synthetic.NEEDLE.format(number=number), number) for number in numbers]
     end = plain_ids(tokenizer, synthetic.QUESTION + synthetic.ANSWER_PREFIX)
     return tokenizer.encode(synthetic.TASK).ids, planted, end
 
 
-def needle_of(tokenizer: Tokenizer, text: str, number: str) -> tuple[list[int], int]:
+def encode_needle(tokenizer: Tokenizer, text: str, number: str) -> tuple[list[int], int]:
     """Encode a number's needle; return it with the index of its first token that holds a digit of the number."""
     encoding = tokenizer.encode(text, add_special_tokens=False)
     start = text.index(number)
+    # The token before the number may contain its first digit, so that ends are compared rather than beginnings.
     return encoding.ids, next(k for k, (_, end) in enumerate(encoding.offsets) if end > start)
 
 
-def draw_case(config: ProbeConfig, tokenizer: Tokenizer, haystack: str, length: int, test: int) -> NeedleCase:
+def sample_case(config: ProbeConfig, tokenizer: Tokenizer, haystack: str, length: int, test: int) -> NeedleCase:
     rng = np.random.default_rng([config.seed, length, test])
     return make_case(tokenizer, haystack, length, config.budget, rng, digits=config.digits, needles=config.needles)
 
@@ -217,13 +218,13 @@ def first_numbers(text: str) -> set[str]:
     return numbers
 
 
-def found(text: str, numbers: Sequence[str], *, inside: bool = False) -> int:
+def count_found(text: str, numbers: Sequence[str], *, inside: bool = False) -> int:
     """Count how many of the numbers are in the text as whole numbers, or also `inside` longer ones.
 
     Example:
-        >>> found("12, 345 and 6,789", ["345", "678"]), found("12, 345 and 6,789", ["6789"])
+        >>> count_found("12, 345 and 6,789", ["345", "678"]), count_found("12, 345 and 6,789", ["6789"])
         (1, 1)
-        >>> found("12, 345 and 6789", ["345", "678"], inside=True)
+        >>> count_found("12, 345 and 6789", ["345", "678"], inside=True)
         2
     """
     if inside:
@@ -253,6 +254,7 @@ def cut_haystack(
     start = next_word(haystack, int(generator.integers(0, len(haystack))))
     size = CHARS_PER_TOKEN * n_tokens
     ids: list[int] = []
+    # One token more than needed: the last one may have been cut with the text.
     while len(ids) <= n_tokens:
         text = ((haystack + " ") * (1 + (start + size) // len(haystack)))[start : start + size]
         encoding = tokenizer.encode(text, add_special_tokens=False)
@@ -268,7 +270,7 @@ def next_word(text: str, start: int) -> int:
     return match.start() + 1 if match and start else 0
 
 
-def draw_places(boundaries: np.ndarray, n_hay: int, needles: int, generator: np.random.Generator) -> list[int]:
+def sample_positions(boundaries: np.ndarray, n_hay: int, needles: int, generator: np.random.Generator) -> list[int]:
     """Draw one place in each part of the haystack: a word boundary where the part has one, else any token."""
     edges = np.ceil(np.arange(needles + 1) * DEPTH_RANGE / needles * n_hay).astype(int)
     places = []

@@ -26,6 +26,7 @@ from lab.model import devices
 from lab.probe.config import ProbeConfig
 from lab.probe.limits import Design, LengthResult, exact_limits
 from lab.probe.needles import Case, NeedleCase
+from lab.rows import Row
 
 LOOK_EVERY = 8  # new tokens between two checks of what the rows of a batch have answered
 AnyCase = TypeVar("AnyCase", bound=Case)
@@ -33,7 +34,6 @@ AnyNeedleCase = TypeVar("AnyNeedleCase", bound=NeedleCase)
 IsDecided = Callable[[AnyCase, str], bool]
 Generate = Callable[..., Tensor]
 """Continues prompts, int64 (B, T), greedily by at most n_tokens: int64 (B, n); `ended` may end rows early."""
-Row = dict[str, Any]
 
 
 def answer_cases(

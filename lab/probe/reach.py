@@ -33,7 +33,7 @@ from typing import Any
 import numpy as np
 from scipy.special import betainc
 
-from lab.probe.limits import Floats, LengthResult, crossing, monotone_shares, share_limits
+from lab.probe.limits import Floats, LengthResult, find_crossing, monotone_shares, share_limits
 
 MARGIN = 0.05  # below the threshold: a share that is to be told from one at the threshold
 LEVEL = 0.02  # over all distances; stretches that overlap make it 5% of cases without a true reach
@@ -49,9 +49,10 @@ def first_shown(results: Sequence[LengthResult], threshold: float, margin: float
     passed, tests = (np.append(0, np.cumsum(counts)) for counts in zip(*((r.passed, r.tests) for r in results)))
     x = passed[None, 1:] - passed[:-1, None]  # of the stretch from row to column
     n = np.maximum(tests[None, 1:] - tests[:-1, None], 1)
+    # The upper tail of a binomial, P(X >= x), as an incomplete beta function: it takes arrays, and no scipy.stats.
     p = np.where(x > 0, betainc(np.maximum(x, 1), np.maximum(n - x + 1, 1), least), 1.0)
     is_shown = np.triu((x / n >= threshold) & (p <= LEVEL / k))
-    rows = np.flatnonzero(is_shown.any(1))
+    rows = np.flatnonzero(is_shown.any(1))  # first distances of stretches
     return int(rows[-1]) if len(rows) else None
 
 
@@ -71,7 +72,7 @@ def reach(results: Sequence[LengthResult], threshold: float) -> dict[str, Any]:
     """
     distances = [result.length for result in results]
     high_curve = np.maximum.accumulate([result.high for result in reversed(results)])[::-1]
-    _, high = crossing(distances, high_curve, threshold)
+    _, high = find_crossing(distances, high_curve, threshold)
     values: dict[str, Any] = {"reach": None, "reach_low": None, "reach_high": round(high, 1) or distances[0]}
     if high_curve[-1] >= threshold:
         values["reach_high"] = None
@@ -79,12 +80,12 @@ def reach(results: Sequence[LengthResult], threshold: float) -> dict[str, Any]:
     if first_shown(results, threshold) is not None:
         fitted, shares = fit_reach(results, threshold)
         farther = [result.length for result in fitted]
-        _, value = crossing(farther, shares, threshold)
+        _, value = find_crossing(farther, shares, threshold)
         values["reach"] = round(value, 1)
         dips = [result.length for result in results if result.length < value and result.high < threshold]
     start = first_shown(results, threshold, margin=0.0)
     if start is not None:  # some distance of its stretch is at the threshold or above, so that reach is not nearer
-        _, low = crossing(distances[start:], np.minimum.accumulate([r.low for r in results[start:]]), threshold)
+        _, low = find_crossing(distances[start:], np.minimum.accumulate([r.low for r in results[start:]]), threshold)
         values["reach_low"] = round(max(low, float(distances[start])), 1)
     return {**values, "first_distance": distances[0], "last_distance": distances[-1], "dips": dips}
 
@@ -97,12 +98,12 @@ def with_reach(rows: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
         if "distance" in row and row.get("metric", ONE) == ONE:
             known[row["distance"]] = row
         if "reach" in row and "dips" not in row and known:
-            yield {**row, **reach_of(known, row.get("threshold", 0.8))}
+            yield {**row, **recompute_reach(known, row.get("threshold", 0.8))}
         else:
             yield dict(row)
 
 
-def reach_of(rows: Mapping[int, Mapping[str, Any]], threshold: float) -> dict[str, Any]:
+def recompute_reach(rows: Mapping[int, Mapping[str, Any]], threshold: float) -> dict[str, Any]:
     """Find the reach of recorded tests, by distance; f there lies between those of the distances around it."""
     results = []
     for distance, row in sorted(rows.items()):

@@ -27,8 +27,10 @@ import numpy as np
 import torch
 from torch.nn.utils.rnn import pad_sequence
 
-from lab.evidence.base import IGNORE, Evidence, IntArray
+from lab.arrays import IGNORE, IntArray
+from lab.evidence.base import Evidence
 from lab.probe.limits import Floats
+from lab.rows import Row
 
 NEAR = 16  # tokens, of the nearest bin of a probe; nearer cuts take a target's nearest words from any model
 FEWEST = 8  # targets of a bin
@@ -36,7 +38,6 @@ LAST_BIN = 0.75  # of the window, up to which bins begin
 RESAMPLES = 1000
 TOKENS_AT_ONCE = 4096  # of one pass, with padding; more exceed the caches of a CPU
 SCORES = ("nats_whole", "right_whole", "nats_cut", "right_cut")
-Row = dict[str, Any]
 
 
 def half_octaves(window: int, first: int = 2) -> list[int]:
@@ -87,7 +88,8 @@ class RecallTest:
             for start in range(0, len(ids) - 1, self.window)
         ]
         self.bins = [*zip(self.edges, [*(edge - 1 for edge in self.edges[1:]), self.window], strict=True)]
-        self.bins += [(0, 0)] * self.without
+        if self.without:
+            self.bins.append((0, 0))
         self.pieces = [piece for _, piece in numbered]
         self.targets: list[Target] = []
         self.shares = [0.0] * len(self.bins)
@@ -119,6 +121,7 @@ class RecallTest:
         texts = [self.pieces[target.piece][: target.place + 1] for target in targets]  # each ended by its target
         texts += [text[-target.distance :] for text, target in zip(texts, targets)]
         out = np.zeros((2, len(texts)))
+        # Longest first, so that the texts of a pass have about one length and little padding.
         waiting = sorted(range(len(texts)), key=lambda number: -len(texts[number]))
         while waiting:
             rows = max(1, TOKENS_AT_ONCE // len(texts[waiting[0]]))
@@ -126,13 +129,14 @@ class RecallTest:
             contexts = [torch.from_numpy(texts[number]) for number in numbers]
             tokens = pad_sequence([text[:-1] for text in contexts], batch_first=True)
             wanted = torch.full_like(tokens, IGNORE)
+            # The target, the last token of a text, is not read: it is predicted at the index before.
             for row, text in zip(wanted, contexts):
                 row[len(text) - 2] = text[-1]
             out[:, numbers] = model.scores(tokens.to(self.device), wanted.to(self.device)).sum(-1).cpu().numpy()
             done(len(numbers))
         return np.concatenate(np.split(out, 2, axis=1)).T
 
-    def found(self, scores: Floats, confidence: float = 0.95) -> list[Row]:
+    def summarize(self, scores: Floats, confidence: float = 0.95) -> list[Row]:
         """Average the scores of all targets by bin, with limits.
 
         Shapes: scores (targets, 4).
@@ -149,7 +153,9 @@ class RecallTest:
         np.add.at(sums, (rows, columns), np.column_stack(parts))
         drawn = np.random.default_rng(self.seed).multinomial(size, np.full(size, 1 / size), RESAMPLES)
         n, *of_scores, values, logs = np.moveaxis(np.tensordot(np.vstack([np.ones(size), drawn]), sums, 1), 2, 0)
-        with np.errstate(invalid="ignore"):  # a bin that a draw lacks is nan
+        # Each row is a sample of documents, the first one all of them once. Sums are drawn instead of means, so that
+        # long documents weigh more. A bin that a sample lacks is nan, which the quantiles skip.
+        with np.errstate(invalid="ignore"):
             values = values / n  # of all documents first, then of each draw
         ends = (1 - confidence) / 2, (1 + confidence) / 2
         lows, highs = np.nanquantile(values[1:], ends, axis=0)

@@ -33,7 +33,7 @@ NEEDLE = " One of the magic number is: {number}. "
 ENDINGS = {False: "\nThe numbers are", True: "\n "}  # of the question, by whether the model is Llama-3.1
 LLAMA31 = "released_llama31"
 SLACK = 64  # tokens by which a text may be longer than one with a piece more, as needles are beside other pieces
-found = partial(needles.found, inside=True)
+count_found = partial(needles.count_found, inside=True)
 
 
 @dataclass(frozen=True)
@@ -63,15 +63,15 @@ def released_prompt(
     Units: `length`, the script's test_max_length, in tokens; 128 of them are left for the answer.
     Raises: DataError where `length` has no room for the fixed parts, or the haystack ends before it is full.
     """
-    return write(tokenizer, haystack, length - RELEASED_BUDGET, draw(seed, test), llama31=llama31)
+    return write(tokenizer, haystack, length - RELEASED_BUDGET, sample_draws(seed, test), llama31=llama31)
 
 
-def draw_case(config: ProbeConfig, tokenizer: Tokenizer, haystack: str, length: int, test: int) -> NeedleCase:
+def sample_case(config: ProbeConfig, tokenizer: Tokenizer, haystack: str, length: int, test: int) -> NeedleCase:
     """Draw and encode a test.
 
     Raises: DataError as `released_prompt` does.
     """
-    draws = draw(config.seed, test)
+    draws = sample_draws(config.seed, test)
     prompt = write(tokenizer, haystack, length - RELEASED_BUDGET, draws, llama31=config.protocol == LLAMA31)
     encoding = tokenizer.encode(prompt.text)
     ends = [end for _, end in encoding.offsets]
@@ -82,11 +82,11 @@ def draw_case(config: ProbeConfig, tokenizer: Tokenizer, haystack: str, length: 
 
 def shortest(config: ProbeConfig, tokenizer: Tokenizer) -> int:
     """Count the tokens of the fixed parts and the answer; a test of this length has one piece of haystack."""
-    text, _ = lay_out([], draw(config.seed, 0), llama31=config.protocol == LLAMA31)
-    return count(tokenizer, text) + RELEASED_BUDGET
+    text, _ = lay_out([], sample_draws(config.seed, 0), llama31=config.protocol == LLAMA31)
+    return count_tokens(tokenizer, text) + RELEASED_BUDGET
 
 
-def draw(seed: int, test: int) -> Draws:
+def sample_draws(seed: int, test: int) -> Draws:
     """Draw the numbers, and the depths of a test; they are the same at every length."""
     stream = random.Random(SEED + seed)
     numbers = [str(stream.randint(LEAST, MOST)) for _ in range(NEEDLES)]
@@ -99,12 +99,14 @@ def draw(seed: int, test: int) -> Draws:
 def write(tokenizer: Tokenizer, haystack: str, limit: int, draws: Draws, *, llama31: bool) -> ReleasedPrompt:
     """Write the prompt with the fewest pieces that exceeds `limit` tokens."""
     length = limit + RELEASED_BUDGET
-    pieces = cut(haystack, GROUP if limit > LONG else 1)
-    tokens = cache(lambda n: count(tokenizer, lay_out(pieces[:n], draws, llama31=llama31)[0]))
+    pieces = split_at_stops(haystack, GROUP if limit > LONG else 1)
+    tokens = cache(lambda n: count_tokens(tokenizer, lay_out(pieces[:n], draws, llama31=llama31)[0]))
     if tokens(0) > limit:
         least = tokens(0) + RELEASED_BUDGET
         raise DataError(f"length={length}: too short for the needle test; use {least} or more")
-    n = min(usual(tokenizer, haystack, limit, llama31), len(pieces) - 1)
+    n = min(estimate_pieces(tokenizer, haystack, limit, llama31), len(pieces) - 1)
+    # Tokens do not strictly increase with pieces, as needles move. So the search starts where the text certainly fits,
+    # and takes the first number of pieces that exceeds the limit, as the script does.
     while n and tokens(n) > limit - SLACK:
         n -= 1
     while n < len(pieces) and tokens(n) <= limit:
@@ -117,19 +119,19 @@ def write(tokenizer: Tokenizer, haystack: str, limit: int, draws: Draws, *, llam
 
 
 @lru_cache(maxsize=256)
-def usual(tokenizer: Tokenizer, haystack: str, limit: int, llama31: bool) -> int:
+def estimate_pieces(tokenizer: Tokenizer, haystack: str, limit: int, llama31: bool) -> int:
     """Find about how many pieces the tests of a length have, by the first."""
-    pieces = cut(haystack, GROUP if limit > LONG else 1)
-    draws = draw(0, 0)
+    pieces = split_at_stops(haystack, GROUP if limit > LONG else 1)
+    draws = sample_draws(0, 0)
     most = 1
-    tokens = cache(lambda n: count(tokenizer, lay_out(pieces[:n], draws, llama31=llama31)[0]))
+    tokens = cache(lambda n: count_tokens(tokenizer, lay_out(pieces[:n], draws, llama31=llama31)[0]))
     while most < len(pieces) and tokens(most) <= limit:
         most *= 2
     return bisect_left(range(most), limit, key=tokens)
 
 
 @lru_cache(maxsize=2)
-def cut(haystack: str, size: int) -> tuple[str, ...]:
+def split_at_stops(haystack: str, size: int) -> tuple[str, ...]:
     """Cut a text at its full stops, which are left out, in groups of `size` pieces."""
     pieces = haystack.split(".")
     return tuple(".".join(pieces[k : k + size]) for k in range(0, len(pieces), size))
@@ -147,6 +149,6 @@ def lay_out(pieces: Sequence[str], draws: Draws, *, llama31: bool) -> tuple[str,
     return text + ". ".join(pieces[cuts[-1] :]) + ". \n" + synthetic.QUESTION + ENDINGS[llama31], places
 
 
-def count(tokenizer: Tokenizer, text: str) -> int:
+def count_tokens(tokenizer: Tokenizer, text: str) -> int:
     """Count the tokens of the task line and of the text after it, as two documents."""
     return len(tokenizer.encode(TASK).ids) + len(tokenizer.encode(text).ids)

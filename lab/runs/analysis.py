@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from lab.arrays import FloatArray, IntArray
 from lab.counts import SavedCounts
 from lab.counts.saved import per_distance
 from lab.draw import Rule, below, beside, draw, save
@@ -36,7 +37,6 @@ from lab.runs.tables import unpacked
 if TYPE_CHECKING:
     import pandas as pd
 
-    from lab.counts.rows import FloatArray, IntArray
 
 PathLike = str | os.PathLike[str]
 WIDTH = 280  # pixels of a chart

@@ -22,11 +22,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from lab.rows import CONFIDENCE, Row
 from lab.runs.conditions import name_setting, name_weights
 from lab.yaml import flatten, read_yaml
 
-Row = dict[str, Any]
-CONFIDENCE = 0.95
 FEWEST_ARMS = 4  # of which a setting may be common
 FEWEST = 4  # seeds, or bases, that a verdict takes
 SHARES = (0.0, 1.0)

@@ -14,9 +14,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from lab.arrays import IntArray
 from lab.schema import Length, Method
 
-IntArray = np.typing.NDArray[np.int64]
 BoolArray = np.typing.NDArray[np.bool_]
 
 
@@ -76,7 +76,7 @@ def mean_distance(ids: IntArray) -> float:
     n = len(ids)
     if n < 2:
         return math.nan
-    before = np.arange(1, n)
+    before = np.arange(1, n)  # tokens before each step; n - before are after it
     parted = before * (n - before) / (n * (n - 1) / 2)  # share of the pairs that each step lies between
     return float(np.diff(ids) @ parted)
 

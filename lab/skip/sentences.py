@@ -36,7 +36,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lab.skip.base import BoolArray, IntArray
+from lab.arrays import IntArray
+from lab.skip.base import BoolArray
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -91,12 +92,12 @@ def draw_sentences(lengths: IntArray, remaining: BoolArray, budget: int, generat
     return drawn
 
 
-def places_of(lengths: IntArray, drawn: IntArray) -> IntArray:
+def kept_indices(lengths: IntArray, drawn: IntArray) -> IntArray:
     """List the indices in the text of the tokens that are kept, the first ones of each sentence.
 
     Shapes: (n_sentences,), (n_sentences,) -> int64 (drawn.sum(),), rising.
     Example:
-        >>> places_of(np.array([4, 3, 2]), np.array([4, 0, 1]))
+        >>> kept_indices(np.array([4, 3, 2]), np.array([4, 0, 1]))
         array([0, 1, 2, 3, 7])
     """
     begins = np.cumsum(lengths) - lengths

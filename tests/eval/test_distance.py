@@ -18,7 +18,7 @@ from lab.errors import ConfigError
 from lab.positions import distance as method
 from lab.positions.dca import Dca
 from lab.positions.string import String
-from lab.probe.effective_distance import by_distance
+from lab.probe.effective_distance import map_counts_to_distance
 from tests.opened import write_run
 
 GRID = "--points=3 --tests=4 --batch=3"
@@ -149,8 +149,8 @@ def test_f_is_that_of_the_position_which_the_method_gives():
     """STRING with S = 4 and W = 1 gives distance 4 the position 1, and 9 the position 6, which was not counted."""
     f = np.array([100, 90, 80, 70, 60, 50])
     counts = SavedCounts(np.zeros(7, dtype=np.int64), f, 100)
-    assert by_distance(counts, method("plain"), 10).f.tolist() == f.tolist()
-    assert by_distance(counts, method("string", shift=4, window=1), 10).f.tolist() == [
+    assert map_counts_to_distance(counts, method("plain"), 10).f.tolist() == f.tolist()
+    assert map_counts_to_distance(counts, method("string", shift=4, window=1), 10).f.tolist() == [
         100,
         90,
         80,
@@ -161,7 +161,7 @@ def test_f_is_that_of_the_position_which_the_method_gives():
         60,
         50,
     ]
-    leaky = by_distance(counts, method("leaky_rerope", window=2, leak=2), 5).f.tolist()
+    leaky = map_counts_to_distance(counts, method("leaky_rerope", window=2, leak=2), 5).f.tolist()
     assert leaky == [100, 90, 80, 75, 70]  # 2 + (3 - 2) / 2 = 2.5, half way between 80 and 70
 
 

@@ -47,13 +47,13 @@ def test_teacher_forcing_retrieves_what_greedy_decoding_answers(tokenizer):
     for test in range(TESTS):
         case = probe.case(probe.distances[0], test)
         prompt = torch.tensor([case.prompt_ids])
-        size = len(case.spelling.answer)
+        size = len(case.encoded.answer)
         answer = model.generate(prompt, max_new_tokens=size, min_new_tokens=size, do_sample=False)[0, -size:].tolist()
         if test % 2:  # another token at one place of the number, the last one too
-            place = case.spelling.scored[-1 - test // 2]
+            place = case.encoded.scored[-1 - test // 2]
             answer[place] = (answer[place] + 1) % config.vocab_size
         is_greedy.append(float(test % 2 == 0))
-        cases.append(dataclasses.replace(case, spelling=case.spelling._replace(answer=answer)))
+        cases.append(dataclasses.replace(case, encoded=case.encoded._replace(answer=answer)))
     for keeps_all in (True, False):
         logits = partial(lambda all_, ids, n: model(ids, logits_to_keep=0 if all_ else n).logits, keeps_all)
         scores = score_answers(logits, cases, probe.budget)

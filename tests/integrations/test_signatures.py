@@ -82,10 +82,10 @@ def test_the_probe_scores_the_number_token_by_token(make, tokenizer):
         nats = 0.0
         for test in range(2):
             case = probe.case(distance, test)
-            for place in case.spelling.scored:
-                ids = [*case.prompt_ids, *case.spelling.answer[:place]]
+            for place in case.encoded.scored:
+                ids = [*case.prompt_ids, *case.encoded.answer[:place]]
                 with torch.no_grad():
-                    nats += float(model(torch.tensor([ids]))[0, -1].log_softmax(-1)[case.spelling.answer[place]])
+                    nats += float(model(torch.tensor([ids]))[0, -1].log_softmax(-1)[case.encoded.answer[place]])
         assert log_prob == pytest.approx(nats / 2, abs=1e-4)
     assert model.training
     assert not watch.frequency().any()

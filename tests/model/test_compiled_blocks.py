@@ -9,7 +9,7 @@ import torch
 from torch._dynamo.testing import CompileCounterWithBackend
 from torch.distributed.tensor import DTensor
 
-from lab.data.arrangement import IGNORE
+from lab.arrays import IGNORE
 from lab.data.module import to_batch
 from lab.data.packing import Pack
 from lab.errors import ConfigError

@@ -2,8 +2,9 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+from lab.arrays import IGNORE
 from lab.model import loss
-from lab.model.loss import IGNORE, chunk_terms, summed_cross_entropy
+from lab.model.loss import chunk_terms, summed_cross_entropy
 
 FLOAT64_TOL = 1e-10  # a sum of some hundred float64 losses of order ten
 FLOAT32_TOL = 1e-4  # the same in float32

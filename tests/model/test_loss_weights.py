@@ -8,11 +8,11 @@ import pytest
 import torch
 from torch import distributed
 
+from lab.arrays import IGNORE
 from lab.counts import visible_context
 from lab.data.module import to_batch
 from lab.data.packing import Pack
 from lab.model.config import DecoderConfig
-from lab.model.loss import IGNORE
 from tests.modules import training_of
 
 FLOAT64_TOL = 1e-10  # sums of some hundred float64 terms of order ten

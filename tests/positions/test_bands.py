@@ -95,7 +95,7 @@ def test_every_causal_pair_lies_in_one_band_whose_maps_give_its_relative_positio
     if parameters.get("parts") == "intra":  # the one method that hides pairs
         m, n, causal = pairs(range(90), range(90))
         same = m // parameters["chunk"] == n // parameters["chunk"]
-        assert torch.equal(causal & built.shows(m, n), causal & same)
+        assert torch.equal(causal & built.visible_pairs(m, n), causal & same)
     check_distance_method(type(built), **parameters)
 
 

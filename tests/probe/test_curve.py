@@ -2,7 +2,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from lab.probe.limits import crossing, effective_lengths, monotone_shares
+from lab.probe.limits import effective_lengths, find_crossing, monotone_shares
 
 
 @dataclass
@@ -37,7 +37,7 @@ def test_the_fit_is_pooled_by_tests():
     ],
 )
 def test_the_crossing_by_hand(shares, threshold, length):
-    assert crossing([128, 256, 384], shares, threshold)[1] == pytest.approx(length)
+    assert find_crossing([128, 256, 384], shares, threshold)[1] == pytest.approx(length)
 
 
 def test_effective_lengths_by_hand():

@@ -8,7 +8,7 @@ from eval.engine.answers import judge
 from eval.engine.cases import TextCase
 from lab.errors import DataError
 from lab.probe import released_needles
-from lab.probe.needles import first_numbers, found, make_case
+from lab.probe.needles import count_found, first_numbers, make_case
 
 TASK = (
     "There is an important info hidden inside a lot of irrelevant text. Find it and memorize them. "
@@ -111,7 +111,7 @@ def test_an_empty_haystack_is_refused(bpe, haystack):
     ],
 )
 def test_only_whole_numbers_are_found(text, numbers, count):
-    assert found(text, numbers) == count
+    assert count_found(text, numbers) == count
 
 
 @pytest.mark.parametrize("text", ["770487", "770,487 it is", "1. 770487", "**1)** 770 487", "Yes:\n 2: 770,487. 3: 5"])
@@ -119,4 +119,4 @@ def test_only_whole_numbers_are_found(text, numbers, count):
 def test_the_first_number_may_be_in_groups_or_in_a_list(text, wrong):
     case = TextCase(np.array([1]), "", ("770487",), {})
     assert judge(case, text.replace("770", wrong + "770"), first_numbers)["passed"] == (not wrong)
-    assert released_needles.found(text, ["770487"]) == ("770487" in text)
+    assert released_needles.count_found(text, ["770487"]) == ("770487" in text)

@@ -52,8 +52,8 @@ def test_the_distance_is_exact_and_the_window_filled_at_every_distance(tokenizer
             assert len(case.prompt_ids) + test.budget == 320
             blank = answer[:1] if tokenizer.decode(answer[:1]) == " " else []
             assert case.prompt_ids[len(case.prompt_ids) - len(blank) :] == blank
-            assert [*blank, *case.spelling.answer] == answer
-            assert len(case.spelling.answer) <= test.budget
+            assert [*blank, *case.encoded.answer] == answer
+            assert len(case.encoded.answer) <= test.budget
             place = len(case.prompt_ids) - 1 - distance
             before, upto = (tokenizer.decode(case.prompt_ids[:n]) for n in (place, place + 1))
             assert before.endswith(("magic numbers is", "magic numbers is "))

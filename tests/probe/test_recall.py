@@ -54,7 +54,7 @@ def words(seed=0, documents=5, vocabulary=6):
 
 
 def measured(test, model):
-    return test.found(test.scores(model, test.targets))
+    return test.summarize(test.scores(model, test.targets))
 
 
 @pytest.mark.parametrize(("reach", "gains"), [(50, [2, 2, 0]), (30, [2, 0, 0]), (90, [2, 2, 2]), (10, [0, 0, 0])])
@@ -105,7 +105,7 @@ def test_limits_are_over_documents():
     """Of two documents, one with a gain of 2 and one without, a quarter of the draws have none and a quarter all."""
     test = RecallTest(planted([20, 40], documents=2), Repeat(), WINDOW, EDGES, most=50)
     scores = np.array([[HIGH - 2 * target.document, 0, HIGH, 0] for target in test.targets])
-    assert [(row["score"], row["low"], row["high"]) for row in test.found(scores)] == [(1, 0, 2)] * 2
+    assert [(row["score"], row["low"], row["high"]) for row in test.summarize(scores)] == [(1, 0, 2)] * 2
 
 
 @pytest.mark.parametrize(

@@ -67,7 +67,7 @@ def rebuilt(tokenizer, haystack, length, tests, *, llama31=False, size=1):
 def test_the_text_is_the_released_scripts(bytewise, length, test, llama31):
     prompt = released_prompt(bytewise, HAYSTACK, length, test, llama31=llama31)
     assert hashlib.sha256(prompt.text.encode()).hexdigest()[:16] == HASHES[length, test, llama31]
-    assert released_needles.draw(0, test).numbers == NUMBERS
+    assert released_needles.sample_draws(0, test).numbers == NUMBERS
 
 
 @pytest.mark.parametrize("llama31", [False, True], ids=["question_with_words", "llama31"])
@@ -79,7 +79,7 @@ def test_every_length_has_the_tokens_of_the_rules(request, name, llama31):
     for length in (least, least + 333, least + 1601):
         expected = rebuilt(tokenizer, HAYSTACK, length, 3, llama31=llama31)
         for test, (text, numbers, depths) in enumerate(expected):
-            case = released_needles.draw_case(config, tokenizer, HAYSTACK, length, test)
+            case = released_needles.sample_case(config, tokenizer, HAYSTACK, length, test)
             assert case.prompt_ids == ids(tokenizer, text), (length, test)
             assert (case.numbers, case.depths) == (numbers, depths)
             prompt = released_prompt(tokenizer, HAYSTACK, length, test, llama31=llama31)

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from scipy.stats import betabinom
 
-from lab.probe.limits import crossing, doubts_at, sequential_design
+from lab.probe.limits import doubts_at, find_crossing, sequential_design
 
 FINE = np.linspace(1e-4, 1 - 1e-4, 1201)
 DESIGNS = [  # tests, thresholds, error, round
@@ -84,7 +84,7 @@ def simulated(models, seed, error):
         passed = (rng.random((len(lengths), 500)) < shares[:, None]).cumsum(1)
         stops = [next(t for t in design.looks if design.is_over(t, row[t - 1])) for row in passed]
         seen = [row[t - 1] / t for row, t in zip(passed, stops, strict=True)]
-        same += crossing(lengths, seen, 0.8)[0] == crossing(lengths, passed[:, -1] / 500, 0.8)[0]
+        same += find_crossing(lengths, seen, 0.8)[0] == find_crossing(lengths, passed[:, -1] / 500, 0.8)[0]
         used += np.mean(stops) / 500
     return same / models, used / models
 

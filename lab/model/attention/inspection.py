@@ -80,7 +80,7 @@ class LayerLogits:
         layout = self.inputs.layout
         logits = band_logits([q[:, :, queries] for q in self.queries], self.keys, layout, queries, keys)
         q_pos, k_pos = layout.q_pos[queries, None], layout.k_pos[None, keys]
-        seen = (k_pos <= q_pos) & layout.distance.shows(q_pos, k_pos)
+        seen = (k_pos <= q_pos) & layout.distance.visible_pairs(q_pos, k_pos)
         if layout.mask is not None:  # of a model of transformers, such as a sliding window
             seen = seen & layout.mask[:, None, queries, keys]
         return logits.masked_fill(~seen, -torch.inf)

@@ -141,7 +141,7 @@ class Layout:
                 tiles = [t.shifted(place - queries.start, place - keys.start) for t in cut(queries, keys)]
                 if anchors is not None and anchors[number] >= 0:  # the anchor is one more key, in whichever band it is
                     key = begins[anchors[number]]
-                    seeing = region.seeing(keys, key)
+                    seeing = region.queries_seeing(keys, key)
                     if seeing:
                         tile = Tile(seeing, range(key, key + 1), "full")
                         tiles.append(tile.shifted(place - keys.start, anchors[number] - key))
@@ -157,7 +157,7 @@ class Layout:
         elif visible is None:
             visible = dense_mask(self.q_pos.shape[-1], self.k_pos.shape[-1], self.k_pos.device)
         q_pos, k_pos = torch.atleast_2d(self.q_pos)[:, :, None], torch.atleast_2d(self.k_pos)[:, None, :]
-        return visible & self.distance.shows(q_pos, k_pos)
+        return visible & self.distance.visible_pairs(q_pos, k_pos)
 
     def rotate_queries(self, q: Tensor, band: int, layer: int, dtype: torch.dtype) -> Tensor:
         q = self.q_rotations[band].rotate(q)
