@@ -164,6 +164,14 @@ def test_a_model_that_is_hardly_trained_is_judged_by_its_rotation_alone():
                 apply(model, distance=distance("string", shift=15, window=4))
 
 
+def test_attention_of_its_own_is_one_line_without_one_of_transformers(capfd):
+    model = tiny("falcon")
+    capfd.readouterr()
+    with refused("model=FalconForCausalLM: attends by code of its own", error=ConfigError):
+        apply(model, distance=distance("string", shift=15, window=4))
+    assert capfd.readouterr() == ("", "")
+
+
 def test_what_transformers_cannot_open_is_one_line(tmp_path):
     tiny("gpt_neox").save_pretrained(tmp_path)
     assert model_settings(tmp_path)["max_position_embeddings"] == 64

@@ -163,7 +163,7 @@ def rope(**values):
 
 
 SETTINGS = [  # what config.json holds, and the faults
-    ({"model_type": "gemma2"}, "model_type=gemma2: must be one of llama, mistral, qwen2, qwen3"),
+    ({"model_type": "gemma2"}, "model_type=gemma2: must be one of llama, qwen3; {}lab.loading.open_model"),
     ({"attention_bias": True}, "attention_bias=True: must be false for llama"),
     ({"quantization_config": {"bits": 4}}, "quantization_config={'bits': 4}: must be left out"),
     (MISTRAL | {"sliding_window": 16}, f"sliding_window=16: must be null or >= max_position_embeddings=64, {WHOLE}"),

@@ -70,7 +70,8 @@ def read_settings(folder: Path) -> dict[str, Any]:
     settings = read_json(path)
     family = settings.get("model_type")
     if family not in FAMILIES:
-        raise ConfigError(f"model_type={family}: must be one of {', '.join(FAMILIES)}; use a model of these families")
+        remedy = "use a model of these families, or evaluate this one by lab.loading.open_model"
+        raise ConfigError(f"model_type={family}: must be one of {', '.join(FAMILIES)}; {remedy}")
     return {**FAMILIES[family], **settings}
 
 

@@ -153,7 +153,7 @@ def apply(
         fault = try_out(model, None)  # its own rotation, and the lab's attention
     if fault is not None:
         remove(model)
-        remedy = " with other positions; run it with its own" if changed else "; use another model"
+        remedy = " with other positions; leave them out" if changed else "; use another model"
         raise ConfigError(f"model={type(model).__name__}: {fault}; the lab cannot compute its attention{remedy}")
     if frequencies is not None and len(frequencies.inv_freq) != len(rotary.inv_freq):
         remove(model)
@@ -176,9 +176,13 @@ def remove(model: Any) -> None:
 
 def try_out(model: Any, rotary: Any) -> str | None:
     """Let the lab attend in a model, under the model's own method; return what differs then."""
+    from transformers.utils import logging
+
     remove(model)
     reach = getattr(model.config, "max_position_embeddings", None) or 0
     applied = Applied(rotary, model.config._attn_implementation, reach, Plain(), inputs=[])
+    verbosity = logging.get_verbosity()
+    logging.set_verbosity_error()  # transformers warns of what the returned line says
     try:
         before = logits_of(model)
         applied.handle = (rotary or nn.Identity()).register_forward_hook(applied.unrotated, with_kwargs=True)
@@ -190,6 +194,8 @@ def try_out(model: Any, rotary: Any) -> str | None:
         effect, _ = difference(model, before, applied, applied.neighbours)  # of rotation, small before training
     except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError, ConfigError) as error:
         return first_line(error)
+    finally:
+        logging.set_verbosity(verbosity)
     eps = torch.finfo(before.dtype).eps
     most = eps**0.5 * float(before.abs().max()) if rotary is None else eps**0.25 * effect
     if not applied.inputs:
