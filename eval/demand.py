@@ -146,7 +146,8 @@ def chart(profiles: Mapping[str, Any], title: str) -> Any:
     """Draw the mean f and g of each distance, both axes logarithmic; a distance without any is left out."""
     named = {NAMES[name]: values for name, values in profiles.items()}
     looks: dict[str, Any] = {"log_x": True, "log_y": True, "names": list(named), "marks": False}
-    return draw.draw(per_distance(named), "distance", "per distance", "profile", title=title, x_title="distance (tokens)", **looks)
+    looks["x_title"] = "distance (tokens)"
+    return draw.draw(per_distance(named), "distance", "per distance", "profile", title=title, **looks)
 
 
 FORM = Form(

@@ -33,7 +33,7 @@ from lab.plugins import check_trusted, load_plugins
 from lab.runs.folder import RunFolder
 from lab.schema import Positive, Section, validated
 from lab.sweep.parameter import Parameter, expand_nested
-from lab.yaml import flatten, part, read_yaml
+from lab.yaml import flatten, parse_yaml, part, read_yaml
 
 FORM = '["${env}", "${interpreter}", -m, lab.fit, CONFIG, --resume, --run.name=auto, "${args}"]'
 SYNTAX = Syntax(flags=("--resume",), missing=f"command: names no CONFIG after lab.fit; write {FORM}")
@@ -113,7 +113,10 @@ class PlannedRun:
     def words(self, jobs: int) -> list[str]:
         """Write the command that starts or resumes the run, one of so many at once."""
         settings = {**self.settings, "train.threads": self.threads(jobs)}
-        options = [f"--{key}={json.dumps(value)}" for key, value in settings.items()]
+        options = []
+        for key, value in settings.items():
+            is_plain = isinstance(value, str) and parse_yaml(value, key) == value
+            options.append(f"--{key}={value if is_plain else json.dumps(value)}")
         return [*self.start, str(self.config), "--resume", *options]
 
 
