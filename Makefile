@@ -48,6 +48,7 @@ check: lint types
 lint: .venv/.dev
 	.venv/bin/ruff check
 	.venv/bin/ruff format --check
+	.venv/bin/lint-imports
 
 types: .venv/.dev
 	.venv/bin/mypy
@@ -66,4 +67,4 @@ types: .venv/.dev
 	@touch $@ .venv/.fit
 
 clean:
-	rm -rf .venv *.egg-info .pytest_cache .ruff_cache .mypy_cache
+	rm -rf .venv *.egg-info .pytest_cache .ruff_cache .mypy_cache .import_linter_cache
