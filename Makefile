@@ -35,7 +35,7 @@ torture: .venv/.dev
 	.venv/bin/python -m tests.torture
 
 docs: .venv/.dev
-	.venv/bin/python -m sphinx --quiet --fail-on-warning --keep-going docs build/docs
+	.venv/bin/python -m sphinx --quiet --fresh-env --fail-on-warning --keep-going docs build/docs
 
 lock: .venv/.dev
 	.venv/bin/python .ci/lock.py

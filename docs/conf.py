@@ -46,6 +46,8 @@ def list_parts(text: str) -> str:
         pages = "\n".join(PAGE.findall(part))
         if pages:
             caption = part.partition("\n")[0]
+            if caption == "Reference":
+                pages += "\nIndex of the Python API <genindex>"
             directives.append(f"```{{toctree}}\n:caption: {caption}\n:hidden:\n\n{pages}\n```\n")
     return "\n".join(directives)
 

@@ -140,7 +140,7 @@ def hub_folder(path: Path) -> Path:
     except (OSError, ValueError) as error:
         reason = " ".join(first_line(error).split())
         raise CheckpointError(
-            f"{path}: not in the cache, and not to be had ({reason}); download it, or use a folder"
+            f"{path}: not in the cache, and not to be had ({reason}); download it, or use a folder (docs/install.md)"
         ) from error
 
 
