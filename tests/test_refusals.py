@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import math
 from typing import get_type_hints
 
 import pytest
@@ -17,7 +18,8 @@ from tests.fits import CONFIG
 from tests.refusals import check_faults
 from tests.test_command import form_of
 
-OTHER = {"integer": (1.5, "word", True), "number": ("word", True), "boolean": ("word", 3), "string": (3, True)}
+OTHER = {"integer": (1.5, "word", True), "boolean": ("word", 3), "string": (3, True)}
+OTHER["number"] = ("word", True, math.nan, math.inf)
 
 
 def settings_of(section, prefix="", tags=()):

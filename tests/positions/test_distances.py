@@ -9,9 +9,9 @@ from fractions import Fraction
 import pytest
 import torch
 
-from lab.positions import DISTANCE_METHODS, distance
+from lab.positions import DISTANCE_METHODS, FREQUENCY_METHODS, distance
 from tests.positions.by_definition import check_by_definition
-from tests.positions.cases import DISTANCES
+from tests.positions.cases import DISTANCES, FREQUENCIES
 
 FLOAT64_TOL = 1e-14  # quotients in float64, right to some units of 1e-16
 
@@ -72,7 +72,9 @@ every = pytest.mark.parametrize("method", EQUATIONS)
 
 
 def test_every_method_is_here():
-    assert set(EQUATIONS) == set(DISTANCES) == set(DISTANCE_METHODS)
+    """They have the names that other programs rely on."""
+    assert [*EQUATIONS] == [*DISTANCES] == [*DISTANCE_METHODS]
+    assert [*FREQUENCY_METHODS] == [*FREQUENCIES]
 
 
 @every

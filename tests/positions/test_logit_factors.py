@@ -1,0 +1,60 @@
+"""Factors on the logits by hand; `log_n`, which every distance method takes, is in test_distances.py."""
+
+import math
+
+import pytest
+import torch
+
+from lab.positions import distance, frequencies
+
+FLOAT64_TOL = 1e-13  # quotients and squares of logarithms in float64, right to some tens of units of 1e-16
+RELEASED = {"shift": 200, "released_scaling": True}
+LONG = {"short_factor": (1.0,) * 4, "long_factor": (2.0,) * 4, "factor": 8.0, "train_len": 100}
+CASES = [  # method, parameters, queries, factors
+    # (0.1 * 1 + 1)^2
+    pytest.param("yarn", {"train_len": 2048, "factor": math.e}, [0, 5, 100_000], [1.21] * 3, id="yarn_factor_e"),
+    # ln 8 = 2.0794415416798359, (1.20794415416798359)^2 = 1.45912907958860531
+    pytest.param("yarn", {"train_len": 2048, "factor": 8.0}, [0, 9], [1.4591290795886053] * 2, id="yarn_factor_8"),
+    # set, it takes the logarithm's place: 1.5^2
+    pytest.param(
+        "yarn", {"train_len": 2048, "factor": 8.0, "attention_factor": 1.5}, [0, 9], [2.25] * 2, id="yarn_set"
+    ),
+    # 1 + ln 4 / ln 100 = 1 + 2 ln 2 / (2 ln 10), at every position
+    pytest.param("longrope", {**LONG, "factor": 4.0}, [0, 5000], [1.301029995663981] * 2, id="longrope"),
+    pytest.param("longrope", {**LONG, "attention_factor": 1.19}, [0, 5000], [1.19**2] * 2, id="longrope_set"),
+    pytest.param("longrope", {**LONG, "factor": 1.0}, [0, 5000], [1.0] * 2, id="longrope_factor_1"),
+    # the query at 255 sees 256 = 16^2 tokens, the one at 63 sees 64 = 16^(3/2), at 4095 16^3
+    pytest.param("entropy_abf", {"train_len": 16}, [63, 255, 4095], [1.5, 2.0, 3.0], id="entropy_powers_of_16"),
+    # 2^14 tokens against 2^12, and 2^17
+    pytest.param("entropy_abf", {"train_len": 4096}, [16383, 131071], [14 / 12, 17 / 12], id="entropy_llama_2"),
+    # what training covers stays as it is, the L-th token included: ln(p + 1) <= ln L
+    pytest.param("entropy_abf", {"train_len": 4096}, [0, 1, 2047, 4095], [1.0] * 4, id="entropy_within_training"),
+    # one more: ln 17 / ln 16 = 2.8332133440562161 / 2.7725887222397812 = 1.0218657103125849
+    pytest.param("entropy_abf", {"train_len": 16}, [15, 16], [1.0, 1.0218657103125849], id="entropy_one_beyond"),
+    pytest.param("string", {"shift": 200}, [7, 63, 255], [1.0] * 3, id="string"),
+    # ln 2 = 0.69314718055994531, (1.069314718055994531)^2 = 1.14343396625117107
+    pytest.param("string", RELEASED, [7, 63, 255], [1.1434339662511711] * 3, id="string_released"),
+    # 1.5 and 2 times the square above
+    pytest.param(
+        "string",
+        {**RELEASED, "log_n": 16},
+        [7, 63, 255],
+        [1.1434339662511711, 1.7151509493767566, 2.2868679325023421],
+        id="string_released_log_n",
+    ),
+]
+
+
+@pytest.mark.parametrize(("method", "parameters", "q_pos", "expected"), CASES)
+def test_logit_factor_by_hand(method, parameters, q_pos, expected):
+    if method == "string":
+        built = distance(method, **parameters)
+        assert built.scales_logits == (expected != [1.0] * 3)
+        layers = [()]
+    else:
+        built = frequencies(method, head_dim=8, **parameters)
+        layers = [(2,), (31,)]
+    for layer in layers:
+        factor = built.logit_factor(torch.tensor(q_pos), *layer)
+        assert factor.dtype == torch.float64
+        assert factor.tolist() == pytest.approx(expected, rel=FLOAT64_TOL)
