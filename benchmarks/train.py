@@ -45,7 +45,7 @@ from lab.config.sections import TrainConfig
 from lab.model.attention import backends
 from lab.model.attention.segments import Segments
 from lab.model.config import CLIP_NORM, DecoderConfig, peak_flops
-from lab.model.devices import Linear, memory_of
+from lab.model.devices import Linear, total_memory
 
 SIZES: dict[str, Callable[[], DecoderConfig]] = {
     "tiny": lambda: DecoderConfig(32, 1, 2, 1, 64, 128, tie_embeddings=False),
@@ -204,7 +204,7 @@ def compared(ours: Spent, peer: Spent, device: torch.device) -> record.Figures:
 def measure(cell: Cell, options: argparse.Namespace, device: torch.device, log: record.Log) -> None:
     """Measure one cell, print its rows and record them; models that do not fit into memory are skipped."""
     sides = options.sides.split(",")
-    needs, has = BYTES * SIZES[cell.size]().n_parameters() * len(sides) / 2**30, memory_of(device) / 2**30
+    needs, has = BYTES * SIZES[cell.size]().n_parameters() * len(sides) / 2**30, total_memory(device) / 2**30
     if needs > has:
         reason = f"unmeasured: training takes some {needs:.0f} GiB, this machine has {has:.0f}"
         print(f"{cell}: {reason}", flush=True)

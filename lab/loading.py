@@ -70,7 +70,7 @@ class OpenedModel:
         corpus = None if self.experiment is None else self.experiment.data.corpus
         if isinstance(corpus, Conversations):
             return corpus.template
-        return None if self.home is None else folders.chat_template_of(self.home)
+        return None if self.home is None else folders.read_chat_template(self.home)
 
     @property
     def method(self) -> str:
@@ -127,7 +127,7 @@ def open_hugging_face(
     settings = folders.model_settings(folder, window)
     frequency, distance = replaced_methods(settings, overrides)
     decoder: Decoder | Foreign
-    if settings["model_type"] in folders.FAMILIES and not folders.faults_of(settings, frequency is not None):
+    if settings["model_type"] in folders.FAMILIES and not folders.find_faults(settings, frequency is not None):
         cfg = folders.decoder_config(settings, own_frequencies=frequency is not None)
         table = None if frequency is None else Frequencies.of(frequency, cfg.head_dim, cfg.theta)
         decoder = load_pretrained(folder, frequencies=table, distance=distance, device=device)
@@ -137,7 +137,7 @@ def open_hugging_face(
         table = decoder.own
         if frequency is not None:
             table = Frequencies.of(frequency, 2 * len(table.inv_freq), table.theta)
-        decoder.place(table, distance)
+        decoder.install(table, distance)
     model = decoder.model if isinstance(decoder, Foreign) else decoder
     check_weights(model.named_parameters(), folder)
     config = folder / EXPERIMENT

@@ -32,7 +32,7 @@ from lab.errors import ConfigError, DataError
 from lab.loading import OpenedModel, open_model, token_ids
 from lab.model.attention.inspection import token_scores
 from lab.model.config import DecoderConfig
-from lab.model.devices import device_for, memory_of, processor
+from lab.model.devices import device_for, processor, total_memory
 from lab.model.generate import Ended, greedy
 from lab.model.huggingface.foreign import Foreign
 from lab.probe.needles import load_haystack
@@ -135,7 +135,7 @@ def refuse_far(lengths: Mapping[str, int], subject: Subject) -> None:
     """
     cfg = subject.model.decoder.cfg
     token_bytes = 2 * 2 * cfg.n_layers * cfg.n_kv_heads * cfg.head_dim  # keys and values, in bfloat16
-    most = min(MOST_WINDOWS * subject.model.train_len, memory_of(subject.device) // token_bytes)
+    most = min(MOST_WINDOWS * subject.model.train_len, total_memory(subject.device) // token_bytes)
     rule = f"must be <= {most:,}, {MOST_WINDOWS:,} windows of the model, or the keys and values that memory holds"
     if subject.most_tokens is not None:
         most = subject.most_tokens

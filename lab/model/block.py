@@ -39,15 +39,15 @@ class Attention(nn.Module):
         self.k_norm = nn.RMSNorm(cfg.head_dim, eps=cfg.norm_eps) if cfg.qkv == "norm" else nn.Identity()
         self.out = Linear(cfg.width, cfg.d_model, bias=False)
 
-    def attended(self, q: Tensor, k: Tensor, v: Tensor, layout: Layout, cache: KeyCache | None) -> Tensor:
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, layout: Layout, cache: KeyCache | None) -> Tensor:
         """Attend from queries (B, N, Tq, H) to keys and values (B, K, T, H), none rotated, and to cached ones: as q."""
         context = layout.context
         if context is None:
-            return self.attended_here(q, k, v, layout, cache)
+            return self.attend_local(q, k, v, layout, cache)
         q, k, v = (context.to_heads(x, layout.q_pos.shape[-1]) for x in (q, k, v))
-        return context.to_tokens(self.attended_here(q, k, v, layout, cache))
+        return context.to_tokens(self.attend_local(q, k, v, layout, cache))
 
-    def attended_here(self, q: Tensor, k: Tensor, v: Tensor, layout: Layout, cache: KeyCache | None) -> Tensor:
+    def attend_local(self, q: Tensor, k: Tensor, v: Tensor, layout: Layout, cache: KeyCache | None) -> Tensor:
         return attend_layout(q, k, v, layout, layer=self.layer, backend=self.backend, cache=cache)
 
     def heads(self, queries_BTD: Tensor, x_BTD: Tensor) -> Heads:
@@ -98,7 +98,7 @@ class Block(nn.Module):
         # no name holds queries, keys and values, so that they are freed before the other layers
         in_graph = layout.context is None and runs_at_once(attention.backend, layout)
         if graphs is None or not in_graph:
-            return after(self, x_BTD, attention.attended(*before(self, x_BTD, n_queries), layout, cache))
+            return after(self, x_BTD, attention.attend(*before(self, x_BTD, n_queries), layout, cache))
         rotation = layout.q_rotations[0]  # within the graph, since one call of a kernel attends
         factor = layout.logit_factor(attention.layer, rotation.cos_B1TH.dtype)
         heads = before(self, x_BTD, n_queries, rotation, factor)

@@ -56,12 +56,12 @@ class DecoderConfig(Section):
             yield self.fault("d_model", f"{rule}; lower it, n_layers or d_ff")
         field = "d_model" if self.attention_width is None else "attention_width"
         if self.width % self.n_heads:
-            nearest = near(self.width, self.n_heads)
+            nearest = nearest_divisor(self.width, self.n_heads)
             yield self.fault("n_heads", f"must divide {field}={self.width}; use {nearest}")
         elif self.head_dim % 2:
             yield self.fault("n_heads", f"head_dim {self.head_dim} must be even; use another number of heads")
         elif self.n_heads % self.n_kv_heads:
-            nearest = near(self.n_heads, self.n_kv_heads)
+            nearest = nearest_divisor(self.n_heads, self.n_kv_heads)
             yield self.fault("n_kv_heads", f"must divide n_heads={self.n_heads}; use {nearest}")
         if self.layers is not None and len(self.layers.pattern) > self.n_layers:
             yield self.fault("layers.pattern", f"must have at most n_layers={self.n_layers} kinds; leave some out")
@@ -138,7 +138,7 @@ class DecoderConfig(Section):
         return near, self.kinds.count("window") / self.n_layers
 
 
-def near(width: int, wanted: int) -> int:
+def nearest_divisor(width: int, wanted: int) -> int:
     return min((n for n in range(1, width + 1) if width % n == 0), key=lambda n: abs(n - wanted))
 
 

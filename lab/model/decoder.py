@@ -135,12 +135,13 @@ class Decoder(nn.Module):
         if context is not None:
             assert (cache, last_only) == (None, False), "a group trains, it does not generate"
             layout = replace(layout, context=context)
-            targets = None if targets is None else context.own(targets.reshape(tokens.shape))
-            loss_weights = None if loss_weights is None else context.own(loss_weights.reshape(tokens.shape))
-            tokens = context.own(tokens)
+            targets = None if targets is None else context.local_part(targets.reshape(tokens.shape))
+            loss_weights = None if loss_weights is None else context.local_part(loss_weights.reshape(tokens.shape))
+            tokens = context.local_part(tokens)
             shape = tokens.shape
         x_BTD = self.embedding(tokens)
         blocks = self.with_layouts(layout)
+        # Every block but the last needs all tokens, as their hidden states become keys of the next block.
         if last_only and segments is None and n_tokens > 1:
             block, of_kind = blocks[-1]
             blocks[-1] = block, replace(of_kind, q_pos=of_kind.q_pos[..., -1:])

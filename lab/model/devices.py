@@ -64,7 +64,7 @@ def driver_fault() -> str:
     return f"torch {torch.__version__} is built {built} and the driver is {driver}; {remedy}"
 
 
-def memory_of(device: torch.device) -> int:
+def total_memory(device: torch.device) -> int:
     """Return the bytes of memory of a GPU, or of this machine."""
     if device.type == "cuda":
         return int(torch.cuda.get_device_properties(device).total_memory)
@@ -95,7 +95,7 @@ def kind(device: torch.device) -> str:
     return device.type
 
 
-def moved(x: Tensor, device: torch.device) -> Tensor:
+def to_device(x: Tensor, device: torch.device) -> Tensor:
     """Copy a tensor of the host to a device without waiting for what is queued there."""
     return (x.pin_memory() if device.type == "cuda" else x).to(device, non_blocking=True)
 

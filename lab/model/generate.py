@@ -166,7 +166,10 @@ def decode(
     n_tokens = answers.shape[1]
     for number in range(n_tokens):
         check_finite(logits.amax(-1), "logits")  # the largest is NaN if any is
+        # Answers are filled up with the stop token, which rows that have ended keep.
         token = torch.where(running, logits.argmax(-1), answers[rows, number])
+        # Rounding differs between a batch and a single prompt. A near tie is answered again alone, so that answers
+        # do not depend on the batch. Half precision has too many near ties for that.
         if len(unsure) > 1 and logits.element_size() >= 4:
             unsure[rows] |= is_near(logits) & running
         answers[rows, number] = token
@@ -181,6 +184,7 @@ def decode(
             running = torch.zeros_like(running).index_fill(0, places, True)
         if not len(places):
             break
+        # Dropping rows copies the cache of the others, so that it waits until enough have ended.
         if len(places) <= KEPT_FRAC * len(rows):
             cache.compact(places)
             rows, running, token = (x[places] for x in (rows, running, token))

@@ -81,7 +81,7 @@ def chunk_terms(
     Shapes: logits (chunk, V); the others (chunk,); returns two scalars and (chunk, V) in the dtype of the logits, of no
         meaning without training.
     """
-    columns = targets.clamp_min(0)[:, None]
+    columns = targets.clamp_min(0)[:, None]  # IGNORE is no column; the weight of its row is 0
     on_cpu = devices.kind(logits.device) == "cpu"
     rows = CPU_ROWS if on_cpu else len(logits)
     grads = logits if on_cpu else torch.empty_like(logits)
@@ -91,6 +91,7 @@ def chunk_terms(
         chosen.append(log_probs.gather(1, target))
         if trains:
             probs = log_probs.exp_()
+            # In the dtype of the logits p may round to 1. The difference is taken before, in float32.
             own_grad = (probs.gather(1, target) - 1) * weight
             grad.copy_(probs.mul_(weight)).scatter_(1, target, own_grad.to(grad.dtype))
     of_targets = torch.cat(chosen)[:, 0]

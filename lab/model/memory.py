@@ -49,7 +49,7 @@ HELD = ("parameters", "gradients", "optimizer")
 class FlashAttention(Attention):
     """`Attention` by the variable-length kernel on any device."""
 
-    def attended_here(self, q: Tensor, k: Tensor, v: Tensor, layout: Layout, cache: KeyCache | None) -> Tensor:
+    def attend_local(self, q: Tensor, k: Tensor, v: Tensor, layout: Layout, cache: KeyCache | None) -> Tensor:
         """Rotate and attend as on a GPU; shapes as there."""
         if runs_whole(KERNEL, layout):  # tokens before heads in memory, as `Block.before` leaves them
             rotation = layout.q_rotations[0].by_token()
@@ -165,6 +165,7 @@ def track(
         widened = 4 * decoder.cfg.n_parameters() if whole and bf16 else 0  # gradients, no kind of torch's
         if sharding is not None and mesh is not None:
             shard(decoder, mesh, sharding)
+        # A first step allocates the optimizer's states, so that the step under the tracker is like any later one.
         optimizer = make_optimizer(decoder, optim)
         for parameter in decoder.parameters():
             parameter.grad = torch.zeros_like(parameter)

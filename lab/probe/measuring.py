@@ -105,17 +105,14 @@ class ModelInTraining:
             return token_scores(self.decoder, tokens, targets)[:2]
 
 
+@dataclass(eq=False)
 class Measuring:
     """The tests of a run, its held-out loss and its recall, None where not asked for."""
 
-    def __init__(
-        self,
-        probe: NeedleProbe,
-        distances: DistanceProbe | None = None,
-        loss: HeldOutLoss | None = None,
-        recall: RecallTest | None = None,
-    ) -> None:
-        self.probe, self.distances, self.loss, self.recall = probe, distances, loss, recall
+    probe: NeedleProbe
+    distances: DistanceProbe | None = None
+    loss: HeldOutLoss | None = None
+    recall: RecallTest | None = None
 
     def run(
         self, model: ModelInTraining, worker: Worker, origin: Row, counts: Any, goes_on: Callable[[str], bool]

@@ -89,9 +89,9 @@ def test_pairs_of_neighbours_and_layers_without_rotation_are_those_of_the_defini
     turns = turns_of(model, share, settings)
     text = torch.randint(1, 97, (2, 45), generator=torch.Generator().manual_seed(0))
     foreign = Foreign(model)
-    foreign.place(foreign.own, method)
+    foreign.install(foreign.own, method)
     found = log_probs(model, text)
-    foreign.place(foreign.own, distance("plain"))
+    foreign.install(foreign.own, distance("plain"))
     expected = by_definition(model, text, method, turns, monkeypatch, neighbours=family != "smollm3")
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
 

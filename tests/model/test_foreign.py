@@ -108,7 +108,7 @@ def test_other_positions_are_those_of_the_definition_in_one_pass_and_from_the_ca
     expected = by_definition(model, text, method, turns, monkeypatch)
     foreign = Foreign(apply(model))
     plain = log_probs(model, text)
-    foreign.place(foreign.own if settings["method"] == "rope" else turns, method)
+    foreign.install(foreign.own if settings["method"] == "rope" else turns, method)
     torch.testing.assert_close(log_probs(model, text), expected, rtol=0, atol=TOL)
     assert float((expected - plain).abs().max()) > 100 * TOL
     cache, parts = foreign.new_cache(2, 45), []
@@ -116,7 +116,7 @@ def test_other_positions_are_those_of_the_definition_in_one_pass_and_from_the_ca
         for part in text.split([20, 1, 1, 23], dim=1):
             parts.append(foreign(part, cache=cache).double().log_softmax(-1))
     torch.testing.assert_close(torch.cat(parts, 1), expected, rtol=0, atol=TOL)
-    foreign.place(foreign.own, distance("plain"))
+    foreign.install(foreign.own, distance("plain"))
     assert torch.equal(log_probs(model, text), plain), "the model computes by itself again"
 
 

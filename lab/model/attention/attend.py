@@ -85,6 +85,7 @@ def attend_layout(
 
     Shapes: q (B, N, Tq, H); k, v (B, K, Tk, H), not rotated; returns (B, N, Tq, H) in the dtype of v.
     """
+    # The dtype is that of the cache as well: keys are stored as the kernel reads them.
     name, dtype = plan_for(backend, layout, q, v)
     keys = [k]
     values = v.to(dtype)
@@ -127,13 +128,15 @@ def band_logits(queries: list[Tensor], keys: list[Tensor], layout: Layout, rows:
         key = keys[number][:, :, columns]
         grouped = query.reshape(len(key), key.shape[1], -1, key.shape[3])  # heads of a group as rows of one
         logits = (grouped @ key.transpose(-1, -2)).reshape(*query.shape[:3], -1)
+        # Regions of bands are disjoint. Outside all of them is what the mask hides, whatever the first band left there.
         out = logits if out is None else torch.where(band.region.contains(q_pos, k_pos)[:, None], logits, out)
     assert out is not None, "a distance method has a band"
     return out * float(queries[0].shape[-1] ** -0.5)
 
 
-def weights_of(logits: Tensor, seen: Tensor) -> Tensor:
+def masked_softmax(logits: Tensor, seen: Tensor) -> Tensor:
     """Compute the weights of visible keys by softmax; 0 where none is visible."""
+    # The softmax of a query that sees no key, such as padding, is nan: all of its logits are -inf.
     weights = torch.softmax(logits.masked_fill(~seen, -torch.inf), dim=-1)
     return torch.where(seen.any(-1, keepdim=True), weights, 0.0)
 
@@ -149,12 +152,12 @@ def attend_dense(q: Tensor, keys: list[Tensor], v: Tensor, layout: Layout, layer
     queries = [layout.rotate_queries(q, number, layer, v.dtype).to(wide) for number in bands]
     keys = [k.to(wide) for k in keys]
     v_wide = v.to(wide)
-    seen_B1QK = layout.seen()[:, None]
+    seen_B1QK = layout.visible_mask()[:, None]
     outs = []
     for start in range(0, q.shape[2], DENSE_ROWS):
         rows = slice(start, start + DENSE_ROWS)
         logits = band_logits([query[:, :, rows] for query in queries], keys, layout, rows, slice(None))
-        weights = weights_of(logits, seen_B1QK[:, :, rows])
+        weights = masked_softmax(logits, seen_B1QK[:, :, rows])
         grouped = weights.reshape(len(v), v.shape[1], -1, v.shape[2])
         outs.append((grouped @ v_wide).reshape(*weights.shape[:3], -1))
     return torch.cat(outs, dim=2).to(v.dtype)
@@ -174,7 +177,7 @@ def reference(q: Tensor, keys: list[Tensor], v: Tensor, layout: Layout, layer: i
     q1, q2 = q.to(dtype).chunk(2, dim=-1)
     k1, k2 = k.chunk(2, dim=-1)
     inv_freq = layout.frequencies.inv_freq.to(q.device)
-    visible_BQK = layout.seen()
+    visible_BQK = layout.visible_mask()
     factor = layout.logit_factor(layer, dtype)
     outs = []
     for start in range(0, q.shape[2], REFERENCE_ROWS):
@@ -186,7 +189,7 @@ def reference(q: Tensor, keys: list[Tensor], v: Tensor, layout: Layout, layer: i
         pairs = (a * c + b * d) * angle.cos().to(dtype) + (a * d - b * c) * angle.sin().to(dtype)
         logits = pairs.sum(-1) * q.shape[-1] ** -0.5
         logits = logits if factor is None else logits * factor[:, None, part, None]
-        outs.append(weights_of(logits, visible_BQK[:, None, part]) @ v_wide)
+        outs.append(masked_softmax(logits, visible_BQK[:, None, part]) @ v_wide)
     return torch.cat(outs, dim=2).to(v.dtype)
 
 

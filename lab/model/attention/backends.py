@@ -22,7 +22,7 @@ from torch.nn import attention
 
 from lab.errors import ConfigError, MissingPackage
 from lab.model import devices
-from lab.model.attention.kernels import HALF, HEAD_MULTIPLE, WHOLE, WIDEST_HEAD, Flash, repeated
+from lab.model.attention.kernels import HALF, HEAD_MULTIPLE, WHOLE, WIDEST_HEAD, Flash, repeat_heads
 from lab.model.attention.layout import Layout
 from lab.model.attention.segments import HOST, Spans
 
@@ -116,7 +116,7 @@ def choose(backend: str, device: torch.device, dtype: torch.dtype) -> tuple[str,
     if devices.kind(device) != "cuda":
         return "sdpa", f"the fastest exact one on {device.type}"
     if dtype not in HALF:
-        return "sdpa", f"the variable-length kernels take float16 or bfloat16, not {named(dtype)}"
+        return "sdpa", f"the variable-length kernels take float16 or bfloat16, not {dtype_name(dtype)}"
     fault = activate(device)
     if fault is None:
         return "varlen", "torch's variable-length kernel is FlashAttention 3's"
@@ -150,14 +150,14 @@ def check(backend: str, device: torch.device, dtype: torch.dtype) -> None:
     if backend not in ("sdpa", "reference") and devices.kind(device) != "cuda":
         raise ConfigError(f"{field}: runs on a CUDA device only, not on {device.type}; use sdpa or auto")
     if backend in HALF_ONLY and dtype not in HALF:
-        rule = f"takes float16 or bfloat16, not {named(dtype)}"
+        rule = f"takes float16 or bfloat16, not {dtype_name(dtype)}"
         raise ConfigError(f"{field}: {rule}; use sdpa, auto or half precision")
     if fault:
         rule = f"{package} is installed but cannot be imported ({fault})"
         raise ConfigError(f"{field}: {rule}; build it for torch {torch.__version__} or use auto")
 
 
-def named(dtype: torch.dtype) -> str:
+def dtype_name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
@@ -235,8 +235,8 @@ def dense_passes(q: Tensor, k: Tensor, v: Tensor, grad: Tensor, *, causal: bool,
         back = torch.arange(n_q, device=HOST)[:, None] + n_k - n_q - torch.arange(n_k, device=HOST)
         least, most = (0, before if before >= 0 else n_k) if causal else (-n_k, n_k)
         visible.append((back >= least) & (back <= most))
-    logits = torch.einsum("qnh,knh->nqk", q, repeated(k, q)) * q.shape[2] ** -0.5
+    logits = torch.einsum("qnh,knh->nqk", q, repeat_heads(k, q)) * q.shape[2] ** -0.5
     logits = logits.masked_fill(~torch.block_diag(*visible).bool(), -torch.inf)
-    out = torch.einsum("nqk,knh->qnh", logits.softmax(-1), repeated(v, q))
+    out = torch.einsum("nqk,knh->qnh", logits.softmax(-1), repeat_heads(v, q))
     grads = torch.autograd.grad(out, (q, k, v), grad.float())
     return out.detach(), logits.logsumexp(-1).detach().T[..., None], *grads

@@ -24,7 +24,7 @@ from torch import Tensor
 from lab.model.attention.kernels import SpanKernel
 from lab.model.attention.layout import Layout, Rotation
 from lab.model.attention.segments import HOST, Spans
-from lab.model.devices import moved
+from lab.model.devices import to_device
 from lab.positions.regions import Near, Region, Tile
 
 
@@ -46,6 +46,7 @@ class Places:
     @classmethod
     def of(cls, runs: Sequence[tuple[range, bool]], batch: int, device: torch.device) -> Places:
         """Find the tokens of runs, some in reverse order, sequence by sequence."""
+        # Runs that follow each other are one slice, which is a view: nothing is gathered or copied.
         adjacent = all(a.stop == b.start for (a, _), (b, _) in itertools.pairwise(runs))
         if adjacent and not any(turned for _, turned in runs):
             run = slice(runs[0][0].start, runs[-1][0].stop)
@@ -53,7 +54,7 @@ class Places:
         parts = [torch.arange(run.start, run.stop, device=HOST) for run, _ in runs]
         one = torch.cat([part.flip(0) if turned else part for part, (_, turned) in zip(parts, runs, strict=True)])
         sequence = torch.arange(batch, device=HOST).repeat_interleave(len(one))
-        return cls((moved(sequence, device), moved(one.repeat(batch), device)), (len(sequence),))
+        return cls((to_device(sequence, device), to_device(one.repeat(batch), device)), (len(sequence),))
 
     def take(self, x: Tensor) -> Tensor:
         """Gather the tokens of (B, T, ...) as (B * n, ...)."""
@@ -81,7 +82,7 @@ class Round:
     spans: Spans
 
 
-def rounds_of(layout: Layout, batch: int, windows: bool) -> list[list[Round]]:
+def arrange_rounds(layout: Layout, batch: int, windows: bool) -> list[list[Round]]:
     """Sort the tiles of each band of a layout into rounds, once for all layers.
 
     A tile belongs to the first round of its shape whose queries all precede its own. An upper tile is a causal one in
@@ -90,17 +91,17 @@ def rounds_of(layout: Layout, batch: int, windows: bool) -> list[list[Round]]:
     key = batch, windows
     if key not in layout.rounds:
         drafts: list[list[list[Tile]]] = [[] for _ in layout.bands]
-        for band, tile in layout.cut(windows):
+        for band, tile in layout.tiles(windows):
             # first fit: tiles come in rising order of queries, so a draft's last tile is the only one to compare with
             fitting = (t for t in drafts[band] if like(t[-1]) == like(tile) and t[-1].q.stop <= tile.q.start)
             tiles = next(fitting, [])
             if not tiles:
                 drafts[band].append(tiles)
             tiles.append(tile)
-        layout.rounds[key] = [
-            [round_of(tiles, band.region, batch, layout.k_pos.device) for tiles in of_band]
-            for band, of_band in zip(layout.bands, drafts, strict=True)
-        ]
+        layout.rounds[key] = rounds = []
+        for number, of_band in enumerate(drafts):
+            region = layout.bands[number].region
+            rounds.append([build_round(tiles, region, batch, layout.k_pos.device) for tiles in of_band])
     return layout.rounds[key]
 
 
@@ -108,7 +109,7 @@ def like(tile: Tile) -> str:
     return "causal" if tile.shape == "upper" else tile.shape
 
 
-def round_of(tiles: list[Tile], region: Region, batch: int, device: torch.device) -> Round:
+def build_round(tiles: list[Tile], region: Region, batch: int, device: torch.device) -> Round:
     """Collect the tokens of a round's tiles."""
     queries = Places.of([(tile.q, tile.shape == "upper") for tile in tiles], batch, device)
     keys = Places.of([(tile.k, tile.shape == "upper") for tile in tiles], batch, device)
@@ -130,7 +131,7 @@ class Bands(torch.autograd.Function):
         batch, heads, n_q, width = q.shape
         out = torch.zeros(batch, n_q, heads, width, dtype=wide, device=q.device)
         lse = torch.full((batch, n_q, heads), -torch.inf, dtype=wide, device=q.device)
-        for band, rounds in enumerate(rounds_of(layout, batch, kernel.windows)):
+        for band, rounds in enumerate(arrange_rounds(layout, batch, kernel.windows)):
             turned = layout.rotate_queries(q, band, layer, v.dtype).transpose(1, 2)
             for part in rounds:
                 k_part, v_part = (part.keys.take(x.transpose(1, 2)) for x in (keys[layout.key_of_band[band]], v))
@@ -148,10 +149,11 @@ class Bands(torch.autograd.Function):
         factor = layout.logit_factor(ctx.layer, layout.q_rotations[0].cos_B1TH.dtype)
         grad = grads[0].transpose(1, 2)
         dq = torch.zeros_like(q, dtype=lse.dtype)
+        # Sums of many rounds are kept in float32 or wider, and rounded once at the end.
         dk, dv = [zeros_by_token(k, lse.dtype) for k in keys], zeros_by_token(v, lse.dtype)
         # a band's queries are rotated once for all its rounds; their gradients are added up while rotated and turned
         # back at the band's end, as the rotation is linear
-        for band, rounds in enumerate(rounds_of(layout, len(q), kernel.windows)):
+        for band, rounds in enumerate(arrange_rounds(layout, len(q), kernel.windows)):
             rotation = layout.q_rotations[band].by_token()
             key = layout.key_of_band[band]
             turned = layout.rotate_queries(q, band, ctx.layer, v.dtype).transpose(1, 2)
@@ -176,6 +178,8 @@ def zeros_by_token(x: Tensor, dtype: torch.dtype) -> Tensor:
 
 def merge(out: Tensor, lse: Tensor, places: Places, part: Tensor, part_lse: Tensor) -> None:
     """Merge a round's output (n, N, H) and log-sum-exp (N, n) into those of its rows, (B, T, N, H) and (B, T, N)."""
+    # A row that no tile has covered yet has -inf, so that its weight is 0. The part's own value is finite, as
+    # every query of a tile has a key in it: no weight is nan.
     added = part_lse.T
     before = places.take(lse)
     total = torch.logaddexp(before, added)

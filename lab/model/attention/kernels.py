@@ -41,7 +41,7 @@ def sdpa(q: Tensor, k: Tensor, v: Tensor, segments: Segments | None, window: int
     alike = len({*segments.lengths}) == 1 and segments.n_real == segments.n_tokens and segments.anchors is None
     if alike:  # a batch, without copies
         rows = (x[0].unflatten(1, (len(segments.lengths), -1)).transpose(0, 1) for x in (q, k, v))
-        return joined(sdpa_rows(*rows))[None].transpose(1, 2)
+        return join_spans(sdpa_rows(*rows))[None].transpose(1, 2)
     sizes = [*segments.lengths, segments.n_tokens - segments.n_real]
     key_sizes = sizes
     if segments.anchors is not None:  # short segments only: with a dense mask the hidden half is computed too
@@ -60,6 +60,7 @@ def sdpa_rows(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         return F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=gqa)
     if n_q == 1:  # the heads of a group become rows of one head: no key is repeated
         return F.scaled_dot_product_attention(q.reshape(len(k), k.shape[1], -1, k.shape[3]), k, v).reshape(q.shape)
+    # is_causal would align the first query with the first key, but these queries are the last tokens.
     mask = torch.ones(n_q, n_k, dtype=torch.bool, device=q.device).tril(n_k - n_q)
     return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, enable_gqa=gqa)
 
@@ -93,8 +94,10 @@ def flash_kernel(q: Tensor, k: Tensor, v: Tensor, spans: Spans) -> Tensor:
     """Call flash-attn's variable-length kernel."""
     from flash_attn import flash_attn_varlen_func
 
-    out = flash_attn_varlen_func(*real(q, k, v, spans), *spans.arguments, causal=True, window_size=(spans.before, 0))
-    return padded(out, len(q))
+    out = flash_attn_varlen_func(
+        *drop_padding(q, k, v, spans), *spans.arguments, causal=True, window_size=(spans.before, 0)
+    )
+    return pad_tokens(out, len(q))
 
 
 def xformers_kernel(q: Tensor, k: Tensor, v: Tensor, spans: Spans) -> Tensor:
@@ -106,16 +109,16 @@ def xformers_kernel(q: Tensor, k: Tensor, v: Tensor, spans: Spans) -> Tensor:
     bias = BlockDiagonalCausalFromBottomRightMask.from_seqlens(*lengths, device=q.device)
     if spans.before >= 0:
         bias = bias.make_local_attention_from_bottomright(spans.before + 1)  # counts the query's own key
-    rows = [repeated(x, q)[None] for x in real(q, k, v, spans)]
-    return padded(memory_efficient_attention(*rows, attn_bias=bias)[0], len(q))
+    rows = [repeat_heads(x, q)[None] for x in drop_padding(q, k, v, spans)]
+    return pad_tokens(memory_efficient_attention(*rows, attn_bias=bias)[0], len(q))
 
 
-def real(q: Tensor, k: Tensor, v: Tensor, spans: Spans) -> tuple[Tensor, Tensor, Tensor]:
+def drop_padding(q: Tensor, k: Tensor, v: Tensor, spans: Spans) -> tuple[Tensor, Tensor, Tensor]:
     n_k = sum(spans.k_lengths)
     return q[: sum(spans.q_lengths)], k[:n_k], v[:n_k]
 
 
-def padded(x_TNH: Tensor, n_tokens: int) -> Tensor:
+def pad_tokens(x_TNH: Tensor, n_tokens: int) -> Tensor:
     return F.pad(x_TNH, (0, 0, 0, 0, 0, n_tokens - len(x_TNH)))
 
 
@@ -141,7 +144,7 @@ class Flash:
         )
 
 
-def repeated(x: Tensor, q: Tensor) -> Tensor:
+def repeat_heads(x: Tensor, q: Tensor) -> Tensor:
     """Repeat key-value heads (T, K, H) for all heads of q (T, N, H)."""
     return x if x.shape[1] == q.shape[1] else x.repeat_interleave(q.shape[1] // x.shape[1], dim=1)
 
@@ -154,13 +157,13 @@ class CpuFlash:
     def forward(self, q: Tensor, k: Tensor, v: Tensor, spans: Spans) -> tuple[Tensor, Tensor]:
         """Attend; heads of one group become rows of one head where all rows see the same keys."""
         outs, lses = [], []
-        k, v = (repeated(x, q) if spans.causal else x for x in (k, v))
+        k, v = (repeat_heads(x, q) if spans.causal else x for x in (k, v))
         for q_part, k_part, v_part in batches(spans, (q,), (k, v)):
             out, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
-                stacked(q_part, k_part), k_part, v_part, 0.0, spans.causal
+                stack_groups(q_part, k_part), k_part, v_part, 0.0, spans.causal
             )
-            outs.append(joined(out.reshape(q_part.shape)))
-            lses.append(joined(lse.reshape(q_part.shape[:3])))
+            outs.append(join_spans(out.reshape(q_part.shape)))
+            lses.append(join_spans(lse.reshape(q_part.shape[:3])))
         return torch.cat(outs), torch.cat(lses).T
 
     def backward(
@@ -169,15 +172,16 @@ class CpuFlash:
         """Run the kernel's own backward pass with the output and log-sum-exp of the whole rows."""
         grads = []
         kv_heads = k.shape[1]
-        k, v = (repeated(x, q) if spans.causal else x for x in (k, v))
+        k, v = (repeat_heads(x, q) if spans.causal else x for x in (k, v))
         for *rows, lse_part, k_part, v_part in batches(spans, (grad, q, out, lse.T), (k, v)):
             q_shape = rows[1].shape
-            grad_rows, q_rows, out_rows = (stacked(x, k_part) for x in rows)
+            grad_rows, q_rows, out_rows = (stack_groups(x, k_part) for x in rows)
             dq, dk, dv = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(
                 grad_rows, q_rows, k_part, v_part, out_rows, lse_part.reshape(q_rows.shape[:3]), 0.0, spans.causal
             )
-            grads.append([joined(x) for x in (dq.reshape(q_shape), dk, dv)])
+            grads.append([join_spans(x) for x in (dq.reshape(q_shape), dk, dv)])
         dq, dk, dv = (torch.cat(parts) for parts in zip(*grads, strict=True))
+        # Keys were repeated for the heads of a group: the gradient of a key is the sum over these copies.
         return dq, *(x.unflatten(1, (kv_heads, -1)).sum(2) for x in (dk, dv))
 
 
@@ -192,12 +196,12 @@ def batches(spans: Spans, of_queries: tuple[Tensor, ...], of_keys: tuple[Tensor,
     yield from (tuple(x[None].transpose(1, 2) for x in span) for span in zip(*parts, strict=True))
 
 
-def stacked(x: Tensor, k: Tensor) -> Tensor:
+def stack_groups(x: Tensor, k: Tensor) -> Tensor:
     """Stack the heads of a group as rows of one head: (S, N, T, H) to (S, K, N / K * T, H)."""
     return x if x.shape[1] == k.shape[1] else x.unflatten(1, (k.shape[1], -1)).flatten(2, 3)
 
 
-def joined(x: Tensor) -> Tensor:
+def join_spans(x: Tensor) -> Tensor:
     """Join the spans of a batch, (S, N, n, ...) to (S * n, N, ...)."""
     return x.transpose(1, 2).flatten(0, 1)
 
@@ -217,7 +221,7 @@ class OneCall(torch.autograd.Function):
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, spans: Spans) -> Tensor:
         """Attend; padding, which the kernel does not write, becomes zeros."""
         out, lse = Flash().forward(q, k, v, spans)
-        out[sum(spans.q_lengths) :] = 0
+        out[sum(spans.q_lengths) :] = 0  # or nan could be there, which a product with 0 does not remove
         ctx.spans = spans
         ctx.save_for_backward(q, k, v, out, lse)
         return out

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from lab.model.attention.segments import ContextGroup, Segments, dense_mask
 from lab.model.config import DecoderConfig
-from lab.model.devices import moved
+from lab.model.devices import to_device
 from lab.model.layers import Sliding
 from lab.positions import Band, Distance, Frequencies
 from lab.positions.regions import Near, Tile
@@ -31,7 +31,7 @@ class Rotation:
     @classmethod
     def of(cls, positions: Tensor, inv_freq: Tensor, dtype: torch.dtype) -> Rotation:
         """Compute angles of ids (T,) or (B, T) in float64, and round cos and sin once to `dtype` (float32 or wider)."""
-        angles = torch.atleast_2d(positions)[:, None, :, None].double() * moved(inv_freq, positions.device)
+        angles = torch.atleast_2d(positions)[:, None, :, None].double() * to_device(inv_freq, positions.device)
         return cls(angles.cos().to(dtype), angles.sin().to(dtype))
 
     def rotate(self, x_BNTH: Tensor) -> Tensor:
@@ -101,6 +101,7 @@ class Layout:
     @cached_property
     def q_rotations(self) -> list[Rotation]:
         """The queries' rotation for each band; one that is also a key map's is computed once."""
+        # With a cache there are more keys than queries, and rotations of keys do not serve.
         made = dict(zip(self.key_maps, self.k_rotations, strict=True)) if self.q_pos is self.k_pos else {}
         maps = [band.q_map for band in self.bands]
         return [made[q_map] if q_map in made else self.rotation(q_map(self.q_pos)) for q_map in maps]
@@ -118,7 +119,7 @@ class Layout:
         """Rounds of tiles that lab/model/attention/bands.py makes once and runs in all layers."""
         return {}
 
-    def cut(self, windows: bool) -> list[tuple[int, Tile]]:
+    def tiles(self, windows: bool) -> list[tuple[int, Tile]]:
         """Cut the bands into tiles in indices of the row, each with the number of its band.
 
         Ids count up by one, or the distance is plain. With `windows` a sliding window is one tile.
@@ -131,7 +132,7 @@ class Layout:
         begins: dict[int, int] = {}  # place of a segment in the row: its first id
         place = 0
         for number, (length, start) in enumerate(zip(lengths, starts, strict=True)):
-            # regions cut ids; each tile is then moved to the row, queries and keys by how far their places lie from ids
+            # Regions cut ids. Each tile is then moved to the row, queries and keys by how far indices are from ids.
             keys = range(start, start + length)
             queries = keys[n_k - n_q :]  # all of a packed row's
             begins[place] = start
@@ -149,7 +150,7 @@ class Layout:
             place += length
         return out
 
-    def seen(self) -> Tensor:
+    def visible_mask(self) -> Tensor:
         """Build the boolean mask (B or 1, Tq, Tk) of what is visible and not hidden by the distance method."""
         visible = self.mask
         if visible is None and self.segments is not None:
@@ -231,6 +232,7 @@ class KeyCache:
         turned = [rotation.rotate(k_BKTH) for rotation in rotations] if self.n_maps else [k_BKTH]
         used = slice(0, len(turned) + 1)  # layers of some kinds have fewer maps
         *keys, values = self.store[layer, used, self.rows, :, :stop].unbind()
+        # `keys` are views of the store up to `stop`, so that the new tokens are written behind the filled ones.
         for stored, new in zip([*keys, values], [*turned, v_BKTH], strict=True):
             stored[:, :, self.length :] = new
         return keys, values
@@ -248,6 +250,7 @@ class KeyCache:
     def compact(self, rows: Tensor) -> None:
         """Keep some rows, int64 (n,), moved to the front in ascending order, layer by layer to save memory."""
         assert self.store is not None, "filled"
+        # Indexing copies before the assignment, so that no row is overwritten before it is read.
         for part in self.store.flatten(0, 1):
             part[: len(rows), :, : self.length] = part[rows, :, : self.length]
         self.rows = slice(0, len(rows))

@@ -28,7 +28,7 @@ from torch.distributed._functional_collectives import all_to_all_single_autograd
 
 from lab.errors import DataError
 from lab.masks import MASKS
-from lab.model.devices import moved
+from lab.model.devices import to_device
 
 HOST = "cpu"  # device of the lengths, whatever the default device
 
@@ -51,7 +51,7 @@ class Spans:
 
     @classmethod
     def of(cls, q_lengths: Sequence[int], k_lengths: Sequence[int], device: torch.device) -> Spans:
-        cu_q, cu_k = (moved(cumulative(lengths), device) for lengths in (q_lengths, k_lengths))
+        cu_q, cu_k = (to_device(cumulative(lengths), device) for lengths in (q_lengths, k_lengths))
         return cls(cu_q, cu_k, tuple(q_lengths), tuple(k_lengths))
 
     @property
@@ -89,7 +89,7 @@ class Segments:
         anchors: tuple[int, ...] | None = None,
     ) -> Segments:
         """Build segments from their lengths on the host."""
-        return cls(moved(cumulative(lengths), torch.device(device)), tuple(lengths), n_tokens, anchors)
+        return cls(to_device(cumulative(lengths), torch.device(device)), tuple(lengths), n_tokens, anchors)
 
     @classmethod
     def from_cu_seqlens(cls, cu_seqlens: Tensor, n_tokens: int) -> Segments:
@@ -110,7 +110,7 @@ class Segments:
     def position_ids(self) -> Tensor:
         """Ids that start again at 0 in every segment, int64 (n_tokens,); padding continues as one more segment."""
         lengths = [*self.lengths, self.n_tokens - self.n_real]
-        return moved(torch.cat([torch.arange(n, device=HOST) for n in lengths]), self.cu_seqlens.device)
+        return to_device(torch.cat([torch.arange(n, device=HOST) for n in lengths]), self.cu_seqlens.device)
 
     @cached_property
     def doc_ids(self) -> Tensor:
@@ -120,15 +120,16 @@ class Segments:
     def per_token(self, numbers: Sequence[int]) -> Tensor:
         """Repeat each segment's number for its tokens; -1 for padding."""
         lengths = torch.tensor([*self.lengths, self.n_tokens - self.n_real], device=HOST)
-        return moved(torch.tensor([*numbers, -1], device=HOST).repeat_interleave(lengths), self.cu_seqlens.device)
+        return to_device(torch.tensor([*numbers, -1], device=HOST).repeat_interleave(lengths), self.cu_seqlens.device)
 
     @cached_property
     def spans(self) -> Spans:
         """Every segment's queries with its keys, its anchor before them, which a causal kernel shows every query."""
         if self.anchors is None:
             return Spans(self.cu_seqlens, self.cu_seqlens, self.lengths, self.lengths)
+        # Causal kernels align the last query with the last key. A key more, in front, is therefore seen by every query.
         k_lengths = [n + (anchor >= 0) for n, anchor in zip(self.lengths, self.anchors, strict=True)]
-        cu_k = moved(cumulative(k_lengths), self.cu_seqlens.device)
+        cu_k = to_device(cumulative(k_lengths), self.cu_seqlens.device)
         return Spans(self.cu_seqlens, cu_k, self.lengths, tuple(k_lengths))
 
     @cached_property
@@ -138,7 +139,7 @@ class Segments:
         parts = []
         for anchor, places in zip(self.anchors, torch.arange(self.n_real, device=HOST).split(list(self.lengths))):
             parts += [places] if anchor < 0 else [torch.tensor([anchor], device=HOST), places]
-        return moved(torch.cat(parts), self.cu_seqlens.device)
+        return to_device(torch.cat(parts), self.cu_seqlens.device)
 
     def mask(self) -> Tensor:
         """Build the boolean mask of the row, (1, n_tokens, n_tokens): its own segment and the segment's anchor."""
@@ -176,7 +177,7 @@ class ContextGroup:
         group, _ = distributed.new_subgroups(degree)
         return cls(group, degree, distributed.get_rank(group))
 
-    def own(self, x: Tensor) -> Tensor:
+    def local_part(self, x: Tensor) -> Tensor:
         """View this rank's part of (B, T, ...): (B, t, ...)."""
         return x.tensor_split(self.degree, dim=1)[self.rank]
 
@@ -190,6 +191,7 @@ class ContextGroup:
 
         Consecutive query heads share a key-value head, so that each rank has the key-value heads of its query heads.
         """
+        # The exchange divides the first axis into one part for each rank, so that heads of a rank come first.
         parts = x.unflatten(1, (self.degree, -1)).permute(1, 3, 0, 2, 4)  # rank, t, B, n, H
         sent = [x.shape[2]] * self.degree
         received = self.sizes(n_tokens)

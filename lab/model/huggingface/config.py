@@ -30,8 +30,8 @@ from lab.files import read_object
 from lab.model.config import DecoderConfig
 from lab.model.huggingface.rope import (
     READ_AS,
+    collect_rope,
     frequency_settings,
-    rope_of,
     rope_section,
     rope_settings,
 )
@@ -112,7 +112,7 @@ def read_json(path: Path) -> dict[str, Any]:
     return read_object(path, CheckpointError, "copy the folder again") if path.is_file() else {}
 
 
-def chat_template_of(folder: Path) -> str | None:
+def read_chat_template(folder: Path) -> str | None:
     """Read a folder's chat template, of several the one named default; None where it has none."""
     file = folder / "chat_template.jinja"
     template = read_json(folder / "tokenizer_config.json").get("chat_template")
@@ -131,18 +131,19 @@ def special_texts(folder: Path) -> dict[str, str]:
 def token_text(settings: Mapping[str, Any], key: str) -> str | None:
     """Return the text of a special token in tokenizer_config.json, which holds it alone or with its properties."""
     token = settings.get(key)
-    token = token.get("content") if isinstance(token, dict) else token
+    if isinstance(token, dict):
+        token = token.get("content")
     return token if isinstance(token, str) else None
 
 
 def decoder_config(settings: Mapping[str, Any], *, own_frequencies: bool) -> DecoderConfig:
     """Translate the settings; the frequency method's name is checked too, unless the caller replaces the method."""
-    faults = faults_of(settings, own_frequencies)
+    faults = find_faults(settings, own_frequencies)
     values: dict[str, Any] = {ours: settings.get(theirs) for ours, theirs in SIZES.items()}
     values["n_kv_heads"] = values["n_kv_heads"] or values["n_heads"]
     width = settings.get("head_dim") and settings["head_dim"] * (values["n_heads"] or 0)
     values["attention_width"] = width if width != values["d_model"] else None
-    values["theta"] = rope_of(settings)["rope_theta"]
+    values["theta"] = collect_rope(settings)["rope_theta"]
     values["qkv"] = QKV.get(settings["model_type"], "plain")
     try:
         cfg = DecoderConfig(**values)
@@ -154,12 +155,12 @@ def decoder_config(settings: Mapping[str, Any], *, own_frequencies: bool) -> Dec
     return cfg
 
 
-def faults_of(settings: Mapping[str, Any], own_frequencies: bool) -> list[str]:
+def find_faults(settings: Mapping[str, Any], own_frequencies: bool) -> list[str]:
     """List the settings under which the lab's decoder would differ from transformers."""
     family = settings["model_type"]
     reach = settings["max_position_embeddings"]
     window = settings.get("sliding_window")
-    rope = rope_of(settings)
+    rope = collect_rope(settings)
     whole = "attention sees all preceding tokens"
     slides = family == "mistral" and window is not None and type(reach) is int and window < reach
     layers = set(settings.get("layer_types") or ()) - {"full_attention"}

@@ -18,7 +18,7 @@ from lab.model.attention.layout import LayerInputs
 from lab.model.config import DecoderConfig
 from lab.model.decoder import Decoder
 from lab.model.huggingface.config import SIZES, reading
-from lab.model.huggingface.interface import apply, own_frequencies, rotary_of
+from lab.model.huggingface.interface import apply, find_rotary, own_frequencies
 from lab.model.huggingface.pretrained import INDEX, SINGLE, find_tensors
 from lab.positions import Distance, Frequencies
 from lab.positions.methods import ROPE_THETA
@@ -32,20 +32,20 @@ class Foreign:
 
     def __init__(self, model: Any) -> None:
         self.model = model
-        self.cfg = sizes_of(model.config.get_text_config())
+        self.cfg = to_decoder_config(model.config.get_text_config())
         rope = getattr(model.config, "rope_parameters", None) or {}
-        self.own = own_frequencies(rotary_of(model), rope.get("rope_theta", ROPE_THETA), self.cfg.head_dim)
+        self.own = own_frequencies(find_rotary(model), rope.get("rope_theta", ROPE_THETA), self.cfg.head_dim)
         self.methods: tuple[Frequencies, Distance] = self.own, Plain()
         taken = inspect.signature(model.forward).parameters
         self.cache = next((name for name in ("past_key_values", "cache_params") if name in taken), "")
         if not self.cache or "logits_to_keep" not in taken:
             raise ConfigError(f"model={type(model).__name__}: takes no cache or no logits_to_keep; use another model")
 
-    frequencies: Any = property(lambda self: self.methods[0], lambda self, method: self.place(method, self.distance))
-    distance: Any = property(lambda self: self.methods[1], lambda self, method: self.place(self.frequencies, method))
+    frequencies: Any = property(lambda self: self.methods[0], lambda self, method: self.install(method, self.distance))
+    distance: Any = property(lambda self: self.methods[1], lambda self, method: self.install(self.frequencies, method))
 
-    def place(self, frequencies: Frequencies, distance: Distance, inputs: list[LayerInputs] | None = None) -> None:
-        """Apply both methods, and collect the layers' inputs where a list is given."""
+    def install(self, frequencies: Frequencies, distance: Distance, inputs: list[LayerInputs] | None = None) -> None:
+        """Apply both methods; with `inputs`, also collect the inputs of the layers in it."""
         other = None if frequencies is self.own else frequencies
         apply(self.model, distance=distance, frequencies=other, inputs=inputs)
         self.methods = frequencies, distance
@@ -54,8 +54,8 @@ class Foreign:
         """Put another model, which is made of this one while no method is applied, under the same methods."""
         apply(self.model)
         other = Foreign(make(self.model).eval())
-        other.place(other.own if self.frequencies is self.own else self.frequencies, self.distance)
-        self.place(*self.methods)
+        other.install(other.own if self.frequencies is self.own else self.frequencies, self.distance)
+        self.install(*self.methods)
         return other
 
     @property
@@ -64,7 +64,9 @@ class Foreign:
         length = getattr(self.model.config.get_text_config(), "max_position_embeddings", None) or 0
         tables = [module for module in self.model.modules() if isinstance(module, torch.nn.Embedding)]
         sizes = [table.num_embeddings for table in tables if table is not self.embedding]
-        return length if {length, length + 2} & {*sizes} else None  # OPT's has two more
+        if {length, length + 2} & {*sizes}:  # OPT's table has two more
+            return length
+        return None
 
     @property
     def embedding(self) -> Any:
@@ -95,10 +97,10 @@ class Foreign:
     def layer_inputs(self, tokens: Tensor, shift: int) -> list[LayerInputs]:
         """Collect the inputs of every layer's attention over rows of one text each, the first at position `shift`."""
         inputs: list[LayerInputs] = []
-        self.place(*self.methods, inputs=inputs)
+        self.install(*self.methods, inputs=inputs)
         ids = torch.arange(shift, shift + tokens.shape[1], device=tokens.device)[None]
         self.model(tokens, use_cache=False, logits_to_keep=1, **({"position_ids": ids} if shift else {}))
-        self.place(*self.methods)
+        self.install(*self.methods)
         return inputs
 
     def to(self, device: torch.device | str) -> Foreign:
@@ -134,7 +136,7 @@ class ForeignCache:
         self.theirs.reorder_cache(rows)
 
 
-def sizes_of(config: Any) -> DecoderConfig:
+def to_decoder_config(config: Any) -> DecoderConfig:
     """Return the sizes of a model of transformers as those of a decoder."""
     sizes: dict[str, Any] = {ours: getattr(config, theirs, None) for ours, theirs in SIZES.items()}
     heads, width = sizes["n_heads"] or 1, sizes["d_model"]

@@ -114,7 +114,7 @@ def own_frequencies(rotary: Any, theta: float = 1.0, head_dim: int = 0) -> Frequ
     return Frequencies(Rope() if is_plain else Own(), theta, rotary.inv_freq.detach().double().cpu())
 
 
-def rotary_of(model: nn.Module) -> Any:
+def find_rotary(model: nn.Module) -> Any:
     """Find the rotary embedding of a transformers model; None where it has none, or several."""
     rotaries = [module for module in model.modules() if isinstance(getattr(module, "inv_freq", None), Tensor)]
     return rotaries[0] if len(rotaries) == 1 else None
@@ -142,12 +142,12 @@ def apply(
         raise MissingPackage("transformers", "lab.model.huggingface.apply", "hf") from error
     distance = distance or Plain()
     changed = not distance.is_plain or distance.scales_logits or frequencies is not None
-    remove(model)
+    remove(model)  # or a second call would compare the lab's attention with itself
     if not changed and inputs is None:
         return model
     AttentionInterface.register(NAME, attention)
     AttentionMaskInterface.register(NAME, stated_mask)
-    rotary = rotary_of(model)
+    rotary = find_rotary(model)
     fault = "has no rotary embedding that all layers share" if rotary is None and changed else try_out(model, rotary)
     if fault is not None and rotary is not None and not changed:
         fault = try_out(model, None)  # its own rotation, and the lab's attention
@@ -184,7 +184,7 @@ def try_out(model: Any, rotary: Any) -> str | None:
     verbosity = logging.get_verbosity()
     logging.set_verbosity_error()  # transformers warns of what the returned line says
     try:
-        before = logits_of(model)
+        before = compute_logits(model)
         applied.handle = (rotary or nn.Identity()).register_forward_hook(applied.unrotated, with_kwargs=True)
         APPLIED.update(dict.fromkeys(model.modules(), applied))
         model.set_attn_implementation(NAME)
@@ -196,6 +196,8 @@ def try_out(model: Any, rotary: Any) -> str | None:
         return first_line(error)
     finally:
         logging.set_verbosity(verbosity)
+    # The model and the lab may differ by rounding alone. Before training a rotation changes logits little, so that the
+    # bound is a part of its effect; without a rotation it is relative to the logits.
     eps = torch.finfo(before.dtype).eps
     most = eps**0.5 * float(before.abs().max()) if rotary is None else eps**0.25 * effect
     if not applied.inputs:
@@ -206,11 +208,11 @@ def try_out(model: Any, rotary: Any) -> str | None:
 def difference(model: Any, before: Tensor, applied: Applied, neighbours: bool) -> tuple[float, bool]:
     """Compute the largest change of a logit by the lab's attention with either kind of pairs, and return the kind."""
     applied.neighbours, applied.layouts = neighbours, {}
-    return float((logits_of(model) - before).abs().max()), neighbours
+    return float((compute_logits(model) - before).abs().max()), neighbours
 
 
 @torch.no_grad()
-def logits_of(model: Any) -> Tensor:
+def compute_logits(model: Any) -> Tensor:
     """Compute the logits of the short text by which a model is tried, (1, TRIED, V)."""
     tokens = torch.arange(TRIED, device=model.device)[None] % model.config.get_text_config().vocab_size
     out: Tensor = model(tokens, use_cache=False).logits

@@ -106,7 +106,7 @@ def save_pretrained(
     tied = decoder.cfg.tie_embeddings
     state = {name: tensor for name, tensor in decoder.state_dict().items() if not (tied and name == "head.weight")}
     tensors = {hugging_face_name(name): tensor for name, tensor in state.items()}
-    temporary = temporary_of(final)
+    temporary = temporary_of(final)  # renamed at the end, so that a folder that exists is complete
     try:
         with writing(str(path), "folder"):
             temporary.mkdir(parents=True)
@@ -156,7 +156,9 @@ def load_tensors(
     embedding = loaded["embedding.weight"]
     if tied and not torch.equal(loaded.get("head.weight", embedding), embedding):
         raise CheckpointError(f"{HEAD}: must equal {EMBEDDING}; set tie_word_embeddings to false in config.json")
-    return loaded | ({"head.weight": embedding} if tied else {})
+    if tied:
+        loaded["head.weight"] = embedding
+    return loaded
 
 
 def stored_tensors(folder: Path) -> dict[str, Any]:

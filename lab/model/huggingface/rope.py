@@ -44,7 +44,7 @@ def name_ignored(config: Path, settings: Mapping[str, Any], *, rotary: bool) -> 
     """Print a line for each setting that transformers, and therefore the lab, ignores; `rotary` ones too if asked."""
     unread = {name: f"transformers has no such setting; {fix}" for name, fix in WITHOUT.items() if settings.get(name)}
     section, values = rope_section(settings)
-    kind = rope_of(settings)["rope_type"]
+    kind = collect_rope(settings)["rope_type"]
     if rotary and kind in ROPE_KEYS:
         for name, value in values.items():
             if name not in (*SHARED_KEYS, *ROPE_KEYS[kind]) and not isinstance(value, dict):
@@ -65,7 +65,7 @@ def rope_section(settings: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
     return name, section
 
 
-def rope_of(settings: Mapping[str, Any]) -> dict[str, Any]:
+def collect_rope(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Collect the rotary settings from either form of config.json; an original length at the top wins."""
     section = {"partial_rotary_factor": settings.get("partial_rotary_factor"), **rope_section(settings)[1]}
     kind = str(section.pop("rope_type", section.pop("type", "default")))
@@ -75,7 +75,7 @@ def rope_of(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 def frequency_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return the name of the frequency method under `method` and its parameters, theta apart; it checks them itself."""
-    rope = rope_of(settings)
+    rope = collect_rope(settings)
     kind = rope["rope_type"]
     length = settings["max_position_embeddings"]
     original = int(rope[ORIGINAL] or length)
