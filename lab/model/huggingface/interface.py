@@ -182,7 +182,7 @@ def try_out(model: Any, rotary: Any) -> str | None:
     reach = getattr(model.config, "max_position_embeddings", None) or 0
     applied = Applied(rotary, model.config._attn_implementation, reach, Plain(), inputs=[])
     verbosity = logging.get_verbosity()
-    logging.set_verbosity_error()  # transformers warns of what the returned line says
+    logging.set_verbosity_error()  # type: ignore[no-untyped-call]  # transformers warns of what the returned line says
     try:
         before = compute_logits(model)
         applied.handle = (rotary or nn.Identity()).register_forward_hook(applied.unrotated, with_kwargs=True)
