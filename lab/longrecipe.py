@@ -39,7 +39,7 @@ from lab.errors import ConfigError
 from lab.files import write_atomic, writing
 from lab.jobs import Job, is_finished, run_jobs
 from lab.launch import check_copies
-from lab.recipes import SYNTAX, TRAINING, Recipe, Resolved, Stage, collecting, read_recipe, resolve, stages_of
+from lab.recipes import SYNTAX, TRAINING, Recipe, Resolved, Stage, collecting, list_stages, read_recipe, resolve
 from lab.yaml import format_yaml
 
 RESULTS = {"analyse": "impact.json", "merge": "config.json"}  # written last in a stage's folder
@@ -71,7 +71,7 @@ def write_settings(resolved: Resolved, left: Sequence[Stage]) -> None:
         raise ConfigError(*faults)
 
 
-def job_of(resolved: Resolved, stage: Stage, launcher: Sequence[str]) -> Job:
+def build_job(resolved: Resolved, stage: Stage, launcher: Sequence[str]) -> Job:
     """Build the command of a stage."""
     if stage.kind in TRAINING:
         file = Path(resolved.recipe.folder) / f"{stage.name}.yaml"
@@ -91,8 +91,10 @@ def carry_out(words: Words) -> int:
         raise ConfigError("--launcher: must be a command; for instance 'torchrun --nproc_per_node 8'")
     recipe = read_recipe(Path(words.places[0]), words.settings)
     resolved = resolve(recipe)
-    methods = map(stages_of, recipe.methods)  # of each, the stages from the first on that has not finished
-    left = [stage for stages in methods for stage in dropwhile(partial(is_done, resolved), stages)]
+    left: list[Stage] = []
+    for method in recipe.methods:
+        # A stage reads what the one before it wrote: after one that is not done, all stages of the method run again.
+        left += dropwhile(partial(is_done, resolved), list_stages(method))
     write_settings(resolved, left)
     for stage in left:
         show(f"{stage.name} -> {recipe.path(stage)}")
@@ -102,7 +104,7 @@ def carry_out(words: Words) -> int:
         if status == 0 and stage.kind != "merge":  # one that was merged earlier is out of date
             shutil.rmtree(recipe.path(stage, "merge"), ignore_errors=True)
 
-    status = run_jobs([job_of(resolved, stage, launcher) for stage in left], on_end=on_end)
+    status = run_jobs([build_job(resolved, stage, launcher) for stage in left], on_end=on_end)
     if status == 0:
         show(f"{recipe.folder}: all stages are done, {len(left)} of them now")
     elif status == STOPPED:

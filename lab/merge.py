@@ -102,17 +102,16 @@ def merge(words: Words) -> str:
 
 def refuse_differences(models: Models) -> None:
     """Refuse models that differ from the first one in a setting that decides the shapes of weights or their use."""
-    settings = {
-        path: dataclasses.asdict(cfg) | {"attention_width": cfg.width}
-        for path, cfg in ((path, model.decoder.cfg) for path, model in models.items())
-    }
+    settings = {}
+    for path, model in models.items():
+        cfg = model.decoder.cfg
+        settings[path] = dataclasses.asdict(cfg) | {"attention_width": cfg.width}
     (first, ours), *others = settings.items()
-    faults = [
-        f"model.{name}: {theirs[name]} in {path}, {value} in {first}; {ONE_SHAPE}"
-        for path, theirs in others
-        for name, value in ours.items()
-        if name not in FREE and theirs[name] != value
-    ]
+    faults = []
+    for path, theirs in others:
+        for name, value in ours.items():
+            if name not in FREE and theirs[name] != value:
+                faults.append(f"model.{name}: {theirs[name]} in {path}, {value} in {first}; {ONE_SHAPE}")
     if faults:
         raise ConfigError(*faults)
 

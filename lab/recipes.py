@@ -77,7 +77,7 @@ class Stage(NamedTuple):
         return self.method if self.kind == "extend" else f"{self.method}_{word}"
 
 
-def stages_of(method: str) -> list[Stage]:
+def list_stages(method: str) -> list[Stage]:
     """List the stages of a method; a baseline has an extension, a replay and a merge."""
     return [Stage(method, kind) for kind in FOLDERS if method == "longrecipe" or kind not in ("tune", "analyse")]
 
@@ -127,7 +127,7 @@ class Recipe(Section):
     @property
     def stages(self) -> dict[str, Stage]:
         """The stages of all methods, by name, in the order they run."""
-        return {stage.name: stage for method in self.methods for stage in stages_of(method)}
+        return {stage.name: stage for method in self.methods for stage in list_stages(method)}
 
     def path(self, stage: Stage, kind: str | None = None) -> Path:
         return Path(self.folder) / stage._replace(kind=kind or stage.kind).folder

@@ -87,8 +87,11 @@ def bin_edges(max_len: int, parts: int) -> list[int]:
         >>> bin_edges(13, 2)
         [1, 2, 3, 4, 6, 8, 12, 13]
     """
-    edges = {(parts + k) * 2**octave // parts for octave in range(max_len.bit_length()) for k in range(parts)}
-    return [*sorted(edge for edge in edges if edge < max_len), max_len]
+    edges = {max_len}
+    for octave in range(max_len.bit_length()):
+        for k in range(parts):
+            edges.add(min((parts + k) * 2**octave // parts, max_len))
+    return sorted(edges)
 
 
 def per_distance(profiles: Mapping[str, np.ndarray]) -> list[dict[str, Any]]:

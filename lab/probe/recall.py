@@ -82,11 +82,11 @@ class RecallTest:
 
     def __post_init__(self) -> None:
         """Find the evidence of all targets, and draw those of each bin; `shares` are the bins' shares of all."""
-        numbered = [
-            (number, np.asarray(ids[start : start + self.window + 1], dtype=np.int64))
-            for number, ids in enumerate(self.documents)
-            for start in range(0, len(ids) - 1, self.window)
-        ]
+        numbered = []
+        for number, ids in enumerate(self.documents):
+            for start in range(0, len(ids) - 1, self.window):
+                # pieces share one token: the target of the last token of a piece is the first of the next
+                numbered.append((number, np.asarray(ids[start : start + self.window + 1], dtype=np.int64)))
         self.bins = [*zip(self.edges, [*(edge - 1 for edge in self.edges[1:]), self.window], strict=True)]
         if self.without:
             self.bins.append((0, 0))
