@@ -35,10 +35,10 @@ import numpy as np
 import pandas as pd
 
 from eval.engine.command import OF_RUNS, Form, Request, run
-from eval.engine.records import COLUMNS, WIDER, read_records, results_at
-from eval.engine.rows import WIDEST, Found, file_in, fitted, natural
+from eval.engine.records import COLUMNS, WIDER, list_results, read_records
+from eval.engine.rows import WIDEST, Result, file_in, fitted, natural_key
 from eval.engine.seeds import LEVEL, POWER, binomial_variance
-from eval.engine.statistics import judge
+from eval.engine.statistics import add_p_values
 from lab.command import start
 from lab.errors import ConfigError, nearest
 from lab.files import write_atomic, writing
@@ -60,7 +60,7 @@ def arrange(records: pd.DataFrame, by: Sequence[str] = ()) -> tuple[pd.DataFrame
     The newest checkpoint of a model and method is taken, unless the columns are checkpoints. Of a result that appears
     twice, the one of more tests is taken, or the later one.
     """
-    frame = with_arms(records)
+    frame = add_arms(records)
     is_setting = sum(add_field(frame, name) for name in by) > 0
     if "model" in by:
         frame["model"] = records.model
@@ -69,12 +69,13 @@ def arrange(records: pd.DataFrame, by: Sequence[str] = ()) -> tuple[pd.DataFrame
     lines, columns = choose_keys(results, list(dict.fromkeys(by)), is_setting)
     rising = results.sort_values("n", kind="stable", na_position="first")
     once = rising.drop_duplicates([*lines, *columns, "run_seed"], keep="last").sort_index()
-    cells = pd.DataFrame([fold(rows) for _, rows in once.groupby([*lines, *columns], sort=False, dropna=False)])
-    cells["line"] = line_names(cells, lines)
+    groups = once.groupby([*lines, *columns], sort=False, dropna=False)
+    cells = pd.DataFrame([mean_over_seeds(rows) for _, rows in groups])
+    cells["line"] = name_lines(cells, lines)
     keys = list(cells[columns].astype(object).itertuples(index=False, name=None))
     unique = list(dict.fromkeys(keys))
     if len({re.sub(r"[\d.]", "", str(key)) for key in unique}) == 1:  # step_2 before step_10
-        unique.sort(key=lambda key: [natural(str(x)) for x in key])
+        unique.sort(key=lambda key: [natural_key(str(x)) for x in key])
     elif by:  # rising numbers
         unique.sort(key=lambda key: [x if isinstance(x, int | float) and not pd.isna(x) else 0 for x in key])
     differ = list(range(len(columns)))
@@ -83,12 +84,12 @@ def arrange(records: pd.DataFrame, by: Sequence[str] = ()) -> tuple[pd.DataFrame
         if len({tuple(key[other] for other in others) for key in unique}) == len(unique):
             differ = others
     cells["number"] = [unique.index(key) for key in keys]
-    cells["column"] = [", ".join(spelt(key[k]) for k in differ or [0]) for key in keys]
+    cells["column"] = [", ".join(format_heading(key[k]) for k in differ or [0]) for key in keys]
     order = [*(name for name in LINE if name in lines), "line", "number"]
-    return judge(cells).sort_values(order, ignore_index=True), len(frame) - len(results)
+    return add_p_values(cells).sort_values(order, ignore_index=True), len(frame) - len(results)
 
 
-def with_arms(records: pd.DataFrame) -> pd.DataFrame:
+def add_arms(records: pd.DataFrame) -> pd.DataFrame:
     """Add the settings in which runs differ, and name models by their arms, whose checkpoints get common names."""
     frame = records.reindex(columns=list(dict.fromkeys([*records, "length", "checkpoint", "weights"])))
     has = records.run != ""
@@ -153,7 +154,7 @@ def choose_keys(frame: pd.DataFrame, by: list[str], is_setting: bool) -> tuple[l
     return lines + varying([*lines, *by], [name for name in frame if "." in name and name not in by]), by
 
 
-def fold(rows: pd.DataFrame) -> Row:
+def mean_over_seeds(rows: pd.DataFrame) -> Row:
     """Fold the records of one cell, one for each seed, into their mean, or a range where one is censored."""
     values = rows.score.fillna(rows.below).astype(float)
     censored = int(rows.censored.count())
@@ -172,7 +173,7 @@ def fold(rows: pd.DataFrame) -> Row:
     return cell | {"by_seed": dict(zip(rows.run_seed, values)), "score": mean, "low": low, "high": high}
 
 
-def line_names(cells: pd.DataFrame, lines: Sequence[str]) -> pd.Series[str]:
+def name_lines(cells: pd.DataFrame, lines: Sequence[str]) -> pd.Series[str]:
     """Name lines by evaluation, task and length, and by the fields that distinguish lines of the same name."""
     first = pd.Series("", index=cells.index)
     for name in (name for name in ("evaluation", "task") if name in lines):
@@ -188,13 +189,13 @@ def line_names(cells: pd.DataFrame, lines: Sequence[str]) -> pd.Series[str]:
     return out
 
 
-def spelt(value: Any) -> str:
+def format_heading(value: Any) -> str:
     """Write a value of a heading."""
     is_whole = isinstance(value, int | float) and value == value // 1
     return "" if pd.isna(value) else f"{value:,.0f}" if is_whole else str(value)
 
 
-def number(cell: Any) -> str:
+def format_cell(cell: Any) -> str:
     """Write a score with its limits, shares in percent: 50.0 (25.0 to 75.0), n=8; * is significant, ? not tested."""
     factor = 100 if cell.unit == "share" else 1
     tail = ".0" * (cell.unit == "tokens")
@@ -215,9 +216,9 @@ def number(cell: Any) -> str:
     return text + ("*" if cell.p_adjusted <= LEVEL else "?" if cell.compared and not isinstance(cell.test, str) else "")
 
 
-def spread(cells: pd.DataFrame) -> pd.DataFrame:
+def to_table(cells: pd.DataFrame) -> pd.DataFrame:
     """Spread the cells as text; - is no result."""
-    texts = cells.assign(text=[number(cell) for cell in cells.itertuples()])
+    texts = cells.assign(text=[format_cell(cell) for cell in cells.itertuples()])
     table = texts.pivot(index="line", columns="column", values="text").loc[cells.line.unique()]
     return table[cells.sort_values("number").column.unique()].fillna("-").rename_axis(index=None, columns=None)
 
@@ -242,19 +243,19 @@ def legend(cells: pd.DataFrame, older: int) -> list[str]:
     return [text for text, is_shown in lines.items() if is_shown]
 
 
-def as_csv(table: pd.DataFrame) -> str:
+def to_csv(table: pd.DataFrame) -> str:
     """Write a table as CSV, with a quote before words that a spreadsheet would take for a formula."""
 
-    def plain(cell: Any) -> Any:
+    def quote_formula(cell: Any) -> Any:
         return f"'{cell}" if re.match(r"[=+@\t\r]|-(?![\d.])", str(cell)) else cell
 
-    return str(table.map(plain).rename(index=plain, columns=plain).to_csv())
+    return str(table.map(quote_formula).rename(index=quote_formula, columns=quote_formula).to_csv())
 
 
 WRITERS: dict[str, Callable[[pd.DataFrame], str]] = {
     ".txt": fitted,
     ".md": pd.DataFrame.to_markdown,
-    ".csv": as_csv,
+    ".csv": to_csv,
     ".tex": partial(pd.DataFrame.to_latex, escape=True),
 }
 KNOWN = ["evaluation", "task", "length", *COLUMNS, *WIDER]  # fields of a result's row, with those of --by
@@ -271,7 +272,7 @@ class CompareOptions(Section):
     checkpoint and method."""
 
 
-def join(request: Request) -> Found:
+def join(request: Request) -> Result:
     """Read all results, and return the table, or where it was written."""
     output = None if request.folder is None else file_in(request.folder, "compare.txt")
     if output is not None and output.suffix not in WRITERS:
@@ -284,15 +285,15 @@ def join(request: Request) -> Found:
     notes = legend(cells, older) + define_names(cells.column.unique())
     if output is None:
         wrapped = [part for note in notes for part in wrap(note, WIDEST)]
-        return Found("\n".join([fitted(spread(cells)), "", *wrapped]), rows)
-    text = WRITERS[output.suffix](spread(cells)) + "\n" + "".join(f"% {note}\n" for note in notes)
+        return Result("\n".join([fitted(to_table(cells)), "", *wrapped]), rows)
+    text = WRITERS[output.suffix](to_table(cells)) + "\n" + "".join(f"% {note}\n" for note in notes)
     with writing(f"-o {output}", "file"):
         write_atomic(output, text.encode())
-    return Found(f"{len(cells):,} results in {cells.line.nunique():,} lines", rows, output)
+    return Result(f"{len(cells):,} results in {cells.line.nunique():,} lines", rows, output)
 
 
 MISSING = "PATH: must be set; give a run folder, a folder of results, or a .jsonl file, before the options"
-FORM = Form(options=CompareOptions, lacks=OF_RUNS, each=False, takes=results_at, missing=MISSING)
+FORM = Form(options=CompareOptions, lacks=OF_RUNS, each=False, takes=list_results, missing=MISSING)
 main = partial(run, "compare", __doc__, FORM, join)
 
 

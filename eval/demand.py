@@ -28,7 +28,7 @@ import pandas as pd
 from annotated_types import Ge, Le
 
 from eval.engine.command import Form, Request, run
-from eval.engine.rows import Found, to_text
+from eval.engine.rows import Result, to_text
 from lab import command, config, draw, errors, launch, schema
 from lab.counts import SavedCounts
 from lab.counts.saved import F, G, bin_edges, per_distance
@@ -58,7 +58,7 @@ class DemandOptions(schema.Section):
     """Evidence method, NAME or NAME:parameter=value,...; left out, that of the settings."""
 
 
-def report(request: Request) -> Found:
+def report(request: Request) -> Result:
     """Count or read f and g; the rows are what was counted in all, and bins of distances."""
     place, settings = request.model, dict(request.options)
     named = {item.name: settings.pop(item.name) for item in fields(DemandOptions) if item.name in settings}

@@ -36,7 +36,7 @@ from typing import Annotated, Any
 from annotated_types import Gt, Lt
 
 from eval.engine import command, methods, needles, run
-from eval.engine.rows import columns_text, limits, shortened
+from eval.engine.rows import columns_text, limits, short_hash
 from lab.command import Bar, start
 from lab.draw import Rule, below, draw, layer
 from lab.errors import ConfigError
@@ -121,7 +121,7 @@ class FoundByDistance(run.Measure):
                 self.bar.name(name)
                 first = probe.case(probe.reachable[0], 0)
                 counts = map_counts_to_distance(self.subject.counts, method, len(first.prompt_ids))
-                finished = self.finished(tests, first, config.distance_tests, "distance")
+                finished = self.open_finished(tests, first, config.distance_tests, "distance")
                 results = list(probe.run(self.subject, store=finished))
                 of_distance = {**subject, "metric": "found_by_distance"}
                 yield from (probe.record(result, of_distance, counts) for result in results)
@@ -138,7 +138,7 @@ class FoundByDistance(run.Measure):
         tests = {"tests": "one number", **probe.describe_tests()}
         first = probe.case(probe.reachable[0], 0)
         counts = map_counts_to_distance(self.subject.counts, self.subject.model.decoder.distance, len(first.prompt_ids))
-        finished = self.finished(tests, first, probe.config.distance_tests, "distance")
+        finished = self.open_finished(tests, first, probe.config.distance_tests, "distance")
         about = {**subject, "metric": "found_by_prompt", "prompt": probe.window}
         for result in probe.run(self.subject, store=finished):
             yield probe.record(result, about, counts)
@@ -147,7 +147,7 @@ class FoundByDistance(run.Measure):
     def path(self) -> Path:
         """The file of the rows, named by methods, distances and options."""
         options = {**asdict(self.options), "device": "auto", "batch": None}
-        digest = shortened(json.dumps([self.names, self.probe.distances, options]))
+        digest = short_hash(json.dumps([self.names, self.probe.distances, options]))
         return self.folder / f"distance-{self.subject.model.consumed_tokens or 0:015d}-{digest}.jsonl"
 
     def title(self) -> str:

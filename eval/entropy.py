@@ -61,7 +61,7 @@ class Entropy(run.OnTexts):
 
     def prepare(self) -> None:
         """Choose the length of the texts and the numbers of visible tokens."""
-        usual = self.subject.within(min(WINDOWS * self.subject.model.train_len, MOST_TOKENS))
+        usual = self.subject.cap_length(min(WINDOWS * self.subject.model.train_len, MOST_TOKENS))
         self.visible = sorted({*(self.options.lengths or (*subject.doublings(2, usual), usual))})
         self.texts = self.draw_texts(self.visible[-1])
 
@@ -75,7 +75,7 @@ class Entropy(run.OnTexts):
             for count in self.visible:
                 values = curves[:, number, count - 1]
                 yield {
-                    **self.about,
+                    **self.origin,
                     "metric": "attention_entropy",
                     "layer": number,
                     "visible": count,

@@ -19,7 +19,7 @@ from annotated_types import Ge, Le
 
 from eval.engine.command import OF_RUNS, Form, Request, run
 from eval.engine.lengths import SLIMPAJAMA, FloatArray, read_lengths
-from eval.engine.rows import Found, to_text
+from eval.engine.rows import Result, to_text
 from lab import command, schema
 from lab.data.config import Mode
 from lab.rows import Row
@@ -49,25 +49,25 @@ class FrequencyOptions(schema.Section):
         return [f"positions={i}: must be < {min(self.window)}, the window; lower it" for i in wide]
 
 
-def report(request: Request) -> Found:
+def report(request: Request) -> Result:
     """Make a result for each window, mode and position."""
     options: FrequencyOptions = request.options
     lengths = read_lengths(options.corpus)
     rows = [
         {"window": window, "mode": mode, "corpus": options.corpus, "metric": "position_frequency", **row}
         for window, mode in product(options.window, options.mode)
-        for row in shares_of(lengths.frequency(window, mode), options)
+        for row in compute_shares(lengths.frequency(window, mode), options)
     ]
     table = to_text([{name: row[name] for name in ("position", "window", "mode", *SHARES)} for row in rows], FORMS)
     return request.save("frequency", f"corpus: {lengths.name}; {options.tokens:.3g} tokens\n\n{table}", rows)
 
 
-def shares_of(per_token: FloatArray, options: FrequencyOptions) -> Iterator[Row]:
+def compute_shares(per_token: FloatArray, options: FrequencyOptions) -> Iterator[Row]:
     """Find f, `share_to` (of f up to a position), `share_from` (from it on) and `segments_to` (of segments as long).
 
     Example:
         >>> full = FrequencyOptions(positions=(2,), window=(8,), tokens=8.0)
-        >>> [[round(row[name], 4) for name in SHARES] for row in shares_of(np.arange(8, 0, -1) / 8, full)]
+        >>> [[round(row[name], 4) for name in SHARES] for row in compute_shares(np.arange(8, 0, -1) / 8, full)]
         [[6.0, 0.5833, 0.5833, 0.0]]
     """
     total = per_token.sum()

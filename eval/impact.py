@@ -27,8 +27,8 @@ import torch
 from tokenizers import Tokenizer
 
 from eval.engine.command import Form, Request, run
-from eval.engine.impactful import BoolArray, FloatArray, choose, labels_of, mark, tally, token_texts
-from eval.engine.rows import Found, to_text
+from eval.engine.impactful import BoolArray, FloatArray, choose, label_tokens, mark, tally, token_texts
+from eval.engine.rows import Result, to_text
 from eval.engine.subject import NO_CORPUS, draw_texts, source
 from lab.arrays import IGNORE
 from lab.command import NOTHING_WRITTEN, Bar, start
@@ -51,7 +51,7 @@ FORMS |= dict.fromkeys(("share_of_marked", "share_of_all", "rate"), ".1%")
 NAMED = 8  # labels at most that the picture names
 
 
-def analyse(request: Request) -> Found:
+def analyse(request: Request) -> Result:
     """Analyse, and write the folder; the rows are the types."""
     models, folder, options = request.places, request.folder, request.options
     if len(models) != 2 or folder is None:
@@ -70,7 +70,7 @@ def analyse(request: Request) -> Found:
         folder.mkdir(parents=True, exist_ok=True)
     changes = np.abs(score(tuned, windows, device, "tuned") - score(base, windows, device, "base"))
     marked = mark(changes, scored, options.top)
-    labels = {by: labels_of(by, texts, tags) for by in ("class", options.by)}
+    labels = {by: label_tokens(by, texts, tags) for by in ("class", options.by)}
     targets = windows.targets[scored]
     tables = {by: tally(of[targets], changes[scored], marked[scored], names) for by, (of, names) in labels.items()}
     types = tables[options.by]
@@ -101,7 +101,7 @@ def analyse(request: Request) -> Found:
         title = f"{base.name} against {tuned.name}: what was marked in {len(windows.targets):,} windows"
         save(chart(np.array(names)[of_token[windows.targets]], marked, title), picture)
     tables[options.by] = types.assign(label=types["label"].where(~types.index.isin(chosen), types["label"] + " *"))
-    return Found(summary(result, tables), [{"metric": "impact", **row} for row in rows], folder / RESULT, picture)
+    return Result(summary(result, tables), [{"metric": "impact", **row} for row in rows], folder / RESULT, picture)
 
 
 def shared_tokenizer(base: OpenedModel, tuned: OpenedModel, place: Path) -> Tokenizer:

@@ -82,16 +82,16 @@ def draw_case(writer: Writer, protocol: Protocol, *, lines: int, seed: int, inde
     asked = int(share * lines)
     record = "".join(LINE.format(name=n, number=x) for n, x in zip(names, numbers, strict=True))
     ending = QUESTION + ANSWER + (ANSWER_START if protocol == "completion" else "")
-    prompt = writer.dressed(ASK + TASK + record + ending.format(name=names[asked]))
+    prompt = writer.apply_template(ASK + TASK + record + ending.format(name=names[asked]))
     facts: dict[str, Any] = {"lines": lines, "line": asked, "name": names[asked]}
     return TextCase(np.array(writer.encode(prompt), dtype=np.int32), prompt, (str(numbers[asked]),), facts)
 
 
-def range_of(least: int, most: int) -> str:
+def name_range(least: int, most: int) -> str:
     """Name the paper's range that tests of `least` to `most` tokens lie in.
 
     Example:
-        >>> range_of(3900, 4096), range_of(8093, 9000), range_of(4000, 4097)
+        >>> name_range(3900, 4096), name_range(8093, 9000), name_range(4000, 4097)
         ('short', 'long', 'between')
     """
     return "short" if most <= SHORT else "long" if least > LONG else "between"
@@ -152,7 +152,7 @@ class LineRetrieval(run.Measure):
         outcome = self.ask(cell, cases.__getitem__, budget=self.budget, length=max(tokens))
         lines = [int(case.facts["lines"]) for case in cases]
         sizes = {"length": max(tokens), "lines": {"least": min(lines), "most": max(lines)}}
-        return {**sizes, "range": range_of(min(tokens), max(tokens)), **answers.summed(outcome)}, outcome.records
+        return {**sizes, "range": name_range(min(tokens), max(tokens)), **answers.summarize(outcome)}, outcome.records
 
     def title(self) -> str:
         return f"{super().title()}; {self.options.protocol} protocol, {self.options.tests} tests each"

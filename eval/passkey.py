@@ -43,7 +43,7 @@ from annotated_types import Ge, Le
 
 from eval.engine import answers, cases, command, run
 from eval.engine.rows import pivot, to_text
-from eval.engine.subject import SUBJECT, text_of
+from eval.engine.subject import SUBJECT, read_text
 from lab.command import start
 from lab.data import config, synthetic
 from lab.draw import draw
@@ -139,12 +139,12 @@ class Passkey(run.Measure):
         self.protocol = options.protocol or ("lab" if isinstance(corpus, config.Synthetic) else "passkey")
         is_lab = self.protocol == "lab"
         self.digits = corpus.digits if is_lab and isinstance(corpus, config.Synthetic) else DIGITS
-        self.filler, source = text_of(subject, options.haystack, option="--haystack") if is_lab else ("", None)
+        self.filler, source = read_text(subject, options.haystack, option="--haystack") if is_lab else ("", None)
         self.writer = cases.Writer(subject.tokenizer)
         self.budget = answers.answer_budget(self.writer, self.digits, BUDGET, READERS[self.protocol])
         fixed = [self.writer.count(self.draft(index, 0.0).compose(0)) for index in range(options.tests)]
         window = subject.model.train_len
-        what, ends = f"the {self.protocol} protocol", (max(1, window // 4), subject.within(2 * window))
+        what, ends = f"the {self.protocol} protocol", (max(1, window // 4), subject.cap_length(2 * window))
         least, most = max(fixed), subject.most_tokens
         self.lengths = answers.choose_lengths(options.lengths, what, least, self.budget, ends, most)
         n_tokens = self.lengths[-1] - self.budget - fixed[0]
@@ -174,10 +174,10 @@ class Passkey(run.Measure):
         """Test one cell, a length and depth, and return its row and the row of each test."""
         depth = cell.row["depth"]
         sizes = {"length": cell.row["length"], "budget": self.budget}
-        judge = partial(answers.judge, read=READERS[self.protocol])
+        judge = partial(answers.score_answer, read=READERS[self.protocol])
         draw_case = lambda index: cases.finish(self.draft(index, depth), self.writer, **sizes)  # noqa: E731
         outcome = self.ask(cell, draw_case, judge=judge, **sizes)
-        return answers.summed(outcome), outcome.records
+        return answers.summarize(outcome), outcome.records
 
     def title(self) -> str:
         return f"{super().title()}; {self.protocol} protocol, {self.options.tests} tests a cell"

@@ -43,11 +43,11 @@ import numpy as np
 from annotated_types import Ge, Le
 
 from eval.engine.command import CellOptions, Form
-from eval.engine.methods import as_options
+from eval.engine.methods import report_as_options
 from eval.engine.rows import limits
 from eval.engine.run import Cell, Measure
 from eval.engine.sliding import key_tokens, open_reference, text_losses, whole_windows, windows
-from eval.engine.subject import SUBJECT, Document, digest_of, documents_of, doublings
+from eval.engine.subject import SUBJECT, Document, doublings, hash_documents, read_documents
 from lab.command import start
 from lab.data.tokenizer import check_ids, special_ends
 from lab.errors import DataError
@@ -131,12 +131,12 @@ class Perplexity(Measure):
         window = max(2, self.subject.model.train_len)
         self.contexts = tuple(sorted(set(options.lengths or doublings(max(2, -(-window // 4)), window))))
         self.stride = options.stride or max(1, min(STRIDE, self.contexts[0] // 2))
-        with as_options():  # their rules are checked
+        with report_as_options():  # their rules are checked
             self.options = replace(options, lengths=self.contexts, stride=self.stride)
-        whole = documents_of(self.subject, options.text)
+        whole = read_documents(self.subject, options.text)
         self.n = len(whole)
         self.shorter = 0
-        read = self.joined(whole) if options.protocol == "whole-windows" else self.drawn(whole)
+        read = self.join_documents(whole) if options.protocol == "whole-windows" else self.sample_documents(whole)
         self.documents = [np.asarray(ids, dtype=np.int64) for ids, _ in read]
         check_ids(np.concatenate(self.documents), self.subject.vocab_size)
         sizes = [int(n_bytes[1:].sum()) for _, n_bytes in read if n_bytes is not None]  # the first is not scored
@@ -152,7 +152,7 @@ class Perplexity(Measure):
                 rule = "finds no key tokens in these documents; give longer ones, lower --short, or name a better model"
                 raise DataError(f"--evaluator={place}: {rule}")
 
-    def joined(self, documents: Sequence[Document]) -> list[Document]:
+    def join_documents(self, documents: Sequence[Document]) -> list[Document]:
         """Join all documents, the first alone with the tokens that begin a text, refusing less than a window."""
         begins = len(special_ends(self.subject.tokenizer)[0])
         starts = [0, *[begins] * len(documents)]
@@ -164,7 +164,7 @@ class Perplexity(Measure):
             raise DataError(f"--lengths={self.contexts[-1]}: {rule}; lower it, or give more --text")
         return [(ids, np.concatenate(sizes) if len(sizes) == len(documents) else None)]
 
-    def drawn(self, documents: Sequence[Document]) -> list[Document]:
+    def sample_documents(self, documents: Sequence[Document]) -> list[Document]:
         """Draw documents that are long enough, in their order, refusing too few."""
         options = self.options
         least = options.min_tokens or self.contexts[-1]
@@ -192,7 +192,7 @@ class Perplexity(Measure):
                 "stride": self.stride,
                 "n": self.n,
                 "source": self.options.text or "held out",
-                "texts": digest_of([*self.documents, *(np.flatnonzero(keys) for keys in self.keys or ())]),
+                "texts": hash_documents([*self.documents, *(np.flatnonzero(keys) for keys in self.keys or ())]),
                 "shorter_left_out": self.shorter,
                 "evaluator": self.options.evaluator,
                 "short": self.options.short,

@@ -38,7 +38,7 @@ from annotated_types import Ge, Le
 
 from eval.engine import command
 from eval.engine.lengths import FloatArray, natural_lengths
-from eval.engine.rows import Found, to_text
+from eval.engine.rows import Result, to_text
 from lab import draw, errors, schema, skip
 from lab.arrays import IntArray
 from lab.command import NOTHING_WRITTEN, parse_method, read_options, settings_lines, start
@@ -85,7 +85,7 @@ FORM = command.Form(
 )
 
 
-def show(request: command.Request) -> Found:
+def show(request: command.Request) -> Result:
     """Show a method's matrix, or statistics of a skip method's ids."""
     config, options = parse(request)
     is_skip = isinstance(options, SkipOptions)
@@ -251,7 +251,7 @@ def show_skip(config: Skip, options: SkipOptions) -> tuple[str, list[Row]]:
     return f"{title}\n\n{to_text(table, {'mean_distance': '.1f', 'mean_run_length': '.2f'})}", rows
 
 
-def drawn_sentences(n_tokens: int, mean: float, generator: np.random.Generator) -> IntArray:
+def sample_sentences(n_tokens: int, mean: float, generator: np.random.Generator) -> IntArray:
     """Draw sentence lengths that fill a sample, geometric with the given mean but for the last."""
     ends = (generator.random(n_tokens) < 1 / mean).astype(np.int64)
     return split_sentences(ends, np.array([False, True]))
@@ -262,7 +262,7 @@ def samples(config: Skip, options: SkipOptions) -> Iterator[IntArray]:
     generator = np.random.default_rng(options.seed)
     n, mean = options.n_tokens, options.sentence_tokens
     for _ in range(options.samples):
-        lengths = drawn_sentences(n, mean, generator) if config.needs_sentences else None
+        lengths = sample_sentences(n, mean, generator) if config.needs_sentences else None
         yield skip.skip_positions(config, n, sentence_lengths=lengths, generator=generator)
 
 

@@ -103,7 +103,7 @@ class Precision(run.OnTexts):
         model = self.subject.model
         window = model.train_len
         self.n_tokens = options.length or min(window, MOST_TOKENS)
-        usual = self.subject.within(min(WINDOWS * window, LENGTHS[1]))
+        usual = self.subject.cap_length(min(WINDOWS * window, LENGTHS[1]))
         self.lengths = sorted({*(options.lengths or subject.doublings(LENGTHS[0], usual))})
         self.shifts = sorted({0, *(options.shifts or SHIFTS)})
         longest = max(self.n_tokens, *self.lengths)
@@ -118,7 +118,7 @@ class Precision(run.OnTexts):
         trained = self.subject.model.decoder
         to = self.options.reference
         taken = [name for name, arithmetic in ARITHMETICS.items() if self.options.whole_model or not arithmetic.whole]
-        decoders = {"trained": trained, "random": rebuilt(trained, self.options.seed)}
+        decoders = {"trained": trained, "random": build_random(trained, self.options.seed)}
         total = len(decoders) * len(taken) * len(self.texts)
         self.announce([(total, n) for n in (*[self.n_tokens] * len(self.shifts), *self.lengths)])
         with Bar(total=total, desc="precision", unit="text") as bar:
@@ -126,17 +126,17 @@ class Precision(run.OnTexts):
                 arithmetic = ARITHMETICS[name]
                 profiles = []
                 logits = []
-                used = rounded(decoder) if arithmetic.whole else decoder
+                used = to_bfloat16(decoder) if arithmetic.whole else decoder
                 for text in self.texts[:, None]:
                     profiles.append(key_differences(used, text[:, : self.n_tokens], self.shifts, arithmetic, to))
                     of_text = (first_logit_difference(used, text[:, :n], 0, arithmetic, to) for n in self.lengths)
                     logits.append([*map(float, of_text)])
                     bar.update()
                 pair = {"weights": weights, "arithmetic": name, "reference": to}
-                measured = self.rows_of(pair, torch.cat(profiles).cpu().numpy(), np.array(logits))
-                yield from ({**self.about, **row} for row in measured)
+                measured = self.build_rows(pair, torch.cat(profiles).cpu().numpy(), np.array(logits))
+                yield from ({**self.origin, **row} for row in measured)
 
-    def rows_of(self, pair: Row, by_token: Values, by_length: Values) -> Iterator[Row]:
+    def build_rows(self, pair: Row, by_token: Values, by_length: Values) -> Iterator[Row]:
         """Make the results of one pair from D's terms, (texts, shifts, tokens), and D_logit, (texts, lengths)."""
         profiles = by_token.mean(0)
         tokens = {"tokens": self.n_tokens}
@@ -212,7 +212,7 @@ def key_differences(
     """
     batch, n_tokens = tokens.shape
     total = torch.zeros(batch, len(shifts), n_tokens, dtype=torch.float64, device=tokens.device)
-    for inputs in at_shifts(decoder, tokens, [reference, *shifts], arithmetic):
+    for inputs in shift_inputs(decoder, tokens, [reference, *shifts], arithmetic):
         first, *others = [LayerLogits(one, arithmetic.rounding) for one in inputs]
         for part in first.blocks(most):
             weights = first.block(part).softmax(-1)
@@ -230,19 +230,19 @@ def first_logit_difference(
     """Compute D_logit of a shift against a reference: int64 (B, T) -> float64 (B,)."""
     batch, n_tokens = tokens.shape
     total = torch.zeros(batch, dtype=torch.float64, device=tokens.device)
-    for inputs in at_shifts(decoder, tokens, [reference, shift], arithmetic):
+    for inputs in shift_inputs(decoder, tokens, [reference, shift], arithmetic):
         a, b = (LayerLogits(one, arithmetic.rounding).block(slice(0, n_tokens), slice(0, 1)) for one in inputs)
         total += (a - b).abs().sum((1, 2, 3), dtype=torch.float64)
     return total / n_tokens
 
 
-def rounded(decoder: AnyDecoder) -> AnyDecoder:
+def to_bfloat16(decoder: AnyDecoder) -> AnyDecoder:
     if isinstance(decoder, Foreign):
         return decoder.remade(lambda model: deepcopy(model).bfloat16())
     return deepcopy(decoder).bfloat16()
 
 
-def rebuilt(decoder: AnyDecoder, seed: int) -> AnyDecoder:
+def build_random(decoder: AnyDecoder, seed: int) -> AnyDecoder:
     """Make another model of the same config and position methods, its weights drawn with a seed."""
     if isinstance(decoder, Foreign):
         with torch.random.fork_rng():
@@ -254,7 +254,7 @@ def rebuilt(decoder: AnyDecoder, seed: int) -> AnyDecoder:
     return other.to(decoder.embedding.weight.device).eval()
 
 
-def at_shifts(
+def shift_inputs(
     decoder: AnyDecoder, tokens: Tensor, shifts: Sequence[int], arithmetic: Arithmetic
 ) -> Iterator[Sequence[LayerInputs]]:
     """Yield for each layer its inputs at every shift: of forward passes of their own, or of one that is not shifted."""
@@ -274,12 +274,12 @@ def depends_on_positions(decoder: AnyDecoder, n_tokens: int, shifts: Sequence[in
     if not any(inputs.layout.frequencies.inv_freq.any() for inputs in layer_inputs(decoder, two)):
         return True  # a model that rotates nothing, or whose rotation the lab cannot compute
 
-    def seen(shift: int) -> Tensor:
+    def visible_inputs(shift: int) -> Tensor:
         rel_pos = torch.where(ids[:, None] >= ids, distance.rel_pos(ids + shift, ids + shift), 0.0)
         factors = [distance.logit_factor(ids + shift), decoder.frequencies.logit_factor(ids + shift, layer)]
         return torch.cat([rel_pos, torch.stack(factors, dim=1)], dim=1)
 
-    return any(not torch.equal(seen(shift), seen(0)) for shift in shifts)
+    return any(not torch.equal(visible_inputs(shift), visible_inputs(0)) for shift in shifts)
 
 
 main = Precision.main

@@ -36,7 +36,7 @@ from pathlib import Path
 from typing import Any
 
 from eval.engine import answers, command, depths, methods, needles, run, statistics, subject
-from eval.engine.rows import Column, Results, columns_text, limits, shortened
+from eval.engine.rows import Column, Results, columns_text, limits, short_hash
 from lab import draw, errors
 from lab.command import start
 from lab.probe.config import ProbeConfig
@@ -56,7 +56,7 @@ class ByLength(needles.NeedleMeasure):
     """The share of tests passed by length, and effective length."""
 
     @classmethod
-    def chosen(cls, request: command.Request) -> type[run.Measure]:
+    def select_measure(cls, request: command.Request) -> type[run.Measure]:
         """Choose what tests are shown by, and refuse options that it does not read."""
         options: needles.ProbeOptions = request.options
         by = options.by or ("method" if len(request.distances) > 1 else "length")
@@ -80,7 +80,7 @@ class ByLength(needles.NeedleMeasure):
         """The folder of the records, named by the checkpoint and the settings."""
         model = self.subject.model
         settings = {**asdict(self.config), "method": model.method, "weights": self.subject.weights}
-        digest = shortened(json.dumps(settings, sort_keys=True))
+        digest = short_hash(json.dumps(settings, sort_keys=True))
         return self.request.folder or self.folder / f"probe-{model.consumed_tokens or 0:015d}-{digest}"
 
     def picture(self, rows: Sequence[Row]) -> Path:
@@ -172,18 +172,18 @@ class ByMethod(needles.NeedleMeasure):
                         base = passed
                     elif base is not None:
                         row["versus_rope"] = statistics.pair(base, passed)
-                    rows.append(self.keep(row))
+                    rows.append(self.store_row(row))
         return rows
 
     def run_method(self, item: methods.Setting, length: int) -> tuple[Row, list[bool]]:
         """Run one method's tests: its row, and which tests it passes."""
         config = self.config
         decoder = self.subject.model.decoder
-        decoder.frequencies, decoder.distance = item.place(self.own)
+        decoder.frequencies, decoder.distance = item.build(self.own)
         result = self.probe.run_at(self.subject, length, store=self.finished_needles())
         passed = [row["found"] >= config.required for row in result.cases]
         row = {
-            **self.about,
+            **self.origin,
             "metric": "needles_by_method",
             "compared_as": item.word,
             "train_len": self.train_len,
@@ -200,7 +200,7 @@ class ByMethod(needles.NeedleMeasure):
         }
         return row, passed
 
-    def keep(self, row: Row) -> Row:
+    def store_row(self, row: Row) -> Row:
         """Add a row unless an equal one exists; seconds and comparison that this call lacks are taken from that one."""
         before = self.results.find(row) or {}
         row |= {name: row[name] or before.get(name) for name in ("versus_rope", "seconds")}

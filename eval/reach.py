@@ -36,9 +36,19 @@ import numpy as np
 import pandas as pd
 
 from eval.engine.command import OF_RUNS, Form, Request, run
-from eval.engine.records import ProbedRun, is_run, read_runs, results_at
-from eval.engine.regression import CONSTANT, HELD, SPARE, Regression, compare, fit, jackknife, measured, separable
-from eval.engine.rows import WIDEST, Found, to_text
+from eval.engine.records import ProbedRun, is_run, list_results, read_runs
+from eval.engine.regression import (
+    CONSTANT,
+    HELD,
+    SPARE,
+    Regression,
+    compare,
+    fit,
+    is_measured,
+    jackknife,
+    select_separable,
+)
+from eval.engine.rows import WIDEST, Result, to_text
 from lab.command import start
 from lab.counts import SavedCounts, f_at
 from lab.errors import DataError
@@ -77,12 +87,12 @@ class ReachOptions(Section):
     """Change of ln reach over the whole range of a column, in nats, within which it has not moved reach."""
 
 
-def analyse(request: Request) -> Found:
+def analyse(request: Request) -> Result:
     """Fit and compare; the rows are those of all tables, and the points."""
     options: ReachOptions = request.options
     with unpacked(request.places) as places:
         runs = read_runs(places)
-        settings = arms_of(runs)
+        settings = collect_settings(runs)
         distance = options.at or min(int(config["data.window"]) for config in settings.values()) // 2
         every = read_points(runs, distance, options)
     begun = every[every["begun"]]
@@ -92,13 +102,13 @@ def analyse(request: Request) -> Found:
         raise DataError(f"RUNS: no probe has reach and f at {distance} tokens; name runs that probed and counted")
     bases = bases_of({name: run.settings for name, run in runs.items()})
     used = {*points["run"], *(bases[name] for name in points["run"] if name in bases)}
-    settings = arms_of({name: run for name, run in runs.items() if name in used})
+    settings = collect_settings({name: run for name, run in runs.items() if name in used})
     arms, common = without_common(name_arms(settings))
     points["arm"] = points["run"].map(arms)
     points["base"] = [bases.get(name, name) for name in points["run"]]
-    columns, faults = separable(points, COLUMNS)
+    columns, faults = select_separable(points, COLUMNS)
     model = fit(points, columns)
-    exact = int(measured(points).sum())
+    exact = int(is_measured(points).sum())
     ends = np.isposinf(points["high"]).sum()
     kinds = f"reach measured in {exact}, the end of what was tested in {ends}, none in {len(points) - exact - ends}"
     parts = [
@@ -115,7 +125,7 @@ def analyse(request: Request) -> Found:
         limits, n_bases = jackknife(points, model)
         tables["coefficients"] = limits
         parts.append(regression_text(limits, model, n_bases, faults))
-        models = models_of(columns)
+        models = list_models(columns)
         for by in ("base", "arm"):
             tables[f"models by {by}"] = compare(points, models, by)
             parts.append(to_text(tables[f"models by {by}"], FORMS))
@@ -131,7 +141,7 @@ def analyse(request: Request) -> Found:
     return request.save("reach", wrapped, rows)
 
 
-def models_of(columns: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
+def list_models(columns: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
     """List the columns of the models that are compared."""
     models: dict[str, tuple[str, ...]] = {"none": (), **{column: (column,) for column in columns}}
     if {"tokens", "window"} <= {*columns}:
@@ -185,12 +195,12 @@ def answer(points: pd.DataFrame, columns: tuple[str, ...], faults: Mapping[str, 
 def verdicts(points: pd.DataFrame, columns: tuple[str, ...], margin: float) -> dict[str, str]:
     """Judge each column by its limits and by arms that were left out; all are open with fewer than FEWEST bases."""
     out = dict.fromkeys(columns, OPEN)
-    chosen, _ = separable(points, columns)
+    chosen, _ = select_separable(points, columns)
     model = fit(points, chosen)
     if model is None or points["base"].nunique() < FEWEST:
         return out
     limits, _ = jackknife(points, model)
-    scores = compare(points, models_of(chosen), "arm")
+    scores = compare(points, list_models(chosen), "arm")
     log_likelihood = scores["log likelihood"] if "log likelihood" in scores else pd.Series(dtype=float)
     for column, row in limits.iterrows():
         change = row[["low", "high"]] * np.ptp(np.log(points[column]))
@@ -209,7 +219,7 @@ def read_points(runs: Mapping[str, ProbedRun], distance: int, options: ReachOpti
     where it is the end, minus infinity and the first distance where it is none.
     """
     rows: list[dict[str, Any]] = []
-    for name in arms_of(runs):
+    for name in collect_settings(runs):
         run = runs[name]
         columns = {column: run.settings.get(key) for column, key in SETTINGS.items()}
         probes = read_probed(run)
@@ -224,7 +234,7 @@ def read_points(runs: Mapping[str, ProbedRun], distance: int, options: ReachOpti
     return points.astype(dict.fromkeys((*COLUMNS, "low", "high", *REACH), float) | {"begun": bool})
 
 
-def arms_of(runs: Mapping[str, ProbedRun]) -> dict[str, dict[str, Any]]:
+def collect_settings(runs: Mapping[str, ProbedRun]) -> dict[str, dict[str, Any]]:
     """Collect the settings of the runs that no other one starts from; those of its base stand for a start."""
     settings = {name: run.settings for name, run in runs.items()}
     bases = {*bases_of(settings).values()}
@@ -245,7 +255,7 @@ def read_probed(run: ProbedRun) -> list[dict[str, Any]]:
 
 def read_evaluated(run: ProbedRun) -> list[dict[str, Any]]:
     """Find the reach under plain distance by the tests of eval.distance; an empty list where there are none."""
-    files = results_at(run.path / "eval")
+    files = list_results(run.path / "eval")
     rows = [row for file in files for row in RunFolder(file.parent).read(file.name)]
     tests = {row["distance"]: row for row in rows if row.get("metric") == ONE and row["method"] == PLAIN}
     if not tests:
@@ -280,7 +290,7 @@ def at_the_reach(points: pd.DataFrame) -> pd.DataFrame:
     f at the end of what was tested bounds the f that a reach takes from above: it is no part of the means.
     """
     last = points.groupby("run", sort=False).tail(1)
-    exact = measured(last)
+    exact = is_measured(last)
     f = last["f_at_reach"].where(exact & (last["f_at_reach"] > 0))
     columns = {"none": np.isneginf(last["low"]), "measured": exact, "the end": np.isposinf(last["high"])}
     logs = {"reach": np.log(last["reach"].where(exact)), "f at reach": np.log(f), "least f": f, "most f": f}

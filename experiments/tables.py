@@ -16,12 +16,12 @@ FILES = ("config.yaml", "environment.json", "provenance.json", "probes.jsonl", "
 
 def pack(runs: Iterable[Path], table: Path) -> None:
     """Write to a table what eval.report, eval.reach and eval.compare read of run folders."""
-    records = (record for run in sorted(runs) for record in records_of(run))
+    records = (record for run in sorted(runs) for record in read_files(run))
     text = "".join(json.dumps(record, separators=(",", ":")) + "\n" for record in records)
     write_atomic(table, lzma.compress(text.encode(), preset=9))
 
 
-def records_of(run: Path) -> Iterator[dict[str, Any]]:
+def read_files(run: Path) -> Iterator[dict[str, Any]]:
     """Go through a run folder's files, results in the order in which they were written, without single tests."""
     results = [path for path in run.glob("eval/**/*.jsonl") if not path.name.startswith("tests-")]
     files = [run / name for name in FILES if (run / name).exists()] + sorted(run.glob("counts/*.npz"))

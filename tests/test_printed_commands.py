@@ -171,7 +171,7 @@ def test_a_printed_command_runs_or_takes_its_arguments(place, monkeypatch, capsy
         found = import_main(module)
         for stopped in STOPS.get(name, ()):
             monkeypatch.setattr(found, stopped, stop)
-        monkeypatch.setattr(engine, "requests_of", partial(read_requests, engine.requests_of))
+        monkeypatch.setattr(engine, "read_requests", partial(read_requests, engine.read_requests))
         monkeypatch.setattr(engine, "expand", lambda words, takes: [Path("runs/cpu_demo")])
         read = argparse.ArgumentParser.parse_args
         if "lab." not in module and "eval" not in module:

@@ -25,7 +25,7 @@ from lab.rows import CONFIDENCE, Row
 Read = Callable[[str], set[str]]  # the first number of a text, in all ways that a protocol accepts
 
 
-def summed(outcome: Outcome) -> Row:
+def summarize(outcome: Outcome) -> Row:
     """Summarize the tests of a cell: the share passed, with exact limits, and the prompts' lengths."""
     tests = len(outcome.records)
     passed = sum(record["passed"] for record in outcome.records)
@@ -52,7 +52,7 @@ def first_digits(text: str) -> set[str]:
     return set(NUMBER.findall(text)[:1])
 
 
-def judge(drawn: TextCase, answer: str, read: Read = first_digits) -> Row:
+def score_answer(drawn: TextCase, answer: str, read: Read = first_digits) -> Row:
     """Return whether an answer's first number is the hidden one."""
     (expected,) = drawn.answers
     return {"expected": expected, "answer": answer, "passed": expected in read(answer), **drawn.facts}

@@ -108,7 +108,7 @@ class Writer:
 
     def encode(self, text: str) -> list[int]:
         """Encode a prompt with the tokens that begin a document and without those that end it."""
-        whole = self.dressed(text)
+        whole = self.apply_template(text)
         begins = self.begins and not (self.bos and whole.startswith(self.bos))
         encoding = self.tokenizer.encode(whole, add_special_tokens=begins)
         ids: list[int] = encoding.ids
@@ -117,7 +117,7 @@ class Writer:
             end -= 1
         return ids[:end]
 
-    def dressed(self, text: str) -> str:
+    def apply_template(self, text: str) -> str:
         """Write the questions between the marks as the chat asks them; a text begins once."""
         whole, *parts = text.split(ASK)
         for number, part in enumerate(parts):
@@ -212,7 +212,7 @@ def finish(draft: Draft, writer: Writer, length: int, budget: int) -> TextCase:
         prompt = finer(fit(lambda n: writer.count(finer(n)), room, 0))
     ids = np.array(writer.encode(prompt), dtype=np.int32)
     assert len(ids) <= room, f"prompt of {len(ids)} tokens in room for {room}"
-    return TextCase(ids, writer.dressed(prompt), draft.answers, draft.facts(units))
+    return TextCase(ids, writer.apply_template(prompt), draft.answers, draft.facts(units))
 
 
 def fit(count: Callable[[int], int], room: int, least: int, most: int | None = None) -> int:
@@ -266,11 +266,11 @@ def english_set() -> frozenset[str]:
     return frozenset(word for words in english().values() for word in words)
 
 
-def holds_english(word: str) -> bool:
+def contains_english(word: str) -> bool:
     """Return whether another word contains an English word of the lists.
 
     Example:
-        >>> holds_english("batigero"), holds_english("batigevo")
+        >>> contains_english("batigero"), contains_english("batigevo")
         (True, False)
     """
     ends = range(len(word) + 1)
@@ -296,7 +296,7 @@ def draw_made_up(rng: Generator) -> str:
     while True:
         picks = zip(rng.integers(len(CONSONANTS), size=SYLLABLES), rng.integers(len(VOWELS), size=SYLLABLES))
         word = "".join(CONSONANTS[c] + VOWELS[v] for c, v in picks)
-        if not holds_english(word):
+        if not contains_english(word):
             return word
 
 

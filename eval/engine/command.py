@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from eval.engine.methods import expand, is_model, method_overrides, names_of, split_words
-from eval.engine.rows import RESULTS, Found, document, write_rows
+from eval.engine.methods import expand, is_model, method_overrides, name_paths, split_words
+from eval.engine.rows import RESULTS, Result, document, write_rows
 from lab import command, draw, errors, launch, schema, yaml
 from lab.command import Syntax, Words, read_options, settings_lines, show
 from lab.positions.methods import PositionConfig
@@ -81,7 +81,7 @@ class Request(NamedTuple):
     distances: tuple[str, ...] = ()
     places: tuple[Path, ...] = ()
 
-    def save(self, name: str, text: str, rows: Sequence[Row], chart: Callable[[], Any] | None = None) -> Found:
+    def save(self, name: str, text: str, rows: Sequence[Row], chart: Callable[[], Any] | None = None) -> Result:
         """Return what was found; -o writes the rows to FOLDER/NAME.jsonl, --plot draws NAME.png there or in results/.
 
         Raises: ConfigError where that cannot be done.
@@ -93,14 +93,14 @@ class Request(NamedTuple):
         if self.folder is not None:
             written = self.folder / f"{name}.jsonl"
             write_rows(written, rows)
-        return Found(text, rows, written, picture)
+        return Result(text, rows, written, picture)
 
 
 def run(
     name: str,
     description: str | None,
     form: Form,
-    measure: Callable[[Request], Found],
+    measure: Callable[[Request], Result],
     arguments: Sequence[str],
     *,
     settings: Callable[[], Sequence[str]] = tuple,
@@ -110,12 +110,12 @@ def run(
 
     def work(words: Words) -> int:
         launch.check_copies(os.environ, f"start one with probe-lab {name}")
-        results: list[Found] = []
+        results: list[Result] = []
         with printing_to_stderr() if words.options.json else contextlib.nullcontext():
-            for request in requests_of(words, form):
+            for request in read_requests(words, form):
                 results.append(measure(request))
                 if not words.options.json:
-                    show(results[-1].whole)
+                    show(results[-1].full_text)
         if words.options.json:
             show(document(name, results))
         return command.WRONG if getattr(sys.stdout, "lost", False) else 0
@@ -139,7 +139,7 @@ def printing_to_stderr() -> Iterator[None]:
         os.close(stdout)
 
 
-def requests_of(words: Words, form: Form) -> Iterator[Request]:
+def read_requests(words: Words, form: Form) -> Iterator[Request]:
     """Read a command line: a request for each model, or one for all.
 
     Raises: ConfigError with a line for every fault, options named as they are written.
@@ -169,7 +169,7 @@ def requests_of(words: Words, form: Form) -> Iterator[Request]:
     methods = {"distance": distances[0] if replaces else None, "frequency": named.frequency}
     folder = None if named.o is None else Path(named.o)
     measured = places if form.each else places[:1] or [Path()]
-    for place, own_name in zip(measured, names_of(measured), strict=True):
+    for place, own_name in zip(measured, name_paths(measured), strict=True):
         position = {**overrides, **method_overrides(place, methods, longest(options))}
         where = folder / own_name if folder is not None and len(measured) > 1 else folder
         yield Request(place, options, position, named.plot, where, tuple(distances), tuple(places))

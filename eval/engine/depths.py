@@ -19,7 +19,7 @@ import numpy as np
 
 from eval.engine.answers import share
 from eval.engine.needles import STYLE, NeedleMeasure
-from eval.engine.rows import limits, pivot, shortened, to_text
+from eval.engine.rows import limits, pivot, short_hash, to_text
 from lab.draw import below, draw
 from lab.errors import ConfigError
 from lab.probe.config import ProbeConfig
@@ -31,7 +31,7 @@ DRAW = 4  # keeps the draw of a failure apart from the test's own draws
 CELLS_PER_NEEDLE = 3
 
 
-def cell_of(depth: float, needle: int, needles: int, depths: int) -> int:
+def find_cell(depth: float, needle: int, needles: int, depths: int) -> int:
     """Find the cell of a depth among `depths` equal ones; needle k stays in its own n-th, which roundings may leave."""
     assert depths % needles == 0, "the command refuses other numbers of depths"
     per_needle = depths // needles
@@ -43,7 +43,7 @@ def depth_rows(tests: Sequence[Row], depths: int, confidence: float) -> list[Row
     counts = np.zeros((depths, 2), dtype=int)  # missed and found
     for row in tests:
         for needle, (depth, hit) in enumerate(zip(row["depths"], row["found_each"], strict=True)):
-            counts[cell_of(depth, needle, len(row["depths"]), depths), int(hit)] += 1
+            counts[find_cell(depth, needle, len(row["depths"]), depths), int(hit)] += 1
     edges = [round(DEPTH_RANGE * k / depths, 6) for k in range(depths + 1)]
     return [
         {"from_depth": start, "to_depth": end, "n": missed + hit, "found": hit, **share(hit, missed + hit, confidence)}
@@ -56,7 +56,7 @@ def third_rows(tests: Sequence[Row], seed: int, confidence: float) -> list[Row]:
     failures = []
     for row in tests:
         lost = [
-            cell_of(depth, 0, 1, len(THIRDS))
+            find_cell(depth, 0, 1, len(THIRDS))
             for depth, hit in zip(row["depths"], row["found_each"], strict=True)
             if not hit
         ]
@@ -90,15 +90,15 @@ class ByDepth(NeedleMeasure):
         return self.options.lengths or range(first, longest + 1, config.step) or [first]
 
     @property
-    def about(self) -> Row:
+    def origin(self) -> Row:
         shared = {"tests": self.config.tests, "depths": self.depths, "confidence": self.config.confidence}
-        return {**super().about, **shared}
+        return {**super().origin, **shared}
 
     @property
     def path(self) -> Path:
         """The file of the rows, named by the checkpoint and the settings."""
-        settings = {name: value for name, value in self.about.items() if name not in ("commit", "hardware")}
-        digest = shortened(json.dumps({**settings, "lengths": self.lengths}, sort_keys=True))
+        settings = {name: value for name, value in self.origin.items() if name not in ("commit", "hardware")}
+        digest = short_hash(json.dumps({**settings, "lengths": self.lengths}, sort_keys=True))
         return self.folder / f"heatmap-{self.subject.model.consumed_tokens or 0:015d}-{digest}.jsonl"
 
     def rows(self) -> Iterator[Row]:
@@ -109,7 +109,7 @@ class ByDepth(NeedleMeasure):
             for length in self.lengths:
                 bar.name(f"{length:,} tokens")
                 result = self.probe.run_at(self.subject, length, store=finished)
-                shared = {**self.about, "length": length, "seconds": result.seconds}
+                shared = {**self.origin, "length": length, "seconds": result.seconds}
                 cells = depth_rows(result.cases, self.depths, config.confidence)
                 yield from ({**shared, "metric": "found_by_depth", **row} for row in cells)
                 thirds = third_rows(result.cases, config.seed, config.confidence)

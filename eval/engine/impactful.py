@@ -126,12 +126,12 @@ def token_texts(tokenizer: Tokenizer) -> list[str | None]:
     return [None if token in special else text[start:] for token, text in enumerate(texts)]
 
 
-def labels_of(by: str, texts: Sequence[str | None], tags: Mapping[int, str]) -> tuple[IntArray, list[str]]:
+def label_tokens(by: str, texts: Sequence[str | None], tags: Mapping[int, str]) -> tuple[IntArray, list[str]]:
     """Label every token by its own text, its class, or its part of speech in `tags`; -1 where it has no label.
 
     Shapes: int64 (vocab_size,), numbers of the names.
     Example:
-        >>> labels_of("pos", ["a", None, "b", "c"], {3: "NUM", 0: "ADP"})
+        >>> label_tokens("pos", ["a", None, "b", "c"], {3: "NUM", 0: "ADP"})
         (array([ 0, -1, -1,  1]), ['ADP', 'NUM'])
     """
     if by == "token":

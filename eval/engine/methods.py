@@ -34,7 +34,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from eval.engine.rows import natural
+from eval.engine.rows import natural_key
 from lab import command, config, errors, schema
 from lab.model.huggingface.config import model_settings
 from lab.positions import Distance, Frequencies, distance, frequencies, methods, string
@@ -53,7 +53,7 @@ class Setting:
     parameters: dict[str, Any]
     word: str
 
-    def place(self, base: Frequencies) -> tuple[Frequencies, Distance]:
+    def build(self, base: Frequencies) -> tuple[Frequencies, Distance]:
         """Build the methods for a model that has frequencies of its own.
 
         Raises: ConfigError for parameters out of a method's range.
@@ -103,7 +103,7 @@ def setting(word: str, train_len: int, length: int) -> Setting:
 
 
 @contextmanager
-def as_options() -> Iterator[None]:
+def report_as_options() -> Iterator[None]:
     """Report faults of settings by the names of the options that set them; those of a probe lack its prefixes."""
     try:
         yield
@@ -112,7 +112,7 @@ def as_options() -> Iterator[None]:
         raise errors.ConfigError(*(f"--{fault.removeprefix('--')}" for fault in faults)) from error
 
 
-def parameters_of(kind: str, word: str, train_len: Callable[[], int], length: int | None) -> dict[str, Any]:
+def read_parameters(kind: str, word: str, train_len: Callable[[], int], length: int | None) -> dict[str, Any]:
     """Read a word as the settings of a method; a name alone takes derived ones, where there are such.
 
     Raises: ConfigError.
@@ -128,8 +128,8 @@ def read_distance(word: str, train_len: int, length: int) -> Distance:
 
     Raises: ConfigError, whose lines name settings as --distance.parameter.
     """
-    settings = parameters_of("distance", word, lambda: train_len, length)
-    with as_options():
+    settings = read_parameters("distance", word, lambda: train_len, length)
+    with report_as_options():
         return schema.validated(methods.PositionConfig, {"distance": settings}).distance
 
 
@@ -150,12 +150,12 @@ def method_overrides(model: Path, words: Mapping[str, str | None], length: int |
     """
     overrides: dict[str, Any] = {}
     for kind, word in words.items():
-        settings = {} if word is None else parameters_of(kind, word, lambda: train_len_of(model), length)
+        settings = {} if word is None else read_parameters(kind, word, lambda: read_train_len(model), length)
         overrides |= {f"position.{kind}.{name}": value for name, value in settings.items()}
     return overrides
 
 
-def train_len_of(model: Path) -> int:
+def read_train_len(model: Path) -> int:
     """Read the training window of a model, without its weights."""
     place = find_place(model)
     if place.is_hugging_face:
@@ -184,7 +184,7 @@ def expand(words: Sequence[str], takes: Callable[[Path], object] = is_model) -> 
             continue
         on_hub = is_hub_id(path)
         matches = revisions(word) if on_hub else glob.glob(word)
-        places = [Path(match) for match in sorted(matches, key=natural)]
+        places = [Path(match) for match in sorted(matches, key=natural_key)]
         taken = [place for place in places if on_hub or takes(place)]
         if taken and (others := [place.name for place in places if place not in taken]):
             command.show(
@@ -194,11 +194,11 @@ def expand(words: Sequence[str], takes: Callable[[Path], object] = is_model) -> 
     return models
 
 
-def names_of(places: Sequence[Path]) -> list[str]:
+def name_paths(places: Sequence[Path]) -> list[str]:
     """Name places by their last part, or by all parts where two places share the last.
 
     Example:
-        >>> names_of([Path("runs/a"), Path("hf:x/b@step1")]), names_of([Path("x/1/hf"), Path("x/2/hf")])
+        >>> name_paths([Path("runs/a"), Path("hf:x/b@step1")]), name_paths([Path("x/1/hf"), Path("x/2/hf")])
         (['a', 'b@step1'], ['x-1-hf', 'x-2-hf'])
     """
     names = [place.name for place in places]

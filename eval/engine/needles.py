@@ -11,8 +11,8 @@ from typing import Annotated, Any, Literal, TypeVar
 from annotated_types import Ge, Gt, Le, Lt
 
 from eval.engine import answers, command, run
-from eval.engine.methods import as_options
-from eval.engine.subject import Subject, text_of
+from eval.engine.methods import report_as_options
+from eval.engine.subject import Subject, read_text
 from lab import draw, errors, schema
 from lab.command import Bar
 from lab.data.tokenizer import check_ids
@@ -114,13 +114,15 @@ def one_number_probe(subject: Subject, options: OneNumberOptions, window: int) -
     settings = {item.name for item in fields(ProbeConfig)} - {"haystack"}
     named = {OF_PROBE.get(name, name): value for name, value in asdict(options).items() if value is not None}
     changes |= {name: value for name, value in named.items() if name in settings}
-    with as_options():
-        probe = built(effective_distance.DistanceProbe, subject, replace(config, **changes), options.haystack, window)
+    with report_as_options():
+        probe = build_probe(
+            effective_distance.DistanceProbe, subject, replace(config, **changes), options.haystack, window
+        )
     check_ids(probe.case(probe.distances[0], 0).prompt_ids, subject.vocab_size)
     return probe
 
 
-def built(
+def build_probe(
     kind: Callable[..., AnyProbe], subject: Subject, config: ProbeConfig, haystack: str | None, window: int
 ) -> AnyProbe:
     """Build the tests of a model; `haystack` is the option, in place of the run's own.
@@ -129,9 +131,9 @@ def built(
     """
     experiment = subject.model.experiment
     own = None if experiment is None else experiment.probe_settings.haystack
-    text, source = text_of(subject, haystack, own, "--haystack")
+    text, source = read_text(subject, haystack, own, "--haystack")
     inputs: dict[str, Any] = {"stop_id": subject.stop_id, "device": subject.device, "source": source}
-    with as_options():
+    with report_as_options():
         return kind(config, subject.tokenizer, text, window=window, **inputs)
 
 
@@ -153,7 +155,7 @@ class NeedleMeasure(run.Measure):
         changes = {name: value for name, value in options.items() if value is not None}
         experiment = subject.model.experiment
         values = {"step": max(1, window // EIGHTHS), **changes} if experiment is None else experiment.probed(changes)
-        with as_options():
+        with report_as_options():
             config = effective_length.set_answer_budget(ProbeConfig(**values), subject.tokenizer)
         shortest = effective_length.select_protocol(config).shortest(config, subject.tokenizer)
         chosen = sorted(self.choose_lengths(config, shortest))
@@ -162,8 +164,8 @@ class NeedleMeasure(run.Measure):
         if short:
             raise errors.ConfigError(*(f"--lengths={length}: {rule}; use {shortest} or more" for length in short))
         self.config = replace(config, step=1, max_length=chosen[-1]) if chosen else config
-        self.probe = built(effective_length.NeedleProbe, subject, self.config, self.options.haystack, window)
-        self.probe.lengths = [length for length in self.probe.lengths if subject.within(length) == length]
+        self.probe = build_probe(effective_length.NeedleProbe, subject, self.config, self.options.haystack, window)
+        self.probe.lengths = [length for length in self.probe.lengths if subject.cap_length(length) == length]
         self.lengths = chosen or self.probe.lengths
         if not self.lengths:
             rule = f"has {subject.most_tokens} positions, and the shortest test takes {shortest}"
@@ -176,13 +178,13 @@ class NeedleMeasure(run.Measure):
         return ()
 
     @property
-    def about(self) -> Row:
+    def origin(self) -> Row:
         return {**self.subject.row, **self.probe.describe_tests()}
 
     def finished_needles(self) -> answers.FinishedTests:
         """Open the file of the finished tests; what passes is judged later."""
         tests = {name: value for name, value in self.probe.describe_tests().items() if name != "required"}
-        return self.finished(tests, self.probe.case(self.probe.shortest, 0), self.config.tests)
+        return self.open_finished(tests, self.probe.case(self.probe.shortest, 0), self.config.tests)
 
     def counting(self, methods: int = 1) -> Bar:
         """Name the cost of all tests, and open their bar."""
@@ -209,12 +211,12 @@ def effective(values: Mapping[str, Any]) -> str:
     """
     first = values["first_length"]
 
-    def within(prefix: str, form: str) -> str:
+    def format_limits(prefix: str, form: str) -> str:
         low, high = (values[f"{prefix}{end}"] for end in ("low", "high"))
         end = "or more" if high is None else f"to {limits.shown_length(high, first, form)}"
         return f"within {limits.shown_length(low, first, form)} {end}"
 
     steps = limits.shown_length(values["effective_length"], first)
     smooth = limits.shown_length(values["smooth"], first, ",.1f")
-    by_steps = f"effective length {steps} at threshold {values['threshold']:g}, {within('', ',')}"
-    return f"{by_steps}; smooth {smooth}, {within('smooth_', ',.1f')}"
+    by_steps = f"effective length {steps} at threshold {values['threshold']:g}, {format_limits('', ',')}"
+    return f"{by_steps}; smooth {smooth}, {format_limits('smooth_', ',.1f')}"

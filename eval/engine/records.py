@@ -75,7 +75,7 @@ class Kind(NamedTuple):
     unit: str = "share"
 
 
-KINDS = {  # by what kind_of returns
+KINDS = {  # by what find_kind returns
     "ruler": Kind("ruler", "{task}", ("version", "answer_budget", "source", "standins"), "percent"),
     "passkey": Kind("passkey", "depth {depth:.0%}", ("digits", "filler", "answer_budget")),
     "line_retrieval": Kind("lines", "{asked} tokens", ("answer_budget", "by", "asked")),
@@ -103,7 +103,7 @@ SUMMARY = (  # score, lower and upper limit, task, unit
 )
 
 
-def results_at(path: Path) -> list[Path]:
+def list_results(path: Path) -> list[Path]:
     """List the files of results at a place: the file itself, or those of a folder, without single tests."""
     files = [path] if path.name.endswith((ENDING, ".jsonl")) else sorted(path.rglob("*.jsonl"))
     others = ("metrics.jsonl", "tests-")
@@ -121,14 +121,14 @@ def read_records(paths: Sequence[Path]) -> pd.DataFrame:
     unread: dict[str, None] = {}
     for path in paths:
         before = len(records)
-        for file in results_at(path):
+        for file in list_results(path):
             if file.name in RECORDS:
                 check_files(file.parent, RECORDS)
             try:
                 for row in with_reach(RunFolder(file.parent).read(file.name)):
-                    new = [{**about(row, file), **record} for record in read(row)]
+                    new = [{**describe_origin(row, file), **record} for record in read(row)]
                     records += new
-                    if not new and kind_of(row) is None and "metric" in row:
+                    if not new and find_kind(row) is None and "metric" in row:
                         unread[row["metric"]] = None
             except (KeyError, TypeError, ValueError) as error:
                 raise DataError(f"{file}: a row of results lacks {error}; measure it again") from error
@@ -140,15 +140,15 @@ def read_records(paths: Sequence[Path]) -> pd.DataFrame:
     return pd.DataFrame(records)
 
 
-def about(row: Row, file: Path) -> Row:
+def describe_origin(row: Row, file: Path) -> Row:
     """Collect where a row belongs, with the settings of its run; a run's results lie up to two folders below it."""
     place = file.parent.resolve()
     folder = next((home for home in (place, *place.parents)[:3] if (home / "config.yaml").is_file()), None)
-    settings = {} if folder is None else settings_of(folder)
+    settings = {} if folder is None else read_settings_once(folder)
     return {"row": row, "folder": file.parent, "run": str(folder or ""), "settings": settings}
 
 
-settings_of = lru_cache(read_settings)
+read_settings_once = lru_cache(read_settings)
 
 
 def read(row: Row) -> Iterator[Row]:
@@ -156,7 +156,7 @@ def read(row: Row) -> Iterator[Row]:
 
     `below` is the first value tested, where that one failed; `censored` is as in lab.runs.arms.
     """
-    kind = kind_of(row)
+    kind = find_kind(row)
     tokens = row.get("consumed_tokens")
     shared = {name: row.get(name) for name in (*COLUMNS, *WIDER, "score", "low", "high")}
     shared["checkpoint"] = row.get("checkpoint") or (f"tokens-{tokens:015d}" if tokens else None)
@@ -191,7 +191,7 @@ def read(row: Row) -> Iterator[Row]:
         yield shared | limits | {"task": task.format_map(row), "n": tests, "unit": unit}
 
 
-def kind_of(row: Row) -> Kind | None:
+def find_kind(row: Row) -> Kind | None:
     """Find the evaluation that a row is of."""
     name = row.get("metric")
     protocol = str(row.get("protocol"))

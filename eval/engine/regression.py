@@ -67,12 +67,12 @@ class Regression(NamedTuple):
         return np.where(low == high, exact, np.where(np.isinf(high), log_ndtr(-low), log_ndtr(high)))
 
 
-def measured(points: pd.DataFrame) -> np.typing.NDArray[np.bool_]:
+def is_measured(points: pd.DataFrame) -> np.typing.NDArray[np.bool_]:
     """Mark the points whose reach was measured."""
     return np.asarray(points["low"] == points["high"])
 
 
-def separable(points: pd.DataFrame, columns: Sequence[str]) -> tuple[tuple[str, ...], dict[str, str]]:
+def select_separable(points: pd.DataFrame, columns: Sequence[str]) -> tuple[tuple[str, ...], dict[str, str]]:
     """Choose the columns that can be told apart, those first named first, and explain why the others cannot."""
     chosen: list[str] = []
     faults = {}
@@ -113,9 +113,9 @@ def inflation(points: pd.DataFrame, columns: Sequence[str]) -> dict[str, float]:
 def fit(points: pd.DataFrame, columns: Sequence[str]) -> Regression | None:
     """Fit the regression; None where fewer reaches were measured than there are parameters, and one more.
 
-    The columns must be separable.
+    The columns must be select_separable.
     """
-    exact = measured(points)
+    exact = is_measured(points)
     if exact.sum() < len(columns) + SPARE:
         return None
     raw = np.log(points[list(columns)].to_numpy(float))
@@ -167,7 +167,7 @@ def jackknife(points: pd.DataFrame, whole: Regression) -> tuple[pd.DataFrame, in
     rows = []
     for base in points["base"].unique():
         others = points[points["base"] != base]
-        model = fit(others, separable(others, columns)[0])
+        model = fit(others, select_separable(others, columns)[0])
         rows.append({} if model is None else model.reported)
     left_out = pd.DataFrame(rows, columns=columns, dtype=float)
     coefficient = pd.Series(whole.reported, dtype=float)
@@ -185,7 +185,7 @@ def held_out(points: pd.DataFrame, columns: Sequence[str], by: str) -> np.typing
     scores = []
     for _, group in points.groupby(by, sort=False):
         others = points.drop(index=group.index)
-        model = fit(others, separable(others, columns)[0])
+        model = fit(others, select_separable(others, columns)[0])
         scores.append(np.nan if model is None else float(model.log_likelihood(group).sum()))
     return np.array(scores)
 

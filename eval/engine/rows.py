@@ -36,7 +36,7 @@ WIDEST, NAME, HEAD = 120, 46, 44  # characters of a table as text, of a line's n
 Column = tuple[str, str | Callable[[Row], Any], str]  # heading, the field or a function of the row, format
 
 
-class Found(NamedTuple):
+class Result(NamedTuple):
     """What a command found: text to print, the rows behind it, the files that it has written."""
 
     text: str
@@ -45,18 +45,18 @@ class Found(NamedTuple):
     picture: Path | None = None
 
     @property
-    def whole(self) -> str:
+    def full_text(self) -> str:
         """The text, and where the files are."""
         written = f"written to {self.written}" if self.written else ""
         picture = f"picture: {self.picture}" if self.picture else ""
         return "\n".join(filter(None, (self.text, written, picture)))
 
 
-def document(name: str, found: Sequence[Found]) -> str:
+def document(name: str, found: Sequence[Result]) -> str:
     """Write what was found as one JSON object.
 
     Example:
-        >>> document("x", [Found("text", [{"score": float("nan"), "n": 2}], Path("a.jsonl"))])
+        >>> document("x", [Result("text", [{"score": float("nan"), "n": 2}], Path("a.jsonl"))])
         '{"command": "x", "rows": [{"score": null, "n": 2}], "files": ["a.jsonl"], "pictures": []}'
     """
     whole = {
@@ -65,21 +65,21 @@ def document(name: str, found: Sequence[Found]) -> str:
         "files": [result.written for result in found if result.written is not None],
         "pictures": [result.picture for result in found if result.picture is not None],
     }
-    return json.dumps(finite(whole), allow_nan=False)
+    return json.dumps(to_json(whole), allow_nan=False)
 
 
-def finite(value: Any) -> Any:
-    """Turn a value into what JSON has: null in place of numbers that are not finite, plain numbers, text of paths.
+def to_json(value: Any) -> Any:
+    """Turn a value into what JSON has: null in place of numbers that are not to_json, plain numbers, text of paths.
 
     Example:
-        >>> finite({"a": (1, float("inf")), "b": Path("x")})
+        >>> to_json({"a": (1, float("inf")), "b": Path("x")})
         {'a': [1, None], 'b': 'x'}
     """
     value = value.item() if hasattr(value, "item") and not isinstance(value, dict) else value
     if isinstance(value, Mapping):
-        return {str(key): finite(item) for key, item in value.items()}
+        return {str(key): to_json(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [finite(item) for item in value]
+        return [to_json(item) for item in value]
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return value if value is None or isinstance(value, bool | int | float | str) else str(value)
@@ -179,11 +179,11 @@ def limits(row: Mapping[str, Any], form: str = ".4g", factor: float = 1) -> str:
     return "-" if row["low"] is None else f"{factor * row['low']:{form}} to {factor * row['high']:{form}}"
 
 
-def natural(name: str) -> list[str | float]:
+def natural_key(name: str) -> list[str | float]:
     """Return what to sort names by so that the numbers in them rise.
 
     Example:
-        >>> sorted(["b=9", "a=64", "a=128", "a=0.5"], key=natural)
+        >>> sorted(["b=9", "a=64", "a=128", "a=0.5"], key=natural_key)
         ['a=0.5', 'a=64', 'a=128', 'b=9']
     """
     parts = re.split(r"(\d+(?:\.\d+)?)", name)
@@ -220,14 +220,14 @@ class Results:
     def line(self, row: Row) -> str:
         return json.dumps(row)
 
-    def named(self, row: Mapping[str, object]) -> Row:
+    def key_fields(self, row: Mapping[str, object]) -> Row:
         return {field: row.get(field) for field in self.named_by}
 
     def name(self, row: Mapping[str, object]) -> str:
-        return json.dumps([*self.named(row).values()])
+        return json.dumps([*self.key_fields(row).values()])
 
     def digest(self, row: Mapping[str, object]) -> str:
-        return shortened(self.name(row))
+        return short_hash(self.name(row))
 
     def find(self, row: Mapping[str, object]) -> Row | None:
         return self.kept.get(self.name(row))
@@ -272,7 +272,7 @@ class Finished(Results):
             self.append([{"key": dict(key)}])
 
     def hash(self, row: Row) -> str:
-        return shortened(self.key + json.dumps(row), 16)
+        return short_hash(self.key + json.dumps(row), 16)
 
     def read(self) -> Iterator[Row]:
         """Read the rows, and refuse one that was changed after it was written."""
@@ -292,9 +292,9 @@ def write_rows(path: Path, rows: Iterable[Mapping[str, object]]) -> None:
     Raises: ConfigError where the file cannot be written.
     """
     with files.writing(f"-o {path.parent}", "folder"):
-        RunFolder(path.parent).write_records(path.name, [finite(row) for row in rows])
+        RunFolder(path.parent).write_records(path.name, [to_json(row) for row in rows])
 
 
-def shortened(text: str, digits: int = 8) -> str:
+def short_hash(text: str, digits: int = 8) -> str:
     """Name a text by hexadecimal digits of its hash."""
     return hashlib.sha256(text.encode()).hexdigest()[:digits]

@@ -46,9 +46,9 @@ import torch
 from torch import Tensor
 
 from eval.engine import cases, command
-from eval.engine.answers import FinishedTests, Outcome, judge
-from eval.engine.rows import RESULTS, Column, Found, Results, columns_text, named_series, shortened, write_rows
-from eval.engine.subject import Subject, announce, draw_texts, open_subject, refuse_far, source, text_of
+from eval.engine.answers import FinishedTests, Outcome, score_answer
+from eval.engine.rows import RESULTS, Column, Result, Results, columns_text, named_series, short_hash, write_rows
+from eval.engine.subject import Subject, announce, draw_texts, open_subject, read_text, refuse_far, source
 from lab import draw
 from lab.command import CONTINUES, NOTHING_WRITTEN, Bar
 from lab.data.tokenizer import check_ids
@@ -88,12 +88,12 @@ class Measure:
 
     @classmethod
     def main(cls, arguments: Sequence[str]) -> int:
-        one = lambda request: cls.chosen(request)(request, open_subject(request)).found()  # noqa: E731
+        one = lambda request: cls.select_measure(request)(request, open_subject(request)).run()  # noqa: E731
         text = sys.modules[cls.__module__].__doc__
         return command.run(cls.kind, text, cls.form, one, arguments, stopped=cls.stopped)
 
     @classmethod
-    def chosen(cls, request: command.Request) -> type[Measure]:
+    def select_measure(cls, request: command.Request) -> type[Measure]:
         """Choose the measure that a command line asks for, where a command has several."""
         return cls
 
@@ -124,7 +124,7 @@ class Measure:
                 row = self.results.find(cell.row)
                 if row is None:
                     score, records = self.measure(cell)
-                    row = self.results.add({**cell.row, **score}, (self.file_of(cell), records))
+                    row = self.results.add({**cell.row, **score}, (self.name_cases(cell), records))
                 else:
                     self.bar.known(cell.tests)
                 yield row
@@ -170,7 +170,7 @@ class Measure:
         """Name the cost of tests, numbers of them and their tokens, where it is more than a minute."""
         announce(self.subject, self.kind, self.unit, tests)
 
-    def file_of(self, cell: Cell) -> str:
+    def name_cases(self, cell: Cell) -> str:
         return f"{self.kind}-cases/{cell.file}-{self.results.digest(cell.row)}.jsonl"
 
     def ask(
@@ -180,7 +180,7 @@ class Measure:
         *,
         budget: int,
         length: int,
-        judge: Callable[[cases.TextCase, str], Row] = judge,
+        judge: Callable[[cases.TextCase, str], Row] = score_answer,
     ) -> Outcome:
         """Put a cell's tests to the model, but for those that a stopped call has finished; return all by number.
 
@@ -190,19 +190,19 @@ class Measure:
         Raises: ConfigError where a test cannot be written, DataError for a tokenizer that is not the model's.
         """
         subject = self.subject
-        part, key = self.results.part(self.file_of(cell)), self.results.named(cell.row)
+        part, key = self.results.part(self.name_cases(cell)), self.results.key_fields(cell.row)
         store = FinishedTests(part, key, None, self.bar, cell.tests)
         done = store.load()
         todo = [index for index in range(cell.tests) if index not in done]
         began = time.perf_counter()
 
-        def drawn() -> Iterator[tuple[int, cases.TextCase]]:
+        def draw_cases() -> Iterator[tuple[int, cases.TextCase]]:
             for index in todo:
                 test = case(index)
                 check_ids(test.prompt_ids, subject.vocab_size)
                 yield index, test
 
-        asked = subject.generate, subject.tokenizer, subject.stop_id, drawn()
+        asked = subject.generate, subject.tokenizer, subject.stop_id, draw_cases()
         for batch in answer_cases(*asked, budget=budget, rows=self.options.rows(length)):
             fresh = {}
             for index, test, answer in batch:
@@ -213,7 +213,7 @@ class Measure:
         records = store.tests()
         return Outcome([records[index] for index in range(cell.tests)], seconds)
 
-    def finished(self, tests: Row, first: needles.Case, asked: int, by: str = "length") -> FinishedTests:
+    def open_finished(self, tests: Row, first: needles.Case, asked: int, by: str = "length") -> FinishedTests:
         """Open the file of the model's finished needle tests; `tests` are their properties, `first` is one of them."""
         subject = self.subject
         key = {
@@ -224,7 +224,7 @@ class Measure:
             "device": subject.device.type,
             "prompt": first.prompt_hash,  # names the tokenizer and how tests are drawn
         }
-        digest = shortened(json.dumps(key, sort_keys=True))
+        digest = short_hash(json.dumps(key, sort_keys=True))
         path = self.folder / f"tests-{subject.model.consumed_tokens or 0:015d}-{digest}.jsonl"
         return FinishedTests(path, key, by, self.bar, asked)
 
@@ -233,7 +233,7 @@ class Measure:
         if not self.named_by:
             write_rows(self.path, rows)
 
-    def found(self) -> Found:
+    def run(self) -> Result:
         """Measure, draw the picture if it is asked for, and return what to show.
 
         Raises: LabError, KeyboardInterrupt.
@@ -245,7 +245,7 @@ class Measure:
             others = Results(self.path, self.named_by) if self.alike else rows
             alike = [row for row in others if all(row.get(field) == rows[0][field] for field in self.alike)]
             draw.save(self.chart(alike), picture)
-        return Found(self.text(rows), rows, self.path, picture)
+        return Result(self.text(rows), rows, self.path, picture)
 
 
 class OnTexts(Measure):
@@ -257,7 +257,7 @@ class OnTexts(Measure):
     stopped = NOTHING_WRITTEN
 
     @property
-    def about(self) -> Row:
+    def origin(self) -> Row:
         return {**source(self.subject.model, self.subject.device), "seed": self.options.seed}
 
     @property
@@ -266,7 +266,7 @@ class OnTexts(Measure):
         model = self.subject.model
         settings = asdict(self.options)
         del settings["device"]
-        digest = shortened(json.dumps({**settings, "method": model.method}, sort_keys=True))
+        digest = short_hash(json.dumps({**settings, "method": model.method}, sort_keys=True))
         trained = model.name if model.consumed_tokens is None else f"{model.consumed_tokens:015d}"
         return self.folder / f"{self.kind}-{trained}-{digest}.jsonl"
 
@@ -282,6 +282,6 @@ class OnTexts(Measure):
         """
         options = self.options
         subject = self.subject
-        text, name = text_of(subject, options.text)
+        text, name = read_text(subject, options.text)
         sizes = {"n_tokens": n_tokens, "texts": options.texts, "seed": options.seed, "vocab_size": subject.vocab_size}
         return torch.from_numpy(draw_texts(text, name, subject.tokenizer, **sizes)).to(subject.device)

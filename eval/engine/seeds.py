@@ -45,7 +45,7 @@ class Verdict(NamedTuple):
 NONE = Verdict()
 
 
-def over_seeds(first: Mapping[Any, float], second: Mapping[Any, float], floor: float = 0.0) -> Verdict:
+def compare_over_seeds(first: Mapping[Any, float], second: Mapping[Any, float], floor: float = 0.0) -> Verdict:
     """Test two means over seeds: the paired t test, or Welch's where seeds differ; none of fewer than FEWEST seeds.
 
     `floor` is the least variance of a number of one seed.
@@ -65,14 +65,14 @@ def over_seeds(first: Mapping[Any, float], second: Mapping[Any, float], floor: f
     with warnings.catch_warnings(action="ignore", category=RuntimeWarning):  # one arm may have no spread
         ours, theirs = zip(means, np.sqrt(variances), sizes, strict=True)
         p = float(stats.ttest_ind_from_stats(*ours, *theirs, equal_var=False).pvalue)
-        flips = stats.permutation_test(arms, mean_less, permutation_type="independent", n_resamples=FLIPS)
+        flips = stats.permutation_test(arms, mean_difference, permutation_type="independent", n_resamples=FLIPS)
     if not np.isfinite(p):
         return NONE
     seeds = seeds_needed(means[1] - means[0], float(np.mean(variances)) ** 0.5, paired=False)
     return Verdict(SEEDS, p, seeds, float(flips.pvalue))
 
 
-def mean_less(first: Any, second: Any, axis: int) -> Any:
+def mean_difference(first: Any, second: Any, axis: int) -> Any:
     return np.mean(first, axis=axis) - np.mean(second, axis=axis)
 
 

@@ -50,7 +50,7 @@ from tokenizers import Tokenizer
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from eval.engine.subject import AnyIds, Subject, as_subject
+from eval.engine.subject import AnyIds, Subject, build_subject
 from lab import command, errors, loading
 from lab.arrays import IGNORE, IntArray
 from lab.data.tokenizer import vocabulary_hash
@@ -171,7 +171,7 @@ def open_reference(place: Path, tokenizer: Tokenizer, option: str, device: torch
 
     Raises: LabError, also for another vocabulary than the tokenizer's.
     """
-    subject = as_subject(loading.open_model(place, device=device), place, device)
+    subject = build_subject(loading.open_model(place, device=device), place, device)
     if vocabulary_hash(subject.tokenizer) != vocabulary_hash(tokenizer):
         raise errors.DataError(f"{option}={place}: has another vocabulary; name a model with the same tokenizer")
     return subject
@@ -190,11 +190,11 @@ def key_tokens(subject: Subject, documents: Sequence[AnyIds], short: int) -> lis
     ends, step = np.cumsum([*map(len, documents)]), max(1, short // 4)
     longest = max(map(len, documents))
     text = subject, np.concatenate(documents), ends, longest
-    whole, near = losses_of(*text, longest), losses_of(*text, short + step - 1, step)
+    whole, near = compute_losses(*text, longest), compute_losses(*text, short + step - 1, step)
     return np.split((near - whole > ALPHA) & (whole < -BETA), ends[:-1])
 
 
-def losses_of(subject: Subject, ids: AnyIds, ends: AnyIds, window: int, context: int, step: int = 0) -> np.ndarray:
+def compute_losses(subject: Subject, ids: AnyIds, ends: AnyIds, window: int, context: int, step: int = 0) -> np.ndarray:
     """Compute the loss of every token of documents after at most `context` tokens of its piece: float32 (tokens,).
 
     `ends` are where documents end. Passes move by `step` tokens, a quarter of the context unless given.

@@ -28,7 +28,7 @@ import numpy as np
 import pandas as pd
 
 from eval.engine.rows import limits, to_text
-from eval.engine.seeds import LEVEL, NONE, Verdict, over_seeds, paired_t
+from eval.engine.seeds import LEVEL, NONE, Verdict, compare_over_seeds, paired_t
 from lab.probe.limits import exact_limits, sequential_design, share_limits
 from lab.rows import Row
 from lab.runs.folder import RunFolder
@@ -69,7 +69,7 @@ def holm(p: pd.Series[float]) -> pd.Series[float]:
     return (rising * np.arange(len(rising), 0, -1)).clip(upper=1).cummax().reindex(p.index)
 
 
-def judge(cells: pd.DataFrame) -> pd.DataFrame:
+def add_p_values(cells: pd.DataFrame) -> pd.DataFrame:
     """Test every result against the first column of its line: the test, its p, and p adjusted for all of the table."""
     records: list[Any] = list(cells.itertuples())
     base = {record.line: record for record in records if record.number == 0}
@@ -91,9 +91,9 @@ def compare(first: Any, second: Any) -> Verdict:
     from scipy.stats import fisher_exact
 
     if max(first.seeds, second.seeds) > 1:
-        return over_seeds(first.by_seed, second.by_seed, (first.floor + second.floor) / 2)
+        return compare_over_seeds(first.by_seed, second.by_seed, (first.floor + second.floor) / 2)
     if first.unit == "share" and (first.row.get("stops") or second.row.get("stops")):
-        return Verdict(LIMITS, apart(first, second))
+        return Verdict(LIMITS, p_from_limits(first, second))
     ours, theirs = outcomes(first), outcomes(second)
     if ours and theirs and set(ours) == set(theirs):
         if {*ours.values(), *theirs.values()} <= {0.0, 1.0}:
@@ -106,7 +106,7 @@ def compare(first: Any, second: Any) -> Verdict:
     return Verdict(FISHER, float(fisher_exact([[r.passed, r.n - r.passed] for r in (first, second)]).pvalue))
 
 
-def apart(first: Any, second: Any) -> float:
+def p_from_limits(first: Any, second: Any) -> float:
     """Find the smallest a at which the exact limits of two shares, each at confidence 1 - a/2, lie apart.
 
     A sequential probe's number of tests depends on their outcomes, for which these limits allow and other tests do not.
@@ -114,7 +114,7 @@ def apart(first: Any, second: Any) -> float:
     """
     from scipy.optimize import brentq
 
-    def limits_of(record: Any) -> Callable[[float], tuple[float, float]]:
+    def select_limits(record: Any) -> Callable[[float], tuple[float, float]]:
         stops = record.row.get("stops")
         passed = int(record.passed)
         n = int(record.n)
@@ -123,7 +123,7 @@ def apart(first: Any, second: Any) -> float:
         design = sequential_design(stops["tests"], tuple(stops["thresholds"]), stops["error"], stops["round"])
         return partial(exact_limits, design, n, passed)
 
-    low, high = (limits_of(record) for record in sorted((first, second), key=lambda r: r.passed / r.n))
+    low, high = (select_limits(record) for record in sorted((first, second), key=lambda r: r.passed / r.n))
 
     def gap(log_a: float) -> float:
         return high(1 - 10**log_a / 2)[0] - low(1 - 10**log_a / 2)[1]
@@ -140,10 +140,10 @@ def outcomes(record: Any) -> dict[Any, float] | None:
         return None
     place = "distance" if "distance" in record.row else "length"
     scores: dict[Any, float] = {}
-    for test in tests_in(path, path.stat().st_mtime_ns):
+    for test in read_tests(path, path.stat().st_mtime_ns):
         is_needle = "found" in test  # whose file holds all lengths and distances, and may hold more tests
         if "test" in test and (not is_needle or (test.get(place) == record.row[place] and test["test"] < record.n)):
-            score = scored(test, record.row)
+            score = read_score(test, record.row)
             if score is not None:
                 scores[test["test"], test.get("prompt_hash")] = score
     complete = len(scores) == record.n and (np.isnan(record.passed) or sum(scores.values()) == record.passed)
@@ -165,12 +165,12 @@ def tests_file(record: Any) -> Path | None:
 
 
 @lru_cache(maxsize=8)
-def tests_in(path: Path, changed: int) -> list[Row]:
+def read_tests(path: Path, changed: int) -> list[Row]:
     """Read the tests of a file; `changed` distinguishes one state of the file from another."""
     return list(RunFolder(path.parent).read(path.name))
 
 
-def scored(test: Mapping[str, Any], row: Mapping[str, Any]) -> float | None:
+def read_score(test: Mapping[str, Any], row: Mapping[str, Any]) -> float | None:
     """Read what one test scored; of a text, its loss per token."""
     if "nll" in test:
         return float(test["nll"] / test["tokens"])

@@ -86,7 +86,7 @@ class Subject:
         """The tokens that a model with a table of positions reads at most; None for any other model."""
         return self.model.decoder.most_tokens if isinstance(self.model.decoder, Foreign) else None
 
-    def within(self, tokens: int) -> int:
+    def cap_length(self, tokens: int) -> int:
         return min(tokens, self.most_tokens or tokens)
 
     @property
@@ -119,7 +119,7 @@ def open_subject(request: Request) -> Subject:
     model = open_model(request.model, request.overrides, device=device, window=getattr(options, "window", None))
     hints = get_type_hints(type(options), include_extras=True)
     lengths = {name: getattr(options, name) or 0 for name, hint in hints.items() if is_length(hint)}
-    subject = as_subject(model, request.model, device)
+    subject = build_subject(model, request.model, device)
     refuse_far({name: max(value) if isinstance(value, tuple) else value for name, value in lengths.items()}, subject)
     return subject
 
@@ -157,13 +157,13 @@ def announce(subject: Subject, kind: str, unit: str, tests: Sequence[tuple[int, 
     factor = f"; the longest has {longest:,}, {longest / window:,.1f} times the window of {window:,}"
     asks = longest > ASKED_WINDOWS * window and sys.stdin.isatty() and sys.stderr.isatty()
     cfg = subject.model.decoder.cfg
-    operations = sum(n * operations_of(cfg, tokens) for n, tokens in tests)
+    operations = sum(n * count_operations(cfg, tokens) for n, tokens in tests)
     n, total = sum(n for n, _ in tests), sum(n * tokens for n, tokens in tests)
     text = f"{kind}: {n:,} {unit}s, {total:,} tokens"
     minutes = 0.0
     if operations >= SHORT_S * SLOWEST:
         timed = min(TIMED, longest)
-        minutes = seconds_of(subject, timed) * operations / operations_of(cfg, timed) / 60
+        minutes = measure_seconds(subject, timed) * operations / count_operations(cfg, timed) / 60
         text += f": about {minutes:,.0f} minute{'s' if round(minutes) != 1 else ''} at most"
     if minutes * 60 > SHORT_S or asks:
         show(text + (factor if longest > window else ""), error=True)
@@ -173,12 +173,12 @@ def announce(subject: Subject, kind: str, unit: str, tests: Sequence[tuple[int, 
             raise KeyboardInterrupt
 
 
-def operations_of(cfg: DecoderConfig, tokens: int) -> float:
+def count_operations(cfg: DecoderConfig, tokens: int) -> float:
     """Count the operations of a forward pass, a third of those of a step."""
     return tokens * cfg.flops_per_token(tokens / 2) / 3
 
 
-def seconds_of(subject: Subject, tokens: int) -> float:
+def measure_seconds(subject: Subject, tokens: int) -> float:
     """Time a pass over a text of so many tokens, the second of two, as the first one compiles and allocates."""
     text = torch.zeros(1, tokens, dtype=torch.int64)
     for _ in range(2):
@@ -187,7 +187,7 @@ def seconds_of(subject: Subject, tokens: int) -> float:
     return time.perf_counter() - start
 
 
-def as_subject(model: OpenedModel, place: Path, device: torch.device) -> Subject:
+def build_subject(model: OpenedModel, place: Path, device: torch.device) -> Subject:
     """Collect what tests need from a model opened at `place` on `device`.
 
     Raises: DataError for a model without a tokenizer.
@@ -200,7 +200,7 @@ def as_subject(model: OpenedModel, place: Path, device: torch.device) -> Subject
     saved = None
     if model.folder is not None and model.consumed_tokens is not None:
         saved = Checkpoint(model.folder / "checkpoints" / folder_name(model.consumed_tokens))
-    weights = weights_of(place) if saved is None else saved.digest[:16]
+    weights = name_weights(place) if saved is None else saved.digest[:16]
     return Subject(model, tokenizer, stop_id, saved, weights, "bfloat16" if in_bf16 else "float32", device)
 
 
@@ -209,7 +209,7 @@ def first_id(value: Any) -> int | None:
     return first_id(value[0]) if isinstance(value, list) and value else value if isinstance(value, int) else None
 
 
-def weights_of(place: Path) -> str:
+def name_weights(place: Path) -> str:
     """Name weights: those of a model of the hub by its commit, of a folder by its files' names, sizes and times."""
     if is_hub_id(place):
         return named(place).name[:16]
@@ -232,7 +232,7 @@ def source(model: OpenedModel, device: torch.device) -> dict[str, Any]:
     return describe_source(model.name, model.consumed_tokens, model.method, processor(device))
 
 
-def text_of(
+def read_text(
     subject: Subject, path: str | None, haystack: str | None = None, option: str = "--text"
 ) -> tuple[str, str | None]:
     """Read a text, that of an option's path, of a run's `haystack`, or of its corpus, and name a path's setting.
@@ -251,7 +251,7 @@ def text_of(
     return load_haystack(haystack, experiment.data, subject.tokenizer, run), source
 
 
-def documents_of(subject: Subject, text: str | None) -> list[Document]:
+def read_documents(subject: Subject, text: str | None) -> list[Document]:
     """Read and encode the documents of a file, folder or pattern, or the held-out documents of a run.
 
     A document of a file begins with the tokenizer's first token; held-out documents are those of training, from
@@ -275,7 +275,7 @@ def documents_of(subject: Subject, text: str | None) -> list[Document]:
     return documents
 
 
-def digest_of(documents: Sequence[np.typing.NDArray[np.int64]]) -> str:
+def hash_documents(documents: Sequence[np.typing.NDArray[np.int64]]) -> str:
     parts = (np.int64(len(ids)).tobytes() + ids.astype("<i8").tobytes() for ids in documents)
     return hashlib.sha256(b"".join(parts)).hexdigest()[:16]
 

@@ -41,7 +41,7 @@ from annotated_types import Ge
 from scipy.special import stdtrit
 
 from eval.engine import cases, command, run, subject
-from eval.engine.rows import Results, finite, limits, shortened, to_text
+from eval.engine.rows import Results, limits, short_hash, to_json, to_text
 from eval.harness.model import StoredRequests, Truncate, harness_model
 from lab import errors, schema
 from lab.command import start
@@ -102,7 +102,7 @@ class Harness(run.Measure):
         results = Results(self.path, self.named_by)
         key = {name: shared[name] for name in READ_WITH}
         cases = self.folder / "harness-cases"
-        self.model.stored = StoredRequests(cases / f"requests-{shortened(json.dumps([*key.values()]))}.jsonl", key)
+        self.model.stored = StoredRequests(cases / f"requests-{short_hash(json.dumps([*key.values()]))}.jsonl", key)
         self.model.set_cache_hook(self.model.stored)
         seeds = ("random_seed", "numpy_random_seed", "torch_random_seed", "fewshot_random_seed")
         asked = ("confirm_run_unsafe_code", "num_fewshot", "limit")
@@ -120,11 +120,11 @@ class Harness(run.Measure):
         except (AssertionError, ImportError, ValueError) as error:  # how the harness refuses what it is asked for
             raise errors.ConfigError(f"--tasks={','.join(options.tasks)}: {errors.first_line(error)}") from error
         seconds = round(time.perf_counter() - started, 3)
-        for numbers in rows_of(scores):
+        for numbers in read_scores(scores):
             row = {**shared, **numbers, "seconds": seconds}
             before = results.find(row)
             if before is None or before["score"] != row["score"]:
-                tests = tests_of(scores, row["task"], row["filter"])
+                tests = list_tests(scores, row["task"], row["filter"])
                 digest = results.digest({**row, "metric": None})
                 file = f"{cases.name}/{row['task']}-{row['filter']}-{digest}.jsonl"
                 results.add(row, (file, tests) if tests else None)
@@ -162,13 +162,13 @@ def load_tasks(names: Sequence[str], folder: str | None) -> tuple[Any, list[Any]
     return manager, [task for whole in wholes for task in (whole if isinstance(whole, list) else [whole])]
 
 
-def rows_of(results: Mapping[str, Any]) -> Iterator[Row]:
+def read_scores(results: Mapping[str, Any]) -> Iterator[Row]:
     """List the numbers of all tasks and groups."""
     for task, numbers in results["results"].items():
-        below = list(dict.fromkeys(tasks_of(results, task)))
+        below = list(dict.fromkeys(list_tasks(results, task)))
         samples = [test for name in below for test in results["samples"][name]]
         # what defines the tasks: their settings, the source of their functions, and their documents
-        defined = [json.dumps({name: results["configs"][name] for name in below}, sort_keys=True, default=source_of)]
+        defined = [json.dumps({name: results["configs"][name] for name in below}, sort_keys=True, default=write_source)]
         defined += [test["doc_hash"] + test["target_hash"] for test in samples]
         n = sum(results["n-samples"][name]["effective"] for name in below)
         shared = {
@@ -182,31 +182,31 @@ def rows_of(results: Mapping[str, Any]) -> Iterator[Row]:
             metric, comma, filtered = key.partition(",")
             if not comma or metric.endswith("_stderr"):
                 continue
-            scores = [test["scores"].get(metric) for test in tests_of(results, task, filtered)]
+            scores = [test["scores"].get(metric) for test in list_tests(results, task, filtered)]
             yield {
                 **shared,
                 "metric": metric,
                 "filter": filtered,
                 "higher_is_better": results["higher_is_better"].get(task, {}).get(metric),
-                "score": as_number(score),
-                **interval(as_number(score), scores, as_number(numbers.get(f"{metric}_stderr,{filtered}")), n),
+                "score": to_number(score),
+                **interval(to_number(score), scores, to_number(numbers.get(f"{metric}_stderr,{filtered}")), n),
             }
 
 
-def source_of(value: Any) -> str:
+def write_source(value: Any) -> str:
     """Write a function by its source, as its address differs in every call, and other values as text."""
     return inspect.getsource(value) if inspect.isfunction(value) else str(value)
 
 
-def tasks_of(results: Mapping[str, Any], name: str) -> Iterator[str]:
+def list_tasks(results: Mapping[str, Any], name: str) -> Iterator[str]:
     """List the tasks of a group, and of the groups in it; of a task, itself."""
     if name in results["n-samples"]:
         yield name
     for part in results.get("group_subtasks", {}).get(name, ()):
-        yield from tasks_of(results, part)
+        yield from list_tasks(results, part)
 
 
-def tests_of(results: Mapping[str, Any], task: str, filtered: str) -> list[Row]:
+def list_tests(results: Mapping[str, Any], task: str, filtered: str) -> list[Row]:
     """List every test of a task and filter: its prompt's hash, expected and actual answer, and scores."""
     return [
         {
@@ -214,7 +214,7 @@ def tests_of(results: Mapping[str, Any], task: str, filtered: str) -> list[Row]:
             "prompt_hash": sample["prompt_hash"][:16],
             "expected": str(sample["target"]),
             "answer": str(sample["filtered_resps"]),
-            "scores": {metric: finite(sample[metric]) for metric in sample["metrics"]},
+            "scores": {metric: to_json(sample[metric]) for metric in sample["metrics"]},
         }
         for sample in results["samples"].get(task, ())
         if sample["filter"] == filtered
@@ -238,7 +238,7 @@ def interval(score: float | None, scores: Sequence[Any], stderr: float | None, n
     return {"low": low, "high": high, "confidence": CONFIDENCE, "interval": kind, "stderr": stderr}
 
 
-def as_number(value: Any) -> float | None:
+def to_number(value: Any) -> float | None:
     """Return a finite number; None for anything else, as N/A."""
     return float(value) if isinstance(value, Real) and math.isfinite(value) else None
 

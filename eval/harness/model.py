@@ -22,7 +22,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from eval.engine import cases
-from eval.engine.rows import Finished, shortened
+from eval.engine.rows import Finished, short_hash
 from eval.engine.subject import Subject
 from lab.data.tokenizer import check_ids, special_ends
 from lab.errors import ConfigError, DataError
@@ -49,7 +49,7 @@ class StoredRequests(Finished):
 
     def add_partial(self, kind: str, arguments: Sequence[Any], result: Any) -> None:
         """Store a result, with TOGETHER of them at a time."""
-        self.waiting.append({"request": shortened(json.dumps([kind, *arguments]), DIGITS), "result": result})
+        self.waiting.append({"request": short_hash(json.dumps([kind, *arguments]), DIGITS), "result": result})
         if len(self.waiting) == TOGETHER:
             self.flush()
 
@@ -59,7 +59,7 @@ class StoredRequests(Finished):
 
     def answers(self, kind: str, requests: Sequence[Any], ask: Callable[[list[Any]], list[Any]]) -> list[Any]:
         """Return the results of requests, and ask those that have none."""
-        names = [shortened(json.dumps([kind, *request.args]), DIGITS) for request in requests]
+        names = [short_hash(json.dumps([kind, *request.args]), DIGITS) for request in requests]
         results = [(self.find({"request": name}) or {}).get("result") for name in names]
         missing = [number for number, result in enumerate(results) if result is None]
         try:
@@ -78,7 +78,7 @@ def harness_model(subject: Subject, folder: Path, options: Any) -> Any:
     tokenizer, prefix_id, stop_ids = open_tokenizer(subject, folder, options.template(subject))
     window = options.max_length or subject.model.train_len
 
-    def once(kind: str) -> Any:
+    def ask_once(kind: str) -> Any:
         """Ask what is not stored yet."""
 
         def ask(self: Any, requests: Sequence[Any], **more: Any) -> list[Any]:
@@ -92,7 +92,7 @@ def harness_model(subject: Subject, folder: Path, options: Any) -> Any:
 
         cut = 0  # contexts that were too long
         stored: StoredRequests | None = None
-        loglikelihood, generate_until = map(once, ("loglikelihood", "generate_until"))
+        loglikelihood, generate_until = map(ask_once, ("loglikelihood", "generate_until"))
         eot_token_id = [*stop_ids, prefix_id][0]
 
         def tok_batch_encode(self, strings: Sequence[str], left_truncate_len: int, **_: Any) -> tuple[Tensor, Tensor]:
@@ -109,12 +109,12 @@ def harness_model(subject: Subject, folder: Path, options: Any) -> Any:
 
         def fitted(self, ids: Ids, room: int) -> Ids:
             self.cut += len(ids) > room
-            return kept(ids, room, options.truncate)
+            return truncate_ids(ids, room, options.truncate)
 
         def loglikelihood_rolling(self, requests: Sequence[Any], **more: Any) -> Any:
             self.add_bos_token: bool | None = False  # one token begins the document, and stands before the window
             try:
-                return once("loglikelihood_rolling")(self, requests, **more)
+                return ask_once("loglikelihood_rolling")(self, requests, **more)
             finally:
                 self.add_bos_token = None
 
@@ -157,12 +157,14 @@ def harness_model(subject: Subject, folder: Path, options: Any) -> Any:
     return LabModel(served, tokenizer=tokenizer, backend="causal", **settings)
 
 
-def kept(ids: Ids, room: int, truncate: Truncate) -> Ids:
+def truncate_ids(ids: Ids, room: int, truncate: Truncate) -> Ids:
     """Return the tokens of a context that are read where `room` of them fit, at least one.
 
     Example:
-        >>> kept([1, 2, 3, 4, 5], 3, "left"), kept([1, 2, 3, 4, 5], 3, "middle"), kept([1, 2], 1, "middle")
-        ([3, 4, 5], [1, 5], [2])
+        >>> truncate_ids([1, 2, 3, 4, 5], 3, "left"), truncate_ids([1, 2, 3, 4, 5], 3, "middle")
+        ([3, 4, 5], [1, 5])
+        >>> truncate_ids([1, 2], 1, "middle")
+        [2]
     """
     if len(ids) <= room:
         return ids

@@ -85,8 +85,8 @@ def models(table: Table, row: str, values: Mapping[str, Any], runs: Sequence[Pla
     return named
 
 
-def training_of(table: Table) -> Iterator[Sequence[str]]:
-    yield from (shlex.split(need.train) for need in table.needed.values() if need.train)
+def list_training(table: Table) -> Iterator[Sequence[str]]:
+    yield from (shlex.split(need.train) for need in table.requirements.values() if need.train)
     yield from (["lab.sweep", file] for file in table.sweep)
 
 
@@ -96,11 +96,11 @@ def run_table(table: Table, folder: Path) -> tuple[list[Measured], list[str]]:
     Shared runs, sweeps and each row's commands are child processes, one after another. A failure is
     a line. Where training fails nothing is evaluated; where a row fails the others go on.
     """
-    if table.missing:
-        raise errors.DataError("\n".join(table.missing))
+    if table.missing_files:
+        raise errors.DataError("\n".join(table.missing_files))
     finished = Finished(folder / FINISHED, {}, ("command",))
     with printing_to_stderr():
-        untrained = (words for words in training_of(table) if not is_trained(words))
+        untrained = (words for words in list_training(table) if not is_trained(words))
         failures = list(islice(filter(None, map(fault, untrained)), 1))
         rows: list[Measured] = []
         with suppress(errors.LabError) if failures else nullcontext():  # rows may start from what is not trained
@@ -121,7 +121,7 @@ def run_table(table: Table, folder: Path) -> tuple[list[Measured], list[str]]:
 
 def fault(words: Sequence[str], log: Path | None = None) -> str | None:
     """Run a command, its output added to a log if one is given, and return why it failed, in a line."""
-    text = as_typed(words)
+    text = format_command(words)
     show(text if log is None else f"{text}   output: {log}")
     job = jobs.Job(text, [sys.executable, "-m", *words], log)
     status = jobs.run_jobs([job])
@@ -130,7 +130,7 @@ def fault(words: Sequence[str], log: Path | None = None) -> str | None:
     return f"{text}: ended with status {status}: {job.last_line}" if status else None
 
 
-def as_typed(words: Sequence[str]) -> str:
+def format_command(words: Sequence[str]) -> str:
     return f"probe-lab {shlex.join(words).partition('.')[2]}"
 
 
@@ -142,13 +142,13 @@ def is_trained(words: Sequence[str]) -> bool:
 
 def dry_run(table: Table, folder: Path) -> Iterator[str]:
     """List what would be run, without looking whether it has been, and what is missing."""
-    yield from table.missing
+    yield from table.missing_files
     try:
         of_rows = (words for one in measured_rows(table, folder) for words in one.commands)
-        yield from (as_typed(words) for words in chain(training_of(table), of_rows))
+        yield from (format_command(words) for words in chain(list_training(table), of_rows))
     except errors.LabError as error:  # a row's model is not known yet: its commands with what is to be filled in
         yield str(error)
-        yield from (as_typed(shlex.split(command)) for command in table.evaluate)
+        yield from (format_command(shlex.split(command)) for command in table.evaluate)
 
 
 def compare(table: Table, measured: Sequence[Measured], *, mini: bool) -> list[Row]:
@@ -208,7 +208,7 @@ def work(words: Words) -> str | int:
         return listing()
     name = words.places[0]
     table = read_table(name, mini=options.mini)
-    folder = Path(options.o) if options.o else own_folder(name, mini=options.mini)
+    folder = Path(options.o) if options.o else result_folder(name, mini=options.mini)
     if options.dry_run:
         return "\n".join(dry_run(table, folder))
     rows, failures = run_table(table, folder)
@@ -222,7 +222,7 @@ def work(words: Words) -> str | int:
     return 1 if failures else 0
 
 
-def own_folder(name: str, *, mini: bool) -> Path:
+def result_folder(name: str, *, mini: bool) -> Path:
     return RUNS / f"{name.replace('/', '-')}{'-mini' * mini}"
 
 
@@ -257,10 +257,10 @@ def listing() -> str:
     for name in names():
         table = read_table(name)
         sizes = {"full": False, "mini": True}
-        done = [size for size, mini in sizes.items() if (own_folder(name, mini=mini) / RESULT).exists()]
+        done = [size for size, mini in sizes.items() if (result_folder(name, mini=mini) / RESULT).exists()]
         state = [*done, "not run"][0]
         what = shorten(table.title, WIDEST, placeholder=" ...")
-        rows.append({"table": name, "state": state, "missing here": f"{len(table.missing)}", "what": what})
+        rows.append({"table": name, "state": state, "missing here": f"{len(table.missing_files)}", "what": what})
     return f"{to_text(rows)}\nprobe-lab papers TABLE --dry_run names what is missing here"
 
 

@@ -78,7 +78,7 @@ class Table(Setup):
     """The miniature."""
 
     @property
-    def needed(self) -> dict[str, Need]:
+    def requirements(self) -> dict[str, Need]:
         """Models, data and shared runs, those that others need first."""
         texts = [*self.evaluate, *(str(value) for row in self.rows.values() for value in row.values())]
         for text in texts:  # which grows by the values that it names
@@ -87,11 +87,11 @@ class Table(Setup):
         return closure(sorted({*named, *self.needs}))
 
     @property
-    def missing(self) -> list[str]:
+    def missing_files(self) -> list[str]:
         """What this machine lacks, a line for each, with where it comes from."""
         return [
             f"{name}: {need.path} is missing; get {need.source}"
-            for name, need in self.needed.items()
+            for name, need in self.requirements.items()
             if need.train is None and need.path is not None and not Path(need.path).exists()
         ]
 

@@ -27,7 +27,7 @@ from markupsafe import Markup
 
 from eval.engine.command import OF_RUNS, Form, Request, run
 from eval.engine.records import is_run
-from eval.engine.rows import RESULTS, Found, file_in
+from eval.engine.rows import RESULTS, Result, file_in
 from eval.report.data import Runs, read_runs, shares
 from eval.report.figures import DRAWN, Figure
 from lab.command import start
@@ -51,7 +51,7 @@ class ReportOptions(Section):
     """Folder to write the figures into, as PNG and SVG."""
 
 
-def make_report(request: Request) -> Found:
+def make_report(request: Request) -> Result:
     """Read runs, and write the page or the picture, and the images; the rows are the runs."""
     options: ReportOptions = request.options
     output = file_in(request.folder, "report.html", RESULTS)
@@ -77,7 +77,7 @@ def make_report(request: Request) -> Found:
             ),
             output,
         )
-        return Found(counts, rows, picture=output)
+        return Result(counts, rows, picture=output)
     refuse_another(output, names)
     data = render(runs, drawn, title).encode()
     with writing(f"-o {output}", "file"):
@@ -88,7 +88,7 @@ def make_report(request: Request) -> Found:
             for suffix in (".png", ".svg"):
                 save(chart, Path(options.figures) / f"{name}{suffix}")
         text += f"\n{options.figures}: {len(drawn)} figures as PNG and SVG"
-    return Found(text, rows, output)
+    return Result(text, rows, output)
 
 
 def refuse_another(output: Path, names: Sequence[str]) -> None:
@@ -132,7 +132,7 @@ def render(runs: Runs, drawn: Sequence[Figure], title: str) -> str:
         "names": define_names(runs.arms),
         "is_crowded": len(runs.arms) > len(PALETTE),
         "figures": [figure._asdict() for figure in drawn],
-        "tables": {title: as_html(frame) for title, frame in tables(runs).items() if not frame.empty},
+        "tables": {title: to_html(frame) for title, frame in tables(runs).items() if not frame.empty},
         "specs": literal([{"spec": page_spec(figure), "axis": figure.log} for figure in drawn]),
         "members": literal(runs.runs[["run", "arm"]].values.tolist()),
         "bundle": Markup(bundle().replace("</script", "<\\/script").replace("<!--", "<\\!--")),
@@ -155,7 +155,7 @@ def tables(runs: Runs) -> dict[str, pd.DataFrame]:
     }
 
 
-def as_html(frame: pd.DataFrame) -> Markup:
+def to_html(frame: pd.DataFrame) -> Markup:
     """Write a table without its empty columns, numbers in four digits without an exponent."""
     filled = frame.dropna(axis="columns", how="all").infer_objects().rename(columns=words)
     number = lambda x: f"{x:,.0f}" if x % 1 == 0 or abs(x) >= 1000 else f"{x:.4g}"  # noqa: E731

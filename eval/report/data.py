@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from eval.engine.records import ENDS, SUMMARY, ProbedRun, results_at
+from eval.engine.records import ENDS, SUMMARY, ProbedRun, list_results
 from eval.engine.records import read_runs as read_probed
-from eval.engine.rows import natural
+from eval.engine.rows import natural_key
 from lab.counts import SavedCounts
 from lab.counts.saved import per_distance
 from lab.looks import CENSORED, MEAN, RUN
@@ -78,22 +78,22 @@ def read_runs(places: Sequence[Path]) -> Runs:
     arms, common = without_common(name_arms(settings))
     sizes = Counter(arms.values())
     arms = {name: f"{arm}, n = {sizes[arm]}" for name, arm in arms.items()}
-    rows = {name: rows_of(probed[name]) for name in sorted(probed, key=lambda name: natural(arms[name]))}
+    rows = {name: collect_rows(probed[name]) for name in sorted(probed, key=lambda name: natural_key(arms[name]))}
     frames = {}
     for kind, columns in FRAMES.items():
         whole = [{"arm": arms[name], "run": name, **row} for name in rows for row in rows[name][kind]]
         frames[kind] = pd.DataFrame(whole).reindex(columns=["arm", "run", *columns])
     for kind in ("runs", "probes", "reaches"):
         frames[kind]["dips"] = frames[kind]["dips"].map(write_dips)
-    frames["reaches"] = most_tested(frames["reaches"], ["run", "method"])
-    frames["distances"] = most_tested(frames["distances"], ["run", "method", "distance"])
+    frames["reaches"] = select_most_tested(frames["reaches"], ["run", "method"])
+    frames["distances"] = select_most_tested(frames["distances"], ["run", "method", "distance"])
     methods = {*frames["distances"]["method"], *frames["reaches"]["method"]}
     thresholds = {config.get("probe.threshold", 0.8) for config in settings.values()}
     return Runs(
         **frames,
         settings=settings,
         arms=list(dict.fromkeys(arms[name] for name in rows)),
-        methods=sorted(methods, key=lambda name: (name != "plain", natural(name))),
+        methods=sorted(methods, key=lambda name: (name != "plain", natural_key(name))),
         threshold=float(thresholds.pop()) if len(thresholds) == 1 else None,
         common=common,
     )
@@ -104,7 +104,7 @@ def write_dips(dips: Any) -> str | None:
     return ", ".join(map(str, dips)) if isinstance(dips, list) and dips else None
 
 
-def rows_of(run: ProbedRun) -> dict[str, Sequence[Row]]:
+def collect_rows(run: ProbedRun) -> dict[str, Sequence[Row]]:
     """List a run's rows of every frame; an evaluation's reach stands in where training did not probe it."""
     last = last_rows(run)
     counts = run.path / "counts.npz"
@@ -115,17 +115,17 @@ def rows_of(run: ProbedRun) -> dict[str, Sequence[Row]]:
     size["tokens"] = last[0]["consumed_tokens"] if last else None
     return {
         "runs": [{**size, **{key: reach.get(key) for key in REACH}, **{key: probe.get(key) for key in LENGTH}}],
-        "losses": losses_of(run),
+        "losses": list_losses(run),
         "probes": [{**row, "tokens": row["consumed_tokens"], "probe": k} for k, row in enumerate(run.probes)],
         "reaches": reaches,
-        "distances": distances_of(last),
+        "distances": list_distances(last),
         "frequency": per_distance(SavedCounts.read(counts).profiles()) if counts.exists() else [],
         "contexts": list(contexts_of(probe)),
-        "gains": gains_of(probe, last),
+        "gains": list_gains(probe, last),
     }
 
 
-def losses_of(run: ProbedRun) -> list[Row]:
+def list_losses(run: ProbedRun) -> list[Row]:
     """List the training loss, a mean over each part of the run, and the held-out loss of every probe."""
     logged = [row for row in RunFolder(run.path).records("metrics.jsonl") if row.get("loss") is not None]
     size = math.ceil(len(logged) / BINS) or 1
@@ -139,7 +139,7 @@ def losses_of(run: ProbedRun) -> list[Row]:
 
 def last_rows(run: ProbedRun) -> list[Row]:
     """Read the rows at the last probe, of training and of evaluations oldest first, without single tests."""
-    files = sorted(results_at(run.path / "eval"), key=lambda file: (file.stat().st_mtime, file.name))
+    files = sorted(list_results(run.path / "eval"), key=lambda file: (file.stat().st_mtime, file.name))
     evaluated = [row for file in files for row in with_reach(RunFolder(file.parent).read(file.name))]
     tokens = max((row.get("consumed_tokens") or 0 for row in run.probes or evaluated), default=0)
     return [
@@ -149,39 +149,40 @@ def last_rows(run: ProbedRun) -> list[Row]:
     ]
 
 
-def distances_of(last: list[Row]) -> list[Row]:
+def list_distances(last: list[Row]) -> list[Row]:
     """List shares by distance, of each method those whose tests are those of its last row."""
     rows = [row for row in last if {"distance", "score"} <= row.keys() and row.get("metric", ONE) == ONE]
     newest = {row["method"]: [row.get(name) for name in TESTS] for row in rows}
     return [row for row in rows if [row.get(name) for name in TESTS] == newest[row["method"]]]
 
 
-def gains_of(probe: Row, last: list[Row]) -> list[Row]:
+def list_gains(probe: Row, last: list[Row]) -> list[Row]:
     """List the gains from evidence: of the last eval.recall under plain distance, or else of the last probe."""
     rows = [row for row in last if row.get("metric") == "recall" and row["method"] == "plain"]
     newest = [row for row in rows if all(row[name] == rows[-1][name] for name in ("texts", "evidence"))]
     return [{**row, "gain": row["score"]} for row in newest or probe.get("recall", [])]
 
 
-def most_tested(rows: pd.DataFrame, by: list[str]) -> pd.DataFrame:
+def select_most_tested(rows: pd.DataFrame, by: list[str]) -> pd.DataFrame:
     """Keep of rows about the same thing the one with most tests, of equals the last."""
     rising = rows.sort_values("n", kind="stable", key=lambda tests: tests.fillna(0))
     return rising.drop_duplicates(by, keep="last").sort_index(ignore_index=True)
 
 
-def folded(rows: pd.DataFrame, by: Sequence[str], value: str) -> pd.DataFrame:
+def fold_runs(rows: pd.DataFrame, by: Sequence[str], value: str) -> pd.DataFrame:
     """Fold the runs of an arm: `mean` of a value, `count`, limits `low` and `high`, those of its row for one run."""
     groups = rows.dropna(subset=[value]).groupby([*by], sort=False)
     lists = groups[value].agg(list).reset_index()
     ends = SHARES if value == "score" else None
-    limits = pd.DataFrame([limits_of(values, ends) for values in lists[value]], columns=["mean", "low", "high"])
+    means = [mean_over_seeds(values, ends) for values in lists[value]]
+    limits = pd.DataFrame(means, columns=["mean", "low", "high"])
     folds = lists[[*by]].assign(**limits, count=lists[value].map(len).astype(int))
     for limit in {"low", "high"} & {*rows}:
         folds[limit] = folds[limit].where(folds["count"] > 1, groups[limit].first().reset_index()[limit].astype(float))
     return folds
 
 
-def limits_of(values: Sequence[float], ends: tuple[float, float] | None = None) -> tuple[float, float, float]:
+def mean_over_seeds(values: Sequence[float], ends: tuple[float, float] | None = None) -> tuple[float, float, float]:
     """Return the mean over seeds, with limits where there are enough of them."""
     mean, *limits = mean_with_limits(values, ends=ends)
     low, high = limits if len(values) >= FEWEST_SEEDS else (math.nan, math.nan)
@@ -191,7 +192,7 @@ def limits_of(values: Sequence[float], ends: tuple[float, float] | None = None) 
 def shares(rows: pd.DataFrame) -> pd.DataFrame:
     """Fold seeds: the mean share with limits over seeds; of one run, the limits of its tests."""
     by = ["arm", "method", "distance"]
-    mean = folded(rows, by, "score").rename(columns={"mean": "share", "count": "runs"})
+    mean = fold_runs(rows, by, "score").rename(columns={"mean": "share", "count": "runs"})
     one = rows.dropna(subset=["score"]).groupby(by, sort=False).agg({"f": "mean", "n": "sum"}).reset_index()
     f = one["f"].astype(float).round()  # of rows without any it is a column of objects, which no page can hold
     return mean.assign(f=f, tests=one["n"])
@@ -216,7 +217,7 @@ def reach_points(rows: pd.DataFrame, by: Sequence[str], value: str = "reach") ->
     for key, group in outcomes(rows, value).groupby([*by], sort=False):
         named, n = dict(zip(by, key, strict=True)), len(group)
         if n > 1 and (group["outcome"] == RUN).all():
-            mean, low, high = limits_of(group[value].tolist())
+            mean, low, high = mean_over_seeds(group[value].tolist())
             point = {value: mean, "low": np.maximum(low, 0), "high": high, "runs": n, "outcome": MEAN}
             points.append({**named, **point, "of": n})
             continue

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from eval.report.data import FEWEST_SEEDS, Runs, farthest, folded, outcomes, reach_points, shares
+from eval.report.data import FEWEST_SEEDS, Runs, farthest, fold_runs, outcomes, reach_points, shares
 from lab.counts.saved import F
 from lab.draw import NAMES, Rule, draw, layer, words
 from lab.looks import MEAN, RUN, range_of
@@ -169,14 +169,14 @@ def loss(runs: Runs) -> Figure | None:
 
 def held_out(runs: Runs) -> Figure | None:
     """Draw the held-out loss by visible context."""
-    mean = folded(runs.contexts[runs.contexts["context"] > 0], ["arm", "context"], "loss")
+    mean = fold_runs(runs.contexts[runs.contexts["context"] > 0], ["arm", "context"], "loss")
     titles = {"x_title": "visible context (tokens, up to twice as many)", "y_title": "held-out loss (nats)"}
     return curve(runs, mean, "context", "Held-out loss by visible context", "context", titles)
 
 
 def gain(runs: Runs) -> Figure | None:
     """Draw the gain from evidence by its distance."""
-    mean = folded(runs.gains, ["arm", "distance"], "gain")
+    mean = fold_runs(runs.gains, ["arm", "distance"], "gain")
     middle = runs.gains.groupby(["arm", "distance"], sort=False)["middle"].mean().reset_index()
     titles = {"x_title": "distance of the evidence (tokens)", "y_title": "gain (nats)"}
     return curve(runs, mean.merge(middle), "middle", "Gain from evidence by its distance", "gain", titles)

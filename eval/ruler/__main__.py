@@ -31,7 +31,7 @@ from eval.engine.command import Form
 from eval.engine.rows import RESULTS, to_text
 from eval.engine.run import Cell, Measure
 from eval.engine.subject import SUBJECT, doublings, open_subject
-from eval.ruler.sources import STANDIN, name_of, read_sources
+from eval.ruler.sources import STANDIN, name_source, read_sources
 from eval.ruler.tasks import ALL, LLAMA2_7B_AT_4K, TASKS, VERSION, Task, averages, effective_length, interval
 from lab.command import Bar, start
 from lab.errors import nearest
@@ -72,7 +72,7 @@ class RulerOptions(ChatOptions):
         return [f"tasks={name}: no such task; {nearest(name, TASKS)}" for name in self.tasks or () if name not in TASKS]
 
     @property
-    def chosen(self) -> list[Task]:
+    def selected_tasks(self) -> list[Task]:
         return [task for task in ALL if self.tasks is None or task.name in self.tasks]
 
 
@@ -93,12 +93,12 @@ class Ruler(Measure):
         self.sources = read_sources(essays=options.haystack, **files)
         self.budgets = {
             task: max(options.answer_budget or task.budget, task.least_budget(self.writer, self.sources))
-            for task in options.chosen
+            for task in options.selected_tasks
         }
         self.lengths = sorted({*(options.lengths or doublings(SHORTEST, self.subject.model.train_len))})
         shortest = self.lengths[0]
         least = {}
-        for task in Bar(options.chosen, desc="drawing", leave=False):
+        for task in Bar(options.selected_tasks, desc="drawing", leave=False):
             turns = (self.turn(task, shortest, index) for index in range(options.tests))
             least[task] = task.least_length(self.writer, self.sources, turns)
         task = max(least, key=least.__getitem__)
@@ -106,7 +106,7 @@ class Ruler(Measure):
             if options.lengths:
                 raise task.too_short(shortest, least[task])
             self.lengths = [1 << (least[task] - 1).bit_length()]
-        for task in options.chosen:
+        for task in options.selected_tasks:
             task.case(self.writer, self.sources, self.turn(task, self.lengths[-1], 0))
 
     def turn(self, task: Task, length: int, index: int) -> Turn:
@@ -122,8 +122,8 @@ class Ruler(Measure):
         """List the tasks at each length."""
         checkpoint = self.subject.checkpoint or "model"
         for length in self.lengths:
-            for task in self.options.chosen:
-                source = name_of(self.sources[task.source]) if task.source else None
+            for task in self.options.selected_tasks:
+                source = name_source(self.sources[task.source]) if task.source else None
                 row = {
                     "protocol": "ruler",
                     "version": VERSION,
@@ -149,7 +149,7 @@ class Ruler(Measure):
             lambda index: task.case(self.writer, self.sources, self.turn(task, length, index)),
             budget=self.budgets[task],
             length=length,
-            judge=task.judge,
+            judge=task.score_answer,
         )
         scores = [float(record["score"]) for record in outcome.records]
         low, high = interval(scores)

@@ -52,7 +52,7 @@ def read_sources(**files: str | None) -> Sources:
     return {name: read(file) if (file := files.get(name)) else None for name, read in READERS.items()}
 
 
-def name_of(source: Any) -> str:
+def name_source(source: Any) -> str:
     """Name a source by the SHA-256 of its content, 16 hex digits, or as a stand-in."""
     if source is None:
         return STANDIN
@@ -125,11 +125,18 @@ class Questions:
         far = [k for k in turn.rng.permutation(len(self.documents)).tolist() if k not in {*gold, *near}]
         order = [*gold, *(near[k] for k in turn.rng.permutation(len(near))), *far]
         have = f"{self.field}: {len(order):,} documents are too short a haystack for length={{length}}"
-        ends = {"most": len(order), "exhausted": f"{have}; give a larger file"}
-        return asked(turn, entry["question"], entry["answers"], lambda k: self.documents[order[k]], len(gold), **ends)
+        return build_draft(
+            turn,
+            entry["question"],
+            entry["answers"],
+            lambda k: self.documents[order[k]],
+            len(gold),
+            most=len(order),
+            exhausted=f"{have}; give a larger file",
+        )
 
 
-def made_up_people(turn: Turn, hops: int) -> Draft:
+def invent_people(turn: Turn, hops: int) -> Draft:
     """Invent people and ask for the birthplace of the first; with `hops` 2, of the first one's oldest friend."""
     rng = turn.rng
     names = Distinct(lambda: f"{draw_made_up(rng)[:4].title()} {draw_made_up(rng).title()}")
@@ -140,10 +147,10 @@ def made_up_people(turn: Turn, hops: int) -> Draft:
     person = names.first(1)[0]
     home = towns.first(hops)[-1]
     who = person if hops == 1 else f"the oldest friend of {person}"
-    return asked(turn, f"In which town was {who} born?", (home,), lambda k: texts.first(k + 1)[k], hops)
+    return build_draft(turn, f"In which town was {who} born?", (home,), lambda k: texts.first(k + 1)[k], hops)
 
 
-def asked(turn: Turn, question: str, answers: tuple[str, ...], document: Text, gold: int, **ends: Any) -> Draft:
+def build_draft(turn: Turn, question: str, answers: tuple[str, ...], document: Text, gold: int, **ends: Any) -> Draft:
     """Draw the order of the documents, of which the first `gold` hold the answer, and ask; they may have `ends`."""
     order = int(turn.rng.integers(2**62))
 

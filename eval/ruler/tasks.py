@@ -23,7 +23,7 @@ import numpy as np
 import pandas as pd
 
 from eval.engine.cases import Draft, Score, TextCase, Turn, Writer, finish
-from eval.ruler.sources import Sources, made_up_people
+from eval.ruler.sources import Sources, invent_people
 from eval.ruler.texts import common_words, frequent_words, needles, tracing
 from lab.errors import ConfigError
 from lab.probe.limits import find_crossing
@@ -65,7 +65,7 @@ class Task:
         writer.check_spelling(draft.answers, self.score)
         return draft
 
-    def judge(self, drawn: TextCase, answer: str) -> Row:
+    def score_answer(self, drawn: TextCase, answer: str) -> Row:
         score = self.score(CONTROL.sub("\n", answer.strip()).strip(), drawn.answers)
         return {"expected": list(drawn.answers), "answer": answer, "score": score}
 
@@ -109,7 +109,7 @@ def answering(name: str, source: str, hops: int) -> Task:
 
     def family(_: Writer, sources: Sources, turn: Turn) -> Draft:
         questions = sources[source]
-        return made_up_people(turn, hops) if questions is None else questions.draft(turn)
+        return invent_people(turn, hops) if questions is None else questions.draft(turn)
 
     return Task(name=name, category="question answering", family=family, budget=32, score=any_part, source=source)
 

@@ -61,7 +61,7 @@ def window_panel(records: Records) -> Any:
     equal = draw(ends, "window", "reach", color=GREY, marks=False, **style | {"names": None})
     lines = draw(middles, "window", "reach", "series", marks=False, **style)
     points = draw(table, "window", "reach", "series", kind="point", outcome="outcome", legend=False, **style)
-    return titled(layer(equal, lines, points), "Reach against window; grey: reach = window", runs)
+    return add_title(layer(equal, lines, points), "Reach against window; grey: reach = window", runs)
 
 
 def frequency_panel(records: Records) -> Any:
@@ -75,7 +75,7 @@ def frequency_panel(records: Records) -> Any:
         rows.append({"f": run["f"], "accuracy": score, "seed": f"seed {run['seed']}"})
     style: dict[str, Any] = {"log_x": True, "percent": True, "y_limits": (0, 1), "width": WIDTH}
     style |= {"x_title": "f at 120 tokens (pairs trained)", "y_title": f"accuracy at {NEAR[0]} to {NEAR[1]} tokens"}
-    return titled(draw(rows, "f", "accuracy", "seed", **style), "Tenfold f at equal demand (S2)", runs)
+    return add_title(draw(rows, "f", "accuracy", "seed", **style), "Tenfold f at equal demand (S2)", runs)
 
 
 def gap_panel() -> Any:
@@ -89,12 +89,12 @@ def gap_panel() -> Any:
     style["names"] = [CONDITIONS[arm] for arm in plan.arms]
     style |= {"x_title": "distance (tokens)", "y_title": "accuracy"}
     chart = draw(means, "distance", "score", "arm", **style)
-    return titled(
+    return add_title(
         chart, "Equal f, other demand; ids with gaps (S1)", tests.groupby(["arm", "seed"]).size().reset_index()
     )
 
 
-def titled(chart: Any, title: str, runs: pd.DataFrame) -> Any:
+def add_title(chart: Any, title: str, runs: pd.DataFrame) -> Any:
     """Add a title with the number of seeds."""
     by = next(name for name in ("branch", "arm") if name in runs)
     sizes = runs.groupby([name for name in ("stage", by) if name in runs])["seed"].nunique()

@@ -56,7 +56,7 @@ class Stage(NamedTuple):
     needs_retrieval: bool = False
 
 
-def keep(within: int, share_masked: float = 1.0) -> Config:
+def mask_far(within: int, share_masked: float = 1.0) -> Config:
     """Mask the loss of a share of the targets whose evidence lies farther than a distance."""
     return {"weights": {"by": "evidence", "keep": [[0, within]], "fraction": share_masked}}
 
@@ -70,24 +70,24 @@ def windows(tokens: int, n_seeds: int, lengths: Sequence[int] = WINDOWS, **more:
 
 def demands(n_seeds: int, branches: dict[str, Config]) -> Stage:
     """Plan branches of S2, which differ in position frequency and in retrieval demand."""
-    base = on_text("base", **keep(64))
+    base = use_text("base", **mask_far(64))
     return Stage("S2", base, 3_000_000, branches, n_seeds, range(n_seeds), PREDICTIONS)
 
 
-def on_text(name: str, **more: Any) -> Config:
+def use_text(name: str, **more: Any) -> Config:
     """Train on one of the corpora of experiments.window.texts."""
     return {"text": name, **more}
 
 
 STAGES = {  # in the order in which they are run
-    "S2": demands(5, {"A": on_text("A", **keep(MATCHED, MASKED)), "B": on_text("B")}),
+    "S2": demands(5, {"A": use_text("A", **mask_far(MATCHED, MASKED)), "B": use_text("B")}),
     "S2_crossed": demands(
         5,
         {
-            "A unmasked": on_text("A"),
-            "A tenth beyond 64": on_text("A", **keep(64, 0.9)),
-            "A none beyond 64": on_text("A", **keep(64)),
-            "B none beyond 64": on_text("B", **keep(64)),
+            "A unmasked": use_text("A"),
+            "A tenth beyond 64": use_text("A", **mask_far(64, 0.9)),
+            "A none beyond 64": use_text("A", **mask_far(64)),
+            "B none beyond 64": use_text("B", **mask_far(64)),
         },
     ),
     "W_1M": windows(1_000_000, 5),
@@ -153,13 +153,13 @@ def evaluation_options(name: str, run: PlannedRun) -> list[str]:
     """Write the options of eval.distance for a run: prompts of the seed's own, and of W all methods and lengths."""
     seed = f"--seed={run.experiment.run.seed % BRANCH_SEED}"
     if STAGES[name].bases == "S2":
-        return [listed("distances", S2_DISTANCES), f"--tests={S2_TESTS}", "--digits=3", "--batch=64", seed]
+        return [format_option("distances", S2_DISTANCES), f"--tests={S2_TESTS}", "--digits=3", "--batch=64", seed]
     window = run.experiment.data.window
     methods = [f"--distance={method}" for method in methods_at(window)]
     distances = [distance for distance in DISTANCES if distance <= window - ROOM]
     prompts = [length for length in PROMPTS if length < window]
-    grid = [listed("prompts", prompts)] if prompts else []
-    return [listed("distances", distances), *grid, *methods, f"--tests={TESTS}", "--batch=24", seed]
+    grid = [format_option("prompts", prompts)] if prompts else []
+    return [format_option("distances", distances), *grid, *methods, f"--tests={TESTS}", "--batch=24", seed]
 
 
 def methods_at(window: int) -> list[str]:
@@ -174,6 +174,6 @@ def methods_at(window: int) -> list[str]:
     ]
 
 
-def listed(option: str, values: Sequence[int]) -> str:
+def format_option(option: str, values: Sequence[int]) -> str:
     """Write an option of several numbers."""
     return f"--{option}={','.join(map(str, values))}"

@@ -47,7 +47,7 @@ def ln_growth(records: Records) -> "pd.Series[float]":
     return np.log(longer[PLAIN].fillna(DISTANCES[0])) - np.log(most)
 
 
-def of_s2(first: str, second: str, band: tuple[int, int], stage: str = "S2_crossed") -> Callable[[Records], Any]:
+def compare_s2(first: str, second: str, band: tuple[int, int], stage: str = "S2_crossed") -> Callable[[Records], Any]:
     """Compare two conditions of S2 over a band."""
 
     def differences(records: Records) -> "pd.Series[float]":
@@ -56,7 +56,7 @@ def of_s2(first: str, second: str, band: tuple[int, int], stage: str = "S2_cross
     return differences
 
 
-def of_stages(first: tuple[int, str], second: tuple[int, str]) -> Callable[[Records], Any]:
+def compare_stages(first: tuple[int, str], second: tuple[int, str]) -> Callable[[Records], Any]:
     """Compare far accuracy at two windows, each of a stage."""
 
     def differences(records: Records) -> "pd.Series[float]":
@@ -66,12 +66,12 @@ def of_stages(first: tuple[int, str], second: tuple[int, str]) -> Callable[[Reco
     return differences
 
 
-def of_method(window: int, method: str) -> Callable[[Records], Any]:
+def compare_method(window: int, method: str) -> Callable[[Records], Any]:
     """Compare far accuracy under a method and without it."""
     return lambda records: far_accuracy(records, window, method) - far_accuracy(records, window)
 
 
-def of_prompts(first: int, second: int, band: tuple[int, int]) -> Callable[[Records], Any]:
+def compare_prompts(first: int, second: int, band: tuple[int, int]) -> Callable[[Records], Any]:
     """Compare prompts of two lengths at a window of 768."""
 
     def differences(records: Records) -> "pd.Series[float]":
@@ -82,24 +82,27 @@ def of_prompts(first: int, second: int, band: tuple[int, int]) -> Callable[[Reco
 
 
 PREDICTIONS = (
-    Prediction("S2a: A less B at 72 to 120", "S2", of_s2("A", "B", NEAR, "S2"), is_one_sided=True),
-    Prediction("S2b: A less B at 72 to 179", "S2", of_s2("A", "B", BAND, "S2"), is_one_sided=True),
-    Prediction("S2c: A unmasked less none beyond 64", "S2", of_s2("A unmasked", "A none beyond 64", BAND), 0.2),
+    Prediction("S2a: A less B at 72 to 120", "S2", compare_s2("A", "B", NEAR, "S2"), is_one_sided=True),
+    Prediction("S2b: A less B at 72 to 179", "S2", compare_s2("A", "B", BAND, "S2"), is_one_sided=True),
+    Prediction("S2c: A unmasked less none beyond 64", "S2", compare_s2("A unmasked", "A none beyond 64", BAND), 0.2),
     Prediction(
-        "S2d: none beyond 64, A less B", "S2", of_s2("A none beyond 64", "B none beyond 64", BAND), is_one_sided=True
+        "S2d: none beyond 64, A less B",
+        "S2",
+        compare_s2("A none beyond 64", "B none beyond 64", BAND),
+        is_one_sided=True,
     ),
-    Prediction("W1: far accuracy, 192 less 384", "W", of_stages((192, "W_1M"), (384, "W_1M")), 0.1),
-    Prediction("W1: far accuracy, 384 less 768", "W", of_stages((384, "W_1M"), (768, "W_1M")), 0.1),
+    Prediction("W1: far accuracy, 192 less 384", "W", compare_stages((192, "W_1M"), (384, "W_1M")), 0.1),
+    Prediction("W1: far accuracy, 384 less 768", "W", compare_stages((384, "W_1M"), (768, "W_1M")), 0.1),
     Prediction("W2: ln reach, 384 less 192, at least", "W", ln_growth, 0.0),
     *(
-        Prediction(f"W3: far accuracy at {window}, {method} less plain", "W", of_method(window, method), 0.2)
+        Prediction(f"W3: far accuracy at {window}, {method} less plain", "W", compare_method(window, method), 0.2)
         for window in (384, 768)
         for method in (HALF, DCA)
     ),
-    Prediction("W4: at 768, 24 to 112, prompts of 256 less 768", "W", of_prompts(256, 768, (24, 112)), 0.1),
-    Prediction("W5: at 768, 224 to 496, prompts of 512 less 768", "W", of_prompts(512, 768, (224, 496))),
-    Prediction("W6: far accuracy at 768, 4M tokens less 1M", "W", of_stages((768, "W_4M"), (768, "W_1M")), 0.0),
-    Prediction("W7: 1.9M parameters, 192 less 768", "W", of_stages((192, "W_larger"), (768, "W_larger")), 0.0),
+    Prediction("W4: at 768, 24 to 112, prompts of 256 less 768", "W", compare_prompts(256, 768, (24, 112)), 0.1),
+    Prediction("W5: at 768, 224 to 496, prompts of 512 less 768", "W", compare_prompts(512, 768, (224, 496))),
+    Prediction("W6: far accuracy at 768, 4M tokens less 1M", "W", compare_stages((768, "W_4M"), (768, "W_1M")), 0.0),
+    Prediction("W7: 1.9M parameters, 192 less 768", "W", compare_stages((192, "W_larger"), (768, "W_larger")), 0.0),
 )
 
 

@@ -6,12 +6,12 @@ from types import SimpleNamespace
 import torch
 
 import eval.engine.subject
-from eval.engine.answers import judge
+from eval.engine.answers import score_answer
 from eval.engine.rows import Results
 from eval.engine.run import Cell, Measure
 
 
-def answered(model, tokenizer, cases, folder, *, budget, rows, stop_id, judge=judge):
+def answered(model, tokenizer, cases, folder, *, budget, rows, stop_id, judge=score_answer):
     shutil.rmtree(folder / "none-cases", ignore_errors=True)
     measure = object.__new__(Measure)
     measure.kind, measure.results = "none", Results(folder / "none.jsonl", ())

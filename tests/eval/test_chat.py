@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from eval.engine.cases import ANSWER, ASK
-from eval.engine.subject import as_subject
+from eval.engine.subject import build_subject
 from eval.lines import LinesOptions
 from eval.lines import main as lines
 from lab.data.chat import USER_ASSISTANT, around, render, to_conversation
@@ -143,7 +143,7 @@ def test_a_folders_chat_has_the_ids_of_transformers(template, adds, form, bpe, h
     if own is None:
         (folder / "chat_template.jinja").write_text(OWN[template])
     theirs = transformers.AutoTokenizer.from_pretrained(folder)
-    subject = as_subject(open_model(folder), folder, torch.device("cpu"))
+    subject = build_subject(open_model(folder), folder, torch.device("cpu"))
     writer = LinesOptions(apply_chat_template=True).writer(subject)
     for question in ("Who is 7?", ' "é" & <bos>\n '):
         ids = theirs.apply_chat_template(messages(("user", question)), add_generation_prompt=True)["input_ids"]

@@ -9,9 +9,9 @@ import pandas as pd
 import pytest
 from scipy.stats import fisher_exact, t, ttest_rel
 
-from eval.compare import WRITERS, arrange, main, spread
+from eval.compare import WRITERS, arrange, main, to_table
 from eval.engine.records import read_records
-from eval.engine.seeds import NONE, SEEDS, over_seeds, seeds_needed
+from eval.engine.seeds import NONE, SEEDS, compare_over_seeds, seeds_needed
 from eval.engine.statistics import FISHER, LIMITS, MCNEMAR, PAIRED_T, compare, holm
 from lab.errors import ConfigError
 from lab.runs.tables import unpacked
@@ -101,7 +101,10 @@ def test_a_row_of_every_kind(tmp_path, evaluation):
 def test_what_cannot_be_compared_shares_no_line(tmp_path, evaluation, change):
     row = ROWS[evaluation][0]
     grid = grid_of(write(tmp_path, row, {**row, "method": "other", **change}))
-    assert (spread(grid) == "-").to_numpy().tolist() in ([[False, True], [True, False]], [[True, False], [False, True]])
+    assert (to_table(grid) == "-").to_numpy().tolist() in (
+        [[False, True], [True, False]],
+        [[True, False], [False, True]],
+    )
     assert not grid.compared.any()
 
 
@@ -178,7 +181,7 @@ def test_all_comparisons_of_a_table_are_corrected_together(tmp_path):
     for (name, k), p in holm(pd.Series(raw)).items():
         cell = cells[f"passkey depth {k:.0%} 128 tokens", name]
         assert cell.p_adjusted == pytest.approx(p)
-        assert spread(grid).loc[cell.line, name].endswith("*") == (p <= 0.05)
+        assert to_table(grid).loc[cell.line, name].endswith("*") == (p <= 0.05)
 
 
 def probe_row(consumed, passed, tests=4, length=128, **changes):
@@ -233,7 +236,7 @@ def test_seeds_are_folded_into_their_mean_with_limits(windows):
         (80, 40.2538, 119.7462), abs=1e-3
     )  # 80 -+ 4.302653 * 16 / sqrt(3)
     assert (math.isnan(length[1].score), length[1].range) == (True, "<64 to 160")  # no mean: one failed at 64
-    assert spread(grid_of(*windows, by=["window"])).loc[length[1].line].tolist() == [
+    assert to_table(grid_of(*windows, by=["window"])).loc[length[1].line].tolist() == [
         "80 (40.3 to 119.7), 3 seeds",
         "<64 to 160, 2 seeds, 1 censored?",
     ]
@@ -253,7 +256,7 @@ def test_seeds_are_folded_into_their_mean_with_limits(windows):
 def test_no_mean_is_taken_over_a_bound(tmp_path, lengths, text, capsys):
     ends = {"first_length": 64, "last_length": 128, "low": 96, "high": None}
     runs = [write_run(tmp_path, 96, seed, 5, effective_length=length, **ends) for seed, length in enumerate(lengths)]
-    table = spread(grid_of(*runs))
+    table = to_table(grid_of(*runs))
     assert table.loc["probe effective length at 0.8"].tolist() == [text]
     status, out, _ = run([*runs, "--json"], capsys)
     ranges = [row.get("range") for row in json.loads(out)["rows"]]
@@ -262,7 +265,7 @@ def test_no_mean_is_taken_over_a_bound(tmp_path, lengths, text, capsys):
 
 def test_fields_are_sorted_as_numbers_and_unknown_ones_are_refused(tmp_path):
     folder = write(tmp_path, *({**PASSKEY, "length": length} for length in (1024, 128, 512)))
-    assert spread(grid_of(folder, by=["length"])).columns.tolist() == ["128", "512", "1,024"]
+    assert to_table(grid_of(folder, by=["length"])).columns.tolist() == ["128", "512", "1,024"]
     with pytest.raises(ConfigError, match="--by=legnth: .*; did you mean length?"):
         grid_of(folder, by=["legnth"])
 
@@ -286,13 +289,13 @@ def test_seeds_that_a_difference_needs(size, paired, seeds):
 def test_seeds_without_spread_but_for_rounding_have_no_test(second):
     """.3 - .1 and .4 - .2 differ in their last bits."""
     first = {k: (k + 1) / 10 if 0 in second else 0.1 for k in range(4)}
-    assert over_seeds(first, second) == NONE
+    assert compare_over_seeds(first, second) == NONE
 
 
 @pytest.mark.filterwarnings("error")
 def test_arms_of_which_one_has_no_spread_are_tested():
     values = [0.5] * 4, [0.7, 0.9, 0.7, 0.9]
-    verdict = over_seeds(dict(zip("abcd", values[0])), dict(zip("efgh", values[1])))
+    verdict = compare_over_seeds(dict(zip("abcd", values[0])), dict(zip("efgh", values[1])))
     p = 2 * t.sf(0.3 / math.sqrt(0.04 / 3 / 4), 3)  # an error of one arm alone, with its degrees of freedom
     assert (verdict.test, verdict.p) == (SEEDS, pytest.approx(p))
     assert verdict.p_exact == pytest.approx(2 / 70), "ways to divide eight seeds"
@@ -300,7 +303,7 @@ def test_arms_of_which_one_has_no_spread_are_tested():
 
 def test_seeds_with_corpora_and_bases_of_their_own_are_one_cell(capsys):
     with unpacked([ROOT / "experiments/demand/records/S1.jsonl.xz"]) as places:
-        table, by_window = spread(grid_of(*places)), spread(grid_of(*places, by=["window"]))
+        table, by_window = to_table(grid_of(*places)), to_table(grid_of(*places, by=["window"]))
     assert table.loc["distance numbers found 132 tokens"].str.contains("5 seeds").all()
     lines = by_window[by_window.index.str.startswith("distance numbers found 132 tokens")]
     assert lines["192"].str.contains("5 seeds").tolist() == [True] * 5

@@ -69,7 +69,7 @@ def test_a_length_that_a_measure_chooses_is_refused_as_well(foreign, capsys, tmp
 
 def announced(tests, capsys, monkeypatch, window=512):
     timed = []
-    monkeypatch.setattr(subjects, "seconds_of", lambda subject, tokens: timed.append(tokens) or 1.0)
+    monkeypatch.setattr(subjects, "measure_seconds", lambda subject, tokens: timed.append(tokens) or 1.0)
     subject = SimpleNamespace(model=SimpleNamespace(decoder=SimpleNamespace(cfg=CFG), train_len=window))
     subjects.announce(subject, "passkey", "test", tests)
     return timed, capsys.readouterr().err

@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 
 from eval.engine.regression import fit, jackknife
-from eval.engine.seeds import NONE, binomial_variance, over_seeds
+from eval.engine.seeds import NONE, binomial_variance, compare_over_seeds
 from lab.runs.arms import SHARES, mean_with_limits
 
 
@@ -55,14 +55,14 @@ def test_nothing_against_everything_in_five_seeds_is_significant():
     floor = binomial_variance(0.0, 64)
     assert floor == pytest.approx(65 / 66**3)
     none, every = dict.fromkeys(range(5), 0.0), dict.fromkeys(range(5), 1.0)
-    paired = over_seeds(none, every, floor)
+    paired = compare_over_seeds(none, every, floor)
     assert (paired.p < 1e-6, paired.p_exact) == (True, 2 / 2**5)
-    other = over_seeds(none, {seed + 5: 1.0 for seed in every}, floor)
+    other = compare_over_seeds(none, {seed + 5: 1.0 for seed in every}, floor)
     assert (other.p < 1e-6, other.p_exact) == (True, pytest.approx(2 / 252))
-    assert over_seeds(none, dict(none), floor).p == 1
-    assert over_seeds(none, every) == NONE, "without tests there is no error"
+    assert compare_over_seeds(none, dict(none), floor).p == 1
+    assert compare_over_seeds(none, every) == NONE, "without tests there is no error"
     three = {seed: none[seed] for seed in range(3)}, {seed: every[seed] for seed in range(3)}
-    assert over_seeds(*three, floor) == NONE, "three seeds are described"
+    assert compare_over_seeds(*three, floor) == NONE, "three seeds are described"
 
 
 @pytest.mark.slow
@@ -71,7 +71,7 @@ def test_the_floor_makes_no_difference_out_of_nothing():
     for share in (0.02, 0.5, 0.98):
         found = generator.binomial(64, share, (1000, 2, 5)) / 64
         p = [
-            over_seeds(
+            compare_over_seeds(
                 *(dict(enumerate(arm)) for arm in pair), np.mean([binomial_variance(x, 64) for x in pair.ravel()])
             ).p
             for pair in found

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from scipy.stats import beta
 
-from eval.engine.depths import cell_of, depth_rows, third_rows
+from eval.engine.depths import depth_rows, find_cell, third_rows
 from eval.probe import main
 from tests.eval.answering import Counted, silent
 from tests.eval.commands import runner, size_of
@@ -16,9 +16,9 @@ THIRDS = ["0-33%", "33-66%", "66-99%"]
 
 def test_a_needle_stays_in_its_own_part():
     """Cells of 0.99 / 8: the second needle's depths begin at 0.2475."""
-    assert [cell_of(depth, 1, 4, 8) for depth in (0.2475, 0.3712, 0.3713, 0.4949)] == [2, 2, 3, 3]
-    assert [cell_of(depth, 1, 4, 8) for depth in (0.2, 0.247, 0.495, 0.5)] == [2, 2, 3, 3]  # as roundings leave them
-    assert [cell_of(depth, 0, 1, 10) for depth in (0.0, 0.098, 0.1, 0.5, 0.9899, 0.99)] == [0, 0, 1, 5, 9, 9]
+    assert [find_cell(depth, 1, 4, 8) for depth in (0.2475, 0.3712, 0.3713, 0.4949)] == [2, 2, 3, 3]
+    assert [find_cell(depth, 1, 4, 8) for depth in (0.2, 0.247, 0.495, 0.5)] == [2, 2, 3, 3]  # as roundings leave them
+    assert [find_cell(depth, 0, 1, 10) for depth in (0.0, 0.098, 0.1, 0.5, 0.9899, 0.99)] == [0, 0, 1, 5, 9, 9]
 
 
 def row_of(test, depths, hits):

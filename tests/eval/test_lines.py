@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from eval.engine.answers import summed
+from eval.engine.answers import summarize
 from eval.engine.cases import Writer
 from eval.lines import draw_case, main
 from tests.eval.answering import Reader, answered
@@ -62,7 +62,7 @@ def test_a_reader_of_the_last_tokens_finds_the_lines_that_lie_there(request, nam
     everything = answered(
         Reader(tokenizer, 10**6, say_line), tokenizer, cases, tmp_path, budget=BUDGET, rows=8, stop_id=STOP
     )
-    assert summed(everything)["score"] == 1
+    assert summarize(everything)["score"] == 1
 
 
 run = runner(main)

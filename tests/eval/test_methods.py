@@ -57,7 +57,7 @@ def test_positions_stay_within_the_assumed_length(train_len):
         found = settings_of(length, train_len)
         q, k = torch.tensor([length - 1]), torch.arange(length)
         for name in ("rerope", "self_extend", "dca"):
-            _, distance = found[name].place(OWN)
+            _, distance = found[name].build(OWN)
             assert distance.rel_pos(q, k).max() <= found[name].assumed_len
             assert found[name].assumed_len <= max(2 * length / 3, 2 * train_len / 3)
             assert found[name].assumed_len <= train_len

@@ -5,7 +5,7 @@ import re
 import pytest
 import torch
 
-from eval.engine.answers import judge, summed
+from eval.engine.answers import score_answer, summarize
 from eval.engine.cases import Writer, finish
 from eval.passkey import READERS, draft
 from tests.eval.answering import Reader, answered
@@ -71,7 +71,7 @@ def test_a_reader_of_the_last_tokens_finds_the_keys_that_lie_there(request, name
         rest = [case.prompt[pattern.search(case.prompt).start() :] for case in cases]
         inside = [len(tokenizer.encode(text, add_special_tokens=False).ids) <= seen for text in rest]
         assert [record["passed"] for record in outcome.records] == inside
-        scores.append(summed(outcome)["score"])
+        scores.append(summarize(outcome)["score"])
     assert scores[0] == 0
     assert scores[-1] == 1
     assert scores == sorted(scores)
@@ -88,7 +88,7 @@ def test_limits_are_exact_and_what_comes_after_the_end_is_not_read(bytewise, tmp
         return torch.tensor(rows)
 
     outcome = answered(model, bytewise, cases, tmp_path, budget=BUDGET, rows=16, stop_id=STOP)
-    result = summed(outcome)
+    result = summarize(outcome)
     assert (result["passed"], result["score"]) == (8, 0.8)
     assert (round(result["low"], 4), round(result["high"], 4)) == (0.4439, 0.9748)  # Clopper, Pearson's of 8 in 10
 
@@ -100,14 +100,14 @@ def test_only_the_whole_number_passes_and_only_in_front(bytewise, said, passes, 
     outcome = answered(
         lambda prompts, n_tokens: torch.tensor([ids]), bytewise, [case], tmp_path, budget=BUDGET, rows=1, stop_id=None
     )
-    assert summed(outcome)["passed"] == passes
+    assert summarize(outcome)["passed"] == passes
 
 
 def test_only_the_protocol_of_the_lab_reads_a_number_in_groups(bytewise):
     case = case_of(bytewise)
     said = f"It is {int(case.answers[0]):,}."
-    assert {protocol: judge(case, said, read)["passed"] for protocol, read in READERS.items()} == {
+    assert {protocol: score_answer(case, said, read)["passed"] for protocol, read in READERS.items()} == {
         "passkey": False,
         "lab": True,
     }
-    assert not judge(case, said)["passed"]  # as eval.lines asks
+    assert not score_answer(case, said)["passed"]  # as eval.lines asks

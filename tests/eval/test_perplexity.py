@@ -74,7 +74,7 @@ def test_longppl_is_the_perplexity_of_key_tokens(run_folder, prepared, tmp_path,
     plain, row = rows_of(tmp_path)
     decoder = open_model(run_folder).decoder
 
-    def losses_of(part):
+    def compute_losses(part):
         with torch.no_grad():
             return F.cross_entropy(decoder(part[None])[0, :-1].double(), part[1:], reduction="none")
 
@@ -82,11 +82,11 @@ def test_longppl_is_the_perplexity_of_key_tokens(run_folder, prepared, tmp_path,
     long_enough = [torch.from_numpy(ids.astype(np.int64)) for ids in documents_of(prepared) if len(ids) >= 24]
     for number in np.random.default_rng(0).permutation(len(long_enough))[:3]:
         text = long_enough[number]
-        for place, whole in enumerate(losses_of(text), start=1):
-            short = losses_of(text[max(0, place - 6) : place + 1])[-1]
+        for place, whole in enumerate(compute_losses(text), start=1):
+            short = compute_losses(text[max(0, place - 6) : place + 1])[-1]
             if short - whole > 1.5 and whole < 9:
                 begin = 0 if place < 24 else (place - 24) // 8 * 8 + 8
-                losses.append(float(losses_of(text[begin : place + 1])[-1]))
+                losses.append(float(compute_losses(text[begin : place + 1])[-1]))
     assert 5 < len(losses) < plain["scored_tokens"] / 2
     assert (row["protocol"], row["scored_tokens"], row["short"]) == ("key-tokens", len(losses), 6)
     assert row["score"] == pytest.approx(math.exp(np.mean(losses)), rel=1e-5)
@@ -148,7 +148,7 @@ def test_whole_windows_are_those_of_the_released_script(hugging_face_folder, bpe
         status, _, err = run([*words, "--stride=7", option], capsys)
         assert (status, err.count("\n")) == (2, 1)
         assert fault in err
-    monkeypatch.setattr("eval.perplexity.documents_of", lambda *_: [])
+    monkeypatch.setattr("eval.perplexity.read_documents", lambda *_: [])
     status, _, err = run([hugging_face_folder, *words[2:], "--lengths=16", "--stride=7"], capsys)
     assert (status, err.count("\n")) == (2, 1)
     assert "need 24 tokens, and all documents together have 0" in err

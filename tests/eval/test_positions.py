@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from eval.positions import SkipOptions, cells, drawn_sentences, main, measure, samples, values
+from eval.positions import SkipOptions, cells, main, measure, sample_sentences, samples, values
 from lab.positions import distance
 from lab.skip.methods import Rpes
 from tests.eval.commands import runner, words_of
@@ -154,7 +154,7 @@ def test_random_ids_have_the_distances_of_theory():
 
 def test_sentences_fill_the_sample_and_are_geometric():
     generator = np.random.default_rng(0)
-    drawn = [drawn_sentences(500, 5.0, generator) for _ in range(200)]
+    drawn = [sample_sentences(500, 5.0, generator) for _ in range(200)]
     assert {int(lengths.sum()) for lengths in drawn} == {500}
     whole = np.concatenate([lengths[:-1] for lengths in drawn])  # the sample's end cuts the last
     share = np.bincount(whole, minlength=8)[:8] / len(whole)

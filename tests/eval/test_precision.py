@@ -19,7 +19,7 @@ from eval.precision import (
     first_logit_difference,
     key_differences,
     main,
-    rounded,
+    to_bfloat16,
 )
 from lab.loading import open_model
 from lab.model.decoder import Decoder
@@ -107,7 +107,7 @@ def test_each_shift_has_a_forward_pass_of_its_own_in_the_whole_model():
 
 def test_a_whole_model_in_bfloat16_has_rounded_weights_and_activations():
     decoder = tiny(rotary=frequencies("pi", head_dim=WIDTH, factor=2.0)).float()
-    other, before = rounded(decoder), decoder.state_dict()
+    other, before = to_bfloat16(decoder), decoder.state_dict()
     assert other.frequencies.inv_freq.tolist() == decoder.frequencies.inv_freq.tolist()
     assert all(torch.equal(tensor, before[name].bfloat16()) for name, tensor in other.state_dict().items())
     seen = []

@@ -10,7 +10,7 @@ from scipy.optimize import minimize
 from scipy.stats import norm
 
 from eval.engine.records import read_runs
-from eval.engine.regression import HELD, compare, fit, held_out, inflation, jackknife, measured, separable
+from eval.engine.regression import HELD, compare, fit, held_out, inflation, is_measured, jackknife, select_separable
 from eval.reach import (
     CONSTANTS,
     DEMAND,
@@ -61,7 +61,7 @@ COLUMNS = list(TRUE)
 
 def test_the_fit_is_the_maximum_of_the_likelihood_written_out():
     points = simulated(1, ends=0.6)
-    exact, end = measured(points), np.isposinf(points["high"])
+    exact, end = is_measured(points), np.isposinf(points["high"])
     assert min(exact.sum(), end.sum(), (~exact & ~end).sum()) > 5
     x = np.log(points[COLUMNS]) - pd.Series(MIDDLE)
 
@@ -78,7 +78,7 @@ def test_the_fit_is_the_maximum_of_the_likelihood_written_out():
 
 def test_known_coefficients_are_within_the_limits_and_dropping_the_bounds_is_not():
     points = simulated(2, ends=0.75)
-    bounded = ~measured(points)
+    bounded = ~is_measured(points)
     assert 0.2 < bounded.mean() < 0.6
     model = fit(points, COLUMNS)
     limits, n_bases = jackknife(points, model)
@@ -93,9 +93,9 @@ def test_known_coefficients_are_within_the_limits_and_dropping_the_bounds_is_not
 
 def test_columns_that_cannot_be_told_apart_are_named():
     points = simulated(0)
-    assert separable(points, [*COLUMNS, "theta"]) == (tuple(COLUMNS), {"theta": "the same in all points"})
+    assert select_separable(points, [*COLUMNS, "theta"]) == (tuple(COLUMNS), {"theta": "the same in all points"})
     one_arm = points[points["arm"] == "0"]
-    kept, faults = separable(one_arm, COLUMNS)
+    kept, faults = select_separable(one_arm, COLUMNS)
     assert kept == ("f",)
     assert faults == {"tokens": "not to be told from f (R2 1.0000)", "window": "the same in all points"}
     # two windows of one corpus: f is tokens times a constant of each window, so that the third follows from two
@@ -105,10 +105,10 @@ def test_columns_that_cannot_be_told_apart_are_named():
     two = two.assign(f=two["f"] * np.exp(noise))
     shares = inflation(two, COLUMNS)
     assert shares["window"] < 0.999 < shares["f"]
-    assert separable(two, COLUMNS)[0] == ("f", "tokens")
-    assert separable(points.assign(section=np.nan), ["section"]) == ((), {"section": "unknown in some points"})
+    assert select_separable(two, COLUMNS)[0] == ("f", "tokens")
+    assert select_separable(points.assign(section=np.nan), ["section"]) == ((), {"section": "unknown in some points"})
     near = points.assign(tokens=np.where(points["window"] == 128, 1e6, 1.001e6))
-    assert separable(near, ["tokens"])[1] == {"tokens": "the same in all points"}, "runs end some tokens apart"
+    assert select_separable(near, ["tokens"])[1] == {"tokens": "the same in all points"}, "runs end some tokens apart"
 
 
 def test_a_coefficient_that_bounds_leave_open_is_infinite():
@@ -181,11 +181,11 @@ def forks(bases=5, held=True):
 
 def test_what_was_held_in_the_runs_of_each_base_is_reported_as_held():
     points = forks()
-    columns, faults = separable(points, ("f", DEMAND))
+    columns, faults = select_separable(points, ("f", DEMAND))
     assert (columns, faults) == ((DEMAND,), {"f": HELD})
     assert f"; {HELD}: f." in answer(points, columns, faults, 0.1)
-    assert separable(points.assign(base=points["run"]), ("f", DEMAND))[0] == ("f", DEMAND), "runs without bases"
-    assert separable(forks(held=False), ("f", DEMAND))[1] == {}
+    assert select_separable(points.assign(base=points["run"]), ("f", DEMAND))[0] == ("f", DEMAND), "runs without bases"
+    assert select_separable(forks(held=False), ("f", DEMAND))[1] == {}
 
 
 @pytest.mark.parametrize("changes", [False, True])

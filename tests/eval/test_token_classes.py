@@ -3,7 +3,7 @@
 import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-from eval.engine.impactful import CLASSES, labels_of, token_class, token_texts
+from eval.engine.impactful import CLASSES, label_tokens, token_class, token_texts
 
 BY_HAND = {
     "line_break": ["\n", "\n\n", " \n", "\r\n\t"],
@@ -34,7 +34,7 @@ def test_texts_put_together_are_the_text(bpe):
         assert "".join(texts[token] for token in ids) == text
     special = [token for token, text in enumerate(texts) if text is None]
     assert special == [bpe.token_to_id("<bos>"), bpe.token_to_id("<eos>")]
-    assert (labels_of("class", texts, {})[0] == CLASSES.index("special")).sum() == 2
+    assert (label_tokens("class", texts, {})[0] == CLASSES.index("special")).sum() == 2
     assert texts[bpe.token_to_id("\u00c3")] == "\ufffd", "the first byte of a character"
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 
-from eval.engine.answers import judge
+from eval.engine.answers import score_answer
 from eval.engine.cases import TextCase
 from lab.errors import DataError
 from lab.probe import released_needles
@@ -118,5 +118,5 @@ def test_only_whole_numbers_are_found(text, numbers, count):
 @pytest.mark.parametrize("wrong", ["", "7", "70", "11 "])
 def test_the_first_number_may_be_in_groups_or_in_a_list(text, wrong):
     case = TextCase(np.array([1]), "", ("770487",), {})
-    assert judge(case, text.replace("770", wrong + "770"), first_numbers)["passed"] == (not wrong)
+    assert score_answer(case, text.replace("770", wrong + "770"), first_numbers)["passed"] == (not wrong)
     assert released_needles.count_found(text, ["770487"]) == ("770487" in text)

@@ -36,7 +36,7 @@ def prompt(row: dict[str, Any]) -> str:
     return f"{row['input']}{examples}\n\nQuestion: {row['query']} \nAnswer:"
 
 
-def answer_of(text: str) -> str:
+def extract_answer(text: str) -> str:
     return next((part for part in text.split("Question:") if len(part.replace("\n", "")) > 1), text)
 
 
@@ -52,12 +52,12 @@ def exact_match(row: dict[str, Any], answers: list[str]) -> dict[str, float]:
 
 def squad_scores(row: dict[str, Any], answers: list[str]) -> dict[str, Any]:
     right: Any = {"answers": {"text": row["outputs"], "answer_start": [0] * len(row["outputs"])}, "id": "0"}
-    return squad([{"prediction_text": answer_of(answers[0]), "id": "0"}], [right])
+    return squad([{"prediction_text": extract_answer(answers[0]), "id": "0"}], [right])
 
 
 def rouge(row: dict[str, Any], answers: list[str]) -> dict[str, float]:
     """Score by the geometric mean of ROUGE-1, -2 and -L against the nearest right answer of each."""
     from rouge_score.rouge_scorer import RougeScorer
 
-    scores = RougeScorer(ROUGES, use_stemmer=True).score_multi(row["outputs"], answer_of(answers[0]))
+    scores = RougeScorer(ROUGES, use_stemmer=True).score_multi(row["outputs"], extract_answer(answers[0]))
     return {"rouge": math.prod(scores[name].fmeasure for name in ROUGES) ** (1 / 3)}

@@ -32,7 +32,7 @@ def outside_the_document(rows: Any) -> Any:
 def one_option(row: dict[str, Any], answers: list[str]) -> dict[str, float]:
     """Score by the first option that is named."""
     named = re.search("[A-D]", answers[0])
-    return {"acc": agreement(named[0] if named else NONE, options_of(row))}
+    return {"acc": agreement(named[0] if named else NONE, read_options(row))}
 
 
 def agreement(chosen: str, right: str) -> float:
@@ -62,22 +62,22 @@ def several_options(row: dict[str, Any], answers: list[str]) -> dict[str, float]
         rest = answer[len(chosen) :].partition("Question")[0]
         chosen += "".join(re.findall(r"[A-D](?=[\s.)])", rest))
         chosen = chosen or "".join(re.findall("[A-D]+", rest)[:1])
-    return {"acc": agreement("".join(sorted({*chosen})) or NONE, options_of(row))}
+    return {"acc": agreement("".join(sorted({*chosen})) or NONE, read_options(row))}
 
 
-def options_of(row: dict[str, Any]) -> str:
+def read_options(row: dict[str, Any]) -> str:
     return re.sub("[^A-D]", "", row["output"].split()[0])
 
 
 def loyal(row: dict[str, Any], answers: list[str]) -> dict[str, float]:
-    return judged(row["output"].partition("[fact:")[0], answers[0])
+    return score_truth(row["output"].partition("[fact:")[0], answers[0])
 
 
 def factual(row: dict[str, Any], answers: list[str]) -> dict[str, float]:
-    return judged(row["output"].partition("[fact:")[2].removesuffix("]"), answers[0])
+    return score_truth(row["output"].partition("[fact:")[2].removesuffix("]"), answers[0])
 
 
-def judged(right: str, answer: str) -> dict[str, float]:
+def score_truth(right: str, answer: str) -> dict[str, float]:
     """Compare the first word of an answer that contains true or false."""
     named = re.search("true|false", answer.lower())
     return {"acc": float(named is not None and named[0] == right.strip().lower())}

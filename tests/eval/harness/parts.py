@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from eval.engine.subject import as_subject
+from eval.engine.subject import build_subject
 from eval.harness.__main__ import HarnessOptions
 from eval.harness.model import harness_model
 from lab.loading import open_model
@@ -16,7 +16,7 @@ TASKS = ROOT / "tests/eval/harness_tasks"
 
 
 def subject_of(folder):
-    return as_subject(open_model(folder), folder, torch.device("cpu"))
+    return build_subject(open_model(folder), folder, torch.device("cpu"))
 
 
 def make_model(subject, folder=Path("none"), **options):

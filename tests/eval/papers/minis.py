@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 from eval.papers import __main__ as running
-from eval.papers.__main__ import own_folder
+from eval.papers.__main__ import result_folder
 from eval.papers.table import PLACEHOLDER, names, read_table
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -32,7 +32,7 @@ def settings(name):
     texts = [*table.evaluate, repr(table.rows), repr(table.columns)]
     for text in texts:  # which grows by the values that it names
         texts += [str(table.values[found]) for found in PLACEHOLDER.findall(text) if found in table.values]
-    texts += [str(need.train) for need in table.needed.values()]
+    texts += [str(need.train) for need in table.requirements.values()]
     files = [*table.sweep, *sorted(path.relative_to(ROOT) for path in (ROOT / TASKS).glob("mini*"))]
     if not any(TASKS in text for text in texts):
         files = [*table.sweep]
@@ -53,7 +53,7 @@ def main(chosen):
     stale = [name for name in names() if record.get(name, {}).get("settings") != settings(name)]
     for name in chosen or stale:
         table = read_table(name, mini=True)
-        rows, failures = running.run_table(table, own_folder(name, mini=True))
+        rows, failures = running.run_table(table, result_folder(name, mini=True))
         if failures:
             return "\n".join(failures)
         cells = running.compare(table, rows, mini=True)

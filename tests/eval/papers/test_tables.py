@@ -93,7 +93,7 @@ def test_ours_beside_theirs(tmp_path):
 
 
 def test_what_is_missing_is_named_in_one_line_each(empty_place, capsys):
-    assert read_table("dca/figure4").missing == [
+    assert read_table("dca/figure4").missing_files == [
         "llama-2-7b: models/llama-2-7b is missing; get meta-llama/Llama-2-7b-hf",
         "pg19: data/pg19 is missing; get deepmind/pg19, split validation",
     ]

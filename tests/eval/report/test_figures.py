@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from eval.report.data import limits_of, outcomes, reach_points, read_runs
+from eval.report.data import mean_over_seeds, outcomes, reach_points, read_runs
 from eval.report.figures import (
     by_shift_and_window,
     frequency,
@@ -45,7 +45,7 @@ def test_reach_is_a_mean_over_seeds_only_where_none_is_censored(seeds):
     # limits of two seeds, 12.7062 * 7.0711 / sqrt(2) = 63.5 on both sides of their mean, would fill the figure
     assert points["plain", MEAN] == pytest.approx((55, np.nan, np.nan, 2, 2), nan_ok=True)
     # of three seeds with mean 2, s 1: half width 4.3027 / sqrt(3) = 2.4842
-    assert limits_of([1, 2, 3]) == pytest.approx((2, -0.4842, 4.4842), abs=1e-3)
+    assert mean_over_seeds([1, 2, 3]) == pytest.approx((2, -0.4842, 4.4842), abs=1e-3)
     for key, value in one.items():
         assert points[key] == pytest.approx((value, np.nan, np.nan, 1, 2), nan_ok=True), key
     alone = reach_points(read_runs(seeds[:1]).reaches, ["method"]).set_index("method")

@@ -21,7 +21,7 @@ def folder(tmp_path, monkeypatch):
 def run(model, writer, sources, task, n=5):
     budget = 1 + max(task.budget, task.least_budget(writer, sources))
     cases = [case_of(writer, sources, task.name, 1700, index, 7, budget) for index in range(n)]
-    settings = {"budget": budget, "rows": 3, "stop_id": STOP, "judge": task.judge}
+    settings = {"budget": budget, "rows": 3, "stop_id": STOP, "judge": task.score_answer}
     return cases, answered(model, writer.tokenizer, cases, Path.cwd(), **settings).records
 
 

@@ -11,7 +11,7 @@ from tokenizers import Tokenizer
 
 from eval.engine.cases import Writer
 from eval.ruler import texts
-from eval.ruler.sources import QUESTION, name_of, read_sources
+from eval.ruler.sources import QUESTION, name_source, read_sources
 from eval.ruler.tasks import ALL, TASKS
 from eval.ruler.texts import NEEDLE, ask, hide, trace
 from lab.errors import MissingPackage
@@ -142,7 +142,7 @@ def test_the_package_has_rulers_words():
     pytest.importorskip("wonderwords")
     words = read_sources(words="wonderwords")["words"]
     assert len(words) == 8166  # the union of its three lists in the official generator, 3.0.1, by their SHA-256
-    assert name_of(words) == "393572555cfe9c15"
+    assert name_source(words) == "393572555cfe9c15"
 
 
 OFFICIAL_COUNTS = {  # by rank in a text of so many words of the official generator, commit f682453
@@ -166,7 +166,7 @@ def test_counts_are_those_of_the_official_generator(n_words):
     ],
 )
 def test_the_text_around_lists_and_documents_is_the_official_one(text, official):
-    assert name_of(text.format(context="CONTEXT", query="QUERY").translate(MARKS)) == official
+    assert name_source(text.format(context="CONTEXT", query="QUERY").translate(MARKS)) == official
 
 
 def test_questions_are_answered_by_their_documents(writer, squad, hotpotqa):
