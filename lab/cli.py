@@ -8,7 +8,7 @@ probe-lab ruler --help
 probe-lab docs > docs/settings.md    every setting and option of all commands, as a page
 probe-lab --version
 
-docs/troubleshooting.md lists what to do where a command does not work.
+docs/install.md, "If it does not work", lists errors and their fixes.
 """
 
 import io
