@@ -29,7 +29,8 @@ from tokenizers import Tokenizer
 from eval.engine.command import Form, Request, run
 from eval.engine.impactful import BoolArray, FloatArray, choose, label_tokens, mark, tally, token_texts
 from eval.engine.rows import Result, to_text
-from eval.engine.subject import NO_CORPUS, draw_texts, source
+from eval.engine.subject import source
+from eval.engine.texts import NO_CORPUS, draw_texts
 from lab.arrays import IGNORE
 from lab.command import NOTHING_WRITTEN, Bar, start
 from lab.data.packing import Windows, held_out_windows

@@ -33,7 +33,8 @@ from typing import Any, Literal
 import numpy as np
 
 from eval.engine import answers, cases, command, run, subject
-from eval.engine.cases import ANSWER, ASK, Distinct, TextCase, Writer, draw_pair, fit
+from eval.engine.cases import ANSWER, ASK, TextCase, Writer, fit
+from eval.engine.random_words import Distinct, draw_pair
 from eval.engine.rows import limits
 from lab.command import start
 from lab.rows import Row

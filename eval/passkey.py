@@ -42,8 +42,10 @@ import numpy as np
 from annotated_types import Ge, Le
 
 from eval.engine import answers, cases, command, run
+from eval.engine.random_words import draw_number
 from eval.engine.rows import pivot, to_text
-from eval.engine.subject import SUBJECT, read_text
+from eval.engine.subject import SUBJECT
+from eval.engine.texts import read_text
 from lab.command import start
 from lab.data import config, synthetic
 from lab.draw import draw
@@ -89,7 +91,7 @@ def draft(digits: int, filler: str, depth: float, seed: int, index: int) -> case
     The key and the filler's beginning are a function of seed and index, the same at every length and depth.
     """
     rng = np.random.default_rng([seed, index])
-    key = cases.draw_number(rng, digits)
+    key = draw_number(rng, digits)
     compose = words(filler, key, depth, rng) if filler else garbage(key, depth)
     return cases.Draft(compose, 0, (key,), lambda units: {"depth": depth, "filler_units": units})
 

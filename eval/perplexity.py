@@ -47,7 +47,8 @@ from eval.engine.methods import report_as_options
 from eval.engine.rows import limits
 from eval.engine.run import Cell, Measure
 from eval.engine.sliding import key_tokens, open_reference, text_losses, whole_windows, windows
-from eval.engine.subject import SUBJECT, Document, doublings, hash_documents, read_documents
+from eval.engine.subject import SUBJECT, doublings
+from eval.engine.texts import Document, hash_documents, read_documents
 from lab.command import start
 from lab.data.tokenizer import check_ids, special_ends
 from lab.errors import DataError

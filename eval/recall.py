@@ -26,7 +26,7 @@ from typing import Annotated, Any
 import numpy as np
 from annotated_types import Ge
 
-from eval.engine import command, run, subject
+from eval.engine import command, run, texts
 from eval.engine.rows import columns_text, limits
 from lab.command import Bar, parse_method, start
 from lab.data.beside import labels_of
@@ -95,7 +95,7 @@ class Recall(run.OnTexts):
         self.evidence = repeat.Repeat() if model.experiment is None else model.experiment.evidence
         if options.evidence is not None:
             self.evidence = read_evidence(options.evidence)
-        documents = subject.read_documents(self.subject, options.text)
+        documents = texts.read_documents(self.subject, options.text)
         self.documents = [np.asarray(ids, dtype=np.int64) for ids, _ in documents]
         check_ids(np.concatenate(self.documents), self.subject.vocab_size)
         sizes: Row = {"window": window, "edges": edges, "most": options.targets, "seed": options.seed}
@@ -117,7 +117,7 @@ class Recall(run.OnTexts):
         with Bar(total=2 * len(test.targets), desc=self.kind, unit="context") as bar:
             scores = test.scores(self.subject, test.targets, bar.update)
         shared = {**self.origin, **self.subject.row, "evidence": asdict(self.evidence), "window": test.window}
-        shared |= {"confidence": CONFIDENCE, "texts": subject.hash_documents(self.documents)}
+        shared |= {"confidence": CONFIDENCE, "texts": texts.hash_documents(self.documents)}
         shared |= {"source": self.options.text or "held out"}
         for row in test.summarize(scores, CONFIDENCE):
             fields = {key: value for key, value in row.items() if row["distance"] or key not in NOT_WITHOUT}

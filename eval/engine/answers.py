@@ -12,7 +12,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from eval.engine.cases import TextCase, Writer, draw_number
+from eval.engine.cases import TextCase, Writer
+from eval.engine.random_words import draw_number
 from eval.engine.rows import Finished
 from eval.engine.subject import doublings
 from lab.command import Bar

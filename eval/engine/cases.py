@@ -2,14 +2,9 @@
 
 A case is a function of (tokenizer, task, length, seed, index) alone. Random draws do not depend on the
 length. Test k has the same keys, values and questions at every length, and only the haystack grows.
-
-Words, numbers and uuids are random, and none is part of another of its kind. RULER looks for an answer anywhere in a
-model's output, so that `art` would be found in `party`. The English words of words.yaml are chosen to avoid that.
-Made-up words all have the same length and contain no English one.
 """
 
 import itertools
-import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -21,7 +16,7 @@ from tokenizers import Tokenizer
 
 from eval.engine.command import CellOptions
 from eval.engine.subject import Subject
-from lab import errors, schema, yaml
+from lab import errors, schema
 from lab.data.chat import NO_TOKENS, around, render
 from lab.model.huggingface.config import special_texts
 from lab.probe.needles import Case, check_spelling
@@ -34,16 +29,11 @@ ASK, ANSWER = "\x02", "\x03"  # marks, in a prompt, of where a question begins a
 Compose = Callable[[int], str]
 Score = Callable[[str, Sequence[str]], float]
 NOISE = "The grass is green. The sky is blue. The sun is yellow. Here we go. There and back again."
-DIGITS = 7
-CONSONANTS = "bdfgklmnprstvz"
-VOWELS = "aeiou"
-SYLLABLES = 4  # of a made-up word: 70 ** 4 words, more than any list takes
-Generator = np.random.Generator
 
 
 @dataclass(frozen=True)
 class Turn:
-    """The index of a test, and how long it may be.
+    """The index of a test and its maximum length.
 
     Units: `length` and `budget`, the room for the answer, in tokens.
     """
@@ -63,9 +53,9 @@ class Turn:
 class Draft:
     """A case before the length of its haystack is chosen.
 
-    `compose` returns the prompt with a number of haystack units, at least `least`; with `most` of them the source is
-    used up, and `exhausted` is the message. `refine` takes the units found and returns a second `compose`, of smaller
-    ones.
+    `compose` returns the prompt with a number of haystack units, at least `least`. With `most` units the source is used
+    up, and `exhausted` is the message. `refine` takes the number of units and returns a second `compose`, with smaller
+    units.
     """
 
     compose: Compose
@@ -104,11 +94,12 @@ class Writer:
     ) -> None:
         self.ask, self.begins, self.bos = ask, begins, bos
         self.tokenizer = Tokenizer.from_str(tokenizer.to_str())
-        self.tokenizer.encode_special_tokens = not special  # else a text that spells <eos> is text and ends nothing
+        self.tokenizer.encode_special_tokens = not special  # otherwise <eos> in a text is text and ends nothing
 
     def encode(self, text: str) -> list[int]:
         """Encode a prompt with the tokens that begin a document and without those that end it."""
         whole = self.apply_template(text)
+        # A template may write the first token itself; a second one would be a prompt that no model was trained on.
         begins = self.begins and not (self.bos and whole.startswith(self.bos))
         encoding = self.tokenizer.encode(whole, add_special_tokens=begins)
         ids: list[int] = encoding.ids
@@ -123,7 +114,9 @@ class Writer:
         for number, part in enumerate(parts):
             question, _, after = part.partition(ANSWER)
             asked = self.ask(question)
-            whole += (asked.removeprefix(self.bos or "") if number else asked) + after
+            if number:  # the template begins every question with the first token, which belongs to the first alone
+                asked = asked.removeprefix(self.bos or "")
+            whole += asked + after
         return whole
 
     def count(self, text: str) -> int:
@@ -133,7 +126,7 @@ class Writer:
         return self.tokenizer.encode(answer_text(answers), add_special_tokens=False).ids
 
     def check_spelling(self, answers: Sequence[str], score: Score) -> None:
-        """Refuse a tokenizer in which the right answer would not score 1.
+        """Reject a tokenizer in which the right answer would not score 1.
 
         Raises: DataError.
         """
@@ -170,7 +163,7 @@ class ChatOptions(CellOptions):
         return subject.model.chat_template if self.apply_chat_template else None
 
     def writer(self, subject: Subject) -> Writer:
-        """Build what encodes prompts. In runs a template's special tokens are text, as they were in training.
+        """Build the encoder of prompts. In runs a template's special tokens are text, as they were in training.
 
         A folder's own template writes all special tokens, as in transformers. One of a file may leave the first to the
         tokenizer, as the papers' scripts do.
@@ -179,15 +172,15 @@ class ChatOptions(CellOptions):
         if template is None:
             return Writer(subject.tokenizer)
         if subject.model.experiment is not None or subject.model.home is None:
-            return Writer(subject.tokenizer, asking(template))
+            return Writer(subject.tokenizer, build_asker(template))
         tokens = special_texts(subject.model.home)
         begins = self.chat_template is not None
-        ask = asking(template, tokens)
+        ask = build_asker(template, tokens)
         return Writer(subject.tokenizer, ask, special=True, begins=begins, bos=tokens.get("bos_token"))
 
 
-def asking(template: str, tokens: Mapping[str, str] = NO_TOKENS) -> Callable[[str], str]:
-    """Return what writes a question by a template, refusing one that does not write it."""
+def build_asker(template: str, tokens: Mapping[str, str] = NO_TOKENS) -> Callable[[str], str]:
+    """Return a function that writes a question by a template. Reject a template that does not write it."""
     around(template, tokens)
     return lambda question: render(template, [{"role": "user", "content": question}], answer=True, tokens=tokens)
 
@@ -197,9 +190,9 @@ def answer_text(answers: Sequence[str]) -> str:
 
 
 def finish(draft: Draft, writer: Writer, length: int, budget: int) -> TextCase:
-    """Grow the haystack to the largest size that fits in `length` beside the answer; the smallest must fit.
+    """Grow the haystack to the largest size that fits in `length` next to the answer; the smallest must fit.
 
-    Raises: DataError for a source at its end.
+    Raises: DataError if the source is used up.
     """
     room = length - budget
     count = cache(lambda n: writer.count(draft.compose(n)))
@@ -216,9 +209,9 @@ def finish(draft: Draft, writer: Writer, length: int, budget: int) -> TextCase:
 
 
 def fit(count: Callable[[int], int], room: int, least: int, most: int | None = None) -> int:
-    """Find a number of units that takes up `room` tokens, or fewer where one unit more would take more.
+    """Find a number of units that takes up `room` tokens, or the last number before one that takes more.
 
-    `count` is close to a straight line, so the search follows its slope; `least` units must fit.
+    `count` is close to a straight line, so the search follows its slope. At least `least` units must fit.
 
     Example:
         >>> fit(lambda n: 7 + 3 * n, 100, 0), fit(lambda n: 7 + 3 * n, 100, 0, most=20)
@@ -228,7 +221,7 @@ def fit(count: Callable[[int], int], room: int, least: int, most: int | None = N
     at_low = count(least)
     step = PROBE_UNITS
     assert at_low <= room, f"{least} units take {at_low} of {room} tokens"
-    while True:  # grow until it no longer fits
+    while True:  # grow until the text no longer fits
         high = low + step if most is None else min(low + step, most)
         at_high = count(high) if high > low else at_low
         if at_high > room:
@@ -244,82 +237,15 @@ def fit(count: Callable[[int], int], room: int, least: int, most: int | None = N
         if high - low <= 1 or at_low == room:
             break
         slope = (at_high - at_low) / (high - low)
-        middle = low + round((room - at_low) / slope) if number < GUESSES or number % 2 else (low + high) // 2
-        middle = min(max(middle, low + 1), high - 1)
+        middle = low + round((room - at_low) / slope)
+        # Where the count bends, guesses by the slope move one end of the interval by single units. Halving it every
+        # other time bounds the number of steps.
+        if number >= GUESSES and number % 2 == 0:
+            middle = (low + high) // 2
+        middle = min(max(middle, low + 1), high - 1)  # a guess at an end would not narrow the interval
         at_middle = count(middle)
         if at_middle <= room:
             low, at_low = middle, at_middle
         else:
             high, at_high = middle, at_middle
     return low
-
-
-@cache
-def english() -> dict[str, list[str]]:
-    """Read the adjectives, nouns and verbs."""
-    text = Path(__file__).with_name("words.yaml").read_text(encoding="utf-8")
-    return {kind: words.split() for kind, words in yaml.parse_yaml(text, "words.yaml").items()}
-
-
-@cache
-def english_set() -> frozenset[str]:
-    return frozenset(word for words in english().values() for word in words)
-
-
-def contains_english(word: str) -> bool:
-    """Return whether another word contains an English word of the lists.
-
-    Example:
-        >>> contains_english("batigero"), contains_english("batigevo")
-        (True, False)
-    """
-    ends = range(len(word) + 1)
-    return any(word[a:b] in english_set() for a in ends for b in ends[a:])
-
-
-def draw_pair(rng: Generator) -> str:
-    """Draw an adjective and a noun, joined by a hyphen."""
-    adjectives, nouns = english()["adjectives"], english()["nouns"]
-    return f"{adjectives[rng.integers(len(adjectives))]}-{nouns[rng.integers(len(nouns))]}"
-
-
-def draw_number(rng: Generator, digits: int = DIGITS) -> str:
-    return str(rng.integers(10 ** (digits - 1), 10**digits))
-
-
-def draw_uuid(rng: Generator) -> str:
-    return str(uuid.UUID(bytes=rng.bytes(16), version=4))
-
-
-def draw_made_up(rng: Generator) -> str:
-    """Draw a word of 8 letters, consonants and vowels in turn, that holds no English word of the lists."""
-    while True:
-        picks = zip(rng.integers(len(CONSONANTS), size=SYLLABLES), rng.integers(len(VOWELS), size=SYLLABLES))
-        word = "".join(CONSONANTS[c] + VOWELS[v] for c, v in picks)
-        if not contains_english(word):
-            return word
-
-
-def draw_letters(rng: Generator, alphabet: str, n: int) -> str:
-    return "".join(alphabet[k] for k in rng.integers(len(alphabet), size=n))
-
-
-class Distinct:
-    """An endless list of distinct words, drawn when they are first asked for."""
-
-    def __init__(self, draw: Callable[[], str], taken: list[str] | None = None) -> None:
-        self.draw = draw
-        self.words = list(taken or [])
-        self.seen = set(self.words)
-
-    def first(self, n: int) -> list[str]:
-        """Return the first `n` words."""
-        while len(self.words) < n:
-            word = self.draw()
-            if word not in self.seen:
-                self.seen.add(word)
-                self.words.append(word)
-        return self.words[:n]
-
-    def next(self) -> str:
-        return self.first(len(self.words) + 1)[-1]

@@ -32,9 +32,10 @@ CELLS_PER_NEEDLE = 3
 
 
 def find_cell(depth: float, needle: int, needles: int, depths: int) -> int:
-    """Find the cell of a depth among `depths` equal ones; needle k stays in its own n-th, which roundings may leave."""
-    assert depths % needles == 0, "the command refuses other numbers of depths"
+    """Find the cell of a depth among `depths` equal ones."""
+    assert depths % needles == 0, "the command rejects other numbers of depths"
     per_needle = depths // needles
+    # A depth is recorded rounded, so that a needle at an edge could fall into the cells of its neighbour.
     return min(max(int(depth / DEPTH_RANGE * depths), needle * per_needle), (needle + 1) * per_needle - 1)
 
 
@@ -45,39 +46,39 @@ def depth_rows(tests: Sequence[Row], depths: int, confidence: float) -> list[Row
         for needle, (depth, hit) in enumerate(zip(row["depths"], row["found_each"], strict=True)):
             counts[find_cell(depth, needle, len(row["depths"]), depths), int(hit)] += 1
     edges = [round(DEPTH_RANGE * k / depths, 6) for k in range(depths + 1)]
-    return [
-        {"from_depth": start, "to_depth": end, "n": missed + hit, "found": hit, **share(hit, missed + hit, confidence)}
-        for start, end, (missed, hit) in zip(edges, edges[1:], counts.tolist(), strict=False)
-    ]
+    rows = []
+    for start, end, (missed, hit) in zip(edges, edges[1:], counts.tolist(), strict=False):
+        n = missed + hit
+        rows.append({"from_depth": start, "to_depth": end, "n": n, "found": hit, **share(hit, n, confidence)})
+    return rows
 
 
 def third_rows(tests: Sequence[Row], seed: int, confidence: float) -> list[Row]:
     """Count the failures of one length's tests by third; `n` is the tests that miss a number."""
     failures = []
     for row in tests:
-        lost = [
-            find_cell(depth, 0, 1, len(THIRDS))
-            for depth, hit in zip(row["depths"], row["found_each"], strict=True)
-            if not hit
-        ]
+        lost = []
+        for depth, hit in zip(row["depths"], row["found_each"], strict=True):
+            if not hit:
+                lost.append(find_cell(depth, 0, 1, len(THIRDS)))
         if lost:
             generator = np.random.default_rng([seed, row["length"], row["test"], DRAW])
             failures.append(lost[generator.integers(len(lost))])
     n = len(failures)
-    counts = [failures.count(third) for third in range(len(THIRDS))]
-    return [
-        {"third": third, "n": n, "failures": k, **share(k, n, confidence)}
-        for third, k in zip(THIRDS, counts, strict=True)
-    ]
+    rows = []
+    for number, third in enumerate(THIRDS):
+        k = failures.count(number)
+        rows.append({"third": third, "n": n, "failures": k, **share(k, n, confidence)})
+    return rows
 
 
 class ByDepth(NeedleMeasure):
     """The numbers found by depth and length, and failures by third of the text."""
 
     def choose_lengths(self, config: ProbeConfig, shortest: int) -> Sequence[int]:
-        """Return the lengths asked for, or the run's own, up to its training window where it names no last one.
+        """Return the requested lengths, or the run's own, up to its training window if it sets no maximum.
 
-        Raises: ConfigError for a number of depths that is not a whole number of them to a needle.
+        Raises: ConfigError if the number of depths is no multiple of the needles.
         """
         needles = config.needles
         self.depths = self.options.depths or CELLS_PER_NEEDLE * needles
@@ -111,13 +112,13 @@ class ByDepth(NeedleMeasure):
                 result = self.probe.run_at(self.subject, length, store=finished)
                 shared = {**self.origin, "length": length, "seconds": result.seconds}
                 cells = depth_rows(result.cases, self.depths, config.confidence)
-                yield from ({**shared, "metric": "found_by_depth", **row} for row in cells)
-                thirds = third_rows(result.cases, config.seed, config.confidence)
-                shared |= {"metric": "failures_by_third", "accuracy": result.accuracy}
-                yield from ({**shared, **row} for row in thirds)
+                for row in cells:
+                    yield {**shared, "metric": "found_by_depth", **row}
+                for row in third_rows(result.cases, config.seed, config.confidence):
+                    yield {**shared, "metric": "failures_by_third", "accuracy": result.accuracy, **row}
 
     def text(self, rows: Sequence[Row]) -> str:
-        """Write the heat map in percent, and of the tests that miss a number, how many miss it where."""
+        """Write the heat map in percent, and the third of the text in which failed tests miss a number."""
         cells, thirds = split(rows)
         grid = 100 * pivot(cells, "depth", "length").astype(float).dropna(how="all")
         lines = [self.title(), "", "numbers found (%)", to_text(grid.rename(columns="{:,}".format), ".0f")]
@@ -145,12 +146,14 @@ class ByDepth(NeedleMeasure):
         missed = [row for row in thirds if row["n"]]
         if not missed:
             return grid
-        style = {"kind": "bar", "names": THIRDS, "height": 110, "title": "", "y_title": "share of failures"}
-        return below(grid, self.length_shares(missed, "third", **style))
+        bars = self.length_shares(
+            missed, "third", kind="bar", names=THIRDS, height=110, title="", y_title="share of failures"
+        )
+        return below(grid, bars)
 
 
 def split(rows: Sequence[Row]) -> tuple[list[Row], list[Row]]:
-    """Part the rows of cells, with their depths as text, from those of thirds."""
+    """Separate the rows of cells, with their depths as text, from those of thirds."""
     cells = [row for row in rows if row["metric"] == "found_by_depth"]
     named = [{**row, "depth": f"{row['from_depth']:.0%}-{row['to_depth']:.0%}"} for row in cells]
     return named, [row for row in rows if row["metric"] == "failures_by_third"]

@@ -12,7 +12,8 @@ from annotated_types import Ge, Gt, Le, Lt
 
 from eval.engine import answers, command, run
 from eval.engine.methods import report_as_options
-from eval.engine.subject import Subject, read_text
+from eval.engine.subject import Subject
+from eval.engine.texts import read_text
 from lab import draw, errors, schema
 from lab.command import Bar
 from lab.data.tokenizer import check_ids

@@ -48,7 +48,8 @@ from torch import Tensor
 from eval.engine import cases, command
 from eval.engine.answers import FinishedTests, Outcome, score_answer
 from eval.engine.rows import RESULTS, Column, Result, Results, columns_text, named_series, short_hash, write_rows
-from eval.engine.subject import Subject, announce, draw_texts, open_subject, read_text, refuse_far, source
+from eval.engine.subject import Subject, announce, check_lengths, open_subject, source
+from eval.engine.texts import draw_texts, read_text
 from lab import draw
 from lab.command import CONTINUES, NOTHING_WRITTEN, Bar
 from lab.data.tokenizer import check_ids
@@ -116,7 +117,7 @@ class Measure:
         self.results = Results(self.path, self.named_by)
         whole = [cell._replace(row={**self.subject.row, **cell.row}) for cell in self.cells()]
         missing = [cell for cell in whole if self.results.find(cell.row) is None]
-        refuse_far({"lengths": max((cell.tokens for cell in missing), default=0)}, self.subject)
+        check_lengths({"lengths": max((cell.tokens for cell in missing), default=0)}, self.subject)
         self.announce([(cell.tests, cell.tokens) for cell in missing])
         with Bar(total=sum(cell.tests for cell in whole), desc=self.kind, unit=self.unit) as self.bar:
             for cell in whole:

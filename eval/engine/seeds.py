@@ -1,8 +1,8 @@
 """Tests of means over seeds, and how many seeds a difference needs.
 
-A difference needs so many seeds that its t test at LEVEL finds it with the probability POWER, if its size and spread
-are those measured. With t(m, c) the noncentral t distribution of m degrees of freedom, and d the size in standard
-deviations of the differences of n pairs, or of the seeds of two arms of n each,
+The seeds that a difference needs are the least number at which its t test at LEVEL finds it with the probability
+POWER, if its size and spread are those measured. With t(m, c) the noncentral t distribution of m degrees of freedom,
+and d the size in standard deviations of the differences of n pairs, or of the seeds of two arms of n each,
 
     P(t(n - 1, d sqrt(n)) > t_(n-1, 0.975)) >= POWER,     P(t(2n - 2, d sqrt(n / 2)) > t_(2n-2, 0.975)) >= POWER
 
@@ -46,7 +46,7 @@ NONE = Verdict()
 
 
 def compare_over_seeds(first: Mapping[Any, float], second: Mapping[Any, float], floor: float = 0.0) -> Verdict:
-    """Test two means over seeds: the paired t test, or Welch's where seeds differ; none of fewer than FEWEST seeds.
+    """Test two means over seeds by the paired t test, or by Welch's if the seeds differ; FEWEST seeds are needed.
 
     `floor` is the least variance of a number of one seed.
     """
@@ -61,7 +61,7 @@ def compare_over_seeds(first: Mapping[Any, float], second: Mapping[Any, float], 
         return NONE
     variances = [max(float(np.var(values, ddof=1)), floor) for values in arms]
     means = [float(np.mean(values)) for values in arms]
-    sizes = [len(values) for values in arms]
+    sizes = [*map(len, arms)]
     with warnings.catch_warnings(action="ignore", category=RuntimeWarning):  # one arm may have no spread
         ours, theirs = zip(means, np.sqrt(variances), sizes, strict=True)
         p = float(stats.ttest_ind_from_stats(*ours, *theirs, equal_var=False).pvalue)
@@ -132,11 +132,19 @@ def seeds_needed(difference: float, deviation: float, *, paired: bool) -> int | 
     from scipy import stats
 
     def power(n: int) -> float:
-        freedom, shift = (n - 1, n**0.5) if paired else (2 * n - 2, (n / 2) ** 0.5)
+        freedom, shift = 2 * n - 2, (n / 2) ** 0.5
+        if paired:
+            freedom, shift = n - 1, n**0.5
         return float(stats.nct.sf(stats.t.isf(LEVEL / 2, freedom), freedom, size * shift))
 
-    size = min(abs(difference) / deviation, LARGEST) if deviation else 0.0
-    if not size:
+    if not difference or not deviation:
         return None
-    fewest = int((1 if paired else 2) * ((stats.norm.isf(LEVEL / 2) + stats.norm.isf(1 - POWER)) / size) ** 2)
-    return next((n for n in range(max(2, fewest), MOST_SEEDS + 1) if power(n) >= POWER), None)
+    size = min(abs(difference) / deviation, LARGEST)
+    # The normal approximation needs fewer seeds than the t test, so that the search may start at its number.
+    fewest = ((stats.norm.isf(LEVEL / 2) + stats.norm.isf(1 - POWER)) / size) ** 2
+    if not paired:
+        fewest *= 2
+    for n in range(max(2, int(fewest)), MOST_SEEDS + 1):
+        if power(n) >= POWER:
+            return n
+    return None

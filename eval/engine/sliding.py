@@ -140,7 +140,7 @@ def text_losses(
     cut: Callable[[int, int, int], Iterator[Window]] = windows,
     keys: Sequence[npt.NDArray[np.bool_]] | None = None,
 ) -> TextLosses:
-    """Score every text, windows of one length side by side, `rows` at most; `done` is called with how many are run.
+    """Score every text in batches of at most `rows` windows of one length; call `done` with the size of each batch.
 
     With `keys`, only the tokens of each text that they mark are scored.
     """
@@ -187,24 +187,29 @@ def key_tokens(subject: Subject, documents: Sequence[AnyIds], short: int) -> lis
 
     Source: arXiv:2410.23771, section 3 (LSD, LCL); the bounds are those of the released code.
     """
-    ends, step = np.cumsum([*map(len, documents)]), max(1, short // 4)
-    longest = max(map(len, documents))
-    text = subject, np.concatenate(documents), ends, longest
-    whole, near = compute_losses(*text, longest), compute_losses(*text, short + step - 1, step)
+    sizes = [*map(len, documents)]
+    ends, step = np.cumsum(sizes), max(1, short // 4)
+    text = subject, np.concatenate(documents), ends, max(sizes)
+    # A window of short + step - 1 tokens moved by `step` leaves each scored token at least `short` tokens of context.
+    whole, near = compute_losses(*text, max(sizes)), compute_losses(*text, short + step - 1, step)
     return np.split((near - whole > ALPHA) & (whole < -BETA), ends[:-1])
 
 
 def compute_losses(subject: Subject, ids: AnyIds, ends: AnyIds, window: int, context: int, step: int = 0) -> np.ndarray:
     """Compute the loss of every token of documents after at most `context` tokens of its piece: float32 (tokens,).
 
-    `ends` are where documents end. Passes move by `step` tokens, a quarter of the context unless given.
+    `ends` are the ends of the documents. Passes move by `step` tokens; default: a quarter of the context.
     """
-    bounds = pairwise([0, *ends.tolist()])
-    pieces = [(at, min(at + window, end - 1)) for begin, end in bounds for at in range(begin, end - 1, window)]
     step = step or max(1, context // 4)
-    steps = [(at, window) for at, stop in pieces for window in windows(stop + 1 - at, context + 1, step)]
-    passes = [Window(at + begin, at + end, at + first) for at, (begin, end, first) in steps]
-    passes.sort(key=lambda part: part.begin - part.end)  # the longest first
+    passes = []
+    for start, end in pairwise([0, *ends.tolist()]):
+        for at in range(start, end - 1, window):
+            # A piece has one token more than it scores: its last token is a target, and the first input of the next.
+            size = min(window, end - 1 - at) + 1
+            passes += [
+                Window(at + begin, at + stop, at + first) for begin, stop, first in windows(size, context + 1, step)
+            ]
+    passes.sort(key=lambda part: part.begin - part.end)  # equal lengths share a batch, the longest first
     out = np.zeros(len(ids), dtype=np.float32)
     text = torch.from_numpy(ids.astype(np.int64))
     with command.Bar(total=len(passes), desc=f"score, {context} tokens", leave=False) as bar:
@@ -214,7 +219,7 @@ def compute_losses(subject: Subject, ids: AnyIds, ends: AnyIds, window: int, con
             tokens = pad_sequence([text[begin : end - 1] for begin, end, _ in rows], batch_first=True)
             targets = torch.full_like(tokens, IGNORE)
             for target, (begin, end, first) in zip(targets, rows, strict=True):
-                target[first - 1 - begin : end - 1 - begin] = text[first:end]
+                target[first - 1 - begin : end - 1 - begin] = text[first:end]  # column t predicts token begin + t + 1
             for (begin, end, first), losses in zip(rows, subject.losses(tokens, targets).cpu().numpy(), strict=True):
                 out[first:end] = losses[first - 1 - begin : end - 1 - begin]
             bar.update(len(rows))

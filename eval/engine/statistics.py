@@ -70,10 +70,13 @@ def holm(p: pd.Series[float]) -> pd.Series[float]:
 
 
 def add_p_values(cells: pd.DataFrame) -> pd.DataFrame:
-    """Test every result against the first column of its line: the test, its p, and p adjusted for all of the table."""
+    """Test every result against the first column of its line. Add the test, p, and p adjusted over the table."""
     records: list[Any] = list(cells.itertuples())
     base = {record.line: record for record in records if record.number == 0}
-    verdicts = {r.Index: compare(base[r.line], r) for r in records if r.number and r.line in base}
+    verdicts = {}
+    for record in records:
+        if record.number and record.line in base:
+            verdicts[record.Index] = compare(base[record.line], record)
     table = pd.DataFrame.from_dict(verdicts, "index", columns=Verdict._fields).reindex(cells.index)
     table = table.astype({"p": float, "seeds_needed": float, "p_exact": float}).assign(p_adjusted=holm(table["p"]))
     table["seeds_needed"] = table["seeds_needed"].where(table["p_adjusted"] > LEVEL)  # where nothing is shown
@@ -84,7 +87,7 @@ def compare(first: Any, second: Any) -> Verdict:
     """Test the difference of two results of one line.
 
     Shares of tests that stopped early are compared by their exact limits. Outcomes of the same tests take McNemar's
-    exact test, or the paired t test where they are not 0 or 1. Other shares take Fisher's exact test.
+    exact test, or the paired t test if they are not 0 or 1. Other shares take Fisher's exact test.
 
     Source: Fisher 1935; Student 1908; McNemar 1947.
     """
@@ -128,13 +131,16 @@ def p_from_limits(first: Any, second: Any) -> float:
     def gap(log_a: float) -> float:
         return high(1 - 10**log_a / 2)[0] - low(1 - 10**log_a / 2)[1]
 
+    # The limits narrow as a grows, so that `gap` rises and has one root between LEAST and 0, if any.
     if gap(0.0) <= 0:
         return 1.0
-    return float(10 ** (LEAST if gap(LEAST) > 0 else brentq(gap, LEAST, 0.0, xtol=1e-6)))
+    if gap(LEAST) > 0:
+        return float(10**LEAST)
+    return float(10 ** brentq(gap, LEAST, 0.0, xtol=1e-6))
 
 
 def outcomes(record: Any) -> dict[Any, float] | None:
-    """Return what each test scored, by number and prompt; None where that is not recorded for all n tests."""
+    """Return the score of each test by its number and prompt; None unless all n tests are recorded."""
     path = tests_file(record)
     if path is None or not path.is_file():
         return None
@@ -155,13 +161,16 @@ def tests_file(record: Any) -> Path | None:
     row, folder = record.row, record.folder
     if record.evaluation not in ("probe", "methods", "distance"):
         return folder / str(row["cases"]) if row.get("cases") else None
-    for path in sorted(folder.glob("tests-*.jsonl")) if record.evaluation != "probe" else ():
-        key = next(RunFolder(folder).read(path.name), {}).get("key", {})
-        hashes = all(str(key.get(name)).startswith(str(row.get(name))) for name in ("weights", "haystack"))
-        if hashes and all(key.get(name) == row.get(name) for name in KEY):
-            return Path(path)
-    is_single = "length" in row or "distance" in row  # and no summary
-    return folder / f"cases/tokens-{row.get('consumed_tokens') or 0:015d}.jsonl" if is_single else None
+    if record.evaluation != "probe":
+        for path in sorted(folder.glob("tests-*.jsonl")):
+            key = next(RunFolder(folder).read(path.name), {}).get("key", {})
+            # A key may have the full hash of which the row has the first digits.
+            hashes = all(str(key.get(name)).startswith(str(row.get(name))) for name in ("weights", "haystack"))
+            if hashes and all(key.get(name) == row.get(name) for name in KEY):
+                return Path(path)
+    if "length" in row or "distance" in row:  # a summary has neither, and no tests of its own
+        return folder / f"cases/tokens-{row.get('consumed_tokens') or 0:015d}.jsonl"
+    return None
 
 
 @lru_cache(maxsize=8)
@@ -171,12 +180,14 @@ def read_tests(path: Path, changed: int) -> list[Row]:
 
 
 def read_score(test: Mapping[str, Any], row: Mapping[str, Any]) -> float | None:
-    """Read what one test scored; of a text, its loss per token."""
+    """Read the score of a test; that of a text is its loss per token."""
     if "nll" in test:
         return float(test["nll"] / test["tokens"])
     if "found" in test:
         return float(test["found"] >= row.get("required", 1))
-    value = test["scores"].get(row["metric"]) if "scores" in test else test.get("passed", test.get("score"))
+    value = test.get("passed", test.get("score"))
+    if "scores" in test:
+        value = test["scores"].get(row["metric"])
     if isinstance(value, list):  # a log-likelihood and its weight
         return float(-value[0] / value[1])
     return float(value) if isinstance(value, int | float) else None
@@ -186,19 +197,23 @@ def methods_table(rows: Sequence[Row]) -> str:
     """Write the methods of one length, with limits and differences to rope."""
     versus = [row["versus_rope"] or {} for row in rows]
     adjusted = holm(pd.Series([comparison.get("p", np.nan) for comparison in versus]))
-    printed = [
-        {
+    printed = []
+    for row, comparison, p in zip(rows, versus, adjusted, strict=True):
+        to_rope = None
+        if comparison:
+            mark = "*" if p <= LEVEL else " "
+            to_rope = f"{comparison['difference']:+.3f}{mark}"
+        line = {
             "method": row["compared_as"],
             "n": row["n"],
             "share": row["score"],
             f"{row['confidence']:.6g} limits": limits(row, ".3f"),
-            "to rope": f"{comparison['difference']:+.3f}{'*' if p <= LEVEL else ' '}" if comparison else None,
+            "to rope": to_rope,
             "p": p,
             "found": row["numbers_found"],
             "settings": row["method"],
         }
-        for row, comparison, p in zip(rows, versus, adjusted, strict=True)
-    ]
+        printed.append(line)
     lines = ["", f"{rows[0]['length']:,} tokens", to_text(printed, FORMS)]
     if any(versus):
         lines.append(f"* significant at {LEVEL:g}: {MCNEMAR}, p adjusted for {adjusted.count()} methods (Holm)")

@@ -1,4 +1,4 @@
-"""A model under test: how it is run, how results name it, and what its tests cost, which is said before they run.
+"""A model under test: how it is run, how results name it, and the cost of its tests, which is printed before they run.
 
 The cost of n tokens is that of one forward pass over them, in proportion to its operations. A pass over at most TIMED
 tokens is timed. Tests that any machine runs within a minute are not timed.
@@ -10,7 +10,6 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from itertools import repeat
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
@@ -21,21 +20,16 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from eval.engine.command import Request
-from lab.command import Bar, show
+from lab.command import show
 from lab.counts import SavedCounts
-from lab.data.encoding import encode_texts
-from lab.data.preparation import shard_folder
-from lab.data.shards import TokenStore
-from lab.data.text_files import read_texts
-from lab.data.tokenizer import check_ids, needed, special_ends
-from lab.errors import ConfigError, DataError
+from lab.data.tokenizer import needed
+from lab.errors import ConfigError
 from lab.loading import OpenedModel, open_model, token_ids
 from lab.model.attention.inspection import token_scores
 from lab.model.config import DecoderConfig
 from lab.model.devices import device_for, processor, total_memory
 from lab.model.generate import Ended, greedy
 from lab.model.huggingface.foreign import Foreign
-from lab.probe.needles import load_haystack
 from lab.runs.checkpoints import COUNTS, Checkpoint, folder_name
 from lab.runs.source import is_hub_id, named
 from lab.schema import LONGEST
@@ -46,9 +40,7 @@ SLOWEST = 1e9  # operations a second of any machine
 SHORT_S = 60.0
 ASKED_WINDOWS = 8  # of the longest text, beyond which a person is asked
 MOST_WINDOWS = 1024  # of the longest text in training windows; papers extend by at most 64
-NO_CORPUS = "must be set, a Hugging Face folder has no corpus of its own; give a text file"
-AnyIds = np.typing.NDArray[Any]  # of any integer type, as they lie in a store
-Document = tuple[AnyIds, AnyIds | None]  # and the bytes of the original text that each token stands for, if known
+AnyIds = np.typing.NDArray[Any]  # of any integer type, as in a store
 SUBJECT = ("model", "checkpoint", "weights", "method", "precision")  # the fields that name a model in rows
 
 
@@ -71,9 +63,10 @@ class Subject:
 
     @property
     def counts(self) -> SavedCounts | None:
-        """Read the position frequency at the checkpoint, where that was counted."""
-        path = None if self.saved is None else self.saved.folder / COUNTS
-        return None if path is None or not path.exists() else SavedCounts.read(path)
+        """Read the position frequency at the checkpoint; None if it was not counted."""
+        if self.saved is None or not (self.saved.folder / COUNTS).exists():
+            return None
+        return SavedCounts.read(self.saved.folder / COUNTS)
 
     @property
     def row(self) -> dict[str, Any]:
@@ -94,7 +87,7 @@ class Subject:
         return self.model.decoder.cfg.vocab_size
 
     def computing(self) -> AbstractContextManager[Any]:
-        """Compute in bfloat16 where the run trained in it; a Hugging Face model on any GPU."""
+        """Compute in bfloat16 if the run trained in it, and on any GPU if the model is of no run."""
         return torch.autocast(self.device.type, torch.bfloat16) if self.precision == "bfloat16" else nullcontext()
 
     def generate(self, prompts: Tensor, n_tokens: int, ended: Ended | None = None) -> Tensor:
@@ -120,7 +113,10 @@ def open_subject(request: Request) -> Subject:
     hints = get_type_hints(type(options), include_extras=True)
     lengths = {name: getattr(options, name) or 0 for name, hint in hints.items() if is_length(hint)}
     subject = build_subject(model, request.model, device)
-    refuse_far({name: max(value) if isinstance(value, tuple) else value for name, value in lengths.items()}, subject)
+    for name, value in lengths.items():
+        if isinstance(value, tuple):
+            lengths[name] = max(value)
+    check_lengths(lengths, subject)
     return subject
 
 
@@ -128,8 +124,8 @@ def is_length(hint: Any) -> bool:
     return hint == Le(LONGEST) or any(map(is_length, get_args(hint)))
 
 
-def refuse_far(lengths: Mapping[str, int], subject: Subject) -> None:
-    """Refuse lengths, by option, that the model has no positions for, that are far beyond its window or its memory.
+def check_lengths(lengths: Mapping[str, int], subject: Subject) -> None:
+    """Reject lengths, by option, for which the model has no positions, or which exceed its window or memory by far.
 
     Raises: ConfigError with a line for each option.
     """
@@ -146,15 +142,14 @@ def refuse_far(lengths: Mapping[str, int], subject: Subject) -> None:
 
 
 def announce(subject: Subject, kind: str, unit: str, tests: Sequence[tuple[int, int]]) -> None:
-    """Name the cost of tests, numbers of them and the tokens of each, where it is more than a minute.
+    """Print the cost of tests if it exceeds a minute; `tests` are pairs of their number and the tokens of each.
 
-    A person at a terminal is asked before tests of many windows.
+    At a terminal, ask before tests of many windows.
 
     Raises: KeyboardInterrupt if the answer is not yes.
     """
     longest = max((tokens for _, tokens in tests), default=0)
     window = subject.model.train_len
-    factor = f"; the longest has {longest:,}, {longest / window:,.1f} times the window of {window:,}"
     asks = longest > ASKED_WINDOWS * window and sys.stdin.isatty() and sys.stderr.isatty()
     cfg = subject.model.decoder.cfg
     operations = sum(n * count_operations(cfg, tokens) for n, tokens in tests)
@@ -164,9 +159,14 @@ def announce(subject: Subject, kind: str, unit: str, tests: Sequence[tuple[int, 
     if operations >= SHORT_S * SLOWEST:
         timed = min(TIMED, longest)
         minutes = measure_seconds(subject, timed) * operations / count_operations(cfg, timed) / 60
-        text += f": about {minutes:,.0f} minute{'s' if round(minutes) != 1 else ''} at most"
+        text += f": about {minutes:,.0f} minute"
+        if round(minutes) != 1:
+            text += "s"
+        text += " at most"
+    if longest > window:
+        text += f"; the longest has {longest:,}, {longest / window:,.1f} times the window of {window:,}"
     if minutes * 60 > SHORT_S or asks:
-        show(text + (factor if longest > window else ""), error=True)
+        show(text, error=True)
     if asks:
         show("continue? [y/N] ", error=True, end="")
         if sys.stdin.readline().strip().lower() not in ("y", "yes"):
@@ -179,7 +179,8 @@ def count_operations(cfg: DecoderConfig, tokens: int) -> float:
 
 
 def measure_seconds(subject: Subject, tokens: int) -> float:
-    """Time a pass over a text of so many tokens, the second of two, as the first one compiles and allocates."""
+    """Measure the seconds of a pass over a text of a number of tokens."""
+    # The first of two passes compiles kernels and allocates memory; `item` waits until a GPU has finished.
     text = torch.zeros(1, tokens, dtype=torch.int64)
     for _ in range(2):
         start = time.perf_counter()
@@ -205,12 +206,14 @@ def build_subject(model: OpenedModel, place: Path, device: torch.device) -> Subj
 
 
 def first_id(value: Any) -> int | None:
-    """Read the token that ends a document, as config.json states one, a list of several, or none."""
-    return first_id(value[0]) if isinstance(value, list) and value else value if isinstance(value, int) else None
+    """Read the token that ends a document; config.json has one, a list of several, or none."""
+    if isinstance(value, list):
+        value = next(iter(value), None)
+    return value if isinstance(value, int) else None
 
 
 def name_weights(place: Path) -> str:
-    """Name weights: those of a model of the hub by its commit, of a folder by its files' names, sizes and times."""
+    """Name the weights of a model of the hub by its commit, those of a folder by its files' names, sizes and times."""
     if is_hub_id(place):
         return named(place).name[:16]
     files = [(path.name, path.stat()) for path in sorted(named(place).glob("*.safetensors"))]
@@ -219,7 +222,7 @@ def name_weights(place: Path) -> str:
 
 
 def doublings(first: int, last: int) -> tuple[int, ...]:
-    """List the powers of two from `first` up to `last`, or `last` alone where there is none.
+    """List the powers of two from `first` up to `last`, or only `last` if there is none.
 
     Example:
         >>> doublings(2, 12), doublings(64, 8)
@@ -230,85 +233,3 @@ def doublings(first: int, last: int) -> tuple[int, ...]:
 
 def source(model: OpenedModel, device: torch.device) -> dict[str, Any]:
     return describe_source(model.name, model.consumed_tokens, model.method, processor(device))
-
-
-def read_text(
-    subject: Subject, path: str | None, haystack: str | None = None, option: str = "--text"
-) -> tuple[str, str | None]:
-    """Read a text, that of an option's path, of a run's `haystack`, or of its corpus, and name a path's setting.
-
-    A run's own is what its folder keeps of it, if it keeps one.
-
-    Raises: ConfigError for a Hugging Face folder without a file; DataError for a file that cannot be read.
-    """
-    experiment = subject.model.experiment
-    if path is not None:
-        return "\n".join(read_texts(Path(path), option)), f"{option}={path}"
-    if experiment is None:
-        raise ConfigError(f"{option}: {NO_CORPUS}")
-    source = None if haystack is None else f"probe.haystack={haystack}"
-    run = subject.model.home if haystack == experiment.probe_settings.haystack else None
-    return load_haystack(haystack, experiment.data, subject.tokenizer, run), source
-
-
-def read_documents(subject: Subject, text: str | None) -> list[Document]:
-    """Read and encode the documents of a file, folder or pattern, or the held-out documents of a run.
-
-    A document of a file begins with the tokenizer's first token; held-out documents are those of training, from
-    their first token to the one that ends them.
-
-    Raises: LabError where there is no text.
-    """
-    if text is None:
-        if subject.model.experiment is None:
-            raise ConfigError(f"--text: {NO_CORPUS}")
-        store = TokenStore.open(shard_folder(subject.model.experiment.data), "held_out")
-        n_bytes = repeat(None) if store.bytes is None else store.bytes.documents()
-        return list(zip(store.documents(), n_bytes))
-    before = np.array(special_ends(subject.tokenizer)[0], dtype=np.int64)
-    texts = Bar(read_texts(Path(text), "--text"), desc="encoding", leave=False)
-    documents: list[Document] = []
-    for content in texts:
-        ids, sizes = next(encode_texts(subject.tokenizer, [content], counts_bytes=True))
-        assert sizes is not None, "they are asked for"
-        documents.append((np.concatenate([before, ids]), np.concatenate([np.zeros_like(before), sizes])))
-    return documents
-
-
-def hash_documents(documents: Sequence[np.typing.NDArray[np.int64]]) -> str:
-    parts = (np.int64(len(ids)).tobytes() + ids.astype("<i8").tobytes() for ids in documents)
-    return hashlib.sha256(b"".join(parts)).hexdigest()[:16]
-
-
-def draw_texts(
-    text: str,
-    name: str | None,
-    tokenizer: Tokenizer,
-    *,
-    n_tokens: int,
-    texts: int,
-    seed: int,
-    vocab_size: int,
-    option: str = "--texts",
-) -> np.typing.NDArray[np.int64]:
-    """Draw pieces of a text, each of which begins with the tokenizer's first token.
-
-    Pieces do not overlap, so that texts are independent, and are not cut at documents. `option` is the name of their
-    number, `name` that of the text, None for a run's corpus.
-
-    Shapes: int64 (texts, n_tokens).
-    Raises: DataError for too little text, or a tokenizer that is not the model's.
-    """
-    first = tokenizer.encode("").ids
-    ids = np.array(tokenizer.encode(text, add_special_tokens=False).ids, dtype=np.int64)
-    check_ids(np.append(ids, first), vocab_size)
-    size = max(1, n_tokens - len(first))
-    pieces = len(ids) // size
-    if pieces < texts:
-        raise DataError(
-            f"{option}={texts}: {name or 'the corpus of the run'} has room for {pieces} texts of {n_tokens} tokens; "
-            "lower it, shorten the texts or give a longer --text"
-        )
-    chosen = np.random.default_rng(seed).permutation(pieces)[:texts]
-    rows = [np.concatenate([first, ids[size * piece : size * (piece + 1)]]) for piece in chosen]
-    return np.stack(rows)[:, :n_tokens].astype(np.int64)

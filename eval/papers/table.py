@@ -58,7 +58,7 @@ class Setup(Section):
 
 @dataclass(frozen=True, kw_only=True)
 class Mini(Setup):
-    """The same quantities in miniature: what is given takes the place of the table's own, values one by one."""
+    """The same quantities in miniature. Each setting and value that is given replaces that of the table."""
 
     note: str
     """What differs from the paper, besides the scale."""
@@ -79,21 +79,27 @@ class Table(Setup):
 
     @property
     def requirements(self) -> dict[str, Need]:
-        """Models, data and shared runs, those that others need first."""
-        texts = [*self.evaluate, *(str(value) for row in self.rows.values() for value in row.values())]
-        for text in texts:  # which grows by the values that it names
-            texts += [str(self.values[name]) for name in PLACEHOLDER.findall(text) if name in self.values]
-        named = {name for text in texts for name in PLACEHOLDER.findall(text)} & {*needs()}
-        return closure(sorted({*named, *self.needs}))
+        """Models, data and shared runs, ordered so that each comes after what it needs."""
+        texts = [*self.evaluate]
+        for row in self.rows.values():
+            texts += map(str, row.values())
+        named = {*self.needs}
+        for text in texts:  # the list grows here: a value may have placeholders of its own
+            for name in PLACEHOLDER.findall(text):
+                if name in self.values:
+                    texts.append(str(self.values[name]))
+                if name in needs():
+                    named.add(name)
+        return closure(sorted(named))
 
     @property
     def missing_files(self) -> list[str]:
-        """What this machine lacks, a line for each, with where it comes from."""
-        return [
-            f"{name}: {need.path} is missing; get {need.source}"
-            for name, need in self.requirements.items()
-            if need.train is None and need.path is not None and not Path(need.path).exists()
-        ]
+        """A line for each file that this machine lacks, with its source."""
+        lines = []
+        for name, need in self.requirements.items():
+            if need.train is None and need.path is not None and not Path(need.path).exists():
+                lines.append(f"{name}: {need.path} is missing; get {need.source}")
+        return lines
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,23 +107,25 @@ class Need(Section):
     """A model, a data set, or a run that several tables share."""
 
     path: PathText | None = None
-    """Where commands look for it; left out, it is read from the hub."""
+    """Where commands look for it; default: it is read from the hub."""
     source: str = ""
     """Where it comes from: its name on the hub, or an address."""
     train: str | None = None
-    """Command of lab.fit that makes it, resumed where it is unfinished; or of lab.longrecipe."""
+    """Command of lab.fit that trains it, and resumes it if it is unfinished; or of lab.longrecipe."""
     needs: tuple[str, ...] = ()
     """What that command needs."""
 
 
 @cache
 def needs() -> dict[str, Need]:
-    sections = read_yaml(HOME / "needs.yaml").values()
-    return {name: validated(Need, values) for section in sections for name, values in section.items()}
+    out: dict[str, Need] = {}
+    for section in read_yaml(HOME / "needs.yaml").values():
+        out |= {name: validated(Need, values) for name, values in section.items()}
+    return out
 
 
 def closure(names: Iterable[str]) -> dict[str, Need]:
-    """Add what the named ones need in turn; those come first."""
+    """Add what the named ones need in turn, before those that need it."""
     out: dict[str, Need] = {}
     for name in names:
         need = look_up(needs(), name, "needs")
@@ -126,7 +134,10 @@ def closure(names: Iterable[str]) -> dict[str, Need]:
 
 
 def names() -> list[str]:
-    return [f"{paper}/{path.stem}" for paper in PAPERS for path in sorted((HOME / paper).glob("*.yaml"))]
+    out = []
+    for paper in PAPERS:
+        out += [f"{paper}/{path.stem}" for path in sorted((HOME / paper).glob("*.yaml"))]
+    return out
 
 
 def read_table(name: str, *, mini: bool = False) -> Table:

@@ -20,7 +20,8 @@ from typing import Any
 
 import numpy as np
 
-from eval.engine.cases import Distinct, Draft, Turn, draw_made_up, english
+from eval.engine.cases import Draft, Turn
+from eval.engine.random_words import Distinct, draw_made_up, english
 from lab.data.text_files import read_texts
 from lab.errors import ConfigError, DataError, MissingPackage
 
@@ -48,8 +49,12 @@ Entry = Mapping[str, Any]  # question, answers, and the places of its gold and n
 
 
 def read_sources(**files: str | None) -> Sources:
-    """Read the files by the names of READERS, refusing broken ones; stand-ins take the place of the others."""
-    return {name: read(file) if (file := files.get(name)) else None for name, read in READERS.items()}
+    """Read the files by the names of READERS, and reject broken ones; stand-ins take the place of the others."""
+    sources: dict[str, Any] = dict.fromkeys(READERS)
+    for name, file in files.items():
+        if file:
+            sources[name] = READERS[name](file)
+    return sources
 
 
 def name_source(source: Any) -> str:
@@ -58,12 +63,13 @@ def name_source(source: Any) -> str:
         return STANDIN
     if isinstance(source, Questions):
         source = json.dumps([source.documents, source.entries])
-    text = source if isinstance(source, str) else "\n".join(source)
-    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
+    elif not isinstance(source, str):
+        source = "\n".join(source)
+    return hashlib.sha256(source.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
 def read_essays(path: str) -> str:
-    """Read a text file, refusing one without text."""
+    """Read a text file. Reject one without text."""
     return " ".join(" ".join(read_texts(Path(path), "--haystack")).split())
 
 
@@ -116,7 +122,7 @@ class Questions:
     field: str
 
     def draft(self, turn: Turn) -> Draft:
-        """Take the turn's question of the order that the seed gives, refusing more tests than questions."""
+        """Take the turn's question in the order that the seed gives. Reject more tests than questions."""
         if turn.index >= len(self.entries):
             raise ConfigError(f"{self.field}: has {len(self.entries)} questions; lower --tests to that")
         entry = self.entries[np.random.default_rng(turn.seed).permutation(len(self.entries))[turn.index]]
@@ -146,12 +152,14 @@ def invent_people(turn: Turn, hops: int) -> Draft:
     )
     person = names.first(1)[0]
     home = towns.first(hops)[-1]
-    who = person if hops == 1 else f"the oldest friend of {person}"
+    who = person
+    if hops > 1:
+        who = f"the oldest friend of {person}"
     return build_draft(turn, f"In which town was {who} born?", (home,), lambda k: texts.first(k + 1)[k], hops)
 
 
 def build_draft(turn: Turn, question: str, answers: tuple[str, ...], document: Text, gold: int, **ends: Any) -> Draft:
-    """Draw the order of the documents, of which the first `gold` hold the answer, and ask; they may have `ends`."""
+    """Draw the order of the documents, and ask; the first `gold` of them contain the answer."""
     order = int(turn.rng.integers(2**62))
 
     def prompt(n: int) -> str:
@@ -163,7 +171,10 @@ def build_draft(turn: Turn, question: str, answers: tuple[str, ...], document: T
 
 
 def shuffled(entries: Any, order: int) -> list[Any]:
-    """Shuffle entries; more of them with the same `order` keep that of the ones they share."""
+    """Shuffle entries. A longer list with the same `order` keeps the order of the entries that both have.
+
+    Each entry gets its random key in turn, so that more entries change no earlier key; a permutation would.
+    """
     return [entries[place] for place in np.argsort(np.random.default_rng(order).random(len(entries)))]
 
 
@@ -179,7 +190,7 @@ def describe(people: Sequence[str], town: str, rng: np.random.Generator) -> str:
 
 
 def read_questions(option: str, kind: str, entries_of: Callable[..., list[Entry]], path: str) -> Questions:
-    """Read a file of questions, refusing one that is missing, of another form, or without questions."""
+    """Read a file of questions. Reject one that is missing, has another form, or has no questions."""
     documents: dict[str, int] = {}
     try:
         content = json.loads(Path(path).read_text(encoding="utf-8"))

@@ -73,7 +73,7 @@ class Task:
         return Turn(length, budget, seed, index, np.random.default_rng([seed, zlib.crc32(self.name.encode()), index]))
 
     def case(self, writer: Writer, sources: Sources, turn: Turn) -> TextCase:
-        """Draw a test of at most its length in tokens, the answer's budget included, refusing one without room."""
+        """Draw a test of at most its length in tokens, answer included. Reject a length without room."""
         draft = self.draft(writer, sources, turn)
         least = writer.count(draft.compose(draft.least)) + turn.budget
         if least > turn.length:
@@ -86,7 +86,7 @@ class Task:
         return max(writer.count(draft.compose(draft.least)) + turn.budget for draft, turn in drafts)
 
     def least_budget(self, writer: Writer, sources: Sources) -> int:
-        """Find how many tokens an answer takes in this tokenizer, the longest of a sample; 1 where any part will do."""
+        """Count the tokens of the longest of a sample of answers in this tokenizer; 1 if any part scores."""
         if self.score is any_part:
             return 1
         turns = [self.turn(0, 0, 0, index) for index in range(SAMPLE)]
@@ -98,36 +98,40 @@ class Task:
         return ConfigError(f"--lengths={length}: {rule}")
 
 
-def retrieval(name: str, **options: Any) -> Task:
+def build_retrieval(name: str, **options: Any) -> Task:
     """Make one of the eight tasks with needles."""
-    source = "essays" if options["haystack"] == "essays" else None
+    source = None
+    if options["haystack"] == "essays":
+        source = "essays"
     return Task(name=name, category="retrieval", family=partial(needles, **options), budget=128, source=source)
 
 
-def answering(name: str, source: str, hops: int) -> Task:
+def build_answering(name: str, source: str, hops: int) -> Task:
     """Make one of the two tasks with documents."""
 
     def family(_: Writer, sources: Sources, turn: Turn) -> Draft:
-        questions = sources[source]
-        return invent_people(turn, hops) if questions is None else questions.draft(turn)
+        if sources[source] is None:
+            return invent_people(turn, hops)
+        draft: Draft = sources[source].draft(turn)
+        return draft
 
     return Task(name=name, category="question answering", family=family, budget=32, score=any_part, source=source)
 
 
 ALL = (
-    retrieval("niah_single_1", haystack="noise"),
-    retrieval("niah_single_2", haystack="essays"),
-    retrieval("niah_single_3", haystack="essays", value_kind="uuids"),
-    retrieval("niah_multikey_1", haystack="essays", keys=4),
-    retrieval("niah_multikey_2", haystack="needles"),
-    retrieval("niah_multikey_3", haystack="needles", key_kind="uuids", value_kind="uuids"),
-    retrieval("niah_multivalue", haystack="essays", values=4),
-    retrieval("niah_multiquery", haystack="essays", keys=4, queries=4),
+    build_retrieval("niah_single_1", haystack="noise"),
+    build_retrieval("niah_single_2", haystack="essays"),
+    build_retrieval("niah_single_3", haystack="essays", value_kind="uuids"),
+    build_retrieval("niah_multikey_1", haystack="essays", keys=4),
+    build_retrieval("niah_multikey_2", haystack="needles"),
+    build_retrieval("niah_multikey_3", haystack="needles", key_kind="uuids", value_kind="uuids"),
+    build_retrieval("niah_multivalue", haystack="essays", values=4),
+    build_retrieval("niah_multiquery", haystack="essays", keys=4, queries=4),
     Task(name="vt", category="multi-hop tracing", family=tracing, budget=30),
     Task(name="cwe", category="aggregation", family=common_words, budget=120, source="words"),
     Task(name="fwe", category="aggregation", family=frequent_words, budget=50),
-    answering("qa_1", "squad", hops=1),
-    answering("qa_2", "hotpotqa", hops=2),
+    build_answering("qa_1", "squad", hops=1),
+    build_answering("qa_2", "hotpotqa", hops=2),
 )
 TASKS = {task.name: task for task in ALL}
 
@@ -155,6 +159,6 @@ def averages(scores: pd.DataFrame) -> pd.DataFrame:
 
 
 def effective_length(means: pd.DataFrame) -> int:
-    """Return the longest length before the first below the threshold, which is Llama2-7B's at 4K; 0 if it is that."""
+    """Return the longest length before the first below the threshold, Llama2-7B's at 4K; 0 if that is the first."""
     average = means.loc["average"]
     return find_crossing(average.index.tolist(), average.tolist(), LLAMA2_7B_AT_4K)[0]

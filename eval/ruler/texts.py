@@ -61,8 +61,9 @@ from typing import Literal
 import numpy as np
 from scipy.special import zeta
 
-from eval.engine import cases
-from eval.engine.cases import NOISE, Distinct, Draft, Turn, Writer, draw_letters, draw_made_up, english
+from eval.engine import random_words
+from eval.engine.cases import NOISE, Draft, Turn, Writer, fit
+from eval.engine.random_words import Distinct, draw_letters, draw_made_up, english
 from eval.ruler.sources import SENTENCE_END, Sources, insert, running_text, shuffled
 
 # The wording is verbatim from NVIDIA/RULER, scripts/data/synthetic/constants.py and niah.py (Apache 2.0). The marks
@@ -84,7 +85,7 @@ TRACING = (
     "of variable assignment in the text above, {n} variables are assgined the value {query}, they are:"
 )
 DEPTHS = 40
-KINDS = {"words": cases.draw_pair, "numbers": cases.draw_number, "uuids": cases.draw_uuid}
+KINDS = {"words": random_words.draw_pair, "numbers": random_words.draw_number, "uuids": random_words.draw_uuid}
 HOPS = 4
 LETTERS = 5  # of a variable's name
 EXAMPLE_LETTERS = 3
@@ -115,7 +116,9 @@ def needles(
     rng = turn.rng
     key_words = Distinct(partial(KINDS[key_kind], rng))
     drawn = Distinct(partial(KINDS[value_kind], rng))
-    pairs = [(key, drawn.next()) for key in key_words.first(keys) for _ in range(values)]
+    pairs = []
+    for key in key_words.first(keys):
+        pairs += [(key, drawn.next()) for _ in range(values)]
     planted = [NEEDLE.format(kind=value_kind, key=pairs[k][0], value=pairs[k][1]) for k in rng.permutation(len(pairs))]
     depths = sorted((rng.choice(DEPTHS, len(pairs), replace=False) / (DEPTHS - 1)).tolist())
     if haystack != "essays":
@@ -124,20 +127,27 @@ def needles(
     text, most = running_text(sources["essays"], rng)
     others = Distinct(lambda: NEEDLE.format(kind=value_kind, key=key_words.next(), value=drawn.next()))
 
-    def pieces(units: int) -> list[str]:
-        if haystack == "essays":
-            return SENTENCE_END.split(text(units))
-        return [NOISE] * units if haystack == "noise" else others.first(units)
-
     def prompt(units: int) -> str:
-        context = hide(pieces(units), planted, depths, " " if haystack == "essays" else "\n")
-        return ask(context, asked, value_kind, several=queries * values > 1)
+        between = "\n"
+        if haystack == "noise":
+            pieces = [NOISE] * units
+        elif haystack == "needles":
+            pieces = others.first(units)
+        else:
+            pieces = SENTENCE_END.split(text(units))
+            between = " "
+        return ask(hide(pieces, planted, depths, between), asked, value_kind, several=queries * values > 1)
 
+    answers: list[str] = []
+    for query in asked:
+        answers += [value for key, value in pairs if key == query]
+    if haystack != "essays":
+        most = None  # lines repeat without end
     return Draft(
         compose=prompt,
         least=1,
-        answers=tuple(value for query in asked for key, value in pairs if key == query),
-        most=most if haystack == "essays" else None,
+        answers=tuple(answers),
+        most=most,
         exhausted=f"--haystack: {most} words are too short a haystack for length={{length}}; give a longer text",
     )
 
@@ -149,19 +159,22 @@ def hide(pieces: Sequence[str], planted: Sequence[str], depths: Sequence[float],
 
 def ask(context: str, asked: Sequence[str], kind: Kind, *, several: bool) -> str:
     """Join task, haystack, question and the answer's start; a single value is asked for in the singular."""
-    query = ", ".join(asked[:-1]) + ", and " + asked[-1] if len(asked) > 1 else asked[0]
-    form, noun = (NEEDLE_SEVERAL, kind) if several else (NEEDLE_ONE, kind[:-1])
-    return form.format(kind=noun, context=context, query=query)
+    query = asked[-1]
+    if len(asked) > 1:
+        query = f"{', '.join(asked[:-1])}, and {query}"
+    if several:
+        return NEEDLE_SEVERAL.format(kind=kind, context=context, query=query)
+    return NEEDLE_ONE.format(kind=kind[:-1], context=context, query=query)
 
 
-def draw_chain(rng: cases.Generator, letters: int, taken: Sequence[str] = ()) -> Chain:
+def draw_chain(rng: random_words.Generator, letters: int, taken: Sequence[str] = ()) -> Chain:
     """Draw distinct names, also from those taken, a value, and depths anywhere."""
-    names = Distinct(partial(cases.draw_letters, rng, string.ascii_uppercase, letters), list(taken))
+    names = Distinct(partial(draw_letters, rng, string.ascii_uppercase, letters), list(taken))
     return [names.next() for _ in range(HOPS + 1)], int(rng.integers(*VALUES)), sorted(rng.random(HOPS + 1).tolist())
 
 
 def trace(chain: Chain, sentences: int) -> str:
-    """Write the statements between the whole lines of so many sentences of noise, or between the sentences."""
+    """Write the statements between the lines of a number of sentences of noise, or between the sentences."""
     names, value, depths = chain
     lines = sentences // len(SENTENCES)
     pieces = [f"{NOISE}\n"] * lines
@@ -169,8 +182,9 @@ def trace(chain: Chain, sentences: int) -> str:
         pieces = (SENTENCES * (lines + 1))[:sentences]
     # a hop ends with RULER's blank
     hops = [f"VAR {new} = VAR {old} " for old, new in itertools.pairwise(names)]
+    # Depths rise, and statement k moves k pieces on: so at least one piece is between two statements.
     free = len(pieces) - len(names) + 1
-    places = [int(depth * free) + number for number, depth in enumerate(depths)]  # never side by side
+    places = [int(depth * free) + number for number, depth in enumerate(depths)]
     context = " ".join(insert(pieces, [f"VAR {names[0]} = {value}", *hops], places))
     return TRACING.format(context=context, query=value, n=len(names))
 
@@ -186,8 +200,9 @@ def tracing(writer: Writer, _: Sources, turn: Turn) -> Draft:
     worked = ""
     most = min(EXAMPLE_TOKENS, turn.room // 2)
     if writer.count(solved(LEAST)) <= most:
-        worked = solved(cases.fit(lambda sentences: writer.count(solved(sentences)), most, LEAST))
-        worked = worked if writer.count(worked + trace(chain, LEAST)) <= turn.room else ""
+        worked = solved(fit(lambda sentences: writer.count(solved(sentences)), most, LEAST))
+        if writer.count(worked + trace(chain, LEAST)) > turn.room:
+            worked = ""
     return Draft(compose=lambda sentences: worked + trace(chain, sentences), least=LEAST, answers=tuple(chain[0]))
 
 
@@ -216,8 +231,10 @@ ASKED = 3
 def common_words(writer: Writer, sources: Sources, turn: Turn) -> Draft:
     """Draw the words and their order."""
     # repeats of common and of other words, in the test and in the example, and the example's words
-    repeats, example_repeats, n_example = ((30, 3), (10, 3), 40) if turn.length >= LONG else ((6, 1), (3, 1), 20)
-    pool = sources["words"] or [word for words in english().values() for word in words]
+    repeats, example_repeats, n_example = (6, 1), (3, 1), 20
+    if turn.length >= LONG:
+        repeats, example_repeats, n_example = (30, 3), (10, 3), 40
+    pool = sources["words"] or [*itertools.chain(*english().values())]
     words = Distinct(partial(draw_made_up, turn.rng), [pool[k] for k in turn.rng.permutation(len(pool))])
     orders = [int(seed) for seed in turn.rng.integers(2**62, size=2)]
     example_words = words.words[:n_example]
@@ -228,9 +245,10 @@ def common_words(writer: Writer, sources: Sources, turn: Turn) -> Draft:
         listed = words.first(ALL_EXAMPLE_WORDS + COMMON + others)[ALL_EXAMPLE_WORDS:]
         return list_words(listed, COMMON, *repeats, orders[1])
 
-    begin = example if writer.count(example + main(COMMON)) <= turn.room else ""
+    if writer.count(example + main(COMMON)) > turn.room:
+        example = ""
     answers = tuple(words.words[ALL_EXAMPLE_WORDS : ALL_EXAMPLE_WORDS + COMMON])
-    return Draft(compose=lambda others: begin + main(others), least=COMMON, answers=answers)
+    return Draft(compose=lambda others: example + main(others), least=COMMON, answers=answers)
 
 
 def list_words(words: Sequence[str], common: int, common_repeats: int, other_repeats: int, order: int) -> str:
@@ -252,12 +270,18 @@ def frequent_words(_: Writer, __: Sources, turn: Turn) -> Draft:
     order = int(turn.rng.integers(2**62))
     # the numbers of words at which the last asked rank is ahead of the next, up to where it always is
     last, following = (rank**-ALPHA / zeta(ALPHA) for rank in (ASKED + 1, ASKED + 2))
-    ahead = [(n, counts(n, ASKED + 2)) for n in range(int(np.ceil(1 / (last - following))) + 1)]
-    clear = [n for n, times in ahead if times[ASKED] > times[-1]]
+    clear = []
+    for n in range(int(np.ceil(1 / (last - following))) + 1):
+        times = counts(n, ASKED + 2)
+        if times[ASKED] > times[-1]:
+            clear.append(n)
 
     def prompt(units: int, dots: int = 0) -> str:
         words = [DOTS, *coded.first(ranks - 1)]
-        n_words = clear[units] if units < len(clear) else clear[-1] + 1 + units - len(clear)
+        # Past the end of `clear` every number of words will do, so that they go on one by one.
+        n_words = clear[-1] + 1 + units - len(clear)
+        if units < len(clear):
+            n_words = clear[units]
         entries = shuffled(np.repeat(words, counts(n_words, ranks)), order)
         return FREQUENT_WORDS.format(context=" ".join(entries + [DOTS] * dots))
 

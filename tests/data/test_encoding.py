@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers, trainers
 
-from eval.engine.subject import read_documents
+from eval.engine.texts import read_documents
 from lab.data import encoding
 from lab.data.config import TokenizerFile
 from lab.data.preparation import check_prepared, prepare, shard_folder

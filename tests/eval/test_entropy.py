@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from eval.engine.subject import draw_texts
+from eval.engine.texts import draw_texts
 from eval.entropy import attention_entropy, main
 from lab.loading import open_model
 from lab.positions import distance, frequencies

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from eval.engine.subject import draw_texts
+from eval.engine.texts import draw_texts
 from eval.precision import (
     ARITHMETICS,
     REFERENCE,

@@ -3,7 +3,7 @@
 import numpy as np
 from tokenizers import Tokenizer, models, pre_tokenizers
 
-from eval.engine.subject import draw_texts
+from eval.engine.texts import draw_texts
 from lab.errors import DataError
 from tests.refusals import refused
 

@@ -1,4 +1,4 @@
-"""Rows and scores of L-Eval's closed-ended tasks, for the YAML files beside it; the harness runs them.
+"""Rows and scores of L-Eval's closed-ended tasks, for the YAML files in this folder; the harness runs them.
 
 Source: L-Eval (arXiv:2307.11088) and the zero-shot script of arXiv:2402.17463, which give the prompts and the rules.
 """
@@ -16,13 +16,11 @@ def questions(rows: Any) -> Any:
     """Make a row of each question: a row of L-Eval has a document, several instructions and as many outputs."""
     from datasets import Dataset  # here, because it is heavy
 
-    return Dataset.from_list(
-        [
-            {"document": row["input"], "question": question, "output": output}
-            for row in rows
-            for question, output in zip(row["instructions"], row["outputs"], strict=True)
-        ]
-    )
+    out = []
+    for row in rows:
+        for question, output in zip(row["instructions"], row["outputs"], strict=True):
+            out.append({"document": row["input"], "question": question, "output": output})
+    return Dataset.from_list(out)
 
 
 def outside_the_document(rows: Any) -> Any:
@@ -44,7 +42,9 @@ def agreement(chosen: str, right: str) -> float:
     """
     if chosen == right:
         return 1.0
-    return INCOMPLETE * ({*chosen} <= {*right})
+    if {*chosen} <= {*right}:
+        return INCOMPLETE
+    return 0.0
 
 
 def several_options(row: dict[str, Any], answers: list[str]) -> dict[str, float]:

@@ -8,7 +8,8 @@ import sys
 import pytest
 
 from eval.papers import __main__ as running
-from eval.papers.__main__ import compare, main, measured_rows, table_text
+from eval.papers.__main__ import main, measured_rows
+from eval.papers.cells import compare, table_text
 from eval.papers.table import names, needs, read_table
 from lab.command import parse_overrides
 from lab.config.sections import override

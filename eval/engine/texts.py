@@ -1,0 +1,108 @@
+"""The texts of measurements: a file's, a run's haystack or corpus, whole documents, or pieces of one length."""
+
+import hashlib
+from collections.abc import Sequence
+from itertools import repeat
+from pathlib import Path
+
+import numpy as np
+from tokenizers import Tokenizer
+
+from eval.engine.subject import AnyIds, Subject
+from lab.command import Bar
+from lab.data.encoding import encode_texts
+from lab.data.preparation import shard_folder
+from lab.data.shards import TokenStore
+from lab.data.text_files import read_texts
+from lab.data.tokenizer import check_ids, special_ends
+from lab.errors import ConfigError, DataError
+from lab.probe.needles import load_haystack
+
+NO_CORPUS = "must be set, a Hugging Face folder has no corpus of its own; give a text file"
+Document = tuple[AnyIds, AnyIds | None]  # and the bytes of the original text that each token stands for, if known
+
+
+def read_text(
+    subject: Subject, path: str | None, haystack: str | None = None, option: str = "--text"
+) -> tuple[str, str | None]:
+    """Read the text of an option's path, a run's `haystack` or its corpus, and name the setting of a path.
+
+    A run folder may have a copy of its haystack, which is read in place of the file.
+
+    Raises: ConfigError for a Hugging Face folder without a file; DataError for a file that cannot be read.
+    """
+    experiment = subject.model.experiment
+    if path is not None:
+        return "\n".join(read_texts(Path(path), option)), f"{option}={path}"
+    if experiment is None:
+        raise ConfigError(f"{option}: {NO_CORPUS}")
+    source = run = None
+    if haystack is not None:
+        source = f"probe.haystack={haystack}"
+    if haystack == experiment.probe_settings.haystack:
+        run = subject.model.home
+    return load_haystack(haystack, experiment.data, subject.tokenizer, run), source
+
+
+def read_documents(subject: Subject, text: str | None) -> list[Document]:
+    """Read and encode the documents of a file, folder or pattern, or the held-out documents of a run.
+
+    A document of a file begins with the tokenizer's first token; held-out documents are those of training, from
+    their first token to the one that ends them.
+
+    Raises: LabError where there is no text.
+    """
+    if text is None:
+        if subject.model.experiment is None:
+            raise ConfigError(f"--text: {NO_CORPUS}")
+        store = TokenStore.open(shard_folder(subject.model.experiment.data), "held_out")
+        n_bytes = repeat(None) if store.bytes is None else store.bytes.documents()
+        return list(zip(store.documents(), n_bytes))
+    before = np.array(special_ends(subject.tokenizer)[0], dtype=np.int64)
+    texts = Bar(read_texts(Path(text), "--text"), desc="encoding", leave=False)
+    documents: list[Document] = []
+    for content in texts:
+        ids, sizes = next(encode_texts(subject.tokenizer, [content], counts_bytes=True))
+        assert sizes is not None, "they are asked for"
+        documents.append((np.concatenate([before, ids]), np.concatenate([np.zeros_like(before), sizes])))
+    return documents
+
+
+def hash_documents(documents: Sequence[np.typing.NDArray[np.int64]]) -> str:
+    # Each length precedes its tokens: without it, documents cut elsewhere would have the same hash.
+    parts = (np.int64(len(ids)).tobytes() + ids.astype("<i8").tobytes() for ids in documents)
+    return hashlib.sha256(b"".join(parts)).hexdigest()[:16]
+
+
+def draw_texts(
+    text: str,
+    name: str | None,
+    tokenizer: Tokenizer,
+    *,
+    n_tokens: int,
+    texts: int,
+    seed: int,
+    vocab_size: int,
+    option: str = "--texts",
+) -> np.typing.NDArray[np.int64]:
+    """Draw pieces of a text, each of which begins with the tokenizer's first token.
+
+    Pieces do not overlap, so that texts are independent, and are not cut at documents. `option` is the name of their
+    number, `name` that of the text, None for a run's corpus.
+
+    Shapes: int64 (texts, n_tokens).
+    Raises: DataError for too little text, or a tokenizer that is not the model's.
+    """
+    first = tokenizer.encode("").ids
+    ids = np.array(tokenizer.encode(text, add_special_tokens=False).ids, dtype=np.int64)
+    check_ids(np.append(ids, first), vocab_size)
+    size = max(1, n_tokens - len(first))
+    pieces = len(ids) // size
+    if pieces < texts:
+        raise DataError(
+            f"{option}={texts}: {name or 'the corpus of the run'} has room for {pieces} texts of {n_tokens} tokens; "
+            "lower it, shorten the texts or give a longer --text"
+        )
+    chosen = np.random.default_rng(seed).permutation(pieces)[:texts]
+    rows = [np.concatenate([first, ids[size * piece : size * (piece + 1)]]) for piece in chosen]
+    return np.stack(rows)[:, :n_tokens].astype(np.int64)

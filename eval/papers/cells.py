@@ -1,0 +1,119 @@
+"""Our numbers of a paper's table, next to the published ones."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+from eval.engine.rows import pivot, to_text
+from eval.papers.table import Column, Table, expand
+from lab.rows import Row
+from lab.runs.folder import RunFolder
+
+VARYING = ("commit", "hardware", "cases")  # fields of a result that is the same measured again
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One row on one model: its values, of which `out` is its folder, and the arguments of each command."""
+
+    row: str
+    values: Mapping[str, Any]
+    commands: tuple[tuple[str, ...], ...]
+
+
+def compare(table: Table, measured: Sequence[Measured], *, mini: bool) -> list[Row]:
+    """List every cell: ours over all runs of the row, theirs, and the difference where both are numbers."""
+    cells = []
+    names = [one.row for one in measured]
+    if not mini:
+        names += table.published
+    for row in dict.fromkeys(names):
+        for name, column in table.columns.items():
+            values = [x for one in measured if one.row == row and (x := read_number(column, one)) is not None]
+            theirs = table.published.get(row, {}).get(name)
+            if not values and theirs is None:
+                continue
+            cell: Row = {"row": row, "column": name, "ours": None, "runs": len(values), "theirs": theirs}
+            cell |= {"difference": None, "scale": "mini" if mini else "full"}
+            if values:
+                cell["ours"] = sum(values) / len(values)
+                if isinstance(theirs, int | float) and not mini:
+                    cell["difference"] = cell["ours"] - theirs
+            cells.append(cell)
+    return cells
+
+
+def read_number(column: Column, one: Measured) -> float | None:
+    """Read a column's number from a row's results; None without one. Of a repeated measurement the newest counts."""
+    place: Path = one.values["out"] / column.file
+    if column.file.startswith("{model}"):
+        place = Path(expand(column.file, one.values))
+    newest: dict[str, Row] = {}
+    for path in sorted(place.parent.glob(place.name)):
+        if path.suffix == ".json":
+            rows = iter([json.loads(path.read_text("utf-8"))])
+        else:
+            rows = RunFolder(path.parent).read(path.name)
+        for row in rows:
+            # Numbers differ when a row is measured again; what names the row is text, whole numbers and truth values.
+            named = {k: v for k, v in row.items() if not isinstance(v, float | dict | list) and k not in VARYING}
+            newest[json.dumps(named)] = row
+    chosen = (row.get(column.field) for row in newest.values() if fits(row, column.where, one.values))
+    values = [float(value) * column.times for value in chosen if isinstance(value, int | float)]
+    if not values:
+        return None
+    return {"first": values[0], "last": values[-1], "mean": sum(values) / len(values)}[column.pick]
+
+
+def fits(row: Row, where: Mapping[str, Any], values: Mapping[str, Any]) -> bool:
+    """Return whether a result agrees with a column's conditions, each a pattern or a list of them.
+
+    Example:
+        >>> fits({"task": "niah_single_1", "length": 192}, {"task": "niah_*", "length": "{long}"}, {"long": 192})
+        True
+    """
+    for name, wanted in where.items():
+        several = wanted if isinstance(wanted, list) else [wanted]
+        patterns = [expand(str(pattern), values) for pattern in several]
+        if not any(fnmatchcase(str(row.get(name)), pattern) for pattern in patterns):
+            return False
+    return True
+
+
+def table_text(table: Table, cells: Sequence[Row], *, mini: bool) -> str:
+    """Format the cells, rows and columns as in the paper: ours, theirs in brackets, the difference."""
+    head = f"{table.title}\n{table.source}; at full size\nours [theirs] difference"
+    note = []
+    if mini:
+        scale = "in miniature; the paper's numbers are of another scale"
+        head = f"{table.title}\n{table.source}; {scale}\nours [theirs]"
+        note = [table.mini.note]
+    if not cells:
+        return f"{head}\nno results"
+    text = to_text(pivot([{**cell, "cell": format_cell(cell)} for cell in cells], "row", "column", "cell"))
+    return "\n".join([head, "", text, *note])
+
+
+def format_cell(cell: Row) -> str:
+    """Write our number, the published one in brackets, and the difference.
+
+    Example:
+        >>> format_cell({"ours": 97.0, "theirs": 97.2, "difference": -0.2})
+        '97 [97.2] -0.2'
+        >>> format_cell({"ours": None, "theirs": "OOM", "difference": None})
+        '- [OOM]'
+    """
+    theirs = cell["theirs"]
+    text = "-"
+    if cell["ours"] is not None:
+        text = f"{cell['ours']:.4g}"
+    if isinstance(theirs, str):
+        text += f" [{theirs}]"
+    elif theirs is not None:
+        text += f" [{theirs:g}]"
+    if cell["difference"] is not None:
+        text += f" {cell['difference']:+.3g}"
+    return text
