@@ -25,18 +25,18 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from textwrap import wrap
-from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from eval.engine.command import OF_RUNS, Form, Request, run
+from eval.engine.command import OF_RUNS, Form, Request, file_in, run
+from eval.engine.grid_text import WRITERS, format_heading, to_table
 from eval.engine.records import COLUMNS, WIDER, list_results, read_records
-from eval.engine.rows import WIDEST, Result, file_in, fitted, natural_key
+from eval.engine.rows import WIDEST, Result, fitted, natural_key
 from eval.engine.seeds import LEVEL, POWER, binomial_variance
 from eval.engine.statistics import add_p_values
 from lab.command import start
@@ -49,7 +49,6 @@ from lab.runs.conditions import define_names
 from lab.runs.tables import unpacked
 from lab.schema import Section
 
-FORMS = {"share": ".1f", "percent": ".1f", "tokens": ",.1f", "pairs": ",.0f"}  # of units; of all others .4g
 RANGES = {"share": (0, 1), "percent": (0, 100), "tokens": (0, np.inf), "pairs": (0, np.inf)}  # of units
 LINE = ["evaluation", "unit", "task", "length"]
 
@@ -176,8 +175,9 @@ def mean_over_seeds(rows: pd.DataFrame) -> Row:
 def name_lines(cells: pd.DataFrame, lines: Sequence[str]) -> pd.Series[str]:
     """Name lines by evaluation, task and length, and by the fields that distinguish lines of the same name."""
     first = pd.Series("", index=cells.index)
-    for name in (name for name in ("evaluation", "task") if name in lines):
-        first = first + cells[name] + " "
+    for name in ("evaluation", "task"):
+        if name in lines:
+            first = first + cells[name] + " "
     if "length" in lines:
         is_named = [f"{n} " in f"{task} " or n == 0 for n, task in zip(cells.length, cells.task, strict=True)]
         first = first.where(is_named, first + cells.length.map("{:,} tokens ".format))
@@ -187,40 +187,6 @@ def name_lines(cells: pd.DataFrame, lines: Sequence[str]) -> pd.Series[str]:
         named = out + " " + (value if name in (*COLUMNS, *WIDER) else f"{name}=" + value)
         out = out.where(value.groupby(first).transform("nunique") <= 1, named)
     return out
-
-
-def format_heading(value: Any) -> str:
-    """Write a value of a heading."""
-    is_whole = isinstance(value, int | float) and value == value // 1
-    return "" if pd.isna(value) else f"{value:,.0f}" if is_whole else str(value)
-
-
-def format_cell(cell: Any) -> str:
-    """Write a score with its limits, shares in percent: 50.0 (25.0 to 75.0), n=8; * is significant, ? not tested."""
-    factor = 100 if cell.unit == "share" else 1
-    tail = ".0" * (cell.unit == "tokens")
-    score, low, high = (
-        None if pd.isna(x) else f"{factor * x:{FORMS.get(cell.unit, '.4g')}}".removesuffix(tail)
-        for x in (cell.score, cell.low, cell.high)
-    )
-    text = cell.range or str(score)
-    if score and low and (high or cell.unit == "tokens"):
-        text += f" ({low} to {high})" if high else f" ({low} or more)"
-    if cell.censored == "below" and cell.seeds == 1 and cell.high != cell.below:  # the tests show no number
-        text += f" to {high}" if high else " or more"
-    text += f", {cell.seeds} seeds" if cell.seeds > 1 else "" if pd.isna(cell.n) else f", n={cell.n:,.0f}"
-    text += "" if pd.isna(cell.seeds_needed) else f" ({cell.seeds_needed:.0f} needed)"
-    text += f", {cell.n_censored} censored" if cell.n_censored and cell.seeds > 1 else ""
-    if cell.dips:  # distances nearer than reach that fail
-        text += f", {cell.dips} with a dip" if cell.seeds > 1 else ", a dip"
-    return text + ("*" if cell.p_adjusted <= LEVEL else "?" if cell.compared and not isinstance(cell.test, str) else "")
-
-
-def to_table(cells: pd.DataFrame) -> pd.DataFrame:
-    """Spread the cells as text; - is no result."""
-    texts = cells.assign(text=[format_cell(cell) for cell in cells.itertuples()])
-    table = texts.pivot(index="line", columns="column", values="text").loc[cells.line.unique()]
-    return table[cells.sort_values("number").column.unique()].fillna("-").rename_axis(index=None, columns=None)
 
 
 def legend(cells: pd.DataFrame, older: int) -> list[str]:
@@ -243,21 +209,6 @@ def legend(cells: pd.DataFrame, older: int) -> list[str]:
     return [text for text, is_shown in lines.items() if is_shown]
 
 
-def to_csv(table: pd.DataFrame) -> str:
-    """Write a table as CSV, with a quote before words that a spreadsheet would take for a formula."""
-
-    def quote_formula(cell: Any) -> Any:
-        return f"'{cell}" if re.match(r"[=+@\t\r]|-(?![\d.])", str(cell)) else cell
-
-    return str(table.map(quote_formula).rename(index=quote_formula, columns=quote_formula).to_csv())
-
-
-WRITERS: dict[str, Callable[[pd.DataFrame], str]] = {
-    ".txt": fitted,
-    ".md": pd.DataFrame.to_markdown,
-    ".csv": to_csv,
-    ".tex": partial(pd.DataFrame.to_latex, escape=True),
-}
 KNOWN = ["evaluation", "task", "length", *COLUMNS, *WIDER]  # fields of a result's row, with those of --by
 JUDGED = ["alike", "n", "seeds", "score", "low", "high", "below", "range", "unit", "test", "p"]
 JUDGED += ["p_adjusted", "p_exact", "seeds_needed"]

@@ -143,11 +143,20 @@ def table(profiles: Mapping[str, Any], targets: float) -> tuple[pd.DataFrame, st
 
 
 def chart(profiles: Mapping[str, Any], title: str) -> Any:
-    """Draw the mean f and g of each distance, both axes logarithmic; a distance without any is left out."""
+    """Plot the mean f and g of each distance, both axes logarithmic; distances without any are omitted."""
     named = {NAMES[name]: values for name, values in profiles.items()}
-    looks: dict[str, Any] = {"log_x": True, "log_y": True, "names": list(named), "marks": False}
-    looks["x_title"] = "distance (tokens)"
-    return draw.draw(per_distance(named), "distance", "per distance", "profile", title=title, **looks)
+    return draw.draw(
+        per_distance(named),
+        "distance",
+        "per distance",
+        "profile",
+        title=title,
+        x_title="distance (tokens)",
+        log_x=True,
+        log_y=True,
+        names=list(named),
+        marks=False,
+    )
 
 
 FORM = Form(

@@ -30,6 +30,7 @@ finished test is kept in tests-TOKENS-KEY.jsonl: after Ctrl-C (exit status 75) o
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -49,6 +50,7 @@ from lab.runs.arms import censored
 from lab.runs.folder import RunFolder
 from lab.schema import Length, Share, Tests
 
+X_TITLE = "distance of the number (tokens)"
 WHY = 'docs/install.md, "If it does not work", has reasons'
 
 
@@ -124,7 +126,8 @@ class FoundByDistance(run.Measure):
                 finished = self.open_finished(tests, first, config.distance_tests, "distance")
                 results = list(probe.run(self.subject, store=finished))
                 of_distance = {**subject, "metric": "found_by_distance"}
-                yield from (probe.record(result, of_distance, counts) for result in results)
+                for result in results:
+                    yield probe.record(result, of_distance, counts)
                 reach = {"threshold": config.threshold, "confidence": config.confidence, "n": config.distance_tests}
                 reach |= reach_record(results, config.threshold, counts)
                 yield {**subject, "metric": "reach", **reach}
@@ -210,9 +213,19 @@ class FoundByDistance(run.Measure):
 
     def heat_map(self, rows: Sequence[Row]) -> Any:
         """Draw the shares by prompt length and distance, a map for each method."""
-        style: dict[str, Any] = {"kind": "heat", "percent": True, "height": 90, "columns": 1}
-        style |= {"x_title": "distance of the number (tokens)", "y_title": "prompt (tokens)"}
-        return draw(self.grid(rows), "distance", "prompt", "score", "method", **style)
+        return draw(
+            self.grid(rows),
+            "distance",
+            "prompt",
+            "score",
+            "method",
+            kind="heat",
+            percent=True,
+            height=90,
+            columns=1,
+            x_title=X_TITLE,
+            y_title="prompt (tokens)",
+        )
 
     def chart(self, rows: Sequence[Row]) -> Any:
         """Draw shares with limits and their fit; below, f of the training, and the grid of prompt lengths."""
@@ -220,19 +233,17 @@ class FoundByDistance(run.Measure):
         threshold = self.probe.config.threshold
         whole = [row for row in rows if row["metric"] == "found_by_distance"]
         ends = (min(self.probe.distances), max(window, *self.probe.distances))
-        x: dict[str, Any] = {"x_title": "distance of the number (tokens)", "x_limits": ends}
-        style = {"y_limits": (0, 1), "percent": True, "y_title": "share of numbers found", **x}
-        style["names"] = [*dict.fromkeys(row["method"] for row in whole)]
+        names = [*dict.fromkeys(row["method"] for row in whole)]
+        plot = partial(draw, x="distance", series="method", x_title=X_TITLE, x_limits=ends, names=names)
+        plot_share = partial(plot, y="score", y_limits=(0, 1), percent=True, y_title="share of numbers found")
         rules = [Rule("y", threshold, f"threshold {threshold:g}"), Rule("x", window, "window")]
-        limits: dict[str, Any] = {"low": "low", "high": "high", "kind": "point", "rules": rules, "title": self.title()}
-        points = draw(whole, "distance", "score", "method", **limits, **style)
-        above = layer(points, draw(self.fits, "distance", "score", "method", marks=False, legend=False, **style))
+        points = plot_share(whole, low="low", high="high", kind="point", rules=rules, title=self.title())
+        above = layer(points, plot_share(self.fits, marks=False, legend=False))
         counted = [row for row in whole if row["f"]]
         maps = [self.heat_map(rows)] if self.others else []
         if not counted:
             return below(above, *maps) if maps else above
-        f: dict[str, Any] = {"log_y": True, "height": 90, "legend": False, "names": style["names"]}
-        counts = draw(counted, "distance", "f", "method", y_title="f (pairs trained)", **f, **x)
+        counts = plot(counted, y="f", y_title="f (pairs trained)", log_y=True, height=90, legend=False)
         return below(above, counts, *maps)
 
 

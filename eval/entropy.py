@@ -25,6 +25,7 @@ Prints a table, and writes a line for each layer and number of visible tokens to
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -40,6 +41,7 @@ from lab.model.huggingface.foreign import AnyDecoder
 from lab.rows import Row
 
 WINDOWS = 2  # training windows that a text is long, so that both sides of the window are seen
+Y_TITLE = "attention entropy (nats)"
 MOST_TOKENS = 8192  # of a text whose length is not given
 
 
@@ -94,9 +96,9 @@ class Entropy(run.OnTexts):
     def chart(self, rows: Sequence[Row]) -> Any:
         """Draw a picture like Figure 1 of arXiv:2401.07004: a line for each layer, against ln n."""
         rules = self.window_between(self.visible)
-        style: dict[str, Any] = {"log_x": True, "x_title": "visible tokens n", "y_title": "attention entropy (nats)"}
-        lines = draw.draw(rows, "visible", "entropy", "layer", rules=rules, **style)
-        uniform = draw.draw(rows, "visible", "uniform", color=draw.GREY, marks=False, **style)
+        plot = partial(draw.draw, rows, "visible", log_x=True, x_title="visible tokens n", y_title=Y_TITLE)
+        lines = plot("entropy", "layer", rules=rules)
+        uniform = plot("uniform", color=draw.GREY, marks=False)
         return draw.layer(uniform, lines).properties(title=[self.title(), "grey: uniform attention, ln n"])
 
 

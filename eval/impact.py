@@ -106,7 +106,7 @@ def analyse(request: Request) -> Result:
 
 
 def shared_tokenizer(base: OpenedModel, tuned: OpenedModel, place: Path) -> Tokenizer:
-    """Find the tokenizer of both models, refusing two that differ, or none."""
+    """Find the tokenizer of both models. Reject two that differ, or none."""
     tokenizers = [model.tokenizer for model in (tuned, base) if model.tokenizer]
     if len({vocabulary_hash(tokenizer) for tokenizer in tokenizers}) > 1:
         raise ConfigError(f"BASE={place}: its tokenizer is not that of TUNED; give the model that was tuned")
@@ -148,7 +148,9 @@ def summary(result: dict[str, Any], tables: dict[str, pd.DataFrame]) -> str:
     lines = []
     for by, table in tables.items():
         lines.append(to_text(table.rename(columns={"label": by}).set_index(by)[:SHOWN], FORMS))
-        lines += [f"... and {len(table) - SHOWN:,} more"] * (len(table) > SHOWN) + [""]
+        if len(table) > SHOWN:
+            lines.append(f"... and {len(table) - SHOWN:,} more")
+        lines.append("")
     taken = sum(row["chosen"] for row in result["types"])
     lines.append(
         f"{taken:,} taken (*), {len(result['token_ids']):,} token ids: {result['held_of_marked']:.0%} of the marked "
@@ -164,8 +166,16 @@ def chart(labels: np.typing.NDArray[np.str_], marked: BoolArray, title: str) -> 
     shares = pd.crosstab(labels[marked], at, normalize="columns")
     largest = shares.loc[shares.mean(axis=1).nlargest(NAMED).index].T.rename_axis("position")
     rows = largest.melt(var_name="label", value_name="share", ignore_index=False).reset_index()
-    titles: dict[str, Any] = {"x_title": "position in the text (tokens)", "y_title": "share of the marked targets"}
-    return draw(rows, "position", "share", "label", percent=True, title=title, **titles)
+    return draw(
+        rows,
+        "position",
+        "share",
+        "label",
+        percent=True,
+        title=title,
+        x_title="position in the text (tokens)",
+        y_title="share of the marked targets",
+    )
 
 
 FORM = Form(options=ImpactConfig, lacks=("--distance", "--frequency"), each=False, missing="")

@@ -82,7 +82,9 @@ def draw_case(writer: Writer, protocol: Protocol, *, lines: int, seed: int, inde
     names = Distinct(partial(draw_pair, rng)).first(lines)
     asked = int(share * lines)
     record = "".join(LINE.format(name=n, number=x) for n, x in zip(names, numbers, strict=True))
-    ending = QUESTION + ANSWER + (ANSWER_START if protocol == "completion" else "")
+    ending = QUESTION + ANSWER
+    if protocol == "completion":
+        ending += ANSWER_START
     prompt = writer.apply_template(ASK + TASK + record + ending.format(name=names[asked]))
     facts: dict[str, Any] = {"lines": lines, "line": asked, "name": names[asked]}
     return TextCase(np.array(writer.encode(prompt), dtype=np.int32), prompt, (str(numbers[asked]),), facts)
@@ -95,7 +97,9 @@ def name_range(least: int, most: int) -> str:
         >>> name_range(3900, 4096), name_range(8093, 9000), name_range(4000, 4097)
         ('short', 'long', 'between')
     """
-    return "short" if most <= SHORT else "long" if least > LONG else "between"
+    if most <= SHORT:
+        return "short"
+    return "long" if least > LONG else "between"
 
 
 class LineRetrieval(run.Measure):
@@ -161,8 +165,9 @@ class LineRetrieval(run.Measure):
     def chart(self, rows: Sequence[Row]) -> Any:
         """Draw the share found over the tokens of the longest test, a line for each model and method."""
         title = f"line retrieval, {rows[0]['protocol']} protocol, {rows[0]['n']} tests each"
-        style = {"x_title": "tokens of the longest test", "y_limits": (0, 1), "percent": True}
-        return self.length_chart(rows, "tests passed", title, **style)
+        return self.length_chart(
+            rows, "tests passed", title, x_title="tokens of the longest test", y_limits=(0, 1), percent=True
+        )
 
 
 main = LineRetrieval.main

@@ -92,12 +92,12 @@ def draft(digits: int, filler: str, depth: float, seed: int, index: int) -> case
     """
     rng = np.random.default_rng([seed, index])
     key = draw_number(rng, digits)
-    compose = words(filler, key, depth, rng) if filler else garbage(key, depth)
+    compose = compose_words(filler, key, depth, rng) if filler else compose_letters(key, depth)
     return cases.Draft(compose, 0, (key,), lambda units: {"depth": depth, "filler_units": units})
 
 
-def garbage(key: str, depth: float) -> Callable[[int], str]:
-    """Return what writes the prompt of the passkey protocol with a number of letters of filler."""
+def compose_letters(key: str, depth: float) -> Callable[[int], str]:
+    """Return a function that writes the prompt of the passkey protocol with a number of letters of filler."""
 
     def compose(letters: int) -> str:
         before = round(depth * letters)
@@ -108,18 +108,19 @@ def garbage(key: str, depth: float) -> Callable[[int], str]:
     return compose
 
 
-def words(filler: str, key: str, depth: float, rng: np.random.Generator) -> Callable[[int], str]:
-    """Return what writes the prompt of the lab's protocol with a number of words; the filler has no end."""
+def compose_words(filler: str, key: str, depth: float, rng: np.random.Generator) -> Callable[[int], str]:
+    """Return a function that writes the prompt of the lab's protocol with a number of words; the filler has no end."""
     start = needles.next_word(filler, int(rng.integers(len(filler))))
     whole = f"{filler[start:]} {filler[:start]}".split()
 
     def compose(count: int) -> str:
         text = [whole[place % len(whole)] for place in range(count)]
         before = round(depth * count)
-        needle = synthetic.NEEDLE.format(number=key)
-        hay = " ".join(text[:before]) + (needle if before else needle.lstrip())
-        rest = " ".join(text[before:])
-        return synthetic.TASK + hay + (f" {rest}" if rest else "") + synthetic.QUESTION + synthetic.ANSWER_PREFIX
+        # The needle begins with the space that separates it from the text before.
+        hay = (" ".join(text[:before]) + synthetic.NEEDLE.format(number=key)).lstrip()
+        if before < count:
+            hay += f" {' '.join(text[before:])}"
+        return synthetic.TASK + hay + synthetic.QUESTION + synthetic.ANSWER_PREFIX
 
     return compose
 
@@ -167,7 +168,8 @@ class Passkey(run.Measure):
             "seed": self.options.seed,
         }
         for length in self.lengths:
-            for depth in (number / (self.options.depths - 1) for number in range(self.options.depths)):
+            for number in range(self.options.depths):
+                depth = number / (self.options.depths - 1)
                 row = {**shared, "length": length, "depth": depth}
                 name = f"{length:,} tokens at {depth:.0%}"
                 yield run.Cell(row, self.options.tests, length, name, f"{length}-{depth:.2f}")
@@ -175,10 +177,10 @@ class Passkey(run.Measure):
     def measure(self, cell: run.Cell) -> tuple[Row, Sequence[Row]]:
         """Test one cell, a length and depth, and return its row and the row of each test."""
         depth = cell.row["depth"]
-        sizes = {"length": cell.row["length"], "budget": self.budget}
+        length = cell.row["length"]
         judge = partial(answers.score_answer, read=READERS[self.protocol])
-        draw_case = lambda index: cases.finish(self.draft(index, depth), self.writer, **sizes)  # noqa: E731
-        outcome = self.ask(cell, draw_case, judge=judge, **sizes)
+        draw_case = lambda index: cases.finish(self.draft(index, depth), self.writer, length, self.budget)  # noqa: E731
+        outcome = self.ask(cell, draw_case, budget=self.budget, length=length, judge=judge)
         return answers.summarize(outcome), outcome.records
 
     def title(self) -> str:
@@ -191,10 +193,17 @@ class Passkey(run.Measure):
     def chart(self, rows: Sequence[Row]) -> Any:
         """Draw the grid; cells that were not measured stay empty."""
         cells = [{**row, "depth": f"{row['depth']:.0%}"} for row in sorted(rows, key=itemgetter("depth", "length"))]
-        style: dict[str, Any] = {"kind": "heat", "percent": True, "title": self.title()}
-        style |= {"x_title": "length (tokens, prompt and answer)", "y_title": "depth of the number in the filler"}
         return draw(
-            cells, "length", "depth", "score", rules=self.window_between(row["length"] for row in rows), **style
+            cells,
+            "length",
+            "depth",
+            "score",
+            kind="heat",
+            percent=True,
+            title=self.title(),
+            x_title="length (tokens, prompt and answer)",
+            y_title="depth of the number in the filler",
+            rules=self.window_between(row["length"] for row in rows),
         )
 
     def picture(self, rows: Sequence[Row]) -> Path:

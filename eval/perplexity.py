@@ -91,7 +91,7 @@ class PerplexityOptions(CellOptions):
     """Tokens of the short context of key tokens; left out, 4,096."""
 
     def rules(self) -> list[str]:
-        """Refuse strides and cuts that contradict the lengths."""
+        """Reject strides and cuts that contradict the lengths."""
         faults = []
         if self.short is not None and self.evaluator is None:
             faults.append(f"short={self.short}: would be ignored without evaluator; name one, or leave it out")
@@ -154,7 +154,7 @@ class Perplexity(Measure):
                 raise DataError(f"--evaluator={place}: {rule}")
 
     def join_documents(self, documents: Sequence[Document]) -> list[Document]:
-        """Join all documents, the first alone with the tokens that begin a text, refusing less than a window."""
+        """Join all documents, only the first with the tokens that begin a text. Reject less text than a window."""
         begins = len(special_ends(self.subject.tokenizer)[0])
         starts = [0, *[begins] * len(documents)]
         ids = np.concatenate([np.empty(0, dtype=np.int64), *(ids[k:] for k, (ids, _) in zip(starts, documents))])
@@ -166,7 +166,7 @@ class Perplexity(Measure):
         return [(ids, np.concatenate(sizes) if len(sizes) == len(documents) else None)]
 
     def sample_documents(self, documents: Sequence[Document]) -> list[Document]:
-        """Draw documents that are long enough, in their order, refusing too few."""
+        """Sample documents that are long enough, in their order. Reject too few of them."""
         options = self.options
         least = options.min_tokens or self.contexts[-1]
         self.n = options.documents or DOCUMENTS
@@ -206,9 +206,16 @@ class Perplexity(Measure):
         """Score the documents with one context length; a record is a document's loss in nats and its tokens."""
         context = cell.row["length"]
         started = time.perf_counter()
-        how: dict[str, Any] = {"rows": self.options.rows(context), "cut": PROTOCOLS[self.options.protocol]}
-        how |= {"done": self.bar.update, "keys": self.keys}
-        losses = text_losses(self.subject.losses, self.documents, context, self.stride, **how)
+        losses = text_losses(
+            self.subject.losses,
+            self.documents,
+            context,
+            self.stride,
+            rows=self.options.rows(context),
+            done=self.bar.update,
+            cut=PROTOCOLS[self.options.protocol],
+            keys=self.keys,
+        )
         low, high = losses.limits or (None, None)
         row = {"score": losses.perplexity, "low": low, "high": high, "confidence": CONFIDENCE, "loss": losses.loss}
         row["bits_per_byte"] = None
@@ -230,10 +237,16 @@ class Perplexity(Measure):
         spread = max(most - least, 0.02 * most)  # intervals may be far wider than what differs
         far_apart = most > 10 * least
         title = f"{first['protocol']}, stride {first['stride']}; {first['n']} documents ({first['source']})"
-        title += ", 95% over documents" * (first["low"] is not None)
-        style: dict[str, Any] = {"x_title": "context length (tokens)", "log_y": far_apart}
-        style["y_limits"] = None if far_apart else (least - spread, most + spread)
-        return self.length_chart(rows, "perplexity", title, **style)
+        if first["low"] is not None:
+            title += ", 95% over documents"
+        return self.length_chart(
+            rows,
+            "perplexity",
+            title,
+            x_title="context length (tokens)",
+            log_y=far_apart,
+            y_limits=None if far_apart else (least - spread, most + spread),
+        )
 
 
 main = Perplexity.main

@@ -36,6 +36,7 @@ curves are of a whole model in bfloat16 on a GPU, as bf16_model is there; bf16 l
 from collections.abc import Iterator, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
+from functools import partial
 from itertools import product
 from typing import Any, NamedTuple
 
@@ -98,7 +99,7 @@ class Precision(run.OnTexts):
     form = command.Form(options=PrecisionOptions)
 
     def prepare(self) -> None:
-        """Choose lengths, draw the texts, and refuse methods that a shift changes in exact arithmetic."""
+        """Choose lengths, draw the texts, and reject methods that a shift changes in exact arithmetic."""
         options = self.options
         model = self.subject.model
         window = model.train_len
@@ -120,7 +121,7 @@ class Precision(run.OnTexts):
         taken = [name for name, arithmetic in ARITHMETICS.items() if self.options.whole_model or not arithmetic.whole]
         decoders = {"trained": trained, "random": build_random(trained, self.options.seed)}
         total = len(decoders) * len(taken) * len(self.texts)
-        self.announce([(total, n) for n in (*[self.n_tokens] * len(self.shifts), *self.lengths)])
+        self.announce([(total * len(self.shifts), self.n_tokens), *((total, n) for n in self.lengths)])
         with Bar(total=total, desc="precision", unit="text") as bar:
             for (weights, decoder), name in product(decoders.items(), taken):
                 arithmetic = ARITHMETICS[name]
@@ -134,7 +135,8 @@ class Precision(run.OnTexts):
                     bar.update()
                 pair = {"weights": weights, "arithmetic": name, "reference": to}
                 measured = self.build_rows(pair, torch.cat(profiles).cpu().numpy(), np.array(logits))
-                yield from ({**self.origin, **row} for row in measured)
+                for row in measured:
+                    yield {**self.origin, **row}
 
     def build_rows(self, pair: Row, by_token: Values, by_length: Values) -> Iterator[Row]:
         """Make the results of one pair from D's terms, (texts, shifts, tokens), and D_logit, (texts, lengths)."""
@@ -150,42 +152,47 @@ class Precision(run.OnTexts):
 
     def text(self, rows: Sequence[Row]) -> str:
         """Write D and D_logit as tables, means over texts."""
-        by_shift = pivot(of(rows, "D"), "shift", "curve", "value").map("{:.3g}".format).rename("{:,}".format)
-        first = {row["curve"]: row["first_token_frac"] for row in of(rows, "D") if row["shift"] == 0}
+        by_shift = pivot(select(rows, "D"), "shift", "curve", "value").map("{:.3g}".format).rename("{:,}".format)
+        first = {row["curve"]: row["first_token_frac"] for row in select(rows, "D") if row["shift"] == 0}
         by_shift.loc["first token"] = {curve: "-" if x is None else f"{x:.1%}" for curve, x in first.items()}
-        by_length = pivot(of(rows, "D_logit"), "tokens", "curve", "value").map("{:.3g}".format).rename("{:,}".format)
+        by_length = (
+            pivot(select(rows, "D_logit"), "tokens", "curve", "value").map("{:.3g}".format).rename("{:,}".format)
+        )
         head = f"D (Eq. 4): {self.n_tokens:,} tokens, mean over n = {len(self.texts)}"
         return f"{head}\n{to_text(by_shift)}\n\nD_logit (Eq. 5): {self.pair}\n{to_text(by_length)}"
 
     def chart(self, rows: Sequence[Row]) -> Any:
         """Draw a picture like Figure 1 of arXiv:2411.13476, with logarithmic axes so that fp32 is seen too."""
-        by_shift = [{**row, "shift": str(row["shift"])} for row in of(rows, "D")]
-        by_token = [
-            {"token": token, "value": value, "curve": row["curve"]}
-            for row in of(rows, "D_by_token")
-            for token, value in enumerate(row["values"], 1)
-        ]
+        by_shift = [{**row, "shift": str(row["shift"])} for row in select(rows, "D")]
+        by_token = []
+        for row in select(rows, "D_by_token"):
+            for token, value in enumerate(row["values"], 1):
+                by_token.append({"token": token, "value": value, "curve": row["curve"]})
         shifts = f"shift of all positions (tokens), against a shift of {self.options.reference}"
         return beside(
             panel(by_shift, "shift", f"attention difference D, {self.n_tokens:,} tokens", shifts, "D"),
             panel(by_token, "token", f"its terms by token, {self.pair}", "token (the first is 1)", "term"),
             panel(
-                of(rows, "D_logit"), "tokens", f"logits of the first token, {self.pair}", "length (tokens)", "D_logit"
+                select(rows, "D_logit"),
+                "tokens",
+                f"logits of the first token, {self.pair}",
+                "length (tokens)",
+                "D_logit",
             ),
             title=self.title(),
         )
 
 
-def of(rows: Sequence[Row], metric: str) -> list[Row]:
+def select(rows: Sequence[Row], metric: str) -> list[Row]:
     return [{**row, "curve": f"{row['weights']} {row['arithmetic']}"} for row in rows if row["metric"] == metric]
 
 
 def panel(rows: Sequence[Row], x: str, title: str, x_title: str, y_title: str) -> Any:
-    """Draw a line for each weights and arithmetic; an exact 0 has no place on a logarithmic axis and leaves a gap."""
+    """Draw a line for each weights and arithmetic; an exact 0 leaves a gap, as a logarithmic axis has none."""
     points = [{**row, "value": row["value"] or None} for row in rows]
     some = any(row["value"] for row in points)
-    titles: dict[str, Any] = {"title": title, "x_title": x_title, "y_title": y_title}
-    return draw(points, x, "value", "curve", log_x=x != "shift", log_y=some, marks=x != "token", width=380, **titles)
+    plot = partial(draw, points, x, "value", "curve", title=title, x_title=x_title, y_title=y_title)
+    return plot(log_x=x != "shift", log_y=some, marks=x != "token", width=380)
 
 
 def summary(values: Values) -> Row:
@@ -275,6 +282,7 @@ def depends_on_positions(decoder: AnyDecoder, n_tokens: int, shifts: Sequence[in
         return True  # a model that rotates nothing, or whose rotation the lab cannot compute
 
     def visible_inputs(shift: int) -> Tensor:
+        # Everything that attention takes from positions: where keys are hidden the distance may be anything.
         rel_pos = torch.where(ids[:, None] >= ids, distance.rel_pos(ids + shift, ids + shift), 0.0)
         factors = [distance.logit_factor(ids + shift), decoder.frequencies.logit_factor(ids + shift, layer)]
         return torch.cat([rel_pos, torch.stack(factors, dim=1)], dim=1)

@@ -21,6 +21,7 @@ Prints a table. Writes recall-TOKENS-HASH.jsonl, a line for each bin of distance
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import Annotated, Any
 
 import numpy as np
@@ -98,13 +99,24 @@ class Recall(run.OnTexts):
         documents = texts.read_documents(self.subject, options.text)
         self.documents = [np.asarray(ids, dtype=np.int64) for ids, _ in documents]
         check_ids(np.concatenate(self.documents), self.subject.vocab_size)
-        sizes: Row = {"window": window, "edges": edges, "most": options.targets, "seed": options.seed}
+        stored = None
         data = None if model.experiment is None else model.experiment.data
         if self.evidence.method == "asked" and options.text is None and data is not None and data.labelled:
             shards = TokenStore.open(shard_folder(data), "held_out").shards
             named = [replace(shard, tokens=labels_of(shard, data, self.subject.tokenizer)) for shard in shards]
-            sizes["stored"] = np.concatenate([labels[1:] for labels in TokenStore(named).documents()]).astype(np.int64)
-        self.test = RecallTest(self.documents, self.evidence, device=self.subject.device, without=True, **sizes)
+            # Labels belong to targets, of which the first token of a document is none.
+            stored = np.concatenate([labels[1:] for labels in TokenStore(named).documents()]).astype(np.int64)
+        self.test = RecallTest(
+            self.documents,
+            self.evidence,
+            window=window,
+            edges=edges,
+            most=options.targets,
+            seed=options.seed,
+            stored=stored,
+            device=self.subject.device,
+            without=True,
+        )
         if not any(target.distance for target in self.test.targets):
             rule = f"no bin has {FEWEST} targets with evidence in two of its {len(documents)} documents"
             raise DataError(f"--text={options.text or 'held out'}: {rule}; give more text, or other bins")
@@ -112,8 +124,10 @@ class Recall(run.OnTexts):
     def rows(self) -> Iterator[Row]:
         """Score the targets, and make a row for each bin."""
         test = self.test
-        cuts = [target.distance - 1 if target.distance else target.place for target in test.targets]
-        self.announce([(1, tokens) for tokens in (*(target.place for target in test.targets), *cuts)])
+        contexts = []
+        for target in test.targets:  # each is scored twice, with the whole context and with the cut one
+            contexts += [(1, target.place), (1, target.distance - 1 if target.distance else target.place)]
+        self.announce(contexts)
         with Bar(total=2 * len(test.targets), desc=self.kind, unit="context") as bar:
             scores = test.scores(self.subject, test.targets, bar.update)
         shared = {**self.origin, **self.subject.row, "evidence": asdict(self.evidence), "window": test.window}
@@ -136,12 +150,12 @@ class Recall(run.OnTexts):
     def chart(self, rows: Sequence[Row]) -> Any:
         """Draw the gain with its limits; below, the share right with each context."""
         bins = [row for row in rows if row["metric"] == "recall"]
-        style: dict[str, Any] = {"log_x": True, "x_title": "distance of the evidence (tokens)"}
-        ends: dict[str, Any] = {"low": "low", "high": "high", "y_title": "gain (nats)"}
-        gains = draw(bins, "middle", "score", title=self.title().replace("; ", "\n"), **ends, **style)
-        names = {"right_whole": "whole context", "right_cut": "cut behind the evidence"}
-        right = [{**row, "right": row[key], "context": name} for key, name in names.items() for row in bins]
-        return below(gains, draw(right, "middle", "right", "context", percent=True, y_title="targets right", **style))
+        plot = partial(draw, log_x=True, x_title="distance of the evidence (tokens)")
+        title = self.title().replace("; ", "\n")
+        gains = plot(bins, "middle", "score", title=title, low="low", high="high", y_title="gain (nats)")
+        right = [{**row, "right": row["right_whole"], "context": "whole context"} for row in bins]
+        right += [{**row, "right": row["right_cut"], "context": "cut behind the evidence"} for row in bins]
+        return below(gains, plot(right, "middle", "right", "context", percent=True, y_title="targets right"))
 
 
 def read_evidence(word: str) -> base.Evidence:

@@ -68,7 +68,7 @@ STOPS = {  # what a command calls once it has read its arguments
     "verify": ["checks_of"],
     "pictures": ["draw"],
     "eval.papers.minis": ["names"],
-    "papers": ["run_table", "dry_run", "listing"],
+    "papers": ["run_table", "dry_run", "list_tables"],
 }
 
 

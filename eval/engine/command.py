@@ -175,6 +175,18 @@ def read_requests(words: Words, form: Form) -> Iterator[Request]:
         yield Request(place, options, position, named.plot, where, tuple(distances), tuple(places))
 
 
+def file_in(place: Path | None, default: str, home: Path = Path()) -> Path:
+    """Name the file of -o, which is a file with an ending, or a folder for one of the default name.
+
+    Example:
+        >>> file_in(Path("out"), "report.html").as_posix(), file_in(Path("a.html"), "report.html").as_posix()
+        ('out/report.html', 'a.html')
+    """
+    if place is None:
+        return home / default
+    return place if place.suffix else place / default
+
+
 def longest(options: Any) -> int | None:
     names = ("lengths", "length", "max_length", "window", "tokens")
     length = next((value for name in names if (value := getattr(options, name, None))), None)

@@ -19,6 +19,7 @@ import math
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import zip_longest
 from pathlib import Path
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -85,18 +86,6 @@ def to_json(value: Any) -> Any:
     return value if value is None or isinstance(value, bool | int | float | str) else str(value)
 
 
-def file_in(place: Path | None, default: str, home: Path = Path()) -> Path:
-    """Name the file of -o, which is a file with an ending, or a folder for one of the default name.
-
-    Example:
-        >>> file_in(Path("out"), "report.html").as_posix(), file_in(Path("a.html"), "report.html").as_posix()
-        ('out/report.html', 'a.html')
-    """
-    if place is None:
-        return home / default
-    return place if place.suffix else place / default
-
-
 def to_text(table: pd.DataFrame | Sequence[Mapping[str, Any]], form: str | Mapping[str, str] = "") -> str:
     """Write a data frame with its index, or rows, as text; the first column is on the left, unknown values are dashes.
 
@@ -113,13 +102,13 @@ def to_text(table: pd.DataFrame | Sequence[Mapping[str, Any]], form: str | Mappi
 
     frame = table if isinstance(table, pd.DataFrame) else pd.DataFrame(table).set_index(next(iter(table[0])))
     forms = form if isinstance(form, Mapping) else dict.fromkeys(frame.columns, form)
-    words = {
-        name: ["-" if pd.isna(value) else format(value, forms.get(name, "")) for value in values]
-        for name, values in frame.astype(object).items()
-    }
-    index = [format(name, forms.get(str(frame.index.name), "")) for name in frame.index]
-    lines = wrap_names(zip(index, zip(*words.values(), strict=True) if words else [()] * len(index), strict=True))
-    table = pd.DataFrame(lines, columns=["", *words]).set_index("")
+    names = [format(name, forms.get(str(frame.index.name), "")) for name in frame.index]
+    cells: list[list[str]] = [[] for _ in names]
+    for column, values in frame.astype(object).items():
+        for line, value in zip(cells, values, strict=True):
+            line.append("-" if pd.isna(value) else format(value, forms.get(column, "")))
+    lines = wrap_names(zip(names, cells, strict=True))
+    table = pd.DataFrame(lines, columns=["", *frame.columns]).set_index("")
     return table.rename_axis(None).rename_axis(columns=frame.index.name).to_string()
 
 
@@ -129,7 +118,8 @@ def wrap_names(lines: Iterable[tuple[str, Sequence[str]]]) -> list[list[str]]:
     for name, cells in lines:
         first, *others = wrap(name, NAME, break_long_words=False) or [""]
         out.append([first, *cells])
-        out += [[f"  {other}", *[""] * len(cells)] for other in others]
+        for other in others:
+            out.append([f"  {other}", *[""] * len(cells)])
     return out
 
 
@@ -138,14 +128,16 @@ def fitted(table: pd.DataFrame) -> str:
     import pandas as pd
 
     heads = [wrap(name, HEAD) for name in table]
-    lines = [["", *(head[k] if k < len(head) else "" for head in heads)] for k in range(max(map(len, heads)))]
+    lines = [["", *head] for head in zip_longest(*heads, fillvalue="")]
     lines += wrap_names(zip(table.index, table.to_numpy().tolist(), strict=True))
     return pd.DataFrame(lines).set_index(0).rename_axis(None).to_string(header=False, line_width=WIDEST)
 
 
 def columns_text(rows: Sequence[Row], columns: Sequence[Column]) -> str:
-    cells = [{name: row[of] if isinstance(of, str) else of(row) for name, of, _ in columns} for row in rows]
-    return to_text(cells, {name: form for name, _, form in columns})
+    lines = []
+    for row in rows:
+        lines.append({name: row[of] if isinstance(of, str) else of(row) for name, of, _ in columns})
+    return to_text(lines, {name: form for name, _, form in columns})
 
 
 def pivot(rows: Sequence[Mapping[str, Any]], index: str, columns: str, values: str = "score") -> pd.DataFrame:
@@ -180,7 +172,7 @@ def limits(row: Mapping[str, Any], form: str = ".4g", factor: float = 1) -> str:
 
 
 def natural_key(name: str) -> list[str | float]:
-    """Return what to sort names by so that the numbers in them rise.
+    """Return a key that sorts names so that the numbers in them rise.
 
     Example:
         >>> sorted(["b=9", "a=64", "a=128", "a=0.5"], key=natural_key)
@@ -275,7 +267,7 @@ class Finished(Results):
         return short_hash(self.key + json.dumps(row), 16)
 
     def read(self) -> Iterator[Row]:
-        """Read the rows, and refuse one that was changed after it was written."""
+        """Read the rows, and reject one that was changed after it was written."""
         for number, row in enumerate(super().read(), start=1):
             if row.pop(HASH, None) != self.hash(row):
                 fault = f"line {number} was changed, its hash is another; delete the line, and it is measured again"

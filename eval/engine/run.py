@@ -168,7 +168,7 @@ class Measure:
         return draw.draw(named_series(rows), "length", "score", "series", low="low", high="high", log_x=True, **style)
 
     def announce(self, tests: Sequence[tuple[int, int]]) -> None:
-        """Name the cost of tests, numbers of them and their tokens, where it is more than a minute."""
+        """Print the cost of tests, pairs of their number and their tokens, if it exceeds a minute."""
         announce(self.subject, self.kind, self.unit, tests)
 
     def name_cases(self, cell: Cell) -> str:
@@ -273,7 +273,8 @@ class OnTexts(Measure):
 
     def title(self) -> str:
         texts = self.options.texts
-        return f"{super().title()}; {texts} text{'s' * (texts != 1)}"
+        unit = "text" if texts == 1 else "texts"
+        return f"{super().title()}; {texts} {unit}"
 
     def draw_texts(self, n_tokens: int) -> Tensor:
         """Draw the texts that the options ask for.
@@ -284,5 +285,13 @@ class OnTexts(Measure):
         options = self.options
         subject = self.subject
         text, name = read_text(subject, options.text)
-        sizes = {"n_tokens": n_tokens, "texts": options.texts, "seed": options.seed, "vocab_size": subject.vocab_size}
-        return torch.from_numpy(draw_texts(text, name, subject.tokenizer, **sizes)).to(subject.device)
+        pieces = draw_texts(
+            text,
+            name,
+            subject.tokenizer,
+            n_tokens=n_tokens,
+            texts=options.texts,
+            seed=options.seed,
+            vocab_size=subject.vocab_size,
+        )
+        return torch.from_numpy(pieces).to(subject.device)

@@ -25,9 +25,9 @@ from typing import Any
 import pandas as pd
 from markupsafe import Markup
 
-from eval.engine.command import OF_RUNS, Form, Request, run
+from eval.engine.command import OF_RUNS, Form, Request, file_in, run
 from eval.engine.records import is_run
-from eval.engine.rows import RESULTS, Result, file_in
+from eval.engine.rows import RESULTS, Result
 from eval.report.data import Runs, read_runs, shares
 from eval.report.figures import DRAWN, Figure
 from lab.command import start

@@ -279,9 +279,7 @@ def frequent_words(_: Writer, __: Sources, turn: Turn) -> Draft:
     def prompt(units: int, dots: int = 0) -> str:
         words = [DOTS, *coded.first(ranks - 1)]
         # Past the end of `clear` every number of words will do, so that they go on one by one.
-        n_words = clear[-1] + 1 + units - len(clear)
-        if units < len(clear):
-            n_words = clear[units]
+        n_words = clear[units] if units < len(clear) else clear[-1] + 1 + units - len(clear)
         entries = shuffled(np.repeat(words, counts(n_words, ranks)), order)
         return FREQUENT_WORDS.format(context=" ".join(entries + [DOTS] * dots))
 

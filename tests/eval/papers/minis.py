@@ -40,7 +40,7 @@ def settings(name):
     return hashlib.sha256("\n".join(texts).encode()).hexdigest()[:12]
 
 
-def here(words, log=None, child=running.fault):
+def here(words, log=None, child=running.run_command):
     if not words[0].startswith("eval."):
         return child(words)
     status = main_of(words[0])(list(words[1:]))
@@ -48,7 +48,7 @@ def here(words, log=None, child=running.fault):
 
 
 def main(chosen):
-    running.fault = here
+    running.run_command = here
     record = json.loads(RECORD.read_text()) if RECORD.exists() else {}
     stale = [name for name in names() if record.get(name, {}).get("settings") != settings(name)]
     for name in chosen or stale:

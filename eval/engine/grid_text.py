@@ -1,0 +1,72 @@
+"""The table of eval.compare as text: a heading for each column, a score with limits in each cell, and file formats."""
+
+import re
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pandas as pd
+
+from eval.engine.rows import fitted
+from eval.engine.seeds import LEVEL
+
+FORMS = {"share": ".1f", "percent": ".1f", "tokens": ",.1f", "pairs": ",.0f"}  # of units; of all others .4g
+
+
+def format_heading(value: Any) -> str:
+    """Write a value of a heading."""
+    if pd.isna(value):
+        return ""
+    return f"{value:,.0f}" if isinstance(value, int | float) and value == value // 1 else str(value)
+
+
+def format_cell(cell: Any) -> str:
+    """Write a score with its limits, shares in percent: 50.0 (25.0 to 75.0), n=8; * is significant, ? not tested."""
+    factor = 100 if cell.unit == "share" else 1
+    tail = ".0" if cell.unit == "tokens" else ""
+    score, low, high = (
+        None if pd.isna(x) else f"{factor * x:{FORMS.get(cell.unit, '.4g')}}".removesuffix(tail)
+        for x in (cell.score, cell.low, cell.high)
+    )
+    text = cell.range or str(score)
+    if score and low and (high or cell.unit == "tokens"):
+        text += f" ({low} to {high})" if high else f" ({low} or more)"
+    if cell.censored == "below" and cell.seeds == 1 and cell.high != cell.below:  # the tests show no number
+        text += f" to {high}" if high else " or more"
+    if cell.seeds > 1:
+        text += f", {cell.seeds} seeds"
+    elif pd.notna(cell.n):
+        text += f", n={cell.n:,.0f}"
+    if pd.notna(cell.seeds_needed):
+        text += f" ({cell.seeds_needed:.0f} needed)"
+    if cell.n_censored and cell.seeds > 1:
+        text += f", {cell.n_censored} censored"
+    if cell.dips:  # distances nearer than reach that fail
+        text += f", {cell.dips} with a dip" if cell.seeds > 1 else ", a dip"
+    if cell.p_adjusted <= LEVEL:
+        return f"{text}*"
+    return f"{text}?" if cell.compared and not isinstance(cell.test, str) else text
+
+
+def to_table(cells: pd.DataFrame) -> pd.DataFrame:
+    """Spread the cells as text; - is no result."""
+    texts = cells.assign(text=[format_cell(cell) for cell in cells.itertuples()])
+    table = texts.pivot(index="line", columns="column", values="text").loc[cells.line.unique()]
+    return table[cells.sort_values("number").column.unique()].fillna("-").rename_axis(index=None, columns=None)
+
+
+def to_csv(table: pd.DataFrame) -> str:
+    """Write a table as CSV, with a quote before words that a spreadsheet would take for a formula."""
+
+    def quote_formula(cell: Any) -> Any:
+        return f"'{cell}" if re.match(r"[=+@\t\r]|-(?![\d.])", str(cell)) else cell
+
+    return str(table.map(quote_formula).rename(index=quote_formula, columns=quote_formula).to_csv())
+
+
+WRITERS: dict[str, Callable[[pd.DataFrame], str]] = {
+    ".txt": fitted,
+    ".md": pd.DataFrame.to_markdown,
+    ".csv": to_csv,
+    ".tex": partial(pd.DataFrame.to_latex, escape=True),
+}
