@@ -1,6 +1,5 @@
 """The results of docs/findings.md from the records: conditions, verdicts on the predictions, and pictures."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pandas as pd
@@ -13,10 +12,12 @@ from experiments.window.verdicts import verdict_rows
 from lab.rows import Row
 
 
-def condition_rows(records: Records) -> Iterator[Row]:
-    """Describe each condition: seeds, far or band accuracy, the reach of each seed by method, f and demand."""
+def condition_tables(records: Records) -> tuple[list[Row], list[Row]]:
+    """Return two tables with a row for each condition: accuracy by method with f and demand, and reach by method."""
+    accuracies: list[Row] = []
+    reaches: list[Row] = []
     for (stage, branch), mine in records.runs.groupby(["stage", "branch"], sort=False):
-        row: Row = {"stage": stage, "branch": branch, "n": len(mine)}
+        condition: Row = {"condition": f"{stage} {branch}", "n": len(mine)}
         if stage.startswith("S2"):
             low, high = BAND
             methods = METHODS[:1]
@@ -24,28 +25,31 @@ def condition_rows(records: Records) -> Iterator[Row]:
             window = int(mine["window"].iloc[0])
             low, high = window // 2, window
             methods = METHODS
-            row["acquired"] = int(mine["acquired"].sum())
-        row["accuracy"] = f"{low} to {high}"
+        means: Row = {"f": round(mine["f"].mean()), "g": round(mine["g"].mean()), "distances": f"{low} to {high}"}
+        ranges: Row = {}
         for method in methods:
-            row[method] = f"{accuracy(records, stage, branch, low, high, method).mean():.2f}"
-            reaches = [write_reach(*pair) for pair in zip(mine[method], mine[f"{method} last"], strict=True)]
-            row[f"reach, {method}"] = " ".join(reaches)
-        yield row | {"f": round(mine["f"].mean()), "g": round(mine["g"].mean())}
+            means[method] = f"{accuracy(records, stage, branch, low, high, method).mean():.2f}"
+            ranges[method] = write_range(mine[method], mine[f"{method} last"])
+        accuracies.append(condition | means)
+        if stage != "W":  # base models, which are continued until they retrieve
+            reaches.append(condition | ranges)
+    return accuracies, reaches
+
+
+def write_range(reaches: "pd.Series[float]", last: "pd.Series[float]") -> str:
+    """Write the median reach of seeds, the least and the most; none counts as the least."""
+    ordered = sorted(zip(reaches.fillna(0.0), last, strict=True))
+    words = [write_reach(reach or None, end) for reach, end in ordered]
+    return f"{words[(len(words) - 1) // 2]} ({words[0]} to {words[-1]})"
 
 
 def describe(records: Records, out: Path | None = None) -> None:
     """Print the conditions and the verdicts; into a folder, plot them and write them into its findings.md."""
-    parts = []
-    for stage, rows in pd.DataFrame(condition_rows(records)).groupby("stage", sort=False):
-        table = rows.drop(columns="stage").dropna(axis=1, how="all").set_index("branch").T
-        parts.append(f"{stage}\n{to_text(table)}")
-    verdicts = pd.DataFrame(verdict_rows(records))
-    if len(verdicts):
-        forms = {name: ".3f" for name in verdicts.columns if name not in ("prediction", "n", "verdict")}
-        parts.append(to_text(verdicts.set_index("prediction"), forms))
-    machines = records.runs["processor"].map(lambda each: ", ".join(f"{k} {v}" for k, v in each.items()))
-    parts.append(f"processors: {'; '.join(sorted(machines.unique()))}")
-    parts.append(f"SHA-256 of the predictions: {'; '.join(sorted(records.runs['sha256'].unique()))}")
+    accuracies, reaches = condition_tables(records)
+    parts = [f"Mean accuracy\n{to_text(accuracies)}", f"Reach, median (least to most)\n{to_text(reaches)}"]
+    if verdicts := list(verdict_rows(records)):
+        forms = {name: ".3f" for name in verdicts[0] if name not in ("prediction", "n", "verdict")}
+        parts.append(to_text(verdicts, forms))
     write_tables("\n\n".join(parts), out and out / "findings.md", "## Results")
     if out is not None:
         plot_findings(records, out / "findings.png")
