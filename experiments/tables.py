@@ -3,7 +3,7 @@
 import json
 import lzma
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ def pack(runs: Iterable[Path], table: Path) -> None:
     """Write to a table what eval.report, eval.reach and eval.compare read of run folders."""
     records = (record for run in sorted(runs) for record in read_files(run))
     text = "".join(json.dumps(record, separators=(",", ":")) + "\n" for record in records)
-    write_atomic(table, lzma.compress(text.encode(), preset=9))
+    write_atomic(table, lzma.compress(text.encode(), preset=9 | lzma.PRESET_EXTREME))
 
 
 def read_files(run: Path) -> Iterator[dict[str, Any]]:
@@ -30,11 +30,19 @@ def read_files(run: Path) -> Iterator[dict[str, Any]]:
         record = {"run": run.name, "file": path.relative_to(run).as_posix()}
         if path.suffix == ".npz":
             with np.load(path) as arrays:
-                yield {**record, "arrays": {name: arrays[name].tolist() for name in arrays.files}}
+                yield {**record, "arrays": needed_arrays(arrays)}
         elif path.suffix == ".jsonl":
             yield from ({**record, "row": json.loads(line)} for line in path.read_text("utf-8").splitlines())
         else:
             yield {**record, "text": path.read_text("utf-8")}
+
+
+def needed_arrays(arrays: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arrays of a counts.npz that commands read of tables, half of its size: without targets by context."""
+    needed = {name: arrays[name].tolist() for name in arrays if name not in ("supervised", "g_unweighted")}
+    if "supervised_f" in needed:
+        needed["supervised_f"] = needed["supervised_f"][:1]  # the number of targets
+    return needed
 
 
 def write_reach(reach: float | None, last: float) -> str:
