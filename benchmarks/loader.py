@@ -20,8 +20,9 @@ from types import SimpleNamespace
 import numpy as np
 
 from benchmarks import record
+from lab.data.batch import to_batch
 from lab.data.config import DataConfig, Mode, Text
-from lab.data.module import PackedData, to_batch
+from lab.data.module import PackedData
 from lab.data.preparation import shard_folder
 from lab.data.segments import index_documents
 from lab.data.shards import TokenShardWriter
@@ -81,7 +82,7 @@ def module_of(config: DataConfig) -> PackedData:
 def opening(config: DataConfig, sample: int) -> record.Figures:
     """Time one rank's opening, and its first pack from a sample on."""
     start, data = time.perf_counter(), module_of(config)
-    data.setup("fit")
+    data.setup()
     opened = time.perf_counter()
     waiting = range(sample, sample + config.look_ahead)
     next(data.stream(0, {0: np.array([0, waiting.stop, *waiting])} if sample else {}))
@@ -97,7 +98,7 @@ def opening(config: DataConfig, sample: int) -> record.Figures:
 def packing(config: DataConfig) -> record.Figures:
     """Time packs of one stream, in CPU seconds: the first, from files just mapped, and those after them."""
     data = module_of(config)
-    data.setup("fit")
+    data.setup()
     batches, times = map(to_batch, data.stream(0)), []
     next(batches)
     for _ in range(ROUNDS):
@@ -111,8 +112,8 @@ def packing(config: DataConfig) -> record.Figures:
 def waiting(config: DataConfig) -> record.Figures:
     """Time how long steps wait for their packs."""
     data, waited = module_of(config), 0.0
-    data.setup("fit")
-    batches = data.train_dataloader()
+    data.setup()
+    batches = data.batches()
     next(batches)
     for _ in range(STEPS):
         time.sleep(STEP_S)

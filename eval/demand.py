@@ -33,8 +33,9 @@ from lab import command, config, draw, errors, launch, schema
 from lab.counts import SavedCounts
 from lab.counts.saved import F, G, bin_edges, per_distance
 from lab.data import module, preparation, text_files
+from lab.data.batch import to_batch
 from lab.runs import analysis, source
-from lab.train.recording import Counting
+from lab.train.record import Counting
 
 MOST_TOKENS = 3_000_000  # read unless --tokens says otherwise
 BASE = Path("cpu_stdlib")  # the config whose settings a TEXT is read by
@@ -113,15 +114,15 @@ def count(place: Path, options: DemandOptions, overrides: Mapping[str, Any]) -> 
     if is_text:
         preparation.prepare(experiment.data, workers=launch.cores())
     data.prepare_data()
-    data.setup("fit")
+    data.setup()
     counting = Counting(experiment.reach, experiment.position.distance, experiment.model.layers)
     counts = counting.here
     wanted = int(options.tokens or min(MOST_TOKENS, data.store.n_tokens if is_text else experiment.train.tokens))
     packs = map(next, itertools.cycle([data.stream(j) for j in range(data.n_streams)]))
     with command.Bar(total=wanted, desc="read", unit="tok", unit_scale=True, leave=False) as bar:
         while bar.n < wanted:
-            counting.add(batch := module.to_batch(next(packs)))
-            bar.update(sum(batch["lengths"]))
+            counting.add(batch := to_batch(next(packs)))
+            bar.update(sum(batch.runs.lengths))
     targets = counts.supervised_f()[0].item()
     demand = {"g": counts.g(), "g_unweighted": counts.evidence, "targets": targets}
     demand |= {"g_by_ids": counts.g(by_ids=True)} if counts.has_gaps else {}

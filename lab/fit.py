@@ -112,7 +112,7 @@ if __name__ == "__main__":
         again = resume_command(sys.argv[1:])
         if starts_ranks:
             return start_ranks(sys.argv[1:], experiment.train.devices, again)
-        from lab.train.session import profile_experiment, run_experiment
+        from lab.train.run import profile_experiment, run_experiment
 
         if options.profile:
             return profile_experiment(experiment, None if options.o is None else Path(options.o))

@@ -104,7 +104,7 @@ def assert_equal_training(run: Path, other: Path, atol: float) -> None:
 
 def train(place: Path, name: str, *options: str, resume: bool = False) -> Path:
     """Train in this process, for tests of what a run leaves."""
-    from lab.train.session import run_experiment
+    from lab.train.run import run_experiment
 
     assert run_experiment(load(*settings_of(place, name), *options), resume, "again") == 0
     return place / "runs" / name

@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[1]
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # as lab.fit does before torch is loaded; OpenMP reads it once
 LIMIT_S = 300  # for whatever is waited for; the machines of tests are slow
 CONTEXT = multiprocessing.get_context("forkserver")
-CONTEXT.set_forkserver_preload(["lab.train.session", "lab.loading", "altair", "eval.probe"])
+CONTEXT.set_forkserver_preload(["lab.train.run", "lab.loading", "altair", "eval.probe"])
 
 
 def restore_hangup():

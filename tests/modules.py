@@ -1,17 +1,21 @@
-"""LightningModules of small models, for tests that take steps by hand."""
+"""Small models in training, for tests that take steps by hand."""
 
 from lab.config.sections import TrainConfig
+from lab.model.attention.segments import ContextGroup
 from lab.model.config import OptimConfig
-from lab.model.decoder import Decoder
-from lab.model.sharding import Sharding
+from lab.model.decoder import Decoder, make_optimizer
+from lab.model.sharding import Sharding, build
 from lab.positions import distance, frequencies
-from lab.train.step import Training
+from lab.train.state import Recipe, TrainState
 
 
 def training_of(cfg, *, optim=OptimConfig(), seed=1, steps=9, batch_tokens, micro_batch_tokens, **options):
-    """Build the training of a decoder, plain by default, over so many tokens a step and a pack."""
-    sharding, start = options.pop("sharding", Sharding()), options.pop("start", None)
-    context = options.pop("context_parallel", 1)
+    """Build the training of a decoder, plain by default, over so many tokens a step and a pack.
+
+    It is in float64 with `double`, and sharded over a `mesh`; no strategy wraps it.
+    """
+    sharding, mesh = options.pop("sharding", Sharding()), options.pop("mesh", None)
+    context, double = options.pop("context_parallel", 1), options.pop("double", False)
     options = {"distance": distance("plain"), "backend": "sdpa", **options}
     options.setdefault("frequencies", frequencies("rope", head_dim=cfg.head_dim, theta=cfg.theta))
     train = TrainConfig(
@@ -21,5 +25,7 @@ def training_of(cfg, *, optim=OptimConfig(), seed=1, steps=9, batch_tokens, micr
         context_parallel=context,
         devices=context,
     )
-    make = lambda seed: Decoder(cfg, seed=seed, **options)  # noqa: E731
-    return Training(make, optim, train, seed=seed, sharding=sharding, start=start)
+    recipe = Recipe(lambda seed: Decoder(cfg, seed=seed, **options), optim, train, seed, sharding)
+    decoder = build(recipe.make, seed, None, mesh=mesh, sharding=sharding)
+    decoder = decoder.double() if double else decoder
+    return TrainState(recipe, decoder, decoder, make_optimizer(decoder, optim), ContextGroup.of(context))

@@ -96,7 +96,7 @@ class Pool:
 
 def train(settings, resume=False):
     """Train cpu_test.yaml under other settings as one of the ranks, and return the exit status."""
-    from lab.train.session import run_experiment
+    from lab.train.run import run_experiment
 
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
         return run_experiment(load_experiment(CONFIG, settings), resume, "")

@@ -14,7 +14,7 @@ def replayed(run):
     experiment = load_experiment(run / "config.yaml")
     train = experiment.train
     data = PackedData(experiment, run / "impact.json" if experiment.reads_token_types else None)
-    data.setup("fit")
+    data.setup()
     streams = [list(itertools.islice(data.stream(j), train.steps)) for j in range(train.n_packs)]
     return experiment, list(zip(*streams, strict=True))
 

@@ -38,28 +38,30 @@ def settings(place, name, *options):
     return parse_overrides((*settings_of(place, name), *OPTIONS, *options))
 
 
-def recorded(step, ledger, stop, first):
-    """Write down the pack of every call to the training step; the last rank asks itself to stop after a step."""
+def recorded(step, ledger, stop, *, first, last):
+    """Write down the pack of every call that computes a loss; the last rank asks itself to stop after a step."""
 
     @wraps(step)
-    def recording(self, batch, batch_idx):
+    def recording(state, batch, **options):
         if first:
-            tokens = crc32(batch["tokens"].numpy().tobytes() + batch["position_ids"].numpy().tobytes())
+            tokens = crc32(batch.inputs.tokens.numpy().tobytes() + batch.inputs.position_ids.numpy().tobytes())
             with open(ledger, "a") as file:
-                file.write(f"{self.trainer.global_step} {batch['stream']} {tokens}\n")
-        if self.trainer.global_step + 1 == stop and self.trainer.global_rank == self.trainer.world_size - 1:
+                file.write(f"{state.step} {batch.resume.stream} {tokens}\n")
+        if state.step + 1 == stop and last:
             os.kill(os.getpid(), signal.SIGTERM)
-        return step(self, batch, batch_idx)
+        return step(state, batch, **options)
 
     return recording
 
 
 def train_part(settings, resume, ledger, stop):
     """Train one part as one of the ranks, and return the exit status."""
-    from lab.train.step import Training
+    from lab.train import loop
 
-    first = int(os.environ.get("RANK", "0")) % settings.get("train.context_parallel", 1) == 0
-    with patch.object(Training, "training_step", recorded(Training.training_step, ledger, stop, first)):
+    rank, world = int(os.environ.get("RANK", "0")), settings.get("train.devices", 1)
+    first = rank % settings.get("train.context_parallel", 1) == 0
+    recording = recorded(loop.compute_loss, ledger, stop, first=first, last=rank == world - 1)
+    with patch.object(loop, "compute_loss", recording):
         return train(settings, resume)
 
 

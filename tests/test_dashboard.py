@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import pytest
 
 from lab.config import load_experiment
-from lab.train.recording import Wandb
+from lab.train.record import Wandb
 from tests.fits import CONFIG, UNPROBED, command, exact_metrics, records, train
 from tests.forked import python
 from tests.launching import environment, patched
@@ -20,10 +20,10 @@ from tests.launching import environment, patched
 pytest.importorskip("wandb")
 STEPS = 6
 SHORT = (*UNPROBED, f"--train.tokens={1024 * STEPS}")
-PATIENCE = "import lab.train.recording as d; d.CONNECT_S = d.FINISH_S = 2.0"
+PATIENCE = "import lab.train.record as d; d.CONNECT_S = d.FINISH_S = 2.0"
 KILL = """
 import psutil
-from lab.train.recording import Recording
+from lab.train.record import Recording
 own = Recording.write_line
 def killing(self, trainer, module):
     if trainer.global_step == 3:
@@ -152,7 +152,7 @@ def test_training_goes_on_whatever_wandb_does(tmp_path, monkeypatch, capsys, fau
     start = {"setup": works, "Settings": works, "init": does.get("init", lambda **_: run)}
     stand_in = SimpleNamespace(**start, teardown=does.get("teardown", works))
     monkeypatch.setitem(sys.modules, "wandb", None if fault == "import" else stand_in)
-    monkeypatch.setattr("lab.train.recording.LIMIT_S", 1.0 if "hangs" in fault else 120.0)
+    monkeypatch.setattr("lab.train.record.LIMIT_S", 1.0 if "hangs" in fault else 120.0)
     assert exact_metrics(train(tmp_path, "tracked", *short, "--track.wandb=offline")) == whole
     (line,) = [line for line in capsys.readouterr().err.splitlines() if "track." in line]
     assert line.endswith("; no longer mirrored, the run folder holds all")

@@ -11,7 +11,7 @@ from lab.data import beside
 from lab.data.module import PackedData
 from lab.errors import CheckpointError, DataError
 from lab.runs.checkpoints import candidates
-from lab.train.session import run_experiment
+from lab.train.run import run_experiment
 from tests.fits import UNPROBED, load, settings_of, train
 from tests.refusals import refused
 

@@ -23,7 +23,8 @@ from lab.counts import SavedCounts
 from lab.errors import LabError
 from lab.fit import read_arguments
 from lab.model.huggingface.config import model_settings
-from lab.train.session import assemble
+from lab.model.sharding import build
+from lab.train.run import assemble
 from lab.train.starting import Start
 from lab.yaml import format_yaml, parse_yaml
 from tests.eval.harness.parts import TASKS
@@ -188,7 +189,7 @@ def check_accepted(experiment):
     with contextlib.suppress(LabError), unless_it_hangs():
         run = assemble(Start(experiment))
         if experiment.model.n_parameters() < 10**6 and experiment.model.n_layers < 9:
-            run.module.configure_model()
+            build(run.recipe.make, run.recipe.seed, run.recipe.start)
 
 
 def check_config(place, text, *words):

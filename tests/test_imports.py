@@ -97,10 +97,10 @@ for module in sys.argv[1:]:
 
 
 def test_modules_load_nothing_heavy_beyond_what_they_need():
-    words = [*LIGHT, "lightning", "lab.train.session", "pandas", *WITH_TABLES]
+    words = [*LIGHT, "lightning", "lab.train.run", "pandas", *WITH_TABLES]
     words = [sys.executable, "-c", LOAD, *words]
     done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True)
     loaded = {module: HEAVY & set(names) for module, *names in map(str.split, done.stdout.splitlines())}
     assert "torch" in loaded.pop("lightning")
     loaded.pop("pandas")
-    assert loaded == {module: set() for module in (*LIGHT, "lab.train.session", *WITH_TABLES)}
+    assert loaded == {module: set() for module in (*LIGHT, "lab.train.run", *WITH_TABLES)}

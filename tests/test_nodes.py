@@ -18,11 +18,11 @@ TWO = (*SMALL, "--train.devices=1", "--train.nodes=2", "--train.strategy=ddp")
 SOON = """
 from datetime import timedelta
 from lab import meeting
-from lab.train import agreement, session
+from lab.train import agreement, run
 agreement.SHARED_S, meeting.NETWORK, meeting.TIMEOUT = 0.5, timedelta(seconds=5), timedelta(seconds=60)
 """
 OTHER_TORCH = "own = agreement.versions()\nagreement.versions = lambda: own | {'torch': '2.0.1'}"
-PLANTED = "def failing(start):\n    raise MemoryError('planted')\nsession.assemble = failing"
+PLANTED = "def failing(start):\n    raise MemoryError('planted')\nrun.assemble = failing"
 
 
 @pytest.fixture(scope="module")

@@ -32,7 +32,7 @@ def train_badly(settings, kind, step=BAD, resume=False):
     """Train where the last pack of a step, on the last rank, has a bad loss or gradient; return status and errors."""
     import os
 
-    from lab.train.session import run_experiment
+    from lab.train.run import run_experiment
 
     own, world = Decoder.forward, settings.get("train.devices", 1)
     rank = int(os.environ["RANK"]) if world > 1 else 0
@@ -56,6 +56,37 @@ def train_badly(settings, kind, step=BAD, resume=False):
         status = run_experiment(load_experiment(CONFIG, settings), resume, "")
     lines = [line for line in errors.getvalue().splitlines() if line]
     return status, [line for line in lines if not line.startswith(("train: ", "prepare "))]
+
+
+def train_badly_and_compare(settings):
+    """Train where a step's gradient is NaN; return the status, and whether each update changed a weight or moment."""
+    from lab.train import loop
+
+    own, changes = loop.update, []
+
+    def copies(state):
+        moments = [moment for one in state.inner_optimizer.state.values() for moment in one.values()]
+        tensors = [*state.decoder.parameters(), *moments]
+        return [(x.to_local() if hasattr(x, "to_local") else x).detach().clone() for x in tensors]
+
+    def comparing(state):
+        before = copies(state)
+        own(state)
+        after = copies(state)
+        changes.append(len(before) != len(after) or any(not x.equal(y) for x, y in zip(before, after)))
+
+    with patch.object(loop, "update", comparing):
+        status, _ = train_badly(settings, "nan")
+    return status, changes
+
+
+@pytest.mark.parametrize(("world", "strategy"), [(1, {}), (2, DDP), (2, FSDP)], ids=["single", "ddp", "fsdp"])
+def test_a_nan_changes_no_weight_and_no_moment(place, ranks, world, strategy):
+    name = f"planted{world}{strategy.get('train.strategy')}"
+    results = ranks(world).run(train_badly_and_compare, settings(place, name, **strategy))
+    for status, changes in results:
+        assert status == 1
+        assert changes == [True] * (BAD - 1) + [False]
 
 
 @pytest.mark.parametrize(

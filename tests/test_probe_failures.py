@@ -9,7 +9,7 @@ from lab.probe.measuring import HeldOutLoss
 from lab.probe.recall import RecallTest
 from lab.runs.checkpoints import candidates
 from lab.runs.folder import RunFolder
-from lab.train.probing import ModelInTraining, Probing
+from lab.train.probe import ModelInTraining, Probing
 from tests.fits import exact_metrics, folders_of, records
 from tests.ranks import train
 

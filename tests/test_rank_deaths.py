@@ -8,7 +8,7 @@ from datetime import timedelta
 
 import pytest
 
-from lab.train.session import make_strategy
+from lab.train.run import make_strategy
 from tests.fits import UNPROBED, command, fit, records
 from tests.forked import LIMIT_S
 from tests.launching import (
@@ -29,7 +29,7 @@ RARE = (*UNPROBED, "--train.tokens=204800", "--train.checkpoint_every_tokens=409
 TWO = ("--train.devices=2", "--train.strategy=ddp")
 FAILING = """
 import os, time, torch
-from lab.train import probing
+from lab.train import probe
 from lab.model.decoder import Decoder
 own, calls = {place}, []
 def failing(*arguments, **options):
@@ -104,8 +104,8 @@ def test_the_ranks_of_all_nodes_save_and_end_after_the_death_of_one_agent(place,
 
 IMPATIENT = """
 from datetime import timedelta
-from lab.train import session
-session.TIMEOUT = timedelta(seconds=5)
+from lab.train import run
+run.TIMEOUT = timedelta(seconds=5)
 """
 
 
@@ -141,7 +141,7 @@ def test_a_rank_lost_on_another_node_ends_the_run_which_resumes(place, strategy,
 
 
 STEP = {"place": "Decoder.forward", "gradients": True, "call": 5}
-GATHER = {"place": "probing.fill", "gradients": True, "call": 1}
+GATHER = {"place": "probe.fill", "gradients": True, "call": 1}
 
 
 def two_that_fail(place, strategy, fault, first=1):
@@ -193,9 +193,9 @@ def held(*arguments, **options):
 """
 MOMENTS = {
     "reading": ("import lab.config", "lab.config.load_experiment", "01"),
-    "meeting": ("from lab.train import session", "session.assemble", "1"),
+    "meeting": ("from lab.train import run", "run.assemble", "1"),
     "preparing": ("from lab.data.module import PackedData", "PackedData.prepare_data", "0"),
-    "restoring": ("from lab.train.saving import Checkpointing", "Checkpointing.on_fit_start", "1"),
+    "restoring": ("from lab.train.checkpoint import Checkpointing", "Checkpointing.open", "1"),
     "compiling": ("from lab.model.decoder import Decoder", "Decoder.forward", "1"),
 }
 

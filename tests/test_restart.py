@@ -9,7 +9,7 @@ from lab.errors import DiskError, InUse, LabError
 from lab.estimate import work_of
 from lab.files import LOCK_NAME, locked
 from lab.runs.checkpoints import candidates
-from lab.train.session import run_experiment
+from lab.train.run import run_experiment
 from lab.verify import main as verify
 from tests.fits import UNPROBED, assert_same_run, command, cut_after, exact_metrics, load, records, settings_of, train
 from tests.forked import python

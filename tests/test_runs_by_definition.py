@@ -190,7 +190,7 @@ def test_a_control_of_the_same_kind_takes_as_many_answers(trained):
 
 
 def test_utilisation_is_recorded_by_causal_and_by_all_pairs(place, monkeypatch):
-    monkeypatch.setattr("lab.train.recording.peak_flops", lambda name: 1e12)
+    monkeypatch.setattr("lab.train.record.peak_flops", lambda name: 1e12)
     cfg = load(*SHORT).model
     weights = 6 * cfg.n_matrix_parameters
     for line in records(train(place, "utilised", *UNPROBED, "--train.tokens=2048", "--optim.warmup_steps=1")):

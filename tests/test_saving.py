@@ -60,9 +60,9 @@ def train_on_a_full_disk(settings, number=3, file="weights-00000.safetensors", p
     """Train where one file of the n-th save cannot be written, with a pause at later steps; return the error."""
     from lab.errors import CheckpointError
     from lab.runs import shards
-    from lab.train.step import Training
+    from lab.train import loop
 
-    write, written, step = shards.write_hashed, [], Training.training_step
+    write, written, step = shards.write_hashed, [], loop.compute_loss
 
     def full(path, parts):
         written.append(path.name)
@@ -70,17 +70,17 @@ def train_on_a_full_disk(settings, number=3, file="weights-00000.safetensors", p
             raise OSError(28, "No space left on device")
         return write(path, parts)
 
-    def slow(*arguments):
+    def slow(*arguments, **options):
         time.sleep(pause_s if written else 0)
-        return step(*arguments)
+        return step(*arguments, **options)
 
-    shards.write_hashed, Training.training_step = full, slow
+    shards.write_hashed, loop.compute_loss = full, slow
     try:
         return str(train(settings))
     except CheckpointError as error:
         return str(error)
     finally:
-        shards.write_hashed, Training.training_step = write, step
+        shards.write_hashed, loop.compute_loss = write, step
 
 
 @pytest.mark.parametrize("world", [1, 2])
@@ -118,9 +118,9 @@ def test_a_background_save_that_fails_is_noticed_before_the_next(place, ranks, w
 def train_with_slow_writing(settings):
     """Write no weights before a probe has ended, or 200 seconds have passed; return whether they did."""
     from lab.runs import shards
-    from lab.train import probing
+    from lab.train import probe
 
-    write, probe, ended, waited = shards.write_hashed, probing.Probing.run, threading.Event(), []
+    write, run, ended, waited = shards.write_hashed, probe.Probing.run, threading.Event(), []
 
     def slow(path, parts):
         if path.name.startswith("weights-"):
@@ -128,10 +128,10 @@ def train_with_slow_writing(settings):
         return write(path, parts)
 
     def ending(*arguments):
-        probe(*arguments)
+        run(*arguments)
         ended.set()
 
-    with patch.object(shards, "write_hashed", slow), patch.object(probing.Probing, "run", ending):
+    with patch.object(shards, "write_hashed", slow), patch.object(probe.Probing, "run", ending):
         assert train(settings) == 0
     return waited
 

@@ -56,23 +56,23 @@ def test_a_signal_to_lab_fit_is_passed_on_to_its_ranks_and_the_run_resumes(place
     assert steps == list(range(1, len(steps) + 1))
 
 
-BEFORE_HANDLERS = """
+BEFORE_A_STEP = """
 import os
 import signal
 import torch
-torch.distributed.broadcast = lambda *_, **__: os._exit(9)  # Lightning's, in a handler or before a pack
-from lab.train.recording import Recording
-own = Recording.on_train_start
-def on_train_start(self, trainer, module):
-    if trainer.global_rank == 1:
+torch.distributed.broadcast = lambda *_, **__: os._exit(9)
+from lab.train.record import Recording
+own = Recording.open
+def opening(self, state):
+    if self.launch.rank == 1:
         signal.raise_signal(signal.SIGTERM)
-    own(self, trainer, module)
-Recording.on_train_start = on_train_start
+    own(self, state)
+Recording.open = opening
 """
 
 
-def test_sigterm_between_the_handlers_of_lightning_and_the_lab_stops_all_ranks(place):
-    words = patched(command(place, "early", *ENDLESS, *TWO), BEFORE_HANDLERS)
+def test_sigterm_before_the_first_step_stops_all_ranks_after_it(place):
+    words = patched(command(place, "early", *ENDLESS, *TWO), BEFORE_A_STEP)
     with running(place, [(words, variables) for variables in workers(2)]) as processes:
         statuses, outputs = processes.finish()
     assert statuses == [75, 75], outputs
@@ -89,16 +89,16 @@ def test_every_signal_by_every_way(place, launcher, to, number):
 
 def test_only_a_second_ctrl_c_ends_a_run_at_once():
     code = (
-        "import signal; from types import SimpleNamespace; from unittest.mock import MagicMock\n"
+        "import signal\n"
         "from lab.launch import Launch\n"
-        "from lab.train import saving\n"
-        "saving.COPY_S = 600.0  # within which a copy follows, on any machine\n"
-        "stopping, module = saving.Stopping(Launch()), SimpleNamespace(stop_asked=False)\n"
-        "stopping.setup(MagicMock(), module, 'fit')\n"
-        "stopping.on_train_start(None, module)\n"
+        "from lab.train import signals\n"
+        "signals.COPY_S = 600.0  # within which a copy follows, on any machine\n"
+        "stopping = signals.Stopping(Launch())\n"
+        "handling = stopping.handling()\n"
+        "handling.__enter__()\n"
         "for name in ('SIGTERM', 'SIGUSR1', 'SIGTERM', 'SIGINT', 'SIGINT'): signal.raise_signal(signal.Signals[name])\n"
-        "print(module.stop_asked, flush=True)  # all of them within a moment, as launchers repeat them\n"
-        "stopping.asked_at -= 2 * saving.COPY_S\n"
+        "print(stopping.is_asked, flush=True)  # all of them within a moment, as launchers repeat them\n"
+        "stopping.asked_at -= 2 * signals.COPY_S\n"
         "signal.raise_signal(signal.SIGTERM)\n"
         "print('saves', flush=True)\n"
         "signal.raise_signal(signal.SIGINT)\n"
@@ -112,7 +112,7 @@ IN_LAST = 2 * (5 + 2) + 2  # a probe has 5 lengths and 2 distances
 PROBES = ("--train.tokens=20480", "--probe.max_length=192", "--probe.loss_tokens=0")
 AT_A_CALL = """
 import os, signal
-from lab.train.probing import ModelInTraining
+from lab.train.probe import ModelInTraining
 calls, generate = [], ModelInTraining.generate
 def counted(self, *arguments, **options):
     calls.append(0)

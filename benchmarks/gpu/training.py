@@ -1,4 +1,4 @@
-"""Updates of a run on one GPU: the data, `Training`, strategy and loop that `lab.fit` assembles, with random weights.
+"""Updates of a run on one GPU: the data, strategy and loop that `lab.fit` assembles, with random weights.
 
 An update accumulates over MICRO_BATCHES packs. A micro-batch is timed where no update precedes or follows it; what an
 update takes beyond its micro-batches is its own: gathering, reducing, clipping and AdamW. Times are those of the
@@ -16,8 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from lightning.pytorch.callbacks import Callback
-from lightning.pytorch.profilers import PassThroughProfiler
 from torch import distributed
 from torch.distributed.device_mesh import init_device_mesh
 
@@ -33,9 +31,10 @@ from lab.model.decoder import Decoder
 from lab.model.devices import choose_compile
 from lab.model.sharding import Sharding, shard
 from lab.positions import frequencies
-from lab.train.session import assemble
+from lab.train.loop import profile
+from lab.train.run import assemble, mesh_of, set_up
 from lab.train.starting import Start
-from lab.train.step import Training
+from lab.train.state import TrainState
 
 WARM_UP = 1  # updates, of MICRO_BATCHES packs each
 MICRO_BATCHES = 8
@@ -73,39 +72,33 @@ def shard_alone(decoder: Decoder, device: torch.device) -> None:
     shard(decoder, init_device_mesh(device.type, (1,)), Sharding(torch.bfloat16, whole=True))
 
 
-class Updates(Callback):
-    """Gives the run random weights, and marks the starts of micro-batches and the end of the last."""
+class Updates:
+    """Marks the starts of micro-batches and the end of the last, after the warm-up, and notes the losses of steps."""
 
-    def __init__(self) -> None:
+    def __init__(self, state: TrainState) -> None:
+        self.state = state
         self.marks: list[Any] = []
         self.losses: list[float] = []
         self.consumed = 0  # tokens of the warm-up
         self.compiled = 0  # graphs until then
+        self.n_packs = 0
 
-    def setup(self, trainer: Any, module: Any, stage: str) -> None:
-        """Build the decoder, which `configure_model` then leaves as it is."""
-        module.decoder = drawn(module.make_decoder, trainer.strategy.root_device)
-        if module.device_mesh is not None:
-            shard(module.decoder, module.device_mesh["data_parallel"], module.sharding)
-
-    def on_train_batch_start(self, trainer: Any, module: Any, batch: Any, batch_idx: int) -> None:
-        """Mark the time."""
-        if trainer.global_step < WARM_UP:
+    def step(self) -> None:
+        """Mark the time after a pack, which is the start of the next one; after the last pack wait for the device."""
+        state = self.state
+        self.n_packs += 1
+        if self.n_packs % MICRO_BATCHES == 0 and state.last is not None:
+            self.losses.append(state.last.sums["loss"] / state.last.sums["targets"])
+        if self.n_packs < WARM_UP * MICRO_BATCHES:
             return
         if not self.marks:
-            wait(module.device)
-            if module.device.type == "cuda":
+            wait(state.device)
+            if state.device.type == "cuda":
                 torch.cuda.reset_peak_memory_stats()
-            self.consumed, self.compiled = module.consumed, graphs()
-        self.marks.append(mark(module.device))
-
-    def on_train_batch_end(self, trainer: Any, module: Any, *_: Any) -> None:
-        """Note the loss of a step; after the last one wait for the device."""
-        if module.finished:
-            self.losses.append(module.finished.sums["loss"] / module.finished.sums["targets"])
-        if trainer.global_step == trainer.max_steps:
-            self.marks.append(mark(module.device))
-            wait(module.device)
+            self.consumed, self.compiled = state.consumed, graphs()
+        self.marks.append(mark(state.device))
+        if state.is_finished:
+            wait(state.device)
 
 
 def mark(device: torch.device) -> Any:
@@ -147,11 +140,17 @@ def measure(
     Raises: LabError for what cannot run here.
     """
     release()
-    experiment, watch = experiment_of(options, config, settings, updates), Updates()
-    run = assemble(Start(experiment), PassThroughProfiler())  # with a profiler, a run writes nothing
-    run.trainer.callbacks.append(watch)  # type: ignore[attr-defined]
-    run.fit()
-    return figures(experiment, watch, run.module)
+    experiment = experiment_of(options, config, settings, updates)
+    run = assemble(Start(experiment), writes=False)
+    run.connect()
+    fabric, recipe = run.parts.fabric, run.recipe
+    decoder = drawn(recipe.make, fabric.device)
+    if (mesh := mesh_of(fabric)) is not None:
+        shard(decoder, mesh, recipe.sharding)
+    state = set_up(recipe, fabric, decoder)
+    watch = Updates(state)
+    profile(run.parts, state, watch, experiment.train.steps)
+    return figures(experiment, watch, state)
 
 
 def experiment_of(
@@ -164,9 +163,9 @@ def experiment_of(
     return load_experiment(config, own | length)
 
 
-def figures(experiment: Experiment, watch: Updates, module: Training) -> dict[str, Any]:
+def figures(experiment: Experiment, watch: Updates, state: TrainState) -> dict[str, Any]:
     """Compute what a table shows of a run."""
-    device, tokens = module.device, module.consumed - watch.consumed
+    device, tokens = state.device, state.consumed - watch.consumed
     train, model, window = experiment.train, experiment.model, experiment.data.window
     times = seconds_of(watch.marks)
     micro_s, update_s = apart(times, MICRO_BATCHES)

@@ -1,33 +1,28 @@
 """The data module: prepares the corpus, divides the streams among ranks, and saves the state of each.
 
-A batch is a pack as one row of attention. All that the device needs is a tensor in it: a step that copied host values
-would wait for them. A thread packs while a step computes, which holds Python's lock only to queue its kernels.
+A thread packs while a step computes, which holds Python's lock only to queue its kernels.
 """
 
 import hashlib
 import itertools
 import json
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
-import lightning
 import numpy as np
 import torch
 from torch import Tensor
 
-from lab.arrays import IGNORE
-from lab.counts import targets_by_context
-from lab.counts.rows import by_distance
 from lab.data.arrangement import Arrangement
+from lab.data.batch import Batch, to_batch
 from lab.data.beside import entry_of, labels_of, numbers_of, path_of, store_numbers
 from lab.data.config import DataConfig
 from lab.data.packing import (
     AssignIds,
-    Pack,
     PackSettings,
     PackStream,
     count_samples,
@@ -37,13 +32,11 @@ from lab.data.segments import SegmentIndex, index_documents, index_segments
 from lab.data.selecting import Selection, read_token_types
 from lab.data.shards import TokenStore
 from lab.data.tokenizer import end_of_document, load_tokenizer, special_ends
-from lab.evidence.base import in_ids
 from lab.launch import exchange, sum_over_ranks
 from lab.masks import WindowMask
 from lab.skip.methods import skip_positions
 from lab.skip.sentences import sentence_ends, split_sentences
 
-Batch = dict[str, Any]
 PREFETCH = 4  # packs that a thread makes ahead
 
 
@@ -71,7 +64,7 @@ def skip_function(config: DataConfig, skip: Any) -> AssignIds:
     return place
 
 
-class PackedData(lightning.LightningDataModule):
+class PackedData:
     """Packs of one corpus for one training run, by the settings of an `Experiment`.
 
     `token_types` is the file that holds the impactful token types, where it is not skip.selection itself. So many
@@ -79,8 +72,8 @@ class PackedData(lightning.LightningDataModule):
     """
 
     def __init__(self, experiment: Any, token_types: Path | None = None) -> None:
-        super().__init__()
         self.experiment, self.token_types = experiment, token_types
+        self.rank, self.world_size = 0, 1
         self.config: DataConfig = experiment.data
         self.n_streams: int = experiment.train.n_packs
         self.is_prepared = False
@@ -95,7 +88,7 @@ class PackedData(lightning.LightningDataModule):
         Raises: DataError.
         """
         if self.is_prepared:
-            return  # Lightning calls this again
+            return
         prepare_missing(self.config, check)
         index_documents(shard_folder(self.config), self.segment_window())
         for kind in self.experiment.stored:
@@ -151,11 +144,12 @@ class PackedData(lightning.LightningDataModule):
         total = int(sum_over_ranks(np.array([own]))[0]) // self.experiment.train.context_parallel
         return total / self.segments.n
 
-    def setup(self, stage: str) -> None:
-        """Open the training split.
+    def setup(self, rank: int = 0, world_size: int = 1) -> None:
+        """Open the training split for one of the ranks.
 
         Raises: ConfigError for token types that cannot be read.
         """
+        self.rank, self.world_size = rank, world_size
         experiment = self.experiment
         config, skip = self.config, experiment.skip
         self.settings = PackSettings(
@@ -181,29 +175,24 @@ class PackedData(lightning.LightningDataModule):
         elif skip is not None:
             self.settings.skip = skip_function(config, skip)
 
-    def train_dataloader(self) -> Iterator[Batch]:
+    def batches(self) -> Generator[Batch, None, None]:
         """Load this rank's streams, one pack of each in turn, endless; a thread packs them ahead."""
         streams = [self.stream(j) for j in self.numbers()]
         return ahead(map(to_batch, map(next, itertools.cycle(streams))), PREFETCH)
 
     def numbers(self) -> range:
         """Return the numbers of this rank's streams; ranks that share packs have the same."""
-        rank, world = (self.trainer.global_rank, self.trainer.world_size) if self.trainer else (0, 1)
         shared = self.experiment.train.context_parallel
-        return range(rank // shared, self.n_streams, world // shared)
+        return range(self.rank // shared, self.n_streams, self.world_size // shared)
 
     def stream(self, index: int, states: Mapping[int, np.ndarray] | None = None) -> PackStream:
         """Open a stream at its state, the saved one by default, or at its beginning."""
         state = (self.states if states is None else states).get(index)
         return PackStream(self.settings, index, None if state is None else state.tolist())
 
-    def transfer_batch_to_device(self, batch: Batch, device: torch.device, dataloader_idx: int) -> Batch:
-        """Move a batch's tensors; Lightning's own search for them visits every number of its tuples."""
-        return {name: x.to(device, non_blocking=True) if isinstance(x, Tensor) else x for name, x in batch.items()}
-
     def consumed(self, batch: Batch) -> None:
         """Record the state of a batch's stream; called after every batch trained on."""
-        self.states[batch["stream"]] = np.asarray(batch["state"])
+        self.states[batch.resume.stream] = np.asarray(batch.resume.state)
 
     def state_dict(self) -> dict[str, Tensor]:
         """Gather the states of all streams, each from the ranks that read it: int64 (n_streams, 2 + look_ahead).
@@ -216,11 +205,11 @@ class PackedData(lightning.LightningDataModule):
         assert all(np.array_equal(states[j], state) for j, state in parts), "ranks that share packs have read the same"
         return {"streams": torch.from_numpy(np.stack([states[j] for j in range(self.n_streams)]))}
 
-    def load_state_dict(self, state_dict: dict[str, Tensor]) -> None:
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         self.states = {j: row.numpy() for j, row in enumerate(state_dict["streams"])}
 
 
-def ahead(batches: Iterator[Batch], prefetch: int) -> Iterator[Batch]:
+def ahead(batches: Iterator[Batch], prefetch: int) -> Generator[Batch, None, None]:
     """Yield batches that a thread has made ahead, in pinned memory where there is a GPU; it ends with the iterator.
 
     What making a batch raises is raised where that batch is due. Garbage collection may end the iterator in any thread,
@@ -229,7 +218,8 @@ def ahead(batches: Iterator[Batch], prefetch: int) -> Iterator[Batch]:
     pins = torch.cuda.is_available()
 
     def made() -> Batch:
-        return {name: x.pin_memory() if pins and isinstance(x, Tensor) else x for name, x in next(batches).items()}
+        batch = next(batches)
+        return batch.pin() if pins else batch
 
     pool = ThreadPoolExecutor(1, "packing")
     try:
@@ -240,44 +230,3 @@ def ahead(batches: Iterator[Batch], prefetch: int) -> Iterator[Batch]:
             yield batch
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
-
-
-def to_batch(pack: Pack) -> Batch:
-    """Convert a pack to a training batch: tensors to move to the device, and values that stay on the host.
-
-    Ids count from 0 in every run where the pack has none, and in the padding. `starts` are the first ids of the runs,
-    or None unless the ids of each run count up by one. `supervised` counts the targets that have a loss by visible
-    context, `evidence` the scored targets by evidence distance, and `demand` those of them that have a loss, also by
-    distance in ids where these have gaps.
-    """
-    scored = pack.targets != IGNORE
-    weighed = scored if pack.weights is None else pack.weights
-    ends = np.cumsum([0, *pack.lengths], dtype=np.int32)
-    n_tokens = int(ends[-1])
-    from_0 = np.concatenate([np.arange(n) for n in (*pack.lengths, len(scored) - n_tokens)])
-    ids = from_0 if pack.position_ids is None else pack.position_ids
-    shifts = (ids - from_0)[:n_tokens]
-    starts = shifts[ends[:-1]]
-    counted = {}
-    if pack.distances is not None:
-        counted["evidence"] = by_distance(pack.distances[scored])
-        counted["demand"] = by_distance(pack.distances[weighed])
-        if pack.position_ids is not None:  # else distances in ids are those in tokens
-            counted["demand_by_ids"] = by_distance(in_ids(pack.distances, ids)[weighed])
-    return {
-        "tokens": torch.from_numpy(pack.tokens)[None],
-        "targets": torch.from_numpy(pack.targets)[None],
-        "cu_seqlens": torch.from_numpy(ends),
-        "lengths": tuple(pack.lengths),
-        "position_ids": torch.from_numpy(ids),
-        "starts": tuple(starts.tolist()) if (shifts == np.repeat(starts, pack.lengths)).all() else None,
-        "anchors": pack.anchors,
-        "counted": pack.position_ids,
-        "selected": pack.selected,
-        "n_targets": int(np.count_nonzero(scored)),
-        "supervised": targets_by_context(pack.lengths, pack.anchors, weighed),
-        **counted,
-        "weights": None if pack.weights is None else torch.from_numpy(weighed.astype(np.float32))[None],
-        "stream": pack.stream,
-        "state": pack.state,
-    }

@@ -204,7 +204,7 @@ class Counted(TypedDict):
 
 
 class Recorded(TypedDict):
-    """The state of lab.train.recording.Recording."""
+    """The state of lab.train.record.Recording."""
 
     counts: Counted
     sums: dict[str, float]

@@ -153,5 +153,5 @@ def test_another_wording_makes_other_shards(tmp_path, monkeypatch):
         assert TokenStore.open(shard_folder(config), "train").read(0, 10**6).tolist() != text
     patched = module_of(config, micro_batch_tokens=128)
     patched.prepare_data()
-    patched.setup("fit")
-    assert len(list(islice(patched.train_dataloader(), 2))) == 2
+    patched.setup()
+    assert len(list(islice(patched.batches(), 2))) == 2

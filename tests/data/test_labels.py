@@ -101,7 +101,7 @@ def demo(tmp_path_factory):
     words = (f"--data.folder={folder}", "--data.corpus.documents=2000", "--evidence.method=asked")
     data = PackedData(load(*words))
     data.prepare_data()
-    data.setup("fit")
+    data.setup()
     return data, [*itertools.islice(data.stream(0), 60)]
 
 

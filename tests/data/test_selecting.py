@@ -6,8 +6,8 @@ import json
 import numpy as np
 import pytest
 
+from lab.data.batch import to_batch
 from lab.data.config import DataConfig
-from lab.data.module import to_batch
 from lab.data.preparation import shard_folder
 from lab.data.segments import index_segments
 from lab.data.selecting import Selection
@@ -81,7 +81,7 @@ def test_samples_by_definition(text, types):
             found += [1, not matched, len(tokens) < BUDGET]
             seen.add(tuple(tokens))
         assert pack.selected == tuple(found)
-        assert to_batch(pack)["selected"] == pack.selected
+        assert to_batch(pack).tally.selected == pack.selected
         totals += found
     assert len(seen) > 40
     assert (totals[1] > 0) == (types == "rare")
@@ -122,4 +122,4 @@ def test_a_wrong_file_is_refused_in_one_line(values, line, joined, write):
     folder = write(**values)
     skip = LongRecipe(target_len=200, selection=str(folder))
     with refused(f"skip.selection={folder}: {line}", ConfigError):
-        module_of(joined, seed=0, micro_batch_tokens=128, skip=skip).setup("fit")
+        module_of(joined, seed=0, micro_batch_tokens=128, skip=skip).setup()

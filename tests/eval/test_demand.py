@@ -37,7 +37,7 @@ def test_a_config_is_counted_by_definition(tmp_path, capsys, words):
     counted, *bins = found(f"{CONFIG} {words} --evidence=repeat:tokens=4 --tokens=9000", capsys)
     experiment = load(*words.split(), *UNPROBED)
     data = PackedData(experiment)
-    data.setup("fit")
+    data.setup()
     streams = map(next, itertools.cycle([data.stream(j) for j in range(data.n_streams)]))
     f, g, targets, tokens = np.zeros(96), np.zeros(96), 0, 0
     while tokens < 9000:

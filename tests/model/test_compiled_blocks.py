@@ -10,7 +10,7 @@ from torch._dynamo.testing import CompileCounterWithBackend
 from torch.distributed.tensor import DTensor
 
 from lab.arrays import IGNORE
-from lab.data.module import to_batch
+from lab.data.batch import to_batch
 from lab.data.packing import Pack
 from lab.errors import ConfigError
 from lab.model.attention.kernels import WHOLE
@@ -18,6 +18,7 @@ from lab.model.config import DecoderConfig
 from lab.model.devices import choose_compile, compiles
 from lab.model.layers import LayersConfig
 from lab.positions import distance, frequencies
+from lab.train.loop import compute_loss, finish_gradient
 from tests.fits import load
 from tests.model import stand_ins
 from tests.modules import training_of
@@ -66,15 +67,12 @@ def training(given, compiler=None, kernel=None, method=PLAIN, mesh=None, ranks=1
     sizes = {"steps": 4, "batch_tokens": ranks * TOKENS, "micro_batch_tokens": TOKENS}
     kernel = kernel or ("sdpa" if compiler is None else "varlen")
     methods = {"frequencies": given, "distance": method}
-    module = training_of(cfg, **methods, backend=kernel, compiler=compiler, **sizes, **settings)
-    module._device_mesh = mesh
-    module.configure_model()
-    return module
+    return training_of(cfg, **methods, backend=kernel, compiler=compiler, mesh=mesh, **sizes, **settings)
 
 
-def outcome(module, batch):
-    loss = module.training_step(batch, 0)
-    return [loss.detach(), *torch.autograd.grad(loss, list(module.decoder.parameters()))]
+def outcome(state, batch):
+    loss = compute_loss(state, batch, stop=False)
+    return [loss.detach(), *torch.autograd.grad(loss, list(state.decoder.parameters()))]
 
 
 @pytest.mark.parametrize(("given", "method", "kernel", "kinds", "recompute"), CASES)
@@ -84,13 +82,13 @@ def test_two_graphs_around_attention_serve_all_blocks_and_packs(kernels, given, 
     compiled = training(given, counter, kernel, method, recompute=recompute)
     eager = training(given, None, "reference" if kernel == "reference" else "sdpa", method)
     packs = [draw(seed, kinds) for seed in range(N_PACKS)]
-    assert len({len(batch["lengths"]) for batch in packs}) > 3
+    assert len({len(batch.runs.lengths) for batch in packs}) > 3
     for batch in packs:
         for got, wanted in zip(outcome(compiled, batch), outcome(eager, batch), strict=True):
             assert float((got - wanted).abs().max()) <= FLOAT32_TOL * float(wanted.abs().max())
     for block in compiled.decoder.blocks:
         block.attention.backend = "sdpa"  # for rows without segments
-    tokens = packs[0]["tokens"]
+    tokens = packs[0].inputs.tokens
     with torch.no_grad():
         torch.testing.assert_close(compiled.decoder(tokens), eager.decoder(tokens))
     assert compiled.decoder.load_state_dict(eager.decoder.state_dict()).missing_keys == []
@@ -131,13 +129,13 @@ def test_windows_stay_between_two_graphs(kernels, monkeypatch):
     assert counter.frame_count == 2
 
 
-def step(module, batch):
+def step(state, batch):
     """Train on a pack; return the norm that is recorded, and the whole gradients after they were cut to it."""
-    module.zero_grad()
-    module.training_step(batch, 0).backward()
-    module.configure_gradient_clipping(torch.optim.AdamW(module.parameters()))
-    grads = [p.grad.full_tensor() if isinstance(p.grad, DTensor) else p.grad for p in module.parameters()]
-    return [module.step.copied[-2].clone(), *(grad.clone() for grad in grads)]
+    state.decoder.zero_grad()
+    compute_loss(state, batch, stop=False).backward()
+    finish_gradient(state)
+    grads = [p.grad.full_tensor() if isinstance(p.grad, DTensor) else p.grad for p in state.decoder.parameters()]
+    return [state.sums.copied[-2].clone(), *(grad.clone() for grad in grads)]
 
 
 CPU, GPU, ON = torch.device("cpu"), torch.device("cuda"), "--train.compile=true"

@@ -10,9 +10,10 @@ from torch import distributed
 
 from lab.arrays import IGNORE
 from lab.counts import visible_context
-from lab.data.module import to_batch
+from lab.data.batch import to_batch
 from lab.data.packing import Pack
 from lab.model.config import DecoderConfig
+from lab.train.loop import compute_loss, finish_gradient, read_statistics
 from tests.modules import training_of
 
 FLOAT64_TOL = 1e-10  # sums of some hundred float64 terms of order ten
@@ -36,26 +37,20 @@ PACKS = [pack_of(1, [9, 2, 7]), pack_of(2, [1, 1, 2, 1]), pack_of(3, [8, 8, 8]),
 
 @pytest.fixture(autouse=True)
 def unclipped(monkeypatch):
-    monkeypatch.setattr("lab.train.step.CLIP_NORM", 1e9)
+    monkeypatch.setattr("lab.train.loop.CLIP_NORM", 1e9)
 
 
 def training():
-    module = training_of(
-        CFG,
-        batch_tokens=24 * len(PACKS),
-        micro_batch_tokens=24,
-    )
-    module.configure_model()
-    return module.double()
+    return training_of(CFG, batch_tokens=24 * len(PACKS), micro_batch_tokens=24, double=True)
 
 
-def weighted_mean(module, packs):
+def weighted_mean(decoder, packs):
     """Compute sum of w * loss over sum of w, and the plain sum of losses, target by target from the logits."""
     losses, weights = [], []
     for pack in packs:
         begins = [0, *itertools.accumulate(pack.lengths)]
         for start, stop in itertools.pairwise(begins):
-            log_p = module.decoder(torch.from_numpy(pack.tokens[None, start:stop]))[0].log_softmax(-1)
+            log_p = decoder(torch.from_numpy(pack.tokens[None, start:stop]))[0].log_softmax(-1)
             for context, target in enumerate(pack.targets[start:stop]):
                 if target != IGNORE:
                     losses.append(-log_p[context, target])
@@ -66,30 +61,30 @@ def weighted_mean(module, packs):
 
 @pytest.mark.parametrize("world", [1, 2, 4])
 def test_the_gradient_is_the_weighted_mean_and_the_record_the_plain_one(world, monkeypatch):
-    """Packs divided among ranks, accumulated as Lightning does, averaged as DDP does, sums added by one collective."""
+    """Packs divided among ranks, accumulated as the loop does, averaged as DDP does, sums added by one collective."""
     ranks = [training() for _ in range(world)]
-    loss, plain = weighted_mean(ranks[0], PACKS)
+    loss, plain = weighted_mean(ranks[0].decoder, PACKS)
     expected = torch.autograd.grad(loss, list(ranks[0].decoder.parameters()))
     own = 4 // world
-    for rank, module in enumerate(ranks):
-        for number, pack in enumerate(PACKS[rank * own : (rank + 1) * own]):
+    for rank, state in enumerate(ranks):
+        for pack in PACKS[rank * own : (rank + 1) * own]:
             kept = np.zeros(24, dtype=bool)
             context = visible_context(pack.lengths)
             kept[: len(context)] = HAS_LOSS[context]
             weighed = replace(pack, weights=kept & (pack.targets != IGNORE))
-            (module.training_step(to_batch(weighed), number) / own).backward()
-    total, calls = sum(module.step.vector for module in ranks), []
-    for parameters in zip(*(module.parameters() for module in ranks), strict=True):
+            (compute_loss(state, to_batch(weighed), stop=False) / own).backward()
+    total, calls = sum(state.sums.vector for state in ranks), []
+    for parameters in zip(*(state.decoder.parameters() for state in ranks), strict=True):
         mean = sum(parameter.grad for parameter in parameters) / world
         for parameter in parameters:
             parameter.grad = mean.clone()
     monkeypatch.setattr(distributed, "is_initialized", lambda: True)
     monkeypatch.setattr(distributed, "all_reduce", lambda sums: calls.append(sums.copy_(total)))
-    for module in ranks:
-        module.configure_gradient_clipping(module.configure_optimizers()["optimizer"])
-        module.read_stats(lr=0.0)
-        for parameter, gradient in zip(module.parameters(), expected, strict=True):
+    for state in ranks:
+        finish_gradient(state)
+        sums = read_statistics(state).sums
+        for parameter, gradient in zip(state.decoder.parameters(), expected, strict=True):
             torch.testing.assert_close(parameter.grad, gradient, rtol=FLOAT32_TOL, atol=FLOAT64_TOL)
-        assert module.finished.sums["loss"] == pytest.approx(plain.item(), rel=FLOAT64_TOL)
-        assert module.finished.sums["targets"] == sum(int((pack.targets != IGNORE).sum()) for pack in PACKS)
+        assert sums["loss"] == pytest.approx(plain.item(), rel=FLOAT64_TOL)
+        assert sums["targets"] == sum(int((pack.targets != IGNORE).sum()) for pack in PACKS)
     assert len(calls) == world, "one a rank"

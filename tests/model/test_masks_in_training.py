@@ -9,11 +9,12 @@ import pytest
 import torch
 
 from lab.data.arrangement import Arrangement, interleaved
-from lab.data.module import to_batch
+from lab.data.batch import to_batch
 from lab.data.segments import index_segments
 from lab.masks import Anchor, Document, WindowMask
 from lab.model.config import DecoderConfig
 from lab.skip import skip_positions
+from lab.train.loop import compute_loss
 from tests.data.stores import make_store, stream_over
 from tests.data.windows import BOS, FIRST, IGNORE, Row, cut, documents_of, located, row_of, without_bos
 from tests.model.by_definition import attention_by_distance
@@ -128,8 +129,8 @@ def skipped(stores, method):
 
 
 def training(backend="sdpa", dtype=torch.float64):
-    """Build the training module, its every weight large enough to matter."""
-    module = training_of(
+    """Build the training of a decoder, its every weight large enough to matter."""
+    state = training_of(
         CFG,
         backend=backend,
         seed=0,
@@ -137,14 +138,13 @@ def training(backend="sdpa", dtype=torch.float64):
         batch_tokens=PACK,
         micro_batch_tokens=PACK,
     )
-    module.configure_model()
-    module.to(dtype)
+    state.decoder.to(dtype)
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
-        for parameter in module.decoder.parameters():
+        for parameter in state.decoder.parameters():
             mean = 1.0 if parameter.ndim == 1 else 0.0
             parameter.copy_(torch.empty(parameter.shape).normal_(mean, 0.4, generator=generator))
-    return module
+    return state
 
 
 def normed(x, weight):
@@ -172,14 +172,14 @@ def dense_loss(weights, row):
     return torch.stack(losses).sum() if losses else logits.sum() * 0
 
 
-def assert_step_is_dense(module, pack, rows, gradients):
-    got = module.training_step(to_batch(pack), 0) * PACK
-    expected = sum(dense_loss(dict(module.decoder.named_parameters()), row) for row in rows)
+def assert_step_is_dense(state, pack, rows, gradients):
+    got = compute_loss(state, to_batch(pack), stop=False) * PACK
+    expected = sum(dense_loss(dict(state.decoder.named_parameters()), row) for row in rows)
     assert math.isclose(got.item(), expected.item(), rel_tol=LOSS_TOL)
-    assert int(module.step.sums["targets"]) == sum(y != IGNORE for row in rows for y in row.targets)
-    assert int(module.step.sums["tokens"]) == sum(len(row.tokens) for row in rows)
+    assert int(state.sums.views()["targets"]) == sum(y != IGNORE for row in rows for y in row.targets)
+    assert int(state.sums.views()["tokens"]) == sum(len(row.tokens) for row in rows)
     if gradients:
-        parameters = list(module.decoder.parameters())
+        parameters = list(state.decoder.parameters())
         for x, y in zip(torch.autograd.grad(got, parameters), torch.autograd.grad(expected, parameters), strict=True):
             torch.testing.assert_close(x, y, rtol=0, atol=GRAD_TOL)
 

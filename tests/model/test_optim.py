@@ -5,7 +5,9 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from lab.data.batch import Batch, Inputs, Runs
 from lab.model.config import DecoderConfig, OptimConfig
+from lab.train.loop import compute_loss, finish_gradient, read_statistics
 from tests.modules import training_of
 
 SCHEDULE_TOL = 1e-12  # relative; one cosine and a handful of float64 products
@@ -32,7 +34,7 @@ def test_learning_rate_by_hand(step, expected):
     assert PAPER.lr_at(step, 10_000) == pytest.approx(expected, rel=SCHEDULE_TOL)
 
 
-CLIP = "lab.train.step.CLIP_NORM"
+CLIP = "lab.train.loop.CLIP_NORM"
 COEFFICIENTS = {"lr": 0.5, "min_lr": 0.1, "warmup_steps": 4, "beta2": 0.9}
 
 
@@ -41,22 +43,20 @@ def unclipped(monkeypatch):
     monkeypatch.setattr(CLIP, 1e9)
 
 
-def training(total_steps=100, batch_tokens=16, micro_batch_tokens=8):
-    module = training_of(
+def training(total_steps=100, batch_tokens=16, micro_batch_tokens=8, double=True):
+    return training_of(
         CFG,
         optim=OptimConfig(**COEFFICIENTS),
         steps=total_steps,
         batch_tokens=batch_tokens,
         micro_batch_tokens=micro_batch_tokens,
+        double=double,
     )
-    module.configure_model()
-    return module.double()
 
 
 def test_optimizer_follows_the_schedule_step_by_step():
-    made = training(total_steps=6).configure_optimizers()
-    optimizer, schedule = made["optimizer"], made["lr_scheduler"]["scheduler"]
-    assert made["lr_scheduler"]["interval"] == "step"
+    state = training(total_steps=6)
+    optimizer, schedule = state.optimizer, state.schedule
     assert all(group["betas"] == (0.9, 0.9) for group in optimizer.param_groups)
     seen = []
     for _ in range(7):
@@ -75,65 +75,59 @@ def batch_of(seed, lengths, targets_per_segment):
     for length, scored in zip(lengths, targets_per_segment, strict=True):
         targets[0, start : start + scored] = torch.randint(0, CFG.vocab_size, (scored,), generator=g)
         start += length
-    return {
-        "tokens": tokens,
-        "targets": targets,
-        "cu_seqlens": torch.tensor([0, *lengths]).cumsum(0).to(torch.int32),
-        "lengths": tuple(lengths),
-        "position_ids": None,
-        "starts": (0,) * len(lengths),
-        "anchors": None,
-        "n_targets": sum(targets_per_segment),
-        "weights": None,
-        "stream": 0,
-    }
+    ends = torch.tensor([0, *lengths]).cumsum(0).to(torch.int32)
+    runs = {"starts": (0,) * len(lengths), "anchors": None, "n_targets": sum(targets_per_segment)}
+    return Batch(
+        inputs=Inputs(tokens=tokens, targets=targets, cu_seqlens=ends),
+        runs=Runs(lengths=tuple(lengths), **runs),
+        tally=None,
+        resume=None,
+    )
 
 
-def mean_loss(module, batches):
+def mean_loss(decoder, batches):
     """Compute the mean over all scored tokens of all packs, segment by segment, from the logits."""
     losses = []
     for batch in batches:
-        cuts = batch["cu_seqlens"].tolist()
+        cuts = batch.inputs.cu_seqlens.tolist()
         for start, stop in zip(cuts, cuts[1:]):
-            log_p = module.decoder(batch["tokens"][:, start:stop])[0].log_softmax(-1)
-            scored = [(t, y) for t, y in enumerate(batch["targets"][0, start:stop].tolist()) if y >= 0]
+            log_p = decoder(batch.inputs.tokens[:, start:stop])[0].log_softmax(-1)
+            scored = [(t, y) for t, y in enumerate(batch.inputs.targets[0, start:stop].tolist()) if y >= 0]
             losses += [-log_p[t, y] for t, y in scored]
     return torch.stack(losses).mean(), len(losses)
 
 
-def run_step(module, batches):
-    optimizer = module.configure_optimizers()["optimizer"]
-    for index, batch in enumerate(batches):
-        (module.training_step(batch, index) / len(batches)).backward()  # as Lightning's accumulation does
-    module.configure_gradient_clipping(optimizer)
-    module.read_stats(optimizer.param_groups[0]["lr"])
+def run_step(state, batches):
+    for batch in batches:
+        (compute_loss(state, batch, stop=False) / len(batches)).backward()  # as the loop accumulates
+    finish_gradient(state)
+    return read_statistics(state)
 
 
 def test_gradient_is_the_mean_over_the_scored_tokens_of_the_whole_batch():
-    module, batches = training(), [batch_of(1, [5, 2], [4, 1]), batch_of(2, [8], [7])]
-    names, parameters = zip(*module.decoder.named_parameters())
-    loss, n = mean_loss(module, batches)
+    state, batches = training(), [batch_of(1, [5, 2], [4, 1]), batch_of(2, [8], [7])]
+    names, parameters = zip(*state.decoder.named_parameters())
+    loss, n = mean_loss(state.decoder, batches)
     expected = torch.autograd.grad(loss, parameters)
-    run_step(module, batches)
+    stats = run_step(state, batches)
     for name, parameter, gradient in zip(names, parameters, expected, strict=True):
         torch.testing.assert_close(parameter.grad, gradient, rtol=0, atol=FLOAT64_TOL, msg=name)
-    stats = module.finished
     assert n == stats.sums["targets"] == 12
     assert stats.sums["loss"] == pytest.approx(12 * loss.item(), rel=FLOAT64_TOL)
     assert stats.grad_norm == pytest.approx(math.sqrt(sum(float((g**2).sum()) for g in expected)), rel=FLOAT64_TOL)
-    assert module.consumed == 5 + 2 + 8, "padding is not consumed"
-    assert not module.step.vector.any()
+    assert state.consumed == 5 + 2 + 8, "padding is not consumed"
+    assert not state.sums.vector.any()
 
 
 def test_a_long_gradient_is_cut_to_the_norm_and_its_own_norm_is_recorded(monkeypatch):
     free, cut, batches = training(), training(), [batch_of(1, [8], [7])]
-    run_step(free, batches)
+    own = run_step(free, batches)
     monkeypatch.setattr(CLIP, 0.01)
-    run_step(cut, batches)
-    norm = math.sqrt(sum(float((p.grad**2).sum()) for p in cut.parameters()))
+    stats = run_step(cut, batches)
+    norm = math.sqrt(sum(float((p.grad**2).sum()) for p in cut.decoder.parameters()))
     assert norm == pytest.approx(0.01, rel=1e-3)  # torch divides by the norm plus 1e-6
-    assert cut.finished.grad_norm == pytest.approx(free.finished.grad_norm, rel=FLOAT64_TOL)
-    assert free.finished.grad_norm > 0.01
+    assert stats.grad_norm == pytest.approx(own.grad_norm, rel=FLOAT64_TOL)
+    assert own.grad_norm > 0.01
 
 
 class Kernels(TorchDispatchMode):
@@ -153,13 +147,13 @@ class Kernels(TorchDispatchMode):
 
 
 def test_all_gradients_are_scaled_in_one_kernel_as_in_float32():
-    module, batches = training().float(), [batch_of(1, [5, 2], [4, 1]), batch_of(2, [8], [7])]
-    for index, batch in enumerate(batches):
-        module.training_step(batch, index).backward()
-    before = [p.grad.numpy().copy() for p in module.parameters()]
+    state, batches = training(double=False), [batch_of(1, [5, 2], [4, 1]), batch_of(2, [8], [7])]
+    for batch in batches:
+        compute_loss(state, batch, stop=False).backward()
+    before = [p.grad.numpy().copy() for p in state.decoder.parameters()]
     with Kernels() as kernels:
-        module.configure_gradient_clipping(torch.optim.AdamW(module.parameters()))
+        finish_gradient(state)
     assert kernels.n == 2, "the scale and the clipping, whatever the number of parameters"
     factor = np.float32(16 / 12)  # tokens of the batch over those that are scored, which is no power of two
-    for parameter, gradient in zip(module.parameters(), before, strict=True):
+    for parameter, gradient in zip(state.decoder.parameters(), before, strict=True):
         np.testing.assert_array_equal(parameter.grad.numpy(), gradient * factor)

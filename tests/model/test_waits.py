@@ -7,6 +7,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from lab.model import devices
+from lab.train.loop import compute_loss, finish_gradient
 from tests.model.test_compiled_blocks import PLAIN, ROPE, SHARPENED, draw, training
 
 DEVICE = torch.device("meta")  # reading a value of it, by item(), bool() or nonzero(), raises
@@ -34,10 +35,6 @@ class Copies(TorchDispatchMode):
         return func(*args, **kwargs)
 
 
-def on_device(batch):
-    return {key: x.to(DEVICE) if isinstance(x, torch.Tensor) else x for key, x in batch.items()}
-
-
 CASES = {  # frequencies, distance, what packs have, and the copies of a pack that are queued: inverse frequencies, and
     # the ends, keys and queries of anchored spans and of rounds of tiles
     "weights": (ROPE, PLAIN, ("weights",), 1),
@@ -52,15 +49,15 @@ def test_a_step_waits_for_one_copy_to_the_host_and_none_to_the_device(monkeypatc
     monkeypatch.setattr(devices, "kind", lambda device: "cuda")
     monkeypatch.setattr(torch, "is_autocast_enabled", lambda *_: False)  # torch knows no autocast for this device
     monkeypatch.setattr(torch, "autocast", lambda *_, **__: contextlib.nullcontext())
-    module = training(given, kernel="varlen", method=method)
-    module.decoder.bfloat16().to(DEVICE)
-    first, *others = [on_device(draw(seed, kinds)) for seed in range(3)]
-    module.training_step(first, 0).backward()  # moves the sums once for the whole run
+    state = training(given, kernel="varlen", method=method)
+    state.decoder.bfloat16().to(DEVICE)
+    first, *others = [draw(seed, kinds).to(DEVICE) for seed in range(3)]
+    compute_loss(state, first, stop=False).backward()  # moves the sums once for the whole run
     with Copies() as copies:
-        for number, batch in enumerate(others):
-            module.training_step(batch, number).backward()
-        module.configure_gradient_clipping(torch.optim.AdamW(module.parameters()))
-        module.step.copied.tolist()
+        for batch in others:
+            compute_loss(state, batch, stop=False).backward()
+        finish_gradient(state)
+        state.sums.copied.tolist()
     assert copies.waiting == []
     assert copies.queued == len(others) * queued
     assert copies.reads == 1, "of the step's statistics"

@@ -19,7 +19,7 @@ from lab.data.config import TokenizerFile
 from lab.loading import open_model, read_weights
 from lab.longrecipe import main
 from lab.recipes import read_recipe, resolve
-from lab.train.session import run_experiment
+from lab.train.run import run_experiment
 from lab.yaml import format_yaml
 from tests.opened import write_source
 from tests.refusals import check_faults

@@ -26,15 +26,16 @@ IN_SAVE = 3  # every third kill comes while a save is seen
 KILLS, FULL = 1, 25  # for each variant
 LEDGER = """
 import hashlib
-from lab.train.step import Training
-own = Training.training_step
-def recording(self, batch, batch_idx):
-    arrays = [batch[name] for name in ("tokens", "targets", "cu_seqlens", "position_ids") if batch[name] is not None]
+from lab.train import loop
+own = loop.compute_loss
+def recording(state, batch, **options):
+    inputs = batch.inputs
+    arrays = [inputs.tokens, inputs.targets, inputs.cu_seqlens, inputs.position_ids]
     digest = hashlib.sha256(b"".join(array.numpy().tobytes() for array in arrays)).hexdigest()
     with open({path!r}, "ab", buffering=0) as ledger:
-        ledger.write(f"{{self.consumed}} {{batch['stream']}} {{digest}}\\n".encode())
-    return own(self, batch, batch_idx)
-Training.training_step = recording
+        ledger.write(f"{{state.consumed}} {{batch.resume.stream}} {{digest}}\\n".encode())
+    return own(state, batch, **options)
+loop.compute_loss = recording
 """
 
 

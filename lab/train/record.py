@@ -10,7 +10,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import lightning
 import numpy as np
 import torch
 
@@ -19,13 +18,15 @@ from lab.config import Experiment
 from lab.counts import PositionCounts
 from lab.counts.position_counts import COUNTED
 from lab.counts.rows import sum_to_the_end
+from lab.data.batch import Batch
+from lab.data.module import PackedData
 from lab.errors import first_line
-from lab.launch import sum_over_ranks
+from lab.launch import Launch, sum_over_ranks
 from lab.model.config import peak_flops, utilisation
 from lab.model.layers import LayersConfig
 from lab.positions import Distance
 from lab.runs.folder import RunFolder
-from lab.train.step import SUMS
+from lab.train.state import SUMS, StepStats, TrainState
 
 CONNECT_S = 7.0
 FINISH_S = 10.0
@@ -53,13 +54,16 @@ class Counting:
         self.selected_before = np.zeros(len(SELECTED), dtype=np.int64)
         self.selected_here = np.zeros(len(SELECTED), dtype=np.int64)
 
-    def add(self, batch: Mapping[str, Any]) -> None:
+    def add(self, batch: Batch) -> None:
         """Count a pack."""
-        self.here.add_runs(batch["lengths"], batch["counted"], batch["anchors"])
-        self.here.add_targets(batch["supervised"])
-        self.here.add_evidence(batch["evidence"], batch["demand"], batch.get("demand_by_ids"))
-        if self.selects:
-            self.selected_here += batch["selected"]
+        runs, tally = batch.runs, batch.tally
+        assert tally.evidence is not None, "a run has an evidence method"
+        assert tally.demand is not None, "as evidence has"
+        self.here.add_runs(runs.lengths, tally.ids, runs.anchors)
+        self.here.add_targets(tally.supervised)
+        self.here.add_evidence(tally.evidence, tally.demand, tally.demand_by_ids)
+        if tally.selected is not None:
+            self.selected_here += tally.selected
 
     def total(self) -> PositionCounts:
         """Add up all ranks; a collective call."""
@@ -86,18 +90,20 @@ def relative_positions(distance: Distance, q_pos: np.ndarray, k_pos: np.ndarray)
     return distance.rel_pos(torch.from_numpy(q_pos), torch.from_numpy(k_pos)).numpy()
 
 
-class Recording(lightning.Callback):
+class Recording:
     """Counts every pack, writes a line every few steps, and shows the latest on the first rank's stderr.
 
     A line has means since the last one, f at a few positions by the column's name, and shares of the position mass.
 
     Units: loss in nats per scored token, without the steps that `skipped_steps` counts, which had no update;
-    tokens_per_s over all ranks, time spent in probes, saving and this callback left out. `mfu` counts the causal
+    tokens_per_s over all ranks, time spent in probes, saving and here left out. `mfu` counts the causal
     pairs of full windows, `mfu_full` hidden pairs, too, as other trainers do.
     """
 
-    def __init__(self, experiment: Experiment) -> None:
+    def __init__(self, experiment: Experiment, data: PackedData, launch: Launch = Launch()) -> None:
         self.experiment = experiment
+        self.data = data
+        self.launch = launch
         self.folder = RunFolder(experiment.run.path)
         train, skip = experiment.train, experiment.skip
         selects = skip is not None and skip.selects
@@ -110,60 +116,59 @@ class Recording(lightning.Callback):
         self.bar: Bar | None = None
         self.dashboard: Wandb | None = None
 
-    def on_train_start(self, trainer: lightning.Trainer, module: Any) -> None:
+    def open(self, state: TrainState) -> None:
         """Start the clock, look up the device's peak, and open bar and dashboard."""
-        self.peak = peak_flops(torch.cuda.get_device_name() if module.device.type == "cuda" else None)
-        self.timed_tokens = module.consumed
-        if trainer.is_global_zero:
+        self.peak = peak_flops(torch.cuda.get_device_name() if state.device.type == "cuda" else None)
+        self.timed_tokens = state.consumed
+        if self.launch.is_first:
             total = self.experiment.train.steps * self.experiment.train.batch_tokens
-            self.bar = Bar(total=total, initial=module.consumed, unit="tok", unit_scale=True, desc="train")
+            self.bar = Bar(total=total, initial=state.consumed, unit="tok", unit_scale=True, desc="train")
             self.dashboard = None if self.experiment.track.wandb == "off" else Wandb(self.experiment)
         self.pause()
 
-    def on_train_batch_end(self, trainer: lightning.Trainer, module: Any, outputs: Any, batch: Any, *_: Any) -> None:
-        """Count the pack; after a step add its sums, and write a line when it is due."""
+    def count(self, batch: Batch) -> None:
+        """Count a pack, and note where its stream resumes."""
         self.counting.add(batch)
-        trainer.datamodule.consumed(batch)  # type: ignore[attr-defined]
-        if not module.finished:
-            return
+        self.data.consumed(batch)
+
+    def record(self, state: TrainState, stats: StepStats) -> None:
+        """Add the sums of a step, and write a line when it is due."""
         self.busy_s += time.perf_counter() - self.batch_start
-        if not module.finished.skipped:
-            self.sums = {name: total + module.finished.sums[name] for name, total in self.sums.items()}
-        if trainer.global_step % self.experiment.track.every_steps == 0 or trainer.global_step == trainer.max_steps:
-            self.write_line(trainer, module)
+        if not stats.skipped:
+            self.sums = {name: total + stats.sums[name] for name, total in self.sums.items()}
+        if state.step % self.experiment.track.every_steps == 0 or state.is_finished:
+            self.write_line(state, stats)
         if self.bar is not None:
             self.bar.set_postfix_str(self.shown, refresh=False)
-            self.bar.update(module.consumed - self.bar.n)
-        self.pause()
+            self.bar.update(state.consumed - self.bar.n)
 
-    def write_line(self, trainer: lightning.Trainer, module: Any) -> None:
+    def write_line(self, state: TrainState, stats: StepStats) -> None:
         """Write one line, with null for a value that is not finite; a collective call."""
         counts = self.counting.total()
-        tokens_per_s = (module.consumed - self.timed_tokens) / max(self.busy_s, 1e-9)
+        tokens_per_s = (state.consumed - self.timed_tokens) / max(self.busy_s, 1e-9)
         loss = self.sums["loss"] / self.sums["targets"] if self.sums["targets"] else None
-        grad_norm = module.finished.grad_norm
         model, window = self.experiment.model, self.experiment.data.window
         flops = {"mfu": model.flops_per_token_causal(window), "mfu_full": model.flops_per_token_full(window)}
-        block = trainer.datamodule.settings.block  # type: ignore[attr-defined]
+        block = self.data.settings.block
         record = {
-            "step": trainer.global_step,
-            "consumed_tokens": module.consumed,
-            "epoch": round(trainer.datamodule.epoch(), 6),  # type: ignore[attr-defined]
+            "step": state.step,
+            "consumed_tokens": state.consumed,
+            "epoch": round(self.data.epoch(), 6),
             "loss": loss,
-            "lr": module.finished.lr,
-            "grad_norm": grad_norm if math.isfinite(grad_norm) else None,
-            "skipped_steps": module.skipped_steps,
+            "lr": stats.lr,
+            "grad_norm": stats.grad_norm if math.isfinite(stats.grad_norm) else None,
+            "skipped_steps": state.skipped_steps,
             "tokens_per_s": round(tokens_per_s, 1),
-            **{name: utilisation(n, tokens_per_s, self.peak, trainer.world_size) for name, n in flops.items()},
+            **{name: utilisation(n, tokens_per_s, self.peak, self.launch.world_size) for name, n in flops.items()},
             **frequency_metrics(counts, self.experiment.logged_positions),
             **self.counting.selected(),
-            **({} if block is None else {"window": block(trainer.global_step - 1)}),
+            **({} if block is None else {"window": block(state.step - 1)}),
         }
         self.sums = dict.fromkeys(SUMS, 0.0)
         self.busy_s = 0.0
-        self.timed_tokens = module.consumed
+        self.timed_tokens = state.consumed
         self.shown = f"loss {'-' if loss is None else format(loss, '.3f')}, {tokens_per_s:,.0f} tok/s"
-        if trainer.is_global_zero:
+        if self.launch.is_first:
             self.folder.append("metrics.jsonl", record)
             self.mirror(record)
 
@@ -176,7 +181,7 @@ class Recording(lightning.Callback):
             self.bar.set_postfix_str(line)
 
     def pause(self) -> None:
-        """Leave out the time since the last step ended; called after probing or saving."""
+        """Leave out the time since the last step ended, of recording, saving and probing."""
         self.batch_start = time.perf_counter()
 
     def close(self, *, finished: bool) -> None:

@@ -15,8 +15,8 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-import lightning
 import torch
+from lightning.fabric import Fabric
 
 from lab.command import show
 from lab.config import Experiment
@@ -38,62 +38,65 @@ from lab.probe.needles import load_haystack
 from lab.probe.probe import Worker
 from lab.runs.checkpoints import folder_name
 from lab.runs.folder import RECORDS, seal
+from lab.train.checkpoint import Checkpointing, crossed
 from lab.train.environment import describe_source
-from lab.train.recording import Recording
-from lab.train.saving import Checkpointing, Stopping, crossed, describe
+from lab.train.record import Recording
+from lab.train.signals import Stopping, describe
+from lab.train.state import TrainState
 
 
-class Probing(lightning.Callback):
+class Probing:
     """Runs the probe between two steps, without torch's random numbers or any change to weights, modes and buffers."""
 
-    def __init__(self, experiment: Experiment, recording: Recording, stopping: Stopping, saving: Checkpointing) -> None:
+    def __init__(
+        self, experiment: Experiment, fabric: Fabric, recording: Recording, stopping: Stopping, saving: Checkpointing
+    ) -> None:
         self.experiment = experiment
+        self.fabric = fabric
         self.recording = recording
         self.stopping = stopping
         self.saving = saving
         self.probed_at = 0
 
-    def on_train_start(self, trainer: lightning.Trainer, module: Any) -> None:
+    def open(self, state: TrainState) -> None:
         """Set up the probe before the first step, so that faults are reported early, and run an overdue one."""
         data, config = self.experiment.data, self.experiment.probe
-        if self.saving.trained:
-            trainer.should_stop = True
         if config is None:
             return
         tokens = config.loss_tokens
         loss = recall = None
         if tokens:
-            part = {"rank": trainer.global_rank, "world_size": trainer.world_size, "device": module.device}
+            part = {"rank": self.fabric.global_rank, "world_size": self.fabric.world_size, "device": state.device}
             loss = HeldOutLoss(data, tokens=tokens, pack_tokens=self.experiment.train.micro_batch_tokens, **part)
             evidence = self.experiment.evidence  # which may be stored, but not for held-out tokens
-            recall = held_out_recall(data, Repeat() if isinstance(evidence, Asked) else evidence, module.device)
-        probe = make_needle_probe(self.experiment, module.device)
+            recall = held_out_recall(data, Repeat() if isinstance(evidence, Asked) else evidence, state.device)
+        probe = make_needle_probe(self.experiment, state.device)
         self.measuring = Measuring(probe, build_distance_probe(probe), loss, recall)
-        self.probed_at = trainer.strategy.broadcast(self.recording.folder.last_probe())
-        unprobed = self.probed_at < module.consumed
-        if (self.saving.trained and unprobed) or self.interval_passed(module):
-            self.run(trainer, module)
+        self.probed_at = self.fabric.broadcast(self.recording.folder.last_probe())
+        is_unprobed = self.probed_at < state.consumed
+        if (state.is_finished and is_unprobed) or self.interval_passed(state):
+            self.run(state)
 
-    def on_train_batch_end(self, trainer: lightning.Trainer, module: Any, *_: Any) -> None:
+    def run_if_due(self, state: TrainState) -> None:
         """Save and probe when an interval has passed and after the last step, unless the run stops here."""
-        if not module.finished or self.stopping.stopped:
+        if self.stopping.stopped:
             return
-        if trainer.global_step >= trainer.max_steps or self.interval_passed(module):
-            self.saving.save(trainer, module, background=self.saving.config.async_checkpoints)
+        if state.is_finished or self.interval_passed(state):
+            self.saving.save(state, background=self.saving.config.async_checkpoints)
             if self.experiment.probe is not None:
-                self.run(trainer, module)
+                self.run(state)
 
-    def interval_passed(self, module: Any) -> bool:
+    def interval_passed(self, state: TrainState) -> bool:
         probe = self.experiment.probe
-        return probe is not None and crossed(probe.every_tokens, self.probed_at, module.consumed)
+        return probe is not None and crossed(probe.every_tokens, self.probed_at, state.consumed)
 
-    def run(self, trainer: lightning.Trainer, module: Any) -> None:
+    def run(self, state: TrainState) -> None:
         """Probe and record, also that it failed; a collective call. A signal ends it with nothing recorded."""
         counts = self.recording.counting.total()
         outcome: Probed | str | None
         try:
             try:
-                outcome = self.measure(trainer, module, counts)
+                outcome = self.measure(state, counts)
             except (WorkFailed, OutOfStep):
                 raise
             except Exception as error:  # of any kind: what the probe measures must not end the run
@@ -103,33 +106,31 @@ class Probing(lightning.Callback):
             outcome = str(error)
         if outcome is None:
             return
-        if trainer.is_global_zero:
-            self.record(module, outcome, counts)
-        self.probed_at = module.consumed
-        self.recording.pause()
+        if self.fabric.is_global_zero:
+            self.record(state, outcome, counts)
+        self.probed_at = state.consumed
 
-    def measure(self, trainer: lightning.Trainer, module: Any, counts: PositionCounts) -> Probed | None:
+    def measure(self, state: TrainState, counts: PositionCounts) -> Probed | None:
         """Run this rank's tests and measure its part of the loss; None where a signal ends it."""
-        context = trainer.precision_plugin.forward_context
-        model = ModelInTraining(self.whole(module), self.measuring.probe.stop_id, context)
-        worker = Worker(trainer.global_rank, trainer.world_size, lambda rows: [*chain(*exchange(rows))])
+        model = ModelInTraining(self.whole(state), self.measuring.probe.stop_id, state.precision)
+        worker = Worker(self.fabric.global_rank, self.fabric.world_size, lambda rows: [*chain(*exchange(rows))])
 
         def goes_on(line: str) -> bool:
             self.recording.report(line)
-            return not self.stopping.agree(trainer, module)
+            return not self.stopping.agree()
 
-        subject = describe_probed(self.experiment, module.device, module.consumed)
+        subject = describe_probed(self.experiment, state.device, state.consumed)
         return self.measuring.run(model, worker, subject, counts, goes_on)
 
-    def whole(self, module: Any) -> Decoder:
+    def whole(self, state: TrainState) -> Decoder:
         """Return the model, or a whole copy where it is sharded; a collective call.
 
         Raises: WorkFailed where a rank has no room for the copy, before any of them gathers; OutOfStep.
         """
-        decoder: Decoder = module.decoder
-        if module.device_mesh is None:
+        decoder = state.decoder
+        if not state.is_sharded:
             return decoder
-        copy = allocate(module.make_decoder, module.sharding.dtype, module.device)
+        copy = allocate(state.recipe.make, state.recipe.sharding.dtype, state.device)
         exchange(None)
         try:
             fill(copy, decoder)
@@ -137,9 +138,9 @@ class Probing(lightning.Callback):
             raise OutOfStep(describe(error)) from error
         return copy
 
-    def record(self, module: Any, outcome: Probed | str, counts: PositionCounts) -> None:
+    def record(self, state: TrainState, outcome: Probed | str, counts: PositionCounts) -> None:
         """Write what a probe found, or that it failed and why; also where it cannot be written."""
-        consumed = module.consumed
+        consumed = state.consumed
         if not isinstance(outcome, str):
             lines, cases = outcome
             try:
@@ -154,7 +155,7 @@ class Probing(lightning.Callback):
                 outcome = describe(error)
         show(f"the probe at {consumed:,} tokens failed ({outcome}); training goes on", error=True)
         with suppress(OSError, DiskError):
-            subject = describe_probed(self.experiment, module.device, consumed)
+            subject = describe_probed(self.experiment, state.device, consumed)
             self.recording.folder.append("probes.jsonl", {**subject, "failed": outcome})
 
 

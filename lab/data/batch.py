@@ -1,0 +1,147 @@
+"""A batch: one pack as one row of attention, divided by who reads it.
+
+All that the device needs is a tensor of `inputs`: a step that copied host values to it would wait for them. The rest
+stays on the host.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lab.arrays import IGNORE
+from lab.counts import targets_by_context
+from lab.counts.rows import by_distance
+from lab.data.packing import Pack
+from lab.evidence.base import in_ids
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Inputs:
+    """The tensors of a batch, which move to the device.
+
+    Ids count from 0 in every run where the pack has none, and in the padding; None means that of all tokens. `weights`
+    are the targets' loss weights, None where all scored targets weigh the same.
+
+    Shapes: tokens, targets int64 and weights float32 (1, T); cu_seqlens int32 (runs + 1,); position_ids int64 (T,).
+    """
+
+    tokens: Tensor
+    targets: Tensor
+    cu_seqlens: Tensor
+    position_ids: Tensor | None = None
+    weights: Tensor | None = None
+
+    def map(self, function: Callable[[Tensor], Tensor]) -> Inputs:
+        """Apply a function to every tensor."""
+        return Inputs(
+            tokens=function(self.tokens),
+            targets=function(self.targets),
+            cu_seqlens=function(self.cu_seqlens),
+            position_ids=None if self.position_ids is None else function(self.position_ids),
+            weights=None if self.weights is None else function(self.weights),
+        )
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Runs:
+    """The runs of a pack, as the host knows them.
+
+    `starts` are the first ids of the runs, or None unless the ids of each run count up by one. `anchors` holds the
+    index of each run's anchor, -1 for none, or is None where there are no anchors.
+    """
+
+    lengths: tuple[int, ...]
+    starts: tuple[int, ...] | None
+    anchors: tuple[int, ...] | None
+    n_targets: int
+    """Scored targets."""
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Tally:
+    """What is counted of a pack, beyond its runs.
+
+    `ids` are None where they count from 0 in every run. `supervised` counts the targets that have a loss by visible
+    context, `evidence` the scored targets by evidence distance, and `demand` those of them that have a loss, also by
+    distance in ids where these have gaps. `selected` is that of lab.data.packing.Pack.
+    """
+
+    ids: np.ndarray | None
+    supervised: np.ndarray
+    evidence: np.ndarray | None
+    demand: np.ndarray | None
+    demand_by_ids: np.ndarray | None
+    selected: tuple[int, int, int] | None
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Resume:
+    """Where a run resumes after a batch: the state of the stream that it came from."""
+
+    stream: int
+    state: np.ndarray
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Batch:
+    """A pack to train on."""
+
+    inputs: Inputs
+    runs: Runs
+    tally: Tally
+    resume: Resume
+
+    def pin(self) -> Batch:
+        """Copy the tensors to pinned memory, from which copies to a GPU are queued."""
+        return replace(self, inputs=self.inputs.map(Tensor.pin_memory))
+
+    def to(self, device: torch.device) -> Batch:
+        """Move the tensors to a device, without a wait where they are pinned."""
+        return replace(self, inputs=self.inputs.map(lambda tensor: tensor.to(device, non_blocking=True)))
+
+
+def to_batch(pack: Pack) -> Batch:
+    """Convert a pack to a training batch."""
+    scored = pack.targets != IGNORE
+    weighed = scored if pack.weights is None else pack.weights
+    ends = np.cumsum([0, *pack.lengths], dtype=np.int32)
+    n_tokens = int(ends[-1])
+    from_0 = np.concatenate([np.arange(n) for n in (*pack.lengths, len(scored) - n_tokens)])
+    ids = from_0 if pack.position_ids is None else pack.position_ids
+    shifts = (ids - from_0)[:n_tokens]
+    starts = shifts[ends[:-1]]
+    evidence = demand = demand_by_ids = None
+    if pack.distances is not None:
+        evidence = by_distance(pack.distances[scored])
+        demand = by_distance(pack.distances[weighed])
+        if pack.position_ids is not None:  # else distances in ids are those in tokens
+            demand_by_ids = by_distance(in_ids(pack.distances, ids)[weighed])
+    return Batch(
+        inputs=Inputs(
+            tokens=torch.from_numpy(pack.tokens)[None],
+            targets=torch.from_numpy(pack.targets)[None],
+            cu_seqlens=torch.from_numpy(ends),
+            position_ids=torch.from_numpy(ids),
+            weights=None if pack.weights is None else torch.from_numpy(weighed.astype(np.float32))[None],
+        ),
+        runs=Runs(
+            lengths=tuple(pack.lengths),
+            starts=tuple(starts.tolist()) if (shifts == np.repeat(starts, pack.lengths)).all() else None,
+            anchors=pack.anchors,
+            n_targets=int(np.count_nonzero(scored)),
+        ),
+        tally=Tally(
+            ids=pack.position_ids,
+            supervised=targets_by_context(pack.lengths, pack.anchors, weighed),
+            evidence=evidence,
+            demand=demand,
+            demand_by_ids=demand_by_ids,
+            selected=pack.selected,
+        ),
+        resume=Resume(stream=pack.stream, state=pack.state),
+    )

@@ -1,0 +1,153 @@
+"""Saves checkpoints by consumed tokens, when stopped and at the end, each whole or absent; restores one at the start.
+
+A background save writes a copy of the tensors while the run trains. There is one at a time: the next save, a stop and
+the end wait for it. One that fails ends the run at the next step, or between two lengths of a probe.
+"""
+
+from concurrent.futures import Future
+from functools import partial
+from typing import Any
+
+from torch import distributed
+
+from lab.data.module import PackedData
+from lab.errors import CheckpointError
+from lab.model.sharding import reshard
+from lab.runs import checkpoints, shards
+from lab.runs.folder import RECORDS, packed_counts, seal
+from lab.runs.shards import Files, ShardWriter, one_error, packed, restore_tensors, tensors_to_save, write_shards
+from lab.train.record import Recording
+from lab.train.signals import Stopping
+from lab.train.starting import Start
+from lab.train.state import TrainState
+
+
+def crossed(every_tokens: int | None, before: int, now: int) -> bool:
+    """Return whether a multiple of `every_tokens` lies between two numbers of consumed tokens.
+
+    Example:
+        >>> crossed(100, before=90, now=105), crossed(100, before=105, now=190), crossed(None, before=0, now=500)
+        (True, False, False)
+    """
+    return every_tokens is not None and now // every_tokens > before // every_tokens
+
+
+def stop_on_failure(stopping: Stopping, writing: Future[Any]) -> None:
+    """Ask all ranks to stop, as a signal does, if a save has failed; `finish` raises its error on each of them."""
+    if writing.exception() is not None:
+        stopping.is_asked = True
+
+
+class Checkpointing:
+    """Saves after the record of a step, and before its probe, which saves what is not saved yet."""
+
+    def __init__(self, start: Start, data: PackedData, recording: Recording, stopping: Stopping) -> None:
+        self.start = start
+        self.config = start.experiment.train
+        self.folder = start.folder
+        self.data = data
+        self.recording = recording
+        self.stopping = stopping
+        self.saved_at = 0
+        self.final: dict[int, int] = {}  # consumed tokens of the checkpoints of final_steps
+        self.run = ""  # its digest, on the first rank
+        self.group: distributed.ProcessGroup | None = None
+        self.writing: Future[Any] | None = None
+
+    def open(self, state: TrainState) -> None:
+        """Restore the checkpoint that the run starts from; a collective call.
+
+        Raises: CheckpointError.
+        """
+        if self.start.launch.is_first:
+            self.run = checkpoints.read_manifest(self.folder.path)[0]
+        if distributed.is_available() and distributed.is_initialized():
+            self.group = distributed.new_group(backend="gloo")  # a save in the background must not meet the training
+        if self.start.checkpoint is not None:
+            self.restore(state, self.start.checkpoint)
+        self.saved_at = state.consumed
+
+    def save_if_due(self, state: TrainState) -> None:
+        """Save when an interval has passed, and on a signal."""
+        if self.stopping.fault:
+            return
+        is_final = state.step in self.config.final_steps
+        if is_final:
+            self.final[state.step] = state.consumed
+        due = is_final or crossed(self.config.checkpoint_every_tokens, self.saved_at, state.consumed)
+        if due or self.stopping.stopped:
+            self.save(state, background=self.config.async_checkpoints and not self.stopping.stopped)
+
+    def save(self, state: TrainState, *, background: bool = False) -> None:
+        """Save a checkpoint of this step, unless it has one; a collective call.
+
+        Raises: CheckpointError where this one, or the one before, cannot be written, or the parts do not agree.
+        """
+        if self.saved_at == state.consumed:
+            return  # it may still be written: a probe need not wait for it
+        self.finish()
+        root = self.folder.checkpoints
+        consumed = state.consumed
+        counting = self.recording.counting
+        counts = counting.total()
+        reshard(state.decoder)
+        tensors, rest = tensors_to_save(state.decoder, state.inner_optimizer)
+        final = dict(self.final)
+        saved = rest | {
+            "step": state.step,
+            "consumed_tokens": consumed,
+            "skipped_steps": state.skipped_steps,
+            "schedule": state.schedule.state_dict(),
+            "data": self.data.state_dict(),
+            "recording": {"counts": counts.to_dict() | counting.selected(), "sums": self.recording.sums},
+            "final": final,
+        }
+        try:
+            checkpoints.check(saved)
+        except ValueError as error:
+            place = root / checkpoints.folder_name(consumed)
+            raise CheckpointError(f"{place}: not saved ({error}); resume from the checkpoint before it") from error
+
+        # The records are on the disk before the checkpoint that continues them, or a loss of power could part the two.
+        records = seal(self.folder.path, RECORDS) if self.start.launch.is_first else {}
+
+        def publish(files: Files) -> None:
+            keep = self.config.keep_checkpoints
+            shards.publish(root, consumed, keep, self.run, files, tuple(final.values()), records)
+            self.folder.write_counts(counts)
+
+        small = {checkpoints.STATE: packed(saved), checkpoints.COUNTS: packed_counts(counts)}
+        writer = ShardWriter(root, small, publish)
+        self.writing = write_shards(tensors, writer, self.group, background=background)
+        if self.writing is not None:
+            self.writing.add_done_callback(partial(stop_on_failure, self.stopping))
+        self.saved_at = consumed
+
+    def restore(self, state: TrainState, checkpoint: checkpoints.Checkpoint) -> None:
+        """Continue at a checkpoint, under any number of processes; before any batch. A collective call.
+
+        Raises: CheckpointError.
+        """
+        saved = checkpoints.read_state(checkpoint)
+        optimizer = state.inner_optimizer
+        restore_tensors(state.decoder, optimizer, checkpoint, saved, self.group)
+        state.step = saved["step"]
+        state.consumed = saved["consumed_tokens"]
+        state.skipped_steps = saved["skipped_steps"]
+        state.schedule.load_state_dict(dict(saved["schedule"]))
+        for param_group, lr in zip(optimizer.param_groups, state.schedule.get_last_lr(), strict=True):
+            param_group["lr"] = lr
+        self.data.load_state_dict(saved["data"])
+        self.recording.counting.load_state_dict(dict(saved["recording"]["counts"]))
+        self.recording.sums = saved["recording"]["sums"]
+        self.final = {step: at for step, at in saved["final"].items() if step in self.config.final_steps}
+
+    def finish(self) -> None:
+        """Wait for a save in the background.
+
+        Raises: CheckpointError where it could not be written.
+        """
+        if self.writing is not None:
+            with one_error(f"{self.folder.checkpoints}: no checkpoint could be written"):
+                self.writing.result()
+            self.writing = None

@@ -1,0 +1,268 @@
+"""One run: assemble its parts; train, or profile a few steps; print what it found."""
+
+import logging
+import os
+import sys
+import threading
+import warnings
+from collections import deque
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+import torch
+from lightning.fabric import Fabric
+from lightning.fabric.plugins.environments.lightning import LightningEnvironment
+from lightning.fabric.plugins.environments.torchelastic import TorchElasticEnvironment
+from lightning.fabric.strategies.ddp import DDPStrategy
+from lightning.fabric.strategies.model_parallel import ModelParallelStrategy
+from lightning.fabric.strategies.strategy import Strategy
+from lightning.fabric.utilities.exceptions import MisconfigurationException
+from torch.distributed.device_mesh import DeviceMesh
+
+from lab.command import FAILED, STOPPED, show
+from lab.config import Experiment
+from lab.data.module import PackedData
+from lab.data.preparation import check_prepared
+from lab.errors import ConfigError, first_line
+from lab.launch import TIMEOUT, Launch, find_launch, set_threads
+from lab.loading import decoder_of, start_from
+from lab.meeting import LAST, gather
+from lab.model.attention.backends import choose_for
+from lab.model.attention.segments import ContextGroup
+from lab.model.decoder import Decoder, make_optimizer
+from lab.model.devices import choose_compile, device_for
+from lab.model.sharding import Sharding, build
+from lab.probe.effective_distance import build_distance_probe
+from lab.probe.limits import shown_length
+from lab.runs.folder import RunFolder
+from lab.runs.recovery import is_finished
+from lab.runs.shards import NO_GROUP
+from lab.train.agreement import check_data, check_shared
+from lab.train.checkpoint import Checkpointing
+from lab.train.loop import Parts, Profiler, profile, train
+from lab.train.probe import Probing, check_tests, make_needle_probe
+from lab.train.record import Recording
+from lab.train.signals import Stopping
+from lab.train.starting import Start, find_start, own_run, start_folder
+from lab.train.state import Recipe, TrainState
+
+HINTS = (".*isinstance.treespec.*", NO_GROUP)  # of libraries, about what the lab cannot or need not change
+PROFILED = 6  # steps
+TABLE_ROWS = 25
+
+
+@dataclass(eq=False)
+class Assembled:
+    """The parts of one run, before its processes meet and its decoder is built."""
+
+    launch: Launch
+    parts: Parts
+    recipe: Recipe
+    state: TrainState = field(init=False)
+    """What is trained, once it is built."""
+
+    def fit(self) -> None:
+        """Build the decoder, restore the checkpoint that the run resumes from, and train."""
+        stopping = self.parts.stopping
+        with stopping.ending_ranks():
+            self.build()
+            with stopping.handling():
+                self.parts.saving.open(self.state)
+                train(self.parts, self.state)
+
+    def profile(self, profiler: Profiler, steps: int) -> None:
+        """Build the decoder and take some steps, of which nothing is written."""
+        with self.parts.stopping.ending_ranks():
+            self.build()
+            profile(self.parts, self.state, profiler, steps)
+
+    def build(self) -> None:
+        """Let the processes meet, and build the decoder, the same on every rank, with the weights to start from."""
+        self.connect()
+        fabric, recipe = self.parts.fabric, self.recipe
+        decoder = build(recipe.make, recipe.seed, recipe.start, mesh=mesh_of(fabric), sharding=recipe.sharding)
+        self.state = set_up(recipe, fabric, decoder)
+
+    def connect(self) -> None:
+        """Let the processes meet, and open the data."""
+        fabric, data = self.parts.fabric, self.parts.data
+        fabric.launch()
+        if self.launch.local_rank == 0:
+            data.prepare_data()
+        fabric.barrier()
+        data.setup(self.launch.rank, self.launch.world_size)
+
+
+def mesh_of(fabric: Fabric) -> DeviceMesh | None:
+    """Return the mesh of all ranks that a decoder is sharded over, if the strategy shards it."""
+    strategy = fabric.strategy
+    return strategy.device_mesh["data_parallel"] if isinstance(strategy, ModelParallelStrategy) else None
+
+
+def set_up(recipe: Recipe, fabric: Fabric, decoder: Decoder) -> TrainState:
+    """Wrap a decoder and its optimizer for the strategy; a sharded one is on its device already."""
+    context = ContextGroup.of(recipe.train.context_parallel)
+    model = fabric.setup_module(decoder, move_to_device=mesh_of(fabric) is None)
+    optimizer = fabric.setup_optimizers(make_optimizer(decoder, recipe.optim))
+    return TrainState(recipe, decoder, model, optimizer, context)
+
+
+def run_experiment(
+    experiment: Experiment, resume: bool, command: str, *, restart: bool = False, begun: threading.Event | None = None
+) -> int:
+    """Train, record and report, as the only process that writes to the run folder; return the exit status.
+
+    A process that exits afterwards passes `begun`, which is set after the first step; it ignores signals from the end
+    of the training on. `command` continues the run.
+
+    Raises: LabError for what the user can correct.
+    """
+    train = experiment.train
+    probes = experiment.probe is not None
+    launch = find_launch(os.environ, train.devices, train.nodes)
+    with own_run(experiment) if launch.is_first else nullcontext():
+        check_shared(experiment, launch)
+        start = Start(experiment, launch, None if restart else find_start(experiment, launch, resume=resume))
+        ended = launch.is_first and is_finished(start.folder, start.checkpoint, train.steps, probes=probes)
+        finished = bool(gather("finished", "yes" if ended else "", launch)[0])
+        if not finished:
+            threads = set_threads(train.threads or (start.folder.threads() if resume else None), launch)
+            run = assemble(start)
+            check_prepared(experiment.data)
+            if launch.is_first:
+                run.parts.data.prepare_data(partial(check_tests, experiment) if probes else None)
+            check_data(run.parts.data, launch, is_resumed=start.checkpoint is not None)
+            if launch.is_first:
+                if probes and start.checkpoint is None:  # what no probe can test leaves no folder
+                    build_distance_probe(make_needle_probe(experiment, device_for("cpu")))
+                start_folder(start, run.parts.data, threads, restart=restart)
+            gather(LAST, "", launch)
+            stopping = run.parts.stopping
+            stopping.begun = begun
+            try:
+                run.fit()
+            finally:
+                run.parts.recording.close(finished=not (sys.exc_info()[0] or stopping.stopped))
+            if stopping.stopped:
+                if launch.is_first:
+                    saved = f"stopped after {run.state.consumed:,} tokens, all saved; continue with:\n  {command}"
+                    show(stopping.fault or saved, error=True)
+                run.parts.fabric.barrier()  # torchrun ends the processes that are left once one has exited
+                return FAILED if stopping.fault else STOPPED
+        if launch.is_first:
+            if finished:
+                show(f"{experiment.run.path}: already finished; choose another --run.name to train again")
+            show(report(start.folder))
+    return 0
+
+
+def profile_experiment(experiment: Experiment, folder: Path | None) -> int:
+    """Write a table and a trace of where time goes, to RUN/profile if nowhere else; return the exit status.
+
+    A few steps are trained, of which nothing else is written.
+    """
+    path = folder or experiment.run.path / "profile"
+    launch = find_launch(os.environ, experiment.train.devices, experiment.train.nodes)
+    set_threads(experiment.train.threads, launch)
+    run = assemble(Start(experiment, launch), writes=False)
+    check_prepared(experiment.data)
+    few = torch.profiler.schedule(wait=1, warmup=1, active=3, repeat=1)  # packs
+    trace = torch.profiler.tensorboard_trace_handler(str(path), f"profile-{launch.rank}")
+    with torch.profiler.profile(schedule=few, on_trace_ready=trace) as profiler:
+        run.profile(profiler, PROFILED)
+    order = f"{run.state.device.type}_time_total"
+    table = profiler.key_averages().table(sort_by=order, row_limit=TABLE_ROWS)
+    name = "fit-profile.txt" if launch.is_first else f"fit-profile-{launch.rank}.txt"
+    (path / name).write_text(table)
+    if launch.is_first:
+        show(f"profile: {path}; open its trace in ui.perfetto.dev")
+    return 0
+
+
+def assemble(start: Start, *, writes: bool = True) -> Assembled:
+    """Build everything a run needs but its decoder; training resumes from the checkpoint of `start` if it has one.
+
+    A run that does not write keeps nothing in its folder, such as a copy of what selects sentences.
+
+    Raises: LabError if this machine cannot run it.
+    """
+    for name in ("lightning.fabric", "lightning.pytorch"):  # which log for Fabric, too
+        logging.getLogger(name).setLevel(logging.WARNING)
+    for message in HINTS:
+        warnings.filterwarnings("ignore", message=message)
+    experiment = start.experiment
+    train = experiment.train
+    device = device_for(train.accelerator, "train.accelerator")
+    on_gpu = device.type == "cuda"
+    strategy = train.resolved_strategy(on_gpu)
+    try:
+        fabric = Fabric(
+            accelerator="gpu" if on_gpu else "cpu",
+            devices=train.devices,
+            num_nodes=train.nodes,
+            strategy=make_strategy(strategy, train.world_size),
+            precision="32-true",  # TrainState.precision and FSDP2 choose the dtype
+            plugins=[TorchElasticEnvironment() if start.launch.by_torchrun else LightningEnvironment()],
+        )
+    except MisconfigurationException as error:
+        raise ConfigError(
+            f"train.accelerator={train.accelerator}, train.devices={train.devices}: {first_line(error)}; use the "
+            "devices of this machine"
+        ) from error
+    copied = writes and experiment.reads_token_types  # the run folder has what selects sentences
+    data = PackedData(experiment, start.folder.token_types if copied else None)
+    recording = Recording(experiment, data, start.launch)
+    stopping = Stopping(start.launch)
+    saving = Checkpointing(start, data, recording, stopping)
+    probing = Probing(experiment, fabric, recording, stopping, saving)
+    recipe = make_recipe(experiment, device, strategy, trained=start.checkpoint is not None)
+    return Assembled(start.launch, Parts(fabric, data, recording, stopping, saving, probing), recipe)
+
+
+def make_recipe(experiment: Experiment, device: torch.device, strategy: str, *, trained: bool) -> Recipe:
+    """Choose how the decoder is built, which starts from other weights unless it has been `trained`."""
+    train = experiment.train
+    start = None
+    if experiment.start is not None and not trained:
+        start = partial(start_from, path=Path(experiment.start.path))
+    compiler = "inductor" if choose_compile(train.compile, device)[0] else None
+    backend, _ = choose_for(train.backend, device, experiment.model.head_dim, bf16=train.bf16)
+    make = decoder_of(experiment, backend=backend, recompute=train.recompute, compiler=compiler)
+    whole = train.keeps_whole(experiment.model.n_parameters())
+    return Recipe(
+        make,
+        experiment.optim,
+        train,
+        seed=experiment.run.seed,
+        sharding=Sharding(torch.bfloat16 if train.bf16 else None, train.sharded_over, whole),
+        start=start,
+        autocasts=train.bf16 and strategy != "fsdp",
+    )
+
+
+def make_strategy(strategy: str, world_size: int) -> Strategy | str:
+    """Make Fabric's strategy. The lab shards a decoder itself, before it allocates it."""
+    if strategy == "fsdp":
+        unchanged = lambda decoder, mesh: decoder  # noqa: E731
+        return ModelParallelStrategy(unchanged, world_size, tensor_parallel_size=1, timeout=TIMEOUT)
+    return DDPStrategy(gradient_as_bucket_view=True, timeout=TIMEOUT) if strategy == "ddp" else "auto"
+
+
+def report(folder: RunFolder) -> str:
+    """Format the results: effective length by consumed tokens, or the loss of a run without probes, and the folder."""
+    last = deque(folder.records("metrics.jsonl"), maxlen=1)
+    if last and not folder.last_probe():
+        mean = "-" if last[0]["loss"] is None else f"{last[0]['loss']:.3f}"
+        return f"\nloss {mean} after {last[0]['consumed_tokens']:,} tokens, no probes\n\neverything is in {folder.path}"
+    lines = ["", f"{'consumed tokens':>16} {'effective length':>17} {'f(effective length)':>20} {'held-out loss':>14}"]
+    for probe in folder.probes():
+        loss = probe.get("held_out_loss")
+        f = probe.get("f_at_effective_length") if probe["effective_length"] else None
+        lines.append(
+            f"{probe['consumed_tokens']:>16,} "
+            f"{shown_length(probe['effective_length'], probe.get('first_length')):>17} "
+            f"{'-' if f is None else format(f, ','):>20} {'' if loss is None else format(loss, '.3f'):>14}"
+        )
+    return "\n".join([*lines, f"\neverything is in {folder.path}"])
