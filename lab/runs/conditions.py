@@ -27,7 +27,7 @@ PHRASES = {
     "data.mode": "{} documents",
     "data.corpus.section_tokens": "sections of {}",
     "data.corpus.median_tokens": "documents of {}",
-    "data.corpus.log_std": "document lengths of spread {}",
+    "data.corpus.log_std": "length spread {}",
     "model.theta": "rotary base of {}",
     "train.tokens": "{} tokens",
     "start.path": "from {}",
