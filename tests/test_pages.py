@@ -107,13 +107,6 @@ def test_the_index_lists_every_page_once():
     assert sorted(listed) == [page.name for page in PAGES if page.parent == index.parent and page != index]
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if page.parent.name == "docs"], ids=lambda page: page.name)
-def test_every_page_says_whom_it_is_for_and_what_it_assumes(page):
-    top = page.read_text().split("\n## ")[0].replace("\n", " ")
-    assert re.search(r"\b[Ff]or (readers|researchers|people|everybody)", top)
-    assert page.name == "index.md" or "assumes" in top
-
-
 def test_the_readme_is_short():
     assert len((ROOT / "README.md").read_text().splitlines()) < README_LINES
 

@@ -41,8 +41,6 @@ SHARE, WHOLE = "must be I/N with 0 <= I < N; for instance", "must be a whole num
 MISTAKES = {
     "--workers=1": "CONFIG: must be the first argument, a YAML file; ",
     f"{CONFIG} --workers=0": f"--workers=0: {WHOLE}",
-    f"{CONFIG} --workers": f"--workers=true: {WHOLE}",
-    f"{CONFIG} --executor=slurm": "executor=slurm: unknown setting",
     f"{CONFIG} --task=4/4": f"--task=4/4: {SHARE}",
     f"{CONFIG} --task=3": f"--task=3: {SHARE}",
     f"{CONFIG} --task=-1/4": f"--task=-1/4: {SHARE}",

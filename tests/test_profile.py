@@ -21,5 +21,5 @@ def test_a_profile_has_the_operations_of_steps_and_leaves_the_run_alone(tmp_path
 
 
 def test_a_folder_without_a_profile_is_refused():
-    with refused("-o=out: would be ignored without --profile; {}"):
+    with refused("-o=out: would be ignored"):
         parse(SYNTAX.read([str(CONFIG), "-o", "out"]))

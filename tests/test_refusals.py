@@ -76,6 +76,7 @@ def test_a_wrong_value_is_a_line_with_the_setting_the_value_and_a_remedy(name, t
         assert len(lines) == 1, (value, lines)
         shown, _, remedy = lines[0].partition("; ")
         assert "must" in shown or "unknown" in shown, lines
+        assert "finite" in shown or value not in (math.nan, math.inf), lines
         assert remedy, lines
 
 

@@ -64,7 +64,7 @@ def test_a_sweep_that_is_started_elsewhere_names_the_folder(tmp_path, monkeypatc
     with pytest.raises(ConfigError, match=f"^configs/cpu_short.yaml: .*; run cd {ROOT}, ") as error:
         plan(SWEEP, {})
     assert len(error.value.faults) == 1
-    with pytest.raises(ConfigError, match="sweeps/windows_mini.yaml: .*not of the installed package"):
+    with pytest.raises(ConfigError, match="sweeps/windows_mini.yaml: .*"):
         plan(SWEEP.relative_to(ROOT), {})
 
 

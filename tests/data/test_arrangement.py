@@ -64,3 +64,22 @@ def test_every_cut_and_every_shuffle_is_equally_likely(documents, chunks, expect
     drawn = Counter(tuple(interleaved(np.array(documents), chunks, rng).tolist()) for _ in range(n))
     assert set(drawn) <= set(expected)
     assert sum((drawn[way] - n * p) ** 2 / (n * p) for way, p in expected.items()) < CHI_SQUARE
+
+
+def lengths_and_ids(block, mask=Causal()):
+    """Arrange the window of lab/data/arrangement.py: documents of 4 and 3 tokens."""
+    documents = np.array([0, 0, 0, 0, 1, 1, 1])
+    tokens, targets = np.arange(10, 17), np.array([11, 12, 13, IGNORE, 15, 16, 17])
+    runs = Arrangement(mask=mask).runs(tokens, targets, documents, np.random.default_rng(0), block)
+    assert np.concatenate([run.tokens for run in runs]).tolist() == tokens.tolist()
+    assert np.concatenate([run.targets for run in runs]).tolist() == targets.tolist()
+    return [run.ids.tolist() for run in runs]
+
+
+def test_blocks_by_hand():
+    assert lengths_and_ids(3) == [[0, 1, 2], [0, 1, 2], [0]]
+    assert lengths_and_ids(3, mask=Document()) == [[0, 1, 2], [0], [0, 1], [0]]
+    assert lengths_and_ids(3, mask=Document(ids="running")) == [[0, 1, 2], [0], [0, 1], [0]]
+    assert lengths_and_ids(7) == [[0, 1, 2, 3, 4, 5, 6]]
+    assert lengths_and_ids(1) == [[0]] * 7
+    assert lengths_and_ids(None, mask=Document(ids="running")) == [[0, 1, 2, 3], [4, 5, 6]]

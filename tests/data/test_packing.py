@@ -71,5 +71,5 @@ def test_what_is_packed_and_what_waits_is_every_sample_once(corpus, n_streams):
 
 def test_a_segment_longer_than_a_pack_is_refused(tmp_path):
     store = make_store(tmp_path, [numbered_documents([17])])
-    with refused("train.micro_batch_tokens=16: must hold the longest segment, 17 tokens; ", ConfigError):
+    with refused("train.micro_batch_tokens=16: must hold {}17 {}", ConfigError):
         next(stream_of((store, index_segments(store, "natural", 17)), pack_tokens=16))

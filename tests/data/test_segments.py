@@ -35,5 +35,5 @@ def test_uniform_segments_have_every_length_equally_often(tmp_path, window, bloc
 )
 def test_a_split_shorter_than_a_window_is_refused(tmp_path, mode, window, has, needs):
     store = make_store(tmp_path, [numbered_documents([has])])
-    with refused(f"data.mode={mode}: needs {needs} tokens at data.window={window}, the split has {has}; "):
+    with refused(f"data.mode={mode}: {needs} data.window={window} {has}"):
         index_segments(store, mode, window)

@@ -48,11 +48,11 @@ def test_shapes_that_do_not_fit_are_refused_in_one_line(tensors, options, backen
 
 
 def test_settings_that_cannot_run_are_refused():
-    with pytest.raises(ConfigError, match="^mask=full: unknown mask; use one of: causal, document, anchor$"):
+    with pytest.raises(ConfigError, match="^mask=full: .* causal, document, anchor$"):
         attend(Q, K, V, mask="full")
     with pytest.raises(ConfigError, match="^mask=anchor: needs doc_ids"):
         attend(Q, K, V, mask="anchor")
-    with pytest.raises(ConfigError, match="fast: unknown attention backend; use one of: auto, reference, sdpa, "):
+    with pytest.raises(ConfigError, match="fast: .* auto, reference, sdpa, "):
         attend(Q, K, V, backend="fast")
 
 

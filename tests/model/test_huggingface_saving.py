@@ -200,7 +200,7 @@ def test_settings_that_are_not_understood_are_refused_by_name(settings, rules, f
 
 
 def test_a_missing_size_and_foreign_frequencies_are_refused(folder):
-    with refused("frequencies.head_dim=16: must be 8, that of the folder", error=ConfigError):
+    with refused("frequencies.head_dim=16: must be 8", error=ConfigError):
         load_pretrained(folder, frequencies=frequencies("rope", head_dim=16))
     edit(folder, drop=["vocab_size"])
     with refused("vocab_size=None: must be a whole number{}", error=ConfigError):

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from lab.positions import DISTANCE_METHODS, FREQUENCY_METHODS, distance
-from tests.positions.by_definition import check_by_definition
+from tests.positions.by_definition import causal_rows, check_by_definition, plain_rows
 from tests.positions.cases import DISTANCES, FREQUENCIES
 
 FLOAT64_TOL = 1e-14  # quotients in float64, right to some units of 1e-16
@@ -108,3 +108,29 @@ def test_left_out_there_is_no_factor_and_given_it_changes_no_position(method):
         assert (factor.dtype, factor.shape) == (torch.float64, q_pos.shape)
         assert (factor == 1.0).all()
     assert torch.equal(distance(method, log_n=8, **DISTANCES[method]).rel_pos(ids, ids), built.rel_pos(ids, ids))
+
+
+@pytest.mark.parametrize(
+    ("method", "parameters", "field"),
+    [
+        ("string", {"shift": 9, "window": 3}, "shift=9"),
+        ("string", {"shift": 1, "window": 0}, "shift=1"),
+        # the paper's w = c - s keeps all distances below c, so texts of up to c tokens are unchanged
+        ("dca", {"train_len": 12}, "chunk=9"),
+        ("dca", {"train_len": 12, "chunk": 6, "window": 2}, "chunk=6"),
+        ("dca", {"train_len": 12, "chunk": 5, "parts": "intra_inter"}, "chunk=5"),
+        ("dca", {"train_len": 12, "chunk": 5, "parts": "intra"}, "chunk=5"),
+        ("self_extend", {"group": 2, "window": 9}, "window=9"),
+        ("rerope", {"window": 9}, "window=9"),
+        ("leaky_rerope", {"window": 9, "leak": 2.0}, "window=9"),
+    ],
+)
+def test_length_is_a_fault_exactly_where_every_distance_stays_plain(method, parameters, field):
+    built = distance(method, **parameters)
+    ignored = [n for n in range(1, 40) if causal_rows(built, n) == plain_rows(n)]
+    faults = {n: built.length_faults(n) for n in range(1, 40)}
+    assert [n for n in faults if faults[n]] == ignored
+    for n in ignored:
+        (fault,) = faults[n]
+        assert fault.startswith(f"{field}: ")
+        assert "; " in fault

@@ -86,7 +86,7 @@ def test_the_text_holds_all_parts_in_order(request, name):
 def test_an_empty_haystack_is_refused(bpe, haystack):
     with pytest.raises(DataError) as caught:
         make_case(bpe, haystack, 1024, BUDGET, rng(9))
-    assert str(caught.value) == "haystack: empty; give a text file with words in it"
+    assert str(caught.value).startswith("haystack: empty; give ")
 
 
 @pytest.mark.parametrize(

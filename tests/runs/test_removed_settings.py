@@ -46,9 +46,7 @@ def test_records_open_and_the_model_names_the_commit(tmp_path, setting):
     name, _, value = setting.partition("=")
     frame = lab.frame(tmp_path / "*")
     assert frame.set_index("run")[name].map(str)["removed"] == value
-    with refused(
-        f"{removed / 'config.yaml'}: {setting}: was removed {{}}; open the run at commit 0385f271", error=ConfigError
-    ):
+    with refused(f"{removed / 'config.yaml'}: {setting}: {{}}; {{}}commit 0385f271", error=ConfigError):
         load_experiment(removed / "config.yaml")
 
 

@@ -70,7 +70,6 @@ FAULTS = {
     "method: grid\nparameters: {a: {min: 2, max: 1}}": "parameters.a.min=2: must be < max=1",
     "method: grid\nparameters: {a: {value: 1, min: 0, max: 2}}": "parameters.a.value: goes alone",
     "method: grid\nparameters: {}": "parameters={}: must hold settings",
-    "method: grid\nparameters: {run.seed: {value: -1}}": "run.seed=-1: must be >= 0",
 }
 
 
