@@ -152,7 +152,8 @@ def list_models(columns: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
 def regression_text(table: pd.DataFrame, model: Regression, n_bases: int, faults: Mapping[str, str]) -> str:
     """Write the regression with its limits, and the columns that are not in it."""
     lines = [f"ln reach = {model.intercept:.2f} + sum of coefficient * ln column; residuals of {model.sigma:.2f} nats"]
-    lines += [to_text(table, FORMS)] if len(table) else []
+    if len(table):
+        lines.append(to_text(table, FORMS))
     lines.append(f"{CONFIDENCE:g} limits by the jackknife over {n_bases} bases, or runs without one")
     if np.isinf(table.to_numpy()).any():
         lines.append("inf: open, where reach was only bounded, or one base alone tells")

@@ -62,7 +62,8 @@ def make_report(request: Request) -> Result:
     drawn = [figure for draw in DRAWN if (figure := draw(runs)) is not None]
     names = list(runs.runs["run"])
     title = names[0] if len(names) == 1 else f"{len(names)} runs: {names[0]} to {names[-1]}"
-    counts = f"{len(names)} run{'s' * (len(names) > 1)}, {len(drawn)} figures"
+    unit = "run" if len(names) == 1 else "runs"
+    counts = f"{len(names)} {unit}, {len(drawn)} figures"
     rows = runs.runs.to_dict("records")
     n = f", n = {len(names)}" if len(runs.arms) == 1 else ""  # else the arms' names have it
     titled = {figure.name: figure.chart.properties(title=figure.title + n) for figure in drawn}
@@ -92,7 +93,7 @@ def make_report(request: Request) -> Result:
 
 
 def refuse_another(output: Path, names: Sequence[str]) -> None:
-    """Refuse to replace a file that is no report, or the report of runs that this one has not."""
+    """Reject a file that is no report, or is the report of runs that this one does not have."""
     if not output.exists():
         return
     text = output.read_text(encoding="utf-8", errors="replace") if output.is_file() else ""

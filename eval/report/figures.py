@@ -39,8 +39,9 @@ class Figure(NamedTuple):
 def by_arm(runs: Runs, rows: pd.DataFrame, x: str, y: str, series: str, **options: Any) -> Any:
     """Draw a chart for each arm side by side."""
     arms = [arm for arm in runs.arms if arm in set(rows["arm"])]
-    facets = {"facet": "arm", **FACET} if len(runs.arms) > 1 else {}
-    return draw(rows.set_index("arm").loc[arms].reset_index(), x, y, series, **{**facets, **options})
+    if len(runs.arms) > 1:
+        options = {"facet": "arm", **FACET, **options}
+    return draw(rows.set_index("arm").loc[arms].reset_index(), x, y, series, **options)
 
 
 def over_tokens(runs: Runs, *, value: str, what: str, name: str) -> Figure | None:
@@ -60,13 +61,18 @@ def over_tokens(runs: Runs, *, value: str, what: str, name: str) -> Figure | Non
     points = pd.concat([rows[["arm", "run", "tokens", "at", value, "outcome"]], groups[groups["outcome"] == MEAN]])
     line = groups.drop_duplicates(["arm", "probe"])[["arm", "at", value]]
     line[value] = line[value].where(is_whole)
-    names: dict[str, Any] = {"names": runs.arms, "x_title": "consumed tokens", "y_title": f"{words(value)} (tokens)"}
-    limits: dict[str, Any] = {"low": "low", "high": "high"} if len(runs.arms) <= MOST_BANDS else {}
-    style: dict[str, Any] = {"kind": "point", "legend": False, "outcome": "outcome", **limits, **names}
-    chart = layer(draw(line, "at", value, "arm", marks=False, **names), draw(points, "at", value, "arm", **style))
-    bars = f", with 95% limits of {FEWEST_SEEDS} and more" if limits else ""
+    y_title = f"{words(value)} (tokens)"
+    plot = partial(draw, x="at", y=value, series="arm", names=runs.arms, x_title="consumed tokens", y_title=y_title)
+    plot_runs = partial(plot, points, kind="point", legend=False, outcome="outcome")
+    bars = ""
+    if len(runs.arms) <= MOST_BANDS:
+        plot_runs = partial(plot_runs, low="low", high="high")
+        bars = f", with 95% limits of {FEWEST_SEEDS} and more"
+    chart = layer(plot(line, marks=False), plot_runs())
     caption = f"Lines are means over seeds{bars}." if len(runs.runs) > 1 else ""
-    passing = "the threshold of each run" if runs.threshold is None else f"{runs.threshold:.0%} of the tests"
+    passing = "the threshold of each run"
+    if runs.threshold is not None:
+        passing = f"{runs.threshold:.0%} of the tests"
     return Figure(name, what.format(passing=passing), caption, chart, "x")
 
 
@@ -78,9 +84,24 @@ def reach_by_method(runs: Runs) -> Figure | None:
         return None
     points = points.set_index("method").loc[methods].reset_index()
     points["high"] = points["high"].clip(upper=farthest(runs.reaches) * BEYOND_LAST)
-    looks: dict[str, Any] = {"outcome": "outcome", "legend": False, "names": runs.arms, "low": "low", "high": "high"}
-    looks |= {"x_title": "reach (tokens)", "y_title": "", "width": 420, "columns": 1, "height": {"step": ROW}}
-    chart = by_arm(runs, points, "reach", "method", "arm", kind="point", **looks)
+    chart = by_arm(
+        runs,
+        points,
+        "reach",
+        "method",
+        "arm",
+        kind="point",
+        outcome="outcome",
+        legend=False,
+        names=runs.arms,
+        low="low",
+        high="high",
+        x_title="reach (tokens)",
+        y_title="",
+        width=420,
+        columns=1,
+        height={"step": ROW},
+    )
     if len(runs.arms) > 1:  # each with the rows of its own methods
         chart = chart.resolve_scale(y="independent")
     caption = "At each run's last probe: means over seeds, or runs; a run alone has the limits of its tests."
@@ -94,9 +115,9 @@ def by_shift_and_window(runs: Runs) -> Figure | None:
     if cells.empty:
         return None
     cells = cells.sort_values("shift", kind="stable").sort_values("window", ascending=False, kind="stable")
-    looks: dict[str, Any] = {"kind": "heat", "text": "text", "x_title": "shift S", "y_title": "window W"}
     height = CELL * max(3, cells["window"].nunique())
-    chart = by_arm(runs, cells, "shift", "window", "reach", height=height, **looks)
+    plot = partial(by_arm, kind="heat", text="text", x_title="shift S", y_title="window W", height=height)
+    chart = plot(runs, cells, "shift", "window", "reach")
     caption = "At the last probe, in tokens: the mean over seeds, or the least and the most where one is censored;"
     caption += " + it reaches the last distance tested; < it fails at the first. The colour is that of the median run."
     return Figure("shift_and_window", "Reach by STRING's shift and window", caption, chart, left=HEAT)
@@ -123,14 +144,16 @@ def by_distance(runs: Runs) -> Figure | None:
     mean = shares(rows[rows["method"].isin(chosen)])
     if mean.empty:
         return None
-    looks: dict[str, Any] = {"names": [name for name in runs.methods if name in chosen], "percent": True}
-    banded = len(chosen) <= MOST_BANDS
-    looks |= {"low": "low", "high": "high"} if banded else {}
-    looks |= {"y_limits": (0, 1), "x_title": "distance of the number (tokens)"}
-    looks["y_title"] = "retrieval accuracy"
-    looks["rules"] = [] if runs.threshold is None else [Rule("y", runs.threshold)]
-    chart = by_arm(runs, mean, "distance", "share", "method", **looks)
-    caption = LIMITS + BANDS * banded + ("" if runs.threshold is None else " The dashed level is the threshold.")
+    names = [name for name in runs.methods if name in chosen]
+    plot = partial(by_arm, names=names, percent=True, y_limits=(0, 1), x_title="distance of the number (tokens)")
+    caption = LIMITS
+    if len(chosen) <= MOST_BANDS:
+        plot = partial(plot, low="low", high="high")
+        caption += BANDS
+    if runs.threshold is not None:
+        plot = partial(plot, rules=[Rule("y", runs.threshold)])
+        caption += " The dashed level is the threshold."
+    chart = plot(runs, mean, "distance", "share", "method", y_title="retrieval accuracy")
     settings = rows["method"].nunique()
     if settings > len(chosen):
         caption += f" Of {settings} settings, {MOST_METHODS} that most arms have; the tables hold the others."
@@ -143,14 +166,16 @@ def frequency(runs: Runs) -> Figure | None:
     rows = runs.frequency.groupby(by, sort=False)["per distance"].mean().reset_index()
     if rows.empty:
         return None
-    demanded = rows["profile"].nunique() > 1
-    looks: dict[str, Any] = {"names": runs.arms, "log_x": True, "log_y": True, "marks": False}
-    looks |= {"facet": "profile", "width": 380, "height": 240} if demanded else {"y_title": F}
-    chart = draw(rows, "distance", "per distance", "arm", x_title="distance (tokens)", **looks)
-    caption = "How often training used each relative position"
-    caption += ", and how many targets have their nearest evidence at each distance" if demanded else ""
+    plot = partial(draw, names=runs.arms, log_x=True, log_y=True, marks=False, x_title="distance (tokens)")
+    title, caption = "Position frequency", "How often training used each relative position"
+    if rows["profile"].nunique() > 1:
+        plot = partial(plot, facet="profile", width=380, height=240)
+        title += " and demand"
+        caption += ", and how many targets have their nearest evidence at each distance"
+    else:
+        plot = partial(plot, y_title=F)
     caption += "; means over seeds." if len(runs.runs) > 1 else "."
-    return Figure("frequency", "Position frequency" + " and demand" * demanded, caption, chart)
+    return Figure("frequency", title, caption, plot(rows, "distance", "per distance", "arm"))
 
 
 def loss(runs: Runs) -> Figure | None:
@@ -159,10 +184,19 @@ def loss(runs: Runs) -> Figure | None:
     rows = runs.losses.groupby(by, sort=False)[["tokens", "loss"]].mean().reset_index()
     if rows.empty:
         return None
-    lone = rows.groupby(by[:2])["tokens"].size().eq(1).any()  # a line of one point would not be seen
-    looks: dict[str, Any] = {"names": runs.arms, "marks": bool(lone), "x_title": "consumed tokens"}
-    looks |= {"y_title": "loss (nats per token)", "facet": "kind", "width": 380, "height": 240}
-    chart = draw(rows, "tokens", "loss", "arm", **looks).resolve_scale(y="independent")
+    chart = draw(
+        rows,
+        "tokens",
+        "loss",
+        "arm",
+        names=runs.arms,
+        marks=bool(rows.groupby(by[:2])["tokens"].size().eq(1).any()),  # a line of one point would be invisible
+        x_title="consumed tokens",
+        y_title="loss (nats per token)",
+        facet="kind",
+        width=380,
+        height=240,
+    ).resolve_scale(y="independent")
     caption = "Training loss, a mean over each eightieth of the run, and loss on held-out documents at every probe"
     return Figure("loss", "Loss", caption + ("; means over seeds." if len(runs.runs) > 1 else "."), chart, "x")
 
@@ -170,7 +204,7 @@ def loss(runs: Runs) -> Figure | None:
 def held_out(runs: Runs) -> Figure | None:
     """Draw the held-out loss by visible context."""
     mean = fold_runs(runs.contexts[runs.contexts["context"] > 0], ["arm", "context"], "loss")
-    titles = {"x_title": "visible context (tokens, up to twice as many)", "y_title": "held-out loss (nats)"}
+    titles = "visible context (tokens, up to twice as many)", "held-out loss (nats)"
     return curve(runs, mean, "context", "Held-out loss by visible context", "context", titles)
 
 
@@ -178,18 +212,23 @@ def gain(runs: Runs) -> Figure | None:
     """Draw the gain from evidence by its distance."""
     mean = fold_runs(runs.gains, ["arm", "distance"], "gain")
     middle = runs.gains.groupby(["arm", "distance"], sort=False)["middle"].mean().reset_index()
-    titles = {"x_title": "distance of the evidence (tokens)", "y_title": "gain (nats)"}
+    titles = "distance of the evidence (tokens)", "gain (nats)"
     return curve(runs, mean.merge(middle), "middle", "Gain from evidence by its distance", "gain", titles)
 
 
-def curve(runs: Runs, mean: pd.DataFrame, x: str, title: str, name: str, titles: dict[str, Any]) -> Figure | None:
-    """Draw means by distance, a line with limits for each arm."""
+def curve(runs: Runs, mean: pd.DataFrame, x: str, title: str, name: str, titles: tuple[str, str]) -> Figure | None:
+    """Plot means by distance, a line with limits for each arm; `titles` are those of x and y."""
     if mean.empty:
         return None
-    limits: dict[str, Any] = {"low": "low", "high": "high"} if len(runs.arms) <= MOST_BANDS else {}
-    chart = draw(mean, x, "mean", "arm", names=runs.arms, log_x=True, **limits, **titles)
-    caption = LIMITS + " Lines are means over seeds." * (len(runs.runs) > 1) + BANDS * bool(limits and "low" in mean)
-    return Figure(name, title, caption, chart)
+    plot = partial(draw, names=runs.arms, log_x=True, x_title=titles[0], y_title=titles[1])
+    caption = LIMITS
+    if len(runs.runs) > 1:
+        caption += " Lines are means over seeds."
+    if len(runs.arms) <= MOST_BANDS:
+        plot = partial(plot, low="low", high="high")
+        if "low" in mean:
+            caption += BANDS
+    return Figure(name, title, caption, plot(mean, x, "mean", "arm"))
 
 
 DRAWN: tuple[Callable[[Runs], Figure | None], ...] = (

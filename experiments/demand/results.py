@@ -11,8 +11,8 @@ A run has acquired retrieval if it finds half of the numbers at some distance.
 import json
 import math
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -139,12 +139,13 @@ def compare(prediction: Prediction, runs: pd.DataFrame) -> Row:
 def plot(tests: pd.DataFrame, path: Path) -> None:
     """Plot the mean accuracy by distance of the conditions of S1 and S3."""
     panels = []
-    style: dict[str, Any] = {"percent": True, "y_limits": (0, 1), "rules": [Rule("y", THRESHOLD)], "width": 360}
-    style |= {"x_title": "distance (tokens)", "y_title": "accuracy", "names": [*CONDITIONS.values()][:5]}
+    names = [*CONDITIONS.values()][:5]
+    plot_accuracy = partial(draw, x_title="distance (tokens)", y_title="accuracy", y_limits=(0, 1), percent=True)
+    plot_accuracy = partial(plot_accuracy, names=names, rules=[Rule("y", THRESHOLD)], width=360)
     for table, mine in tests[tests["table"] != "layers"].groupby("table"):
         means = mine.groupby(["condition", "distance"])["score"].mean().reset_index()
         gaps = "ids with gaps" if table == "S1" else "ids without gaps"
         title = f"{table[:2]}: masked beyond {PLANS[table].beyond}, {gaps}, n = {mine['seed'].nunique()}"
-        shown = [name for name in style["names"] if name in set(means["condition"])]
-        panels.append(draw(means, "distance", "score", "condition", title=title, legend=shown, **style))
+        shown = [name for name in names if name in set(means["condition"])]
+        panels.append(plot_accuracy(means, "distance", "score", "condition", title=title, legend=shown))
     save(beside(*panels), path)

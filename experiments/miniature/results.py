@@ -3,6 +3,7 @@
 import json
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -130,11 +131,10 @@ def plot(runs: pd.DataFrame, path: Path) -> None:
     """Plot the reach of each run over tokens where documents and sections vary; the mean where all seeds have one."""
     mine = runs[(runs["method"] == PLAIN) & runs["condition"].isin(VARIED)].dropna(subset=["reach"])
     mine = mine.assign(tokens=(mine["consumed_tokens"] / 1e6).round(1))
-    style: dict[str, Any] = {"x_title": "consumed tokens (millions)", "y_title": "reach (tokens)", "names": VARIED}
+    plot_reach = partial(draw, x="tokens", y="reach", series="condition", names=VARIED)
+    plot_reach = partial(plot_reach, x_title="consumed tokens (millions)", y_title="reach (tokens)")
     full = mine.groupby(["condition", "tokens"]).filter(lambda rows: len(rows) == N_SEEDS)
     means = full.groupby(["condition", "tokens"])["reach"].mean().reset_index()
-    lines = draw(
-        means, "tokens", "reach", "condition", title=f"Reach at a window of 192, n = {N_SEEDS}", marks=False, **style
-    )
-    points = draw(mine, "tokens", "reach", "condition", kind="point", legend=False, **style)
+    lines = plot_reach(means, title=f"Reach at a window of 192, n = {N_SEEDS}", marks=False)
+    points = plot_reach(mine, kind="point", legend=False)
     save(layer(lines, points), path)

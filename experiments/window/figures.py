@@ -1,6 +1,7 @@
 """The figures of docs/findings.md, from the records."""
 
 import math
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +25,9 @@ def plot_grid(records: Records, path: Path) -> None:
     means = cells.groupby(["method", "prompt", "distance"])["score"].mean().rename("accuracy").reset_index()
     means = means[means["method"].isin([PLAIN, HALF, DCA])].sort_values(["prompt", "distance"], ascending=[False, True])
     rows = pd.concat([means[means["method"] == method] for method in (PLAIN, HALF, DCA)])
-    style: dict[str, Any] = {"kind": "heat", "percent": True, "height": 120, "width": 2 * WIDTH, "columns": 1}
-    style |= {"x_title": "distance (tokens)", "y_title": "prompt (tokens)"}
-    save(draw(rows, "distance", "prompt", "accuracy", "method", **style), path)
+    plot = partial(draw, kind="heat", percent=True, height=120, width=2 * WIDTH, columns=1)
+    plot = partial(plot, x_title="distance (tokens)", y_title="prompt (tokens)")
+    save(plot(rows, "distance", "prompt", "accuracy", "method"), path)
 
 
 def plot_findings(records: Records, path: Path) -> None:
@@ -54,13 +55,13 @@ def window_panel(records: Records) -> Any:
             rows.append({"window": run["window"], "reach": reach, "series": name, "outcome": outcome})
     table = pd.DataFrame(rows).sort_values(["series", "window"])
     names = sorted(table["series"].unique(), key=lambda name: ("STRING" in name, "DCA" in name, name))
-    style: dict[str, Any] = {"log_x": True, "log_y": True, "names": names, "width": WIDTH, "y_limits": LIMITS}
-    style |= {"x_title": "window (tokens)", "y_title": "reach (tokens)"}
+    plot = partial(draw, x="window", y="reach", log_x=True, log_y=True, width=WIDTH, y_limits=LIMITS)
+    plot = partial(plot, x_title="window (tokens)", y_title="reach (tokens)")
     middles = table.groupby(["series", "window"])["reach"].median().reset_index()
     ends = [{"window": window, "reach": window, "series": "window"} for window in sorted(set(table["window"]))]
-    equal = draw(ends, "window", "reach", color=GREY, marks=False, **style | {"names": None})
-    lines = draw(middles, "window", "reach", "series", marks=False, **style)
-    points = draw(table, "window", "reach", "series", kind="point", outcome="outcome", legend=False, **style)
+    equal = plot(ends, color=GREY, marks=False)
+    lines = plot(middles, series="series", names=names, marks=False)
+    points = plot(table, series="series", names=names, kind="point", outcome="outcome", legend=False)
     return add_title(layer(equal, lines, points), "Reach against window; grey: reach = window", runs)
 
 
@@ -73,9 +74,10 @@ def frequency_panel(records: Records) -> Any:
     for _, run in runs.iterrows():
         score = accuracy(records, "S2", run["branch"], *NEAR).get(run["seed"])
         rows.append({"f": run["f"], "accuracy": score, "seed": f"seed {run['seed']}"})
-    style: dict[str, Any] = {"log_x": True, "percent": True, "y_limits": (0, 1), "width": WIDTH}
-    style |= {"x_title": "f at 120 tokens (pairs trained)", "y_title": f"accuracy at {NEAR[0]} to {NEAR[1]} tokens"}
-    return add_title(draw(rows, "f", "accuracy", "seed", **style), "Tenfold f at equal demand (S2)", runs)
+    plot = partial(draw, log_x=True, percent=True, y_limits=(0, 1), width=WIDTH)
+    plot = partial(plot, x_title="f at 120 tokens (pairs trained)")
+    chart = plot(rows, "f", "accuracy", "seed", y_title=f"accuracy at {NEAR[0]} to {NEAR[1]} tokens")
+    return add_title(chart, "Tenfold f at equal demand (S2)", runs)
 
 
 def gap_panel() -> Any:
@@ -85,10 +87,8 @@ def gap_panel() -> Any:
     tests = tests[(tests["method"] == "rope+plain") & tests["arm"].isin(plan.arms)].dropna(subset=["score"])
     means = tests.groupby(["arm", "distance"])["score"].mean().reset_index()
     means["arm"] = means["arm"].map(CONDITIONS)
-    style: dict[str, Any] = {"percent": True, "y_limits": (0, 1), "width": WIDTH}
-    style["names"] = [CONDITIONS[arm] for arm in plan.arms]
-    style |= {"x_title": "distance (tokens)", "y_title": "accuracy"}
-    chart = draw(means, "distance", "score", "arm", **style)
+    plot = partial(draw, percent=True, y_limits=(0, 1), width=WIDTH, x_title="distance (tokens)", y_title="accuracy")
+    chart = plot(means, "distance", "score", "arm", names=[CONDITIONS[arm] for arm in plan.arms])
     return add_title(
         chart, "Equal f, other demand; ids with gaps (S1)", tests.groupby(["arm", "seed"]).size().reset_index()
     )
