@@ -78,7 +78,8 @@ def arrange(records: pd.DataFrame, by: Sequence[str] = ()) -> tuple[pd.DataFrame
     elif by:  # rising numbers
         unique.sort(key=lambda key: [x if isinstance(x, int | float) and not pd.isna(x) else 0 for x in key])
     differ = list(range(len(columns)))
-    for k in reversed(range(len(columns))):  # leave out what is the same, or follows from the others
+    # Skip fields that are the same in all columns, or follow from the others: backwards, so that the first ones stay.
+    for k in reversed(range(len(columns))):
         others = [other for other in differ if other != k]
         if len({tuple(key[other] for other in others) for key in unique}) == len(unique):
             differ = others
@@ -113,7 +114,11 @@ def add_field(frame: pd.DataFrame, name: str) -> bool:
     """Add a column that --by names, and return whether it is a setting, which may be named by its last part."""
     if name in (*COLUMNS, *WIDER, *LINE):
         return False
-    columns, settings = ({key: None for named in frame[of] for key in named} for of in ("row", "settings"))
+    columns: dict[str, None] = {}
+    settings: dict[str, None] = {}
+    for row, config in zip(frame.row, frame.settings, strict=True):
+        columns |= dict.fromkeys(row)
+        settings |= dict.fromkeys(config)
     ends = sorted((s for s in settings if s == name or s.endswith(f".{name}")), key=lambda s: s.count("."))
     if name not in columns and not ends:
         hint = nearest(name, [*COLUMNS, *WIDER, *LINE, *columns, *settings])
@@ -235,8 +240,10 @@ def join(request: Request) -> Result:
     rows = [{name: x for name, x in row.items() if pd.notna(x) and x != ""} for row in records]
     notes = legend(cells, older) + define_names(cells.column.unique())
     if output is None:
-        wrapped = [part for note in notes for part in wrap(note, WIDEST)]
-        return Result("\n".join([fitted(to_table(cells)), "", *wrapped]), rows)
+        lines = [fitted(to_table(cells)), ""]
+        for note in notes:
+            lines += wrap(note, WIDEST)
+        return Result("\n".join(lines), rows)
     text = WRITERS[output.suffix](to_table(cells)) + "\n" + "".join(f"% {note}\n" for note in notes)
     with writing(f"-o {output}", "file"):
         write_atomic(output, text.encode())

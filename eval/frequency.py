@@ -19,7 +19,7 @@ from annotated_types import Ge, Le
 
 from eval.engine.command import OF_RUNS, Form, Request, run
 from eval.engine.lengths import SLIMPAJAMA, FloatArray, read_lengths
-from eval.engine.rows import Result, to_text
+from eval.engine.rows import Result, columns_text
 from lab import command, schema
 from lab.data.config import Mode
 from lab.rows import Row
@@ -53,12 +53,12 @@ def report(request: Request) -> Result:
     """Make a result for each window, mode and position."""
     options: FrequencyOptions = request.options
     lengths = read_lengths(options.corpus)
-    rows = [
-        {"window": window, "mode": mode, "corpus": options.corpus, "metric": "position_frequency", **row}
-        for window, mode in product(options.window, options.mode)
-        for row in compute_shares(lengths.frequency(window, mode), options)
-    ]
-    table = to_text([{name: row[name] for name in ("position", "window", "mode", *SHARES)} for row in rows], FORMS)
+    rows = []
+    for window, mode in product(options.window, options.mode):
+        about = {"window": window, "mode": mode, "corpus": options.corpus, "metric": "position_frequency"}
+        rows += [{**about, **row} for row in compute_shares(lengths.frequency(window, mode), options)]
+    columns = [(name, name, FORMS.get(name, "")) for name in ("position", "window", "mode", *SHARES)]
+    table = columns_text(rows, columns)
     return request.save("frequency", f"corpus: {lengths.name}; {options.tokens:.3g} tokens\n\n{table}", rows)
 
 

@@ -17,9 +17,9 @@ is documents of SlimPajama's lengths, cut every --length tokens:
 A skip method gives a short sample ids inside a long target window. The command prints how far apart tokens are, how
 long ids go on without a gap, and f at quarters of the window. These are pairs of tokens whose ids are i apart, f(i)
 (arXiv:2410.18745, Eq. 2, over ids instead of places). f(i) / f(0) is the share of tokens that see one at distance i.
-Beside them are ids without gaps, which give max(1 - i / n, 0).
-Figure 3 of arXiv:2409.00509 compares methods so, without numbers. The text has a mean run of 88 for LongRecipe and
-nearly 0 for RPES at a window of 128K, and says that LongRecipe's mean distance is about twice PoSE's:
+The last rows are ids without gaps, which give max(1 - i / n, 0). Figure 3 of arXiv:2409.00509 compares methods so,
+without numbers. Its text has a mean run of 88 for LongRecipe and nearly 0 for RPES at a window of 128K, and
+LongRecipe's mean distance is about twice PoSE's:
 
     probe-lab positions pose --n_tokens 2048 --target_len 8192
     probe-lab positions longrecipe --n_tokens=24000 --target_len=80000 --sentence_tokens=86
@@ -169,12 +169,16 @@ def number(value: float) -> str:
 def matrix_text(distance: Distance, length: int) -> str:
     """Format the matrix, `.` above the diagonal; of a long text the first and last rows and columns."""
     at = np.arange(length) if length <= WHOLE else np.r_[0:EDGE, length - EDGE : length]
-    rows = [["." if np.isnan(cell) else number(cell) for cell in row] for row in cells(distance, at, at)]
+    rows = []
+    for cells_of_query in cells(distance, at, at):
+        row = ["." if np.isnan(cell) else number(cell) for cell in cells_of_query]
+        if length > WHOLE:
+            row.insert(EDGE, "...")
+        rows.append(row)
     if length > WHOLE:
-        rows = [[*row[:EDGE], "...", *row[EDGE:]] for row in rows]
-        rows.insert(EDGE, ["..."] * len(rows[0]))
-    width = max(len(word) for row in rows for word in row)
-    return "\n".join(" ".join(word.rjust(width) for word in row) for row in rows)
+        rows.insert(EDGE, ["..."] * len(row))
+    width = max(len(max(row, key=len)) for row in rows)
+    return "\n".join(" ".join(f"{word:>{width}}" for word in row) for row in rows)
 
 
 def stretches_text(row: FloatArray) -> str:
@@ -241,10 +245,10 @@ def show_skip(config: Skip, options: SkipOptions) -> tuple[str, list[Row]]:
     measured |= {f"0 .. {length - 1}": measure([np.arange(length)], target_len) for length in (n, target_len)}
     rows = [{"metric": "skip_ids", "name": name, **row} for name, (row, _) in measured.items()]
     quarters = [quarter * target_len // 4 for quarter in (1, 2, 3)]
-    table = [
-        {"ids": name, **row, **{f"f({i}) / f(0)": f"{100 * shares[i]:.3g}%" for i in quarters}}
-        for name, (row, shares) in measured.items()
-    ]
+    table = []
+    for name, (row, shares) in measured.items():
+        f = {f"f({i}) / f(0)": f"{100 * shares[i]:.3g}%" for i in quarters}
+        table.append({"ids": name, **row, **f})
     title = f"{config.method}: {options.samples:,} samples of {n:,} tokens, target window {target_len:,}"
     if config.needs_sentences:
         title += f", sentences of {options.sentence_tokens:g} tokens on average"

@@ -29,6 +29,7 @@ them. Results are beside it: probe-TOKENS-HASH/ (FOLDER itself with -o) with pro
 them, heatmap-TOKENS-HASH.jsonl by depth, methods.jsonl.
 """
 
+import itertools
 import json
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -60,12 +61,11 @@ class ByLength(needles.NeedleMeasure):
         """Choose what tests are shown by, and refuse options that it does not read."""
         options: needles.ProbeOptions = request.options
         by = options.by or ("method" if len(request.distances) > 1 else "length")
-        unread = {name: getattr(options, name) for names in OTHERS.values() for name in names if name not in OTHERS[by]}
-        faults = [
-            f"--{name}={json.dumps(value)}: would be ignored with --by={by}; leave it out"
-            for name, value in sorted(unread.items())
-            if value is not None
-        ]
+        faults = []
+        for name in sorted({*itertools.chain(*OTHERS.values())} - {*OTHERS[by]}):
+            value = getattr(options, name)
+            if value is not None:
+                faults.append(f"--{name}={json.dumps(value)}: would be ignored with --by={by}; leave it out")
         if by == "method":
             rule = "several methods are set by this command itself; leave it out"
             faults += [f"--{key}={value}: {rule}" for key, value in request.overrides.items()]
@@ -102,8 +102,8 @@ class ByLength(needles.NeedleMeasure):
     def write(self, rows: Sequence[Row]) -> None:
         folder = RunFolder(self.path)
         folder.write_records("probes.jsonl", rows)
-        cases = [case for result in self.curve for case in result.cases]
-        folder.write_cases(self.subject.model.consumed_tokens or 0, cases)
+        cases = itertools.chain(*(result.cases for result in self.curve))
+        folder.write_cases(self.subject.model.consumed_tokens or 0, [*cases])
 
     def text(self, rows: Sequence[Row]) -> str:
         """Write the curve, and the effective length at every threshold."""
@@ -146,9 +146,9 @@ class ByMethod(needles.NeedleMeasure):
         self.own = self.subject.model.decoder.frequencies
         self.words = sorted(self.request.distances or methods.METHODS, key=lambda word: word != statistics.BASE)
         lengths = sorted(self.options.lengths or [train_len])
-        self.settings = {
-            length: [methods.setting(word, train_len, length) for word in self.words] for length in lengths
-        }
+        self.settings = {}
+        for length in lengths:
+            self.settings[length] = [methods.setting(word, train_len, length) for word in self.words]
         super().prepare()
 
     def choose_lengths(self, config: ProbeConfig, shortest: int) -> Sequence[int]:
@@ -213,8 +213,10 @@ class ByMethod(needles.NeedleMeasure):
         return f"{self.subject.model.name}, trained at {self.train_len:,} tokens; {tests}"
 
     def text(self, rows: Sequence[Row]) -> str:
-        tables = [statistics.methods_table([row for row in rows if row["length"] == length]) for length in self.lengths]
-        return "\n".join([self.title(), *tables, ""])
+        lines = [self.title()]
+        for length in self.lengths:
+            lines.append(statistics.methods_table([row for row in rows if row["length"] == length]))
+        return "\n".join([*lines, ""])
 
     def chart(self, rows: Sequence[Row]) -> Any:
         return self.length_shares(rows, "compared_as", kind="bar", names=self.words)

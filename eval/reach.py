@@ -135,7 +135,9 @@ def analyse(request: Request) -> Result:
     parts.append("\n".join(["last probes, geometric means:", to_text(filled, FORMS), *about]))
     if model is not None:
         parts.append(answer(points, columns, faults, options.margin))
-    rows = [{"table": name, **row} for name, table in tables.items() for row in table.reset_index().to_dict("records")]
+    rows = []
+    for name, table in tables.items():
+        rows += [{"table": name, **row} for row in table.reset_index().to_dict("records")]
     text = "\n\n".join(parts)
     wrapped = "\n".join(fill(line, WIDEST) for line in text.split("\n"))
     return request.save("reach", wrapped, rows)
@@ -257,7 +259,9 @@ def read_probed(run: ProbedRun) -> list[dict[str, Any]]:
 def read_evaluated(run: ProbedRun) -> list[dict[str, Any]]:
     """Find the reach under plain distance by the tests of eval.distance; an empty list where there are none."""
     files = list_results(run.path / "eval")
-    rows = [row for file in files for row in RunFolder(file.parent).read(file.name)]
+    rows: list[dict[str, Any]] = []
+    for file in files:
+        rows += RunFolder(file.parent).read(file.name)
     tests = {row["distance"]: row for row in rows if row.get("metric") == ONE and row["method"] == PLAIN}
     if not tests:
         return []

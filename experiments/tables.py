@@ -16,8 +16,10 @@ FILES = ("config.yaml", "environment.json", "provenance.json", "probes.jsonl", "
 
 def pack(runs: Iterable[Path], table: Path) -> None:
     """Write to a table what eval.report, eval.reach and eval.compare read of run folders."""
-    records = (record for run in sorted(runs) for record in read_files(run))
-    text = "".join(json.dumps(record, separators=(",", ":")) + "\n" for record in records)
+    lines = []
+    for run in sorted(runs):
+        lines += [json.dumps(record, separators=(",", ":")) + "\n" for record in read_files(run)]
+    text = "".join(lines)
     write_atomic(table, lzma.compress(text.encode(), preset=9 | lzma.PRESET_EXTREME))
 
 

@@ -128,7 +128,8 @@ def run(
 @contextlib.contextmanager
 def printing_to_stderr() -> Iterator[None]:
     """Send what this process and those that it starts print to stderr, where stdout is to hold results alone."""
-    sys.stdout.flush()
+    sys.stdout.flush()  # text that is buffered belongs to the old stdout
+    # Descriptor 1 is replaced too, because child processes inherit it and know nothing of sys.stdout.
     stdout = os.dup(1)
     try:
         os.dup2(2, 1)
@@ -148,7 +149,7 @@ def read_requests(words: Words, form: Form) -> Iterator[Request]:
     places = expand(words.places, form.takes)
     settings = dict(words.settings)
     if named.plot:
-        draw.altair()  # or refuse before time is spent
+        draw.altair()  # a missing package is an error before time is spent
     faults = [
         f"{option}: is no option of this command; leave it out"
         for option in form.lacks
@@ -156,7 +157,9 @@ def read_requests(words: Words, form: Form) -> Iterator[Request]:
     ]
     moved = () if "--distance" in form.lacks else [key for key in settings if key.partition(".")[0] == "position"]
     overrides = yaml.flatten({key: settings.pop(key) for key in moved})
-    distances = [word for text in named.distance or () for word in split_words(text)]
+    distances: list[str] = []
+    for text in named.distance or ():
+        distances += split_words(text)
     if len(distances) > 1 and not form.several:
         faults.append(f"--distance={errors.brief(','.join(distances))}: give one; probe-lab probe compares several")
     for kind, word in (("distance", distances), ("frequency", named.frequency)):

@@ -29,7 +29,7 @@ def english() -> dict[str, list[str]]:
 
 @cache
 def english_set() -> frozenset[str]:
-    return frozenset(word for words in english().values() for word in words)
+    return frozenset().union(*english().values())
 
 
 def contains_english(word: str) -> bool:

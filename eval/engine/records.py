@@ -113,7 +113,7 @@ def list_results(path: Path) -> list[Path]:
 def read_records(paths: Sequence[Path]) -> pd.DataFrame:
     """Read the rows of files, and of files that end in .jsonl in folders, as records of one form.
 
-    Rows of other measurements are left out, which a line names.
+    Rows of other measurements are skipped, and a message names them.
 
     Raises: DataError for a path without results, or a file that is broken.
     """
@@ -152,9 +152,9 @@ read_settings_once = lru_cache(read_settings)
 
 
 def read(row: Row) -> Iterator[Row]:
-    """Bring one row to the common form; a probe's summary is a record for each of its numbers.
+    """Convert a row to the common form; a probe's summary gives a record for each of its numbers.
 
-    `below` is the first value tested, where that one failed; `censored` is as in lab.runs.arms.
+    `below` is the first value tested if that one failed; `censored` is as in lab.runs.arms.
     """
     kind = find_kind(row)
     tokens = row.get("consumed_tokens")
@@ -186,8 +186,9 @@ def read(row: Row) -> Iterator[Row]:
         limits = {"score": score, "low": row.get(low), "high": row.get(high), "below": first if score is None else None}
         limits["censored"] = censored(score, first, last)
         limits["dips"] = int(name == "reach" and bool(row.get("dips")))
-        of_needles = "length" in ENDS.get(name, ("",))[0]  # a probe's `tests`; a reach has its own n, or none
-        tests = row.get("tests", row.get("n")) if of_needles else row.get("n") if unit == "tokens" else None
+        tests = row.get("n") if unit == "tokens" else None
+        if "length" in ENDS.get(name, ("",))[0]:  # a probe has `tests`; a reach has its own n, or none
+            tests = row.get("tests", row.get("n"))
         yield shared | limits | {"task": task.format_map(row), "n": tests, "unit": unit}
 
 

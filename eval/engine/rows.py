@@ -156,9 +156,12 @@ def named_series(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         >>> [row["series"] for row in named_series(rows)], named_series(rows[:1])[0]["series"]
         (['rope, x', 'rope, y'], 'rope')
     """
-    apart = [key for key in ("model", "checkpoint", "precision") if len({row[key] for row in rows}) > 1]
+    names = ["method"]
+    for key in ("model", "checkpoint", "precision"):
+        if len({row[key] for row in rows}) > 1:
+            names.append(key)
     rising = sorted(rows, key=lambda row: row["length"])
-    return [{**row, "series": ", ".join([row["method"], *(str(row[key]) for key in apart)])} for row in rising]
+    return [{**row, "series": ", ".join(str(row[key]) for key in names)} for row in rising]
 
 
 def limits(row: Mapping[str, Any], form: str = ".4g", factor: float = 1) -> str:

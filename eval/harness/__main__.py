@@ -166,7 +166,9 @@ def read_scores(results: Mapping[str, Any]) -> Iterator[Row]:
     """List the numbers of all tasks and groups."""
     for task, numbers in results["results"].items():
         below = list(dict.fromkeys(list_tasks(results, task)))
-        samples = [test for name in below for test in results["samples"][name]]
+        samples: list[Row] = []
+        for name in below:
+            samples += results["samples"][name]
         # what defines the tasks: their settings, the source of their functions, and their documents
         defined = [json.dumps({name: results["configs"][name] for name in below}, sort_keys=True, default=write_source)]
         defined += [test["doc_hash"] + test["target_hash"] for test in samples]
@@ -208,17 +210,19 @@ def list_tasks(results: Mapping[str, Any], name: str) -> Iterator[str]:
 
 def list_tests(results: Mapping[str, Any], task: str, filtered: str) -> list[Row]:
     """List every test of a task and filter: its prompt's hash, expected and actual answer, and scores."""
-    return [
-        {
+    tests = []
+    for sample in results["samples"].get(task, ()):
+        if sample["filter"] != filtered:
+            continue
+        test = {
             "test": sample["doc_id"],
             "prompt_hash": sample["prompt_hash"][:16],
             "expected": str(sample["target"]),
             "answer": str(sample["filtered_resps"]),
             "scores": {metric: to_json(sample[metric]) for metric in sample["metrics"]},
         }
-        for sample in results["samples"].get(task, ())
-        if sample["filter"] == filtered
-    ]
+        tests.append(test)
+    return tests
 
 
 def interval(score: float | None, scores: Sequence[Any], stderr: float | None, n: int) -> Row:

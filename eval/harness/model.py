@@ -180,13 +180,17 @@ def open_tokenizer(subject: Subject, folder: Path, template: str | None) -> tupl
     from transformers import PreTrainedTokenizerFast
 
     listed = [subject.stop_id, *(read_json(folder / f"{name}.json").get("eos_token_id") for name in FILES)]
-    stops = dict.fromkeys(token for ids in listed for token in (ids if isinstance(ids, list) else [ids]))
-    stop_ids = [token for token in stops if token is not None]
+    stop_ids: Ids = []
+    for ids in listed:
+        for token in ids if isinstance(ids, list) else [ids]:
+            if token is not None and token not in stop_ids:
+                stop_ids.append(token)
     prefix = [*special_ends(subject.tokenizer)[0][-1:], *stop_ids]
     if not prefix:
         raise DataError("tokenizer.json: no token begins or ends a document; set eos_token_id in config.json")
-    ends = {"bos_token": prefix[:1], "eos_token": stop_ids[:1]}
-    text = {name: subject.tokenizer.id_to_token(token) for name, tokens in ends.items() for token in tokens}
+    text = {"bos_token": subject.tokenizer.id_to_token(prefix[0])}
+    if stop_ids:
+        text["eos_token"] = subject.tokenizer.id_to_token(stop_ids[0])
     if template is not None and subject.model.experiment is None:
         text |= special_texts(folder)
     make: Any = PreTrainedTokenizerFast

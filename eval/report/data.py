@@ -81,7 +81,9 @@ def read_runs(places: Sequence[Path]) -> Runs:
     rows = {name: collect_rows(probed[name]) for name in sorted(probed, key=lambda name: natural_key(arms[name]))}
     frames = {}
     for kind, columns in FRAMES.items():
-        whole = [{"arm": arms[name], "run": name, **row} for name in rows for row in rows[name][kind]]
+        whole: list[Row] = []
+        for name in rows:
+            whole += [{"arm": arms[name], "run": name, **row} for row in rows[name][kind]]
         frames[kind] = pd.DataFrame(whole).reindex(columns=["arm", "run", *columns])
     for kind in ("runs", "probes", "reaches"):
         frames[kind]["dips"] = frames[kind]["dips"].map(write_dips)
@@ -140,7 +142,9 @@ def list_losses(run: ProbedRun) -> list[Row]:
 def last_rows(run: ProbedRun) -> list[Row]:
     """Read the rows at the last probe, of training and of evaluations oldest first, without single tests."""
     files = sorted(list_results(run.path / "eval"), key=lambda file: (file.stat().st_mtime, file.name))
-    evaluated = [row for file in files for row in with_reach(RunFolder(file.parent).read(file.name))]
+    evaluated: list[Row] = []
+    for file in files:
+        evaluated += with_reach(RunFolder(file.parent).read(file.name))
     tokens = max((row.get("consumed_tokens") or 0 for row in run.probes or evaluated), default=0)
     return [
         {**row, "method": str(row.get("method", "rope+plain")).removeprefix("rope+")}
@@ -152,8 +156,8 @@ def last_rows(run: ProbedRun) -> list[Row]:
 def list_distances(last: list[Row]) -> list[Row]:
     """List shares by distance, of each method those whose tests are those of its last row."""
     rows = [row for row in last if {"distance", "score"} <= row.keys() and row.get("metric", ONE) == ONE]
-    newest = {row["method"]: [row.get(name) for name in TESTS] for row in rows}
-    return [row for row in rows if [row.get(name) for name in TESTS] == newest[row["method"]]]
+    newest = {row["method"]: row for row in rows}
+    return [row for row in rows if all(row.get(name) == newest[row["method"]].get(name) for name in TESTS)]
 
 
 def list_gains(probe: Row, last: list[Row]) -> list[Row]:

@@ -62,8 +62,11 @@ CORPORA = {  # tokens in long and in short documents
 
 def write_texts(folder: Path, seed: int) -> None:
     """Write the corpora of a seed, what numbers are hidden in, and the tokenizer."""
-    sample = (Synthetic(**COMMON, **each.settings).document(k) for each in (LONG, SHORT) for k in range(SAMPLE))
-    tokenizer = train_bpe([TASK + NEEDLE + QUESTION, *sample], VOCABULARY)
+    sample = [TASK + NEEDLE + QUESTION]
+    for each in (LONG, SHORT):
+        corpus = Synthetic(**COMMON, **each.settings)
+        sample += map(corpus.document, range(SAMPLE))
+    tokenizer = train_bpe(sample, VOCABULARY)
     folder.mkdir(parents=True, exist_ok=True)
     streams = itertools.count(1 + 100 * seed)  # no two have the same seed
     for name, shares in CORPORA.items():
