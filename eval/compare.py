@@ -143,7 +143,8 @@ def choose_keys(frame: pd.DataFrame, by: list[str], is_setting: bool) -> tuple[l
     corpora = frame.settings.map(lambda config: str(config.get("data.corpus.seed"))).groupby(frame.arm)
     if is_setting or corpora.nunique().max() > 1:
         of_run = ["haystack", "texts", "seed"]
-    fields = pd.DataFrame(list(frame.alike), index=frame.index, dtype=object)  # so that 4 stays 4 beside None
+    # Objects, because a column of 4 and None would become floats and 4 differ from 4.0 as text.
+    fields = pd.DataFrame(list(frame.alike), index=frame.index, dtype=object)
     alike = [name for name in fields if name not in by]
     for name in alike:
         frame[name] = fields[name].map(json.dumps)
@@ -184,6 +185,7 @@ def name_lines(cells: pd.DataFrame, lines: Sequence[str]) -> pd.Series[str]:
         if name in lines:
             first = first + cells[name] + " "
     if "length" in lines:
+        # A task such as "96 tokens" names its length already.
         is_named = [f"{n} " in f"{task} " or n == 0 for n, task in zip(cells.length, cells.task, strict=True)]
         first = first.where(is_named, first + cells.length.map("{:,} tokens ".format))
     out = first = first.str.strip()

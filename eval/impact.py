@@ -65,6 +65,7 @@ def analyse(request: Request) -> Result:
     texts = token_texts(tokenizer)
     windows = draw_windows(options, tuned, tokenizer)
     is_special = np.array([text is None for text in texts])
+    # IGNORE is negative: clip makes it an index, and the first condition excludes it.
     scored = (windows.targets != IGNORE) & ~is_special[windows.targets.clip(0)]
     tags = {} if tagger is None else label_types(tagger, windows.rows(), texts)
     with writing(f"-o {folder}", "folder"):  # before time is spent on results

@@ -77,6 +77,7 @@ def draw_case(writer: Writer, protocol: Protocol, *, lines: int, seed: int, inde
     The requested line is at the same fraction of the record whatever its length.
     """
     rng = np.random.default_rng([seed, index])
+    # The share precedes the names, and numbers have a stream of their own: neither depends on how many lines there are.
     share = float(rng.random())
     numbers = (np.random.default_rng([seed, index, 1]).permutation(HIGHEST)[:lines] + 1).tolist()
     names = Distinct(partial(draw_pair, rng)).first(lines)

@@ -156,6 +156,7 @@ class Perplexity(Measure):
     def join_documents(self, documents: Sequence[Document]) -> list[Document]:
         """Join all documents, only the first with the tokens that begin a text. Reject less text than a window."""
         begins = len(special_ends(self.subject.tokenizer)[0])
+        # Only the first document keeps the tokens that begin a text.
         starts = [0, *[begins] * len(documents)]
         ids = np.concatenate([np.empty(0, dtype=np.int64), *(ids[k:] for k, (ids, _) in zip(starts, documents))])
         sizes = [n_bytes[k:] for k, (_, n_bytes) in zip(starts, documents) if n_bytes is not None]

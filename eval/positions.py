@@ -18,8 +18,8 @@ A skip method gives a short sample ids inside a long target window. The command 
 long ids go on without a gap, and f at quarters of the window. These are pairs of tokens whose ids are i apart, f(i)
 (arXiv:2410.18745, Eq. 2, over ids instead of places). f(i) / f(0) is the share of tokens that see one at distance i.
 The last rows are ids without gaps, which give max(1 - i / n, 0). Figure 3 of arXiv:2409.00509 compares methods so,
-without numbers. Its text has a mean run of 88 for LongRecipe and nearly 0 for RPES at a window of 128K, and
-LongRecipe's mean distance is about twice PoSE's:
+without numbers. Its text has, at a window of 128K, a mean run of 88 for LongRecipe and nearly 0 for RPES, and a mean
+distance of LongRecipe that is about twice PoSE's:
 
     probe-lab positions pose --n_tokens 2048 --target_len 8192
     probe-lab positions longrecipe --n_tokens=24000 --target_len=80000 --sentence_tokens=86
@@ -49,8 +49,7 @@ from lab.skip.base import Skip
 from lab.skip.sentences import split_sentences
 
 LONGEST = 4_194_304  # tokens of a text or window; f, or a row of the matrix, is held in memory
-WHOLE = 40  # tokens of the longest text whose matrix is printed whole; that of a longer one keeps EDGE rows at each end
-EDGE = 6
+WHOLE, EDGE = 40, 6  # tokens of the longest matrix that is printed in full; a longer one keeps EDGE rows at each end
 STRETCHES = 4  # of the last row that are printed; of more, the first two and the last
 DECIMALS = 3  # at most, of a fractional position
 CELLS = 72  # queries, and keys, of a text that are drawn at most
@@ -189,7 +188,7 @@ def stretches_text(row: FloatArray) -> str:
         '5 .. 0, 2 .. 0'
     """
     steps = np.diff(row)
-    stretches = np.split(row, np.flatnonzero((steps > 0) | (steps < -1)) + 1)
+    stretches = np.split(row, np.flatnonzero((steps > 0) | (steps < -1)) + 1)  # step k is between keys k and k + 1
     words = [" .. ".join(dict.fromkeys((number(part[0]), number(part[-1])))) for part in stretches]
     if len(words) > STRETCHES:
         return ", ".join([*words[:2], "...", words[-1]]) + f" ({len(words):,} stretches)"

@@ -226,6 +226,7 @@ def key_differences(
             for number, other in enumerate(others):
                 gap = (other.block(part).softmax(-1) - weights).abs()
                 total[:, number, : part.stop] += gap.sum((1, 2), dtype=torch.float64)
+    # Key j is visible to the T - j queries from j on: 1 / n_j of Eq. 4.
     queries_seeing = torch.arange(n_tokens, 0, -1, device=tokens.device)
     return total / queries_seeing
 

@@ -169,6 +169,7 @@ def regression_text(table: pd.DataFrame, model: Regression, n_bases: int, faults
 def answer(points: pd.DataFrame, columns: tuple[str, ...], faults: Mapping[str, str], margin: float) -> str:
     """Write what moved reach, what did not, and what is open or was held."""
     by_constant = []
+    # An answer that depends on the constant added to demand before the logarithm is no answer.
     for constant in CONSTANTS if DEMAND in columns else CONSTANTS[:1]:
         shifted = points
         if DEMAND in columns:

@@ -36,7 +36,7 @@ def summarize(outcome: Outcome) -> Row:
 
 
 def share(passed: int, tests: int, confidence: float) -> Row:
-    """Return a share with its exact limits; nulls where there are no tests."""
+    """Return a share with its exact limits; nulls without tests."""
     if not tests:
         return {"score": None, "low": None, "high": None}
     low, high = share_limits(passed, tests, confidence)

@@ -69,7 +69,7 @@ class Draft:
 
 @dataclass(frozen=True, eq=False)
 class TextCase(Case):
-    """One test; `facts` records what was hidden and where, for analysis."""
+    """One test; `facts` records the hidden values and their positions, for analysis."""
 
     prompt: str
     answers: tuple[str, ...]

@@ -82,9 +82,9 @@ class Request(NamedTuple):
     places: tuple[Path, ...] = ()
 
     def save(self, name: str, text: str, rows: Sequence[Row], chart: Callable[[], Any] | None = None) -> Result:
-        """Return what was found; -o writes the rows to FOLDER/NAME.jsonl, --plot draws NAME.png there or in results/.
+        """Return the result. -o writes its rows to FOLDER/NAME.jsonl, --plot plots NAME.png there or in results/.
 
-        Raises: ConfigError where that cannot be done.
+        Raises: ConfigError if a file cannot be written.
         """
         written = picture = None
         if chart is not None and self.plots:
@@ -106,7 +106,7 @@ def run(
     settings: Callable[[], Sequence[str]] = tuple,
     stopped: str = command.CONTINUES,
 ) -> int:
-    """Read the command line, measure, show what was found, and return the exit status."""
+    """Read the command line, measure, print the results, and return the exit status."""
 
     def work(words: Words) -> int:
         launch.check_copies(os.environ, f"start one with probe-lab {name}")
@@ -127,7 +127,7 @@ def run(
 
 @contextlib.contextmanager
 def printing_to_stderr() -> Iterator[None]:
-    """Send what this process and those that it starts print to stderr, where stdout is to hold results alone."""
+    """Send the output of this process and its children to stderr, so that stdout contains only results."""
     sys.stdout.flush()  # text that is buffered belongs to the old stdout
     # Descriptor 1 is replaced too, because child processes inherit it and know nothing of sys.stdout.
     stdout = os.dup(1)
@@ -155,6 +155,7 @@ def read_requests(words: Words, form: Form) -> Iterator[Request]:
         for option in form.lacks
         if getattr(named, option.lstrip("-"))
     ]
+    # Position methods are the model's; the settings that remain are the command's own.
     moved = () if "--distance" in form.lacks else [key for key in settings if key.partition(".")[0] == "position"]
     overrides = yaml.flatten({key: settings.pop(key) for key in moved})
     distances: list[str] = []

@@ -62,6 +62,7 @@ def third_rows(tests: Sequence[Row], seed: int, confidence: float) -> list[Row]:
             if not hit:
                 lost.append(find_cell(depth, 0, 1, len(THIRDS)))
         if lost:
+            # A stream per test: the choice does not depend on which other tests fail, or on how many were run.
             generator = np.random.default_rng([seed, row["length"], row["test"], DRAW])
             failures.append(lost[generator.integers(len(lost))])
     n = len(failures)

@@ -57,7 +57,9 @@ def mark(changes: FloatArray, scored: BoolArray, top: float) -> BoolArray:
     Shapes: (windows, length), both -> bool (windows, length).
     """
     n_scored = scored.sum(0)
+    # floor(x + 0.5) rounds halves up, while round() takes the even neighbour.
     n_marked = np.minimum(np.maximum(np.floor(top * n_scored + 0.5), 1), n_scored)
+    # Targets that are not scored sort last. A stable sort keeps equal changes in the order of the windows.
     order = np.argsort(np.where(scored, -changes, np.inf), axis=0, kind="stable")
     marked = np.zeros(changes.shape, dtype=np.bool_)
     np.put_along_axis(marked, order, np.arange(len(changes))[:, None] < n_marked, axis=0)
@@ -87,6 +89,7 @@ def choose(table: pd.DataFrame, coverage: float, min_count: int) -> list[int]:
     """
     can = table[(table["marked"] > 0) & (table["occurrences"] >= min_count)]
     wanted = coverage * table["marked"].sum() * (1 - TOLERANCE)
+    # searchsorted finds the label that completes the share; + 1 includes it.
     return list(can.index[: int(np.searchsorted(can["marked"].cumsum(), wanted)) + 1])
 
 

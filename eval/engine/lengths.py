@@ -47,6 +47,7 @@ def cut_counts(lengths: IntArray, window: int, documents: FloatArray) -> FloatAr
         [0.0, 1.0, 1.0, 0.0, 1.0]
     """
     counts = np.bincount(lengths % window, documents, window + 1).astype(np.float64)
+    # A document has lengths // window full segments, and a remainder of 0 tokens is no segment.
     counts[[0, window]] = 0, lengths // window @ documents
     return counts
 
@@ -81,5 +82,6 @@ def read_lengths(corpus: str) -> LengthHistogram:
 def natural_lengths(window: int) -> LengthHistogram:
     """Return the length distribution that the paper reports for SlimPajama, scaled to a window; a shape, no corpus."""
     edges = np.arange(1, LONGEST + 1)
+    # Bin k is the probability of lengths k to k + 1; `append` adds all longer documents to the last bin.
     counts = np.diff(ndtr(np.log(edges / (synthetic.NATURAL_MEDIAN * window)) / synthetic.NATURAL_LOG_STD), append=1.0)
     return LengthHistogram("SlimPajama's shape (log-normal)", edges, counts)

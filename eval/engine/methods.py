@@ -140,6 +140,7 @@ def split_words(text: str) -> list[str]:
         >>> split_words("rope, string:shift=64,window=32,dca")
         ['rope', 'string:shift=64,window=32', 'dca']
     """
+    # A comma with `name=` behind it, before any comma or colon, separates two parameters.
     return re.split(r" *, *(?![^,:]*=)", text.strip())
 
 

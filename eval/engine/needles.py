@@ -139,7 +139,7 @@ def build_probe(
 
 
 class NeedleMeasure(run.Measure):
-    """Needle tests of one model; what is shown of them is a subclass's."""
+    """Needle tests of one model; subclasses choose how their results are shown."""
 
     kind = "probe"
     options: ProbeOptions
@@ -183,12 +183,12 @@ class NeedleMeasure(run.Measure):
         return {**self.subject.row, **self.probe.describe_tests()}
 
     def finished_needles(self) -> answers.FinishedTests:
-        """Open the file of the finished tests; what passes is judged later."""
+        """Open the file of the finished tests, which does not depend on the numbers required to pass."""
         tests = {name: value for name, value in self.probe.describe_tests().items() if name != "required"}
         return self.open_finished(tests, self.probe.case(self.probe.shortest, 0), self.config.tests)
 
     def counting(self, methods: int = 1) -> Bar:
-        """Name the cost of all tests, and open their bar."""
+        """Print the cost of all tests, and open their bar."""
         self.announce([(methods * self.config.tests, length) for length in self.lengths])
         self.bar = bar = Bar(total=methods * len(self.lengths) * self.config.tests, desc=self.kind, unit="test")
         return bar

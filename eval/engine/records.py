@@ -143,6 +143,7 @@ def read_records(paths: Sequence[Path]) -> pd.DataFrame:
 def describe_origin(row: Row, file: Path) -> Row:
     """Collect where a row belongs, with the settings of its run; a run's results lie up to two folders below it."""
     place = file.parent.resolve()
+    # Results are in the run folder, in its eval/, or in a folder of eval/ such as probe-*/.
     folder = next((home for home in (place, *place.parents)[:3] if (home / "config.yaml").is_file()), None)
     settings = {} if folder is None else read_settings_once(folder)
     return {"row": row, "folder": file.parent, "run": str(folder or ""), "settings": settings}

@@ -121,6 +121,7 @@ def fit(points: pd.DataFrame, columns: Sequence[str]) -> Regression | None:
     raw = np.log(points[list(columns)].to_numpy(float))
     middle, scale = raw.mean(0), raw.std(0)
     x = np.column_stack([np.ones(len(raw)), (raw - middle) / scale])
+    # The prior covers the intercept too, which centring y brings near 0.
     y = np.where(np.isfinite(points["low"]), points["low"], points["high"])
     centre = y.mean()
     side = np.where(exact, 0, np.where(np.isposinf(points["high"]), -1, 1))  # of z in the probability of a bound
@@ -129,8 +130,10 @@ def fit(points: pd.DataFrame, columns: Sequence[str]) -> Regression | None:
     best = minimize(loss, start, (x, y - centre, side), "TNC", jac=True, bounds=limits, options={"maxfun": 10000})
     d = best.x[:-1]
     sigma = float(np.exp(-best.x[-1]))
+    # Back from d = b / s of standardised columns to coefficients of the logs themselves.
     slopes = d[1:] * sigma / scale
     u = side * ((y - centre) / sigma - x @ d)
+    # Minus the second derivative in z: 1 of a normal density, and of a bound that of -ln Phi.
     curvature = np.where(exact, 1.0, mills(u) * (mills(u) + u))
     errors = np.sqrt(np.diag(np.linalg.inv((x.T * curvature) @ x + PRIOR**2 * np.eye(x.shape[1]))))
     is_open = errors[1:] > OPEN
@@ -153,6 +156,7 @@ def loss(parameters: Floats, x: Floats, y: Floats, side: Floats) -> tuple[float,
 
 def mills(u: Floats) -> Floats:
     """Return the derivative of ln Phi."""
+    # phi(u) / Phi(u) by logarithms, because both underflow for u far below 0.
     return np.exp(LOG_DENSITY - u**2 / 2 - log_ndtr(u))
 
 
@@ -172,6 +176,7 @@ def jackknife(points: pd.DataFrame, whole: Regression) -> tuple[pd.DataFrame, in
     left_out = pd.DataFrame(rows, columns=columns, dtype=float)
     coefficient = pd.Series(whole.reported, dtype=float)
     n = len(left_out)
+    # The sum of squares over n estimates is (n - 1) times their variance, hence the square.
     error = np.sqrt((n - 1) ** 2 / n * left_out.where(np.isfinite(left_out)).var(ddof=1))
     half = t.isf((1 - CONFIDENCE) / 2, max(n - 1, 1)) * error
     half[coefficient.abs().eq(np.inf) | left_out.abs().eq(np.inf).any() | left_out.isna().any() | (n < 2)] = np.inf

@@ -38,7 +38,7 @@ Column = tuple[str, str | Callable[[Row], Any], str]  # heading, the field or a 
 
 
 class Result(NamedTuple):
-    """What a command found: text to print, the rows behind it, the files that it has written."""
+    """The result of a command: text to print, the rows behind it, and the files that it has written."""
 
     text: str
     rows: Sequence[Mapping[str, Any]] = ()
@@ -47,14 +47,14 @@ class Result(NamedTuple):
 
     @property
     def full_text(self) -> str:
-        """The text, and where the files are."""
+        """The text, and the paths of the files."""
         written = f"written to {self.written}" if self.written else ""
         picture = f"picture: {self.picture}" if self.picture else ""
         return "\n".join(filter(None, (self.text, written, picture)))
 
 
 def document(name: str, found: Sequence[Result]) -> str:
-    """Write what was found as one JSON object.
+    """Write results as one JSON object.
 
     Example:
         >>> document("x", [Result("text", [{"score": float("nan"), "n": 2}], Path("a.jsonl"))])
@@ -116,6 +116,7 @@ def wrap_names(lines: Iterable[tuple[str, Sequence[str]]]) -> list[list[str]]:
     """Write a long name of a table's line in several lines, of which only the first has the cells."""
     out = []
     for name, cells in lines:
+        # wrap returns no line for an empty name, but its cells need one.
         first, *others = wrap(name, NAME, break_long_words=False) or [""]
         out.append([first, *cells])
         for other in others:
@@ -245,6 +246,7 @@ class Results:
         if tests is not None:
             write_rows(self.path.parent / tests[0], tests[1])
             whole["cases"] = tests[0]
+        # The row follows its tests and precedes the deletion of the part, so that a crash in between loses nothing.
         self.append([whole])
         if tests is not None:
             self.part(tests[0]).unlink(missing_ok=True)
@@ -267,6 +269,7 @@ class Finished(Results):
             self.append([{"key": dict(key)}])
 
     def hash(self, row: Row) -> str:
+        # With the key in its hash, a line that is copied from another file is rejected.
         return short_hash(self.key + json.dumps(row), 16)
 
     def read(self) -> Iterator[Row]:

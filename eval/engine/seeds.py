@@ -65,6 +65,7 @@ def compare_over_seeds(first: Mapping[Any, float], second: Mapping[Any, float], 
     with warnings.catch_warnings(action="ignore", category=RuntimeWarning):  # one arm may have no spread
         ours, theirs = zip(means, np.sqrt(variances), sizes, strict=True)
         p = float(stats.ttest_ind_from_stats(*ours, *theirs, equal_var=False).pvalue)
+        # Up to FLIPS divisions are enumerated, which gives the exact p; more are sampled.
         flips = stats.permutation_test(arms, mean_difference, permutation_type="independent", n_resamples=FLIPS)
     if not np.isfinite(p):
         return NONE

@@ -65,6 +65,7 @@ def holm(p: pd.Series[float]) -> pd.Series[float]:
         >>> holm(pd.Series({"a": 0.25, "b": 0.125, "c": 1.0, "d": np.nan})).tolist()
         [0.5, 0.375, 1.0, nan]
     """
+    # A comparison without a test does not count among the m.
     rising = p.dropna().sort_values()
     return (rising * np.arange(len(rising), 0, -1)).clip(upper=1).cummax().reindex(p.index)
 

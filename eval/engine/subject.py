@@ -110,6 +110,7 @@ def open_subject(request: Request) -> Subject:
     device = device_for(request.options.device)
     options = request.options
     model = open_model(request.model, request.overrides, device=device, window=getattr(options, "window", None))
+    # Options of lengths are known by their type, so that those of a new measure are checked too.
     hints = get_type_hints(type(options), include_extras=True)
     lengths = {name: getattr(options, name) or 0 for name, hint in hints.items() if is_length(hint)}
     subject = build_subject(model, request.model, device)

@@ -65,7 +65,7 @@ class StoredRequests(Finished):
         try:
             asked = ask([requests[number] for number in missing]) if missing else []
         finally:
-            self.flush()
+            self.flush()  # after Ctrl-C too, so that finished requests are not asked again
         for number, result in zip(missing, asked, strict=True):
             results[number] = result
         return [tuple(result) if isinstance(result, list) else result for result in results]
@@ -132,6 +132,7 @@ def harness_model(subject: Subject, folder: Path, options: Any) -> Any:
                 remedy = "answers are greedy; remove it from the task, or set do_sample: false"
                 raise ConfigError(*(f"generation_kwargs.{key}={value}: {remedy}" for key, value in wrong.items()))
             answers = context.new_full((len(context), max_length - context.shape[1]), self.eot_token_id)
+            # The harness pads on the left: the last n tokens are the prompt. Distance methods need unpadded rows.
             for n in lengths.unique().tolist():
                 rows = (lengths == n).nonzero().flatten()
                 tokens = subject.generate(context[rows, -n:], answers.shape[1], partial(self.ended, stop))

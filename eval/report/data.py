@@ -182,6 +182,7 @@ def fold_runs(rows: pd.DataFrame, by: Sequence[str], value: str) -> pd.DataFrame
     limits = pd.DataFrame(means, columns=["mean", "low", "high"])
     folds = lists[[*by]].assign(**limits, count=lists[value].map(len).astype(int))
     for limit in {"low", "high"} & {*rows}:
+        # One run has no limits over seeds; those of its own tests stand in for them.
         folds[limit] = folds[limit].where(folds["count"] > 1, groups[limit].first().reset_index()[limit].astype(float))
     return folds
 

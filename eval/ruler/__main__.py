@@ -105,6 +105,7 @@ class Ruler(Measure):
         if least[task] > shortest:
             if options.lengths:
                 raise task.too_short(shortest, least[task])
+            # The least power of two with room for the task that takes most.
             self.lengths = [1 << (least[task] - 1).bit_length()]
         for task in options.selected_tasks:
             task.case(self.writer, self.sources, self.turn(task, self.lengths[-1], 0))

@@ -74,6 +74,7 @@ def read_run(place: Path, tests: list[Row], runs: list[Row]) -> None:
     beyond = PLANS[table].beyond
     arm = name.replace("_", " ")
     about: Row = {"table": table, "arm": arm, "condition": CONDITIONS[arm.removesuffix(f" {beyond}")]}
+    # Branches add BRANCH_SEED to the seed of their base model.
     about["seed"] = read_yaml(place / "config.yaml")["run"]["seed"] % BRANCH_SEED
     by_distance: dict[int, Row] = {}
     for path in place.glob("eval/distance*.jsonl"):

@@ -151,6 +151,7 @@ def text_folder(folder: Path, seed: int) -> Path:
 
 def evaluation_options(name: str, run: PlannedRun) -> list[str]:
     """Write the options of eval.distance for a run: prompts of the seed's own, and of W all methods and lengths."""
+    # Branches and continuations add multiples of BRANCH_SEED, so that all runs of a seed get the same prompts.
     seed = f"--seed={run.experiment.run.seed % BRANCH_SEED}"
     if STAGES[name].bases == "S2":
         return [format_option("distances", S2_DISTANCES), f"--tests={S2_TESTS}", "--digits=3", "--batch=64", seed]
