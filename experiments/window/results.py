@@ -31,7 +31,7 @@ def condition_tables(records: Records) -> tuple[list[Row], list[Row]]:
             means[method] = f"{accuracy(records, stage, branch, low, high, method).mean():.2f}"
             ranges[method] = write_range(mine[method], mine[f"{method} last"])
         accuracies.append(condition | means)
-        if stage != "W":  # base models, which are continued until they retrieve
+        if stage.startswith("S2") or not branch.startswith("base"):  # bases of W are continued until they retrieve
             reaches.append(condition | ranges)
     return accuracies, reaches
 
