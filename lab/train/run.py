@@ -265,4 +265,5 @@ def report(folder: RunFolder) -> str:
             f"{shown_length(probe['effective_length'], probe.get('first_length')):>17} "
             f"{'-' if f is None else format(f, ','):>20} {'' if loss is None else format(loss, '.3f'):>14}"
         )
+    lines.append("\neffective length is of prompts with several numbers; reach, of one number: see probe-lab distance")
     return "\n".join([*lines, f"\neverything is in {folder.path}"])
