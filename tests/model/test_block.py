@@ -20,13 +20,14 @@ def normed(x, weights, name):
     return x / (x.pow(2).mean(-1, keepdim=True) + TINY.norm_eps).sqrt() * weights[f"{name}.weight"]
 
 
-def block(x, own, speeds=SPEEDS, sees=lambda m, n: n <= m, rel=lambda m, n: m - n):
+def block(x, own, speeds=SPEEDS, sees=lambda m, n: n <= m, rel=lambda m, n: m - n, head_dim=8):
     """Compute one block for rows (T, D) of one text, from its weights by name; query m sees key n at rel(m, n)."""
     y = normed(x, own, "attention_norm")
     q, k, v = (
-        F.linear(y, own[f"attention.{n}.weight"], own[f"attention.{n}.bias"]).view(len(x), -1, 8).transpose(0, 1)[None]
+        F.linear(y, own[f"attention.{n}.weight"], own.get(f"attention.{n}.bias")).view(len(x), -1, head_dim)
         for n in "qkv"
     )
+    q, k, v = (projected.transpose(0, 1)[None] for projected in (q, k, v))
     out = attention_by_distance(q, k, v, speeds, lambda b, m, n: rel(m, n), lambda b, m, n: sees(m, n))[0]
     x = x + out.transpose(0, 1).flatten(1) @ own["attention.out.weight"].T
     y = normed(x, own, "feed_forward_norm")

@@ -7,6 +7,7 @@ from lab.errors import ConfigError
 from lab.model.generate import greedy
 from lab.model.huggingface import apply, load_pretrained
 from lab.positions import distance
+from tests.model.test_foreign import tiny
 
 transformers = pytest.importorskip("transformers")
 FLOAT32_TOL = 1e-5  # rotations composed in float32 against rotations made at once
@@ -14,12 +15,12 @@ LLAMA3 = {"rope_type": "llama3", "rope_theta": 100.0, "factor": 4.0, "original_m
 LLAMA3 |= {"low_freq_factor": 1.0, "high_freq_factor": 4.0}
 YARN = {"rope_type": "yarn", "rope_theta": 100.0, "factor": 4.0, "original_max_position_embeddings": 16}
 FAMILIES = {
-    "llama": (transformers.LlamaConfig, {"rope_parameters": {"rope_type": "default", "rope_theta": 500.0}}),
-    "llama3": (transformers.LlamaConfig, {"rope_parameters": LLAMA3}),
-    "yarn": (transformers.LlamaConfig, {"rope_parameters": YARN}),
-    "mistral": (transformers.MistralConfig, {"sliding_window": None}),
-    "qwen2": (transformers.Qwen2Config, {}),
-    "qwen3": (transformers.Qwen3Config, {}),
+    "llama": ("llama", {"rope_parameters": {"rope_type": "default", "rope_theta": 500.0}}),
+    "llama3": ("llama", {"rope_parameters": LLAMA3}),
+    "yarn": ("llama", {"rope_parameters": YARN}),
+    "mistral": ("mistral", {"sliding_window": None}),
+    "qwen2": ("qwen2", {}),
+    "qwen3": ("qwen3", {}),
 }
 METHODS = {
     "plain": distance("plain"),
@@ -33,24 +34,9 @@ METHODS = {
 
 
 def build(family):
-    kind, settings = FAMILIES[family]
-    config = kind(
-        vocab_size=97,
-        hidden_size=48,
-        intermediate_size=64,
-        num_hidden_layers=3,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        head_dim=12,
-        max_position_embeddings=128,
-        eos_token_id=None,
-        pad_token_id=0,
-        **settings,
-    )
-    model = transformers.AutoModelForCausalLM.from_config(config).eval()
-    for number, p in enumerate(model.parameters()):
-        torch.nn.init.normal_(p, std=0.3, generator=torch.Generator().manual_seed(number))
-    return model
+    name, settings = FAMILIES[family]
+    sizes = {"num_key_value_heads": 2, "head_dim": 12, "max_position_embeddings": 128, "eos_token_id": None}
+    return tiny(name, **sizes, **settings)
 
 
 @pytest.fixture(scope="module", params=FAMILIES)

@@ -17,7 +17,7 @@ from lab.skip import skip_positions
 from lab.train.loop import compute_loss
 from tests.data.stores import make_store, stream_over
 from tests.data.windows import BOS, FIRST, IGNORE, Row, cut, documents_of, located, row_of, without_bos
-from tests.model.by_definition import attention_by_distance
+from tests.model.test_block import block, normed
 from tests.modules import training_of
 
 LOSS_TOL = 1e-11  # relative, float64 sums of some thousand terms
@@ -147,27 +147,14 @@ def training(backend="sdpa", dtype=torch.float64):
     return state
 
 
-def normed(x, weight):
-    return x / torch.sqrt((x * x).mean(-1, keepdim=True) + CFG.norm_eps) * weight
-
-
 def dense_loss(weights, row):
     """Run the decoder of arXiv:2410.18745 A.2 over one row, in its order, by its equations, and add its losses up."""
     x = weights["embedding.weight"][torch.tensor(row.tokens)]
+    seen = {"sees": row.sees, "rel": lambda m, n: row.ids[m] - row.ids[n]}
     for layer in range(CFG.n_layers):
         own = {name.removeprefix(f"blocks.{layer}."): weight for name, weight in weights.items()}
-        h = normed(x, own["attention_norm.weight"])
-        q, k, v = (
-            (h @ own[f"attention.{name}.weight"].T).view(1, len(h), -1, CFG.head_dim).transpose(1, 2) for name in "qkv"
-        )
-        out = attention_by_distance(
-            q, k, v, SPEEDS, lambda b, m, n: row.ids[m] - row.ids[n], lambda b, m, n: row.sees(m, n)
-        )
-        x = x + out[0].transpose(0, 1).flatten(1) @ own["attention.out.weight"].T
-        h = normed(x, own["feed_forward_norm.weight"])
-        gate, up = (h @ own[f"feed_forward.{name}.weight"].T for name in ("gate", "up"))
-        x = x + (gate / (1 + torch.exp(-gate)) * up) @ own["feed_forward.out.weight"].T
-    logits = normed(x, weights["norm.weight"]) @ weights["head.weight"].T
+        x = block(x, own, SPEEDS, **seen, head_dim=CFG.head_dim)
+    logits = normed(x, weights, "norm") @ weights["head.weight"].T
     losses = [torch.logsumexp(z, 0) - z[y] for z, y in zip(logits, row.targets, strict=True) if y != IGNORE]
     return torch.stack(losses).sum() if losses else logits.sum() * 0
 

@@ -8,11 +8,14 @@ import torch
 
 from lab.counts import PositionCounts
 from lab.model.decoder import Decoder, DecoderConfig
+from lab.positions import distance
 from lab.probe import measuring
 from lab.probe.config import ProbeConfig
-from lab.probe.effective_distance import DistanceProbe, log_probs
+from lab.probe.effective_distance import DistanceProbe, build_distance_probe, log_probs
+from lab.probe.effective_length import NeedleProbe
 from lab.probe.limits import LengthResult, share_limits
-from lab.probe.measuring import found_by_distance, reach_record
+from lab.probe.measuring import Measuring, ModelInTraining, found_by_distance, reach_record
+from lab.probe.probe import Worker
 from lab.probe.reach import reach
 from tests.eval.answering import Reader
 from tests.probe.test_effective_length import STOP
@@ -130,3 +133,17 @@ def test_limits_of_needles_are_those_of_whole_cases_drawn_again(monkeypatch):
         assert (row["n"], row["found"], row["score"]) == (n, found, pytest.approx(score))
         assert (row["low"], row["high"]) == pytest.approx(tuple(np.quantile(shares, [0.05, 0.95])))
     assert sum(row["n"] for row in rows) == 48, "each number is near one of the distances"
+
+
+def test_f_of_a_distance_is_that_of_its_position(bytewise):
+    """During training f is shown at the position that the method puts a distance at."""
+    words = " ".join(f"bake{k % 7}" for k in range(2000))
+    config = ProbeConfig(digits=3, tests=1, step=512, max_length=512, distance_tests=1, distances=(120, 190))
+    probe = NeedleProbe(config, bytewise, words, window=320, stop_id=None)
+    decoder = Decoder(DecoderConfig(8, 1, 1, 1, 8, bytewise.get_vocab_size(), tie_embeddings=False), seed=0)
+    decoder.distance = distance("string", shift=100, window=10)  # 120 is at 20 + 10, 190 at 90 + 10
+    counts = PositionCounts(320)
+    counts.add_segments([320])  # f(i) = 320 - i
+    model = ModelInTraining(decoder, None, torch.no_grad)
+    lines, _ = Measuring(probe, build_distance_probe(probe)).run(model, Worker(), {}, counts, lambda _: True)
+    assert {line["distance"]: line["f"] for line in lines if "distance" in line} == {120: 290, 190: 220}
