@@ -294,7 +294,6 @@ REFUSED = [  # a command, its words, and the beginning of its one line
     ("recall", "RUN --bins=20,99", "--bins=(20, 99): must rise, up to the training window of 64; correct it"),
     ("recall", "RUN --evidence=repaet", "--evidence=repaet: unknown method; did you mean repeat?"),
     ("recall", "RUN --evidence=repeat:tokens=1", "--evidence.tokens=1: must be >= 2"),
-    ("demand", "CONFIG --tokens=0", "--tokens=0: must be >= 1"),
     ("demand", "CONFIG --evidence=rhyme", "evidence.method=rhyme: unknown"),
     ("demand", "nowhere.yaml", "nowhere.yaml: cannot be read (No such file or directory)"),
     ("frequency", "--corpus=none --positions=8", "--corpus=none: must be slimpajama or a folder of token shards"),
