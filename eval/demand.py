@@ -124,9 +124,16 @@ def count(place: Path, options: DemandOptions, overrides: Mapping[str, Any]) -> 
             counting.add(batch := to_batch(next(packs)))
             bar.update(sum(batch.runs.lengths))
     targets = counts.supervised_f()[0].item()
-    demand = {"g": counts.g(), "g_unweighted": counts.evidence, "targets": targets}
-    demand |= {"g_by_ids": counts.g(by_ids=True)} if counts.has_gaps else {}
-    return experiment, SavedCounts(counts.lengths, counts.frequency(), counts.tokens, **demand)
+    saved = SavedCounts(
+        counts.lengths,
+        counts.frequency(),
+        counts.tokens,
+        g=counts.g(),
+        g_unweighted=counts.evidence,
+        targets=targets,
+        g_by_ids=counts.g(by_ids=True) if counts.has_gaps else None,
+    )
+    return experiment, saved
 
 
 def table(profiles: Mapping[str, Any], targets: float) -> tuple[pd.DataFrame, str]:

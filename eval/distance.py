@@ -128,9 +128,14 @@ class FoundByDistance(run.Measure):
                 of_distance = {**subject, "metric": "found_by_distance"}
                 for result in results:
                     yield probe.record(result, of_distance, counts)
-                reach = {"threshold": config.threshold, "confidence": config.confidence, "n": config.distance_tests}
-                reach |= reach_record(results, config.threshold, counts)
-                yield {**subject, "metric": "reach", **reach}
+                yield {
+                    **subject,
+                    "metric": "reach",
+                    "threshold": config.threshold,
+                    "confidence": config.confidence,
+                    "n": config.distance_tests,
+                    **reach_record(results, config.threshold, counts),
+                }
                 for other in self.others:
                     yield from self.prompt_rows(other, subject)
                 for result, share in zip(*fit_reach(results, config.threshold), strict=True):

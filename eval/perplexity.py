@@ -218,11 +218,19 @@ class Perplexity(Measure):
             keys=self.keys,
         )
         low, high = losses.limits or (None, None)
-        row = {"score": losses.perplexity, "low": low, "high": high, "confidence": CONFIDENCE, "loss": losses.loss}
-        row["bits_per_byte"] = None
+        bits_per_byte = None
         if self.keys is None and self.bytes_per_token is not None:
-            row["bits_per_byte"] = losses.loss / math.log(2) / self.bytes_per_token
-        row |= {"scored_tokens": int(losses.tokens.sum()), "seconds": round(time.perf_counter() - started, 3)}
+            bits_per_byte = losses.loss / math.log(2) / self.bytes_per_token
+        row = {
+            "score": losses.perplexity,
+            "low": low,
+            "high": high,
+            "confidence": CONFIDENCE,
+            "loss": losses.loss,
+            "bits_per_byte": bits_per_byte,
+            "scored_tokens": int(losses.tokens.sum()),
+            "seconds": round(time.perf_counter() - started, 3),
+        }
         texts = zip(losses.nll.tolist(), losses.tokens.tolist(), strict=True)
         return row, [{"test": number, "nll": nll, "tokens": tokens} for number, (nll, tokens) in enumerate(texts)]
 

@@ -130,9 +130,15 @@ class Recall(run.OnTexts):
         self.announce(contexts)
         with Bar(total=2 * len(test.targets), desc=self.kind, unit="context") as bar:
             scores = test.scores(self.subject, test.targets, bar.update)
-        shared = {**self.origin, **self.subject.row, "evidence": asdict(self.evidence), "window": test.window}
-        shared |= {"confidence": CONFIDENCE, "texts": texts.hash_documents(self.documents)}
-        shared |= {"source": self.options.text or "held out"}
+        shared = {
+            **self.origin,
+            **self.subject.row,
+            "evidence": asdict(self.evidence),
+            "window": test.window,
+            "confidence": CONFIDENCE,
+            "texts": texts.hash_documents(self.documents),
+            "source": self.options.text or "held out",
+        }
         for row in test.summarize(scores, CONFIDENCE):
             fields = {key: value for key, value in row.items() if row["distance"] or key not in NOT_WITHOUT}
             yield {**shared, "metric": "recall" if row["distance"] else "no_evidence", **fields}

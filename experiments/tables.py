@@ -19,8 +19,7 @@ def pack(runs: Iterable[Path], table: Path) -> None:
     lines = []
     for run in sorted(runs):
         lines += [json.dumps(record, separators=(",", ":")) + "\n" for record in read_files(run)]
-    text = "".join(lines)
-    write_atomic(table, lzma.compress(text.encode(), preset=9 | lzma.PRESET_EXTREME))
+    write_atomic(table, lzma.compress("".join(lines).encode(), preset=9 | lzma.PRESET_EXTREME))
 
 
 def read_files(run: Path) -> Iterator[dict[str, Any]]:

@@ -60,8 +60,9 @@ class Setting:
         """
         try:
             if self.method in DERIVED["frequency"]:
-                sizes: dict[str, Any] = {"head_dim": 2 * len(base.inv_freq), "theta": base.theta}
-                return frequencies(self.method, **sizes, **self.parameters), distance("plain")
+                head_dim = 2 * len(base.inv_freq)
+                own = frequencies(self.method, head_dim=head_dim, theta=base.theta, **self.parameters)
+                return own, distance("plain")
             return base, distance("plain" if self.method == "rope" else self.method, **self.parameters)
         except errors.ConfigError as error:
             raise errors.ConfigError(*(f"--distance={self.word}: {fault}" for fault in error.faults)) from error

@@ -133,9 +133,16 @@ def build_probe(
     experiment = subject.model.experiment
     own = None if experiment is None else experiment.probe_settings.haystack
     text, source = read_text(subject, haystack, own, "--haystack")
-    inputs: dict[str, Any] = {"stop_id": subject.stop_id, "device": subject.device, "source": source}
     with report_as_options():
-        return kind(config, subject.tokenizer, text, window=window, **inputs)
+        return kind(
+            config,
+            subject.tokenizer,
+            text,
+            window=window,
+            stop_id=subject.stop_id,
+            device=subject.device,
+            source=source,
+        )
 
 
 class NeedleMeasure(run.Measure):

@@ -96,9 +96,16 @@ class Harness(run.Measure):
 
         options = self.options
         started = time.perf_counter()
-        shared = {**self.subject.row, "protocol": f"lm-eval-{version('lm_eval')}", "length": self.model.max_length}
-        shared |= {"chat": options.chat, "num_fewshot": options.num_fewshot, "limit": options.limit}
-        shared |= {"truncate": options.truncate, "seed": options.seed}
+        shared = {
+            **self.subject.row,
+            "protocol": f"lm-eval-{version('lm_eval')}",
+            "length": self.model.max_length,
+            "chat": options.chat,
+            "num_fewshot": options.num_fewshot,
+            "limit": options.limit,
+            "truncate": options.truncate,
+            "seed": options.seed,
+        }
         results = Results(self.path, self.named_by)
         key = {name: shared[name] for name in READ_WITH}
         cases = self.folder / "harness-cases"

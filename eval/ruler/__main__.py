@@ -89,8 +89,9 @@ class Ruler(Measure):
         options = self.options
         self.writer = options.writer(self.subject)
         self.places = newest_checkpoints(self.request.model, options.last) if options.last else []
-        files = {"squad": options.squad, "hotpotqa": options.hotpotqa, "words": options.words}
-        self.sources = read_sources(essays=options.haystack, **files)
+        self.sources = read_sources(
+            essays=options.haystack, squad=options.squad, hotpotqa=options.hotpotqa, words=options.words
+        )
         self.budgets = {
             task: max(options.answer_budget or task.budget, task.least_budget(self.writer, self.sources))
             for task in options.selected_tasks
@@ -190,9 +191,11 @@ class Ruler(Measure):
         which = "all 13 tasks" if len(tasks) == len(ALL) else f"{len(tasks)} of 13 tasks"
         reached = f"effective length {self.reached:,} at threshold {LLAMA2_7B_AT_4K:g}, over {which}"
         title = f"{self.subject.model.name}: {self.subject.model.method}, {self.options.tests} tests each"
-        title += f", mean of {self.options.last} checkpoints" if self.options.last else ""
+        if self.options.last:
+            title += f", mean of {self.options.last} checkpoints"
         lines = [title, "", to_text(whole, ".1f"), "", reached]
-        lines += [f"stand-ins: made-up text in place of {', '.join(self.standins)}"] if self.standins else []
+        if self.standins:
+            lines.append(f"stand-ins: made-up text in place of {', '.join(self.standins)}")
         return "\n".join(lines)
 
 

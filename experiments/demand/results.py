@@ -131,10 +131,20 @@ def compare(prediction: Prediction, runs: pd.DataFrame) -> Row:
     _, low_90, high_90 = mean_with_limits(differences, 0.90, ends=ends)
     name = f"{prediction.name}: {prediction.one} less {prediction.other}"
     verdict = paired_t(differences, name)
-    row = {"prediction": name, "D": PLANS[prediction.table].beyond, "n": len(differences)}
-    row |= {"acquired": f"{runs['acquired'].sum()} of {len(runs)}", "difference": mean, "low": low, "high": high}
-    row |= {"low 90": low_90, "high 90": high_90, "p": verdict.p, "p, Holm": math.nan}
-    return row | {"exact p": verdict.p_exact}
+    return {
+        "prediction": name,
+        "D": PLANS[prediction.table].beyond,
+        "n": len(differences),
+        "acquired": f"{runs['acquired'].sum()} of {len(runs)}",
+        "difference": mean,
+        "low": low,
+        "high": high,
+        "low 90": low_90,
+        "high 90": high_90,
+        "p": verdict.p,
+        "p, Holm": math.nan,
+        "exact p": verdict.p_exact,
+    }
 
 
 def plot(tests: pd.DataFrame, path: Path) -> None:

@@ -129,8 +129,17 @@ def compare_seeds(prediction: Prediction, differences: Sequence[float]) -> Row:
     mean, low, high = mean_with_limits(differences)
     _, low_90, high_90 = mean_with_limits(differences, 0.90)
     p = paired_t(differences, prediction.name).p if len(differences) >= FEWEST else math.nan
-    row = {"prediction": prediction.name, "n": len(differences), "difference": mean, "low": low, "high": high}
-    return row | {"low 90": low_90, "high 90": high_90, "p": p, "p, Holm": math.nan}
+    return {
+        "prediction": prediction.name,
+        "n": len(differences),
+        "difference": mean,
+        "low": low,
+        "high": high,
+        "low 90": low_90,
+        "high 90": high_90,
+        "p": p,
+        "p, Holm": math.nan,
+    }
 
 
 def judge_prediction(prediction: Prediction, row: Mapping[str, Any]) -> str:
