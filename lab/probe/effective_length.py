@@ -94,6 +94,7 @@ class NeedleProbe(Probe[NeedleCase]):
             yield test, self.score_answer(case, answer)
 
     def score_answer(self, case: NeedleCase, answer: str) -> Row:
+        """Return the record of a test: its case, its answer, and how many of its numbers the answer contains."""
         found_each = [self.protocol.count_found(answer, [number]) == 1 for number in case.numbers]
         return {
             "prompt_hash": case.prompt_hash,
