@@ -30,13 +30,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from textwrap import fill
-from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from eval.engine.command import OF_RUNS, Form, Request, run
-from eval.engine.records import ProbedRun, is_run, list_results, read_runs
+from eval.engine.reach_points import COLUMNS, DEMAND, collect_settings, read_points
+from eval.engine.records import is_run, read_runs
 from eval.engine.regression import (
     CONSTANT,
     HELD,
@@ -50,24 +50,14 @@ from eval.engine.regression import (
 )
 from eval.engine.rows import WIDEST, Result, to_text
 from lab.command import start
-from lab.counts import SavedCounts, f_at
 from lab.errors import DataError
 from lab.looks import BELOW, BEYOND, RUN, range_of
-from lab.probe.reach import ONE, recompute_reach
 from lab.rows import CONFIDENCE
-from lab.runs.arms import FEWEST, bases_of, censored, differing, name_arms, with_bases, without_common
-from lab.runs.checkpoints import folder_name
+from lab.runs.arms import FEWEST, bases_of, differing, name_arms, without_common
 from lab.runs.conditions import define_names
-from lab.runs.folder import RunFolder
 from lab.runs.tables import unpacked
 from lab.schema import Positive, PositiveFloat, Section
 
-DEMAND = "demand+1"
-COLUMNS = ("f", DEMAND, "tokens", "window", "theta", "section")  # of two that cannot be told apart, the first is kept
-SETTINGS = {"window": "data.window", "theta": "model.theta", "section": "data.corpus.section_tokens"}
-PLAIN = "rope+plain"  # the method whose tests by eval.distance are read
-BEGUN = 0.5  # share of numbers found at some distance, from which on a run has begun to retrieve
-REACH = ("reach", "reach_low", "reach_high", "f_at_reach")
 CONSTANTS = (1, 10, 100, 1_000, 10_000)  # added to demand, so that a run without any has a log; the table has the first
 MOVED, STILL, OPEN = "moved reach", "did not", "open"
 FORMS = {"reach": ",.1f", "log likelihood": ".2f"}
@@ -94,7 +84,7 @@ def analyse(request: Request) -> Result:
         runs = read_runs(places)
         settings = collect_settings(runs)
         distance = options.at or min(int(config["data.window"]) for config in settings.values()) // 2
-        every = read_points(runs, distance, options)
+        every = read_points(runs, distance, last_only=options.last)
     begun = every[every["begun"]]
     is_bounded = np.isfinite(begun["low"]) | np.isfinite(begun["high"])
     points = begun[(begun["f"] > 0) & is_bounded].reset_index(drop=True)
@@ -214,80 +204,6 @@ def verdicts(points: pd.DataFrame, columns: tuple[str, ...], margin: float) -> d
         if not is_better and change.abs().max() < margin:
             out[str(column)] = STILL
     return out
-
-
-def read_points(runs: Mapping[str, ProbedRun], distance: int, options: ReachOptions) -> pd.DataFrame:
-    """Make a row for each probe of reach, or each run's last, with f and demand at the distance, nan where unknown.
-
-    `low` and `high` are the bounds of the log of reach: one value where it was measured, the last distance and infinity
-    where it is the end, minus infinity and the first distance where it is none.
-    """
-    rows: list[dict[str, Any]] = []
-    for name in collect_settings(runs):
-        run = runs[name]
-        columns = {column: run.settings.get(key) for column, key in SETTINGS.items()}
-        probes = read_probed(run)
-        for record in probes[-1:] if options.last else probes:
-            tokens = record["consumed_tokens"]
-            path = run.path / f"counts/{folder_name(tokens)}.npz"
-            counts = SavedCounts.read(path) if path.exists() else None
-            demand = None if counts is None else counts.g_from(distance)
-            columns |= {"tokens": tokens, "f": f_at(counts, distance), DEMAND: None if demand is None else demand + 1}
-            rows.append({**record, "run": name, "arm": name, **columns, **bounds(record)})
-    points = pd.DataFrame(rows, columns=["run", "arm", "begun", *COLUMNS, "low", "high", *REACH])
-    return points.astype(dict.fromkeys((*COLUMNS, "low", "high", *REACH), float) | {"begun": bool})
-
-
-def collect_settings(runs: Mapping[str, ProbedRun]) -> dict[str, dict[str, Any]]:
-    """Collect the settings of the runs that no other one starts from; those of its base stand for a start."""
-    settings = {name: run.settings for name, run in runs.items()}
-    bases = {*bases_of(settings).values()}
-    return {name: config for name, config in with_bases(settings).items() if name not in bases}
-
-
-def read_probed(run: ProbedRun) -> list[dict[str, Any]]:
-    """List the reach that training probed, by rising tokens, or the one that eval.distance has measured."""
-    shares: dict[int, float] = {}  # the largest found at a distance, by consumed tokens
-    for row in RunFolder(run.path).records("probes.jsonl"):
-        if "distance" in row:
-            tokens = row["consumed_tokens"]
-            shares[tokens] = max(shares.get(tokens, 0), row["found"] / row["n"])
-    probes = [record for record in run.probes if record.get("first_distance") is not None]
-    rows = [row | {"begun": bool(row["reach"]) or shares.get(row["consumed_tokens"], 0) >= BEGUN} for row in probes]
-    return rows or read_evaluated(run)
-
-
-def read_evaluated(run: ProbedRun) -> list[dict[str, Any]]:
-    """Find the reach under plain distance by the tests of eval.distance; an empty list where there are none."""
-    files = list_results(run.path / "eval")
-    rows: list[dict[str, Any]] = []
-    for file in files:
-        rows += RunFolder(file.parent).read(file.name)
-    tests = {row["distance"]: row for row in rows if row.get("metric") == ONE and row["method"] == PLAIN}
-    if not tests:
-        return []
-    begun = max(row["score"] for row in tests.values()) >= BEGUN
-    reach = recompute_reach(tests, run.settings.get("probe.threshold", 0.8))
-    return [{"consumed_tokens": next(iter(tests.values()))["consumed_tokens"], "begun": begun, **reach}]
-
-
-def bounds(record: Mapping[str, Any]) -> dict[str, float]:
-    """Return between which values the log of a probe's reach lies.
-
-    Example:
-        >>> bounds({"reach": None, "reach_high": 1, "first_distance": 1, "last_distance": 9})
-        {'low': -inf, 'high': 0.0}
-        >>> bounds({"reach": None, "reach_high": None, "first_distance": 1, "last_distance": 9})
-        {'low': -inf, 'high': inf}
-        >>> bounds({"reach": 1.0, "first_distance": 1, "last_distance": 1})
-        {'low': 0.0, 'high': inf}
-    """
-    end = censored(record["reach"], record["first_distance"], record["last_distance"])
-    if end == "below":  # of tests that show no number, the upper limit is all that is known
-        high = record.get("reach_high", record["first_distance"])
-        return {"low": -np.inf, "high": np.inf if high is None else float(np.log(high))}
-    bound = float(np.log(record["reach"]))
-    return {"low": bound, "high": np.inf if end == "end" else bound}
 
 
 def at_the_reach(points: pd.DataFrame) -> pd.DataFrame:

@@ -17,10 +17,10 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from eval.engine.reach_points import BEGUN
 from eval.engine.rows import to_text
 from eval.engine.seeds import paired_t
 from eval.engine.statistics import holm
-from eval.reach import BEGUN
 from experiments.demand.plans import CONDITIONS, PLANS, PREDICTIONS, Prediction
 from experiments.runs import BRANCH_SEED
 from experiments.tables import write_reach, write_tables

@@ -9,20 +9,17 @@ import pytest
 from scipy.optimize import minimize
 from scipy.stats import norm
 
+from eval.engine.reach_points import DEMAND, bounds, read_points
 from eval.engine.records import read_runs
 from eval.engine.regression import HELD, compare, fit, held_out, inflation, is_measured, jackknife, select_separable
 from eval.reach import (
     CONSTANTS,
-    DEMAND,
     MOVED,
     OPEN,
     STILL,
-    ReachOptions,
     answer,
     at_the_reach,
-    bounds,
     main,
-    read_points,
 )
 from lab.counts import PositionCounts
 from lab.runs.arms import name_arms
@@ -237,7 +234,7 @@ def test_runs_without_probes_are_read_by_what_eval_distance_found(tmp_path):
     write_distances(tmp_path / "base", None, {48: 1, 60: 1, 100: 1})
     write_distances(tmp_path / "fork", "runs/base", {48: 0.5, 60: 1, 100: 0.6})
     write_distances(tmp_path / "low", "runs/base", {48: 0.1, 60: 0.4, 100: 0})
-    points = read_points(read_runs(sorted(tmp_path.iterdir())), 64, ReachOptions())
+    points = read_points(read_runs(sorted(tmp_path.iterdir())), 64)
     assert points["run"].tolist() == ["fork", "low"]
     assert points["begun"].tolist() == [True, False]
     assert points["reach"][0] == 80
@@ -315,7 +312,7 @@ def test_demand_is_summed_from_the_distance_on_and_unknown_in_older_records(tmp_
             with np.load(file) as saved:
                 arrays = {**saved, "g": np.bincount([3, 63, 64, 90], [9, 9, number, 5], minlength=len(saved["f"]))}
             np.savez(file, **arrays)
-    points = read_points(read_runs(paths), 64, ReachOptions(last=True))
+    points = read_points(read_runs(paths), 64, last_only=True)
     assert points["demand+1"].tolist() == [number + 6 for number in range(len(paths))]
     assert main([*map(str, paths), "--at=64", "--last"]) == 0
     assert "regression: demand+1, " not in capsys.readouterr().out

@@ -7,8 +7,8 @@ import pytest
 
 from eval.compare import main as compare
 from eval.distance import reach_line
+from eval.engine.reach_points import read_evaluated
 from eval.engine.records import read_runs
-from eval.reach import read_evaluated
 from experiments.demand.results import read_run
 from lab.probe.limits import LengthResult, share_limits
 from lab.probe.reach import reach, with_reach
