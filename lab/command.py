@@ -148,7 +148,11 @@ def parse_method(word: str, option: str) -> dict[str, Any]:
         raise ConfigError(
             f"{option}={brief(word)}: must be NAME or NAME:parameter=value,...; write string:shift=64,window=32"
         )
-    return parse_overrides([f"--{part}" for part in (f"method={name}", *filter(None, text.split(",")))])
+    try:
+        parameters = parse_overrides([f"--{part}" for part in text.split(",") if part])
+    except ConfigError as error:
+        raise ConfigError(*(f"{option}.{fault.removeprefix('--')}" for fault in error.faults)) from error
+    return {"method": name, **parameters}
 
 
 def read_options(options_class: type[Any], settings: Mapping[str, Any], faults: Sequence[str] = ()) -> Any:

@@ -25,11 +25,11 @@ KILL = """
 import psutil
 from lab.train.record import Recording
 own = Recording.write_line
-def killing(self, trainer, module):
-    if trainer.global_step == 3:
+def killing(self, state, stats):
+    if state.step == 3:
         for process in psutil.Process().children(recursive=True):
             process.kill()
-    return own(self, trainer, module)
+    return own(self, state, stats)
 Recording.write_line = killing
 """
 BUCKET = {"id": "b", "name": "run", "displayName": "run", "config": "{}", "historyLineCount": 0, "sweepName": None}

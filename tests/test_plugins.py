@@ -129,12 +129,13 @@ def test_a_name_of_pythons_own_is_refused_and_nothing_executed(tmp_path, name):
 def test_the_commands_of_the_page_run_in_the_folder_of_its_files(tmp_path):
     (tmp_path / "configs").mkdir()
     shutil.copy(CONFIG, tmp_path / "configs")
+    (tmp_path / "partial_pi.py").write_text(METHOD)
     for name, source in zip(("steps", "copies"), PAGE, strict=True):
         assert f"`{name}.py`" in TEXT or f"python {name}.py" in TEXT
         (tmp_path / f"{name}.py").write_text(source)
     blocks = re.findall(r"```\n(probe-lab .*?)```", TEXT.replace("\\\n", " "), re.S)
     found = [shlex.split(line) for block in blocks for line in block.splitlines()]
-    assert len(found) == 2
+    assert len(found) == 3
     start = partial(subprocess.run, cwd=tmp_path, capture_output=True, text=True, check=False)
     for _, *words in found:
         done = start([sys.executable, "-m", "lab.cli", *words], env={**os.environ, "PYTHONPATH": str(ROOT)})
