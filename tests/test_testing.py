@@ -63,8 +63,8 @@ BROKEN = {
     "order": (check_skip_method, Pose, "position_ids", lambda i: i[::-1], {"target_len": 20}, "must rise"),
     "near": (check_mask, Document, "visible", lambda seen: seen & seen.triu(-3), {}, "query and key"),
     "itself": (check_mask, Document, "visible", lambda seen: seen.tril(-1), {}, r"\[0, 0\]"),
-    "outside": (check_evidence_method, Repeat, "nearest", lambda d: d + 1, {}, "must lie in the run"),
-    "pack": (check_evidence_method, Repeat, "nearest", lambda d: np.minimum(d, len(d) % 3), {}, "must not depend"),
+    "outside": (check_evidence_method, Repeat, "nearest_copy", lambda d: d + 1, {}, "must lie in the run"),
+    "pack": (check_evidence_method, Repeat, "nearest_copy", lambda d: np.minimum(d, len(d) % 3), {}, "must not depend"),
 }
 
 
