@@ -98,8 +98,9 @@ def test_the_ranks_of_all_nodes_save_and_end_after_the_death_of_one_agent(place,
         _, outputs = processes.finish()
         assert processes.left() == []
     text = "".join(outputs)
-    assert re.search(f"torchrun of rank {agent} has ended; saving", text), text
-    assert text.count("all saved") == 1
+    if agent == 1:  # the first one keeps the store, without which the other ends its rank, and so the run, maybe sooner
+        assert re.search("torchrun of rank 1 has ended; saving", text), text
+    assert text.count("all saved") == 1, text
 
 
 IMPATIENT = """
