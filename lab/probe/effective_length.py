@@ -32,6 +32,7 @@ class NeedleProbe(Probe[NeedleCase]):
     """The four-needle tests of one model."""
 
     by = "length"
+    ends_early = True
 
     def __post_init__(self) -> None:
         """Check the settings, and choose the lengths.

@@ -137,6 +137,7 @@ class Probe(ABC, Generic[AnyNeedleCase]):
     device: torch.device | str = "cpu"
     source: str | None = None
     by: ClassVar[str]
+    ends_early: ClassVar[bool] = False  # whether answers are decoded while they are generated, for is_decided
     design: Design = field(init=False)  # when the tests of a length or distance stop
     budget: int = field(init=False)  # tokens that are left for the answer
     required: int = field(init=False)  # numbers that must be found for a test to pass
@@ -219,7 +220,7 @@ class Probe(ABC, Generic[AnyNeedleCase]):
             budget=self.budget,
             rows=self.config.rows(devices.kind(torch.device(self.device))),
             device=self.device,
-            is_decided=self.is_decided,
+            is_decided=self.is_decided if self.ends_early else None,
         )
         share = []
         for batch in batches:

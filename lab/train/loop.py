@@ -54,7 +54,7 @@ class Profiler(Protocol):
 
 def train(parts: Parts, state: TrainState) -> None:
     """Train until the last step or a stop; first run a probe that is overdue since a resume."""
-    fabric, data, recording, stopping = parts.fabric, parts.data, parts.recording, parts.stopping
+    data, recording, stopping = parts.data, parts.recording, parts.stopping
     saving, probing = parts.saving, parts.probing
 
     recording.open(state)
@@ -62,14 +62,8 @@ def train(parts: Parts, state: TrainState) -> None:
     recording.pause()
     for number, pack in enumerate(packs_to_train(data, state, stopping), 1):
         is_last = number % state.recipe.train.accumulation == 0  # of the global batch
-        batch = pack.to(state.device)
-        with accumulation(fabric, state, is_last=is_last):
-            loss = compute_loss(state, batch, stop=stopping.is_asked)
-            fabric.backward(loss / state.recipe.train.accumulation)
-        if is_last:
-            finish_gradient(state)
-            update(state)
-        recording.count(batch)
+        train_pack(parts, state, pack.to(state.device), is_last=is_last)
+        recording.count(pack)
         if not is_last:
             continue
         stats = read_statistics(state)
@@ -86,18 +80,26 @@ def profile(parts: Parts, state: TrainState, profiler: Profiler, steps: int) -> 
     packs = islice(packs_to_train(parts.data, state, parts.stopping), steps * state.recipe.train.accumulation)
     for number, pack in enumerate(packs, 1):
         is_last = number % state.recipe.train.accumulation == 0
-        batch = pack.to(state.device)
-        with accumulation(parts.fabric, state, is_last=is_last):
-            with record_function("lab.forward"):
-                loss = compute_loss(state, batch, stop=False)
-            with record_function("lab.backward"):
-                parts.fabric.backward(loss / state.recipe.train.accumulation)
+        train_pack(parts, state, pack.to(state.device), is_last=is_last)
         if is_last:
-            with record_function("lab.update"):
-                finish_gradient(state)
-                update(state)
             read_statistics(state)
         profiler.step()
+
+
+def train_pack(parts: Parts, state: TrainState, batch: Batch, *, is_last: bool) -> None:
+    """Add the gradient of a pack, and update the weights after the last one of a global batch.
+
+    The names are those of a profile.
+    """
+    with accumulation(parts.fabric, state, is_last=is_last):
+        with record_function("lab.forward"):
+            loss = compute_loss(state, batch, stop=parts.stopping.is_asked)
+        with record_function("lab.backward"):
+            parts.fabric.backward(loss / state.recipe.train.accumulation)
+    if is_last:
+        with record_function("lab.update"):
+            finish_gradient(state)
+            update(state)
 
 
 def packs_to_train(data: PackedData, state: TrainState, stopping: Stopping) -> Iterator[Batch]:
