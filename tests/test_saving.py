@@ -60,9 +60,14 @@ def train_on_a_full_disk(settings, number=3, file="weights-00000.safetensors", p
     """Train where one file of the n-th save cannot be written, with a pause at later steps; return the error."""
     from lab.errors import CheckpointError
     from lab.runs import shards
-    from lab.train import loop
+    from lab.train import checkpoint, loop
 
     write, written, step = shards.write_hashed, [], loop.compute_loss
+    save, saves = checkpoint.write_shards, []
+
+    def counted(*arguments, **options):
+        saves.append(arguments)
+        return save(*arguments, **options)
 
     def full(path, parts):
         written.append(path.name)
@@ -71,16 +76,16 @@ def train_on_a_full_disk(settings, number=3, file="weights-00000.safetensors", p
         return write(path, parts)
 
     def slow(*arguments, **options):
-        time.sleep(pause_s if written else 0)
+        time.sleep(pause_s if saves else 0)  # not from the write on: its thread may start some steps later
         return step(*arguments, **options)
 
-    shards.write_hashed, loop.compute_loss = full, slow
+    shards.write_hashed, loop.compute_loss, checkpoint.write_shards = full, slow, counted
     try:
         return str(train(settings))
     except CheckpointError as error:
         return str(error)
     finally:
-        shards.write_hashed, loop.compute_loss = write, step
+        shards.write_hashed, loop.compute_loss, checkpoint.write_shards = write, step, save
 
 
 @pytest.mark.parametrize("world", [1, 2])
