@@ -22,7 +22,7 @@ from torch import Tensor
 
 from benchmarks import record
 from benchmarks.timing import best_device, heading, in_turns, ratio
-from lab.errors import LabError
+from lab.core.errors import LabError
 from lab.model.attention import backends
 from lab.model.attention.attend import attend_layout
 from lab.model.attention.kernels import WHOLE

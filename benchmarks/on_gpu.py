@@ -28,7 +28,7 @@ from torch import cuda
 from benchmarks import record
 from benchmarks.gpu.sizes import GPU, LARGE, LARGE_4K, TOY, Options
 from benchmarks.gpu.training import experiment_of, measure, release
-from lab.estimate import memory_of
+from lab.train.dry_run import memory_of
 
 ONE = {"model.n_layers": 1}  # the graphs of all layers are the same
 

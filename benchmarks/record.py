@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, model_validator
 
-from lab.errors import LabError
+from lab.core.errors import LabError
 from lab.model.devices import hardware
 from lab.train.environment import commit, versions
 

@@ -39,15 +39,15 @@ from eval.engine.records import COLUMNS, WIDER, list_results, read_records
 from eval.engine.rows import WIDEST, Result, fitted, natural_key
 from eval.engine.seeds import LEVEL, POWER, binomial_variance
 from eval.engine.statistics import add_p_values
-from lab.command import start
-from lab.errors import ConfigError, nearest
-from lab.files import write_atomic, writing
-from lab.looks import CENSORED, range_of
-from lab.rows import Row
+from lab.core.chart_style import CENSORED, range_of
+from lab.core.command import start
+from lab.core.errors import ConfigError, nearest
+from lab.core.files import write_atomic, writing
+from lab.core.rows import Row
+from lab.core.schema import Section
 from lab.runs.arms import FEWEST, SHARES, differing, mean_with_limits, name_arms, with_bases
 from lab.runs.conditions import define_names
 from lab.runs.tables import unpacked
-from lab.schema import Section
 
 RANGES = {"share": (0, 1), "percent": (0, 100), "tokens": (0, np.inf), "pairs": (0, np.inf)}  # of units
 LINE = ["evaluation", "unit", "task", "length"]

@@ -29,7 +29,9 @@ from annotated_types import Ge, Le
 
 from eval.engine.command import Form, Request, run
 from eval.engine.rows import Result, to_text
-from lab import command, config, draw, errors, launch, schema
+from lab import config
+from lab.core import chart as draw
+from lab.core import command, errors, launch, schema
 from lab.counts import SavedCounts
 from lab.counts.saved import F, G, bin_edges, per_distance
 from lab.data import module, preparation, text_files

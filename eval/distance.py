@@ -38,17 +38,17 @@ from annotated_types import Gt, Lt
 
 from eval.engine import command, methods, needles, run
 from eval.engine.rows import columns_text, limits, short_hash
-from lab.command import Bar, start
-from lab.draw import Rule, below, draw, layer
-from lab.errors import ConfigError
+from lab.core.chart import Rule, below, draw, layer
+from lab.core.command import Bar, start
+from lab.core.errors import ConfigError
+from lab.core.rows import Row
+from lab.core.schema import Length, Share, Tests
 from lab.probe.effective_distance import DistanceProbe, map_counts_to_distance
 from lab.probe.limits import shown_length
 from lab.probe.measuring import reach_record
 from lab.probe.reach import fit_reach
-from lab.rows import Row
 from lab.runs.arms import censored
 from lab.runs.folder import RunFolder
-from lab.schema import Length, Share, Tests
 
 X_TITLE = "distance of the number (tokens)"
 WHY = 'docs/install.md, "If it does not work", has reasons'

@@ -34,11 +34,12 @@ from torch import Tensor
 
 from eval.engine import command, run, subject
 from eval.engine.rows import pivot, to_text
-from lab import draw, schema
-from lab.command import Bar, start
+from lab.core import chart as draw
+from lab.core import schema
+from lab.core.command import Bar, start
+from lab.core.rows import Row
 from lab.model.attention.inspection import BLOCK_LOGITS, LayerLogits, layer_inputs
 from lab.model.huggingface.foreign import AnyDecoder
-from lab.rows import Row
 
 WINDOWS = 2  # training windows that a text is long, so that both sides of the window are seen
 Y_TITLE = "attention entropy (nats)"

@@ -20,9 +20,9 @@ from annotated_types import Ge, Le
 from eval.engine.command import OF_RUNS, Form, Request, run
 from eval.engine.lengths import SLIMPAJAMA, FloatArray, read_lengths
 from eval.engine.rows import Result, columns_text
-from lab import command, schema
+from lab.core import command, schema
+from lab.core.rows import Row
 from lab.data.config import Mode
-from lab.rows import Row
 
 SHARES = ("f", "share_to", "share_from", "segments_to")
 FORMS = {"window": ",", "position": ",", **dict.fromkeys(SHARES, ".4g")}

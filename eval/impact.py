@@ -31,15 +31,15 @@ from eval.engine.impactful import BoolArray, FloatArray, choose, label_tokens, m
 from eval.engine.rows import Result, to_text
 from eval.engine.subject import source
 from eval.engine.texts import NO_CORPUS, draw_texts
-from lab.arrays import IGNORE
-from lab.command import NOTHING_WRITTEN, Bar, start
+from lab.core.arrays import IGNORE
+from lab.core.chart import draw, save
+from lab.core.command import NOTHING_WRITTEN, Bar, start
+from lab.core.errors import ConfigError, DataError
+from lab.core.files import write_json, writing
 from lab.data.packing import Windows, held_out_windows
 from lab.data.selecting import RESULT, ImpactConfig, label_types, open_tagger
 from lab.data.text_files import read_texts
 from lab.data.tokenizer import check_ids, needed, vocabulary_hash
-from lab.draw import draw, save
-from lab.errors import ConfigError, DataError
-from lab.files import write_json, writing
 from lab.loading import OpenedModel, open_model
 from lab.model.attention.inspection import token_scores
 from lab.model.devices import device_for

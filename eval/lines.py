@@ -36,9 +36,9 @@ from eval.engine import answers, cases, command, run, subject
 from eval.engine.cases import ANSWER, ASK, TextCase, Writer, fit
 from eval.engine.random_words import Distinct, draw_pair
 from eval.engine.rows import limits
-from lab.command import start
-from lab.rows import Row
-from lab.schema import Length, Tests
+from lab.core.command import start
+from lab.core.rows import Row
+from lab.core.schema import Length, Tests
 
 Protocol = Literal["longeval", "completion"]
 BUDGET = 32  # tokens for the answer, at least: longeval's models write a sentence before the number

@@ -46,12 +46,12 @@ from eval.engine.random_words import draw_number
 from eval.engine.rows import pivot, to_text
 from eval.engine.subject import SUBJECT
 from eval.engine.texts import read_text
-from lab.command import start
+from lab.core.chart import draw
+from lab.core.command import start
+from lab.core.rows import Row
+from lab.core.schema import Length, PathText, Tests
 from lab.data import config, synthetic
-from lab.draw import draw
 from lab.probe import needles
-from lab.rows import Row
-from lab.schema import Length, PathText, Tests
 
 Protocol = Literal["passkey", "lab"]
 BUDGET = 16  # tokens for the answer, at least

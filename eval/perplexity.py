@@ -49,11 +49,11 @@ from eval.engine.run import Cell, Measure
 from eval.engine.sliding import key_tokens, open_reference, text_losses, whole_windows, windows
 from eval.engine.subject import SUBJECT, doublings
 from eval.engine.texts import Document, hash_documents, read_documents
-from lab.command import start
+from lab.core.command import start
+from lab.core.errors import DataError
+from lab.core.rows import CONFIDENCE, Row
+from lab.core.schema import LONGEST, Length, PathText, Positive, Tests
 from lab.data.tokenizer import check_ids, special_ends
-from lab.errors import DataError
-from lab.rows import CONFIDENCE, Row
-from lab.schema import LONGEST, Length, PathText, Positive, Tests
 
 STRIDE = 256  # tokens (arXiv:2402.17463, section 4.1)
 DOCUMENTS = 10

@@ -39,12 +39,14 @@ from annotated_types import Ge, Le
 from eval.engine import command
 from eval.engine.lengths import FloatArray, natural_lengths
 from eval.engine.rows import Result, to_text
-from lab import draw, errors, schema, skip
-from lab.arrays import IntArray
-from lab.command import NOTHING_WRITTEN, parse_method, read_options, settings_lines, start
+from lab import skip
+from lab.core import chart as draw
+from lab.core import errors, schema
+from lab.core.arrays import IntArray
+from lab.core.command import NOTHING_WRITTEN, parse_method, read_options, settings_lines, start
+from lab.core.rows import Row
 from lab.counts import PositionCounts
 from lab.positions import DISTANCE_METHODS, Distance, dca
-from lab.rows import Row
 from lab.skip.base import Skip
 from lab.skip.sentences import split_sentences
 

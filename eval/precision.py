@@ -46,15 +46,15 @@ from torch import Tensor
 
 from eval.engine import command, run, subject
 from eval.engine.rows import pivot, to_text
-from lab.command import Bar, start
-from lab.draw import beside, draw
-from lab.errors import ConfigError
+from lab.core.chart import beside, draw
+from lab.core.command import Bar, start
+from lab.core.errors import ConfigError
+from lab.core.rows import Row
+from lab.core.schema import Length, NonNegative
 from lab.model.attention.inspection import BLOCK_LOGITS, LayerLogits, layer_inputs
 from lab.model.attention.layout import LayerInputs
 from lab.model.decoder import Decoder
 from lab.model.huggingface.foreign import AnyDecoder, Foreign
-from lab.rows import Row
-from lab.schema import Length, NonNegative
 
 REFERENCE = 16  # d2 in tokens (section 2.2)
 SHIFTS = (0, 2, 4, 6, 8, 10, 12, 14, 15, 17, 18, 20, 22, 50, 100, 200, 500, 1000, 2000)  # d1 (section 2.2)

@@ -38,11 +38,12 @@ from typing import Any
 
 from eval.engine import answers, command, depths, methods, needles, run, statistics, subject
 from eval.engine.rows import Column, Results, columns_text, limits, short_hash
-from lab import draw, errors
-from lab.command import start
+from lab.core import chart as draw
+from lab.core import errors
+from lab.core.command import start
+from lab.core.rows import Row
 from lab.probe.config import ProbeConfig
 from lab.probe.limits import LengthResult, monotone_shares
-from lab.rows import Row
 from lab.runs.folder import RunFolder
 
 OTHERS = {  # options that --by=... reads

@@ -49,14 +49,14 @@ from eval.engine.regression import (
     select_separable,
 )
 from eval.engine.rows import WIDEST, Result, to_text
-from lab.command import start
-from lab.errors import DataError
-from lab.looks import BELOW, BEYOND, RUN, range_of
-from lab.rows import CONFIDENCE
+from lab.core.chart_style import BELOW, BEYOND, RUN, range_of
+from lab.core.command import start
+from lab.core.errors import DataError
+from lab.core.rows import CONFIDENCE
+from lab.core.schema import Positive, PositiveFloat, Section
 from lab.runs.arms import FEWEST, bases_of, differing, name_arms, without_common
 from lab.runs.conditions import define_names
 from lab.runs.tables import unpacked
-from lab.schema import Positive, PositiveFloat, Section
 
 CONSTANTS = (1, 10, 100, 1_000, 10_000)  # added to demand, so that a run without any has a log; the table has the first
 MOVED, STILL, OPEN = "moved reach", "did not", "open"

@@ -29,17 +29,17 @@ from annotated_types import Ge
 
 from eval.engine import command, run, texts
 from eval.engine.rows import columns_text, limits
-from lab.command import Bar, parse_method, start
+from lab.core.chart import below, draw
+from lab.core.command import Bar, parse_method, start
+from lab.core.errors import ConfigError, DataError, look_up
+from lab.core.rows import CONFIDENCE, Row
+from lab.core.schema import PathText, Tests, validated
 from lab.data.beside import labels_of
 from lab.data.preparation import shard_folder
 from lab.data.shards import TokenStore
 from lab.data.tokenizer import check_ids
-from lab.draw import below, draw
-from lab.errors import ConfigError, DataError, look_up
 from lab.evidence import EVIDENCE_METHODS, base, repeat
 from lab.probe.recall import FEWEST, RecallTest, half_octaves
-from lab.rows import CONFIDENCE, Row
-from lab.schema import PathText, Tests, validated
 
 NOT_WITHOUT = ("distance", "last", "middle", "nats_cut", "right_cut")  # fields that targets without evidence lack
 Edge = Annotated[int, Ge(2)]  # behind which a token is left to predict from

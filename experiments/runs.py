@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from lab.errors import LabError
-from lab.jobs import Job, is_finished, run_jobs
+from lab.core.errors import LabError
+from lab.sweep.jobs import Job, is_finished, run_jobs
 from lab.sweep.planning import PlannedRun
 
 Config = dict[str, Any]

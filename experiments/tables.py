@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from lab.files import write_atomic
+from lab.core.files import write_atomic
 
 FILES = ("config.yaml", "environment.json", "provenance.json", "probes.jsonl", "counts.npz")
 

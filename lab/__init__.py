@@ -1,20 +1,20 @@
 """The probe lab: why a language model uses less context than it was trained on, and what changes that.
 
 lab.open_run(path) opens a run, lab.frame(pattern) is a table of many runs: lab/runs/analysis.py. lab.load_plugin(path)
-adds your own methods: lab/plugins.py. lab.watch(model, ...) measures your own training: lab/integrations. They are
+adds your own methods: lab/core/plugins.py. lab.watch(model, ...) measures your own training: lab/integrations. They are
 imported on first use, so that `import lab` stays light.
 """
 
 import importlib
 from typing import Any
 
-from lab import startup
+from lab.core import startup
 
 __all__ = ["PositionCounts", "frame", "load_plugin", "open_run", "watch"]
 LAZY = {
     "PositionCounts": "lab.counts",
     "frame": "lab.runs.analysis",
-    "load_plugin": "lab.plugins",
+    "load_plugin": "lab.core.plugins",
     "open_run": "lab.runs.analysis",
     "watch": "lab.integrations.watcher",
 }

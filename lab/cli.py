@@ -21,14 +21,14 @@ from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 
-from lab.startup import check_system
+from lab.core.startup import check_system
 
 try:
     check_system()
-    from lab.command import HELP, NOTHING_WRITTEN, STOPPED, WRONG, show
-    from lab.errors import nearest
-    from lab.output import guard
-    from lab.schema import TAGS
+    from lab.core.command import HELP, NOTHING_WRITTEN, STOPPED, WRONG, show
+    from lab.core.errors import nearest
+    from lab.core.output import guard
+    from lab.core.schema import TAGS
 except KeyboardInterrupt:  # within 0.3 s
     sys.stderr.write("stopped; nothing was written\n")
     raise SystemExit(75) from None

@@ -30,13 +30,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from lab import draw, plugins
-from lab.command import Syntax, Words, run, start
+from lab.core import chart as draw
+from lab.core import plugins
+from lab.core.command import Syntax, Words, run, start
+from lab.core.errors import CheckpointError, ConfigError, MissingPackage
+from lab.core.files import write_atomic
+from lab.core.yaml import flatten
 from lab.counts import SavedCounts
 from lab.counts.saved import per_distance
 from lab.data.tokenizer import needed
-from lab.errors import CheckpointError, ConfigError, MissingPackage
-from lab.files import write_atomic
 from lab.loading import OpenedModel, open_model, token_ids
 from lab.model.decoder import Decoder
 from lab.model.huggingface.pretrained import save_pretrained
@@ -48,7 +50,6 @@ from lab.runs.analysis import open_run, shown_reach
 from lab.runs.checkpoints import COUNTS, candidates, folder_name
 from lab.runs.folder import RunFolder
 from lab.runs.source import EXPERIMENT, find_place
-from lab.yaml import flatten
 
 SYNTAX = Syntax(
     flags=("--weights_only",),

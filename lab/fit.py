@@ -29,12 +29,12 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
-from lab.command import NOTHING_WRITTEN, Syntax, Words, run, settings_lines, show
 from lab.config import Experiment, load_experiment
-from lab.errors import ConfigError, LabError, first_line
-from lab.launch import follow_torchrun, needs_torchrun, read_launch, start_ranks
-from lab.meeting import tell
+from lab.core.command import NOTHING_WRITTEN, Syntax, Words, run, settings_lines, show
+from lab.core.errors import ConfigError, LabError, first_line
+from lab.core.launch import follow_torchrun, needs_torchrun, read_launch, start_ranks
 from lab.train.environment import check_beginning
+from lab.train.meeting import tell
 
 Work = Callable[[Experiment, Namespace], str | int]
 SYNTAX = Syntax(
@@ -94,7 +94,7 @@ if __name__ == "__main__":
     def train(experiment: Experiment, options: Namespace) -> str | int:
         """Train, or what else the command line asks for; torch is loaded here, after the settings have been checked."""
         if options.dry_run:
-            from lab.estimate import estimate, needed_here
+            from lab.train.dry_run import estimate, needed_here
 
             return f"{estimate(experiment, options.memory_gib, options.utilisation)}\n\n{needed_here(experiment)}"
         launch = read_launch(os.environ)

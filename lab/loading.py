@@ -19,10 +19,12 @@ from torch import Tensor, nn
 
 from lab.config import Experiment, load_experiment
 from lab.config.sections import override
+from lab.core.errors import CheckpointError, ConfigError
+from lab.core.schema import validated
+from lab.core.yaml import part
 from lab.data.config import Conversations
 from lab.data.preparation import shard_folder
 from lab.data.tokenizer import end_of_document, load_tokenizer, special_ends
-from lab.errors import CheckpointError, ConfigError
 from lab.model.attention.inspection import check_finite
 from lab.model.decoder import Decoder
 from lab.model.huggingface import config as folders
@@ -36,8 +38,6 @@ from lab.positions.string import paper_parameters
 from lab.runs.checkpoints import SHARDING, WEIGHTS, Checkpoint, candidates, open_checkpoint, read_state, refusing
 from lab.runs.folder import check_files
 from lab.runs.source import CONFIG, EXPERIMENT, FIELD, find_place, is_hub_id, tokenizer_of
-from lab.schema import validated
-from lab.yaml import part
 
 
 @dataclass(frozen=True)

@@ -40,7 +40,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from annotated_types import Ge
 
-from lab.schema import Method, OneOf
+from lab.core.schema import Method, OneOf
 
 if TYPE_CHECKING:
     from torch import Tensor

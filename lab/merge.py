@@ -33,16 +33,16 @@ from typing import Any
 
 import torch
 
-from lab.command import Bar, Syntax, Words, read_options, run, settings_lines, start
+from lab.core.command import Bar, Syntax, Words, read_options, run, settings_lines, start
+from lab.core.errors import ConfigError
+from lab.core.schema import PathText, Positive
 from lab.data.tokenizer import load_tokenizer
-from lab.errors import ConfigError
 from lab.loading import OpenedModel, newest_checkpoints, open_model, token_ids
+from lab.longrecipe.stages import MergeConfig
 from lab.model.decoder import Decoder
 from lab.model.huggingface.config import decoder_config, hugging_face_settings, read_settings
 from lab.model.huggingface.pretrained import save_pretrained
-from lab.recipes import MergeConfig
 from lab.runs.source import FREE, TOKENIZER, find_place, tokenizer_of
-from lab.schema import PathText, Positive
 
 ONE_SHAPE = "merge models of one shape and tokenizer"
 SYNTAX = Syntax(places=None, values=("-o",))

@@ -16,13 +16,13 @@ import json
 from functools import partial
 from pathlib import Path
 
-from lab.command import Syntax, Words, run, settings_lines, start
 from lab.config import load_experiment
+from lab.core.command import Syntax, Words, run, settings_lines, start
+from lab.core.errors import ConfigError
+from lab.core.launch import cores
 from lab.data.config import DataConfig
 from lab.data.derivation import RECORD, table
 from lab.data.preparation import is_prepared, prepare, shard_folder
-from lab.errors import ConfigError
-from lab.launch import cores
 
 SYNTAX = Syntax(missing="CONFIG: must be the first argument, a YAML file; for instance configs/cpu_stdlib.yaml")
 

@@ -18,14 +18,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lab.arrays import IGNORE
+from lab.core.arrays import IGNORE
+from lab.core.schema import validated
 from lab.data.arrangement import Arrangement
 from lab.data.config import OwnCorpus
 from lab.evidence.base import Evidence
 from lab.masks import WindowMask
 from lab.model.attention.attend import attend
 from lab.positions import Distance, FrequencyMethod, frequencies
-from lab.schema import validated
 from lab.skip.base import Skip
 
 N_TOKENS = 90  # of a text

@@ -18,13 +18,13 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 
-from lab.command import FAILED, Bar, Syntax, Words, run, show, start
 from lab.config import load_experiment
+from lab.core.command import FAILED, Bar, Syntax, Words, run, show, start
+from lab.core.errors import CheckpointError, ConfigError, DataError, LabError
+from lab.core.files import FileEntry, entries_of, faults_in, read_object, sha256
 from lab.data import beside
 from lab.data.config import digest_of_identity
 from lab.data.shards import PREPARED, read_manifest, read_manifests, read_prepared
-from lab.errors import CheckpointError, ConfigError, DataError, LabError
-from lab.files import FileEntry, entries_of, faults_in, read_object, sha256
 from lab.runs import checkpoints
 from lab.runs.checkpoints import MANIFEST, RESTORE
 from lab.runs.folder import BEGINS, RECORDS, RunFolder, faults_of

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lab.command import parse_overrides
 from lab.config import Experiment, load_experiment
+from lab.core.command import parse_overrides
 from tests.forked import LIMIT_S, ROOT, python
 
 CONFIG = ROOT / "configs" / "cpu_test.yaml"

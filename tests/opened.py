@@ -7,14 +7,14 @@ import torch
 from safetensors.torch import save_file
 
 from lab.config import load_experiment
+from lab.core.files import manifest_of, write_json
+from lab.core.yaml import format_yaml
 from lab.counts import COUNTED, PositionCounts
 from lab.data.preparation import shard_folder
-from lab.files import manifest_of, write_json
 from lab.model.decoder import Decoder
 from lab.runs.checkpoints import COUNTS, MANIFEST, candidates, read_manifest
 from lab.runs.folder import forget, packed_counts, seal
 from lab.runs.shards import packed, publish, shared_names, temporary_folder, weights_of
-from lab.yaml import format_yaml
 
 SIZES = {"d_model": 16, "n_layers": 3, "n_heads": 4, "n_kv_heads": 2, "d_ff": 24, "tie_embeddings": False}
 CONSUMED = 4096  # tokens

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from lab.errors import LabError
+from lab.core.errors import LabError
 
 SETTING = re.compile(r"-{0,2}[\w.]+(=.*)?", re.DOTALL)
 NAMED = re.compile(r"[<>]=?|\S*(?:[\d=/_\"']|\w\.\w)\S*")

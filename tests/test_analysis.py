@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 import lab
+from lab.core.yaml import format_yaml, parse_yaml
 from lab.counts import PositionCounts
 from lab.runs.analysis import DISTANCES, LENGTHS, PROBES, RECALL
 from lab.runs.checkpoints import folder_name
 from lab.runs.folder import RunFolder
 from lab.runs.tables import unpacked
-from lab.yaml import format_yaml, parse_yaml
 from tests.fits import records, train
 from tests.forked import LIMIT_S, ROOT
 from tests.refusals import refused
@@ -35,7 +35,7 @@ def test_f_is_that_of_the_file(trained):
     assert run.f().tolist() == by_hand
     first = run.probes().consumed_tokens[0]
     assert 0 < run.f(first)[0] == first < run.f()[0]
-    with refused(f"{trained}: holds no counts/tokens-000000000000001.npz; {{}}", error=lab.errors.CheckpointError):
+    with refused(f"{trained}: holds no counts/tokens-000000000000001.npz; {{}}", error=lab.core.errors.CheckpointError):
         run.f(1)
 
 

@@ -10,7 +10,7 @@ from zlib import crc32
 import numpy as np
 import pytest
 
-from lab.command import parse_overrides
+from lab.core.command import parse_overrides
 from lab.verify import main as verify
 from tests.fits import assert_equal_training, settings_of
 from tests.ranks import train

@@ -11,13 +11,14 @@ import textwrap
 
 import pytest
 
-from lab import cli, command
-from lab.command import Syntax
+from lab import cli
 from lab.config import Experiment
-from lab.errors import ConfigError
-from lab.files import AGAIN
+from lab.core import command
+from lab.core.command import Syntax
+from lab.core.errors import ConfigError
+from lab.core.files import AGAIN
+from lab.core.schema import settings_in
 from lab.merge import MergeOptions
-from lab.schema import settings_in
 from lab.sweep.__main__ import SweepOptions
 from tests.forked import ROOT
 from tests.refusals import refused
@@ -207,7 +208,7 @@ def test_statuses(work, status, out, err, capsys):
 def test_a_forked_child_that_is_killed_inside_a_bar_does_not_stop_its_parent():
     code = """
         import os, signal
-        from lab.command import Bar
+        from lab.core.command import Bar
         lock = Bar.get_lock()
         if (child := os.fork()) == 0:
             with lock:

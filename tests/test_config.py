@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from lab.command import parse_overrides
 from lab.config import load_experiment
-from lab.errors import ConfigError
-from lab.recipes import read_recipe
-from lab.yaml import parse_yaml
+from lab.core.command import parse_overrides
+from lab.core.errors import ConfigError
+from lab.core.yaml import parse_yaml
+from lab.longrecipe.stages import read_recipe
 from tests.fits import CONFIG
 from tests.forked import ROOT
 from tests.refusals import check_faults

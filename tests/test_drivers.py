@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from lab.errors import ConfigError
+from lab.core.errors import ConfigError
 from lab.model import devices
 
 CLOSED = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  {}  Wed Feb  8 05:53:42 UTC 2026\nGCC version: 12.3.0\n"

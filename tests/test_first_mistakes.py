@@ -8,8 +8,8 @@ import sys
 import pytest
 
 from eval.distance import FoundByDistance
-from lab import looks
-from lab.errors import MissingPackage
+from lab.core import chart_style as looks
+from lab.core.errors import MissingPackage
 from tests.fits import CONFIG, command
 from tests.forked import LIMIT_S, ROOT, python
 from tests.opened import write_run
@@ -54,7 +54,7 @@ def test_a_picture_that_cannot_be_drawn_is_refused_before_any_test(prepared, tmp
         raise MissingPackage("altair", "drawing pictures", "plot")
 
     run = write_run(tmp_path / "tiny", prepared)
-    monkeypatch.setattr("lab.draw.altair", missing)
+    monkeypatch.setattr("lab.core.chart.altair", missing)
     monkeypatch.setattr(FoundByDistance, "rows", lambda measure: pytest.fail("tests were run"))
     assert looks.altair
     assert FoundByDistance.main([str(run), "--plot"]) == 2

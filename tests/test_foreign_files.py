@@ -7,9 +7,9 @@ import shutil
 import numpy as np
 import pytest
 
+from lab.core.errors import CheckpointError, DataError
 from lab.data import beside
 from lab.data.module import PackedData
-from lab.errors import CheckpointError, DataError
 from lab.runs.checkpoints import candidates
 from lab.train.run import run_experiment
 from tests.fits import UNPROBED, load, settings_of, train
@@ -75,8 +75,8 @@ def hash_files(words):
     """Find where a run starts as one of the ranks; return the files that this one has hashed, or the refusal."""
     import os
 
-    from lab import files
-    from lab.launch import find_launch
+    from lab.core import files
+    from lab.core.launch import find_launch
     from lab.train.starting import find_start
     from tests.ranks import meet
 

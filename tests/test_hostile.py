@@ -17,16 +17,16 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from lab import cli
-from lab.command import parse_overrides, settings_lines
 from lab.config import Experiment, load_experiment
+from lab.core.command import parse_overrides, settings_lines
+from lab.core.errors import LabError
+from lab.core.yaml import format_yaml, parse_yaml
 from lab.counts import SavedCounts
-from lab.errors import LabError
 from lab.fit import read_arguments
 from lab.model.huggingface.config import model_settings
 from lab.model.sharding import build
 from lab.train.run import assemble
 from lab.train.starting import Start
-from lab.yaml import format_yaml, parse_yaml
 from tests.eval.harness.parts import TASKS
 from tests.fits import CONFIG
 from tests.refusals import check_faults, refused

@@ -20,7 +20,7 @@ LIGHT = (  # import no torch, so that a mistake in a config is reported at once
     "lab.sweep.__main__",
     "lab.prepare",
     "lab.verify",
-    "lab.longrecipe",
+    "lab.longrecipe.__main__",
     "lab.cli",
     "lab.runs.folder",
     "lab.positions",
@@ -73,7 +73,7 @@ def test_no_import_of_a_heavy_package_is_tried_at_the_top():  # which TID253 pas
 @pytest.mark.parametrize(
     "source",
     [
-        "def f():\n    from lab.errors import LabError",
+        "def f():\n    from lab.core.errors import LabError",
         "class A:\n    def f(self):\n        if self:\n            import eval.engine.cases",
     ],
 )

@@ -5,7 +5,7 @@ import sys
 import psutil
 import pytest
 
-from lab.jobs import Job, run_jobs
+from lab.sweep.jobs import Job, run_jobs
 from tests.refusals import refused
 
 WRITE = "import sys; open(sys.argv[1], 'a').write(sys.argv[2]); print('printed'); sys.exit(int(sys.argv[3]))"

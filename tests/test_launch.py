@@ -5,8 +5,8 @@ import subprocess
 
 import pytest
 
-from lab.errors import ConfigError
-from lab.launch import Launch, find_launch, needs_torchrun, order_of
+from lab.core.errors import ConfigError
+from lab.core.launch import Launch, find_launch, needs_torchrun, order_of
 from tests.forked import LIMIT_S, ROOT
 from tests.refusals import refused
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from lab.config import load_experiment
-from lab.errors import CheckpointError, ConfigError, DataError
+from lab.core.errors import CheckpointError, ConfigError, DataError
 from lab.loading import open_model, read_weights
 from lab.positions import frequencies
 from lab.runs.source import hub_folder

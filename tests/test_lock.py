@@ -13,8 +13,8 @@ import filelock
 import psutil
 import pytest
 
-from lab.errors import ConfigError, InUse
-from lab.files import holder_file, is_held, locked
+from lab.core.errors import ConfigError, InUse
+from lab.core.files import holder_file, is_held, locked
 from tests.refusals import refused
 
 FORK = multiprocessing.get_context("fork")
@@ -99,7 +99,7 @@ def add(path, counter, times):
 
 
 def test_never_two_at_once(path, tmp_path, monkeypatch):
-    monkeypatch.setattr("lab.files.POLL_S", 0.005)
+    monkeypatch.setattr("lab.core.files.POLL_S", 0.005)
     counter = tmp_path / "counter"
     counter.write_text("0")
     processes = [FORK.Process(target=add, args=(path, counter, 20)) for _ in range(4)]

@@ -7,7 +7,7 @@ import shutil
 
 import pytest
 
-from lab.files import locked
+from lab.core.files import locked
 from tests.fits import UNPROBED, command, fit, records
 from tests.forked import ROOT
 from tests.launching import patched, running, workers
@@ -17,7 +17,7 @@ SMALL = (*UNPROBED, "--train.tokens=2048", "--optim.warmup_steps=1")
 TWO = (*SMALL, "--train.devices=1", "--train.nodes=2", "--train.strategy=ddp")
 SOON = """
 from datetime import timedelta
-from lab import meeting
+from lab.train import meeting
 from lab.train import agreement, run
 agreement.SHARED_S, meeting.NETWORK, meeting.TIMEOUT = 0.5, timedelta(seconds=5), timedelta(seconds=60)
 """

@@ -12,12 +12,12 @@ from functools import partial
 
 import pytest
 
-from lab import plugins
+from lab.core import plugins
+from lab.core.errors import ConfigError
+from lab.core.plugins import load_plugin
+from lab.core.schema import OneOf, adapter
 from lab.data.corpora import open_corpus
-from lab.errors import ConfigError
-from lab.plugins import load_plugin
 from lab.positions import FREQUENCY_METHODS, frequencies, pi
-from lab.schema import OneOf, adapter
 from tests.fits import CONFIG, UNPROBED, fit, load
 from tests.forked import ROOT, python
 from tests.opened import write_run
@@ -31,7 +31,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from lab.masks import WindowMask
-from lab.schema import Positive
+from lab.core.schema import Positive
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,9 +10,9 @@ from pydantic import TypeAdapter
 
 from lab import cli
 from lab.config import Experiment, load_experiment
-from lab.errors import ConfigError
+from lab.core.errors import ConfigError
+from lab.core.schema import TAGS, members_of, validated
 from lab.merge import MergeOptions
-from lab.schema import TAGS, members_of, validated
 from lab.sweep.__main__ import SweepOptions
 from tests.fits import CONFIG
 from tests.refusals import check_faults

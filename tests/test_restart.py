@@ -5,10 +5,10 @@ import signal
 
 import pytest
 
-from lab.errors import DiskError, InUse, LabError
-from lab.estimate import work_of
-from lab.files import LOCK_NAME, locked
+from lab.core.errors import DiskError, InUse, LabError
+from lab.core.files import LOCK_NAME, locked
 from lab.runs.checkpoints import candidates
+from lab.train.dry_run import work_of
 from lab.train.run import run_experiment
 from lab.verify import main as verify
 from tests.fits import UNPROBED, assert_same_run, command, cut_after, exact_metrics, load, records, settings_of, train
@@ -195,7 +195,7 @@ def test_too_little_room_is_refused_before_anything_is_written(place, whole, mon
     if saved:
         cut_after(whole, run, saved)
     before = contents(run)
-    monkeypatch.setattr("lab.files.free_bytes", lambda path: needed - 1)
+    monkeypatch.setattr("lab.core.files.free_bytes", lambda path: needed - 1)
     with refused(f"{run}: needs {needed:,} bytes, ", error=DiskError):
         again(place, name, *options)
     assert contents(run) == before

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lab.command import parse_overrides
+from lab.core.command import parse_overrides
 from tests.fits import assert_equal_training, command, cut_after, records, settings_of
 from tests.fits import train as train_alone
 from tests.launching import running, workers

@@ -12,8 +12,8 @@ from unittest.mock import MagicMock, patch
 import pytest
 import torch
 
-from lab.errors import LabError
-from lab.files import sha256
+from lab.core.errors import LabError
+from lab.core.files import sha256
 from lab.runs.checkpoints import candidates, folder_name, newest
 from lab.runs.shards import ShardWriter, packed, publish, write_shards
 from tests.fits import NO_PROBES, exact_metrics, folders_of, records
@@ -58,7 +58,7 @@ def test_checkpoints_in_the_background_hold_the_same_tensors(place, ranks, waiti
 
 def train_on_a_full_disk(settings, number=3, file="weights-00000.safetensors", pause_s=0):
     """Train where one file of the n-th save cannot be written, with a pause at later steps; return the error."""
-    from lab.errors import CheckpointError
+    from lab.core.errors import CheckpointError
     from lab.runs import shards
     from lab.train import checkpoint, loop
 

@@ -6,9 +6,9 @@ import re
 import pytest
 
 from lab.config import Experiment
-from lab.errors import ConfigError
-from lab.schema import settings_in
-from lab.yaml import parse_yaml
+from lab.core.errors import ConfigError
+from lab.core.schema import settings_in
+from lab.core.yaml import parse_yaml
 from tests.forked import ROOT
 
 NEEDED = {  # settings that nothing below sets: who needs them

@@ -90,7 +90,7 @@ def test_every_signal_by_every_way(place, launcher, to, number):
 def test_only_a_second_ctrl_c_ends_a_run_at_once():
     code = (
         "import signal\n"
-        "from lab.launch import Launch\n"
+        "from lab.core.launch import Launch\n"
         "from lab.train import signals\n"
         "signals.COPY_S = 600.0  # within which a copy follows, on any machine\n"
         "stopping = signals.Stopping(Launch())\n"

@@ -7,9 +7,9 @@ import pytest
 from eval.distance import main as distance
 from eval.reach import main as reach
 from lab.cli import main as probe_lab
-from lab.command import Syntax
 from lab.config import load_experiment
-from lab.errors import ConfigError
+from lab.core.command import Syntax
+from lab.core.errors import ConfigError
 from lab.sweep.planning import plan
 from tests.forked import ROOT
 

@@ -9,16 +9,16 @@ from eval.compare import WRITERS
 from eval.demand import main as demand
 from eval.engine.rows import Results
 from eval.perplexity import main as perplexity
-from lab import plugins
+from lab.core import plugins
+from lab.core.schema import OneOf, adapter
+from lab.core.yaml import format_yaml
 from lab.data.chat import around
 from lab.export import main as export
 from lab.fit import read_arguments
-from lab.longrecipe import main as longrecipe
+from lab.longrecipe.__main__ import main as longrecipe
 from lab.model.huggingface.pretrained import stored_tensors
 from lab.prepare import main as prepare
-from lab.schema import OneOf, adapter
 from lab.sweep.__main__ import main as sweep
-from lab.yaml import format_yaml
 from tests.fits import CONFIG
 from tests.forked import ROOT
 from tests.opened import sealed, write_source

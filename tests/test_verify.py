@@ -10,11 +10,11 @@ import pytest
 import torch
 
 from lab.config import load_experiment
+from lab.core.errors import CheckpointError
+from lab.core.launch import Launch
 from lab.counts import COUNTED, PositionCounts
 from lab.data import beside
 from lab.data.preparation import shard_folder
-from lab.errors import CheckpointError
-from lab.launch import Launch
 from lab.model.decoder import Decoder, DecoderConfig
 from lab.runs.checkpoints import Checkpoint, Counted, read_manifest
 from lab.runs.folder import RunFolder, forget, seal

@@ -16,12 +16,12 @@ from eval.engine.cases import TextCase, Writer
 from eval.engine.random_words import draw_number
 from eval.engine.rows import Finished
 from eval.engine.subject import doublings
-from lab.command import Bar
-from lab.errors import ConfigError
+from lab.core.command import Bar
+from lab.core.errors import ConfigError
+from lab.core.rows import CONFIDENCE, Row
 from lab.probe.limits import share_limits
 from lab.probe.needles import NUMBER, SAMPLE_NUMBERS
 from lab.probe.probe import ResultStore
-from lab.rows import CONFIDENCE, Row
 
 Read = Callable[[str], set[str]]  # the first number of a text, in all ways that a protocol accepts
 

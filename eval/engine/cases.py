@@ -16,7 +16,7 @@ from tokenizers import Tokenizer
 
 from eval.engine.command import CellOptions
 from eval.engine.subject import Subject
-from lab import errors, schema
+from lab.core import errors, schema
 from lab.data.chat import NO_TOKENS, around, render
 from lab.model.huggingface.config import special_texts
 from lab.probe.needles import Case, check_spelling

@@ -14,10 +14,11 @@ from typing import Any, Literal, NamedTuple
 
 from eval.engine.methods import expand, is_model, method_overrides, name_paths, split_words
 from eval.engine.rows import RESULTS, Result, document, write_rows
-from lab import command, draw, errors, launch, schema, yaml
-from lab.command import Syntax, Words, read_options, settings_lines, show
+from lab.core import chart as draw
+from lab.core import command, errors, launch, schema, yaml
+from lab.core.command import Syntax, Words, read_options, settings_lines, show
+from lab.core.rows import Row
 from lab.positions.methods import PositionConfig
-from lab.rows import Row
 
 MODEL = "{word}: MODEL must be the first argument; give a run folder, a checkpoint in it, or a Hugging Face folder"
 MODELS = """

@@ -20,11 +20,11 @@ import numpy as np
 from eval.engine.answers import share
 from eval.engine.needles import STYLE, NeedleMeasure
 from eval.engine.rows import limits, pivot, short_hash, to_text
-from lab.draw import below, draw
-from lab.errors import ConfigError
+from lab.core.chart import below, draw
+from lab.core.errors import ConfigError
+from lab.core.rows import Row
 from lab.probe.config import ProbeConfig
 from lab.probe.needles import DEPTH_RANGE
-from lab.rows import Row
 
 THIRDS = ("0-33%", "33-66%", "66-99%")
 DRAW = 4  # keeps the draw of a failure apart from the test's own draws

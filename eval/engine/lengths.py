@@ -6,10 +6,10 @@ from typing import NamedTuple
 import numpy as np
 from scipy.special import ndtr
 
-from lab.arrays import IntArray
+from lab.core.arrays import IntArray
+from lab.core.errors import DataError
 from lab.counts.rows import sum_to_the_end
 from lab.data import config, shards, synthetic
-from lab.errors import DataError
 
 FloatArray = np.typing.NDArray[np.float64]
 SLIMPAJAMA = "slimpajama"

@@ -35,7 +35,8 @@ from pathlib import Path
 from typing import Any
 
 from eval.engine.rows import natural_key
-from lab import command, config, errors, schema
+from lab import config
+from lab.core import command, errors, schema
 from lab.model.huggingface.config import model_settings
 from lab.positions import Distance, Frequencies, distance, frequencies, methods, string
 from lab.runs.source import CONFIG, find_place, is_hub_id, revisions

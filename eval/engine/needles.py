@@ -14,13 +14,14 @@ from eval.engine import answers, command, run
 from eval.engine.methods import report_as_options
 from eval.engine.subject import Subject
 from eval.engine.texts import read_text
-from lab import draw, errors, schema
-from lab.command import Bar
+from lab.core import chart as draw
+from lab.core import errors, schema
+from lab.core.command import Bar
+from lab.core.rows import Row
 from lab.data.tokenizer import check_ids
 from lab.probe import effective_distance, effective_length, limits
 from lab.probe.config import ProbeConfig, ProtocolName
 from lab.probe.probe import Probe
-from lab.rows import Row
 
 EIGHTHS = 8  # lengths up to the training window of a model without a probe of its own
 AnyProbe = TypeVar("AnyProbe", bound=Probe[Any])

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from lab import yaml
+from lab.core import yaml
 
 DIGITS = 7
 CONSONANTS = "bdfgklmnprstvz"

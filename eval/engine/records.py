@@ -13,10 +13,10 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from lab import command
-from lab.errors import ConfigError, DataError
+from lab.core import command
+from lab.core.errors import ConfigError, DataError
+from lab.core.rows import Row
 from lab.probe.reach import with_reach
-from lab.rows import Row
 from lab.runs.analysis import with_demand
 from lab.runs.arms import censored, read_settings
 from lab.runs.folder import RECORDS, RunFolder, check_files

@@ -24,8 +24,8 @@ from pathlib import Path
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from lab import errors, files
-from lab.rows import Row
+from lab.core import errors, files
+from lab.core.rows import Row
 from lab.runs.folder import RunFolder
 
 if TYPE_CHECKING:

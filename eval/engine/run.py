@@ -19,7 +19,7 @@ The file's docstring is the help text. It declares its options and a subclass of
         def rows(self): ...                      in place of these, yield all rows
         def title(self): ...                     what stands above the table and the picture
         columns = (("share", "score", ".3f"),)   the table: heading, the field or a function of the row, format
-        def chart(self, rows): ...               the picture, made by lab.draw
+        def chart(self, rows): ...               the picture, made by lab.core.chart
 
     main = Passkey.main
 
@@ -50,12 +50,12 @@ from eval.engine.answers import FinishedTests, Outcome, score_answer
 from eval.engine.rows import RESULTS, Column, Result, Results, columns_text, named_series, short_hash, write_rows
 from eval.engine.subject import Subject, announce, check_lengths, open_subject, source
 from eval.engine.texts import draw_texts, read_text
-from lab import draw
-from lab.command import CONTINUES, NOTHING_WRITTEN, Bar
+from lab.core import chart as draw
+from lab.core.command import CONTINUES, NOTHING_WRITTEN, Bar
+from lab.core.rows import Row
 from lab.data.tokenizer import check_ids
 from lab.probe import needles
 from lab.probe.probe import answer_cases
-from lab.rows import Row
 
 
 class Cell(NamedTuple):

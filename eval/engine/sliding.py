@@ -51,10 +51,11 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from eval.engine.subject import AnyIds, Subject, build_subject
-from lab import command, errors, loading
-from lab.arrays import IGNORE, IntArray
+from lab import loading
+from lab.core import command, errors
+from lab.core.arrays import IGNORE, IntArray
+from lab.core.rows import CONFIDENCE
 from lab.data.tokenizer import vocabulary_hash
-from lab.rows import CONFIDENCE
 
 AT_ONCE = 16_384  # tokens of a batch, padding included
 MOST_NATS = 700.0  # of a perplexity of 10^304, about the largest float

@@ -20,10 +20,11 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from eval.engine.command import Request
-from lab.command import show
+from lab.core.command import show
+from lab.core.errors import ConfigError
+from lab.core.schema import LONGEST
 from lab.counts import SavedCounts
 from lab.data.tokenizer import needed
-from lab.errors import ConfigError
 from lab.loading import OpenedModel, open_model, token_ids
 from lab.model.attention.inspection import token_scores
 from lab.model.config import DecoderConfig
@@ -32,7 +33,6 @@ from lab.model.generate import Ended, greedy
 from lab.model.huggingface.foreign import Foreign
 from lab.runs.checkpoints import COUNTS, Checkpoint, folder_name
 from lab.runs.source import is_hub_id, named
-from lab.schema import LONGEST
 from lab.train.environment import describe_source
 
 TIMED = 512  # tokens of a pass that is timed

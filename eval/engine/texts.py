@@ -9,13 +9,13 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from eval.engine.subject import AnyIds, Subject
-from lab.command import Bar
+from lab.core.command import Bar
+from lab.core.errors import ConfigError, DataError
 from lab.data.encoding import encode_texts
 from lab.data.preparation import shard_folder
 from lab.data.shards import TokenStore
 from lab.data.text_files import read_texts
 from lab.data.tokenizer import check_ids, special_ends
-from lab.errors import ConfigError, DataError
 from lab.probe.needles import load_haystack
 
 NO_CORPUS = "must be set, a Hugging Face folder has no corpus of its own; give a text file"

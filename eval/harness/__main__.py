@@ -43,10 +43,10 @@ from scipy.special import stdtrit
 from eval.engine import cases, command, run, subject
 from eval.engine.rows import Results, limits, short_hash, to_json, to_text
 from eval.harness.model import StoredRequests, Truncate, harness_model
-from lab import errors, schema
-from lab.command import start
+from lab.core import errors, schema
+from lab.core.command import start
+from lab.core.rows import CONFIDENCE, Row
 from lab.probe.limits import share_limits
-from lab.rows import CONFIDENCE, Row
 from lab.runs.source import named
 
 READ_WITH = (*subject.SUBJECT, "length", "truncate", "chat")  # determine, with the request, its outcome

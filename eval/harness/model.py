@@ -24,11 +24,11 @@ from torch.nn.utils.rnn import pad_sequence
 from eval.engine import cases
 from eval.engine.rows import Finished, short_hash
 from eval.engine.subject import Subject
+from lab.core.errors import ConfigError, DataError
+from lab.core.rows import Row
 from lab.data.tokenizer import check_ids, special_ends
-from lab.errors import ConfigError, DataError
 from lab.model.attention.inspection import check_finite
 from lab.model.huggingface.config import read_json, special_texts
-from lab.rows import Row
 
 Ids = list[int]
 Truncate = Literal["left", "middle"]

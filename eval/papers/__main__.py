@@ -28,11 +28,12 @@ from eval.engine.command import printing_to_stderr
 from eval.engine.rows import Finished, short_hash, to_text
 from eval.papers.cells import Measured, compare, table_text
 from eval.papers.table import Table, expand, names, read_table
-from lab import errors, files, jobs
-from lab.command import CONTINUES, STOPPED, Syntax, Words, run, show, start
-from lab.rows import Row
+from lab.core import errors, files
+from lab.core.command import CONTINUES, STOPPED, Syntax, Words, run, show, start
+from lab.core.rows import Row
+from lab.core.yaml import flatten
+from lab.sweep import jobs
 from lab.sweep.planning import PlannedRun, plan, planned_run
-from lab.yaml import flatten
 
 RUNS = Path("runs/papers")
 RESULT = "table.json"

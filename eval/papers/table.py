@@ -10,9 +10,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
-from lab.errors import ConfigError, look_up, nearest
-from lab.schema import PathText, Section, validated
-from lab.yaml import read_yaml
+from lab.core.errors import ConfigError, look_up, nearest
+from lab.core.schema import PathText, Section, validated
+from lab.core.yaml import read_yaml
 
 HOME = Path(__file__).parent
 PAPERS = ("string", "dca", "longrecipe", "entropy_abf", "anchor")  # folders

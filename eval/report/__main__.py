@@ -30,15 +30,15 @@ from eval.engine.records import is_run
 from eval.engine.rows import RESULTS, Result
 from eval.report.data import Runs, read_runs, shares
 from eval.report.figures import DRAWN, Figure
-from lab.command import start
-from lab.draw import altair, below, beside, save, themed, words
-from lab.errors import ConfigError, DataError
-from lab.files import write_atomic, writing
-from lab.looks import PALETTE
+from lab.core.chart import altair, below, beside, save, themed, words
+from lab.core.chart_style import PALETTE
+from lab.core.command import start
+from lab.core.errors import ConfigError, DataError
+from lab.core.files import write_atomic, writing
+from lab.core.schema import PathText, Section
 from lab.runs.arms import differing
 from lab.runs.conditions import define_names
 from lab.runs.tables import unpacked
-from lab.schema import PathText, Section
 
 CHOSEN = "!isArray(pick) || !(datum.run || datum.arm) || indexof(pick, datum.run || datum.arm) >= 0"
 

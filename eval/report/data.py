@@ -16,11 +16,11 @@ import pandas as pd
 from eval.engine.records import ENDS, SUMMARY, ProbedRun, list_results
 from eval.engine.records import read_runs as read_probed
 from eval.engine.rows import natural_key
+from lab.core.chart_style import CENSORED, MEAN, RUN
+from lab.core.rows import Row
 from lab.counts import SavedCounts
 from lab.counts.saved import per_distance
-from lab.looks import CENSORED, MEAN, RUN
 from lab.probe.reach import ONE, with_reach
-from lab.rows import Row
 from lab.runs.analysis import contexts_of
 from lab.runs.arms import SHARES, censored, mean_with_limits, name_arms, without_common
 from lab.runs.folder import RunFolder
@@ -204,7 +204,7 @@ def shares(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def outcomes(rows: pd.DataFrame, value: str = "reach") -> pd.DataFrame:
-    """Keep the runs that were tested: the outcome of each (lab.looks), and the value, a censored one at its bound."""
+    """Keep the tested runs: the outcome of each (lab.core.chart_style), and the value, a censored one at its bound."""
     ends = [censored(*row) for row in rows[[value, *ENDS[value]]].itertuples(index=False)]
     names = [CENSORED.get(str(end), RUN) for end in ends]
     filled = rows[value].astype(float).fillna(rows[ENDS[value][0]].astype(float))

@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from eval.report.data import FEWEST_SEEDS, Runs, farthest, fold_runs, outcomes, reach_points, shares
+from lab.core.chart import NAMES, Rule, draw, layer, words
+from lab.core.chart_style import MEAN, RUN, range_of
 from lab.counts.saved import F
-from lab.draw import NAMES, Rule, draw, layer, words
-from lab.looks import MEAN, RUN, range_of
 
 MOST_BANDS = 4  # lines of a chart whose limits are drawn
 DODGE = 0.012  # of the axis of tokens, between the points of two arms

@@ -33,12 +33,12 @@ from eval.engine.run import Cell, Measure
 from eval.engine.subject import SUBJECT, doublings, open_subject
 from eval.ruler.sources import STANDIN, name_source, read_sources
 from eval.ruler.tasks import ALL, LLAMA2_7B_AT_4K, TASKS, VERSION, Task, averages, effective_length, interval
-from lab.command import Bar, start
-from lab.errors import nearest
-from lab.files import write_json
+from lab.core.command import Bar, start
+from lab.core.errors import nearest
+from lab.core.files import write_json
+from lab.core.rows import Row
+from lab.core.schema import Length, PathText, Tests
 from lab.loading import newest_checkpoints
-from lab.rows import Row
-from lab.schema import Length, PathText, Tests
 
 SHORTEST = 4096  # RULER's first length
 

@@ -22,8 +22,8 @@ import numpy as np
 
 from eval.engine.cases import Draft, Turn
 from eval.engine.random_words import Distinct, draw_made_up, english
+from lab.core.errors import ConfigError, DataError, MissingPackage
 from lab.data.text_files import read_texts
-from lab.errors import ConfigError, DataError, MissingPackage
 
 STANDIN = "standin"
 SENTENCE_END = re.compile(r"(?<=[.!?]) ")

@@ -25,9 +25,9 @@ import pandas as pd
 from eval.engine.cases import Draft, Score, TextCase, Turn, Writer, finish
 from eval.ruler.sources import Sources, invent_people
 from eval.ruler.texts import common_words, frequent_words, needles, tracing
-from lab.errors import ConfigError
+from lab.core.errors import ConfigError
+from lab.core.rows import CONFIDENCE, Row
 from lab.probe.limits import find_crossing
-from lab.rows import CONFIDENCE, Row
 
 ROUNDING = 9  # decimals of a sum of scores, which adds up halves and thirds
 LLAMA2_7B_AT_4K = 85.6  # percent; what RULER calls a satisfactory score

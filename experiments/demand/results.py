@@ -25,14 +25,14 @@ from experiments.demand.plans import CONDITIONS, PLANS, PREDICTIONS, Prediction
 from experiments.runs import BRANCH_SEED
 from experiments.tables import write_reach, write_tables
 from experiments.window.verdicts import judge_prediction
+from lab.core.chart import Rule, beside, draw, save
+from lab.core.errors import ConfigError
+from lab.core.rows import Row
+from lab.core.yaml import read_yaml
 from lab.counts import SavedCounts
-from lab.draw import Rule, beside, draw, save
-from lab.errors import ConfigError
 from lab.probe.reach import ONE, recompute_reach
-from lab.rows import Row
 from lab.runs.arms import mean_with_limits
 from lab.runs.tables import unpacked
-from lab.yaml import read_yaml
 
 DIFFERENCES = (-1.0, 1.0)  # of two accuracies
 MIDDLE = 120  # tokens, at which the tables show f

@@ -12,10 +12,10 @@ import pandas as pd
 import lab
 from eval.engine.rows import to_text
 from experiments.tables import write_reach, write_tables
-from lab.draw import draw, layer, save
-from lab.errors import ConfigError
+from lab.core.chart import draw, layer, save
+from lab.core.errors import ConfigError
+from lab.core.rows import Row
 from lab.probe.reach import ONE, recompute_reach
-from lab.rows import Row
 from lab.runs.arms import read_settings
 from lab.runs.tables import unpacked
 

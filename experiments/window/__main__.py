@@ -38,7 +38,7 @@ from experiments.window.plans import (
 from experiments.window.records import collect, has_acquired, read_records
 from experiments.window.results import describe
 from experiments.window.texts import write_texts
-from lab.files import write_json
+from lab.core.files import write_json
 from lab.model.devices import cpuinfo
 from lab.runs.tables import unpacked
 from lab.sweep.planning import PlannedRun

@@ -10,10 +10,10 @@ import pandas as pd
 from experiments.demand.plans import CONDITIONS, PLANS
 from experiments.demand.results import read
 from experiments.window.records import DCA, HALF, NEAR, PLAIN, Records, accuracy
-from lab import looks
-from lab.draw import GREY, beside, draw, layer, save
-from lab.looks import BEYOND
-from lab.rows import Row
+from lab.core import chart_style as looks
+from lab.core.chart import GREY, beside, draw, layer, save
+from lab.core.chart_style import BEYOND
+from lab.core.rows import Row
 
 GAPS = Path("experiments/demand/records/S1.jsonl.xz")
 WIDTH, LIMITS = 380, (90, 800)  # of a panel, and of the axis of reach

@@ -10,12 +10,12 @@ import numpy as np
 import pandas as pd
 
 from experiments.window.plans import STAGES, methods_at
+from lab.core.errors import ConfigError
+from lab.core.rows import Row
+from lab.core.yaml import read_yaml
 from lab.counts import SavedCounts
-from lab.errors import ConfigError
 from lab.probe.reach import recompute_reach
-from lab.rows import Row
 from lab.runs.tables import unpacked
-from lab.yaml import read_yaml
 
 THRESHOLD = 0.8
 ACQUIRED = 0.5  # accuracy of a run that has acquired retrieval, in the mean over the distances tested

@@ -19,9 +19,9 @@ from typing import Any, NamedTuple
 
 from tokenizers import Tokenizer
 
+from lab.core.files import write_atomic
 from lab.data.synthetic import NEEDLE, QUESTION, TASK, Synthetic
 from lab.data.tokenizer import train_bpe
-from lab.files import write_atomic
 
 MATCHED = 42  # tokens of evidence distance, beyond which A masks the loss of MASKED of its targets
 MASKED = 0.9

@@ -28,23 +28,23 @@ from lab.config.sections import (
     imply_text,
     override,
 )
+from lab.core.errors import ConfigError
+from lab.core.plugins import digest_of, load_plugins
+from lab.core.schema import PathText, Section, given, plain, validated
+from lab.core.yaml import flatten, format_yaml, read_yaml
 from lab.data.config import DataConfig, Synthetic
-from lab.errors import ConfigError
 from lab.evidence import EvidenceConfig
 from lab.evidence.base import Asked
 from lab.evidence.repeat import Repeat
 from lab.evidence.weights import ByEvidence
 from lab.masks import Causal, MaskConfig
 from lab.model.config import DecoderConfig, OptimConfig
-from lab.plugins import digest_of, load_plugins
 from lab.positions import Frequencies
 from lab.positions.methods import PositionConfig
 from lab.probe.config import ProbeConfig, ProbeSection
 from lab.runs.arms import FREE_TO_CHANGE
 from lab.runs.source import CONFIG, EXPERIMENT, inherit, read_run_config
-from lab.schema import PathText, Section, given, plain, validated
 from lab.skip.methods import SkipConfig
-from lab.yaml import flatten, format_yaml, read_yaml
 
 AUTO = "auto"  # the run.name that is replaced
 DIGITS = 8

@@ -9,12 +9,12 @@ from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Le
 
+from lab.core.errors import LONGEST_NAME, is_plain_name, is_short
+from lab.core.schema import MOST, TAGS, Length, PathText, Positive, Section, Seed
 from lab.data.config import CORPORA, Bpe, DataConfig
 from lab.data.tokenizer import load_tokenizer
-from lab.errors import LONGEST_NAME, is_plain_name, is_short
 from lab.positions.string import paper_parameters
 from lab.probe.config import STEP, STEPS
-from lab.schema import MOST, TAGS, Length, PathText, Positive, Section, Seed
 
 BACKENDS = Literal["auto", "reference", "sdpa", "varlen", "flash", "xformers"]
 CUDA_BACKENDS = ("varlen", "flash", "xformers")

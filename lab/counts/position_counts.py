@@ -30,9 +30,9 @@ from typing import Any
 
 import numpy as np
 
-from lab.arrays import FloatArray, IntArray
+from lab.core.arrays import FloatArray, IntArray
+from lab.core.errors import DataError
 from lab.counts.rows import pairs_of_ids, pairs_of_runs, sum_to_the_end
-from lab.errors import DataError
 
 RelPos = Callable[[IntArray, IntArray], FloatArray]  # (queries,), (keys,) -> (queries, keys)
 MASKS = ("causal", "document", "anchor")

@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from lab.arrays import FloatArray, IntArray
+from lab.core.arrays import FloatArray, IntArray
+from lab.core.errors import CheckpointError
 from lab.counts.position_counts import PositionCounts
-from lab.errors import CheckpointError
 
 MOST_BYTES = 2**31  # that a file unpacks to: of the longest window
 F, G = "f(i), pairs at i", "g(d), targets that ask for d"  # in pictures

@@ -36,9 +36,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from lab.arrays import IGNORE, IntArray
+from lab.core.arrays import IGNORE, IntArray
+from lab.core.schema import Length, Positive, Section
 from lab.masks import Causal, WindowMask
-from lab.schema import Length, Positive, Section
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lab.arrays import IGNORE
+from lab.core.arrays import IGNORE
 from lab.counts import targets_by_context
 from lab.counts.rows import by_distance
 from lab.data.packing import Pack

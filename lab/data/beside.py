@@ -16,14 +16,14 @@ from typing import Any
 import numpy as np
 from tokenizers import Tokenizer
 
-from lab.arrays import IntArray
+from lab.core.arrays import IntArray
+from lab.core.errors import DataError
+from lab.core.files import FileEntry, check_sizes, entries_of, read_object, write_atomic, write_json
 from lab.data.config import DataConfig
 from lab.data.corpora import TASK_DOCUMENTS
 from lab.data.shards import Shard, TokenStore, again
 from lab.data.synthetic import Synthetic
 from lab.data.tokenizer import special_ends, split_of
-from lab.errors import DataError
-from lab.files import FileEntry, check_sizes, entries_of, read_object, write_atomic, write_json
 
 
 def save(path: Path, values: np.ndarray) -> None:

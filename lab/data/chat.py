@@ -13,8 +13,8 @@ from itertools import pairwise
 from types import MappingProxyType
 from typing import Any
 
-from lab.errors import ConfigError, DataError, first_line
-from lab.rows import Row
+from lab.core.errors import ConfigError, DataError, first_line
+from lab.core.rows import Row
 
 USER_ASSISTANT = (
     r"{% for turn in messages %}{{ turn.role.upper() + ': ' + turn.content.strip() + '\n' }}{% endfor %}"

@@ -11,6 +11,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from lab.core.rows import Row
 from lab.data.chat import Parts, to_conversation
 from lab.data.config import Conversations, DataConfig, Dataset, OwnCorpus, Slimpajama, Stdlib, Text
 from lab.data.streaming import Listing, list_dataset, stream_rows
@@ -27,7 +28,6 @@ from lab.data.text_files import (
     sizes_of,
     text_of,
 )
-from lab.rows import Row
 
 TASK_DOCUMENTS = 4000  # generated documents of one task
 STDLIB_TASKS = 16

@@ -27,11 +27,11 @@ from typing import Any
 
 import numpy as np
 
+from lab.core.errors import DataError
+from lab.core.files import check_sizes, sha256, temporary_of
 from lab.data import shards
 from lab.data.config import Upsample
 from lab.data.shards import SPLITS, Shard, TokenShardWriter, TokenStore
-from lab.errors import DataError
-from lab.files import check_sizes, sha256, temporary_of
 
 Ints = np.typing.NDArray[np.int64]
 Floats = np.typing.NDArray[np.float64]

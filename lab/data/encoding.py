@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from tokenizers import Encoding, Tokenizer
 
-from lab.errors import DataError
+from lab.core.errors import DataError
 
 PIECE = 20_000  # characters
 AROUND = 256  # characters on either side of a cut, whose tokens are compared

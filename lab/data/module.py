@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from lab.core.launch import exchange, sum_over_ranks
 from lab.data.arrangement import Arrangement
 from lab.data.batch import Batch, to_batch
 from lab.data.beside import entry_of, labels_of, numbers_of, path_of, store_numbers
@@ -32,7 +33,6 @@ from lab.data.segments import SegmentIndex, index_documents, index_segments
 from lab.data.selecting import Selection, read_token_types
 from lab.data.shards import TokenStore
 from lab.data.tokenizer import end_of_document, load_tokenizer, special_ends
-from lab.launch import exchange, sum_over_ranks
 from lab.masks import WindowMask
 from lab.skip.methods import skip_positions
 from lab.skip.sentences import sentence_ends, split_sentences

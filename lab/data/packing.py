@@ -17,14 +17,14 @@ from itertools import islice
 
 import numpy as np
 
-from lab.arrays import IGNORE, IntArray
+from lab.core.arrays import IGNORE, IntArray
+from lab.core.errors import ConfigError, DataError
 from lab.data.arrangement import Arrangement, TokenRun
 from lab.data.config import DataConfig
 from lab.data.preparation import shard_folder
 from lab.data.segments import Segment, SegmentIndex, index_segments, sample_segments
 from lab.data.selecting import Selection
 from lab.data.shards import TokenStore
-from lab.errors import ConfigError, DataError
 from lab.evidence.base import Evidence, in_ids
 from lab.evidence.weights import ByEvidence
 

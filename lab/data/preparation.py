@@ -10,8 +10,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from lab import files
-from lab.command import Bar, show
+from lab.core import files
+from lab.core.command import Bar, show
+from lab.core.errors import ConfigError, DataError, DiskError
+from lab.core.launch import cores, in_processes
 from lab.data import derivation, shards
 from lab.data.config import DataConfig, Text, TokenizerFile
 from lab.data.corpora import Reader, open_corpus
@@ -31,8 +33,6 @@ from lab.data.tokenizer import (
     texts_of,
     tokenizer_file,
 )
-from lab.errors import ConfigError, DataError, DiskError
-from lab.launch import cores, in_processes
 
 BUILDER = "builder.json"  # what of the datasets library reads the inputs, with its options
 PACKED_SUFFIXES = (*COMPRESSIONS, ".parquet")

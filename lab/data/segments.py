@@ -24,11 +24,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from lab.arrays import IntArray
+from lab.core.arrays import IntArray
+from lab.core.errors import DataError, DiskError
 from lab.data import beside
 from lab.data.config import Mode
 from lab.data.shards import SPLITS, Shard, TokenStore, read_manifests
-from lab.errors import DataError, DiskError
 
 Numbers = np.typing.NDArray[np.uint64]
 GROUP = 256  # documents

@@ -28,9 +28,9 @@ import numpy as np
 from pydantic import TypeAdapter, ValidationError
 from typing_extensions import TypedDict
 
+from lab.core.errors import DataError
+from lab.core.files import FileEntry, check_sizes, manifest_of, publish_folder, write_json
 from lab.data.encoding import refuse_shortened
-from lab.errors import DataError
-from lab.files import FileEntry, check_sizes, manifest_of, publish_folder, write_json
 
 MANIFEST, PREPARED = "manifest.json", "prepared.json"
 RESTORE = "restore it, or delete the folder and prepare again"

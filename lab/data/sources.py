@@ -10,13 +10,13 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from lab.command import show
+from lab.core.command import show
+from lab.core.errors import DataError, DiskError, first_line
+from lab.core.files import FileEntry, read_object, sha256, write_json
 from lab.data.config import DataConfig
 from lab.data.corpora import open_corpus
 from lab.data.shards import read_manifest, shards_in
 from lab.data.text_files import root_of
-from lab.errors import DataError, DiskError, first_line
-from lab.files import FileEntry, read_object, sha256, write_json
 
 INPUTS = "inputs.json"
 TIMES = ".modified.json"  # of the sources, in nanoseconds by name

@@ -15,12 +15,12 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from lab.command import show
+from lab.core.command import show
+from lab.core.errors import DataError, MissingPackage
+from lab.core.files import read_object
+from lab.core.rows import Row
 from lab.data import text_files
 from lab.data.config import Dataset
-from lab.errors import DataError, MissingPackage
-from lab.files import read_object
-from lab.rows import Row
 
 HUB_FILE = re.compile(r"hf://datasets/.+?@([^/]+/.+)")
 BLOCK_BYTES = 2**25  # of one request for a part of a file

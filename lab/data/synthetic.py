@@ -23,7 +23,7 @@ from typing import Annotated, ClassVar, Literal
 import numpy as np
 from annotated_types import Ge, Gt, Le
 
-from lab.schema import Section, Seed, Share
+from lab.core.schema import Section, Seed, Share
 
 # the wording of the four-needle test (arXiv:2410.18745, Table 5), which the probe shares
 TASK = (

@@ -19,10 +19,10 @@ from itertools import product, takewhile
 from pathlib import Path
 from typing import IO, Any
 
-from lab.command import show
-from lab.errors import DataError, MissingPackage, first_line
-from lab.launch import read_launch
-from lab.rows import Row
+from lab.core.command import show
+from lab.core.errors import DataError, MissingPackage, first_line
+from lab.core.launch import read_launch
+from lab.core.rows import Row
 
 COMPRESSIONS = (".gz", ".bz2", ".xz", ".zst")
 PLAIN = tuple(map("".join, product((".txt", ".md", ".py"), ("", *COMPRESSIONS))))  # one document each

@@ -21,6 +21,8 @@ from typing import Any
 import numpy as np
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
+from lab.core.errors import DataError
+from lab.core.files import temporary_of, write_atomic
 from lab.data import synthetic
 from lab.data.chat import UNSCORED, Parts
 from lab.data.config import Bpe, Conversations, DataConfig
@@ -29,8 +31,6 @@ from lab.data.encoding import cut_text, encode_texts, own_settings, read_unchang
 from lab.data.shards import SPLITS, Manifest, Split, TokenShardWriter, task_name, token_dtype
 from lab.data.sources import hash_sources, local_root, times_of
 from lab.data.streaming import Listing
-from lab.errors import DataError
-from lab.files import temporary_of, write_atomic
 
 TOKENIZER = "tokenizer.json"
 BATCH_DOCUMENTS = 256

@@ -2,9 +2,9 @@
 
 from typing import Annotated
 
+from lab.core.schema import OneOf
 from lab.evidence.base import Asked, Evidence
 from lab.evidence.repeat import Repeat, Suffix
-from lab.schema import OneOf
 
 EVIDENCE_METHODS: dict[str, type[Evidence]] = {"repeat": Repeat, "suffix": Suffix, "asked": Asked}
 EvidenceConfig = Annotated[Evidence, OneOf(Evidence, EVIDENCE_METHODS)]

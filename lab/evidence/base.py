@@ -25,9 +25,9 @@ from typing import Any, Literal
 
 import numpy as np
 
-from lab.arrays import IGNORE, IntArray
-from lab.errors import ConfigError
-from lab.schema import Method
+from lab.core.arrays import IGNORE, IntArray
+from lab.core.errors import ConfigError
+from lab.core.schema import Method
 
 NONE = -1  # at the end of the sequence of a run whose last index has no target
 

@@ -31,7 +31,7 @@ from typing import Annotated, Literal
 import numpy as np
 from annotated_types import Ge, Le
 
-from lab.arrays import IntArray
+from lab.core.arrays import IntArray
 from lab.evidence.base import Evidence, Sequences
 
 WORD = 2**62  # what a code and a place in one number stay below

@@ -22,9 +22,9 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from annotated_types import Gt, Le
 
-from lab.arrays import IntArray
+from lab.core.arrays import IntArray
+from lab.core.schema import Section
 from lab.evidence.base import UNLABELLED
-from lab.schema import Section
 
 Flags = np.typing.NDArray[np.bool_]
 

@@ -21,8 +21,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lab.arrays import IGNORE, IntArray
-from lab.errors import DataError
+from lab.core.arrays import IGNORE, IntArray
+from lab.core.errors import DataError
 
 PADDING = -1  # document of a token that is not attended
 

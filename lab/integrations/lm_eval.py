@@ -21,9 +21,9 @@ from lm_eval.api.instance import Instance
 from lm_eval.api.task import Task
 from lm_eval.config.task import TaskConfig
 
+from lab.core.errors import ConfigError
 from lab.data.text_files import read_texts
 from lab.data.tokenizer import TOKENIZER, load_tokenizer
-from lab.errors import ConfigError
 from lab.integrations.retrieval import Test, build_tests, tabulate
 from lab.probe.effective_distance import QUESTION
 

@@ -24,17 +24,17 @@ import torch
 from tokenizers import Tokenizer
 from torch import Tensor, distributed, nn
 
-from lab.arrays import IGNORE, FloatArray
+from lab.core.arrays import IGNORE, FloatArray
+from lab.core.errors import DataError, first_line
+from lab.core.launch import sum_over_ranks
+from lab.core.rows import CONFIDENCE
 from lab.data.config import Synthetic
 from lab.data.encoding import own_settings
-from lab.errors import DataError, first_line
-from lab.launch import sum_over_ranks
 from lab.probe.config import ProbeConfig
 from lab.probe.effective_distance import QUESTION, TOKENS_AT_ONCE, DistanceProbe, OneNumberCase, lay_out_answers
 from lab.probe.limits import LengthResult, share_limits
 from lab.probe.needles import FILLER_INDEX, FILLER_TOKENS
 from lab.probe.reach import reach
-from lab.rows import CONFIDENCE
 
 Logits = Callable[[Tensor, int], Tensor]
 """int64 (B, T) and n, of which the last n tokens' logits are needed -> (B, n or T, vocabulary)."""

@@ -25,16 +25,16 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
-from lab.arrays import IGNORE, IntArray
+from lab.core.arrays import IGNORE, IntArray
+from lab.core.errors import ConfigError, DataError, first_line
+from lab.core.launch import sum_over_ranks
 from lab.counts import COUNTED, PositionCounts
 from lab.counts.rows import by_distance
-from lab.errors import ConfigError, DataError, first_line
 from lab.evidence.base import Evidence, in_ids
 from lab.evidence.repeat import Repeat
 from lab.integrations import layout, retrieval
 from lab.integrations.hook import Hook
 from lab.integrations.layout import PADDING, Received
-from lab.launch import sum_over_ranks
 
 LOG = logging.getLogger("lab.watch")
 TOGETHER = 16  # forwards that the thread counts at once: its code is in the processor's cache for the first one only

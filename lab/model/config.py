@@ -7,8 +7,8 @@ from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Gt, Le, Lt
 
+from lab.core.schema import NonNegative, PositiveFloat, Section
 from lab.model.layers import LayersConfig
-from lab.schema import NonNegative, PositiveFloat, Section
 
 BETA1 = 0.9  # AdamW's decay of the mean gradient
 EPSILON = 1e-8  # added to the root of AdamW's mean squared gradient

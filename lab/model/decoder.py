@@ -14,7 +14,7 @@ from torch.optim import AdamW, Optimizer
 from torch.utils.checkpoint import checkpoint
 
 from lab import positions
-from lab.errors import DataError
+from lab.core.errors import DataError
 from lab.model.attention.layout import KeyCache, Layout, first_ids
 from lab.model.attention.segments import ContextGroup, Segments
 from lab.model.block import Block, compile_block

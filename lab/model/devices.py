@@ -30,7 +30,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from lab.errors import ConfigError
+from lab.core.errors import ConfigError
 
 DRIVER = Path("/proc/driver/nvidia/version")
 CUDA_13_DRIVER = 580  # and newer; NVIDIA's CUDA 13 release notes

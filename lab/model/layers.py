@@ -32,11 +32,11 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from annotated_types import Gt, Lt
 
+from lab.core.schema import Length, Section
 from lab.positions import Band, Distance, Frequencies, identity
 from lab.positions.method import differences
 from lab.positions.regions import Near
 from lab.positions.rope import Plain
-from lab.schema import Length, Section
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -23,8 +23,8 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 
-from lab.errors import LabError
-from lab.launch import exchange
+from lab.core.errors import LabError
+from lab.core.launch import exchange
 from lab.model.decoder import Decoder
 
 Make = Callable[[int | None], Decoder]

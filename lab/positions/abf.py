@@ -22,9 +22,9 @@ from typing import Annotated, ClassVar, Literal
 
 from annotated_types import Ge
 
+from lab.core.schema import NonNegative, PositiveFloat
 from lab.positions.method import FrequencyMethod, Tensor
 from lab.positions.rope import Rope
-from lab.schema import NonNegative, PositiveFloat
 
 
 @dataclass(frozen=True, kw_only=True)

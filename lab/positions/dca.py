@@ -21,9 +21,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
+from lab.core.schema import NonNegative, Positive
 from lab.positions.method import Band, Distance, Tensor
 from lab.positions.regions import ChunksBack, SameChunk
-from lab.schema import NonNegative, Positive
 
 
 @dataclass(frozen=True, kw_only=True)

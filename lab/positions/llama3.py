@@ -14,9 +14,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
+from lab.core.schema import Positive, PositiveFloat
 from lab.positions.method import Factor, FrequencyMethod, Tensor
 from lab.positions.rope import Rope
-from lab.schema import Positive, PositiveFloat
 
 
 @dataclass(frozen=True, kw_only=True)

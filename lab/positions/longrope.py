@@ -13,10 +13,10 @@ from typing import Annotated, ClassVar, Literal
 
 from annotated_types import Ge, Le
 
-from lab.errors import ConfigError
+from lab.core.errors import ConfigError
+from lab.core.schema import MOST, Positive, PositiveFloat
 from lab.positions.method import Factor, FrequencyMethod, Tensor
 from lab.positions.rope import Rope
-from lab.schema import MOST, Positive, PositiveFloat
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeAlias
 
 from annotated_types import Ge, Le
 
-from lab.errors import ConfigError
+from lab.core.errors import ConfigError
+from lab.core.schema import Method, Positive
 from lab.positions.regions import Region
-from lab.schema import Method, Positive
 
 if TYPE_CHECKING:
     import torch

@@ -5,7 +5,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
 from typing import Annotated, Any
 
-from lab.errors import look_up
+from lab.core.errors import look_up
+from lab.core.schema import OneOf, Section, validated
 from lab.positions.abf import Abf, EntropyAbf
 from lab.positions.dca import Dca
 from lab.positions.llama3 import Llama3
@@ -18,7 +19,6 @@ from lab.positions.rope import Plain, Rope
 from lab.positions.self_extend import SelfExtend
 from lab.positions.string import String
 from lab.positions.yarn import NtkByParts, Yarn
-from lab.schema import OneOf, Section, validated
 
 ROPE_THETA = 10000.0  # arXiv:2104.09864, section 3.2.2
 

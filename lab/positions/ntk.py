@@ -19,10 +19,10 @@ bases. A packed row has no single length and uses L, so that no document depends
 from dataclasses import dataclass
 from typing import Literal
 
-from lab.errors import ConfigError
+from lab.core.errors import ConfigError
+from lab.core.schema import Positive
 from lab.positions.method import Extension, Factor, FrequencyMethod, Tensor
 from lab.positions.rope import Rope
-from lab.schema import Positive
 
 
 @dataclass(frozen=True, kw_only=True)

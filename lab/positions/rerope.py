@@ -21,9 +21,9 @@ from typing import Annotated, Literal
 
 from annotated_types import Ge, Le
 
+from lab.core.schema import NonNegative
 from lab.positions.method import Band, Distance, Tensor, differences, identity, window_faults
 from lab.positions.regions import Far, Near
-from lab.schema import NonNegative
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,9 +15,9 @@ differ where G does not divide w; the floor keeps positions whole.
 from dataclasses import dataclass
 from typing import Literal
 
+from lab.core.schema import NonNegative, Positive
 from lab.positions.method import Band, Distance, Tensor, differences, identity, window_faults
 from lab.positions.regions import Far, Near
-from lab.schema import NonNegative, Positive
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,9 +19,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
+from lab.core.schema import NonNegative, Positive
 from lab.positions.method import Band, Distance, Tensor, differences, identity
 from lab.positions.regions import Far, Near
-from lab.schema import NonNegative, Positive
 
 RELEASED_FACTOR = (0.1 * math.log(2) + 1) ** 2  # on the logits: cos and sin enter through the query and through the key
 

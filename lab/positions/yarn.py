@@ -22,10 +22,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from lab.errors import ConfigError
+from lab.core.errors import ConfigError
+from lab.core.schema import Positive, PositiveFloat
 from lab.positions.method import Factor, FrequencyMethod, Tensor
 from lab.positions.rope import Rope
-from lab.schema import Positive, PositiveFloat
 
 LEAST_RAMP = 0.001  # width of a ramp whose ends coincide, as in transformers
 

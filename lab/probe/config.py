@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Gt, Le, Lt
 
-from lab.schema import Length, NonNegative, PathText, Positive, Section, Seed, Share, Tests
+from lab.core.schema import Length, NonNegative, PathText, Positive, Section, Seed, Share, Tests
 
 ERROR = 0.005  # at each length; with 63 lengths the effective length is unchanged in 99% of models (LOG.md)
 ROUNDS = 20  # of a sequential probe at each length

@@ -24,18 +24,18 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from lab.arrays import IGNORE
+from lab.core.arrays import IGNORE
+from lab.core.errors import ConfigError
+from lab.core.rows import Row
 from lab.counts import Counted, SavedCounts, f_at
 from lab.data import synthetic
 from lab.data.tokenizer import special_ends
-from lab.errors import ConfigError
 from lab.positions import Distance
 from lab.probe import needles
 from lab.probe.config import DISTANCES
 from lab.probe.effective_length import NeedleProbe
 from lab.probe.limits import LengthResult, sequential_design
 from lab.probe.probe import Probe, ResultStore, Worker
-from lab.rows import Row
 
 SPARE_TOKENS = 64  # of haystack, among which a word begins
 STREAM = 1  # keeps the draws of a distance apart from those of a four-needle length

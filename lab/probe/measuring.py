@@ -20,6 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from lab.core.rows import Row
 from lab.counts import Counted, SavedCounts, f_at, visible_context
 from lab.data.config import DataConfig
 from lab.data.packing import PackSettings, PackStream
@@ -37,7 +38,6 @@ from lab.probe.limits import LengthResult
 from lab.probe.probe import Probe, Worker
 from lab.probe.reach import reach
 from lab.probe.recall import NEAR, RESAMPLES, RecallTest, half_octaves
-from lab.rows import Row
 
 Probed = tuple[list[Row], list[Row]]  # the lines of a probe, of which the last is the summary, and all of its tests
 TARGETS = 32  # of a bin, which take 4% of the time of the demo's probe

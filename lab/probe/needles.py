@@ -18,12 +18,12 @@ from typing import Any
 import numpy as np
 from tokenizers import Tokenizer
 
+from lab.core.errors import DataError
 from lab.data import synthetic
 from lab.data.config import DataConfig, Synthetic
 from lab.data.preparation import shard_folder
 from lab.data.shards import TokenStore
 from lab.data.text_files import read_texts
-from lab.errors import DataError
 from lab.probe.config import ProbeConfig
 
 SUMMARY = "fresh numbers, depths and haystack in every test, exact length with the answer, whole numbers count"

@@ -21,12 +21,12 @@ import torch
 from tokenizers import Tokenizer
 from torch import Tensor
 
+from lab.core.rows import Row
 from lab.counts import Counted
 from lab.model import devices
 from lab.probe.config import ProbeConfig
 from lab.probe.limits import Design, LengthResult, exact_limits
 from lab.probe.needles import Case, NeedleCase
-from lab.rows import Row
 
 LOOK_EVERY = 8  # new tokens between two checks of what the rows of a batch have answered
 AnyCase = TypeVar("AnyCase", bound=Case)

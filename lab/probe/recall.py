@@ -27,10 +27,10 @@ import numpy as np
 import torch
 from torch.nn.utils.rnn import pad_sequence
 
-from lab.arrays import IGNORE, IntArray
+from lab.core.arrays import IGNORE, IntArray
+from lab.core.rows import Row
 from lab.evidence.base import Evidence
 from lab.probe.limits import Floats
-from lab.rows import Row
 
 NEAR = 16  # tokens, of the nearest bin of a probe; nearer cuts take a target's nearest words from any model
 FEWEST = 8  # targets of a bin

@@ -19,8 +19,8 @@ from functools import cache, lru_cache, partial
 
 from tokenizers import Tokenizer
 
+from lab.core.errors import DataError
 from lab.data import synthetic
-from lab.errors import DataError
 from lab.probe import needles
 from lab.probe.config import NEEDLES, RELEASED_BUDGET, ProbeConfig
 from lab.probe.needles import DEPTH_RANGE, NeedleCase

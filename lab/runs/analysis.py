@@ -21,12 +21,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lab.arrays import FloatArray, IntArray
+from lab.core.arrays import FloatArray, IntArray
+from lab.core.chart import Rule, below, beside, draw, save
+from lab.core.chart_style import BELOW, BEYOND, CENSORED, RUN, range_of
+from lab.core.errors import CheckpointError
 from lab.counts import SavedCounts
 from lab.counts.saved import per_distance
-from lab.draw import Rule, below, beside, draw, save
-from lab.errors import CheckpointError
-from lab.looks import BELOW, BEYOND, CENSORED, RUN, range_of
 from lab.probe.reach import with_reach
 from lab.runs.arms import censored, differing, read_settings
 from lab.runs.checkpoints import folder_name

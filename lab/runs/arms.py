@@ -22,9 +22,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from lab.rows import CONFIDENCE, Row
+from lab.core.rows import CONFIDENCE, Row
+from lab.core.yaml import flatten, read_yaml
 from lab.runs.conditions import name_setting, name_weights
-from lab.yaml import flatten, read_yaml
 
 FEWEST_ARMS = 4  # of which a setting may be common
 FEWEST = 4  # seeds, or bases, that a verdict takes

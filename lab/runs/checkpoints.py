@@ -34,10 +34,10 @@ from pydantic import Field, TypeAdapter, ValidationError
 from safetensors import SafetensorError
 from typing_extensions import TypedDict
 
-from lab import files
-from lab.command import show
-from lab.errors import CheckpointError, brief, first_line
-from lab.files import SHOWN, FileEntry
+from lab.core import files
+from lab.core.command import show
+from lab.core.errors import CheckpointError, brief, first_line
+from lab.core.files import SHOWN, FileEntry
 
 NAME = re.compile(r"tokens-(\d{15})")
 STATE, COUNTS = "state.ckpt", "counts.npz"

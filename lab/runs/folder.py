@@ -37,10 +37,8 @@ from typing import Any
 
 import numpy as np
 
-from lab.counts import PositionCounts
-from lab.counts.saved import OF_KIND
-from lab.errors import CheckpointError, DiskError
-from lab.files import (
+from lab.core.errors import CheckpointError, DiskError
+from lab.core.files import (
     ALL,
     FileEntry,
     disk_fault,
@@ -53,6 +51,8 @@ from lab.files import (
     write_json,
     write_parts,
 )
+from lab.counts import PositionCounts
+from lab.counts.saved import OF_KIND
 from lab.runs.checkpoints import (
     ANEW,
     CONSUMED,

@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
-from lab.errors import CheckpointError, first_line
+from lab.core.errors import CheckpointError, first_line
 
 Record = dict[str, Any]
 

@@ -8,8 +8,8 @@ the resumed run writes it again.
 from functools import partial
 from pathlib import Path
 
-from lab.errors import CheckpointError
-from lab.files import file_fault
+from lab.core.errors import CheckpointError
+from lab.core.files import file_fault
 from lab.runs.checkpoints import ANEW, MANIFEST, RESTORE, Checkpoint, read_manifest, refuse
 from lab.runs.folder import PROBES, RECORDS, RunFolder, probe_of
 from lab.runs.records import ends_with_line

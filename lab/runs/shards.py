@@ -30,8 +30,8 @@ from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict, se
 from torch.distributed.checkpoint.storage import StorageWriter, WriteResult
 from torch.optim import Optimizer
 
-from lab.errors import CheckpointError, LabError, first_line
-from lab.files import FileEntry, publish_folder, remove, write_hashed, write_json
+from lab.core.errors import CheckpointError, LabError, first_line
+from lab.core.files import FileEntry, publish_folder, remove, write_hashed, write_json
 from lab.runs import checkpoints
 from lab.runs.checkpoints import OPTIMIZER, SHARDING, TEMPORARY, TENSORS, Checkpoint, State, refusing
 

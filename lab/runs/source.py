@@ -16,12 +16,12 @@ from dataclasses import MISSING, dataclass
 from pathlib import Path
 from typing import Any
 
-from lab.errors import CheckpointError, ConfigError, brief, first_line
+from lab.core.errors import CheckpointError, ConfigError, brief, first_line
+from lab.core.yaml import flatten, part, read_yaml
 from lab.model.config import DecoderConfig
 from lab.model.huggingface import config as folders
 from lab.model.huggingface.rope import frequency_settings
 from lab.runs.checkpoints import NAME as CHECKPOINT_NAME
-from lab.yaml import flatten, part, read_yaml
 
 CONFIG = "config.yaml"
 EXPERIMENT = "experiment.yaml"  # of a run, in the folder that lab.export wrote

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from lab.errors import DataError, brief, first_line, is_plain_name
+from lab.core.errors import DataError, brief, first_line, is_plain_name
 
 ENDING = ".jsonl.xz"
 LONGEST_LINE, MOST_BYTES = 2**24, 2**28  # of a table as text; the largest of experiments/ has 4 MB

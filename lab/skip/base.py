@@ -14,8 +14,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from lab.arrays import IntArray
-from lab.schema import Length, Method
+from lab.core.arrays import IntArray
+from lab.core.schema import Length, Method
 
 BoolArray = np.typing.NDArray[np.bool_]
 

@@ -69,9 +69,9 @@ from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 
-from lab.arrays import IntArray
-from lab.errors import ConfigError, look_up
-from lab.schema import OneOf
+from lab.core.arrays import IntArray
+from lab.core.errors import ConfigError, look_up
+from lab.core.schema import OneOf
 from lab.skip.base import Skip
 
 RANDOM = "random"  # the selection of any sentences

@@ -36,7 +36,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lab.arrays import IntArray
+from lab.core.arrays import IntArray
 from lab.skip.base import BoolArray
 
 if TYPE_CHECKING:

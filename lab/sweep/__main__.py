@@ -24,12 +24,12 @@ from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
 
-from lab.command import CONTINUES, FAILED, STOPPED, Syntax, Words, read_options, run, settings_lines, show, start
-from lab.errors import ConfigError, nearest
-from lab.files import LOCK_NAME, is_held
-from lab.jobs import Job, is_finished, run_jobs
-from lab.launch import ALLOCATED, COPIES, check_copies
-from lab.schema import NonNegative, Positive, Section
+from lab.core.command import CONTINUES, FAILED, STOPPED, Syntax, Words, read_options, run, settings_lines, show, start
+from lab.core.errors import ConfigError, nearest
+from lab.core.files import LOCK_NAME, is_held
+from lab.core.launch import ALLOCATED, COPIES, check_copies
+from lab.core.schema import NonNegative, Positive, Section
+from lab.sweep.jobs import Job, is_finished, run_jobs
 from lab.sweep.planning import PlannedRun, plan
 
 SYNTAX = Syntax(

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from statistics import NormalDist
 from typing import Any, Literal
 
-from lab.schema import Section
+from lab.core.schema import Section
 
 NO_VALUE = object()  # null is a value
 LISTS = ("constant", "categorical")

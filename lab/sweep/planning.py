@@ -24,16 +24,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from lab.command import Syntax
 from lab.config import Experiment, load_experiment
 from lab.config.experiment import AUTO
-from lab.errors import ConfigError, LabError, brief
-from lab.launch import cores
-from lab.plugins import check_trusted, load_plugins
+from lab.core.command import Syntax
+from lab.core.errors import ConfigError, LabError, brief
+from lab.core.launch import cores
+from lab.core.plugins import check_trusted, load_plugins
+from lab.core.schema import Positive, Section, validated
+from lab.core.yaml import flatten, parse_yaml, part, read_yaml
 from lab.runs.folder import RunFolder
-from lab.schema import Positive, Section, validated
 from lab.sweep.parameter import Parameter, expand_nested
-from lab.yaml import flatten, parse_yaml, part, read_yaml
 
 FORM = '["${env}", "${interpreter}", -m, lab.fit, CONFIG, --resume, --run.name=auto, "${args}"]'
 SYNTAX = Syntax(flags=("--resume",), missing=f"command: names no CONFIG after lab.fit; write {FORM}")

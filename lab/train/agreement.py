@@ -9,16 +9,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from lab import files
 from lab.config import Experiment
+from lab.core import files
+from lab.core.errors import LONGEST_SHOWN, ConfigError, brief
+from lab.core.launch import Launch
+from lab.core.plugins import LOADED
+from lab.core.yaml import flatten
 from lab.data.module import PackedData
 from lab.data.text_files import read_texts
-from lab.errors import LONGEST_SHOWN, ConfigError, brief
-from lab.launch import Launch
-from lab.meeting import check_network, gather, name_ranks
-from lab.plugins import LOADED
 from lab.train.environment import ROOT, versions
-from lab.yaml import flatten
+from lab.train.meeting import check_network, gather, name_ranks
 
 OF_A_MACHINE = ("train.threads", "train.devices", "train.accelerator", "plugins")
 PATHS = (".path", ".folder", ".haystack", ".selection")  # last names of settings that may differ between machines

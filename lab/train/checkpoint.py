@@ -10,8 +10,8 @@ from typing import Any
 
 from torch import distributed
 
+from lab.core.errors import CheckpointError
 from lab.data.module import PackedData
-from lab.errors import CheckpointError
 from lab.model.sharding import reshard
 from lab.runs import checkpoints, shards
 from lab.runs.folder import RECORDS, packed_counts, seal

@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from lab.config import Experiment, TrackConfig, TrainConfig, load_experiment
+from lab.core.errors import CheckpointError, ConfigError, MissingPackage
+from lab.core.plugins import KEPT, digest_of
 from lab.counts import PositionCounts
 from lab.data.config import TokenizerFile
 from lab.data.preparation import check_prepared, shard_folder
 from lab.data.text_files import read_texts
 from lab.data.tokenizer import TOKENIZER, tokenizer_file
-from lab.errors import CheckpointError, ConfigError, MissingPackage
-from lab.plugins import KEPT, digest_of
 from lab.probe import needles
 from lab.runs.arms import changes
 from lab.runs.folder import READ, RunFolder, faults_of, packed_counts

@@ -18,15 +18,15 @@ from typing import Any
 import torch
 from lightning.fabric import Fabric
 
-from lab.command import show
 from lab.config import Experiment
+from lab.core.command import show
+from lab.core.errors import ConfigError, DiskError, first_line
+from lab.core.launch import OutOfStep, WorkFailed, exchange
 from lab.counts import PositionCounts
 from lab.data.preparation import shard_folder
 from lab.data.tokenizer import end_of_document, load_tokenizer
-from lab.errors import ConfigError, DiskError, first_line
 from lab.evidence.base import Asked
 from lab.evidence.repeat import Repeat
-from lab.launch import OutOfStep, WorkFailed, exchange
 from lab.model.decoder import Decoder
 from lab.model.devices import processor
 from lab.model.sharding import allocate, fill

@@ -13,15 +13,15 @@ from typing import Any
 import numpy as np
 import torch
 
-from lab.command import Bar, show
 from lab.config import Experiment
+from lab.core.command import Bar, show
+from lab.core.errors import first_line
+from lab.core.launch import Launch, sum_over_ranks
 from lab.counts import PositionCounts
 from lab.counts.position_counts import COUNTED
 from lab.counts.rows import sum_to_the_end
 from lab.data.batch import Batch
 from lab.data.module import PackedData
-from lab.errors import first_line
-from lab.launch import Launch, sum_over_ranks
 from lab.model.config import peak_flops, utilisation
 from lab.model.layers import LayersConfig
 from lab.positions import Distance

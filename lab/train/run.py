@@ -21,14 +21,13 @@ from lightning.fabric.strategies.strategy import Strategy
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from torch.distributed.device_mesh import DeviceMesh
 
-from lab.command import FAILED, STOPPED, show
 from lab.config import Experiment
+from lab.core.command import FAILED, STOPPED, show
+from lab.core.errors import ConfigError, first_line
+from lab.core.launch import TIMEOUT, Launch, find_launch, set_threads
 from lab.data.module import PackedData
 from lab.data.preparation import check_prepared
-from lab.errors import ConfigError, first_line
-from lab.launch import TIMEOUT, Launch, find_launch, set_threads
 from lab.loading import decoder_of, start_from
-from lab.meeting import LAST, gather
 from lab.model.attention.backends import choose_for
 from lab.model.attention.segments import ContextGroup
 from lab.model.decoder import Decoder, make_optimizer
@@ -42,6 +41,7 @@ from lab.runs.shards import NO_GROUP
 from lab.train.agreement import check_data, check_shared
 from lab.train.checkpoint import Checkpointing
 from lab.train.loop import Parts, Profiler, profile, train
+from lab.train.meeting import LAST, gather
 from lab.train.probe import Probing, check_tests, make_needle_probe
 from lab.train.record import Recording
 from lab.train.signals import Stopping

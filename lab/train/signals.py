@@ -17,9 +17,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from lab.command import FAILED, show
-from lab.errors import LabError
-from lab.launch import COPY_S, SIGNALS, Launch, OutOfStep, exchange
+from lab.core.command import FAILED, show
+from lab.core.errors import LabError
+from lab.core.launch import COPY_S, SIGNALS, Launch, OutOfStep, exchange
 from lab.train.state import StepStats, TrainState
 
 LOST = re.compile("peer|timed out|remote", re.IGNORECASE)  # in the errors of gloo and NCCL

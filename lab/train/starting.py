@@ -7,19 +7,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from lab import files
-from lab.command import show
 from lab.config import Experiment
+from lab.core import files
+from lab.core.command import show
+from lab.core.errors import CheckpointError, ConfigError, DiskError
+from lab.core.launch import Launch
+from lab.core.plugins import KEPT as PLUGINS
 from lab.data.module import PackedData
 from lab.data.preparation import shard_folder, summarise
 from lab.data.selecting import read_token_types, result_file
 from lab.data.tokenizer import load_tokenizer, n_ids
-from lab.errors import CheckpointError, ConfigError, DiskError
-from lab.launch import Launch
-from lab.meeting import gather
 from lab.model import devices
 from lab.model.attention.backends import choose_for
-from lab.plugins import KEPT as PLUGINS
 from lab.positions.rope import base_warning
 from lab.probe.needles import KEPT, text_to_keep
 from lab.runs import checkpoints
@@ -28,6 +27,7 @@ from lab.runs.folder import RunFolder
 from lab.runs.recovery import find_losses
 from lab.runs.source import tokenizer_of
 from lab.train.environment import RESTART, check_run, describe_code, room_for_checkpoints
+from lab.train.meeting import gather
 
 
 @dataclass(frozen=True)

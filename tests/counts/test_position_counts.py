@@ -3,8 +3,8 @@ import itertools
 import numpy as np
 import pytest
 
+from lab.core.errors import DataError
 from lab.counts import PositionCounts
-from lab.errors import DataError
 
 
 def pair_loop(max_len, rows, mask):

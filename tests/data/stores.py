@@ -6,11 +6,11 @@ from types import SimpleNamespace
 
 import numpy as np
 
+from lab.core.errors import DataError
 from lab.data.config import Bpe, DataConfig, Text
 from lab.data.module import PackedData
 from lab.data.packing import PackSettings, PackStream
 from lab.data.shards import TokenShardWriter, TokenStore, token_dtype
-from lab.errors import DataError
 from lab.masks import Causal
 from tests import refusals
 

@@ -15,12 +15,12 @@ from urllib.parse import unquote, urlsplit
 import pyarrow
 import pytest
 
+from lab.core.errors import DiskError
+from lab.core.launch import in_processes
+from lab.core.schema import validated
 from lab.data import preparation
 from lab.data.config import Slimpajama
 from lab.data.preparation import prepare, shard_folder
-from lab.errors import DiskError
-from lab.launch import in_processes
-from lab.schema import validated
 from tests.data.slim import slim
 from tests.data.stores import folder_bytes, read_shard
 from tests.forked import ROOT

@@ -7,15 +7,15 @@ import re
 import numpy as np
 import pytest
 
-from lab.command import parse_overrides
 from lab.config import load_experiment
+from lab.core.command import parse_overrides
+from lab.core.errors import DataError
 from lab.data import beside
 from lab.data.beside import labels_of, numbers_of, path_of
 from lab.data.config import Synthetic
 from lab.data.module import PackedData
 from lab.data.segments import index_segments
 from lab.data.tokenizer import load_tokenizer
-from lab.errors import DataError
 from lab.evidence.base import Asked
 from lab.evidence.repeat import Repeat, Suffix
 from tests.data.stores import make_store, numbered_documents, stream_over

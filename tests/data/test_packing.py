@@ -3,8 +3,8 @@ from collections import Counter
 
 import pytest
 
+from lab.core.errors import ConfigError
 from lab.data.segments import index_segments
-from lab.errors import ConfigError
 from tests.data.stores import drawn_lengths, make_store, numbered_documents, refused, stream_over
 from tests.data.windows import located
 

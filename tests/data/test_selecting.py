@@ -6,13 +6,13 @@ import json
 import numpy as np
 import pytest
 
+from lab.core.errors import ConfigError
 from lab.data.batch import to_batch
 from lab.data.config import DataConfig
 from lab.data.preparation import shard_folder
 from lab.data.segments import index_segments
 from lab.data.selecting import Selection
 from lab.data.tokenizer import load_tokenizer, vocabulary_hash
-from lab.errors import ConfigError
 from lab.skip.methods import LongRecipe
 from tests.data.stores import drawn_lengths, make_store, module_of, refused, stream_over
 from tests.data.windows import FIRST, IGNORE, documents_of, runs_of

@@ -9,10 +9,10 @@ import time
 
 import pytest
 
+from lab.core.errors import DiskError
 from lab.data import preparation
 from lab.data.preparation import prepare, shard_folder
 from lab.data.shards import TokenShardWriter
-from lab.errors import DiskError
 from tests.data.stores import folder_bytes, text_config, write_corpus
 from tests.refusals import refused
 

@@ -5,10 +5,13 @@ from functools import partial
 import pytest
 import torch
 
-from lab import fit, longrecipe
+from lab import fit
 from lab.config import load_experiment
-from lab.errors import ConfigError
-from lab.estimate import (
+from lab.core.errors import ConfigError
+from lab.core.yaml import format_yaml
+from lab.longrecipe import __main__ as longrecipe
+from lab.model.memory import Memory
+from lab.train.dry_run import (
     UTILISATION,
     estimate,
     hours_of,
@@ -17,9 +20,7 @@ from lab.estimate import (
     shard_tokens,
     work_of,
 )
-from lab.model.memory import Memory
 from lab.train.environment import checkpoint_bytes, counts_bytes
-from lab.yaml import format_yaml
 from tests.estimate.small import small
 from tests.forked import ROOT
 from tests.opened import SIZES

@@ -5,11 +5,11 @@ import functools
 
 import pytest
 
-from lab.estimate import memory_of
 from lab.masks import Anchor
 from lab.model.config import DecoderConfig
 from lab.positions.methods import PositionConfig
 from lab.positions.string import String
+from lab.train.dry_run import memory_of
 from tests.estimate.small import small
 
 # A block: q 8x8, k 4x8, v 4x8, out 8x8, gate 12x8, up 12x8, out 8x12, two norms of 8:

@@ -11,11 +11,11 @@ from eval.engine.cases import ANSWER, ASK
 from eval.engine.subject import build_subject
 from eval.lines import LinesOptions
 from eval.lines import main as lines
+from lab.core.errors import ConfigError, DataError
+from lab.core.yaml import format_yaml, parse_yaml
 from lab.data.chat import USER_ASSISTANT, around, render, to_conversation
-from lab.errors import ConfigError, DataError
 from lab.export import main as export
 from lab.loading import open_model
-from lab.yaml import format_yaml, parse_yaml
 from tests.eval.commands import runner
 from tests.opened import sealed
 

@@ -13,9 +13,9 @@ from eval.compare import WRITERS, arrange, main, to_table
 from eval.engine.records import read_records
 from eval.engine.seeds import NONE, SEEDS, compare_over_seeds, seeds_needed
 from eval.engine.statistics import FISHER, LIMITS, MCNEMAR, PAIRED_T, compare, holm
-from lab.errors import ConfigError
+from lab.core.errors import ConfigError
+from lab.core.yaml import format_yaml
 from lab.runs.tables import unpacked
-from lab.yaml import format_yaml
 from tests.eval.commands import runner
 from tests.forked import ROOT
 

@@ -12,9 +12,9 @@ import pytest
 
 from eval.distance import FoundByDistance, main
 from eval.engine.methods import read_distance
+from lab.core.errors import ConfigError
 from lab.counts import SavedCounts
 from lab.data.preparation import prepare
-from lab.errors import ConfigError
 from lab.positions import distance as method
 from lab.positions.dca import Dca
 from lab.positions.string import String

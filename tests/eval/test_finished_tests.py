@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from eval.engine.answers import FinishedTests
-from lab.errors import CheckpointError, ConfigError
+from lab.core.errors import CheckpointError, ConfigError
 from tests.refusals import refused
 
 KEY = {"weights": "abc", "method": "rope+plain", "protocol": "ours", "seed": 0}

@@ -21,10 +21,10 @@ from eval.reach import (
     at_the_reach,
     main,
 )
+from lab.core.yaml import format_yaml
 from lab.counts import PositionCounts
 from lab.runs.arms import name_arms
 from lab.runs.folder import RunFolder
-from lab.yaml import format_yaml
 
 TRUE = {"f": 0.5, "tokens": 0.2, "window": 0.7}
 NOISE, OF_RUN = 0.10, 0.08  # nats, of a probe and of a whole run

@@ -10,7 +10,7 @@ from eval.reach import main as reach
 from eval.report.__main__ import main as report
 from eval.report.data import read_runs
 from experiments.tables import pack
-from lab.errors import DataError
+from lab.core.errors import DataError
 from lab.runs.folder import RunFolder
 from lab.runs.tables import unpacked
 from tests.eval.report.fakes import PLAIN, evaluate, one, write_fake

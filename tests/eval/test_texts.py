@@ -4,7 +4,7 @@ import numpy as np
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from eval.engine.texts import draw_texts
-from lab.errors import DataError
+from lab.core.errors import DataError
 from tests.refusals import refused
 
 

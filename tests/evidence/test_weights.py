@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from lab.errors import ConfigError
+from lab.core.errors import ConfigError
 from lab.evidence.weights import ByEvidence
 from tests.refusals import refused
 

@@ -11,8 +11,8 @@ from scipy import stats
 from experiments.demand.plans import plan_base, plan_branches
 from experiments.demand.results import HEADING, describe
 from experiments.tables import pack
-from lab.errors import ConfigError
-from lab.yaml import format_yaml
+from lab.core.errors import ConfigError
+from lab.core.yaml import format_yaml
 from tests.eval.commands import size_of
 from tests.forked import ROOT
 

@@ -18,8 +18,8 @@ from experiments.window import texts
 from experiments.window.plans import STAGES, evaluation_options, plan_base, plan_branches, plan_run
 from experiments.window.records import read_records
 from experiments.window.results import describe
-from lab.errors import ConfigError
-from lab.yaml import format_yaml
+from lab.core.errors import ConfigError
+from lab.core.yaml import format_yaml
 from tests.eval.commands import size_of
 from tests.forked import ROOT
 

@@ -10,7 +10,7 @@ import torch
 
 import lab
 from eval import distance
-from lab.errors import ConfigError
+from lab.core.errors import ConfigError
 from lab.integrations import retrieval
 from lab.runs.folder import RunFolder
 from tests.forked import ROOT

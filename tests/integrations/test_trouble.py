@@ -9,9 +9,9 @@ import torch
 from torch import nn
 
 import lab
+from lab.core.errors import ConfigError
 from lab.data.preparation import shard_folder
 from lab.data.tokenizer import load_tokenizer
-from lab.errors import ConfigError
 
 T, WINDOW, VOCABULARY = 12, 96, 400
 IDS = torch.arange(2 * T).view(2, T)

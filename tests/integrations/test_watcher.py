@@ -9,7 +9,7 @@ import torch
 from torch.utils.checkpoint import checkpoint
 
 import lab
-from lab.errors import DataError
+from lab.core.errors import DataError
 from tests.evidence import brute
 
 transformers = pytest.importorskip("transformers")

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from lab.errors import ConfigError, DataError, MissingPackage
+from lab.core.errors import ConfigError, DataError, MissingPackage
 from lab.model.attention import attend
 from lab.model.attention.kernels import WHOLE
 from lab.model.attention.segments import Segments

@@ -6,7 +6,7 @@ import sys
 import pytest
 import torch
 
-from lab.errors import ConfigError
+from lab.core.errors import ConfigError
 from lab.model.attention import backends
 from lab.model.attention.attend import KERNELS
 from lab.model.attention.backends import plan_for

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from lab.errors import ConfigError
+from lab.core.errors import ConfigError
 from lab.model.huggingface import save_pretrained
 from lab.model.layers import LayersConfig
 from tests.model.by_definition import TINY, attention_by_distance, drawn, tiny

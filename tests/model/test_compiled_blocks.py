@@ -9,10 +9,10 @@ import torch
 from torch._dynamo.testing import CompileCounterWithBackend
 from torch.distributed.tensor import DTensor
 
-from lab.arrays import IGNORE
+from lab.core.arrays import IGNORE
+from lab.core.errors import ConfigError
 from lab.data.batch import to_batch
 from lab.data.packing import Pack
-from lab.errors import ConfigError
 from lab.model.attention.kernels import WHOLE
 from lab.model.config import DecoderConfig
 from lab.model.devices import choose_compile, compiles

@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 import torch
 
-from lab.errors import ConfigError
+from lab.core.errors import ConfigError
 from lab.model.config import DecoderConfig, peak_flops, utilisation
 from lab.model.decoder import Decoder
 from tests.refusals import refused

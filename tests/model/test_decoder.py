@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from lab.errors import DataError
+from lab.core.errors import DataError
 from lab.model.attention.segments import Segments
 from lab.model.decoder import Decoder, DecoderConfig
 

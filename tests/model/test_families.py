@@ -10,8 +10,8 @@ import torch
 
 from eval.distance import FoundByDistance
 from eval.entropy import attention_entropy
+from lab.core.errors import ConfigError
 from lab.data.preparation import shard_folder
-from lab.errors import ConfigError
 from lab.model.huggingface.foreign import Foreign
 from lab.positions import distance
 from tests.model.test_foreign import METHODS, by_definition, log_probs, tiny, turns_of

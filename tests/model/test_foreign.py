@@ -7,7 +7,7 @@ from functools import partial
 import pytest
 import torch
 
-from lab.errors import CheckpointError, ConfigError
+from lab.core.errors import CheckpointError, ConfigError
 from lab.loading import open_model
 from lab.model.attention.inspection import token_scores
 from lab.model.generate import greedy

@@ -8,7 +8,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from lab.errors import ConfigError
+from lab.core.errors import ConfigError
 from lab.model import devices
 from lab.model.attention import backends
 from lab.model.attention.kernels import WHOLE

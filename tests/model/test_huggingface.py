@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from lab.errors import CheckpointError
+from lab.core.errors import CheckpointError
 from lab.loading import open_model
 from lab.model.huggingface import load_pretrained
 from lab.model.huggingface.foreign import Foreign

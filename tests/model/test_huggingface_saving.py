@@ -9,7 +9,7 @@ import pytest
 import safetensors
 import torch
 
-from lab.errors import CheckpointError, ConfigError
+from lab.core.errors import CheckpointError, ConfigError
 from lab.model.decoder import Decoder
 from lab.model.huggingface import load_pretrained, save_pretrained
 from lab.positions import distance, frequencies

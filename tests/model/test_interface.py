@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from lab.errors import ConfigError
+from lab.core.errors import ConfigError
 from lab.model.generate import greedy
 from lab.model.huggingface import apply, load_pretrained
 from lab.positions import distance

@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 import torch
 
-from lab.errors import ConfigError
+from lab.core.errors import ConfigError
 from lab.model.attention.segments import Segments
 from lab.model.decoder import Decoder, DecoderConfig
 from lab.model.generate import greedy

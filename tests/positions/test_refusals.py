@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from lab.errors import ConfigError
+from lab.core.errors import ConfigError
 from lab.positions import distance, frequencies
 from tests.positions.cases import DISTANCES, FREQUENCIES
 from tests.refusals import refused

@@ -8,8 +8,8 @@ import pytest
 import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
 
+from lab.core.errors import DataError
 from lab.counts import PositionCounts
-from lab.errors import DataError
 from lab.probe.config import ProbeConfig
 from lab.probe.effective_length import NeedleProbe
 from lab.probe.limits import LengthResult, effective_lengths

@@ -3,10 +3,10 @@ import re
 
 import pytest
 
+from lab.core.errors import DataError
 from lab.data.config import DataConfig
 from lab.data.preparation import prepare, shard_folder
 from lab.data.tokenizer import load_tokenizer
-from lab.errors import DataError
 from lab.probe.needles import load_haystack
 from tests.data.stores import read_shard, text_config, write_corpus
 

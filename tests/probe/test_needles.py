@@ -6,7 +6,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 
 from eval.engine.answers import score_answer
 from eval.engine.cases import TextCase
-from lab.errors import DataError
+from lab.core.errors import DataError
 from lab.probe import released_needles
 from lab.probe.needles import count_found, first_numbers, make_case
 

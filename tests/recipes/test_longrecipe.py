@@ -12,15 +12,15 @@ import torch
 
 import eval.impact
 import lab.merge
-from lab import longrecipe
-from lab.command import parse_overrides
 from lab.config import load_experiment
+from lab.core.command import parse_overrides
+from lab.core.yaml import format_yaml
 from lab.data.config import TokenizerFile
 from lab.loading import open_model, read_weights
-from lab.longrecipe import main
-from lab.recipes import read_recipe, resolve
+from lab.longrecipe import __main__ as longrecipe
+from lab.longrecipe.__main__ import main
+from lab.longrecipe.stages import read_recipe, resolve
 from lab.train.run import run_experiment
-from lab.yaml import format_yaml
 from tests.opened import write_source
 from tests.refusals import check_faults
 from tests.test_config import demo  # noqa: F401  a fixture

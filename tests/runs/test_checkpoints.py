@@ -7,8 +7,8 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from lab.errors import CheckpointError
-from lab.files import manifest_of
+from lab.core.errors import CheckpointError
+from lab.core.files import manifest_of
 from lab.runs.checkpoints import candidates, newest, open_checkpoint
 from lab.runs.shards import publish, temporary_folder
 from tests.refusals import refused

@@ -8,10 +8,10 @@ from eval.compare import main as compare
 from eval.reach import main as reach
 from eval.report.data import read_runs
 from experiments.demand.plans import CONDITIONS, PLANS
+from lab.core.yaml import flatten
 from lab.runs.arms import name_arms
 from lab.runs.conditions import DEFINITIONS, define_names
 from lab.runs.tables import unpacked
-from lab.yaml import flatten
 
 S1 = Path("experiments/demand/records/S1.jsonl.xz")
 

@@ -7,8 +7,8 @@ import tracemalloc
 
 import pytest
 
-from lab.errors import CheckpointError, DiskError
-from lab.files import write_atomic, write_hashed, write_json
+from lab.core.errors import CheckpointError, DiskError
+from lab.core.files import write_atomic, write_hashed, write_json
 from lab.runs.folder import RunFolder
 from lab.verify import check_order
 from tests.refusals import refused

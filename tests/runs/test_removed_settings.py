@@ -8,8 +8,8 @@ import pytest
 import lab
 from eval.reach import main as reach
 from lab.config import load_experiment
-from lab.errors import ConfigError
-from lab.yaml import format_yaml, read_yaml
+from lab.core.errors import ConfigError
+from lab.core.yaml import format_yaml, read_yaml
 from tests.forked import ROOT
 from tests.refusals import refused
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from lab.errors import CheckpointError
+from lab.core.errors import CheckpointError
 from lab.loading import load_weights, read_parameters, read_weights
 from lab.runs.checkpoints import Checkpoint, newest, open_checkpoint, read_state
 from lab.runs.shards import ShardWriter, packed, publish, read_shards, write_shards
@@ -25,7 +25,7 @@ def save(root, tensors, small=None, *, group=None, background=False):
 
 
 def test_files_are_plain_safetensors_and_hashed_as_they_were_written(tmp_path, monkeypatch):
-    monkeypatch.setattr("lab.files.sha256", lambda *_: pytest.fail("a file is read back"))
+    monkeypatch.setattr("lab.core.files.sha256", lambda *_: pytest.fail("a file is read back"))
     save(tmp_path, TENSORS)
     folder = tmp_path / "tokens-000000000000100"
     assert torch.equal(load_file(folder / "weights-00000.safetensors")["a.weight"], TENSORS["a.weight"])

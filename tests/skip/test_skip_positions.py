@@ -2,7 +2,7 @@
 
 import pytest
 
-from lab.errors import ConfigError
+from lab.core.errors import ConfigError
 from lab.skip import skip_positions
 from lab.skip.methods import Pose
 from tests.refusals import refused

@@ -8,8 +8,8 @@ import pytest
 
 from lab.config import Experiment, load_experiment
 from lab.config.experiment import automatic_name
-from lab.schema import settings_in
-from lab.yaml import flatten, parse_yaml
+from lab.core.schema import settings_in
+from lab.core.yaml import flatten, parse_yaml
 from tests.forked import ROOT
 
 SMALL = "model: {d_model: 32, n_layers: 2, n_heads: 4, n_kv_heads: 2, d_ff: 64, tie_embeddings: false}\n"

@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 from scipy import stats
 
-from lab.errors import ConfigError
+from lab.core.errors import ConfigError
+from lab.core.yaml import format_yaml
 from lab.runs.folder import RunFolder
 from lab.sweep.parameter import Parameter
 from lab.sweep.planning import plan, planned_run
-from lab.yaml import format_yaml
 from tests.forked import ROOT
 from tests.refusals import refused
 

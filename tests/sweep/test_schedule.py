@@ -14,9 +14,9 @@ from types import MappingProxyType
 import psutil
 import pytest
 
-from lab import jobs as jobs_module
-from lab.files import LOCK_NAME, locked
+from lab.core.files import LOCK_NAME, locked
 from lab.sweep import __main__ as schedule
+from lab.sweep import jobs as jobs_module
 
 LIMIT_S, STEPS = 240, 8
 PROGRAM = """

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from lab import positions
-from lab.errors import ConfigError, DataError
+from lab.core.errors import ConfigError, DataError
 from lab.masks import MASKS
 from lab.model.attention.backends import plan_for
 from lab.model.attention.bands import attend_bands

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 from torch.nn import attention
 
-from lab.errors import ConfigError, MissingPackage
+from lab.core.errors import ConfigError, MissingPackage
 from lab.model import devices
 from lab.model.attention.kernels import HALF, HEAD_MULTIPLE, WHOLE, WIDEST_HEAD, Flash, repeat_heads
 from lab.model.attention.layout import Layout

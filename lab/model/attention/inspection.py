@@ -13,7 +13,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from lab.errors import DataError
+from lab.core.errors import DataError
 from lab.model.attention.attend import band_logits
 from lab.model.attention.layout import LayerInputs
 from lab.model.block import Block

@@ -26,7 +26,7 @@ import torch
 from torch import Tensor, distributed
 from torch.distributed._functional_collectives import all_to_all_single_autograd
 
-from lab.errors import DataError
+from lab.core.errors import DataError
 from lab.masks import MASKS
 from lab.model.devices import to_device
 

@@ -25,8 +25,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from lab.errors import CheckpointError, ConfigError, MissingPackage, brief, first_line
-from lab.files import read_object
+from lab.core.errors import CheckpointError, ConfigError, MissingPackage, brief, first_line
+from lab.core.files import read_object
+from lab.core.schema import validated
 from lab.model.config import DecoderConfig
 from lab.model.huggingface.rope import (
     READ_AS,
@@ -36,7 +37,6 @@ from lab.model.huggingface.rope import (
     rope_settings,
 )
 from lab.positions import FREQUENCY_METHODS, Distance, Frequencies
-from lab.schema import validated
 
 NAME = "config.json"
 SPECIAL = [f"{kind}_token" for kind in ("bos", "eos", "unk", "sep", "pad", "cls", "mask")]

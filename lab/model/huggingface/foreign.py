@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lab.errors import CheckpointError, ConfigError
+from lab.core.errors import CheckpointError, ConfigError
 from lab.model.attention.layout import LayerInputs
 from lab.model.config import DecoderConfig
 from lab.model.decoder import Decoder

@@ -21,7 +21,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 
-from lab.errors import ConfigError, MissingPackage, first_line
+from lab.core.errors import ConfigError, MissingPackage, first_line
 from lab.model.attention.attend import attend_layout
 from lab.model.attention.layout import LayerInputs, Layout, first_ids
 from lab.model.attention.segments import dense_mask

@@ -20,9 +20,9 @@ import torch
 from torch import Tensor
 
 from lab import positions
-from lab.command import show
-from lab.errors import CheckpointError, ConfigError, DiskError, brief, first_line, is_plain_name
-from lab.files import disk_fault, publish_folder, temporary_of, write_atomic, write_json, writing
+from lab.core.command import show
+from lab.core.errors import CheckpointError, ConfigError, DiskError, brief, first_line, is_plain_name
+from lab.core.files import disk_fault, publish_folder, temporary_of, write_atomic, write_json, writing
 from lab.model.decoder import Decoder
 from lab.model.huggingface import config, rope
 

@@ -10,8 +10,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from lab.command import show
-from lab.errors import ConfigError, brief
+from lab.core.command import show
+from lab.core.errors import ConfigError, brief
 from lab.positions import Frequencies
 from lab.positions.ntk import scaled_theta
 

@@ -11,10 +11,10 @@ from eval.papers import __main__ as running
 from eval.papers.__main__ import main, measured_rows
 from eval.papers.cells import compare, table_text
 from eval.papers.table import names, needs, read_table
-from lab.command import parse_overrides
 from lab.config.sections import override
+from lab.core.command import parse_overrides
+from lab.core.schema import validated
 from lab.positions.methods import PositionConfig
-from lab.schema import validated
 from tests.eval.commands import runner
 from tests.eval.papers.minis import RECORD, main_of, settings
 from tests.forked import ROOT

@@ -2,9 +2,9 @@
 
 import json
 
+from lab.core.yaml import format_yaml
 from lab.counts import PositionCounts
 from lab.runs.folder import RunFolder
-from lab.yaml import format_yaml
 
 PLAIN = {"method": "rope+plain"}
 

@@ -13,9 +13,9 @@ from eval.report.figures import (
     over_tokens,
     string_cells,
 )
+from lab.core.chart import themed
+from lab.core.chart_style import BELOW, BEYOND, MEAN, RUN
 from lab.counts.saved import F, G
-from lab.draw import themed
-from lab.looks import BELOW, BEYOND, MEAN, RUN
 from tests.eval.report.fakes import evaluate, write_fake
 
 

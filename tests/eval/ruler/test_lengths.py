@@ -6,7 +6,7 @@ import pytest
 
 from eval.engine.cases import NOISE, Writer
 from eval.ruler.tasks import ALL
-from lab.errors import LabError
+from lab.core.errors import LabError
 from tests.eval.ruler.conftest import MARKS, case_of
 from tests.eval.ruler.oracle import documents, listed, solve
 

@@ -14,7 +14,7 @@ from eval.ruler import texts
 from eval.ruler.sources import QUESTION, name_source, read_sources
 from eval.ruler.tasks import ALL, TASKS
 from eval.ruler.texts import NEEDLE, ask, hide, trace
-from lab.errors import MissingPackage
+from lab.core.errors import MissingPackage
 from tests.eval.ruler.conftest import MARKS, case_of
 from tests.eval.ruler.oracle import documents, listed, needles, solve
 

@@ -22,8 +22,8 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from lab.command import FAILED, STOPPED, show
-from lab.errors import ConfigError, DataError
+from lab.core.command import FAILED, STOPPED, show
+from lab.core.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
     import numpy.typing as npt

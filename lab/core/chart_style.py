@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from lab.errors import MissingPackage
+from lab.core.errors import MissingPackage
 
 if TYPE_CHECKING:
     import pandas as pd

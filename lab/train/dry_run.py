@@ -11,9 +11,9 @@ from typing import Any
 import torch
 
 from lab.config import Experiment
+from lab.core.errors import ConfigError, LabError
 from lab.data.config import DataConfig, Slimpajama
 from lab.data.shards import token_dtype
-from lab.errors import ConfigError, LabError
 from lab.loading import decoder_of
 from lab.model.attention.segments import ContextGroup, Segments
 from lab.model.config import PEAK_FLOPS, DecoderConfig

@@ -1,7 +1,7 @@
 """Parts that all commands share: the command line, help, printing, progress bars, one line per fault, exit status.
 
-argparse reads a command's options, such as -o and --plot. Every other --name=value is a setting, checked by lab.schema.
---help is short; --help=all lists every setting.
+argparse reads a command's options, such as -o and --plot. Every other --name=value is a setting, which lab.core.schema
+checks. --help is short; --help=all lists every setting.
 """
 
 import argparse
@@ -18,12 +18,12 @@ from typing import Any, NamedTuple, NoReturn, TextIO
 
 from tqdm import tqdm
 
-from lab.errors import ConfigError, LabError, brief, is_short
-from lab.files import on_disk
-from lab.output import guard
-from lab.plugins import TRUSTED
-from lab.schema import TAGS, Section, adapter, docs_of, settings_in, validated, values_of
-from lab.yaml import parse_yaml
+from lab.core.errors import ConfigError, LabError, brief, is_short
+from lab.core.files import on_disk
+from lab.core.output import guard
+from lab.core.plugins import TRUSTED
+from lab.core.schema import TAGS, Section, adapter, docs_of, settings_in, validated, values_of
+from lab.core.yaml import parse_yaml
 
 FAILED, WRONG, STOPPED = 1, 2, 75  # exit statuses
 CONTINUES = "stopped; the same command continues"

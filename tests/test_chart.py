@@ -2,8 +2,8 @@ import json
 
 import pytest
 
-from lab.draw import Rule, draw, save, themed
-from lab.errors import ConfigError, MissingPackage
+from lab.core.chart import Rule, draw, save, themed
+from lab.core.errors import ConfigError, MissingPackage
 
 pytest.importorskip("altair")
 METHODS = ("rope+plain", "string(shift=64)")

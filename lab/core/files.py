@@ -22,7 +22,7 @@ from filelock import FileLock, Timeout
 from pydantic import TypeAdapter, ValidationError
 from typing_extensions import TypedDict  # typing's own is not read by pydantic before Python 3.12
 
-from lab.errors import ConfigError, DataError, DiskError, InUse, LabError
+from lab.core.errors import ConfigError, DataError, DiskError, InUse, LabError
 
 DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS)
 """Full, over a quota or a limit of file sizes, broken, read-only."""

@@ -26,8 +26,8 @@ from annotated_types import Ge, Gt, Le
 from pydantic import AfterValidator, ConfigDict, GetCoreSchemaHandler, TypeAdapter, ValidationError
 from pydantic_core import PydanticCustomError, core_schema
 
-from lab.errors import LONGEST_NAME, LONGEST_PATH, ConfigError, brief, first_line, is_short, nearest
-from lab.yaml import flatten
+from lab.core.errors import LONGEST_NAME, LONGEST_PATH, ConfigError, brief, first_line, is_short, nearest
+from lab.core.yaml import flatten
 
 T = TypeVar("T")
 

@@ -4,8 +4,8 @@
 
 CONFIG is a YAML file of configs/recipes/. The first stage trains the base briefly on full windows of the target length.
 probe-lab impact then finds the impactful tokens. The extension trains on selected sentences with ids up to the target
-length. A replay of pretraining data follows, and the merge of base and replayed model. lab/recipes.py lists the stages'
-inputs, and those of the baselines that `methods` names:
+length. A replay of pretraining data follows, and the merge of base and replayed model. stages.py lists the inputs of
+the stages, and of the baselines that `methods` names:
 
     probe-lab longrecipe configs/recipes/longrecipe_demo.yaml
     probe-lab longrecipe configs/recipes/longrecipe_demo.yaml --folder=runs/other --extend.optim.lr=5e-4
@@ -32,15 +32,25 @@ from functools import partial
 from itertools import dropwhile
 from pathlib import Path
 
-from lab.command import CONTINUES, STOPPED, Words, run, settings_lines, show
 from lab.config import Experiment
+from lab.core.command import CONTINUES, STOPPED, Words, run, settings_lines, show
+from lab.core.errors import ConfigError
+from lab.core.files import write_atomic, writing
+from lab.core.launch import check_copies
+from lab.core.yaml import format_yaml
 from lab.data.preparation import is_prepared, shard_folder
-from lab.errors import ConfigError
-from lab.files import write_atomic, writing
-from lab.jobs import Job, is_finished, run_jobs
-from lab.launch import check_copies
-from lab.recipes import SYNTAX, TRAINING, Recipe, Resolved, Stage, collecting, list_stages, read_recipe, resolve
-from lab.yaml import format_yaml
+from lab.longrecipe.stages import (
+    SYNTAX,
+    TRAINING,
+    Recipe,
+    Resolved,
+    Stage,
+    collecting,
+    list_stages,
+    read_recipe,
+    resolve,
+)
+from lab.sweep.jobs import Job, is_finished, run_jobs
 
 RESULTS = {"analyse": "impact.json", "merge": "config.json"}  # written last in a stage's folder
 
@@ -136,7 +146,7 @@ if __name__ == "__main__":
         """Run the recipe, or estimate its resources, which loads torch."""
         if not words.options.dry_run:
             return carry_out(words)
-        from lab.estimate import estimate
+        from lab.train.dry_run import estimate
 
         return dry_run(words, estimate)
 

@@ -18,11 +18,11 @@ from functools import partial
 from pathlib import Path
 from types import FrameType
 
-from lab.command import STOPPED
 from lab.config import Experiment, load_experiment
-from lab.errors import ConfigError, LabError
-from lab.launch import COPY_S, SIGNALS
-from lab.plugins import TRUSTED
+from lab.core.command import STOPPED
+from lab.core.errors import ConfigError, LabError
+from lab.core.launch import COPY_S, SIGNALS
+from lab.core.plugins import TRUSTED
 from lab.runs.arms import changes
 from lab.runs.checkpoints import TENSORS, newest
 from lab.runs.folder import RunFolder

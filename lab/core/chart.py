@@ -11,10 +11,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from lab import looks
-from lab.errors import ConfigError
-from lab.files import write_atomic, writing
-from lab.looks import BLUE, GREY, NAMES, Rule, altair, words
+from lab.core import chart_style as looks
+from lab.core.chart_style import BLUE, GREY, NAMES, Rule, altair, words
+from lab.core.errors import ConfigError
+from lab.core.files import write_atomic, writing
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -55,7 +55,7 @@ def draw(
     """Draw rows as one chart; a row without x or y leaves a gap.
 
     `low` and `high` are columns of limits: a band of a line, a bar of a point. Points may have names on one axis, x or
-    y, and are marked by their `outcome` (lab.looks) if that is a column. A `heat` map has ordered columns `x`, rows
+    y, and are marked by their column `outcome` (chart_style.py) if any. A `heat` map has ordered columns `x`, rows
     `y`, and the numbers `series` in the cells, or their `text`. `percent` writes y, or the cells, as percent. `names`
     are the series in the order of their colours, `legend` those that it lists. `marks` shows the points of lines.
     `facet` gives each value a chart of its own, `columns` side by side. `height` is in pixels, or {"step": pixels}

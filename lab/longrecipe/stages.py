@@ -27,14 +27,14 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Literal, NamedTuple
 
-from lab.command import Syntax
 from lab.config import Experiment, StartConfig, load_experiment
 from lab.config.sections import override
+from lab.core.command import Syntax
+from lab.core.errors import ConfigError, LabError
+from lab.core.schema import Positive, Section, validated
+from lab.core.yaml import flatten, format_yaml, part, read_yaml
 from lab.data.selecting import ImpactConfig
-from lab.errors import ConfigError, LabError
 from lab.runs.source import Source, read_source
-from lab.schema import Positive, Section, validated
-from lab.yaml import flatten, format_yaml, part, read_yaml
 
 SYNTAX = Syntax(
     flags=("--dry_run",),

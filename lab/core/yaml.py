@@ -12,7 +12,7 @@ from ruamel.yaml.composer import Composer, ComposerError
 from ruamel.yaml.constructor import SafeConstructor
 from ruamel.yaml.error import YAMLError
 
-from lab.errors import ConfigError, first_line
+from lab.core.errors import ConfigError, first_line
 
 LONGEST_YAML = 2**18  # characters; parsing them takes seconds
 

@@ -17,8 +17,8 @@ from datetime import timedelta
 from functools import cache
 from typing import Any
 
-from lab.errors import ConfigError, PeerError, brief, first_line
-from lab.launch import POLL_S, TIMEOUT, Launch, exchange, has_store
+from lab.core.errors import ConfigError, PeerError, brief, first_line
+from lab.core.launch import POLL_S, TIMEOUT, Launch, exchange, has_store
 
 FAULT, ENDED = "fault", "ended"  # keys of the store, next to the names of exchanges
 LAST = "started"  # name of the last exchange before the training

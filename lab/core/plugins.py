@@ -20,8 +20,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from lab.errors import ConfigError, first_line
-from lab.schema import OneOf, Section, adapter
+from lab.core.errors import ConfigError, first_line
+from lab.core.schema import OneOf, Section, adapter
 
 KEPT = "plugins"  # folder in a run or an export, with the copies of its plugins
 TRUSTED: ContextVar[bool] = ContextVar("TRUSTED", default=False)  # whether code that files name is executed

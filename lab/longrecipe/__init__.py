@@ -1,0 +1,1 @@
+"""Extend the context window of a model by LongRecipe, stage by stage."""
