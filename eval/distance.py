@@ -1,11 +1,11 @@
-"""Measure which share of numbers a model finds by their distance, and how far back it reaches.
+"""Measure retrieval accuracy by distance, and how far back a model retrieves.
 
     probe-lab distance MODEL [--option=value ...] [--distance=METHOD,...] [--plot] [-o FOLDER]
 
 Each test hides one number an exact number of tokens before the end of the prompt. Prompt and answer fill the training
-window (lab/probe/effective_distance.py). Beside the share found, with exact limits, stand the mean log-probability of
-the right number and f, how often training saw the relative position that the method gives to the distance. Reach is the
-largest distance at which the share is at least the threshold. It is a range where the tests are too few for a number.
+window (lab/probe/effective_distance.py). A row has the retrieval accuracy with exact limits, the mean log-probability
+of the right number and f, how often training saw the relative position that the method gives to the distance. Reach is
+the largest distance at which the accuracy is at least the threshold. It is a range if tests are too few for a number.
 Nearer distances that fail are named as dips (lab/probe/reach.py):
 
     probe-lab distance runs/cpu_demo --plot
@@ -17,8 +17,8 @@ Nearer distances that fail are named as dips (lab/probe/reach.py):
     probe-lab distance models/Llama-3.1-8B --haystack=essays.txt --points=6 --tests=50
     probe-lab distance "hf:OWNER/NAME@step*" --haystack=essays.txt -o series
 
-With --prompts the share is also measured in prompts of other lengths: a grid, drawn as a heat map. It separates a limit
-of distance from one of the prompt's length. Reach is that of one prompt length, the window or --window.
+With --prompts the accuracy is also measured in prompts of other lengths: a grid, drawn as a heat map. It separates a
+limit of distance from one of the prompt's length. Reach is that of one prompt length, the window or --window.
 
 All methods of --distance get the same tests. A name alone takes the parameters of eval/engine/methods.py. Several
 models, such as the revisions of a public one, are measured in turn; probe-lab compare puts their reach into one table.
@@ -61,17 +61,17 @@ class DistanceOptions(needles.OneNumberOptions):
     window: Length | None = None
     """Tokens that prompt and answer fill where reach is measured; left out, the training window."""
     prompts: tuple[Length, ...] | None = None
-    """Further lengths that prompt and answer fill, in tokens, at which the share is measured; left out, none."""
+    """Further lengths that prompt and answer fill, in tokens, at which the accuracy is measured; left out, none."""
     threshold: Share = 0.8
-    """Share of numbers that must be found within reach."""
+    """Retrieval accuracy that must hold within reach."""
     confidence: Annotated[float, Gt(0), Lt(1)] = 0.95
-    """Probability with which limits hold the true share, at least."""
+    """Minimum probability that the limits hold the true accuracy."""
     batch: Tests | None = None
     """Tests that generate side by side; left out, as in the run's own probe, or 64."""
 
 
 class FoundByDistance(run.Measure):
-    """The share of numbers found by distance under each method, and reach."""
+    """Retrieval accuracy by distance under each method, and reach."""
 
     kind = "distance"
     options: DistanceOptions
@@ -169,7 +169,7 @@ class FoundByDistance(run.Measure):
             ("distance", "distance", ","),
             ("found", "found", ","),
             ("tests", "n", ","),
-            ("share", "score", ".3f"),
+            ("accuracy", "score", ".3f"),
             (f"{self.probe.config.confidence:.6g} limits", lambda row: limits(row, ".3f"), ""),
             ("log p", "log_prob", ".2f"),
             ("f", "f", ",.0f"),
@@ -181,7 +181,7 @@ class FoundByDistance(run.Measure):
             distances = [row for row in mine if row["metric"] == "found_by_distance"]
             lines += ["", method, columns_text(distances, columns), reach_line(reach)]
             if self.others:
-                lines += ["", "share by length of the prompt", self.grid_text(self.grid(mine))]
+                lines += ["", "accuracy by length of the prompt", self.grid_text(self.grid(mine))]
         return "\n".join([*lines, *self.explain_length(rows), ""])
 
     def explain_length(self, rows: Sequence[Row]) -> list[str]:
@@ -199,7 +199,7 @@ class FoundByDistance(run.Measure):
         return ["", f"The effective length, {lengths[-1]:,}, is longer than reach: {passes}; reach takes one number."]
 
     def grid(self, rows: Sequence[Row]) -> list[Row]:
-        """List the shares of all prompt lengths, the longest first."""
+        """List the accuracies of all prompt lengths, the longest first."""
         cells = [
             {**row, "prompt": row.get("prompt", self.probe.window)}
             for row in rows
@@ -208,7 +208,7 @@ class FoundByDistance(run.Measure):
         return sorted(cells, key=lambda row: (-row["prompt"], row["distance"]))
 
     def grid_text(self, cells: Sequence[Row]) -> str:
-        """Write the shares with a line for each prompt length and a column for each distance."""
+        """Write the accuracies with a line for each prompt length and a column for each distance."""
         shares: dict[int, Row] = {}
         for cell in cells:
             shares.setdefault(cell["prompt"], {"prompt": cell["prompt"]})[str(cell["distance"])] = cell["score"]
@@ -217,7 +217,7 @@ class FoundByDistance(run.Measure):
         return columns_text([empty | row for row in shares.values()], columns)
 
     def heat_map(self, rows: Sequence[Row]) -> Any:
-        """Draw the shares by prompt length and distance, a map for each method."""
+        """Draw the accuracies by prompt length and distance, a map for each method."""
         return draw(
             self.grid(rows),
             "distance",
@@ -233,14 +233,14 @@ class FoundByDistance(run.Measure):
         )
 
     def chart(self, rows: Sequence[Row]) -> Any:
-        """Draw shares with limits and their fit; below, f of the training, and the grid of prompt lengths."""
+        """Draw accuracies with limits and their fit; below, f of the training, and the grid of prompt lengths."""
         window = self.probe.window
         threshold = self.probe.config.threshold
         whole = [row for row in rows if row["metric"] == "found_by_distance"]
         ends = (min(self.probe.distances), max(window, *self.probe.distances))
         names = [*dict.fromkeys(row["method"] for row in whole)]
         plot = partial(draw, x="distance", series="method", x_title=X_TITLE, x_limits=ends, names=names)
-        plot_share = partial(plot, y="score", y_limits=(0, 1), percent=True, y_title="share of numbers found")
+        plot_share = partial(plot, y="score", y_limits=(0, 1), percent=True, y_title="retrieval accuracy")
         rules = [Rule("y", threshold, f"threshold {threshold:g}"), Rule("x", window, "window")]
         points = plot_share(whole, low="low", high="high", kind="point", rules=rules, title=self.title())
         above = layer(points, plot_share(self.fits, marks=False, legend=False))

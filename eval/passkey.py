@@ -1,4 +1,4 @@
-"""Measure passkey retrieval by depth and length: a number hidden in filler, asked for at the end.
+"""Measure retrieval accuracy of a passkey by depth and length: a number hidden in filler, asked for at the end.
 
     probe-lab passkey MODEL [--option=value ...] [--plot] [-o FOLDER]
 
@@ -126,7 +126,7 @@ def compose_words(filler: str, key: str, depth: float, rng: np.random.Generator)
 
 
 class Passkey(run.Measure):
-    """The share of numbers found at each depth and length."""
+    """Retrieval accuracy at each depth and length."""
 
     kind = "passkey"
     options: PasskeyOptions
@@ -188,7 +188,7 @@ class Passkey(run.Measure):
 
     def text(self, rows: Sequence[Row]) -> str:
         grid = 100 * pivot(rows, "depth", "length").rename(index="{:.0%}".format, columns="{:,}".format)
-        return f"{self.title()}\n\n{to_text(grid, '.0f')}"
+        return f"{self.title()}\n\nretrieval accuracy (%)\n{to_text(grid, '.0f')}"
 
     def chart(self, rows: Sequence[Row]) -> Any:
         """Draw the grid; cells that were not measured stay empty."""
