@@ -1,4 +1,4 @@
-"""The loader of one process: opening a corpus of a trillion tokens, packing, and what a training step waits for it.
+"""Starting, and the loader of one process: opening a trillion tokens, packing, and what a training step waits for it.
 
     python -m benchmarks.loader [--json FILE]
 
@@ -6,11 +6,14 @@ Shards are simulated: random lengths with SlimPajama's spread about a mean of 1,
 trillion are one shard of 15.6 billion tokens, without disk blocks, under 64 names, opened as every rank does:
 manifests, indices, and the first pack of 16,384 tokens, at step 0 and after 100 million samples. Packing reads files in
 the page cache: the first packs fault in the pages of the maps. A step of the waiting is a pause as long as an H200
-takes at the speed that is aimed at.
+takes at the speed that is aimed at. Starting is a command in a process of its own, up to its first line of work.
 """
 
 import json
 import os
+import statistics
+import subprocess
+import sys
 import tempfile
 import time
 from dataclasses import replace
@@ -34,7 +37,23 @@ SHARDS, DOCUMENTS = 64, 15_600_000  # of the trillion
 SMALL = 100_000  # documents that are packed
 PACKS, ROUNDS, STEPS, LATE = 100, 5, 20, 10**8
 STEP_S = PACK / 68_500
+STARTS = {
+    "import lab": ("-c", "import lab"),
+    "probe-lab --help": ("-m", "lab.cli", "--help"),
+    "a setting that is rejected": ("-m", "lab.fit", "cpu_demo", "--model.n_heads=3"),
+    "a dry run": ("-m", "lab.fit", "cpu_demo", "--dry_run"),
+}
 MODES: tuple[Mode, ...] = ("natural", "concatenated", "uniform")
+
+
+def starting(words: tuple[str, ...]) -> record.Figures:
+    """Time a command, the first time apart: it may have to compile Python's files."""
+    seconds = []
+    for _ in range(ROUNDS + 1):
+        start = time.perf_counter()
+        subprocess.run([sys.executable, *words], capture_output=True, check=False)
+        seconds.append(time.perf_counter() - start)
+    return {"start_s": statistics.median(seconds[1:])}
 
 
 def document_ends(n: int) -> np.ndarray:
@@ -131,6 +150,8 @@ def main() -> None:
         print(f"{stage}, {case}:", ", ".join(f"{name} {value:,.4g}" for name, value in figures.items()))
         log.add(stage, case, figures)
 
+    for case, words in STARTS.items():
+        note("starting", case, starting(words))
     with tempfile.TemporaryDirectory() as place:
         large, small = (DataConfig(corpus=Text(path=name), window=WINDOW, folder=place) for name in ("large", "small"))
         simulate(shard_folder(large), DOCUMENTS, SHARDS)

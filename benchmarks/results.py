@@ -1,36 +1,22 @@
-"""Write benchmarks/RESULTS.md from records.
+"""Print the records of benchmarks as Markdown tables, those of docs/scale.md among them.
 
-    python -m benchmarks.results FILE.jsonl ... [-o benchmarks/RESULTS.md]
+    python -m benchmarks.results FILE.jsonl ...
 
-A file's records are grouped by command, commit, hardware and versions.
+Records of one command, commit and machine are a section; those with the same figures are a table. Figures that are the
+same in the whole table are written above it.
 """
 
 import argparse
-from collections.abc import Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 from benchmarks.record import Record, read
 
-HEAD = """# Results
-
-Written by `benchmarks.results`; every row is a record of `benchmarks/record.py`.
-"""
-NO_GPU = """
-**No GPU has been measured yet.** Figures from a CPU show that the command works, and nothing about a GPU's speed.
-"""
+NO_GPU = "No GPU: these figures say nothing about the speed of one."
 
 
-def page(files: Sequence[list[Record]]) -> str:
-    """Format all files' records as Markdown."""
-    records = [record for file in files for record in file]
-    warning = "" if any(record.hardware["gpus"] for record in records) else NO_GPU
-    parts = [part for file in files for _, same in groupby(file, key=origin) for part in section(list(same))]
-    return "\n".join([HEAD + warning, *parts])
-
-
-def origin(record: Record) -> tuple[object, ...]:
+def origin(record: Record) -> tuple[str, ...]:
     """Return the values that the records of a section share."""
     return record.command, record.commit, str(record.hardware), str(record.versions)
 
@@ -38,54 +24,58 @@ def origin(record: Record) -> tuple[object, ...]:
 def section(records: list[Record]) -> list[str]:
     """Format the records of one run of a benchmark."""
     first = records[0]
-    hardware = first.hardware
-    devices = ", ".join(hardware["gpus"]) or f"{hardware['cpu']}, {hardware['cores']} cores, no GPU"
-    return [
-        f"## {first.benchmark} on {devices}",
-        "",
-        f"`{first.command}`, commit {first.commit[:12]}; "
-        + ", ".join(f"{name} {version}" for name, version in first.versions.items()),
-        "",
-        "| stage | case | status | s | figures |",
-        "|---|---|---|---|---|",
-        *(row(record) for record in records),
-        "",
-    ]
+    gpus = ", ".join(first.hardware["gpus"])
+    device = gpus or f"{first.hardware['cpu']}, {first.hardware['cores']} cores. {NO_GPU}"
+    versions = ", ".join(f"{name} {version}" for name, version in first.versions.items())
+    lines = [f"`{first.command}`, commit {first.commit[:12]}; {versions}; {device}", ""]
+    tables: dict[tuple[str, ...], list[Record]] = {}
+    for record in records:
+        tables.setdefault((first.benchmark, *record.figures), []).append(record)
+    for same in tables.values():
+        lines += table(same)
+    return lines
 
 
-def row(record: Record) -> str:
-    """Format one record."""
-    text = record.reason or ", ".join(f"{key} {shown(value)}" for key, value in record.figures.items())
-    cells = record.stage, record.case, record.status, f"{record.seconds:.1f}", text
-    return f"| {' | '.join(cell.replace('|', '/').replace(chr(10), ' ') for cell in cells)} |"
+def table(records: list[Record]) -> list[str]:
+    """Format records that have the same figures."""
+    names, constants = [], []
+    for name, value in records[0].figures.items():
+        if len(records) > 1 and all(record.figures[name] == value for record in records):
+            constants.append(f"{name} {format_figure(value)}")
+        else:
+            names.append(name)
+    names += ["reason"] if any(record.reason for record in records) else []
+    lines = [f"{', '.join(constants)}:", ""] if constants else []
+    lines += [f"| stage | case | {' | '.join(names)} |", "|---|---|" + "---|" * len(names)]
+    for record in records:
+        cells = [record.stage, record.case]
+        for name in names:
+            cells.append(str(record.reason) if name == "reason" else format_figure(record.figures[name]))
+        lines.append(f"| {' | '.join(cell.replace('|', '/').replace(chr(10), ' ') for cell in cells)} |")
+    return [*lines, ""]
 
 
-def shown(value: Any) -> str:
-    """Format a figure with four digits; a table within a record as its rows.
+def format_figure(value: Any) -> str:
+    """Format a figure with four digits.
 
     Example:
-        >>> shown(1234567.0), shown(0.12345), shown([{"operation": "mm", "share": 0.5}])
-        ('1,234,567', '0.1234', '[operation mm share 0.5]')
+        >>> format_figure(1234567.0), format_figure(0.12345), format_figure(16384)
+        ('1,234,567', '0.1234', '16,384')
     """
     if isinstance(value, float):
         return f"{value:,.0f}" if abs(value) >= 10_000 else f"{value:.4g}"
     if isinstance(value, int) and not isinstance(value, bool):
         return f"{value:,}"
-    if isinstance(value, dict):
-        return " ".join(f"{key} {shown(part)}" for key, part in value.items())
-    if isinstance(value, list):
-        return f"[{'; '.join(shown(part) for part in value)}]"
-    return "-" if value is None else str(value)
+    return "-" if value is None else str(value).replace("{", "").replace("}", "").replace("'", "")
 
 
 def main() -> None:
-    """Write the page."""
+    """Print the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("files", type=Path, nargs="+")
-    parser.add_argument("-o", type=Path, default=Path(__file__).with_name("RESULTS.md"))
-    options = parser.parse_args()
-    options.o.write_text(page([read(path) for path in options.files]), encoding="utf-8")
-    print(options.o)
+    for path in parser.parse_args().files:
+        for _, same in groupby(read(path), key=origin):
+            print("\n".join(section(list(same))))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
-"""Training speed of the lab and of transformers' Llama, in turns: tokens per CPU-second and per second.
+"""Training speed of the lab, litgpt and transformers' Llama, in turns: tokens per CPU-second and per second.
 
-    python -m benchmarks.train [--sides ours,ours+compile,transformers,transformers+compile]
+    pip install --no-deps 'litgpt==0.5.13'    (its requirements exclude the huggingface-hub of transformers)
+    python -m benchmarks.train [--sides ours,ours+compile,litgpt,litgpt+compile,transformers,transformers+compile]
         [--sizes 4M] [--windows 256] [--packs 4096] [--dtypes float32,bfloat16] [--device cpu|cuda] [--threads 1]
         [--rounds 7] [--steps 1] [--warm_up 2] [--json FILE]
 
@@ -15,16 +16,17 @@ Growth curves, over windows, packs and sizes; `--packs window` gives every windo
 
 A step is what every trainer computes: forward pass, loss, backward pass, clipping, fused AdamW, on rows of `window`
 tokens that fill a pack. The lab takes the rows as one packed row, as its runs do. It computes bfloat16 as they do: on a
-GPU in bfloat16 weights, sharded over this process alone, otherwise under autocast, as transformers does. `+compile`
-compiles the lab's blocks one by one, and transformers' whole model. Both have the same sizes and run in this process.
+GPU in bfloat16 weights, sharded over this process alone, otherwise under autocast, as the peers do. `+compile`
+compiles the lab's blocks one by one, and the peers' whole models. All have the same sizes and run in this process.
 
 Sides take turns; a round is --steps steps of each, figures are medians of the rounds, and a ratio is the median of the
-rounds' ratios with its quartiles. Ratios are of CPU seconds on a CPU, of seconds on a GPU. `best` is the faster of
-transformers' sides. FLOPs per token are causal, as in the lab's own estimate; utilisation is their share of a GPU's
+rounds' ratios with its quartiles. Ratios are of CPU seconds on a CPU, of seconds on a GPU. `best` is the fastest of
+the peers' sides. FLOPs per token are causal, as in the lab's own estimate; utilisation is their share of a GPU's
 peak, and on a CPU of the speed of a large product in the same precision, measured first.
 """
 
 import argparse
+import importlib
 import itertools
 import statistics
 import time
@@ -61,7 +63,7 @@ BYTES = 20  # of a parameter: weight, gradient, AdamW's moments, and a quarter f
 PRODUCT = 1024  # rows, features in and out of the product that measures a CPU
 
 
-SIDES = ("ours", "ours+compile", "transformers", "transformers+compile")
+SIDES = ("ours", "ours+compile", "litgpt", "litgpt+compile", "transformers", "transformers+compile")
 
 
 @dataclass(frozen=True)
@@ -89,6 +91,43 @@ def ours(cfg: DecoderConfig, rows: int, window: int, device: torch.device, dtype
         return summed / targets.numel()
 
     return Side(decoder, loss, autocast=bf16 and not sharded)
+
+
+def litgpt(cfg: DecoderConfig, window: int, device: torch.device, dtype: str, *, compiled: bool) -> Side:
+    """Build litgpt's model with the loss of its pretraining recipe.
+
+    Raises: Skipped if it is not installed.
+    """
+    try:
+        theirs, losses = importlib.import_module("litgpt"), importlib.import_module("litgpt.utils")
+    except ImportError as error:
+        raise record.Skipped(f"{error}; pip install --no-deps 'litgpt==0.5.13'") from None
+    config = theirs.Config(
+        block_size=window,
+        vocab_size=cfg.vocab_size,
+        padded_vocab_size=cfg.vocab_size,
+        n_layer=cfg.n_layers,
+        n_head=cfg.n_heads,
+        n_query_groups=cfg.n_kv_heads,
+        n_embd=cfg.d_model,
+        intermediate_size=cfg.d_ff,
+        rotary_percentage=1.0,
+        rope_base=int(cfg.theta),
+        parallel_residual=False,
+        bias=False,
+        norm_class_name="RMSNorm",
+        norm_eps=cfg.norm_eps,
+        mlp_class_name="LLaMAMLP",
+    )
+    with device:
+        model = theirs.GPT(config)
+    run = torch.compile(model) if compiled else model
+
+    def loss(tokens: Tensor, targets: Tensor) -> Tensor:
+        mean: Tensor = losses.chunked_cross_entropy(run(tokens), targets)
+        return mean
+
+    return Side(model, loss, autocast=dtype == "bfloat16")
 
 
 def transformers(cfg: DecoderConfig, device: torch.device, dtype: str, *, compiled: bool) -> Side:
@@ -170,6 +209,8 @@ def build(cell: Cell, names: list[str], device: torch.device) -> dict[str, Calla
         compiled = name.endswith("+compile")
         if name.startswith("ours"):
             side = ours(cfg, rows, cell.window, device, cell.dtype, compiled=compiled)
+        elif name.startswith("litgpt"):
+            side = litgpt(cfg, cell.window, device, cell.dtype, compiled=compiled)
         else:
             side = transformers(cfg, device, cell.dtype, compiled=compiled)
         held = sum(p.numel() for p in side.model.parameters())
