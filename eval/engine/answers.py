@@ -7,14 +7,13 @@ of the lab its digits may be in groups, and the mark of a list may precede it. W
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
 from eval.engine.cases import TextCase, Writer
 from eval.engine.random_words import draw_number
-from eval.engine.rows import Finished
+from eval.engine.rows import Results
 from eval.engine.subject import doublings
 from lab.core.command import Bar
 from lab.core.errors import ConfigError
@@ -97,35 +96,26 @@ class Outcome(NamedTuple):
     seconds: float | None = None
 
 
-class FinishedTests(Finished, ResultStore):
-    """The finished tests of one key; `by` is the field of a test's length or distance, None where all have the same.
+class FinishedTests(ResultStore):
+    """The results of needle tests, as a probe loads and saves them: by length or distance, and by number.
 
-    The key of needle tests holds checkpoint, position methods, protocol, text and seed. How many tests there are, at
+    The key of their file holds checkpoint, position methods, protocol, text and seed. How many tests there are, at
     which lengths, and what passes is not in it: a probe that asks for more reuses the tests of one that asked for less.
-    The bar counts the first `asked` tests of each length.
+    The bar counts the first `n_tests` of each length or distance.
     """
 
-    def __init__(
-        self, path: Path, key: Mapping[str, object], by: str | None = "length", bar: Bar | None = None, asked: int = 0
-    ) -> None:
-        super().__init__(path, key, ("test",) if by is None else (by, "test"))
-        self.by = by
+    def __init__(self, results: Results, bar: Bar, n_tests: int) -> None:
+        self.results = results
+        self.by = results.named_by[0]
         self.bar = bar
-        self.asked = asked
+        self.n_tests = n_tests
 
-    def tests(self, length: int | None = None) -> dict[int, Row]:
-        return {row["test"]: row for row in self if "test" in row and row.get(self.by or "") == length}
-
-    def load(self, length: int | None = None) -> dict[int, Row]:
-        """Return the finished tests of a length by number, and count them in the bar."""
-        tests = self.tests(length)
-        if self.bar is not None:
-            self.bar.known(sum(test < self.asked for test in tests))
+    def load(self, value: int) -> dict[int, Row]:
+        """Return the finished tests of a length or distance by number, and count them in the bar."""
+        tests = {row["test"]: row for row in self.results if row.get(self.by) == value}
+        self.bar.known(sum(test < self.n_tests for test in tests))
         return tests
 
-    def save(self, length: int | None, rows: Mapping[int, Row]) -> None:
-        """Add finished tests; they are on the disk when this returns."""
-        named = {} if self.by is None else {self.by: length}
-        self.append({**named, "test": test, **row} for test, row in rows.items())
-        if self.bar is not None:
-            self.bar.update(len(rows))
+    def save(self, value: int, rows: Mapping[int, Row]) -> None:
+        self.results.append({self.by: value, "test": test, **row} for test, row in rows.items())
+        self.bar.update(len(rows))

@@ -1,14 +1,8 @@
 """What an evaluation found: rows, tables of them as text, and files of them, from which a stopped measurement goes on.
 
 Files are .jsonl. A cell is one number of a table, such as one depth at one length. Its row states what was measured,
-on what and how, and is appended whole as soon as the number is known. Until then the cell's finished tests lie in a
+on what and how, and is appended in full as soon as the number is known. Until then the cell's finished tests are in a
 file of their own, which ends in .part. Rows that agree in the fields they are named by are the same measurement.
-
-Finished work that a command reads back in place of doing it again is `Finished`. Each of its lines has a hash of the
-line and of the key, which is all that decides the outcome. The first line of a file is the key:
-
-    {"key": {"weights": "9c7344f7", "method": "rope+plain", "seed": 0}, "hash": "5d1c..."}
-    {"length": 128, "test": 0, "answer": " 71432.", "hash": "e07f..."}
 """
 
 from __future__ import annotations
@@ -34,6 +28,7 @@ if TYPE_CHECKING:
 HASH = "hash"
 RESULTS = Path("results")  # of models, where -o names no folder; those of runs lie in their folders
 WIDEST, NAME, HEAD = 120, 46, 44  # characters of a table as text, of a line's name, and of a heading in one row
+COLUMN_GAP = 2  # characters between columns
 Column = tuple[str, str | Callable[[Row], Any], str]  # heading, the field or a function of the row, format
 
 
@@ -48,39 +43,42 @@ class Result(NamedTuple):
     @property
     def full_text(self) -> str:
         """The text, and the paths of the files."""
-        written = f"written to {self.written}" if self.written else ""
-        picture = f"picture: {self.picture}" if self.picture else ""
-        return "\n".join(filter(None, (self.text, written, picture)))
+        lines = [self.text]
+        if self.written:
+            lines.append(f"written to {self.written}")
+        if self.picture:
+            lines.append(f"picture: {self.picture}")
+        return "\n".join(filter(None, lines))
 
 
-def document(name: str, found: Sequence[Result]) -> str:
+def document(name: str, results: Sequence[Result]) -> str:
     """Write results as one JSON object.
 
     Example:
         >>> document("x", [Result("text", [{"score": float("nan"), "n": 2}], Path("a.jsonl"))])
         '{"command": "x", "rows": [{"score": null, "n": 2}], "files": ["a.jsonl"], "pictures": []}'
     """
-    whole = {
-        "command": name,
-        "rows": [row for result in found for row in result.rows],
-        "files": [result.written for result in found if result.written is not None],
-        "pictures": [result.picture for result in found if result.picture is not None],
-    }
+    whole: dict[str, Any] = {"command": name, "rows": [], "files": [], "pictures": []}
+    for result in results:
+        whole["rows"] += result.rows
+        whole["files"] += filter(None, [result.written])
+        whole["pictures"] += filter(None, [result.picture])
     return json.dumps(to_json(whole), allow_nan=False)
 
 
 def to_json(value: Any) -> Any:
-    """Turn a value into what JSON has: null in place of numbers that are not to_json, plain numbers, text of paths.
+    """Turn a value into what JSON has: null in place of numbers that are not finite, plain numbers, text of paths.
 
     Example:
         >>> to_json({"a": (1, float("inf")), "b": Path("x")})
         {'a': [1, None], 'b': 'x'}
     """
-    value = value.item() if hasattr(value, "item") and not isinstance(value, dict) else value
     if isinstance(value, Mapping):
         return {str(key): to_json(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [to_json(item) for item in value]
+        return list(map(to_json, value))
+    if hasattr(value, "item"):  # a number of numpy or torch
+        value = value.item()
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return value if value is None or isinstance(value, bool | int | float | str) else str(value)
@@ -104,23 +102,27 @@ def to_text(table: pd.DataFrame | Sequence[Mapping[str, Any]], form: str | Mappi
     forms = form if isinstance(form, Mapping) else dict.fromkeys(frame.columns, form)
     names = [format(name, forms.get(str(frame.index.name), "")) for name in frame.index]
     cells: list[list[str]] = [[] for _ in names]
+    room = WIDEST
     for column, values in frame.astype(object).items():
+        width = len(str(column))
         for line, value in zip(cells, values, strict=True):
             line.append("-" if pd.isna(value) else format(value, forms.get(column, "")))
-    lines = wrap_names(zip(names, cells, strict=True))
+            width = max(width, len(line[-1]))
+        room -= width + COLUMN_GAP
+    lines = wrap_names(zip(names, cells, strict=True), min(NAME, room))
     table = pd.DataFrame(lines, columns=["", *frame.columns]).set_index("")
     return table.rename_axis(None).rename_axis(columns=frame.index.name).to_string()
 
 
-def wrap_names(lines: Iterable[tuple[str, Sequence[str]]]) -> list[list[str]]:
+def wrap_names(lines: Iterable[tuple[str, Sequence[str]]], width: int = NAME) -> list[list[str]]:
     """Write a long name of a table's line in several lines, of which only the first has the cells."""
     out = []
     for name, cells in lines:
         # wrap returns no line for an empty name, but its cells need one.
-        first, *others = wrap(name, NAME, break_long_words=False) or [""]
+        first, *others = wrap(name, width, subsequent_indent="  ", break_long_words=False) or [""]
         out.append([first, *cells])
         for other in others:
-            out.append([f"  {other}", *[""] * len(cells)])
+            out.append([other, *[""] * len(cells)])
     return out
 
 
@@ -135,10 +137,13 @@ def fitted(table: pd.DataFrame) -> str:
 
 
 def columns_text(rows: Sequence[Row], columns: Sequence[Column]) -> str:
-    lines = []
-    for row in rows:
-        lines.append({name: row[of] if isinstance(of, str) else of(row) for name, of, _ in columns})
-    return to_text(lines, {name: form for name, _, form in columns})
+    forms = {}
+    lines: list[Row] = [{} for _ in rows]
+    for name, value, form in columns:
+        forms[name] = form
+        for line, row in zip(lines, rows, strict=True):
+            line[name] = row[value] if isinstance(value, str) else value(row)
+    return to_text(lines, forms)
 
 
 def pivot(rows: Sequence[Mapping[str, Any]], index: str, columns: str, values: str = "score") -> pd.DataFrame:
@@ -161,8 +166,10 @@ def named_series(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     for key in ("model", "checkpoint", "precision"):
         if len({row[key] for row in rows}) > 1:
             names.append(key)
-    rising = sorted(rows, key=lambda row: row["length"])
-    return [{**row, "series": ", ".join(str(row[key]) for key in names)} for row in rising]
+    out = []
+    for row in sorted(rows, key=lambda row: row["length"]):
+        out.append({**row, "series": ", ".join(str(row[key]) for key in names)})
+    return out
 
 
 def limits(row: Mapping[str, Any], form: str = ".4g", factor: float = 1) -> str:
@@ -182,60 +189,78 @@ def natural_key(name: str) -> list[str | float]:
         >>> sorted(["b=9", "a=64", "a=128", "a=0.5"], key=natural_key)
         ['a=0.5', 'a=64', 'a=128', 'b=9']
     """
-    parts = re.split(r"(\d+(?:\.\d+)?)", name)
-    return [float(part) if place % 2 else part for place, part in enumerate(parts)]
+    key: list[str | float] = []
+    # The pattern is one group, so that split returns text and numbers in turn, text first.
+    for index, part in enumerate(re.split(r"(\d+(?:\.\d+)?)", name)):
+        key.append(float(part) if index % 2 else part)
+    return key
 
 
 class Results:
-    """The rows of one file, each by the fields that name it.
+    """The rows of one file, each found again by the fields that name it.
 
-    Opening the file cuts off a last line without its end, which a crash in the middle of writing leaves.
+    With a `key`, the file holds finished work that a command reads back in place of doing it again. Its first line is
+    the key, which is all that decides the outcome, and each line has a hash of the line and the key:
 
-    Raises: CheckpointError for another broken line; ConfigError where the file cannot be written.
+        {"key": {"weights": "9c7344f7", "method": "rope+plain", "seed": 0}, "hash": "5d1c..."}
+        {"length": 128, "test": 0, "answer": " 71432.", "hash": "e07f..."}
+
+    Raises: CheckpointError for a broken line, or one whose hash is another one's; ConfigError where the file cannot be
+        written.
     """
 
-    def __init__(self, path: Path, named_by: Sequence[str]) -> None:
+    def __init__(self, path: Path, named_by: Sequence[str], key: Mapping[str, object] | None = None) -> None:
         self.path = path
         self.named_by = tuple(named_by)
+        self.key = None if key is None else json.dumps(key, sort_keys=True)
+        self.stored: dict[str, Row] = {}
         if path.is_symlink():
             raise errors.ConfigError(f"{path}: is a link, results might go elsewhere; delete it, or use another -o")
         with files.writing(f"-o {path.parent}", "folder"):
             path.parent.mkdir(parents=True, exist_ok=True)
             if path.exists():
+                # A crash in the middle of writing leaves a last line without its end, which is cut off.
                 content = path.read_bytes()
                 if not content.endswith(b"\n"):  # another process may have appended since
                     os.truncate(path, content.rfind(b"\n") + 1)
-            self.kept = {self.name(row): row for row in self.read()}
+            self.read()
+        if key is not None and not self.stored:
+            self.append([{"key": dict(key)}])
 
     def __iter__(self) -> Iterator[Row]:
-        return iter(self.kept.values())
+        return iter(self.stored.values())
 
-    def read(self) -> Iterator[Row]:
-        return RunFolder(self.path.parent).read(self.path.name)
+    def read(self) -> None:
+        for number, row in enumerate(RunFolder(self.path.parent).read(self.path.name), start=1):
+            if self.key is not None and row.pop(HASH, None) != self.hash_row(row):
+                fault = f"line {number} was changed, its hash is another; delete the line, and it is measured again"
+                raise errors.CheckpointError(f"{self.path}: {fault}")
+            self.stored[self.name(row)] = row
 
-    def line(self, row: Row) -> str:
-        return json.dumps(row)
-
-    def key_fields(self, row: Mapping[str, object]) -> Row:
-        return {field: row.get(field) for field in self.named_by}
+    def hash_row(self, row: Row) -> str:
+        # With the key in its hash, a line that is copied from another file is rejected.
+        return short_hash(f"{self.key}{json.dumps(row)}", 16)
 
     def name(self, row: Mapping[str, object]) -> str:
-        return json.dumps([*self.key_fields(row).values()])
+        return json.dumps([row.get(field) for field in self.named_by])
 
     def digest(self, row: Mapping[str, object]) -> str:
         return short_hash(self.name(row))
 
     def find(self, row: Mapping[str, object]) -> Row | None:
-        return self.kept.get(self.name(row))
+        return self.stored.get(self.name(row))
 
     def append(self, rows: Iterable[Mapping[str, object]]) -> None:
         """Append rows; they are on the disk when this returns."""
-        new = [dict(row) for row in rows]
+        lines = ""
+        for row in map(dict, rows):
+            whole = row if self.key is None else {**row, HASH: self.hash_row(row)}
+            lines += json.dumps(whole) + "\n"
+            self.stored[self.name(row)] = row
         with files.writing(f"-o {self.path.parent}", "folder"), self.path.open("a", encoding="utf-8") as file:
-            file.write("".join(self.line(row) + "\n" for row in new))
+            file.write(lines)
             file.flush()
             os.fsync(file.fileno())
-        self.kept |= {self.name(row): row for row in new}
 
     def add(self, row: Mapping[str, object], tests: tuple[str, Sequence[Row]] | None = None) -> Row:
         """Append the row of a finished cell; `tests`, a file name and records, are written before it.
@@ -254,34 +279,6 @@ class Results:
 
     def part(self, tests: str) -> Path:
         return self.path.parent / f"{tests}.part"
-
-
-class Finished(Results):
-    """Finished work of one key, each line with a hash.
-
-    Raises: CheckpointError for a line whose hash is another one's.
-    """
-
-    def __init__(self, path: Path, key: Mapping[str, object], named_by: Sequence[str]) -> None:
-        self.key = json.dumps(key, sort_keys=True)
-        super().__init__(path, named_by)
-        if not self.kept:
-            self.append([{"key": dict(key)}])
-
-    def hash(self, row: Row) -> str:
-        # With the key in its hash, a line that is copied from another file is rejected.
-        return short_hash(self.key + json.dumps(row), 16)
-
-    def read(self) -> Iterator[Row]:
-        """Read the rows, and reject one that was changed after it was written."""
-        for number, row in enumerate(super().read(), start=1):
-            if row.pop(HASH, None) != self.hash(row):
-                fault = f"line {number} was changed, its hash is another; delete the line, and it is measured again"
-                raise errors.CheckpointError(f"{self.path}: {fault}")
-            yield row
-
-    def line(self, row: Row) -> str:
-        return super().line({**row, HASH: self.hash(row)})
 
 
 def write_rows(path: Path, rows: Iterable[Mapping[str, object]]) -> None:

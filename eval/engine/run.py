@@ -191,30 +191,32 @@ class Measure:
         Raises: ConfigError where a test cannot be written, DataError for a tokenizer that is not the model's.
         """
         subject = self.subject
-        part, key = self.results.part(self.name_cases(cell)), self.results.key_fields(cell.row)
-        store = FinishedTests(part, key, None, self.bar, cell.tests)
-        done = store.load()
-        todo = [index for index in range(cell.tests) if index not in done]
+        # The key of the part is what names the row, and each of its lines is named by the number of its test.
+        key = {field: cell.row.get(field) for field in self.named_by}
+        finished = Results(self.results.part(self.name_cases(cell)), ("test",), key)
+        todo = [index for index in range(cell.tests) if finished.find({"test": index}) is None]
+        self.bar.known(cell.tests - len(todo))
         began = time.perf_counter()
 
-        def draw_cases() -> Iterator[tuple[int, cases.TextCase]]:
+        def sample_cases() -> Iterator[tuple[int, cases.TextCase]]:
             for index in todo:
                 test = case(index)
                 check_ids(test.prompt_ids, subject.vocab_size)
                 yield index, test
 
-        asked = subject.generate, subject.tokenizer, subject.stop_id, draw_cases()
+        asked = subject.generate, subject.tokenizer, subject.stop_id, sample_cases()
         for batch in answer_cases(*asked, budget=budget, rows=self.options.rows(length)):
-            fresh = {}
+            fresh = []
             for index, test, answer in batch:
-                prompt = {"prompt_hash": test.prompt_hash, "prompt_tokens": len(test.prompt_ids)}
-                fresh[index] = {**prompt, **judge(test, answer)}
-            store.save(None, fresh)
+                prompt = {"test": index, "prompt_hash": test.prompt_hash, "prompt_tokens": len(test.prompt_ids)}
+                fresh.append({**prompt, **judge(test, answer)})
+            finished.append(fresh)
+            self.bar.update(len(fresh))
         seconds = round((time.perf_counter() - began) * cell.tests / len(todo), 3) if todo else None
-        records = store.tests()
-        return Outcome([records[index] for index in range(cell.tests)], seconds)
+        rows = {row.get("test"): row for row in finished}
+        return Outcome([rows[index] for index in range(cell.tests)], seconds)
 
-    def open_finished(self, tests: Row, first: needles.Case, asked: int, by: str = "length") -> FinishedTests:
+    def open_finished(self, tests: Row, first: needles.Case, n_tests: int, by: str = "length") -> FinishedTests:
         """Open the file of the model's finished needle tests; `tests` are their properties, `first` is one of them."""
         subject = self.subject
         key = {
@@ -227,7 +229,7 @@ class Measure:
         }
         digest = short_hash(json.dumps(key, sort_keys=True))
         path = self.folder / f"tests-{subject.model.consumed_tokens or 0:015d}-{digest}.jsonl"
-        return FinishedTests(path, key, by, self.bar, asked)
+        return FinishedTests(Results(path, (by, "test"), key), self.bar, n_tests)
 
     def write(self, rows: Sequence[Row]) -> None:
         """Write the rows, unless each was appended as soon as it was known."""

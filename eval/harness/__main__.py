@@ -109,7 +109,8 @@ class Harness(run.Measure):
         results = Results(self.path, self.named_by)
         key = {name: shared[name] for name in READ_WITH}
         cases = self.folder / "harness-cases"
-        self.model.stored = StoredRequests(cases / f"requests-{short_hash(json.dumps([*key.values()]))}.jsonl", key)
+        path = cases / f"requests-{short_hash(json.dumps([*key.values()]))}.jsonl"
+        self.model.stored = StoredRequests(Results(path, ("request",), key))
         self.model.set_cache_hook(self.model.stored)
         seeds = ("random_seed", "numpy_random_seed", "torch_random_seed", "fewshot_random_seed")
         asked = ("confirm_run_unsafe_code", "num_fewshot", "limit")

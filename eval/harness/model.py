@@ -11,7 +11,7 @@ The harness asks it for logits, and for greedy answers. Beside `hf`:
 """
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -22,7 +22,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from eval.engine import cases
-from eval.engine.rows import Finished, short_hash
+from eval.engine.rows import Results, short_hash
 from eval.engine.subject import Subject
 from lab.core.errors import ConfigError, DataError
 from lab.core.rows import Row
@@ -40,11 +40,11 @@ GREEDY = {"do_sample": (None, False), "num_beams": (None, 1)}  # settings of a t
 IDLE = ("temperature", "top_p", "top_k")
 
 
-class StoredRequests(Finished):
+class StoredRequests:
     """Finished requests by a hash of each; the harness takes it for the hook of its own cache."""
 
-    def __init__(self, path: Path, key: Mapping[str, object]) -> None:
-        super().__init__(path, key, ("request",))
+    def __init__(self, results: Results) -> None:
+        self.results = results
         self.waiting: list[Row] = []
 
     def add_partial(self, kind: str, arguments: Sequence[Any], result: Any) -> None:
@@ -54,13 +54,13 @@ class StoredRequests(Finished):
             self.flush()
 
     def flush(self) -> None:
-        self.append(self.waiting)
+        self.results.append(self.waiting)
         self.waiting = []
 
     def answers(self, kind: str, requests: Sequence[Any], ask: Callable[[list[Any]], list[Any]]) -> list[Any]:
         """Return the results of requests, and ask those that have none."""
         names = [short_hash(json.dumps([kind, *request.args]), DIGITS) for request in requests]
-        results = [(self.find({"request": name}) or {}).get("result") for name in names]
+        results = [(self.results.find({"request": name}) or {}).get("result") for name in names]
         missing = [number for number, result in enumerate(results) if result is None]
         try:
             asked = ask([requests[number] for number in missing]) if missing else []

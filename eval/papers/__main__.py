@@ -25,7 +25,7 @@ from textwrap import shorten
 from typing import Any
 
 from eval.engine.command import printing_to_stderr
-from eval.engine.rows import Finished, short_hash, to_text
+from eval.engine.rows import Results, short_hash, to_text
 from eval.papers.cells import Measured, compare, table_text
 from eval.papers.table import Table, expand, names, read_table
 from lab.core import errors, files
@@ -95,7 +95,7 @@ def run_table(table: Table, folder: Path) -> tuple[list[Measured], list[str]]:
     """
     if table.missing_files:
         raise errors.DataError("\n".join(table.missing_files))
-    finished = Finished(folder / FINISHED, {}, ("command",))
+    finished = Results(folder / FINISHED, ("command",), {})
     failures: list[str] = []
     rows: list[Measured] = []
     with printing_to_stderr():
@@ -116,7 +116,7 @@ def run_table(table: Table, folder: Path) -> tuple[list[Measured], list[str]]:
     return [one for one in rows if one.commands and ended.issuperset(map(shlex.join, one.commands))], failures
 
 
-def run_row(row: Measured, finished: Finished, folder: Path) -> str | None:
+def run_row(row: Measured, finished: Results, folder: Path) -> str | None:
     """Run the commands of a row that are not finished, up to the first that fails, and return why it failed."""
     for words in row.commands:
         command = {"command": shlex.join(words)}

@@ -12,19 +12,21 @@ from experiments.window.verdicts import verdict_rows
 from lab.core.rows import Row
 
 
-def condition_tables(records: Records) -> tuple[list[Row], list[Row]]:
-    """Return two tables with a row for each condition: accuracy by method with f and demand, and reach by method."""
+def condition_tables(records: Records) -> list[list[Row]]:
+    """Return tables with a row for each condition: accuracy by method with f and demand, reach of S2, and that of W."""
     accuracies: list[Row] = []
-    reaches: list[Row] = []
+    reach_of_s2: list[Row] = []
+    reach_of_w: list[Row] = []
     for (stage, branch), mine in records.runs.groupby(["stage", "branch"], sort=False):
         condition: Row = {"condition": f"{stage} {branch}", "n": len(mine)}
-        if stage.startswith("S2"):
-            low, high = BAND
-            methods = METHODS[:1]
-        else:
+        low, high = BAND
+        methods = METHODS[:1]
+        reaches = reach_of_s2
+        if stage.startswith("W"):
             window = int(mine["window"].iloc[0])
             low, high = window // 2, window
             methods = METHODS
+            reaches = reach_of_w
         means: Row = {"f": round(mine["f"].mean()), "g": round(mine["g"].mean()), "distances": f"{low} to {high}"}
         ranges: Row = {}
         for method in methods:
@@ -33,22 +35,26 @@ def condition_tables(records: Records) -> tuple[list[Row], list[Row]]:
         accuracies.append(condition | means)
         if stage.startswith("S2") or not branch.startswith("base"):  # bases of W are continued until they retrieve
             reaches.append(condition | ranges)
-    return accuracies, reaches
+    return [accuracies, reach_of_s2, reach_of_w]
 
 
 def write_range(reaches: "pd.Series[float]", last: "pd.Series[float]") -> str:
     """Write the median reach of seeds, the least and the most; none counts as the least."""
     ordered = sorted(zip(reaches.fillna(0.0), last, strict=True))
-    words = [write_reach(reach or None, end) for reach, end in ordered]
-    return f"{words[(len(words) - 1) // 2]} ({words[0]} to {words[-1]})"
+    texts = [write_reach(reach or None, end) for reach, end in ordered]
+    return f"{texts[(len(texts) - 1) // 2]} ({texts[0]} to {texts[-1]})"
 
 
 def describe(records: Records, out: Path | None = None) -> None:
     """Print the conditions and the verdicts; into a folder, plot them and write them into its findings.md."""
-    accuracies, reaches = condition_tables(records)
-    parts = [f"Mean accuracy\n{to_text(accuracies)}", f"Reach, median (least to most)\n{to_text(reaches)}"]
-    if verdicts := list(verdict_rows(records)):
-        forms = {name: ".3f" for name in verdicts[0] if name not in ("prediction", "n", "verdict")}
+    titles = "Mean accuracy", "Reach, median (least to most)", "Reach, median (least to most)"
+    parts = []
+    for title, rows in zip(titles, condition_tables(records), strict=True):
+        if rows:
+            parts.append(f"{title}\n{to_text(rows)}")
+    verdicts = list(verdict_rows(records))
+    if verdicts:
+        forms = dict.fromkeys(set(verdicts[0]) - {"prediction", "n", "verdict"}, ".3f")
         parts.append(to_text(verdicts, forms))
     write_tables("\n\n".join(parts), out and out / "findings.md", "## Results")
     if out is not None:

@@ -1,82 +1,101 @@
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from eval.engine.answers import FinishedTests
-from lab.core.errors import CheckpointError, ConfigError
+from eval.engine.rows import Results
+from lab.core.errors import CheckpointError
 from tests.refusals import refused
 
 KEY = {"weights": "abc", "method": "rope+plain", "protocol": "ours", "seed": 0}
-ROW = {"prompt_hash": "0f", "numbers": ["12", "34"], "depths": [0.125, 0.5], "answer": " 12 \u00e9\n", "found": 1}
+ROW = {"length": 128, "test": 0, "answer": " 12 \u00e9\n", "found": 1}
+NEXT = {**ROW, "test": 1}
+# Written at ba500420, before one class stored all results.
+EARLIER = (
+    '{"key": {"weights": "abc", "method": "rope+plain", "protocol": "ours", "seed": 0}, "hash": "beef7a83f41652ed"}\n'
+    '{"length": 128, "test": 0, "answer": " 12 \\u00e9\\n", "found": 1, "hash": "42c0820a8277e1cf"}\n'
+)
 
 
 def opened(folder, **key):
-    return FinishedTests(folder / "tests-1.jsonl", {**KEY, **key})
+    return Results(folder / "tests-1.jsonl", ("length", "test"), {**KEY, **key})
 
 
-def test_tests_of_other_settings_are_refused(tmp_path):
-    opened(tmp_path).save(128, {0: ROW})
-    for other in ({"weights": "abd"}, {"protocol": "released"}, {"seed": 1}, {"method": "pi+plain"}):
-        with pytest.raises(CheckpointError, match="line 1 was changed"):
-            opened(tmp_path, **other)
-    assert opened(tmp_path).load(128) == {0: {"length": 128, "test": 0, **ROW}}
+@pytest.fixture
+def results(tmp_path):
+    results = opened(tmp_path)
+    results.append([ROW])
+    return results
+
+
+def test_a_file_of_an_earlier_command_is_read_and_written_the_same(results, tmp_path):
+    assert results.path.read_text() == EARLIER
+    assert opened(tmp_path).find({"length": 128, "test": 0}) == ROW
+
+
+def test_a_probe_loads_the_tests_of_one_length(results, tmp_path):
+    counted = []
+    bar = SimpleNamespace(update=id, known=counted.append)
+    finished = FinishedTests(opened(tmp_path), bar, n_tests=2)
+    finished.save(256, {3: {"found": 0}, 0: {"found": 1}})
+    assert FinishedTests(opened(tmp_path), bar, 2).load(128) == {0: ROW}
+    assert finished.load(256) == {n: {"length": 256, "test": n, "found": n == 0} for n in (0, 3)}
+    assert counted == [1, 1]  # test 3 is none of the first two
+
+
+@pytest.mark.parametrize("other", [{"weights": "abd"}, {"protocol": "released"}, {"seed": 1}, {"method": "pi+plain"}])
+def test_tests_of_other_settings_are_refused(results, tmp_path, other):
+    with refused(f"{results.path}: line 1 was changed", error=CheckpointError):
+        opened(tmp_path, **other)
 
 
 @pytest.mark.parametrize("change", [("12", "13"), ('"found": 1', '"found": 2'), (', "hash"', ', "sum"')])
-def test_a_changed_line_is_refused_by_its_number(tmp_path, change):
-    finished = opened(tmp_path)
-    finished.save(128, {0: ROW, 1: ROW})
-    *first, last = finished.path.read_text().splitlines(keepends=True)
-    finished.path.write_text("".join([*first, last.replace(*change, 1)]))
-    with pytest.raises(CheckpointError) as caught:
+def test_a_changed_line_is_refused_by_its_number(results, tmp_path, change):
+    results.append([NEXT])
+    *first, last = results.path.read_text().splitlines(keepends=True)
+    results.path.write_text("".join([*first, last.replace(*change, 1)]))
+    with refused(f"{results.path}: line 3 was changed", error=CheckpointError):
         opened(tmp_path)
-    assert str(caught.value).startswith(f"{finished.path}: line 3 was changed, ")
-    finished.path.write_text("".join(first))  # as the message says
-    assert opened(tmp_path).load(128) == {0: {"length": 128, "test": 0, **ROW}}
+    results.path.write_text("".join(first))  # as the message says
+    assert opened(tmp_path).find(ROW) == ROW
 
 
-@pytest.mark.parametrize("line", ["[1, 2]", "5", "null", '"text"', ""])
-def test_a_line_that_is_no_object_is_refused(tmp_path, line):
-    finished = opened(tmp_path)
-    finished.save(128, {0: ROW})
-    with finished.path.open("a") as file:
+@pytest.mark.parametrize("line", ["[1, 2]", "null", ""])
+def test_a_line_that_is_no_object_is_refused(results, tmp_path, line):
+    with results.path.open("a") as file:
         file.write(f"{line}\n")
     with pytest.raises(CheckpointError, match="line 3 is no record"):
         opened(tmp_path)
 
 
-def test_opening_a_whole_file_does_not_cut_what_another_process_appends(tmp_path, monkeypatch):
-    finished = opened(tmp_path)
-    finished.save(128, {0: ROW})
+def test_opening_a_whole_file_does_not_cut_what_another_process_appends(results, tmp_path, monkeypatch):
     read = Path.read_bytes
 
     def appended_after(path):
         content = read(path)
-        finished.save(128, {len(finished.kept): ROW})
+        results.append([NEXT])
         return content
 
     monkeypatch.setattr(Path, "read_bytes", appended_after)
     opened(tmp_path)
     monkeypatch.undo()
-    assert opened(tmp_path).load(128).keys() == finished.load(128).keys()
+    assert opened(tmp_path).find(NEXT) == NEXT
 
 
-def test_a_torn_line_is_dropped_wherever_it_is_torn(tmp_path):
-    finished = opened(tmp_path)
-    finished.save(128, {0: ROW})
-    whole = finished.path.read_bytes()
-    finished.save(128, {1: ROW})
-    both = finished.path.read_bytes()
+def test_a_torn_line_is_dropped_wherever_it_is_torn(results, tmp_path):
+    whole = results.path.read_bytes()
+    results.append([NEXT])
+    both = results.path.read_bytes()
     for cut in (*range(0, len(whole) - 3, 9), *range(len(whole) - 3, len(whole) + 4), *range(len(whole), len(both), 9)):
-        finished.path.write_bytes(both[:cut])
+        results.path.write_bytes(both[:cut])
         again = opened(tmp_path)
-        kept = {0} if len(whole) <= cut else set()
-        assert again.load(128).keys() == kept
-        again.save(128, {5: ROW})
-        assert opened(tmp_path).load(128).keys() == {*kept, 5}
+        assert (again.find(ROW) is not None) == (len(whole) <= cut)
+        again.append([{**ROW, "test": 5}])
+        assert [row["test"] for row in opened(tmp_path) if "test" in row] == [0, 5][len(whole) > cut :]
 
 
 def test_a_folder_that_cannot_be_written_is_one_line(tmp_path):
     (tmp_path / "file").touch()
-    with refused(f"-o {tmp_path / 'file' / 'eval'}: cannot be written (Not a directory)", error=ConfigError):
+    with refused(f"-o {tmp_path / 'file' / 'eval'}: cannot be written (Not a directory)"):
         opened(tmp_path / "file" / "eval")
