@@ -8,13 +8,11 @@ from tests.torture.rows import ROWS, STEADY
 LENGTHS = {"median_tokens": 16.64, "section_tokens": 64.0}  # for windows of 64
 LONGEST = (  # files of the default run that take longest, which start first, or one process works alone at the end
     "tests/eval/test_measures.py",
-    "tests/test_resume_matrix.py",
-    "tests/test_saving.py",
-    "tests/test_rank_deaths.py",
+    "tests/test_stops.py",
+    "tests/test_faults.py",
+    "tests/test_resumption.py",
     "tests/estimate/test_memory.py",
-    "tests/test_signals.py",
     "tests/model/test_context_parallel.py",
-    "tests/test_chains.py",
     "tests/model/test_generate.py",
     "tests/model/test_contract.py",
     "tests/test_runs_by_definition.py",

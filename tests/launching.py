@@ -46,10 +46,16 @@ def port():
     return RESERVED[-1].getsockname()[1]
 
 
-def torchrun(words, *options, workers=2):
+def torchrun(words, *options, workers):
     """Turn a command of lab.fit into torchrun's."""
     python, dash_m, *rest = words
-    return [python, *TORCHRUN, *(options or ("--standalone",)), f"--nproc-per-node={workers}", dash_m, *rest]
+    return [python, *TORCHRUN, *options, f"--nproc-per-node={workers}", dash_m, *rest]
+
+
+def meeting(name):
+    """List the options by which the torchruns of two nodes on this machine meet."""
+    place = ("--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{port()}", f"--rdzv-id={name}")
+    return ("--nnodes=2", *place, "--local-addr=127.0.0.1")
 
 
 def interpreter(words, variables):
@@ -101,11 +107,13 @@ class Processes:
         return [process for _, process in sorted(workers or found, key=itemgetter(0))]
 
     def send(self, number: signal.Signals, to: str):
-        """Send a signal to `all` processes, to the `rank` that is last, or to the `launcher`."""
+        """Send a signal to `all` processes, the `first` rank, the last `rank`, the `launcher` or the `second` one."""
         chosen = {
             "all": self.running,
             "rank": lambda: self.ranks()[-1:],
+            "first": lambda: self.ranks()[:1],
             "launcher": lambda: [psutil.Process(self.started[0].pid)],
+            "second": lambda: [psutil.Process(self.started[1].pid)],
         }
         signalled(chosen[to](), number)
 

@@ -8,7 +8,9 @@ import time
 import traceback
 
 from lab.config import load_experiment
-from tests.fits import CONFIG
+from lab.core.command import parse_overrides
+from lab.core.errors import LabError
+from tests.fits import CONFIG, PARTS, settings_of, world_of
 from tests.forked import CONTEXT
 from tests.launching import port
 
@@ -89,17 +91,42 @@ class Pool:
             self.started[world] = Ranks(world)
         return self.started[world]
 
+    def train(self, part, place, name, *options, resume=False, faults=(), job=None):
+        """Train on the processes of a part, and return the result of each; the last one of equal options counts."""
+        settings = {}
+        for word in (*settings_of(place, name), *options):
+            settings |= parse_overrides([word])
+        settings |= PARTS[part]
+        results = self(world_of(part)).run(job or train, settings, resume, *faults)
+        assert faults or job or results == [0] * world_of(part), "ends well by default"
+        return results
+
     def stop(self):
         for ranks in self.started.values():
             ranks.stop()
 
 
-def train(settings, resume=False):
+def train(settings, resume=False, *faults, errors=None):
     """Train cpu_test.yaml under other settings as one of the ranks, and return the exit status."""
     from lab.train.run import run_experiment
 
-    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+    with contextlib.ExitStack() as stack:
+        for fault in faults:
+            stack.enter_context(fault.patch())
+        stack.enter_context(contextlib.redirect_stdout(io.StringIO()))
+        stack.enter_context(contextlib.redirect_stderr(errors or io.StringIO()))
         return run_experiment(load_experiment(CONFIG, settings), resume, "")
+
+
+def outcome(settings, resume=False, *faults):
+    """Return the exit status of a rank or its error, and the lines it reports."""
+    errors = io.StringIO()
+    try:
+        status = train(settings, resume, *faults, errors=errors)
+    except LabError as error:
+        status = str(error)
+    lines = [line for line in errors.getvalue().splitlines() if line]
+    return status, [line for line in lines if not line.startswith(("train: ", "prepare "))]
 
 
 def meet():

@@ -28,6 +28,7 @@ def path(tmp_path):
 
 def hold(path, ready):
     """Hold a lock, and start two children that outlive this process: a fork, and a command."""
+    os.setpgrp()
     with locked(path):
         if os.fork() == 0:
             time.sleep(LIMIT_S)
@@ -37,14 +38,9 @@ def hold(path, ready):
         time.sleep(LIMIT_S)
 
 
-def in_a_group(path, ready):
-    os.setpgrp()
-    hold(path, ready)
-
-
 def test_a_holder_is_named_and_a_killed_one_is_not_in_the_way_though_its_children_live(path):
     ready = FORK.Event()
-    holder = FORK.Process(target=in_a_group, args=(path, ready))
+    holder = FORK.Process(target=hold, args=(path, ready))
     holder.start()
     assert ready.wait(LIMIT_S)
     try:
@@ -53,9 +49,8 @@ def test_a_holder_is_named_and_a_killed_one_is_not_in_the_way_though_its_childre
         with refused(line, error=InUse), locked(path):
             pass
         assert is_held(path)
-        process = psutil.Process(holder.pid)
-        process.kill()
-        process.wait(LIMIT_S)  # join would wait for the child, which holds the same pipe
+        holder.kill()
+        psutil.Process(holder.pid).wait(LIMIT_S)  # join would wait for the child, which holds the same pipe
         assert not is_held(path)
         with locked(path):
             assert json.loads(holder_file(path).read_text())["pid"] == os.getpid()
@@ -102,10 +97,6 @@ def test_never_two_at_once(path, tmp_path, monkeypatch):
     monkeypatch.setattr("lab.core.files.POLL_S", 0.005)
     counter = tmp_path / "counter"
     counter.write_text("0")
-    processes = [FORK.Process(target=add, args=(path, counter, 20)) for _ in range(4)]
-    for process in processes:
-        process.start()
-    for process in processes:
-        process.join(LIMIT_S)
-    assert [process.exitcode for process in processes] == [0] * 4
+    with FORK.Pool(4) as pool:
+        pool.starmap(add, [(path, counter, 20)] * 4, chunksize=1)
     assert counter.read_text() == "80"

@@ -93,6 +93,7 @@ def test_a_rank_that_fails_alone_leaves_no_other_waiting(place):
         statuses, outputs = on_two_nodes(place, "used")
     assert statuses == [2, 2]
     assert [output.count(" is in use by ") for output in outputs] == [1, 1]
+    assert not list((place / "runs" / "used").iterdir()), "nothing was written"
 
 
 def test_nodes_may_differ_in_threads_and_paths(place):

@@ -2,15 +2,16 @@
 
 import shutil
 import signal
+from pathlib import Path
 
 import pytest
 
-from lab.core.errors import DiskError, InUse, LabError
-from lab.core.files import LOCK_NAME, locked
+from lab.core.errors import DiskError, LabError
 from lab.runs.checkpoints import candidates
 from lab.train.dry_run import work_of
 from lab.train.run import run_experiment
 from lab.verify import main as verify
+from tests.faults import Fault, planted
 from tests.fits import UNPROBED, assert_same_run, command, cut_after, exact_metrics, load, records, settings_of, train
 from tests.forked import python
 from tests.launching import patched
@@ -64,64 +65,46 @@ def test_a_kill_before_the_first_checkpoint_is_resumed_bit_for_bit(place, whole,
     check_resumption(place, f"killed{at}", whole)
 
 
-def flip(path):
-    data = bytearray(path.read_bytes())
-    data[len(data) // 3] ^= 1
-    path.write_bytes(data)
+def edit(change):
+    """Make a change of a file's bytes one of the file."""
 
+    def apply(path):
+        path.write_bytes(change(path.read_bytes()))
 
-def damaged(run):
-    for folder in candidates(run / "checkpoints"):
-        (folder / "state.ckpt").write_bytes(b"")
-
-
-BREAKS = {
-    "damaged": (damaged, "checkpoints/tokens-{}state.ckpt: has 0 bytes, "),
-    "no_checkpoints": (lambda run: shutil.rmtree(run / "checkpoints"), "checkpoints: holds no checkpoint"),
-    "flipped_tokenizer": (lambda run: flip(run / "tokenizer.json"), "tokenizer.json: has SHA-256 "),
-    "flipped_metrics": (lambda run: flip(run / "metrics.jsonl"), "metrics.jsonl: has SHA-256 "),
-    "no_environment": (lambda run: (run / "environment.json").unlink(), "environment.json: is missing"),
-    "no_metrics": (lambda run: (run / "metrics.jsonl").unlink(), "metrics.jsonl: is missing"),
-    "no_manifest": (lambda run: (run / "manifest.json").unlink(), "manifest.json: cannot be read"),
-    "no_config": (lambda run: (run / "config.yaml").unlink(), "config.yaml: is missing, "),
-}
-
-
-@pytest.mark.parametrize("name", BREAKS)
-def test_records_without_a_usable_checkpoint_are_refused_and_kept(place, whole, name):
-    run = place / "runs" / name
-    shutil.copytree(whole, run)
-    change, rule = BREAKS[name]
-    change(run)
-    before = contents(run)
-    with pytest.raises(LabError) as caught:
-        again(place, name)
-    begin, _, end = rule.partition("{}")
-    check_faults([str(caught.value)], [f"{run}/{begin}"])
-    assert end in str(caught.value)
-    assert "--restart" in str(caught.value)
-    assert contents(run) == before
+    return apply
 
 
 def cut(share):
-    return lambda data: data[: int(len(data) * share)]
+    return edit(lambda data: data[: int(len(data) * share)])
 
 
 def zeros(share):
-    return lambda data: cut(share)(data).ljust(len(data), b"\0")
+    return edit(lambda data: data[: int(len(data) * share)].ljust(len(data), b"\0"))
 
 
-LOSSES = {  # checkpoints that are left of two, the file, what a loss of power does to it, whether the run goes on
-    "cut_after": (1, "metrics.jsonl", cut(0.9), True),
-    "zeros_after": (1, "metrics.jsonl", zeros(0.9), True),
-    "cut_probe": (2, "probes.jsonl", cut(0.95), True),
-    "zeros_probe": (2, "probes.jsonl", zeros(0.95), True),
-    "cases": (2, "cases/{last}.jsonl", zeros(0.5), True),
-    "counts": (2, "counts/{last}.npz", cut(0), True),
-    "unsealed": (2, "metrics.jsonl", lambda data: data + b"\0" * 99, True),
-    "cut_before": (2, "metrics.jsonl", cut(0.9), False),
-    "zeros_before": (2, "metrics.jsonl", zeros(0.9), False),
-    "old_cases": (1, "cases/{first}.jsonl", cut(0.5), False),
+def flip(data):
+    return data[: len(data) // 3] + bytes([data[len(data) // 3] ^ 1]) + data[len(data) // 3 + 1 :]
+
+
+DAMAGE = {  # checkpoints that are left of two, the file, what happens to it, and what is said if nothing goes on
+    "all_checkpoints": (2, "checkpoints/tokens-*/state.ckpt", cut(0), "has 0 bytes, "),
+    "no_checkpoints": (2, "checkpoints", shutil.rmtree, "holds no checkpoint"),
+    "tokenizer": (2, "tokenizer.json", edit(flip), "has SHA-256 "),
+    "metrics": (2, "metrics.jsonl", edit(flip), "has SHA-256 "),
+    "no_environment": (2, "environment.json", Path.unlink, "is missing"),
+    "no_metrics": (2, "metrics.jsonl", Path.unlink, "is missing"),
+    "no_manifest": (2, "manifest.json", Path.unlink, "cannot be read"),
+    "no_config": (2, "config.yaml", Path.unlink, "is missing, "),
+    "cut_before": (2, "metrics.jsonl", cut(0.9), ""),  # a loss of power, before the newest checkpoint and after it
+    "zeros_before": (2, "metrics.jsonl", zeros(0.9), ""),
+    "old_cases": (1, "cases/{first}.jsonl", cut(0.5), ""),
+    "cut_after": (1, "metrics.jsonl", cut(0.9), None),
+    "zeros_after": (1, "metrics.jsonl", zeros(0.9), None),
+    "cut_probe": (2, "probes.jsonl", cut(0.95), None),
+    "zeros_probe": (2, "probes.jsonl", zeros(0.95), None),
+    "cases": (2, "cases/{last}.jsonl", zeros(0.5), None),
+    "counts": (2, "counts/{last}.npz", cut(0), None),
+    "unsealed": (2, "metrics.jsonl", edit(lambda data: data + b"\0" * 99), None),
 }
 
 
@@ -131,27 +114,33 @@ def probed(place):
     return options, train(place, "probed", *options)
 
 
-@pytest.mark.parametrize("name", LOSSES)
-def test_what_is_lost_after_a_checkpoint_is_said_and_written_again(place, probed, capsys, name):
-    (options, whole), run = probed, place / "runs" / f"lost_{name}"
-    left, file, lose, goes_on = LOSSES[name]
+@pytest.mark.parametrize("name", DAMAGE)
+def test_damage_is_refused_and_left_or_written_again_where_it_is_after_a_checkpoint(place, probed, capsys, name):
+    (options, whole), run = probed, place / "runs" / name
+    left, file, damage, rule = DAMAGE[name]
     cut_after(whole, run, left)
     first, *_, last = (path.stem for path in sorted((run / "cases").iterdir()))
-    path = run / file.format(first=first, last=last)
-    path.write_bytes(lose(path.read_bytes()))
-    if goes_on:
+    paths = sorted(run.glob(file.format(first=first, last=last)))
+    for path in paths:
+        damage(path)
+    before = contents(run)
+    if rule is None:
         train(place, run.name, *options, resume=True)
         (line,) = [line for line in capsys.readouterr().err.splitlines() if "what is lost" in line]
-        assert line.startswith(f"{path}: ")
+        assert line.startswith(f"{paths[0]}: ")
         assert_same_run(run, whole)
         assert verify([str(run)]) == 0
         return
     with pytest.raises(LabError) as caught:
         train(place, run.name, *options, resume=True)
-    check_faults([str(caught.value)], [f"{path}: "])
+    check_faults([str(caught.value)], [f"{paths[-1]}: "])
     older, newest = sorted(path.name for path in candidates(whole / "checkpoints"))
-    remedy = "--restart" if left == 1 else f"delete {run / 'checkpoints' / newest} to go on from {older}"
+    remedy = "--restart"
+    if name in ("cut_before", "zeros_before"):
+        remedy = f"delete {run / 'checkpoints' / newest} to go on from {older}"
+    assert rule in str(caught.value)
     assert remedy in str(caught.value)
+    assert contents(run) == before
 
 
 def test_a_folder_with_records_needs_a_flag_and_restart_moves_it_aside(place, whole, capsys):
@@ -169,18 +158,6 @@ def test_a_folder_with_records_needs_a_flag_and_restart_moves_it_aside(place, wh
         assert exact_metrics(run) == exact_metrics(whole)
     assert contents(run.with_name("moved.before-1")) == before
     assert exact_metrics(run.with_name("moved.before-2")) == exact_metrics(whole)
-
-
-def test_a_second_process_is_refused_with_the_owner_and_changes_nothing(place, whole):
-    with locked(whole / LOCK_NAME):
-        before = contents(whole)
-        done = python(*command(place, "whole", *SHORT, "--resume")[1:])
-        assert contents(whole) == before
-    assert done.returncode == 2
-    (line,) = done.stderr.splitlines()
-    check_faults([line], [f"{whole}: is in use by process "])
-    with locked(whole / LOCK_NAME), pytest.raises(InUse):
-        again(place, "whole")
 
 
 @pytest.mark.parametrize(
@@ -215,13 +192,9 @@ def test_the_final_checkpoints_are_kept_whatever_is_saved_between_them(place):
     often = (*UNPROBED, "--train.checkpoint_every_tokens=1024", *FINAL)
     whole = train(place, "final", *often)
     assert steps_kept(whole, whole) == [10, 20, 30, 40, 50]
-    code = (  # a kill after a checkpoint between final ones, which goes when the next is saved
-        "import itertools, os\nfrom lab.runs import shards\n"
-        "calls, publish = itertools.count(1), shards.publish\n"
-        "def fatal(*given):\n    publish(*given)\n    next(calls) == 13 and os.kill(os.getpid(), 9)\n"
-        "shards.publish = fatal"
-    )
-    done = python(*patched(command(place, "killed_final", *often), code)[1:])
+    # a kill after the 13th checkpoint, between final ones, which goes when the next is saved
+    fault = Fault("lab.runs.folder:RunFolder.write_counts", int(signal.SIGKILL), call=13)
+    done = python(*planted(command(place, "killed_final", *often), fault)[1:])
     assert done.returncode == -signal.SIGKILL, done.stderr[-2000:]
     run = place / "runs" / "killed_final"
     first, second, last = steps_kept(run, whole)

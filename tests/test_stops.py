@@ -1,0 +1,282 @@
+"""A run that is stopped or loses a process: what is left saves, ends with a line that says why, and resumes."""
+
+import itertools
+import re
+import signal
+import sys
+import time
+from datetime import timedelta
+
+import pytest
+
+from lab.train.run import make_strategy
+from tests.faults import Fault, planted, planting
+from tests.fits import UNPROBED, assert_same_run, command, fit, options_of, records
+from tests.forked import LIMIT_S, python
+from tests.launching import (
+    TORCHRUN,
+    copy,
+    environment,
+    interpreter,
+    meeting,
+    patched,
+    resumed,
+    running,
+    signalled,
+    torchrun,
+    workers,
+)
+
+ENDLESS = (*UNPROBED, "--train.tokens=4096000", "--train.checkpoint_every_tokens=4096")
+RARE = (*UNPROBED, "--train.tokens=204800", "--train.checkpoint_every_tokens=40960")  # every 40 of 200 steps
+TWO = options_of("ddp2")
+SLOW = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    place = tmp_path_factory.mktemp("stops")
+    fit(place, "prepares", *UNPROBED, "--train.tokens=2048", "--optim.warmup_steps=1")
+    return place
+
+
+def commands(launcher, place, name):
+    """Write what starts a run, one command for each that is started."""
+    words = command(place, name, *ENDLESS)
+    agents = [*words, "--train.nodes=2", "--train.strategy=ddp"]
+    return {
+        "alone": [(words, environment())],
+        "fit": [([*words, *TWO], environment())],
+        "agents": [(torchrun(agents, *meeting(name), workers=1), environment())] * 2,
+    }[launcher]
+
+
+def stop(place, launcher, name, to, number, start):
+    """Send a signal to a run without end after some steps; return its exit statuses and output."""
+    with running(place, commands(launcher, place, name), start) as processes:
+        processes.wait_for(place / "runs" / name, 5)
+        processes.send(number, to)
+        statuses, outputs = processes.finish()
+        assert processes.left() == []
+    return {*statuses}, "".join(outputs)
+
+
+def check_saved(run, text):
+    assert text.count("all saved") == 1, text
+    saved = sorted((run / "checkpoints").iterdir())[-1]
+    assert int(saved.name.removeprefix("tokens-")) == records(run)[-1]["consumed_tokens"]
+
+
+def check_resumption(place, name):
+    steps = resumed(place, name, *ENDLESS)
+    assert steps == list(range(1, len(steps) + 1))
+
+
+SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP)
+STATUS = {"alone": 75, "fit": 75, "agents": 1}
+
+
+@pytest.mark.parametrize(
+    ("launcher", "to", "number", "start"),
+    [
+        ("alone", "all", signal.SIGINT, copy),  # also to the loader at work, as from a terminal
+        ("fit", "launcher", signal.SIGUSR1, copy),
+        *(
+            pytest.param(*case, interpreter, marks=SLOW)
+            for case in itertools.product(STATUS, ("all", "rank", "launcher"), SIGNALS)
+        ),
+    ],
+)
+def test_every_signal_by_every_way(place, launcher, to, number, start):
+    name = f"{launcher}_{to}_{number.name}_{start.__name__}"
+    statuses, text = stop(place, launcher, name, to, number, start)
+    assert statuses == {STATUS[launcher]}, text
+    check_saved(place / "runs" / name, text)
+    if (launcher, to, start) == ("fit", "launcher", copy):
+        check_resumption(place, name)
+
+
+RANK = r"rank {} \(process \d+\) was killed by SIGKILL; all ranks end; continue with: .*--resume"
+GONE = "torchrun of rank {} has ended; saving"
+
+
+@pytest.mark.parametrize(
+    ("launcher", "to", "start", "status", "line"),
+    [
+        ("fit", "rank", copy, {1}, RANK.format(1)),
+        ("fit", "launcher", interpreter, {-signal.SIGKILL}, GONE.format(0)),
+        pytest.param("fit", "first", copy, {1}, RANK.format(0), marks=SLOW),
+        # the first one keeps the store, without which the other ends its rank, and so the run, maybe sooner
+        pytest.param("agents", "launcher", interpreter, None, "", marks=SLOW),
+        pytest.param("agents", "second", interpreter, None, GONE.format(1), marks=SLOW),
+    ],
+)
+def test_what_is_left_of_a_killed_run_saves_or_ends_in_a_line(place, launcher, to, start, status, line):
+    name = f"{launcher}_{to}_killed"
+    statuses, text = stop(place, launcher, name, to, signal.SIGKILL, start)
+    assert status is None or statuses == status, text
+    assert re.search(line, text), text
+    if to in ("rank", "first"):
+        assert "Traceback" not in text, text
+        check_resumption(place, name)
+    else:
+        check_saved(place / "runs" / name, text)
+
+
+def test_ranks_wait_ten_minutes_for_each_other():
+    assert {make_strategy(name, 2)._timeout for name in ("ddp", "fsdp")} == {timedelta(minutes=10)}
+
+
+IMPATIENT = """
+from datetime import timedelta
+from lab.train import run
+run.TIMEOUT = timedelta(seconds=5)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("strategy", "number", "told"),
+    [  # gloo sees that a process has ended, NCCL does not: there it is like one that never answers
+        pytest.param("ddp", signal.SIGSTOP, "[Tt]imed out", id="ddp_silent"),
+        pytest.param("fsdp", signal.SIGSTOP, "[Tt]imed out", id="fsdp_silent"),
+        pytest.param("fsdp", signal.SIGKILL, "", id="fsdp_killed"),
+    ],
+)
+def test_a_rank_lost_on_another_node_ends_the_run_which_resumes(place, strategy, number, told):
+    name = f"lost_{strategy}{number}"
+    words = patched(command(place, name, *RARE, "--train.nodes=2", f"--train.strategy={strategy}"), IMPATIENT)
+    agent = [words[0], *TORCHRUN, *meeting(name), "--nproc-per-node=1", "--no-python", *words]
+    with running(place, [(agent, environment())] * 2, interpreter) as processes:
+        processes.wait_for(place / "runs" / name, 1)
+        first, last = processes.ranks()
+        left = next(process for process in processes.started if process.pid == first.ppid())
+        processes.wait_for(place / "runs" / name, 45)
+        signalled([last], number)  # between two saves, in which ranks wait for longer
+        output = left.communicate(timeout=LIMIT_S)[0]
+    assert left.returncode == 1
+    assert re.search(rf"^rank 0 \(process {first.pid}\) failed \(\w+: .*{told}", output, re.M), output
+    run = fit(place, name, *RARE, "--resume")
+    assert [record["step"] for record in records(run)] == list(range(1, 201))
+
+
+def end_of(place, variables, words):
+    """Run a command to its end, once for each of some variables; return the exit statuses and the output of all."""
+    with running(place, [(words, own) for own in variables]) as processes:
+        statuses, outputs = processes.finish()
+        assert processes.left() == []
+    return statuses, "".join(outputs)
+
+
+def failing(at, call=1):
+    return Fault(at, MemoryError("planted"), call, ranks=(1,))
+
+
+STEP = failing("lab.train.loop:compute_loss", 5)  # after a probe
+PROBED = ("--train.tokens=8192", "--probe.every_tokens=4096", "--probe.tests=2", "--probe.max_length=128")
+ONE_STEP = r"stopped after (\d{3}|1,0\d\d) tokens"
+EARLY = Fault("lab.train.record:Recording.open", int(signal.SIGTERM), ranks=(1,))
+LEFT = r"(?m)^rank 0 \(process \d+\) failed \(\w+: "
+UNPREPARED = ("--data.corpus={name: slimpajama}",)
+
+
+@pytest.mark.parametrize(
+    ("part", "options", "faults", "statuses", "tracebacks", "text"),
+    [
+        pytest.param("fsdp2", PROBED, [failing("lab.train.probe:fill")], [1, 1], 0, LEFT, id="fsdp_gather"),
+        pytest.param("fsdp2", PROBED, [STEP], [1, 1], 1, LEFT, id="fsdp_step", marks=SLOW),
+        pytest.param("ddp2", PROBED, [STEP], [1, 1], 1, LEFT, id="ddp_step", marks=SLOW),
+        pytest.param("ddp2", ENDLESS, [EARLY], [75, 75], 0, ONE_STEP, id="early_sigterm"),
+        pytest.param("ddp2", UNPREPARED, [], [2, 2], 0, r"\A.*: not prepared .*\n\Z", id="not_prepared"),
+    ],
+)
+def test_what_comes_to_one_rank_ends_all(place, part, options, faults, statuses, tracebacks, text, request):
+    words = command(place, request.node.callspec.id, *options, *options_of(part))
+    found, output = end_of(place, workers(2), planted(words, *faults))
+    assert (found, output.count("Traceback")) == (statuses, tracebacks), output
+    assert re.search(text, output), output
+    assert ("MemoryError: planted" in output) == (statuses == [1, 1])
+
+
+LAUNCHER = """
+import os, runpy, sys, time
+for rank in ("0", "1"):
+    if os.fork() == 0:
+        os.environ |= {"RANK": rank, "LOCAL_RANK": rank}
+        sys.argv = %r
+        runpy.run_module("lab.fit", run_name="__main__", alter_sys=True)
+time.sleep(600)
+"""
+MOMENTS = {  # where some ranks are when their launcher is killed
+    "reading": ("lab.config:load_experiment", (0, 1)),
+    "meeting": ("lab.train.run:assemble", (1,)),
+    "compiling": ("lab.model.decoder:Decoder.forward", (1,)),
+    "preparing": ("lab.data.module:PackedData.prepare_data", (0,)),
+    "restoring": ("lab.train.checkpoint:Checkpointing.open", (1,)),
+}
+
+
+QUICK = ("reading", "meeting", "compiling")
+
+
+@pytest.mark.parametrize("moment", [*QUICK, *(pytest.param(name, marks=SLOW) for name in MOMENTS if name not in QUICK)])
+def test_the_ranks_of_a_launcher_killed_before_the_first_step_end(place, tmp_path, moment):
+    at, ranks = MOMENTS[moment]
+    code = planting(Fault(at, str(tmp_path), ranks=ranks)) + LAUNCHER % (command(place, moment, *ENDLESS, *TWO)[2:],)
+    variables = {name: value for name, value in workers(2)[0].items() if name not in ("RANK", "LOCAL_RANK")}
+    with running(place, [([sys.executable, "-c", code], variables)]) as processes:
+        while len([*tmp_path.iterdir()]) < len(ranks):
+            assert processes.started[0].poll() is None
+            time.sleep(0.05)
+        processes.send(signal.SIGKILL, "launcher")
+        processes.started[0].wait()
+        assert processes.left() == []
+        output = processes.started[0].output.read_text()
+    assert re.findall(".*torchrun.*", output) == ["torchrun of rank 0 has ended; nothing was trained"], output
+    assert "Traceback" not in output, output
+
+
+def test_a_rank_whose_launcher_ended_before_it_could_look_ends(place):
+    late = {**workers(2)[1], "TORCHELASTIC_USE_AGENT_STORE": "True", "LOCAL_RANK": "0"}  # nobody keeps the store
+    ends = end_of(place, [late], command(place, "late", *ENDLESS, *TWO))
+    assert ends == ([1], "torchrun of rank 1 has ended; nothing was trained\n")
+
+
+IN_LAST = 2 * (5 + 2) + 2  # a call of the model in the third probe, as a probe has 5 lengths and 2 distances
+PROBES = ("--train.tokens=20480", "--probe.max_length=192", "--probe.loss_tokens=0")
+
+
+def test_a_probe_that_was_cut_short_is_run_whole_by_the_resumption(place):
+    whole, run = fit(place, "probed", *PROBES), place / "runs" / "cut"
+    first, second, _ = sorted({record["consumed_tokens"] for record in records(whole, "probes.jsonl")})
+    for number, call, status in ((signal.SIGUSR1, 2, 75), (signal.SIGKILL, IN_LAST, -signal.SIGKILL)):
+        fault = Fault("lab.train.probe:ModelInTraining.generate", int(number), call)
+        words = planted(command(place, "cut", *PROBES, "--resume"), fault)
+        assert end_of(place, [environment()], words)[0] == [status]
+        assert (run / "probes.jsonl").exists() == (status < 0), "nothing of a probe that was cut short is recorded"
+    assert {record["consumed_tokens"] for record in records(run, "probes.jsonl")} == {first, second}
+    fit(place, "cut", *PROBES, "--resume")
+    assert_same_run(run, whole)
+
+
+TWICE = """
+import signal
+from lab.core.launch import Launch
+from lab.train import signals
+signals.COPY_S = 600.0  # within which a copy follows, on any machine
+stopping = signals.Stopping(Launch())
+handling = stopping.handling()
+handling.__enter__()
+for name in ('SIGTERM', 'SIGUSR1', 'SIGTERM', 'SIGINT', 'SIGINT'): signal.raise_signal(signal.Signals[name])
+print(stopping.is_asked, flush=True)  # all of them within a moment, as launchers repeat them
+stopping.asked_at -= 2 * signals.COPY_S
+signal.raise_signal(signal.SIGTERM)
+print('saves', flush=True)
+signal.raise_signal(signal.SIGINT)
+print('never')
+"""
+
+
+def test_only_a_second_ctrl_c_ends_a_run_at_once():
+    done = python("-c", TWICE)
+    assert (done.stdout.split(), done.returncode) == (["True", "saves"], -signal.SIGINT), done.stderr
